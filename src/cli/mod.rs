@@ -1,0 +1,51 @@
+//! `vscalectl`: parses arguments, calls the pure functions or the daemon's socket, prints.
+//!
+//! Each command is one file with its arguments and a `run`. Exit codes: 0 done and verified, 1 refused or failed,
+//! 2 usage (unreadable input included), 3 no daemon.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Shows, explains and changes what vscaled does on this node.
+#[derive(Debug, Parser)]
+#[command(name = "vscalectl", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {}
+
+/// Why a command did not succeed, and so which exit code it ends with.
+#[derive(Debug)]
+pub enum Failure {
+    /// Exit code 1: refused, or tried and failed.
+    Refused(anyhow::Error),
+    /// Exit code 2: the arguments or the input are unusable.
+    Usage(anyhow::Error),
+    /// Exit code 3: nothing answers at the socket.
+    NoDaemon(anyhow::Error),
+}
+
+/// Runs `vscalectl` with this process's arguments.
+#[must_use]
+pub fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let (code, error) = match failure {
+                Failure::Refused(error) => (1, error),
+                Failure::Usage(error) => (2, error),
+                Failure::NoDaemon(error) => (3, error),
+            };
+            eprintln!("vscalectl: {error:#}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {}
+}

@@ -1,0 +1,3 @@
+//! `vscaled`, the per-node agent.
+
+fn main() {}

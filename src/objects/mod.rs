@@ -1,0 +1,23 @@
+//! The Kubernetes objects decisions are made from, reduced to the fields that matter.
+//!
+//! Slim on purpose: a decoded `k8s_openapi` Pod holds about twenty times the memory. Enumerations of the API that may
+//! grow are kept as text and interpreted where they are used, so that a value nobody has heard of never breaks a list.
+//! Unknown fields are ignored.
+
+mod meta;
+mod pod;
+mod vpa;
+mod workload;
+
+pub use meta::{ObjectMeta, OwnerReference};
+pub use pod::{
+    Container, ContainerState, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus, ResizePolicy, Terminated,
+};
+pub use vpa::{
+    ContainerPolicy, ContainerRecommendation, ControlledValues, Recommendation, RecommenderSelector, ResourcePolicy,
+    TargetRef, UpdateMode, UpdatePolicy, VerticalPodAutoscaler, VpaSpec, VpaStatus,
+};
+pub use workload::{
+    HorizontalPodAutoscaler, HpaMetric, HpaSpec, LabelSelector, LimitRange, LimitRangeItem, LimitRangeSpec,
+    MetricSource, Node, NodeStatus, Owner, OwnerKind, SelectorRequirement,
+};

@@ -1,0 +1,207 @@
+//! Pods: what they ask for, what they got, how they fare.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::meta::ObjectMeta;
+use crate::resources::{QosClass, Requirements, Resource, ResourceList};
+
+/// A pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pod {
+    /// Name, namespace, UID, labels, owners.
+    pub metadata: ObjectMeta,
+    /// What was asked for.
+    pub spec: PodSpec,
+    /// What the kubelet reports.
+    pub status: PodStatus,
+}
+
+/// The parts of a pod's spec that concern its resources.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodSpec {
+    /// The node the pod is bound to; empty while unscheduled.
+    pub node_name: String,
+    /// Regular containers.
+    pub containers: Vec<Container>,
+    /// Init containers, in order; those with `restartPolicy: Always` are sidecars.
+    pub init_containers: Vec<Container>,
+    /// What the runtime class adds to the pod's cgroup.
+    pub overhead: ResourceList,
+    /// Pod-level requests and limits (gate PodLevelResources).
+    pub resources: Option<Requirements>,
+    /// `Always`, `OnFailure` or `Never`.
+    pub restart_policy: String,
+    /// Priority, for critical pods.
+    pub priority: Option<i64>,
+}
+
+/// A regular or init container.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Container {
+    /// Unique in the pod.
+    pub name: String,
+    /// Requests and limits.
+    pub resources: Requirements,
+    /// What a change of each resource does to the container.
+    pub resize_policy: Vec<ResizePolicy>,
+    /// `Always` makes an init container a sidecar.
+    pub restart_policy: Option<String>,
+}
+
+impl Container {
+    /// Whether this init container runs beside the regular ones for the pod's whole life.
+    #[must_use]
+    pub fn is_sidecar(&self) -> bool {
+        self.restart_policy.as_deref() == Some("Always")
+    }
+
+    /// Whether changing this resource restarts the container.
+    #[must_use]
+    pub fn restarts_for(&self, resource: Resource) -> bool {
+        self.resize_policy
+            .iter()
+            .any(|policy| policy.resource_name == resource.to_string() && policy.restart_policy == "RestartContainer")
+    }
+}
+
+/// What a change of one resource does to its container.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResizePolicy {
+    /// `cpu` or `memory`.
+    pub resource_name: String,
+    /// `NotRequired` or `RestartContainer`.
+    pub restart_policy: String,
+}
+
+/// The parts of a pod's status that decisions need.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodStatus {
+    /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
+    pub phase: String,
+    /// The class at creation; it never changes.
+    pub qos_class: Option<QosClass>,
+    /// When the kubelet acknowledged the pod.
+    pub start_time: Option<Timestamp>,
+    /// Conditions, such as Ready and PodResizePending.
+    pub conditions: Vec<PodCondition>,
+    /// One for each regular container that exists.
+    pub container_statuses: Vec<ContainerStatus>,
+    /// One for each init container that exists.
+    pub init_container_statuses: Vec<ContainerStatus>,
+}
+
+/// One condition of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodCondition {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// A word for machines.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+    /// When the status last changed.
+    pub last_transition_time: Option<Timestamp>,
+}
+
+/// What the kubelet reports about one container.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerStatus {
+    /// The container's name in the spec.
+    pub name: String,
+    /// `<runtime>://<id>`; empty until the container was created.
+    #[serde(rename = "containerID")]
+    pub container_id: String,
+    /// How often the container was restarted.
+    pub restart_count: u64,
+    /// The state now.
+    pub state: ContainerState,
+    /// The state before the last restart.
+    pub last_state: ContainerState,
+    /// Resources in force; set by kubelets that can resize in place.
+    pub resources: Option<Requirements>,
+    /// Requests the kubelet has admitted.
+    pub allocated_resources: Option<ResourceList>,
+}
+
+/// The state of a container; at most one field is set.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerState {
+    /// It ended.
+    pub terminated: Option<Terminated>,
+}
+
+/// How a container ended.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Terminated {
+    /// `OOMKilled`, `Error`, `Completed`, …
+    pub reason: String,
+    /// When it started.
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub finished_at: Option<Timestamp>,
+}
+
+impl Pod {
+    /// `namespace/name`, for people.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.metadata.namespace, self.metadata.name)
+    }
+
+    /// Regular and init containers.
+    pub fn all_containers(&self) -> impl Iterator<Item = &Container> {
+        self.spec.containers.iter().chain(&self.spec.init_containers)
+    }
+
+    /// The regular container of that name.
+    #[must_use]
+    pub fn container(&self, name: &str) -> Option<&Container> {
+        self.spec.containers.iter().find(|container| container.name == name)
+    }
+
+    /// The status of the regular container of that name.
+    #[must_use]
+    pub fn container_status(&self, name: &str) -> Option<&ContainerStatus> {
+        self.status.container_statuses.iter().find(|status| status.name == name)
+    }
+
+    /// The class the spec gives the pod: from pod-level resources where they are set, else from all containers.
+    ///
+    /// `ComputePodQOS` (kubernetes `pkg/apis/core/v1/helper/qos/qos.go`).
+    #[must_use]
+    pub fn computed_qos(&self) -> QosClass {
+        match &self.spec.resources {
+            Some(pod_level) => QosClass::of([pod_level]),
+            None => QosClass::of(self.all_containers().map(|container| &container.resources)),
+        }
+    }
+
+    /// The pod's class: the one the API recorded, else the one its spec gives.
+    #[must_use]
+    pub fn qos_class(&self) -> QosClass {
+        self.status.qos_class.unwrap_or_else(|| self.computed_qos())
+    }
+
+    /// The UID in cgroup paths and runtime labels: for a mirror pod the static pod's, else the object's own.
+    #[must_use]
+    pub fn cgroup_uid(&self) -> &str {
+        let annotations = &self.metadata.annotations;
+        annotations
+            .get("kubernetes.io/config.mirror")
+            .or_else(|| annotations.get("kubernetes.io/config.hash"))
+            .unwrap_or(&self.metadata.uid)
+    }
+}

@@ -1,0 +1,210 @@
+//! `autoscaling.k8s.io/v1` VerticalPodAutoscaler.
+
+use serde::{Deserialize, Serialize};
+
+use super::meta::ObjectMeta;
+use crate::resources::{Resource, ResourceList};
+
+/// A VerticalPodAutoscaler: whose resources to follow, within which bounds, and what the recommender says.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VerticalPodAutoscaler {
+    /// Name, namespace, annotations, age.
+    pub metadata: ObjectMeta,
+    /// What its author wants.
+    pub spec: VpaSpec,
+    /// What the recommender says.
+    pub status: VpaStatus,
+}
+
+/// What the author of a VPA wants.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VpaSpec {
+    /// The workload.
+    pub target_ref: Option<TargetRef>,
+    /// When and how pods are changed.
+    pub update_policy: Option<UpdatePolicy>,
+    /// Bounds for each container.
+    pub resource_policy: Option<ResourcePolicy>,
+    /// The recommender that serves this VPA; none means the one called `default`.
+    pub recommenders: Vec<RecommenderSelector>,
+}
+
+/// Names a recommender.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RecommenderSelector {
+    /// Its name.
+    pub name: String,
+}
+
+/// Names a workload in the VPA's namespace. The API version plays no part in matching.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TargetRef {
+    /// Kind, such as `Deployment`.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+}
+
+/// When and how pods are changed.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UpdatePolicy {
+    /// The mode as written; see [`UpdateMode`].
+    pub update_mode: Option<String>,
+}
+
+/// What a VPA's mode allows to be done to running pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum UpdateMode {
+    /// Recommendations only.
+    Off,
+    /// At pod creation only.
+    Initial,
+    /// Evict to apply. The default.
+    Recreate,
+    /// As [`Self::Recreate`]; deprecated.
+    Auto,
+    /// In place, else evict.
+    InPlaceOrRecreate,
+    /// In place, never evict.
+    InPlace,
+    /// A mode this version does not know; never acted on.
+    Unknown,
+}
+
+impl UpdateMode {
+    /// Whether this mode changes running pods.
+    #[must_use]
+    pub const fn updates_running_pods(self) -> bool {
+        match self {
+            Self::Recreate | Self::Auto | Self::InPlaceOrRecreate | Self::InPlace => true,
+            Self::Off | Self::Initial | Self::Unknown => false,
+        }
+    }
+}
+
+/// Bounds for each container.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourcePolicy {
+    /// One for each container, or for `*`.
+    pub container_policies: Vec<ContainerPolicy>,
+}
+
+/// Bounds for one container, or for all others (`*`).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerPolicy {
+    /// The container's name, or `*`.
+    pub container_name: String,
+    /// `Auto` (default) or `Off`.
+    pub mode: Option<String>,
+    /// Least requests.
+    pub min_allowed: ResourceList,
+    /// Greatest requests.
+    pub max_allowed: ResourceList,
+    /// Resources to manage; none means both.
+    pub controlled_resources: Option<Vec<String>>,
+    /// `RequestsAndLimits` (default) or `RequestsOnly`.
+    pub controlled_values: Option<String>,
+}
+
+/// What a VPA changes in a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ControlledValues {
+    /// Requests, and limits in proportion.
+    #[default]
+    RequestsAndLimits,
+    /// Requests only.
+    RequestsOnly,
+}
+
+impl ContainerPolicy {
+    /// Whether the container is left alone.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.mode.as_deref() == Some("Off")
+    }
+
+    /// Whether the policy manages this resource.
+    #[must_use]
+    pub fn controls(&self, resource: Resource) -> bool {
+        self.controlled_resources
+            .as_ref()
+            .is_none_or(|list| list.iter().any(|name| *name == resource.to_string()))
+    }
+
+    /// What is changed.
+    #[must_use]
+    pub fn controlled_values(&self) -> ControlledValues {
+        match self.controlled_values.as_deref() {
+            Some("RequestsOnly") => ControlledValues::RequestsOnly,
+            _ => ControlledValues::RequestsAndLimits,
+        }
+    }
+}
+
+/// What the recommender says.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VpaStatus {
+    /// Its latest word, if there is one.
+    pub recommendation: Option<Recommendation>,
+}
+
+/// A recommendation for the pods of one workload.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Recommendation {
+    /// One for each container that has one.
+    pub container_recommendations: Vec<ContainerRecommendation>,
+}
+
+/// A recommendation for one container.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerRecommendation {
+    /// The container's name.
+    pub container_name: String,
+    /// What its requests should be.
+    pub target: ResourceList,
+    /// Requests below this are too small.
+    pub lower_bound: ResourceList,
+    /// Requests above this are too large.
+    pub upper_bound: ResourceList,
+    /// The target before any capping.
+    pub uncapped_target: ResourceList,
+}
+
+impl VerticalPodAutoscaler {
+    /// The mode; none and the empty text mean [`UpdateMode::Recreate`] (`api.go:GetUpdateMode`).
+    #[must_use]
+    pub fn update_mode(&self) -> UpdateMode {
+        let mode = self
+            .spec
+            .update_policy
+            .as_ref()
+            .and_then(|policy| policy.update_mode.as_deref());
+        match mode.unwrap_or_default() {
+            "" | "Recreate" => UpdateMode::Recreate,
+            "Off" => UpdateMode::Off,
+            "Initial" => UpdateMode::Initial,
+            "Auto" => UpdateMode::Auto,
+            "InPlaceOrRecreate" => UpdateMode::InPlaceOrRecreate,
+            "InPlace" => UpdateMode::InPlace,
+            _ => UpdateMode::Unknown,
+        }
+    }
+
+    /// The policy for a container: its own, else the one for `*` (`GetContainerResourcePolicy`).
+    #[must_use]
+    pub fn policy_for(&self, container: &str) -> Option<&ContainerPolicy> {
+        let policies = &self.spec.resource_policy.as_ref()?.container_policies;
+        let named = |name: &str| policies.iter().find(|policy| policy.container_name == name);
+        named(container).or_else(|| named("*"))
+    }
+}

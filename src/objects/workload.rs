@@ -1,0 +1,171 @@
+//! Owners of pods, and what else in a namespace or on a node bounds a decision.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::meta::ObjectMeta;
+use crate::resources::ResourceList;
+
+/// A workload kind whose selector is known without asking for `/scale`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum OwnerKind {
+    /// `apps/v1` Deployment.
+    Deployment,
+    /// `apps/v1` ReplicaSet.
+    ReplicaSet,
+    /// `apps/v1` StatefulSet.
+    StatefulSet,
+    /// `apps/v1` DaemonSet.
+    DaemonSet,
+    /// `batch/v1` Job.
+    Job,
+    /// `batch/v1` CronJob.
+    CronJob,
+    /// `v1` ReplicationController.
+    ReplicationController,
+}
+
+impl OwnerKind {
+    /// The kind of that name.
+    #[must_use]
+    pub fn named(kind: &str) -> Option<Self> {
+        Some(match kind {
+            "Deployment" => Self::Deployment,
+            "ReplicaSet" => Self::ReplicaSet,
+            "StatefulSet" => Self::StatefulSet,
+            "DaemonSet" => Self::DaemonSet,
+            "Job" => Self::Job,
+            "CronJob" => Self::CronJob,
+            "ReplicationController" => Self::ReplicationController,
+            _ => return None,
+        })
+    }
+}
+
+/// A workload in the chain above a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// Its kind.
+    pub kind: OwnerKind,
+    /// Name, namespace, owners of its own.
+    pub metadata: ObjectMeta,
+    /// Which pods are its own; none if the manifest has no selector.
+    pub selector: Option<LabelSelector>,
+}
+
+/// A label selector; all of its requirements must hold.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LabelSelector {
+    /// Labels that must have these values.
+    pub match_labels: BTreeMap<String, String>,
+    /// Further requirements.
+    pub match_expressions: Vec<SelectorRequirement>,
+}
+
+/// One requirement of a selector.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SelectorRequirement {
+    /// The label.
+    pub key: String,
+    /// `In`, `NotIn`, `Exists` or `DoesNotExist`.
+    pub operator: String,
+    /// The values, for `In` and `NotIn`.
+    pub values: Vec<String>,
+}
+
+/// Bounds for everything in a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LimitRange {
+    /// Name and namespace.
+    pub metadata: ObjectMeta,
+    /// The bounds.
+    pub spec: LimitRangeSpec,
+}
+
+/// The bounds of a LimitRange.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LimitRangeSpec {
+    /// One for each type.
+    pub limits: Vec<LimitRangeItem>,
+}
+
+/// Bounds for one type of object.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LimitRangeItem {
+    /// `Container`, `Pod` or `PersistentVolumeClaim`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The most a limit may be.
+    pub max: ResourceList,
+    /// The least a request may be.
+    pub min: ResourceList,
+    /// The limit of a container that has none.
+    pub default: ResourceList,
+}
+
+/// `autoscaling/v2` HorizontalPodAutoscaler: it and a VPA must not follow the same resource.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HorizontalPodAutoscaler {
+    /// Name and namespace.
+    pub metadata: ObjectMeta,
+    /// Target and metrics.
+    pub spec: HpaSpec,
+}
+
+/// Target and metrics of an HPA.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HpaSpec {
+    /// The workload it scales.
+    pub scale_target_ref: super::TargetRef,
+    /// What it scales on.
+    pub metrics: Vec<HpaMetric>,
+    /// `autoscaling/v1`: the cpu utilisation it scales on.
+    #[serde(rename = "targetCPUUtilizationPercentage")]
+    pub target_cpu_utilization_percentage: Option<i64>,
+}
+
+/// One metric of an HPA, of `type: Resource` or `ContainerResource`; other types name no resource.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HpaMetric {
+    /// A pod-wide resource metric.
+    pub resource: Option<MetricSource>,
+    /// One container's resource metric.
+    pub container_resource: Option<MetricSource>,
+}
+
+/// Names the resource of a metric.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MetricSource {
+    /// `cpu` or `memory`.
+    pub name: String,
+}
+
+/// The node.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// Its name.
+    pub metadata: ObjectMeta,
+    /// What it has.
+    pub status: NodeStatus,
+}
+
+/// What a node has.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeStatus {
+    /// What pods may use together.
+    pub allocatable: ResourceList,
+    /// What there is.
+    pub capacity: ResourceList,
+}

@@ -1,0 +1,319 @@
+//! What requests and limits become in the kernel: shares, weights, quotas, memory limits.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Bytes, MilliCpu};
+
+/// Microseconds of the cfs period the kubelet and every runtime use unless configured otherwise.
+pub const DEFAULT_CFS_PERIOD_US: u64 = 100_000;
+/// The kernel refuses a smaller quota (`min_cfs_quota_period`, kernel/sched/core.c).
+const MIN_QUOTA_US: u64 = 1000;
+/// The page size memory limits are rounded down to; the same on every architecture Kubernetes runs on with 4 KiB pages.
+pub const PAGE_SIZE: u64 = 4096;
+
+/// cgroup v1 `cpu.shares`, always within the kernel's bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CpuShares(u64);
+
+impl CpuShares {
+    /// The least the kernel keeps (`MIN_SHARES`, kernel/sched/sched.h).
+    pub const MIN: Self = Self(2);
+    /// The most the kernel keeps (`MAX_SHARES`).
+    pub const MAX: Self = Self(262_144);
+
+    /// Shares as the kernel would store them: clamped silently.
+    #[must_use]
+    pub fn new(shares: u64) -> Self {
+        Self(shares.clamp(Self::MIN.0, Self::MAX.0))
+    }
+
+    /// The plain number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl From<MilliCpu> for CpuShares {
+    /// `MilliCPUToShares` (kubernetes `pkg/kubelet/cm/helpers_linux.go`).
+    fn from(cpu: MilliCpu) -> Self {
+        Self::new(cpu.get().saturating_mul(1024) / 1000)
+    }
+}
+
+/// How shares become a v2 weight. Siblings at one level always share a formula; levels may differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightFormula {
+    /// `1 + (shares − 2) · 9999 / 262142`: the kubelet at every version so far, runc before 1.3.2, crun before 1.23.
+    Linear,
+    /// `⌈10^((l² + 125·l) / 612 − 7/34)⌉` with `l = log2(shares)`: runc from 1.3.2, crun from 1.23.
+    Quadratic,
+}
+
+impl WeightFormula {
+    /// The weight these shares become.
+    #[must_use]
+    pub fn weight(self, shares: CpuShares) -> CpuWeight {
+        if shares <= CpuShares::MIN {
+            return CpuWeight::MIN;
+        }
+        if shares >= CpuShares::MAX {
+            return CpuWeight::MAX;
+        }
+        match self {
+            Self::Linear => CpuWeight::new(1 + (shares.0 - 2) * 9999 / 262_142),
+            Self::Quadratic => {
+                // At most 262143: exact in f64, as is the result, at most 10000.
+                #[expect(clippy::cast_precision_loss, reason = "shares are at most 262144")]
+                let l = (shares.0 as f64).log2();
+                let exponent = (l * l + 125.0 * l) / 612.0 - 7.0 / 34.0;
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "between 1 and 10000"
+                )]
+                let weight = 10_f64.powf(exponent).ceil() as u64;
+                CpuWeight::new(weight)
+            }
+        }
+    }
+}
+
+impl fmt::Display for WeightFormula {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Linear => "linear",
+            Self::Quadratic => "quadratic",
+        })
+    }
+}
+
+/// cgroup v2 `cpu.weight`, 1 to 10000.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CpuWeight(u64);
+
+impl CpuWeight {
+    /// The least the kernel accepts.
+    pub const MIN: Self = Self(1);
+    /// The most the kernel accepts.
+    pub const MAX: Self = Self(10_000);
+
+    /// A weight clamped to the kernel's bounds.
+    #[must_use]
+    pub fn new(weight: u64) -> Self {
+        Self(weight.clamp(Self::MIN.0, Self::MAX.0))
+    }
+
+    /// The plain number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// Microseconds of cpu time in each period, or no bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CpuQuota {
+    /// No bound: `max` in v2, `-1` in v1.
+    Max,
+    /// At most this many microseconds in a period, at least 1000.
+    Micros(u64),
+}
+
+impl CpuQuota {
+    /// The quota a cpu limit becomes; no limit (or zero) is unbounded.
+    ///
+    /// `MilliCPUToQuota` (kubernetes `pkg/kubelet/cm/helpers_linux.go`): at least 1000 µs, so the least effective limit
+    /// is 10m with the default period.
+    #[must_use]
+    pub fn of_limit(limit: Option<MilliCpu>, period_us: u64) -> Self {
+        match limit {
+            None | Some(MilliCpu::ZERO) => Self::Max,
+            Some(cpu) => Self::Micros((cpu.get().saturating_mul(period_us) / 1000).max(MIN_QUOTA_US)),
+        }
+    }
+}
+
+/// Quota and period together, as in v2 `cpu.max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CpuMax {
+    /// Time per period.
+    pub quota: CpuQuota,
+    /// The period in microseconds, 1000 to 1000000.
+    pub period_us: u64,
+}
+
+impl CpuMax {
+    /// No bound, with the default period.
+    pub const UNBOUNDED: Self = Self {
+        quota: CpuQuota::Max,
+        period_us: DEFAULT_CFS_PERIOD_US,
+    };
+
+    /// The cpu limit with the default period.
+    #[must_use]
+    pub fn of_limit(limit: Option<MilliCpu>) -> Self {
+        Self {
+            quota: CpuQuota::of_limit(limit, DEFAULT_CFS_PERIOD_US),
+            period_us: DEFAULT_CFS_PERIOD_US,
+        }
+    }
+
+    /// Rounded up to a full percent of one cpu, as systemd keeps `CPUQuotaPerSecUSec`
+    /// (opencontainers/cgroups `systemd/common.go:addCPUQuota`).
+    #[must_use]
+    pub fn systemd_rounded(self) -> Self {
+        const STEP_US: u64 = 10_000;
+        let CpuQuota::Micros(quota) = self.quota else {
+            return self;
+        };
+        if self.period_us == 0 {
+            return self;
+        }
+        let per_second = quota.saturating_mul(1_000_000) / self.period_us;
+        let rounded = per_second.div_ceil(STEP_US).saturating_mul(STEP_US);
+        Self {
+            quota: CpuQuota::Micros(rounded.saturating_mul(self.period_us) / 1_000_000),
+            ..self
+        }
+    }
+
+    /// Whether this bound lets through at least as much as `other`: compares the ratios exactly.
+    #[must_use]
+    pub fn allows(self, other: Self) -> bool {
+        match (self.quota, other.quota) {
+            (CpuQuota::Max, _) => true,
+            (CpuQuota::Micros(_), CpuQuota::Max) => false,
+            (CpuQuota::Micros(own), CpuQuota::Micros(others)) => {
+                u128::from(own) * u128::from(other.period_us) >= u128::from(others) * u128::from(self.period_us)
+            }
+        }
+    }
+}
+
+/// A memory limit: `max` in v2, a number near `i64::MAX` in v1, or bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum MemoryLimit {
+    /// At most this many bytes. Ordered before [`Self::Max`].
+    Bytes(u64),
+    /// No bound.
+    Max,
+}
+
+impl MemoryLimit {
+    /// What v1 reads back for no bound: `PAGE_COUNTER_MAX` pages in bytes, with 4 KiB pages.
+    pub const V1_MAX: u64 = i64::MAX as u64 / PAGE_SIZE * PAGE_SIZE;
+
+    /// The limit a memory limit becomes; no limit (or zero) is unbounded.
+    #[must_use]
+    pub fn of_limit(limit: Option<Bytes>) -> Self {
+        match limit {
+            None | Some(Bytes::ZERO) => Self::Max,
+            Some(bytes) => Self::Bytes(bytes.get()),
+        }
+    }
+
+    /// The limit the kernel keeps: rounded down to a page; beyond the largest counter there is no bound.
+    #[must_use]
+    pub fn kernel_rounded(self) -> Self {
+        match self {
+            Self::Bytes(bytes) if bytes < Self::V1_MAX => Self::Bytes(bytes / PAGE_SIZE * PAGE_SIZE),
+            Self::Bytes(_) | Self::Max => Self::Max,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_weight_formulas_agree_with_their_sources() {
+        // mCPU, shares, linear, quadratic: vectors from running upstream's functions.
+        let vectors = [
+            (2, 2, 1, 1),
+            (10, 10, 1, 4),
+            (50, 51, 2, 11),
+            (100, 102, 4, 17),
+            (250, 256, 10, 35),
+            (500, 512, 20, 59),
+            (1000, 1024, 39, 100),
+            (1500, 1536, 59, 138),
+            (2000, 2048, 79, 174),
+            (4000, 4096, 157, 303),
+            (8000, 8192, 313, 532),
+            (64_000, 65_536, 2500, 3023),
+            (256_000, 262_144, 10_000, 10_000),
+        ];
+        for (milli, shares, linear, quadratic) in vectors {
+            let got = CpuShares::from(MilliCpu::new(milli));
+            assert_eq!(got.get(), shares, "{milli}m");
+            assert_eq!(WeightFormula::Linear.weight(got).get(), linear, "{milli}m linear");
+            assert_eq!(
+                WeightFormula::Quadratic.weight(got).get(),
+                quadratic,
+                "{milli}m quadratic"
+            );
+        }
+    }
+
+    #[test]
+    fn limits_below_ten_milli_cpus_get_the_kernels_minimum() {
+        assert_eq!(
+            CpuQuota::of_limit(Some(MilliCpu::new(5)), DEFAULT_CFS_PERIOD_US),
+            CpuQuota::Micros(1000)
+        );
+        assert_eq!(
+            CpuQuota::of_limit(Some(MilliCpu::new(11)), DEFAULT_CFS_PERIOD_US),
+            CpuQuota::Micros(1100)
+        );
+        assert_eq!(
+            CpuQuota::of_limit(Some(MilliCpu::ZERO), DEFAULT_CFS_PERIOD_US),
+            CpuQuota::Max
+        );
+        assert_eq!(CpuQuota::of_limit(None, DEFAULT_CFS_PERIOD_US), CpuQuota::Max);
+    }
+
+    #[test]
+    fn systemd_keeps_whole_percents() {
+        let rounded = |quota| {
+            CpuMax {
+                quota: CpuQuota::Micros(quota),
+                period_us: 100_000,
+            }
+            .systemd_rounded()
+            .quota
+        };
+        assert_eq!(rounded(17_500), CpuQuota::Micros(18_000));
+        assert_eq!(rounded(18_000), CpuQuota::Micros(18_000));
+        assert_eq!(rounded(1_100), CpuQuota::Micros(2_000));
+        assert_eq!(CpuMax::UNBOUNDED.systemd_rounded(), CpuMax::UNBOUNDED);
+    }
+
+    #[test]
+    fn memory_limits_are_kept_in_pages() {
+        assert_eq!(
+            MemoryLimit::Bytes(20_000_001).kernel_rounded(),
+            MemoryLimit::Bytes(19_996_672)
+        );
+        assert_eq!(MemoryLimit::Bytes(u64::MAX).kernel_rounded(), MemoryLimit::Max);
+        assert_eq!(MemoryLimit::V1_MAX, 9_223_372_036_854_771_712);
+        assert!(MemoryLimit::Bytes(u64::MAX) < MemoryLimit::Max);
+    }
+
+    #[test]
+    fn bounds_compare_as_ratios() {
+        let bound = |quota, period_us| CpuMax {
+            quota: CpuQuota::Micros(quota),
+            period_us,
+        };
+        assert!(bound(50_000, 100_000).allows(bound(25_000, 50_000)));
+        assert!(!bound(10_000, 100_000).allows(bound(3_334, 33_333)));
+        assert!(bound(10_000, 100_000).allows(bound(3_333, 33_333)));
+        assert!(CpuMax::UNBOUNDED.allows(bound(1000, 1000)));
+        assert!(!bound(1_000_000, 1000).allows(CpuMax::UNBOUNDED));
+    }
+}

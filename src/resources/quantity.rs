@@ -1,0 +1,267 @@
+//! Kubernetes quantities: decimal numbers with SI (`m`, `k`, `M`, …), binary (`Ki`, `Mi`, …) or exponent suffixes.
+//!
+//! Follows `k8s.io/apimachinery/pkg/api/resource.ParseQuantity`: nothing finer than a nano unit is kept (rounded up,
+//! away from zero) and values beyond `i64` saturate instead of wrapping.
+
+use std::fmt;
+
+/// Why a text is not a usable quantity.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QuantityError {
+    /// Not of the form `<number><suffix>`.
+    #[error(
+        "{0:?} is not a quantity: write a number with an optional suffix (n u m k M G T P E, Ki Mi Gi Ti Pi Ei, or e<exponent>), such as 250m or 1.5Gi"
+    )]
+    Malformed(String),
+    /// Resources are never negative.
+    #[error("{0:?} is negative: allowed are values from 0 upwards")]
+    Negative(String),
+}
+
+/// Nano units in one unit.
+const NANO: i128 = 1_000_000_000;
+/// Far above every value that survives saturation to `i64`, far below overflow of the arithmetic here.
+const CEILING: i128 = i64::MAX as i128 * NANO;
+
+/// An exact non-negative quantity, in nano units.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Quantity(i128);
+
+impl Quantity {
+    /// Parses the notation of the Kubernetes API.
+    ///
+    /// # Errors
+    /// [`QuantityError`] when the text is malformed or negative.
+    pub fn parse(text: &str) -> Result<Self, QuantityError> {
+        let malformed = || QuantityError::Malformed(text.to_owned());
+        let trimmed = text.trim();
+        let (negative, unsigned) = match trimmed.strip_prefix('-') {
+            Some(rest) => (true, rest),
+            None => (false, trimmed.strip_prefix('+').unwrap_or(trimmed)),
+        };
+        let number_len = unsigned
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(unsigned.len());
+        let (number, suffix) = unsigned.split_at(number_len);
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
+            return Err(malformed());
+        }
+        let scale = Scale::parse(suffix).ok_or_else(malformed)?;
+        let nano = scale.apply(whole, fraction);
+        if negative && nano > 0 {
+            return Err(QuantityError::Negative(text.to_owned()));
+        }
+        Ok(Self(nano))
+    }
+
+    /// The value in whole units, rounded up and saturated to `i64::MAX` (`Quantity.Value()` upstream).
+    #[must_use]
+    pub fn value(self) -> u64 {
+        Self::saturate(self.0, NANO)
+    }
+
+    /// The value in thousandths, rounded up and saturated to `i64::MAX` (`Quantity.MilliValue()` upstream).
+    #[must_use]
+    pub fn milli_value(self) -> u64 {
+        Self::saturate(self.0, NANO / 1000)
+    }
+
+    fn saturate(nano: i128, unit: i128) -> u64 {
+        let rounded_up = (nano + unit - 1) / unit;
+        u64::try_from(rounded_up.min(i128::from(i64::MAX))).unwrap_or(0)
+    }
+}
+
+/// What a suffix multiplies by.
+enum Scale {
+    Decimal(i32),
+    Binary(u32),
+}
+
+impl Scale {
+    fn parse(suffix: &str) -> Option<Self> {
+        Some(match suffix {
+            "n" => Self::Decimal(-9),
+            "u" => Self::Decimal(-6),
+            "m" => Self::Decimal(-3),
+            "" => Self::Decimal(0),
+            "k" => Self::Decimal(3),
+            "M" => Self::Decimal(6),
+            "G" => Self::Decimal(9),
+            "T" => Self::Decimal(12),
+            "P" => Self::Decimal(15),
+            "E" => Self::Decimal(18),
+            "Ki" => Self::Binary(10),
+            "Mi" => Self::Binary(20),
+            "Gi" => Self::Binary(30),
+            "Ti" => Self::Binary(40),
+            "Pi" => Self::Binary(50),
+            "Ei" => Self::Binary(60),
+            _ => {
+                let exponent = suffix.strip_prefix(['e', 'E'])?;
+                let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+                if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+                    return None;
+                }
+                // An exponent too long for i32 saturates: the value is zero or beyond every ceiling anyway.
+                let magnitude = digits.parse().unwrap_or(i32::MAX);
+                Self::Decimal(if exponent.starts_with('-') {
+                    -magnitude
+                } else {
+                    magnitude
+                })
+            }
+        })
+    }
+
+    /// `whole.fraction` times this scale in nano units, rounded up, at most [`CEILING`].
+    fn apply(&self, whole: &str, fraction: &str) -> i128 {
+        match *self {
+            Self::Decimal(exponent) => decimal(whole, fraction, exponent.saturating_add(9)),
+            Self::Binary(bits) => {
+                // The nano value of the number is exact to 9 digits; further digits only matter for rounding up.
+                let scaled = decimal(whole, fraction, 9);
+                scaled.saturating_mul(1_i128 << bits).min(CEILING)
+            }
+        }
+    }
+}
+
+/// The digits of `whole.fraction` times ten to the `exponent`, rounded up to an integer, at most [`CEILING`].
+fn decimal(whole: &str, fraction: &str, exponent: i32) -> i128 {
+    let digits = || whole.bytes().chain(fraction.bytes());
+    let point = i64::try_from(whole.len())
+        .unwrap_or(i64::MAX)
+        .saturating_add(i64::from(exponent));
+    let mut value: i128 = 0;
+    let mut position: i64 = 0;
+    for digit in digits() {
+        if position < point {
+            value = (value * 10 + i128::from(digit - b'0')).min(CEILING);
+        } else if digit != b'0' {
+            return (value + 1).min(CEILING);
+        }
+        position += 1;
+    }
+    while position < point && value > 0 && value < CEILING {
+        value = (value * 10).min(CEILING);
+        position += 1;
+    }
+    value
+}
+
+impl fmt::Debug for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}n", self.0)
+    }
+}
+
+/// Reads a quantity from a string or a bare number, as the API server does.
+pub(crate) struct QuantityVisitor;
+
+impl serde::de::Visitor<'_> for QuantityVisitor {
+    type Value = Quantity;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a quantity such as 250m, 1.5Gi or 128974848")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Quantity, E> {
+        Quantity::parse(text).map_err(E::custom)
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Quantity, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Quantity, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Quantity, E> {
+        self.visit_str(&number.to_string())
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Quantity {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(QuantityVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn value(text: &str) -> u64 {
+        Quantity::parse(text).unwrap().value()
+    }
+
+    fn milli(text: &str) -> u64 {
+        Quantity::parse(text).unwrap().milli_value()
+    }
+
+    #[test]
+    fn every_notation_of_the_api_is_read() {
+        assert_eq!(milli("250m"), 250);
+        assert_eq!(milli("0.25"), 250);
+        assert_eq!(milli(".25"), 250);
+        assert_eq!(milli("1."), 1000);
+        assert_eq!(milli("1e0"), 1000);
+        assert_eq!(milli("25E-2"), 250);
+        assert_eq!(value("1.5Gi"), 1_610_612_736);
+        assert_eq!(value("128974848000m"), 128_974_848);
+        assert_eq!(value("129e6"), 129_000_000);
+        assert_eq!(value("1E"), 1_000_000_000_000_000_000);
+        assert_eq!(value("+123Mi"), 128_974_848);
+        assert_eq!(value("-0"), 0);
+    }
+
+    #[test]
+    fn fractions_round_up_and_huge_values_saturate() {
+        assert_eq!(value("250m"), 1);
+        assert_eq!(milli("100u"), 1);
+        assert_eq!(value("1n"), 1);
+        assert_eq!(value("0.0000000000000001"), 1);
+        assert_eq!(value("9Ei"), i64::MAX as u64);
+        assert_eq!(milli("9E"), i64::MAX as u64);
+        assert_eq!(value("1e99999999999"), i64::MAX as u64);
+        assert_eq!(value("1e-99999999999"), 1);
+        assert_eq!(value("0e99999999999"), 0);
+    }
+
+    #[test]
+    fn what_is_not_a_quantity_is_refused_with_the_text() {
+        for text in [
+            "", "m", ".", "1.2.3", "1x", "1KI", "--1", "1e", "1e+", "0x10", "1 Gi", "NaN", "inf",
+        ] {
+            assert_eq!(
+                Quantity::parse(text),
+                Err(QuantityError::Malformed(text.to_owned())),
+                "{text}"
+            );
+        }
+        assert_eq!(Quantity::parse("-1"), Err(QuantityError::Negative("-1".to_owned())));
+    }
+
+    proptest! {
+        #[test]
+        fn parsing_never_panics(text in "\\PC*") {
+            let _unused = Quantity::parse(&text);
+        }
+
+        #[test]
+        fn whole_numbers_survive(number in 0_u64..=i64::MAX as u64) {
+            prop_assert_eq!(value(&number.to_string()), number);
+        }
+
+        #[test]
+        fn value_is_the_ceiling_of_milli_value(number in 0_u64..1_000_000_000_000) {
+            let text = format!("{number}m");
+            prop_assert_eq!(value(&text), number.div_ceil(1000));
+            prop_assert_eq!(milli(&text), number);
+        }
+    }
+}

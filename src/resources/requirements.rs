@@ -1,0 +1,77 @@
+//! Requests and limits of one container or pod.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Bytes, MilliCpu, Resource};
+
+/// Amounts of cpu and memory; an absent key is unset, which is not the same as zero. Other resources are not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ResourceList {
+    /// Processor time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<MilliCpu>,
+    /// Main memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Bytes>,
+}
+
+impl ResourceList {
+    /// Whether neither resource is set.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.cpu.is_none() && self.memory.is_none()
+    }
+
+    /// The amount as a plain number (thousandths of a cpu, bytes), if set.
+    #[must_use]
+    pub fn get(&self, resource: Resource) -> Option<u64> {
+        match resource {
+            Resource::Cpu => self.cpu.map(MilliCpu::get),
+            Resource::Memory => self.memory.map(Bytes::get),
+        }
+    }
+
+    /// The amount as a plain number, zero if unset: what upstream's arithmetic sees.
+    #[must_use]
+    pub fn amount(&self, resource: Resource) -> u64 {
+        self.get(resource).unwrap_or(0)
+    }
+
+    /// Sets or unsets a resource from a plain number (thousandths of a cpu, bytes), saturating.
+    pub fn set(&mut self, resource: Resource, amount: Option<u64>) {
+        match resource {
+            Resource::Cpu => self.cpu = amount.map(MilliCpu::new),
+            Resource::Memory => self.memory = amount.map(Bytes::new),
+        }
+    }
+
+    /// The amount written as a quantity, if set.
+    #[must_use]
+    pub fn text(&self, resource: Resource) -> Option<String> {
+        match resource {
+            Resource::Cpu => self.cpu.map(|cpu| cpu.to_string()),
+            Resource::Memory => self.memory.map(|memory| memory.to_string()),
+        }
+    }
+}
+
+/// Requests and limits, as in `pod.spec.containers[].resources`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Requirements {
+    /// What is reserved.
+    #[serde(default)]
+    pub requests: ResourceList,
+    /// What may be used at most.
+    #[serde(default)]
+    pub limits: ResourceList,
+}
+
+/// Requests and limits of one named container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedRequirements {
+    /// The container's name in the pod spec.
+    pub name: String,
+    /// Its requests and limits.
+    #[serde(flatten)]
+    pub resources: Requirements,
+}

@@ -1,0 +1,362 @@
+//! One value in one cgroup file, and the set of them that a cgroup holds.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+use super::kernel::{CpuMax, CpuQuota, CpuShares, CpuWeight, MemoryLimit};
+
+/// A cgroup file vscaled reads and writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ControlFile {
+    /// v2: quota and period.
+    CpuMax,
+    /// v2: weight among siblings.
+    CpuWeight,
+    /// v2: memory limit.
+    MemoryMax,
+    /// v1: weight among siblings.
+    CpuShares,
+    /// v1: quota.
+    CfsQuota,
+    /// v1: period.
+    CfsPeriod,
+    /// v1: memory limit.
+    MemoryLimit,
+    /// v1: limit of memory and swap together; absent where swap accounting is off.
+    MemswLimit,
+}
+
+impl ControlFile {
+    /// Every file of cgroup v2.
+    pub const V2: [Self; 3] = [Self::CpuMax, Self::CpuWeight, Self::MemoryMax];
+    /// Every file of cgroup v1.
+    pub const V1: [Self; 5] = [
+        Self::CpuShares,
+        Self::CfsQuota,
+        Self::CfsPeriod,
+        Self::MemoryLimit,
+        Self::MemswLimit,
+    ];
+
+    /// The file's name in the cgroup's directory.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::CpuMax => "cpu.max",
+            Self::CpuWeight => "cpu.weight",
+            Self::MemoryMax => "memory.max",
+            Self::CpuShares => "cpu.shares",
+            Self::CfsQuota => "cpu.cfs_quota_us",
+            Self::CfsPeriod => "cpu.cfs_period_us",
+            Self::MemoryLimit => "memory.limit_in_bytes",
+            Self::MemswLimit => "memory.memsw.limit_in_bytes",
+        }
+    }
+
+    /// The file of that name, if it is one of ours.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::V2.into_iter().chain(Self::V1).find(|file| file.name() == name)
+    }
+}
+
+impl fmt::Display for ControlFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Serialize for ControlFile {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// The value of one file. Printing it gives what reading the file back gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Setting {
+    /// [`ControlFile::CpuMax`]
+    CpuMax(CpuMax),
+    /// [`ControlFile::CpuWeight`]
+    CpuWeight(CpuWeight),
+    /// [`ControlFile::MemoryMax`]
+    MemoryMax(MemoryLimit),
+    /// [`ControlFile::CpuShares`]
+    CpuShares(CpuShares),
+    /// [`ControlFile::CfsQuota`]
+    CfsQuota(CpuQuota),
+    /// [`ControlFile::CfsPeriod`], in microseconds
+    CfsPeriod(u64),
+    /// [`ControlFile::MemoryLimit`]
+    MemoryLimit(MemoryLimit),
+    /// [`ControlFile::MemswLimit`]
+    MemswLimit(MemoryLimit),
+}
+
+/// A cgroup file held something that is not a value of that file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a value of {file}")]
+pub struct ParseSettingError {
+    /// The file.
+    pub file: ControlFile,
+    /// What it held.
+    pub text: String,
+}
+
+impl Setting {
+    /// The file this is a value of.
+    #[must_use]
+    pub const fn file(&self) -> ControlFile {
+        match self {
+            Self::CpuMax(_) => ControlFile::CpuMax,
+            Self::CpuWeight(_) => ControlFile::CpuWeight,
+            Self::MemoryMax(_) => ControlFile::MemoryMax,
+            Self::CpuShares(_) => ControlFile::CpuShares,
+            Self::CfsQuota(_) => ControlFile::CfsQuota,
+            Self::CfsPeriod(_) => ControlFile::CfsPeriod,
+            Self::MemoryLimit(_) => ControlFile::MemoryLimit,
+            Self::MemswLimit(_) => ControlFile::MemswLimit,
+        }
+    }
+
+    /// Reads what a file holds.
+    ///
+    /// # Errors
+    /// [`ParseSettingError`] when the text is not a value of that file.
+    pub fn parse(file: ControlFile, text: &str) -> Result<Self, ParseSettingError> {
+        let text = text.trim();
+        let parsed = match file {
+            ControlFile::CpuMax => cpu_max(text).map(Self::CpuMax),
+            ControlFile::CpuWeight => number(text).map(|weight| Self::CpuWeight(CpuWeight::new(weight))),
+            ControlFile::MemoryMax => memory(text, "max").map(Self::MemoryMax),
+            ControlFile::CpuShares => number(text).map(|shares| Self::CpuShares(CpuShares::new(shares))),
+            ControlFile::CfsQuota => quota(text, "-1").map(Self::CfsQuota),
+            ControlFile::CfsPeriod => number(text).map(Self::CfsPeriod),
+            ControlFile::MemoryLimit => memory(text, "-1").map(Self::MemoryLimit),
+            ControlFile::MemswLimit => memory(text, "-1").map(Self::MemswLimit),
+        };
+        parsed.ok_or_else(|| ParseSettingError {
+            file,
+            text: text.to_owned(),
+        })
+    }
+
+    /// The value the kernel keeps when this one is written: memory limits are rounded down to a page.
+    #[must_use]
+    pub fn kernel_rounded(self) -> Self {
+        match self {
+            Self::MemoryMax(limit) => Self::MemoryMax(limit.kernel_rounded()),
+            Self::MemoryLimit(limit) => Self::MemoryLimit(limit.kernel_rounded()),
+            Self::MemswLimit(limit) => Self::MemswLimit(limit.kernel_rounded()),
+            Self::CpuMax(_) | Self::CpuWeight(_) | Self::CpuShares(_) | Self::CfsQuota(_) | Self::CfsPeriod(_) => self,
+        }
+    }
+
+    /// Whether a file that reads `self` already is what writing `wanted` would make it.
+    #[must_use]
+    pub fn means(self, wanted: Self) -> bool {
+        self.kernel_rounded() == wanted.kernel_rounded()
+    }
+
+    /// The bytes to write into the file. Differs from the printed form only where v1 reads a number for "no bound".
+    #[must_use]
+    pub fn to_write(self) -> String {
+        match self {
+            Self::MemoryLimit(MemoryLimit::Max) | Self::MemswLimit(MemoryLimit::Max) => "-1".to_owned(),
+            other => other.to_string(),
+        }
+    }
+
+    /// The memory limit, if this is one.
+    #[must_use]
+    pub const fn memory(self) -> Option<MemoryLimit> {
+        match self {
+            Self::MemoryMax(limit) | Self::MemoryLimit(limit) | Self::MemswLimit(limit) => Some(limit),
+            Self::CpuMax(_) | Self::CpuWeight(_) | Self::CpuShares(_) | Self::CfsQuota(_) | Self::CfsPeriod(_) => None,
+        }
+    }
+}
+
+fn number(text: &str) -> Option<u64> {
+    text.parse().ok()
+}
+
+fn quota(text: &str, unbounded: &str) -> Option<CpuQuota> {
+    if text == unbounded {
+        Some(CpuQuota::Max)
+    } else {
+        number(text).map(CpuQuota::Micros)
+    }
+}
+
+fn cpu_max(text: &str) -> Option<CpuMax> {
+    let (quota_text, period) = text.split_once(' ')?;
+    Some(CpuMax {
+        quota: quota(quota_text, "max")?,
+        period_us: number(period)?,
+    })
+}
+
+fn memory(text: &str, unbounded: &str) -> Option<MemoryLimit> {
+    if text == unbounded {
+        return Some(MemoryLimit::Max);
+    }
+    number(text).map(|bytes| MemoryLimit::Bytes(bytes).kernel_rounded())
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::CpuMax(CpuMax {
+                quota: CpuQuota::Max,
+                period_us,
+            }) => write!(f, "max {period_us}"),
+            Self::CpuMax(CpuMax {
+                quota: CpuQuota::Micros(quota),
+                period_us,
+            }) => write!(f, "{quota} {period_us}"),
+            Self::CpuWeight(weight) => write!(f, "{}", weight.get()),
+            Self::CpuShares(shares) => write!(f, "{}", shares.get()),
+            Self::CfsQuota(CpuQuota::Max) => f.write_str("-1"),
+            Self::CfsQuota(CpuQuota::Micros(quota)) => write!(f, "{quota}"),
+            Self::CfsPeriod(period_us) => write!(f, "{period_us}"),
+            Self::MemoryMax(MemoryLimit::Max) => f.write_str("max"),
+            Self::MemoryLimit(MemoryLimit::Max) | Self::MemswLimit(MemoryLimit::Max) => {
+                write!(f, "{}", MemoryLimit::V1_MAX)
+            }
+            Self::MemoryMax(MemoryLimit::Bytes(bytes))
+            | Self::MemoryLimit(MemoryLimit::Bytes(bytes))
+            | Self::MemswLimit(MemoryLimit::Bytes(bytes)) => write!(f, "{bytes}"),
+        }
+    }
+}
+
+impl Serialize for Setting {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// What a cgroup holds, or should hold: at most one value for each file. A file that is absent is nobody's business.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(transparent)]
+pub struct Settings(BTreeMap<ControlFile, Setting>);
+
+impl Settings {
+    /// The value of a file, if it is there.
+    #[must_use]
+    pub fn get(&self, file: ControlFile) -> Option<Setting> {
+        self.0.get(&file).copied()
+    }
+
+    /// Puts a value in its file's place.
+    pub fn insert(&mut self, setting: Setting) {
+        self.0.insert(setting.file(), setting);
+    }
+
+    /// Leaves a file out.
+    pub fn remove(&mut self, file: ControlFile) -> Option<Setting> {
+        self.0.remove(&file)
+    }
+
+    /// All values, in file order.
+    pub fn iter(&self) -> impl Iterator<Item = Setting> {
+        self.0.values().copied()
+    }
+
+    /// Whether there is no value at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The cpu bound, from `cpu.max` or from v1's two files.
+    #[must_use]
+    pub fn cpu_max(&self) -> Option<CpuMax> {
+        if let Some(Setting::CpuMax(max)) = self.get(ControlFile::CpuMax) {
+            return Some(max);
+        }
+        match (self.get(ControlFile::CfsQuota), self.get(ControlFile::CfsPeriod)) {
+            (Some(Setting::CfsQuota(quota)), Some(Setting::CfsPeriod(period_us))) => Some(CpuMax { quota, period_us }),
+            _ => None,
+        }
+    }
+
+    /// The memory limit, from `memory.max` or `memory.limit_in_bytes`.
+    #[must_use]
+    pub fn memory_limit(&self) -> Option<MemoryLimit> {
+        self.get(ControlFile::MemoryMax)
+            .or_else(|| self.get(ControlFile::MemoryLimit))
+            .and_then(Setting::memory)
+    }
+}
+
+impl FromIterator<Setting> for Settings {
+    fn from_iter<I: IntoIterator<Item = Setting>>(settings: I) -> Self {
+        Self(settings.into_iter().map(|setting| (setting.file(), setting)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn files_read_and_print_in_the_kernels_words() {
+        let cases = [
+            (ControlFile::CpuMax, "max 100000"),
+            (ControlFile::CpuMax, "20000 100000"),
+            (ControlFile::CpuWeight, "39"),
+            (ControlFile::MemoryMax, "max"),
+            (ControlFile::MemoryMax, "134217728"),
+            (ControlFile::CpuShares, "1024"),
+            (ControlFile::CfsQuota, "-1"),
+            (ControlFile::CfsQuota, "17500"),
+            (ControlFile::CfsPeriod, "100000"),
+            (ControlFile::MemoryLimit, "9223372036854771712"),
+            (ControlFile::MemswLimit, "134217728"),
+        ];
+        for (file, text) in cases {
+            assert_eq!(
+                Setting::parse(file, &format!("{text}\n")).unwrap().to_string(),
+                text,
+                "{file}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_bound_is_written_as_minus_one_on_v1() {
+        let unbounded = Setting::parse(ControlFile::MemoryLimit, "9223372036854771712").unwrap();
+        assert_eq!(unbounded.to_write(), "-1");
+        assert!(unbounded.means(Setting::MemoryLimit(MemoryLimit::Max)));
+    }
+
+    #[test]
+    fn a_limit_and_its_page_rounding_mean_the_same() {
+        let read = Setting::MemoryMax(MemoryLimit::Bytes(19_996_672));
+        assert!(read.means(Setting::MemoryMax(MemoryLimit::Bytes(20_000_001))));
+        assert!(!read.means(Setting::MemoryMax(MemoryLimit::Bytes(20_004_864))));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_an_error_that_quotes_it(text in "[a-z]{4,}") {
+            for file in ControlFile::V2.into_iter().chain(ControlFile::V1) {
+                let error = Setting::parse(file, &text).unwrap_err();
+                prop_assert_eq!(&error.text, &text);
+            }
+        }
+
+        #[test]
+        fn what_is_written_is_what_is_read(bytes in 0_u64..=u64::MAX, quota in 1000_u64..1_000_000_000) {
+            let memory = Setting::MemoryLimit(MemoryLimit::Bytes(bytes)).kernel_rounded();
+            prop_assert_eq!(Setting::parse(ControlFile::MemoryLimit, &memory.to_write()).unwrap(), memory);
+            let max = Setting::CpuMax(CpuMax { quota: CpuQuota::Micros(quota), period_us: 100_000 });
+            prop_assert_eq!(Setting::parse(ControlFile::CpuMax, &max.to_write()).unwrap(), max);
+        }
+    }
+}

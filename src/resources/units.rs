@@ -1,0 +1,179 @@
+//! Typed amounts: thousandths of a cpu and bytes of memory.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::quantity::{Quantity, QuantityError};
+
+/// The two resources vscaled manages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Resource {
+    /// Processor time.
+    Cpu,
+    /// Main memory.
+    Memory,
+}
+
+impl Resource {
+    /// Both, in the order in which they are listed everywhere.
+    pub const ALL: [Self; 2] = [Self::Cpu, Self::Memory];
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+        })
+    }
+}
+
+/// Thousandths of a cpu. At most `i64::MAX`, like a Kubernetes quantity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct MilliCpu(u64);
+
+/// Bytes of memory. At most `i64::MAX`, like a Kubernetes quantity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Bytes(u64);
+
+macro_rules! amount {
+    ($name:ident, $of_quantity:ident) => {
+        impl $name {
+            /// The largest amount; arithmetic saturates here.
+            pub const MAX: Self = Self(i64::MAX as u64);
+            /// Nothing.
+            pub const ZERO: Self = Self(0);
+
+            /// An amount, saturated at [`Self::MAX`].
+            #[must_use]
+            pub const fn new(amount: u64) -> Self {
+                if amount > Self::MAX.0 {
+                    Self::MAX
+                } else {
+                    Self(amount)
+                }
+            }
+
+            /// The plain number.
+            #[must_use]
+            pub const fn get(self) -> u64 {
+                self.0
+            }
+
+            /// Whether this is nothing at all; upstream treats such a request as unset.
+            #[must_use]
+            pub const fn is_zero(self) -> bool {
+                self.0 == 0
+            }
+
+            /// The sum, saturated at [`Self::MAX`].
+            #[must_use]
+            pub const fn saturating_add(self, other: Self) -> Self {
+                Self::new(self.0.saturating_add(other.0))
+            }
+
+            /// The difference, at least nothing.
+            #[must_use]
+            pub const fn saturating_sub(self, other: Self) -> Self {
+                Self(self.0.saturating_sub(other.0))
+            }
+
+            /// Reads a Kubernetes quantity, rounding up to this unit.
+            ///
+            /// # Errors
+            /// When the text is malformed or negative.
+            pub fn parse(text: &str) -> Result<Self, QuantityError> {
+                Quantity::parse(text).map(Self::from)
+            }
+        }
+
+        impl From<Quantity> for $name {
+            fn from(quantity: Quantity) -> Self {
+                Self(quantity.$of_quantity())
+            }
+        }
+
+        impl std::iter::Sum for $name {
+            fn sum<I: Iterator<Item = Self>>(amounts: I) -> Self {
+                amounts.fold(Self::ZERO, Self::saturating_add)
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = QuantityError;
+
+            fn from_str(text: &str) -> Result<Self, QuantityError> {
+                Self::parse(text)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                Quantity::deserialize(deserializer).map(Self::from)
+            }
+        }
+    };
+}
+
+amount!(MilliCpu, milli_value);
+amount!(Bytes, value);
+
+impl fmt::Display for MilliCpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_multiple_of(1000) {
+            write!(f, "{}", self.0 / 1000)
+        } else {
+            write!(f, "{}m", self.0)
+        }
+    }
+}
+
+impl fmt::Display for Bytes {
+    /// The canonical Kubernetes notation: the largest binary suffix that keeps the value exact.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+        let steps = if self.0 == 0 {
+            0
+        } else {
+            (self.0.trailing_zeros() / 10).min(6)
+        };
+        write!(f, "{}{}", self.0 >> (10 * steps), SUFFIXES[steps as usize])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn amounts_print_as_kubernetes_writes_them() {
+        assert_eq!(MilliCpu::new(1500).to_string(), "1500m");
+        assert_eq!(MilliCpu::new(2000).to_string(), "2");
+        assert_eq!(Bytes::new(128 << 20).to_string(), "128Mi");
+        assert_eq!(Bytes::new(1_610_612_736).to_string(), "1536Mi");
+        assert_eq!(Bytes::new(1000).to_string(), "1000");
+        assert_eq!(Bytes::ZERO.to_string(), "0");
+    }
+
+    #[test]
+    fn sums_saturate() {
+        assert_eq!([Bytes::MAX, Bytes::MAX].into_iter().sum::<Bytes>(), Bytes::MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_is_read_back(amount in 0_u64..=i64::MAX as u64) {
+            prop_assert_eq!(Bytes::parse(&Bytes::new(amount).to_string()), Ok(Bytes::new(amount)));
+            prop_assert_eq!(MilliCpu::parse(&MilliCpu::new(amount).to_string()), Ok(MilliCpu::new(amount)));
+        }
+    }
+}

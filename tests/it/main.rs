@@ -1,0 +1,1 @@
+//! Promises made to users, one file each, against real parts wherever they can be had.

@@ -1,0 +1,356 @@
+//! Kubernetes manifests in YAML or JSON text → [`NodeView`].
+//!
+//! Several documents in one text, `List` kinds unfolded, nulls treated as absent like the API server does. Kinds that
+//! play no part are skipped with a warning; anything else that cannot be read is an error that names the origin of the
+//! text, the document and the field. A text is read whole or not at all.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::NodeView;
+use super::validate::{Invalid, check_pod, check_vpa};
+use crate::objects::{LabelSelector, ObjectMeta, Owner, OwnerKind};
+
+/// What a text held.
+#[derive(Debug, Default)]
+pub struct Manifests {
+    /// The objects.
+    pub view: NodeView,
+    /// What was passed over, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// A text that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// Not YAML or JSON at all.
+    #[error("{origin}: not readable as YAML or JSON: {message}")]
+    Syntax {
+        /// The file, or `-` for standard input.
+        origin: String,
+        /// What the parser says, with line and column.
+        message: String,
+    },
+    /// A document without a kind, or one that is not an object.
+    #[error("{origin}: document {document}: {message}")]
+    Document {
+        /// The file, or `-` for standard input.
+        origin: String,
+        /// Counted from 1; empty documents do not count.
+        document: usize,
+        /// What is wrong.
+        message: String,
+    },
+    /// A field with an unusable value.
+    #[error("{origin}: document {document} ({object}): {field}: {message}")]
+    Field {
+        /// The file, or `-` for standard input.
+        origin: String,
+        /// Counted from 1; empty documents do not count.
+        document: usize,
+        /// Kind and name.
+        object: String,
+        /// The path of the field.
+        field: String,
+        /// What is wrong and what is allowed.
+        message: String,
+    },
+}
+
+/// Reads a text of one or more documents. `origin` is the file's name, for messages.
+///
+/// # Errors
+/// [`ManifestError`] on the first document that cannot be used.
+pub fn parse_manifests(origin: &str, text: &str) -> Result<Manifests, ManifestError> {
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple_with_options(text, yaml_options()).map_err(|error| ManifestError::Syntax {
+            origin: origin.to_owned(),
+            message: error.to_string(),
+        })?;
+    let mut manifests = Manifests::default();
+    for (index, document) in documents.into_iter().enumerate() {
+        Reader {
+            origin,
+            document: index + 1,
+            manifests: &mut manifests,
+        }
+        .read(document)?;
+    }
+    Ok(manifests)
+}
+
+/// `name: n` is a name, not a boolean; a node's worth of pods fits into one file, a hostile file costs bounded memory.
+fn yaml_options() -> serde_saphyr::Options {
+    let budget = serde_saphyr::budget! { max_documents: 20_000, max_nodes: 4_000_000, max_events: 16_000_000 };
+    serde_saphyr::options! { strict_booleans: true, with_snippet: false, budget: budget }
+}
+
+/// Reads one document of a text.
+struct Reader<'a> {
+    origin: &'a str,
+    document: usize,
+    manifests: &'a mut Manifests,
+}
+
+/// A workload as far as it matters here.
+#[derive(serde::Deserialize)]
+struct Workload {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: WorkloadSpec,
+}
+
+#[derive(serde::Deserialize, Default)]
+#[serde(default)]
+struct WorkloadSpec {
+    selector: Option<LabelSelector>,
+}
+
+impl Reader<'_> {
+    fn read(&mut self, mut document: Value) -> Result<(), ManifestError> {
+        if document.is_null() {
+            return Ok(());
+        }
+        strip_nulls(&mut document);
+        let Some(kind) = document.get("kind").and_then(Value::as_str).map(str::to_owned) else {
+            return Err(self.unusable("not a Kubernetes object: it has no kind"));
+        };
+        match kind.as_str() {
+            "Pod" => {
+                let pod = self.typed(document, |pod| check_pod(pod))?;
+                self.manifests.view.pods.push(pod);
+            }
+            "VerticalPodAutoscaler" => {
+                let vpa = self.typed(document, |vpa| check_vpa(vpa))?;
+                self.manifests.view.vpas.push(vpa);
+            }
+            "LimitRange" => {
+                let range = self.typed(document, |_| Ok(()))?;
+                self.manifests.view.limit_ranges.push(range);
+            }
+            "HorizontalPodAutoscaler" => {
+                let hpa = self.typed(document, |_| Ok(()))?;
+                self.manifests.view.hpas.push(hpa);
+            }
+            "Node" => self.manifests.view.node = Some(self.typed(document, |_| Ok(()))?),
+            list if list.ends_with("List") => return self.read_list(document),
+            _ => match OwnerKind::named(&kind) {
+                Some(owner_kind) => self.read_owner(owner_kind, document)?,
+                None => {
+                    let object = describe(&document);
+                    self.manifests
+                        .warnings
+                        .push(format!("{}: document {}: {object} ignored", self.origin, self.document));
+                }
+            },
+        }
+        Ok(())
+    }
+
+    fn read_list(&mut self, mut document: Value) -> Result<(), ManifestError> {
+        let Some(Value::Array(items)) = document.get_mut("items").map(Value::take) else {
+            return Err(self.unusable("a list without items"));
+        };
+        items.into_iter().try_for_each(|item| self.read(item))
+    }
+
+    fn read_owner(&mut self, kind: OwnerKind, mut document: Value) -> Result<(), ManifestError> {
+        // Two kinds say in other words which pods are theirs.
+        let labels = match kind {
+            OwnerKind::CronJob => document
+                .pointer("/spec/jobTemplate/spec/template/metadata/labels")
+                .cloned(),
+            OwnerKind::ReplicationController => document.pointer("/spec/selector").cloned(),
+            OwnerKind::Deployment
+            | OwnerKind::ReplicaSet
+            | OwnerKind::StatefulSet
+            | OwnerKind::DaemonSet
+            | OwnerKind::Job => None,
+        };
+        if let (Some(labels), Some(Value::Object(spec))) = (labels, document.get_mut("spec")) {
+            spec.insert("selector".to_owned(), json!({ "matchLabels": labels }));
+        }
+        let Workload { metadata, spec } = self.typed(document, |_| Ok(()))?;
+        self.manifests.view.owners.push(Owner {
+            kind,
+            metadata,
+            selector: spec.selector,
+        });
+        Ok(())
+    }
+
+    /// Decodes a document and checks it; either error names the object and the field.
+    fn typed<T: DeserializeOwned>(
+        &self,
+        document: Value,
+        check: impl FnOnce(&T) -> Result<(), Invalid>,
+    ) -> Result<T, ManifestError> {
+        let object = describe(&document);
+        let field_error = |field: String, message: String| ManifestError::Field {
+            origin: self.origin.to_owned(),
+            document: self.document,
+            object: object.clone(),
+            field,
+            message,
+        };
+        if document
+            .pointer("/metadata/name")
+            .and_then(Value::as_str)
+            .is_none_or(str::is_empty)
+        {
+            return Err(field_error(
+                "metadata.name".to_owned(),
+                "required, and not empty".to_owned(),
+            ));
+        }
+        let decoded: T = serde_path_to_error::deserialize(document)
+            .map_err(|error| field_error(error.path().to_string(), error.inner().to_string()))?;
+        check(&decoded).map_err(|invalid| field_error(invalid.field, invalid.message))?;
+        Ok(decoded)
+    }
+
+    fn unusable(&self, message: &str) -> ManifestError {
+        ManifestError::Document {
+            origin: self.origin.to_owned(),
+            document: self.document,
+            message: message.to_owned(),
+        }
+    }
+}
+
+/// Kind and name of a document, as far as it has them.
+fn describe(document: &Value) -> String {
+    let text = |pointer| document.pointer(pointer).and_then(Value::as_str);
+    let kind = text("/kind").unwrap_or("object");
+    match (text("/metadata/namespace"), text("/metadata/name")) {
+        (Some(namespace), Some(name)) => format!("{kind} {namespace}/{name}"),
+        (None, Some(name)) => format!("{kind} {name}"),
+        (_, None) => kind.to_owned(),
+    }
+}
+
+/// An explicit null means "absent" to the API server.
+fn strip_nulls(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, field| !field.is_null());
+            map.values_mut().for_each(strip_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(strip_nulls),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::{Bytes, MilliCpu};
+
+    fn parse(text: &str) -> Result<Manifests, ManifestError> {
+        parse_manifests("pods.yaml", text)
+    }
+
+    fn pod_with(resources: &str) -> String {
+        format!("kind: Pod\nmetadata: {{name: web}}\nspec:\n  containers:\n  - name: app\n    resources: {resources}\n")
+    }
+
+    #[test]
+    fn several_documents_and_lists_become_one_view() {
+        let text = "
+apiVersion: v1
+kind: List
+items:
+- {kind: Pod, metadata: {name: a, namespace: x}, spec: {containers: [{name: c}]}}
+- {kind: LimitRange, metadata: {name: l}, spec: {limits: [{type: Pod, max: {cpu: 1}}]}}
+---
+# nothing here
+---
+kind: CronJob
+metadata: {name: nightly}
+spec: {jobTemplate: {spec: {template: {metadata: {creationTimestamp: null, labels: {app: nightly}}}}}}
+---
+kind: ConfigMap
+metadata: {name: ignored}
+";
+        let manifests = parse(text).unwrap();
+        assert_eq!(manifests.view.pods[0].full_name(), "x/a");
+        assert_eq!(
+            manifests.view.limit_ranges[0].spec.limits[0].max.cpu,
+            Some(MilliCpu::new(1000))
+        );
+        let selector = manifests.view.owners[0].selector.as_ref().unwrap();
+        assert_eq!(selector.match_labels["app"], "nightly");
+        assert_eq!(manifests.warnings, ["pods.yaml: document 3: ConfigMap ignored ignored"]);
+    }
+
+    #[test]
+    fn quantities_come_in_any_notation_and_nulls_are_absent() {
+        let manifests = parse(&pod_with(
+            "{limits: null, requests: {cpu: 0.5, memory: 1e9, example.com/gpu: 1}}",
+        ))
+        .unwrap();
+        let resources = manifests.view.pods[0].spec.containers[0].resources;
+        assert_eq!(resources.requests.cpu, Some(MilliCpu::new(500)));
+        assert_eq!(resources.requests.memory, Some(Bytes::new(1_000_000_000)));
+        assert!(resources.limits.is_empty());
+    }
+
+    #[test]
+    fn a_bad_quantity_names_file_document_object_and_field() {
+        let error = parse(&pod_with("{limits: {memory: 12Qx}}")).unwrap_err().to_string();
+        assert!(
+            error.starts_with(
+                "pods.yaml: document 1 (Pod web): spec.containers[0].resources.limits.memory: \"12Qx\" is not a quantity"
+            ),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn negative_amounts_and_requests_above_limits_are_refused() {
+        let negative = parse(&pod_with("{requests: {cpu: -1}}")).unwrap_err().to_string();
+        assert!(
+            negative.contains("resources.requests.cpu: \"-1\" is negative"),
+            "{negative}"
+        );
+        let above = parse(&pod_with("{requests: {cpu: 2}, limits: {cpu: 1}}"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            above.contains("spec.containers[0].resources.requests.cpu: 2 is above the limit of 1"),
+            "{above}"
+        );
+    }
+
+    #[test]
+    fn a_document_without_kind_or_name_is_refused() {
+        let no_kind = parse("kind: Node\nmetadata: {name: n}\n---\nmetadata: {name: x}")
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            no_kind,
+            "pods.yaml: document 2: not a Kubernetes object: it has no kind"
+        );
+        let no_name = parse("kind: Pod").unwrap_err().to_string();
+        assert_eq!(
+            no_name,
+            "pods.yaml: document 1 (Pod): metadata.name: required, and not empty"
+        );
+    }
+
+    #[test]
+    fn text_that_is_not_yaml_names_the_line() {
+        let error = parse("kind: Pod\n  bad: [").unwrap_err();
+        assert!(matches!(&error, ManifestError::Syntax { .. }), "{error}");
+    }
+
+    #[test]
+    fn two_containers_of_one_name_are_refused() {
+        let text = "kind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: a}, {name: b}, {name: a}]}";
+        let error = parse(text).unwrap_err().to_string();
+        assert!(
+            error.contains("spec.containers[2].name: \"a\" is taken by another container"),
+            "{error}"
+        );
+    }
+}

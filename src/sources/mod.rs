@@ -1,0 +1,40 @@
+//! Where facts come from: manifests in files, a watched directory. Each source ends in one [`NodeView`].
+//!
+//! A source never decides and never acts. What it cannot read it reports by file, document and field, and it goes on
+//! with the last state it could read.
+
+mod manifests;
+mod validate;
+
+pub use manifests::{ManifestError, Manifests, parse_manifests};
+
+use crate::objects::{HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, VerticalPodAutoscaler};
+
+/// Everything known about what the node's pods should have, at one moment.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NodeView {
+    /// The node's pods.
+    pub pods: Vec<Pod>,
+    /// Workloads above them.
+    pub owners: Vec<Owner>,
+    /// VerticalPodAutoscalers in their namespaces.
+    pub vpas: Vec<VerticalPodAutoscaler>,
+    /// LimitRanges in their namespaces.
+    pub limit_ranges: Vec<LimitRange>,
+    /// HorizontalPodAutoscalers in their namespaces.
+    pub hpas: Vec<HorizontalPodAutoscaler>,
+    /// The node itself, if known.
+    pub node: Option<Node>,
+}
+
+impl NodeView {
+    /// Adds everything another view knows.
+    pub fn merge(&mut self, other: Self) {
+        self.pods.extend(other.pods);
+        self.owners.extend(other.owners);
+        self.vpas.extend(other.vpas);
+        self.limit_ranges.extend(other.limit_ranges);
+        self.hpas.extend(other.hpas);
+        self.node = other.node.or_else(|| self.node.take());
+    }
+}

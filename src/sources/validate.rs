@@ -1,0 +1,108 @@
+//! What the API server would have refused: checked here because a file has no API server in front of it.
+
+use std::collections::BTreeSet;
+
+use crate::objects::{Container, Pod, VerticalPodAutoscaler};
+use crate::resources::{Requirements, Resource};
+
+/// A field that cannot be used.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Invalid {
+    pub(super) field: String,
+    pub(super) message: String,
+}
+
+/// Containers have names of their own, and requests no larger than limits.
+pub(super) fn check_pod(pod: &Pod) -> Result<(), Invalid> {
+    if pod.spec.containers.is_empty() {
+        return Err(Invalid {
+            field: "spec.containers".to_owned(),
+            message: "at least one is required".to_owned(),
+        });
+    }
+    let mut names = BTreeSet::new();
+    for (list, containers) in [
+        ("containers", &pod.spec.containers),
+        ("initContainers", &pod.spec.init_containers),
+    ] {
+        for (index, container) in containers.iter().enumerate() {
+            let path = format!("spec.{list}[{index}]");
+            check_name(&path, container, &mut names)?;
+            check_requirements(&format!("{path}.resources"), &container.resources)?;
+        }
+    }
+    pod.spec
+        .resources
+        .as_ref()
+        .map_or(Ok(()), |pod_level| check_requirements("spec.resources", pod_level))
+}
+
+fn check_name<'a>(path: &str, container: &'a Container, names: &mut BTreeSet<&'a str>) -> Result<(), Invalid> {
+    let field = || format!("{path}.name");
+    if container.name.is_empty() {
+        return Err(Invalid {
+            field: field(),
+            message: "required, and not empty".to_owned(),
+        });
+    }
+    if !names.insert(&container.name) {
+        let message = format!("{:?} is taken by another container of the pod", container.name);
+        return Err(Invalid {
+            field: field(),
+            message,
+        });
+    }
+    Ok(())
+}
+
+fn check_requirements(path: &str, resources: &Requirements) -> Result<(), Invalid> {
+    for resource in Resource::ALL {
+        if let (Some(request), Some(limit)) = (resources.requests.get(resource), resources.limits.get(resource))
+            && request > limit
+        {
+            let text = |list: crate::resources::ResourceList| list.text(resource).unwrap_or_default();
+            let (request, limit) = (text(resources.requests), text(resources.limits));
+            return Err(Invalid {
+                field: format!("{path}.requests.{resource}"),
+                message: format!("{request} is above the limit of {limit}"),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// A VPA names its workload, and its bounds are not inverted.
+pub(super) fn check_vpa(vpa: &VerticalPodAutoscaler) -> Result<(), Invalid> {
+    if vpa
+        .spec
+        .target_ref
+        .as_ref()
+        .is_none_or(|target| target.kind.is_empty() || target.name.is_empty())
+    {
+        let message = "required, with the kind and name of a workload in the same namespace".to_owned();
+        return Err(Invalid {
+            field: "spec.targetRef".to_owned(),
+            message,
+        });
+    }
+    let policies = vpa
+        .spec
+        .resource_policy
+        .iter()
+        .flat_map(|policy| &policy.container_policies);
+    for (index, policy) in policies.enumerate() {
+        for resource in Resource::ALL {
+            if let (Some(min), Some(max)) = (policy.min_allowed.get(resource), policy.max_allowed.get(resource))
+                && min > max
+            {
+                let text = |list: crate::resources::ResourceList| list.text(resource).unwrap_or_default();
+                let (min, max) = (text(policy.min_allowed), text(policy.max_allowed));
+                return Err(Invalid {
+                    field: format!("spec.resourcePolicy.containerPolicies[{index}].minAllowed.{resource}"),
+                    message: format!("{min} is above maxAllowed, which is {max}"),
+                });
+            }
+        }
+    }
+    Ok(())
+}

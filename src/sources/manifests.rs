@@ -117,11 +117,11 @@ impl Reader<'_> {
         };
         match kind.as_str() {
             "Pod" => {
-                let pod = self.typed(document, |pod| check_pod(pod))?;
+                let pod = self.typed(document, check_pod)?;
                 self.manifests.view.pods.push(pod);
             }
             "VerticalPodAutoscaler" => {
-                let vpa = self.typed(document, |vpa| check_vpa(vpa))?;
+                let vpa = self.typed(document, check_vpa)?;
                 self.manifests.view.vpas.push(vpa);
             }
             "LimitRange" => {

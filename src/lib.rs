@@ -1,6 +1,7 @@
 //! vscaled: resizes running containers in place on one Kubernetes node.
 
 pub mod cli;
+pub mod control;
 pub mod objects;
 pub mod plan;
 pub mod resources;

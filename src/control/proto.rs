@@ -2,8 +2,10 @@
 
 #![allow(
     missing_docs,
+    unreachable_pub,
+    unused_qualifications,
     clippy::all,
-    clippy::pedantic,
+    clippy::allow_attributes_without_reason,
     reason = "generated code; the proto file documents it"
 )]
 

@@ -11,11 +11,13 @@
 //! cgroup is learned for certain from the runtime, or from the next read failing.
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::PathBuf;
 
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
+use tokio::io::unix::AsyncFd;
 
 use super::{Cgroup, CgroupError, Controller, Reason};
 use crate::resources::ControlFile;
@@ -131,6 +133,21 @@ impl Watch {
         }
         notices.dedup();
         Ok(notices)
+    }
+
+    /// Lets tokio wait for the descriptor.
+    ///
+    /// # Errors
+    /// What registering the descriptor with the reactor says.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O enabled.
+    pub fn into_async(self) -> io::Result<AsyncFd<Self>> {
+        #[expect(
+            deprecated,
+            reason = "the unsafe constructor wants a descriptor that stays open and the same: this one is owned for life"
+        )]
+        AsyncFd::try_new(self).map_err(io::Error::from)
     }
 
     fn notice(&mut self, event: &InotifyEvent) -> Option<Notice> {

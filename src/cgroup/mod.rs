@@ -27,7 +27,7 @@ mod pair;
 mod path;
 mod pid;
 mod place;
-//SYSTEMD
+pub mod systemd;
 mod watch;
 mod write;
 

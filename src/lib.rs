@@ -1,5 +1,6 @@
 //! vscaled: resizes running containers in place on one Kubernetes node.
 
+pub mod cgroup;
 pub mod cli;
 pub mod control;
 pub mod objects;

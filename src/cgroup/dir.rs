@@ -1,0 +1,177 @@
+//! One cgroup, held open.
+
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+
+use super::file::{Dir, Inode};
+use super::{CgroupError, CgroupPath, Controller, Hierarchy, Reason};
+use crate::plan::CgroupVersion;
+use crate::resources::{ControlFile, Setting, Settings};
+
+/// One cgroup: a directory in v2, two (cpu and memory) in v1. Opened once and from then on the same cgroup: when it is
+/// removed, every call fails with [`Reason::Vanished`] or [`Reason::Recreated`], even if its path exists again.
+///
+/// Holds one descriptor in v2 and two in v1. An open one does not keep the kernel from removing the cgroup.
+#[derive(Debug)]
+pub struct CgroupDir {
+    path: CgroupPath,
+    dirs: Dirs,
+}
+
+#[derive(Debug)]
+enum Dirs {
+    V1 { cpu: Dir, memory: Dir },
+    V2(Dir),
+}
+
+/// What makes a cgroup this one and no other: the inodes of its directories.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Identity {
+    cpu: Inode,
+    memory: Inode,
+}
+
+/// Whether a cgroup's path still leads to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It does.
+    Alive,
+    /// The path leads nowhere.
+    Removed,
+    /// The path leads to another cgroup, made later.
+    Recreated,
+}
+
+impl CgroupDir {
+    /// Opens the cgroup that is at a path now.
+    ///
+    /// # Errors
+    /// [`Reason::Vanished`] when there is none, in any of the hierarchies.
+    pub fn open(hierarchy: &Hierarchy, path: &CgroupPath) -> Result<Self, CgroupError> {
+        let open = |controller| Dir::open(path.under(hierarchy.mount(controller)));
+        let dirs = match hierarchy.version() {
+            CgroupVersion::V1 => Dirs::V1 {
+                cpu: open(Controller::Cpu)?,
+                memory: open(Controller::Memory)?,
+            },
+            CgroupVersion::V2 => Dirs::V2(open(Controller::Cpu)?),
+        };
+        Ok(Self {
+            path: path.clone(),
+            dirs,
+        })
+    }
+
+    /// Its path below the mounts.
+    #[must_use]
+    pub const fn path(&self) -> &CgroupPath {
+        &self.path
+    }
+
+    /// Which kernel interface its files are of.
+    #[must_use]
+    pub const fn version(&self) -> CgroupVersion {
+        match &self.dirs {
+            Dirs::V1 { .. } => CgroupVersion::V1,
+            Dirs::V2(_) => CgroupVersion::V2,
+        }
+    }
+
+    /// The files a cgroup of this version may have.
+    #[must_use]
+    pub const fn files(&self) -> &'static [ControlFile] {
+        match &self.dirs {
+            Dirs::V1 { .. } => &ControlFile::V1,
+            Dirs::V2(_) => &ControlFile::V2,
+        }
+    }
+
+    /// Which cgroup this is.
+    #[must_use]
+    pub const fn identity(&self) -> Identity {
+        Identity {
+            cpu: self.dir(Controller::Cpu).inode(),
+            memory: self.dir(Controller::Memory).inode(),
+        }
+    }
+
+    /// Whether the path still leads here. In v1, where both directories must, the worse of the two.
+    ///
+    /// # Errors
+    /// [`CgroupError`] when a directory cannot be looked at.
+    pub fn state(&self) -> Result<State, CgroupError> {
+        match self.dir(Controller::Cpu).state()? {
+            State::Alive => self.dir(Controller::Memory).state(),
+            gone => Ok(gone),
+        }
+    }
+
+    /// Its directory below a controller's mount, when it was opened.
+    #[must_use]
+    pub fn directory(&self, controller: Controller) -> &Path {
+        self.dir(controller).path()
+    }
+
+    /// Reads one file; `None` when the cgroup does not have it (the root; `memsw` without swap accounting).
+    ///
+    /// # Errors
+    /// [`CgroupError`]; [`Reason::WrongVersion`] for a file of the other version.
+    pub fn read(&self, file: ControlFile) -> Result<Option<Setting>, CgroupError> {
+        let dir = self.dir_of(file)?;
+        let line = match dir.open_file(file.name(), OFlag::O_RDONLY).and_then(|open| open.read()) {
+            Ok(line) => line,
+            Err(error) => {
+                return match error.reason {
+                    // Old kernels keep `memsw` and answer so where swap accounting is off.
+                    Reason::Absent
+                    | Reason::Io {
+                        errno: Errno::EOPNOTSUPP,
+                        ..
+                    } => Ok(None),
+                    _ => Err(error),
+                };
+            }
+        };
+        match Setting::parse(file, line.text()) {
+            Ok(setting) => Ok(Some(setting)),
+            Err(error) => Err(dir.error(file.name(), Reason::Unreadable(error))),
+        }
+    }
+
+    /// Reads every file the cgroup has.
+    ///
+    /// # Errors
+    /// [`CgroupError`] of the first file that cannot be read.
+    pub fn read_all(&self) -> Result<Settings, CgroupError> {
+        let mut settings = Settings::default();
+        for file in self.files() {
+            if let Some(setting) = self.read(*file)? {
+                settings.insert(setting);
+            }
+        }
+        Ok(settings)
+    }
+
+    pub(super) const fn dir(&self, controller: Controller) -> &Dir {
+        match (&self.dirs, controller) {
+            (Dirs::V2(dir), _) => dir,
+            (Dirs::V1 { cpu, .. }, Controller::Cpu) => cpu,
+            (Dirs::V1 { memory, .. }, Controller::Memory) => memory,
+        }
+    }
+
+    /// The directory a file is in.
+    pub(super) fn dir_of(&self, file: ControlFile) -> Result<&Dir, CgroupError> {
+        let dir = self.dir(Controller::of(file));
+        if self.files().contains(&file) {
+            return Ok(dir);
+        }
+        let version = match self.version() {
+            CgroupVersion::V1 => "v1",
+            CgroupVersion::V2 => "v2",
+        };
+        Err(dir.error(file.name(), Reason::WrongVersion(version)))
+    }
+}

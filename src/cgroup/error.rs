@@ -1,0 +1,190 @@
+//! What can go wrong with one cgroup file, in words an operator can act on.
+
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+
+use crate::resources::{ControlFile, ParseSettingError, Setting};
+
+/// A cgroup or one of its files could not be read or written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {reason}", file.display())]
+pub struct CgroupError {
+    /// The file, or the cgroup's directory.
+    pub file: PathBuf,
+    /// What went wrong.
+    pub reason: Reason,
+}
+
+/// What went wrong. Every variant but [`Self::Mismatch`] leaves the file as it was.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// The cgroup was removed.
+    #[error("the cgroup was removed: its pod or container has ended, nothing is left to resize")]
+    Vanished,
+    /// The cgroup was removed and another one has its path.
+    #[error("the cgroup was removed and its path made again: this is another cgroup, open it anew")]
+    Recreated,
+    /// The cgroup has no such file.
+    #[error("the cgroup has no such file: it is the root, or its parent does not enable the controller for it")]
+    Absent,
+    /// The file is one of the other cgroup version.
+    #[error("cgroup {0} has no such file")]
+    WrongVersion(&'static str),
+    /// Refused here: the limit is below what is in use. On v1 the kernel would refuse it, on v2 it would kill.
+    #[error(
+        "{usage} bytes are in use, more than the wanted limit of {wanted} bytes; the limit was left alone: \
+         choose a higher one, or wait until less is in use"
+    )]
+    BelowUsage {
+        /// Bytes in use when the limit was to be written.
+        usage: u64,
+        /// Bytes wanted as the limit.
+        wanted: u64,
+    },
+    /// EBUSY: v1 could not reclaim enough memory for the limit.
+    #[error(
+        "the kernel could not bring memory use down to {wanted} bytes (EBUSY, {usage} bytes in use) and kept the limit: \
+         choose a higher one, or wait until less is in use"
+    )]
+    Busy {
+        /// The value that was written.
+        wanted: Setting,
+        /// Bytes in use after the refusal, which may already have dropped page cache.
+        usage: u64,
+    },
+    /// EINVAL: the value breaks a rule of the kernel.
+    #[error("the kernel refused {wanted} (EINVAL): {}", rule(wanted.file()))]
+    Invalid {
+        /// The value that was written.
+        wanted: Setting,
+    },
+    /// EROFS: the mount is read-only.
+    #[error(
+        "the cgroup mount is read-only (EROFS): mount the host's /sys/fs/cgroup into this container writable \
+         (hostPath volume, readOnly: false)"
+    )]
+    ReadOnly,
+    /// EACCES or EPERM.
+    #[error("not permitted ({0}): run as root, or with CAP_DAC_OVERRIDE, outside of a user namespace")]
+    Denied(Errno),
+    /// The kernel took the write, but the file reads differently.
+    #[error(
+        "{wanted} was written but {read_back} is read back: something else writes this file, or the kernel bounds it"
+    )]
+    Mismatch {
+        /// The value that was written.
+        wanted: Setting,
+        /// The value the file holds.
+        read_back: Setting,
+    },
+    /// The file's content is not a value of it.
+    #[error("unexpected content: {0}")]
+    Unreadable(ParseSettingError),
+    /// The file's content is not a number of bytes.
+    #[error("unexpected content {0:?}: not a number of bytes")]
+    NotANumber(String),
+    /// Anything else.
+    #[error("cannot {call}: {errno}")]
+    Io {
+        /// What was tried.
+        call: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+impl CgroupError {
+    /// Whether trying the same again later may succeed.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        match &self.reason {
+            // Usage falls, competing writers finish, signals pass.
+            Reason::BelowUsage { .. } | Reason::Busy { .. } | Reason::Mismatch { .. } => true,
+            Reason::Io { errno, .. } => {
+                matches!(
+                    errno,
+                    Errno::EINTR | Errno::EAGAIN | Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE
+                )
+            }
+            // The same cgroup never comes back; rules and rights do not change by waiting. A rule about a parent's or
+            // child's value is kept by writing them in order, which takes a new plan and not a retry.
+            Reason::Vanished
+            | Reason::Recreated
+            | Reason::Absent
+            | Reason::WrongVersion(_)
+            | Reason::Invalid { .. }
+            | Reason::ReadOnly
+            | Reason::Denied(_)
+            | Reason::Unreadable(_)
+            | Reason::NotANumber(_) => false,
+        }
+    }
+
+    /// Whether the cgroup that was opened no longer exists.
+    #[must_use]
+    pub const fn is_gone(&self) -> bool {
+        matches!(self.reason, Reason::Vanished | Reason::Recreated)
+    }
+}
+
+/// What the kernel allows in a file (kernel/sched/core.c `tg_set_cfs_bandwidth`, mm/memcontrol.c).
+const fn rule(file: ControlFile) -> &'static str {
+    match file {
+        ControlFile::CpuMax => "the quota is `max` or at least 1000, the period 1000 to 1000000 microseconds",
+        ControlFile::CpuWeight => "a weight is 1 to 10000",
+        ControlFile::CpuShares => "shares are 2 to 262144",
+        ControlFile::CfsQuota => {
+            "a quota is -1 or at least 1000 microseconds, at least the burst, and its share of the period is at most \
+             the parent's and at least every child's: grow the parent first, shrink the children first"
+        }
+        ControlFile::CfsPeriod => {
+            "a period is 1000 to 1000000 microseconds, and the quota's share of it is at most the parent's and at \
+             least every child's: with the period alone changed, that share changes too"
+        }
+        ControlFile::MemoryMax => "a limit is `max` or a number of bytes",
+        ControlFile::MemoryLimit => {
+            "a limit is -1 or a number of bytes, at most memory.memsw.limit_in_bytes: raise that one first"
+        }
+        ControlFile::MemswLimit => {
+            "a limit is -1 or a number of bytes, at least memory.limit_in_bytes: lower that one first"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::{CpuQuota, MemoryLimit};
+
+    #[test]
+    fn messages_name_file_value_and_next_step() {
+        let error = |file: &str, reason| CgroupError {
+            file: PathBuf::from(file),
+            reason,
+        };
+        let quota = Setting::CfsQuota(CpuQuota::Micros(500));
+        let text = error("/c/cpu.cfs_quota_us", Reason::Invalid { wanted: quota }).to_string();
+        assert!(
+            text.starts_with("/c/cpu.cfs_quota_us: the kernel refused 500 (EINVAL): a quota is -1 or"),
+            "{text}"
+        );
+
+        let wanted = Setting::MemoryLimit(MemoryLimit::Bytes(4096));
+        let busy = error("/c/memory.limit_in_bytes", Reason::Busy { wanted, usage: 8192 });
+        assert!(
+            busy.to_string()
+                .contains("down to 4096 bytes (EBUSY, 8192 bytes in use)"),
+            "{busy}"
+        );
+        assert!(busy.is_retryable());
+
+        let gone = error("/c", Reason::Recreated);
+        assert!(gone.is_gone() && !gone.is_retryable());
+    }
+
+    #[test]
+    fn an_error_is_small_enough_to_return() {
+        assert!(size_of::<CgroupError>() <= 128, "{}", size_of::<CgroupError>());
+    }
+}

@@ -1,0 +1,288 @@
+//! Where the cpu and the memory controller are mounted.
+//!
+//! In comes a mount table (`/proc/self/mountinfo`) or a directory such as `/host/sys/fs/cgroup`; out comes a
+//! [`Hierarchy`]: one mount for each controller (v1), or one for both (v2). A hybrid machine, with its controllers on v1
+//! beside an empty cgroup2 at `unified`, is v1. Controllers divided between v1 and v2 are refused, as no kubelet runs so.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use procfs::process::{MountInfo, Process};
+
+use super::{CgroupPath, InvalidPath};
+use crate::plan::CgroupVersion;
+use crate::resources::ControlFile;
+
+/// A controller vscaled writes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Controller {
+    /// Processor time.
+    Cpu,
+    /// Main memory.
+    Memory,
+}
+
+impl Controller {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Cpu, Self::Memory];
+
+    /// The kernel's name for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+        }
+    }
+
+    /// The controller a file belongs to.
+    #[must_use]
+    pub const fn of(file: ControlFile) -> Self {
+        match file {
+            ControlFile::CpuMax
+            | ControlFile::CpuWeight
+            | ControlFile::CpuShares
+            | ControlFile::CfsQuota
+            | ControlFile::CfsPeriod => Self::Cpu,
+            ControlFile::MemoryMax | ControlFile::MemoryLimit | ControlFile::MemswLimit => Self::Memory,
+        }
+    }
+}
+
+impl fmt::Display for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A mounted hierarchy, or the part of one that a mount shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Mount {
+    /// Where it is.
+    point: PathBuf,
+    /// The cgroup at its top, as `/proc/<pid>/cgroup` would print it: `/`, the path of a container (kind, Docker), or
+    /// `/../..` when the mount shows more than this process's cgroup namespace.
+    top: String,
+}
+
+/// The controllers' mounts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hierarchy(Mounts);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Mounts {
+    V1 { cpu: Mount, memory: Mount },
+    V2(Mount),
+}
+
+/// Why no usable layout was found.
+#[derive(Debug, thiserror::Error)]
+pub enum LayoutError {
+    /// The mount table of this process could not be read.
+    #[error("cannot read /proc/self/mountinfo: {0}; /proc must be mounted")]
+    MountTable(#[source] procfs::ProcError),
+    /// A controller is nowhere.
+    #[error(
+        "the {controller} controller is not mounted (looked in {looked_in}); mount the host's /sys/fs/cgroup here, and \
+         check that the kernel has it ({controller} in /proc/cgroups, no cgroup_disable={controller} at boot)"
+    )]
+    Missing {
+        /// Which one.
+        controller: Controller,
+        /// What was searched.
+        looked_in: String,
+    },
+    /// One controller is on v1 and the other on v2.
+    #[error("cpu and memory are divided between cgroup v1 ({v1}) and v2 ({v2}); no kubelet runs on such a machine")]
+    Divided {
+        /// The v1 mount.
+        v1: PathBuf,
+        /// The v2 mount.
+        v2: PathBuf,
+    },
+    /// A directory of the layout could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable {
+        /// Which one.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl Hierarchy {
+    /// Finds the controllers in this process's mount table; below `root` only, if one is given. A root that no cgroup
+    /// mount is below is read as a plain tree ([`Self::of_tree`]).
+    ///
+    /// # Errors
+    /// [`LayoutError`] says what is missing and where it was looked for.
+    pub fn discover(root: Option<&Path>) -> Result<Self, LayoutError> {
+        let table = Process::myself()
+            .and_then(|me| me.mountinfo())
+            .map_err(LayoutError::MountTable)?;
+        match root {
+            None => Self::of_mounts(&table.0, "/proc/self/mountinfo"),
+            Some(root) => {
+                let below: Vec<MountInfo> = table
+                    .into_iter()
+                    .filter(|mount| mount.mount_point.starts_with(root) && is_cgroup(mount))
+                    .collect();
+                if below.is_empty() {
+                    Self::of_tree(root)
+                } else {
+                    Self::of_mounts(&below, &format!("the mounts below {}", root.display()))
+                }
+            }
+        }
+    }
+
+    fn of_mounts(table: &[MountInfo], looked_in: &str) -> Result<Self, LayoutError> {
+        let v1 = |controller: Controller| {
+            let has =
+                |mount: &&MountInfo| mount.fs_type == "cgroup" && mount.super_options.contains_key(controller.name());
+            outermost(table.iter().filter(has))
+        };
+        let v2 = outermost(table.iter().filter(|mount| mount.fs_type == "cgroup2"));
+        Self::choose(v1(Controller::Cpu), v1(Controller::Memory), v2, looked_in)
+    }
+
+    /// Reads the layout off a directory tree: v2 if `root` holds `cgroup.controllers`, else v1 with a directory for each
+    /// hierarchy, named for its controllers (`cpu`, `cpu,cpuacct`, `memory`).
+    ///
+    /// # Errors
+    /// [`LayoutError`] says what is missing.
+    pub fn of_tree(root: &Path) -> Result<Self, LayoutError> {
+        let at = |point: PathBuf| Mount {
+            point,
+            top: "/".to_owned(),
+        };
+        let looked_in = root.display().to_string();
+        if root.join("cgroup.controllers").exists() {
+            return Self::choose(None, None, Some(at(root.to_owned())), &looked_in);
+        }
+        let unreadable = |source| LayoutError::Unreadable {
+            path: root.to_owned(),
+            source,
+        };
+        let (mut cpu, mut memory) = (None, None);
+        for entry in fs::read_dir(root).map_err(unreadable)? {
+            let name = entry.map_err(unreadable)?.file_name();
+            let has = |wanted: Controller| {
+                name.to_str()
+                    .is_some_and(|name| name.split(',').any(|c| c == wanted.name()))
+            };
+            for (controller, found) in [(Controller::Cpu, &mut cpu), (Controller::Memory, &mut memory)] {
+                // `cpu` beside `cpu,cpuacct` is a link to it: either will do, the shorter reads better.
+                let shorter = found
+                    .as_ref()
+                    .is_none_or(|found: &Mount| found.point > root.join(&name));
+                if has(controller) && shorter {
+                    *found = Some(at(root.join(&name)));
+                }
+            }
+        }
+        Self::choose(cpu, memory, None, &looked_in)
+    }
+
+    fn choose(
+        cpu: Option<Mount>,
+        memory: Option<Mount>,
+        v2: Option<Mount>,
+        looked_in: &str,
+    ) -> Result<Self, LayoutError> {
+        let missing = |controller| LayoutError::Missing {
+            controller,
+            looked_in: looked_in.to_owned(),
+        };
+        let (v1, absent) = match (cpu, memory) {
+            (Some(cpu), Some(memory)) => return Ok(Self(Mounts::V1 { cpu, memory })),
+            (Some(cpu), None) => (Some(cpu), Controller::Memory),
+            (None, Some(memory)) => (Some(memory), Controller::Cpu),
+            (None, None) => (None, Controller::Cpu),
+        };
+        let Some(v2) = v2 else {
+            return Err(missing(absent));
+        };
+        let controllers = controllers_of(&v2.point)?;
+        let has = |controller: Controller| controllers.split_whitespace().any(|name| name == controller.name());
+        match v1 {
+            Some(v1) if has(absent) => Err(LayoutError::Divided {
+                v1: v1.point,
+                v2: v2.point,
+            }),
+            Some(_) => Err(missing(absent)),
+            None => match Controller::ALL.into_iter().find(|controller| !has(*controller)) {
+                Some(absent) => Err(missing(absent)),
+                None => Ok(Self(Mounts::V2(v2))),
+            },
+        }
+    }
+
+    /// Which kernel interface this is.
+    #[must_use]
+    pub const fn version(&self) -> CgroupVersion {
+        match &self.0 {
+            Mounts::V1 { .. } => CgroupVersion::V1,
+            Mounts::V2(_) => CgroupVersion::V2,
+        }
+    }
+
+    /// Where a controller is mounted.
+    #[must_use]
+    pub fn mount(&self, controller: Controller) -> &Path {
+        &self.mounted(controller).point
+    }
+
+    /// Turns a path as `/proc/<pid>/cgroup` prints it into one below the controller's mount.
+    ///
+    /// # Errors
+    /// [`InvalidPath`] when the cgroup is outside of what the mount shows.
+    pub fn visible(&self, controller: Controller, printed: &str) -> Result<CgroupPath, InvalidPath> {
+        let top = self.mounted(controller).top.trim_end_matches('/');
+        match printed.strip_prefix(top) {
+            Some("") => Ok(CgroupPath::root()),
+            Some(below) => CgroupPath::new(below),
+            None => Err(InvalidPath(printed.to_owned())),
+        }
+    }
+
+    const fn mounted(&self, controller: Controller) -> &Mount {
+        match (&self.0, controller) {
+            (Mounts::V2(mount), _) => mount,
+            (Mounts::V1 { cpu, .. }, Controller::Cpu) => cpu,
+            (Mounts::V1 { memory, .. }, Controller::Memory) => memory,
+        }
+    }
+}
+
+fn is_cgroup(mount: &MountInfo) -> bool {
+    matches!(mount.fs_type.as_str(), "cgroup" | "cgroup2")
+}
+
+fn controllers_of(mount: &Path) -> Result<String, LayoutError> {
+    let path = mount.join("cgroup.controllers");
+    fs::read_to_string(&path).map_err(|source| LayoutError::Unreadable { path, source })
+}
+
+/// Of several mounts of one hierarchy, the one that shows most of it (the host's own beside a container's), then the
+/// one with the shortest path, as the kubelet chooses (`getCgroupSubsystemsV1`).
+fn outermost<'m>(mounts: impl Iterator<Item = &'m MountInfo>) -> Option<Mount> {
+    let depth = |mount: &MountInfo| -> isize {
+        let step = |component: Component<'_>| match component {
+            Component::ParentDir => -1,
+            Component::Normal(_) => 1,
+            Component::Prefix(_) | Component::RootDir | Component::CurDir => 0,
+        };
+        Path::new(&mount.root).components().map(step).sum()
+    };
+    let best = mounts.min_by_key(|mount| (depth(mount), mount.mount_point.as_os_str().len()))?;
+    Some(Mount {
+        point: best.mount_point.clone(),
+        top: best.root.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

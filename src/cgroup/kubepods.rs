@@ -1,0 +1,244 @@
+//! The root of all pods, and what is below it.
+//!
+//! In comes the layout; out come the kubelet's root with the driver that made it ([`Kubepods::find`]) and the pods and
+//! containers there right now ([`Kubepods::scan`]). Reads directory names only. A cgroup that vanishes while it is
+//! looked at is not an error, it is not there.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+use super::{CgroupPath, ContainerPlace, Controller, Hierarchy, Place, PodPlace};
+use crate::plan::Driver;
+
+/// How deep below the mount the root may be: `/machine.slice/libpod-<id>.scope/container/kubelet.slice/<root>`.
+const DEPTH: usize = 5;
+
+/// The root of all pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kubepods {
+    /// Where it is.
+    pub path: CgroupPath,
+    /// Who makes cgroups below it.
+    pub driver: Driver,
+}
+
+/// A pod that has a cgroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodEntry {
+    /// Which pod, and its class.
+    pub place: PodPlace,
+    /// Its cgroup.
+    pub path: CgroupPath,
+    /// The containers in it, its sandbox among them: only the runtime can tell which one that is.
+    pub containers: Vec<ContainerEntry>,
+}
+
+/// A container that has a cgroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerEntry {
+    /// Which container.
+    pub place: ContainerPlace,
+    /// Its cgroup; open it with [`Cgroup::open`](super::Cgroup::open), which also finds crun's inner one.
+    pub path: CgroupPath,
+}
+
+/// Why the root of all pods is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum FindError {
+    /// There is none.
+    #[error(
+        "no {names} within {DEPTH} levels below {}: is the kubelet running on this machine? Else configure the path",
+        mount.display()
+    )]
+    None {
+        /// The names that were looked for.
+        names: &'static str,
+        /// Where.
+        mount: PathBuf,
+    },
+    /// There are several.
+    #[error(
+        "several kubelet roots: {}; configure the path of the one to manage",
+        list(candidates)
+    )]
+    Ambiguous {
+        /// All of them.
+        candidates: Vec<CgroupPath>,
+    },
+    /// The configured path is not such a root.
+    #[error("{path} does not end in kubepods or kubepods.slice, so it is not the root of all pods")]
+    NotKubepods {
+        /// The path.
+        path: CgroupPath,
+    },
+    /// A directory could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable {
+        /// Which one.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl Kubepods {
+    /// The root at a configured path.
+    ///
+    /// # Errors
+    /// [`FindError::NotKubepods`] when the name is not that of such a root.
+    pub fn at(path: CgroupPath) -> Result<Self, FindError> {
+        match path.name().and_then(driver_of) {
+            Some(driver) => Ok(Self { path, driver }),
+            None => Err(FindError::NotKubepods { path }),
+        }
+    }
+
+    /// Searches for the root, level by level; the runtime's word about the driver (`RuntimeConfig`) decides if given.
+    /// The least deep root is taken. Of several at that depth, the one with pods: a node whose driver was changed keeps
+    /// the old, empty root.
+    ///
+    /// # Errors
+    /// [`FindError`].
+    pub fn find(hierarchy: &Hierarchy, driver: Option<Driver>) -> Result<Self, FindError> {
+        let mount = hierarchy.mount(Controller::Cpu);
+        let mut level = vec![CgroupPath::root()];
+        for _ in 0..DEPTH {
+            let mut next = Vec::new();
+            for parent in &level {
+                next.extend(children(mount, parent)?);
+            }
+            let roots = next.iter().filter_map(|path| {
+                let found = path.name().and_then(driver_of)?;
+                (driver.is_none_or(|wanted| wanted == found)).then(|| Self {
+                    path: path.clone(),
+                    driver: found,
+                })
+            });
+            let roots: Vec<Self> = roots.collect();
+            if !roots.is_empty() {
+                return Self::only(roots, hierarchy);
+            }
+            level = next;
+        }
+        Err(FindError::None {
+            names: match driver {
+                None => "kubepods or kubepods.slice",
+                Some(Driver::Cgroupfs) => "kubepods",
+                Some(Driver::Systemd) => "kubepods.slice",
+            },
+            mount: mount.to_owned(),
+        })
+    }
+
+    fn only(mut roots: Vec<Self>, hierarchy: &Hierarchy) -> Result<Self, FindError> {
+        if roots.len() > 1 {
+            let mut used = Vec::new();
+            for root in &roots {
+                if !root.scan(hierarchy)?.is_empty() {
+                    used.push(root.clone());
+                }
+            }
+            if used.len() == 1 {
+                roots = used;
+            }
+        }
+        match (roots.pop(), roots.is_empty()) {
+            (Some(root), true) => Ok(root),
+            (last, _) => Err(FindError::Ambiguous {
+                candidates: roots.into_iter().chain(last).map(|root| root.path).collect(),
+            }),
+        }
+    }
+
+    /// What a path below this root stands for.
+    #[must_use]
+    pub fn place(&self, path: &CgroupPath) -> Option<Place> {
+        Place::parse_below(&self.path, path)
+    }
+
+    /// Lists the pods that have a cgroup now, in path order.
+    ///
+    /// # Errors
+    /// [`FindError::Unreadable`].
+    pub fn scan(&self, hierarchy: &Hierarchy) -> Result<Vec<PodEntry>, FindError> {
+        let mount = hierarchy.mount(Controller::Cpu);
+        let mut pods = Vec::new();
+        let mut parents = vec![self.path.clone()];
+        while let Some(parent) = parents.pop() {
+            for path in children(mount, &parent)? {
+                match self.place(&path) {
+                    Some(Place::Qos(_)) => parents.push(path),
+                    Some(Place::Pod(place)) => {
+                        let containers = self.containers(mount, &path)?;
+                        pods.push(PodEntry {
+                            place,
+                            path,
+                            containers,
+                        });
+                    }
+                    Some(Place::Kubepods | Place::Container(..) | Place::Other(_)) | None => {}
+                }
+            }
+        }
+        pods.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(pods)
+    }
+
+    fn containers(&self, mount: &Path, pod: &CgroupPath) -> Result<Vec<ContainerEntry>, FindError> {
+        let entry = |path: CgroupPath| match self.place(&path) {
+            Some(Place::Container(_, place)) => Some(ContainerEntry { place, path }),
+            _ => None,
+        };
+        let mut containers: Vec<ContainerEntry> = children(mount, pod)?.into_iter().filter_map(entry).collect();
+        containers.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(containers)
+    }
+}
+
+fn driver_of(name: &str) -> Option<Driver> {
+    if name == "kubepods" {
+        return Some(Driver::Cgroupfs);
+    }
+    let outer = name.strip_suffix("kubepods.slice")?;
+    (outer.is_empty() || outer.ends_with('-')).then_some(Driver::Systemd)
+}
+
+/// The cgroups directly in one; none if it is gone. Names that are not text are nobody's pods.
+fn children(mount: &Path, parent: &CgroupPath) -> Result<Vec<CgroupPath>, FindError> {
+    let path = parent.under(mount);
+    let gone = |error: &io::Error| {
+        matches!(
+            error.raw_os_error().map(Errno::from_raw),
+            Some(Errno::ENOENT | Errno::ENODEV)
+        )
+    };
+    let unreadable = |source| FindError::Unreadable {
+        path: path.clone(),
+        source,
+    };
+    let entries = match fs::read_dir(&path) {
+        Ok(entries) => entries,
+        Err(error) if gone(&error) => return Ok(Vec::new()),
+        Err(error) => return Err(unreadable(error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        match entry.and_then(|entry| Ok((entry.file_type()?, entry.file_name()))) {
+            Ok((kind, name)) if kind.is_dir() => found.extend(name.to_str().and_then(|name| parent.child(name).ok())),
+            Ok(_) => {}
+            Err(error) if gone(&error) => {}
+            Err(error) => return Err(unreadable(error)),
+        }
+    }
+    Ok(found)
+}
+
+fn list(paths: &[CgroupPath]) -> String {
+    paths.iter().map(CgroupPath::as_str).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests;

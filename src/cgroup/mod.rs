@@ -1,0 +1,44 @@
+//! The kernel's cgroup files, and systemd where it owns the tree.
+//!
+//! In come mount tables, directory trees, process ids and [`Setting`](crate::resources::Setting)s to write; out go the
+//! layout of the node ([`Hierarchy`], [`Kubepods`]), what is in it ([`Kubepods::scan`], [`Place`]), open cgroups
+//! ([`CgroupDir`], [`Cgroup`]), what their files hold, and what became of each write ([`Written`], [`CgroupError`]).
+//!
+//! Everything here blocks: call it from a thread that may. The root of the tree is always a parameter.
+//!
+//! What this room must never do:
+//! * create or truncate a file, make or remove a cgroup, or move a process;
+//! * write to a cgroup other than the one that was opened: an open cgroup is held by its directory's descriptor, so a
+//!   path that was removed and made again is a different cgroup and is never written through an old handle;
+//! * take a memory limit below what is in use: v1 would refuse it, v2 would kill. The check is part of the only write;
+//! * call a write done before reading it back.
+//!
+//! cgroups-rs supplies the names of systemd's properties. Its own file setters are not used: they swallow errors, create
+//! missing files and know only one root.
+
+mod dir;
+mod error;
+mod file;
+mod hierarchy;
+mod kubepods;
+mod limits;
+mod name;
+mod pair;
+mod path;
+mod pid;
+mod place;
+pub mod systemd;
+mod watch;
+mod write;
+
+pub use dir::{CgroupDir, Identity, State};
+pub use error::{CgroupError, Reason};
+pub use hierarchy::{Controller, Hierarchy, LayoutError};
+pub use kubepods::{ContainerEntry, FindError, Kubepods, PodEntry};
+pub use name::{ContainerId, PodUid};
+pub use pair::Cgroup;
+pub use path::{CgroupPath, InvalidPath};
+pub use pid::{PidError, cgroup_of_pid};
+pub use place::{ContainerPlace, Place, PodPlace};
+pub use watch::{Notice, Token, Watch};
+pub use write::Written;

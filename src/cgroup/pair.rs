@@ -1,0 +1,159 @@
+//! A pod's or a container's cgroup as one thing, where it is two.
+//!
+//! Under systemd, crun keeps a container's processes in a cgroup named `container` below the scope and writes the limits
+//! there, while systemd has put the same limits on the scope. The scope's weight is the one that competes with other
+//! containers; of the two limits the tighter one binds. So both are written, in the order that never binds more than
+//! either the old or the new value, and what is read is what binds.
+
+use super::{CgroupDir, CgroupError, CgroupPath, Hierarchy, Identity, State, Written};
+use crate::resources::{ControlFile, CpuMax, CpuQuota, MemoryLimit, Setting, Settings};
+
+/// The name of the cgroup crun makes below a scope (crun `cgroup-systemd.c`, `find_systemd_subgroup`).
+const INNER: &str = "container";
+
+/// A cgroup to resize: one, or a scope with crun's inner one.
+#[derive(Debug)]
+pub struct Cgroup {
+    outer: CgroupDir,
+    inner: Option<CgroupDir>,
+}
+
+impl Cgroup {
+    /// Opens the cgroup at a path: a pod's, a container's, or crun's inner one, which stands for the scope around it.
+    ///
+    /// # Errors
+    /// [`CgroupError`]; [`Reason::Vanished`](super::Reason::Vanished) when there is none.
+    pub fn open(hierarchy: &Hierarchy, path: &CgroupPath) -> Result<Self, CgroupError> {
+        let is_scope = |path: &CgroupPath| path.name().is_some_and(|name| name.ends_with(".scope"));
+        let scope = path
+            .parent()
+            .filter(|parent| path.name() == Some(INNER) && is_scope(parent));
+        let outer = CgroupDir::open(hierarchy, scope.as_ref().unwrap_or(path))?;
+        let inner = match outer.path().child(INNER) {
+            Ok(inner) if is_scope(outer.path()) => match CgroupDir::open(hierarchy, &inner) {
+                Ok(inner) => Some(inner),
+                // Runtimes other than crun have none.
+                Err(error) if error.is_gone() => None,
+                Err(error) => return Err(error),
+            },
+            Ok(_) | Err(_) => None,
+        };
+        Ok(Self { outer, inner })
+    }
+
+    /// Its directories, the outer one first.
+    pub fn dirs(&self) -> impl Iterator<Item = &CgroupDir> {
+        std::iter::once(&self.outer).chain(&self.inner)
+    }
+
+    /// The path of the pod's slice, or the container's scope or directory.
+    #[must_use]
+    pub const fn path(&self) -> &CgroupPath {
+        self.outer.path()
+    }
+
+    /// Which cgroup this is.
+    #[must_use]
+    pub const fn identity(&self) -> Identity {
+        self.outer.identity()
+    }
+
+    /// The outer directory, for what only it can tell, such as memory use.
+    #[must_use]
+    pub const fn outer(&self) -> &CgroupDir {
+        &self.outer
+    }
+
+    /// Whether the path still leads here.
+    ///
+    /// # Errors
+    /// [`CgroupError`] when a directory cannot be looked at.
+    pub fn state(&self) -> Result<State, CgroupError> {
+        self.outer.state()
+    }
+
+    /// Reads what binds: of two limits the tighter, of two weights the outer.
+    ///
+    /// # Errors
+    /// [`CgroupError`] of the first file that cannot be read.
+    pub fn read_all(&self) -> Result<Settings, CgroupError> {
+        let outer = self.outer.read_all()?;
+        match &self.inner {
+            None => Ok(outer),
+            Some(inner) => Ok(binding(outer, &inner.read_all()?)),
+        }
+    }
+
+    /// Writes a value, to the outer cgroup first when it grows and last when it shrinks. If the second write fails, the
+    /// outer cgroup is the looser of the two and binds nothing; the next pass finds and repairs it.
+    ///
+    /// # Errors
+    /// [`CgroupError`] of the write that failed.
+    pub fn write(&self, wanted: Setting) -> Result<Written, CgroupError> {
+        let Some(inner) = &self.inner else {
+            return self.outer.write(wanted);
+        };
+        let current = self.outer.read(wanted.file())?;
+        let (first, second) = if current.is_some_and(|current| loosens(current, wanted)) {
+            (self.outer.write(wanted)?, inner.write(wanted)?)
+        } else {
+            (inner.write(wanted)?, self.outer.write(wanted)?)
+        };
+        Ok(Written {
+            took: first.took + second.took,
+            ..first
+        })
+    }
+}
+
+/// Whether writing `wanted` over `current` lets more through.
+fn loosens(current: Setting, wanted: Setting) -> bool {
+    match (current, wanted) {
+        (Setting::CpuMax(current), Setting::CpuMax(wanted)) => wanted.allows(current),
+        (Setting::CfsQuota(current), Setting::CfsQuota(wanted)) => match (current, wanted) {
+            (_, CpuQuota::Max) => true,
+            (CpuQuota::Max, CpuQuota::Micros(_)) => false,
+            (CpuQuota::Micros(current), CpuQuota::Micros(wanted)) => wanted >= current,
+        },
+        // With the quota as it is, a shorter period is a larger share.
+        (Setting::CfsPeriod(current), Setting::CfsPeriod(wanted)) => wanted <= current,
+        (current, wanted) => match (current.memory(), wanted.memory()) {
+            (Some(current), Some(wanted)) => wanted >= current,
+            _ => true,
+        },
+    }
+}
+
+fn binding(outer: Settings, inner: &Settings) -> Settings {
+    let mut binding = outer;
+    if let (Some(outer), Some(inner_max)) = (binding.cpu_max(), inner.cpu_max())
+        && outer.allows(inner_max)
+    {
+        insert_bound(&mut binding, inner_max);
+    }
+    for file in [
+        ControlFile::MemoryMax,
+        ControlFile::MemoryLimit,
+        ControlFile::MemswLimit,
+    ] {
+        let limit = |settings: &Settings| settings.get(file).and_then(Setting::memory).unwrap_or(MemoryLimit::Max);
+        if let Some(setting) = inner.get(file)
+            && limit(inner) < limit(&binding)
+        {
+            binding.insert(setting);
+        }
+    }
+    binding
+}
+
+fn insert_bound(settings: &mut Settings, max: CpuMax) {
+    if settings.get(ControlFile::CpuMax).is_some() {
+        settings.insert(Setting::CpuMax(max));
+    } else {
+        settings.insert(Setting::CfsQuota(max.quota));
+        settings.insert(Setting::CfsPeriod(max.period_us));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+use std::fs;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::resources::{CpuWeight, DEFAULT_CFS_PERIOD_US};
+
+const SCOPE: &str = "/kubepods.slice/crio-a.scope";
+
+/// A v2 tree of plain files with a scope, and crun's inner cgroup if values for it are given.
+fn scope(outer: [&str; 3], inner: Option<[&str; 3]>) -> (TempDir, Hierarchy) {
+    let root = TempDir::new().unwrap();
+    fs::write(root.path().join("cgroup.controllers"), "cpu memory\n").unwrap();
+    let fill = |path: &Path, values: [&str; 3]| {
+        fs::create_dir_all(path).unwrap();
+        for (name, value) in ["cpu.max", "cpu.weight", "memory.max"].into_iter().zip(values) {
+            fs::write(path.join(name), format!("{value}\n")).unwrap();
+        }
+        fs::write(path.join("memory.current"), "1048576\n").unwrap();
+    };
+    let path = root.path().join(SCOPE.trim_start_matches('/'));
+    fill(&path, outer);
+    if let Some(inner) = inner {
+        fill(&path.join(INNER), inner);
+    }
+    let hierarchy = Hierarchy::of_tree(root.path()).unwrap();
+    (root, hierarchy)
+}
+
+fn open(hierarchy: &Hierarchy, path: &str) -> Cgroup {
+    Cgroup::open(hierarchy, &CgroupPath::new(path).unwrap()).unwrap()
+}
+
+fn values(cgroup: &CgroupDir) -> Vec<String> {
+    cgroup
+        .read_all()
+        .unwrap()
+        .iter()
+        .map(|setting| setting.to_string())
+        .collect()
+}
+
+#[test]
+fn a_scope_without_an_inner_cgroup_is_one() {
+    let (_tree, hierarchy) = scope(["max 100000", "39", "max"], None);
+    let cgroup = open(&hierarchy, SCOPE);
+    assert_eq!(cgroup.dirs().count(), 1);
+    assert_eq!(cgroup.read_all().unwrap(), cgroup.outer().read_all().unwrap());
+}
+
+#[test]
+fn the_inner_path_stands_for_the_scope_around_it() {
+    let (_tree, hierarchy) = scope(["max 100000", "39", "max"], Some(["max 100000", "100", "max"]));
+    let by_process = open(&hierarchy, &format!("{SCOPE}/container"));
+    assert_eq!(by_process.path().as_str(), SCOPE);
+    assert_eq!(by_process.identity(), open(&hierarchy, SCOPE).identity());
+    assert_eq!(by_process.dirs().count(), 2);
+}
+
+#[test]
+fn what_binds_is_the_tighter_limit_and_the_outer_weight() {
+    let (_tree, hierarchy) = scope(
+        ["20000 100000", "39", "8388608"],
+        Some(["25000 50000", "100", "4194304"]),
+    );
+    let read = open(&hierarchy, SCOPE).read_all().unwrap();
+    let texts: Vec<String> = read.iter().map(|setting| setting.to_string()).collect();
+    assert_eq!(texts, ["20000 100000", "39", "4194304"]);
+}
+
+#[test]
+fn a_write_reaches_both() {
+    let (_tree, hierarchy) = scope(
+        ["20000 100000", "39", "8388608"],
+        Some(["20000 100000", "100", "8388608"]),
+    );
+    let cgroup = open(&hierarchy, SCOPE);
+    let max = |quota| {
+        Setting::CpuMax(CpuMax {
+            quota: CpuQuota::Micros(quota),
+            period_us: DEFAULT_CFS_PERIOD_US,
+        })
+    };
+    for wanted in [
+        max(40_000),
+        max(10_000),
+        Setting::CpuWeight(CpuWeight::new(5)),
+        Setting::MemoryMax(MemoryLimit::Bytes(4 << 20)),
+        Setting::MemoryMax(MemoryLimit::Max),
+    ] {
+        let written = cgroup.write(wanted).unwrap();
+        assert_eq!(written.read_back, wanted);
+    }
+    for dir in cgroup.dirs() {
+        assert_eq!(values(dir), ["10000 100000", "5", "max"]);
+    }
+}
+
+#[test]
+fn a_refused_shrink_leaves_the_scope_alone() {
+    let (_tree, hierarchy) = scope(["max 100000", "39", "8388608"], Some(["max 100000", "39", "8388608"]));
+    let cgroup = open(&hierarchy, SCOPE);
+    let error = cgroup.write(Setting::MemoryMax(MemoryLimit::Bytes(4096))).unwrap_err();
+    assert!(error.file.ends_with("container/memory.max"), "{error}");
+    for dir in cgroup.dirs() {
+        assert_eq!(values(dir), ["max 100000", "39", "8388608"]);
+    }
+}

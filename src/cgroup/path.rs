@@ -1,0 +1,145 @@
+//! A cgroup's path below its hierarchy's mount.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A cgroup's path as the kernel prints it in `/proc/<pid>/cgroup`: absolute, relative to the mount, without `.` or
+/// `..`. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CgroupPath(Arc<str>);
+
+/// Text that is not the path of a cgroup.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a cgroup path: it must begin with / and hold no empty, `.` or `..` component")]
+pub struct InvalidPath(pub String);
+
+impl CgroupPath {
+    /// Checks a path. `/` is the root cgroup; a trailing slash is not allowed elsewhere.
+    ///
+    /// # Errors
+    /// [`InvalidPath`] quotes the text.
+    pub fn new(text: &str) -> Result<Self, InvalidPath> {
+        let well_formed =
+            |segment: &str| !segment.is_empty() && segment != "." && segment != ".." && !segment.contains('\0');
+        match text.strip_prefix('/') {
+            Some("") => Ok(Self::root()),
+            Some(rest) if rest.split('/').all(well_formed) => Ok(Self(text.into())),
+            Some(_) | None => Err(InvalidPath(text.to_owned())),
+        }
+    }
+
+    /// The root cgroup.
+    #[must_use]
+    pub fn root() -> Self {
+        Self("/".into())
+    }
+
+    /// The text, beginning with `/`.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The components, outermost first; none for the root.
+    pub fn segments(&self) -> impl DoubleEndedIterator<Item = &str> {
+        self.0.split('/').filter(|segment| !segment.is_empty())
+    }
+
+    /// The last component; none for the root.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.segments().next_back()
+    }
+
+    /// The cgroup around this one; none for the root.
+    #[must_use]
+    pub fn parent(&self) -> Option<Self> {
+        let (parent, name) = self.0.rsplit_once('/')?;
+        match (parent, name) {
+            (_, "") => None,
+            ("", _) => Some(Self::root()),
+            (parent, _) => Some(Self(parent.into())),
+        }
+    }
+
+    /// The cgroup of that name in this one.
+    ///
+    /// # Errors
+    /// [`InvalidPath`] when the name is not that of one cgroup.
+    pub fn child(&self, name: &str) -> Result<Self, InvalidPath> {
+        if name.contains('/') {
+            return Err(InvalidPath(name.to_owned()));
+        }
+        let parent = self.0.strip_suffix('/').unwrap_or(&self.0);
+        Self::new(&format!("{parent}/{name}"))
+    }
+
+    /// What follows `root` in this path, without a leading slash; `None` when this is not `root` or below it.
+    #[must_use]
+    pub fn below(&self, root: &Self) -> Option<&str> {
+        let rest = self.0.strip_prefix(root.0.strip_suffix('/').unwrap_or(&root.0))?;
+        match rest.strip_prefix('/') {
+            Some(rest) => Some(rest),
+            None => rest.is_empty().then_some(""),
+        }
+    }
+
+    /// The directory of this cgroup below a mount.
+    #[must_use]
+    pub fn under(&self, mount: &Path) -> PathBuf {
+        mount.join(self.0.trim_start_matches('/'))
+    }
+}
+
+impl fmt::Display for CgroupPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn only_absolute_paths_without_steps_up_are_cgroups() {
+        for bad in ["", "kubepods", "/a//b", "/a/", "/a/../b", "/./a", "/..", "//", "/a\0b"] {
+            assert_eq!(CgroupPath::new(bad), Err(InvalidPath(bad.to_owned())));
+        }
+        assert_eq!(CgroupPath::new("/").unwrap(), CgroupPath::root());
+        assert_eq!(CgroupPath::root().parent(), None);
+        assert_eq!(CgroupPath::root().name(), None);
+    }
+
+    #[test]
+    fn a_path_is_below_itself_and_its_ancestors_only() {
+        let path = CgroupPath::new("/kubepods/burstable").unwrap();
+        assert_eq!(path.below(&CgroupPath::root()), Some("kubepods/burstable"));
+        assert_eq!(path.below(&CgroupPath::new("/kubepods").unwrap()), Some("burstable"));
+        assert_eq!(path.below(&path), Some(""));
+        assert_eq!(path.below(&CgroupPath::new("/kube").unwrap()), None);
+        assert_eq!(
+            path.under(Path::new("/sys/fs/cgroup")),
+            Path::new("/sys/fs/cgroup/kubepods/burstable")
+        );
+        assert_eq!(CgroupPath::root().under(Path::new("/m")), Path::new("/m/"));
+    }
+
+    proptest! {
+        #[test]
+        fn a_child_is_below_its_parent(names in proptest::collection::vec("[a-z0-9_.:-]*[a-z0-9]", 1..6)) {
+            let mut path = CgroupPath::root();
+            for name in &names {
+                let child = path.child(name).unwrap();
+                prop_assert_eq!(child.parent(), Some(path.clone()));
+                prop_assert_eq!(child.name(), Some(name.as_str()));
+                prop_assert_eq!(child.below(&path), Some(name.as_str()));
+                path = child;
+            }
+            prop_assert_eq!(path.segments().collect::<Vec<_>>(), names);
+            prop_assert_eq!(CgroupPath::new(path.as_str()), Ok(path));
+        }
+    }
+}

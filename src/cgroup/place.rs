@@ -1,0 +1,165 @@
+//! What a cgroup path stands for in a Kubernetes node's tree.
+//!
+//! In comes a path; out comes the level it is at, with the pod's UID, its QoS class and the container's id. Reads the
+//! names of the kubelet (`pkg/kubelet/cm/cgroup_manager_linux.go`), of containerd, CRI-O (with crun's inner cgroup) and
+//! Docker, under both drivers, however deep the kubelet's own root is nested. Touches no file.
+
+use serde::{Deserialize, Serialize};
+
+use super::{CgroupPath, ContainerId, PodUid};
+use crate::plan::RuntimeKind;
+use crate::resources::QosClass;
+
+/// A level of the kubelet's tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// The root of all pods.
+    Kubepods,
+    /// The parent of all burstable, or of all best-effort, pods.
+    Qos(QosClass),
+    /// A pod.
+    Pod(PodPlace),
+    /// A container, its sandbox, or something inside of one: a path does not tell a sandbox from a container.
+    Container(PodPlace, ContainerPlace),
+    /// Something else inside a pod, such as CRI-O's `crio-conmon-<id>.scope`.
+    Other(PodPlace),
+}
+
+/// What a path says about a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PodPlace {
+    /// Which pod.
+    pub uid: PodUid,
+    /// The class whose subtree the pod is in, if the path shows it.
+    pub qos: Option<QosClass>,
+}
+
+/// What a path says about a container.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ContainerPlace {
+    /// Which container.
+    pub id: ContainerId,
+    /// Whose naming it is; a bare id is containerd's or Docker's.
+    pub runtime: Option<RuntimeKind>,
+    /// What follows the container's own cgroup, without a leading slash: empty for the container itself, `container`
+    /// for the one crun makes below a scope, anything for what the container makes itself.
+    pub inside: String,
+}
+
+impl Place {
+    /// Reads any path, such as one from a kernel message. The last pod named in it counts: a kubelet may itself run in
+    /// a pod's container (kind).
+    #[must_use]
+    pub fn parse(path: &CgroupPath) -> Option<Self> {
+        let segments: Vec<&str> = path.segments().collect();
+        let pod = segments.iter().rposition(|segment| pod_of(segment).is_some());
+        Self::of_segments(&segments, pod)
+    }
+
+    /// Reads a path below a known root of all pods. The first pod named below it counts, so that no container can pose
+    /// as another pod by the names of cgroups it makes inside of its own.
+    #[must_use]
+    pub fn parse_below(kubepods: &CgroupPath, path: &CgroupPath) -> Option<Self> {
+        path.below(kubepods)?;
+        let root = kubepods.segments().count();
+        let segments: Vec<&str> = path.segments().collect();
+        let pod = segments.iter().skip(root).position(|segment| pod_of(segment).is_some());
+        Self::of_segments(&segments, pod.map(|at| at + root))
+    }
+
+    fn of_segments(segments: &[&str], pod_at: Option<usize>) -> Option<Self> {
+        let Some(at) = pod_at else {
+            return level_above_pods(segments);
+        };
+        let (uid, class_in_name, joined_container) = pod_of(segments[at])?;
+        let pod = PodPlace {
+            uid,
+            qos: class_in_name.or_else(|| at.checked_sub(1).and_then(|parent| class_of_parent(segments[parent]))),
+        };
+        let (container, inside) = match joined_container {
+            Some(container) => (container, &segments[at + 1..]),
+            None => match segments.get(at + 1) {
+                Some(container) => (*container, &segments[at + 2..]),
+                None => return Some(Self::Pod(pod)),
+            },
+        };
+        Some(match container_of(container) {
+            Some((id, runtime)) => {
+                let inside = inside.join("/");
+                Self::Container(pod, ContainerPlace { id, runtime, inside })
+            }
+            None => Self::Other(pod),
+        })
+    }
+}
+
+/// Splits a pod's segment: `pod<uid>`, `…kubepods-burstable-pod<uid_>.slice`, or, where the kubelet uses systemd and the
+/// runtime does not, `<slice>:<runtime>:<id>`. Returns the UID, the class in the name, and the container in the name.
+fn pod_of(segment: &str) -> Option<(PodUid, Option<QosClass>, Option<&str>)> {
+    let (name, container) = match segment.split_once(':') {
+        Some((slice, container)) => (slice, Some(container)),
+        None => (segment, None),
+    };
+    let stem = name.strip_suffix(".slice").unwrap_or(name);
+    let (parent, uid) = stem.rsplit_once("pod")?;
+    let uid = PodUid::in_cgroup_name(uid)?;
+    let class = match parent.strip_suffix('-') {
+        Some(parent) => class_of_slice(parent),
+        None if parent.is_empty() => None,
+        None => return None,
+    };
+    Some((uid, class, container))
+}
+
+/// The class that a slice's name, without `.slice`, gives the pods in it.
+fn class_of_slice(stem: &str) -> Option<QosClass> {
+    let under = |name: &str| stem == name || stem.strip_suffix(name).is_some_and(|outer| outer.ends_with('-'));
+    if under("kubepods-burstable") {
+        Some(QosClass::Burstable)
+    } else if under("kubepods-besteffort") {
+        Some(QosClass::BestEffort)
+    } else {
+        under("kubepods").then_some(QosClass::Guaranteed)
+    }
+}
+
+fn class_of_parent(segment: &str) -> Option<QosClass> {
+    match segment {
+        "burstable" => Some(QosClass::Burstable),
+        "besteffort" => Some(QosClass::BestEffort),
+        "kubepods" => Some(QosClass::Guaranteed),
+        slice => class_of_slice(slice.strip_suffix(".slice")?),
+    }
+}
+
+fn level_above_pods(segments: &[&str]) -> Option<Place> {
+    let name = segments.last()?;
+    let class = match *name {
+        "burstable" | "besteffort" if segments.iter().rev().nth(1) != Some(&"kubepods") => return None,
+        name => class_of_parent(name)?,
+    };
+    Some(match class {
+        QosClass::Guaranteed => Place::Kubepods,
+        QosClass::Burstable | QosClass::BestEffort => Place::Qos(class),
+    })
+}
+
+/// Splits a container's segment: an id, after a runtime's name joined by `-` or `:`, with or without `.scope`.
+fn container_of(segment: &str) -> Option<(ContainerId, Option<RuntimeKind>)> {
+    let stem = segment.strip_suffix(".scope").unwrap_or(segment);
+    if let Some(id) = ContainerId::parse(stem) {
+        return Some((id, None));
+    }
+    let (runtime, id) = stem.rsplit_once(['-', ':'])?;
+    let runtime = match runtime {
+        "cri-containerd" => Some(RuntimeKind::Containerd),
+        "crio" => Some(RuntimeKind::Crio),
+        "docker" => Some(RuntimeKind::Docker),
+        "libpod" => None,
+        _ => return None,
+    };
+    Some((ContainerId::parse(id)?, runtime))
+}
+
+#[cfg(test)]
+mod tests;

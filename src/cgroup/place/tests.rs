@@ -1,0 +1,215 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::plan::Driver;
+
+const UID: &str = "6c4b2d1e-0000-4000-8000-00000000000a";
+
+fn id() -> String {
+    "a1".repeat(32)
+}
+
+fn parse(path: &str) -> Option<Place> {
+    Place::parse(&CgroupPath::new(path).unwrap())
+}
+
+fn container(qos: Option<QosClass>, runtime: Option<RuntimeKind>, inside: &str) -> Option<Place> {
+    Some(Place::Container(
+        PodPlace {
+            uid: PodUid::in_cgroup_name(UID).unwrap(),
+            qos,
+        },
+        ContainerPlace {
+            id: ContainerId::parse(&id()).unwrap(),
+            runtime,
+            inside: inside.to_owned(),
+        },
+    ))
+}
+
+#[test]
+fn every_driver_and_runtime_names_a_container_its_own_way() {
+    let (id, uid, slice) = (id(), UID, UID.replace('-', "_"));
+    let (burstable, guaranteed) = (Some(QosClass::Burstable), Some(QosClass::Guaranteed));
+    let (containerd, crio, docker) = (RuntimeKind::Containerd, RuntimeKind::Crio, RuntimeKind::Docker);
+    let deep = format!(
+        "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod{slice}.slice"
+    );
+    let cases = [
+        (format!("/kubepods/burstable/pod{uid}/{id}"), burstable, None, ""),
+        (format!("/kubepods/pod{uid}/{id}"), guaranteed, None, ""),
+        (format!("/kubepods/pod{uid}/crio-{id}"), guaranteed, Some(crio), ""),
+        (
+            format!("/kubepods.slice/kubepods-pod{slice}.slice/cri-containerd-{id}.scope"),
+            guaranteed,
+            Some(containerd),
+            "",
+        ),
+        (
+            format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice/docker-{id}.scope"),
+            burstable,
+            Some(docker),
+            "",
+        ),
+        (
+            format!("/kubepods.slice/kubepods-pod{slice}.slice/crio-{id}.scope/container/exec"),
+            guaranteed,
+            Some(crio),
+            "container/exec",
+        ),
+        (
+            format!("/system.slice/containerd.service/kubepods-burstable-pod{slice}.slice:cri-containerd:{id}"),
+            burstable,
+            Some(containerd),
+            "",
+        ),
+        (
+            format!("/docker/{id}/{deep}/cri-containerd-{id}.scope"),
+            burstable,
+            Some(containerd),
+            "",
+        ),
+        (
+            format!("/machine.slice/libpod-{id}.scope/container/{deep}/{id}"),
+            burstable,
+            None,
+            "",
+        ),
+        (
+            format!("/docker/{id}/kubelet/kubepods/pod{uid}/{id}/docker/{id}"),
+            guaranteed,
+            None,
+            &*format!("docker/{id}"),
+        ),
+        (format!("/lab/pod{uid}/{id}"), None, None, ""),
+    ];
+    for (path, qos, runtime, inside) in cases {
+        assert_eq!(parse(&path), container(qos, runtime, inside), "{path}");
+    }
+}
+
+#[test]
+fn the_levels_above_containers_are_recognised() {
+    let pod = |qos, uid| {
+        Some(Place::Pod(PodPlace {
+            uid: PodUid::in_cgroup_name(uid).unwrap(),
+            qos,
+        }))
+    };
+    let hash = "0123456789abcdef0123456789abcdef";
+    assert_eq!(parse("/kubepods"), Some(Place::Kubepods));
+    assert_eq!(parse("/kubelet.slice/kubelet-kubepods.slice"), Some(Place::Kubepods));
+    assert_eq!(parse("/kubepods/burstable"), Some(Place::Qos(QosClass::Burstable)));
+    assert_eq!(
+        parse("/kubepods.slice/kubepods-besteffort.slice"),
+        Some(Place::Qos(QosClass::BestEffort))
+    );
+    assert_eq!(
+        parse(&format!("/kubepods/besteffort/pod{UID}")),
+        pod(Some(QosClass::BestEffort), UID)
+    );
+    assert_eq!(
+        parse(&format!("/kubepods.slice/kubepods-pod{hash}.slice")),
+        pod(Some(QosClass::Guaranteed), hash),
+        "a static pod's UID is a hash"
+    );
+    for other in [
+        "/",
+        "/system.slice",
+        "/burstable",
+        "/mykubepods",
+        "/a-kubepodsx.slice",
+        "/kubepods/other",
+    ] {
+        assert_eq!(parse(other), None, "{other}");
+    }
+}
+
+#[test]
+fn a_monitor_is_not_a_container() {
+    let other = |path: &str| matches!(parse(path), Some(Place::Other(_)));
+    assert!(other(&format!("/kubepods/pod{UID}/crio-conmon-{}", id())));
+    assert!(other(&format!(
+        "/kubepods.slice/kubepods-pod{}.slice/crio-conmon-{}.scope",
+        UID.replace('-', "_"),
+        id()
+    )));
+    assert!(other(&format!("/kubepods/pod{UID}/somebody.service")));
+}
+
+#[test]
+fn below_a_known_root_no_container_can_pose_as_another_pod() {
+    let victim = "ffffffff-0000-4000-8000-00000000000a";
+    let path = CgroupPath::new(&format!("/kubepods/pod{UID}/{}/kubepods/pod{victim}/{}", id(), id())).unwrap();
+    let root = CgroupPath::new("/kubepods").unwrap();
+    let Some(Place::Container(pod, _)) = Place::parse_below(&root, &path) else {
+        panic!("not a container");
+    };
+    assert_eq!(pod.uid.as_str(), UID);
+    assert_eq!(Place::parse_below(&CgroupPath::new("/other").unwrap(), &path), None);
+    assert_eq!(Place::parse_below(&root, &root), Some(Place::Kubepods));
+}
+
+/// The kubelet's and the runtimes' naming, written down a second time for the round trip.
+fn render(prefix: &[&str], driver: Driver, pod: &PodPlace, container: &ContainerPlace) -> String {
+    let class = match pod.qos.unwrap() {
+        QosClass::Guaranteed => "",
+        QosClass::Burstable => "burstable",
+        QosClass::BestEffort => "besteffort",
+    };
+    let runtime = match container.runtime {
+        None => "",
+        Some(RuntimeKind::Containerd) => "cri-containerd-",
+        Some(RuntimeKind::Crio) => "crio-",
+        Some(RuntimeKind::Docker) => "docker-",
+    };
+    let mut names: Vec<String> = prefix.iter().map(|name| (*name).to_owned()).collect();
+    names.push("kubepods".to_owned());
+    names.extend((!class.is_empty()).then(|| class.to_owned()));
+    names.push(format!("pod{}", pod.uid));
+    let mut path = String::new();
+    match driver {
+        Driver::Cgroupfs => names.iter().for_each(|name| path += &format!("/{name}")),
+        Driver::Systemd => {
+            let mut slice = String::new();
+            for name in &names {
+                slice += &format!("{}{}", if slice.is_empty() { "" } else { "-" }, name.replace('-', "_"));
+                path += &format!("/{slice}.slice");
+            }
+        }
+    }
+    path += &format!("/{runtime}{}", container.id);
+    if driver == Driver::Systemd {
+        path += ".scope";
+    }
+    if !container.inside.is_empty() {
+        path += &format!("/{}", container.inside);
+    }
+    path
+}
+
+proptest! {
+    #[test]
+    fn what_is_rendered_is_read_back(
+        uid in "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}",
+        id in "[0-9a-f]{64}",
+        qos in proptest::sample::select(vec![QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort]),
+        runtime in proptest::sample::select(vec![None, Some(RuntimeKind::Containerd), Some(RuntimeKind::Crio), Some(RuntimeKind::Docker)]),
+        driver in proptest::sample::select(vec![Driver::Cgroupfs, Driver::Systemd]),
+        prefix in proptest::sample::select(vec![vec![], vec!["kubelet"], vec!["outer", "kubelet"]]),
+        inside in proptest::sample::select(vec!["", "container", "container/exec", "init.scope"]),
+    ) {
+        let pod = PodPlace { uid: PodUid::in_cgroup_name(&uid).unwrap(), qos: Some(qos) };
+        let container = ContainerPlace { id: ContainerId::parse(&id).unwrap(), runtime, inside: inside.to_owned() };
+        let path = render(&prefix, driver, &pod, &container);
+        prop_assert_eq!(parse(&path), Some(Place::Container(pod, container)), "{}", path);
+    }
+
+    #[test]
+    fn both_readings_know_the_same_paths(path in "(/[a-f0-9pod:.slice-]{1,80}){0,5}") {
+        if let Ok(path) = CgroupPath::new(&path) {
+            let below = Place::parse_below(&CgroupPath::root(), &path);
+            prop_assert_eq!(Place::parse(&path).is_some(), below.is_some());
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! systemd over D-Bus. Blocking, with a deadline for every call.
+
+use std::time::Duration;
+
+use zbus::blocking::Connection;
+use zbus::blocking::connection::Builder;
+use zbus::zvariant::{DynamicType, OwnedObjectPath, OwnedValue, Value};
+
+use super::properties::names;
+use super::{Property, QuotaWithoutPeriod, Unit, properties, settings};
+use crate::plan::CgroupVersion;
+use crate::resources::Settings;
+
+const BUS_NAME: &str = "org.freedesktop.systemd1";
+const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
+const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
+
+/// A connection to systemd.
+#[derive(Debug)]
+pub struct Systemd {
+    connection: Connection,
+    version: u32,
+}
+
+/// systemd could not be reached, or did not do as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum SystemdError {
+    /// No bus.
+    #[error(
+        "cannot reach systemd over D-Bus at {address}: {source}; is the host's /run/dbus/system_bus_socket mounted here?"
+    )]
+    Connect {
+        /// The bus address.
+        address: String,
+        /// What D-Bus said.
+        source: Box<zbus::Error>,
+    },
+    /// systemd has no such unit loaded: its pod or container has ended, or systemd did not make it.
+    #[error("systemd has no unit {unit}: its pod or container has ended, or the node's cgroup driver is not systemd")]
+    NoUnit {
+        /// The unit.
+        unit: Unit,
+    },
+    /// The settings are not a set of properties.
+    #[error("cannot set properties of {unit}: {source}")]
+    Settings {
+        /// The unit.
+        unit: Unit,
+        /// Which settings.
+        source: QuotaWithoutPeriod,
+    },
+    /// A call failed, or had no answer in time.
+    #[error("systemd call {method} for {subject}: {source}")]
+    Call {
+        /// The method.
+        method: &'static str,
+        /// The unit or the property it was about.
+        subject: String,
+        /// What D-Bus said.
+        source: Box<zbus::Error>,
+    },
+    /// systemd took the call, but the property reads differently.
+    #[error("{property} of {unit} was set to {wanted} but reads {read_back}: something else sets it")]
+    Mismatch {
+        /// The unit.
+        unit: Unit,
+        /// The property.
+        property: &'static str,
+        /// What was set.
+        wanted: u64,
+        /// What is read.
+        read_back: u64,
+    },
+}
+
+impl SystemdError {
+    /// Whether trying the same again later may succeed.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        match self {
+            // The bus restarts with dbus, and calls time out while systemd is busy.
+            Self::Connect { .. } | Self::Call { .. } | Self::Mismatch { .. } => true,
+            Self::NoUnit { .. } | Self::Settings { .. } => false,
+        }
+    }
+}
+
+impl Systemd {
+    /// Connects to a bus: the system bus, or one at a D-Bus address such as
+    /// `unix:path=/host/run/dbus/system_bus_socket`. `deadline` bounds every single call.
+    ///
+    /// # Errors
+    /// [`SystemdError::Connect`], or the first call's [`SystemdError::Call`].
+    pub fn connect(address: Option<&str>, deadline: Duration) -> Result<Self, SystemdError> {
+        let builder = match address {
+            Some(address) => Builder::address(address),
+            None => Builder::system(),
+        };
+        let connection = builder
+            .and_then(|builder| builder.method_timeout(deadline).build())
+            .map_err(|source| SystemdError::Connect {
+                address: address.unwrap_or("the system bus").to_owned(),
+                source: Box::new(source),
+            })?;
+        let mut systemd = Self { connection, version: 0 };
+        let version = systemd.property(MANAGER_PATH, MANAGER, "Version")?;
+        systemd.version = <&str>::try_from(&*version).map(leading_number).unwrap_or_default();
+        Ok(systemd)
+    }
+
+    /// systemd's version, such as 252; 0 if it tells none.
+    #[must_use]
+    pub const fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Sets a unit's properties to these settings until the next boot, and reads them back. systemd writes the cgroup's
+    /// files soon after, from its own event loop: verify those as well.
+    ///
+    /// # Errors
+    /// [`SystemdError`].
+    pub fn set(&self, unit: &Unit, wanted: &Settings) -> Result<(), SystemdError> {
+        let wanted = properties(wanted, self.version).map_err(|source| SystemdError::Settings {
+            unit: unit.clone(),
+            source,
+        })?;
+        // Setting properties of a unit that is not there would load it, and keep them for whoever comes next.
+        let object = self.object(unit)?;
+        let values: Vec<(&str, Value<'_>)> = wanted.iter().map(|set| (set.name, Value::U64(set.value))).collect();
+        self.call(
+            MANAGER_PATH,
+            MANAGER,
+            "SetUnitProperties",
+            unit.name(),
+            &(unit.name(), true, values),
+        )?;
+        for set in wanted {
+            let read_back = self.number(&object, unit, set.name)?;
+            if read_back != set.value {
+                return Err(SystemdError::Mismatch {
+                    unit: unit.clone(),
+                    property: set.name,
+                    wanted: set.value,
+                    read_back,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what systemd would write into a unit's files.
+    ///
+    /// # Errors
+    /// [`SystemdError`].
+    pub fn get(&self, unit: &Unit, version: CgroupVersion) -> Result<Settings, SystemdError> {
+        let object = self.object(unit)?;
+        let mut read = Vec::new();
+        for name in names(version) {
+            match self.number(&object, unit, name) {
+                Ok(value) => read.push(Property { name, value }),
+                Err(error) if is_answer(&error, "org.freedesktop.DBus.Error.UnknownProperty") => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(settings(&read, version))
+    }
+
+    /// The loaded unit's object.
+    fn object(&self, unit: &Unit) -> Result<OwnedObjectPath, SystemdError> {
+        let answer = match self.call(MANAGER_PATH, MANAGER, "GetUnit", unit.name(), &unit.name()) {
+            Err(error) if is_answer(&error, cgroups_rs::systemd::NO_SUCH_UNIT) => {
+                return Err(SystemdError::NoUnit { unit: unit.clone() });
+            }
+            answer => answer?,
+        };
+        answer
+            .body()
+            .deserialize()
+            .map_err(|source| failed("GetUnit", unit.name(), source))
+    }
+
+    fn number(&self, object: &OwnedObjectPath, unit: &Unit, name: &'static str) -> Result<u64, SystemdError> {
+        let value = self.property(object.as_str(), unit.interface(), name)?;
+        u64::try_from(value).map_err(|source| failed("Get", name, zbus::Error::Variant(source)))
+    }
+
+    fn property(&self, object: &str, interface: &str, name: &str) -> Result<OwnedValue, SystemdError> {
+        let answer = self.call(object, PROPERTIES, "Get", name, &(interface, name))?;
+        answer
+            .body()
+            .deserialize()
+            .map_err(|source| failed("Get", name, source))
+    }
+
+    fn call(
+        &self,
+        object: &str,
+        interface: &str,
+        method: &'static str,
+        subject: &str,
+        body: &(impl serde::Serialize + DynamicType),
+    ) -> Result<zbus::Message, SystemdError> {
+        let answer = self
+            .connection
+            .call_method(Some(BUS_NAME), object, Some(interface), method, body);
+        answer.map_err(|source| failed(method, subject, source))
+    }
+}
+
+fn failed(method: &'static str, subject: &str, source: zbus::Error) -> SystemdError {
+    SystemdError::Call {
+        method,
+        subject: subject.to_owned(),
+        source: Box::new(source),
+    }
+}
+
+/// Whether systemd answered with this error.
+fn is_answer(error: &SystemdError, name: &str) -> bool {
+    let SystemdError::Call { source, .. } = error else {
+        return false;
+    };
+    matches!(source.as_ref(), zbus::Error::MethodError(found, ..) if found.as_str() == name)
+}
+
+/// `252` of `252.38-1~deb12u1` or `v252`; 0 of anything else.
+fn leading_number(text: &str) -> u32 {
+    let text = text.strip_prefix('v').unwrap_or(text);
+    let digits = text.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+    digits.parse().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_as_distributions_write_them() {
+        assert_eq!(leading_number("252.38-1~deb12u1"), 252);
+        assert_eq!(leading_number("v257.9-1.fc42"), 257);
+        assert_eq!(leading_number("systemd"), 0);
+    }
+}

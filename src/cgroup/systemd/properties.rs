@@ -1,0 +1,238 @@
+//! Settings as properties of a unit, and back. Pure.
+
+use std::collections::BTreeMap;
+
+use cgroups_rs::systemd::{
+    CPU_QUOTA_PER_SEC_US, CPU_QUOTA_PERIOD_US, CPU_SHARES, CPU_WEIGHT, MEMORY_LIMIT, MEMORY_MAX,
+};
+
+use crate::plan::CgroupVersion;
+use crate::resources::{
+    ControlFile, CpuMax, CpuQuota, CpuShares, CpuWeight, DEFAULT_CFS_PERIOD_US, MemoryLimit, Setting, Settings,
+};
+
+/// systemd's "infinity", and its "not set".
+const INFINITY: u64 = u64::MAX;
+/// The first systemd with `CPUQuotaPeriodUSec`; before it the period is always 100 ms.
+const FIRST_WITH_PERIOD: u32 = 242;
+
+/// One property, as D-Bus carries it: all of ours are unsigned 64-bit numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Property {
+    /// Its name, such as `MemoryMax`.
+    pub name: &'static str,
+    /// Its value; `u64::MAX` is no bound.
+    pub value: u64,
+}
+
+/// On v1, a quota came without its period or the other way round: systemd only knows the share they make together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("cpu.cfs_quota_us and cpu.cfs_period_us make one systemd property: set both, or neither")]
+pub struct QuotaWithoutPeriod;
+
+/// The properties that make systemd write these settings. `memsw` has none; systemd leaves that file alone.
+///
+/// A quota is rounded up to a full percent of a cpu ([`CpuMax::systemd_rounded`]): systemd stores percents, so anything
+/// finer would be smaller after the next reload.
+///
+/// # Errors
+/// [`QuotaWithoutPeriod`].
+pub fn properties(settings: &Settings, systemd_version: u32) -> Result<Vec<Property>, QuotaWithoutPeriod> {
+    let mut properties = Vec::new();
+    let mut push = |name, value| properties.push(Property { name, value });
+    let half = |file| settings.get(file).is_some();
+    if half(ControlFile::CfsQuota) != half(ControlFile::CfsPeriod) {
+        return Err(QuotaWithoutPeriod);
+    }
+    if let Some(max) = settings.cpu_max() {
+        push(CPU_QUOTA_PER_SEC_US, per_second(max.systemd_rounded()));
+        if systemd_version >= FIRST_WITH_PERIOD {
+            push(CPU_QUOTA_PERIOD_US, max.period_us);
+        }
+    }
+    for setting in settings.iter() {
+        match setting {
+            Setting::CpuWeight(weight) => push(CPU_WEIGHT, weight.get()),
+            Setting::CpuShares(shares) => push(CPU_SHARES, shares.get()),
+            Setting::MemoryMax(limit) => push(MEMORY_MAX, bytes(limit)),
+            Setting::MemoryLimit(limit) => push(MEMORY_LIMIT, bytes(limit)),
+            Setting::MemswLimit(_) | Setting::CpuMax(_) | Setting::CfsQuota(_) | Setting::CfsPeriod(_) => {}
+        }
+    }
+    Ok(properties)
+}
+
+/// The properties that tell a unit's settings, by cgroup version.
+pub(super) const fn names(version: CgroupVersion) -> [&'static str; 4] {
+    match version {
+        CgroupVersion::V1 => [CPU_QUOTA_PER_SEC_US, CPU_QUOTA_PERIOD_US, CPU_SHARES, MEMORY_LIMIT],
+        CgroupVersion::V2 => [CPU_QUOTA_PER_SEC_US, CPU_QUOTA_PERIOD_US, CPU_WEIGHT, MEMORY_MAX],
+    }
+}
+
+/// What systemd would write into a unit's files, from its properties. A weight that is not set is left out: the kernel's
+/// default holds.
+#[must_use]
+pub fn settings(properties: &[Property], version: CgroupVersion) -> Settings {
+    let values: BTreeMap<&str, u64> = properties
+        .iter()
+        .map(|property| (property.name, property.value))
+        .collect();
+    let value = |name| values.get(name).copied();
+    let set = |name| value(name).filter(|value| *value != INFINITY);
+    let mut settings = Settings::default();
+    if let Some(per_second) = value(CPU_QUOTA_PER_SEC_US) {
+        let max = bound(per_second, set(CPU_QUOTA_PERIOD_US).unwrap_or(DEFAULT_CFS_PERIOD_US));
+        match version {
+            CgroupVersion::V1 => {
+                settings.insert(Setting::CfsQuota(max.quota));
+                settings.insert(Setting::CfsPeriod(max.period_us));
+            }
+            CgroupVersion::V2 => settings.insert(Setting::CpuMax(max)),
+        }
+    }
+    let (weight, memory) = match version {
+        CgroupVersion::V1 => (
+            set(CPU_SHARES).map(|shares| Setting::CpuShares(CpuShares::new(shares))),
+            value(MEMORY_LIMIT).map(|bytes| Setting::MemoryLimit(limit(bytes))),
+        ),
+        CgroupVersion::V2 => (
+            set(CPU_WEIGHT).map(|weight| Setting::CpuWeight(CpuWeight::new(weight))),
+            value(MEMORY_MAX).map(|bytes| Setting::MemoryMax(limit(bytes))),
+        ),
+    };
+    weight
+        .into_iter()
+        .chain(memory)
+        .for_each(|setting| settings.insert(setting));
+    settings
+}
+
+/// Microseconds of cpu time in each second.
+fn per_second(max: CpuMax) -> u64 {
+    match max.quota {
+        CpuQuota::Max => INFINITY,
+        CpuQuota::Micros(quota) => quota.saturating_mul(1_000_000) / max.period_us.max(1),
+    }
+}
+
+fn bound(per_second: u64, period_us: u64) -> CpuMax {
+    let quota = match per_second {
+        INFINITY => CpuQuota::Max,
+        micros => CpuQuota::Micros(micros.saturating_mul(period_us) / 1_000_000),
+    };
+    CpuMax { quota, period_us }
+}
+
+const fn bytes(limit: MemoryLimit) -> u64 {
+    match limit {
+        MemoryLimit::Max => INFINITY,
+        MemoryLimit::Bytes(bytes) => bytes,
+    }
+}
+
+const fn limit(bytes: u64) -> MemoryLimit {
+    match bytes {
+        INFINITY => MemoryLimit::Max,
+        bytes => MemoryLimit::Bytes(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn v2(quota: CpuQuota, weight: u64, memory: MemoryLimit) -> Settings {
+        let max = CpuMax {
+            quota,
+            period_us: DEFAULT_CFS_PERIOD_US,
+        };
+        [
+            Setting::CpuMax(max),
+            Setting::CpuWeight(CpuWeight::new(weight)),
+            Setting::MemoryMax(memory),
+        ]
+        .into_iter()
+        .collect()
+    }
+
+    fn pairs(settings: &Settings, systemd: u32) -> Vec<(&'static str, u64)> {
+        properties(settings, systemd)
+            .unwrap()
+            .iter()
+            .map(|property| (property.name, property.value))
+            .collect()
+    }
+
+    #[test]
+    fn a_pods_settings_become_four_properties() {
+        let settings = v2(CpuQuota::Micros(17_500), 39, MemoryLimit::Bytes(134_217_728));
+        let expected = [
+            ("CPUQuotaPerSecUSec", 180_000),
+            ("CPUQuotaPeriodUSec", 100_000),
+            ("CPUWeight", 39),
+            ("MemoryMax", 134_217_728),
+        ];
+        assert_eq!(pairs(&settings, 257), expected);
+        assert!(
+            !pairs(&settings, 219)
+                .iter()
+                .any(|(name, _)| *name == "CPUQuotaPeriodUSec"),
+            "unknown before 242"
+        );
+    }
+
+    #[test]
+    fn v1_has_its_own_names_and_none_for_swap() {
+        let settings: Settings = [
+            Setting::CpuShares(CpuShares::new(512)),
+            Setting::CfsQuota(CpuQuota::Max),
+            Setting::CfsPeriod(100_000),
+            Setting::MemoryLimit(MemoryLimit::Max),
+            Setting::MemswLimit(MemoryLimit::Max),
+        ]
+        .into_iter()
+        .collect();
+        let expected = [
+            ("CPUQuotaPerSecUSec", u64::MAX),
+            ("CPUQuotaPeriodUSec", 100_000),
+            ("CPUShares", 512),
+            ("MemoryLimit", u64::MAX),
+        ];
+        assert_eq!(pairs(&settings, 252), expected);
+    }
+
+    #[test]
+    fn only_what_is_given_is_set() {
+        let weight: Settings = [Setting::CpuWeight(CpuWeight::new(5))].into_iter().collect();
+        assert_eq!(pairs(&weight, 257), [("CPUWeight", 5)]);
+        let half: Settings = [Setting::CfsQuota(CpuQuota::Max)].into_iter().collect();
+        assert_eq!(properties(&half, 257), Err(QuotaWithoutPeriod));
+    }
+
+    #[test]
+    fn a_weight_that_is_not_set_is_not_a_weight() {
+        let property = |name, value| Property { name, value };
+        let unset = names(CgroupVersion::V2).map(|name| property(name, INFINITY));
+        let read = settings(&unset, CgroupVersion::V2);
+        assert_eq!(read.get(ControlFile::CpuWeight), None);
+        assert_eq!(read.cpu_max(), Some(CpuMax::UNBOUNDED));
+        assert_eq!(read.memory_limit(), Some(MemoryLimit::Max));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_set_is_read_back_rounded_up(quota in 1000_u64..100_000_000, weight in 1_u64..=10_000, memory in 0_u64..1 << 40) {
+            let wanted = v2(CpuQuota::Micros(quota), weight, MemoryLimit::Bytes(memory));
+            let read = settings(&properties(&wanted, 257).unwrap(), CgroupVersion::V2);
+            let rounded = wanted.cpu_max().unwrap().systemd_rounded();
+            prop_assert_eq!(read.cpu_max(), Some(rounded));
+            prop_assert!(rounded.allows(wanted.cpu_max().unwrap()));
+            prop_assert_eq!(read.memory_limit(), wanted.memory_limit());
+            prop_assert_eq!(read.get(ControlFile::CpuWeight), wanted.get(ControlFile::CpuWeight));
+            // Once rounded, nothing moves any more.
+            prop_assert_eq!(settings(&properties(&read, 257).unwrap(), CgroupVersion::V2), read);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The units behind cgroups.
+
+use std::fmt;
+
+use crate::cgroup::CgroupPath;
+
+/// A slice or scope of systemd's.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Unit(String);
+
+impl Unit {
+    /// The unit that owns a cgroup: its own name, or the scope around the cgroup that crun makes in one. `None` where
+    /// systemd did not make the cgroup.
+    #[must_use]
+    pub fn of(path: &CgroupPath) -> Option<Self> {
+        let name = match path.name()? {
+            "container" => path
+                .parent()?
+                .name()
+                .filter(|name| name.ends_with(".scope"))?
+                .to_owned(),
+            name => name.to_owned(),
+        };
+        // `<slice>:<runtime>:<id>` is a directory of a runtime that does not use systemd.
+        let is_unit = !name.contains(':') && (name.ends_with(".slice") || name.ends_with(".scope"));
+        is_unit.then_some(Self(name))
+    }
+
+    /// The unit's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// The D-Bus interface that carries its resource properties.
+    pub(super) fn interface(&self) -> &'static str {
+        if self.0.ends_with(".slice") {
+            "org.freedesktop.systemd1.Slice"
+        } else {
+            "org.freedesktop.systemd1.Scope"
+        }
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_the_last_name_of_its_path() {
+        let cases = [
+            ("/kubepods.slice/kubepods-pod0123.slice", Some("kubepods-pod0123.slice")),
+            ("/kubepods.slice/cri-containerd-a.scope", Some("cri-containerd-a.scope")),
+            ("/kubepods.slice/crio-a.scope/container", Some("crio-a.scope")),
+            ("/kubepods.slice/crio-a.scope/other", None),
+            ("/kubepods/burstable/pod0123", None),
+            (
+                "/system.slice/containerd.service/kubepods-pod0123.slice:cri-containerd:a",
+                None,
+            ),
+            ("/", None),
+        ];
+        for (path, unit) in cases {
+            let found = Unit::of(&CgroupPath::new(path).unwrap());
+            assert_eq!(found.as_ref().map(Unit::name), unit, "{path}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The only way a value gets into a cgroup file.
+//!
+//! In comes a value; out comes a [`Written`], which exists only after the file was read back and means the value, or a
+//! [`CgroupError`]. A memory limit is compared with what is in use immediately before it is lowered, and on v2 once
+//! more immediately after.
+
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+
+use super::file::{ControlFd, Dir, refused};
+use super::limits::{read_bytes, refuse_below_usage, usage_file};
+use super::{CgroupDir, CgroupError, Reason};
+use crate::resources::{ControlFile, Setting};
+
+/// A value that was written, and verified by reading it back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub struct Written {
+    /// What the file held before.
+    pub from: Setting,
+    /// What was written.
+    pub to: Setting,
+    /// What the file holds now: `to` after the kernel's rounding.
+    pub read_back: Setting,
+    /// From opening the file to having read it back.
+    pub took: Duration,
+}
+
+impl CgroupDir {
+    /// Writes a value into its file and reads it back. Blocks while v1 reclaims memory for a lower limit.
+    ///
+    /// # Errors
+    /// [`CgroupError`]. The file then holds what it held before, except after [`Reason::Mismatch`], where somebody else
+    /// wrote it.
+    pub fn write(&self, wanted: Setting) -> Result<Written, CgroupError> {
+        let start = Instant::now();
+        let dir = self.dir_of(wanted.file())?;
+        let open = dir.open_file(wanted.file().name(), OFlag::O_RDWR | flags(wanted.file()))?;
+        let from = parse(dir, wanted.file(), &open)?;
+        refuse_below_usage(dir, from, wanted)?;
+        put(dir, &open, wanted)?;
+        let read_back = parse(dir, wanted.file(), &open)?;
+        if !read_back.means(wanted) {
+            return Err(dir.error(wanted.file().name(), Reason::Mismatch { wanted, read_back }));
+        }
+        undo_below_usage(dir, &open, from, wanted)?;
+        Ok(Written {
+            from,
+            to: wanted,
+            read_back,
+            took: start.elapsed(),
+        })
+    }
+}
+
+/// From Linux 6.16 a non-blocking write of `memory.max` neither reclaims nor kills when usage has just grown past it
+/// (mm/memcontrol.c `memory_max_write`); older kernels ignore the flag.
+fn flags(file: ControlFile) -> OFlag {
+    match file {
+        ControlFile::MemoryMax => OFlag::O_NONBLOCK,
+        ControlFile::CpuMax
+        | ControlFile::CpuWeight
+        | ControlFile::CpuShares
+        | ControlFile::CfsQuota
+        | ControlFile::CfsPeriod
+        | ControlFile::MemoryLimit
+        | ControlFile::MemswLimit => OFlag::empty(),
+    }
+}
+
+fn parse(dir: &Dir, file: ControlFile, open: &ControlFd<'_>) -> Result<Setting, CgroupError> {
+    let line = open.read()?;
+    Setting::parse(file, line.text()).map_err(|error| dir.error(file.name(), Reason::Unreadable(error)))
+}
+
+fn put(dir: &Dir, open: &ControlFd<'_>, wanted: Setting) -> Result<(), CgroupError> {
+    let name = wanted.file().name();
+    match open.write(&wanted.to_write()) {
+        Ok(()) => Ok(()),
+        Err(Errno::EINVAL | Errno::ERANGE) => Err(dir.error(name, Reason::Invalid { wanted })),
+        Err(Errno::EBUSY) if wanted.memory().is_some() => {
+            let usage = read_bytes(dir, usage_file(wanted.file()))?;
+            Err(dir.error(name, Reason::Busy { wanted, usage }))
+        }
+        Err(errno @ (Errno::ENOENT | Errno::ENODEV)) => Err(dir.failed(name, errno, "write the file")),
+        Err(errno) => Err(dir.error(name, refused(errno, "write the file"))),
+    }
+}
+
+/// Takes a lowered `memory.max` back when usage grew past it between the check and the write: the next allocation
+/// would be killed for it. v1 needs no such thing, its kernel refuses a limit below usage.
+fn undo_below_usage(dir: &Dir, open: &ControlFd<'_>, from: Setting, wanted: Setting) -> Result<(), CgroupError> {
+    if wanted.file() != ControlFile::MemoryMax {
+        return Ok(());
+    }
+    let Err(below_usage) = refuse_below_usage(dir, from, wanted) else {
+        return Ok(());
+    };
+    put(dir, open, from)?;
+    Err(below_usage)
+}

@@ -2,6 +2,7 @@
 
 pub mod cli;
 pub mod control;
+pub mod decide;
 pub mod objects;
 pub mod plan;
 pub mod resources;

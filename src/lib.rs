@@ -3,6 +3,7 @@
 pub mod cgroup;
 pub mod cli;
 pub mod control;
+pub mod decide;
 pub mod objects;
 pub mod plan;
 pub mod resources;

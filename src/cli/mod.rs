@@ -3,6 +3,10 @@
 //! Each command is one file with its arguments and a `run`. Exit codes: 0 done and verified, 1 refused or failed,
 //! 2 usage (unreadable input included), 3 no daemon.
 
+mod decide;
+mod io;
+mod table;
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -16,7 +20,9 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    Decide(decide::Arguments),
+}
 
 /// Why a command did not succeed, and so which exit code it ends with.
 #[derive(Debug)]
@@ -47,5 +53,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> Result<(), Failure> {
-    match command {}
+    match command {
+        Command::Decide(arguments) => decide::run(&arguments),
+    }
 }

@@ -1,0 +1,155 @@
+//! `vscalectl decide`: what the rules of the VPA make of the pods in a file, without a node and without a daemon.
+
+use std::fmt::Write;
+
+use clap::{Args, ValueEnum};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{Failure, io, table};
+use crate::decide::{Action, Index, Options, PodDecision, Reason, decide};
+use crate::objects::Pod;
+use crate::resources::{NamedRequirements, Resource, ResourceList};
+use crate::sources::NodeView;
+
+/// Says what would be decided for the pods in a file of manifests.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Pods, their owners, VerticalPodAutoscalers, LimitRanges and HorizontalPodAutoscalers in YAML or JSON; - is
+    /// standard input
+    #[arg(short, long, value_name = "FILE")]
+    file: String,
+    /// How to print the decisions
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    /// Decide as if it were this time, such as 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "RFC3339")]
+    now: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Output {
+    Json,
+    Table,
+}
+
+/// Reads, decides, prints.
+///
+/// # Errors
+/// [`Failure::Usage`] when the file cannot be used.
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let view = io::read_manifests(&arguments.file)?;
+    let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
+    warn_of_idle_vpas(&view, &index);
+    let now = arguments.now.unwrap_or_else(Timestamp::now);
+    let decisions = decide(&view.pods, &index, now, &Options::default());
+    io::print(&match arguments.output {
+        Output::Json => {
+            let pods = decisions.iter().map(ShownPod::from).collect();
+            io::json(&Shown { pods })?
+        }
+        Output::Table => render(&view.pods, &decisions),
+    })
+}
+
+fn warn_of_idle_vpas(view: &NodeView, index: &Index<'_>) {
+    for vpa in index.without_target(&view.vpas) {
+        let target = vpa.spec.target_ref.as_ref();
+        let (kind, name) = target.map_or(("", ""), |target| (&target.kind, &target.name));
+        io::warn(&format!(
+            "VerticalPodAutoscaler {}/{} controls nothing: its target {kind} {name} is not in the file",
+            vpa.metadata.namespace, vpa.metadata.name
+        ));
+    }
+}
+
+/// The printed form: promised to others, so apart from the types inside.
+#[derive(Serialize)]
+struct Shown<'a> {
+    pods: Vec<ShownPod<'a>>,
+}
+
+#[derive(Serialize)]
+struct ShownPod<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    vpa: Option<&'a str>,
+    action: Action,
+    reason: Reason,
+    containers: &'a [NamedRequirements],
+    notes: Vec<String>,
+}
+
+impl<'a> From<&'a PodDecision> for ShownPod<'a> {
+    fn from(decision: &'a PodDecision) -> Self {
+        Self {
+            namespace: &decision.namespace,
+            name: &decision.name,
+            vpa: decision.vpa.as_deref(),
+            action: decision.action(),
+            reason: decision.reason,
+            containers: &decision.containers,
+            notes: decision.notes.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+/// One line for each container and resource, then what the rules did. `pods` and `decisions` are in the same order.
+fn render(pods: &[Pod], decisions: &[PodDecision]) -> String {
+    let header = [
+        "POD",
+        "VPA",
+        "ACTION",
+        "REASON",
+        "CONTAINER",
+        "RESOURCE",
+        "REQUEST",
+        "LIMIT",
+    ];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    for (pod, decision) in pods.iter().zip(decisions) {
+        rows.extend(rows_of(pod, decision));
+    }
+    let mut text = table::align(&rows);
+    for (pod, decision) in pods.iter().zip(decisions) {
+        for note in &decision.notes {
+            // Writing to a String cannot fail.
+            writeln!(text, "{}: {note}", pod.full_name()).ok();
+        }
+    }
+    text
+}
+
+fn rows_of(pod: &Pod, decision: &PodDecision) -> Vec<Vec<String>> {
+    let mut head = [
+        pod.full_name(),
+        decision.vpa.clone().unwrap_or_else(|| "-".to_owned()),
+        decision.action().to_string(),
+        decision.reason.to_string(),
+    ];
+    let mut rows = Vec::new();
+    for (was, becomes) in pod.spec.containers.iter().zip(&decision.containers) {
+        let mut name = was.name.clone();
+        for resource in Resource::ALL {
+            let mut row: Vec<String> = head.iter_mut().map(std::mem::take).collect();
+            row.extend([
+                std::mem::take(&mut name),
+                resource.to_string(),
+                change(was.resources.requests, becomes.resources.requests, resource),
+                change(was.resources.limits, becomes.resources.limits, resource),
+            ]);
+            rows.push(row);
+        }
+    }
+    rows
+}
+
+/// `from → to`, or the one amount if they are equal.
+fn change(from: ResourceList, to: ResourceList, resource: Resource) -> String {
+    let text = |list: ResourceList| list.text(resource).unwrap_or_else(|| "-".to_owned());
+    if from.get(resource) == to.get(resource) {
+        text(to)
+    } else {
+        format!("{} → {}", text(from), text(to))
+    }
+}

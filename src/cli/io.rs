@@ -1,0 +1,60 @@
+//! What commands read and print: manifests in, text out.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+
+use anyhow::Context;
+
+use super::Failure;
+use crate::sources::{NodeView, parse_manifests};
+
+/// No file of manifests is near this; `/dev/zero` is.
+const MAX_INPUT_BYTES: u64 = 256 << 20;
+
+/// Reads a file of manifests, `-` being standard input. What was passed over is said on standard error.
+pub(super) fn read_manifests(file: &str) -> Result<NodeView, Failure> {
+    let text = read_text(file)
+        .with_context(|| format!("cannot read {file}"))
+        .map_err(Failure::Usage)?;
+    let manifests = parse_manifests(file, &text).map_err(|error| Failure::Usage(error.into()))?;
+    manifests.warnings.iter().for_each(|warning| warn(warning));
+    Ok(manifests.view)
+}
+
+fn read_text(file: &str) -> io::Result<String> {
+    let mut text = String::new();
+    let read = if file == "-" {
+        io::stdin().lock().take(MAX_INPUT_BYTES + 1).read_to_string(&mut text)?
+    } else {
+        File::open(file)?.take(MAX_INPUT_BYTES + 1).read_to_string(&mut text)?
+    };
+    if u64::try_from(read).is_ok_and(|read| read <= MAX_INPUT_BYTES) {
+        Ok(text)
+    } else {
+        let message = format!("more than {MAX_INPUT_BYTES} bytes: split it");
+        Err(io::Error::new(ErrorKind::FileTooLarge, message))
+    }
+}
+
+/// Says something on standard error that does not end the command.
+pub(super) fn warn(message: &str) {
+    eprintln!("vscalectl: warning: {message}");
+}
+
+/// Prints the result. A reader that has seen enough and closes the pipe is no failure.
+pub(super) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::Refused(
+            anyhow::Error::new(error).context("cannot write the result"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// A value as JSON text.
+pub(super) fn json<T: serde::Serialize>(value: &T) -> Result<String, Failure> {
+    serde_json::to_string_pretty(value)
+        .map(|text| text + "\n")
+        .map_err(|error| Failure::Refused(error.into()))
+}

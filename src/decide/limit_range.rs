@@ -1,0 +1,93 @@
+//! The LimitRanges of a namespace, merged (`limit_range_calculator.go`, autoscaler `pkg/utils/limitrange`).
+
+use crate::objects::{LimitRange, LimitRangeItem};
+use crate::resources::{Resource, ResourceList};
+
+/// Bounds for one type of object; an amount that is absent bounds nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Bounds {
+    pub(super) min: ResourceList,
+    pub(super) max: ResourceList,
+    pub(super) default: ResourceList,
+}
+
+/// What a namespace bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Limits {
+    pub(super) container: Bounds,
+    pub(super) pod: Bounds,
+}
+
+impl Limits {
+    /// Tightens the bounds by another LimitRange of the namespace.
+    pub(super) fn add(&mut self, range: &LimitRange) {
+        for item in &range.spec.limits {
+            match item.kind.as_str() {
+                "Container" => self.container.add(item),
+                "Pod" => self.pod.add(item),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Bounds {
+    /// The highest minimum and the lowest maximum count, and the last defaults, all of them together.
+    fn add(&mut self, item: &LimitRangeItem) {
+        for resource in Resource::ALL {
+            tighten(&mut self.min, item.min, resource, u64::max);
+            tighten(&mut self.max, item.max, resource, u64::min);
+        }
+        if !item.default.is_empty() {
+            self.default = item.default;
+        }
+    }
+}
+
+fn tighten(bounds: &mut ResourceList, other: ResourceList, resource: Resource, pick: fn(u64, u64) -> u64) {
+    if let Some(bound) = other.get(resource) {
+        let tighter = bounds.get(resource).map_or(bound, |present| pick(present, bound));
+        bounds.set(resource, Some(tighter));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::MilliCpu;
+
+    fn cpu(milli: u64) -> ResourceList {
+        ResourceList {
+            cpu: Some(MilliCpu::new(milli)),
+            memory: None,
+        }
+    }
+
+    fn range(kind: &str, min: u64, max: u64, default: u64) -> LimitRange {
+        let mut range = LimitRange::default();
+        range.spec.limits.push(LimitRangeItem {
+            kind: kind.to_owned(),
+            min: cpu(min),
+            max: cpu(max),
+            default: cpu(default),
+        });
+        range
+    }
+
+    #[test]
+    fn the_tightest_bounds_and_the_last_default_count() {
+        let mut limits = Limits::default();
+        limits.add(&range("Container", 100, 2000, 500));
+        limits.add(&range("Container", 50, 1500, 300));
+        limits.add(&range("PersistentVolumeClaim", 1000, 1000, 1000));
+        assert_eq!(
+            limits.container,
+            Bounds {
+                min: cpu(100),
+                max: cpu(1500),
+                default: cpu(300)
+            }
+        );
+        assert_eq!(limits.pod, Bounds::default());
+    }
+}

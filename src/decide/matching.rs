@@ -1,0 +1,146 @@
+//! Which workload stands above a pod, and which VPA controls it.
+//!
+//! `GetControllingVPAForPod` (autoscaler `pkg/utils/vpa/api.go`) with `FindTopMostWellKnownOrScalable`
+//! (`pkg/target/controller_fetcher`): the topmost workload counts, VPAs that are not acted on are passed over before
+//! the strongest is chosen, and the workload's selector must select the pod.
+//!
+//! A workload of a kind that is not well known ends the climb: whether it can be scaled, and by which labels, only an
+//! API server can say.
+
+use std::fmt;
+
+use super::index::Namespace;
+use super::selector::selects;
+use crate::objects::{
+    HorizontalPodAutoscaler, ObjectMeta, Owner, OwnerKind, OwnerReference, Pod, VerticalPodAutoscaler,
+};
+use crate::resources::Resource;
+
+/// Why no VPA can control a pod, whatever it says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unmatched {
+    /// No owner is the pod's controller.
+    NoController,
+    /// The node itself owns the pod: a static pod.
+    Static,
+    /// The pod's controller is of a kind that is not known here.
+    UnknownKind {
+        /// The kind.
+        kind: String,
+        /// The controller's name.
+        name: String,
+    },
+    /// An owner is not among the objects.
+    MissingOwner {
+        /// Its kind.
+        kind: OwnerKind,
+        /// Its name.
+        name: String,
+    },
+    /// The owners own each other in a circle.
+    Circle,
+    /// The workload's selector does not select the pod.
+    NotSelected,
+}
+
+impl fmt::Display for Unmatched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoController => f.write_str("no owner reference of the pod names a controller"),
+            Self::Static => f.write_str("the pod belongs to its node: a static pod"),
+            Self::UnknownKind { kind, name } => write!(f, "the pod's controller is {kind} {name}, of an unknown kind"),
+            Self::MissingOwner { kind, name } => write!(f, "the pod's owner {kind:?} {name} is not known"),
+            Self::Circle => f.write_str("the pod's owners own each other in a circle"),
+            Self::NotSelected => f.write_str("the workload's selector does not select the pod"),
+        }
+    }
+}
+
+/// The workloads above a pod, the nearest first. Never empty.
+#[derive(Debug)]
+pub(super) struct Chain<'a>(Vec<&'a Owner>);
+
+impl<'a> Chain<'a> {
+    /// Climbs from a pod to its topmost well-known workload.
+    pub(super) fn above(pod: &Pod, namespace: &Namespace<'a>) -> Result<Self, Unmatched> {
+        let mut reference = controller(&pod.metadata).ok_or(Unmatched::NoController)?;
+        let mut chain: Vec<&'a Owner> = Vec::with_capacity(2);
+        loop {
+            if reference.kind == "Node" {
+                return Err(Unmatched::Static);
+            }
+            let Some(kind) = OwnerKind::named(&reference.kind) else {
+                return if chain.is_empty() {
+                    Err(Unmatched::UnknownKind {
+                        kind: reference.kind.clone(),
+                        name: reference.name.clone(),
+                    })
+                } else {
+                    Ok(Self(chain))
+                };
+            };
+            let owner = namespace
+                .owner(kind, &reference.name)
+                .ok_or_else(|| Unmatched::MissingOwner {
+                    kind,
+                    name: reference.name.clone(),
+                })?;
+            if chain.iter().any(|below| std::ptr::eq(*below, owner)) {
+                return Err(Unmatched::Circle);
+            }
+            chain.push(owner);
+            match controller(&owner.metadata) {
+                Some(next) => reference = next,
+                None => return Ok(Self(chain)),
+            }
+        }
+    }
+
+    /// The VPAs of the topmost workload, the strongest first, if its selector selects the pod.
+    pub(super) fn vpas<'n>(
+        &self,
+        pod: &Pod,
+        namespace: &'n Namespace<'a>,
+    ) -> Result<&'n [&'a VerticalPodAutoscaler], Unmatched> {
+        let top = self.0.last().ok_or(Unmatched::NoController)?;
+        let selected = top
+            .selector
+            .as_ref()
+            .is_some_and(|selector| selects(selector, &pod.metadata.labels));
+        match namespace.vpas_of(top) {
+            // Without a VPA the selector is nobody's business.
+            [] => Ok(&[]),
+            vpas if selected => Ok(vpas),
+            _ => Err(Unmatched::NotSelected),
+        }
+    }
+
+    /// A horizontal autoscaler of any workload in the chain that follows a resource.
+    pub(super) fn hpa_on(&self, resource: Resource, namespace: &Namespace<'a>) -> Option<&'a HorizontalPodAutoscaler> {
+        self.0
+            .iter()
+            .flat_map(|owner| namespace.hpas_of(owner))
+            .find(|hpa| follows(hpa, resource))
+            .copied()
+    }
+}
+
+/// The managing controller; of several the last, as upstream.
+fn controller(metadata: &ObjectMeta) -> Option<&OwnerReference> {
+    let mut references = metadata.owner_references.iter().rev();
+    references.find(|reference| reference.controller == Some(true))
+}
+
+/// Whether an HPA scales on a resource. One that names no metric scales on cpu: the API's default.
+fn follows(hpa: &HorizontalPodAutoscaler, resource: Resource) -> bool {
+    let metrics = &hpa.spec.metrics;
+    if metrics.is_empty() || hpa.spec.target_cpu_utilization_percentage.is_some() {
+        return resource == Resource::Cpu;
+    }
+    let name = resource.to_string();
+    metrics
+        .iter()
+        .flat_map(|metric| [&metric.resource, &metric.container_resource])
+        .flatten()
+        .any(|source| source.name == name)
+}

@@ -1,0 +1,177 @@
+//! What a pod's containers should have, by the rules of the VerticalPodAutoscaler. Pure: pods, the objects around them
+//! and a time come in; one [`PodDecision`] for each pod goes out. Nothing here reads a clock, waits, or can fail: what
+//! is wrong with an object becomes a [`Reason`] and a [`Note`].
+//!
+//! A decision goes through these rooms, in this order:
+//! 1. `matching`: the workload above the pod, and the VPA that controls it, found in an [`Index`];
+//! 2. `candidate`: what each container has, and what is recommended for it;
+//! 3. `capping` with `pod_share`, `limit_range` and `proportional`: bounds on the recommendation, and limits;
+//! 4. `trigger`: whether to act now;
+//! 5. `verdict`: whether that is allowed in place.
+//!
+//! # Which amounts count
+//! Upstream takes requests and limits from the container's status where it has resources, else from its spec, and tests
+//! bounds, computes differences and keeps ratios of limit to request by these. So does [`decide`]. Every rounding of a
+//! limit becomes the base of the next ratio that way, and errors add up.
+//!
+//! A node whose kubelet cannot resize has no such status. There the agent passes [`decide_pod`] its own record of what
+//! it applied: bounds and differences are tested against the record, but ratios are those of the spec, which never
+//! changes. Deciding on the result changes nothing then, however often.
+//!
+//! # Where this differs from upstream (1.7.1)
+//! - Upstream evicts in modes `Recreate` and `Auto`; here all modes that change running pods change them in place.
+//! - What a policy excludes (mode `Off`, resources not controlled) is not applied, even if a recommendation has it.
+//! - A LimitRange for pods never changes containers without recommendation, and neither missing requests nor missing
+//!   bounds matter (upstream crashes); a share of nothing leaves the resource alone (upstream writes minus one byte);
+//!   targets stay inside their range.
+//! - A request of zero is never written. A limit never ends below its request. Everything saturates, nothing wraps.
+//! - A change that leads to the values there already is none.
+//! - Upstream sends changes of the QoS class and changes that restart containers, and evicts what is refused; here
+//!   they are skipped.
+//! - Resources that a horizontal autoscaler follows are left alone.
+//! - Owners of kinds that are not well known end the owner chain.
+//! - Replica counts, `evictionRequirements` and startup boosts play no part: nothing is evicted.
+
+mod candidate;
+mod capping;
+mod case;
+mod index;
+mod limit_range;
+mod matching;
+mod note;
+mod pod_share;
+mod proportional;
+mod reason;
+mod selector;
+mod trigger;
+mod verdict;
+
+#[cfg(test)]
+mod tests;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::objects::{Pod, UpdateMode, VerticalPodAutoscaler};
+use crate::resources::NamedRequirements;
+use case::Case;
+
+pub use index::Index;
+pub use matching::Unmatched;
+pub use note::{Note, Rule};
+pub use reason::{Action, Reason};
+
+/// On a pod: `"true"` leaves it alone.
+pub const IGNORE_ANNOTATION: &str = "vscaled.io/ignore";
+/// On a VPA: `"true"` or `"false"` says whether it is acted on, whatever its mode.
+pub const ACT_ANNOTATION: &str = "vscaled.io/act";
+/// The recommender of VPAs that name none.
+pub const DEFAULT_RECOMMENDER: &str = "default";
+
+/// When to act, and on which VPAs. The defaults are those of upstream's flags.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// The relative difference from which old pods are changed within their range (`--pod-update-threshold`): 0.1.
+    pub update_threshold: f64,
+    /// The age from which pods are old (`--in-recommendation-bounds-eviction-lifetime-threshold`): 12 hours.
+    pub lifetime: SignedDuration,
+    /// How soon after its start a container's kill for memory is quick (`--evict-after-oom-threshold`): 10 minutes.
+    pub oom_window: SignedDuration,
+    /// The modes that are acted on: all that change running pods.
+    pub modes: Vec<UpdateMode>,
+    /// The recommender whose VPAs are acted on, `default` being that of VPAs that name none. None acts on all.
+    pub recommender: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            update_threshold: 0.1,
+            lifetime: SignedDuration::from_hours(12),
+            oom_window: SignedDuration::from_mins(10),
+            modes: vec![
+                UpdateMode::Recreate,
+                UpdateMode::Auto,
+                UpdateMode::InPlaceOrRecreate,
+                UpdateMode::InPlace,
+            ],
+            recommender: None,
+        }
+    }
+}
+
+impl Options {
+    /// Whether a VPA is acted on. Those that are not are passed over before the strongest is chosen.
+    fn acts_on(&self, vpa: &VerticalPodAutoscaler) -> bool {
+        let asked = vpa
+            .metadata
+            .annotations
+            .get(ACT_ANNOTATION)
+            .and_then(|act| act.parse().ok());
+        let recommender = vpa
+            .spec
+            .recommenders
+            .first()
+            .map_or(DEFAULT_RECOMMENDER, |first| &first.name);
+        asked.unwrap_or_else(|| self.modes.contains(&vpa.update_mode()))
+            && self.recommender.as_deref().is_none_or(|ours| ours == recommender)
+    }
+}
+
+/// What is to become of one pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodDecision {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// The pod's UID; empty if its manifest has none.
+    pub uid: String,
+    /// The VPA that controls the pod, or would if it were acted on.
+    pub vpa: Option<String>,
+    /// Why the pod is changed or not; says what is done.
+    pub reason: Reason,
+    /// Every regular container with what it has after the decision: for a resize the new amounts, else those of the
+    /// record that was passed in, or of the spec.
+    pub containers: Vec<NamedRequirements>,
+    /// What the rules did on the way.
+    pub notes: Vec<Note>,
+}
+
+impl PodDecision {
+    /// What is to be done.
+    #[must_use]
+    pub const fn action(&self) -> Action {
+        self.reason.action()
+    }
+}
+
+/// Decides about all pods, in their order.
+#[must_use]
+pub fn decide(pods: &[Pod], index: &Index<'_>, now: Timestamp, options: &Options) -> Vec<PodDecision> {
+    pods.iter()
+        .map(|pod| decide_pod(pod, index, now, options, None))
+        .collect()
+}
+
+/// Decides about one pod. `applied` is the record of what its containers were given, where no status says so; a
+/// container that the record lacks has what its status or spec says.
+#[must_use]
+pub fn decide_pod(
+    pod: &Pod,
+    index: &Index<'_>,
+    now: Timestamp,
+    options: &Options,
+    applied: Option<&[NamedRequirements]>,
+) -> PodDecision {
+    let mut case = Case::new(pod, now, options, applied);
+    let (reason, containers) = case.decide(index).unwrap_or_else(|reason| (reason, case.standing()));
+    PodDecision {
+        namespace: pod.metadata.namespace.clone(),
+        name: pod.metadata.name.clone(),
+        uid: pod.metadata.uid.clone(),
+        vpa: case.vpa.map(|vpa| vpa.metadata.name.clone()),
+        reason,
+        containers,
+        notes: case.notes,
+    }
+}

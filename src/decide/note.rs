@@ -1,0 +1,250 @@
+//! What the rules did to a decision on its way, one fact each, for people who ask why.
+
+use std::fmt;
+
+use jiff::Timestamp;
+
+use super::matching::Unmatched;
+use crate::resources::{Bytes, MilliCpu, QosClass, Resource};
+
+/// A bound that changes a recommended request. In the order in which they are applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Rule {
+    /// A LimitRange's minimum for pods.
+    PodMin,
+    /// A LimitRange's maximum for pods.
+    PodMax,
+    /// A LimitRange's minimum for containers.
+    ContainerMin,
+    /// A LimitRange's maximum for containers, which bounds the limit and so the request.
+    ContainerMax,
+    /// The VPA's `minAllowed`.
+    MinAllowed,
+    /// The VPA's `maxAllowed`.
+    MaxAllowed,
+    /// The container's limit, which a VPA with `RequestsOnly` leaves alone.
+    OwnLimit,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PodMin => "the LimitRange's minimum for pods",
+            Self::PodMax => "the LimitRange's maximum for pods",
+            Self::ContainerMin => "the LimitRange's minimum for containers",
+            Self::ContainerMax => "the LimitRange's maximum for containers",
+            Self::MinAllowed => "the VPA's minAllowed",
+            Self::MaxAllowed => "the VPA's maxAllowed",
+            Self::OwnLimit => "the container's limit, which RequestsOnly leaves alone",
+        })
+    }
+}
+
+/// One fact about a decision. Amounts are thousandths of a cpu or bytes, by their resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Note {
+    /// A bound changed a recommended request.
+    Capped {
+        /// The container.
+        container: String,
+        /// The resource.
+        resource: Resource,
+        /// The bound.
+        rule: Rule,
+        /// The request before.
+        from: u64,
+        /// The request after.
+        to: u64,
+    },
+    /// A resource of a container is left as it is, because nothing would remain of its request.
+    NothingLeft {
+        /// The container.
+        container: String,
+        /// The resource.
+        resource: Resource,
+    },
+    /// A resource is left as it is, because containers that the VPA does not control fill the LimitRange's maximum.
+    PodMaxTaken {
+        /// The resource.
+        resource: Resource,
+        /// The maximum.
+        max: u64,
+    },
+    /// A container without a limit gets one, because the LimitRange has a default.
+    LimitAdded {
+        /// The container.
+        container: String,
+        /// The resource.
+        resource: Resource,
+        /// The new limit.
+        to: u64,
+    },
+    /// A limit in proportion would lie below the request, and is raised to it.
+    LimitRaised {
+        /// The container.
+        container: String,
+        /// The resource.
+        resource: Resource,
+        /// The limit in proportion.
+        from: u64,
+        /// The request.
+        to: u64,
+    },
+    /// A limit in proportion is more than a quantity can say, and stays at the largest.
+    LimitSaturated {
+        /// The container.
+        container: String,
+        /// The resource.
+        resource: Resource,
+    },
+    /// The recommendation names a container that the pod lacks.
+    UnknownContainer {
+        /// The name.
+        container: String,
+    },
+    /// A recommendation for a container or resource that the VPA's own policy takes out.
+    NotControlled {
+        /// The container.
+        container: String,
+        /// The resource.
+        resource: Resource,
+    },
+    /// A horizontal autoscaler follows the resource, so it is left as it is.
+    FollowedByHpa {
+        /// The resource.
+        resource: Resource,
+        /// The autoscaler's name.
+        hpa: String,
+    },
+    /// Another VPA targets the same workload, but is younger or comes later in the alphabet.
+    Outranked {
+        /// The other VPA's name.
+        vpa: String,
+    },
+    /// Why no VPA can control the pod.
+    Unmatched(Unmatched),
+    /// When the pod will be old enough to be changed for a difference within the bounds.
+    ActsFrom {
+        /// That moment.
+        at: Timestamp,
+    },
+    /// The class the pod has, and the one the change would give it.
+    WouldChangeClass {
+        /// The pod's class.
+        from: QosClass,
+        /// The class the API would refuse.
+        to: QosClass,
+    },
+    /// Changing the resource restarts the container.
+    WouldRestart {
+        /// The container.
+        container: String,
+        /// The resource.
+        resource: Resource,
+    },
+    /// A container's limit, or the sum of all requests, would pass what the pod's own `spec.resources` allow.
+    WouldExceedPod {
+        /// The resource.
+        resource: Resource,
+        /// What the containers would have.
+        to: u64,
+        /// What the pod allows.
+        pod: u64,
+    },
+    /// Two containers have this name.
+    SharedName {
+        /// The name.
+        container: String,
+    },
+}
+
+/// An amount as a Kubernetes quantity.
+fn quantity(resource: Resource, amount: u64) -> String {
+    match resource {
+        Resource::Cpu => MilliCpu::new(amount).to_string(),
+        Resource::Memory => Bytes::new(amount).to_string(),
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Capped {
+                container,
+                resource,
+                rule,
+                from,
+                to,
+            } => {
+                let (from, to) = (quantity(*resource, *from), quantity(*resource, *to));
+                write!(f, "{container}: {resource} request {from} becomes {to}: {rule}")
+            }
+            Self::NothingLeft { container, resource } => {
+                write!(
+                    f,
+                    "{container}: {resource} is left alone: its request would become zero"
+                )
+            }
+            Self::PodMaxTaken { resource, max } => write!(
+                f,
+                "{resource} is left alone: containers without recommendation take all of the {} that the LimitRange allows a pod",
+                quantity(*resource, *max)
+            ),
+            Self::LimitAdded {
+                container,
+                resource,
+                to,
+            } => write!(
+                f,
+                "{container}: {resource} gets a limit of {}: the LimitRange has a default",
+                quantity(*resource, *to)
+            ),
+            Self::LimitRaised {
+                container,
+                resource,
+                from,
+                to,
+            } => write!(
+                f,
+                "{container}: {resource} limit {} is raised to the request of {}",
+                quantity(*resource, *from),
+                quantity(*resource, *to)
+            ),
+            Self::LimitSaturated { container, resource } => {
+                write!(
+                    f,
+                    "{container}: {resource} limit stays at the largest quantity there is"
+                )
+            }
+            Self::UnknownContainer { container } => {
+                write!(f, "{container}: recommended for, but the pod has no such container")
+            }
+            Self::NotControlled { container, resource } => {
+                write!(f, "{container}: {resource} is left alone: the VPA's policy excludes it")
+            }
+            Self::FollowedByHpa { resource, hpa } => write!(
+                f,
+                "{resource} is left alone: HorizontalPodAutoscaler {hpa} scales on it"
+            ),
+            Self::Outranked { vpa } => write!(
+                f,
+                "VerticalPodAutoscaler {vpa} targets the workload too, with less right"
+            ),
+            Self::Unmatched(unmatched) => unmatched.fmt(f),
+            Self::ActsFrom { at } => write!(f, "old enough to be changed from {at}"),
+            Self::WouldChangeClass { from, to } => {
+                write!(f, "the pod is {from} and would become {to}, which the API refuses")
+            }
+            Self::WouldRestart { container, resource } => {
+                write!(f, "{container}: its resizePolicy restarts it when {resource} changes")
+            }
+            Self::WouldExceedPod { resource, to, pod } => write!(
+                f,
+                "containers would have {} of {resource}, and the pod's own resources allow {}",
+                quantity(*resource, *to),
+                quantity(*resource, *pod)
+            ),
+            Self::SharedName { container } => write!(f, "{container}: two containers have this name"),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What a decision says in one word, and what follows from it.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+/// What is to be done with a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// Change it now.
+    Resize,
+    /// There is nothing to do.
+    None,
+    /// A change is due, but a rule forbids it.
+    Skip,
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Resize => "resize",
+            Self::None => "none",
+            Self::Skip => "skip",
+        })
+    }
+}
+
+/// Why a pod is changed, or is not. Decides the [`Action`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// A request lies below the lower or above the upper bound.
+    OutOfBounds,
+    /// A resource has a recommendation but no request.
+    RequestMissing,
+    /// A container was killed for memory soon after it started.
+    QuickOom,
+    /// The requests lie within their bounds, but the pod is old and the difference large enough.
+    LongLived,
+
+    /// The requests lie within their bounds, near enough to the target.
+    InRange,
+    /// The requests lie within their bounds, and the pod is too young to be changed for the difference.
+    TooYoung,
+    /// The requests lie within their bounds, and it is unknown how old the pod is.
+    AgeUnknown,
+    /// The rules lead to the values that are there already.
+    AtTarget,
+    /// No VPA targets the pod's workload.
+    NoVpa,
+    /// Only VPAs whose mode, annotation or recommender rules them out target the pod's workload.
+    NotActedOn,
+    /// The VPA has nothing to say about the pod's containers.
+    NoRecommendation,
+    /// A horizontal autoscaler follows every resource that the VPA recommends.
+    HpaConflict,
+    /// The pod's annotation says so.
+    Ignored,
+    /// The pod is bound to no node.
+    NotScheduled,
+    /// The pod has ended.
+    Ended,
+    /// The pod is being deleted.
+    Terminating,
+
+    /// The change would move the pod to another QoS class, which the API refuses.
+    QosClassChange,
+    /// The change would restart a container.
+    RestartRequired,
+    /// The containers would leave the pod's own requests or limits (`spec.resources`), which the API refuses.
+    PodLevelExceeded,
+    /// Two containers of the pod share a name.
+    DuplicateContainer,
+}
+
+impl Reason {
+    /// What follows.
+    #[must_use]
+    pub const fn action(self) -> Action {
+        match self {
+            Self::OutOfBounds | Self::RequestMissing | Self::QuickOom | Self::LongLived => Action::Resize,
+            Self::InRange
+            | Self::TooYoung
+            | Self::AgeUnknown
+            | Self::AtTarget
+            | Self::NoVpa
+            | Self::NotActedOn
+            | Self::NoRecommendation
+            | Self::HpaConflict
+            | Self::Ignored
+            | Self::NotScheduled
+            | Self::Ended
+            | Self::Terminating => Action::None,
+            Self::QosClassChange | Self::RestartRequired | Self::PodLevelExceeded | Self::DuplicateContainer => {
+                Action::Skip
+            }
+        }
+    }
+
+    /// The word for machines.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::OutOfBounds => "OutOfBounds",
+            Self::RequestMissing => "RequestMissing",
+            Self::QuickOom => "QuickOOM",
+            Self::LongLived => "LongLived",
+            Self::InRange => "InRange",
+            Self::TooYoung => "TooYoung",
+            Self::AgeUnknown => "AgeUnknown",
+            Self::AtTarget => "AtTarget",
+            Self::NoVpa => "NoVpa",
+            Self::NotActedOn => "NotActedOn",
+            Self::NoRecommendation => "NoRecommendation",
+            Self::HpaConflict => "HpaConflict",
+            Self::Ignored => "Ignored",
+            Self::NotScheduled => "NotScheduled",
+            Self::Ended => "Ended",
+            Self::Terminating => "Terminating",
+            Self::QosClassChange => "QoSClassChange",
+            Self::RestartRequired => "RestartRequired",
+            Self::PodLevelExceeded => "PodLevelExceeded",
+            Self::DuplicateContainer => "DuplicateContainer",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl Serialize for Reason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}

@@ -1,0 +1,107 @@
+//! Changes that must not be made in place, though due: the API refuses them, or they restart a container.
+
+use super::candidate::Candidate;
+use super::note::Note;
+use super::reason::Reason;
+use crate::objects::Pod;
+use crate::resources::{NamedRequirements, QosClass, Requirements, Resource};
+
+/// Why the pod may not be given these amounts, if so. `outcome` has one entry for each candidate, in the same order.
+pub(super) fn forbids(
+    pod: &Pod,
+    candidates: &[Candidate<'_>],
+    outcome: &[NamedRequirements],
+    notes: &mut Vec<Note>,
+) -> Option<Reason> {
+    let class = class_change(pod, outcome).map(|note| (Reason::QosClassChange, note));
+    let exceeded = || exceeds_pod(pod, outcome).map(|note| (Reason::PodLevelExceeded, note));
+    let restart = || restart(candidates, outcome).map(|note| (Reason::RestartRequired, note));
+    let (reason, note) = class.or_else(exceeded).or_else(restart)?;
+    notes.push(note);
+    Some(reason)
+}
+
+/// A resize must leave the class as it is (KEP-1287).
+fn class_change(pod: &Pod, outcome: &[NamedRequirements]) -> Option<Note> {
+    if pod.spec.resources.is_some() {
+        // The class follows from the pod's own resources, which do not change here.
+        return None;
+    }
+    let from = pod.qos_class();
+    let init = pod.spec.init_containers.iter().map(|container| &container.resources);
+    let after: Vec<&Requirements> = outcome.iter().map(|named| &named.resources).chain(init).collect();
+    let mut to = QosClass::of(after.iter().copied());
+    // A lone limit stands for an equal request only until the API server has written that down: an object with a class
+    // has been there.
+    if to == QosClass::Guaranteed && pod.status.qos_class.is_some() && after.iter().any(|has| has_lone_limit(has)) {
+        to = QosClass::Burstable;
+    }
+    (from != to).then_some(Note::WouldChangeClass { from, to })
+}
+
+fn has_lone_limit(has: &Requirements) -> bool {
+    Resource::ALL
+        .into_iter()
+        .any(|resource| has.limits.amount(resource) > 0 && has.requests.amount(resource) == 0)
+}
+
+/// With pod-level resources, no container's limit may pass the pod's, nor all requests together the pod's request
+/// (`validatePodResources`, kubernetes `pkg/apis/core/validation`).
+fn exceeds_pod(pod: &Pod, outcome: &[NamedRequirements]) -> Option<Note> {
+    let pod_level = pod.spec.resources?;
+    Resource::ALL.into_iter().find_map(|resource| {
+        let limit = outcome
+            .iter()
+            .map(|named| named.resources.limits.amount(resource))
+            .max()?;
+        let requests = outcome
+            .iter()
+            .map(|named| named.resources.requests.amount(resource))
+            .fold(0, u64::saturating_add);
+        let limits = (limit, pod_level.limits.get(resource)?);
+        let sums = (requests, pod_level.requests.get(resource).unwrap_or(u64::MAX));
+        [limits, sums]
+            .into_iter()
+            .find(|(to, bound)| to > bound)
+            .map(|(to, bound)| Note::WouldExceedPod {
+                resource,
+                to,
+                pod: bound,
+            })
+    })
+}
+
+/// A resource that changes, in its request or its limit, must not restart its container.
+fn restart(candidates: &[Candidate<'_>], outcome: &[NamedRequirements]) -> Option<Note> {
+    let changed = candidates.iter().zip(outcome).flat_map(|(candidate, new)| {
+        let differs = move |resource| changes(&candidate.in_force, &new.resources, resource);
+        Resource::ALL
+            .into_iter()
+            .filter(move |resource| candidate.target(*resource).is_some() && differs(*resource))
+            .map(move |resource| (candidate.spec, resource))
+    });
+    changed
+        .filter(|(container, resource)| container.restarts_for(*resource))
+        .map(|(container, resource)| Note::WouldRestart {
+            container: container.name.clone(),
+            resource,
+        })
+        .next()
+}
+
+/// Whether the outcome differs from what is in force or from what stands, in a resource that has a target.
+pub(super) fn changes_anything(candidates: &[Candidate<'_>], outcome: &[NamedRequirements]) -> bool {
+    candidates.iter().zip(outcome).any(|(candidate, new)| {
+        let differs = |from, resource| changes(from, &new.resources, resource);
+        Resource::ALL
+            .into_iter()
+            .filter(|resource| candidate.target(*resource).is_some())
+            .any(|resource| differs(&candidate.in_force, resource) || differs(&candidate.standing, resource))
+    })
+}
+
+/// Whether a resource has another request or limit; unset and zero are the same here.
+fn changes(from: &Requirements, to: &Requirements, resource: Resource) -> bool {
+    from.requests.amount(resource) != to.requests.amount(resource)
+        || from.limits.amount(resource) != to.limits.amount(resource)
+}

@@ -1,11 +1,26 @@
 //! Pure: what every level of a pod must hold, and in which order to get there.
 //!
 //! In come a pod, the requests and limits decided for its containers, what the node is like ([`NodeTraits`]) and what
-//! the kernel and the runtime hold now ([`Observed`]); out come the values of every cgroup ([`hierarchy`]) and ordered
-//! [`Step`]s ([`steps`]). No I/O, no clock. Values differ only where they mean something different to the kernel.
+//! the kernel and the runtime hold now (a [`PodState`]); out come the values of every cgroup ([`hierarchy()`]) and
+//! ordered [`Step`]s ([`Plan::between`]). No I/O, no clock. Values differ only where they mean something different to
+//! the kernel.
 
+mod effective;
+mod hierarchy;
+mod order;
+mod paths;
+mod planner;
 mod types;
 
+#[cfg(test)]
+mod kernel_model;
+#[cfg(test)]
+mod tests;
+
+pub use hierarchy::{Allowance, ContainerAllowance, Hierarchy, hierarchy, in_force};
+pub use paths::{container_cgroup_name, pod_cgroup_path};
+pub use planner::{Plan, PlanError};
 pub use types::{
-    CgroupVersion, Change, CriResources, Driver, KubeletVersion, NodeTraits, PodTree, RuntimeKind, Step, Target, Via,
+    CgroupVersion, Change, CriResources, Driver, KubeletVersion, NodeTraits, ParseKubeletVersionError, PodState,
+    PodTree, RuntimeKind, Step, Target, Via,
 };

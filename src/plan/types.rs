@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +47,58 @@ pub struct KubeletVersion(pub u32);
 impl KubeletVersion {
     /// The newest whose rules are known here.
     pub const NEWEST: Self = Self(36);
+
+    /// Whether a limit-less init container leaves its pod's limit undeclared: so since `ResourceConfigForPod` takes
+    /// its limits from the shared resource helpers, 1.27. Before, only regular containers counted.
+    #[must_use]
+    pub const fn init_containers_declare_limits(self) -> bool {
+        self.0 >= 27
+    }
+
+    /// Whether a cpu request of explicitly zero gives the least shares (kubernetes#108832, 1.25) rather than the
+    /// shares of the limit.
+    #[must_use]
+    pub const fn zero_request_is_least(self) -> bool {
+        self.0 >= 25
+    }
+
+    /// Whether `spec.resources` counts: the gate `PodLevelResources` is on by default from 1.34.
+    #[must_use]
+    pub const fn pod_level_resources(self) -> bool {
+        self.0 >= 34
+    }
+}
+
+/// A text that is not the version of a kubelet.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a kubelet version: expected one like v1.36.2, 1.36 or 36")]
+pub struct ParseKubeletVersionError(String);
+
+impl FromStr for KubeletVersion {
+    type Err = ParseKubeletVersionError;
+
+    /// Reads `v1.36.2` (with or without a vendor's suffix), `1.36`, or the minor version alone.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bare = text.strip_prefix('v').unwrap_or(text);
+        let minor = match bare.split_once('.') {
+            Some(("1", rest)) => rest.split_once(['.', '+', '-']).map_or(rest, |(minor, _)| minor),
+            Some(_) => "",
+            None => bare,
+        };
+        // Some vendors print the minor version as `20+`.
+        minor
+            .strip_suffix('+')
+            .unwrap_or(minor)
+            .parse()
+            .map(Self)
+            .map_err(|_| ParseKubeletVersionError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for KubeletVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "1.{}", self.0)
+    }
 }
 
 /// What a node is like, as far as plans depend on it.
@@ -91,6 +144,52 @@ pub struct PodTree {
     pub containers: BTreeMap<String, Settings>,
 }
 
+impl PodTree {
+    /// What the cgroup of that target holds, if it is there.
+    #[must_use]
+    pub fn get(&self, target: &Target) -> Option<&Settings> {
+        match target {
+            Target::Pod => Some(&self.pod),
+            Target::Container(name) => self.containers.get(name),
+        }
+    }
+
+    /// Puts a value in its place, if that cgroup is there.
+    pub fn set(&mut self, target: &Target, setting: Setting) {
+        let cgroup = match target {
+            Target::Pod => Some(&mut self.pod),
+            Target::Container(name) => self.containers.get_mut(name),
+        };
+        if let Some(settings) = cgroup {
+            settings.insert(setting);
+        }
+    }
+
+    /// These values, with those of `newer` in place of the ones they replace; cgroups only `newer` knows are left out.
+    #[must_use]
+    pub fn overlaid(mut self, newer: &Self) -> Self {
+        for setting in newer.pod.iter() {
+            self.pod.insert(setting);
+        }
+        for (name, cgroup) in &mut self.containers {
+            for setting in newer.containers.get(name).into_iter().flat_map(Settings::iter) {
+                cgroup.insert(setting);
+            }
+        }
+        self
+    }
+}
+
+/// The values of a pod's cgroups, and what the runtime has stored about its containers. Both sides of a plan have
+/// this shape: what is there, and what should be.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PodState {
+    /// The cgroup files. Read: what is absent is not there. Wanted: what is absent is nobody's business.
+    pub tree: PodTree,
+    /// The runtime's stored specs by container name; what is absent is unknown, or nobody's business.
+    pub specs: BTreeMap<String, CriResources>,
+}
+
 /// What a runtime keeps in a container's stored spec, in CRI's terms. `None` is "not specified".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CriResources {
@@ -127,12 +226,13 @@ pub enum Via {
 pub enum Change {
     /// One cgroup file, directly.
     File {
-        /// What it holds now, if it could be read.
-        from: Option<Setting>,
+        /// What it holds now.
+        from: Setting,
         /// What it should hold.
         to: Setting,
     },
-    /// systemd's properties of a unit, for these files.
+    /// systemd's properties of a unit, for these files. v1's quota and period come together: systemd keeps their
+    /// ratio.
     Unit {
         /// What the files hold now.
         from: Settings,
@@ -165,6 +265,29 @@ impl Step {
             Change::File { .. } => Via::Cgroup,
             Change::Unit { .. } => Via::Systemd,
             Change::Spec { .. } => Via::Cri,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kubelet_versions_are_read_in_every_usual_spelling() {
+        for (text, minor) in [
+            ("1.20", 20),
+            ("v1.36.2", 36),
+            ("36", 36),
+            ("v1.29.4-gke.1043002", 29),
+            ("v1.33.5+k3s1", 33),
+            ("1.20+", 20),
+        ] {
+            assert_eq!(text.parse(), Ok(KubeletVersion(minor)), "{text}");
+        }
+        for text in ["", "v", "2.1", "1.", "1.x", "newest", "-3"] {
+            let error = text.parse::<KubeletVersion>().unwrap_err();
+            assert!(error.to_string().contains("v1.36.2"), "{error}");
         }
     }
 }

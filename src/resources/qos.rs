@@ -28,8 +28,8 @@ impl QosClass {
             for resource in Resource::ALL {
                 let (request, limit) = (container.requests.amount(resource), container.limits.amount(resource));
                 any |= request > 0 || limit > 0;
-                // A limit alone implies an equal request: the API server defaults it so.
-                guaranteed &= limit > 0 && (request == 0 || request == limit);
+                // A limit alone implies an equal request: the API server defaults it so. A request of zero does not.
+                guaranteed &= limit > 0 && (container.requests.get(resource).is_none() || request == limit);
             }
         }
         match (any, guaranteed) {
@@ -77,6 +77,14 @@ mod tests {
             requests: list(1, 1),
             limits: list(0, 1),
         };
+        let explicit_zero = Requirements {
+            requests: ResourceList {
+                cpu: Some(MilliCpu::ZERO),
+                memory: None,
+            },
+            limits: list(1, 1),
+        };
+        assert_eq!(QosClass::of([&explicit_zero]), QosClass::Burstable);
         assert_eq!(QosClass::of([&none, &none]), QosClass::BestEffort);
         assert_eq!(QosClass::of([&equal, &limits_only]), QosClass::Guaranteed);
         assert_eq!(QosClass::of([&equal, &none]), QosClass::Burstable);

@@ -1,0 +1,230 @@
+//! What every cgroup of a pod must hold.
+//!
+//! In come a pod, the requirements decided for its containers and what the node is like; out comes a [`Hierarchy`]:
+//! shares and limits of the pod's cgroup and of each container that runs for the pod's whole life. It is asked for
+//! two things: what a pod created with these requirements [would hold](Hierarchy::created), and which of those values
+//! there is a [reason to write](Hierarchy::wanted). The difference is undeclared limits: they are unbounded in a new
+//! pod, and afterwards whatever somebody made them, which is not ours to change.
+//!
+//! Rules are the kubelet's: `ResourceConfigForPod` (`pkg/kubelet/cm/helpers_linux.go`) for the pod,
+//! `generateLinuxContainerResources` (`pkg/kubelet/kuberuntime/kuberuntime_container_linux.go`) for containers.
+
+use crate::objects::Pod;
+use crate::resources::{
+    Bytes, CpuMax, CpuQuota, CpuShares, DEFAULT_CFS_PERIOD_US, MemoryLimit, MilliCpu, NamedRequirements, QosClass,
+    Resource, Setting, Settings, WeightFormula,
+};
+
+use super::effective::{EffectiveContainer, EffectivePod};
+use super::types::{CgroupVersion, CriResources, Driver, NodeTraits, PodState, PodTree};
+
+/// What one cgroup is given. An absent limit is undeclared; one that is there is not zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowance {
+    /// The share of the parent's cpu time when it is scarce.
+    pub shares: CpuShares,
+    /// The most cpu.
+    pub cpu_limit: Option<MilliCpu>,
+    /// The most memory.
+    pub memory_limit: Option<Bytes>,
+}
+
+/// A container and what its cgroup is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerAllowance {
+    /// The container's name in the pod spec.
+    pub name: String,
+    /// What it is given.
+    pub allowance: Allowance,
+}
+
+/// What all cgroups of a pod are given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hierarchy {
+    /// The class, which decides where the pod's cgroup is. No resize changes it.
+    pub qos: QosClass,
+    /// The pod's cgroup.
+    pub pod: Allowance,
+    /// Regular containers in the spec's order, then sidecars. Other init containers have ended by the time anything
+    /// is resized; they count for the pod only.
+    pub containers: Vec<ContainerAllowance>,
+    traits: NodeTraits,
+}
+
+/// What the cgroups of `pod` are given once its containers have the requirements in `targets`; a container that is not
+/// named there has those of its spec. Defaults the API server would fill in need not be there.
+#[must_use]
+pub fn hierarchy(pod: &Pod, targets: &[NamedRequirements], traits: &NodeTraits) -> Hierarchy {
+    let effective = EffectivePod::new(pod, targets, traits.kubelet);
+    let sidecars = effective.init.iter().filter(|container| container.sidecar);
+    let containers = effective
+        .regular
+        .iter()
+        .chain(sidecars)
+        .map(|container| ContainerAllowance {
+            name: container.name.to_owned(),
+            allowance: container_allowance(container, &effective, traits),
+        })
+        .collect();
+    Hierarchy {
+        qos: effective.qos,
+        pod: pod_allowance(&effective),
+        containers,
+        traits: *traits,
+    }
+}
+
+/// The requirements in force as the kubelet reports them, for containers about which it does: what a running pod's
+/// cgroups hold may differ from its spec until a resize is done.
+#[must_use]
+pub fn in_force(pod: &Pod) -> Vec<NamedRequirements> {
+    let statuses = pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
+    statuses
+        .filter_map(|status| {
+            let resources = status.resources?;
+            Some(NamedRequirements {
+                name: status.name.clone(),
+                resources,
+            })
+        })
+        .collect()
+}
+
+fn pod_allowance(pod: &EffectivePod<'_>) -> Allowance {
+    let limits = pod.limits();
+    let declared = |resource| match pod.qos {
+        QosClass::Guaranteed => true,
+        QosClass::Burstable => pod.declares(resource),
+        QosClass::BestEffort => false,
+    };
+    let shares = match pod.qos {
+        QosClass::Guaranteed | QosClass::Burstable => pod.requests().cpu.unwrap_or_default(),
+        QosClass::BestEffort => MilliCpu::ZERO,
+    };
+    Allowance {
+        shares: CpuShares::from(shares),
+        cpu_limit: limits.cpu.filter(|cpu| declared(Resource::Cpu) && !cpu.is_zero()),
+        memory_limit: limits.memory.filter(|memory| declared(Resource::Memory) && !memory.is_zero()),
+    }
+}
+
+fn container_allowance(container: &EffectiveContainer<'_>, pod: &EffectivePod<'_>, traits: &NodeTraits) -> Allowance {
+    let own = container.resources;
+    // A container without a limit of its own is bound by the pod-level one, in its own cgroup.
+    let cpu_limit = own.limits.cpu.filter(|cpu| !cpu.is_zero()).or(pod.pod_level.limits.cpu);
+    let memory_limit = own.limits.memory.filter(|memory| !memory.is_zero()).or(pod.pod_level.limits.memory);
+    let requested = own.requests.cpu.filter(|cpu| !cpu.is_zero() || traits.kubelet.zero_request_is_least());
+    Allowance {
+        shares: CpuShares::from(requested.or(cpu_limit).unwrap_or_default()),
+        cpu_limit: cpu_limit.filter(|cpu| !cpu.is_zero()),
+        memory_limit: memory_limit.filter(|memory| !memory.is_zero()),
+    }
+}
+
+impl Hierarchy {
+    /// What every file reads in a pod created like this, and what its runtime has stored.
+    #[must_use]
+    pub fn created(&self) -> PodState {
+        let mut state = self.state(|allowance, formula| allowance.all_settings(formula, &self.traits));
+        for spec in state.specs.values_mut() {
+            spec.cpu_quota.get_or_insert(-1);
+            spec.cpu_period.get_or_insert(DEFAULT_PERIOD);
+            spec.memory_limit_in_bytes.get_or_insert(-1);
+        }
+        state
+    }
+
+    /// The values there is a reason to write: everything but undeclared limits, which are kept as they are, like the
+    /// kubelet keeps them.
+    #[must_use]
+    pub fn wanted(&self) -> PodState {
+        self.state(|allowance, formula| allowance.declared_settings(formula, &self.traits))
+    }
+
+    fn state(&self, settings: impl Fn(&Allowance, WeightFormula) -> Settings) -> PodState {
+        let named = |container: &ContainerAllowance| container.name.clone();
+        let containers = self
+            .containers
+            .iter()
+            .map(|container| {
+                let formula = self.traits.container_weight;
+                (named(container), settings(&container.allowance, formula))
+            })
+            .collect();
+        let specs = self.containers.iter().map(|container| (named(container), container.allowance.spec()));
+        PodState {
+            // The kubelet writes the pod's cgroup itself, with its own formula (`getCPUWeight`,
+            // `pkg/kubelet/cm/cgroup_manager_linux.go`).
+            tree: PodTree {
+                pod: settings(&self.pod, WeightFormula::Linear),
+                containers,
+            },
+            specs: specs.collect(),
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_wrap, reason = "100000")]
+const DEFAULT_PERIOD: i64 = DEFAULT_CFS_PERIOD_US as i64;
+
+impl Allowance {
+    /// Every file, undeclared limits unbounded.
+    fn all_settings(&self, formula: WeightFormula, traits: &NodeTraits) -> Settings {
+        let cpu = self.cpu_max(traits.driver);
+        let memory = MemoryLimit::of_limit(self.memory_limit).kernel_rounded();
+        match traits.version {
+            CgroupVersion::V2 => Settings::from_iter([
+                Setting::CpuMax(cpu),
+                Setting::CpuWeight(formula.weight(self.shares)),
+                Setting::MemoryMax(memory),
+            ]),
+            CgroupVersion::V1 => Settings::from_iter([
+                Setting::CpuShares(self.shares),
+                Setting::CfsQuota(cpu.quota),
+                Setting::CfsPeriod(cpu.period_us),
+                Setting::MemoryLimit(memory),
+            ]),
+        }
+    }
+
+    /// The files that have a reason: undeclared limits left out.
+    fn declared_settings(&self, formula: WeightFormula, traits: &NodeTraits) -> Settings {
+        self.all_settings(formula, traits)
+            .iter()
+            .filter(|setting| match setting {
+                Setting::CpuMax(_) | Setting::CfsQuota(_) | Setting::CfsPeriod(_) => self.cpu_limit.is_some(),
+                Setting::MemoryMax(_) | Setting::MemoryLimit(_) | Setting::MemswLimit(_) => self.memory_limit.is_some(),
+                Setting::CpuWeight(_) | Setting::CpuShares(_) => true,
+            })
+            .collect()
+    }
+
+    /// systemd keeps whole percents of a cpu, and the kubelet and runtimes that drive it write the same to the file.
+    fn cpu_max(&self, driver: Driver) -> CpuMax {
+        let exact = CpuMax::of_limit(self.cpu_limit);
+        match driver {
+            Driver::Cgroupfs => exact,
+            Driver::Systemd => exact.systemd_rounded(),
+        }
+    }
+
+    /// What the kubelet tells the runtime: exact, rounding is left to those who write files. Undeclared limits are not
+    /// specified.
+    fn spec(&self) -> CriResources {
+        let quota = match CpuMax::of_limit(self.cpu_limit).quota {
+            CpuQuota::Max => None,
+            CpuQuota::Micros(micros) => Some(signed(micros)),
+        };
+        CriResources {
+            cpu_shares: Some(signed(self.shares.get())),
+            cpu_quota: quota,
+            cpu_period: quota.map(|_| DEFAULT_PERIOD),
+            memory_limit_in_bytes: self.memory_limit.map(|limit| signed(limit.get())),
+        }
+    }
+}
+
+/// CRI's numbers are signed; no amount is beyond `i64`, and a quota that were is none the runtime could refuse more.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

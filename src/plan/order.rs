@@ -1,0 +1,153 @@
+//! In which order the files of a pod are written.
+//!
+//! In come what the files hold and what they should hold; out come single writes such that after each of them, and so
+//! in whatever state the plan is cut, these hold wherever they hold now and will hold at the end:
+//! - no container's limit is above its pod's: on v1 the kernel refuses such a quota (`tg_cfs_schedulable_down`,
+//!   kernel/sched/core.c), on v2 it would silently not count;
+//! - v1's limit of memory and swap is not below that of memory (`mem_cgroup_resize_max`, mm/memcontrol-v1.c).
+//!
+//! Writes are first sorted the way one would like them: what grows from the pod down, then what shrinks from the
+//! containers up. Then, each time, the first one is taken after which the rules hold. There always is one. What grows
+//! in the pod is bound by nothing; after that, what grows in a container fits. What shrinks in a container is bound by
+//! nothing; after that, what shrinks in the pod fits. Where v1's quota and period both change, one of the two
+//! values in between fits: multiplied, the ratios in between (new quota by old period, old quota by new period) equal
+//! those of both ends, so when one is below both ends the other is above both, and each bound has only one side.
+
+use crate::resources::{ControlFile, CpuMax, CpuQuota, MemoryLimit, Resource, Setting, Settings};
+
+use super::types::{PodTree, Target};
+
+/// One value of one file that has to change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Write {
+    pub(super) target: Target,
+    pub(super) from: Setting,
+    pub(super) to: Setting,
+}
+
+/// A container whose limit must stay within its pod's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Edge<'a> {
+    pub(super) container: &'a str,
+    pub(super) resource: Resource,
+}
+
+/// All writes that lead from `observed` to `desired`, in order. Only files that are there are written.
+pub(super) fn ordered_writes(observed: &PodTree, desired: &PodTree) -> Vec<Write> {
+    let mut pending = differing(observed, desired);
+    let end = observed.clone().overlaid(desired);
+    let guarded: Vec<Edge<'_>> = edges(observed)
+        .filter(|edge| edge.holds(observed) && edge.holds(&end))
+        .collect();
+    let mut state = observed.clone();
+    let mut ordered = Vec::with_capacity(pending.len());
+    while !pending.is_empty() {
+        // Without a write that fits, which the argument above rules out, the kernel has the last word.
+        let next = pending.iter().position(|write| fits(&mut state, write, &guarded)).unwrap_or(0);
+        let write = pending.remove(next);
+        state.set(&write.target, write.to.kernel_rounded());
+        ordered.push(write);
+    }
+    ordered
+}
+
+/// Every limit of a container and the pod's limit above it.
+pub(super) fn edges(tree: &PodTree) -> impl Iterator<Item = Edge<'_>> {
+    tree.containers
+        .keys()
+        .flat_map(|container| Resource::ALL.map(|resource| Edge { container, resource }))
+}
+
+impl Edge<'_> {
+    /// Whether the container's limit is within its pod's. A container without a limit has its pod's.
+    pub(super) fn holds(&self, tree: &PodTree) -> bool {
+        let Some(container) = tree.containers.get(self.container) else {
+            return true;
+        };
+        match self.resource {
+            Resource::Cpu => match (container.cpu_max(), tree.pod.cpu_max()) {
+                (Some(own), Some(pod)) => own.quota == CpuQuota::Max || pod.allows(own),
+                _ => true,
+            },
+            Resource::Memory => match (container.memory_limit(), tree.pod.memory_limit()) {
+                (Some(own), Some(pod)) => own == MemoryLimit::Max || own <= pod,
+                _ => true,
+            },
+        }
+    }
+}
+
+/// Whether the rules hold after this write.
+fn fits(state: &mut PodTree, write: &Write, guarded: &[Edge<'_>]) -> bool {
+    state.set(&write.target, write.to.kernel_rounded());
+    let touched = |edge: &&Edge<'_>| match &write.target {
+        Target::Pod => true,
+        Target::Container(name) => edge.container == name,
+    };
+    let fits = guarded.iter().filter(touched).all(|edge| edge.holds(state))
+        && state.get(&write.target).is_none_or(memsw_covers_memory);
+    state.set(&write.target, write.from);
+    fits
+}
+
+fn memsw_covers_memory(cgroup: &Settings) -> bool {
+    let memsw = cgroup.get(ControlFile::MemswLimit).and_then(Setting::memory);
+    match (memsw, cgroup.memory_limit()) {
+        (Some(memsw), Some(memory)) => memory <= memsw,
+        _ => true,
+    }
+}
+
+/// The files whose values mean something else than they should, in the order one would like: pod first for what
+/// grows, then containers in either direction, pod last for what shrinks.
+fn differing(observed: &PodTree, desired: &PodTree) -> Vec<Write> {
+    let (pod_grows, pod_shrinks) = changes(Target::Pod, &observed.pod, &desired.pod);
+    let (mut writes, mut shrinks) = (pod_grows, Vec::new());
+    for (name, wanted) in &desired.containers {
+        if let Some(there) = observed.containers.get(name) {
+            let (grow, shrink) = changes(Target::Container(name.clone()), there, wanted);
+            writes.extend(grow);
+            shrinks.extend(shrink);
+        }
+    }
+    writes.extend(shrinks);
+    writes.extend(pod_shrinks);
+    writes
+}
+
+/// One cgroup's differing files: those that grow and those that shrink.
+fn changes(target: Target, observed: &Settings, desired: &Settings) -> (Vec<Write>, Vec<Write>) {
+    let mut wanted = desired.clone();
+    if let Some(memsw) = following_memsw(observed, desired) {
+        wanted.insert(memsw);
+    }
+    let cpu_shrinks = shrinks(observed.cpu_max(), wanted.cpu_max(), |old, new| !CpuMax::allows(new, old));
+    wanted
+        .iter()
+        .filter_map(|to| observed.get(to.file()).map(|from| (from, to)))
+        .filter(|(from, to)| !from.means(*to))
+        .map(|(from, to)| Write { target: target.clone(), from, to })
+        .partition(|write| match (write.from, write.to) {
+            (Setting::CpuWeight(old), Setting::CpuWeight(new)) => new >= old,
+            (Setting::CpuShares(old), Setting::CpuShares(new)) => new >= old,
+            (old, new) => match (old.memory(), new.memory()) {
+                (Some(old), Some(new)) => new >= old,
+                _ => !cpu_shrinks,
+            },
+        })
+}
+
+fn shrinks<T>(old: Option<T>, new: Option<T>, less: impl Fn(T, T) -> bool) -> bool {
+    old.zip(new).is_some_and(|(old, new)| less(old, new))
+}
+
+/// The limit of memory and swap together follows that of memory, as runc and containerd have it, so that no swap is
+/// gained. Where it is unbounded nobody counts swap, and it stays so.
+fn following_memsw(observed: &Settings, desired: &Settings) -> Option<Setting> {
+    if desired.get(ControlFile::MemswLimit).is_some() {
+        return None;
+    }
+    let there = observed.get(ControlFile::MemswLimit).and_then(Setting::memory)?;
+    let limit = desired.memory_limit()?;
+    (there != MemoryLimit::Max).then_some(Setting::MemswLimit(limit))
+}

@@ -1,0 +1,120 @@
+//! Where a pod's cgroups are, by name.
+//!
+//! In come the driver, the runtime, the class and the ids; out come paths below a controller's mount (v1) or the
+//! unified one (v2). This is what the kubelet and the runtime would make; finding what a node really has is discovery's
+//! business, which shares these names. Nothing here looks at a file system.
+
+use crate::resources::QosClass;
+
+use super::types::{Driver, RuntimeKind};
+
+/// The path of a pod's cgroup, below `root` (the kubelet's `--cgroup-root`; `/` unless configured).
+///
+/// `NewCgroupName`, `ToSystemd` and `ToCgroupfs` (kubernetes `pkg/kubelet/cm/cgroup_manager_linux.go`).
+#[must_use]
+pub fn pod_cgroup_path(driver: Driver, root: &str, qos: QosClass, uid: &str) -> String {
+    let class = match qos {
+        QosClass::Guaranteed => None,
+        QosClass::Burstable => Some("burstable"),
+        QosClass::BestEffort => Some("besteffort"),
+    };
+    let pod = format!("pod{uid}");
+    let parts = root
+        .split('/')
+        .filter(|part| !part.is_empty())
+        .chain(["kubepods"])
+        .chain(class)
+        .chain([pod.as_str()]);
+    match driver {
+        Driver::Cgroupfs => parts.fold(String::new(), |path, part| path + "/" + part),
+        Driver::Systemd => slice_path(parts),
+    }
+}
+
+/// A slice's path names every slice above it (systemd.slice(5)); dashes part the levels, so those within one become
+/// underscores.
+fn slice_path<'a>(parts: impl Iterator<Item = &'a str>) -> String {
+    let (mut path, mut unit) = (String::new(), String::new());
+    for part in parts {
+        if !unit.is_empty() {
+            unit.push('-');
+        }
+        unit.push_str(&part.replace('-', "_"));
+        path.push('/');
+        path.push_str(&unit);
+        path.push_str(".slice");
+    }
+    path
+}
+
+/// The name of a container's cgroup in its pod's.
+///
+/// A runtime may keep the processes one level further down (crun under systemd: `container`).
+#[must_use]
+pub fn container_cgroup_name(driver: Driver, runtime: RuntimeKind, id: &str) -> String {
+    let prefix = match (driver, runtime) {
+        (Driver::Systemd, RuntimeKind::Containerd) => "cri-containerd-",
+        (Driver::Systemd, RuntimeKind::Docker) => "docker-",
+        (Driver::Systemd | Driver::Cgroupfs, RuntimeKind::Crio) => "crio-",
+        (Driver::Cgroupfs, RuntimeKind::Containerd | RuntimeKind::Docker) => "",
+    };
+    let suffix = match driver {
+        Driver::Systemd => ".scope",
+        Driver::Cgroupfs => "",
+    };
+    format!("{prefix}{id}{suffix}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "6c4b2d1e-58ff-4d36-9d5c-0a6f4c9f2a11";
+
+    #[test]
+    fn cgroupfs_keeps_the_uid_as_it_is() {
+        let path = |qos| pod_cgroup_path(Driver::Cgroupfs, "/", qos, UID);
+        assert_eq!(path(QosClass::Guaranteed), format!("/kubepods/pod{UID}"));
+        assert_eq!(path(QosClass::Burstable), format!("/kubepods/burstable/pod{UID}"));
+        assert_eq!(path(QosClass::BestEffort), format!("/kubepods/besteffort/pod{UID}"));
+    }
+
+    #[test]
+    fn systemd_slices_name_every_level_above_them() {
+        assert_eq!(
+            pod_cgroup_path(Driver::Systemd, "", QosClass::Burstable, "1234-ab-cd"),
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1234_ab_cd.slice"
+        );
+        assert_eq!(
+            pod_cgroup_path(Driver::Systemd, "/", QosClass::Guaranteed, "1234-ab-cd"),
+            "/kubepods.slice/kubepods-pod1234_ab_cd.slice"
+        );
+    }
+
+    #[test]
+    fn a_kubelet_in_a_container_has_its_own_root() {
+        assert_eq!(
+            pod_cgroup_path(Driver::Cgroupfs, "/kubelet", QosClass::BestEffort, "u"),
+            "/kubelet/kubepods/besteffort/podu"
+        );
+        assert_eq!(
+            pod_cgroup_path(Driver::Systemd, "/kubelet", QosClass::BestEffort, "u"),
+            "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-podu.slice"
+        );
+    }
+
+    #[test]
+    fn container_names_follow_driver_and_runtime() {
+        let names = [
+            (Driver::Cgroupfs, RuntimeKind::Containerd, "0a1b"),
+            (Driver::Cgroupfs, RuntimeKind::Docker, "0a1b"),
+            (Driver::Cgroupfs, RuntimeKind::Crio, "crio-0a1b"),
+            (Driver::Systemd, RuntimeKind::Containerd, "cri-containerd-0a1b.scope"),
+            (Driver::Systemd, RuntimeKind::Docker, "docker-0a1b.scope"),
+            (Driver::Systemd, RuntimeKind::Crio, "crio-0a1b.scope"),
+        ];
+        for (driver, runtime, name) in names {
+            assert_eq!(container_cgroup_name(driver, runtime, "0a1b"), name);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! From what is there to what should be: a [`Plan`].
+//!
+//! In come two [`PodState`]s; out come ordered [`Step`]s: first every cgroup file, in the order `order` finds, because
+//! the kernel holds a written value at once; then, for each container whose runtime has stored something else, one
+//! update of that, so that the runtime agrees and none of its later updates undoes ours. Under systemd the pod's
+//! files are set through its slice's properties. All containers are one transaction. To undo a plan, plan back to what
+//! was observed before.
+
+use crate::resources::{
+    ControlFile, CpuMax, CpuQuota, CpuShares, DEFAULT_CFS_PERIOD_US, MemoryLimit, Resource, Setting, Settings,
+};
+
+use super::order::{Write, edges, ordered_writes};
+use super::types::{CgroupVersion, Change, CriResources, Driver, NodeTraits, PodState, PodTree, Step, Target};
+
+/// Ordered steps. Only the planner makes one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    steps: Vec<Step>,
+}
+
+/// Why there is no plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// The end would be one that the v1 kernel refuses.
+    #[error(
+        "container {container}: quota and period {wanted} exceed its pod's {pod}, which the kernel refuses: the pod's \
+         limit has to grow as well"
+    )]
+    AbovePod {
+        /// Whose quota is too large.
+        container: String,
+        /// Its quota and period, in microseconds.
+        wanted: Setting,
+        /// The pod's at the end, in microseconds.
+        pod: Setting,
+    },
+}
+
+impl Plan {
+    /// The steps from `observed` to `desired`.
+    ///
+    /// Values are compared by what they mean to the kernel. Files and containers that are not there are left out, as is
+    /// everything `desired` says nothing about; so are stored specs nobody knows. Planning again from wherever
+    /// a plan was cut completes it, and after all steps there are none left.
+    ///
+    /// # Errors
+    /// [`PlanError::AbovePod`] when the v1 kernel would refuse the end.
+    pub fn between(observed: &PodState, desired: &PodState, traits: &NodeTraits) -> Result<Self, PlanError> {
+        if traits.version == CgroupVersion::V1 {
+            check_quotas(&observed.tree, &desired.tree)?;
+        }
+        let writes = ordered_writes(&observed.tree, &desired.tree);
+        let mut steps = match traits.driver {
+            Driver::Cgroupfs => writes.into_iter().map(file_step).collect(),
+            Driver::Systemd => through_systemd(writes, observed.tree.pod.clone()),
+        };
+        for (name, wanted) in &desired.specs {
+            let change = observed.specs.get(name).and_then(|stored| spec_change(stored, wanted));
+            steps.extend(change.map(|change| Step {
+                target: Target::Container(name.clone()),
+                change,
+            }));
+        }
+        Ok(Self { steps })
+    }
+
+    /// The steps, in order.
+    #[must_use]
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// Whether everything is as it should be.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+}
+
+/// Refuses an end in which a container's quota is above its pod's, unless it is so already.
+fn check_quotas(observed: &PodTree, desired: &PodTree) -> Result<(), PlanError> {
+    let end = observed.clone().overlaid(desired);
+    let broken = edges(&end).find(|edge| edge.resource == Resource::Cpu && !edge.holds(&end) && edge.holds(observed));
+    let error = broken.and_then(|edge| {
+        Some(PlanError::AbovePod {
+            container: edge.container.to_owned(),
+            wanted: end.containers.get(edge.container)?.cpu_max().map(Setting::CpuMax)?,
+            pod: end.pod.cpu_max().map(Setting::CpuMax)?,
+        })
+    });
+    error.map_or(Ok(()), Err)
+}
+
+fn file_step(Write { target, from, to }: Write) -> Step {
+    Step {
+        target,
+        change: Change::File { from, to },
+    }
+}
+
+/// Puts runs of writes to the pod's files into one change of its unit each, and adds the files that systemd's
+/// rounding would leave different. `pod` is what the pod's files hold before.
+///
+/// Containers' scopes belong to the runtime, which tells systemd itself when its stored spec is updated.
+fn through_systemd(writes: Vec<Write>, mut pod: Settings) -> Vec<Step> {
+    let mut steps = Vec::with_capacity(writes.len());
+    let mut run = Settings::default();
+    for write in writes {
+        if write.target == Target::Pod && is_unit_property(write.to.file()) {
+            run.insert(write.to);
+        } else {
+            flush(&mut steps, &mut run, &mut pod);
+            if write.target == Target::Pod {
+                pod.insert(write.to);
+            }
+            steps.push(file_step(write));
+        }
+    }
+    flush(&mut steps, &mut run, &mut pod);
+    steps
+}
+
+/// systemd has no property for the limit of memory and swap on v1.
+fn is_unit_property(file: ControlFile) -> bool {
+    file != ControlFile::MemswLimit
+}
+
+/// Turns the collected values into steps and notes what the pod's files hold afterwards.
+fn flush(steps: &mut Vec<Step>, run: &mut Settings, pod: &mut Settings) {
+    if run.is_empty() {
+        return;
+    }
+    let mut to = std::mem::take(run);
+    // One property holds both of v1's files, so it takes both to set it.
+    for (file, partner) in [
+        (ControlFile::CfsQuota, ControlFile::CfsPeriod),
+        (ControlFile::CfsPeriod, ControlFile::CfsQuota),
+    ] {
+        if let (Some(_), None, Some(unchanged)) = (to.get(file), to.get(partner), pod.get(partner)) {
+            to.insert(unchanged);
+        }
+    }
+    let from = to.iter().filter_map(|setting| pod.get(setting.file())).collect();
+    let kept = systemd_keeps(&to);
+    steps.push(Step {
+        target: Target::Pod,
+        change: Change::Unit { from, to: to.clone() },
+    });
+    for setting in to.iter() {
+        pod.insert(setting);
+        if let Some(rounded) = kept.get(setting.file()).filter(|rounded| !rounded.means(setting)) {
+            steps.push(file_step(Write {
+                target: Target::Pod,
+                from: rounded,
+                to: setting,
+            }));
+        }
+    }
+}
+
+/// What systemd writes to the files when told these values: quotas in whole percents.
+pub(super) fn systemd_keeps(told: &Settings) -> Settings {
+    let rounded = told.cpu_max().map(CpuMax::systemd_rounded);
+    told.iter()
+        .map(|setting| match (setting, rounded) {
+            (Setting::CpuMax(_), Some(rounded)) => Setting::CpuMax(rounded),
+            (Setting::CfsQuota(_), Some(rounded)) => Setting::CfsQuota(rounded.quota),
+            (other, _) => other,
+        })
+        .collect()
+}
+
+/// The fields whose stored values mean something else than wanted. Quota and period go together.
+fn spec_change(stored: &CriResources, wanted: &CriResources) -> Option<Change> {
+    let (mut from, mut to) = (CriResources::default(), CriResources::default());
+    if wanted.cpu_shares.is_some() && spec_shares(stored) != spec_shares(wanted) {
+        (from.cpu_shares, to.cpu_shares) = (stored.cpu_shares, wanted.cpu_shares);
+    }
+    if wanted.cpu_quota.is_some() && spec_cpu(stored) != spec_cpu(wanted) {
+        (from.cpu_quota, to.cpu_quota) = (stored.cpu_quota, wanted.cpu_quota);
+        (from.cpu_period, to.cpu_period) = (stored.cpu_period, wanted.cpu_period);
+    }
+    if wanted.memory_limit_in_bytes.is_some() && spec_memory(stored) != spec_memory(wanted) {
+        from.memory_limit_in_bytes = stored.memory_limit_in_bytes;
+        to.memory_limit_in_bytes = wanted.memory_limit_in_bytes;
+    }
+    (to != CriResources::default()).then_some(Change::Spec { from, to })
+}
+
+/// A positive number of CRI's; zero and less is "not specified" or unbounded.
+fn positive(number: Option<i64>) -> Option<u64> {
+    number.and_then(|number| u64::try_from(number).ok()).filter(|number| *number > 0)
+}
+
+fn spec_shares(spec: &CriResources) -> Option<CpuShares> {
+    positive(spec.cpu_shares).map(CpuShares::new)
+}
+
+fn spec_cpu(spec: &CriResources) -> CpuMax {
+    CpuMax {
+        quota: positive(spec.cpu_quota).map_or(CpuQuota::Max, CpuQuota::Micros),
+        period_us: positive(spec.cpu_period).unwrap_or(DEFAULT_CFS_PERIOD_US),
+    }
+}
+
+fn spec_memory(spec: &CriResources) -> MemoryLimit {
+    let limit = positive(spec.memory_limit_in_bytes);
+    limit.map_or(MemoryLimit::Max, MemoryLimit::Bytes).kernel_rounded()
+}

@@ -1,0 +1,17 @@
+//! What plans look like, by example, and what holds for all of them.
+
+mod properties;
+
+use super::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
+use crate::resources::WeightFormula;
+
+/// A node with containerd and the newest kubelet.
+pub(super) fn traits(version: CgroupVersion, driver: Driver) -> NodeTraits {
+    NodeTraits {
+        version,
+        driver,
+        runtime: RuntimeKind::Containerd,
+        container_weight: WeightFormula::Quadratic,
+        kubelet: KubeletVersion::NEWEST,
+    }
+}

@@ -1,0 +1,360 @@
+//! Plans between random trees, run on a model of the kernel.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::traits;
+use crate::plan::kernel_model::Machine;
+use crate::plan::order::edges;
+use crate::plan::{CgroupVersion, CriResources, Driver, NodeTraits, Plan, PodState, PodTree, Step, Target};
+use crate::resources::{
+    ControlFile, CpuMax, CpuQuota, CpuShares, MemoryLimit, PAGE_SIZE, Setting, Settings, WeightFormula,
+};
+
+const PERIODS: [u64; 6] = [10_000, 25_000, 33_333, 50_000, 100_000, 250_000];
+
+/// Numbers a cgroup is made of.
+#[derive(Debug, Clone)]
+struct Raw {
+    bounded: bool,
+    milli: u64,
+    period: usize,
+    limited: bool,
+    pages: u64,
+    shares: u64,
+    /// v1: no file, unbounded, or this many pages above the limit.
+    memsw: Option<Option<u64>>,
+}
+
+/// A container before and after; what is not declared has no value after.
+#[derive(Debug, Clone)]
+struct RawContainer {
+    old: Raw,
+    new: Raw,
+    stored: Raw,
+    cpu_declared: bool,
+    memory_declared: bool,
+    spec_known: bool,
+    used: u8,
+}
+
+/// The pod before and after, relative to what its containers need.
+#[derive(Debug, Clone)]
+struct RawPod {
+    old: Raw,
+    new: Raw,
+    cpu_declared: bool,
+    memory_declared: bool,
+}
+
+fn raw() -> impl Strategy<Value = Raw> {
+    let memsw = prop_oneof![
+        Just(None),
+        Just(Some(None)),
+        Just(Some(Some(0))),
+        (0_u64..4096).prop_map(|pages| Some(Some(pages)))
+    ];
+    let numbers = (110_u64..4000, 0..PERIODS.len(), 1_u64..100_000, 2_u64..10_000);
+    (prop::bool::weighted(0.8), prop::bool::weighted(0.8), numbers, memsw).prop_map(
+        |(bounded, limited, (milli, period, pages, shares), memsw)| Raw {
+            bounded,
+            milli,
+            period,
+            limited,
+            pages,
+            shares,
+            memsw,
+        },
+    )
+}
+
+fn raw_container() -> impl Strategy<Value = RawContainer> {
+    let declared = || prop::bool::weighted(0.8);
+    (raw(), raw(), raw(), declared(), declared(), any::<bool>(), any::<u8>()).prop_map(
+        |(old, new, stored, cpu_declared, memory_declared, spec_known, used)| RawContainer {
+            old,
+            new,
+            stored,
+            cpu_declared,
+            memory_declared,
+            spec_known,
+            used,
+        },
+    )
+}
+
+fn raw_pod() -> impl Strategy<Value = RawPod> {
+    (raw(), raw(), any::<bool>(), any::<bool>()).prop_map(|(old, new, cpu_declared, memory_declared)| RawPod {
+        old,
+        new,
+        cpu_declared,
+        memory_declared,
+    })
+}
+
+#[derive(Debug)]
+struct Case {
+    traits: NodeTraits,
+    observed: PodState,
+    desired: PodState,
+    usage: BTreeMap<String, u64>,
+    /// What a runtime would have stored that had written the files itself.
+    truths: BTreeMap<String, CriResources>,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let version = prop_oneof![Just(CgroupVersion::V1), Just(CgroupVersion::V2)];
+    let driver = prop_oneof![Just(Driver::Cgroupfs), Just(Driver::Systemd)];
+    (version, driver, raw_pod(), prop::collection::vec(raw_container(), 1..=6))
+        .prop_map(|(version, driver, pod, containers)| build(traits(version, driver), &pod, &containers))
+}
+
+fn build(traits: NodeTraits, pod: &RawPod, containers: &[RawContainer]) -> Case {
+    let mut observed = PodState::default();
+    let mut desired = PodState::default();
+    let (mut usage, mut truths) = (BTreeMap::new(), BTreeMap::new());
+    for (index, container) in containers.iter().enumerate() {
+        let name = format!("c{index}");
+        let old = settings(&container.old, traits, WeightFormula::Quadratic);
+        let mut new = settings(&container.new, traits, WeightFormula::Quadratic);
+        new.remove(ControlFile::MemswLimit);
+        undeclare(&mut new, container.cpu_declared, container.memory_declared);
+        if container.spec_known {
+            let wanted = spec(&new, container.new.shares);
+            observed.specs.insert(name.clone(), stored(container, &old, &wanted, traits));
+            desired.specs.insert(name.clone(), wanted);
+        }
+        truths.insert(name.clone(), spec(&old, container.old.shares));
+        usage.insert(name.clone(), used(container.used, &old, &new));
+        observed.tree.containers.insert(name.clone(), old);
+        desired.tree.containers.insert(name, new);
+    }
+    let held = above(&pod.old, &observed.tree, &usage, traits);
+    observed.tree.pod = held.iter().map(Setting::kernel_rounded).collect();
+    let end = observed.tree.clone().overlaid(&desired.tree);
+    let mut new = above(&pod.new, &end, &usage, traits);
+    new.remove(ControlFile::MemswLimit);
+    // What the pod keeps has to be enough for the end as well.
+    let kept = |undeclared: bool, keeps: bool| !(undeclared && keeps);
+    let keeps = |resource| edges(&end).filter(|edge| edge.resource == resource).all(|edge| edge.holds(&end));
+    undeclare(
+        &mut new,
+        kept(!pod.cpu_declared, keeps(crate::resources::Resource::Cpu)),
+        kept(!pod.memory_declared, keeps(crate::resources::Resource::Memory)),
+    );
+    desired.tree.pod = new;
+    Case {
+        traits,
+        observed,
+        desired,
+        usage,
+        truths,
+    }
+}
+
+fn bound(raw: &Raw, traits: NodeTraits) -> CpuMax {
+    let period_us = PERIODS[raw.period];
+    let quota = match raw.bounded {
+        true => CpuQuota::Micros((raw.milli * period_us / 1000).max(1000)),
+        false => CpuQuota::Max,
+    };
+    let exact = CpuMax { quota, period_us };
+    match traits.driver {
+        Driver::Cgroupfs => exact,
+        Driver::Systemd => exact.systemd_rounded(),
+    }
+}
+
+fn settings(raw: &Raw, traits: NodeTraits, formula: WeightFormula) -> Settings {
+    let limit = match raw.limited {
+        true => MemoryLimit::Bytes(raw.pages * PAGE_SIZE),
+        false => MemoryLimit::Max,
+    };
+    files(raw, bound(raw, traits), limit, traits, formula)
+}
+
+fn files(raw: &Raw, cpu: CpuMax, limit: MemoryLimit, traits: NodeTraits, formula: WeightFormula) -> Settings {
+    let shares = CpuShares::new(raw.shares);
+    if traits.version == CgroupVersion::V2 {
+        return Settings::from_iter([
+            Setting::CpuMax(cpu),
+            Setting::CpuWeight(formula.weight(shares)),
+            Setting::MemoryMax(limit),
+        ]);
+    }
+    let mut files = Settings::from_iter([
+        Setting::CfsQuota(cpu.quota),
+        Setting::CfsPeriod(cpu.period_us),
+        Setting::CpuShares(shares),
+        Setting::MemoryLimit(limit),
+    ]);
+    match (raw.memsw, limit) {
+        (None, _) => {}
+        (Some(Some(extra)), MemoryLimit::Bytes(bytes)) => {
+            files.insert(Setting::MemswLimit(MemoryLimit::Bytes(bytes + extra * PAGE_SIZE)));
+        }
+        (Some(_), _) => files.insert(Setting::MemswLimit(MemoryLimit::Max)),
+    }
+    files
+}
+
+/// A pod that lets through what its containers have, and a little more; or everything.
+fn above(raw: &Raw, tree: &PodTree, usage: &BTreeMap<String, u64>, traits: NodeTraits) -> Settings {
+    let period_us = PERIODS[raw.period];
+    let bounds = tree.containers.values().filter_map(Settings::cpu_max);
+    let largest = bounds.filter_map(|bound| match bound.quota {
+        CpuQuota::Micros(quota) => Some((quota * period_us).div_ceil(bound.period_us)),
+        CpuQuota::Max => None,
+    });
+    let quota = match raw.bounded {
+        true => CpuQuota::Micros(largest.max().unwrap_or(0).max(1000) + raw.milli % 50 * period_us / 1000),
+        false => CpuQuota::Max,
+    };
+    let limits = tree.containers.values().filter_map(Settings::memory_limit);
+    let bounded = limits.filter(|limit| *limit != MemoryLimit::Max).max();
+    let floor = MemoryLimit::Bytes(usage.values().sum::<u64>().next_multiple_of(PAGE_SIZE) + raw.pages % 100 * PAGE_SIZE + 1);
+    let limit = match raw.limited {
+        true => bounded.unwrap_or(floor).max(floor),
+        false => MemoryLimit::Max,
+    };
+    files(raw, CpuMax { quota, period_us }, limit, traits, WeightFormula::Linear)
+}
+
+fn undeclare(settings: &mut Settings, cpu_declared: bool, memory_declared: bool) {
+    let cpu = [ControlFile::CpuMax, ControlFile::CfsQuota, ControlFile::CfsPeriod];
+    let memory = [ControlFile::MemoryMax, ControlFile::MemoryLimit];
+    for (files, declared) in [(&cpu[..], cpu_declared), (&memory[..], memory_declared)] {
+        for file in files.iter().filter(|_| !declared) {
+            settings.remove(*file);
+        }
+    }
+}
+
+fn spec(files: &Settings, shares: u64) -> CriResources {
+    let signed = |number: u64| i64::try_from(number).unwrap();
+    let cpu = files.cpu_max();
+    CriResources {
+        cpu_shares: Some(signed(shares)),
+        cpu_quota: cpu.map(|cpu| match cpu.quota {
+            CpuQuota::Max => -1,
+            CpuQuota::Micros(quota) => signed(quota),
+        }),
+        cpu_period: cpu.map(|cpu| signed(cpu.period_us)),
+        memory_limit_in_bytes: files.memory_limit().map(|limit| match limit {
+            MemoryLimit::Max => -1,
+            MemoryLimit::Bytes(bytes) => signed(bytes),
+        }),
+    }
+}
+
+/// What the runtime has stored: anything at all in the fields that will be sent, the truth in others.
+fn stored(container: &RawContainer, old: &Settings, wanted: &CriResources, traits: NodeTraits) -> CriResources {
+    let random = spec(&settings(&container.stored, traits, WeightFormula::Quadratic), container.stored.shares);
+    let truth = spec(old, container.old.shares);
+    let cpu = if wanted.cpu_quota.is_some() { random } else { truth };
+    let memory = if wanted.memory_limit_in_bytes.is_some() { random } else { truth };
+    CriResources {
+        cpu_shares: random.cpu_shares,
+        cpu_quota: cpu.cpu_quota,
+        cpu_period: cpu.cpu_period,
+        memory_limit_in_bytes: memory.memory_limit_in_bytes,
+    }
+}
+
+/// Memory in use: a part of what both ends allow.
+fn used(part: u8, old: &Settings, new: &Settings) -> u64 {
+    let limit = |settings: &Settings| match settings.memory_limit() {
+        Some(MemoryLimit::Bytes(bytes)) => bytes,
+        Some(MemoryLimit::Max) | None => 1 << 30,
+    };
+    limit(old).min(limit(new)) / 256 * u64::from(part)
+}
+
+/// The limit of memory and swap follows that of memory; nobody wants it for itself.
+fn without_memsw(state: &PodState) -> PodState {
+    let mut without = state.clone();
+    for cgroup in without.tree.containers.values_mut().chain([&mut without.tree.pod]) {
+        cgroup.remove(ControlFile::MemswLimit);
+    }
+    without
+}
+
+impl Case {
+    /// The same with a runtime that has stored what the files hold: one that has not cannot be brought back to both.
+    fn with_agreeing_runtime(mut self) -> Self {
+        for (name, stored) in &mut self.observed.specs {
+            *stored = self.truths[name];
+        }
+        self
+    }
+
+    fn machine(&self) -> Machine {
+        Machine::new(self.observed.clone(), self.traits, self.usage.clone())
+    }
+
+    fn plan_from(&self, machine: &Machine) -> Plan {
+        Plan::between(&machine.state, &self.desired, &self.traits).unwrap()
+    }
+
+    /// Runs steps, looking after each that none is refused and that no container gets above its pod.
+    fn run(&self, machine: &mut Machine, steps: &[Step]) -> Result<(), TestCaseError> {
+        for (index, step) in steps.iter().enumerate() {
+            let outcome = machine.run(step);
+            prop_assert_eq!(outcome, Ok(()), "step {} of {:#?}", index, steps);
+            for edge in edges(&machine.state.tree) {
+                prop_assert!(edge.holds(&machine.state.tree), "{:?} after step {} of {:#?}", edge, index, steps);
+            }
+        }
+        Ok(())
+    }
+
+    fn assert_arrived(&self, machine: &Machine) -> Result<(), TestCaseError> {
+        prop_assert_eq!(self.plan_from(machine), Plan::default());
+        let wanted = &self.desired.tree;
+        let containers = wanted.containers.keys().cloned().map(Target::Container);
+        for target in containers.chain([Target::Pod]) {
+            for setting in wanted.get(&target).into_iter().flat_map(Settings::iter) {
+                let held = machine.state.tree.get(&target).and_then(|cgroup| cgroup.get(setting.file()));
+                prop_assert!(held.is_some_and(|held| held.means(setting)), "{} holds {:?}", target, held);
+            }
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_step_is_refused_and_no_container_exceeds_its_pod_on_the_way(case in case()) {
+        let mut machine = case.machine();
+        let plan = case.plan_from(&machine);
+        case.run(&mut machine, plan.steps())?;
+        case.assert_arrived(&machine)?;
+    }
+
+    #[test]
+    fn a_plan_cut_anywhere_is_completed_by_planning_again(case in case(), cut in any::<prop::sample::Index>()) {
+        let mut machine = case.machine();
+        let plan = case.plan_from(&machine);
+        let (first, _) = plan.steps().split_at(cut.index(plan.steps().len() + 1));
+        case.run(&mut machine, first)?;
+        let rest = case.plan_from(&machine);
+        case.run(&mut machine, rest.steps())?;
+        case.assert_arrived(&machine)?;
+    }
+
+    #[test]
+    fn planning_back_undoes_a_plan_cut_anywhere(case in case(), cut in any::<prop::sample::Index>()) {
+        let case = case.with_agreeing_runtime();
+        let mut machine = case.machine();
+        let plan = case.plan_from(&machine);
+        let (first, _) = plan.steps().split_at(cut.index(plan.steps().len() + 1));
+        case.run(&mut machine, first)?;
+        let back = Case { desired: without_memsw(&case.observed), ..case };
+        let undo = back.plan_from(&machine);
+        back.run(&mut machine, undo.steps())?;
+        back.assert_arrived(&machine)?;
+    }
+}

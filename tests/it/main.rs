@@ -1,3 +1,11 @@
 //! Promises made to users, one file each, against real parts wherever they can be had.
 
 mod cgroup_files;
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
+mod architecture;

@@ -1,0 +1,292 @@
+//! The shape of the crate: which module may know which, what the pure ones must never touch, and how long a file gets.
+//!
+//! Decisions and plans are worth property-testing only because they are mathematics: no I/O, no clock, no async. One
+//! import would end that quietly, so it fails here instead.
+
+mod source;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use source::{Mention, mentions, words};
+
+/// A module directly below `src/`, and what its code, tests aside, may reach for.
+struct Module {
+    name: &'static str,
+    /// The other modules of the crate it may name; `None` where everything is allowed.
+    knows: Option<&'static [&'static str]>,
+    /// Pure: plain data in, plain data out.
+    pure: bool,
+}
+
+const fn pure(name: &'static str, knows: &'static [&'static str]) -> Module {
+    Module {
+        name,
+        knows: Some(knows),
+        pure: true,
+    }
+}
+
+const fn effects(name: &'static str, knows: &'static [&'static str]) -> Module {
+    Module {
+        name,
+        knows: Some(knows),
+        pure: false,
+    }
+}
+
+const fn wiring(name: &'static str) -> Module {
+    Module {
+        name,
+        knows: None,
+        pure: false,
+    }
+}
+
+/// Every module, from the vocabulary upwards. A new one is placed here first.
+const MODULES: &[Module] = &[
+    pure("resources", &[]),
+    pure("objects", &["resources"]),
+    pure("decide", &["objects", "resources"]),
+    pure("plan", &["objects", "resources"]),
+    effects("cgroup", &["plan", "resources"]),
+    effects("runtime", &["plan", "resources"]),
+    wiring("actuate"),
+    wiring("bin"),
+    wiring("cli"),
+    wiring("control"),
+    wiring("guard"),
+    wiring("observe"),
+    wiring("oom"),
+    wiring("sources"),
+];
+
+/// The dependencies that are mathematics or plain data; every other crate in Cargo.toml is taken to have effects.
+const PURE_CRATES: &[&str] = &["jiff", "serde", "serde_json", "serde_path_to_error", "thiserror"];
+
+/// The parts of the standard library that reach the outside.
+const EFFECTS_IN_STD: &[&str] = &["env", "fs", "io", "net", "os", "process", "thread"];
+
+/// Words that no pure code needs, wherever they stand.
+const EFFECT_WORDS: &[&str] = &["async", "await", "print", "println", "eprint", "eprintln"];
+
+/// A longer file is hard to read in one sitting.
+const LONGEST_FILE: usize = 400;
+
+#[test]
+fn modules_know_only_those_below_them() {
+    let mut broken = Vec::new();
+    for file in rust_files("src") {
+        let Some(module) = module_of(&file) else { continue };
+        let Some(knows) = module.knows else { continue };
+        for mention in mentions(&code_of(&file), &module_path(&file)) {
+            let [first, second, ..] = mention.path.as_slice() else {
+                continue;
+            };
+            let other = second.as_str();
+            if first == "crate" && other != module.name && is_module(other) && !knows.contains(&other) {
+                broken.push(complaint(&file, &mention, "is above this module"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn pure_modules_reach_for_nothing_outside() {
+    let crates = impure_crates();
+    let mut broken = Vec::new();
+    for file in rust_files("src") {
+        if !module_of(&file).is_some_and(|module| module.pure) {
+            continue;
+        }
+        let code = code_of(&file);
+        for mention in mentions(&code, &module_path(&file)) {
+            if let Some(why) = effect(&mention.path, &crates) {
+                broken.push(complaint(&file, &mention, why));
+            }
+        }
+        for (line, word) in words(&code).filter(|(_, word)| EFFECT_WORDS.contains(word)) {
+            broken.push(format!("{}:{line}: `{word}` in pure code", file.display()));
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn every_module_has_its_place() {
+    let mut unknown: Vec<_> = rust_files("src")
+        .into_iter()
+        .filter(|file| file.components().count() > 2 && module_of(file).is_none())
+        .collect();
+    unknown.dedup();
+    assert!(
+        unknown.is_empty(),
+        "MODULES in tests/it/architecture.rs does not say what these may know: {unknown:?}"
+    );
+}
+
+#[test]
+fn every_file_opens_with_what_it_is_for() {
+    let silent: Vec<_> = rust_files("src")
+        .into_iter()
+        .filter(|file| !is_test(file) && !fs::read_to_string(root().join(file)).unwrap().starts_with("//!"))
+        .collect();
+    assert!(
+        silent.is_empty(),
+        "these files have no module documentation: {silent:?}"
+    );
+}
+
+#[test]
+fn every_file_can_be_read_in_one_sitting() {
+    let mut long = Vec::new();
+    for file in rust_files("src").into_iter().chain(rust_files("tests")) {
+        let lines = fs::read_to_string(root().join(&file)).unwrap().lines().count();
+        if lines > LONGEST_FILE {
+            long.push(format!("{}: {lines} lines", file.display()));
+        }
+    }
+    assert!(long.is_empty(), "more than {LONGEST_FILE} lines: {}", long.join(", "));
+}
+
+#[test]
+fn effects_are_recognised() {
+    let crates = impure_crates();
+    let found = |code: &str| {
+        mentions(code, &["decide".to_owned()])
+            .iter()
+            .any(|m| effect(&m.path, &crates).is_some())
+    };
+    for impure in [
+        "use std::fs;",
+        "use std::{collections::BTreeMap, net::{TcpStream}};",
+        "let text = std::fs::read_to_string(path)?;",
+        "let now = jiff::Timestamp::now();",
+        "use tokio::sync::watch;",
+        "use nix as unix;",
+        "extern crate procfs;",
+        "use cgroups_rs::fs::Cgroup;",
+        "tracing::info!(pod, \"decided\");",
+    ] {
+        assert!(found(impure), "not noticed: {impure}");
+    }
+    for harmless in [
+        "use std::collections::BTreeMap;",
+        "use serde::Deserialize;",
+        "let fs = policy.fs; fs::<u8>();",
+    ] {
+        assert!(!found(harmless), "taken for an effect: {harmless}");
+    }
+}
+
+/// Why a path has no place in pure code, if it has none.
+fn effect(path: &[String], impure_crates: &[String]) -> Option<&'static str> {
+    let first = path.first()?;
+    match path.get(1) {
+        Some(second) if first == "std" && EFFECTS_IN_STD.contains(&second.as_str()) => Some("reaches the outside"),
+        _ if impure_crates.contains(first) => Some("is a dependency with effects"),
+        _ if path.last().is_some_and(|last| last == "now") => Some("reads a clock; time is an argument"),
+        _ => None,
+    }
+}
+
+/// The dependencies in Cargo.toml that pure code must not name, spelt as in code.
+fn impure_crates() -> Vec<String> {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let section = manifest
+        .split("\n[dependencies]\n")
+        .nth(1)
+        .unwrap()
+        .split("\n[")
+        .next()
+        .unwrap();
+    let names = section
+        .lines()
+        .filter_map(|line| line.split_once(" = "))
+        .map(|(name, _)| name.replace('-', "_"));
+    let crates: Vec<_> = names.filter(|name| !PURE_CRATES.contains(&name.as_str())).collect();
+    assert!(
+        crates.iter().any(|name| name == "tokio"),
+        "read no dependencies from Cargo.toml: {crates:?}"
+    );
+    crates
+}
+
+fn complaint(file: &Path, mention: &Mention, why: &str) -> String {
+    format!(
+        "{}:{}: `{}` {why}",
+        file.display(),
+        mention.line,
+        mention.path.join("::")
+    )
+}
+
+fn is_module(name: &str) -> bool {
+    MODULES.iter().any(|module| module.name == name)
+}
+
+/// The module below `src/` that a file belongs to.
+fn module_of(file: &Path) -> Option<&'static Module> {
+    let name = file.iter().nth(1)?.to_str()?.trim_end_matches(".rs");
+    MODULES.iter().find(|module| module.name == name)
+}
+
+/// A file's path within the crate: `["plan", "steps"]` for `src/plan/steps.rs`.
+fn module_path(file: &Path) -> Vec<String> {
+    let mut path: Vec<_> = file
+        .iter()
+        .skip(1)
+        .map(|part| part.to_str().unwrap().to_owned())
+        .collect();
+    let last = path.pop().unwrap();
+    let stem = last.trim_end_matches(".rs");
+    if stem != "mod" {
+        path.push(stem.to_owned());
+    }
+    path
+}
+
+/// What a file holds besides tests.
+fn code_of(file: &Path) -> String {
+    if is_test(file) {
+        return String::new();
+    }
+    let text = fs::read_to_string(root().join(file)).unwrap();
+    match text.find("#[cfg(test)]\nmod tests {") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
+/// `tests.rs`, `some_tests.rs` and everything below a directory `tests`.
+fn is_test(file: &Path) -> bool {
+    file.iter().any(|part| {
+        part.to_str()
+            .is_some_and(|part| part.trim_end_matches(".rs").ends_with("tests"))
+    })
+}
+
+/// All Rust files below a directory of the project, relative to its root, in order.
+fn rust_files(directory: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut directories = vec![PathBuf::from(directory)];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(root().join(&directory)).unwrap() {
+            let entry = entry.unwrap();
+            let path = directory.join(entry.file_name());
+            if entry.file_type().unwrap().is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    assert!(!files.is_empty(), "no Rust files below {directory}");
+    files.sort();
+    files
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}

@@ -1,6 +1,4 @@
 //! Promises made to users, one file each, against real parts wherever they can be had.
-
-mod cgroup_files;
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -9,3 +7,4 @@ mod cgroup_files;
 )]
 
 mod architecture;
+mod cgroup_files;

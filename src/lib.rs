@@ -4,3 +4,4 @@ pub mod cli;
 pub mod objects;
 pub mod plan;
 pub mod resources;
+pub mod runtime;

@@ -10,10 +10,16 @@ struct Protocol {
     partial_servers: bool,
 }
 
-const PROTOCOLS: [Protocol; 1] = [Protocol {
-    file: "vscaled/control/v1/control.proto",
-    partial_servers: false,
-}];
+const PROTOCOLS: [Protocol; 2] = [
+    Protocol {
+        file: "vscaled/control/v1/control.proto",
+        partial_servers: false,
+    },
+    Protocol {
+        file: "cri/runtime/v1/api.proto",
+        partial_servers: true,
+    },
+];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");

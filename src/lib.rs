@@ -7,4 +7,5 @@ pub mod decide;
 pub mod objects;
 pub mod plan;
 pub mod resources;
+pub mod runtime;
 pub mod sources;

@@ -1,0 +1,295 @@
+//! The CRI client: each call with its deadline, each answer checked, each error named.
+
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
+
+use crate::plan::CriResources;
+
+use super::answer;
+use super::error::{Call, Problem, RuntimeError};
+use super::events::{EventOptions, EventStream};
+use super::proto::runtime_service_client::RuntimeServiceClient;
+use super::proto::{
+    self, Container, ContainerFilter, ContainerStateValue, ContainerStatusRequest, ListContainersRequest,
+    ListPodSandboxRequest, PodSandboxFilter, PodSandboxState, PodSandboxStateValue, RuntimeConfigRequest,
+    UpdateContainerResourcesRequest, VersionRequest, VersionResponse,
+};
+use super::types::{ContainerState, Listing, RuntimeContainer, RuntimeInfo, RuntimePod};
+use super::{ContainerRuntime, update};
+
+/// The largest answer accepted, as the kubelet's: a list of a dense node exceeds tonic's own 4 MiB.
+const MAX_ANSWER: usize = 16 << 20;
+/// How many statuses are asked for at once when listing.
+const STATUSES_AT_ONCE: usize = 8;
+
+/// How long calls may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadlines {
+    /// For calls that only read.
+    pub read: Duration,
+    /// For updates: the runtime runs its OCI runtime, and lowering memory may reclaim inside the call.
+    pub update: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            read: Duration::from_secs(2),
+            update: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A runtime that speaks CRI v1 behind a unix socket. Cheap to clone; clones share one connection, which is made at the
+/// first call and again after the runtime restarted.
+#[derive(Debug, Clone)]
+pub struct Cri {
+    client: RuntimeServiceClient<Channel>,
+    channel: Channel,
+    socket: Arc<Path>,
+    deadlines: Deadlines,
+    events: EventOptions,
+}
+
+impl Cri {
+    /// A client of whatever listens at `socket`. Does not connect yet. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When the path is not UTF-8.
+    pub fn new(socket: &Path, deadlines: Deadlines) -> Result<Self, RuntimeError> {
+        let refused = |cause: String| RuntimeError {
+            call: Call {
+                method: "Version",
+                socket: socket.into(),
+                container: None,
+            },
+            problem: Problem::Unavailable {
+                cause,
+                next: "give the socket's path in UTF-8",
+            },
+        };
+        let path = socket
+            .to_str()
+            .ok_or_else(|| refused("the path is not UTF-8".to_owned()))?;
+        let channel = Endpoint::from_shared(format!("unix://{path}"))
+            .map_err(|error| refused(error.to_string()))?
+            .connect_lazy();
+        Ok(Self {
+            client: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER),
+            channel,
+            socket: socket.into(),
+            deadlines,
+            events: EventOptions::default(),
+        })
+    }
+
+    /// The same client with other settings for its event streams.
+    #[must_use]
+    pub const fn with_events(mut self, events: EventOptions) -> Self {
+        self.events = events;
+        self
+    }
+
+    /// Where the runtime listens.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The connection, for containerd's own services on the same socket.
+    pub(super) fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// The generated client, for calls without a deadline.
+    pub(super) fn client(&self) -> RuntimeServiceClient<Channel> {
+        self.client.clone()
+    }
+
+    pub(super) fn error(&self, method: &'static str, problem: Problem) -> RuntimeError {
+        RuntimeError {
+            call: Call {
+                method,
+                socket: Arc::clone(&self.socket),
+                container: None,
+            },
+            problem,
+        }
+    }
+
+    /// Who listens, as the cheapest sign of life.
+    pub(super) async fn version(&self) -> Result<VersionResponse, RuntimeError> {
+        let mut client = self.client();
+        let request = VersionRequest {
+            version: "v1".to_owned(),
+        };
+        self.call("Version", None, self.deadlines.read, client.version(request))
+            .await
+            .map_err(|error| match error.problem {
+                Problem::Unimplemented => self.error(
+                    "Version",
+                    Problem::NotCri {
+                        cause: "it serves gRPC without runtime.v1.RuntimeService".to_owned(),
+                        next: "the runtime's CRI is disabled (containerd: disabled_plugins) or older than v1",
+                    },
+                ),
+                _ => error,
+            })
+    }
+
+    /// Entries of containers, without their status.
+    pub(super) async fn list(&self, filter: Option<ContainerFilter>) -> Result<Vec<Container>, RuntimeError> {
+        let mut client = self.client();
+        let call = client.list_containers(ListContainersRequest { filter });
+        let answer = self.call("ListContainers", None, self.deadlines.read, call).await?;
+        if answer.containers.iter().any(|container| container.id.is_empty()) {
+            return Err(self.error("ListContainers", Problem::nonsense("a container without an id")));
+        }
+        Ok(answer.containers)
+    }
+
+    async fn inspect(&self, listed: Container) -> Result<RuntimeContainer, RuntimeError> {
+        let id = listed.id.clone();
+        let request = ContainerStatusRequest {
+            container_id: id.clone(),
+            verbose: true,
+        };
+        let mut client = self.client();
+        let call = client.container_status(request);
+        let status = self
+            .call("ContainerStatus", Some(&id), self.deadlines.read, call)
+            .await?;
+        answer::container(listed, status).map_err(|problem| RuntimeError {
+            call: self.named("ContainerStatus", Some(&id)),
+            problem,
+        })
+    }
+
+    fn named(&self, method: &'static str, container: Option<&str>) -> Call {
+        Call {
+            method,
+            socket: Arc::clone(&self.socket),
+            container: container.map(str::to_owned),
+        }
+    }
+
+    /// Dropping a call at its deadline resets its stream, which cancels it in the runtime too.
+    async fn call<T>(
+        &self,
+        method: &'static str,
+        container: Option<&str>,
+        limit: Duration,
+        answer: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, RuntimeError> {
+        let problem = match tokio::time::timeout(limit, answer).await {
+            Ok(Ok(response)) => return Ok(response.into_inner()),
+            Ok(Err(status)) => Problem::from(&status),
+            Err(_) => Problem::Deadline { limit },
+        };
+        Err(RuntimeError {
+            call: self.named(method, container),
+            problem,
+        })
+    }
+}
+
+#[tonic::async_trait]
+impl ContainerRuntime for Cri {
+    async fn info(&self) -> Result<RuntimeInfo, RuntimeError> {
+        let version = self.version().await?;
+        let kind = answer::runtime_kind(&version.runtime_name).map_err(|problem| self.error("Version", problem))?;
+        let mut client = self.client();
+        let call = client.runtime_config(RuntimeConfigRequest {});
+        let cgroup_driver = match self.call("RuntimeConfig", None, self.deadlines.read, call).await {
+            Ok(config) => answer::cgroup_driver(&config).map_err(|problem| self.error("RuntimeConfig", problem))?,
+            Err(error) if error.problem == Problem::Unimplemented => None,
+            Err(error) => return Err(error),
+        };
+        Ok(RuntimeInfo {
+            name: version.runtime_name,
+            version: version.runtime_version,
+            kind,
+            cgroup_driver,
+        })
+    }
+
+    async fn list_pods(&self) -> Result<Vec<RuntimePod>, RuntimeError> {
+        let ready = PodSandboxFilter {
+            state: Some(PodSandboxStateValue {
+                state: PodSandboxState::SandboxReady.into(),
+            }),
+            ..PodSandboxFilter::default()
+        };
+        let mut client = self.client();
+        let call = client.list_pod_sandbox(ListPodSandboxRequest { filter: Some(ready) });
+        let answer = self.call("ListPodSandbox", None, self.deadlines.read, call).await?;
+        let pods = answer.items.into_iter().map(answer::pod).collect::<Result<_, _>>();
+        pods.map_err(|problem| self.error("ListPodSandbox", problem))
+    }
+
+    async fn list_containers(&self) -> Result<Listing, RuntimeError> {
+        let running = ContainerFilter {
+            state: Some(ContainerStateValue {
+                state: proto::ContainerState::ContainerRunning.into(),
+            }),
+            ..ContainerFilter::default()
+        };
+        let listed = self.list(Some(running)).await?;
+        let mut answers = futures::stream::iter(listed.into_iter().filter(answer::is_of_a_pod))
+            .map(|container| self.inspect(container))
+            .buffered(STATUSES_AT_ONCE);
+        let mut listing = Listing::default();
+        while let Some(answer) = answers.next().await {
+            match answer {
+                Ok(container) if container.state == ContainerState::Running => listing.containers.push(container),
+                // It ended between the list and its status.
+                Ok(_) => {}
+                Err(error) if error.is_not_found() => {}
+                Err(error) if error.is_retryable() => return Err(error),
+                Err(error) => listing.unusable.push(error),
+            }
+        }
+        Ok(listing)
+    }
+
+    async fn container(&self, id: &str) -> Result<RuntimeContainer, RuntimeError> {
+        let filter = ContainerFilter {
+            id: id.to_owned(),
+            ..ContainerFilter::default()
+        };
+        let listed = self.list(Some(filter)).await?;
+        match listed.into_iter().find(|container| container.id == id) {
+            Some(container) => self.inspect(container).await,
+            None => Err(RuntimeError {
+                call: self.named("ListContainers", Some(id)),
+                problem: Problem::NotFound,
+            }),
+        }
+    }
+
+    async fn update(&self, id: &str, resources: &CriResources) -> Result<(), RuntimeError> {
+        let linux = update::request(resources).map_err(|problem| RuntimeError {
+            call: self.named("UpdateContainerResources", Some(id)),
+            problem,
+        })?;
+        let request = UpdateContainerResourcesRequest {
+            container_id: id.to_owned(),
+            linux: Some(linux),
+        };
+        let mut client = self.client();
+        let call = client.update_container_resources(request);
+        self.call("UpdateContainerResources", Some(id), self.deadlines.update, call)
+            .await
+            .map(drop)
+    }
+
+    fn events(&self) -> EventStream {
+        EventStream::of(self.clone(), self.events)
+    }
+}

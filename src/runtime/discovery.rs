@@ -1,0 +1,76 @@
+//! Finding the node's runtime among the sockets runtimes are known to listen at.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::error::RuntimeError;
+use super::types::RuntimeInfo;
+use super::{ContainerRuntime, Cri, Deadlines};
+
+/// Where runtimes listen by default, in the order in which they are tried: containerd, CRI-O, cri-dockerd, and the
+/// containerd inside k3s.
+pub const WELL_KNOWN_SOCKETS: [&str; 5] = [
+    "/run/containerd/containerd.sock",
+    "/run/crio/crio.sock",
+    "/var/run/crio/crio.sock",
+    "/run/cri-dockerd.sock",
+    "/run/k3s/containerd/containerd.sock",
+];
+
+/// No runtime was found.
+#[derive(Debug)]
+pub struct DiscoveryError {
+    /// What each socket answered, in the order tried. Not empty.
+    pub tried: Vec<RuntimeError>,
+}
+
+impl DiscoveryError {
+    /// Whether trying again later may find one: some runtime was away or slow, rather than none being one.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        self.tried.iter().any(RuntimeError::is_retryable)
+    }
+}
+
+impl fmt::Display for DiscoveryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("found no container runtime")?;
+        for (index, error) in self.tried.iter().enumerate() {
+            f.write_str(if index == 0 { ": " } else { "; " })?;
+            error.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for DiscoveryError {}
+
+/// The runtime at the configured socket, or else the first well-known socket with a CRI v1 runtime behind it. A socket
+/// that exists and belongs to something else (docker's containerd has its CRI disabled) does not end the search.
+///
+/// # Errors
+/// [`DiscoveryError`] with what every socket answered.
+pub async fn discover(configured: Option<&Path>, deadlines: Deadlines) -> Result<(Cri, RuntimeInfo), DiscoveryError> {
+    let sockets: Vec<PathBuf> = match configured {
+        Some(socket) => vec![socket.to_owned()],
+        None => WELL_KNOWN_SOCKETS.map(PathBuf::from).to_vec(),
+    };
+    first_runtime(&sockets, deadlines).await
+}
+
+async fn first_runtime(sockets: &[PathBuf], deadlines: Deadlines) -> Result<(Cri, RuntimeInfo), DiscoveryError> {
+    let mut tried = Vec::new();
+    for socket in sockets {
+        match ask(socket, deadlines).await {
+            Ok(found) => return Ok(found),
+            Err(error) => tried.push(error),
+        }
+    }
+    Err(DiscoveryError { tried })
+}
+
+async fn ask(socket: &Path, deadlines: Deadlines) -> Result<(Cri, RuntimeInfo), RuntimeError> {
+    let cri = Cri::new(socket, deadlines)?;
+    let info = cri.info().await?;
+    Ok((cri, info))
+}

@@ -1,0 +1,234 @@
+//! What can go wrong between vscaled and a container runtime, with the call, the socket and the container named.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tonic::{Code, Status};
+
+/// One call to a runtime, as errors name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// The method, in CRI's words.
+    pub method: &'static str,
+    /// Where it went.
+    pub socket: Arc<Path>,
+    /// Which container it was about, if one.
+    pub container: Option<String>,
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.method)?;
+        if let Some(container) = &self.container {
+            write!(f, " of container {container}")?;
+        }
+        write!(f, " at {}", self.socket.display())
+    }
+}
+
+/// A call to the runtime that did not succeed. Nothing else was tried, and no partial answer was used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{call}: {problem}")]
+pub struct RuntimeError {
+    /// What was called.
+    pub call: Call,
+    /// What happened.
+    pub problem: Problem,
+}
+
+impl RuntimeError {
+    /// Whether the same call may succeed later although nothing else changes: the runtime is away, slow or busy.
+    ///
+    /// Not so for `Refused` with [`Code::Unknown`] or [`Code::Internal`], which is how runtimes report a write that the
+    /// kernel refused: look at the container again and plan anew.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        match &self.problem {
+            Problem::Unavailable { .. } | Problem::Deadline { .. } => true,
+            Problem::Refused { code, .. } => matches!(
+                code,
+                Code::Unavailable | Code::Aborted | Code::ResourceExhausted | Code::DeadlineExceeded | Code::Cancelled
+            ),
+            Problem::Unimplemented
+            | Problem::NotFound
+            | Problem::Nonsense { .. }
+            | Problem::NotCri { .. }
+            | Problem::UnknownRuntime { .. }
+            | Problem::Invalid { .. } => false,
+        }
+    }
+
+    /// Whether the runtime says that the container does not exist (any more): normal weather.
+    #[must_use]
+    pub const fn is_not_found(&self) -> bool {
+        matches!(self.problem, Problem::NotFound)
+    }
+}
+
+/// Why a call did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// Nobody answers at the socket, or the connection broke.
+    #[error("the runtime is unavailable: {cause}; {next}")]
+    Unavailable {
+        /// What the kernel or the transport said.
+        cause: String,
+        /// What an operator should look at.
+        next: &'static str,
+    },
+    /// Somebody took the connection and did not answer in time. An update may or may not have happened.
+    #[error("no answer within {limit:?}; the runtime hangs or the node is overloaded (is the kubelet stuck as well?)")]
+    Deadline {
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// The runtime does not have this call.
+    #[error("the runtime does not implement this call")]
+    Unimplemented,
+    /// The runtime does not know the container.
+    #[error("the runtime knows no such container; it may have been removed meanwhile")]
+    NotFound,
+    /// The runtime answered with an error.
+    #[error("the runtime refused ({code:?}): {message}")]
+    Refused {
+        /// gRPC's class of the error.
+        code: Code,
+        /// The runtime's words.
+        message: String,
+    },
+    /// The runtime's answer contradicts itself, the question or the protocol.
+    #[error("the runtime's answer makes no sense: {what}")]
+    Nonsense {
+        /// Which part of it.
+        what: String,
+    },
+    /// Something listens at the socket, but not a CRI v1 runtime.
+    #[error("no CRI v1 runtime is behind this socket: {cause}; {next}")]
+    NotCri {
+        /// How it shows.
+        cause: String,
+        /// What an operator should look at.
+        next: &'static str,
+    },
+    /// A CRI runtime whose cgroup names are not known here.
+    #[error("{name:?} is not a supported runtime; supported are containerd, cri-o and docker (cri-dockerd)")]
+    UnknownRuntime {
+        /// What it calls itself.
+        name: String,
+    },
+    /// The request was refused here, before it was sent.
+    #[error("{field} must be {allowed}, not {value}; nothing was sent")]
+    Invalid {
+        /// The field of the request.
+        field: &'static str,
+        /// Its value.
+        value: i64,
+        /// What it may be.
+        allowed: &'static str,
+    },
+}
+
+impl Problem {
+    pub(super) fn nonsense(what: impl Into<String>) -> Self {
+        Self::Nonsense { what: what.into() }
+    }
+}
+
+impl From<&Status> for Problem {
+    /// Tells apart what the runtime answered (such a status has no source) from what never reached it.
+    fn from(status: &Status) -> Self {
+        let message = status.message().to_owned();
+        if let Some(source) = status.source() {
+            return unreachable_or_foreign(status.code(), source);
+        }
+        match status.code() {
+            Code::Unimplemented => Self::Unimplemented,
+            Code::NotFound => Self::NotFound,
+            // prost's words, wrapped by tonic on our side: the bytes were no protocol buffer of the expected type.
+            Code::Internal if message.starts_with("failed to decode Protobuf") => Self::nonsense(message),
+            code => Self::Refused { code, message },
+        }
+    }
+}
+
+fn unreachable_or_foreign(code: Code, source: &(dyn Error + 'static)) -> Problem {
+    let mut cause = source.to_string();
+    let mut next = Some(source);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return Problem::Unavailable {
+                cause: error.to_string(),
+                next: advice(error.kind()),
+            };
+        }
+        cause = error.to_string();
+        next = error.source();
+    }
+    // tonic maps HTTP/2's protocol errors to Internal: what came back was not HTTP/2.
+    if code == Code::Internal {
+        return Problem::NotCri {
+            cause,
+            next: "give the socket of containerd, CRI-O or cri-dockerd",
+        };
+    }
+    Problem::Unavailable {
+        cause,
+        next: advice(io::ErrorKind::ConnectionReset),
+    }
+}
+
+const fn advice(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::NotFound => {
+            "the socket does not exist: is the runtime running, and is its socket's directory mounted here?"
+        }
+        io::ErrorKind::ConnectionRefused => "nobody listens at the socket: the runtime is stopped or still starting",
+        io::ErrorKind::PermissionDenied => "connecting needs root",
+        _ => "the connection broke: the runtime stopped or restarted",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(problem: Problem) -> RuntimeError {
+        RuntimeError {
+            call: Call {
+                method: "UpdateContainerResources",
+                socket: Path::new("/run/x.sock").into(),
+                container: Some("abc".into()),
+            },
+            problem,
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_call_the_container_and_the_socket() {
+        let error = error(Problem::from(&Status::unknown(
+            "failed to write: device or resource busy",
+        )));
+        assert_eq!(
+            error.to_string(),
+            "UpdateContainerResources of container abc at /run/x.sock: the runtime refused (Unknown): failed to write: \
+             device or resource busy"
+        );
+    }
+
+    #[test]
+    fn a_write_the_kernel_refused_is_not_simply_tried_again() {
+        assert!(!error(Problem::from(&Status::unknown("EBUSY"))).is_retryable());
+        assert!(error(Problem::from(&Status::unavailable("server is not initialized yet"))).is_retryable());
+        assert!(error(Problem::Deadline { limit: Duration::ZERO }).is_retryable());
+    }
+
+    #[test]
+    fn a_removed_container_is_told_apart() {
+        assert!(error(Problem::from(&Status::not_found("no such container"))).is_not_found());
+        assert!(!error(Problem::Unimplemented).is_not_found());
+    }
+}

@@ -1,0 +1,162 @@
+//! The task behind an event stream: chooses a source, drains it, and starts over when the runtime comes back.
+
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use tonic::Status;
+
+use super::super::{ContainerRuntime, Cri, Problem, RuntimeError};
+use super::RuntimeEvent;
+use super::outlet::Outlet;
+use super::polling::Containers;
+use super::sources::Source;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// A source's stream. `None` is an event that is of no interest here.
+pub(super) type Events = BoxStream<'static, Result<Option<RuntimeEvent>, Status>>;
+
+/// Why a source is no longer followed.
+#[derive(Debug)]
+enum Ended {
+    /// The runtime does not have this source.
+    NotOffered,
+    /// The runtime is away, or broke the stream.
+    Lost(RuntimeError),
+}
+
+/// Follows one runtime.
+#[derive(Debug)]
+pub(super) struct Follower {
+    pub(super) cri: Cri,
+    pub(super) polling_interval: Duration,
+    pub(super) outlet: Outlet,
+}
+
+impl Follower {
+    /// Follows for ever. The sources are tried anew after each loss, because an upgrade may bring a better one.
+    pub(super) async fn run(mut self) {
+        let mut pause = FIRST_PAUSE;
+        let mut told = false;
+        loop {
+            let mut subscribed = false;
+            let error = self.until_lost(&mut subscribed).await;
+            if subscribed {
+                (pause, told) = (FIRST_PAUSE, false);
+            }
+            tracing::debug!(%error, ?pause, "cannot follow the runtime's events");
+            if !told {
+                self.outlet.offer(RuntimeEvent::Lost { why: error.to_string() });
+                told = true;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Follows the first source that is offered, or polls.
+    async fn until_lost(&mut self, subscribed: &mut bool) -> RuntimeError {
+        let kind = match self.cri.info().await {
+            Ok(info) => info.kind,
+            Err(error) => return error,
+        };
+        for source in Source::of(kind) {
+            let opening = source.open(self.cri.clone());
+            match self.drain(source.method(), opening, subscribed).await {
+                Ended::NotOffered => {
+                    tracing::info!(source = source.method(), "the runtime does not offer these events")
+                }
+                Ended::Lost(error) => return error,
+            }
+        }
+        tracing::info!(interval = ?self.polling_interval, "no events are offered; listing containers instead");
+        self.poll(subscribed).await
+    }
+
+    /// Hands on a source's events until it ends.
+    async fn drain(
+        &mut self,
+        method: &'static str,
+        opening: impl Future<Output = Result<Events, Status>>,
+        subscribed: &mut bool,
+    ) -> Ended {
+        let mut opening = pin!(opening);
+        // A subscription is acknowledged with its first event only (grpc-go sends headers with the first message), so
+        // an idle runtime would leave it open whether anything is missed. A later call answered on the same connection
+        // tells: the runtime has read the subscription before it.
+        let opened = tokio::select! {
+            biased;
+            opened = &mut opening => Some(opened),
+            sign_of_life = self.cri.version() => match sign_of_life {
+                Ok(_) => None,
+                Err(error) => return Ended::Lost(error),
+            },
+        };
+        if let Some(Err(status)) = opened {
+            return self.ended(method, &status);
+        }
+        self.outlet.offer(RuntimeEvent::Resync);
+        *subscribed = true;
+        let opened = match opened {
+            Some(opened) => opened,
+            None => self.settling(opening).await,
+        };
+        let mut events = match opened {
+            Ok(events) => events,
+            Err(status) => return self.ended(method, &status),
+        };
+        let mut is_first = true;
+        loop {
+            match self.settling(events.next()).await {
+                Some(Ok(Some(event))) => self.outlet.offer(event),
+                Some(Ok(None)) => {}
+                Some(Err(status)) => return self.ended(method, &status),
+                // CRI-O with pod events disabled answers with a stream that ends at once.
+                None if is_first => return Ended::NotOffered,
+                None => return Ended::Lost(self.cri.error(method, Problem::nonsense("the stream ended"))),
+            }
+            is_first = false;
+        }
+    }
+
+    /// Waits for the future, delivering an owed resync meanwhile.
+    async fn settling<T>(&mut self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        loop {
+            tokio::select! {
+                done = &mut future => return done,
+                // Cancel-safe: what is owed stays owed.
+                () = self.outlet.settle() => {}
+            }
+        }
+    }
+
+    /// Lists containers at an interval and tells the differences.
+    async fn poll(&mut self, subscribed: &mut bool) -> RuntimeError {
+        let mut before: Option<Containers> = None;
+        loop {
+            let now = match self.cri.list(None).await {
+                Ok(listed) => Containers::of(&listed),
+                Err(error) => return error,
+            };
+            match &before {
+                None => self.outlet.offer(RuntimeEvent::Resync),
+                Some(before) => now.events_since(before).for_each(|event| self.outlet.offer(event)),
+            }
+            *subscribed = true;
+            before = Some(now);
+            self.settling(tokio::time::sleep(self.polling_interval)).await;
+        }
+    }
+
+    fn ended(&self, method: &'static str, status: &Status) -> Ended {
+        match Problem::from(status) {
+            Problem::Unimplemented => Ended::NotOffered,
+            problem => Ended::Lost(self.cri.error(method, problem)),
+        }
+    }
+}

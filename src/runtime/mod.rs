@@ -1,0 +1,87 @@
+//! The container runtime: CRI v1 over its unix socket, and containerd's event service on the same socket.
+//!
+//! In come a socket ([`discover`]) and, from the actuator, the fields of a container's stored spec that must change. Out
+//! come the node's runtime ([`RuntimeInfo`]), its running containers with what their stored specs hold
+//! ([`RuntimeContainer`]), and one stream of what happens to them ([`RuntimeEvent`]). Everything the rest of the program
+//! needs is the trait [`ContainerRuntime`]; [`Cri`] is the real one.
+//!
+//! Never from here: starting, stopping or removing anything; a field that is not to change; huge pages, cpusets, unified
+//! keys or `oom_score_adj` (runtimes keep or append what they are sent, so such a field would outlive its reason and
+//! defeat the kubelet's own updates); a second attempt (callers know [`RuntimeError::is_retryable`] and own the backoff).
+
+mod answer;
+mod cri;
+mod discovery;
+mod error;
+mod events;
+mod types;
+mod update;
+pub mod weight;
+
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    unused_qualifications,
+    clippy::all,
+    reason = "generated from proto/cri/runtime/v1/api.proto, which documents what differs from the published API"
+)]
+pub mod proto {
+    //! CRI v1's messages, client and server. Public for tests and benchmarks, which make pods as a kubelet would.
+    tonic::include_proto!("runtime.v1");
+}
+
+use std::fmt::Debug;
+
+use crate::plan::CriResources;
+
+pub use cri::{Cri, Deadlines};
+pub use discovery::{DiscoveryError, WELL_KNOWN_SOCKETS, discover};
+pub use error::{Call, Problem, RuntimeError};
+pub use events::{EventOptions, EventSender, EventStream, Happened, RuntimeEvent};
+pub use types::{ContainerState, Listing, RuntimeContainer, RuntimeInfo, RuntimePod};
+
+/// What vscaled needs of a container runtime. Every call ends: with an answer, an error or its deadline.
+#[tonic::async_trait]
+pub trait ContainerRuntime: Debug + Send + Sync {
+    /// Who it is and which cgroup driver it uses.
+    ///
+    /// # Errors
+    /// When it is away, hangs, or is not a CRI v1 runtime known here.
+    async fn info(&self) -> Result<RuntimeInfo, RuntimeError>;
+
+    /// The pods whose sandbox is ready, whether or not a container of theirs runs just now.
+    ///
+    /// # Errors
+    /// When the runtime is away, hangs, or answers nonsense.
+    async fn list_pods(&self) -> Result<Vec<RuntimePod>, RuntimeError>;
+
+    /// The running containers of pods. One the runtime cannot describe does not hide the others.
+    ///
+    /// # Errors
+    /// When the runtime is away, hangs, or the list itself is unusable.
+    async fn list_containers(&self) -> Result<Listing, RuntimeError>;
+
+    /// The container with this full id, running or not.
+    ///
+    /// # Errors
+    /// [`Problem::NotFound`] once it is removed; else as above.
+    async fn container(&self, id: &str) -> Result<RuntimeContainer, RuntimeError>;
+
+    /// Changes the fields that are set, in the runtime's stored spec and in the kernel. The container keeps running.
+    ///
+    /// What runtimes do besides (containerd `container_update_resources.go`, CRI-O `container_update_resources.go`):
+    /// - containerd writes its *whole* stored spec to the cgroup: direct writes that the spec does not know are undone.
+    /// - Setting memory sets swap to "none" where a swap controller exists and the stored spec has no
+    ///   `memory.swap.max` of its own. containerd's has one, from the kubelet, and writes it last; with CRI-O a
+    ///   container that may swap (kubelet `LimitedSwap`) has `memory.swap.max` 0 afterwards: restore the file.
+    /// - On cgroup v1 a new memory limit sets `memory.memsw.limit_in_bytes` too, where that file exists.
+    ///
+    /// # Errors
+    /// [`Problem::Invalid`] for values the kernel could not hold (nothing is sent), [`Problem::Refused`] when the kernel
+    /// or the runtime refused (the stored spec is as before), [`Problem::Deadline`] when it is unknown whether it
+    /// happened: read back.
+    async fn update(&self, id: &str, resources: &CriResources) -> Result<(), RuntimeError>;
+
+    /// Starts following what happens, until the stream is dropped.
+    fn events(&self) -> EventStream;
+}

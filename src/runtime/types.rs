@@ -1,0 +1,85 @@
+//! What a runtime tells about itself and its containers, typed and checked.
+
+use jiff::Timestamp;
+
+use crate::plan::{CriResources, Driver, RuntimeKind};
+
+use super::error::RuntimeError;
+
+/// The runtime itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeInfo {
+    /// What it calls itself, e.g. `containerd`.
+    pub name: String,
+    /// Its version, in its own words.
+    pub version: String,
+    /// Whose cgroup names it uses.
+    pub kind: RuntimeKind,
+    /// Who creates cgroups, if the runtime tells (`RuntimeConfig`: containerd from 2.0, CRI-O from 1.28). `None` is "not
+    /// told", never a default: look at the tree.
+    pub cgroup_driver: Option<Driver>,
+}
+
+/// Where a container is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ContainerState {
+    /// Made, not started.
+    Created,
+    /// Its process lives.
+    Running,
+    /// Its process is gone.
+    Exited,
+    /// The runtime itself does not know.
+    Unknown,
+}
+
+/// A container of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeContainer {
+    /// The runtime's full id.
+    pub id: String,
+    /// Its name in the pod (label `io.kubernetes.container.name`).
+    pub name: String,
+    /// The pod's UID as the kubelet labelled it; of a static pod this is the hash of its manifest.
+    pub pod_uid: String,
+    /// The pod's name.
+    pub pod_name: String,
+    /// The pod's namespace.
+    pub pod_namespace: String,
+    /// The sandbox it runs in.
+    pub sandbox_id: String,
+    /// Where it is in its life.
+    pub state: ContainerState,
+    /// Its first process, as the runtime's PID namespace numbers it, while it runs. `None` when the runtime does not
+    /// tell: CRI has no field for it, containerd and CRI-O add it to verbose answers.
+    pub pid: Option<i32>,
+    /// What the runtime has stored; a field is `None` when the stored spec leaves it out. `None` altogether when the
+    /// runtime does not report it: then nothing is known of what its next update would write.
+    pub resources: Option<CriResources>,
+    /// How often the kubelet had started this container before.
+    pub restart_count: u32,
+    /// When its process started.
+    pub started_at: Option<Timestamp>,
+}
+
+/// A pod the runtime has a ready sandbox for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimePod {
+    /// The sandbox's id; events name it as they name containers.
+    pub sandbox_id: String,
+    /// The pod's UID as the kubelet gave it.
+    pub uid: String,
+    /// The pod's name.
+    pub name: String,
+    /// The pod's namespace.
+    pub namespace: String,
+}
+
+/// The answer to "which containers run".
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// The running containers of pods, in the runtime's order.
+    pub containers: Vec<RuntimeContainer>,
+    /// Containers about which the runtime said nothing usable: one for each, naming it. The others are unaffected.
+    pub unusable: Vec<RuntimeError>,
+}

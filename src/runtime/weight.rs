@@ -1,0 +1,126 @@
+//! Which formula the node's OCI runtime turns shares into weights with.
+//!
+//! The formula is runc's or crun's, and neither CRI nor containerd's version tells which of them runs at what version.
+//! But every container shows it: the shares in the runtime's stored spec and the weight in the container's `cpu.weight`
+//! are one pair of the formula. In come such pairs, or the OCI runtime's own version text if somebody has it; out comes
+//! the formula. On cgroup v1 there are no weights, and the question does not arise. Nothing here does I/O.
+
+use crate::resources::{CpuShares, CpuWeight, WeightFormula};
+
+/// What to assume until a pair tells: the newest runtimes' formula.
+///
+/// A wrong assumption costs one resize whose weight reads back as the other formula's, and that pair corrects it.
+pub const ASSUMED: WeightFormula = WeightFormula::Quadratic;
+
+/// The formula of the first pair that only one formula explains.
+///
+/// Give the youngest containers first: after an upgrade of the OCI runtime, older containers still carry weights of the
+/// old formula. Pairs that both formulas explain (2 shares or fewer, 262144 or more) and pairs that neither does
+/// (somebody else wrote the weight) say nothing.
+#[must_use]
+pub fn detect(pairs: impl IntoIterator<Item = (CpuShares, CpuWeight)>) -> Option<WeightFormula> {
+    pairs.into_iter().find_map(|(shares, weight)| {
+        let explains = |formula: WeightFormula| formula.weight(shares) == weight;
+        match (explains(WeightFormula::Linear), explains(WeightFormula::Quadratic)) {
+            (true, false) => Some(WeightFormula::Linear),
+            (false, true) => Some(WeightFormula::Quadratic),
+            _ => None,
+        }
+    })
+}
+
+/// The formula of an OCI runtime, from what `runc --version` or `crun --version` prints.
+///
+/// Quadratic since runc 1.3.2 (opencontainers/cgroups 0.0.4) and crun 1.23. `None` for other runtimes and for text that
+/// names no version.
+#[must_use]
+pub fn of_oci_runtime(version_text: &str) -> Option<WeightFormula> {
+    let mut words = version_text.lines().next()?.split_whitespace();
+    let first_quadratic = match words.next()? {
+        "runc" => [1, 3, 2],
+        "crun" => [1, 23, 0],
+        _ => return None,
+    };
+    let version = words.find_map(version_number)?;
+    Some(if version >= first_quadratic {
+        WeightFormula::Quadratic
+    } else {
+        WeightFormula::Linear
+    })
+}
+
+/// `1.3.2`, `1.23`, and what distributions make of it: `1.1.5+ds1`, `1.3.0-rc.1`. A missing part is zero.
+fn version_number(word: &str) -> Option<[u64; 3]> {
+    let plain = word.split(['+', '-', '~']).next()?;
+    let mut parts = plain.split('.').map(str::parse::<u64>);
+    let number = [
+        parts.next()?.ok()?,
+        parts.next()?.ok()?,
+        parts.next().unwrap_or(Ok(0)).ok()?,
+    ];
+    parts.next().is_none().then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pair(shares: u64, weight: u64) -> (CpuShares, CpuWeight) {
+        (CpuShares::new(shares), CpuWeight::new(weight))
+    }
+
+    #[test]
+    fn one_telling_pair_is_enough() {
+        assert_eq!(detect([pair(1024, 39)]), Some(WeightFormula::Linear));
+        assert_eq!(detect([pair(1024, 100)]), Some(WeightFormula::Quadratic));
+    }
+
+    #[test]
+    fn pairs_that_both_or_neither_formula_explains_say_nothing() {
+        assert_eq!(detect([]), None);
+        assert_eq!(detect([pair(2, 1), pair(262_144, 10_000), pair(1024, 77)]), None);
+        assert_eq!(
+            detect([pair(2, 1), pair(1024, 77), pair(102, 17)]),
+            Some(WeightFormula::Quadratic)
+        );
+    }
+
+    #[test]
+    fn the_youngest_container_speaks_for_the_runtime_of_now() {
+        assert_eq!(
+            detect([pair(512, 59), pair(512, 20), pair(1024, 39)]),
+            Some(WeightFormula::Quadratic)
+        );
+    }
+
+    #[test]
+    fn versions_are_read_as_runtimes_and_distributions_print_them() {
+        let cases = [
+            ("runc version 1.1.5+ds1\ncommit: x", Some(WeightFormula::Linear)),
+            ("runc version 1.3.1", Some(WeightFormula::Linear)),
+            ("runc version 1.3.2", Some(WeightFormula::Quadratic)),
+            ("runc version 1.5.0-rc.1+dev", Some(WeightFormula::Quadratic)),
+            ("crun version 1.8.1\ncommit: x", Some(WeightFormula::Linear)),
+            ("crun version 1.22", Some(WeightFormula::Linear)),
+            ("crun version 1.23", Some(WeightFormula::Quadratic)),
+            ("runsc version release-20250101.0", None),
+            ("runc version unknown", None),
+            ("", None),
+        ];
+        for (text, formula) in cases {
+            assert_eq!(of_oci_runtime(text), formula, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_a_formula_made_is_never_taken_for_the_other(shares in 0_u64..300_000) {
+            let shares = CpuShares::new(shares);
+            for formula in [WeightFormula::Linear, WeightFormula::Quadratic] {
+                let detected = detect([(shares, formula.weight(shares))]);
+                prop_assert!(detected.is_none_or(|detected| detected == formula));
+            }
+        }
+    }
+}

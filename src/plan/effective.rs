@@ -38,7 +38,12 @@ impl<'a> EffectivePod<'a> {
         let mut effective = Self {
             qos: QosClass::BestEffort,
             regular: pod.spec.containers.iter().map(|c| defaulted(c, false)).collect(),
-            init: pod.spec.init_containers.iter().map(|c| defaulted(c, c.is_sidecar())).collect(),
+            init: pod
+                .spec
+                .init_containers
+                .iter()
+                .map(|c| defaulted(c, c.is_sidecar()))
+                .collect(),
             pod_level: Requirements::default(),
             overhead: pod.spec.overhead,
             kubelet,
@@ -69,7 +74,12 @@ impl<'a> EffectivePod<'a> {
     /// `ComputePodQOS` (kubernetes `pkg/apis/core/v1/helper/qos/qos.go`).
     fn computed_qos(&self) -> QosClass {
         if self.pod_level == Requirements::default() {
-            QosClass::of(self.regular.iter().chain(&self.init).map(|container| &container.resources))
+            QosClass::of(
+                self.regular
+                    .iter()
+                    .chain(&self.init)
+                    .map(|container| &container.resources),
+            )
         } else {
             QosClass::of([&self.pod_level])
         }
@@ -98,8 +108,15 @@ impl<'a> EffectivePod<'a> {
     /// every init step has one together with the sidecars started before it (`ResourceConfigForPod`, kubernetes
     /// `pkg/kubelet/cm/helpers_linux.go`). So a limit-less init container after a limited sidecar passes, as upstream.
     pub(super) fn declares(&self, resource: Resource) -> bool {
-        let regular = || self.regular.iter().all(|container| container.resources.limits.amount(resource) > 0);
-        let init = || self.init_steps(|container| container.limits).all(|step| step.amount(resource) > 0);
+        let regular = || {
+            self.regular
+                .iter()
+                .all(|container| container.resources.limits.amount(resource) > 0)
+        };
+        let init = || {
+            self.init_steps(|container| container.limits)
+                .all(|step| step.amount(resource) > 0)
+        };
         self.pod_level.limits.amount(resource) > 0
             || regular() && (!self.kubelet.init_containers_declare_limits() || init())
     }
@@ -107,20 +124,28 @@ impl<'a> EffectivePod<'a> {
     /// What the containers need together: all that run for the pod's whole life, or the largest init step.
     fn total(&self, of: impl Fn(&Requirements) -> ResourceList + Copy) -> ResourceList {
         let sidecars = self.init.iter().filter(|container| container.sidecar);
-        let running = self.regular.iter().chain(sidecars).map(|container| of(&container.resources));
-        let sum = running.fold(ResourceList::default(), |sum, list| combine(sum, list, u64::saturating_add));
+        let running = self
+            .regular
+            .iter()
+            .chain(sidecars)
+            .map(|container| of(&container.resources));
+        let sum = running.fold(ResourceList::default(), |sum, list| {
+            combine(sum, list, u64::saturating_add)
+        });
         self.init_steps(of).fold(sum, |sum, step| combine(sum, step, u64::max))
     }
 
     /// What is needed while each init container starts: its own, and all sidecars' that were started before it.
     fn init_steps(&self, of: impl Fn(&Requirements) -> ResourceList) -> impl Iterator<Item = ResourceList> {
-        self.init.iter().scan(ResourceList::default(), move |sidecars, container| {
-            let step = combine(*sidecars, of(&container.resources), u64::saturating_add);
-            if container.sidecar {
-                *sidecars = step;
-            }
-            Some(step)
-        })
+        self.init
+            .iter()
+            .scan(ResourceList::default(), move |sidecars, container| {
+                let step = combine(*sidecars, of(&container.resources), u64::saturating_add);
+                if container.sidecar {
+                    *sidecars = step;
+                }
+                Some(step)
+            })
     }
 }
 

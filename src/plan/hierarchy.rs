@@ -78,7 +78,11 @@ pub fn hierarchy(pod: &Pod, targets: &[NamedRequirements], traits: &NodeTraits) 
 /// cgroups hold may differ from its spec until a resize is done.
 #[must_use]
 pub fn in_force(pod: &Pod) -> Vec<NamedRequirements> {
-    let statuses = pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
+    let statuses = pod
+        .status
+        .container_statuses
+        .iter()
+        .chain(&pod.status.init_container_statuses);
     statuses
         .filter_map(|status| {
             let resources = status.resources?;
@@ -104,7 +108,9 @@ fn pod_allowance(pod: &EffectivePod<'_>) -> Allowance {
     Allowance {
         shares: CpuShares::from(shares),
         cpu_limit: limits.cpu.filter(|cpu| declared(Resource::Cpu) && !cpu.is_zero()),
-        memory_limit: limits.memory.filter(|memory| declared(Resource::Memory) && !memory.is_zero()),
+        memory_limit: limits
+            .memory
+            .filter(|memory| declared(Resource::Memory) && !memory.is_zero()),
     }
 }
 
@@ -112,8 +118,15 @@ fn container_allowance(container: &EffectiveContainer<'_>, pod: &EffectivePod<'_
     let own = container.resources;
     // A container without a limit of its own is bound by the pod-level one, in its own cgroup.
     let cpu_limit = own.limits.cpu.filter(|cpu| !cpu.is_zero()).or(pod.pod_level.limits.cpu);
-    let memory_limit = own.limits.memory.filter(|memory| !memory.is_zero()).or(pod.pod_level.limits.memory);
-    let requested = own.requests.cpu.filter(|cpu| !cpu.is_zero() || traits.kubelet.zero_request_is_least());
+    let memory_limit = own
+        .limits
+        .memory
+        .filter(|memory| !memory.is_zero())
+        .or(pod.pod_level.limits.memory);
+    let requested = own
+        .requests
+        .cpu
+        .filter(|cpu| !cpu.is_zero() || traits.kubelet.zero_request_is_least());
     Allowance {
         shares: CpuShares::from(requested.or(cpu_limit).unwrap_or_default()),
         cpu_limit: cpu_limit.filter(|cpu| !cpu.is_zero()),
@@ -151,7 +164,10 @@ impl Hierarchy {
                 (named(container), settings(&container.allowance, formula))
             })
             .collect();
-        let specs = self.containers.iter().map(|container| (named(container), container.allowance.spec()));
+        let specs = self
+            .containers
+            .iter()
+            .map(|container| (named(container), container.allowance.spec()));
         PodState {
             // The kubelet writes the pod's cgroup itself, with its own formula (`getCPUWeight`,
             // `pkg/kubelet/cm/cgroup_manager_linux.go`).

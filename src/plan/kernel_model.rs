@@ -59,7 +59,10 @@ impl Machine {
             Target::Pod => self.usage.values().sum(),
             Target::Container(name) => self.usage[name],
         };
-        if cgroup.memory_limit().is_some_and(|limit| limit < MemoryLimit::Bytes(usage)) {
+        if cgroup
+            .memory_limit()
+            .is_some_and(|limit| limit < MemoryLimit::Bytes(usage))
+        {
             return Err(Errno::Ebusy);
         }
         let memsw = cgroup.get(ControlFile::MemswLimit).and_then(Setting::memory);
@@ -67,9 +70,14 @@ impl Machine {
             return Err(Errno::Einval);
         }
         let bound = cgroup.cpu_max().expect("every tree has quotas");
-        let in_range = !matches!(bound.quota, CpuQuota::Micros(0..1000)) && (1000..=1_000_000).contains(&bound.period_us);
+        let in_range =
+            !matches!(bound.quota, CpuQuota::Micros(0..1000)) && (1000..=1_000_000).contains(&bound.period_us);
         let within_pod = tree.containers.values().all(|container| self.quota_fits(container));
-        if in_range && within_pod { Ok(()) } else { Err(Errno::Einval) }
+        if in_range && within_pod {
+            Ok(())
+        } else {
+            Err(Errno::Einval)
+        }
     }
 
     /// `tg_cfs_schedulable_down`: on v1 a child that has a quota must not have a larger one than its parent.
@@ -96,7 +104,10 @@ impl Machine {
         let written = self.files_of(&spec);
         self.write(
             target,
-            &written.iter().filter(|setting| there.get(setting.file()).is_some()).collect(),
+            &written
+                .iter()
+                .filter(|setting| there.get(setting.file()).is_some())
+                .collect(),
         )
     }
 
@@ -109,7 +120,10 @@ impl Machine {
         }
         if let (Some(quota), Some(period)) = (spec.cpu_quota, spec.cpu_period) {
             let quota = u64::try_from(quota).map_or(CpuQuota::Max, CpuQuota::Micros);
-            let exact = CpuMax { quota, period_us: period.unsigned_abs() };
+            let exact = CpuMax {
+                quota,
+                period_us: period.unsigned_abs(),
+            };
             let bound = match self.traits.driver {
                 Driver::Cgroupfs => exact,
                 Driver::Systemd => exact.systemd_rounded(),
@@ -152,7 +166,10 @@ fn the_model_refuses_what_the_kernel_was_seen_to_refuse() {
             pod: cgroup(pod),
             containers: [("c".to_owned(), cgroup(container))].into(),
         };
-        let state = PodState { tree, ..PodState::default() };
+        let state = PodState {
+            tree,
+            ..PodState::default()
+        };
         let mut machine = Machine::new(state, traits, [("c".to_owned(), 40 << 20)].into());
         machine.write(&target, &Settings::from_iter([write])).err()
     };
@@ -161,13 +178,36 @@ fn the_model_refuses_what_the_kernel_was_seen_to_refuse() {
     let even = (100_000, 100_000);
     assert_eq!(refused(even, even, container(), quota(200_000)), Some(Errno::Einval));
     assert_eq!(refused(even, even, Target::Pod, quota(50_000)), Some(Errno::Einval));
-    assert_eq!(refused((200_000, 100_000), (200_000, 100_000), container(), Setting::CfsPeriod(50_000)), Some(Errno::Einval));
-    assert_eq!(refused((10_000, 100_000), (3333, 33_333), container(), quota(3334)), Some(Errno::Einval));
-    assert_eq!(refused((10_000, 100_000), (1000, 33_333), container(), quota(3333)), None);
+    assert_eq!(
+        refused(
+            (200_000, 100_000),
+            (200_000, 100_000),
+            container(),
+            Setting::CfsPeriod(50_000)
+        ),
+        Some(Errno::Einval)
+    );
+    assert_eq!(
+        refused((10_000, 100_000), (3333, 33_333), container(), quota(3334)),
+        Some(Errno::Einval)
+    );
+    assert_eq!(
+        refused((10_000, 100_000), (1000, 33_333), container(), quota(3333)),
+        None
+    );
     assert_eq!(refused(even, even, container(), quota(999)), Some(Errno::Einval));
     let limit = |mebibytes: u64| MemoryLimit::Bytes(mebibytes << 20);
-    assert_eq!(refused(even, even, container(), Setting::MemoryLimit(limit(20))), Some(Errno::Ebusy));
-    assert_eq!(refused(even, even, container(), Setting::MemoryLimit(limit(65))), Some(Errno::Einval));
-    assert_eq!(refused(even, even, container(), Setting::MemswLimit(limit(63))), Some(Errno::Einval));
+    assert_eq!(
+        refused(even, even, container(), Setting::MemoryLimit(limit(20))),
+        Some(Errno::Ebusy)
+    );
+    assert_eq!(
+        refused(even, even, container(), Setting::MemoryLimit(limit(65))),
+        Some(Errno::Einval)
+    );
+    assert_eq!(
+        refused(even, even, container(), Setting::MemswLimit(limit(63))),
+        Some(Errno::Einval)
+    );
     assert_eq!(refused(even, even, container(), Setting::MemswLimit(limit(65))), None);
 }

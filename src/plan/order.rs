@@ -43,7 +43,10 @@ pub(super) fn ordered_writes(observed: &PodTree, desired: &PodTree) -> Vec<Write
     let mut ordered = Vec::with_capacity(pending.len());
     while !pending.is_empty() {
         // Without a write that fits, which the argument above rules out, the kernel has the last word.
-        let next = pending.iter().position(|write| fits(&mut state, write, &guarded)).unwrap_or(0);
+        let next = pending
+            .iter()
+            .position(|write| fits(&mut state, write, &guarded))
+            .unwrap_or(0);
         let write = pending.remove(next);
         state.set(&write.target, write.to.kernel_rounded());
         ordered.push(write);
@@ -121,12 +124,18 @@ fn changes(target: Target, observed: &Settings, desired: &Settings) -> (Vec<Writ
     if let Some(memsw) = following_memsw(observed, desired) {
         wanted.insert(memsw);
     }
-    let cpu_shrinks = shrinks(observed.cpu_max(), wanted.cpu_max(), |old, new| !CpuMax::allows(new, old));
+    let cpu_shrinks = shrinks(observed.cpu_max(), wanted.cpu_max(), |old, new| {
+        !CpuMax::allows(new, old)
+    });
     wanted
         .iter()
         .filter_map(|to| observed.get(to.file()).map(|from| (from, to)))
         .filter(|(from, to)| !from.means(*to))
-        .map(|(from, to)| Write { target: target.clone(), from, to })
+        .map(|(from, to)| Write {
+            target: target.clone(),
+            from,
+            to,
+        })
         .partition(|write| match (write.from, write.to) {
             (Setting::CpuWeight(old), Setting::CpuWeight(new)) => new >= old,
             (Setting::CpuShares(old), Setting::CpuShares(new)) => new >= old,

@@ -190,7 +190,9 @@ fn spec_change(stored: &CriResources, wanted: &CriResources) -> Option<Change> {
 
 /// A positive number of CRI's; zero and less is "not specified" or unbounded.
 fn positive(number: Option<i64>) -> Option<u64> {
-    number.and_then(|number| u64::try_from(number).ok()).filter(|number| *number > 0)
+    number
+        .and_then(|number| u64::try_from(number).ok())
+        .filter(|number| *number > 0)
 }
 
 fn spec_shares(spec: &CriResources) -> Option<CpuShares> {

@@ -106,7 +106,12 @@ struct Case {
 fn case() -> impl Strategy<Value = Case> {
     let version = prop_oneof![Just(CgroupVersion::V1), Just(CgroupVersion::V2)];
     let driver = prop_oneof![Just(Driver::Cgroupfs), Just(Driver::Systemd)];
-    (version, driver, raw_pod(), prop::collection::vec(raw_container(), 1..=6))
+    (
+        version,
+        driver,
+        raw_pod(),
+        prop::collection::vec(raw_container(), 1..=6),
+    )
         .prop_map(|(version, driver, pod, containers)| build(traits(version, driver), &pod, &containers))
 }
 
@@ -122,7 +127,9 @@ fn build(traits: NodeTraits, pod: &RawPod, containers: &[RawContainer]) -> Case 
         undeclare(&mut new, container.cpu_declared, container.memory_declared);
         if container.spec_known {
             let wanted = spec(&new, container.new.shares);
-            observed.specs.insert(name.clone(), stored(container, &old, &wanted, traits));
+            observed
+                .specs
+                .insert(name.clone(), stored(container, &old, &wanted, traits));
             desired.specs.insert(name.clone(), wanted);
         }
         truths.insert(name.clone(), spec(&old, container.old.shares));
@@ -137,7 +144,11 @@ fn build(traits: NodeTraits, pod: &RawPod, containers: &[RawContainer]) -> Case 
     new.remove(ControlFile::MemswLimit);
     // What the pod keeps has to be enough for the end as well.
     let kept = |undeclared: bool, keeps: bool| !(undeclared && keeps);
-    let keeps = |resource| edges(&end).filter(|edge| edge.resource == resource).all(|edge| edge.holds(&end));
+    let keeps = |resource| {
+        edges(&end)
+            .filter(|edge| edge.resource == resource)
+            .all(|edge| edge.holds(&end))
+    };
     undeclare(
         &mut new,
         kept(!pod.cpu_declared, keeps(crate::resources::Resource::Cpu)),
@@ -213,7 +224,8 @@ fn above(raw: &Raw, tree: &PodTree, usage: &BTreeMap<String, u64>, traits: NodeT
     };
     let limits = tree.containers.values().filter_map(Settings::memory_limit);
     let bounded = limits.filter(|limit| *limit != MemoryLimit::Max).max();
-    let floor = MemoryLimit::Bytes(usage.values().sum::<u64>().next_multiple_of(PAGE_SIZE) + raw.pages % 100 * PAGE_SIZE + 1);
+    let floor =
+        MemoryLimit::Bytes(usage.values().sum::<u64>().next_multiple_of(PAGE_SIZE) + raw.pages % 100 * PAGE_SIZE + 1);
     let limit = match raw.limited {
         true => bounded.unwrap_or(floor).max(floor),
         false => MemoryLimit::Max,
@@ -250,10 +262,17 @@ fn spec(files: &Settings, shares: u64) -> CriResources {
 
 /// What the runtime has stored: anything at all in the fields that will be sent, the truth in others.
 fn stored(container: &RawContainer, old: &Settings, wanted: &CriResources, traits: NodeTraits) -> CriResources {
-    let random = spec(&settings(&container.stored, traits, WeightFormula::Quadratic), container.stored.shares);
+    let random = spec(
+        &settings(&container.stored, traits, WeightFormula::Quadratic),
+        container.stored.shares,
+    );
     let truth = spec(old, container.old.shares);
     let cpu = if wanted.cpu_quota.is_some() { random } else { truth };
-    let memory = if wanted.memory_limit_in_bytes.is_some() { random } else { truth };
+    let memory = if wanted.memory_limit_in_bytes.is_some() {
+        random
+    } else {
+        truth
+    };
     CriResources {
         cpu_shares: random.cpu_shares,
         cpu_quota: cpu.cpu_quota,
@@ -303,7 +322,13 @@ impl Case {
             let outcome = machine.run(step);
             prop_assert_eq!(outcome, Ok(()), "step {} of {:#?}", index, steps);
             for edge in edges(&machine.state.tree) {
-                prop_assert!(edge.holds(&machine.state.tree), "{:?} after step {} of {:#?}", edge, index, steps);
+                prop_assert!(
+                    edge.holds(&machine.state.tree),
+                    "{:?} after step {} of {:#?}",
+                    edge,
+                    index,
+                    steps
+                );
             }
         }
         Ok(())
@@ -315,8 +340,17 @@ impl Case {
         let containers = wanted.containers.keys().cloned().map(Target::Container);
         for target in containers.chain([Target::Pod]) {
             for setting in wanted.get(&target).into_iter().flat_map(Settings::iter) {
-                let held = machine.state.tree.get(&target).and_then(|cgroup| cgroup.get(setting.file()));
-                prop_assert!(held.is_some_and(|held| held.means(setting)), "{} holds {:?}", target, held);
+                let held = machine
+                    .state
+                    .tree
+                    .get(&target)
+                    .and_then(|cgroup| cgroup.get(setting.file()));
+                prop_assert!(
+                    held.is_some_and(|held| held.means(setting)),
+                    "{} holds {:?}",
+                    target,
+                    held
+                );
             }
         }
         Ok(())

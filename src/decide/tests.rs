@@ -1,1 +1,95 @@
+//! Decisions about whole pods: what upstream's rules leave open, and properties of all decisions. The rules themselves
+//! are tested by upstream's own cases, in `tests/it/decisions.rs`.
 
+mod arbitrary;
+mod matching;
+mod properties;
+mod record;
+mod rules;
+
+use jiff::Timestamp;
+
+use super::{Index, Options, PodDecision, decide};
+use crate::resources::{NamedRequirements, Resource};
+use crate::sources::{NodeView, parse_manifests};
+
+/// The time of all decisions here.
+const NOW: &str = "2026-03-01T12:00:00Z";
+
+/// A workload with one pod, and a VPA that targets it. The pod is an hour old, its requests are below their range.
+const WEB: &str = "
+kind: StatefulSet
+metadata: {name: web}
+spec: {selector: {matchLabels: {app: web}}}
+---
+kind: VerticalPodAutoscaler
+metadata: {name: web}
+spec:
+  targetRef: {kind: StatefulSet, name: web}
+status:
+  recommendation:
+    containerRecommendations:
+    - containerName: app
+      target: {cpu: 200m, memory: 200Mi}
+      lowerBound: {cpu: 150m, memory: 150Mi}
+      upperBound: {cpu: 400m, memory: 400Mi}
+---
+kind: Pod
+metadata:
+  name: web-0
+  labels: {app: web}
+  ownerReferences: [{kind: StatefulSet, name: web, controller: true}]
+spec:
+  nodeName: here
+  containers:
+  - name: app
+    resources: {requests: {cpu: 100m, memory: 100Mi}, limits: {cpu: 300m, memory: 300Mi}}
+status: {phase: Running, qosClass: Burstable, startTime: '2026-03-01T11:00:00Z'}
+";
+
+fn now() -> Timestamp {
+    NOW.parse().unwrap()
+}
+
+fn view(manifests: &str) -> NodeView {
+    parse_manifests("test", manifests).unwrap().view
+}
+
+/// [`WEB`] with further documents.
+fn web_and(documents: &str) -> NodeView {
+    view(&format!("{WEB}---\n{documents}"))
+}
+
+fn decide_all(view: &NodeView) -> Vec<PodDecision> {
+    decide(&view.pods, &index(view), now(), &Options::default())
+}
+
+/// The decision about the only pod.
+fn decide_one(view: &NodeView) -> PodDecision {
+    let mut decisions = decide_all(view);
+    assert_eq!(decisions.len(), 1);
+    decisions.remove(0)
+}
+
+fn index(view: &NodeView) -> Index<'_> {
+    Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas)
+}
+
+/// `request/limit` of a container, `-` where unset.
+fn amounts(containers: &[NamedRequirements], container: &str, resource: Resource) -> String {
+    let found = containers.iter().find(|named| named.name == container).unwrap();
+    let text = |list: crate::resources::ResourceList| list.text(resource).unwrap_or_else(|| "-".to_owned());
+    format!("{}/{}", text(found.resources.requests), text(found.resources.limits))
+}
+
+fn cpu(decision: &PodDecision, container: &str) -> String {
+    amounts(&decision.containers, container, Resource::Cpu)
+}
+
+fn memory(decision: &PodDecision, container: &str) -> String {
+    amounts(&decision.containers, container, Resource::Memory)
+}
+
+fn notes(decision: &PodDecision) -> Vec<String> {
+    decision.notes.iter().map(ToString::to_string).collect()
+}

@@ -200,11 +200,11 @@ impl VerticalPodAutoscaler {
         }
     }
 
-    /// The policy for a container: its own, else the one for `*` (`GetContainerResourcePolicy`).
+    /// The policy for a container: the first of its own, else the last for `*` (`GetContainerResourcePolicy`).
     #[must_use]
     pub fn policy_for(&self, container: &str) -> Option<&ContainerPolicy> {
         let policies = &self.spec.resource_policy.as_ref()?.container_policies;
-        let named = |name: &str| policies.iter().find(|policy| policy.container_name == name);
-        named(container).or_else(|| named("*"))
+        let own = policies.iter().find(|policy| policy.container_name == container);
+        own.or_else(|| policies.iter().rfind(|policy| policy.container_name == "*"))
     }
 }

@@ -8,3 +8,5 @@
 
 mod architecture;
 mod cgroup_files;
+mod decide_command;
+mod decisions;

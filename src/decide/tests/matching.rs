@@ -1,0 +1,101 @@
+//! The owner chain, and which of several VPAs counts.
+
+use super::*;
+use crate::decide::{Action, Note, Reason, Unmatched};
+use crate::objects::{OwnerKind, OwnerReference};
+
+fn unmatched(view: &NodeView) -> Unmatched {
+    let decision = decide_one(view);
+    assert_eq!((decision.reason, &decision.vpa), (Reason::NoVpa, &None));
+    match &decision.notes[..] {
+        [Note::Unmatched(unmatched)] => unmatched.clone(),
+        other => panic!("one note, and that one says why: {other:?}"),
+    }
+}
+
+fn owned_by(kind: &str, name: &str) -> OwnerReference {
+    OwnerReference {
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+        controller: Some(true),
+        ..OwnerReference::default()
+    }
+}
+
+#[test]
+fn a_pod_without_a_known_controller_says_why() {
+    let mut view = view(WEB);
+    let mut with = |owners: Vec<OwnerReference>| {
+        view.pods[0].metadata.owner_references = owners;
+        unmatched(&view)
+    };
+    assert_eq!(with(vec![]), Unmatched::NoController);
+    assert_eq!(with(vec![owned_by("Node", "here")]), Unmatched::Static);
+    assert_eq!(
+        with(vec![owned_by("Rollout", "web")]),
+        Unmatched::UnknownKind {
+            kind: "Rollout".to_owned(),
+            name: "web".to_owned()
+        }
+    );
+    assert_eq!(
+        with(vec![owned_by("DaemonSet", "web")]),
+        Unmatched::MissingOwner {
+            kind: OwnerKind::DaemonSet,
+            name: "web".to_owned()
+        }
+    );
+}
+
+#[test]
+fn owners_in_a_circle_end_the_search() {
+    let mut view = view(WEB);
+    view.owners[0].metadata.owner_references = vec![owned_by("StatefulSet", "web")];
+    assert_eq!(unmatched(&view), Unmatched::Circle);
+}
+
+#[test]
+fn a_selector_that_passes_the_pod_by_is_named() {
+    let mut view = view(WEB);
+    view.pods[0].metadata.labels.clear();
+    assert_eq!(unmatched(&view), Unmatched::NotSelected);
+    view.owners[0].selector = None;
+    assert_eq!(unmatched(&view), Unmatched::NotSelected);
+}
+
+#[test]
+fn a_workload_below_an_owner_of_unknown_kind_is_the_topmost() {
+    let mut view = view(WEB);
+    view.owners[0].metadata.owner_references = vec![owned_by("Website", "web")];
+    assert_eq!(decide_one(&view).action(), Action::Resize);
+}
+
+#[test]
+fn of_two_vpas_the_older_controls_and_the_other_is_named() {
+    let mut view = view(WEB);
+    let mut other = view.vpas[0].clone();
+    other.metadata.name = "another".to_owned();
+    view.vpas[0].metadata.creation_timestamp = Some(now());
+    other.metadata.creation_timestamp = Some(now() + jiff::SignedDuration::from_secs(1));
+    view.vpas.push(other);
+    let decision = decide_one(&view);
+    assert_eq!(decision.vpa.as_deref(), Some("web"));
+    assert_eq!(
+        notes(&decision),
+        ["VerticalPodAutoscaler another targets the workload too, with less right"]
+    );
+    view.vpas[1].metadata.creation_timestamp = view.vpas[0].metadata.creation_timestamp;
+    assert_eq!(
+        decide_one(&view).vpa.as_deref(),
+        Some("another"),
+        "by name, if equally old"
+    );
+}
+
+#[test]
+fn vpas_without_a_target_are_found() {
+    let mut view = view(WEB);
+    assert_eq!(index(&view).without_target(&view.vpas).count(), 0);
+    view.owners.clear();
+    assert_eq!(index(&view).without_target(&view.vpas).count(), 1);
+}

@@ -1,0 +1,146 @@
+//! What holds for every decision.
+
+use jiff::SignedDuration;
+use proptest::prelude::*;
+
+use super::arbitrary::{anything, sensible};
+use super::*;
+use crate::decide::{Action, decide_pod};
+use crate::objects::{ContainerPolicy, ControlledValues};
+use crate::resources::Requirements;
+
+/// Container, what it had and what it gets, for each resource that changes.
+fn changes<'a>(
+    view: &'a NodeView,
+    decision: &'a PodDecision,
+) -> impl Iterator<Item = (&'a str, Requirements, Requirements, Resource)> {
+    let pairs = view.pods[0].spec.containers.iter().zip(&decision.containers);
+    let each = pairs.flat_map(|(was, becomes)| {
+        Resource::ALL.map(|resource| (was.name.as_str(), was.resources, becomes.resources, resource))
+    });
+    each.filter(|(_, was, becomes, resource)| was.requests.get(*resource) != becomes.requests.get(*resource))
+}
+
+fn amount_of(policy: Option<&ContainerPolicy>, bound: impl Fn(&ContainerPolicy) -> Option<u64>) -> Option<u64> {
+    policy.and_then(bound).filter(|amount| *amount > 0)
+}
+
+/// The decision after `applied` was carried out, any time later.
+fn later(view: &NodeView, applied: Option<&[NamedRequirements]>, hours: i64) -> PodDecision {
+    let then = now() + SignedDuration::from_hours(hours);
+    decide_pod(&view.pods[0], &index(view), then, &Options::default(), applied)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn requests_stay_within_what_the_policy_allows(view in sensible()) {
+        let decision = decide_one(&view);
+        for (container, _, becomes, resource) in changes(&view, &decision) {
+            let policy = view.vpas[0].policy_for(container);
+            let request = becomes.requests.amount(resource);
+            if let Some(max) = amount_of(policy, |policy| policy.max_allowed.get(resource)) {
+                prop_assert!(request <= max, "{container} {resource}: {request} above {max}");
+            }
+            // With RequestsOnly the container's own limit is stronger.
+            let follows_limit = policy.is_some_and(|policy| policy.controlled_values() == ControlledValues::RequestsOnly)
+                && request == becomes.limits.amount(resource);
+            if let Some(min) = amount_of(policy, |policy| policy.min_allowed.get(resource)) {
+                prop_assert!(request >= min || follows_limit, "{container} {resource}: {request} below {min}");
+            }
+        }
+    }
+
+    #[test]
+    fn requests_never_pass_limits(view in sensible()) {
+        let decision = decide_one(&view);
+        for container in &decision.containers {
+            for resource in Resource::ALL {
+                if let Some(limit) = container.resources.limits.get(resource) {
+                    prop_assert!(container.resources.requests.amount(resource) <= limit, "{container:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_qos_class_stays(view in sensible()) {
+        let decision = decide_one(&view);
+        let mut after = view.pods[0].clone();
+        for (container, becomes) in after.spec.containers.iter_mut().zip(&decision.containers) {
+            container.resources = becomes.resources;
+        }
+        prop_assert_eq!(view.pods[0].qos_class(), after.computed_qos());
+    }
+
+    #[test]
+    fn what_has_no_recommendation_is_not_changed(view in sensible()) {
+        let decision = decide_one(&view);
+        let said = &view.vpas[0].status.recommendation.as_ref().unwrap().container_recommendations;
+        for (container, _, _, resource) in changes(&view, &decision) {
+            let first = said.iter().find(|said| said.container_name == container);
+            prop_assert!(first.is_some_and(|said| said.target.get(resource).is_some()), "{container} {resource}");
+        }
+    }
+
+    #[test]
+    fn without_a_resize_everything_is_as_the_spec_says(view in sensible()) {
+        let decision = decide_one(&view);
+        prop_assert_eq!(decision.containers.len(), view.pods[0].spec.containers.len());
+        if decision.action() != Action::Resize {
+            prop_assert_eq!(changes(&view, &decision).count(), 0);
+        }
+    }
+
+    #[test]
+    fn deciding_on_the_record_of_the_result_changes_nothing(view in sensible(), hours in 0_i64..1000) {
+        let first = decide_one(&view);
+        let second = later(&view, Some(&first.containers), hours);
+        if first.action() == Action::Resize {
+            prop_assert_ne!(second.action(), Action::Resize, "{:?} then {:?}", first, second);
+            prop_assert_eq!(first.containers, second.containers);
+        }
+    }
+
+    #[test]
+    fn deciding_on_the_resized_pod_changes_nothing(mut view in sensible(), hours in 0_i64..1000) {
+        // With a LimitRange the drift of rounded ratios, which is upstream's, can move a bound by a unit.
+        view.limit_ranges.clear();
+        let first = decide_one(&view);
+        for (container, becomes) in view.pods[0].spec.containers.iter_mut().zip(&first.containers) {
+            container.resources = becomes.resources;
+        }
+        let second = later(&view, None, hours);
+        if first.action() == Action::Resize {
+            prop_assert_ne!(second.action(), Action::Resize, "{:?} then {:?}", first, second);
+        }
+    }
+
+    #[test]
+    fn no_input_is_too_absurd_for_a_decision(view in anything(), applied in anything()) {
+        let record: Vec<NamedRequirements> = applied.pods[0]
+            .spec
+            .containers
+            .iter()
+            .map(|container| NamedRequirements { name: container.name.clone(), resources: container.resources })
+            .collect();
+        for decision in [decide_one(&view), later(&view, Some(&record), 1)] {
+            prop_assert_eq!(decision.containers.len(), view.pods[0].spec.containers.len());
+            prop_assert!(
+                decision.action() != Action::Resize
+                    || decision.containers.iter().any(|container| !container.resources.requests.is_empty())
+            );
+        }
+    }
+
+    #[test]
+    fn amounts_that_change_are_above_zero_and_within_their_limits(view in anything()) {
+        let decision = decide_one(&view);
+        for (container, _, becomes, resource) in changes(&view, &decision) {
+            let (request, limit) = (becomes.requests.amount(resource), becomes.limits.amount(resource));
+            prop_assert!(request > 0, "{container} {resource}");
+            prop_assert!(limit == 0 || request <= limit, "{container} {resource}: {request} above {limit}");
+        }
+    }
+}

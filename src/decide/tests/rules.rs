@@ -1,0 +1,329 @@
+//! Annotations, conflicts and bad input, and where decisions differ from upstream on purpose.
+
+use super::*;
+use crate::decide::{ACT_ANNOTATION, Action, IGNORE_ANNOTATION, Note, Reason};
+use crate::objects::UpdateMode;
+
+fn set(map: &mut std::collections::BTreeMap<String, String>, key: &str, value: &str) {
+    map.insert(key.to_owned(), value.to_owned());
+}
+
+#[test]
+fn a_pod_out_of_range_is_resized_and_limits_keep_their_ratio() {
+    let decision = decide_one(&view(WEB));
+    assert_eq!(
+        (decision.action(), decision.reason),
+        (Action::Resize, Reason::OutOfBounds)
+    );
+    assert_eq!(decision.vpa.as_deref(), Some("web"));
+    assert_eq!(
+        (cpu(&decision, "app"), memory(&decision, "app")),
+        ("200m/600m".into(), "200Mi/600Mi".into())
+    );
+    assert_eq!(decision.notes, []);
+}
+
+#[test]
+fn an_ignored_pod_is_left_alone() {
+    let mut view = view(WEB);
+    set(&mut view.pods[0].metadata.annotations, IGNORE_ANNOTATION, "true");
+    let decision = decide_one(&view);
+    assert_eq!((decision.action(), decision.reason), (Action::None, Reason::Ignored));
+    assert_eq!(cpu(&decision, "app"), "100m/300m");
+}
+
+#[test]
+fn the_annotation_of_a_vpa_outranks_its_mode() {
+    let mut view = view(WEB);
+    set(&mut view.vpas[0].metadata.annotations, ACT_ANNOTATION, "false");
+    let decision = decide_one(&view);
+    assert_eq!(
+        (decision.vpa.as_deref(), decision.reason),
+        (Some("web"), Reason::NotActedOn)
+    );
+
+    set(&mut view.vpas[0].metadata.annotations, ACT_ANNOTATION, "true");
+    view.vpas[0].spec.update_policy = Some(crate::objects::UpdatePolicy {
+        update_mode: Some("Off".to_owned()),
+    });
+    assert_eq!(decide_one(&view).action(), Action::Resize);
+}
+
+#[test]
+fn only_the_chosen_modes_and_recommender_are_acted_on() {
+    let view = view(WEB);
+    let reason = |options| decide(&view.pods, &index(&view), now(), &options)[0].reason;
+    let in_place_only = Options {
+        modes: vec![UpdateMode::InPlace, UpdateMode::InPlaceOrRecreate],
+        ..Options::default()
+    };
+    assert_eq!(reason(in_place_only), Reason::NotActedOn, "no mode means Recreate");
+    let recommender = |name: &str| Options {
+        recommender: Some(name.to_owned()),
+        ..Options::default()
+    };
+    assert_eq!(reason(recommender("default")), Reason::OutOfBounds);
+    assert_eq!(reason(recommender("mine")), Reason::NotActedOn);
+}
+
+#[test]
+fn what_a_horizontal_autoscaler_follows_is_left_alone() {
+    let hpa = "
+kind: HorizontalPodAutoscaler
+metadata: {name: scale-web}
+spec: {scaleTargetRef: {kind: StatefulSet, name: web}, metrics: [{type: Resource, resource: {name: cpu}}]}
+";
+    let decision = decide_one(&web_and(hpa));
+    assert_eq!(decision.action(), Action::Resize);
+    assert_eq!(
+        (cpu(&decision, "app"), memory(&decision, "app")),
+        ("100m/300m".into(), "200Mi/600Mi".into())
+    );
+    assert_eq!(
+        notes(&decision),
+        ["cpu is left alone: HorizontalPodAutoscaler scale-web scales on it"]
+    );
+}
+
+#[test]
+fn an_autoscaler_on_every_resource_leaves_nothing_to_do() {
+    let hpa = "
+kind: HorizontalPodAutoscaler
+metadata: {name: scale-web}
+spec:
+  scaleTargetRef: {kind: StatefulSet, name: web}
+  metrics: [{type: Resource, resource: {name: cpu}}, {type: ContainerResource, containerResource: {name: memory}}]
+";
+    assert_eq!(decide_one(&web_and(hpa)).reason, Reason::HpaConflict);
+}
+
+#[test]
+fn an_autoscaler_without_metrics_or_of_version_one_follows_cpu() {
+    for spec in ["", ", targetCPUUtilizationPercentage: 80"] {
+        let hpa = format!(
+            "kind: HorizontalPodAutoscaler\nmetadata: {{name: h}}\nspec: {{scaleTargetRef: {{kind: StatefulSet, name: web}}{spec}}}"
+        );
+        assert_eq!(cpu(&decide_one(&web_and(&hpa)), "app"), "100m/300m", "{spec}");
+    }
+}
+
+#[test]
+fn a_container_that_the_pod_lacks_is_named_and_changes_nothing() {
+    let mut view = view(WEB);
+    let said = &mut view.vpas[0]
+        .status
+        .recommendation
+        .as_mut()
+        .unwrap()
+        .container_recommendations;
+    said[0].container_name = "gone".to_owned();
+    let decision = decide_one(&view);
+    assert_eq!(decision.reason, Reason::NoRecommendation);
+    assert_eq!(
+        notes(&decision),
+        ["gone: recommended for, but the pod has no such container"]
+    );
+}
+
+#[test]
+fn containers_of_one_name_are_not_told_apart_so_the_pod_is_skipped() {
+    let mut view = view(WEB);
+    let twin = view.pods[0].spec.containers[0].clone();
+    view.pods[0].spec.containers.push(twin);
+    let decision = decide_one(&view);
+    assert_eq!(
+        (decision.action(), decision.reason),
+        (Action::Skip, Reason::DuplicateContainer)
+    );
+    assert_eq!(notes(&decision), ["app: two containers have this name"]);
+}
+
+#[test]
+fn what_the_policy_excludes_is_not_applied_though_recommended() {
+    let mut view = view(WEB);
+    let policy: crate::objects::ResourcePolicy =
+        serde_json::from_str(r#"{"containerPolicies": [{"containerName": "*", "controlledResources": ["memory"]}]}"#)
+            .unwrap();
+    view.vpas[0].spec.resource_policy = Some(policy.clone());
+    let decision = decide_one(&view);
+    assert_eq!(
+        (cpu(&decision, "app"), memory(&decision, "app")),
+        ("100m/300m".into(), "200Mi/600Mi".into())
+    );
+
+    let mut off = policy;
+    off.container_policies[0].mode = Some("Off".to_owned());
+    view.vpas[0].spec.resource_policy = Some(off);
+    assert_eq!(decide_one(&view).reason, Reason::NoRecommendation);
+}
+
+#[test]
+fn a_recommendation_of_zero_is_never_written() {
+    let mut view = view(WEB);
+    let said = &mut view.vpas[0]
+        .status
+        .recommendation
+        .as_mut()
+        .unwrap()
+        .container_recommendations[0];
+    said.target.set(Resource::Cpu, Some(0));
+    let decision = decide_one(&view);
+    assert_eq!(
+        (cpu(&decision, "app"), memory(&decision, "app")),
+        ("100m/300m".into(), "200Mi/600Mi".into())
+    );
+    assert_eq!(
+        notes(&decision),
+        ["app: cpu is left alone: its request would become zero"]
+    );
+}
+
+#[test]
+fn a_default_limit_below_the_request_becomes_a_limit_at_the_request() {
+    let mut view =
+        web_and("kind: LimitRange\nmetadata: {name: l}\nspec: {limits: [{type: Container, default: {cpu: 50m}}]}");
+    view.pods[0].spec.containers[0].resources.limits.cpu = None;
+    let decision = decide_one(&view);
+    assert_eq!(cpu(&decision, "app"), "200m/200m");
+    assert_eq!(
+        notes(&decision),
+        [
+            "app: cpu limit 100m is raised to the request of 200m",
+            "app: cpu gets a limit of 200m: the LimitRange has a default"
+        ]
+    );
+}
+
+#[test]
+fn a_target_outside_its_own_range_does_not_cause_a_change_in_every_round() {
+    let mut view = view(WEB);
+    let said = &mut view.vpas[0]
+        .status
+        .recommendation
+        .as_mut()
+        .unwrap()
+        .container_recommendations[0];
+    said.target = view.pods[0].spec.containers[0].resources.requests;
+    let decision = decide_one(&view);
+    assert_eq!((decision.action(), decision.reason), (Action::None, Reason::AtTarget));
+}
+
+#[test]
+fn a_young_pod_says_from_when_it_can_be_changed() {
+    let mut view = view(WEB);
+    view.vpas[0]
+        .status
+        .recommendation
+        .as_mut()
+        .unwrap()
+        .container_recommendations[0]
+        .lower_bound = crate::resources::ResourceList::default();
+    let decision = decide_one(&view);
+    assert_eq!(decision.reason, Reason::TooYoung);
+    assert_eq!(notes(&decision), ["old enough to be changed from 2026-03-01T23:00:00Z"]);
+}
+
+#[test]
+fn pod_level_resources_keep_the_class_but_bound_the_containers() {
+    let mut view = view(WEB);
+    let mut pod_level = view.pods[0].spec.containers[0].resources;
+    pod_level.limits.set(Resource::Cpu, Some(500));
+    view.pods[0].spec.resources = Some(pod_level);
+    let decision = decide_one(&view);
+    assert_eq!(
+        (decision.action(), decision.reason),
+        (Action::Skip, Reason::PodLevelExceeded)
+    );
+    assert_eq!(
+        notes(&decision),
+        ["containers would have 600m of cpu, and the pod's own resources allow 500m"]
+    );
+}
+
+#[test]
+fn limits_alone_make_a_written_pod_guaranteed_and_keep_it_so() {
+    let mut view = view(WEB);
+    let pod = &mut view.pods[0];
+    pod.status.qos_class = None;
+    pod.spec.containers[0].resources.requests = crate::resources::ResourceList::default();
+    let decision = decide_one(&view);
+    assert_eq!(
+        (decision.action(), cpu(&decision, "app")),
+        (Action::Resize, "200m/200m".into())
+    );
+}
+
+mod pod_limit_range {
+    use super::*;
+
+    /// [`WEB`] with a second container without recommendation, and a maximum of memory for the pod.
+    fn with_sidecar(sidecar: &str, max: &str) -> NodeView {
+        let manifests = WEB.replace(
+            "limits: {cpu: 300m, memory: 300Mi}}",
+            &format!("limits: {{cpu: 300m, memory: 300Mi}}}}\n  - {{name: sidecar, resources: {sidecar}}}"),
+        );
+        view(&format!(
+            "{manifests}---\nkind: LimitRange\nmetadata: {{name: l}}\nspec: {{limits: [{{type: Pod, max: {{memory: {max}}}}}]}}"
+        ))
+    }
+
+    #[test]
+    fn containers_without_recommendation_keep_what_they_have_and_the_others_share_the_rest() {
+        let sidecar = "{requests: {memory: 50Mi}, limits: {memory: 100Mi}}";
+        let decision = decide_one(&with_sidecar(sidecar, "400Mi"));
+        assert_eq!(memory(&decision, "sidecar"), "50Mi/100Mi");
+        assert_eq!(
+            memory(&decision, "app"),
+            "100Mi/300Mi",
+            "400Mi less 100Mi, in the ratio of one to three"
+        );
+        assert!(matches!(
+            decision.notes[..],
+            [Note::Capped {
+                resource: Resource::Memory,
+                ..
+            }]
+        ));
+    }
+
+    #[test]
+    fn a_container_without_request_and_recommendation_takes_no_share() {
+        let decision = decide_one(&with_sidecar("{}", "300Mi"));
+        assert_eq!(memory(&decision, "app"), "100Mi/300Mi");
+        assert_eq!(memory(&decision, "sidecar"), "-/-");
+    }
+
+    #[test]
+    fn where_the_others_take_everything_the_resource_is_left_alone() {
+        let sidecar = "{requests: {memory: 50Mi}, limits: {memory: 500Mi}}";
+        let decision = decide_one(&with_sidecar(sidecar, "400Mi"));
+        assert_eq!(
+            (cpu(&decision, "app"), memory(&decision, "app")),
+            ("200m/600m".into(), "100Mi/300Mi".into())
+        );
+        assert_eq!(
+            notes(&decision),
+            [
+                "memory is left alone: containers without recommendation take all of the 400Mi that the LimitRange allows a pod"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_recommendation_without_bounds_or_for_cpu_alone_is_no_obstacle() {
+        let mut view = with_sidecar("{requests: {memory: 50Mi}}", "100Mi");
+        let said = &mut view.vpas[0]
+            .status
+            .recommendation
+            .as_mut()
+            .unwrap()
+            .container_recommendations[0];
+        said.upper_bound = crate::resources::ResourceList::default();
+        said.target.set(Resource::Memory, None);
+        let decision = decide_one(&view);
+        assert_eq!(
+            (cpu(&decision, "app"), memory(&decision, "app")),
+            ("200m/600m".into(), "100Mi/300Mi".into())
+        );
+    }
+}

@@ -163,7 +163,7 @@ impl CpuMax {
     }
 
     /// Rounded up to a full percent of one cpu, as systemd keeps `CPUQuotaPerSecUSec`
-    /// (opencontainers/cgroups `systemd/common.go:addCPUQuota`).
+    /// (opencontainers/cgroups `systemd/common.go:addCPUQuota`), and never below what the kernel accepts.
     #[must_use]
     pub fn systemd_rounded(self) -> Self {
         const STEP_US: u64 = 10_000;
@@ -176,7 +176,7 @@ impl CpuMax {
         let per_second = quota.saturating_mul(1_000_000) / self.period_us;
         let rounded = per_second.div_ceil(STEP_US).saturating_mul(STEP_US);
         Self {
-            quota: CpuQuota::Micros(rounded.saturating_mul(self.period_us) / 1_000_000),
+            quota: CpuQuota::Micros((rounded.saturating_mul(self.period_us) / 1_000_000).max(MIN_QUOTA_US)),
             ..self
         }
     }

@@ -1,6 +1,8 @@
 //! What plans look like, by example, and what holds for all of them.
 
+mod hierarchy;
 mod properties;
+mod steps;
 
 use super::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
 use crate::resources::WeightFormula;

@@ -1,0 +1,254 @@
+//! What cgroups must hold, rule by rule.
+
+use serde_json::{Value, json};
+
+use super::traits;
+use crate::objects::Pod;
+use crate::plan::{CgroupVersion, Driver, Hierarchy, KubeletVersion, NodeTraits, hierarchy, in_force};
+use crate::resources::{Bytes, ControlFile, MilliCpu, NamedRequirements, QosClass, Settings};
+
+fn pod(spec: &Value) -> Pod {
+    serde_json::from_value(json!({ "metadata": { "name": "web", "uid": "u" }, "spec": spec })).unwrap()
+}
+
+fn on_v2(pod: &Pod) -> Hierarchy {
+    hierarchy(pod, &[], &traits(CgroupVersion::V2, Driver::Cgroupfs))
+}
+
+fn on_kubelet(minor: u32, pod: &Pod) -> Hierarchy {
+    let traits = NodeTraits {
+        kubelet: KubeletVersion(minor),
+        ..traits(CgroupVersion::V2, Driver::Cgroupfs)
+    };
+    hierarchy(pod, &[], &traits)
+}
+
+fn limited(cpu: &str, memory: &str) -> Value {
+    json!({ "limits": { "cpu": cpu, "memory": memory } })
+}
+
+fn cpu(milli: u64) -> Option<MilliCpu> {
+    Some(MilliCpu::new(milli))
+}
+
+fn mebibytes(amount: u64) -> Option<Bytes> {
+    Some(Bytes::new(amount << 20))
+}
+
+fn shown(settings: &Settings, file: ControlFile) -> String {
+    settings
+        .get(file)
+        .map(|setting| setting.to_string())
+        .unwrap_or_default()
+}
+
+#[test]
+fn a_limit_alone_is_also_the_request() {
+    let given = on_v2(&pod(
+        &json!({ "containers": [{ "name": "a", "resources": limited("500m", "64Mi") }] }),
+    ));
+    assert_eq!(given.qos, QosClass::Guaranteed);
+    assert_eq!(given.pod.shares.get(), 512);
+    assert_eq!(given.pod, given.containers[0].allowance);
+}
+
+#[test]
+fn one_container_without_a_limit_leaves_the_pods_undeclared() {
+    let given = on_v2(&pod(&json!({ "containers": [
+        { "name": "a", "resources": limited("1", "64Mi") },
+        { "name": "b", "resources": { "requests": { "cpu": "1" }, "limits": { "memory": "32Mi" } } },
+    ] })));
+    assert_eq!((given.pod.cpu_limit, given.pod.memory_limit), (None, mebibytes(96)));
+    assert_eq!(given.pod.shares.get(), 2048);
+}
+
+#[test]
+fn an_undeclared_limit_is_unbounded_in_a_new_pod_and_kept_as_it_is_afterwards() {
+    let pod = pod(&json!({ "containers": [{ "name": "a", "resources": { "requests": { "cpu": "1" } } }] }));
+    let given = on_v2(&pod);
+    assert_eq!(shown(&given.created().tree.pod, ControlFile::CpuMax), "max 100000");
+    assert_eq!(shown(&given.created().tree.pod, ControlFile::MemoryMax), "max");
+    let wanted = given.wanted();
+    for cgroup in [&wanted.tree.pod, &wanted.tree.containers["a"]] {
+        let files: Vec<_> = cgroup.iter().map(|setting| setting.file()).collect();
+        assert_eq!(files, [ControlFile::CpuWeight]);
+    }
+    assert_eq!(wanted.specs["a"].cpu_quota, None);
+    assert_eq!(wanted.specs["a"].memory_limit_in_bytes, None);
+}
+
+#[test]
+fn the_largest_init_step_counts_with_the_sidecars_started_before_it() {
+    let given = on_v2(&pod(&json!({
+        "containers": [{ "name": "a", "resources": limited("100m", "100Mi") }],
+        "initContainers": [
+            { "name": "first", "resources": limited("350m", "10Mi") },
+            { "name": "proxy", "restartPolicy": "Always", "resources": limited("200m", "50Mi") },
+            { "name": "second", "resources": limited("50m", "200Mi") },
+        ],
+    })));
+    assert_eq!(
+        (given.pod.cpu_limit, given.pod.memory_limit),
+        (cpu(350), mebibytes(250))
+    );
+    let names: Vec<_> = given
+        .containers
+        .iter()
+        .map(|container| container.name.as_str())
+        .collect();
+    assert_eq!(names, ["a", "proxy"]);
+}
+
+#[test]
+fn init_containers_declare_limits_for_newer_kubelets_only() {
+    let pod = pod(&json!({
+        "containers": [{ "name": "a", "resources": limited("100m", "100Mi") }],
+        "initContainers": [{ "name": "setup", "resources": { "requests": { "cpu": "1m" } } }],
+    }));
+    assert_eq!(on_kubelet(20, &pod).pod.memory_limit, mebibytes(100));
+    assert_eq!(on_kubelet(36, &pod).pod.memory_limit, None);
+}
+
+#[test]
+fn a_limitless_init_container_after_a_limited_sidecar_counts_as_declared() {
+    let limitless = json!({ "name": "setup", "resources": {} });
+    let sidecar = json!({ "name": "proxy", "restartPolicy": "Always", "resources": limited("10m", "10Mi") });
+    let with_init = |init: [&Value; 2]| {
+        let containers = json!([{ "name": "a", "resources": limited("100m", "100Mi") }]);
+        on_v2(&pod(&json!({ "containers": containers, "initContainers": init })))
+            .pod
+            .memory_limit
+    };
+    assert_eq!(with_init([&sidecar, &limitless]), mebibytes(110));
+    assert_eq!(with_init([&limitless, &sidecar]), None);
+}
+
+#[test]
+fn overhead_is_added_to_requests_and_to_limits_that_are_there() {
+    let given = on_v2(&pod(&json!({
+        "overhead": { "cpu": "250m", "memory": "64Mi" },
+        "containers": [{ "name": "a", "resources": { "requests": { "cpu": "100m" }, "limits": { "memory": "100Mi" } } }],
+    })));
+    assert_eq!(given.pod.shares.get(), 358);
+    assert_eq!((given.pod.cpu_limit, given.pod.memory_limit), (None, mebibytes(164)));
+}
+
+#[test]
+fn besteffort_pods_have_the_least_shares_whatever_their_overhead() {
+    let given = on_v2(&pod(
+        &json!({ "overhead": { "cpu": "1" }, "containers": [{ "name": "a" }] }),
+    ));
+    assert_eq!(
+        (given.qos, given.pod.shares.get(), given.pod.cpu_limit),
+        (QosClass::BestEffort, 2, None)
+    );
+}
+
+#[test]
+fn an_explicit_request_of_zero_has_the_least_shares_since_1_25() {
+    let pod = pod(&json!({ "containers": [
+        { "name": "a", "resources": { "requests": { "cpu": "0" }, "limits": { "cpu": "1", "memory": "1Mi" } } },
+    ] }));
+    assert_eq!(on_kubelet(36, &pod).qos, QosClass::Burstable);
+    assert_eq!(on_kubelet(36, &pod).containers[0].allowance.shares.get(), 2);
+    assert_eq!(on_kubelet(24, &pod).containers[0].allowance.shares.get(), 1024);
+}
+
+#[test]
+fn pod_level_resources_bind_containers_that_have_no_limit_of_their_own() {
+    let pod = pod(&json!({
+        "resources": { "requests": { "cpu": "100m" }, "limits": { "cpu": "200m", "memory": "128Mi" } },
+        "containers": [
+            { "name": "a" },
+            { "name": "b", "resources": { "requests": { "cpu": "20m", "memory": "16Mi" }, "limits": { "memory": "48Mi" } } },
+        ],
+    }));
+    let given = on_v2(&pod);
+    assert_eq!(
+        (given.pod.cpu_limit, given.pod.memory_limit),
+        (cpu(200), mebibytes(128))
+    );
+    let [a, b] = [given.containers[0].allowance, given.containers[1].allowance];
+    assert_eq!(
+        (a.shares.get(), a.cpu_limit, a.memory_limit),
+        (204, cpu(200), mebibytes(128))
+    );
+    assert_eq!(
+        (b.shares.get(), b.cpu_limit, b.memory_limit),
+        (20, cpu(200), mebibytes(48))
+    );
+    let ignored = on_kubelet(33, &pod);
+    assert_eq!((ignored.pod.shares.get(), ignored.pod.cpu_limit), (20, None));
+    assert_eq!(ignored.containers[0].allowance.cpu_limit, None);
+}
+
+#[test]
+fn pod_level_requests_default_to_what_containers_request_and_then_to_the_limit() {
+    let with = |containers: Value| {
+        let resources = json!({ "limits": { "cpu": "1", "memory": "128Mi" } });
+        on_v2(&pod(&json!({ "resources": resources, "containers": containers })))
+    };
+    let unspecified = with(json!([{ "name": "a" }]));
+    assert_eq!(
+        (unspecified.qos, unspecified.pod.shares.get()),
+        (QosClass::Guaranteed, 1024)
+    );
+    let requesting = with(json!([{ "name": "a", "resources": { "requests": { "cpu": "250m" } } }]));
+    assert_eq!(
+        (requesting.qos, requesting.pod.shares.get()),
+        (QosClass::Burstable, 256)
+    );
+}
+
+#[test]
+fn a_decision_changes_neither_the_class_nor_pod_level_requests() {
+    let pod = pod(&json!({
+        "resources": { "limits": { "cpu": "1", "memory": "128Mi" } },
+        "containers": [{ "name": "a", "resources": { "requests": { "cpu": "250m" } } }],
+    }));
+    let target: NamedRequirements =
+        serde_json::from_value(json!({ "name": "a", "requests": { "cpu": "1", "memory": "128Mi" }, "limits": {} }))
+            .unwrap();
+    let given = hierarchy(&pod, &[target], &traits(CgroupVersion::V2, Driver::Cgroupfs));
+    assert_eq!((given.qos, given.pod.shares.get()), (QosClass::Burstable, 256));
+    assert_eq!(given.containers[0].allowance.shares.get(), 1024);
+}
+
+#[test]
+fn systemd_rounds_quotas_to_percents_at_both_levels_but_not_for_the_runtime() {
+    let pod = pod(&json!({ "containers": [{ "name": "a", "resources": limited("175m", "20000001") }] }));
+    let created = hierarchy(&pod, &[], &traits(CgroupVersion::V1, Driver::Systemd)).created();
+    for cgroup in [&created.tree.pod, &created.tree.containers["a"]] {
+        assert_eq!(shown(cgroup, ControlFile::CfsQuota), "18000");
+        assert_eq!(shown(cgroup, ControlFile::MemoryLimit), "19996672");
+    }
+    assert_eq!(created.specs["a"].cpu_quota, Some(17_500));
+    assert_eq!(created.specs["a"].memory_limit_in_bytes, Some(20_000_001));
+}
+
+#[test]
+fn only_containers_use_the_runtimes_formula() {
+    let pod = pod(&json!({ "containers": [{ "name": "a", "resources": limited("1", "64Mi") }] }));
+    let created = on_v2(&pod).created();
+    assert_eq!(shown(&created.tree.pod, ControlFile::CpuWeight), "39");
+    assert_eq!(shown(&created.tree.containers["a"], ControlFile::CpuWeight), "100");
+}
+
+#[test]
+fn requirements_in_force_are_those_the_kubelet_reports() {
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": { "name": "web" },
+        "spec": { "containers": [{ "name": "a", "resources": limited("1", "64Mi") }, { "name": "b" }] },
+        "status": { "containerStatuses": [
+            { "name": "a", "resources": { "requests": { "cpu": "500m" }, "limits": { "cpu": "500m" } } },
+            { "name": "b" },
+        ] },
+    }))
+    .unwrap();
+    let reported = in_force(&pod);
+    assert_eq!(reported.len(), 1);
+    assert_eq!(
+        (reported[0].name.as_str(), reported[0].resources.limits.cpu),
+        ("a", cpu(500))
+    );
+}

@@ -1,0 +1,305 @@
+//! Steps by example: what is written, through what, and in which order.
+
+use super::traits;
+use crate::plan::{CgroupVersion, Change, CriResources, Driver, Plan, PlanError, PodState, PodTree, Target};
+use crate::resources::{ControlFile, Setting, Settings};
+
+/// Settings from `file=value` words; commas stand for spaces in values.
+fn settings(words: &str) -> Settings {
+    let setting = |word: &str| {
+        let (file, value) = word.split_once('=').unwrap();
+        Setting::parse(ControlFile::named(file).unwrap(), &value.replace(',', " ")).unwrap()
+    };
+    words.split_whitespace().map(setting).collect()
+}
+
+fn state(pod: &str, containers: &[(&str, &str)]) -> PodState {
+    let containers = containers
+        .iter()
+        .map(|(name, words)| ((*name).to_owned(), settings(words)));
+    let tree = PodTree {
+        pod: settings(pod),
+        containers: containers.collect(),
+    };
+    PodState {
+        tree,
+        ..PodState::default()
+    }
+}
+
+/// Each step in a line.
+fn planned(version: CgroupVersion, driver: Driver, observed: &PodState, desired: &PodState) -> Vec<String> {
+    let plan = Plan::between(observed, desired, &traits(version, driver)).unwrap();
+    let line = |(target, change): (&Target, &Change)| match change {
+        Change::File { from, to } => format!("{target}: {} {from} → {to}", to.file()),
+        Change::Unit { to, .. } => {
+            let values: Vec<_> = to
+                .iter()
+                .map(|setting| format!("{} {setting}", setting.file()))
+                .collect();
+            format!("{target}: unit {}", values.join(", "))
+        }
+        Change::Spec { from, to } => {
+            format!(
+                "{target}: spec {} → {}",
+                serde_json::to_string(from).unwrap(),
+                serde_json::to_string(to).unwrap()
+            )
+        }
+    };
+    plan.steps()
+        .iter()
+        .map(|step| line((&step.target, &step.change)))
+        .collect()
+}
+
+fn on_v2(observed: &PodState, desired: &PodState) -> Vec<String> {
+    planned(CgroupVersion::V2, Driver::Cgroupfs, observed, desired)
+}
+
+fn on_v1(observed: &PodState, desired: &PodState) -> Vec<String> {
+    planned(CgroupVersion::V1, Driver::Cgroupfs, observed, desired)
+}
+
+#[test]
+fn growing_raises_the_pod_before_its_container() {
+    let small = state(
+        "cpu.max=10000,100000 memory.max=4096",
+        &[("a", "cpu.max=10000,100000 memory.max=4096")],
+    );
+    let large = state(
+        "cpu.max=20000,100000 memory.max=8192",
+        &[("a", "cpu.max=20000,100000 memory.max=8192")],
+    );
+    assert_eq!(
+        on_v2(&small, &large),
+        [
+            "pod: cpu.max 10000 100000 → 20000 100000",
+            "pod: memory.max 4096 → 8192",
+            "container a: cpu.max 10000 100000 → 20000 100000",
+            "container a: memory.max 4096 → 8192",
+        ]
+    );
+    assert_eq!(
+        on_v2(&large, &small),
+        [
+            "container a: cpu.max 20000 100000 → 10000 100000",
+            "container a: memory.max 8192 → 4096",
+            "pod: cpu.max 20000 100000 → 10000 100000",
+            "pod: memory.max 8192 → 4096",
+        ]
+    );
+}
+
+#[test]
+fn what_grows_in_one_container_does_not_wait_for_what_shrinks_in_another() {
+    let observed = state(
+        "memory.max=16384",
+        &[("a", "memory.max=12288"), ("b", "memory.max=4096")],
+    );
+    let desired = state(
+        "memory.max=12288",
+        &[("a", "memory.max=4096"), ("b", "memory.max=8192")],
+    );
+    assert_eq!(
+        on_v2(&observed, &desired),
+        [
+            "container b: memory.max 4096 → 8192",
+            "container a: memory.max 12288 → 4096",
+            "pod: memory.max 16384 → 12288",
+        ]
+    );
+}
+
+#[test]
+fn values_that_mean_the_same_are_left_alone() {
+    let observed = state("memory.max=19996672 cpu.weight=39", &[]);
+    let mut desired = state("cpu.weight=39", &[]);
+    desired
+        .tree
+        .pod
+        .insert(Setting::MemoryMax(crate::resources::MemoryLimit::Bytes(20_000_001)));
+    assert_eq!(on_v2(&observed, &desired), [""; 0]);
+}
+
+#[test]
+fn files_and_containers_that_are_not_there_are_left_out() {
+    let observed = state("cpu.weight=39", &[("a", "cpu.weight=39")]);
+    let desired = state(
+        "cpu.weight=79 memory.max=4096",
+        &[("a", "memory.max=4096"), ("gone", "cpu.weight=1")],
+    );
+    assert_eq!(on_v2(&observed, &desired), ["pod: cpu.weight 39 → 79"]);
+}
+
+#[test]
+fn a_v1_limit_follows_that_of_memory_and_swap_up_and_leads_it_down() {
+    let files = |limit: u64| format!("memory.limit_in_bytes={limit} memory.memsw.limit_in_bytes={limit}");
+    let observed = state("", &[("a", &files(8192))]);
+    let to = |limit: u64| {
+        on_v1(
+            &observed,
+            &state("", &[("a", &format!("memory.limit_in_bytes={limit}"))]),
+        )
+    };
+    assert_eq!(
+        to(12288),
+        [
+            "container a: memory.memsw.limit_in_bytes 8192 → 12288",
+            "container a: memory.limit_in_bytes 8192 → 12288",
+        ]
+    );
+    assert_eq!(
+        to(4096),
+        [
+            "container a: memory.limit_in_bytes 8192 → 4096",
+            "container a: memory.memsw.limit_in_bytes 8192 → 4096",
+        ]
+    );
+}
+
+#[test]
+fn an_unbounded_limit_of_memory_and_swap_stays_unbounded() {
+    let observed = state("memory.limit_in_bytes=4096 memory.memsw.limit_in_bytes=-1", &[]);
+    let desired = state("memory.limit_in_bytes=8192", &[]);
+    assert_eq!(on_v1(&observed, &desired), ["pod: memory.limit_in_bytes 4096 → 8192"]);
+}
+
+#[test]
+fn v1_quota_and_period_change_in_the_order_that_fits_under_the_pod() {
+    let cgroup = |quota: u64, period: u64| format!("cpu.cfs_quota_us={quota} cpu.cfs_period_us={period}");
+    let container = |quota, period| state(&cgroup(50_000, 100_000), &[("a", &cgroup(quota, period))]);
+    // The old quota in the new period would be twice the pod's.
+    assert_eq!(
+        on_v1(&container(50_000, 100_000), &container(25_000, 50_000)),
+        [
+            "container a: cpu.cfs_quota_us 50000 → 25000",
+            "container a: cpu.cfs_period_us 100000 → 50000",
+        ]
+    );
+    // And back, the new quota in the old period.
+    assert_eq!(
+        on_v1(&container(25_000, 50_000), &container(50_000, 100_000)),
+        [
+            "container a: cpu.cfs_period_us 50000 → 100000",
+            "container a: cpu.cfs_quota_us 25000 → 50000",
+        ]
+    );
+}
+
+#[test]
+fn an_end_that_the_v1_kernel_refuses_has_no_plan() {
+    let cgroup = |quota: u64| format!("cpu.cfs_quota_us={quota} cpu.cfs_period_us=100000");
+    let observed = state(&cgroup(20_000), &[("a", &cgroup(20_000))]);
+    let desired = state("", &[("a", &cgroup(30_000))]);
+    let traits = traits(CgroupVersion::V1, Driver::Cgroupfs);
+    let error = Plan::between(&observed, &desired, &traits).unwrap_err();
+    assert!(matches!(&error, PlanError::AbovePod { container, .. } if container == "a"));
+    assert_eq!(
+        error.to_string(),
+        "container a: quota and period 30000 100000 exceed its pod's 20000 100000, which the kernel refuses: \
+         the pod's limit has to grow as well"
+    );
+}
+
+#[test]
+fn the_runtime_is_told_only_what_changes_and_after_the_files() {
+    let spec = |shares, quota, memory| CriResources {
+        cpu_shares: Some(shares),
+        cpu_quota: Some(quota),
+        cpu_period: Some(100_000),
+        memory_limit_in_bytes: Some(memory),
+    };
+    let mut observed = state("", &[("a", "memory.max=4096"), ("b", "memory.max=4096")]);
+    let mut desired = state("", &[("a", "memory.max=8192"), ("b", "memory.max=4096")]);
+    observed.specs = [
+        ("a", spec(2, 1000, 4096)),
+        ("b", spec(2, 1000, 4096)),
+        ("c", spec(2, 1000, 1)),
+    ]
+    .map(|(name, spec)| (name.to_owned(), spec))
+    .into();
+    desired.specs = [
+        ("a", spec(2, 1000, 8192)),
+        ("b", spec(2, -1, 4097)),
+        ("unknown", spec(2, 1, 1)),
+    ]
+    .map(|(name, spec)| (name.to_owned(), spec))
+    .into();
+    assert_eq!(
+        on_v2(&observed, &desired),
+        [
+            "container a: memory.max 4096 → 8192",
+            r#"container a: spec {"memory_limit_in_bytes":4096} → {"memory_limit_in_bytes":8192}"#,
+            r#"container b: spec {"cpu_quota":1000,"cpu_period":100000} → {"cpu_quota":-1,"cpu_period":100000}"#,
+        ]
+    );
+}
+
+#[test]
+fn an_unspecified_stored_field_is_unbounded() {
+    let mut observed = state("", &[("a", "")]);
+    let mut desired = observed.clone();
+    observed.specs.insert("a".to_owned(), CriResources::default());
+    let unbounded = CriResources {
+        cpu_quota: Some(-1),
+        cpu_period: Some(100_000),
+        memory_limit_in_bytes: Some(-1),
+        ..CriResources::default()
+    };
+    desired.specs.insert("a".to_owned(), unbounded);
+    assert_eq!(on_v2(&observed, &desired), [""; 0]);
+}
+
+#[test]
+fn systemd_sets_a_pods_values_as_properties_of_its_slice() {
+    let observed = state(
+        "cpu.max=10000,100000 cpu.weight=4 memory.max=8192",
+        &[("a", "cpu.max=10000,100000")],
+    );
+    let desired = state(
+        "cpu.max=20000,100000 cpu.weight=8 memory.max=4096",
+        &[("a", "cpu.max=20000,100000")],
+    );
+    assert_eq!(
+        planned(CgroupVersion::V2, Driver::Systemd, &observed, &desired),
+        [
+            "pod: unit cpu.max 20000 100000, cpu.weight 8",
+            "container a: cpu.max 10000 100000 → 20000 100000",
+            "pod: unit memory.max 4096",
+        ]
+    );
+}
+
+#[test]
+fn a_value_systemd_would_round_is_written_to_the_file_as_well() {
+    let observed = state("cpu.max=30000,100000", &[]);
+    let desired = state("cpu.max=17500,100000", &[]);
+    assert_eq!(
+        planned(CgroupVersion::V2, Driver::Systemd, &observed, &desired),
+        [
+            "pod: unit cpu.max 17500 100000",
+            "pod: cpu.max 18000 100000 → 17500 100000"
+        ]
+    );
+}
+
+#[test]
+fn systemd_is_told_quota_and_period_together_and_nothing_of_swap() {
+    let files = |quota, limit| {
+        format!(
+            "cpu.cfs_quota_us={quota} cpu.cfs_period_us=100000 \
+             memory.limit_in_bytes={limit} memory.memsw.limit_in_bytes={limit}"
+        )
+    };
+    let observed = state(&files(10_000, 4096), &[]);
+    let desired = state(&files(20_000, 8192), &[]);
+    assert_eq!(
+        planned(CgroupVersion::V1, Driver::Systemd, &observed, &desired),
+        [
+            "pod: unit cpu.cfs_quota_us 20000, cpu.cfs_period_us 100000",
+            "pod: memory.memsw.limit_in_bytes 4096 → 8192",
+            "pod: unit memory.limit_in_bytes 8192",
+        ]
+    );
+}

@@ -8,3 +8,4 @@
 
 mod architecture;
 mod cgroup_files;
+mod systemd_units;

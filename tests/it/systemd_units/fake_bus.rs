@@ -1,6 +1,7 @@
 //! A message bus of the test's own, with something on it that answers like systemd, or does not.
 
 use std::collections::HashMap;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -41,7 +42,9 @@ impl Bus {
                 return None;
             }
         };
-        crate::cgroup_files::tree::wait_for("dbus-daemon", || directory.path().join("bus").exists());
+        crate::cgroup_files::tree::wait_for("dbus-daemon", || {
+            UnixStream::connect(directory.path().join("bus")).is_ok()
+        });
         Some(Self {
             daemon,
             address,

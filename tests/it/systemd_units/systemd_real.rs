@@ -137,6 +137,40 @@ fn a_value_in_the_file_alone_is_undone_when_another_property_changes() {
 }
 
 #[test]
+fn a_value_in_the_file_alone_is_undone_by_a_reload_of_systemd_252() {
+    let Some(pod) = Pod::start("rawreload") else { return };
+    let (systemd, cgroup) = (systemd(), pod.cgroup());
+    if systemd.version() != 252 {
+        eprintln!(
+            "SKIPPED: rawreload: known for systemd 252, this is {}",
+            systemd.version()
+        );
+        return;
+    }
+    let before = wanted(20_000, 39, 128 << 20);
+    systemd.set(&pod.unit(), &before).unwrap();
+    wait_for("systemd to write the files", || cgroup.read_all().unwrap() == before);
+    for setting in wanted(40_000, 77, 256 << 20).iter() {
+        assert!(cgroup.write(setting).is_ok());
+    }
+    daemon_reload();
+    wait_for("systemd to put its own values back", || {
+        cgroup.read_all().unwrap() == before
+    });
+}
+
+#[test]
+fn a_fraction_of_a_percent_is_rounded_up_and_stays() {
+    let Some(pod) = Pod::start("percent") else { return };
+    let (systemd, cgroup) = (systemd(), pod.cgroup());
+    systemd.set(&pod.unit(), &wanted(17_500, 39, 128 << 20)).unwrap();
+    let rounded = wanted(18_000, 39, 128 << 20);
+    daemon_reload();
+    wait_for("systemd to write the files", || cgroup.read_all().unwrap() == rounded);
+    assert_eq!(systemd.get(&pod.unit(), cgroup.version()).unwrap(), rounded);
+}
+
+#[test]
 fn a_unit_that_is_not_loaded_is_not_made_up() {
     let Some(pod) = Pod::start("unknown") else { return };
     let unknown = Unit::of(&CgroupPath::new("/vscaledtest.slice/vscaledtest-podffff.slice").unwrap()).unwrap();

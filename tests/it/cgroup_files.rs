@@ -11,4 +11,4 @@ mod kernel_v1;
 mod kernel_v2;
 mod kernel_watch;
 mod kernel_writes;
-mod tree;
+pub(crate) mod tree;

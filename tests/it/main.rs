@@ -10,3 +10,4 @@ mod architecture;
 mod cgroup_files;
 mod decide_command;
 mod decisions;
+mod systemd_units;

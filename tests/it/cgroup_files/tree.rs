@@ -148,7 +148,7 @@ impl Drop for Tree {
     }
 }
 
-pub(super) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
         assert!(start.elapsed() < Duration::from_secs(30), "waited in vain for {what}");

@@ -5,6 +5,7 @@ pub mod cli;
 pub mod control;
 pub mod decide;
 pub mod objects;
+pub mod oom;
 pub mod plan;
 pub mod resources;
 pub mod runtime;

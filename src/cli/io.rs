@@ -1,4 +1,4 @@
-//! What commands read and print: manifests in, text out.
+//! What commands read and print: manifests and logs in, text out.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -8,12 +8,12 @@ use anyhow::Context;
 use super::Failure;
 use crate::sources::{NodeView, parse_manifests};
 
-/// No file of manifests is near this; `/dev/zero` is.
+/// No file of manifests and no kernel log is near this; `/dev/zero` is.
 const MAX_INPUT_BYTES: u64 = 256 << 20;
 
 /// Reads a file of manifests, `-` being standard input. What was passed over is said on standard error.
 pub(super) fn read_manifests(file: &str) -> Result<NodeView, Failure> {
-    let text = read_text(file)
+    let text = String::from_utf8(read_bytes(file)?)
         .with_context(|| format!("cannot read {file}"))
         .map_err(Failure::Usage)?;
     let manifests = parse_manifests(file, &text).map_err(|error| Failure::Usage(error.into()))?;
@@ -21,15 +21,22 @@ pub(super) fn read_manifests(file: &str) -> Result<NodeView, Failure> {
     Ok(manifests.view)
 }
 
-fn read_text(file: &str) -> io::Result<String> {
-    let mut text = String::new();
+/// Reads a file of any content, `-` being standard input.
+pub(super) fn read_bytes(file: &str) -> Result<Vec<u8>, Failure> {
+    read_limited(file)
+        .with_context(|| format!("cannot read {file}"))
+        .map_err(Failure::Usage)
+}
+
+fn read_limited(file: &str) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
     let read = if file == "-" {
-        io::stdin().lock().take(MAX_INPUT_BYTES + 1).read_to_string(&mut text)?
+        io::stdin().lock().take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes)?
     } else {
-        File::open(file)?.take(MAX_INPUT_BYTES + 1).read_to_string(&mut text)?
+        File::open(file)?.take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes)?
     };
     if u64::try_from(read).is_ok_and(|read| read <= MAX_INPUT_BYTES) {
-        Ok(text)
+        Ok(bytes)
     } else {
         let message = format!("more than {MAX_INPUT_BYTES} bytes: split it");
         Err(io::Error::new(ErrorKind::FileTooLarge, message))

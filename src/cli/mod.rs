@@ -5,6 +5,7 @@
 
 mod decide;
 mod io;
+mod oom;
 mod table;
 
 use std::process::ExitCode;
@@ -22,6 +23,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Decide(decide::Arguments),
+    Oom(oom::Arguments),
 }
 
 /// Why a command did not succeed, and so which exit code it ends with.
@@ -55,5 +57,6 @@ pub fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Decide(arguments) => decide::run(&arguments),
+        Command::Oom(arguments) => oom::run(&arguments),
     }
 }

@@ -1,0 +1,149 @@
+//! `vscalectl oom parse`: the kills in a kernel log, without a node and without a daemon.
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use crate::cgroup::{CgroupPath, ContainerId, PodUid};
+use crate::cli::{Failure, io, table};
+use crate::oom::{Kill, Level, parse_log};
+use crate::resources::Bytes;
+
+/// Lists the kills in a kernel log, each process once, with the level of the node whose limit was hit.
+///
+/// Whatever a process wrote into /dev/kmsg is recognised in records and passed over. The output of dmesg does not always
+/// say who wrote a line (dmesg -x and dmesg -r do), so it can hold forgeries.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Records of /dev/kmsg, or what dmesg or journalctl -k printed; - is standard input
+    #[arg(value_name = "FILE")]
+    file: String,
+    /// How to print the kills
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Output {
+    Json,
+    Table,
+}
+
+/// Reads, parses, prints. A log without kills is no error.
+///
+/// # Errors
+/// [`Failure::Usage`] when the file cannot be read.
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let kills = parse_log(&io::read_bytes(&arguments.file)?);
+    let shown = Shown {
+        kills: kills.iter().map(ShownKill::from).collect(),
+    };
+    io::print(&match arguments.output {
+        Output::Json => io::json(&shown)?,
+        Output::Table => render(&shown.kills),
+    })
+}
+
+/// The printed form: promised to others, so apart from the types inside.
+#[derive(Serialize)]
+struct Shown<'a> {
+    kills: Vec<ShownKill<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownKill<'a> {
+    pid: u32,
+    comm: &'a str,
+    oom_cgroup: Option<&'a str>,
+    task_cgroup: Option<&'a str>,
+    level: Level,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod_uid: Option<PodUid>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container_id: Option<ContainerId>,
+    anon_rss_bytes: u64,
+    file_rss_bytes: u64,
+    shmem_rss_bytes: u64,
+    total_vm_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oom_score_adj: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seq: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timestamp_us: Option<u64>,
+}
+
+impl<'a> From<&'a Kill> for ShownKill<'a> {
+    fn from(kill: &'a Kill) -> Self {
+        let (pod, container) = kill.victim();
+        Self {
+            pid: kill.pid,
+            comm: &kill.comm,
+            oom_cgroup: kill.limit.cgroup().map(CgroupPath::as_str),
+            task_cgroup: kill.task_cgroup.as_ref().map(CgroupPath::as_str),
+            level: kill.limit.level(),
+            pod_uid: pod.map(|pod| pod.uid),
+            container_id: container.map(|container| container.id),
+            anon_rss_bytes: kill.memory.anon_rss.get(),
+            file_rss_bytes: kill.memory.file_rss.get(),
+            shmem_rss_bytes: kill.memory.shmem_rss.get(),
+            total_vm_bytes: kill.memory.total_vm.get(),
+            oom_score_adj: kill.oom_score_adj,
+            uid: kill.uid,
+            seq: kill.seq,
+            timestamp_us: kill.timestamp_us,
+        }
+    }
+}
+
+/// One line for each kill. Names chosen by processes are escaped: they may hold anything, also what moves a cursor.
+fn render(kills: &[ShownKill<'_>]) -> String {
+    let header = ["TIME", "PID", "COMMAND", "LEVEL", "RSS", "POD", "CONTAINER", "CGROUP"];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    for kill in kills {
+        let rss = [kill.anon_rss_bytes, kill.file_rss_bytes, kill.shmem_rss_bytes].map(Bytes::new);
+        let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+        let short = |id: &ContainerId| id.as_str().chars().take(12).collect();
+        let row = [
+            or_dash(kill.timestamp_us.map(seconds)),
+            kill.pid.to_string(),
+            kill.comm.escape_debug().to_string(),
+            kill.level.as_str().to_owned(),
+            rss.into_iter().sum::<Bytes>().to_string(),
+            or_dash(kill.pod_uid.as_ref().map(ToString::to_string)),
+            or_dash(kill.container_id.as_ref().map(short)),
+            or_dash(kill.task_cgroup.map(|path| path.escape_debug().to_string())),
+        ];
+        rows.push(row.to_vec());
+    }
+    table::align(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNEXPLAINED: &str = "Memory cgroup out of memory: Killed process 7 (a\u{1b}[2J) total-vm:4kB, anon-rss:3kB, file-rss:2kB, shmem-rss:1kB";
+
+    #[test]
+    fn what_is_not_known_is_null_or_left_out() {
+        let kills = parse_log(UNEXPLAINED.as_bytes());
+        let json = serde_json::to_value(ShownKill::from(&kills[0])).unwrap();
+        let expected = serde_json::json!({
+            "pid": 7, "comm": "a\u{1b}[2J", "oomCgroup": null, "taskCgroup": null, "level": "unknown",
+            "anonRssBytes": 3072, "fileRssBytes": 2048, "shmemRssBytes": 1024, "totalVmBytes": 4096,
+        });
+        assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn a_command_cannot_write_to_the_terminal() {
+        let kills = parse_log(UNEXPLAINED.as_bytes());
+        let text = render(&[ShownKill::from(&kills[0])]);
+        assert!(text.contains(r"a\u{1b}[2J") && !text.contains('\u{1b}'), "{text}");
+        assert!(text.contains("6Ki"), "{text}");
+    }
+}

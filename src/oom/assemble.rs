@@ -1,0 +1,264 @@
+//! Parts of lines → whole lines.
+//!
+//! The kernel prints the lines that name cgroups piece by piece (`pr_cont`). Pieces are merged into one record of up to
+//! about 1 KiB, as long as nothing else is printed in between; beyond that they become records of their own, with those of
+//! other CPUs among them. Only these lines ever wait here for their rest: every other line goes through at once, so that
+//! nothing is held back until the kernel prints again. A piece is taken only where the grammar of the line allows it,
+//! because the pieces of a stranger's line look the same when the kernel does not say who printed them.
+//!
+//! An incomplete line is dropped, never guessed at.
+
+use super::line::{Line, Part};
+use super::within;
+
+/// Far more than the longest line with two paths of PATH_MAX bytes.
+const LONGEST_LINE: usize = 16 * 1024;
+/// OOM kills are serialised (`oom_lock`), so even one open line per caller is generous.
+const MOST_OPEN: usize = 16;
+
+/// Puts the lines that were printed in parts together again.
+#[derive(Debug, Default)]
+pub struct Assembler {
+    open: Vec<(Shape, Line)>,
+}
+
+/// A line that is printed in parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    /// `dump_oom_summary` and `mem_cgroup_print_oom_context`, since Linux 5.0.
+    Summary,
+    /// `mem_cgroup_print_oom_info`, before Linux 5.0.
+    LimitHit,
+    /// `mem_cgroup_print_oom_group`, since Linux 4.19.
+    Group,
+}
+
+impl Shape {
+    fn begun_by(text: &str) -> Option<Self> {
+        [
+            ("oom-kill:constraint=", Self::Summary),
+            ("Task in ", Self::LimitHit),
+            ("Tasks in ", Self::Group),
+        ]
+        .into_iter()
+        .find_map(|(start, shape)| text.starts_with(start).then_some(shape))
+    }
+
+    fn is_complete(self, text: &str) -> bool {
+        match self {
+            Self::Summary => {
+                let victim = || {
+                    text.rsplit_once(",uid=")?
+                        .0
+                        .rsplit_once(",pid=")?
+                        .0
+                        .split_once(",task_memcg=/")
+                };
+                victim().is_some_and(|(_, task)| task.contains(",task="))
+            }
+            Self::LimitHit => text.contains(" killed as a result of limit of /"),
+            Self::Group => text.ends_with(" set"),
+        }
+    }
+
+    /// Whether `next` can be what follows `text`. A piece is one `pr_cont` or several, so it begins with a key, with a
+    /// path, or with the name of a cpuset.
+    fn goes_on(self, text: &str, next: &str) -> bool {
+        let path_due = || next.starts_with('/') && text.ends_with(['=', ' ']);
+        match self {
+            Self::Summary => {
+                const KEYS: [&str; 6] = [
+                    ",cpuset=",
+                    ",mems_allowed=",
+                    ",oom_memcg=",
+                    ",global_oom",
+                    ",task_memcg=",
+                    ",task=",
+                ];
+                path_due() || text.ends_with(",cpuset=") || KEYS.iter().any(|key| next.starts_with(key))
+            }
+            Self::LimitHit => path_due() || next.starts_with(" killed as a result of limit of "),
+            Self::Group => path_due() || next.starts_with(" are going to be killed "),
+        }
+    }
+}
+
+impl Assembler {
+    /// Takes the next line or part. Returns a whole line if this is one or completes one.
+    pub fn push(&mut self, line: Line) -> Option<Line> {
+        if let Some(shape) = Shape::begun_by(&line.text) {
+            self.close(line.caller.as_deref());
+            if shape.is_complete(&line.text) {
+                return Some(line);
+            }
+            if self.open.len() == MOST_OPEN {
+                self.open.remove(0);
+            }
+            self.open.push((shape, line));
+            return None;
+        }
+        if line.part != Part::Start && self.wanted(&line).is_some() {
+            return self.append(&line);
+        }
+        if ends_an_event(&line.text) {
+            self.close(line.caller.as_deref());
+        }
+        (line.part != Part::Continued).then_some(line)
+    }
+
+    /// Forgets everything unfinished: records were lost, and with them perhaps a part in the middle.
+    pub fn lost(&mut self) {
+        self.open.clear();
+    }
+
+    fn wanted(&self, part: &Line) -> Option<usize> {
+        self.open.iter().position(|(shape, line)| {
+            line.caller == part.caller
+                && within(line.timestamp_us, part.timestamp_us)
+                && line.text.len() + part.text.len() <= LONGEST_LINE
+                && shape.goes_on(&line.text, &part.text)
+        })
+    }
+
+    fn append(&mut self, part: &Line) -> Option<Line> {
+        let at = self.wanted(part)?;
+        let (shape, line) = self.open.get_mut(at)?;
+        line.text.push_str(&part.text);
+        shape.is_complete(&line.text).then(|| self.open.remove(at).1)
+    }
+
+    fn close(&mut self, caller: Option<&str>) {
+        self.open.retain(|(_, line)| line.caller.as_deref() != caller);
+    }
+}
+
+/// The lines before and after those with parts: what is still open when one comes lost its end.
+fn ends_an_event(text: &str) -> bool {
+    text.contains(" invoked oom-killer: ") || text.contains("Killed process ")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PIECES: [&str; 9] = [
+        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null)",
+        ",cpuset=",
+        "crio-1.scope",
+        ",mems_allowed=0",
+        ",oom_memcg=",
+        "/kubepods/a",
+        ",task_memcg=",
+        "/kubepods/a/b",
+        ",task=hog,pid=7,uid=0",
+    ];
+
+    fn line(part: Part, caller: Option<&str>, text: &str) -> Line {
+        Line {
+            seq: Some(1),
+            timestamp_us: Some(1),
+            caller: caller.map(str::to_owned),
+            part,
+            text: text.to_owned(),
+        }
+    }
+
+    fn texts(lines: impl IntoIterator<Item = Line>) -> Vec<String> {
+        let mut assembler = Assembler::default();
+        lines
+            .into_iter()
+            .filter_map(|line| assembler.push(line))
+            .map(|line| line.text)
+            .collect()
+    }
+
+    #[test]
+    fn a_whole_line_is_never_held_back() {
+        for whole in [
+            "anything",
+            &PIECES.concat(),
+            "Tasks in /a are going to be killed due to memory.oom.group set",
+        ] {
+            assert_eq!(texts([line(Part::Start, None, whole)]), [whole]);
+        }
+    }
+
+    #[test]
+    fn callers_keep_the_parts_of_two_lines_apart() {
+        let of = |caller, pid| {
+            [
+                line(Part::Start, caller, &PIECES[..5].concat()),
+                line(
+                    Part::Continued,
+                    caller,
+                    &format!("/{pid},task_memcg=/{pid},task=x,pid={pid},uid=0"),
+                ),
+            ]
+        };
+        let ([a1, a2], [b1, b2]) = (of(Some("T1"), 1), of(Some("T2"), 2));
+        let whole = texts([a1, b1, b2, a2]);
+        assert!(whole[0].contains("oom_memcg=/2,task_memcg=/2,") && whole[1].contains("oom_memcg=/1,task_memcg=/1,"));
+    }
+
+    #[test]
+    fn an_unfinished_line_does_not_swallow_the_end_of_another() {
+        let start = line(Part::Start, None, &PIECES[..6].concat());
+        let end = line(Part::Continued, None, ",task_memcg=/other,task=x,pid=9,uid=0");
+        assert_eq!(
+            texts([
+                start.clone(),
+                line(Part::Start, None, "Killed process 3 (y)"),
+                end.clone()
+            ]),
+            ["Killed process 3 (y)"]
+        );
+        let mut late = end.clone();
+        late.timestamp_us = Some(60_000_000);
+        assert_eq!(texts([start.clone(), late]), [""; 0]);
+        let mut assembler = Assembler::default();
+        assert_eq!(assembler.push(start), None);
+        assembler.lost();
+        assert_eq!(assembler.push(end), None);
+    }
+
+    #[test]
+    fn parts_of_strangers_lines_are_left_out() {
+        let mut lines = vec![line(Part::Start, None, &PIECES[..5].concat())];
+        lines.extend(["CPU 1 hangs", " (again)", ", and again"].map(|text| line(Part::Continued, None, text)));
+        lines.extend(PIECES[5..].iter().map(|text| line(Part::Continued, None, text)));
+        assert_eq!(texts(lines), [PIECES.concat()]);
+    }
+
+    proptest! {
+        #[test]
+        fn however_a_line_is_cut_and_interleaved_it_comes_out_whole(
+            cuts in proptest::collection::vec(any::<bool>(), PIECES.len() - 1),
+            strangers in proptest::collection::vec(0..3_usize, PIECES.len()),
+            marked: bool,
+        ) {
+            let mut parts = vec![PIECES[0].to_owned()];
+            for (piece, cut) in PIECES[1..].iter().zip(&cuts) {
+                match parts.last_mut() {
+                    Some(last) if !cut => last.push_str(piece),
+                    _ => parts.push((*piece).to_owned()),
+                }
+            }
+            let mut lines = Vec::new();
+            for (at, text) in parts.iter().enumerate() {
+                let part = match (marked, at) {
+                    (false, _) => Part::Unmarked,
+                    (true, 0) => Part::Start,
+                    (true, _) => Part::Continued,
+                };
+                lines.push(line(part, None, text));
+                if at + 1 < parts.len() && !(text.ends_with(",cpuset=") && !marked) {
+                    lines.extend((0..strangers[at]).map(|_| line(Part::Start, None, "stranger")));
+                }
+            }
+            let whole: Vec<String> = texts(lines).into_iter().filter(|text| text != "stranger").collect();
+            prop_assert_eq!(whole, [PIECES.concat()]);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What the log says about one killed process.
+
+use serde::Serialize;
+
+use crate::cgroup::{CgroupPath, ContainerPlace, Place, PodPlace};
+
+use super::message::VictimMemory;
+use super::summary::Limit;
+
+/// One killed process, as far as the kernel's lines tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kill {
+    /// Its id in the host's pid namespace.
+    pub pid: u32,
+    /// The name of its command: at most 15 bytes, of its own choosing, possibly empty.
+    pub comm: String,
+    /// Whose limit was hit.
+    pub limit: Limit,
+    /// Where it was; `None` when the kernel did not say. For the other victims of a group kill this is the group: they
+    /// were in it or below.
+    pub task_cgroup: Option<CgroupPath>,
+    /// The cgroup with `memory.oom.group` set that was killed as a whole. In a stream this is known of the first victim
+    /// only later, see [`Event::Again`](super::Event::Again).
+    pub group: Option<CgroupPath>,
+    /// What it held.
+    pub memory: VictimMemory,
+    /// `oom_score_adj`, since Linux 5.4.
+    pub oom_score_adj: Option<i32>,
+    /// Its user, since Linux 5.4.
+    pub uid: Option<u32>,
+    /// Whose allocation, or whose lowering of a limit, led to this.
+    pub invoker: Option<Invoker>,
+    /// The number of the record of the kill.
+    pub seq: Option<u64>,
+    /// Its time, in microseconds of the kernel's clock since boot.
+    pub timestamp_us: Option<u64>,
+}
+
+/// The task that could not have the memory it needed. Writing `memory.max` needs memory, too: that of the cgroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Invoker {
+    /// Its command.
+    pub comm: String,
+    /// Its id in the host's pid namespace.
+    pub pid: Option<u32>,
+}
+
+/// The level of the node's tree whose limit was hit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// A container's, or that of a cgroup a container made within its own.
+    Container,
+    /// A pod's.
+    Pod,
+    /// That of all burstable, or of all best-effort, pods.
+    Qos,
+    /// That of all pods.
+    Kubepods,
+    /// The node's: it had no memory left.
+    Node,
+    /// A cgroup's that is none of these.
+    Other,
+    /// The kernel did not say.
+    Unknown,
+}
+
+impl Level {
+    /// The level in the words of the command line and the metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Container => "container",
+            Self::Pod => "pod",
+            Self::Qos => "qos",
+            Self::Kubepods => "kubepods",
+            Self::Node => "node",
+            Self::Other => "other",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl Limit {
+    /// The level this limit is at.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        match self {
+            Self::Cgroup(path) if *path == CgroupPath::root() => Level::Node,
+            Self::Cgroup(path) => match Place::parse(path) {
+                Some(Place::Container(..)) => Level::Container,
+                Some(Place::Pod(_)) => Level::Pod,
+                Some(Place::Qos(_)) => Level::Qos,
+                Some(Place::Kubepods) => Level::Kubepods,
+                Some(Place::Other(_)) | None => Level::Other,
+            },
+            Self::Node => Level::Node,
+            Self::Unknown => Level::Unknown,
+        }
+    }
+
+    /// The cgroup whose limit it is.
+    #[must_use]
+    pub const fn cgroup(&self) -> Option<&CgroupPath> {
+        match self {
+            Self::Cgroup(path) => Some(path),
+            Self::Node | Self::Unknown => None,
+        }
+    }
+}
+
+impl Kill {
+    /// The pod and container the process was in, read from the names of cgroups. Where the kernel shows a task that was
+    /// already leaving (`/`), the cgroup whose limit was hit says as much as it can: the victim was in it or below.
+    #[must_use]
+    pub fn victim(&self) -> (Option<PodPlace>, Option<ContainerPlace>) {
+        let left = self.task_cgroup.as_ref().is_none_or(|path| *path == CgroupPath::root());
+        let path = if left {
+            self.limit.cgroup()
+        } else {
+            self.task_cgroup.as_ref()
+        };
+        match path.and_then(Place::parse) {
+            Some(Place::Container(pod, container)) => (Some(pod), Some(container)),
+            Some(Place::Pod(pod) | Place::Other(pod)) => (Some(pod), None),
+            Some(Place::Kubepods | Place::Qos(_)) | None => (None, None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77";
+
+    fn level(path: &str) -> Level {
+        Limit::Cgroup(CgroupPath::new(path).unwrap()).level()
+    }
+
+    #[test]
+    fn the_level_is_read_from_the_cgroup_whose_limit_was_hit() {
+        let id = "a1".repeat(32);
+        assert_eq!(level(&format!("/kubepods/burstable/pod{UID}/{id}")), Level::Container);
+        assert_eq!(
+            level(&format!("/kubepods/pod{UID}/crio-{id}.scope/container")),
+            Level::Container
+        );
+        assert_eq!(level(&format!("/kubepods/pod{UID}")), Level::Pod);
+        assert_eq!(level("/kubepods.slice/kubepods-besteffort.slice"), Level::Qos);
+        assert_eq!(level("/kubelet/kubepods"), Level::Kubepods);
+        assert_eq!(level("/system.slice/ssh.service"), Level::Other);
+        assert_eq!(level(&format!("/kubepods/pod{UID}/crio-conmon-{id}")), Level::Other);
+        assert_eq!(level("/"), Level::Node);
+        assert_eq!(Limit::Node.level(), Level::Node);
+        assert_eq!(Limit::Unknown.level(), Level::Unknown);
+    }
+
+    #[test]
+    fn a_task_on_its_way_out_is_found_by_the_limit_it_hit() {
+        let id = "a1".repeat(32);
+        let path = |text: &str| CgroupPath::new(text).unwrap();
+        let mut kill = Kill {
+            pid: 7,
+            comm: String::new(),
+            limit: Limit::Cgroup(path(&format!("/kubepods/pod{UID}/{id}"))),
+            task_cgroup: Some(CgroupPath::root()),
+            group: None,
+            memory: VictimMemory::default(),
+            oom_score_adj: None,
+            uid: None,
+            invoker: None,
+            seq: None,
+            timestamp_us: None,
+        };
+        let (pod, container) = kill.victim();
+        assert_eq!((pod.unwrap().uid.as_str(), container.unwrap().id.as_str()), (UID, &*id));
+        kill.task_cgroup = Some(path("/elsewhere"));
+        assert_eq!(kill.victim(), (None, None));
+    }
+}

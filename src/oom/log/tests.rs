@@ -1,0 +1,84 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::oom::Limit;
+
+const KILLED: &str = "Out of memory: Killed process 7 (x) total-vm:4kB, anon-rss:3kB";
+
+#[test]
+fn a_line_without_a_header_counts_only_in_a_pasted_text() {
+    assert_eq!(parse_log(KILLED.as_bytes()).len(), 1);
+    assert_eq!(parse_log(format!("[    1.5] first\n{KILLED}").as_bytes()).len(), 1);
+    assert_eq!(parse_log(format!("6,1,2,-;first\n{KILLED}").as_bytes()), []);
+    assert_eq!(parse_log(format!("3,1,2,-;{KILLED}\n SUBSYSTEM=x").as_bytes()).len(), 1);
+}
+
+#[test]
+fn time_and_number_are_those_of_the_kill() {
+    let of = |log: String| {
+        parse_log(log.as_bytes())
+            .first()
+            .map(|kill| (kill.seq, kill.timestamp_us))
+    };
+    assert_eq!(of(format!("3,8,9,-;{KILLED}\r\n")), Some((Some(8), Some(9))));
+    assert_eq!(of(format!("[    1.5] {KILLED}")), Some((None, Some(1_500_000))));
+    assert_eq!(of(format!("[Fri Nov 21 02:53:00 2025] {KILLED}")), Some((None, None)));
+}
+
+#[test]
+fn a_group_found_later_is_added_to_its_first_victim() {
+    let log = "Memory cgroup out of memory: Killed process 7 (x) total-vm:4kB\n\
+               Tasks in /a are going to be killed due to memory.oom.group set\n\
+               Memory cgroup out of memory: Killed process 7 (x) total-vm:4kB";
+    let kills = parse_log(log.as_bytes());
+    assert_eq!(kills.len(), 1);
+    assert_eq!(kills[0].task_cgroup.as_ref().map(CgroupPath::as_str), Some("/a"));
+    assert_eq!(
+        (&kills[0].group, &kills[0].limit),
+        (&kills[0].task_cgroup, &Limit::Unknown)
+    );
+}
+
+use crate::cgroup::CgroupPath;
+
+/// Pieces that come close to what is looked for.
+const PIECES: [&str; 24] = [
+    "3,1,2,-;",
+    "6,2,3,c;",
+    "11,3,4,-;",
+    "[   1.5] ",
+    "kernel: ",
+    "\n",
+    "\r\n",
+    " ",
+    "\\x0a",
+    "\u{fffd}",
+    "oom-kill:constraint=",
+    ",oom_memcg=",
+    ",global_oom",
+    ",task_memcg=",
+    "/kubepods",
+    ",task=",
+    ",pid=7,uid=0",
+    "Memory cgroup out of memory: ",
+    "Out of memory",
+    "Killed process 7 (x) total-vm:1kB",
+    "Kill process 7 (x) score 1 or sacrifice child",
+    "Task in ",
+    " killed as a result of limit of ",
+    "Tasks in /a are going to be killed due to memory.oom.group set",
+];
+
+proptest! {
+    #[test]
+    fn no_bytes_at_all_cause_a_panic(log in proptest::collection::vec(any::<u8>(), 0..400)) {
+        prop_assert!(parse_log(&log).len() <= log.len());
+    }
+
+    #[test]
+    fn a_kill_needs_a_line_of_its_own(pieces in proptest::collection::vec(proptest::sample::select(&PIECES[..]), 0..40)) {
+        let log = pieces.concat();
+        let lines = log.lines().filter(|line| line.contains("Killed process 7 (x) total-vm:1kB")).count();
+        prop_assert!(parse_log(log.as_bytes()).len() <= lines, "{log}");
+    }
+}

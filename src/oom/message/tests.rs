@@ -1,0 +1,158 @@
+use super::*;
+
+const TAIL: &str = "total-vm:4kB, anon-rss:3kB, file-rss:2kB, shmem-rss:1kB, UID:1000 pgtables:80kB oom_score_adj:-997";
+
+fn killed(text: &str) -> Option<Killed<'_>> {
+    match Message::read(text) {
+        Some(Message::Killed(killed)) => Some(killed),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_kill_reads_the_same_from_every_kernel() {
+    let memory = VictimMemory {
+        total_vm: Bytes::new(4096),
+        anon_rss: Bytes::new(3072),
+        file_rss: Bytes::new(2048),
+        shmem_rss: Bytes::new(1024),
+    };
+    let before_4_6 = VictimMemory {
+        shmem_rss: Bytes::ZERO,
+        ..memory
+    };
+    let cases = [
+        (
+            format!("Memory cgroup out of memory: Killed process 7 (x) {TAIL}"),
+            Whose::Cgroups,
+            memory,
+            Some(1000),
+            Some(-997),
+        ),
+        (
+            format!("Out of memory: Killed process 7 (x) {TAIL}"),
+            Whose::Nodes,
+            memory,
+            Some(1000),
+            Some(-997),
+        ),
+        (
+            format!("Out of memory (oom_kill_allocating_task): Killed process 7 (x) {TAIL}"),
+            Whose::Nodes,
+            memory,
+            Some(1000),
+            Some(-997),
+        ),
+        (
+            "Killed process 7 (x) total-vm:4kB, anon-rss:3kB, file-rss:2kB, shmem-rss:1kB".to_owned(),
+            Whose::NotSaid,
+            memory,
+            None,
+            None,
+        ),
+        (
+            "Killed process 7 (x), UID 1000, total-vm:4kB, anon-rss:3kB, file-rss:2kB".to_owned(),
+            Whose::NotSaid,
+            before_4_6,
+            Some(1000),
+            None,
+        ),
+    ];
+    for (text, whose, memory, uid, oom_score_adj) in cases {
+        let expected = Killed {
+            whose,
+            pid: 7,
+            comm: "x",
+            memory,
+            uid,
+            oom_score_adj,
+        };
+        assert_eq!(killed(&text), Some(expected), "{text}");
+    }
+}
+
+#[test]
+fn hostile_commands_end_where_the_kernel_ends_them() {
+    for comm in [
+        "",
+        "(sd-pam)",
+        "x) total-vm:9kB",
+        "a (b",
+        ") total-vm:1kB",
+        "), UID 1, x",
+    ] {
+        let text = format!("Memory cgroup out of memory: Killed process 7 ({comm}) {TAIL}");
+        let killed = killed(&text).unwrap();
+        assert_eq!(
+            (killed.pid, killed.comm, killed.memory.total_vm),
+            (7, comm, Bytes::new(4096))
+        );
+    }
+}
+
+#[test]
+fn a_message_begins_where_its_line_begins() {
+    for text in [
+        format!("x: Out of memory: Killed process 7 (x) {TAIL}"),
+        format!(" Killed process 7 (x) {TAIL}"),
+        format!("Killed process [7]: segfault at 0 (x) {TAIL}"),
+        "Killed process 7 (x)".to_owned(),
+        "Killed process 99999999999 (x) total-vm:1kB".to_owned(),
+        "Killed process 7 (x) total-vm:12".to_owned(),
+    ] {
+        assert_eq!(killed(&text), None, "{text}");
+    }
+}
+
+#[test]
+fn the_lines_around_a_kill_are_told_apart() {
+    let group = CgroupPath::new("/a b").unwrap();
+    let cases = [
+        (
+            "a b invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0",
+            Message::Invoked { comm: "a b" },
+        ),
+        (
+            "CPU: 1 UID: 0 PID: 9270 Comm: a b Not tainted 6.18",
+            Message::Cpu { pid: 9270, comm: "a b" },
+        ),
+        (
+            "CPU: 0 PID: 141 Comm: x Tainted: G  W",
+            Message::Cpu { pid: 141, comm: "x" },
+        ),
+        ("[   9270]     0  9270    15609 hog", Message::Candidate { pid: 9270 }),
+        (
+            "Memory cgroup out of memory: Kill process 7 (x (y)) score 9 or sacrifice child",
+            Message::Chosen {
+                pid: 7,
+                whose: Whose::Cgroups,
+            },
+        ),
+        (
+            "Out of memory: OOM victim 7 (x) is already exiting. Skip killing the task",
+            Message::Skipped { pid: 7 },
+        ),
+        (
+            "Tasks in /a b are going to be killed due to memory.oom.group set",
+            Message::Group { cgroup: group },
+        ),
+        ("Out of memory and no killable processes...", Message::NoVictim),
+        (
+            "oom_kill_process: 40 callbacks suppressed",
+            Message::Suppressed { reports: 40 },
+        ),
+    ];
+    for (text, message) in cases {
+        assert_eq!(Message::read(text), Some(message), "{text}");
+    }
+    for other in [
+        "",
+        "[  pid  ]   uid",
+        "CPU: 1",
+        "Out of memory",
+        "Mem-Info:",
+        "oom_reaper: reaped process 7 (x)",
+    ] {
+        assert_eq!(Message::read(other), None, "{other}");
+    }
+}

@@ -1,0 +1,45 @@
+//! What the kernel killed for want of memory, why, and on whose behalf.
+//!
+//! The kernel tells in two places. Its log has the detail (who, how large, whose limit) but keeps back all but ten reports
+//! in five seconds; counters in cgroup files ([`counters`]) miss nothing and say nothing but how many. So the counters are
+//! the truth and the log explains it.
+//!
+//! ```text
+//! /dev/kmsg ─► kmsg (thread) ─► Record ─► Line ─► Assembler ─► Parser ─► Event ─┐
+//! a pasted log ─► parse_log  ─────────────►                                     ├─► join
+//! memory.events, memory.oom_control ─► counters ────────────────────────────────┘
+//! ```
+//!
+//! Everything but the reading in [`counters`] is pure. Nothing here may invent a kill, take text of a
+//! process for the kernel's, or explain a kill by another one's report: what is not certain stays unknown.
+
+mod assemble;
+pub mod counters;
+mod kill;
+mod line;
+mod log;
+mod message;
+mod parse;
+mod record;
+mod summary;
+mod text;
+
+pub use assemble::Assembler;
+pub use kill::{Invoker, Kill, Level};
+pub use line::{Line, Part};
+pub use log::parse_log;
+pub use message::VictimMemory;
+pub use parse::{Event, Parser};
+pub use record::Record;
+pub use summary::Limit;
+
+/// Microseconds between lines that belong together. A report comes in one go, but a serial console slows it down.
+const TOGETHER_US: u64 = 5_000_000;
+
+/// Whether two lines can belong together. Where a time is unknown, order alone decides.
+fn within(earlier: Option<u64>, later: Option<u64>) -> bool {
+    match (earlier, later) {
+        (Some(earlier), Some(later)) => earlier.abs_diff(later) <= TOGETHER_US,
+        (None, _) | (_, None) => true,
+    }
+}

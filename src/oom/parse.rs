@@ -1,0 +1,200 @@
+//! Whole lines in → [`Event`]s out: the state between the lines of one report, and between reports.
+//!
+//! A kill is what a `Killed process` line says; every other line only explains one. Lines are joined by pid, because
+//! reports of several CPUs may interleave and ten reports in five seconds are all the kernel prints: a kill without a
+//! report of its own must never be explained by another's. What is not certain is left unknown; counters tell the rest.
+
+mod group;
+mod legacy;
+mod window;
+
+use std::collections::HashMap;
+
+use crate::cgroup::CgroupPath;
+
+use super::kill::{Invoker, Kill};
+use super::line::Line;
+use super::message::{Killed, Message, Whose};
+use super::summary::{Cgroups, Limit, Summary};
+use super::within;
+
+use group::Group;
+use legacy::Legacy;
+use window::ReportWindow;
+
+/// Pids remembered before those from long ago are forgotten.
+const MANY_PIDS: usize = 1024;
+
+/// Something the kernel's log tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A process was killed.
+    Kill(Box<Kill>),
+    /// The kernel logged a kill again that was told before: of a group's first victim, after its group.
+    Again {
+        /// Which process.
+        pid: u32,
+        /// The group it was in, if that is why.
+        group: Option<CgroupPath>,
+    },
+    /// Memory ran out and there was nobody to kill.
+    NoVictim,
+    /// The kernel kept this many reports back, some time before now.
+    Suppressed {
+        /// How many.
+        reports: u64,
+    },
+}
+
+/// Joins lines into events. A line can only complete one event, so nothing is ever queued here.
+#[derive(Debug, Default)]
+pub struct Parser {
+    invoker: Option<Dated<Invoker>>,
+    summaries: HashMap<u32, Dated<(Cgroups, Option<Invoker>)>>,
+    legacy: Legacy,
+    group: Option<Group>,
+    last_kill: Option<Dated<Kill>>,
+    killed: HashMap<u32, Option<u64>>,
+    reports: ReportWindow,
+}
+
+/// Something with the time of its line.
+#[derive(Debug)]
+struct Dated<T> {
+    at: Option<u64>,
+    what: T,
+}
+
+impl<T> Dated<T> {
+    fn is_recent(&self, now: Option<u64>) -> bool {
+        within(self.at, now)
+    }
+}
+
+impl Parser {
+    /// Takes the next whole line.
+    pub fn push(&mut self, line: &Line) -> Option<Event> {
+        let message = Message::read(&line.text)?;
+        let at = line.timestamp_us;
+        self.reports.look(at);
+        match message {
+            Message::Invoked { comm } => {
+                self.group = None;
+                let comm = comm.to_owned();
+                self.invoker = Some(Dated {
+                    at,
+                    what: Invoker { comm, pid: None },
+                });
+            }
+            Message::Cpu { pid, comm } => {
+                if let Some(invoker) = self.invoker.as_mut().filter(|invoker| invoker.what.comm == comm) {
+                    invoker.what.pid = Some(pid);
+                }
+            }
+            Message::Summary(summary) => self.report(at, summary),
+            Message::LimitHit(cgroups) => {
+                self.group = None;
+                self.reports.printed(at);
+                self.legacy.limit_hit(at, cgroups);
+            }
+            Message::Candidate { pid } => self.legacy.candidate(pid),
+            Message::Chosen { pid, whose } => self.legacy.chosen(at, pid, whose),
+            Message::Killed(killed) => return Some(self.kill(line, &killed)),
+            Message::Skipped { pid } => {
+                self.summaries.remove(&pid);
+            }
+            Message::Group { cgroup } => self.open_group(at, cgroup),
+            Message::NoVictim => {
+                self.forget_reports();
+                return Some(Event::NoVictim);
+            }
+            Message::Suppressed { reports } => return Some(Event::Suppressed { reports }),
+        }
+        None
+    }
+
+    /// Records were lost: what was told so far must not explain what comes.
+    pub fn lost(&mut self) {
+        self.forget_reports();
+        self.last_kill = None;
+        self.reports.lost();
+    }
+
+    fn forget_reports(&mut self) {
+        self.invoker = None;
+        self.summaries.clear();
+        self.legacy = Legacy::default();
+        self.group = None;
+    }
+
+    fn report(&mut self, at: Option<u64>, summary: Summary) {
+        self.group = None;
+        self.reports.printed(at);
+        let invoker = self
+            .invoker
+            .take()
+            .filter(|invoker| invoker.is_recent(at))
+            .map(|invoker| invoker.what);
+        self.summaries.retain(|_, summary| summary.is_recent(at));
+        let what = (summary.cgroups, invoker);
+        self.summaries.insert(summary.pid, Dated { at, what });
+    }
+
+    fn open_group(&mut self, at: Option<u64>, cgroup: CgroupPath) {
+        let chosen = self
+            .last_kill
+            .take()
+            .filter(|kill| kill.is_recent(at))
+            .map(|kill| kill.what);
+        self.group = Some(Group::open(at, cgroup, chosen, self.reports.may_suppress(at)));
+    }
+
+    fn kill(&mut self, line: &Line, killed: &Killed<'_>) -> Event {
+        let (pid, at) = (killed.pid, line.timestamp_us);
+        let told = self.summaries.remove(&pid).filter(|summary| summary.is_recent(at));
+        if told.is_some() || self.group.as_ref().is_some_and(|group| group.is_over(at)) {
+            self.group = None;
+        }
+        if let Some(group) = &mut self.group
+            && !group.insert(at, pid)
+        {
+            return Event::Again {
+                pid,
+                group: Some(group.cgroup().clone()),
+            };
+        }
+        if self.killed.insert(pid, at).is_some_and(|before| within(before, at)) {
+            return Event::Again { pid, group: None };
+        }
+        if self.killed.len() > MANY_PIDS {
+            self.killed.retain(|_, before| within(*before, at));
+        }
+        let (told, invoker) = told.map_or((None, None), |told| (Some(told.what.0), told.what.1));
+        let (told, whose) = self.legacy.explain(at, killed, told);
+        let group = self.group.as_ref().filter(|group| told.is_none() && group.is_certain());
+        let (limit, task_cgroup) = match (told, group) {
+            (Some(Cgroups { limit, task }), _) => (limit, Some(task)),
+            (None, Some(group)) => (group.limit().clone(), Some(group.cgroup().clone())),
+            (None, None) if whose == Whose::Nodes => (Limit::Node, None),
+            (None, None) => (Limit::Unknown, None),
+        };
+        let kill = Kill {
+            pid,
+            comm: killed.comm.to_owned(),
+            limit,
+            task_cgroup,
+            group: group.map(|group| group.cgroup().clone()),
+            memory: killed.memory,
+            oom_score_adj: killed.oom_score_adj,
+            uid: killed.uid,
+            invoker: invoker.or_else(|| group.and_then(|group| group.invoker().cloned())),
+            seq: line.seq,
+            timestamp_us: at,
+        };
+        self.last_kill = Some(Dated { at, what: kill.clone() });
+        Event::Kill(Box::new(kill))
+    }
+}
+
+#[cfg(test)]
+mod tests;

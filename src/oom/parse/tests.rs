@@ -1,0 +1,227 @@
+use super::*;
+use crate::oom::{Level, Part};
+
+const GROUP: &str = "/kubepods/burstable/pod6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77/a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1";
+
+/// Feeds lines, one each millisecond from `start_us`, and returns what they tell.
+fn events_from(parser: &mut Parser, start_us: u64, lines: &[&str]) -> Vec<Event> {
+    let line = |(text, at): (&&str, u64)| Line {
+        seq: None,
+        timestamp_us: Some(at),
+        caller: None,
+        part: Part::Start,
+        text: (*text).to_owned(),
+    };
+    let times = (0..).map(|at: u64| start_us + at * 1000);
+    lines
+        .iter()
+        .zip(times)
+        .filter_map(|timed| parser.push(&line(timed)))
+        .collect()
+}
+
+fn kills(events: Vec<Event>) -> Vec<Kill> {
+    let kill = |event| match event {
+        Event::Kill(kill) => Some(*kill),
+        Event::Again { .. } | Event::NoVictim | Event::Suppressed { .. } => None,
+    };
+    events.into_iter().filter_map(kill).collect()
+}
+
+fn kills_in(lines: &[&str]) -> Vec<Kill> {
+    kills(events_from(&mut Parser::default(), 0, lines))
+}
+
+fn killed(pid: u32) -> String {
+    format!(
+        "Memory cgroup out of memory: Killed process {pid} (x) total-vm:4kB, anon-rss:3kB, file-rss:2kB, shmem-rss:1kB"
+    )
+}
+
+fn summary(pid: u32, cgroup: &str) -> String {
+    format!(
+        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={cgroup},task_memcg={cgroup},task=x,pid={pid},uid=0"
+    )
+}
+
+fn group(cgroup: &str) -> String {
+    format!("Tasks in {cgroup} are going to be killed due to memory.oom.group set")
+}
+
+fn cgroup_of(kill: &Kill) -> Option<&str> {
+    kill.task_cgroup.as_ref().map(CgroupPath::as_str)
+}
+
+#[test]
+fn reports_are_joined_by_pid_whatever_the_order() {
+    let found = kills_in(&[&summary(1, "/a"), &summary(2, "/b"), &killed(2), &killed(3), &killed(1)]);
+    let told: Vec<_> = found.iter().map(|kill| (kill.pid, cgroup_of(kill))).collect();
+    assert_eq!(told, [(2, Some("/b")), (3, None), (1, Some("/a"))]);
+    assert_eq!(found[1].limit, Limit::Unknown);
+}
+
+#[test]
+fn an_old_report_does_not_explain_a_new_process_of_that_pid() {
+    let mut parser = Parser::default();
+    assert_eq!(events_from(&mut parser, 0, &[&summary(1, "/a")]), []);
+    let late = kills(events_from(&mut parser, 6_000_000, &[&killed(1)]));
+    assert_eq!((late.len(), cgroup_of(&late[0])), (1, None));
+    let again = events_from(&mut parser, 7_000_000, &[&killed(1)]);
+    assert_eq!(again, [Event::Again { pid: 1, group: None }]);
+    assert_eq!(
+        kills(events_from(&mut parser, 60_000_000, &[&killed(1)])).len(),
+        1,
+        "the pid was used again"
+    );
+}
+
+#[test]
+fn a_report_without_a_victim_explains_nothing_later() {
+    for end in [
+        "Out of memory and no killable processes...",
+        "Memory cgroup out of memory: OOM victim 1 (x) is already exiting. Skip killing the task",
+    ] {
+        let found = kills_in(&[&summary(1, "/a"), end, &killed(1)]);
+        assert_eq!((found.len(), cgroup_of(&found[0])), (1, None), "{end}");
+    }
+}
+
+#[test]
+fn lost_records_leave_what_follows_unexplained() {
+    let mut parser = Parser::default();
+    assert_eq!(events_from(&mut parser, 0, &[&summary(1, "/a")]), []);
+    parser.lost();
+    let found = kills(events_from(&mut parser, 1000, &[&killed(1), &group("/a"), &killed(2)]));
+    assert_eq!(found.iter().map(cgroup_of).collect::<Vec<_>>(), [None, None]);
+}
+
+#[test]
+fn every_process_of_a_group_is_told_once_with_its_group() {
+    let lines = [
+        &summary(1, GROUP),
+        &killed(1),
+        &group(GROUP),
+        &killed(2),
+        &killed(1),
+        &killed(3),
+    ];
+    let events = events_from(&mut Parser::default(), 0, &lines.map(|line| &**line));
+    let group = CgroupPath::new(GROUP).unwrap();
+    assert!(events.contains(&Event::Again {
+        pid: 1,
+        group: Some(group)
+    }));
+    let found = kills(events);
+    assert_eq!(found.iter().map(|kill| kill.pid).collect::<Vec<_>>(), [1, 2, 3]);
+    for kill in &found {
+        assert_eq!((cgroup_of(kill), kill.limit.level()), (Some(GROUP), Level::Container));
+    }
+}
+
+#[test]
+fn a_slow_console_does_not_make_two_kills_of_one() {
+    let mut parser = Parser::default();
+    let mut found = kills(events_from(
+        &mut parser,
+        0,
+        &[&summary(1, GROUP), &killed(1), &group(GROUP)],
+    ));
+    for pid in 2..10 {
+        found.extend(kills(events_from(
+            &mut parser,
+            u64::from(pid) * 1_000_000,
+            &[&killed(pid)],
+        )));
+    }
+    assert_eq!(kills(events_from(&mut parser, 10_000_000, &[&killed(1)])), []);
+    assert_eq!(found.len(), 9);
+}
+
+#[test]
+fn while_reports_are_kept_back_a_group_takes_in_no_strangers() {
+    let reports: Vec<String> = (100..110)
+        .flat_map(|pid| [summary(pid, "/other"), killed(pid)])
+        .collect();
+    let mut lines: Vec<&str> = reports.iter().map(String::as_str).collect();
+    let (last, member, stranger) = ([killed(109), group("/other")], killed(2), killed(3));
+    lines.extend([&*last[1], &*member, &*stranger]);
+    let found = kills_in(&lines);
+    for kill in &found[10..] {
+        assert_eq!((cgroup_of(kill), &kill.limit), (None, &Limit::Unknown), "{}", kill.pid);
+    }
+    assert_eq!(found.len(), 12);
+}
+
+#[test]
+fn the_one_whose_allocation_failed_is_named() {
+    let cpu = "CPU: 0 PID: 141 Comm: agent Not tainted 6.1";
+    let found = kills_in(&[
+        "agent invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL)",
+        cpu,
+        &summary(1, "/a"),
+        &killed(1),
+        &killed(2),
+    ]);
+    let invoker = Invoker {
+        comm: "agent".to_owned(),
+        pid: Some(141),
+    };
+    assert_eq!(
+        (found[0].invoker.as_ref(), found[1].invoker.as_ref()),
+        (Some(&invoker), None)
+    );
+}
+
+#[test]
+fn a_node_without_memory_is_known_even_without_a_report() {
+    let line = killed(1).replace("Memory cgroup out", "Out");
+    assert_eq!(kills_in(&[&line])[0].limit, Limit::Node);
+}
+
+const OLD: [&str; 7] = [
+    "java invoked oom-killer: gfp_mask=0xd0, order=0, oom_score_adj=0",
+    "Task in /kubepods/a killed as a result of limit of /kubepods",
+    "memory: usage 20480kB, limit 20480kB, failcnt 80",
+    "[ 1234]     0  1234    12345     1234      12        0             0 bash",
+    "[ 1240]     0  1240    12345     1234      12        0             0 java",
+    "Memory cgroup out of memory: Kill process 1234 (bash) score 9 or sacrifice child",
+    "Killed process 1240 (java) total-vm:4kB, anon-rss:3kB, file-rss:2kB",
+];
+
+#[test]
+fn before_linux_5_0_the_table_ties_a_child_to_the_report() {
+    let found = kills_in(&OLD);
+    assert_eq!(
+        (found.len(), found[0].pid, cgroup_of(&found[0])),
+        (1, 1240, Some("/kubepods/a"))
+    );
+    assert_eq!(found[0].limit.level(), Level::Kubepods);
+    let mut without_table = OLD.to_vec();
+    without_table.drain(3..5);
+    assert_eq!(cgroup_of(&kills_in(&without_table)[0]), Some("/kubepods/a"));
+}
+
+#[test]
+fn before_linux_5_0_a_report_explains_one_kill_and_no_strangers() {
+    let kept_back = [OLD[5], OLD[6]].map(|line| line.replace("1234", "77").replace("1240", "78"));
+    let mut lines = OLD.to_vec();
+    lines.extend(kept_back.iter().map(String::as_str));
+    assert_eq!(
+        kills_in(&lines).iter().map(cgroup_of).collect::<Vec<_>>(),
+        [Some("/kubepods/a"), None]
+    );
+    let stranger = OLD[6].replace("1240", "78");
+    assert_eq!(cgroup_of(&kills_in(&[OLD[1], OLD[3], &stranger])[0]), None);
+    let other = "Task in /other killed as a result of limit of /other";
+    assert_eq!(cgroup_of(&kills_in(&[OLD[1], OLD[3], other, OLD[4], OLD[6]])[0]), None);
+}
+
+#[test]
+fn before_linux_5_0_a_node_without_memory_is_known_by_the_chosen_process() {
+    let chosen = OLD[5].replace("Memory cgroup out", "Out");
+    let found = kills_in(&[&chosen, OLD[6]]);
+    assert_eq!(
+        (found[0].pid, &found[0].limit, cgroup_of(&found[0])),
+        (1240, &Limit::Node, None)
+    );
+}

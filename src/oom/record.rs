@@ -1,0 +1,177 @@
+//! One record of `/dev/kmsg`: `<prefix>,<seq>,<µs>,<flags>[,key=value…];<text>`, then dictionary lines.
+//!
+//! The grammar is that of Documentation/ABI/testing/dev-kmsg; escaping is `msg_add_ext_text` in kernel/printk/printk.c.
+//! In come bytes as one `read` returns them, out goes a view of them. Reading never fails on what the text holds: only
+//! the header has a grammar.
+
+use std::str::FromStr;
+
+/// The kernel's own facility is 0, so its prefixes (`facility << 3 | level`) are below this. Whatever user space writes
+/// to `/dev/kmsg` gets at least facility 1 (`devkmsg_write`), so this cannot be forged.
+const FIRST_USER_PREFIX: u32 = 8;
+/// Longer than any header: four numbers and a few short fields.
+const LONGEST_HEADER: usize = 256;
+
+/// A record, borrowed from the buffer it was read into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record<'a> {
+    prefix: u32,
+    /// Its number, counted from boot; readers see every number once, in order.
+    pub seq: u64,
+    /// Microseconds of the kernel's `local_clock()` since boot. Two CPUs may print slightly out of order.
+    pub timestamp_us: u64,
+    /// Whether this goes on with a line that another record began.
+    pub fragment: bool,
+    /// The task (`T123`) or CPU (`C1`) that printed it, where the kernel says (CONFIG_PRINTK_CALLER).
+    pub caller: Option<&'a str>,
+    escaped: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// Reads a record; `None` when the bytes do not begin with a header. A dictionary after the text is left out.
+    #[must_use]
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let end = bytes.iter().take(LONGEST_HEADER).position(|byte| *byte == b';')?;
+        let header = str::from_utf8(&bytes[..end]).ok()?;
+        let mut fields = header.split(',');
+        let prefix = number(fields.next()?)?;
+        let seq = number(fields.next()?)?;
+        let timestamp_us = number(fields.next()?)?;
+        let fragment = match fields.next()? {
+            "-" => false,
+            // Before Linux 4.10 `c` was the first part of a line and `+` each further one.
+            "c" | "+" => true,
+            _ => return None,
+        };
+        let caller = fields.find_map(|field| field.strip_prefix("caller="));
+        let text = &bytes[end + 1..];
+        let text_end = text.iter().position(|byte| *byte == b'\n').unwrap_or(text.len());
+        Some(Self {
+            prefix,
+            seq,
+            timestamp_us,
+            fragment,
+            caller,
+            escaped: &text[..text_end],
+        })
+    }
+
+    /// Whether the kernel itself printed this, rather than a process writing to `/dev/kmsg`.
+    #[must_use]
+    pub const fn is_from_kernel(&self) -> bool {
+        self.prefix < FIRST_USER_PREFIX
+    }
+
+    /// The text with `\xNN` turned back into bytes. What is not UTF-8 then becomes U+FFFD.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut bytes = Vec::with_capacity(self.escaped.len());
+        let mut rest = self.escaped;
+        while let Some((&byte, after)) = rest.split_first() {
+            match after.split_first_chunk::<3>() {
+                Some((&[b'x', high, low], beyond)) if byte == b'\\' => match hex_pair(high, low) {
+                    Some(decoded) => {
+                        bytes.push(decoded);
+                        rest = beyond;
+                        continue;
+                    }
+                    None => bytes.push(byte),
+                },
+                _ => bytes.push(byte),
+            }
+            rest = after;
+        }
+        String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    }
+}
+
+/// A number in decimal digits and nothing else: no sign, no blanks.
+pub(super) fn number<T: FromStr>(text: &str) -> Option<T> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten()
+}
+
+fn hex_pair(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    u8::try_from(digit(high)? << 4 | digit(low)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_record_has_a_header_a_text_and_perhaps_a_dictionary() {
+        let record = Record::parse(b"6,17716,923743940,-;oom-kill:x\n SUBSYSTEM=pci\n DEVICE=+pci:0\n").unwrap();
+        assert!(record.is_from_kernel() && !record.fragment);
+        assert_eq!((record.seq, record.timestamp_us), (17_716, 923_743_940));
+        assert_eq!(record.text(), "oom-kill:x");
+    }
+
+    #[test]
+    fn unknown_fields_are_skipped_and_the_caller_is_kept() {
+        let record = Record::parse(b"4,1,2,c,caller=T123,more=1;;a;b").unwrap();
+        assert_eq!((record.caller, record.fragment), (Some("T123"), true));
+        assert_eq!(record.text(), ";a;b");
+    }
+
+    #[test]
+    fn user_space_cannot_pass_for_the_kernel() {
+        for (header, from_kernel) in [
+            ("0", true),
+            ("7", true),
+            ("8", false),
+            ("11", false),
+            ("4294967295", false),
+        ] {
+            let bytes = format!("{header},1,2,-;Out of memory");
+            assert_eq!(Record::parse(bytes.as_bytes()).unwrap().is_from_kernel(), from_kernel);
+        }
+    }
+
+    #[test]
+    fn escapes_become_bytes_again_and_everything_else_stays() {
+        let text = |escaped: &str| Record::parse(format!("6,1,2,-;{escaped}").as_bytes()).unwrap().text();
+        assert_eq!(text(r"\xc3\xbcn\x0a\x5cx41"), "ün\n\\x41");
+        assert_eq!(text(r"\x"), r"\x");
+        assert_eq!(text(r"\xzz\x4"), r"\xzz\x4");
+        assert_eq!(text(r"a\xffb"), "a\u{fffd}b");
+    }
+
+    #[test]
+    fn what_is_not_a_header_is_not_a_record() {
+        for bad in [
+            "",
+            ";",
+            "6,1,2;x",
+            "6,1,2,-",
+            " 6,1,2,-;x",
+            "+6,1,2,-;x",
+            "6,-1,2,-;x",
+            "6,1,2,z;x",
+            "x",
+            "99999999999,1,2,-;x",
+        ] {
+            assert_eq!(Record::parse(bad.as_bytes()), None, "{bad:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_survive_escaping_as_the_kernel_does_it(text in "\\PC{0,40}", seq: u64, timestamp: u64) {
+            let escaped: String = text
+                .bytes()
+                .map(|byte| match byte {
+                    0x20..0x7f if byte != b'\\' => char::from(byte).to_string(),
+                    _ => format!("\\x{byte:02x}"),
+                })
+                .collect();
+            let bytes = format!("3,{seq},{timestamp},-;{escaped}\n");
+            let record = Record::parse(bytes.as_bytes()).unwrap();
+            prop_assert_eq!((record.seq, record.timestamp_us), (seq, timestamp));
+            prop_assert_eq!(record.text(), text);
+        }
+    }
+}

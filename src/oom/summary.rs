@@ -1,0 +1,198 @@
+//! The lines that name cgroups. Everything in them but the keys can be chosen by whoever is being killed.
+//!
+//! A cgroup's name may hold any character except `/`, a command's name any at all, and neither is quoted. What cannot be
+//! chosen decides: paths begin with `/`, a command has at most 15 bytes, the last `,pid=…,uid=…` is the kernel's, and
+//! the cgroup a task was in is the one whose limit was hit or is below it.
+
+use crate::cgroup::CgroupPath;
+
+use super::record::number;
+
+/// `TASK_COMM_LEN` without the terminating zero. Characters stand for at least a byte each.
+const LONGEST_COMM: usize = 15;
+
+/// Whose limit was hit.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Limit {
+    /// That of a cgroup.
+    Cgroup(CgroupPath),
+    /// None: the node, or what a cpuset or memory policy leaves of it, had no memory left.
+    Node,
+    /// The kernel did not print it (its rate limit is ten in five seconds), or it was lost.
+    Unknown,
+}
+
+/// `oom-kill:constraint=…`, printed since Linux 5.0 (`dump_oom_summary` in mm/oom_kill.c), unless rate-limited.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Summary {
+    pub(super) pid: u32,
+    pub(super) cgroups: Cgroups,
+}
+
+/// Who exceeded what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cgroups {
+    pub(super) limit: Limit,
+    /// Where the task was. On v1 a task already on its way out is in `/`.
+    pub(super) task: CgroupPath,
+}
+
+impl Summary {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix("oom-kill:constraint=")?;
+        let (rest, uid) = rest.rsplit_once(",uid=")?;
+        number::<u32>(uid)?;
+        let (rest, pid) = rest.rsplit_once(",pid=")?;
+        let before_comm = rest
+            .match_indices(",task=")
+            .find(|(at, key)| rest[at + key.len()..].chars().count() <= LONGEST_COMM)
+            .map(|(at, _)| &rest[..at])?;
+        Some(Self {
+            pid: number(pid)?,
+            cgroups: Cgroups::of_summary(before_comm)?,
+        })
+    }
+}
+
+impl Cgroups {
+    /// The part of a summary before the command's name. The constraint is not read: Linux 5.0 to 5.2 print the wrong one.
+    fn of_summary(text: &str) -> Option<Self> {
+        pair(text, ",oom_memcg=", ",task_memcg=").or_else(|| {
+            let (_, task) = text.split_once(",global_oom,task_memcg=")?;
+            let task = CgroupPath::new(task).ok()?;
+            let limit = Limit::Node;
+            Some(Self { limit, task })
+        })
+    }
+
+    /// `Task in /a/b killed as a result of limit of /a`, printed before Linux 5.0 (`mem_cgroup_print_oom_info`).
+    pub(super) fn of_limit_hit(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix("Task in ")?;
+        const KEY: &str = " killed as a result of limit of ";
+        let splits = || {
+            rest.match_indices(KEY).filter_map(|(at, key)| {
+                Some((
+                    CgroupPath::new(&rest[at + key.len()..]).ok()?,
+                    CgroupPath::new(&rest[..at]).ok()?,
+                ))
+            })
+        };
+        let (limit, task) = splits()
+            .find(|(limit, task)| task.below(limit).is_some())
+            .or_else(|| splits().next())?;
+        let limit = Limit::Cgroup(limit);
+        Some(Self { limit, task })
+    }
+}
+
+/// The two paths behind these keys. Of all the ways to read a hostile line, the one where the task is below the limit; if
+/// there is none (the task moved, or is on its way out), the first.
+fn pair(text: &str, limit_key: &str, task_key: &str) -> Option<Cgroups> {
+    let readings = || {
+        text.match_indices(limit_key).flat_map(move |(at, key)| {
+            let paths = &text[at + key.len()..];
+            paths.match_indices(task_key).filter_map(move |(at, key)| {
+                let task = CgroupPath::new(&paths[at + key.len()..]).ok()?;
+                Some((CgroupPath::new(&paths[..at]).ok()?, task))
+            })
+        })
+    };
+    let (limit, task) = readings()
+        .find(|(limit, task)| task.below(limit).is_some())
+        .or_else(|| readings().next())?;
+    let limit = Limit::Cgroup(limit);
+    Some(Cgroups { limit, task })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(cgroups: &str, comm: &str) -> Option<(u32, String, String)> {
+        let text = format!(
+            "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0{cgroups},task={comm},pid=7,uid=0"
+        );
+        let Summary { pid, cgroups } = Summary::parse(&text)?;
+        let limit = match cgroups.limit {
+            Limit::Cgroup(path) => path.to_string(),
+            Limit::Node => "node".to_owned(),
+            Limit::Unknown => "unknown".to_owned(),
+        };
+        Some((pid, limit, cgroups.task.to_string()))
+    }
+
+    fn read(pid: u32, limit: &str, task: &str) -> Option<(u32, String, String)> {
+        Some((pid, limit.to_owned(), task.to_owned()))
+    }
+
+    #[test]
+    fn hostile_commands_do_not_move_the_pid_or_the_cgroups() {
+        for comm in [
+            "a,pid=1,uid=0",
+            ",task=b,pid=2",
+            "",
+            ",task_memcg=/b",
+            "x) total-vm:9kB",
+        ] {
+            assert_eq!(
+                parse(",oom_memcg=/a,task_memcg=/a/b", comm),
+                read(7, "/a", "/a/b"),
+                "{comm}"
+            );
+        }
+    }
+
+    #[test]
+    fn hostile_cgroup_names_do_not_name_another_cgroup() {
+        let evil = "/own/x,oom_memcg=/victim,task_memcg=/victim";
+        assert_eq!(
+            parse(&format!(",oom_memcg={evil},task_memcg={evil}"), "a"),
+            read(7, evil, evil)
+        );
+        let evil = "/own/x,task=y,pid=1,uid=0";
+        assert_eq!(
+            parse(&format!(",oom_memcg=/own,task_memcg={evil}"), "a"),
+            read(7, "/own", evil)
+        );
+        let evil = "/own/x,global_oom,task_memcg=/victim";
+        assert_eq!(
+            parse(&format!(",oom_memcg={evil},task_memcg={evil}/b"), "a"),
+            read(7, evil, &format!("{evil}/b"))
+        );
+    }
+
+    #[test]
+    fn a_task_that_left_the_cgroup_is_where_the_kernel_says() {
+        assert_eq!(parse(",oom_memcg=/a/b,task_memcg=/", "a"), read(7, "/a/b", "/"));
+        assert_eq!(parse(",global_oom,task_memcg=/a b/c", "a"), read(7, "node", "/a b/c"));
+    }
+
+    #[test]
+    fn a_line_that_lost_a_part_is_not_read() {
+        for cgroups in [
+            "",
+            ",oom_memcg=,task_memcg=/a",
+            ",oom_memcg=/a",
+            "/a,task_memcg=/a",
+            ",oom_memcg=/a,task_memcg=",
+        ] {
+            assert_eq!(parse(cgroups, "a"), None, "{cgroups}");
+        }
+    }
+
+    #[test]
+    fn old_kernels_put_the_task_first() {
+        let read = |text: &str| Cgroups::of_limit_hit(text).map(|found| (found.limit, found.task.to_string()));
+        let limit = |path| Limit::Cgroup(CgroupPath::new(path).unwrap());
+        assert_eq!(
+            read("Task in /a/b killed as a result of limit of /a"),
+            Some((limit("/a"), "/a/b".to_owned()))
+        );
+        let evil = "/a/x killed as a result of limit of /v";
+        assert_eq!(
+            read(&format!("Task in {evil} killed as a result of limit of /a")),
+            Some((limit("/a"), evil.to_owned()))
+        );
+        assert_eq!(read("Task in / killed"), None);
+    }
+}

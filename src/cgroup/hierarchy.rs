@@ -241,10 +241,10 @@ impl Hierarchy {
     /// [`InvalidPath`] when the cgroup is outside of what the mount shows.
     pub fn visible(&self, controller: Controller, printed: &str) -> Result<CgroupPath, InvalidPath> {
         let top = self.mounted(controller).top.trim_end_matches('/');
-        match printed.strip_prefix(top) {
-            Some("") => Ok(CgroupPath::root()),
-            Some(below) => CgroupPath::new(below),
-            None => Err(InvalidPath(printed.to_owned())),
+        let outside = || InvalidPath(printed.to_owned());
+        match printed.strip_prefix(top).ok_or_else(outside)? {
+            "" => Ok(CgroupPath::root()),
+            below => CgroupPath::new(below).map_err(|_| outside()),
         }
     }
 

@@ -19,6 +19,7 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 use tokio::io::unix::AsyncFd;
 
+use super::file::Dir;
 use super::{Cgroup, CgroupError, Controller, Reason};
 use crate::resources::ControlFile;
 
@@ -70,35 +71,40 @@ impl Watch {
     /// once: added again, its notices carry the new token.
     ///
     /// # Errors
-    /// [`CgroupError`]: the cgroup is gone, or ENOSPC when `fs.inotify.max_user_watches` is reached; then nothing of
-    /// this cgroup is watched.
+    /// [`CgroupError`]: the cgroup is gone, it has none of the files, or ENOSPC when `fs.inotify.max_user_watches` is
+    /// reached; then nothing of it is watched.
     pub fn add(&mut self, cgroup: &Cgroup) -> Result<Token, CgroupError> {
         let token = Token(self.next);
         self.next += 1;
-        for dir in cgroup.dirs() {
-            for file in dir.files() {
-                let descriptor = dir.dir(Controller::of(*file)).as_fd().as_raw_fd();
-                let path = PathBuf::from(format!("/proc/self/fd/{descriptor}/{file}"));
-                match self
-                    .inotify
-                    .add_watch(&path, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_DELETE_SELF)
-                {
-                    Ok(watch) => {
-                        self.files.insert(watch, (token, *file));
-                    }
-                    Err(errno) => {
-                        let error = dir
-                            .dir(Controller::of(*file))
-                            .failed(file.name(), errno, "watch the file");
-                        if error.reason != Reason::Absent {
-                            self.remove(token);
-                            return Err(error);
-                        }
-                    }
+        let (mut watched, mut absent) = (false, None);
+        for (dir, file) in cgroup
+            .dirs()
+            .flat_map(|dir| dir.files().iter().map(move |file| (dir, *file)))
+        {
+            match self.add_file(dir.dir(Controller::of(file)), file) {
+                Ok(watch) => {
+                    watched = true;
+                    self.files.insert(watch, (token, file));
+                }
+                Err(error) if error.reason == Reason::Absent => absent = Some(error),
+                Err(error) => {
+                    self.remove(token);
+                    return Err(error);
                 }
             }
         }
-        Ok(token)
+        match absent {
+            Some(error) if !watched => Err(error),
+            _ => Ok(token),
+        }
+    }
+
+    /// Names the file by the directory's descriptor, so that it is a file of what was opened.
+    fn add_file(&self, dir: &Dir, file: ControlFile) -> Result<WatchDescriptor, CgroupError> {
+        let path = PathBuf::from(format!("/proc/self/fd/{}/{file}", dir.as_fd().as_raw_fd()));
+        self.inotify
+            .add_watch(&path, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_DELETE_SELF)
+            .map_err(|errno| dir.failed(file.name(), errno, "watch the file"))
     }
 
     /// Stops watching a cgroup. Notices about it that are already queued are not reported any more.

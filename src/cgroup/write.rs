@@ -79,7 +79,7 @@ fn put(dir: &Dir, open: &ControlFd<'_>, wanted: Setting) -> Result<(), CgroupErr
     let name = wanted.file().name();
     match open.write(&wanted.to_write()) {
         Ok(()) => Ok(()),
-        Err(Errno::EINVAL | Errno::ERANGE) => Err(dir.error(name, Reason::Invalid { wanted })),
+        Err(Errno::EINVAL) => Err(dir.error(name, Reason::Invalid { wanted })),
         Err(Errno::EBUSY) if wanted.memory().is_some() => {
             let usage = read_bytes(dir, usage_file(wanted.file()))?;
             Err(dir.error(name, Reason::Busy { wanted, usage }))

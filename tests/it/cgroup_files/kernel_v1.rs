@@ -7,7 +7,7 @@ use vscaled::cgroup::Reason;
 use vscaled::plan::CgroupVersion::V1;
 use vscaled::resources::{ControlFile, CpuQuota, MemoryLimit, Setting};
 
-use super::tree::Tree;
+use super::tree::{Tree, skipped};
 
 const fn quota(micros: u64) -> Setting {
     Setting::CfsQuota(CpuQuota::Micros(micros))
@@ -59,7 +59,7 @@ fn memory_alone_stays_below_memory_with_swap() {
     };
     let cgroup = tree.open(&tree.path);
     if cgroup.read(ControlFile::MemswLimit).unwrap().is_none() {
-        eprintln!("SKIPPED: memsw: this kernel does not account swap");
+        skipped("memsw", "this kernel does not account swap");
         return;
     }
     let (mega, limit, memsw) = (1_u64 << 20, Setting::MemoryLimit, Setting::MemswLimit);

@@ -1,6 +1,7 @@
 //! Cgroups of a test's own, removed with everything in them when the test ends.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -21,7 +22,7 @@ impl Tree {
     /// Makes the cgroup; `None`, with the reason printed, where that is impossible.
     pub(super) fn new(label: &str) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
-            eprintln!("SKIPPED: {label}: needs root to make cgroups");
+            skipped(label, "needs root to make cgroups");
             return None;
         }
         let hierarchy = Hierarchy::discover(None).expect("a machine with cgroups");
@@ -39,7 +40,7 @@ impl Tree {
     pub(super) fn of_version(label: &str, version: CgroupVersion) -> Option<Self> {
         let found = Hierarchy::discover(None).expect("a machine with cgroups").version();
         if found != version {
-            eprintln!("SKIPPED: {label}: about cgroup {version:?}, this machine has {found:?}");
+            skipped(label, &format!("about cgroup {version:?}, this machine has {found:?}"));
             return None;
         }
         Self::new(label)
@@ -146,6 +147,11 @@ impl Drop for Tree {
             remove_all(&directory);
         }
     }
+}
+
+/// Says that a test does nothing here: to the real standard error, because what a passing test prints is not shown.
+pub(crate) fn skipped(label: &str, why: &str) {
+    writeln!(std::io::stderr(), "SKIPPED {label}: {why}").unwrap();
 }
 
 pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {

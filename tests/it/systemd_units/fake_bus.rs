@@ -16,6 +16,8 @@ use zbus::blocking::connection::Builder;
 use zbus::zvariant::{OwnedObjectPath, OwnedValue};
 use zbus::{DBusError, interface};
 
+use crate::cgroup_files::tree::{skipped, wait_for};
+
 const UNIT: &str = "kubepods-pod0123.slice";
 const OBJECT: &str = "/org/freedesktop/systemd1/unit/kubepods_2dpod0123_2eslice";
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -38,11 +40,11 @@ impl Bus {
         let daemon = match daemon.spawn() {
             Ok(daemon) => daemon,
             Err(error) => {
-                eprintln!("SKIPPED: cannot start dbus-daemon: {error}");
+                skipped("fake bus", &format!("cannot start dbus-daemon: {error}"));
                 return None;
             }
         };
-        crate::cgroup_files::tree::wait_for("dbus-daemon", || {
+        wait_for("dbus-daemon", || {
             UnixStream::connect(directory.path().join("bus")).is_ok()
         });
         Some(Self {

@@ -8,7 +8,7 @@ use vscaled::cgroup::systemd::{Systemd, SystemdError, Unit};
 use vscaled::cgroup::{CgroupDir, CgroupPath, Hierarchy};
 use vscaled::resources::{ControlFile, CpuMax, CpuQuota, CpuWeight, MemoryLimit, Setting, Settings};
 
-use crate::cgroup_files::tree::wait_for;
+use crate::cgroup_files::tree::{skipped, wait_for};
 
 /// A pod's slice with a service in it, stopped at the end.
 struct Pod {
@@ -20,7 +20,10 @@ struct Pod {
 impl Pod {
     fn start(label: &str) -> Option<Self> {
         if !Path::new("/run/systemd/system").exists() {
-            eprintln!("SKIPPED: {label}: systemd is not this machine's first process; see scripts/systemd-lab");
+            skipped(
+                label,
+                "systemd is not this machine's first process; see scripts/systemd-lab",
+            );
             return None;
         }
         let uid = format!("{label:0<8}_0000_4000_8000_{:012}", std::process::id());
@@ -141,9 +144,9 @@ fn a_value_in_the_file_alone_is_undone_by_a_reload_of_systemd_252() {
     let Some(pod) = Pod::start("rawreload") else { return };
     let (systemd, cgroup) = (systemd(), pod.cgroup());
     if systemd.version() != 252 {
-        eprintln!(
-            "SKIPPED: rawreload: known for systemd 252, this is {}",
-            systemd.version()
+        skipped(
+            "rawreload",
+            &format!("known for systemd 252, this is {}", systemd.version()),
         );
         return;
     }

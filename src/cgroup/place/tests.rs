@@ -1,7 +1,8 @@
 use proptest::prelude::*;
+use proptest::sample::select;
 
 use super::*;
-use crate::plan::Driver;
+use crate::plan::{Driver, container_cgroup_name, pod_cgroup_path};
 
 const UID: &str = "6c4b2d1e-0000-4000-8000-00000000000a";
 
@@ -150,58 +151,32 @@ fn below_a_known_root_no_container_can_pose_as_another_pod() {
     assert_eq!(Place::parse_below(&root, &root), Some(Place::Kubepods));
 }
 
-/// The kubelet's and the runtimes' naming, written down a second time for the round trip.
-fn render(prefix: &[&str], driver: Driver, pod: &PodPlace, container: &ContainerPlace) -> String {
-    let class = match pod.qos.unwrap() {
-        QosClass::Guaranteed => "",
-        QosClass::Burstable => "burstable",
-        QosClass::BestEffort => "besteffort",
-    };
-    let runtime = match container.runtime {
-        None => "",
-        Some(RuntimeKind::Containerd) => "cri-containerd-",
-        Some(RuntimeKind::Crio) => "crio-",
-        Some(RuntimeKind::Docker) => "docker-",
-    };
-    let mut names: Vec<String> = prefix.iter().map(|name| (*name).to_owned()).collect();
-    names.push("kubepods".to_owned());
-    names.extend((!class.is_empty()).then(|| class.to_owned()));
-    names.push(format!("pod{}", pod.uid));
-    let mut path = String::new();
-    match driver {
-        Driver::Cgroupfs => names.iter().for_each(|name| path += &format!("/{name}")),
-        Driver::Systemd => {
-            let mut slice = String::new();
-            for name in &names {
-                slice += &format!("{}{}", if slice.is_empty() { "" } else { "-" }, name.replace('-', "_"));
-                path += &format!("/{slice}.slice");
-            }
-        }
-    }
-    path += &format!("/{runtime}{}", container.id);
-    if driver == Driver::Systemd {
-        path += ".scope";
-    }
-    if !container.inside.is_empty() {
-        path += &format!("/{}", container.inside);
-    }
-    path
-}
-
 proptest! {
     #[test]
-    fn what_is_rendered_is_read_back(
+    fn what_the_planner_names_is_read_back(
         uid in "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}",
         id in "[0-9a-f]{64}",
-        qos in proptest::sample::select(vec![QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort]),
-        runtime in proptest::sample::select(vec![None, Some(RuntimeKind::Containerd), Some(RuntimeKind::Crio), Some(RuntimeKind::Docker)]),
-        driver in proptest::sample::select(vec![Driver::Cgroupfs, Driver::Systemd]),
-        prefix in proptest::sample::select(vec![vec![], vec!["kubelet"], vec!["outer", "kubelet"]]),
-        inside in proptest::sample::select(vec!["", "container", "container/exec", "init.scope"]),
+        qos in select(vec![QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort]),
+        runtime in select(vec![RuntimeKind::Containerd, RuntimeKind::Crio, RuntimeKind::Docker]),
+        driver in select(vec![Driver::Cgroupfs, Driver::Systemd]),
+        root in select(vec!["/", "/kubelet", "/outer/kubelet"]),
+        inside in select(vec!["", "container", "container/exec", "init.scope"]),
     ) {
         let pod = PodPlace { uid: PodUid::in_cgroup_name(&uid).unwrap(), qos: Some(qos) };
-        let container = ContainerPlace { id: ContainerId::parse(&id).unwrap(), runtime, inside: inside.to_owned() };
-        let path = render(&prefix, driver, &pod, &container);
+        let mut path = pod_cgroup_path(driver, root, qos, &uid);
+        prop_assert_eq!(parse(&path), Some(Place::Pod(pod.clone())), "{}", path);
+
+        path = format!("{path}/{}", container_cgroup_name(driver, runtime, &id));
+        if !inside.is_empty() {
+            path = format!("{path}/{inside}");
+        }
+        // Without systemd, containerd and Docker leave no name of theirs.
+        let named = driver == Driver::Systemd || runtime == RuntimeKind::Crio;
+        let container = ContainerPlace {
+            id: ContainerId::parse(&id).unwrap(),
+            runtime: named.then_some(runtime),
+            inside: inside.to_owned(),
+        };
         prop_assert_eq!(parse(&path), Some(Place::Container(pod, container)), "{}", path);
     }
 

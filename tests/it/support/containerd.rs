@@ -1,6 +1,5 @@
-//! A private containerd with its CRI, and pods in it made as a kubelet makes them.
+//! A private containerd with its CRI, and what is left to clean up after it.
 
-use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,10 +10,9 @@ use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
-use vscaled::resources::Setting;
+use vscaled::runtime::proto;
 use vscaled::runtime::proto::image_service_client::ImageServiceClient;
 use vscaled::runtime::proto::runtime_service_client::RuntimeServiceClient;
-use vscaled::runtime::proto::{self, LinuxContainerResources};
 
 use super::image::{self, BUSYBOX, PAUSE};
 use super::mounts;
@@ -30,7 +28,7 @@ pub(crate) enum OciRuntime {
 }
 
 impl OciRuntime {
-    const fn program(self) -> &'static str {
+    pub(crate) const fn program(self) -> &'static str {
         match self {
             Self::Runc => "runc",
             Self::Crun => "crun",
@@ -45,43 +43,6 @@ pub(crate) struct Containerd {
     daemon: Option<Child>,
     cgroups: CgroupTree,
     directory: TempDir,
-}
-
-/// What a container is to hold.
-#[derive(Debug, Clone)]
-pub(crate) struct ContainerSpec {
-    pub(crate) name: &'static str,
-    /// Run by `/bin/sh -c`.
-    pub(crate) script: &'static str,
-    pub(crate) resources: LinuxContainerResources,
-}
-
-/// A pod to make.
-#[derive(Debug, Clone)]
-pub(crate) struct PodSpec {
-    pub(crate) name: &'static str,
-    pub(crate) uid: &'static str,
-    /// What the pod's own cgroup holds before its sandbox starts.
-    pub(crate) cgroup: Vec<Setting>,
-    pub(crate) containers: Vec<ContainerSpec>,
-}
-
-/// A pod that runs.
-#[derive(Debug)]
-pub(crate) struct Pod {
-    pub(crate) sandbox_id: String,
-    /// The whole path of the pod's cgroup.
-    pub(crate) cgroup: String,
-    pub(crate) containers: Vec<Container>,
-}
-
-/// A container that runs.
-#[derive(Debug)]
-pub(crate) struct Container {
-    pub(crate) id: String,
-    pub(crate) pid: i32,
-    /// The whole path of its cgroup.
-    pub(crate) cgroup: String,
 }
 
 impl Containerd {
@@ -145,67 +106,8 @@ impl Containerd {
         }
     }
 
-    /// Makes the pod's cgroup, its sandbox and its containers, and starts them.
-    pub(crate) async fn run(&self, spec: &PodSpec) -> Pod {
-        let below = format!("/kubepods/burstable/pod{}", spec.uid);
-        let cgroup = self.cgroups.path(&below);
-        self.cgroups.make(&below);
-        for setting in &spec.cgroup {
-            self.cgroups.write(&cgroup, *setting);
-        }
-        let config = sandbox(spec, &cgroup);
-        let request = proto::RunPodSandboxRequest {
-            config: Some(config.clone()),
-        };
-        let sandbox_id = self
-            .expect(self.kubelet().run_pod_sandbox(request).await)
-            .pod_sandbox_id;
-        let mut containers = Vec::new();
-        for container in &spec.containers {
-            containers.push(self.run_container(&sandbox_id, &config, container).await);
-        }
-        Pod {
-            sandbox_id,
-            cgroup,
-            containers,
-        }
-    }
-
-    async fn run_container(
-        &self,
-        sandbox_id: &str,
-        sandbox: &proto::PodSandboxConfig,
-        spec: &ContainerSpec,
-    ) -> Container {
-        let request = proto::CreateContainerRequest {
-            pod_sandbox_id: sandbox_id.to_owned(),
-            config: Some(container(sandbox, spec)),
-            sandbox_config: Some(sandbox.clone()),
-        };
-        let id = self.expect(self.kubelet().create_container(request).await).container_id;
-        let start = proto::StartContainerRequest {
-            container_id: id.clone(),
-        };
-        self.expect(self.kubelet().start_container(start).await);
-        let pid = self.pid(&id);
-        Container {
-            cgroup: self.cgroups.of_process(pid),
-            id,
-            pid,
-        }
-    }
-
-    /// Ends a container at once.
-    pub(crate) async fn end(&self, container: &Container) {
-        let request = proto::StopContainerRequest {
-            container_id: container.id.clone(),
-            timeout: 0,
-        };
-        self.expect(self.kubelet().stop_container(request).await);
-    }
-
     /// The container's first process, from the shim's own record.
-    fn pid(&self, id: &str) -> i32 {
+    pub(super) fn pid(&self, id: &str) -> i32 {
         let record = self.tasks().join(id).join("init.pid");
         fs::read_to_string(record).unwrap().trim().parse().unwrap()
     }
@@ -245,14 +147,14 @@ impl Containerd {
         Endpoint::from_shared(endpoint).unwrap().connect_lazy()
     }
 
-    fn expect<T>(&self, answer: Result<tonic::Response<T>, tonic::Status>) -> T {
+    pub(super) fn expect<T>(&self, answer: Result<tonic::Response<T>, tonic::Status>) -> T {
         match answer {
             Ok(answer) => answer.into_inner(),
             Err(status) => panic!("{status}\ncontainerd's log:\n{}", self.log()),
         }
     }
 
-    fn log(&self) -> String {
+    pub(super) fn log(&self) -> String {
         let log = fs::read_to_string(self.file("log")).unwrap_or_default();
         let lines: Vec<_> = log.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")
@@ -342,61 +244,5 @@ fn base() -> PathBuf {
         run.to_owned()
     } else {
         std::env::temp_dir()
-    }
-}
-
-fn labels(spec: &PodSpec) -> HashMap<String, String> {
-    HashMap::from([
-        ("io.kubernetes.pod.name".to_owned(), spec.name.to_owned()),
-        ("io.kubernetes.pod.namespace".to_owned(), "test".to_owned()),
-        ("io.kubernetes.pod.uid".to_owned(), spec.uid.to_owned()),
-    ])
-}
-
-/// On the host's network, so that no network plugin is needed.
-fn host_network() -> Option<proto::NamespaceOption> {
-    Some(proto::NamespaceOption {
-        network: proto::NamespaceMode::Node.into(),
-        ..proto::NamespaceOption::default()
-    })
-}
-
-fn sandbox(spec: &PodSpec, cgroup: &str) -> proto::PodSandboxConfig {
-    proto::PodSandboxConfig {
-        metadata: Some(proto::PodSandboxMetadata {
-            name: spec.name.to_owned(),
-            uid: spec.uid.to_owned(),
-            namespace: "test".to_owned(),
-            attempt: 0,
-        }),
-        labels: labels(spec),
-        linux: Some(proto::LinuxPodSandboxConfig {
-            cgroup_parent: cgroup.to_owned(),
-            security_context: Some(proto::LinuxSandboxSecurityContext {
-                namespace_options: host_network(),
-            }),
-        }),
-        ..proto::PodSandboxConfig::default()
-    }
-}
-
-fn container(sandbox: &proto::PodSandboxConfig, spec: &ContainerSpec) -> proto::ContainerConfig {
-    let mut labels = sandbox.labels.clone();
-    labels.insert("io.kubernetes.container.name".to_owned(), spec.name.to_owned());
-    proto::ContainerConfig {
-        metadata: Some(proto::ContainerMetadata {
-            name: spec.name.to_owned(),
-            attempt: 0,
-        }),
-        image: Some(proto::ImageSpec { image: BUSYBOX.into() }),
-        command: vec!["/bin/sh".to_owned(), "-c".to_owned(), spec.script.to_owned()],
-        labels,
-        linux: Some(proto::LinuxContainerConfig {
-            resources: Some(spec.resources.clone()),
-            security_context: Some(proto::LinuxContainerSecurityContext {
-                namespace_options: host_network(),
-            }),
-        }),
-        ..proto::ContainerConfig::default()
     }
 }

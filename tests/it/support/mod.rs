@@ -6,4 +6,5 @@
 pub(crate) mod containerd;
 pub(crate) mod image;
 pub(crate) mod mounts;
+pub(crate) mod pods;
 pub(crate) mod tree;

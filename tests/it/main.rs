@@ -10,4 +10,6 @@ mod architecture;
 mod cgroup_files;
 mod decide_command;
 mod decisions;
+mod kernel_cri;
+mod support;
 mod systemd_units;

@@ -1,0 +1,248 @@
+//! A private containerd with its CRI, and what is left to clean up after it.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+use tonic::transport::{Channel, Endpoint};
+use vscaled::runtime::proto;
+use vscaled::runtime::proto::image_service_client::ImageServiceClient;
+use vscaled::runtime::proto::runtime_service_client::RuntimeServiceClient;
+
+use super::image::{self, BUSYBOX, PAUSE};
+use super::mounts;
+use super::tree::CgroupTree;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The program that makes containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OciRuntime {
+    Runc,
+    Crun,
+}
+
+impl OciRuntime {
+    pub(crate) const fn program(self) -> &'static str {
+        match self {
+            Self::Runc => "runc",
+            Self::Crun => "crun",
+        }
+    }
+}
+
+/// A running containerd. Dropping it, also in a panic, ends its containers, shims and itself, and removes what they
+/// left in the file system. Fields are dropped in this order.
+#[derive(Debug)]
+pub(crate) struct Containerd {
+    daemon: Option<Child>,
+    cgroups: CgroupTree,
+    directory: TempDir,
+}
+
+impl Containerd {
+    /// Starts containerd and gives it the images.
+    pub(crate) async fn start(runtime: OciRuntime) -> Self {
+        let cgroups = CgroupTree::new();
+        let directory = tempfile::Builder::new().prefix("vscaled-").tempdir_in(base()).unwrap();
+        let mut containerd = Self {
+            daemon: None,
+            cgroups,
+            directory,
+        };
+        fs::write(containerd.file("config.toml"), containerd.config(runtime)).unwrap();
+        containerd.launch().await;
+        containerd.import().await;
+        containerd
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.file("containerd.sock")
+    }
+
+    pub(crate) const fn cgroups(&self) -> &CgroupTree {
+        &self.cgroups
+    }
+
+    /// CRI, as the kubelet has it. Must be asked for again after a restart.
+    pub(crate) fn kubelet(&self) -> RuntimeServiceClient<Channel> {
+        RuntimeServiceClient::new(self.channel())
+    }
+
+    /// Ends containerd, as a crash would. Its containers go on.
+    pub(crate) fn stop(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            daemon.kill().unwrap();
+            daemon.wait().unwrap();
+        }
+    }
+
+    /// Starts containerd and waits until its CRI answers.
+    pub(crate) async fn launch(&mut self) {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.file("log"))
+            .unwrap();
+        let daemon = Command::new("containerd")
+            .arg("--config")
+            .arg(self.file("config.toml"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .expect("needs containerd: apt-get install containerd runc");
+        self.daemon = Some(daemon);
+        let started = Instant::now();
+        let request = proto::VersionRequest::default();
+        while let Err(status) = self.kubelet().version(request.clone()).await {
+            assert!(started.elapsed() < PATIENCE, "containerd: {status}\n{}", self.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// The container's first process, from the shim's own record.
+    pub(super) fn pid(&self, id: &str) -> i32 {
+        let record = self.tasks().join(id).join("init.pid");
+        fs::read_to_string(record).unwrap().trim().parse().unwrap()
+    }
+
+    fn tasks(&self) -> PathBuf {
+        self.file("state/io.containerd.runtime.v2.task/k8s.io")
+    }
+
+    /// Imports the images and waits until CRI has heard of them.
+    async fn import(&self) {
+        let directory = self.file("images");
+        fs::create_dir(&directory).unwrap();
+        let archive = image::archive(&directory);
+        image::output(
+            Command::new("ctr")
+                .arg("--address")
+                .arg(self.socket())
+                .args(["--namespace", "k8s.io", "images", "import", "--snapshotter", "native"])
+                .arg(archive),
+        );
+        fs::remove_dir_all(&directory).unwrap();
+        let started = Instant::now();
+        for name in [BUSYBOX, PAUSE] {
+            let request = proto::ImageStatusRequest {
+                image: Some(proto::ImageSpec { image: name.into() }),
+            };
+            let mut images = ImageServiceClient::new(self.channel());
+            while self.expect(images.image_status(request.clone()).await).image.is_none() {
+                assert!(started.elapsed() < PATIENCE, "CRI does not see {name}\n{}", self.log());
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+
+    fn channel(&self) -> Channel {
+        let endpoint = format!("unix://{}", self.socket().display());
+        Endpoint::from_shared(endpoint).unwrap().connect_lazy()
+    }
+
+    pub(super) fn expect<T>(&self, answer: Result<tonic::Response<T>, tonic::Status>) -> T {
+        match answer {
+            Ok(answer) => answer.into_inner(),
+            Err(status) => panic!("{status}\ncontainerd's log:\n{}", self.log()),
+        }
+    }
+
+    pub(super) fn log(&self) -> String {
+        let log = fs::read_to_string(self.file("log")).unwrap_or_default();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn config(&self, runtime: OciRuntime) -> String {
+        let directory = self.directory.path().display();
+        let program = runtime.program();
+        // Without restrict_oom_score_adj runc needs CAP_SYS_RESOURCE to give the sandbox its negative score.
+        format!(
+            r#"version = 2
+root = "{directory}/root"
+state = "{directory}/state"
+disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.aufs",
+  "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]
+[grpc]
+address = "{directory}/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+restrict_oom_score_adj = true
+disable_apparmor = true
+sandbox_image = "{PAUSE}"
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = "native"
+default_runtime_name = "test"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.test]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.test.options]
+BinaryName = "{program}"
+Root = "{directory}/oci"
+"#
+        )
+    }
+
+    /// The shims of our containers, known by our socket among their arguments.
+    fn shims(&self) -> Vec<Pid> {
+        let socket = self.socket();
+        let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+        processes
+            .filter_map(|process| process.file_name().to_str()?.parse().ok())
+            .filter(|pid| {
+                let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                let mut arguments = arguments.split(|byte| *byte == 0);
+                arguments
+                    .next()
+                    .is_some_and(|program| program.ends_with(b"containerd-shim-runc-v2"))
+                    && arguments.any(|argument| argument == socket.as_os_str().as_encoded_bytes())
+            })
+            .map(Pid::from_raw)
+            .collect()
+    }
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        // Shims first: nobody is left to start or restart anything. Their sockets lie outside our directory.
+        if let Some(mut daemon) = self.daemon.take() {
+            daemon
+                .kill()
+                .and_then(|()| daemon.wait())
+                .map_or_else(|error| eprintln!("containerd: {error}"), drop);
+        }
+        let tasks = fs::read_dir(self.tasks()).into_iter().flatten().filter_map(Result::ok);
+        let sockets: Vec<_> = tasks
+            .filter_map(|task| fs::read_to_string(task.path().join("address")).ok())
+            .collect();
+        for shim in self.shims() {
+            kill(shim, Signal::SIGKILL).unwrap_or_else(|error| eprintln!("shim {shim}: {error}"));
+        }
+        for socket in sockets {
+            // Several containers share a shim, and so its socket.
+            fs::remove_file(socket.trim().trim_start_matches("unix://")).unwrap_or_default();
+        }
+        mounts::unmount_below(self.directory.path());
+        // Then the fields: the cgroup tree kills the containers, and the directory goes.
+    }
+}
+
+/// Where containerd may put its files: the native snapshotter wants a real file system, and unix sockets too, which a
+/// guest's view of its host's files is not. `/run` is a tmpfs wherever that matters.
+fn base() -> PathBuf {
+    let run = Path::new("/run");
+    if statfs(run).is_ok_and(|info| info.filesystem_type() == TMPFS_MAGIC) {
+        run.to_owned()
+    } else {
+        std::env::temp_dir()
+    }
+}

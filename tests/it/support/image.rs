@@ -1,0 +1,70 @@
+//! Two images made of busybox alone, in the archive format of `docker save`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+
+/// Runs what it is told to.
+pub(crate) const BUSYBOX: &str = "vscaled.test/busybox:latest";
+/// Does nothing for ever: the sandbox's image.
+pub(crate) const PAUSE: &str = "vscaled.test/pause:latest";
+
+/// Builds an archive of both in a directory.
+pub(crate) fn archive(directory: &Path) -> PathBuf {
+    let layer = directory.join("layer");
+    fs::create_dir_all(layer.join("bin")).unwrap();
+    fs::copy("/bin/busybox", layer.join("bin/busybox"))
+        .expect("needs a static /bin/busybox: apt-get install busybox-static");
+    fs::hard_link(layer.join("bin/busybox"), layer.join("bin/sh")).unwrap();
+    output(
+        Command::new("tar")
+            .current_dir(directory)
+            .args(["-C", "layer", "-cf", "layer.tar", "bin"]),
+    );
+    let digest = output(Command::new("sha256sum").arg(directory.join("layer.tar")));
+    let digest = digest.split(' ').next().expect("sha256sum prints a digest");
+
+    let manifest: Vec<_> = [("busybox", BUSYBOX), ("pause", PAUSE)]
+        .into_iter()
+        .map(|(name, tag)| {
+            let config = format!("{name}.json");
+            let image = json!({
+                "architecture": architecture(), "os": "linux",
+                "config": {"Entrypoint": ["/bin/busybox", "sleep", "1000000"], "Env": ["PATH=/bin"]},
+                "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
+                // Images with the same content would be one image.
+                "comment": name,
+            });
+            fs::write(directory.join(&config), image.to_string()).unwrap();
+            json!({"Config": config, "RepoTags": [tag], "Layers": ["layer.tar"]})
+        })
+        .collect();
+    fs::write(directory.join("manifest.json"), json!(manifest).to_string()).unwrap();
+    let files = ["manifest.json", "busybox.json", "pause.json", "layer.tar"];
+    output(
+        Command::new("tar")
+            .current_dir(directory)
+            .args(["-cf", "images.tar"])
+            .args(files),
+    );
+    directory.join("images.tar")
+}
+
+/// Go's name of this processor.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// What a command prints; its failure fails the test with its own words.
+pub(crate) fn output(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}: {errors}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}

@@ -1,0 +1,175 @@
+//! Pods in a private containerd, made through CRI as a kubelet makes them.
+
+use std::collections::HashMap;
+
+use tonic::Status;
+use vscaled::cgroup::CgroupPath;
+use vscaled::resources::MemoryLimit;
+use vscaled::runtime::proto::{self, LinuxContainerResources};
+
+use super::containerd::Containerd;
+use super::image::BUSYBOX;
+
+/// What a container is to hold.
+#[derive(Debug, Clone)]
+pub(crate) struct ContainerSpec {
+    pub(crate) name: &'static str,
+    /// Run by `/bin/sh -c`.
+    pub(crate) script: &'static str,
+    pub(crate) resources: LinuxContainerResources,
+}
+
+/// A pod to make.
+#[derive(Debug, Clone)]
+pub(crate) struct PodSpec {
+    pub(crate) name: &'static str,
+    pub(crate) uid: &'static str,
+    /// What the kubelet writes into the pod's own cgroup before the sandbox starts.
+    pub(crate) memory_limit: MemoryLimit,
+    pub(crate) containers: Vec<ContainerSpec>,
+}
+
+/// A pod that runs.
+#[derive(Debug)]
+pub(crate) struct Pod {
+    pub(crate) sandbox_id: String,
+    pub(crate) cgroup: CgroupPath,
+    pub(crate) containers: Vec<Container>,
+}
+
+/// A container that runs.
+#[derive(Debug)]
+pub(crate) struct Container {
+    pub(crate) id: String,
+    pub(crate) pid: i32,
+    pub(crate) cgroup: CgroupPath,
+}
+
+impl Containerd {
+    /// Makes the pod's cgroup, its sandbox and its containers, and starts them.
+    pub(crate) async fn run(&self, spec: &PodSpec) -> Pod {
+        match self.try_run(spec).await {
+            Ok(pod) => pod,
+            Err(status) => panic!("{status}\ncontainerd's log:\n{}", self.log()),
+        }
+    }
+
+    /// The same, where the runtime may refuse.
+    pub(crate) async fn try_run(&self, spec: &PodSpec) -> Result<Pod, Status> {
+        let cgroup = self.cgroups().make(&format!("kubepods/burstable/pod{}", spec.uid));
+        self.cgroups().limit_memory(&cgroup, spec.memory_limit);
+        let config = sandbox(spec, &cgroup);
+        let request = proto::RunPodSandboxRequest {
+            config: Some(config.clone()),
+        };
+        let sandbox_id = self
+            .kubelet()
+            .run_pod_sandbox(request)
+            .await?
+            .into_inner()
+            .pod_sandbox_id;
+        let mut containers = Vec::new();
+        for container in &spec.containers {
+            containers.push(self.run_container(&sandbox_id, &config, container).await?);
+        }
+        Ok(Pod {
+            sandbox_id,
+            cgroup,
+            containers,
+        })
+    }
+
+    async fn run_container(
+        &self,
+        sandbox_id: &str,
+        sandbox: &proto::PodSandboxConfig,
+        spec: &ContainerSpec,
+    ) -> Result<Container, Status> {
+        let request = proto::CreateContainerRequest {
+            pod_sandbox_id: sandbox_id.to_owned(),
+            config: Some(container(sandbox, spec)),
+            sandbox_config: Some(sandbox.clone()),
+        };
+        let id = self
+            .kubelet()
+            .create_container(request)
+            .await?
+            .into_inner()
+            .container_id;
+        let start = proto::StartContainerRequest {
+            container_id: id.clone(),
+        };
+        self.kubelet().start_container(start).await?;
+        let pid = self.pid(&id);
+        Ok(Container {
+            cgroup: self.cgroups().of_process(pid),
+            id,
+            pid,
+        })
+    }
+
+    /// Ends a container at once.
+    pub(crate) async fn end(&self, container: &Container) {
+        let request = proto::StopContainerRequest {
+            container_id: container.id.clone(),
+            timeout: 0,
+        };
+        self.expect(self.kubelet().stop_container(request).await);
+    }
+}
+
+fn labels(spec: &PodSpec) -> HashMap<String, String> {
+    HashMap::from([
+        ("io.kubernetes.pod.name".to_owned(), spec.name.to_owned()),
+        ("io.kubernetes.pod.namespace".to_owned(), "test".to_owned()),
+        ("io.kubernetes.pod.uid".to_owned(), spec.uid.to_owned()),
+    ])
+}
+
+/// On the host's network, so that no network plugin is needed.
+fn host_network() -> Option<proto::NamespaceOption> {
+    Some(proto::NamespaceOption {
+        network: proto::NamespaceMode::Node.into(),
+        ..proto::NamespaceOption::default()
+    })
+}
+
+fn sandbox(spec: &PodSpec, cgroup: &CgroupPath) -> proto::PodSandboxConfig {
+    proto::PodSandboxConfig {
+        metadata: Some(proto::PodSandboxMetadata {
+            name: spec.name.to_owned(),
+            uid: spec.uid.to_owned(),
+            namespace: "test".to_owned(),
+            attempt: 0,
+        }),
+        labels: labels(spec),
+        linux: Some(proto::LinuxPodSandboxConfig {
+            cgroup_parent: cgroup.to_string(),
+            security_context: Some(proto::LinuxSandboxSecurityContext {
+                namespace_options: host_network(),
+            }),
+        }),
+        ..proto::PodSandboxConfig::default()
+    }
+}
+
+fn container(sandbox: &proto::PodSandboxConfig, spec: &ContainerSpec) -> proto::ContainerConfig {
+    let mut labels = sandbox.labels.clone();
+    labels.insert("io.kubernetes.container.name".to_owned(), spec.name.to_owned());
+    proto::ContainerConfig {
+        metadata: Some(proto::ContainerMetadata {
+            name: spec.name.to_owned(),
+            attempt: 0,
+        }),
+        image: Some(proto::ImageSpec { image: BUSYBOX.into() }),
+        command: vec!["/bin/sh".to_owned(), "-c".to_owned(), spec.script.to_owned()],
+        labels,
+        linux: Some(proto::LinuxContainerConfig {
+            resources: Some(spec.resources.clone()),
+            security_context: Some(proto::LinuxContainerSecurityContext {
+                namespace_options: host_network(),
+            }),
+        }),
+        ..proto::ContainerConfig::default()
+    }
+}

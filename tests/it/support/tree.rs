@@ -1,0 +1,120 @@
+//! A cgroup tree of the test's own, shaped like a kubelet's, in every hierarchy of the machine.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use vscaled::cgroup::{CgroupDir, CgroupPath, Controller, Hierarchy, cgroup_of_pid};
+use vscaled::plan::CgroupVersion;
+use vscaled::resources::{MemoryLimit, Setting, Settings};
+
+use super::mounts;
+
+/// A cgroup below the root of every hierarchy, unique to this value. Dropping it kills what runs in it and removes it.
+#[derive(Debug)]
+pub(crate) struct CgroupTree {
+    /// `/vscaled-test-<pid>-runtime-<n>`
+    root: CgroupPath,
+    hierarchy: Hierarchy,
+}
+
+impl CgroupTree {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        assert!(
+            nix::unistd::geteuid().is_root(),
+            "tests with a real container runtime need root"
+        );
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let root = CgroupPath::new(&format!("/vscaled-test-{}-runtime-{count}", process::id())).unwrap();
+        let hierarchy = Hierarchy::discover(None).unwrap();
+        Self { root, hierarchy }
+    }
+
+    pub(crate) fn version(&self) -> CgroupVersion {
+        self.hierarchy.version()
+    }
+
+    /// Makes a cgroup of this tree and its parents, with cpu and memory controllers.
+    pub(crate) fn make(&self, below: &str) -> CgroupPath {
+        let mut path = CgroupPath::root();
+        for name in self.root.segments().chain(below.split('/')) {
+            if self.version() == CgroupVersion::V2 {
+                let parent = path.under(self.hierarchy.mount(Controller::Cpu));
+                fs::write(parent.join("cgroup.subtree_control"), "+cpu +memory +pids").unwrap();
+            }
+            path = path.child(name).unwrap();
+            for controller in Controller::ALL {
+                fs::create_dir_all(path.under(self.hierarchy.mount(controller))).unwrap();
+            }
+        }
+        path
+    }
+
+    /// Gives a cgroup a memory limit, as the kubelet does for pods.
+    pub(crate) fn limit_memory(&self, path: &CgroupPath, limit: MemoryLimit) {
+        let setting = match self.version() {
+            CgroupVersion::V1 => Setting::MemoryLimit(limit),
+            CgroupVersion::V2 => Setting::MemoryMax(limit),
+        };
+        let directory = path.under(self.hierarchy.mount(Controller::Memory));
+        fs::write(directory.join(setting.file().name()), setting.to_write()).unwrap();
+    }
+
+    /// What a cgroup holds now.
+    pub(crate) fn settings(&self, path: &CgroupPath) -> Settings {
+        CgroupDir::open(&self.hierarchy, path).unwrap().read_all().unwrap()
+    }
+
+    pub(crate) fn of_process(&self, pid: i32) -> CgroupPath {
+        cgroup_of_pid(&self.hierarchy, Path::new("/proc"), pid).unwrap()
+    }
+}
+
+impl Drop for CgroupTree {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        // The OCI runtime makes its cgroups in every hierarchy, whichever controllers are asked for.
+        for mount in mounts::all().iter().filter(|mount| mount.is_cgroup()) {
+            let directory = self.root.under(&mount.point);
+            // Killed processes leave a little later, so cgroups are busy for a moment.
+            while let Err(error) = kill_and_remove(&directory) {
+                if Instant::now() > deadline {
+                    eprintln!("left behind {}: {error}", directory.display());
+                    break;
+                }
+                sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+/// Children first, since a cgroup with children cannot be removed. Gone already is fine.
+fn kill_and_remove(directory: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            kill_and_remove(&entry.path())?;
+        }
+    }
+    for pid in fs::read_to_string(directory.join("cgroup.procs"))?.lines() {
+        if let Some(pid) = pid.parse().ok().filter(|pid| *pid > 0) {
+            // Gone between reading and killing is what is wanted.
+            kill(Pid::from_raw(pid), Signal::SIGKILL).or_else(|error| match error {
+                nix::errno::Errno::ESRCH => Ok(()),
+                error => Err(io::Error::from(error)),
+            })?;
+        }
+    }
+    fs::remove_dir(directory)
+}

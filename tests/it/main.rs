@@ -10,4 +10,5 @@ mod architecture;
 mod cgroup_files;
 mod decide_command;
 mod decisions;
+mod oom_recordings;
 mod systemd_units;

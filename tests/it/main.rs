@@ -11,5 +11,6 @@ mod cgroup_files;
 mod decide_command;
 mod decisions;
 mod kernel_cri;
+mod oom_recordings;
 mod support;
 mod systemd_units;

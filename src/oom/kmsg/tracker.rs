@@ -1,0 +1,122 @@
+//! What reading `/dev/kmsg` returned → what to tell. No I/O and no clock: both are arguments.
+
+use super::clock::{LogClock, Now};
+use super::{Loss, Notice, Origin};
+use crate::oom::assemble::Assembler;
+use crate::oom::line::Line;
+use crate::oom::parse::Parser;
+use crate::oom::record::Record;
+
+/// What one read returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attempt<'a> {
+    /// A record.
+    Record(&'a [u8]),
+    /// There is none yet.
+    AtEnd,
+    /// Records were overwritten. The next read returns the oldest that is left.
+    Overwritten,
+    /// A record did not fit and is passed over.
+    TooLong,
+}
+
+/// Where in the log we are.
+#[derive(Debug)]
+pub(super) struct Tracker {
+    /// An earlier process told everything up to this record.
+    told: Option<u64>,
+    /// The number of the record that comes next.
+    next: Option<u64>,
+    origin: Origin,
+    /// Whether the record that comes next was waited for.
+    waited: bool,
+    overwritten: bool,
+    clock: LogClock,
+    assembler: Assembler,
+    parser: Parser,
+}
+
+impl Tracker {
+    pub(super) fn new(told: Option<u64>) -> Self {
+        Self {
+            told,
+            next: None,
+            origin: Origin::Replayed,
+            waited: false,
+            overwritten: false,
+            clock: LogClock::default(),
+            assembler: Assembler::default(),
+            parser: Parser::default(),
+        }
+    }
+
+    /// Takes what a read returned, at the time it returned.
+    pub(super) fn take(&mut self, attempt: Attempt<'_>, now: Now) -> impl Iterator<Item = Notice> + use<> {
+        let (loss, notice) = match attempt {
+            Attempt::Record(bytes) => match Record::parse(bytes) {
+                Some(record) => (self.gap_before(record.seq), self.record(&record, now)),
+                None => (None, None),
+            },
+            Attempt::AtEnd => (self.unknown_gap(), self.at_end()),
+            Attempt::Overwritten => {
+                self.overwritten = true;
+                (None, None)
+            }
+            Attempt::TooLong => {
+                self.next = self.next.map(|next| next + 1);
+                self.forget();
+                (Some(Loss::TooLong), None)
+            }
+        };
+        loss.map(Notice::Lost).into_iter().chain(notice)
+    }
+
+    fn record(&mut self, record: &Record<'_>, now: Now) -> Option<Notice> {
+        if std::mem::take(&mut self.waited) {
+            self.clock.observe(record.timestamp_us, now);
+        }
+        let line = self.assembler.push(Line::of_record(record)?)?;
+        let event = self.parser.push(&line)?;
+        let is_told = self.origin == Origin::Replayed && self.told.is_some_and(|told| record.seq <= told);
+        let at = match self.origin {
+            Origin::Live => now.wall,
+            Origin::Replayed => self.clock.wall(record.timestamp_us, now),
+        };
+        (!is_told).then_some(Notice::Event {
+            event,
+            seq: record.seq,
+            at,
+            origin: self.origin,
+        })
+    }
+
+    fn at_end(&mut self) -> Option<Notice> {
+        self.waited = true;
+        let was = std::mem::replace(&mut self.origin, Origin::Live);
+        (was == Origin::Replayed).then_some(Notice::CaughtUp)
+    }
+
+    /// Compares the number of a record with the one that was due.
+    fn gap_before(&mut self, seq: u64) -> Option<Loss> {
+        let records = self.next.map_or(0, |next| seq.saturating_sub(next));
+        self.next = Some(seq.saturating_add(1));
+        let is_gap = std::mem::take(&mut self.overwritten) || records > 0;
+        is_gap.then(|| {
+            self.forget();
+            Loss::Overwritten { records }
+        })
+    }
+
+    fn unknown_gap(&mut self) -> Option<Loss> {
+        let is_gap = std::mem::take(&mut self.overwritten);
+        is_gap.then(|| {
+            self.forget();
+            Loss::Overwritten { records: 0 }
+        })
+    }
+
+    fn forget(&mut self) {
+        self.assembler.lost();
+        self.parser.lost();
+    }
+}

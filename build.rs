@@ -21,6 +21,11 @@ const PROTOCOLS: [Protocol; 2] = [
     },
 ];
 
+/// The protobuf package of the control protocol.
+const CONTROL: &str = ".vscaled.control.v1";
+/// The message whose fields are left out where they are unset.
+const AMOUNTS: &str = ".vscaled.control.v1.Amounts";
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
     let root = Path::new("proto");
@@ -28,6 +33,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let descriptors = protox::compile([root.join(protocol.file)], [root])?;
         tonic_prost_build::configure()
             .generate_default_stubs(protocol.partial_servers)
+            // The command line prints replies as JSON and YAML: field names in camelCase, unset amounts left out.
+            .type_attribute(
+                CONTROL,
+                "#[derive(serde::Serialize)] #[serde(rename_all = \"camelCase\")]",
+            )
+            .field_attribute(AMOUNTS, "#[serde(skip_serializing_if = \"Option::is_none\")]")
             .compile_fds(descriptors)?;
     }
     Ok(())

@@ -1,0 +1,246 @@
+//! The other end of the socket: what `vscalectl` calls the agent with.
+//!
+//! A client connects, asks and leaves; nothing is retried. Agents of other versions are tolerated: fields it does not
+//! know are ignored, and a call the agent does not know is an error that says so.
+
+use std::error::Error;
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Response, Status, Streaming};
+
+use super::proto::control_client::ControlClient;
+use super::proto::{
+    Change, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest, ReleaseReply,
+    ReleaseRequest, ResizeReply, ResizeRequest, WatchRequest,
+};
+
+/// How long to wait for a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long to wait for the answer to a read; a little longer than the agent takes to say that it is late.
+const READ: Duration = Duration::from_secs(15);
+/// How long to wait for a change.
+const CHANGE: Duration = Duration::from_secs(65);
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// There is no socket, or nobody listens at it.
+    #[error(
+        "no vscaled answers at {}: {reason}; start it with `vscaled run`, or name its socket with --socket or VSCALED_SOCKET",
+        socket.display()
+    )]
+    NoDaemon {
+        /// Where it was looked for.
+        socket: PathBuf,
+        /// What the kernel answered.
+        reason: String,
+    },
+    /// This user may not use the socket.
+    #[error("{} may be used by root only: try sudo", socket.display())]
+    Denied {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// The path cannot name a socket.
+    #[error("{socket:?} is not a usable socket path")]
+    Path {
+        /// The path.
+        socket: PathBuf,
+    },
+    /// The connection ended before the answer.
+    #[error(
+        "{} broke the connection off ({reason}): vscaled may be stopping or overloaded; `vscalectl history` shows what was done",
+        socket.display()
+    )]
+    Lost {
+        /// The socket.
+        socket: PathBuf,
+        /// What was seen of it.
+        reason: String,
+    },
+    /// It is connected, and says nothing.
+    #[error("{} did not answer within {deadline:?}: vscaled hangs or is stopped; its log may say why", socket.display())]
+    Late {
+        /// The socket.
+        socket: PathBuf,
+        /// How long was waited.
+        deadline: Duration,
+    },
+    /// The agent is of another version.
+    #[error("the running vscaled does not know this command: it is of another version than this vscalectl ({})", env!("CARGO_PKG_VERSION"))]
+    Unknown,
+    /// The agent said no.
+    #[error("{}", .0.message())]
+    Answer(Status),
+}
+
+/// A connection to the agent.
+#[derive(Debug, Clone)]
+pub struct Client {
+    socket: PathBuf,
+    inner: ControlClient<Channel>,
+}
+
+impl Client {
+    /// Connects to the agent at `socket`.
+    ///
+    /// # Errors
+    /// [`ClientError::NoDaemon`], [`ClientError::Denied`] or [`ClientError::Path`].
+    pub async fn connect(socket: &Path) -> Result<Self, ClientError> {
+        let unusable = || ClientError::Path {
+            socket: socket.to_owned(),
+        };
+        let path = socket.to_str().filter(|path| !path.is_empty()).ok_or_else(unusable)?;
+        let channel = Endpoint::from_shared(format!("unix:{path}"))
+            .map_err(|_invalid| unusable())?
+            .connect_timeout(CONNECT)
+            .connect()
+            .await
+            .map_err(|error| no_connection(socket, &error))?;
+        Ok(Self {
+            socket: socket.to_owned(),
+            inner: ControlClient::new(channel),
+        })
+    }
+
+    /// Every pod the agent knows.
+    ///
+    /// # Errors
+    /// [`ClientError`], as for every call.
+    pub async fn get(&mut self) -> Result<GetReply, ClientError> {
+        let answer = self.inner.get(GetRequest {});
+        answer_within(READ, &self.socket, answer).await
+    }
+
+    /// Everything about one pod.
+    ///
+    /// # Errors
+    /// [`ClientError`], as for every call.
+    pub async fn explain(&mut self, pod: String) -> Result<ExplainReply, ClientError> {
+        let answer = self.inner.explain(ExplainRequest { pod });
+        answer_within(READ, &self.socket, answer).await
+    }
+
+    /// Sets requests and limits by hand, or shows which steps that would take.
+    ///
+    /// # Errors
+    /// [`ClientError`], as for every call.
+    pub async fn resize(&mut self, request: ResizeRequest) -> Result<ResizeReply, ClientError> {
+        let answer = self.inner.resize(request);
+        answer_within(CHANGE, &self.socket, answer).await
+    }
+
+    /// Ends an override.
+    ///
+    /// # Errors
+    /// [`ClientError`], as for every call.
+    pub async fn release(&mut self, pod: String) -> Result<ReleaseReply, ClientError> {
+        let answer = self.inner.release(ReleaseRequest { pod });
+        answer_within(CHANGE, &self.socket, answer).await
+    }
+
+    /// What was done lately, to one pod or to all if `pod` is empty; newest last.
+    ///
+    /// # Errors
+    /// [`ClientError`], as for every call.
+    pub async fn history(&mut self, pod: String) -> Result<HistoryReply, ClientError> {
+        let answer = self.inner.history(HistoryRequest { pod });
+        answer_within(READ, &self.socket, answer).await
+    }
+
+    /// What is done from now on.
+    ///
+    /// # Errors
+    /// [`ClientError`], as for every call.
+    pub async fn watch(&mut self) -> Result<Watch, ClientError> {
+        let answer = self.inner.watch(WatchRequest {});
+        let changes = answer_within(READ, &self.socket, answer).await?;
+        Ok(Watch {
+            socket: self.socket.clone(),
+            changes,
+        })
+    }
+}
+
+/// Changes as they happen.
+#[derive(Debug)]
+pub struct Watch {
+    socket: PathBuf,
+    changes: Streaming<Change>,
+}
+
+impl Watch {
+    /// Waits for the next change.
+    ///
+    /// # Errors
+    /// [`ClientError::Lost`] when the agent stops, or another [`ClientError`].
+    pub async fn next(&mut self) -> Result<Change, ClientError> {
+        match self.changes.message().await {
+            Ok(Some(change)) => Ok(change),
+            Ok(None) => Err(ClientError::Lost {
+                socket: self.socket.clone(),
+                reason: "no more changes".to_owned(),
+            }),
+            Err(status) => Err(no_answer(&self.socket, status)),
+        }
+    }
+}
+
+fn no_connection(socket: &Path, error: &tonic::transport::Error) -> ClientError {
+    let socket = socket.to_owned();
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return match error.kind() {
+                io::ErrorKind::PermissionDenied => ClientError::Denied { socket },
+                io::ErrorKind::InvalidInput => ClientError::Path { socket },
+                // EAGAIN: more callers wait than the kernel keeps.
+                io::ErrorKind::WouldBlock => ClientError::Lost {
+                    socket,
+                    reason: "too many callers".to_owned(),
+                },
+                _ => ClientError::NoDaemon {
+                    socket,
+                    reason: error.to_string(),
+                },
+            };
+        }
+        cause = error.source();
+    }
+    ClientError::NoDaemon {
+        socket,
+        reason: error.to_string(),
+    }
+}
+
+async fn answer_within<T>(
+    deadline: Duration,
+    socket: &Path,
+    answer: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, ClientError> {
+    match tokio::time::timeout(deadline, answer).await {
+        Ok(Ok(answer)) => Ok(answer.into_inner()),
+        Ok(Err(status)) => Err(no_answer(socket, status)),
+        Err(_elapsed) => Err(ClientError::Late {
+            socket: socket.to_owned(),
+            deadline,
+        }),
+    }
+}
+
+fn no_answer(socket: &Path, status: Status) -> ClientError {
+    // A status the agent sent has no source; one made here out of a broken connection names what broke.
+    let broken = status.source().is_some();
+    match status.code() {
+        Code::Unimplemented => ClientError::Unknown,
+        code if broken || code == Code::Unavailable => ClientError::Lost {
+            socket: socket.to_owned(),
+            reason: status.message().to_owned(),
+        },
+        _ => ClientError::Answer(status),
+    }
+}

@@ -1,0 +1,278 @@
+//! The socket's file: who may see it, who owns it, when it goes.
+//!
+//! In comes a path; out comes a listening socket there that has never been open to others, together with the right to
+//! be the one agent there. A socket left behind by a dead agent is replaced, one that a living process answers at is not.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::sys::stat::{Mode, fchmod};
+use tokio::net::{UnixListener, UnixSocket, UnixStream};
+
+/// Callers that may wait to be accepted.
+const BACKLOG: u32 = 128;
+
+/// Why the agent cannot listen at a path.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Somebody else answers there, or is about to.
+    #[error("another vscaled is running: it answers at {0}; stop it first, or listen elsewhere with --socket")]
+    Running(PathBuf),
+    /// Something that is not a socket is there; it is left alone.
+    #[error("{0} exists and is not a socket: move it away, or listen elsewhere with --socket")]
+    Occupied(PathBuf),
+    /// Everybody may replace files in the directory.
+    #[error("{} has mode {mode:04o}: anybody could put a socket of their own there; take the right to write from others", directory.display())]
+    Exposed {
+        /// Where the socket would be.
+        directory: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// A system call failed.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+}
+
+/// A listening socket that only its owner can connect to. Its file goes when this is dropped.
+#[derive(Debug)]
+pub struct ControlSocket {
+    pub(super) listener: UnixListener,
+    pub(super) file: SocketFile,
+}
+
+impl ControlSocket {
+    /// Listens at `path`, creating its directory (0755) where it is missing.
+    ///
+    /// The lock file beside the socket stays: removing it would let two agents hold two locks of one name.
+    ///
+    /// # Errors
+    /// [`BindError`]; whatever was at `path` before is still there then, unless it was a dead agent's socket.
+    pub async fn bind(path: &Path) -> Result<Self, BindError> {
+        let failed = |action, source| BindError::Io {
+            action,
+            path: path.to_owned(),
+            source,
+        };
+        prepare_directory(path)?;
+        let lock = lock(path)?;
+        remove_stale(path).await?;
+
+        let socket = UnixSocket::new_stream().map_err(|error| failed("make a socket for", error))?;
+        // bind(2) gives the file the mode of the unbound socket (unix_bind_bsd in net/unix/af_unix.c), so there is no moment
+        // at which it is wider; umask, which belongs to the whole process, is left alone.
+        fchmod(socket.as_fd(), Mode::S_IRUSR | Mode::S_IWUSR).map_err(|error| failed("restrict", error.into()))?;
+        socket.bind(path).map_err(|error| failed("bind", error))?;
+        let file = SocketFile::new(path, lock).map_err(|error| failed("look at", error))?;
+        let listener = socket.listen(BACKLOG).map_err(|error| failed("listen at", error))?;
+        Ok(Self { listener, file })
+    }
+}
+
+fn prepare_directory(path: &Path) -> Result<(), BindError> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
+    };
+    let failed = |action, source| BindError::Io {
+        action,
+        path: directory.to_owned(),
+        source,
+    };
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(directory)
+        .map_err(|error| failed("create the directory", error))?;
+    let mode = directory.metadata().map_err(|error| failed("look at", error))?.mode() & 0o7777;
+    let (writable_by_others, sticky) = (mode & 0o002 != 0, mode & 0o1000 != 0);
+    if writable_by_others && !sticky {
+        return Err(BindError::Exposed {
+            directory: directory.to_owned(),
+            mode,
+        });
+    }
+    Ok(())
+}
+
+/// Takes the right to be the agent at `path`; the kernel gives it back when this process ends, however it ends.
+fn lock(path: &Path) -> Result<File, BindError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let lock_path = PathBuf::from(name);
+    let failed = |action, source| BindError::Io {
+        action,
+        path: lock_path.clone(),
+        source,
+    };
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&lock_path)
+        .map_err(|error| failed("open", error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(BindError::Running(path.to_owned())),
+        Err(TryLockError::Error(error)) => Err(failed("lock", error)),
+    }
+}
+
+/// Removes a socket at which nobody answers.
+async fn remove_stale(path: &Path) -> Result<(), BindError> {
+    let failed = |action, source| BindError::Io {
+        action,
+        path: path.to_owned(),
+        source,
+    };
+    match std::fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.file_type().is_socket() => {}
+        Ok(_) => return Err(BindError::Occupied(path.to_owned())),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed("look at", error)),
+    }
+    match UnixStream::connect(path).await {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(|error| failed("remove the stale socket", error))
+        }
+        // EAGAIN: so busy that its backlog is full, but alive.
+        Err(error) if error.kind() != ErrorKind::WouldBlock => Err(failed("see who answers at", error)),
+        Ok(_) | Err(_) => Err(BindError::Running(path.to_owned())),
+    }
+}
+
+/// Removes the socket's file when dropped, unless somebody has put another one there.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+    _lock: File,
+}
+
+impl SocketFile {
+    fn new(path: &Path, lock: File) -> io::Result<Self> {
+        Ok(Self {
+            path: path.to_owned(),
+            identity: identity(path)?,
+            _lock: lock,
+        })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let removed = match identity(&self.path) {
+            Ok(found) if found == self.identity => std::fs::remove_file(&self.path),
+            Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        };
+        match removed {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                tracing::warn!(path = %self.path.display(), %error, "the control socket could not be removed");
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+}
+
+/// Which file this is, whatever its name.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = std::fs::symlink_metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn mode(path: &Path) -> u32 {
+        path.symlink_metadata().unwrap().mode() & 0o7777
+    }
+
+    #[tokio::test]
+    async fn a_socket_is_private_in_a_new_public_directory() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("run/vscaled/vscaled.sock");
+        let socket = ControlSocket::bind(&path).await.unwrap();
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(path.metadata().unwrap().uid(), nix::unistd::geteuid().as_raw());
+        assert_eq!(mode(path.parent().unwrap()), 0o755);
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_living_agent_keeps_its_socket() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("s");
+        let _first = ControlSocket::bind(&path).await.unwrap();
+        let second = ControlSocket::bind(&path).await;
+        assert!(matches!(second, Err(BindError::Running(_))), "{second:?}");
+        assert!(UnixStream::connect(&path).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_stranger_that_answers_without_the_lock_keeps_its_socket() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("s");
+        let _stranger = UnixListener::bind(&path).unwrap();
+        let second = ControlSocket::bind(&path).await;
+        assert!(matches!(second, Err(BindError::Running(_))), "{second:?}");
+    }
+
+    #[tokio::test]
+    async fn a_dead_agents_socket_is_replaced() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let _socket = ControlSocket::bind(&path).await.unwrap();
+        assert!(UnixStream::connect(&path).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_a_socket_is_left_alone() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("s");
+        std::fs::write(&path, "precious").unwrap();
+        let refused = ControlSocket::bind(&path).await;
+        assert!(matches!(refused, Err(BindError::Occupied(_))), "{refused:?}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_anybody_may_write_is_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(temp.path(), Permissions::from_mode(0o777)).unwrap();
+        let refused = ControlSocket::bind(&temp.path().join("s")).await;
+        assert!(
+            matches!(refused, Err(BindError::Exposed { mode: 0o777, .. })),
+            "{refused:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_took_our_place_is_not_removed() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("s");
+        let socket = ControlSocket::bind(&path).await.unwrap();
+        // The successor exists before the first file goes, so that their inodes differ.
+        let _successor = UnixListener::bind(temp.path().join("successor")).unwrap();
+        std::fs::rename(temp.path().join("successor"), &path).unwrap();
+        drop(socket);
+        assert!(path.exists());
+    }
+}

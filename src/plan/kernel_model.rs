@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use crate::resources::{ControlFile, CpuMax, CpuQuota, CpuShares, MemoryLimit, Setting, Settings};
 
 use super::planner::systemd_keeps;
-use super::types::{CgroupVersion, Change, CriResources, Driver, NodeTraits, PodState, Step, Target};
+use super::step::{Change, Step};
+use super::types::{CgroupVersion, CriResources, Driver, NodeTraits, PodState, Target};
 
 /// The error number of a refused write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

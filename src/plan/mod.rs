@@ -10,6 +10,7 @@ mod hierarchy;
 mod order;
 mod paths;
 mod planner;
+mod step;
 mod types;
 
 #[cfg(test)]
@@ -20,7 +21,8 @@ mod tests;
 pub use hierarchy::{Allowance, ContainerAllowance, Hierarchy, hierarchy, in_force};
 pub use paths::{container_cgroup_name, pod_cgroup_path};
 pub use planner::{Plan, PlanError};
+pub use step::{Change, Step, Via};
 pub use types::{
-    CgroupVersion, Change, CriResources, Driver, KubeletVersion, NodeTraits, ParseKubeletVersionError, PodState,
-    PodTree, RuntimeKind, Step, Target, Via,
+    CgroupVersion, CriResources, Driver, KubeletVersion, NodeTraits, ParseKubeletVersionError, PodState, PodTree,
+    RuntimeKind, Target,
 };

@@ -11,7 +11,8 @@ use crate::resources::{
 };
 
 use super::order::{Write, edges, ordered_writes};
-use super::types::{CgroupVersion, Change, CriResources, Driver, NodeTraits, PodState, PodTree, Step, Target};
+use super::step::{Change, Step};
+use super::types::{CgroupVersion, CriResources, Driver, NodeTraits, PodState, PodTree, Target};
 
 /// Ordered steps. Only the planner makes one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -69,6 +70,12 @@ impl Plan {
     #[must_use]
     pub fn steps(&self) -> &[Step] {
         &self.steps
+    }
+
+    /// The steps, in order, without the plan.
+    #[must_use]
+    pub fn into_steps(self) -> Vec<Step> {
+        self.steps
     }
 
     /// Whether everything is as it should be.

@@ -207,65 +207,16 @@ pub struct CriResources {
     pub memory_limit_in_bytes: Option<i64>,
 }
 
-/// How a step is carried out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Via {
-    /// A patch of the pod's `resize` subresource.
-    Resize,
-    /// `UpdateContainerResources`: the runtime's stored spec agrees afterwards.
-    Cri,
-    /// One write to one cgroup file.
-    Cgroup,
-    /// `SetUnitProperties`: systemd's own record agrees afterwards.
-    Systemd,
-}
-
-/// What one step changes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
-    /// One cgroup file, directly.
-    File {
-        /// What it holds now.
-        from: Setting,
-        /// What it should hold.
-        to: Setting,
-    },
-    /// systemd's properties of a unit, for these files. v1's quota and period come together: systemd keeps their
-    /// ratio.
-    Unit {
-        /// What the files hold now.
-        from: Settings,
-        /// What they should hold.
-        to: Settings,
-    },
-    /// Fields of the runtime's stored spec; only those that change are set.
-    Spec {
-        /// What the runtime has stored in these fields.
-        from: CriResources,
-        /// What it should store.
-        to: CriResources,
-    },
-}
-
-/// One write, in its place in the order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
-    /// Whose values change.
-    pub target: Target,
-    /// What changes.
-    pub change: Change,
-}
-
-impl Step {
-    /// How this step is carried out.
+impl CriResources {
+    /// Every field with its name in CRI.
     #[must_use]
-    pub const fn via(&self) -> Via {
-        match self.change {
-            Change::File { .. } => Via::Cgroup,
-            Change::Unit { .. } => Via::Systemd,
-            Change::Spec { .. } => Via::Cri,
-        }
+    pub const fn fields(&self) -> [(&'static str, Option<i64>); 4] {
+        [
+            ("cpu_shares", self.cpu_shares),
+            ("cpu_quota", self.cpu_quota),
+            ("cpu_period", self.cpu_period),
+            ("memory_limit_in_bytes", self.memory_limit_in_bytes),
+        ]
     }
 }
 

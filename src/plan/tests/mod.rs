@@ -3,6 +3,7 @@
 mod hierarchy;
 mod properties;
 mod steps;
+mod trees;
 
 use super::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
 use crate::resources::WeightFormula;

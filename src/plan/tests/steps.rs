@@ -1,8 +1,8 @@
 //! Steps by example: what is written, through what, and in which order.
 
 use super::traits;
-use crate::plan::{CgroupVersion, Change, CriResources, Driver, Plan, PlanError, PodState, PodTree, Target};
-use crate::resources::{ControlFile, Setting, Settings};
+use crate::plan::{CgroupVersion, CriResources, Driver, Plan, PlanError, PodState, PodTree, Target};
+use crate::resources::{ControlFile, MemoryLimit, Setting, Settings};
 
 /// Settings from `file=value` words; commas stand for spaces in values.
 fn settings(words: &str) -> Settings {
@@ -30,27 +30,7 @@ fn state(pod: &str, containers: &[(&str, &str)]) -> PodState {
 /// Each step in a line.
 fn planned(version: CgroupVersion, driver: Driver, observed: &PodState, desired: &PodState) -> Vec<String> {
     let plan = Plan::between(observed, desired, &traits(version, driver)).unwrap();
-    let line = |(target, change): (&Target, &Change)| match change {
-        Change::File { from, to } => format!("{target}: {} {from} → {to}", to.file()),
-        Change::Unit { to, .. } => {
-            let values: Vec<_> = to
-                .iter()
-                .map(|setting| format!("{} {setting}", setting.file()))
-                .collect();
-            format!("{target}: unit {}", values.join(", "))
-        }
-        Change::Spec { from, to } => {
-            format!(
-                "{target}: spec {} → {}",
-                serde_json::to_string(from).unwrap(),
-                serde_json::to_string(to).unwrap()
-            )
-        }
-    };
-    plan.steps()
-        .iter()
-        .map(|step| line((&step.target, &step.change)))
-        .collect()
+    plan.steps().iter().map(ToString::to_string).collect()
 }
 
 fn on_v2(observed: &PodState, desired: &PodState) -> Vec<String> {
@@ -74,19 +54,19 @@ fn growing_raises_the_pod_before_its_container() {
     assert_eq!(
         on_v2(&small, &large),
         [
-            "pod: cpu.max 10000 100000 → 20000 100000",
-            "pod: memory.max 4096 → 8192",
-            "container a: cpu.max 10000 100000 → 20000 100000",
-            "container a: memory.max 4096 → 8192",
+            "pod through cgroup: cpu.max 10000 100000 → 20000 100000",
+            "pod through cgroup: memory.max 4096 → 8192",
+            "container a through cgroup: cpu.max 10000 100000 → 20000 100000",
+            "container a through cgroup: memory.max 4096 → 8192",
         ]
     );
     assert_eq!(
         on_v2(&large, &small),
         [
-            "container a: cpu.max 20000 100000 → 10000 100000",
-            "container a: memory.max 8192 → 4096",
-            "pod: cpu.max 20000 100000 → 10000 100000",
-            "pod: memory.max 8192 → 4096",
+            "container a through cgroup: cpu.max 20000 100000 → 10000 100000",
+            "container a through cgroup: memory.max 8192 → 4096",
+            "pod through cgroup: cpu.max 20000 100000 → 10000 100000",
+            "pod through cgroup: memory.max 8192 → 4096",
         ]
     );
 }
@@ -104,9 +84,9 @@ fn what_grows_in_one_container_does_not_wait_for_what_shrinks_in_another() {
     assert_eq!(
         on_v2(&observed, &desired),
         [
-            "container b: memory.max 4096 → 8192",
-            "container a: memory.max 12288 → 4096",
-            "pod: memory.max 16384 → 12288",
+            "container b through cgroup: memory.max 4096 → 8192",
+            "container a through cgroup: memory.max 12288 → 4096",
+            "pod through cgroup: memory.max 16384 → 12288",
         ]
     );
 }
@@ -118,7 +98,7 @@ fn values_that_mean_the_same_are_left_alone() {
     desired
         .tree
         .pod
-        .insert(Setting::MemoryMax(crate::resources::MemoryLimit::Bytes(20_000_001)));
+        .insert(Setting::MemoryMax(MemoryLimit::Bytes(20_000_001)));
     assert_eq!(on_v2(&observed, &desired), [""; 0]);
 }
 
@@ -129,7 +109,7 @@ fn files_and_containers_that_are_not_there_are_left_out() {
         "cpu.weight=79 memory.max=4096",
         &[("a", "memory.max=4096"), ("gone", "cpu.weight=1")],
     );
-    assert_eq!(on_v2(&observed, &desired), ["pod: cpu.weight 39 → 79"]);
+    assert_eq!(on_v2(&observed, &desired), ["pod through cgroup: cpu.weight 39 → 79"]);
 }
 
 #[test]
@@ -145,15 +125,15 @@ fn a_v1_limit_follows_that_of_memory_and_swap_up_and_leads_it_down() {
     assert_eq!(
         to(12288),
         [
-            "container a: memory.memsw.limit_in_bytes 8192 → 12288",
-            "container a: memory.limit_in_bytes 8192 → 12288",
+            "container a through cgroup: memory.memsw.limit_in_bytes 8192 → 12288",
+            "container a through cgroup: memory.limit_in_bytes 8192 → 12288",
         ]
     );
     assert_eq!(
         to(4096),
         [
-            "container a: memory.limit_in_bytes 8192 → 4096",
-            "container a: memory.memsw.limit_in_bytes 8192 → 4096",
+            "container a through cgroup: memory.limit_in_bytes 8192 → 4096",
+            "container a through cgroup: memory.memsw.limit_in_bytes 8192 → 4096",
         ]
     );
 }
@@ -162,7 +142,10 @@ fn a_v1_limit_follows_that_of_memory_and_swap_up_and_leads_it_down() {
 fn an_unbounded_limit_of_memory_and_swap_stays_unbounded() {
     let observed = state("memory.limit_in_bytes=4096 memory.memsw.limit_in_bytes=-1", &[]);
     let desired = state("memory.limit_in_bytes=8192", &[]);
-    assert_eq!(on_v1(&observed, &desired), ["pod: memory.limit_in_bytes 4096 → 8192"]);
+    assert_eq!(
+        on_v1(&observed, &desired),
+        ["pod through cgroup: memory.limit_in_bytes 4096 → 8192"]
+    );
 }
 
 #[test]
@@ -173,16 +156,16 @@ fn v1_quota_and_period_change_in_the_order_that_fits_under_the_pod() {
     assert_eq!(
         on_v1(&container(50_000, 100_000), &container(25_000, 50_000)),
         [
-            "container a: cpu.cfs_quota_us 50000 → 25000",
-            "container a: cpu.cfs_period_us 100000 → 50000",
+            "container a through cgroup: cpu.cfs_quota_us 50000 → 25000",
+            "container a through cgroup: cpu.cfs_period_us 100000 → 50000",
         ]
     );
     // And back, the new quota in the old period.
     assert_eq!(
         on_v1(&container(25_000, 50_000), &container(50_000, 100_000)),
         [
-            "container a: cpu.cfs_period_us 50000 → 100000",
-            "container a: cpu.cfs_quota_us 25000 → 50000",
+            "container a through cgroup: cpu.cfs_period_us 50000 → 100000",
+            "container a through cgroup: cpu.cfs_quota_us 25000 → 50000",
         ]
     );
 }
@@ -229,9 +212,9 @@ fn the_runtime_is_told_only_what_changes_and_after_the_files() {
     assert_eq!(
         on_v2(&observed, &desired),
         [
-            "container a: memory.max 4096 → 8192",
-            r#"container a: spec {"memory_limit_in_bytes":4096} → {"memory_limit_in_bytes":8192}"#,
-            r#"container b: spec {"cpu_quota":1000,"cpu_period":100000} → {"cpu_quota":-1,"cpu_period":100000}"#,
+            "container a through cgroup: memory.max 4096 → 8192",
+            "container a through cri: memory_limit_in_bytes 4096 → 8192",
+            "container b through cri: cpu_quota 1000 → -1, cpu_period 100000 → 100000",
         ]
     );
 }
@@ -264,9 +247,9 @@ fn systemd_sets_a_pods_values_as_properties_of_its_slice() {
     assert_eq!(
         planned(CgroupVersion::V2, Driver::Systemd, &observed, &desired),
         [
-            "pod: unit cpu.max 20000 100000, cpu.weight 8",
-            "container a: cpu.max 10000 100000 → 20000 100000",
-            "pod: unit memory.max 4096",
+            "pod through systemd: cpu.max 10000 100000 → 20000 100000, cpu.weight 4 → 8",
+            "container a through cgroup: cpu.max 10000 100000 → 20000 100000",
+            "pod through systemd: memory.max 8192 → 4096",
         ]
     );
 }
@@ -278,8 +261,8 @@ fn a_value_systemd_would_round_is_written_to_the_file_as_well() {
     assert_eq!(
         planned(CgroupVersion::V2, Driver::Systemd, &observed, &desired),
         [
-            "pod: unit cpu.max 17500 100000",
-            "pod: cpu.max 18000 100000 → 17500 100000"
+            "pod through systemd: cpu.max 30000 100000 → 17500 100000",
+            "pod through cgroup: cpu.max 18000 100000 → 17500 100000"
         ]
     );
 }
@@ -297,9 +280,9 @@ fn systemd_is_told_quota_and_period_together_and_nothing_of_swap() {
     assert_eq!(
         planned(CgroupVersion::V1, Driver::Systemd, &observed, &desired),
         [
-            "pod: unit cpu.cfs_quota_us 20000, cpu.cfs_period_us 100000",
-            "pod: memory.memsw.limit_in_bytes 4096 → 8192",
-            "pod: unit memory.limit_in_bytes 8192",
+            "pod through systemd: cpu.cfs_quota_us 10000 → 20000, cpu.cfs_period_us 100000 → 100000",
+            "pod through cgroup: memory.memsw.limit_in_bytes 4096 → 8192",
+            "pod through systemd: memory.limit_in_bytes 4096 → 8192",
         ]
     );
 }

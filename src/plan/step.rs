@@ -1,0 +1,118 @@
+//! One write of a plan: whose values it changes, what it changes, and through what.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::types::{CriResources, Target};
+use crate::resources::{Setting, Settings};
+
+/// How a step is carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Via {
+    /// A patch of the pod's `resize` subresource.
+    Resize,
+    /// `UpdateContainerResources`: the runtime's stored spec agrees afterwards.
+    Cri,
+    /// One write to one cgroup file.
+    Cgroup,
+    /// `SetUnitProperties`: systemd's own record agrees afterwards.
+    Systemd,
+}
+
+/// What one step changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// One cgroup file, directly.
+    File {
+        /// What it holds now.
+        from: Setting,
+        /// What it should hold.
+        to: Setting,
+    },
+    /// systemd's properties of a unit, for these files. v1's quota and period come together: systemd keeps their
+    /// ratio.
+    Unit {
+        /// What the files hold now.
+        from: Settings,
+        /// What they should hold.
+        to: Settings,
+    },
+    /// Fields of the runtime's stored spec; only those that change are set.
+    Spec {
+        /// What the runtime has stored in these fields.
+        from: CriResources,
+        /// What it should store.
+        to: CriResources,
+    },
+}
+
+/// One write, in its place in the order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// Whose values change.
+    pub target: Target,
+    /// What changes.
+    pub change: Change,
+}
+
+impl Step {
+    /// How this step is carried out.
+    #[must_use]
+    pub const fn via(&self) -> Via {
+        match self.change {
+            Change::File { .. } => Via::Cgroup,
+            Change::Unit { .. } => Via::Systemd,
+            Change::Spec { .. } => Via::Cri,
+        }
+    }
+}
+
+impl fmt::Display for Via {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Resize => "resize",
+            Self::Cri => "cri",
+            Self::Cgroup => "cgroup",
+            Self::Systemd => "systemd",
+        })
+    }
+}
+
+impl fmt::Display for Change {
+    /// `cpu.weight 39 → 79`; several are parted by commas.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { from, to } => write!(f, "{} {from} → {to}", to.file()),
+            Self::Unit { from, to } => {
+                let values = to.iter().map(|new| (new.file().name(), from.get(new.file()), new));
+                write_changes(f, values)
+            }
+            Self::Spec { from, to } => {
+                let fields = from.fields().into_iter().zip(to.fields());
+                write_changes(f, fields.filter_map(|((name, old), (_, new))| Some((name, old, new?))))
+            }
+        }
+    }
+}
+
+fn write_changes<T: fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    changes: impl Iterator<Item = (&'static str, Option<T>, T)>,
+) -> fmt::Result {
+    for (index, (name, old, new)) in changes.enumerate() {
+        let comma = if index == 0 { "" } else { ", " };
+        match old {
+            Some(old) => write!(f, "{comma}{name} {old} → {new}")?,
+            None => write!(f, "{comma}{name} unset → {new}")?,
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} through {}: {}", self.target, self.via(), self.change)
+    }
+}

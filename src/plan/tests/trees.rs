@@ -1,0 +1,302 @@
+//! Random pods: what their cgroups hold, what they should hold, what the runtime has stored.
+//!
+//! Both ends are ones the kernel accepts; on the way between them nothing is promised.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::traits;
+use crate::plan::order::edges;
+use crate::plan::{CgroupVersion, CriResources, Driver, NodeTraits, PodState, PodTree};
+use crate::resources::{
+    ControlFile, CpuMax, CpuQuota, CpuShares, MemoryLimit, PAGE_SIZE, Resource, Setting, Settings, WeightFormula,
+};
+
+/// Under systemd only periods of which a percent is a whole number of microseconds: of others it writes less than the
+/// percents it keeps, by a microsecond.
+fn period(raw: &Raw, traits: NodeTraits) -> u64 {
+    let uneven = match traits.driver {
+        Driver::Cgroupfs => 33_333,
+        Driver::Systemd => 33_300,
+    };
+    [10_000, 25_000, uneven, 50_000, 100_000, 250_000][raw.period]
+}
+
+/// Numbers a cgroup is made of.
+#[derive(Debug, Clone)]
+struct Raw {
+    bounded: bool,
+    milli: u64,
+    period: usize,
+    limited: bool,
+    pages: u64,
+    shares: u64,
+    /// v1: no file, unbounded, or this many pages above the limit.
+    memsw: Option<Option<u64>>,
+}
+
+/// A container before and after; what is not declared has no value after.
+#[derive(Debug, Clone)]
+struct RawContainer {
+    old: Raw,
+    new: Raw,
+    stored: Raw,
+    cpu_declared: bool,
+    memory_declared: bool,
+    spec_known: bool,
+    used: u8,
+}
+
+/// The pod before and after, relative to what its containers need.
+#[derive(Debug, Clone)]
+struct RawPod {
+    old: Raw,
+    new: Raw,
+    cpu_declared: bool,
+    memory_declared: bool,
+}
+
+fn raw() -> impl Strategy<Value = Raw> {
+    let memsw = prop_oneof![
+        Just(None),
+        Just(Some(None)),
+        Just(Some(Some(0))),
+        (0_u64..4096).prop_map(|pages| Some(Some(pages)))
+    ];
+    let numbers = (10_u64..4000, 0_usize..6, 1_u64..100_000, 2_u64..10_000);
+    (prop::bool::weighted(0.8), prop::bool::weighted(0.8), numbers, memsw).prop_map(
+        |(bounded, limited, (milli, period, pages, shares), memsw)| Raw {
+            bounded,
+            milli,
+            period,
+            limited,
+            pages,
+            shares,
+            memsw,
+        },
+    )
+}
+
+fn raw_container() -> impl Strategy<Value = RawContainer> {
+    let declared = || prop::bool::weighted(0.8);
+    (raw(), raw(), raw(), declared(), declared(), any::<bool>(), any::<u8>()).prop_map(
+        |(old, new, stored, cpu_declared, memory_declared, spec_known, used)| RawContainer {
+            old,
+            new,
+            stored,
+            cpu_declared,
+            memory_declared,
+            spec_known,
+            used,
+        },
+    )
+}
+
+fn raw_pod() -> impl Strategy<Value = RawPod> {
+    (raw(), raw(), any::<bool>(), any::<bool>()).prop_map(|(old, new, cpu_declared, memory_declared)| RawPod {
+        old,
+        new,
+        cpu_declared,
+        memory_declared,
+    })
+}
+
+/// A pod with up to six containers: what is there and what should be.
+#[derive(Debug)]
+pub(super) struct Case {
+    pub(super) traits: NodeTraits,
+    pub(super) observed: PodState,
+    pub(super) desired: PodState,
+    /// Bytes in use, by container: no more than both ends allow.
+    pub(super) usage: BTreeMap<String, u64>,
+    /// What a runtime would have stored that had written the files itself.
+    pub(super) truths: BTreeMap<String, CriResources>,
+}
+
+/// Any pod on any node.
+pub(super) fn case() -> impl Strategy<Value = Case> {
+    let version = prop_oneof![Just(CgroupVersion::V1), Just(CgroupVersion::V2)];
+    let driver = prop_oneof![Just(Driver::Cgroupfs), Just(Driver::Systemd)];
+    (
+        version,
+        driver,
+        raw_pod(),
+        prop::collection::vec(raw_container(), 1..=6),
+    )
+        .prop_map(|(version, driver, pod, containers)| build(traits(version, driver), &pod, &containers))
+}
+
+fn build(traits: NodeTraits, pod: &RawPod, containers: &[RawContainer]) -> Case {
+    let mut observed = PodState::default();
+    let mut desired = PodState::default();
+    let (mut usage, mut truths) = (BTreeMap::new(), BTreeMap::new());
+    for (index, container) in containers.iter().enumerate() {
+        let name = format!("c{index}");
+        let old = settings(&container.old, traits, WeightFormula::Quadratic);
+        let mut new = settings(&container.new, traits, WeightFormula::Quadratic);
+        new.remove(ControlFile::MemswLimit);
+        undeclare(&mut new, container.cpu_declared, container.memory_declared);
+        if container.spec_known {
+            let wanted = spec(&new, container.new.shares);
+            observed
+                .specs
+                .insert(name.clone(), stored(container, &old, &wanted, traits));
+            desired.specs.insert(name.clone(), wanted);
+        }
+        truths.insert(name.clone(), spec(&old, container.old.shares));
+        usage.insert(name.clone(), used(container.used, &old, &new));
+        observed.tree.containers.insert(name.clone(), old);
+        desired.tree.containers.insert(name, new);
+    }
+    let held = above(&pod.old, &observed.tree, &usage, traits);
+    observed.tree.pod = held.iter().map(Setting::kernel_rounded).collect();
+    let end = observed.tree.clone().overlaid(&desired.tree);
+    let mut new = above(&pod.new, &end, &usage, traits);
+    new.remove(ControlFile::MemswLimit);
+    // An undeclared limit is kept; where that is not enough for the end, there is a new one.
+    let enough = |resource| {
+        edges(&end)
+            .filter(|edge| edge.resource == resource)
+            .all(|edge| edge.holds(&end))
+    };
+    undeclare(
+        &mut new,
+        pod.cpu_declared || !enough(Resource::Cpu),
+        pod.memory_declared || !enough(Resource::Memory),
+    );
+    desired.tree.pod = new;
+    Case {
+        traits,
+        observed,
+        desired,
+        usage,
+        truths,
+    }
+}
+
+fn bound(raw: &Raw, traits: NodeTraits) -> CpuMax {
+    let period_us = period(raw, traits);
+    let quota = match raw.bounded {
+        true => CpuQuota::Micros((raw.milli * period_us / 1000).max(1000)),
+        false => CpuQuota::Max,
+    };
+    let exact = CpuMax { quota, period_us };
+    match traits.driver {
+        Driver::Cgroupfs => exact,
+        Driver::Systemd => exact.systemd_rounded(),
+    }
+}
+
+fn settings(raw: &Raw, traits: NodeTraits, formula: WeightFormula) -> Settings {
+    let limit = match raw.limited {
+        true => MemoryLimit::Bytes(raw.pages * PAGE_SIZE),
+        false => MemoryLimit::Max,
+    };
+    files(raw, bound(raw, traits), limit, traits, formula)
+}
+
+fn files(raw: &Raw, cpu: CpuMax, limit: MemoryLimit, traits: NodeTraits, formula: WeightFormula) -> Settings {
+    let shares = CpuShares::new(raw.shares);
+    if traits.version == CgroupVersion::V2 {
+        return Settings::from_iter([
+            Setting::CpuMax(cpu),
+            Setting::CpuWeight(formula.weight(shares)),
+            Setting::MemoryMax(limit),
+        ]);
+    }
+    let mut files = Settings::from_iter([
+        Setting::CfsQuota(cpu.quota),
+        Setting::CfsPeriod(cpu.period_us),
+        Setting::CpuShares(shares),
+        Setting::MemoryLimit(limit),
+    ]);
+    match (raw.memsw, limit) {
+        (None, _) => {}
+        (Some(Some(extra)), MemoryLimit::Bytes(bytes)) => {
+            files.insert(Setting::MemswLimit(MemoryLimit::Bytes(bytes + extra * PAGE_SIZE)));
+        }
+        (Some(_), _) => files.insert(Setting::MemswLimit(MemoryLimit::Max)),
+    }
+    files
+}
+
+/// A pod that lets through what its containers have, and a little more; or everything.
+fn above(raw: &Raw, tree: &PodTree, usage: &BTreeMap<String, u64>, traits: NodeTraits) -> Settings {
+    let period_us = period(raw, traits);
+    let bounds = tree.containers.values().filter_map(Settings::cpu_max);
+    let largest = bounds.filter_map(|bound| match bound.quota {
+        CpuQuota::Micros(quota) => Some((quota * period_us).div_ceil(bound.period_us)),
+        CpuQuota::Max => None,
+    });
+    let quota = match raw.bounded {
+        true => CpuQuota::Micros(largest.max().unwrap_or(0).max(1000) + raw.milli % 50 * period_us / 1000),
+        false => CpuQuota::Max,
+    };
+    let limits = tree.containers.values().filter_map(Settings::memory_limit);
+    let bounded = limits.filter(|limit| *limit != MemoryLimit::Max).max();
+    let floor =
+        MemoryLimit::Bytes(usage.values().sum::<u64>().next_multiple_of(PAGE_SIZE) + raw.pages % 100 * PAGE_SIZE + 1);
+    let limit = match raw.limited {
+        true => bounded.unwrap_or(floor).max(floor),
+        false => MemoryLimit::Max,
+    };
+    files(raw, CpuMax { quota, period_us }, limit, traits, WeightFormula::Linear)
+}
+
+fn undeclare(settings: &mut Settings, cpu_declared: bool, memory_declared: bool) {
+    let cpu = [ControlFile::CpuMax, ControlFile::CfsQuota, ControlFile::CfsPeriod];
+    let memory = [ControlFile::MemoryMax, ControlFile::MemoryLimit];
+    for (files, declared) in [(&cpu[..], cpu_declared), (&memory[..], memory_declared)] {
+        for file in files.iter().filter(|_| !declared) {
+            settings.remove(*file);
+        }
+    }
+}
+
+fn spec(files: &Settings, shares: u64) -> CriResources {
+    let signed = |number: u64| i64::try_from(number).unwrap();
+    let cpu = files.cpu_max();
+    CriResources {
+        cpu_shares: Some(signed(shares)),
+        cpu_quota: cpu.map(|cpu| match cpu.quota {
+            CpuQuota::Max => -1,
+            CpuQuota::Micros(quota) => signed(quota),
+        }),
+        cpu_period: cpu.map(|cpu| signed(cpu.period_us)),
+        memory_limit_in_bytes: files.memory_limit().map(|limit| match limit {
+            MemoryLimit::Max => -1,
+            MemoryLimit::Bytes(bytes) => signed(bytes),
+        }),
+    }
+}
+
+/// What the runtime has stored: anything at all in the fields that will be sent, the truth in others.
+fn stored(container: &RawContainer, old: &Settings, wanted: &CriResources, traits: NodeTraits) -> CriResources {
+    let random = spec(
+        &settings(&container.stored, traits, WeightFormula::Quadratic),
+        container.stored.shares,
+    );
+    let truth = spec(old, container.old.shares);
+    let cpu = if wanted.cpu_quota.is_some() { random } else { truth };
+    let memory = if wanted.memory_limit_in_bytes.is_some() {
+        random
+    } else {
+        truth
+    };
+    CriResources {
+        cpu_shares: random.cpu_shares,
+        cpu_quota: cpu.cpu_quota,
+        cpu_period: cpu.cpu_period,
+        memory_limit_in_bytes: memory.memory_limit_in_bytes,
+    }
+}
+
+/// Memory in use: a part of what both ends allow.
+fn used(part: u8, old: &Settings, new: &Settings) -> u64 {
+    let limit = |settings: &Settings| match settings.memory_limit() {
+        Some(MemoryLimit::Bytes(bytes)) => bytes,
+        Some(MemoryLimit::Max) | None => 1 << 30,
+    };
+    limit(old).min(limit(new)) / 256 * u64::from(part)
+}

@@ -6,6 +6,7 @@
 mod decide;
 mod io;
 mod oom;
+mod plan;
 mod table;
 
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ struct Cli {
 enum Command {
     Decide(decide::Arguments),
     Oom(oom::Arguments),
+    Plan(plan::Arguments),
 }
 
 /// Why a command did not succeed, and so which exit code it ends with.
@@ -58,5 +60,6 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Decide(arguments) => decide::run(&arguments),
         Command::Oom(arguments) => oom::run(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
     }
 }

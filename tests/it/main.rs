@@ -11,6 +11,8 @@ mod cgroup_files;
 mod decide_command;
 mod decisions;
 mod kernel_cri;
+mod kubelet_recordings;
 mod oom_recordings;
+mod plan_command;
 mod support;
 mod systemd_units;

@@ -1,0 +1,244 @@
+//! `vscalectl plan`: what every cgroup of the pods in a file holds after the decision, and the steps to get there,
+//! without a node and without a daemon.
+//!
+//! The steps start from what the kubelet reports to be in force, or else from the pod's spec.
+
+use std::str::FromStr;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use jiff::Timestamp;
+use serde::de::value::{Error as ValueError, StrDeserializer};
+use serde::de::{DeserializeOwned, IntoDeserializer};
+use serde::{Serialize, Serializer};
+
+use super::{Failure, io, table};
+use crate::decide::{Action, Index, Options, decide};
+use crate::objects::Pod;
+use crate::plan::{
+    CgroupVersion, Change, CriResources, Driver, Hierarchy, KubeletVersion, NodeTraits, Plan, PodTree, RuntimeKind,
+    Step, Target, Via, container_cgroup_name, hierarchy, in_force, pod_cgroup_path,
+};
+use crate::resources::{ControlFile, NamedRequirements, QosClass, Setting, Settings, WeightFormula};
+
+/// Says what the cgroups of the pods in a file of manifests hold after the decision, and how they get there.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Pods, their owners, VerticalPodAutoscalers, LimitRanges and HorizontalPodAutoscalers in YAML or JSON; - is
+    /// standard input
+    #[arg(short, long, value_name = "FILE")]
+    file: String,
+    /// How to print the plans
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    /// The kernel interface
+    #[arg(long, value_name = "VERSION", default_value = "v2", value_parser = named::<CgroupVersion>(&["v1", "v2"]))]
+    cgroup: CgroupVersion,
+    /// Who creates cgroups; systemd keeps quotas in whole percents
+    #[arg(long, default_value = "cgroupfs", value_parser = named::<Driver>(&["cgroupfs", "systemd"]))]
+    driver: Driver,
+    /// Whose names containers' cgroups carry
+    #[arg(long, default_value = "containerd", value_parser = named::<RuntimeKind>(&["containerd", "crio", "docker"]))]
+    runtime: RuntimeKind,
+    /// How the runtime makes weights from shares: quadratic since runc 1.3.2 and crun 1.23. Pods have the kubelet's
+    /// linear weights always
+    #[arg(long, value_name = "FORMULA", default_value = "quadratic",
+          value_parser = named::<WeightFormula>(&["linear", "quadratic"]))]
+    weight: WeightFormula,
+    /// Whose rules the pod level follows, such as 1.20 or v1.36.2
+    #[arg(long, value_name = "VERSION", default_value_t = KubeletVersion::NEWEST, value_parser = KubeletVersion::from_str)]
+    kubelet: KubeletVersion,
+    /// Decide as if it were this time, such as 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "RFC3339")]
+    now: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Output {
+    Json,
+    Table,
+}
+
+/// Parses one of the names a value has in configuration files.
+fn named<T: DeserializeOwned + Clone + Send + Sync + 'static>(
+    names: &'static [&'static str],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(names).try_map(|name| {
+        let name: StrDeserializer<'_, ValueError> = name.as_str().into_deserializer();
+        T::deserialize(name)
+    })
+}
+
+/// Reads, decides, plans, prints.
+///
+/// # Errors
+/// [`Failure::Usage`] when the file cannot be used, [`Failure::Refused`] when the kernel would refuse the result.
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let traits = NodeTraits {
+        version: arguments.cgroup,
+        driver: arguments.driver,
+        runtime: arguments.runtime,
+        container_weight: arguments.weight,
+        kubelet: arguments.kubelet,
+    };
+    let view = io::read_manifests(&arguments.file)?;
+    let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
+    let now = arguments.now.unwrap_or_else(Timestamp::now);
+    let decisions = decide(&view.pods, &index, now, &Options::default());
+    let mut pods = Vec::with_capacity(view.pods.len());
+    for (pod, decision) in view.pods.iter().zip(&decisions) {
+        let targets = match decision.action() {
+            Action::Resize => decision.containers.as_slice(),
+            Action::None | Action::Skip => &[],
+        };
+        pods.push(ShownPod::new(pod, targets, &traits)?);
+    }
+    io::print(&match arguments.output {
+        Output::Json => io::json(&Shown { pods })?,
+        Output::Table => pods.iter().map(ShownPod::render).collect::<Vec<_>>().join("\n"),
+    })
+}
+
+/// The printed form: promised to others, so apart from the types inside.
+#[derive(Serialize)]
+struct Shown<'a> {
+    pods: Vec<ShownPod<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownPod<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    qos_class: QosClass,
+    cgroups: Vec<ShownCgroup>,
+    #[serde(serialize_with = "shown_steps")]
+    steps: Vec<Step>,
+}
+
+#[derive(Serialize)]
+struct ShownCgroup {
+    #[serde(flatten)]
+    target: Target,
+    path: String,
+    files: Settings,
+}
+
+fn shown_steps<S: Serializer>(steps: &[Step], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(steps.iter().map(ShownStep::from))
+}
+
+#[derive(Serialize)]
+struct ShownStep<'a> {
+    via: Via,
+    #[serde(flatten)]
+    target: &'a Target,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<ControlFile>,
+    from: Value<'a>,
+    to: Value<'a>,
+}
+
+/// One file's value, several files', or fields of a runtime's stored spec.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Value<'a> {
+    File(Setting),
+    Files(&'a Settings),
+    Spec(&'a CriResources),
+}
+
+impl<'a> ShownPod<'a> {
+    fn new(pod: &'a Pod, targets: &[NamedRequirements], traits: &NodeTraits) -> Result<Self, Failure> {
+        let observed = hierarchy(pod, &in_force(pod), traits).created();
+        let given = hierarchy(pod, targets, traits);
+        let wanted = given.wanted();
+        let plan = Plan::between(&observed, &wanted, traits)
+            .map_err(|error| Failure::Refused(anyhow::Error::new(error).context(pod.full_name())))?;
+        Ok(Self {
+            namespace: &pod.metadata.namespace,
+            name: &pod.metadata.name,
+            qos_class: given.qos,
+            cgroups: cgroups(pod, &given, &observed.tree.overlaid(&wanted.tree), traits),
+            steps: plan.into_steps(),
+        })
+    }
+
+    fn render(&self) -> String {
+        let row = |cells: [&str; 4]| cells.map(str::to_owned).to_vec();
+        let mut cgroups = vec![row(["LEVEL", "FILE", "VALUE", "PATH"])];
+        for cgroup in &self.cgroups {
+            let mut path = cgroup.path.as_str();
+            for setting in cgroup.files.iter() {
+                let (level, value) = (cgroup.target.to_string(), setting.to_string());
+                cgroups.push(row([&level, setting.file().name(), &value, path]));
+                path = "";
+            }
+        }
+        let mut steps = vec![["STEP", "VIA", "LEVEL", "CHANGE"].map(str::to_owned).to_vec()];
+        for (index, step) in self.steps.iter().enumerate() {
+            let texts = [
+                (index + 1).to_string(),
+                step.via().to_string(),
+                step.target.to_string(),
+                step.change.to_string(),
+            ];
+            steps.push(texts.to_vec());
+        }
+        let title = format!("{}/{} ({})", self.namespace, self.name, self.qos_class);
+        let steps = match self.steps.as_slice() {
+            [] => "nothing to do\n".to_owned(),
+            [_, ..] => table::align(&steps),
+        };
+        format!("{title}\n{}{steps}", table::align(&cgroups))
+    }
+}
+
+/// Every cgroup with what it holds at the end, the pod's first.
+fn cgroups(pod: &Pod, given: &Hierarchy, end: &PodTree, traits: &NodeTraits) -> Vec<ShownCgroup> {
+    let uid = Some(pod.cgroup_uid()).filter(|uid| !uid.is_empty()).unwrap_or("<uid>");
+    let pod_path = pod_cgroup_path(traits.driver, "/", given.qos, uid);
+    let containers = given.containers.iter().map(|container| {
+        let id = container_id(pod, &container.name).unwrap_or_else(|| format!("<{}>", container.name));
+        let name = container_cgroup_name(traits.driver, traits.runtime, &id);
+        (Target::Container(container.name.clone()), format!("{pod_path}/{name}"))
+    });
+    [(Target::Pod, pod_path.clone())]
+        .into_iter()
+        .chain(containers)
+        .map(|(target, path)| ShownCgroup {
+            files: end.get(&target).cloned().unwrap_or_default(),
+            target,
+            path,
+        })
+        .collect()
+}
+
+/// The id of a container that exists, without its runtime's name.
+fn container_id(pod: &Pod, name: &str) -> Option<String> {
+    let mut statuses = pod
+        .status
+        .container_statuses
+        .iter()
+        .chain(&pod.status.init_container_statuses);
+    let id = &statuses.find(|status| status.name == name)?.container_id;
+    let bare = id.split_once("://").map_or(id.as_str(), |(_, bare)| bare);
+    (!bare.is_empty()).then(|| bare.to_owned())
+}
+
+impl<'a> From<&'a Step> for ShownStep<'a> {
+    fn from(step: &'a Step) -> Self {
+        let (file, from, to) = match &step.change {
+            Change::File { from, to } => (Some(to.file()), Value::File(*from), Value::File(*to)),
+            Change::Unit { from, to } => (None, Value::Files(from), Value::Files(to)),
+            Change::Spec { from, to } => (None, Value::Spec(from), Value::Spec(to)),
+        };
+        Self {
+            via: step.via(),
+            target: &step.target,
+            file,
+            from,
+            to,
+        }
+    }
+}

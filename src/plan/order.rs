@@ -104,11 +104,11 @@ fn memsw_covers_memory(cgroup: &Settings) -> bool {
 /// The files whose values mean something else than they should, in the order one would like: pod first for what
 /// grows, then containers in either direction, pod last for what shrinks.
 fn differing(observed: &PodTree, desired: &PodTree) -> Vec<Write> {
-    let (pod_grows, pod_shrinks) = changes(Target::Pod, &observed.pod, &desired.pod);
+    let (pod_grows, pod_shrinks) = changes(&Target::Pod, &observed.pod, &desired.pod);
     let (mut writes, mut shrinks) = (pod_grows, Vec::new());
     for (name, wanted) in &desired.containers {
         if let Some(there) = observed.containers.get(name) {
-            let (grow, shrink) = changes(Target::Container(name.clone()), there, wanted);
+            let (grow, shrink) = changes(&Target::Container(name.clone()), there, wanted);
             writes.extend(grow);
             shrinks.extend(shrink);
         }
@@ -119,7 +119,7 @@ fn differing(observed: &PodTree, desired: &PodTree) -> Vec<Write> {
 }
 
 /// One cgroup's differing files: those that grow and those that shrink.
-fn changes(target: Target, observed: &Settings, desired: &Settings) -> (Vec<Write>, Vec<Write>) {
+fn changes(target: &Target, observed: &Settings, desired: &Settings) -> (Vec<Write>, Vec<Write>) {
     let mut wanted = desired.clone();
     if let Some(memsw) = following_memsw(observed, desired) {
         wanted.insert(memsw);

@@ -205,7 +205,7 @@ fn the_steps_of_a_resize_lead_to_what_real_kubelets_wrote() {
 }
 
 /// Runs `vscalectl plan` on these manifests and returns its pods.
-fn planned(recording: &Recording, manifests: Vec<Value>) -> Vec<Value> {
+fn planned(recording: &Recording, manifests: &[Value]) -> Vec<Value> {
     let version = match recording.cgroup {
         CgroupVersion::V1 => "v1",
         CgroupVersion::V2 => "v2",
@@ -266,13 +266,13 @@ fn assert_printed(recording: &Recording, case: &Case, pod: &Value, recorded: &Le
 #[test]
 fn vscalectl_plan_prints_what_real_kubelets_wrote() {
     for recording in recordings() {
-        let manifests = recording.cases.iter().map(|case| case.manifest.clone()).collect();
-        for (case, pod) in recording.cases.iter().zip(planned(&recording, manifests)) {
+        let manifests: Vec<_> = recording.cases.iter().map(|case| case.manifest.clone()).collect();
+        for (case, pod) in recording.cases.iter().zip(planned(&recording, &manifests)) {
             assert_printed(&recording, case, &pod, &case.before);
             assert_eq!(pod["steps"], json!([]));
         }
-        let patched = recording.cases.iter().map(Case::patched).collect();
-        for (case, pod) in recording.cases.iter().zip(planned(&recording, patched)) {
+        let patched: Vec<_> = recording.cases.iter().map(Case::patched).collect();
+        for (case, pod) in recording.cases.iter().zip(planned(&recording, &patched)) {
             assert_printed(&recording, case, &pod, case.after.as_ref().unwrap_or(&case.before));
         }
     }

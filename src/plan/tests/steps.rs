@@ -1,7 +1,7 @@
 //! Steps by example: what is written, through what, and in which order.
 
 use super::traits;
-use crate::plan::{CgroupVersion, CriResources, Driver, Plan, PlanError, PodState, PodTree, Target};
+use crate::plan::{CgroupVersion, CriResources, Driver, Plan, PlanError, PodState, PodTree};
 use crate::resources::{ControlFile, MemoryLimit, Setting, Settings};
 
 /// Settings from `file=value` words; commas stand for spaces in values.

@@ -80,6 +80,9 @@ mod tests {
         limits.add(&range("Container", 100, 2000, 500));
         limits.add(&range("Container", 50, 1500, 300));
         limits.add(&range("PersistentVolumeClaim", 1000, 1000, 1000));
+        let mut without_default = range("Container", 1, 3000, 0);
+        without_default.spec.limits[0].default = ResourceList::default();
+        limits.add(&without_default);
         assert_eq!(
             limits.container,
             Bounds {

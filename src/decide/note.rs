@@ -228,7 +228,7 @@ impl fmt::Display for Note {
             ),
             Self::Outranked { vpa } => write!(
                 f,
-                "VerticalPodAutoscaler {vpa} targets the workload too, with less right"
+                "VerticalPodAutoscaler {vpa} targets the workload too, but is younger or later by name"
             ),
             Self::Unmatched(unmatched) => unmatched.fmt(f),
             Self::ActsFrom { at } => write!(f, "old enough to be changed from {at}"),

@@ -3,6 +3,7 @@
 
 mod arbitrary;
 mod matching;
+mod pod_limit_range;
 mod properties;
 mod record;
 mod rules;

@@ -58,7 +58,7 @@ fn exceeds_pod(pod: &Pod, outcome: &[NamedRequirements]) -> Option<Note> {
             .iter()
             .map(|named| named.resources.requests.amount(resource))
             .fold(0, u64::saturating_add);
-        let limits = (limit, pod_level.limits.get(resource)?);
+        let limits = (limit, pod_level.limits.get(resource).unwrap_or(u64::MAX));
         let sums = (requests, pod_level.requests.get(resource).unwrap_or(u64::MAX));
         [limits, sums]
             .into_iter()

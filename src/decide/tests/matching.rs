@@ -82,7 +82,7 @@ fn of_two_vpas_the_older_controls_and_the_other_is_named() {
     assert_eq!(decision.vpa.as_deref(), Some("web"));
     assert_eq!(
         notes(&decision),
-        ["VerticalPodAutoscaler another targets the workload too, with less right"]
+        ["VerticalPodAutoscaler another targets the workload too, but is younger or later by name"]
     );
     view.vpas[1].metadata.creation_timestamp = view.vpas[0].metadata.creation_timestamp;
     assert_eq!(

@@ -1,8 +1,9 @@
 //! Annotations, conflicts and bad input, and where decisions differ from upstream on purpose.
 
 use super::*;
-use crate::decide::{ACT_ANNOTATION, Action, IGNORE_ANNOTATION, Note, Reason};
+use crate::decide::{ACT_ANNOTATION, Action, IGNORE_ANNOTATION, Reason};
 use crate::objects::UpdateMode;
+use crate::resources::QosClass;
 
 fn set(map: &mut std::collections::BTreeMap<String, String>, key: &str, value: &str) {
     map.insert(key.to_owned(), value.to_owned());
@@ -241,89 +242,94 @@ fn pod_level_resources_keep_the_class_but_bound_the_containers() {
 }
 
 #[test]
-fn limits_alone_make_a_written_pod_guaranteed_and_keep_it_so() {
+fn a_lone_limit_stands_for_its_request_only_until_the_api_server_has_seen_the_pod() {
     let mut view = view(WEB);
+    let said = &mut view.vpas[0]
+        .status
+        .recommendation
+        .as_mut()
+        .unwrap()
+        .container_recommendations[0];
+    said.target.set(Resource::Memory, None);
     let pod = &mut view.pods[0];
-    pod.status.qos_class = None;
     pod.spec.containers[0].resources.requests = crate::resources::ResourceList::default();
-    let decision = decide_one(&view);
+    pod.status.qos_class = None;
+    let written = decide_one(&view);
     assert_eq!(
-        (decision.action(), cpu(&decision, "app")),
+        (written.action(), cpu(&written, "app")),
         (Action::Resize, "200m/200m".into())
+    );
+    assert_eq!(view.pods[0].qos_class(), QosClass::Guaranteed);
+    view.pods[0].status.qos_class = Some(QosClass::Burstable);
+    assert_eq!(
+        decide_one(&view).action(),
+        Action::Resize,
+        "memory still lacks a request"
     );
 }
 
-mod pod_limit_range {
-    use super::*;
+#[test]
+fn a_request_respects_the_smaller_of_a_limit_in_force_and_one_asked_for() {
+    let mut view = view(WEB);
+    view.vpas[0].spec.resource_policy = serde_json::from_str(
+        r#"{"containerPolicies": [{"containerName": "app", "controlledValues": "RequestsOnly"}]}"#,
+    )
+    .unwrap();
+    let pod = &mut view.pods[0];
+    pod.spec.containers[0].resources.limits.set(Resource::Cpu, Some(180));
+    pod.status.container_statuses = serde_json::from_str(
+        r#"[{"name": "app", "resources": {"requests": {"cpu": "100m", "memory": "100Mi"}, "limits": {"cpu": "500m"}}}]"#,
+    )
+    .unwrap();
+    assert_eq!(cpu(&decide_one(&view), "app"), "180m/180m");
+}
 
-    /// [`WEB`] with a second container without recommendation, and a maximum of memory for the pod.
-    fn with_sidecar(sidecar: &str, max: &str) -> NodeView {
-        let manifests = WEB.replace(
-            "limits: {cpu: 300m, memory: 300Mi}}",
-            &format!("limits: {{cpu: 300m, memory: 300Mi}}}}\n  - {{name: sidecar, resources: {sidecar}}}"),
-        );
-        view(&format!(
-            "{manifests}---\nkind: LimitRange\nmetadata: {{name: l}}\nspec: {{limits: [{{type: Pod, max: {{memory: {max}}}}}]}}"
-        ))
-    }
+#[test]
+fn a_limit_asked_for_but_not_in_force_is_raised_to_the_request() {
+    let mut view = view(WEB);
+    let pod = &mut view.pods[0];
+    pod.spec.containers[0].resources.limits.set(Resource::Cpu, Some(150));
+    pod.status.container_statuses =
+        serde_json::from_str(r#"[{"name": "app", "resources": {"requests": {"cpu": "100m", "memory": "100Mi"}}}]"#)
+            .unwrap();
+    assert_eq!(cpu(&decide_one(&view), "app"), "200m/200m");
+}
 
-    #[test]
-    fn containers_without_recommendation_keep_what_they_have_and_the_others_share_the_rest() {
-        let sidecar = "{requests: {memory: 50Mi}, limits: {memory: 100Mi}}";
-        let decision = decide_one(&with_sidecar(sidecar, "400Mi"));
-        assert_eq!(memory(&decision, "sidecar"), "50Mi/100Mi");
-        assert_eq!(
-            memory(&decision, "app"),
-            "100Mi/300Mi",
-            "400Mi less 100Mi, in the ratio of one to three"
-        );
-        assert!(matches!(
-            decision.notes[..],
-            [Note::Capped {
-                resource: Resource::Memory,
-                ..
-            }]
-        ));
-    }
+#[test]
+fn all_requests_together_stay_within_the_pods_own() {
+    let mut view = view(WEB);
+    let mut pod_level = crate::resources::Requirements::default();
+    pod_level.requests.set(Resource::Cpu, Some(199));
+    view.pods[0].spec.resources = Some(pod_level);
+    assert_eq!(decide_one(&view).reason, Reason::PodLevelExceeded);
+    view.pods[0]
+        .spec
+        .resources
+        .as_mut()
+        .unwrap()
+        .requests
+        .set(Resource::Cpu, Some(200));
+    assert_eq!(decide_one(&view).action(), Action::Resize);
+}
 
-    #[test]
-    fn a_container_without_request_and_recommendation_takes_no_share() {
-        let decision = decide_one(&with_sidecar("{}", "300Mi"));
-        assert_eq!(memory(&decision, "app"), "100Mi/300Mi");
-        assert_eq!(memory(&decision, "sidecar"), "-/-");
-    }
-
-    #[test]
-    fn where_the_others_take_everything_the_resource_is_left_alone() {
-        let sidecar = "{requests: {memory: 50Mi}, limits: {memory: 500Mi}}";
-        let decision = decide_one(&with_sidecar(sidecar, "400Mi"));
-        assert_eq!(
-            (cpu(&decision, "app"), memory(&decision, "app")),
-            ("200m/600m".into(), "100Mi/300Mi".into())
-        );
-        assert_eq!(
-            notes(&decision),
-            [
-                "memory is left alone: containers without recommendation take all of the 400Mi that the LimitRange allows a pod"
-            ]
-        );
-    }
-
-    #[test]
-    fn a_recommendation_without_bounds_or_for_cpu_alone_is_no_obstacle() {
-        let mut view = with_sidecar("{requests: {memory: 50Mi}}", "100Mi");
+#[test]
+fn a_kill_is_quick_only_within_the_window() {
+    let reason = |finished: &str| {
+        let mut view = view(WEB);
         let said = &mut view.vpas[0]
             .status
             .recommendation
             .as_mut()
             .unwrap()
             .container_recommendations[0];
-        said.upper_bound = crate::resources::ResourceList::default();
-        said.target.set(Resource::Memory, None);
-        let decision = decide_one(&view);
-        assert_eq!(
-            (cpu(&decision, "app"), memory(&decision, "app")),
-            ("200m/600m".into(), "100Mi/300Mi".into())
+        said.lower_bound = crate::resources::ResourceList::default();
+        let end = format!(
+            r#"[{{"name": "app", "lastState": {{"terminated": {{
+                "reason": "OOMKilled", "startedAt": "2026-03-01T11:00:00Z", "finishedAt": "{finished}"}}}}}}]"#
         );
-    }
+        view.pods[0].status.container_statuses = serde_json::from_str(&end).unwrap();
+        decide_one(&view).reason
+    };
+    assert_eq!(reason("2026-03-01T11:09:59Z"), Reason::QuickOom);
+    assert_eq!(reason("2026-03-01T11:10:00Z"), Reason::TooYoung);
 }

@@ -1,0 +1,138 @@
+//! LimitRanges for whole pods where upstream's cases leave things open: missing recommendations and bounds.
+
+use super::*;
+use crate::decide::{Note, Reason};
+
+/// [`WEB`] with a second container without recommendation, and a maximum of memory for the pod.
+fn with_sidecar(sidecar: &str, max: &str) -> NodeView {
+    let manifests = WEB.replace(
+        "limits: {cpu: 300m, memory: 300Mi}}",
+        &format!("limits: {{cpu: 300m, memory: 300Mi}}}}\n  - {{name: sidecar, resources: {sidecar}}}"),
+    );
+    view(&format!(
+        "{manifests}---\nkind: LimitRange\nmetadata: {{name: l}}\nspec: {{limits: [{{type: Pod, max: {{memory: {max}}}}}]}}"
+    ))
+}
+
+#[test]
+fn containers_without_recommendation_keep_what_they_have_and_the_others_share_the_rest() {
+    let sidecar = "{requests: {memory: 50Mi}, limits: {memory: 100Mi}}";
+    let decision = decide_one(&with_sidecar(sidecar, "400Mi"));
+    assert_eq!(memory(&decision, "sidecar"), "50Mi/100Mi");
+    assert_eq!(
+        memory(&decision, "app"),
+        "100Mi/300Mi",
+        "400Mi less 100Mi, in the ratio of one to three"
+    );
+    assert!(matches!(
+        decision.notes[..],
+        [Note::Capped {
+            resource: Resource::Memory,
+            ..
+        }]
+    ));
+}
+
+#[test]
+fn a_container_without_request_and_recommendation_takes_no_share() {
+    let decision = decide_one(&with_sidecar("{}", "300Mi"));
+    assert_eq!(memory(&decision, "app"), "100Mi/300Mi");
+    assert_eq!(memory(&decision, "sidecar"), "-/-");
+}
+
+#[test]
+fn where_the_others_take_everything_the_resource_is_left_alone() {
+    let sidecar = "{requests: {memory: 50Mi}, limits: {memory: 500Mi}}";
+    let decision = decide_one(&with_sidecar(sidecar, "400Mi"));
+    assert_eq!(
+        (cpu(&decision, "app"), memory(&decision, "app")),
+        ("200m/600m".into(), "100Mi/300Mi".into())
+    );
+    assert_eq!(
+        notes(&decision),
+        [
+            "memory is left alone: containers without recommendation take all of the 400Mi that the LimitRange allows a pod"
+        ]
+    );
+}
+
+#[test]
+fn a_recommendation_without_bounds_or_for_cpu_alone_is_no_obstacle() {
+    let mut view = with_sidecar("{requests: {memory: 50Mi}}", "100Mi");
+    let said = &mut view.vpas[0]
+        .status
+        .recommendation
+        .as_mut()
+        .unwrap()
+        .container_recommendations[0];
+    said.upper_bound = crate::resources::ResourceList::default();
+    said.target.set(Resource::Memory, None);
+    let decision = decide_one(&view);
+    assert_eq!(
+        (cpu(&decision, "app"), memory(&decision, "app")),
+        ("200m/600m".into(), "100Mi/300Mi".into())
+    );
+}
+
+/// Two containers whose limits equal their requests, with these recommendations, and a maximum of memory for the pod.
+fn two(requests: [&str; 2], said: [&str; 2], max: &str) -> NodeView {
+    let container = |name, request| {
+        format!("{{name: {name}, resources: {{requests: {{memory: {request}}}, limits: {{memory: {request}}}}}}}")
+    };
+    let containers = format!("[{}, {}]", container("a", requests[0]), container("b", requests[1]));
+    let said = format!("[{{containerName: a, {}}}, {{containerName: b, {}}}]", said[0], said[1]);
+    let range =
+        format!("kind: LimitRange\nmetadata: {{name: l}}\nspec: {{limits: [{{type: Pod, max: {{memory: {max}}}}}]}}");
+    let mut view = web_and(&range);
+    view.pods[0].spec.containers = serde_saphyr::from_str(&containers).unwrap();
+    let recommendation = view.vpas[0].status.recommendation.as_mut().unwrap();
+    recommendation.container_recommendations = serde_saphyr::from_str(&said).unwrap();
+    view
+}
+
+#[test]
+fn shares_of_a_minimum_leave_out_what_the_others_have() {
+    let mut view = with_sidecar("{requests: {memory: 50Mi}, limits: {memory: 50Mi}}", "8Gi");
+    view.limit_ranges[0].spec.limits[0].min.memory = Some("300Mi".parse().unwrap());
+    let decision = decide_one(&view);
+    assert_eq!(memory(&decision, "app"), "250Mi/750Mi");
+}
+
+#[test]
+fn a_target_pushed_below_its_range_takes_the_range_along() {
+    let said = [
+        "target: {memory: 1000}, lowerBound: {memory: 100}",
+        "target: {memory: 100}, lowerBound: {memory: 90}",
+    ];
+    // The shares of 300 are 272 and 27; the sum of the lower bounds would fit as it is.
+    let decision = decide_one(&two(["270", "28"], said, "300"));
+    assert_eq!(decision.reason, Reason::InRange, "{:?}", decision.notes);
+}
+
+#[test]
+fn a_target_pushed_above_its_range_takes_the_range_along() {
+    let said = [
+        "target: {memory: 100}, upperBound: {memory: 390}",
+        "target: {memory: 100}, upperBound: {memory: 110}",
+    ];
+    let mut view = two(["200", "195"], said, "10000");
+    view.limit_ranges[0].spec.limits[0].min.memory = Some("400".parse().unwrap());
+    // Each gets 200 of the minimum, which the sum of the upper bounds meets as it is.
+    let decision = decide_one(&view);
+    assert_eq!(decision.reason, Reason::InRange, "{:?}", decision.notes);
+}
+
+#[test]
+fn a_container_that_lacks_a_bound_counts_with_its_target() {
+    let said = [
+        "target: {memory: 100}, upperBound: {memory: 450}",
+        "target: {memory: 100}",
+    ];
+    let reason = |request| decide_one(&two([request, "100"], said, "500")).reason;
+    assert_eq!(
+        reason("401"),
+        Reason::OutOfBounds,
+        "500 less 100 is left for the upper bound"
+    );
+    assert_eq!(reason("400"), Reason::TooYoung);
+}

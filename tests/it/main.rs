@@ -12,5 +12,6 @@ mod decide_command;
 mod decisions;
 mod kernel_cri;
 mod oom_recordings;
+mod runtime_faults;
 mod support;
 mod systemd_units;

@@ -60,9 +60,9 @@ pub(super) fn pod(sandbox: proto::PodSandbox) -> Result<RuntimePod, Problem> {
     })
 }
 
-/// Whether the kubelet made this container: others have no pod and are nobody's business here.
-pub(super) fn is_of_a_pod(listed: &proto::Container) -> bool {
-    listed.labels.contains_key(POD_UID)
+/// Whether the kubelet made the sandbox or container with these labels: others are no pod's, and nobody's business here.
+pub(super) fn is_the_kubelets(labels: &HashMap<String, String>) -> bool {
+    labels.contains_key(POD_UID)
 }
 
 /// One container from its entry in the list (which alone names the sandbox) and its status.

@@ -63,22 +63,20 @@ impl Cri {
     /// # Errors
     /// When the path is not UTF-8.
     pub fn new(socket: &Path, deadlines: Deadlines) -> Result<Self, RuntimeError> {
-        let refused = |cause: String| RuntimeError {
+        let unusable = |cause: &str| RuntimeError {
             call: Call {
                 method: "Version",
                 socket: socket.into(),
                 container: None,
             },
-            problem: Problem::Unavailable {
-                cause,
-                next: "give the socket's path in UTF-8",
+            problem: Problem::NotCri {
+                cause: cause.to_owned(),
+                next: "give the path of a unix socket, in UTF-8",
             },
         };
-        let path = socket
-            .to_str()
-            .ok_or_else(|| refused("the path is not UTF-8".to_owned()))?;
+        let path = socket.to_str().ok_or_else(|| unusable("the path is not UTF-8"))?;
         let channel = Endpoint::from_shared(format!("unix://{path}"))
-            .map_err(|error| refused(error.to_string()))?
+            .map_err(|error| unusable(&error.to_string()))?
             .connect_lazy();
         Ok(Self {
             client: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER),
@@ -112,12 +110,12 @@ impl Cri {
         self.client.clone()
     }
 
-    pub(super) fn error(&self, method: &'static str, problem: Problem) -> RuntimeError {
+    pub(super) fn error(&self, method: &'static str, container: Option<&str>, problem: Problem) -> RuntimeError {
         RuntimeError {
             call: Call {
                 method,
                 socket: Arc::clone(&self.socket),
-                container: None,
+                container: container.map(str::to_owned),
             },
             problem,
         }
@@ -134,6 +132,7 @@ impl Cri {
             .map_err(|error| match error.problem {
                 Problem::Unimplemented => self.error(
                     "Version",
+                    None,
                     Problem::NotCri {
                         cause: "it serves gRPC without runtime.v1.RuntimeService".to_owned(),
                         next: "the runtime's CRI is disabled (containerd: disabled_plugins) or older than v1",
@@ -149,7 +148,7 @@ impl Cri {
         let call = client.list_containers(ListContainersRequest { filter });
         let answer = self.call("ListContainers", None, self.deadlines.read, call).await?;
         if answer.containers.iter().any(|container| container.id.is_empty()) {
-            return Err(self.error("ListContainers", Problem::nonsense("a container without an id")));
+            return Err(self.error("ListContainers", None, Problem::nonsense("a container without an id")));
         }
         Ok(answer.containers)
     }
@@ -165,18 +164,7 @@ impl Cri {
         let status = self
             .call("ContainerStatus", Some(&id), self.deadlines.read, call)
             .await?;
-        answer::container(listed, status).map_err(|problem| RuntimeError {
-            call: self.named("ContainerStatus", Some(&id)),
-            problem,
-        })
-    }
-
-    fn named(&self, method: &'static str, container: Option<&str>) -> Call {
-        Call {
-            method,
-            socket: Arc::clone(&self.socket),
-            container: container.map(str::to_owned),
-        }
+        answer::container(listed, status).map_err(|problem| self.error("ContainerStatus", Some(&id), problem))
     }
 
     /// Dropping a call at its deadline resets its stream, which cancels it in the runtime too.
@@ -192,10 +180,7 @@ impl Cri {
             Ok(Err(status)) => Problem::from(&status),
             Err(_) => Problem::Deadline { limit },
         };
-        Err(RuntimeError {
-            call: self.named(method, container),
-            problem,
-        })
+        Err(self.error(method, container, problem))
     }
 }
 
@@ -203,11 +188,14 @@ impl Cri {
 impl ContainerRuntime for Cri {
     async fn info(&self) -> Result<RuntimeInfo, RuntimeError> {
         let version = self.version().await?;
-        let kind = answer::runtime_kind(&version.runtime_name).map_err(|problem| self.error("Version", problem))?;
+        let kind =
+            answer::runtime_kind(&version.runtime_name).map_err(|problem| self.error("Version", None, problem))?;
         let mut client = self.client();
         let call = client.runtime_config(RuntimeConfigRequest {});
         let cgroup_driver = match self.call("RuntimeConfig", None, self.deadlines.read, call).await {
-            Ok(config) => answer::cgroup_driver(&config).map_err(|problem| self.error("RuntimeConfig", problem))?,
+            Ok(config) => {
+                answer::cgroup_driver(&config).map_err(|problem| self.error("RuntimeConfig", None, problem))?
+            }
             Err(error) if error.problem == Problem::Unimplemented => None,
             Err(error) => return Err(error),
         };
@@ -229,8 +217,12 @@ impl ContainerRuntime for Cri {
         let mut client = self.client();
         let call = client.list_pod_sandbox(ListPodSandboxRequest { filter: Some(ready) });
         let answer = self.call("ListPodSandbox", None, self.deadlines.read, call).await?;
-        let pods = answer.items.into_iter().map(answer::pod).collect::<Result<_, _>>();
-        pods.map_err(|problem| self.error("ListPodSandbox", problem))
+        let of_pods = answer
+            .items
+            .into_iter()
+            .filter(|sandbox| answer::is_the_kubelets(&sandbox.labels));
+        let pods = of_pods.map(answer::pod).collect::<Result<_, _>>();
+        pods.map_err(|problem| self.error("ListPodSandbox", None, problem))
     }
 
     async fn list_containers(&self) -> Result<Listing, RuntimeError> {
@@ -241,7 +233,10 @@ impl ContainerRuntime for Cri {
             ..ContainerFilter::default()
         };
         let listed = self.list(Some(running)).await?;
-        let mut answers = futures::stream::iter(listed.into_iter().filter(answer::is_of_a_pod))
+        let of_pods = listed
+            .into_iter()
+            .filter(|container| answer::is_the_kubelets(&container.labels));
+        let mut answers = futures::stream::iter(of_pods)
             .map(|container| self.inspect(container))
             .buffered(STATUSES_AT_ONCE);
         let mut listing = Listing::default();
@@ -266,18 +261,13 @@ impl ContainerRuntime for Cri {
         let listed = self.list(Some(filter)).await?;
         match listed.into_iter().find(|container| container.id == id) {
             Some(container) => self.inspect(container).await,
-            None => Err(RuntimeError {
-                call: self.named("ListContainers", Some(id)),
-                problem: Problem::NotFound,
-            }),
+            None => Err(self.error("ListContainers", Some(id), Problem::NotFound)),
         }
     }
 
     async fn update(&self, id: &str, resources: &CriResources) -> Result<(), RuntimeError> {
-        let linux = update::request(resources).map_err(|problem| RuntimeError {
-            call: self.named("UpdateContainerResources", Some(id)),
-            problem,
-        })?;
+        let linux =
+            update::request(resources).map_err(|problem| self.error("UpdateContainerResources", Some(id), problem))?;
         let request = UpdateContainerResourcesRequest {
             container_id: id.to_owned(),
             linux: Some(linux),

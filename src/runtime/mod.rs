@@ -23,6 +23,7 @@ pub mod weight;
     unreachable_pub,
     unused_qualifications,
     clippy::all,
+    clippy::allow_attributes_without_reason,
     reason = "generated from proto/cri/runtime/v1/api.proto, which documents what differs from the published API"
 )]
 pub mod proto {

@@ -14,5 +14,6 @@ mod kernel_cri;
 mod kubelet_recordings;
 mod oom_recordings;
 mod plan_command;
+mod runtime_faults;
 mod support;
 mod systemd_units;

@@ -68,7 +68,7 @@ impl Follower {
             let opening = source.open(self.cri.clone());
             match self.drain(source.method(), opening, subscribed).await {
                 Ended::NotOffered => {
-                    tracing::info!(source = source.method(), "the runtime does not offer these events")
+                    tracing::info!(source = source.method(), "the runtime does not offer these events");
                 }
                 Ended::Lost(error) => return error,
             }
@@ -117,7 +117,7 @@ impl Follower {
                 Some(Err(status)) => return self.ended(method, &status),
                 // CRI-O with pod events disabled answers with a stream that ends at once.
                 None if is_first => return Ended::NotOffered,
-                None => return Ended::Lost(self.cri.error(method, Problem::nonsense("the stream ended"))),
+                None => return Ended::Lost(self.cri.error(method, None, Problem::nonsense("the stream ended"))),
             }
             is_first = false;
         }
@@ -156,7 +156,7 @@ impl Follower {
     fn ended(&self, method: &'static str, status: &Status) -> Ended {
         match Problem::from(status) {
             Problem::Unimplemented => Ended::NotOffered,
-            problem => Ended::Lost(self.cri.error(method, problem)),
+            problem => Ended::Lost(self.cri.error(method, None, problem)),
         }
     }
 }

@@ -165,7 +165,7 @@ fn container(sandbox: &proto::PodSandboxConfig, spec: &ContainerSpec) -> proto::
         command: vec!["/bin/sh".to_owned(), "-c".to_owned(), spec.script.to_owned()],
         labels,
         linux: Some(proto::LinuxContainerConfig {
-            resources: Some(spec.resources.clone()),
+            resources: Some(spec.resources),
             security_context: Some(proto::LinuxContainerSecurityContext {
                 namespace_options: host_network(),
             }),

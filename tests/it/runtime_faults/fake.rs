@@ -1,0 +1,172 @@
+//! A made-up runtime behind a real unix socket, for answers no real one gives on demand.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use futures::stream::{self, StreamExt};
+use tempfile::TempDir;
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::codegen::BoxStream;
+use tonic::transport::Server;
+use tonic::transport::server::Router;
+use tonic::{Request, Response, Status};
+use vscaled::runtime::proto::runtime_service_server::{RuntimeService, RuntimeServiceServer};
+use vscaled::runtime::proto::{
+    Container, ContainerEventResponse, ContainerState, ContainerStatus, ContainerStatusRequest,
+    ContainerStatusResponse, GetEventsRequest, ListContainersRequest, ListContainersResponse, VersionRequest,
+    VersionResponse,
+};
+
+/// What its event stream does.
+#[derive(Debug, Clone)]
+pub(super) enum Events {
+    /// The call does not exist.
+    Unimplemented,
+    /// It ends at once, as CRI-O's does with pod events disabled.
+    EndAtOnce,
+    /// These, and then silence.
+    These(Vec<ContainerEventResponse>),
+}
+
+/// A runtime that answers what it is told to; every other call is unimplemented.
+#[derive(Debug, Clone)]
+pub(super) struct FakeRuntime {
+    pub(super) name: &'static str,
+    pub(super) containers: Arc<Mutex<Vec<Container>>>,
+    /// Which id statuses are about; `None`: the one asked for.
+    pub(super) status_about: Option<&'static str>,
+    pub(super) events: Events,
+}
+
+impl FakeRuntime {
+    pub(super) fn new(name: &'static str, events: Events) -> Self {
+        Self {
+            name,
+            containers: Arc::default(),
+            status_about: None,
+            events,
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl RuntimeService for FakeRuntime {
+    async fn version(&self, _: Request<VersionRequest>) -> Result<Response<VersionResponse>, Status> {
+        Ok(Response::new(VersionResponse {
+            runtime_name: self.name.to_owned(),
+            ..VersionResponse::default()
+        }))
+    }
+
+    async fn list_containers(
+        &self,
+        _: Request<ListContainersRequest>,
+    ) -> Result<Response<ListContainersResponse>, Status> {
+        let containers = self.containers.lock().unwrap().clone();
+        Ok(Response::new(ListContainersResponse { containers }))
+    }
+
+    async fn container_status(
+        &self,
+        request: Request<ContainerStatusRequest>,
+    ) -> Result<Response<ContainerStatusResponse>, Status> {
+        let asked = request.into_inner().container_id;
+        let status = ContainerStatus {
+            id: self.status_about.map_or(asked, str::to_owned),
+            state: ContainerState::ContainerRunning.into(),
+            ..ContainerStatus::default()
+        };
+        Ok(Response::new(ContainerStatusResponse {
+            status: Some(status),
+            ..ContainerStatusResponse::default()
+        }))
+    }
+
+    async fn get_container_events(
+        &self,
+        _: Request<GetEventsRequest>,
+    ) -> Result<Response<BoxStream<ContainerEventResponse>>, Status> {
+        match &self.events {
+            Events::Unimplemented => Err(Status::unimplemented("unknown method GetContainerEvents")),
+            Events::EndAtOnce => Ok(Response::new(Box::pin(stream::empty()))),
+            Events::These(events) => {
+                let events = stream::iter(events.clone().into_iter().map(Ok));
+                Ok(Response::new(Box::pin(events.chain(stream::pending()))))
+            }
+        }
+    }
+}
+
+/// A container of a pod, as a list shows it.
+pub(super) fn container(id: &str) -> Container {
+    let labels = [
+        ("io.kubernetes.pod.name", "web-0"),
+        ("io.kubernetes.pod.namespace", "shop"),
+        ("io.kubernetes.pod.uid", "11111111-2222-3333-4444-555555555555"),
+        ("io.kubernetes.container.name", "app"),
+    ];
+    Container {
+        id: id.to_owned(),
+        pod_sandbox_id: "sandbox".to_owned(),
+        state: ContainerState::ContainerRunning.into(),
+        labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+        ..Container::default()
+    }
+}
+
+/// A socket of a test's own, and whoever serves it until this is dropped.
+#[derive(Debug)]
+pub(super) struct Socket {
+    directory: TempDir,
+    /// `None` where nobody serves.
+    _server: Option<AbortOnDropHandle<()>>,
+}
+
+impl Socket {
+    /// A place for a socket; nobody is there.
+    pub(super) fn nowhere() -> Self {
+        Self {
+            directory: TempDir::new().unwrap(),
+            _server: None,
+        }
+    }
+
+    /// Serves gRPC.
+    pub(super) fn serving(router: Router) -> Self {
+        let socket = Self::nowhere();
+        let listener = UnixListenerStream::new(UnixListener::bind(socket.path()).unwrap());
+        let server = tokio::spawn(async move { router.serve_with_incoming(listener).await.unwrap() });
+        Self {
+            _server: Some(AbortOnDropHandle::new(server)),
+            ..socket
+        }
+    }
+
+    pub(super) fn of(runtime: FakeRuntime) -> Self {
+        Self::serving(Server::builder().add_service(RuntimeServiceServer::new(runtime)))
+    }
+
+    /// Gives every connection to a function.
+    pub(super) fn with<F>(answer: impl Fn(tokio::net::UnixStream) -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let socket = Self::nowhere();
+        let listener = UnixListener::bind(socket.path()).unwrap();
+        let server = tokio::spawn(async move {
+            while let Ok((connection, _)) = listener.accept().await {
+                tokio::spawn(answer(connection));
+            }
+        });
+        Self {
+            _server: Some(AbortOnDropHandle::new(server)),
+            ..socket
+        }
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.directory.path().join("cri.sock")
+    }
+}

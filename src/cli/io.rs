@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
+use std::ops::ControlFlow;
 
 use anyhow::Context;
 
@@ -50,12 +51,18 @@ pub(super) fn warn(message: &str) {
 
 /// Prints the result. A reader that has seen enough and closes the pipe is no failure.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
+    print_more(text).map(|_flow| ())
+}
+
+/// Prints one part of a result without end; breaks when the reader has closed the pipe.
+pub(super) fn print_more(text: &str) -> Result<ControlFlow<()>, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::Refused(
+        Ok(()) => Ok(ControlFlow::Continue(())),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
+        Err(error) => Err(Failure::Refused(
             anyhow::Error::new(error).context("cannot write the result"),
         )),
-        _ => Ok(()),
     }
 }
 

@@ -3,11 +3,21 @@
 //! Each command is one file with its arguments and a `run`. Exit codes: 0 done and verified, 1 refused or failed,
 //! 2 usage (unreadable input included), 3 no daemon.
 
+mod agent;
+mod change;
 mod decide;
+mod explain;
+mod get;
+mod history;
 mod io;
 mod oom;
+mod output;
 mod plan;
+mod release;
+mod resize;
 mod table;
+mod time;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -17,6 +27,8 @@ use clap::{Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(name = "vscalectl", version, arg_required_else_help = true)]
 struct Cli {
+    #[command(flatten)]
+    agent: agent::Agent,
     #[command(subcommand)]
     command: Command,
 }
@@ -24,8 +36,14 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Decide(decide::Arguments),
+    Explain(explain::Arguments),
+    Get(get::Arguments),
+    History(history::Arguments),
     Oom(oom::Arguments),
     Plan(plan::Arguments),
+    Release(release::Arguments),
+    Resize(resize::Arguments),
+    Watch(watch::Arguments),
 }
 
 /// Why a command did not succeed, and so which exit code it ends with.
@@ -42,7 +60,7 @@ pub enum Failure {
 /// Runs `vscalectl` with this process's arguments.
 #[must_use]
 pub fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let (code, error) = match failure {
@@ -56,10 +74,16 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<(), Failure> {
+fn run(Cli { agent, command }: Cli) -> Result<(), Failure> {
     match command {
         Command::Decide(arguments) => decide::run(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments, &agent),
+        Command::Get(arguments) => get::run(&arguments, &agent),
+        Command::History(arguments) => history::run(&arguments, &agent),
         Command::Oom(arguments) => oom::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
+        Command::Release(arguments) => release::run(&arguments, &agent),
+        Command::Resize(arguments) => resize::run(&arguments, &agent),
+        Command::Watch(arguments) => watch::run(&arguments, &agent),
     }
 }

@@ -244,3 +244,23 @@ fn no_answer(socket: &Path, status: Status) -> ClientError {
         _ => ClientError::Answer(status),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_of_another_version_is_named_as_such() {
+        let error = no_answer(Path::new("/s"), Status::unimplemented("no such call"));
+        assert!(matches!(error, ClientError::Unknown), "{error:?}");
+        assert!(error.to_string().contains("of another version"));
+    }
+
+    #[test]
+    fn what_the_agent_says_is_told_from_what_broke() {
+        let said = no_answer(Path::new("/s"), Status::unknown("the agent's words"));
+        assert_eq!(said.to_string(), "the agent's words");
+        let broke = Status::from_error(Box::new(io::Error::from(io::ErrorKind::ConnectionReset)));
+        assert!(matches!(no_answer(Path::new("/s"), broke), ClientError::Lost { .. }));
+    }
+}

@@ -40,6 +40,8 @@ struct State {
 #[derive(Debug)]
 struct Slot {
     calls: usize,
+    /// Whether there ever was a call: the peer speaks the protocol, and its last answer may still be on the way.
+    called: bool,
     cut: CancellationToken,
 }
 
@@ -73,6 +75,7 @@ impl Connections {
         let cut = CancellationToken::new();
         let slot = Slot {
             calls: 0,
+            called: false,
             cut: cut.clone(),
         };
         state.open.insert(id, slot);
@@ -80,11 +83,12 @@ impl Connections {
         Some((Registration { id, connections }, cut))
     }
 
-    /// From now on there are no new connections, and those without a call are cut.
+    /// From now on there are no new connections, and those that never called are cut: the server's farewell to a peer
+    /// that says nothing would wait for an answer.
     pub(super) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
-        for slot in state.open.values().filter(|slot| slot.calls == 0) {
+        for slot in state.open.values().filter(|slot| !slot.called) {
             slot.cut.cancel();
         }
     }
@@ -206,6 +210,7 @@ impl Peer {
         let mut state = self.connections.state();
         let slot = state.open.get_mut(&self.id)?;
         slot.calls += 1;
+        slot.called = true;
         Some(Call(self.clone()))
     }
 }
@@ -286,15 +291,15 @@ mod tests {
     #[tokio::test]
     async fn closing_cuts_silent_connections_now_and_the_others_at_the_end() {
         let connections = Connections::new(4);
-        let (mut busy, _a) = connect(&connections).unwrap();
+        let (mut caller, _a) = connect(&connections).unwrap();
         let (mut silent, _b) = connect(&connections).unwrap();
-        let _call = busy.peer.begin_call().unwrap();
+        drop(caller.peer.begin_call());
         connections.close();
         assert!(is_cut(&mut silent).await);
-        assert!(!is_cut(&mut busy).await);
+        assert!(!is_cut(&mut caller).await);
         assert!(connect(&connections).is_err());
         connections.cut_all();
-        assert!(is_cut(&mut busy).await);
+        assert!(is_cut(&mut caller).await);
     }
 
     #[tokio::test]

@@ -8,6 +8,7 @@
 
 mod architecture;
 mod cgroup_files;
+mod control_socket;
 mod decide_command;
 mod decisions;
 mod kernel_cri;

@@ -1,0 +1,135 @@
+//! One pass over one pod, as people read it: the steps, how they ended, and what that means for the exit code.
+
+use anyhow::anyhow;
+
+use super::output::{Paint, Tone, clean, or_dash};
+use super::{Failure, io, table, time};
+use crate::control::proto::{Change, Step};
+
+/// `namespace/name` of the pod.
+pub(super) fn pod(change: &Change) -> String {
+    clean(&format!("{}/{}", change.namespace, change.name))
+}
+
+/// How long the pass took from the decision until its values were verified.
+fn total(change: &Change) -> Option<u64> {
+    change
+        .stages
+        .as_ref()
+        .map(|stages| stages.verified_us)
+        .filter(|micros| *micros > 0)
+}
+
+/// Every step, then the outcome.
+pub(super) fn render(change: &Change, paint: Paint) -> String {
+    let mut text = String::new();
+    if !change.steps.is_empty() {
+        let header = ["VIA", "LEVEL", "FILE", "FROM", "TO", "TOOK", "NOTE"];
+        let mut rows = vec![header.map(str::to_owned).to_vec()];
+        rows.extend(change.steps.iter().map(|step| row(step, paint)));
+        text.push_str(&table::align(&rows));
+    }
+    text.push_str(&format!("{}: {}", pod(change), paint.word(&change.outcome)));
+    if let Some(micros) = total(change) {
+        text.push_str(&format!(" in {}", time::took(micros)));
+    }
+    if !change.reason.is_empty() {
+        text.push_str(&format!(": {}", clean(&change.reason)));
+    }
+    text.push('\n');
+    text
+}
+
+fn row(step: &Step, paint: Paint) -> Vec<String> {
+    let note = match (step.rollback, step.error.as_str()) {
+        (false, "") => String::new(),
+        (true, "") => paint.text(Tone::Waiting, "put back"),
+        (false, error) => paint.text(Tone::Bad, error),
+        (true, error) => paint.text(Tone::Bad, &format!("not put back: {error}")),
+    };
+    vec![
+        or_dash(&step.via),
+        clean(&[step.level.as_str(), step.name.as_str()].join(" "))
+            .trim_end()
+            .to_owned(),
+        or_dash(&step.file),
+        or_dash(&step.from),
+        or_dash(&step.to),
+        if step.took_us == 0 {
+            "-".to_owned()
+        } else {
+            time::took(step.took_us)
+        },
+        note,
+    ]
+}
+
+/// One row for each change, newest last.
+pub(super) fn list(changes: &[Change], paint: Paint) -> String {
+    let header = ["AT", "POD", "CAUSE", "OUTCOME", "STEPS", "TOOK", "REASON"];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    rows.extend(changes.iter().map(|change| cells(change, paint).to_vec()));
+    table::align(&rows)
+}
+
+/// One line about one change, for a list whose columns are not known in advance.
+pub(super) fn line(change: &Change, paint: Paint) -> String {
+    let [at, pod, cause, outcome, steps, took, reason] = cells(change, paint);
+    let noun = if change.steps.len() == 1 { "step" } else { "steps" };
+    let text = format!("{at}  {pod}  {outcome}  {cause}  {steps} {noun} in {took}  {reason}");
+    format!("{}\n", text.trim_end())
+}
+
+fn cells(change: &Change, paint: Paint) -> [String; 7] {
+    [
+        time::second(&change.at),
+        pod(change),
+        or_dash(&change.cause),
+        paint.word(&change.outcome),
+        change.steps.len().to_string(),
+        total(change).map_or_else(|| "-".to_owned(), time::took),
+        clean(&change.reason),
+    ]
+}
+
+/// Whether the change is done and verified.
+///
+/// # Errors
+/// [`Failure::Refused`] saying how it ended otherwise, and what to type next.
+pub(super) fn verdict(change: &Change) -> Result<(), Failure> {
+    let pod = pod(change);
+    let reason = if change.reason.is_empty() {
+        "no reason was given".to_owned()
+    } else {
+        clean(&change.reason)
+    };
+    let failure = match change.outcome.as_str() {
+        "Applied" | "Unchanged" | "Planned" => return Ok(()),
+        "RuntimeOwed" => {
+            io::warn(&format!(
+                "{pod}: the kernel holds the new values, the runtime's stored spec does not yet ({reason}); vscaled keeps \
+                 trying, `vscalectl explain {pod}` shows how it stands"
+            ));
+            return Ok(());
+        }
+        "Refused" => anyhow!("{pod} was not changed: {reason}"),
+        "RolledBack" => anyhow!("{pod}: a step failed and everything was put back: {reason}"),
+        "Incomplete" => {
+            anyhow!("{pod}: not every value is what it should be: {reason}; `vscalectl explain {pod}` shows which")
+        }
+        other => anyhow!(
+            "{pod}: this vscalectl does not know the outcome {:?}: it is of another version than vscaled",
+            clean(other)
+        ),
+    };
+    Err(Failure::Refused(failure))
+}
+
+/// The change an answer must hold.
+pub(super) fn required(change: Option<Change>) -> Result<Change, Failure> {
+    change.ok_or_else(|| {
+        Failure::Refused(anyhow!(
+            "the answer says nothing about what was done: is vscaled of another version?"
+        ))
+    })
+}

@@ -1,0 +1,143 @@
+//! How answers are shown: one value, three notations.
+//!
+//! JSON and YAML carry everything under stable camelCase names, amounts as quantities; tables are for people and may
+//! change. Colour is for terminals only, and not where `NO_COLOR` is set.
+
+use std::io::IsTerminal;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use super::{Failure, io};
+
+/// The notation of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    Table,
+    Json,
+    Yaml,
+}
+
+/// The option every command of the socket has.
+#[derive(Debug, Args)]
+pub(super) struct Output {
+    /// How to print the answer
+    #[arg(short = 'o', long = "output", value_name = "FORMAT", value_enum, default_value_t = Format::Table)]
+    pub(super) format: Format,
+}
+
+impl Output {
+    /// Prints a value, in a table as `table` draws it.
+    pub(super) fn print<T: Serialize>(&self, value: &T, table: impl FnOnce(Paint) -> String) -> Result<(), Failure> {
+        io::print(&match self.format {
+            Format::Table => table(Paint::for_stdout()),
+            Format::Json => io::json(value)?,
+            Format::Yaml => yaml(value)?,
+        })
+    }
+}
+
+/// A value as a YAML document.
+pub(super) fn yaml<T: Serialize>(value: &T) -> Result<String, Failure> {
+    serde_saphyr::to_string(value).map_err(|error| Failure::Refused(error.into()))
+}
+
+/// What a text means, and so its colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tone {
+    Good,
+    Waiting,
+    Bad,
+    Plain,
+}
+
+impl Tone {
+    /// The tone of a pod's state or of a change's outcome.
+    pub(super) fn of(word: &str) -> Self {
+        match word {
+            "Applied" | "InSync" => Self::Good,
+            "Working" | "Owed" | "RuntimeOwed" | "Planned" => Self::Waiting,
+            "Refused" | "RolledBack" | "Incomplete" | "Foreign" => Self::Bad,
+            _ => Self::Plain,
+        }
+    }
+}
+
+/// Colours text, or leaves it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Paint {
+    colour: bool,
+}
+
+impl Paint {
+    /// No colours.
+    #[cfg(test)]
+    pub(super) const PLAIN: Self = Self { colour: false };
+
+    /// Colours if somebody looks at the output and has not asked for none (see <https://no-color.org>).
+    pub(super) fn for_stdout() -> Self {
+        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
+        Self {
+            colour: std::io::stdout().is_terminal() && !unwanted && !dumb,
+        }
+    }
+
+    /// The text, safe to show and in the colour of its tone.
+    pub(super) fn text(self, tone: Tone, text: &str) -> String {
+        let text = clean(text);
+        let code = match tone {
+            Tone::Good => 32,
+            Tone::Waiting => 33,
+            Tone::Bad => 31,
+            Tone::Plain => return text,
+        };
+        if self.colour {
+            format!("\u{1b}[{code}m{text}\u{1b}[0m")
+        } else {
+            text
+        }
+    }
+
+    /// A word in its own tone.
+    pub(super) fn word(self, word: &str) -> String {
+        self.text(Tone::of(word), word)
+    }
+}
+
+/// The text without control characters, which could move the terminal's cursor or worse.
+pub(super) fn clean(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() {
+            clean.extend(character.escape_default());
+        } else {
+            clean.push(character);
+        }
+    }
+    clean
+}
+
+/// The text, or a dash where there is none.
+pub(super) fn or_dash(text: &str) -> String {
+    if text.is_empty() { "-".to_owned() } else { clean(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_are_only_added_where_they_are_wanted() {
+        let colour = Paint { colour: true };
+        assert_eq!(Paint::PLAIN.word("Refused"), "Refused");
+        assert_eq!(colour.word("Refused"), "\u{1b}[31mRefused\u{1b}[0m");
+        assert_eq!(colour.word("NotManaged"), "NotManaged");
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(clean("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
+        assert_eq!(or_dash(""), "-");
+    }
+}

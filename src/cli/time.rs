@@ -1,0 +1,129 @@
+//! Times and durations as people write and read them.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+/// How long an override holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ttl {
+    /// So long, unless it is released before.
+    For(Duration),
+    /// Until somebody releases it.
+    UntilReleased,
+}
+
+impl std::str::FromStr for Ttl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "0" {
+            return Ok(Self::UntilReleased);
+        }
+        let duration: SignedDuration = text.parse().map_err(|_error| {
+            format!("{text:?} is not a duration: write a number with a unit, such as 90s, 30m or 1h30m")
+        })?;
+        match Duration::try_from(duration) {
+            Ok(duration) if duration.as_micros() > 0 => Ok(Self::For(duration)),
+            Ok(_) => Err("too short: write 0 to hold the values until they are released".to_owned()),
+            Err(_negative) => Err(format!("{text:?} is in the past")),
+        }
+    }
+}
+
+impl Ttl {
+    /// As the protocol has it.
+    pub(super) fn micros(self) -> Option<u64> {
+        match self {
+            // Saturated far beyond what the agent accepts.
+            Self::For(duration) => Some(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)),
+            Self::UntilReleased => None,
+        }
+    }
+}
+
+/// Microseconds in the unit that suits them.
+pub(super) fn took(micros: u64) -> String {
+    // Three digits are plenty for people.
+    match micros {
+        0..1_000 => format!("{micros} µs"),
+        1_000..1_000_000 => format!("{}.{} ms", micros / 1_000, micros / 100 % 10),
+        _ => format!("{}.{} s", micros / 1_000_000, micros / 100_000 % 10),
+    }
+}
+
+/// A duration in its two largest units, such as `1h 5m`.
+pub(super) fn coarse(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let parts = [
+        (seconds / 86_400, "d"),
+        (seconds / 3_600 % 24, "h"),
+        (seconds / 60 % 60, "m"),
+        (seconds % 60, "s"),
+    ];
+    let first = parts.iter().position(|(number, _)| *number > 0).unwrap_or(3);
+    let shown: Vec<String> = parts[first..]
+        .iter()
+        .take(2)
+        .enumerate()
+        .filter(|(index, (number, _))| *index == 0 || *number > 0)
+        .map(|(_, (number, unit))| format!("{number}{unit}"))
+        .collect();
+    shown.join(" ")
+}
+
+/// From one RFC 3339 time to the other; nothing if it is over, `None` if `to` or `from` is not such a time.
+pub(super) fn between(from: &str, to: &str) -> Option<Duration> {
+    let (from, to): (Timestamp, Timestamp) = (from.parse().ok()?, to.parse().ok()?);
+    Some(Duration::try_from(to.duration_since(from)).unwrap_or(Duration::ZERO))
+}
+
+/// A time to the second, in UTC; as it is if it is not RFC 3339.
+pub(super) fn second(at: &str) -> String {
+    at.parse::<Timestamp>()
+        .map_or_else(|_error| super::output::clean(at), |at| format!("{at:.0}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_people_write_them() {
+        for (text, seconds) in [
+            ("30m", 1800),
+            ("1h30m", 5400),
+            ("90s", 90),
+            ("1h 5m", 3900),
+            ("PT30M", 1800),
+        ] {
+            assert_eq!(text.parse(), Ok(Ttl::For(Duration::from_secs(seconds))), "{text}");
+        }
+        assert_eq!("0".parse(), Ok(Ttl::UntilReleased));
+        for text in ["", "30", "m", "-30m", "0s", "1ns", "soon"] {
+            assert!(text.parse::<Ttl>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_are_shown_short() {
+        assert_eq!(took(85), "85 µs");
+        assert_eq!(took(1_290), "1.2 ms");
+        assert_eq!(took(61_000_000), "61.0 s");
+        assert_eq!(coarse(Duration::from_secs(0)), "0s");
+        assert_eq!(coarse(Duration::from_secs(59)), "59s");
+        assert_eq!(coarse(Duration::from_secs(1800)), "30m");
+        assert_eq!(coarse(Duration::from_secs(3905)), "1h 5m");
+        assert_eq!(coarse(Duration::from_secs(90_000)), "1d 1h");
+    }
+
+    #[test]
+    fn times_that_are_over_leave_nothing() {
+        let (early, late) = ("2026-01-31T12:00:00Z", "2026-01-31T12:30:00Z");
+        assert_eq!(between(early, late), Some(Duration::from_secs(1800)));
+        assert_eq!(between(late, early), Some(Duration::ZERO));
+        assert_eq!(between("then", late), None);
+        assert_eq!(second("2026-01-31T12:00:00.123456Z"), "2026-01-31T12:00:00Z");
+        assert_eq!(second("then"), "then");
+    }
+}

@@ -1,0 +1,132 @@
+//! Callers that send too much, nonsense, or nothing.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use vscaled::control::{Client, Limits};
+
+use super::agent::Agent;
+
+/// What every HTTP/2 client says first, and an empty settings frame.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(future)
+}
+
+#[test]
+fn a_request_that_is_too_large_is_refused() {
+    let agent = Agent::start();
+    let status = block_on(async {
+        let mut client = Client::connect(&agent.socket).await.unwrap();
+        client.explain("x".repeat(65 << 10)).await.unwrap_err()
+    });
+    assert!(status.to_string().contains("too large"), "{status}");
+    agent.run(&["get"]).text();
+}
+
+#[test]
+fn callers_that_say_nothing_do_not_keep_others_out() {
+    let agent = Agent::start();
+    let greetings = [Vec::new(), PREFACE.to_vec(), [PREFACE, SETTINGS].concat()];
+    let hanging: Vec<UnixStream> = (0..200)
+        .map(|number| {
+            let mut stream = UnixStream::connect(&agent.socket).unwrap();
+            let greeting = &greetings[number % greetings.len()];
+            // The server may have let go of this one already.
+            assert!(!matches!(stream.write_all(greeting), Err(error) if error.kind() != ErrorKind::BrokenPipe));
+            stream
+        })
+        .collect();
+    agent.run(&["get"]).text();
+    agent
+        .run(&["resize", "shop/web", "-c", "app", "--cpu-limit", "1"])
+        .text();
+    drop(hanging);
+}
+
+#[test]
+fn as_many_calls_as_allowed_are_carried_out_and_further_ones_told_to_wait() {
+    let agent = Agent::with(Limits {
+        calls: 1,
+        ..Limits::default()
+    });
+    let slow = agent
+        .command(&["resize", "shop/web", "-c", "slow", "--cpu-limit", "1"])
+        .stdout(Stdio::null())
+        .spawn();
+    let mut slow = slow.unwrap();
+    while agent.script.resized.lock().unwrap().is_empty() {
+        std::thread::yield_now();
+    }
+    assert!(agent.run(&["get"]).error(1).contains("busy: as many calls as allowed"));
+    agent.script.release_slow.cancel();
+    assert!(slow.wait().unwrap().success());
+    agent.run(&["get"]).text();
+}
+
+#[test]
+fn watchers_have_places_of_their_own() {
+    let agent = Agent::with(Limits {
+        watchers: 1,
+        ..Limits::default()
+    });
+    block_on(async {
+        let mut first = Client::connect(&agent.socket).await.unwrap();
+        let mut second = Client::connect(&agent.socket).await.unwrap();
+        let watch = first.watch().await.unwrap();
+        assert!(second.watch().await.unwrap_err().to_string().starts_with("busy"));
+        assert!(second.get().await.is_ok());
+        drop((watch, first));
+        while second.watch().await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    });
+}
+
+/// Nonsense at every depth: no HTTP/2 at all, frames of any type and length, headers that decode to nothing.
+fn nonsense() -> impl Strategy<Value = Vec<u8>> {
+    let noise = || proptest::collection::vec(any::<u8>(), 0..400);
+    let frame = (any::<u8>(), any::<u8>(), 0_u8..4, noise()).prop_map(|(kind, flags, stream, payload)| {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        let head = [length[1], length[2], length[3], kind % 12, flags, 0, 0, 0, stream];
+        [&head[..], &payload].concat()
+    });
+    let frames = proptest::collection::vec(frame, 1..6).prop_map(|frames| frames.concat());
+    prop_oneof![
+        noise(),
+        noise().prop_map(|noise| [PREFACE, &noise].concat()),
+        frames.prop_map(|frames| [PREFACE, SETTINGS, &frames].concat()),
+    ]
+}
+
+#[test]
+fn nonsense_is_survived() {
+    let agent = Agent::start();
+    let mut runner = TestRunner::new(ProptestConfig {
+        failure_persistence: None,
+        cases: 400,
+        ..ProptestConfig::default()
+    });
+    let outcome = runner.run(&nonsense(), |bytes| {
+        let mut stream = UnixStream::connect(&agent.socket)?;
+        // The server may hang up at any byte.
+        if stream.write_all(&bytes).is_ok() && stream.shutdown(Shutdown::Write).is_ok() {
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).ok();
+        }
+        Ok(())
+    });
+    outcome.unwrap();
+    agent.run(&["get"]).text();
+    assert!(agent.script.resized.lock().unwrap().is_empty());
+}

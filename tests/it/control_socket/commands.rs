@@ -1,0 +1,335 @@
+//! Every command, end to end.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::agent::{Agent, change};
+
+#[test]
+fn get_lists_pods_with_their_states() {
+    let agent = Agent::start();
+    insta::assert_snapshot!(agent.run(&["get"]).text(), @r"
+    POD       QOS         STATE       DECISION               VPA  BY HAND  DETAIL
+    shop/web  Burstable   Owed        resize: OutsideBounds  web  yes      the runtime\u{1b}[2J hangs
+    shop/db   Guaranteed  NotManaged  none                   -    -
+    degraded: no runtime answers
+    ");
+    let json = agent.run(&["get", "pods", "-o", "json"]).json();
+    assert_eq!(json["agent"]["version"], "1.2.3");
+    assert_eq!(json["pods"][0]["qosClass"], "Burstable");
+    assert_eq!(
+        json["pods"][0]["containers"][0]["wanted"]["requests"],
+        json!({"cpu": "500m"})
+    );
+    assert_eq!(json["pods"][1]["vpa"], json!(null));
+    assert_eq!(json["pods"][1]["override"], json!(null));
+}
+
+#[test]
+fn get_decisions_shows_what_changes_where() {
+    let agent = Agent::start();
+    insta::assert_snapshot!(agent.run(&["get", "decisions"]).text(), @r"
+    POD       DECISION               CONTAINER  RESOURCE  REQUEST      LIMIT
+    shop/web  resize: OutsideBounds  app        cpu       200m → 500m  200m → 500m
+                                                memory    -            -
+    shop/db   none                   db         cpu       2            2
+                                                memory    -            -
+    ");
+    let json = agent.run(&["get", "decisions", "-o", "json"]).json();
+    assert_eq!(json["decisions"][0]["reason"], "OutsideBounds");
+    assert_eq!(json["decisions"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn get_overrides_shows_who_holds_what() {
+    let agent = Agent::start();
+    let table = agent.run(&["get", "overrides"]).text().to_owned();
+    let fields: Vec<&str> = table
+        .lines()
+        .nth(1)
+        .unwrap()
+        .split("  ")
+        .filter(|cell| !cell.is_empty())
+        .collect();
+    let [pod, by, _age, left, reason] = fields.as_slice() else {
+        panic!("{table}");
+    };
+    assert_eq!(
+        [*pod, *by, *left, *reason].map(str::trim),
+        ["shop/web", "uid 0 (pid 77)", "until released", "load test"]
+    );
+    let json = agent.run(&["get", "overrides", "-o", "json"]).json();
+    assert_eq!(json["overrides"][0]["override"]["pid"], 77);
+    assert_eq!(json["overrides"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn yaml_says_the_same_as_json() {
+    let agent = Agent::start();
+    insta::assert_snapshot!(agent.run(&["get", "decisions", "-o", "yaml"]).text(), @r#"
+    decisions:
+    - namespace: shop
+      name: web
+      vpa: web
+      action: resize
+      reason: OutsideBounds
+      containers:
+      - name: app
+        id: containerd://c0ffee01
+        wanted:
+          requests:
+            cpu: 500m
+          limits:
+            cpu: 500m
+        spec:
+          requests:
+            cpu: 200m
+          limits:
+            cpu: 200m
+    - namespace: shop
+      name: db
+      vpa: null
+      action: none
+      reason: ""
+      containers:
+      - name: db
+        id: containerd://c0ffee02
+        wanted: null
+        spec:
+          requests:
+            cpu: "2"
+          limits:
+            cpu: "2"
+    "#);
+}
+
+#[test]
+fn explain_puts_values_side_by_side_and_fits_the_terminal() {
+    let agent = Agent::start();
+    let by_name = agent.run(&["explain", "shop/web"]).text().to_owned();
+    let shown = by_name.lines().filter(|line| !line.starts_with("by hand"));
+    insta::assert_snapshot!(shown.collect::<Vec<_>>().join("\n"), @r"
+    pod       shop/web
+    uid       11111111-aaaa
+    qos       Burstable
+    vpa       web
+    decision  resize: OutsideBounds
+    state     Owed
+              the runtime\u{1b}[2J hangs
+
+    CONTAINER  RESOURCE  REQUEST      LIMIT
+    app        cpu       200m → 500m  200m → 500m
+               memory    -            -
+
+        FILE     SPEC          WANTED        KERNEL        RUNTIME                               OWNER
+    pod  /kubepods/burstable/pod11111111-aaaa
+        cpu.max  20000 100000  50000 100000  50000 100000  -                                     vscaled
+    container app  /kubepods/burstable/pod11111111-aaaa/c0ffee01
+      ! cpu.max  20000 100000  50000 100000  50000 100000  cpu_quota=20000 cpu_period=100000 a…  vscaled
+          the runtime has 20000 stored: it would write that back when the container is updated by
+          others, so it is told again
+
+    why
+      app cpu limit: 500m, lowered from 900m by maxAllowed of the VPA
+
+    next
+      the runtime is told again in 4 s
+
+    lately
+      2026-01-31T12:00:00Z shop/web Applied override 1 step in 1.2 ms
+    ");
+    assert!(by_name.lines().all(|line| line.chars().count() <= 100), "{by_name}");
+    for text in ["11111111-aaaa", "c0ffee01", "containerd://c0ffee01"] {
+        let json = agent.run(&["explain", text, "-o", "json"]).json();
+        assert_eq!(json["pod"]["name"], "web");
+        assert_eq!(json["values"][1]["kernel"], "50000 100000");
+        assert_eq!(json["next"], "the runtime is told again in 4 s");
+    }
+}
+
+#[test]
+fn a_pod_that_is_not_there_or_not_clear_is_refused_with_what_to_type() {
+    let agent = Agent::start();
+    for command in ["explain", "release", "history"] {
+        let error = agent.run(&[command, "shop/none"]).error(1).to_owned();
+        assert!(error.contains("\"shop/none\": `vscalectl get` lists them"), "{error}");
+    }
+    let error = agent.run(&["explain", "c0ffee"]).error(2).to_owned();
+    assert!(error.contains("fits 11111111-aaaa and 22222222-bbbb"), "{error}");
+}
+
+#[test]
+fn resize_sends_what_was_asked_and_shows_each_step() {
+    let agent = Agent::start();
+    let arguments = [
+        "resize",
+        "shop/web",
+        "-c",
+        "app",
+        "--cpu-request",
+        "0.25",
+        "--memory-limit",
+        "1.5Gi",
+    ];
+    let answer = agent.run(&[&arguments[..], &["--ttl", "1h30m", "--reason", "load test"]].concat());
+    insta::assert_snapshot!(answer.text(), @r"
+    VIA     LEVEL          FILE     FROM          TO            TOOK   NOTE
+    cgroup  container app  cpu.max  20000 100000  50000 100000  85 µs
+    shop/web: Applied in 1.2 ms
+    holds for 1h 30m; `vscalectl release shop/web` ends it earlier
+    ");
+
+    let resized = agent.script.resized.lock().unwrap();
+    let (caller, request) = &resized[0];
+    assert_eq!(caller.uid, 0);
+    assert_eq!(
+        (request.ttl_us, request.reason.as_str()),
+        (Some(5_400_000_000), "load test")
+    );
+    let values = request.containers[0].values.as_ref().unwrap();
+    assert_eq!(values.requests.as_ref().unwrap().cpu.as_deref(), Some("250m"));
+    assert_eq!(values.requests.as_ref().unwrap().memory, None);
+    assert_eq!(values.limits.as_ref().unwrap().memory.as_deref(), Some("1536Mi"));
+}
+
+#[test]
+fn a_dry_run_says_that_nothing_was_written() {
+    let agent = Agent::start();
+    let answer = agent.run(&["resize", "shop/web", "-c", "app", "--cpu-limit", "1", "--dry-run"]);
+    assert!(answer.text().contains("shop/web: Planned"), "{answer:?}");
+    assert!(
+        answer
+            .text()
+            .ends_with("nothing was written: leave --dry-run out to do it\n")
+    );
+    assert!(agent.script.resized.lock().unwrap()[0].1.dry_run);
+}
+
+#[test]
+fn an_override_without_end_must_be_meant() {
+    let agent = Agent::start();
+    let arguments = ["resize", "shop/web", "-c", "app", "--cpu-limit", "1", "--ttl", "0"];
+    assert!(agent.run(&arguments).error(2).contains("add --force"));
+    assert!(agent.script.resized.lock().unwrap().is_empty());
+    let answer = agent.run(&[&arguments[..], &["--force"]].concat());
+    assert!(
+        answer.text().ends_with("holds until `vscalectl release shop/web`\n"),
+        "{answer:?}"
+    );
+    assert_eq!(agent.script.resized.lock().unwrap()[0].1.ttl_us, None);
+    agent
+        .run(&["resize", "shop/web", "-c", "app", "--cpu-limit", "1"])
+        .text();
+    assert_eq!(agent.script.resized.lock().unwrap()[1].1.ttl_us, Some(1_800_000_000));
+}
+
+#[test]
+fn the_exit_code_says_how_a_change_ended() {
+    let agent = Agent::start();
+    let resize = |name: &str| agent.run(&["resize", "shop/web", "-c", name, "--cpu-limit", "1"]);
+    let owed = resize("owed");
+    assert!(owed.text().contains("RuntimeOwed"));
+    assert!(
+        owed.err.contains("warning: shop/web: the kernel holds the new values"),
+        "{owed:?}"
+    );
+    assert!(
+        resize("back")
+            .error(1)
+            .contains("everything was put back: as the script says")
+    );
+    assert!(
+        resize("newer")
+            .error(1)
+            .contains("does not know the outcome \"Transcended\"")
+    );
+    assert!(
+        resize("large")
+            .error(1)
+            .contains("the node has 1Gi left, 2Gi are missing")
+    );
+    assert!(resize("none").error(2).contains("no container \"none\": it has app"));
+
+    let json = ["resize", "shop/web", "-c", "back", "--cpu-limit", "1", "-o", "json"];
+    let failed = agent.run(&json);
+    assert_eq!(failed.code, Some(1));
+    let shown: serde_json::Value = serde_json::from_str(&failed.out).unwrap();
+    assert_eq!(shown["outcome"], "RolledBack");
+    assert_eq!(shown["steps"][0]["tookUs"], 85);
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_before_the_agent_is_asked() {
+    let agent = Agent::start();
+    let resize = |arguments: &[&str]| agent.run(&[&["resize", "shop/web"], arguments].concat());
+    for (arguments, field) in [
+        (&["-c", "app"][..], "--cpu-request"),
+        (&["--cpu-limit", "1"], "--container"),
+        (&["-c", "app", "--cpu-limit", "1x"], "--cpu-limit"),
+        (&["-c", "app", "--memory-request=-1"], "--memory-request"),
+        (&["-c", "app", "--memory-limit", "0"], "--memory-limit"),
+        (
+            &["-c", "app", "--cpu-request", "2", "--cpu-limit", "1"],
+            "--cpu-request",
+        ),
+        (&["-c", "app", "--cpu-limit", "1", "--ttl", "soon"], "--ttl"),
+        (&["-c", "", "--cpu-limit", "1"], "--container"),
+    ] {
+        let answer = resize(arguments);
+        assert!(answer.error(2).contains(field), "{arguments:?}: {answer:?}");
+    }
+    assert!(agent.script.resized.lock().unwrap().is_empty());
+}
+
+#[test]
+fn release_and_history_show_what_was_done() {
+    let agent = Agent::start();
+    assert!(
+        agent
+            .run(&["release", "shop/web"])
+            .text()
+            .ends_with("shop/web: Applied in 1.2 ms: released\n")
+    );
+    insta::assert_snapshot!(agent.run(&["history"]).text(), @r"
+    AT                    POD       CAUSE     OUTCOME  STEPS  TOOK    REASON
+    2026-01-31T12:00:00Z  shop/web  override  Applied  1      1.2 ms
+    2026-01-31T12:00:00Z  shop/web  override  Refused  1      1.2 ms  below what it uses
+    ");
+    let json = agent.run(&["history", "shop/web", "-o", "json"]).json();
+    assert_eq!(json["changes"][1]["outcome"], "Refused");
+    assert_eq!(json["changes"][0]["stages"]["verifiedUs"], 1290);
+}
+
+#[test]
+fn watch_shows_changes_as_they_are_made_and_ends_with_the_agent() {
+    let mut agent = Agent::start();
+    let mut watch = agent
+        .command(&["watch", "-o", "json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while agent.script.changes.receiver_count() == 0 {
+        assert_eq!(watch.try_wait().unwrap(), None, "watching ended before anything was done");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for sequence in 1..=2 {
+        let change = vscaled::control::proto::Change {
+            sequence,
+            ..change("Applied", "")
+        };
+        agent.script.changes.send(Arc::new(change)).unwrap();
+    }
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    for sequence in 1..=2 {
+        let line: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!(line["sequence"], sequence);
+    }
+    agent.stop();
+    let answer = super::agent::Answer::from(watch.wait_with_output().unwrap());
+    assert!(answer.error(3).contains("vscaled is stopping"), "{answer:?}");
+}

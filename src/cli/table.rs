@@ -108,7 +108,7 @@ mod tests {
     fn the_widest_columns_give_way_first() {
         let mut rows = rows(&[["short", "a rather long cell", "an even longer cell here"]]);
         fit(&mut rows, 30);
-        assert_eq!(align(&rows), "short  a rather …  an even …\n");
+        assert_eq!(align(&rows), "short  a rather l…  an even l…\n");
         let before = rows.clone();
         fit(&mut rows, 30);
         assert_eq!(rows, before);

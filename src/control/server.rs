@@ -117,26 +117,29 @@ pub async fn serve<B: Backend>(
     tokio::pin!(serving);
 
     tokio::select! {
-        // Cancel-safe: the server is polled again below.
-        result = &mut serving => return Ok(result?),
+        // First, because the server hears of it too: the changes are to be waited for even if nobody is connected.
+        biased;
         // Cancel-safe: waiting for a token holds nothing.
         () = stop.cancelled() => {}
+        // Cancel-safe: the server is polled again below.
+        result = &mut serving => return Ok(result?),
     }
     drop(file);
     connections.close();
     changes.close();
-    let in_peace = async {
-        let (served, ()) = tokio::join!(&mut serving, changes.wait());
-        served
-    };
-    match tokio::time::timeout(limits.grace, in_peace).await {
-        Ok(result) => Ok(result?),
+    let end = tokio::time::Instant::now() + limits.grace;
+    let served = match tokio::time::timeout_at(end, &mut serving).await {
+        Ok(served) => served,
         Err(_elapsed) => {
-            tracing::warn!(grace = ?limits.grace, "calls at the control socket were cut off while stopping");
+            tracing::warn!(grace = ?limits.grace, "stopping: callers at the control socket are cut off");
             connections.cut_all();
-            Ok(serving.await?)
+            serving.await
         }
+    };
+    if tokio::time::timeout_at(end, changes.wait()).await.is_err() {
+        tracing::warn!(grace = ?limits.grace, "stopping: changes asked for at the control socket are left unfinished");
     }
+    Ok(served?)
 }
 
 /// Who and how many may call.

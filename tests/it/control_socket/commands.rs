@@ -314,7 +314,11 @@ fn watch_shows_changes_as_they_are_made_and_ends_with_the_agent() {
         .spawn()
         .unwrap();
     while agent.script.changes.receiver_count() == 0 {
-        assert_eq!(watch.try_wait().unwrap(), None, "watching ended before anything was done");
+        assert_eq!(
+            watch.try_wait().unwrap(),
+            None,
+            "watching ended before anything was done"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
     for sequence in 1..=2 {

@@ -97,6 +97,46 @@ fn a_change_goes_on_without_its_caller() {
 }
 
 #[test]
+fn stopping_waits_for_a_change_whose_caller_has_gone() {
+    let mut agent = Agent::start();
+    let mut watcher = agent.script.changes.subscribe();
+    let mut resize = agent
+        .command(&["resize", "shop/web", "-c", "slow", "--cpu-limit", "1"])
+        .spawn()
+        .unwrap();
+    wait_for_resize(&agent);
+    resize.kill().unwrap();
+    resize.wait().unwrap();
+    agent.stop.cancel();
+    while agent.socket.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    agent.script.release_slow.cancel();
+    agent.stop();
+    assert_eq!(watcher.blocking_recv().unwrap().outcome, "Applied");
+}
+
+#[test]
+fn what_does_not_end_in_time_does_not_keep_the_agent_from_stopping() {
+    let mut agent = Agent::with(Limits {
+        grace: Duration::from_millis(50),
+        ..Limits::default()
+    });
+    let resize = agent
+        .command(&["resize", "shop/web", "-c", "slow", "--cpu-limit", "1"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for_resize(&agent);
+    agent.stop();
+    let answer = Answer::from(resize.wait_with_output().unwrap());
+    assert!(
+        answer.error(3).contains("`vscalectl history` shows what was done"),
+        "{answer:?}"
+    );
+}
+
+#[test]
 fn a_late_answer_is_announced_as_such() {
     let agent = Agent::with(Limits {
         change_deadline: Duration::from_millis(50),

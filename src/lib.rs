@@ -2,6 +2,7 @@
 
 pub mod cgroup;
 pub mod cli;
+pub mod config;
 pub mod control;
 pub mod decide;
 pub mod objects;

@@ -6,6 +6,7 @@ pub mod config;
 pub mod control;
 pub mod decide;
 pub mod objects;
+pub mod observe;
 pub mod oom;
 pub mod plan;
 pub mod resources;

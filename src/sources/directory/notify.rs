@@ -172,6 +172,8 @@ impl Notifier {
         }
         match name {
             Some(name) if event.mask.contains(AddWatchFlags::IN_MODIFY) => self.is_written(name),
+            // Says nothing about who has it open.
+            Some(_) if event.mask.contains(AddWatchFlags::IN_ATTRIB) => true,
             Some(name) => {
                 self.writing.remove(name);
                 true

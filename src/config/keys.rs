@@ -266,8 +266,8 @@ keys! {
         name: "runtimeTimeout",
         env: "VSCALED_RUNTIME_TIMEOUT",
         default: "10s",
-        live: true,
-        meaning: "How long one call to the container runtime may take (100ms to 5m).",
+        live: false,
+        meaning: "How long the container runtime may take for one update (100ms to 5m); calls that only read get 2s at most.",
     }
     workers {
         name: "workers",

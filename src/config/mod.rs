@@ -33,6 +33,7 @@ use crate::decide;
 use crate::objects::UpdateMode;
 use crate::plan::{Driver, KubeletVersion};
 use crate::resources::WeightFormula;
+use crate::runtime::Deadlines;
 use keys::Resolved;
 
 /// What a process ends with when its configuration is unusable: EX_USAGE of sysexits.h.
@@ -94,7 +95,7 @@ pub struct Config {
     /// The time between two checks of every value.
     #[serde(serialize_with = "values::duration")]
     pub sweep_interval: Duration,
-    /// The deadline of one call to the runtime.
+    /// The deadline of one update by the runtime.
     #[serde(serialize_with = "values::duration")]
     pub runtime_timeout: Duration,
     /// Pods worked on at the same time.
@@ -163,6 +164,15 @@ impl Config {
             oom_window: self.quick_oom_threshold,
             modes: self.update_modes.clone(),
             recommender: self.recommender.clone(),
+        }
+    }
+
+    /// How long the runtime may take.
+    #[must_use]
+    pub fn deadlines(&self) -> Deadlines {
+        Deadlines {
+            read: Deadlines::default().read.min(self.runtime_timeout),
+            update: self.runtime_timeout,
         }
     }
 

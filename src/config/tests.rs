@@ -33,8 +33,12 @@ fn file(dir: &TempDir, keys: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// A variable that cargo gives every test, with its value.
-const PRESENT: (&str, &str) = ("CARGO_PKG_NAME", "vscaled");
+/// A variable that every process has.
+const PRESENT: &str = "PATH";
+
+fn present() -> String {
+    std::env::var(PRESENT).unwrap()
+}
 
 #[test]
 fn without_anything_the_documented_defaults_hold() {
@@ -47,18 +51,19 @@ fn without_anything_the_documented_defaults_hold() {
     assert_eq!(config.workers, 4);
     assert!(!config.observe_only);
     assert_eq!(config.decide_options(), decide::Options::default());
+    assert_eq!(config.deadlines(), Deadlines::default());
 }
 
 #[test]
 fn a_flag_goes_before_the_environment_and_the_environment_before_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = file(&dir, "recommender: from-file\nworkers: 8\n");
-    let environment = || command().mut_arg("recommender", |arg| arg.env(PRESENT.0));
+    let environment = || command().mut_arg("recommender", |arg| arg.env(PRESENT));
 
     let flag = sources(environment(), &["--config", &path, "--recommender=from-flag"]);
     assert_eq!(Config::load(&flag).unwrap().recommender.as_deref(), Some("from-flag"));
     let variable = Config::load(&sources(environment(), &["--config", &path])).unwrap();
-    assert_eq!(variable.recommender.as_deref(), Some(PRESENT.1));
+    assert_eq!(variable.recommender.as_deref(), Some(present().as_str()));
     assert_eq!(variable.workers, 8);
     let only_file = load(&["--config", &path]).unwrap();
     assert_eq!(only_file.recommender.as_deref(), Some("from-file"));
@@ -77,10 +82,13 @@ fn a_refused_value_names_its_key_its_place_and_what_is_allowed() {
         format!(r#"sweepInterval: "2h" from {path} is refused: it must be a duration from 1s to 1h"#)
     );
     // Stands for VSCALED_WORKERS, which no test may set.
-    let variable = sources(command().mut_arg("workers", |arg| arg.env(PRESENT.0)), &[]);
+    let variable = sources(command().mut_arg("workers", |arg| arg.env(PRESENT)), &[]);
     assert_eq!(
         Config::load(&variable).unwrap_err().to_string(),
-        r#"workers: "vscaled" from the environment variable VSCALED_WORKERS is refused: it must be a number from 1 to 64"#
+        format!(
+            "workers: {:?} from the environment variable VSCALED_WORKERS is refused: it must be a number from 1 to 64",
+            present()
+        )
     );
 }
 

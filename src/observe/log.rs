@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn text_lines_are_for_reading() {
         let text = logged(Style::Text { colours: false }, "info", |_| {
-            tracing::warn!(file = "a.yaml", "broken")
+            tracing::warn!(file = "a.yaml", "broken");
         });
         assert!(
             text.ends_with("broken file=\"a.yaml\"\n") && text.contains(" WARN "),

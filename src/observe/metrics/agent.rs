@@ -12,6 +12,7 @@ use super::labels::{CallOutcome, PodState, ResizeOutcome, Stage, StepOutcome};
 use crate::decide::Reason;
 use crate::plan::Via;
 use crate::resources::ControlFile;
+use crate::runtime::RuntimeError;
 
 /// Names and values; every value comes from an enumeration.
 type Labels<const N: usize> = [(&'static str, &'static str); N];
@@ -172,7 +173,8 @@ impl RuntimeMetrics {
     }
 
     /// The runtime was called; `call` is the method's name in its protocol, such as `UpdateContainerResources`.
-    pub fn called(&self, call: &'static str, outcome: CallOutcome) {
+    pub fn called<T>(&self, call: &'static str, answer: &Result<T, RuntimeError>) {
+        let outcome = CallOutcome::of(answer);
         self.calls
             .get_or_create(&[("call", call), ("outcome", outcome.as_str())])
             .inc();

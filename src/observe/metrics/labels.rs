@@ -1,5 +1,7 @@
 //! Label values that are known in advance, all of them.
 
+use crate::runtime::{Problem, RuntimeError};
+
 macro_rules! labels {
     ($($(#[$about:meta])* $name:ident { $($(#[$meaning:meta])* $variant:ident = $text:literal,)* })*) => {$(
         $(#[$about])*
@@ -72,12 +74,16 @@ labels! {
     CallOutcome {
         /// It answered.
         Ok = "ok",
-        /// It answered with an error.
-        Error = "error",
+        /// It said no, with a reason of its own or the kernel's.
+        Refused = "refused",
+        /// It does not know the container.
+        NotFound = "not_found",
         /// It did not answer in time.
         Timeout = "timeout",
         /// Nobody was there to answer.
         Unavailable = "unavailable",
+        /// The call was not made, or its answer was not that of a runtime known here.
+        Unusable = "unusable",
     }
 
     /// How a pod stands.
@@ -96,5 +102,26 @@ labels! {
         Foreign = "foreign",
         /// It has no running containers here.
         NotRunning = "not_running",
+    }
+}
+
+impl CallOutcome {
+    /// What became of this call.
+    #[must_use]
+    pub fn of<T>(answer: &Result<T, RuntimeError>) -> Self {
+        match answer.as_ref().map_err(|error| &error.problem) {
+            Ok(_) => Self::Ok,
+            Err(Problem::Unavailable { .. }) => Self::Unavailable,
+            Err(Problem::Deadline { .. }) => Self::Timeout,
+            Err(Problem::NotFound) => Self::NotFound,
+            Err(Problem::Refused { .. }) => Self::Refused,
+            Err(
+                Problem::Unimplemented
+                | Problem::Nonsense { .. }
+                | Problem::NotCri { .. }
+                | Problem::UnknownRuntime { .. }
+                | Problem::Invalid { .. },
+            ) => Self::Unusable,
+        }
     }
 }

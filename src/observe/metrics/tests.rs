@@ -1,6 +1,7 @@
 //! What a scrape shows.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
@@ -9,6 +10,19 @@ use super::*;
 use crate::decide::Reason;
 use crate::plan::Via;
 use crate::resources::ControlFile;
+use crate::runtime::{Call, Problem, RuntimeError};
+
+fn no_answer() -> Result<(), RuntimeError> {
+    let call = Call {
+        method: "Version",
+        socket: Path::new("/run/containerd.sock").into(),
+        container: None,
+    };
+    let problem = Problem::Deadline {
+        limit: Duration::from_secs(2),
+    };
+    Err(RuntimeError { call, problem })
+}
 
 /// The text of a scrape after everything has happened once.
 fn scrape() -> String {
@@ -26,7 +40,7 @@ fn scrape() -> String {
     resizes.set_foreign_writers(1);
     resizes.set_pods(PodState::InSync, 250);
     DecisionMetrics::register(&mut registry).decided(Reason::OutOfBounds);
-    RuntimeMetrics::register(&mut registry).called("Version", CallOutcome::Timeout);
+    RuntimeMetrics::register(&mut registry).called("Version", &no_answer());
     ManifestMetrics::register(&mut registry).set_problems(2);
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();

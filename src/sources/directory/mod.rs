@@ -1,7 +1,7 @@
 //! A watched directory of manifests → the latest [`DirectoryState`].
 //!
-//! One task, [`DirectorySource::run`]: it waits for the kernel to tell of a change ([`notify`]), lets a burst pass, reads
-//! what changed ([`read`]), puts the files together ([`combine`]), and publishes the result over a `watch` channel if it
+//! One task, [`DirectorySource::run`]: it waits for the kernel to tell of a change (`notify`), lets a burst pass, reads
+//! what changed (`read`), puts the files together (`combine`), and publishes the result over a `watch` channel if it
 //! differs from the last. From rename to published state a few milliseconds pass.
 //!
 //! What cannot be read never takes anything away: a file that is broken, too large or half written keeps its last good

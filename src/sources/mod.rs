@@ -3,6 +3,7 @@
 //! A source never decides and never acts. What it cannot read it reports by file, document and field, and it goes on
 //! with the last state it could read.
 
+pub mod directory;
 mod manifests;
 mod validate;
 

@@ -54,6 +54,7 @@ const MODULES: &[Module] = &[
     wiring("actuate"),
     wiring("bin"),
     wiring("cli"),
+    wiring("config"),
     wiring("control"),
     wiring("guard"),
     wiring("observe"),

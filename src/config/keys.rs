@@ -1,0 +1,301 @@
+//! The table of keys. One row gives a key's names, its default, its meaning and when it takes effect; everything else
+//! that knows the set of keys (flags, variables, the file, merging, reloading, the documentation's test) is made from it.
+
+use std::path::Path;
+
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+use serde::Deserialize;
+
+use super::given::{Given, Origin};
+
+/// One key of the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    field: &'static str,
+    /// Its name in the file.
+    pub name: &'static str,
+    /// Its environment variable.
+    pub env: &'static str,
+    /// The value when nobody gives one.
+    pub default: &'static str,
+    /// Whether a reload changes it in a running agent.
+    pub live: bool,
+    /// What it means.
+    pub meaning: &'static str,
+}
+
+impl Key {
+    /// Its flag, with the dashes.
+    #[must_use]
+    pub fn flag(&self) -> String {
+        format!("--{}", self.field.replace('_', "-"))
+    }
+}
+
+/// A key with the value that won.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Value {
+    pub(super) key: Key,
+    pub(super) given: Given,
+}
+
+macro_rules! keys {
+    (@key $field:ident $name:literal $env:literal $default:literal $live:literal $meaning:literal) => {
+        Key { field: stringify!($field), name: $name, env: $env, default: $default, live: $live, meaning: $meaning }
+    };
+    ($(
+        $(#[$attribute:meta])*
+        $field:ident {
+            name: $name:literal,
+            env: $env:literal,
+            default: $default:literal,
+            live: $live:literal,
+            meaning: $meaning:literal $(,)?
+        }
+    )*) => {
+        /// One layer of the configuration: what a file, or the command line and the environment, say. Unchecked.
+        #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct Layer {
+            $(
+                #[doc = $meaning]
+                $(#[$attribute])*
+                #[arg(long, env = $env, help = concat!($meaning, " [default: \"", $default, "\"]"))]
+                #[serde(rename = $name)]
+                $field: Option<Given>,
+            )*
+        }
+
+        /// Every key, with the value that won.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub(super) struct Resolved {
+            $(pub(super) $field: Value,)*
+        }
+
+        /// Every key, in the order in which they are listed everywhere.
+        pub const KEYS: &[Key] = &[$(keys!(@key $field $name $env $default $live $meaning),)*];
+
+        impl Layer {
+            /// What this layer says, else the one below it, else the defaults.
+            pub(super) fn resolve(self, below: Self) -> Resolved {
+                Resolved {
+                    $($field: Value::new(
+                        keys!(@key $field $name $env $default $live $meaning),
+                        self.$field.or(below.$field),
+                    ),)*
+                }
+            }
+
+            /// The values given, each with the name clap knows it by.
+            fn each_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Given)> {
+                [$((stringify!($field), self.$field.as_mut()),)*]
+                    .into_iter()
+                    .filter_map(|(field, given)| Some((field, given?)))
+            }
+        }
+
+        impl Resolved {
+            /// The new values of live keys, and these of all others.
+            pub(super) fn reloaded(&self, new: Self) -> Self {
+                Self { $($field: if $live { new.$field } else { self.$field.clone() },)* }
+            }
+        }
+    };
+}
+
+impl Value {
+    fn new(key: Key, given: Option<Given>) -> Self {
+        let default = || Given {
+            text: key.default.to_owned(),
+            origin: Origin::Default,
+        };
+        Self {
+            key,
+            given: given.unwrap_or_else(default),
+        }
+    }
+}
+
+impl Layer {
+    /// Says of each value whether it came from the environment: clap reads both, and only its matches know.
+    pub(super) fn tell_apart(&mut self, matches: &ArgMatches) {
+        for (field, given) in self.each_mut() {
+            if matches.value_source(field) == Some(ValueSource::EnvVariable) {
+                given.origin = Origin::Environment;
+            }
+        }
+    }
+
+    /// Says of each value which file it came from.
+    pub(super) fn came_from(&mut self, file: &Path) {
+        for (_, given) in self.each_mut() {
+            given.origin = Origin::File(file.to_owned());
+        }
+    }
+}
+
+keys! {
+    node_name {
+        name: "nodeName",
+        env: "NODE_NAME",
+        default: "",
+        live: false,
+        meaning: "The name of this node in the cluster; may be empty with the directory source.",
+    }
+    source {
+        name: "source",
+        env: "VSCALED_SOURCE",
+        default: "directory",
+        live: false,
+        meaning: "Where pods and VPAs come from: `directory`.",
+    }
+    manifests {
+        name: "manifests",
+        env: "VSCALED_MANIFESTS",
+        default: "/etc/vscaled/manifests",
+        live: false,
+        meaning: "The directory of manifests (*.yaml, *.yml, *.json) that the directory source follows.",
+    }
+    state_dir {
+        name: "stateDir",
+        env: "VSCALED_STATE_DIR",
+        default: "/var/lib/vscaled",
+        live: false,
+        meaning: "The directory for what must outlive the agent: overrides and records.",
+    }
+    socket {
+        name: "socket",
+        env: "VSCALED_SOCKET",
+        default: "/run/vscaled/vscaled.sock",
+        live: false,
+        meaning: "The unix socket that vscalectl talks to.",
+    }
+    http_address {
+        name: "httpAddress",
+        env: "VSCALED_HTTP_ADDRESS",
+        default: "127.0.0.1:9464",
+        live: false,
+        meaning: "Address and port of /metrics, /healthz and /readyz; empty serves no HTTP.",
+    }
+    runtime_socket {
+        name: "runtimeSocket",
+        env: "VSCALED_RUNTIME_SOCKET",
+        default: "auto",
+        live: false,
+        meaning: "The container runtime's CRI socket: `auto` looks in the usual places, `none` works without a runtime, else a path.",
+    }
+    cgroup_root {
+        name: "cgroupRoot",
+        env: "VSCALED_CGROUP_ROOT",
+        default: "/sys/fs/cgroup",
+        live: false,
+        meaning: "Where the cgroup hierarchies are mounted.",
+    }
+    kubepods {
+        name: "kubepods",
+        env: "VSCALED_KUBEPODS",
+        default: "auto",
+        live: false,
+        meaning: "The kubelet's top cgroup below cgroupRoot, such as /kubelet/kubepods; `auto` looks for it.",
+    }
+    cgroup_driver {
+        name: "cgroupDriver",
+        env: "VSCALED_CGROUP_DRIVER",
+        default: "auto",
+        live: false,
+        meaning: "Who creates cgroups: `cgroupfs` or `systemd`; `auto` asks the runtime, then looks at what exists.",
+    }
+    weight_formula {
+        name: "weightFormula",
+        env: "VSCALED_WEIGHT_FORMULA",
+        default: "auto",
+        live: false,
+        meaning: "How the runtime turns cpu shares into cpu.weight: `linear` or `quadratic`; `auto` finds out from its version.",
+    }
+    kubelet_version {
+        name: "kubeletVersion",
+        env: "VSCALED_KUBELET_VERSION",
+        default: "auto",
+        live: false,
+        meaning: "The kubelet whose rules the pod level follows, such as 1.36; `auto` takes what the source knows, else the newest.",
+    }
+    update_modes {
+        name: "updateModes",
+        env: "VSCALED_UPDATE_MODES",
+        default: "Recreate,Auto,InPlaceOrRecreate,InPlace",
+        live: true,
+        meaning: "The update modes of VPAs that are acted on; with none, only VPAs that the annotation vscaled.io/act names.",
+    }
+    recommender {
+        name: "recommender",
+        env: "VSCALED_RECOMMENDER",
+        default: "",
+        live: true,
+        meaning: "The recommender whose VPAs are acted on, `default` for those that name none; empty acts on all.",
+    }
+    in_place_lifetime_threshold {
+        name: "inPlaceLifetimeThreshold",
+        env: "VSCALED_IN_PLACE_LIFETIME_THRESHOLD",
+        default: "12h",
+        live: true,
+        meaning: "The age from which a pod is also changed when its requests lie within the recommended bounds (0s to 87600h).",
+    }
+    update_threshold {
+        name: "updateThreshold",
+        env: "VSCALED_UPDATE_THRESHOLD",
+        default: "0.1",
+        live: true,
+        meaning: "The relative difference from the target from which such a pod is changed (0 to 1).",
+    }
+    quick_oom_threshold {
+        name: "quickOomThreshold",
+        env: "VSCALED_QUICK_OOM_THRESHOLD",
+        default: "10m",
+        live: true,
+        meaning: "How soon after its start a container's kill for memory makes its pod due at once (0s to 24h).",
+    }
+    sweep_interval {
+        name: "sweepInterval",
+        env: "VSCALED_SWEEP_INTERVAL",
+        default: "30s",
+        live: true,
+        meaning: "The time between two checks of every value, the safety net below notifications (1s to 1h).",
+    }
+    runtime_timeout {
+        name: "runtimeTimeout",
+        env: "VSCALED_RUNTIME_TIMEOUT",
+        default: "10s",
+        live: false,
+        meaning: "How long the container runtime may take for one update (100ms to 5m); calls that only read get 2s at most.",
+    }
+    workers {
+        name: "workers",
+        env: "VSCALED_WORKERS",
+        default: "4",
+        live: false,
+        meaning: "How many pods are worked on at the same time (1 to 64).",
+    }
+    log_format {
+        name: "logFormat",
+        env: "VSCALED_LOG_FORMAT",
+        default: "auto",
+        live: false,
+        meaning: "How log lines look: `text` or `json`; `auto` is text on a terminal and JSON elsewhere.",
+    }
+    log_level {
+        name: "logLevel",
+        env: "VSCALED_LOG_LEVEL",
+        default: "info",
+        live: true,
+        meaning: "What is logged: a level, or directives such as `info,vscaled::plan=debug`.",
+    }
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    observe_only {
+        name: "observeOnly",
+        env: "VSCALED_OBSERVE_ONLY",
+        default: "false",
+        live: true,
+        meaning: "With `true`, decide and plan and report, but never write.",
+    }
+}

@@ -1,0 +1,267 @@
+//! Real files, and clap with the variables it would read in the agent replaced by ones every process has.
+
+use std::fs;
+use std::path::Path;
+
+use clap::builder::Resettable;
+use clap::{Args, Command, FromArgMatches};
+use tempfile::TempDir;
+
+use super::*;
+
+/// The arguments of `vscaled run`, reading no environment.
+fn command() -> Command {
+    RunArguments::augment_args(Command::new("run")).mut_args(|arg| arg.env(Resettable::Reset))
+}
+
+fn sources(command: Command, arguments: &[&str]) -> Sources {
+    let matches = command.try_get_matches_from([&["run"], arguments].concat()).unwrap();
+    Sources::new(RunArguments::from_arg_matches(&matches).unwrap(), &matches)
+}
+
+fn load(arguments: &[&str]) -> Result<Config, ConfigError> {
+    Config::load(&sources(command(), arguments))
+}
+
+fn refusal(arguments: &[&str]) -> String {
+    load(arguments).unwrap_err().to_string()
+}
+
+fn file(dir: &TempDir, keys: &str) -> String {
+    let path = dir.path().join("config.yaml");
+    fs::write(&path, format!("apiVersion: {API_VERSION}\nkind: {KIND}\n{keys}")).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// A variable that every process has.
+const PRESENT: &str = "PATH";
+
+fn present() -> String {
+    std::env::var(PRESENT).unwrap()
+}
+
+#[test]
+fn without_anything_the_documented_defaults_hold() {
+    let config = load(&[]).unwrap();
+    assert_eq!(config.manifests, Path::new("/etc/vscaled/manifests"));
+    assert_eq!(config.http_address, Some(([127, 0, 0, 1], 9464).into()));
+    assert_eq!(config.runtime_socket, RuntimeSocket::Auto);
+    assert_eq!((config.kubepods.as_ref(), config.cgroup_driver), (None, None));
+    assert_eq!(config.sweep_interval, Duration::from_secs(30));
+    assert_eq!(config.workers, 4);
+    assert!(!config.observe_only);
+    assert_eq!(config.decide_options(), decide::Options::default());
+    assert_eq!(config.deadlines(), Deadlines::default());
+}
+
+#[test]
+fn a_flag_goes_before_the_environment_and_the_environment_before_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(&dir, "recommender: from-file\nworkers: 8\n");
+    let environment = || command().mut_arg("recommender", |arg| arg.env(PRESENT));
+
+    let flag = sources(environment(), &["--config", &path, "--recommender=from-flag"]);
+    assert_eq!(Config::load(&flag).unwrap().recommender.as_deref(), Some("from-flag"));
+    let variable = Config::load(&sources(environment(), &["--config", &path])).unwrap();
+    assert_eq!(variable.recommender.as_deref(), Some(present().as_str()));
+    assert_eq!(variable.workers, 8);
+    let only_file = load(&["--config", &path]).unwrap();
+    assert_eq!(only_file.recommender.as_deref(), Some("from-file"));
+}
+
+#[test]
+fn a_refused_value_names_its_key_its_place_and_what_is_allowed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(&dir, "sweepInterval: 2h\n");
+    assert_eq!(
+        refusal(&["--workers=65"]),
+        r#"workers: "65" from the flag --workers is refused: it must be a number from 1 to 64"#
+    );
+    assert_eq!(
+        refusal(&["--config", &path]),
+        format!(r#"sweepInterval: "2h" from {path} is refused: it must be a duration from 1s to 1h"#)
+    );
+    // Stands for VSCALED_WORKERS, which no test may set.
+    let variable = sources(command().mut_arg("workers", |arg| arg.env(PRESENT)), &[]);
+    assert_eq!(
+        Config::load(&variable).unwrap_err().to_string(),
+        format!(
+            "workers: {:?} from the environment variable VSCALED_WORKERS is refused: it must be a number from 1 to 64",
+            present()
+        )
+    );
+}
+
+#[test]
+fn every_key_refuses_nonsense_and_names_itself() {
+    for key in KEYS {
+        // Any text names a recommender.
+        if key.name == "recommender" {
+            continue;
+        }
+        let argument = format!("{}=:no such, \u{e9}", key.flag());
+        assert!(refusal(&[&argument]).starts_with(&format!("{}: ", key.name)), "{key:?}");
+    }
+}
+
+#[test]
+fn impossible_numbers_durations_and_paths_are_refused() {
+    for argument in [
+        "--update-threshold=NaN",
+        "--update-threshold=-0.1",
+        "--update-threshold=1.5",
+        "--workers=0",
+        "--workers=-1",
+        "--workers=",
+        "--runtime-timeout=0s",
+        "--quick-oom-threshold=-1m",
+        "--sweep-interval=30",
+        "--manifests=relative/path",
+        "--kubepods=/kubelet/../kubepods",
+        "--http-address=localhost",
+        "--source=kubernetes",
+        "--kubelet-version=2.0",
+        "--update-modes=Off",
+        "--log-level=",
+        "--log-level=inof",
+        "--node-name=Node_1",
+    ] {
+        assert!(refusal(&[argument]).contains("it must be"), "{argument}");
+    }
+    let long = format!("--socket=/{}", "x".repeat(107));
+    assert!(refusal(&[&long]).ends_with("an absolute path of at most 107 bytes"));
+}
+
+#[test]
+fn empty_and_auto_mean_none() {
+    let config = load(&[
+        "--http-address=",
+        "--update-modes=",
+        "--runtime-socket=none",
+        "--observe-only",
+    ])
+    .unwrap();
+    assert_eq!(config.http_address, None);
+    assert_eq!(config.update_modes, []);
+    assert_eq!(config.runtime_socket, RuntimeSocket::None);
+    assert!(config.observe_only);
+    let socket = load(&["--runtime-socket=unix:///run/crio/crio.sock"])
+        .unwrap()
+        .runtime_socket;
+    assert_eq!(socket, RuntimeSocket::Path("/run/crio/crio.sock".into()));
+}
+
+#[test]
+fn a_file_with_an_unknown_key_a_wrong_type_or_another_kind_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(&dir, "worker: 3\n");
+    let unknown = refusal(&["--config", &path]);
+    assert!(
+        unknown.contains("unknown field `worker`, expected one of `nodeName`"),
+        "{unknown}"
+    );
+    file(&dir, "workers: {a: 1}\n");
+    let wrong_type = refusal(&["--config", &path]);
+    assert!(wrong_type.contains("workers: the value must be a text"), "{wrong_type}");
+    fs::write(&path, "apiVersion: v1\nkind: Pod\n").unwrap();
+    let kind = refusal(&["--config", &path]);
+    assert!(
+        kind.ends_with(r#"apiVersion: "v1" is refused: it must be vscaled.io/v1alpha1"#),
+        "{kind}"
+    );
+    fs::write(&path, "workers: [\n").unwrap();
+    assert!(refusal(&["--config", &path]).starts_with(&path));
+    fs::write(&path, "").unwrap();
+    assert!(refusal(&["--config", &path]).contains("a mapping with apiVersion"));
+    fs::remove_file(&path).unwrap();
+    assert!(refusal(&["--config", &path]).contains("cannot be read: No such file"));
+}
+
+#[test]
+fn what_is_printed_is_a_file_that_gives_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("printed.yaml");
+    let path = path.to_str().unwrap();
+    for arguments in [
+        &[][..],
+        &[
+            "--node-name=n1",
+            "--http-address=",
+            "--kubepods=/kubelet/kubepods",
+            "--cgroup-driver=systemd",
+            "--weight-formula=quadratic",
+            "--kubelet-version=1.34",
+            "--update-modes=InPlace,Recreate",
+            "--in-place-lifetime-threshold=1h30m",
+            "--runtime-timeout=1500ms",
+            "--update-threshold=0.25",
+            "--observe-only=true",
+        ],
+    ] {
+        let printed = load(arguments).unwrap().to_json().unwrap();
+        fs::write(path, &printed).unwrap();
+        assert_eq!(load(&["--config", path]).unwrap().to_json().unwrap(), printed);
+    }
+}
+
+#[test]
+fn a_reload_applies_live_keys_and_names_those_that_wait_for_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(&dir, "logLevel: info\nworkers: 2\nsweepInterval: 60s\n");
+    let sources = sources(command(), &["--config", &path]);
+    let config = Config::load(&sources).unwrap();
+
+    file(&dir, "logLevel: debug\nworkers: 3\nsweepInterval: 1m\n");
+    let reload = config.reload(&sources).unwrap();
+    assert_eq!(reload.applied, ["logLevel"]);
+    assert_eq!(reload.needs_restart, ["workers"]);
+    assert_eq!((reload.config.log_level.as_str(), reload.config.workers), ("debug", 2));
+
+    file(&dir, "logLevel: info\nworkers: none\n");
+    assert!(reload.config.reload(&sources).is_err());
+}
+
+#[test]
+fn flags_variables_and_keys_are_one_name_in_three_notations() {
+    for key in KEYS {
+        let words: Vec<_> = key
+            .flag()
+            .trim_start_matches("--")
+            .split('-')
+            .map(str::to_owned)
+            .collect();
+        let variable = words.join("_").to_uppercase();
+        let expected = if key.name == "nodeName" {
+            variable
+        } else {
+            format!("VSCALED_{variable}")
+        };
+        assert_eq!(key.env, expected);
+        assert_eq!(key.name.to_lowercase(), words.concat());
+    }
+}
+
+#[test]
+fn the_documentation_lists_every_key_with_its_default() {
+    let documentation = include_str!("../../docs/configuration.md");
+    let rows: Vec<_> = documentation.lines().filter(|line| line.starts_with("| `")).collect();
+    let expected: Vec<_> = KEYS
+        .iter()
+        .map(|key| {
+            let default = if key.default.is_empty() {
+                "empty".to_owned()
+            } else {
+                format!("`{}`", key.default)
+            };
+            let live = if key.live { "yes" } else { "no" };
+            format!(
+                "| `{}` | `{}` | `{}` | {default} | {live} | {} |",
+                key.name,
+                key.flag(),
+                key.env,
+                key.meaning.replace('|', "\\|")
+            )
+        })
+        .collect();
+    assert_eq!(rows, expected);
+}

@@ -1,0 +1,103 @@
+//! The values that only the configuration has, and how values print.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use serde::{Serialize, Serializer};
+
+use crate::objects::UpdateMode;
+
+/// Where pods and VPAs come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// A directory of manifests.
+    Directory,
+}
+
+/// The container runtime's CRI socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RuntimeSocket {
+    /// The first that answers of the usual ones.
+    Auto,
+    /// There is no runtime; cgroup files are written directly.
+    None,
+    /// This one.
+    Path(PathBuf),
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text on a terminal, JSON elsewhere.
+    Auto,
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+/// The modes a VPA may be acted on in, as they are written.
+pub(super) const UPDATE_MODES: [(&str, UpdateMode); 4] = [
+    ("Recreate", UpdateMode::Recreate),
+    ("Auto", UpdateMode::Auto),
+    ("InPlaceOrRecreate", UpdateMode::InPlaceOrRecreate),
+    ("InPlace", UpdateMode::InPlace),
+];
+
+impl Serialize for RuntimeSocket {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => serializer.serialize_str("auto"),
+            Self::None => serializer.serialize_str("none"),
+            Self::Path(path) => path.serialize(serializer),
+        }
+    }
+}
+
+/// None as the empty text.
+pub(super) fn or_empty<T: fmt::Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => serializer.collect_str(value),
+        None => serializer.serialize_str(""),
+    }
+}
+
+/// None as `auto`, anything else as it prints.
+pub(super) fn or_auto<T: fmt::Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => serializer.collect_str(value),
+        None => serializer.serialize_str("auto"),
+    }
+}
+
+/// None as `auto`, anything else as serde names it.
+pub(super) fn or_auto_named<T: Serialize, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => value.serialize(serializer),
+        None => serializer.serialize_str("auto"),
+    }
+}
+
+/// `12h`, `1m30s`.
+pub(super) fn signed_duration<S: Serializer>(value: &SignedDuration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{value:#}"))
+}
+
+/// `12h`, `1m30s`.
+pub(super) fn duration<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    jiff::fmt::serde::unsigned_duration::friendly::compact::required::serialize(value, serializer)
+}
+
+/// A list of names.
+pub(super) fn mode_names<S: Serializer>(modes: &[UpdateMode], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(
+        UPDATE_MODES
+            .iter()
+            .filter(|(_, mode)| modes.contains(mode))
+            .map(|(name, _)| name),
+    )
+}

@@ -1,0 +1,119 @@
+//! Is the agent alive, is it ready: a heartbeat that grows old, and latches that somebody still holds.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// A sign of life. Whoever must not stall beats; whoever watches asks for the age of the last beat.
+#[derive(Debug, Clone)]
+pub struct Heartbeat {
+    started: Instant,
+    /// Microseconds from the start to the last beat.
+    last: Arc<AtomicU64>,
+    limit: Duration,
+}
+
+/// The last beat is too old.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("stalled: the last sign of life is {} ms old, more than {} ms", age.as_millis(), limit.as_millis())]
+pub struct Stalled {
+    /// How old it is.
+    pub age: Duration,
+    /// How old it may be.
+    pub limit: Duration,
+}
+
+impl Heartbeat {
+    /// A heart that beats now, and must beat again before `limit` has passed. Also an idle owner must beat.
+    #[must_use]
+    pub fn new(limit: Duration) -> Self {
+        Self {
+            started: Instant::now(),
+            last: Arc::default(),
+            limit,
+        }
+    }
+
+    /// Gives a sign of life.
+    pub fn beat(&self) {
+        let now = self.started.elapsed().as_micros();
+        // Saturates after half a million years.
+        self.last
+            .store(u64::try_from(now).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Whether the last beat is young enough.
+    ///
+    /// # Errors
+    /// [`Stalled`] with its age.
+    pub fn check(&self) -> Result<(), Stalled> {
+        let last = Duration::from_micros(self.last.load(Ordering::Relaxed));
+        let age = self.started.elapsed().saturating_sub(last);
+        if age > self.limit {
+            Err(Stalled { age, limit: self.limit })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Ready when every latch is gone. All latches are made before anybody asks.
+#[derive(Debug, Default)]
+pub struct Readiness(Vec<(&'static str, Weak<()>)>);
+
+/// Holds readiness back while it, or a clone of it, exists.
+#[derive(Debug, Clone)]
+#[must_use = "readiness is held back only while the latch exists"]
+pub struct Latch(#[expect(dead_code, reason = "counted, never read")] Arc<()>);
+
+impl Readiness {
+    /// A latch; `name` says what is waited for.
+    pub fn latch(&mut self, name: &'static str) -> Latch {
+        let held = Arc::new(());
+        self.0.push((name, Arc::downgrade(&held)));
+        Latch(held)
+    }
+
+    /// What is still waited for; nothing when ready.
+    #[must_use]
+    pub fn waiting_for(&self) -> Vec<&'static str> {
+        let held = |latch: &Weak<()>| latch.strong_count() > 0;
+        self.0
+            .iter()
+            .filter(|(_, latch)| held(latch))
+            .map(|(name, _)| *name)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readiness_waits_for_every_latch_and_every_clone_of_it() {
+        let mut readiness = Readiness::default();
+        let (manifests, runtime) = (readiness.latch("manifests"), readiness.latch("runtime"));
+        let clone = runtime.clone();
+        drop(runtime);
+        assert_eq!(readiness.waiting_for(), ["manifests", "runtime"]);
+        drop((manifests, clone));
+        assert_eq!(readiness.waiting_for(), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn a_heart_stalls_until_it_beats_again() {
+        let heartbeat = Heartbeat::new(Duration::ZERO);
+        while heartbeat.check().is_ok() {
+            std::thread::yield_now();
+        }
+        let patient = Heartbeat {
+            limit: Duration::MAX,
+            ..heartbeat
+        };
+        patient.beat();
+        assert_eq!(patient.check(), Ok(()));
+    }
+}

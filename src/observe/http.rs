@@ -1,0 +1,142 @@
+//! The HTTP server for Prometheus and probes.
+//!
+//! | path | answer |
+//! |---|---|
+//! | `/metrics` | OpenMetrics text |
+//! | `/healthz` | 200, or 503 with the reason when the heartbeat has stalled |
+//! | `/readyz` | 200, or 503 with what is waited for |
+//!
+//! Reads only, knows no caller and wants no authentication: bound to loopback unless the configuration says otherwise.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::health::{Heartbeat, Readiness};
+
+/// The content type of OpenMetrics 1.0 text.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// How long answers that are under way may take once the agent ends.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
+
+/// What is served.
+#[derive(Debug)]
+pub struct Exposed {
+    /// The metrics, complete.
+    pub registry: Registry,
+    /// Whether the agent moves.
+    pub heartbeat: Heartbeat,
+    /// Whether it has started.
+    pub readiness: Readiness,
+}
+
+/// A server that has its address.
+#[derive(Debug)]
+pub struct HttpServer {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+/// The address cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("httpAddress {address}: cannot listen: {source}")]
+pub struct ListenError {
+    /// The address.
+    pub address: SocketAddr,
+    /// What the kernel says.
+    pub source: io::Error,
+}
+
+impl HttpServer {
+    /// Listens; nothing is answered before [`Self::serve`]. Port 0 takes any free one.
+    ///
+    /// # Errors
+    /// [`ListenError`] when the address is taken or not this machine's.
+    pub async fn listen(address: SocketAddr) -> Result<Self, ListenError> {
+        let failed = |source| ListenError { address, source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self { listener, address })
+    }
+
+    /// The address that was taken.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers until `stop`, and then a moment longer to those who have asked already.
+    ///
+    /// # Errors
+    /// When the socket fails for good.
+    pub async fn serve(self, exposed: Exposed, stop: CancellationToken) -> io::Result<()> {
+        let server = axum::serve(self.listener, router(exposed)).with_graceful_shutdown(stop.clone().cancelled_owned());
+        // A caller that never finishes its request must not keep the agent.
+        let too_late = async {
+            stop.cancelled().await;
+            tokio::time::sleep(LAST_ANSWERS).await;
+        };
+        tokio::select! {
+            // Cancel-safe: what is lost is an answer nobody waited long enough for.
+            outcome = server => outcome,
+            () = too_late => Ok(()),
+        }
+    }
+}
+
+fn router(exposed: Exposed) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .with_state(Arc::new(exposed))
+}
+
+async fn metrics(State(exposed): State<Arc<Exposed>>) -> Response {
+    let mut text = String::new();
+    match encode(&mut text, &exposed.registry) {
+        Ok(()) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
+        Err(error) => answer(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            &format!("cannot encode the metrics: {error}"),
+        ),
+    }
+}
+
+async fn healthz(State(exposed): State<Arc<Exposed>>) -> Response {
+    match exposed.heartbeat.check() {
+        Ok(()) => answer(StatusCode::OK, "ok"),
+        Err(stalled) => answer(StatusCode::SERVICE_UNAVAILABLE, &stalled.to_string()),
+    }
+}
+
+async fn readyz(State(exposed): State<Arc<Exposed>>) -> Response {
+    let waiting = exposed.readiness.waiting_for();
+    if waiting.is_empty() {
+        answer(StatusCode::OK, "ready")
+    } else {
+        answer(
+            StatusCode::SERVICE_UNAVAILABLE,
+            &format!("waiting for: {}", waiting.join(", ")),
+        )
+    }
+}
+
+fn answer(status: StatusCode, text: &str) -> Response {
+    (status, format!("{text}\n")).into_response()
+}
+
+#[cfg(test)]
+mod tests;

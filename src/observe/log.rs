@@ -1,0 +1,161 @@
+//! Log lines on stderr: text for people at a terminal, JSON for everything else, and a filter that can change.
+
+use std::io::{self, IsTerminal as _};
+
+use tracing::Subscriber;
+use tracing_subscriber::filter::{EnvFilter, ParseError};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::registry::Registry;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
+
+use crate::config::LogFormat;
+
+/// Logging cannot be set up or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The filter is not one.
+    #[error("logLevel {text:?} is not a log filter: {source}")]
+    Filter {
+        /// The filter.
+        text: String,
+        /// What is wrong.
+        source: ParseError,
+    },
+    /// Logging was set up already.
+    #[error("logging cannot be set up: {0}")]
+    Init(#[from] TryInitError),
+    /// The filter cannot be changed any more.
+    #[error("the log filter cannot be changed: {0}")]
+    Reload(#[from] reload::Error),
+}
+
+/// Changes what is logged.
+#[derive(Debug, Clone)]
+pub struct LogFilter(reload::Handle<EnvFilter, Registry>);
+
+impl LogFilter {
+    /// Logs what `level` says from now on.
+    ///
+    /// # Errors
+    /// [`LogError::Filter`] for text that is no filter; the old one stays.
+    pub fn set(&self, level: &str) -> Result<(), LogError> {
+        Ok(self.0.reload(filter(level)?)?)
+    }
+}
+
+/// Sets up logging for this process, once.
+///
+/// # Errors
+/// [`LogError`] for a filter that is none, and when logging was set up before.
+pub fn init(format: LogFormat, level: &str) -> Result<LogFilter, LogError> {
+    let style = Style::on_stderr(format);
+    let (subscriber, filter) = subscriber(style, filter(level)?, io::stderr);
+    subscriber.try_init()?;
+    Ok(filter)
+}
+
+/// How lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Style {
+    Text { colours: bool },
+    Json,
+}
+
+impl Style {
+    fn on_stderr(format: LogFormat) -> Self {
+        let terminal = io::stderr().is_terminal();
+        match format {
+            LogFormat::Text => Self::Text { colours: terminal },
+            LogFormat::Auto if terminal => Self::Text { colours: true },
+            LogFormat::Auto | LogFormat::Json => Self::Json,
+        }
+    }
+}
+
+fn filter(level: &str) -> Result<EnvFilter, LogError> {
+    EnvFilter::builder().parse(level).map_err(|source| LogError::Filter {
+        text: level.to_owned(),
+        source,
+    })
+}
+
+fn subscriber<W>(style: Style, filter: EnvFilter, writer: W) -> (impl Subscriber + Send + Sync, LogFilter)
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let (filter, handle) = reload::Layer::new(filter);
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer);
+    let lines = match style {
+        Style::Text { colours } => lines.with_ansi(colours).boxed(),
+        Style::Json => lines.json().flatten_event(true).boxed(),
+    };
+    let subscriber = tracing_subscriber::registry().with(filter).with(lines);
+    (subscriber, LogFilter(handle))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What is logged by `work`, which may change the filter.
+    fn logged(style: Style, level: &str, work: impl FnOnce(&LogFilter)) -> String {
+        let sink = Sink::default();
+        let writer = sink.clone();
+        let (subscriber, handle) = subscriber(style, filter(level).unwrap(), move || writer.clone());
+        tracing::subscriber::with_default(subscriber, || work(&handle));
+        String::from_utf8(sink.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn json_lines_have_their_fields_at_the_top() {
+        let text = logged(Style::Json, "info", |_| tracing::info!(pod = "default/web", "resized"));
+        let line: serde_json::Value = serde_json::from_str(text.trim()).unwrap();
+        assert_eq!(
+            (&line["level"], &line["message"], &line["pod"]),
+            (&"INFO".into(), &"resized".into(), &"default/web".into())
+        );
+    }
+
+    #[test]
+    fn text_lines_are_for_reading() {
+        let text = logged(Style::Text { colours: false }, "info", |_| {
+            tracing::warn!(file = "a.yaml", "broken");
+        });
+        assert!(
+            text.ends_with("broken file=\"a.yaml\"\n") && text.contains(" WARN "),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_filter_changes_while_lines_are_written() {
+        let text = logged(Style::Text { colours: false }, "info", |filter| {
+            tracing::debug!("one");
+            filter.set("debug").unwrap();
+            tracing::debug!("two");
+            assert!(filter.set("=,=").is_err());
+            tracing::debug!("three");
+            filter.set("off").unwrap();
+            tracing::error!("four");
+        });
+        let last_words: Vec<_> = text.lines().filter_map(|line| line.split(' ').next_back()).collect();
+        assert_eq!(last_words, ["two", "three"]);
+    }
+}

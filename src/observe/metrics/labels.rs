@@ -1,0 +1,127 @@
+//! Label values that are known in advance, all of them.
+
+use crate::runtime::{Problem, RuntimeError};
+
+macro_rules! labels {
+    ($($(#[$about:meta])* $name:ident { $($(#[$meaning:meta])* $variant:ident = $text:literal,)* })*) => {$(
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $($(#[$meaning])* $variant,)*
+        }
+
+        impl $name {
+            /// Every value.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// The label's text.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)*
+                }
+            }
+        }
+    )*};
+}
+
+labels! {
+    /// A part of the way from a decision to verified files.
+    Stage {
+        /// Matching and mathematics.
+        Decide = "decide",
+        /// Reading what the files and the runtime hold.
+        Observe = "observe",
+        /// Ordering steps.
+        Plan = "plan",
+        /// Writing files and reading them back.
+        Write = "write",
+        /// Calls to the container runtime.
+        Runtime = "runtime",
+        /// From the decision seen to all files verified, waiting for a worker included.
+        Total = "total",
+    }
+
+    /// What became of one pass over a pod.
+    ResizeOutcome {
+        /// Everything was written and verified.
+        Applied = "applied",
+        /// Everything was there already.
+        Unchanged = "unchanged",
+        /// The files are verified; the runtime's stored spec is still to follow.
+        RuntimeOwed = "runtime_owed",
+        /// Nothing was written, because a rule forbids it.
+        Refused = "refused",
+        /// A step failed, and the values before are back.
+        RolledBack = "rolled_back",
+        /// A step failed, and not everything before is back.
+        Incomplete = "incomplete",
+    }
+
+    /// What became of one step.
+    StepOutcome {
+        /// Written, and read back as it should be.
+        Verified = "verified",
+        /// The kernel, the runtime or systemd said no.
+        Refused = "refused",
+        /// What was to be written to has gone.
+        Gone = "gone",
+        /// Anything else.
+        Failed = "failed",
+    }
+
+    /// What became of one call to the container runtime.
+    CallOutcome {
+        /// It answered.
+        Ok = "ok",
+        /// It said no, with a reason of its own or the kernel's.
+        Refused = "refused",
+        /// It does not know the container.
+        NotFound = "not_found",
+        /// It did not answer in time.
+        Timeout = "timeout",
+        /// Nobody was there to answer.
+        Unavailable = "unavailable",
+        /// The call was not made, or its answer was not that of a runtime known here.
+        Unusable = "unusable",
+    }
+
+    /// How a pod stands.
+    PodState {
+        /// Nobody asks for anything but its spec.
+        NotManaged = "not_managed",
+        /// Everything holds what it should.
+        InSync = "in_sync",
+        /// A pass is under way or due.
+        Working = "working",
+        /// The runtime's stored spec is still to follow.
+        Owed = "owed",
+        /// What it should have is refused.
+        Refused = "refused",
+        /// Somebody else keeps changing its values.
+        Foreign = "foreign",
+        /// It has no running containers here.
+        NotRunning = "not_running",
+    }
+}
+
+impl CallOutcome {
+    /// What became of this call.
+    #[must_use]
+    pub fn of<T>(answer: &Result<T, RuntimeError>) -> Self {
+        match answer.as_ref().map_err(|error| &error.problem) {
+            Ok(_) => Self::Ok,
+            Err(Problem::Unavailable { .. }) => Self::Unavailable,
+            Err(Problem::Deadline { .. }) => Self::Timeout,
+            Err(Problem::NotFound) => Self::NotFound,
+            Err(Problem::Refused { .. }) => Self::Refused,
+            Err(
+                Problem::Unimplemented
+                | Problem::Nonsense { .. }
+                | Problem::NotCri { .. }
+                | Problem::UnknownRuntime { .. }
+                | Problem::Invalid { .. },
+            ) => Self::Unusable,
+        }
+    }
+}

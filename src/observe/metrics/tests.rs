@@ -1,0 +1,129 @@
+//! What a scrape shows.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use prometheus_client::encoding::text::encode;
+
+use super::*;
+use crate::decide::Reason;
+use crate::plan::Via;
+use crate::resources::ControlFile;
+use crate::runtime::{Call, Problem, RuntimeError};
+
+fn no_answer() -> Result<(), RuntimeError> {
+    let call = Call {
+        method: "Version",
+        socket: Path::new("/run/containerd.sock").into(),
+        container: None,
+    };
+    let problem = Problem::Deadline {
+        limit: Duration::from_secs(2),
+    };
+    Err(RuntimeError { call, problem })
+}
+
+/// The text of a scrape after everything has happened once.
+fn scrape() -> String {
+    let mut registry = registry();
+    let resizes = ResizeMetrics::register(&mut registry);
+    resizes.finished(
+        ResizeOutcome::Applied,
+        &[
+            (Stage::Write, Duration::from_micros(200)),
+            (Stage::Total, Duration::from_millis(3)),
+        ],
+    );
+    resizes.step(Via::Cgroup, StepOutcome::Verified);
+    resizes.drift_repaired(ControlFile::MemoryMax);
+    resizes.set_foreign_writers(1);
+    resizes.set_pods(PodState::InSync, 250);
+    DecisionMetrics::register(&mut registry).decided(Reason::OutOfBounds);
+    RuntimeMetrics::register(&mut registry).called("Version", &no_answer());
+    ManifestMetrics::register(&mut registry).set_problems(2);
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    text
+}
+
+#[test]
+fn what_happened_is_counted_under_its_labels() {
+    let text = scrape();
+    for line in [
+        r#"vscaled_resizes_total{outcome="applied"} 1"#,
+        r#"vscaled_resizes_total{outcome="rolled_back"} 0"#,
+        r#"vscaled_resize_duration_seconds_bucket{le="0.00025",stage="write",outcome="applied"} 1"#,
+        r#"vscaled_resize_duration_seconds_bucket{le="0.0025",stage="total",outcome="applied"} 0"#,
+        r#"vscaled_steps_total{via="cgroup",outcome="verified"} 1"#,
+        r#"vscaled_drift_repairs_total{file="memory.max"} 1"#,
+        "vscaled_foreign_writers 1",
+        r#"vscaled_pods{state="in_sync"} 250"#,
+        r#"vscaled_pods{state="refused"} 0"#,
+        r#"vscaled_decisions_total{action="resize",reason="OutOfBounds"} 1"#,
+        r#"vscaled_runtime_calls_total{call="Version",outcome="timeout"} 1"#,
+        "vscaled_manifest_problems 2",
+        concat!(r#"vscaled_build_info{version=""#, env!("CARGO_PKG_VERSION"), r#""} 1"#),
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
+}
+
+#[test]
+fn the_process_is_measured() {
+    let text = scrape();
+    let value = |name: &str| -> f64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().parse().unwrap()
+    };
+    assert!(value("vscaled_process_resident_memory_bytes") > 1e6);
+    assert!(value("vscaled_process_open_fds") >= 3.0);
+    assert!(value("vscaled_process_cpu_seconds_total") >= 0.0);
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
+    let start = value("vscaled_process_start_time_seconds");
+    assert!(start > 0.0 && start <= now + 1.0, "{start} {now}");
+}
+
+/// Names with types, as a scrape declares them; a counter's samples end in `_total`, an info's in `_info`.
+fn declared(text: &str) -> BTreeSet<(String, String)> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+        .map(|(name, kind)| {
+            let suffix = match kind {
+                "counter" => "_total",
+                "info" => "_info",
+                _ => "",
+            };
+            (format!("{name}{suffix}"), kind.to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn the_documentation_lists_every_metric_with_its_type() {
+    let documented: BTreeSet<_> = include_str!("../../../docs/metrics.md")
+        .lines()
+        .filter_map(|line| {
+            let mut cells = line.strip_prefix("| `vscaled_")?.split('|').map(str::trim);
+            let (name, _) = cells.next()?.split_once('`')?;
+            Some((format!("vscaled_{name}"), cells.next()?.to_owned()))
+        })
+        .collect();
+    assert_eq!(documented, declared(&scrape()));
+}
+
+#[test]
+fn the_documentation_lists_every_value_of_a_label() {
+    let documentation = include_str!("../../../docs/metrics.md");
+    let values = [
+        Stage::ALL.iter().map(|value| value.as_str()).collect::<Vec<_>>(),
+        ResizeOutcome::ALL.iter().map(|value| value.as_str()).collect(),
+        StepOutcome::ALL.iter().map(|value| value.as_str()).collect(),
+        CallOutcome::ALL.iter().map(|value| value.as_str()).collect(),
+        PodState::ALL.iter().map(|value| value.as_str()).collect(),
+    ];
+    for label in values {
+        let list = format!("`{}`", label.join("`, `"));
+        assert!(documentation.contains(&list), "docs/metrics.md does not say {list}");
+    }
+}

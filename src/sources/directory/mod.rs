@@ -1,0 +1,218 @@
+//! A watched directory of manifests → the latest [`DirectoryState`].
+//!
+//! One task, [`DirectorySource::run`]: it waits for the kernel to tell of a change (`notify`), lets a burst pass, reads
+//! what changed (`read`), puts the files together (`combine`), and publishes the result over a `watch` channel if it
+//! differs from the last. From rename to published state a few milliseconds pass.
+//!
+//! What cannot be read never takes anything away: a file that is broken, too large or half written keeps its last good
+//! content, and a directory that is missing keeps the last state, each with a [`Problem`] until it is mended. Only a
+//! file's removal removes its objects. Without notifications (no inotify, events lost, a file system that has none) the
+//! directory is read at intervals.
+
+mod combine;
+mod notify;
+mod read;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::NodeView;
+use notify::Notifier;
+use read::Reader;
+
+/// How long nothing must happen before the directory is read.
+const QUIET: Duration = Duration::from_millis(1);
+
+/// How often waiting or reading is repeated for something that happened meanwhile, before things are taken as they are.
+const MAX_ROUNDS: usize = 10;
+
+/// The time between readings when the kernel tells nothing.
+const POLL: Duration = Duration::from_secs(1);
+
+/// The time between readings beside notifications: what lies behind a symbolic link changes without one.
+const SAFETY: Duration = Duration::from_secs(30);
+
+/// Everything the directory says.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DirectoryState {
+    /// The objects of all files.
+    pub view: NodeView,
+    /// What cannot be used, until it is mended.
+    pub problems: Vec<Problem>,
+    /// Counts the states; 0 before the directory was first read.
+    pub generation: u64,
+}
+
+/// Something in the directory that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The file, or the directory itself.
+    pub path: PathBuf,
+    /// What is wrong, with document and field where there is one, and what counts instead.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.message)
+    }
+}
+
+/// Follows a directory of manifests: `*.yaml`, `*.yml` and `*.json`, hidden files aside, not recursive.
+#[derive(Debug)]
+pub struct DirectorySource {
+    /// Reading blocks, so it happens on another thread.
+    reader: Arc<Mutex<Reader>>,
+    /// None where inotify cannot be had.
+    notifier: Option<Notifier>,
+    sender: watch::Sender<Arc<DirectoryState>>,
+    /// Whether something happened during the last reading.
+    overtaken: bool,
+    poll: Duration,
+}
+
+impl DirectorySource {
+    /// A source, and where its states appear. Nothing is read before [`Self::run`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O enabled.
+    #[must_use]
+    pub fn new(directory: PathBuf) -> (Self, watch::Receiver<Arc<DirectoryState>>) {
+        let notifier = Notifier::new(&directory)
+            .inspect_err(
+                |error| tracing::warn!(directory = %directory.display(), %error, "no inotify: reading at intervals"),
+            )
+            .ok();
+        let (sender, receiver) = watch::channel(Arc::default());
+        let source = Self {
+            reader: Arc::new(Mutex::new(Reader::new(directory))),
+            notifier,
+            sender,
+            overtaken: false,
+            poll: POLL,
+        };
+        (source, receiver)
+    }
+
+    /// Follows the directory until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        loop {
+            self.read_until_settled().await;
+            tokio::select! {
+                () = stop.cancelled() => return,
+                // Cancel-safe: only the end comes in between.
+                () = self.something_to_read() => {}
+            }
+        }
+    }
+
+    /// Reads, and reads again what changed meanwhile, so that what is published was there all at one time.
+    async fn read_until_settled(&mut self) {
+        let mut findings = None;
+        for _ in 0..MAX_ROUNDS {
+            self.quiet().await;
+            let writing = self.notifier.as_mut().map(|notifier| {
+                notifier.arm();
+                notifier.being_written(Instant::now())
+            });
+            findings = self.read(writing.unwrap_or_default()).await.or(findings);
+            self.overtaken = self.drain();
+            if !self.overtaken {
+                break;
+            }
+        }
+        if let Some((view, problems)) = findings {
+            self.publish(view, problems);
+        }
+    }
+
+    /// Lets a burst pass.
+    async fn quiet(&mut self) {
+        for _ in 0..MAX_ROUNDS {
+            sleep(QUIET).await;
+            if !self.drain() {
+                return;
+            }
+        }
+    }
+
+    /// What the files say, if any of them says something new. Files that are `writing` are left for later.
+    async fn read(&self, writing: HashSet<OsString>) -> Option<(NodeView, Vec<Problem>)> {
+        let reader = Arc::clone(&self.reader);
+        let reading = tokio::task::spawn_blocking(move || {
+            // A reader is whole between any two files, whatever happened in between.
+            let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
+            reader.read(&writing).then(|| combine::combine(&reader))
+        });
+        reading.await.unwrap_or_else(|error| {
+            tracing::error!(%error, "reading the manifests failed; the last state stays");
+            None
+        })
+    }
+
+    fn publish(&self, view: NodeView, problems: Vec<Problem>) {
+        self.sender.send_if_modified(|state| {
+            if state.generation > 0 && state.view == view && state.problems == problems {
+                return false;
+            }
+            for problem in problems.iter().filter(|problem| !state.problems.contains(problem)) {
+                tracing::warn!(path = %problem.path.display(), "{}", problem.message);
+            }
+            *state = Arc::new(DirectoryState {
+                view,
+                problems,
+                generation: state.generation + 1,
+            });
+            true
+        });
+    }
+
+    /// Ends when there may be something new.
+    async fn something_to_read(&mut self) {
+        if self.overtaken {
+            return;
+        }
+        let Some(notifier) = &mut self.notifier else {
+            return sleep(self.poll).await;
+        };
+        let interval = if notifier.is_armed() { SAFETY } else { self.poll };
+        let deadline = Instant::now() + interval;
+        let deadline = notifier.patience_ends().map_or(deadline, |end| end.min(deadline));
+        tokio::select! {
+            outcome = notifier.happened() => {
+                if let Err(error) = outcome {
+                    self.poll_from_now_on(&error);
+                }
+            }
+            () = sleep_until(deadline) => {}
+        }
+    }
+
+    /// Whether something happened that was not waited for.
+    fn drain(&mut self) -> bool {
+        match self.notifier.as_mut().map(Notifier::drain) {
+            Some(Ok(happened)) => happened,
+            Some(Err(error)) => {
+                self.poll_from_now_on(&error);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn poll_from_now_on(&mut self, error: &io::Error) {
+        tracing::warn!(%error, "inotify failed: the manifests are read at intervals");
+        self.notifier = None;
+    }
+}

@@ -8,14 +8,21 @@
 ARG RUST_VERSION=1.95
 
 FROM --platform=$BUILDPLATFORM rust:${RUST_VERSION}-slim-bookworm AS build
+ARG BUILDARCH
 ARG TARGETARCH
 WORKDIR /src
 
-# protoc generates containerd-client's code; the cross compilers link, and build ring's assembly.
-RUN apt-get update \
-    && apt-get install --yes --no-install-recommends \
-        gcc-aarch64-linux-gnu gcc-x86-64-linux-gnu libc6-dev-amd64-cross libc6-dev-arm64-cross protobuf-compiler \
-    && rm -rf /var/lib/apt/lists/*
+# protoc generates containerd-client's code. A C compiler links, and builds ring; the image has the builder's own.
+RUN set -eu; \
+    case "$BUILDARCH:$TARGETARCH" in \
+        amd64:amd64 | arm64:arm64) cross='' ;; \
+        amd64:arm64) cross='gcc-aarch64-linux-gnu libc6-dev-arm64-cross' ;; \
+        arm64:amd64) cross='gcc-x86-64-linux-gnu libc6-dev-amd64-cross' ;; \
+        *) echo "cannot build for $TARGETARCH on $BUILDARCH" >&2; exit 1 ;; \
+    esac; \
+    apt-get update; \
+    apt-get install --yes --no-install-recommends protobuf-compiler $cross; \
+    rm -rf /var/lib/apt/lists/*
 
 # An explicit target keeps the flags for static linking away from procedural macros and build scripts.
 ENV CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=x86_64-linux-gnu-gcc \
@@ -25,16 +32,16 @@ ENV CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=x86_64-linux-gnu-gcc \
 
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
-    --mount=type=cache,id=target-${TARGETARCH},target=/src/target \
+    --mount=type=cache,id=vscaled-target-${TARGETARCH},target=/src/target \
     set -eu; \
     case "$TARGETARCH" in \
         amd64) target=x86_64-unknown-linux-gnu ;; \
         arm64) target=aarch64-unknown-linux-gnu ;; \
-        *) echo "no target for the architecture '$TARGETARCH'" >&2; exit 1 ;; \
     esac; \
     rustup target add "$target"; \
     cargo build --release --locked --bins --target "$target"; \
-    install -D --target-directory=/out "target/$target/release/vscaled" "target/$target/release/vscalectl"
+    mkdir /out; \
+    cp "target/$target/release/vscaled" "target/$target/release/vscalectl" /out/
 
 FROM scratch
 LABEL org.opencontainers.image.title="vscaled" \

@@ -1,0 +1,54 @@
+# syntax=docker/dockerfile:1
+# The agent as an image: two static programs and nothing else, not even a shell.
+#
+#   docker buildx build --platform linux/amd64,linux/arm64 --tag vscaled .
+#
+# The build runs on the builder's own architecture and compiles for the one that TARGETARCH names.
+
+ARG RUST_VERSION=1.95
+
+FROM --platform=$BUILDPLATFORM rust:${RUST_VERSION}-slim-bookworm AS build
+ARG BUILDARCH
+ARG TARGETARCH
+WORKDIR /src
+
+# protoc generates containerd-client's code. A C compiler links, and builds ring; the image has the builder's own.
+RUN set -eu; \
+    case "$BUILDARCH:$TARGETARCH" in \
+        amd64:amd64 | arm64:arm64) cross='' ;; \
+        amd64:arm64) cross='gcc-aarch64-linux-gnu libc6-dev-arm64-cross' ;; \
+        arm64:amd64) cross='gcc-x86-64-linux-gnu libc6-dev-amd64-cross' ;; \
+        *) echo "cannot build for $TARGETARCH on $BUILDARCH" >&2; exit 1 ;; \
+    esac; \
+    apt-get update; \
+    apt-get install --yes --no-install-recommends protobuf-compiler $cross; \
+    rm -rf /var/lib/apt/lists/*
+
+# An explicit target keeps the flags for static linking away from procedural macros and build scripts.
+ENV CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=x86_64-linux-gnu-gcc \
+    CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static" \
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static"
+
+COPY . .
+RUN --mount=type=cache,target=/usr/local/cargo/registry \
+    --mount=type=cache,id=vscaled-target-${TARGETARCH},target=/src/target \
+    set -eu; \
+    case "$TARGETARCH" in \
+        amd64) target=x86_64-unknown-linux-gnu ;; \
+        arm64) target=aarch64-unknown-linux-gnu ;; \
+    esac; \
+    rustup target add "$target"; \
+    cargo build --release --locked --bins --target "$target"; \
+    mkdir /out; \
+    cp "target/$target/release/vscaled" "target/$target/release/vscalectl" /out/
+
+FROM scratch
+LABEL org.opencontainers.image.title="vscaled" \
+      org.opencontainers.image.description="Resizes running containers in place, following VerticalPodAutoscaler recommendations" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /out/ /usr/local/bin/
+COPY LICENSE /
+# Root, because cgroup files and the runtime's socket belong to root.
+USER 0:0
+ENTRYPOINT ["/usr/local/bin/vscaled"]

@@ -11,6 +11,7 @@ mod cgroup_files;
 mod decide_command;
 mod decisions;
 mod kernel_cri;
+mod kernel_oom;
 mod oom_recordings;
 mod support;
 mod systemd_units;

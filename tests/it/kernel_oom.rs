@@ -6,7 +6,7 @@ mod pod;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
-use vscaled::oom::counters::{Baseline, Change, FirstSight};
+use vscaled::oom::counters::{Baseline, Change, CounterError, EVENTS, FirstSight, OOM_CONTROL, Reading};
 use vscaled::oom::kmsg::{KmsgReader, Notice, Options, Origin, Position};
 use vscaled::oom::{Event, Kill, Level, Limit};
 
@@ -63,10 +63,10 @@ async fn explained_kill(reader: &mut KmsgReader, pod: &TestPod) -> (Kill, u64, u
 
 #[tokio::test]
 async fn a_container_over_its_own_limit_is_told_and_counted() {
-    let pod = TestPod::new("container");
+    let pod = TestPod::new();
     pod.limit_container();
     let counter = |reading| Baseline::first(reading, FirstSight::Found).0;
-    let (container, of_pod) = (counter(pod.container_kills()), counter(pod.pod_kills()));
+    let (container, of_pod) = (counter(pod.kills(&pod.container)), counter(pod.kills(&pod.pod)));
     let mut reader = caught_up(None).await;
     let (kill, _, kills) = explained_kill(&mut reader, &pod).await;
     reader.stop().unwrap();
@@ -77,14 +77,14 @@ async fn a_container_over_its_own_limit_is_told_and_counted() {
     assert_eq!(place.unwrap().uid.as_str(), POD_UID);
     assert_eq!(container_place.unwrap().id.as_str(), CONTAINER);
     assert!(kill.memory.anon_rss.get() > 0 && kill.memory.anon_rss <= kill.memory.total_vm);
-    assert_eq!(container.next(pod.container_kills()).1, new_kills(kills));
+    assert_eq!(container.next(pod.kills(&pod.container)).1, new_kills(kills));
     let above = if pod.counts_hierarchically() {
         new_kills(kills)
     } else {
         Change::None
     };
     assert_eq!(
-        of_pod.next(pod.pod_kills()).1,
+        of_pod.next(pod.kills(&pod.pod)).1,
         above,
         "v1 counts where the process was, v2 also above"
     );
@@ -92,7 +92,7 @@ async fn a_container_over_its_own_limit_is_told_and_counted() {
 
 #[tokio::test]
 async fn a_pod_over_its_limit_is_not_blamed_on_the_container() {
-    let pod = TestPod::new("pod");
+    let pod = TestPod::new();
     pod.limit_pod();
     let mut reader = caught_up(None).await;
     let (kill, ..) = explained_kill(&mut reader, &pod).await;
@@ -106,7 +106,7 @@ async fn a_pod_over_its_limit_is_not_blamed_on_the_container() {
 
 #[tokio::test]
 async fn a_kill_is_told_again_to_those_who_do_not_know_of_it() {
-    let pod = TestPod::new("again");
+    let pod = TestPod::new();
     pod.limit_container();
     let mut reader = caught_up(None).await;
     let boot = reader.boot().clone();
@@ -137,4 +137,24 @@ async fn a_kill_is_told_again_to_those_who_do_not_know_of_it() {
     }
     reader.stop().unwrap();
     assert!(pids.contains(&missed) && !pids.contains(&first), "{pids:?}");
+}
+
+#[test]
+fn the_counter_of_a_removed_container_is_gone_and_a_new_one_starts_anew() {
+    let pod = TestPod::new();
+    pod.limit_container();
+    let known = Baseline::first(pod.kills(&pod.container), FirstSight::Made).0;
+    pod.exceed();
+    pod.remove_container();
+    for file in [EVENTS, OOM_CONTROL] {
+        let gone = Reading::of(&pod.directory(&pod.container).join(file));
+        assert!(matches!(gone, Err(CounterError::Gone { .. })), "{gone:?}");
+    }
+    pod.make_container();
+    pod.limit_container();
+    let again = pod.kills(&pod.container);
+    assert_ne!(again.inode, known.reading().inode);
+    assert_eq!(known.next(again).1, Change::None);
+    pod.exceed();
+    assert_eq!(known.next(pod.kills(&pod.container)).1, new_kills(1));
 }

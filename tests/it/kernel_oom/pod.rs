@@ -9,62 +9,61 @@ use std::process::Command;
 use vscaled::cgroup::{CgroupPath, Controller, Hierarchy};
 use vscaled::oom::counters::{Change, EVENTS, OOM_CONTROL, Reading};
 use vscaled::plan::CgroupVersion;
+use vscaled::resources::MemoryLimit;
+
+use crate::support::tree::CgroupTree;
 
 pub(super) const POD_UID: &str = "6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77";
 pub(super) const CONTAINER: &str = "a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1";
-const LIMIT: &str = "16777216";
+const LIMIT: MemoryLimit = MemoryLimit::Bytes(16 << 20);
 const MORE: &str = "64M";
 
-/// `/vscaled-test-<pid>-oom-<label>/kubepods/burstable/pod<uid>/<id>` in the memory hierarchy, removed when dropped.
+fn below() -> String {
+    format!("kubepods/burstable/pod{POD_UID}/{CONTAINER}")
+}
+
+/// A pod with one container.
 pub(super) struct TestPod {
+    tree: CgroupTree,
     hierarchy: Hierarchy,
-    root: CgroupPath,
     pub(super) pod: CgroupPath,
     pub(super) container: CgroupPath,
 }
 
 impl TestPod {
-    pub(super) fn new(label: &str) -> Self {
-        let hierarchy = Hierarchy::discover(None).expect("a machine with cgroups");
-        let root = CgroupPath::new(&format!("/vscaled-test-{}-oom-{label}", std::process::id())).unwrap();
-        let pod = CgroupPath::new(&format!("{root}/kubepods/burstable/pod{POD_UID}")).unwrap();
-        let container = pod.child(CONTAINER).unwrap();
-        let pod = Self {
+    pub(super) fn new() -> Self {
+        let tree = CgroupTree::new();
+        let container = tree.make(&below());
+        let pod = container.parent().unwrap();
+        let hierarchy = Hierarchy::discover(None).unwrap();
+        Self {
+            tree,
             hierarchy,
-            root,
             pod,
             container,
-        };
-        let mut made = CgroupPath::root();
-        for name in pod.container.segments() {
-            if pod.counts_hierarchically() {
-                fs::write(pod.directory(&made).join("cgroup.subtree_control"), "+memory").unwrap();
-            }
-            made = made.child(name).unwrap();
-            fs::create_dir(pod.directory(&made)).expect("root, to make cgroups");
         }
-        pod
     }
 
-    /// Whether this is cgroup v2.
+    /// Whether this is cgroup v2, whose counters include what is below.
     pub(super) fn counts_hierarchically(&self) -> bool {
-        self.hierarchy.version() == CgroupVersion::V2
+        self.tree.version() == CgroupVersion::V2
     }
 
     pub(super) fn limit_container(&self) {
-        self.limit(&self.container);
+        self.tree.limit_memory(&self.container, LIMIT);
     }
 
     pub(super) fn limit_pod(&self) {
-        self.limit(&self.pod);
+        self.tree.limit_memory(&self.pod, LIMIT);
     }
 
-    pub(super) fn container_kills(&self) -> Reading {
-        Reading::of(&self.directory(&self.container).join(self.counter())).unwrap()
-    }
-
-    pub(super) fn pod_kills(&self) -> Reading {
-        Reading::of(&self.directory(&self.pod).join(self.counter())).unwrap()
+    pub(super) fn kills(&self, path: &CgroupPath) -> Reading {
+        let file = if self.counts_hierarchically() {
+            EVENTS
+        } else {
+            OOM_CONTROL
+        };
+        Reading::of(&self.directory(path).join(file)).unwrap()
     }
 
     /// Runs a process in the container that uses more than the limit, until it is killed. Returns its pid.
@@ -76,46 +75,22 @@ impl TestPod {
         );
         let mut child = Command::new("sh").args(["-c", &script]).spawn().unwrap();
         let status = child.wait().unwrap();
-        assert_eq!(status.signal(), Some(9), "dd was not killed");
+        assert_eq!(status.signal(), Some(9), "dd was not killed; is there swap?");
         child.id()
     }
 
-    fn limit(&self, path: &CgroupPath) {
-        let directory = self.directory(path);
-        let file = if self.counts_hierarchically() {
-            "memory.max"
-        } else {
-            "memory.limit_in_bytes"
-        };
-        fs::write(directory.join(file), LIMIT).unwrap();
-        let swap = directory.join("memory.swap.max");
-        if swap.exists() {
-            fs::write(swap, "0").unwrap();
-        }
+    /// Makes the container's cgroup again.
+    pub(super) fn make_container(&self) {
+        assert_eq!(self.tree.make(&below()), self.container);
     }
 
-    fn counter(&self) -> &'static str {
-        if self.counts_hierarchically() {
-            EVENTS
-        } else {
-            OOM_CONTROL
-        }
+    /// Removes the container's cgroup.
+    pub(super) fn remove_container(&self) {
+        fs::remove_dir(self.directory(&self.container)).unwrap();
     }
 
-    fn directory(&self, path: &CgroupPath) -> PathBuf {
+    pub(super) fn directory(&self, path: &CgroupPath) -> PathBuf {
         path.under(self.hierarchy.mount(Controller::Memory))
-    }
-}
-
-impl Drop for TestPod {
-    fn drop(&mut self) {
-        let mut path = Some(self.container.clone());
-        while let Some(made) = path.filter(|path| path.below(&self.root).is_some()) {
-            if let Err(error) = fs::remove_dir(self.directory(&made)) {
-                eprintln!("{made} is left behind: {error}");
-            }
-            path = made.parent();
-        }
     }
 }
 

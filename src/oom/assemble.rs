@@ -253,7 +253,8 @@ mod tests {
                     (true, _) => Part::Continued,
                 };
                 lines.push(line(part, None, text));
-                if at + 1 < parts.len() && !(text.ends_with(",cpuset=") && !marked) {
+                // Strangers are marked as starting a line, so they are told apart even where a name may follow.
+                if at + 1 < parts.len() {
                     lines.extend((0..strangers[at]).map(|_| line(Part::Start, None, "stranger")));
                 }
             }

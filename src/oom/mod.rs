@@ -10,12 +10,13 @@
 //! memory.events, memory.oom_control ─► counters ────────────────────────────────┘
 //! ```
 //!
-//! Everything but the reading in [`counters`] is pure. Nothing here may invent a kill, take text of a
+//! Everything but [`kmsg`] and the reading in [`counters`] is pure. Nothing here may invent a kill, take text of a
 //! process for the kernel's, or explain a kill by another one's report: what is not certain stays unknown.
 
 mod assemble;
 pub mod counters;
 mod kill;
+pub mod kmsg;
 mod line;
 mod log;
 mod message;

@@ -1,4 +1,14 @@
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use jiff::Timestamp;
+use nix::errno::Errno;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
 use super::*;
+use crate::oom::Event;
 
 const KILLED: &str = "Memory cgroup out of memory: Killed process 7 (x) total-vm:4kB, anon-rss:3kB";
 
@@ -156,12 +166,18 @@ async fn a_file_is_not_the_kernels_log() {
 
 #[tokio::test]
 async fn a_silent_log_is_waited_for_until_the_reader_is_stopped() {
-    // The master of a new terminal has nothing to read, like the log once it was read.
+    let dir = tempfile::tempdir().unwrap();
+    let device = dir.path().join("kmsg");
+    mkfifo(&device, Mode::S_IRWXU).unwrap();
+    let mut log = File::options().read(true).write(true).open(&device).unwrap();
     let options = Options {
-        device: "/dev/ptmx".into(),
+        device,
         ..Options::default()
     };
     let mut reader = KmsgReader::start(options).unwrap();
     assert_eq!(reader.next().await, Some(Notice::CaughtUp));
+    log.write_all(format!("3,5,5000,-;{KILLED}\n").as_bytes()).unwrap();
+    let told = reader.next().await.unwrap();
+    assert!(matches!(kill(&told), Some((5, _, Origin::Live, None))), "{told:?}");
     reader.stop().unwrap();
 }

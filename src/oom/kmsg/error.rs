@@ -1,0 +1,55 @@
+//! Why the kernel's log cannot be read, and what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+
+/// Why the log cannot be read, or no longer.
+#[derive(Debug, thiserror::Error)]
+pub enum KmsgError {
+    /// It cannot be opened.
+    #[error("cannot open {}: {source}; {}", device.display(), next_step(source))]
+    Open {
+        /// The device.
+        device: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Reading it failed for good.
+    #[error("cannot read {}: {source}", device.display())]
+    Read {
+        /// The device.
+        device: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It has an end, which the kernel's log has not.
+    #[error("{} came to its end: it is not the kernel's log", device.display())]
+    Ended {
+        /// The device.
+        device: PathBuf,
+    },
+    /// The boot cannot be told.
+    #[error("cannot tell which boot this is: {0}; mount /proc")]
+    Boot(String),
+    /// No thread or pipe could be made.
+    #[error("cannot start the reader of the kernel's log: {0}")]
+    Start(#[source] io::Error),
+    /// A clock could not be read.
+    #[error("cannot read the clock: {0}")]
+    Clock(Errno),
+    /// The thread panicked.
+    #[error("the reader of the kernel's log panicked")]
+    Panicked,
+}
+
+fn next_step(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "give the pod a hostPath volume for it (type CharDevice)",
+        io::ErrorKind::PermissionDenied => {
+            "grant CAP_SYSLOG (needed while the sysctl kernel.dmesg_restrict is 1) and access to the device (c 1:11 r)"
+        }
+        _ => "kills are still counted, without their detail",
+    }
+}

@@ -1,0 +1,160 @@
+//! Promise: a real kill by the kernel is told as it happens, with the right process, cgroup and level, and the counters of
+//! its cgroups rise by it. Needs root; the same on cgroup v1 and v2.
+
+mod pod;
+
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+use vscaled::oom::counters::{Baseline, Change, CounterError, EVENTS, FirstSight, OOM_CONTROL, Reading};
+use vscaled::oom::kmsg::{KmsgReader, Notice, Options, Origin, Position};
+use vscaled::oom::{Event, Kill, Level, Limit};
+
+use pod::{CONTAINER, POD_UID, TestPod, new_kills};
+
+/// A kernel that does not tell for so long will not.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The kernel prints ten reports in five seconds for the whole machine, where others may be killed too.
+const ATTEMPTS: usize = 8;
+
+/// The next kill of this process, with the number of its record.
+async fn told(reader: &mut KmsgReader, pid: u32) -> (Kill, u64, Origin) {
+    let next_kill = async {
+        loop {
+            match reader.next().await.expect("the reader to go on") {
+                Notice::Event {
+                    event: Event::Kill(kill),
+                    seq,
+                    origin,
+                    ..
+                } if kill.pid == pid => return (*kill, seq, origin),
+                Notice::Event { .. } | Notice::Lost(_) | Notice::CaughtUp => {}
+            }
+        }
+    };
+    timeout(PATIENCE, next_kill).await.expect("the kernel to log the kill")
+}
+
+async fn caught_up(told: Option<Position>) -> KmsgReader {
+    let mut reader = KmsgReader::start(Options {
+        told,
+        ..Options::default()
+    })
+    .unwrap();
+    let end = async { while reader.next().await.expect("the reader to go on") != Notice::CaughtUp {} };
+    timeout(PATIENCE, end).await.expect("the log to have an end");
+    reader
+}
+
+/// Gets a process killed until the kernel prints a report with it.
+async fn explained_kill(reader: &mut KmsgReader, pod: &TestPod) -> (Kill, u64, u64) {
+    for kills in 1..=ATTEMPTS {
+        let pid = pod.exceed();
+        let (kill, seq, origin) = told(reader, pid).await;
+        assert_eq!(origin, Origin::Live);
+        assert_eq!(kill.comm, "dd");
+        if kill.limit != Limit::Unknown {
+            return (kill, seq, u64::try_from(kills).unwrap());
+        }
+        sleep(Duration::from_secs(2)).await;
+    }
+    panic!("the kernel kept back {ATTEMPTS} reports");
+}
+
+#[tokio::test]
+async fn a_container_over_its_own_limit_is_told_and_counted() {
+    let pod = TestPod::new();
+    pod.limit_container();
+    let counter = |reading| Baseline::first(reading, FirstSight::Found).0;
+    let (container, of_pod) = (counter(pod.kills(&pod.container)), counter(pod.kills(&pod.pod)));
+    let mut reader = caught_up(None).await;
+    let (kill, _, kills) = explained_kill(&mut reader, &pod).await;
+    reader.stop().unwrap();
+    assert_eq!(kill.limit, Limit::Cgroup(pod.container.clone()));
+    assert_eq!(kill.task_cgroup, Some(pod.container.clone()));
+    assert_eq!(kill.limit.level(), Level::Container);
+    let (place, container_place) = kill.victim();
+    assert_eq!(place.unwrap().uid.as_str(), POD_UID);
+    assert_eq!(container_place.unwrap().id.as_str(), CONTAINER);
+    assert!(kill.memory.anon_rss.get() > 0 && kill.memory.anon_rss <= kill.memory.total_vm);
+    assert_eq!(container.next(pod.kills(&pod.container)).1, new_kills(kills));
+    let above = if pod.counts_hierarchically() {
+        new_kills(kills)
+    } else {
+        Change::None
+    };
+    assert_eq!(
+        of_pod.next(pod.kills(&pod.pod)).1,
+        above,
+        "v1 counts where the process was, v2 also above"
+    );
+}
+
+#[tokio::test]
+async fn a_pod_over_its_limit_is_not_blamed_on_the_container() {
+    let pod = TestPod::new();
+    pod.limit_pod();
+    let mut reader = caught_up(None).await;
+    let (kill, ..) = explained_kill(&mut reader, &pod).await;
+    reader.stop().unwrap();
+    assert_eq!(kill.limit.level(), Level::Pod);
+    assert_eq!(
+        (kill.limit, kill.task_cgroup),
+        (Limit::Cgroup(pod.pod.clone()), Some(pod.container.clone()))
+    );
+}
+
+#[tokio::test]
+async fn a_kill_is_told_again_to_those_who_do_not_know_of_it() {
+    let pod = TestPod::new();
+    pod.limit_container();
+    let mut reader = caught_up(None).await;
+    let boot = reader.boot().clone();
+    let first = pod.exceed();
+    let (_, seq, _) = told(&mut reader, first).await;
+    reader.stop().unwrap();
+    let missed = pod.exceed();
+    let mut reader = KmsgReader::start(Options::default()).unwrap();
+    assert_eq!(told(&mut reader, first).await.2, Origin::Replayed);
+    assert_eq!(told(&mut reader, missed).await.2, Origin::Replayed);
+    reader.stop().unwrap();
+    let position = Position { boot, seq };
+    let mut reader = KmsgReader::start(Options {
+        told: Some(position),
+        ..Options::default()
+    })
+    .unwrap();
+    let mut pids = Vec::new();
+    loop {
+        match timeout(PATIENCE, reader.next()).await.unwrap().unwrap() {
+            Notice::Event {
+                event: Event::Kill(kill),
+                ..
+            } => pids.push(kill.pid),
+            Notice::Event { .. } | Notice::Lost(_) => {}
+            Notice::CaughtUp => break,
+        }
+    }
+    reader.stop().unwrap();
+    assert!(pids.contains(&missed) && !pids.contains(&first), "{pids:?}");
+}
+
+#[test]
+fn the_counter_of_a_removed_container_is_gone_and_a_new_one_starts_anew() {
+    let pod = TestPod::new();
+    pod.limit_container();
+    let known = Baseline::first(pod.kills(&pod.container), FirstSight::Made).0;
+    pod.exceed();
+    pod.remove_container();
+    for file in [EVENTS, OOM_CONTROL] {
+        let gone = Reading::of(&pod.directory(&pod.container).join(file));
+        assert!(matches!(gone, Err(CounterError::Gone { .. })), "{gone:?}");
+    }
+    pod.make_container();
+    pod.limit_container();
+    let again = pod.kills(&pod.container);
+    assert_ne!(again.inode, known.reading().inode);
+    assert_eq!(known.next(again).1, Change::None);
+    pod.exceed();
+    assert_eq!(known.next(pod.kills(&pod.container)).1, new_kills(1));
+}

@@ -1,0 +1,99 @@
+//! A pod's cgroups of the test's own, and processes that use more memory than they may.
+
+use std::fs;
+use std::num::NonZeroU64;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use vscaled::cgroup::{CgroupPath, Controller, Hierarchy};
+use vscaled::oom::counters::{Change, EVENTS, OOM_CONTROL, Reading};
+use vscaled::plan::CgroupVersion;
+use vscaled::resources::MemoryLimit;
+
+use crate::support::tree::CgroupTree;
+
+pub(super) const POD_UID: &str = "6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77";
+pub(super) const CONTAINER: &str = "a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1";
+const LIMIT: MemoryLimit = MemoryLimit::Bytes(16 << 20);
+const MORE: &str = "64M";
+
+fn below() -> String {
+    format!("kubepods/burstable/pod{POD_UID}/{CONTAINER}")
+}
+
+/// A pod with one container.
+pub(super) struct TestPod {
+    tree: CgroupTree,
+    hierarchy: Hierarchy,
+    pub(super) pod: CgroupPath,
+    pub(super) container: CgroupPath,
+}
+
+impl TestPod {
+    pub(super) fn new() -> Self {
+        let tree = CgroupTree::new();
+        let container = tree.make(&below());
+        let pod = container.parent().unwrap();
+        let hierarchy = Hierarchy::discover(None).unwrap();
+        Self {
+            tree,
+            hierarchy,
+            pod,
+            container,
+        }
+    }
+
+    /// Whether this is cgroup v2, whose counters include what is below.
+    pub(super) fn counts_hierarchically(&self) -> bool {
+        self.tree.version() == CgroupVersion::V2
+    }
+
+    pub(super) fn limit_container(&self) {
+        self.tree.limit_memory(&self.container, LIMIT);
+    }
+
+    pub(super) fn limit_pod(&self) {
+        self.tree.limit_memory(&self.pod, LIMIT);
+    }
+
+    pub(super) fn kills(&self, path: &CgroupPath) -> Reading {
+        let file = if self.counts_hierarchically() {
+            EVENTS
+        } else {
+            OOM_CONTROL
+        };
+        Reading::of(&self.directory(path).join(file)).unwrap()
+    }
+
+    /// Runs a process in the container that uses more than the limit, until it is killed. Returns its pid.
+    pub(super) fn exceed(&self) -> u32 {
+        let procs = self.directory(&self.container).join("cgroup.procs");
+        let script = format!(
+            "echo $$ >{} && exec dd if=/dev/zero of=/dev/null bs={MORE} count=1",
+            procs.display()
+        );
+        let mut child = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+        let status = child.wait().unwrap();
+        assert_eq!(status.signal(), Some(9), "dd was not killed; is there swap?");
+        child.id()
+    }
+
+    /// Makes the container's cgroup again.
+    pub(super) fn make_container(&self) {
+        assert_eq!(self.tree.make(&below()), self.container);
+    }
+
+    /// Removes the container's cgroup.
+    pub(super) fn remove_container(&self) {
+        fs::remove_dir(self.directory(&self.container)).unwrap();
+    }
+
+    pub(super) fn directory(&self, path: &CgroupPath) -> PathBuf {
+        path.under(self.hierarchy.mount(Controller::Memory))
+    }
+}
+
+pub(super) fn new_kills(count: u64) -> Change {
+    NonZeroU64::new(count).map_or(Change::None, Change::Kills)
+}

@@ -37,6 +37,15 @@ impl CgroupDir {
         }
     }
 
+    /// Refuses what [`Self::write`] would refuse at this moment: a lower memory limit than is in use. Lets a whole plan be
+    /// checked before its first step.
+    ///
+    /// # Errors
+    /// [`Reason::BelowUsage`], or what reading the file says.
+    pub fn check_usage(&self, current: Setting, wanted: Setting) -> Result<(), CgroupError> {
+        refuse_below_usage(self.dir_of(wanted.file())?, current, wanted)
+    }
+
     fn bytes(&self, name: &'static str) -> Result<Bytes, CgroupError> {
         read_bytes(self.dir(Controller::Memory), name).map(Bytes::new)
     }

@@ -109,6 +109,14 @@ impl Systemd {
         Ok(systemd)
     }
 
+    /// Asks systemd for a sign of life. A connection that broke stays broken: connect again.
+    ///
+    /// # Errors
+    /// [`SystemdError::Call`].
+    pub fn ping(&self) -> Result<(), SystemdError> {
+        self.property(MANAGER_PATH, MANAGER, "Version").map(drop)
+    }
+
     /// systemd's version, such as 252; 0 if it tells none.
     #[must_use]
     pub const fn version(&self) -> u32 {

@@ -1,0 +1,23 @@
+//! Makes one pod's cgroups and runtime hold what was decided, and says exactly what it did.
+//!
+//! [`reconcile`] is the only path by which anything is written, whoever asked: a recommendation, an operator, a drift
+//! repair or a container that just started. It observes (the kernel's files, then the runtime's stored spec), plans
+//! (pure, [`crate::plan`]), runs the steps, verifies by reading back, and undoes everything it did when a step is
+//! refused. It never decides what a pod should have, and it never remembers what a file held: each pass reads.
+
+mod execute;
+mod foreign;
+mod handles;
+mod job;
+mod lanes;
+mod node;
+mod record;
+mod runtime_stage;
+
+pub use foreign::{ForeignWriters, Verdict};
+pub use handles::{LiveContainer, LivePod, PodHandles};
+pub use job::{Job, JobDone, preview, reconcile};
+pub use lanes::Lanes;
+pub use node::Node;
+pub use record::{Cause, ChangeRecord, Outcome, PodId, Stages, StepRecord};
+pub use runtime_stage::stored_specs;

@@ -1,0 +1,28 @@
+//! The node as a pass needs it: where cgroups are, what the kernel is like, whom to tell.
+
+use std::sync::Arc;
+
+use super::lanes::Lanes;
+use crate::cgroup::systemd::Systemd;
+use crate::cgroup::{Hierarchy, Kubepods};
+use crate::plan::NodeTraits;
+use crate::runtime::ContainerRuntime;
+
+/// Everything a pass needs to know about the node. Replaced whole when something about it changes.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// The mounts.
+    pub hierarchy: Hierarchy,
+    /// The root of all pods.
+    pub kubepods: Kubepods,
+    /// What plans depend on.
+    pub traits: NodeTraits,
+    /// The container runtime, if there is one to tell.
+    pub runtime: Option<Arc<dyn ContainerRuntime>>,
+    /// Its name and version.
+    pub runtime_name: Option<String>,
+    /// systemd, where it drives the tree and can be reached.
+    pub units: Option<Arc<Systemd>>,
+    /// How much may be done at once; shared by all passes, however often the node is replaced.
+    pub lanes: Arc<Lanes>,
+}

@@ -1,0 +1,244 @@
+//! What was done to a pod, by whom and why, and how long each stage took.
+
+use std::fmt;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{Change, CriResources, Step, Target, Via};
+use crate::resources::Settings;
+
+/// Which pod: the UID decides, names are for people.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PodId {
+    /// The UID in cgroup paths and runtime labels.
+    pub uid: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+}
+
+impl fmt::Display for PodId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Who or what asked for a pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cause {
+    /// A recommendation.
+    Recommendation {
+        /// The VPA's name.
+        vpa: String,
+    },
+    /// An operator at the socket.
+    Operator {
+        /// The caller's user id.
+        uid: u32,
+        /// The caller's process.
+        pid: i32,
+        /// What the caller gave as a reason.
+        reason: String,
+    },
+    /// An operator's override ended, by time or by `release`.
+    OverrideEnded,
+    /// Something else changed a value.
+    Drift,
+    /// A container of the pod appeared.
+    ContainerStarted,
+    /// The agent started and checks what it finds.
+    AgentStarted,
+    /// The periodic check.
+    Sweep,
+    /// An earlier pass did not succeed.
+    Retry,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Recommendation { vpa } => write!(f, "recommendation of VPA {vpa}"),
+            Self::Operator { uid, pid, reason } if reason.is_empty() => write!(f, "operator (uid {uid}, pid {pid})"),
+            Self::Operator { uid, pid, reason } => write!(f, "operator (uid {uid}, pid {pid}): {reason}"),
+            Self::OverrideEnded => f.write_str("override ended"),
+            Self::Drift => f.write_str("drift: something else changed a value"),
+            Self::ContainerStarted => f.write_str("container started"),
+            Self::AgentStarted => f.write_str("agent started"),
+            Self::Sweep => f.write_str("periodic check"),
+            Self::Retry => f.write_str("retry"),
+        }
+    }
+}
+
+/// How a pass ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every value is what it should be, as read back; at least one was changed.
+    Applied,
+    /// Every value already was what it should be.
+    Unchanged,
+    /// The kernel holds every value, but the runtime could not be told yet.
+    RuntimeOwed {
+        /// What the runtime answered.
+        reason: String,
+    },
+    /// Nothing was written: a check before the first step failed.
+    Refused {
+        /// What failed, with the numbers.
+        reason: String,
+    },
+    /// A cgroup ended under our hands; what is left is planned anew.
+    Interrupted {
+        /// Which one.
+        reason: String,
+    },
+    /// A step failed and everything done before it was undone.
+    RolledBack {
+        /// What failed.
+        reason: String,
+    },
+    /// A step failed and undoing it failed as well; the next pass starts from what is there.
+    Incomplete {
+        /// What failed, and what could not be undone.
+        reason: String,
+    },
+}
+
+impl Outcome {
+    /// Whether the kernel holds every value.
+    #[must_use]
+    pub const fn holds(&self) -> bool {
+        matches!(self, Self::Applied | Self::Unchanged | Self::RuntimeOwed { .. })
+    }
+
+    /// One word, for metrics and tables.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Applied => "Applied",
+            Self::Unchanged => "Unchanged",
+            Self::RuntimeOwed { .. } => "RuntimeOwed",
+            Self::Refused { .. } => "Refused",
+            Self::Interrupted { .. } => "Interrupted",
+            Self::RolledBack { .. } => "RolledBack",
+            Self::Incomplete { .. } => "Incomplete",
+        }
+    }
+
+    /// Why it is not simply applied, if it is not.
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Applied | Self::Unchanged => None,
+            Self::RuntimeOwed { reason }
+            | Self::Refused { reason }
+            | Self::Interrupted { reason }
+            | Self::RolledBack { reason }
+            | Self::Incomplete { reason } => Some(reason),
+        }
+    }
+}
+
+/// One step as it was carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepRecord {
+    /// Whose values.
+    pub target: Target,
+    /// By which way.
+    pub via: Via,
+    /// The file, for single files.
+    pub file: Option<&'static str>,
+    /// The value before.
+    pub from: String,
+    /// The value asked for, which is what was read back unless `error` is set.
+    pub to: String,
+    /// From the write to the value read back.
+    pub took: Duration,
+    /// What went wrong, if anything did.
+    pub error: Option<String>,
+    /// Whether this step undid an earlier one.
+    pub rollback: bool,
+}
+
+impl StepRecord {
+    /// A step before it is carried out.
+    #[must_use]
+    pub fn planned(step: &Step) -> Self {
+        let (file, from, to) = match &step.change {
+            Change::File { from, to } => (
+                Some(to.file().name()),
+                from.to_string(),
+                to.kernel_rounded().to_string(),
+            ),
+            Change::Unit { from, to } => (None, files(from), files(to)),
+            Change::Spec { from, to } => (None, fields(from), fields(to)),
+        };
+        Self {
+            target: step.target.clone(),
+            via: step.via(),
+            file,
+            from,
+            to,
+            took: Duration::ZERO,
+            error: None,
+            rollback: false,
+        }
+    }
+}
+
+/// `cpu.max=20000 100000, memory.max=134217728`.
+fn files(settings: &Settings) -> String {
+    let texts: Vec<String> = settings
+        .iter()
+        .map(|setting| format!("{}={setting}", setting.file()))
+        .collect();
+    texts.join(", ")
+}
+
+/// `cpu_quota=20000, cpu_period=100000`; empty when nothing is specified.
+fn fields(resources: &CriResources) -> String {
+    let specified = resources
+        .fields()
+        .into_iter()
+        .filter_map(|(name, value)| Some(format!("{name}={}", value?)));
+    specified.collect::<Vec<_>>().join(", ")
+}
+
+/// How long each stage of a pass took; zero for stages that were not entered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stages {
+    /// Waiting for a worker, from the moment the decision was made.
+    pub queued: Duration,
+    /// Reading what is there.
+    pub observe: Duration,
+    /// Working out the steps.
+    pub plan: Duration,
+    /// Writing files and systemd properties, and reading them back.
+    pub write: Duration,
+    /// Telling the runtime, and reading the files again.
+    pub runtime: Duration,
+    /// From the decision until the kernel's files were verified; the runtime comes after.
+    pub verified: Duration,
+}
+
+/// One pass over one pod, as history keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangeRecord {
+    /// Counts up from 1 since the agent started.
+    pub sequence: u64,
+    /// When it ended.
+    pub at: Timestamp,
+    /// Which pod.
+    pub pod: PodId,
+    /// Who asked.
+    pub cause: Cause,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What was done, in order.
+    pub steps: Vec<StepRecord>,
+    /// How long it took.
+    pub stages: Stages,
+}

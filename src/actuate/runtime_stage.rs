@@ -1,0 +1,290 @@
+//! The second part of a pass: the runtime's stored specs are made to agree with what the kernel holds.
+
+use std::collections::BTreeMap;
+
+use super::handles::LivePod;
+use super::job::KernelPass;
+use super::node::Node;
+use super::record::{Outcome, StepRecord};
+use crate::cgroup::CgroupError;
+use crate::plan::{CgroupVersion, Change, CriResources, Plan, PodState, Step, Target};
+use crate::resources::{ControlFile, CpuShares, Setting, WeightFormula};
+use crate::runtime::{ContainerRuntime, RuntimeError, weight};
+
+/// What telling the runtime came to.
+pub(super) struct Told {
+    pub(super) end: RuntimeEnd,
+    /// Another formula than assumed, if the weights the runtime wrote show one.
+    pub(super) formula: Option<WeightFormula>,
+}
+
+/// How telling the runtime ended.
+pub(super) enum RuntimeEnd {
+    /// Nothing to tell, or nobody.
+    Nothing,
+    /// Told, and the files still hold the values.
+    Agrees,
+    /// Not reachable; the kernel holds the values.
+    Owed(String),
+    /// A container is gone.
+    Gone,
+    /// Refused, and everything undone.
+    RolledBack(String),
+    /// Refused, and not everything undone; or the files changed while it was told.
+    Incomplete(String),
+}
+
+impl RuntimeEnd {
+    /// The outcome of the whole pass, given that of its first part.
+    pub(super) fn into_outcome(self, kernel: Outcome, any_step: bool) -> Outcome {
+        match self {
+            Self::Nothing => kernel,
+            Self::Agrees if any_step => Outcome::Applied,
+            Self::Agrees => kernel,
+            Self::Owed(reason) => Outcome::RuntimeOwed { reason },
+            Self::Gone => Outcome::Interrupted {
+                reason: "a container ended meanwhile".to_owned(),
+            },
+            Self::RolledBack(reason) => Outcome::RolledBack { reason },
+            Self::Incomplete(reason) => Outcome::Incomplete { reason },
+        }
+    }
+}
+
+/// What the runtime has stored about the pod's containers, as far as it can be asked and says.
+pub async fn stored_specs(node: &Node, live: &LivePod) -> BTreeMap<String, CriResources> {
+    let mut specs = BTreeMap::new();
+    let Some(runtime) = &node.runtime else { return specs };
+    for (name, container) in &live.containers {
+        match runtime.container(&container.id).await {
+            Ok(answer) => {
+                if let Some(resources) = answer.resources {
+                    specs.insert(name.clone(), resources);
+                }
+            }
+            Err(error) => tracing::debug!(pod = %live.id, container = %name, %error, "stored spec not known"),
+        }
+    }
+    specs
+}
+
+/// Tells the runtime what its stored specs should hold, where they differ.
+pub(super) async fn tell(node: &Node, live: &LivePod, kernel: &mut KernelPass) -> Told {
+    let nothing = Told {
+        end: RuntimeEnd::Nothing,
+        formula: None,
+    };
+    let Some(runtime) = &node.runtime else { return nothing };
+    let _lane = node.lanes.runtime().await;
+    if let Some(why) = node.lanes.runtime_away() {
+        return Told {
+            end: RuntimeEnd::Owed(why),
+            formula: None,
+        };
+    }
+    let steps = match spec_steps(node, runtime.as_ref(), live, kernel).await {
+        Ok(steps) if steps.is_empty() => return nothing,
+        Ok(steps) => steps,
+        Err(error) => {
+            return Told {
+                end: give_up(node, &error),
+                formula: None,
+            };
+        }
+    };
+    let mut done: Vec<Step> = Vec::new();
+    for step in steps {
+        let (Target::Container(name), Change::Spec { to, .. }) = (&step.target, &step.change) else {
+            continue;
+        };
+        let Some(container) = live.containers.get(name) else {
+            continue;
+        };
+        let mut record = StepRecord::planned(&step);
+        let start = std::time::Instant::now();
+        let result = runtime.update(&container.id, to).await;
+        record.took = start.elapsed();
+        record.error = result.as_ref().err().map(ToString::to_string);
+        kernel.steps.push(record);
+        match result {
+            Ok(()) => done.push(step),
+            Err(error) if error.is_not_found() || error.is_retryable() => {
+                return Told {
+                    end: give_up(node, &error),
+                    formula: None,
+                };
+            }
+            Err(error) => {
+                let end = undo(node, runtime.as_ref(), live, kernel, &done, &error).await;
+                return Told { end, formula: None };
+            }
+        }
+    }
+    verify(node, kernel)
+}
+
+fn give_up(node: &Node, error: &RuntimeError) -> RuntimeEnd {
+    if error.is_not_found() {
+        return RuntimeEnd::Gone;
+    }
+    node.lanes.runtime_is_away(error.to_string());
+    RuntimeEnd::Owed(error.to_string())
+}
+
+/// Which stored specs differ from what they should hold.
+async fn spec_steps(
+    node: &Node,
+    runtime: &dyn ContainerRuntime,
+    live: &LivePod,
+    kernel: &KernelPass,
+) -> Result<Vec<Step>, RuntimeError> {
+    let mut specs = BTreeMap::new();
+    for name in kernel.wanted.specs.keys() {
+        let Some(container) = live.containers.get(name) else {
+            continue;
+        };
+        let stored = runtime.container(&container.id).await?.resources;
+        // A runtime that does not say what it has stored is told everything once for each change.
+        let touched = || {
+            kernel
+                .steps
+                .iter()
+                .any(|step| step.target == Target::Container(name.clone()))
+        };
+        if let Some(stored) = stored.or_else(|| touched().then(CriResources::default)) {
+            specs.insert(name.clone(), stored);
+        }
+    }
+    let observed = PodState {
+        specs,
+        ..PodState::default()
+    };
+    let wanted = PodState {
+        specs: kernel.wanted.specs.clone(),
+        ..PodState::default()
+    };
+    // Only quotas of files can make planning fail, and there are none here.
+    Ok(Plan::between(&observed, &wanted, &node.traits)
+        .map(|plan| plan.steps().to_vec())
+        .unwrap_or_default())
+}
+
+/// Puts back stored specs and then files, because the runtime refused one of its steps.
+async fn undo(
+    node: &Node,
+    runtime: &dyn ContainerRuntime,
+    live: &LivePod,
+    kernel: &mut KernelPass,
+    done: &[Step],
+    refusal: &RuntimeError,
+) -> RuntimeEnd {
+    let mut failures = Vec::new();
+    for step in done.iter().rev() {
+        let (Target::Container(name), Change::Spec { from, to }) = (&step.target, &step.change) else {
+            continue;
+        };
+        let Some(container) = live.containers.get(name) else {
+            continue;
+        };
+        let reversed = Step {
+            target: step.target.clone(),
+            change: Change::Spec {
+                from: *to,
+                to: unbounded(*from, *to),
+            },
+        };
+        let Change::Spec { to: back, .. } = &reversed.change else {
+            continue;
+        };
+        let mut record = StepRecord {
+            rollback: true,
+            ..StepRecord::planned(&reversed)
+        };
+        let result = runtime.update(&container.id, back).await;
+        record.error = result.err().map(|error| error.to_string());
+        failures.extend(record.error.clone());
+        kernel.steps.push(record);
+    }
+    failures.extend(kernel.undo(node).err());
+    if failures.is_empty() {
+        RuntimeEnd::RolledBack(refusal.to_string())
+    } else {
+        RuntimeEnd::Incomplete(format!(
+            "{refusal}; and it could not be undone: {}",
+            failures.join("; ")
+        ))
+    }
+}
+
+/// `from` for the fields that `to` set; what was not specified before becomes unbounded, since CRI cannot unset.
+fn unbounded(from: CriResources, to: CriResources) -> CriResources {
+    CriResources {
+        cpu_shares: to.cpu_shares.and(from.cpu_shares),
+        cpu_quota: to.cpu_quota.map(|_| from.cpu_quota.unwrap_or(-1)),
+        cpu_period: to.cpu_period.map(|period| from.cpu_period.unwrap_or(period)),
+        memory_limit_in_bytes: to
+            .memory_limit_in_bytes
+            .map(|_| from.memory_limit_in_bytes.unwrap_or(-1)),
+    }
+}
+
+/// Reads the files again: the runtime wrote them too.
+fn verify(node: &Node, kernel: &KernelPass) -> Told {
+    let read = kernel.handles.read();
+    let tree = match read {
+        Ok(tree) => tree,
+        Err(error) => {
+            return Told {
+                end: unreadable(&error),
+                formula: None,
+            };
+        }
+    };
+    let formula = weights_show(node, kernel, &tree);
+    let observed = PodState {
+        tree,
+        ..PodState::default()
+    };
+    let wanted = PodState {
+        tree: kernel.wanted.tree.clone(),
+        ..PodState::default()
+    };
+    let end = match Plan::between(&observed, &wanted, &node.traits) {
+        Ok(plan) if plan.is_empty() => RuntimeEnd::Agrees,
+        // The runtime's weights are right by definition; with its formula known the next pass wants the same.
+        Ok(_) if formula.is_some() => RuntimeEnd::Agrees,
+        Ok(plan) => RuntimeEnd::Incomplete(format!(
+            "after the runtime was told, {} differ; planning again",
+            plan.steps()
+                .iter()
+                .map(|step| step.target.to_string())
+                .collect::<Vec<_>>()
+                .join(", ")
+        )),
+        Err(error) => RuntimeEnd::Incomplete(error.to_string()),
+    };
+    Told { end, formula }
+}
+
+fn unreadable(error: &CgroupError) -> RuntimeEnd {
+    if error.is_gone() {
+        RuntimeEnd::Gone
+    } else {
+        RuntimeEnd::Incomplete(error.to_string())
+    }
+}
+
+/// The formula that explains the weights the runtime just wrote, if it is not the one assumed.
+fn weights_show(node: &Node, kernel: &KernelPass, tree: &crate::plan::PodTree) -> Option<WeightFormula> {
+    if node.traits.version == CgroupVersion::V1 {
+        return None;
+    }
+    let pairs = kernel.wanted.specs.iter().filter_map(|(name, spec)| {
+        let shares = CpuShares::new(u64::try_from(spec.cpu_shares?).ok()?);
+        match tree.containers.get(name)?.get(ControlFile::CpuWeight)? {
+            Setting::CpuWeight(weight) => Some((shares, weight)),
+            _ => None,
+        }
+    });
+    weight::detect(pairs).filter(|formula| *formula != node.traits.container_weight)
+}

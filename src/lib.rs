@@ -1,5 +1,41 @@
 //! vscaled: resizes running containers in place on one Kubernetes node.
+//!
+//! The agent learns what each local container *should* have (a VerticalPodAutoscaler's recommendation, or an operator at
+//! a socket), makes the running container have it without a restart, keeps it so, and says what it did and why.
+//!
+//! # One direction
+//! ```text
+//!  sources            decide           plan                 actuate                     report
+//!  directory  ─┐                                            ┌ cgroup v1 / v2 files      history, watch,
+//!              ├─► NodeView ─► Target ─► ordered Steps ───► ┤ systemd's properties      explain, metrics
+//!  control    ─┘   (facts)     (pure)    (pure)             └ CRI UpdateContainerRes.
+//!                                          ▲
+//!                                          └ observe: what the files and the runtime hold ◄── verify
+//! ```
+//! Facts in, effects out, mathematics in the middle: [`decide`] and [`plan`] are pure functions over plain data. The unit
+//! of work is one pass over one pod ([`actuate::reconcile`]), whoever asked for it; every pass starts from what is
+//! really there, so a lost event costs time and never correctness.
+//!
+//! # The rooms
+//! - [`resources`]: the vocabulary: quantities, typed amounts, QoS classes, the values of cgroup files.
+//! - [`objects`]: the Kubernetes objects decisions are made from, slim.
+//! - [`sources`]: where facts come from → one [`sources::NodeView`].
+//! - [`decide`]: what a pod's containers should have, by the VPA's rules. Pure.
+//! - [`plan`]: what every cgroup must hold, and in which order to get there. Pure.
+//! - [`cgroup`]: the kernel's files, where they are, and systemd's record of them.
+//! - [`runtime`]: the container runtime over CRI, and its events.
+//! - [`actuate`]: one pass over one pod: observe, plan, execute, verify, undo.
+//! - [`oom`]: what the kernel killed, from its log and its counters.
+//! - [`agent`]: the tasks, and the one owner of everything that is known.
+//! - [`control`]: the unix socket, both ends.
+//! - [`observe`]: metrics, health, logs.
+//! - [`config`]: flags, environment and file → one checked configuration.
+//! - [`cli`]: `vscalectl`.
+//!
+//! Dependencies point one way: `resources` ← `objects` ← `decide`, `plan` ← `actuate` ← `agent`.
 
+pub mod actuate;
+pub mod agent;
 pub mod cgroup;
 pub mod cli;
 pub mod config;

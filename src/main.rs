@@ -1,3 +1,69 @@
 //! `vscaled`, the per-node agent.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use vscaled::config::{Config, EXIT_BAD_CONFIGURATION, RunArguments, Sources};
+use vscaled::observe::log;
+
+/// Resizes running containers in place on one Kubernetes node.
+#[derive(Debug, Parser)]
+#[command(name = "vscaled", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs the agent until SIGTERM; SIGHUP reads the configuration again.
+    Run(RunArguments),
+}
+
+fn main() -> ExitCode {
+    let matches = Cli::command().get_matches();
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
+    let Command::Run(arguments) = cli.command;
+    let print = arguments.print_config;
+    let matches = matches.subcommand_matches("run").unwrap_or(&matches);
+    let sources = Sources::new(arguments, matches);
+    let config = match Config::load(&sources) {
+        Ok(config) => config,
+        Err(error) => return fail(EXIT_BAD_CONFIGURATION, &error),
+    };
+    if print {
+        return match config.to_json() {
+            Ok(text) => {
+                println!("{text}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => fail(EXIT_BAD_CONFIGURATION, &error),
+        };
+    }
+    match start(config, sources) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(1, &error),
+    }
+}
+
+fn start(config: Config, sources: Sources) -> anyhow::Result<()> {
+    let filter = log::init(config.log_format, &config.log_level)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        // What takes time is done by the kernel and the runtime: two threads keep both cores of a small node free.
+        .worker_threads(2)
+        .max_blocking_threads(config.workers + 4)
+        .enable_all()
+        .build()?;
+    runtime.block_on(vscaled::agent::run(config, sources, filter))?;
+    // Reads of a runtime that hangs must not hold the process.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    Ok(())
+}
+
+fn fail(code: u8, error: &dyn std::fmt::Display) -> ExitCode {
+    eprintln!("vscaled: {error:#}");
+    ExitCode::from(code)
+}

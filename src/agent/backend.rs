@@ -1,0 +1,158 @@
+//! The agent as the control socket sees it: passes requests to the coordinator and does the reading that takes time.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::{broadcast, mpsc, oneshot};
+
+use super::coordinator::{Event, Request, Snapshot};
+use super::overrides::Override;
+use super::{explain, view};
+use crate::actuate::{Cause, ChangeRecord, Job, preview};
+use crate::control::{Backend, Caller, ControlError, proto, resize_values};
+use crate::resources::NamedRequirements;
+
+/// The way to the coordinator.
+#[derive(Debug, Clone)]
+pub(super) struct AgentBackend {
+    pub(super) events: mpsc::Sender<Event>,
+    pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
+}
+
+impl AgentBackend {
+    /// Asks the coordinator. It answers at once, so a full channel means that it is overwhelmed.
+    async fn ask<T>(
+        &self,
+        request: impl FnOnce(oneshot::Sender<Result<T, ControlError>>) -> Request,
+    ) -> Result<T, ControlError> {
+        let (reply, answer) = oneshot::channel();
+        let stopping = || ControlError::Busy("the agent is shutting down".to_owned());
+        self.events
+            .try_send(Event::Request(request(reply)))
+            .map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => ControlError::Busy("too much is going on".to_owned()),
+                mpsc::error::TrySendError::Closed(_) => stopping(),
+            })?;
+        answer.await.map_err(|_| stopping())?
+    }
+
+    async fn finished(pass: oneshot::Receiver<Arc<ChangeRecord>>) -> Result<proto::Change, ControlError> {
+        let record = pass
+            .await
+            .map_err(|_| ControlError::Busy("the pod or the agent went away before the pass was done".to_owned()))?;
+        Ok(view::change(&record))
+    }
+
+    /// The steps a request would take.
+    async fn rehearse(&self, snapshot: Snapshot, wanted: Override) -> Result<proto::Change, ControlError> {
+        let Snapshot {
+            pod,
+            mut standing,
+            live,
+            node,
+            ..
+        } = snapshot;
+        standing
+            .set_override(&pod, wanted.clone())
+            .map_err(|error| ControlError::Refused(error.to_string()))?;
+        let (Some(node), Some(live), Some(targets)) = (node, live, standing.targets(&pod)) else {
+            return Err(ControlError::Refused(format!(
+                "{} has no running container on this node",
+                pod.full_name()
+            )));
+        };
+        let id = live.id.clone();
+        let cause = Cause::Operator {
+            uid: wanted.uid,
+            pid: wanted.pid,
+            reason: wanted.reason,
+        };
+        let job = Job {
+            pod,
+            live,
+            handles: None,
+            targets,
+            lift_undeclared: false,
+            cause: cause.clone(),
+            asked: std::time::Instant::now(),
+            held_before: false,
+            foreign: crate::actuate::ForeignWriters::default(),
+            check_runtime: true,
+        };
+        let steps = preview(node, job).await.map_err(ControlError::Refused)?;
+        Ok(proto::Change {
+            at: Timestamp::now().to_string(),
+            namespace: id.namespace,
+            name: id.name,
+            uid: id.uid,
+            cause: cause.to_string(),
+            outcome: "Planned".to_owned(),
+            steps: steps.iter().map(view::step).collect(),
+            ..proto::Change::default()
+        })
+    }
+}
+
+impl Backend for AgentBackend {
+    async fn get(&self, _request: proto::GetRequest) -> Result<proto::GetReply, ControlError> {
+        self.ask(Request::Get).await
+    }
+
+    async fn explain(&self, request: proto::ExplainRequest) -> Result<proto::ExplainReply, ControlError> {
+        let snapshot = self.ask(|reply| Request::Snapshot(request.pod, reply)).await?;
+        explain::explain(snapshot).await
+    }
+
+    async fn resize(&self, caller: Caller, request: proto::ResizeRequest) -> Result<proto::ResizeReply, ControlError> {
+        let wanted = override_of(caller, &request, resize_values(&request)?);
+        let change = if request.dry_run {
+            let snapshot = self.ask(|reply| Request::Snapshot(request.pod, reply)).await?;
+            self.rehearse(snapshot, wanted).await?
+        } else {
+            Self::finished(self.ask(|reply| Request::Override(request.pod, wanted, reply)).await?).await?
+        };
+        Ok(proto::ResizeReply { change: Some(change) })
+    }
+
+    async fn release(
+        &self,
+        caller: Caller,
+        request: proto::ReleaseRequest,
+    ) -> Result<proto::ReleaseReply, ControlError> {
+        tracing::info!(
+            uid = caller.uid,
+            pid = caller.pid,
+            pod = request.pod,
+            "override released by hand"
+        );
+        let change = Self::finished(self.ask(|reply| Request::Release(request.pod, reply)).await?).await?;
+        Ok(proto::ReleaseReply { change: Some(change) })
+    }
+
+    async fn history(&self, request: proto::HistoryRequest) -> Result<proto::HistoryReply, ControlError> {
+        let pod = (!request.pod.is_empty()).then_some(request.pod);
+        let records = self.ask(|reply| Request::History(pod, reply)).await?;
+        Ok(proto::HistoryReply {
+            changes: records.iter().map(|record| view::change(record)).collect(),
+        })
+    }
+
+    fn watch(&self) -> broadcast::Receiver<Arc<proto::Change>> {
+        self.changes.subscribe()
+    }
+}
+
+fn override_of(caller: Caller, request: &proto::ResizeRequest, values: Vec<NamedRequirements>) -> Override {
+    let since = Timestamp::now();
+    let ttl = request
+        .ttl_us
+        .map(|micros| SignedDuration::from_micros(i64::try_from(micros).unwrap_or(i64::MAX)));
+    Override {
+        uid: caller.uid,
+        pid: caller.pid,
+        reason: request.reason.clone(),
+        since,
+        until: ttl.map(|ttl| since.checked_add(ttl).unwrap_or(Timestamp::MAX)),
+        values,
+    }
+}

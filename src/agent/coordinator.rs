@@ -1,0 +1,342 @@
+//! The one owner of what the agent knows: takes in facts and requests, hands out passes, keeps their results.
+//!
+//! In: views of what pods should have, refreshed inventories, changed files, operators' requests, finished passes, the
+//! clock. Out: passes ([`crate::actuate::reconcile`], at most one for each pod at a time), the history, what
+//! must survive a restart. It never does I/O itself apart from saving that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::{broadcast, mpsc};
+use tokio::time::Instant;
+
+use super::entry::Entry;
+use super::history::History;
+use super::inventory::Inventory;
+use super::metrics::Metrics;
+use super::saver::Saver;
+use super::state::SavedPod;
+use super::watching::{Watching, Written};
+use crate::actuate::{Cause, ChangeRecord, JobDone, Node};
+use crate::decide;
+use crate::observe::health::{Heartbeat, Latch};
+use crate::sources::NodeView;
+
+mod deciding;
+mod dispatch;
+mod living;
+mod requests;
+
+pub(super) use requests::{Request, Snapshot};
+
+/// Time-dependent decisions (a pod grows old enough) are looked at this often.
+const DECIDE_AGAIN: Duration = Duration::from_mins(1);
+/// How pods stand is counted for the metrics at most this often.
+const COUNT_AGAIN: Duration = Duration::from_secs(1);
+/// An idle coordinator gives a sign of life this often.
+const BEAT: Duration = Duration::from_secs(5);
+/// Writes come in bursts, and a pass of ours is one: wait for the end of the burst before looking at what was written.
+const SETTLE: Duration = Duration::from_millis(20);
+
+/// What the coordinator is told.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// The source's view, or what is wrong with it, changed.
+    View(Arc<NodeView>, Vec<String>),
+    /// The configuration was read again.
+    Options(Options),
+    /// The node was looked at.
+    Refreshed(Refreshed),
+    /// A pass ended.
+    Done {
+        /// Which pod's entry.
+        key: String,
+        /// Which pod: another may have taken the name meanwhile.
+        uid: String,
+        /// Who asked.
+        cause: Cause,
+        /// What became of it.
+        done: Box<JobDone>,
+    },
+    /// An operator asks.
+    Request(Request),
+}
+
+/// What looking at the node found.
+#[derive(Debug)]
+pub(super) struct Refreshed {
+    /// The node, once it is known well enough to act on it.
+    pub(super) node: Option<Arc<Node>>,
+    /// What lives there.
+    pub(super) inventory: Inventory,
+    /// What is degraded, one sentence each.
+    pub(super) problems: Vec<String>,
+}
+
+/// How the coordinator is to work.
+#[derive(Debug)]
+pub(super) struct Options {
+    pub(super) decide: decide::Options,
+    pub(super) sweep_interval: Duration,
+    pub(super) observe_only: bool,
+}
+
+/// The owner of everything.
+#[derive(Debug)]
+pub(super) struct Coordinator {
+    options: Options,
+    metrics: Metrics,
+    saver: Saver,
+    unsaved: bool,
+    /// What was loaded at the start and has not met its pod yet.
+    saved: BTreeMap<String, SavedPod>,
+    view: Arc<NodeView>,
+    seen_view: bool,
+    inventory: Inventory,
+    node: Option<Arc<Node>>,
+    node_problems: Vec<String>,
+    source_problems: Vec<String>,
+    entries: BTreeMap<String, Entry>,
+    running: usize,
+    watching: Watching,
+    /// Pods whose files were written, and when to look at them.
+    written: BTreeSet<String>,
+    look_at: Option<Instant>,
+    history: History,
+    events: mpsc::Sender<Event>,
+    refresh: mpsc::Sender<()>,
+    next_sweep: Instant,
+    next_decide: Instant,
+    next_count: Instant,
+    /// Held until the source and the node are known.
+    starting: Vec<Latch>,
+}
+
+/// What the coordinator is connected to.
+#[derive(Debug)]
+pub(super) struct Links {
+    pub(super) events: mpsc::Sender<Event>,
+    pub(super) refresh: mpsc::Sender<()>,
+    pub(super) changes: broadcast::Sender<Arc<ChangeRecord>>,
+    pub(super) metrics: Metrics,
+    pub(super) starting: Vec<Latch>,
+}
+
+impl Coordinator {
+    pub(super) fn new(options: Options, saver: Saver, saved: BTreeMap<String, SavedPod>, links: Links) -> Self {
+        let now = Instant::now();
+        Self {
+            next_sweep: now + options.sweep_interval,
+            next_decide: now + DECIDE_AGAIN,
+            next_count: now,
+            starting: links.starting,
+            options,
+            metrics: links.metrics,
+            saver,
+            unsaved: false,
+            saved,
+            view: Arc::default(),
+            seen_view: false,
+            inventory: Inventory::default(),
+            node: None,
+            node_problems: Vec::new(),
+            source_problems: Vec::new(),
+            entries: BTreeMap::new(),
+            running: 0,
+            watching: Watching::new(),
+            written: BTreeSet::new(),
+            look_at: None,
+            history: History::new(links.changes),
+            events: links.events,
+            refresh: links.refresh,
+        }
+    }
+
+    /// Works until the channel of events is closed or `stop` says so; then waits for the passes that run.
+    pub(super) async fn run(
+        mut self,
+        mut events: mpsc::Receiver<Event>,
+        stop: tokio_util::sync::CancellationToken,
+        heartbeat: Heartbeat,
+    ) {
+        loop {
+            heartbeat.beat();
+            let wake = self.next_wake();
+            // Cancel-safe: `recv` and `written` lose nothing, the others only tell the time.
+            tokio::select! {
+                event = events.recv() => match event {
+                    Some(event) => self.take(event),
+                    None => break,
+                },
+                written = self.watching.written() => self.take_written(written),
+                () = tokio::time::sleep_until(wake) => {}
+                () = stop.cancelled() => break,
+            }
+            self.on_time(Instant::now());
+            self.dispatch();
+            self.save();
+            self.count(Instant::now());
+        }
+        self.finish(events).await;
+    }
+
+    /// Lets the passes that run come to their end; none is cut off between two steps.
+    async fn finish(mut self, mut events: mpsc::Receiver<Event>) {
+        while self.running > 0 {
+            match events.recv().await {
+                Some(event @ Event::Done { .. }) => self.take(event),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        self.save();
+        self.saver.finish().await;
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::View(view, problems) => self.take_view(view, problems),
+            Event::Options(options) => {
+                self.options = options;
+                self.decide_all(Timestamp::now());
+            }
+            Event::Refreshed(refreshed) => self.take_refreshed(refreshed),
+            Event::Done { key, uid, cause, done } => self.take_done(&key, &uid, cause, *done),
+            Event::Request(request) => self.take_request(request),
+        }
+    }
+
+    /// Files were written: by somebody else, or by a pass of ours. Looks at them once the writer is done.
+    fn take_written(&mut self, written: Written) {
+        let ours = |entry: &Entry| !entry.standing.is_empty();
+        match written {
+            Written::Pods(pods) => self.written.extend(pods),
+            Written::PerhapsAll => {
+                let all = self
+                    .entries
+                    .iter()
+                    .filter(|(_, entry)| ours(entry))
+                    .map(|(key, _)| key.clone());
+                self.written.extend(all);
+            }
+        }
+        if !self.written.is_empty() {
+            self.look_at.get_or_insert_with(|| Instant::now() + SETTLE);
+        }
+    }
+
+    fn look_at_written(&mut self) {
+        self.look_at = None;
+        for key in std::mem::take(&mut self.written) {
+            if let Some(entry) = self.entries.get_mut(&key)
+                && !entry.standing.is_empty()
+            {
+                entry.ask(Cause::Drift, false, None);
+            }
+        }
+    }
+
+    /// Does what is due.
+    fn on_time(&mut self, now: Instant) {
+        let wall = Timestamp::now();
+        if self.look_at.is_some_and(|at| at <= now) {
+            self.look_at_written();
+        }
+        for entry in self.entries.values_mut() {
+            if entry.work.retry_at.is_some_and(|at| at <= now) {
+                entry.work.retry_at = None;
+                entry.ask(Cause::Retry, true, None);
+            }
+        }
+        self.end_overrides(wall);
+        if self.next_decide <= now {
+            self.next_decide = now + DECIDE_AGAIN;
+            self.decide_all(wall);
+            self.match_live();
+        }
+        if self.next_sweep <= now {
+            self.next_sweep = now + self.options.sweep_interval;
+            self.ask_refresh();
+            self.forget_saved();
+            for entry in self.entries.values_mut().filter(|entry| !entry.standing.is_empty()) {
+                entry.ask(Cause::Sweep, entry.owed, None);
+            }
+        }
+    }
+
+    /// Forgets what was saved for pods that no source describes any more.
+    fn forget_saved(&mut self) {
+        let entries = &self.entries;
+        let before = self.saved.len();
+        self.saved
+            .retain(|_, saved| entries.contains_key(&saved.pod.to_string()));
+        self.unsaved |= self.saved.len() != before;
+    }
+
+    fn end_overrides(&mut self, now: Timestamp) {
+        for entry in self.entries.values_mut() {
+            if entry.standing.ends_at().is_some_and(|at| at <= now) && entry.standing.end_override() {
+                self.unsaved = true;
+                entry.foreign.forget();
+                entry.holds = false;
+                entry.reset_retries();
+                entry.ask(Cause::OverrideEnded, true, None);
+            }
+        }
+    }
+
+    /// The next moment at which something is due.
+    fn next_wake(&self) -> Instant {
+        let wall = Timestamp::now();
+        let now = Instant::now();
+        let retries = self.entries.values().filter_map(|entry| entry.work.retry_at);
+        let overrides = self.entries.values().filter_map(|entry| {
+            let left = Duration::try_from(entry.standing.ends_at()?.duration_since(wall)).unwrap_or_default();
+            Some(now + left)
+        });
+        let periodic = [self.next_sweep, self.next_decide, now + BEAT];
+        retries
+            .chain(overrides)
+            .chain(self.look_at)
+            .chain(periodic)
+            .min()
+            .unwrap_or(self.next_sweep)
+    }
+
+    /// Counts how pods stand, at most once a second.
+    fn count(&mut self, now: Instant) {
+        if self.next_count <= now {
+            self.next_count = now + COUNT_AGAIN;
+            self.metrics.standing(self.entries.values(), Timestamp::now());
+        }
+    }
+
+    /// Leaves what stands to be saved, if it has changed since. Comes last: containers do not wait for the disk.
+    fn save(&mut self) {
+        if !std::mem::take(&mut self.unsaved) {
+            return;
+        }
+        let standing = self.entries.values().filter(|entry| !entry.standing.is_empty());
+        let mut pods = self.saved.clone();
+        pods.extend(standing.filter_map(|entry| {
+            let pod = entry.id()?;
+            Some((
+                pod.uid.clone(),
+                SavedPod {
+                    pod,
+                    standing: entry.standing.clone(),
+                },
+            ))
+        }));
+        self.saver.save(pods);
+    }
+
+    fn ask_refresh(&self) {
+        // A full channel means that a look at the node is due anyway.
+        if let Err(mpsc::error::TrySendError::Closed(())) = self.refresh.try_send(()) {
+            tracing::debug!("the node is not looked at any more: shutting down");
+        }
+    }
+}

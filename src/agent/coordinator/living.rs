@@ -1,0 +1,72 @@
+//! From who lives on the node to who needs a pass.
+
+use jiff::Timestamp;
+
+use super::{Coordinator, Refreshed};
+use crate::actuate::Cause;
+use crate::agent::entry::Entry;
+use crate::agent::state::SavedPod;
+use crate::decide::Action;
+
+impl Coordinator {
+    pub(super) fn take_refreshed(&mut self, refreshed: Refreshed) {
+        self.node = refreshed.node;
+        self.inventory = refreshed.inventory;
+        if self.node_problems != refreshed.problems {
+            for problem in &refreshed.problems {
+                tracing::warn!("{problem}");
+            }
+            self.node_problems = refreshed.problems;
+        }
+        if self.node.is_some() && self.seen_view {
+            self.starting.clear();
+        }
+        self.match_live();
+    }
+
+    /// Tells every entry where its pod lives now, and asks for a pass where that is news.
+    pub(super) fn match_live(&mut self) {
+        let mut adopted = false;
+        for (key, entry) in &mut self.entries {
+            let live = self.inventory.find(&entry.pod);
+            if entry.live.as_ref() == live {
+                continue;
+            }
+            let first = entry.live.is_none();
+            entry.live = live.cloned();
+            entry.handles = None;
+            entry.holds = false;
+            self.watching.forget(key);
+            let Some(live) = live else { continue };
+            let mut cause = Cause::ContainerStarted;
+            if first && let Some(saved) = self.saved.remove(&live.id.uid) {
+                adopted = true;
+                cause = Cause::AgentStarted;
+                adopt(entry, saved);
+            }
+            if !entry.standing.is_empty() {
+                entry.reset_retries();
+                entry.ask(cause, true, None);
+            }
+        }
+        if adopted {
+            // What was in force before the restart is what bounds and ratios are measured against.
+            self.decide_all(Timestamp::now());
+        }
+    }
+}
+
+/// Takes over what stood before the agent was restarted. An operator's override always counts; of recommendations the
+/// newer one does.
+fn adopt(entry: &mut Entry, saved: SavedPod) {
+    entry.standing.overridden = saved.standing.overridden;
+    entry.standing.returning = saved.standing.returning;
+    if entry.decision.vpa.is_some() && entry.decision.action() != Action::Resize {
+        entry.standing.recommended = saved.standing.recommended;
+    } else if let (Some(now), Some(before)) = (&mut entry.standing.recommended, saved.standing.recommended)
+        && now.vpa == before.vpa
+    {
+        // Decide again against what was in force: a difference too small to act on stays unacted on.
+        *now = before;
+    }
+}

@@ -1,0 +1,72 @@
+//! What was done lately, and who wants to hear of it at once.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tokio::sync::broadcast;
+
+use crate::actuate::{Cause, ChangeRecord, JobDone, PodId};
+
+/// How many changes are kept.
+const KEPT: usize = 1000;
+
+/// The latest changes, oldest first.
+#[derive(Debug)]
+pub(super) struct History {
+    records: VecDeque<Arc<ChangeRecord>>,
+    next: u64,
+    listeners: broadcast::Sender<Arc<ChangeRecord>>,
+}
+
+impl History {
+    pub(super) fn new(listeners: broadcast::Sender<Arc<ChangeRecord>>) -> Self {
+        Self {
+            records: VecDeque::new(),
+            next: 1,
+            listeners,
+        }
+    }
+
+    /// Keeps what a pass did. A pass that found everything in order is not news.
+    pub(super) fn add(&mut self, at: Timestamp, pod: PodId, cause: Cause, done: &JobDone) -> Arc<ChangeRecord> {
+        let news = !done.steps.is_empty() || done.outcome.reason().is_some();
+        let record = Arc::new(ChangeRecord {
+            sequence: if news { self.next } else { 0 },
+            at,
+            pod,
+            cause,
+            outcome: done.outcome.clone(),
+            steps: done.steps.clone(),
+            stages: done.stages,
+        });
+        if news {
+            self.next += 1;
+            if self.records.len() == KEPT {
+                self.records.pop_front();
+            }
+            self.records.push_back(Arc::clone(&record));
+            log(&record);
+            // Nobody listening is fine.
+            drop(self.listeners.send(Arc::clone(&record)));
+        }
+        record
+    }
+
+    /// All changes, or one pod's, oldest first.
+    pub(super) fn iter<'a>(&'a self, pod: Option<&'a PodId>) -> impl DoubleEndedIterator<Item = &'a Arc<ChangeRecord>> {
+        self.records
+            .iter()
+            .filter(move |record| pod.is_none_or(|pod| record.pod == *pod))
+    }
+}
+
+fn log(record: &ChangeRecord) {
+    for step in &record.steps {
+        tracing::info!(
+            pod = %record.pod, cause = %record.cause, via = ?step.via, target = %step.target,
+            file = step.file.unwrap_or_default(), from = step.from, to = step.to, took_us = step.took.as_micros(),
+            error = step.error.as_deref().unwrap_or_default(), rollback = step.rollback, "step"
+        );
+    }
+}

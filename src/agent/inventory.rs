@@ -1,0 +1,219 @@
+//! Which pods and containers live on the node, and where their cgroups are.
+//!
+//! Pure assembly of three views of the same thing: the runtime's list (names), the cgroup tree (places) and, where no
+//! runtime can be asked, the container ids in the manifests' status. A container counts when its cgroup is there and
+//! somebody can name it; a sandbox has a cgroup and no container name.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::actuate::{LiveContainer, LivePod, PodId};
+use crate::cgroup::PodEntry;
+use crate::objects::{ContainerStatus, Pod};
+use crate::runtime::RuntimeContainer;
+
+/// The node's pods, by UID.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Inventory {
+    pods: BTreeMap<String, LivePod>,
+    uids_by_name: HashMap<(String, String), String>,
+}
+
+/// Who a container is.
+struct Named<'a> {
+    pod: PodId,
+    container: &'a str,
+}
+
+impl Inventory {
+    /// Puts the views together. `listed` is empty when there is no runtime to ask.
+    #[must_use]
+    pub(super) fn assemble(scanned: Vec<PodEntry>, listed: &[RuntimeContainer], manifests: &[Pod]) -> Self {
+        let names = names(listed, manifests);
+        let mut inventory = Self::default();
+        for entry in scanned {
+            let uid = entry.place.uid.as_str().to_owned();
+            let mut pod_id = None;
+            let mut containers = BTreeMap::new();
+            for container in entry.containers {
+                let id = container.place.id.as_str();
+                let Some(named) = names.get(id).filter(|named| named.pod.uid == uid) else {
+                    continue;
+                };
+                pod_id.get_or_insert_with(|| named.pod.clone());
+                let live = LiveContainer {
+                    id: id.to_owned(),
+                    path: container.path,
+                };
+                containers.insert(named.container.to_owned(), live);
+            }
+            if let Some(id) = pod_id {
+                inventory
+                    .uids_by_name
+                    .insert((id.namespace.clone(), id.name.clone()), uid.clone());
+                inventory.pods.insert(
+                    uid,
+                    LivePod {
+                        id,
+                        path: entry.path,
+                        containers,
+                    },
+                );
+            }
+        }
+        inventory
+    }
+
+    /// The live pod a manifest describes: of the same UID, or of the same name where the manifest has no UID.
+    #[must_use]
+    pub(super) fn find(&self, pod: &Pod) -> Option<&LivePod> {
+        let uid = match pod.cgroup_uid() {
+            "" => self
+                .uids_by_name
+                .get(&(pod.metadata.namespace.clone(), pod.metadata.name.clone()))?,
+            uid => uid,
+        };
+        self.pods.get(uid)
+    }
+}
+
+/// Names by container id. The runtime's word wins over a manifest's, which may be old.
+fn names<'a>(listed: &'a [RuntimeContainer], manifests: &'a [Pod]) -> HashMap<&'a str, Named<'a>> {
+    let mut names = HashMap::with_capacity(listed.len());
+    for pod in manifests.iter().filter(|pod| !pod.cgroup_uid().is_empty()) {
+        let statuses = pod
+            .status
+            .container_statuses
+            .iter()
+            .chain(&pod.status.init_container_statuses);
+        for (id, status) in statuses.filter_map(|status| Some((bare_id(status)?, status))) {
+            let pod = PodId {
+                uid: pod.cgroup_uid().to_owned(),
+                namespace: pod.metadata.namespace.clone(),
+                name: pod.metadata.name.clone(),
+            };
+            names.insert(
+                id,
+                Named {
+                    pod,
+                    container: &status.name,
+                },
+            );
+        }
+    }
+    for container in listed {
+        let pod = PodId {
+            uid: container.pod_uid.clone(),
+            namespace: container.pod_namespace.clone(),
+            name: container.pod_name.clone(),
+        };
+        names.insert(
+            &container.id,
+            Named {
+                pod,
+                container: &container.name,
+            },
+        );
+    }
+    names
+}
+
+/// The id without the runtime's scheme in front.
+fn bare_id(status: &ContainerStatus) -> Option<&str> {
+    let id = status
+        .container_id
+        .rsplit_once("://")
+        .map_or(status.container_id.as_str(), |(_, id)| id);
+    (!id.is_empty()).then_some(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::{CgroupPath, ContainerEntry, ContainerId, ContainerPlace, PodPlace, PodUid};
+    use crate::runtime::ContainerState;
+    use crate::sources::parse_manifests;
+
+    const UID: &str = "6c4b2d1e-0000-4000-8000-00000000000a";
+
+    fn id(letter: char) -> String {
+        letter.to_string().repeat(64)
+    }
+
+    fn scanned(ids: &[String]) -> Vec<PodEntry> {
+        let path = CgroupPath::new(&format!("/kubepods/burstable/pod{UID}")).unwrap();
+        let container = |id: &String| ContainerEntry {
+            place: ContainerPlace {
+                id: ContainerId::parse(id).unwrap(),
+                runtime: None,
+                inside: String::new(),
+            },
+            path: CgroupPath::new(&format!("{path}/{id}")).unwrap(),
+        };
+        let place = PodPlace {
+            uid: PodUid::in_cgroup_name(UID).unwrap(),
+            qos: None,
+        };
+        vec![PodEntry {
+            place,
+            containers: ids.iter().map(container).collect(),
+            path,
+        }]
+    }
+
+    fn listed(id: &str, name: &str, uid: &str) -> RuntimeContainer {
+        RuntimeContainer {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            pod_uid: uid.to_owned(),
+            pod_name: "web".to_owned(),
+            pod_namespace: "default".to_owned(),
+            sandbox_id: id_of_sandbox(),
+            state: ContainerState::Running,
+            pid: None,
+            resources: None,
+            restart_count: 0,
+            started_at: None,
+        }
+    }
+
+    fn id_of_sandbox() -> String {
+        id('0')
+    }
+
+    fn manifest(uid: &str, container_id: &str) -> Vec<Pod> {
+        let text = format!(
+            "kind: Pod\nmetadata: {{name: web, uid: \"{uid}\"}}\nspec: {{containers: [{{name: app}}]}}\n\
+             status: {{containerStatuses: [{{name: app, containerID: \"{container_id}\"}}]}}"
+        );
+        parse_manifests("test", &text).unwrap().view.pods
+    }
+
+    #[test]
+    fn the_runtime_names_what_the_tree_holds_and_sandboxes_are_left_out() {
+        let inventory = Inventory::assemble(
+            scanned(&[id('a'), id_of_sandbox()]),
+            &[listed(&id('a'), "app", UID)],
+            &[],
+        );
+        let by_name = inventory.find(&manifest("", "")[0]).unwrap();
+        assert_eq!(by_name.id.uid, UID);
+        assert_eq!(by_name.containers.keys().collect::<Vec<_>>(), ["app"]);
+        assert!(inventory.find(&manifest(UID, "")[0]).is_some());
+    }
+
+    #[test]
+    fn without_a_runtime_the_manifests_name_containers() {
+        let manifests = manifest(UID, &format!("containerd://{}", id('b')));
+        let inventory = Inventory::assemble(scanned(&[id('a'), id('b')]), &[], &manifests);
+        assert_eq!(inventory.find(&manifests[0]).unwrap().containers["app"].id, id('b'));
+    }
+
+    #[test]
+    fn another_pod_of_the_same_name_is_not_the_one() {
+        let other = "11111111-0000-4000-8000-00000000000a";
+        let inventory = Inventory::assemble(scanned(&[id('a')]), &[listed(&id('a'), "app", UID)], &[]);
+        assert!(inventory.find(&manifest(other, "")[0]).is_none());
+        let mislabelled = Inventory::assemble(scanned(&[id('a')]), &[listed(&id('a'), "app", other)], &[]);
+        assert_eq!(mislabelled, Inventory::default());
+    }
+}

@@ -1,0 +1,103 @@
+//! What happens to pods, counted.
+
+use std::time::Duration;
+
+use prometheus_client::registry::Registry;
+
+use super::entry::Entry;
+use crate::actuate::{JobDone, Outcome, Stages, StepRecord, Verdict};
+use crate::decide::PodDecision;
+use crate::observe::metrics::{
+    DecisionMetrics, ManifestMetrics, PodState, ResizeMetrics, ResizeOutcome, Stage, StepOutcome,
+};
+
+/// The counters the coordinator owns.
+#[derive(Debug, Clone)]
+pub(super) struct Metrics {
+    resizes: ResizeMetrics,
+    decisions: DecisionMetrics,
+    manifests: ManifestMetrics,
+}
+
+impl Metrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        Self {
+            resizes: ResizeMetrics::register(registry),
+            decisions: DecisionMetrics::register(registry),
+            manifests: ManifestMetrics::register(registry),
+        }
+    }
+
+    /// A decision that says something else than the one before.
+    pub(super) fn decided(&self, decision: &PodDecision) {
+        self.decisions.decided(decision.reason);
+    }
+
+    pub(super) fn source_problems(&self, count: usize) {
+        self.manifests.set_problems(count);
+    }
+
+    pub(super) fn passed(&self, done: &JobDone) {
+        self.resizes.finished(outcome(&done.outcome), &stages(&done.stages));
+        for step in &done.steps {
+            self.resizes.step(step.via, step_outcome(step, &done.outcome));
+        }
+        for (_, file, _) in done
+            .flipped
+            .iter()
+            .filter(|(_, _, verdict)| *verdict == Verdict::Repair)
+        {
+            if done.outcome.holds() {
+                self.resizes.drift_repaired(*file);
+            }
+        }
+    }
+
+    /// How the pods stand now.
+    pub(super) fn standing<'a>(&self, entries: impl Iterator<Item = &'a Entry>, now: jiff::Timestamp) {
+        let (mut counts, mut foreign) = ([0; PodState::ALL.len()], 0);
+        for entry in entries {
+            let state = entry.state(now);
+            for (count, _) in counts.iter_mut().zip(PodState::ALL).filter(|(_, of)| **of == state) {
+                *count += 1;
+            }
+            foreign += entry.foreign.all_paused(now).count();
+        }
+        for (count, state) in counts.into_iter().zip(PodState::ALL) {
+            self.resizes.set_pods(*state, count);
+        }
+        self.resizes.set_foreign_writers(foreign);
+    }
+}
+
+const fn outcome(outcome: &Outcome) -> ResizeOutcome {
+    match outcome {
+        Outcome::Applied => ResizeOutcome::Applied,
+        Outcome::Unchanged => ResizeOutcome::Unchanged,
+        Outcome::RuntimeOwed { .. } => ResizeOutcome::RuntimeOwed,
+        Outcome::Refused { .. } => ResizeOutcome::Refused,
+        Outcome::RolledBack { .. } => ResizeOutcome::RolledBack,
+        Outcome::Interrupted { .. } | Outcome::Incomplete { .. } => ResizeOutcome::Incomplete,
+    }
+}
+
+const fn step_outcome(step: &StepRecord, outcome: &Outcome) -> StepOutcome {
+    match (&step.error, outcome) {
+        (None, _) => StepOutcome::Verified,
+        (Some(_), Outcome::Interrupted { .. }) => StepOutcome::Gone,
+        (Some(_), Outcome::RolledBack { .. }) => StepOutcome::Refused,
+        (Some(_), _) => StepOutcome::Failed,
+    }
+}
+
+/// The stages a pass went through.
+fn stages(stages: &Stages) -> Vec<(Stage, Duration)> {
+    let all = [
+        (Stage::Observe, stages.observe),
+        (Stage::Plan, stages.plan),
+        (Stage::Write, stages.write),
+        (Stage::Runtime, stages.runtime),
+        (Stage::Total, stages.verified),
+    ];
+    all.into_iter().filter(|(_, duration)| !duration.is_zero()).collect()
+}

@@ -1,0 +1,32 @@
+//! The agent: everything wired together.
+//!
+//! Tasks, what each takes in and where its results go:
+//!
+//! - the source ([`crate::sources`]): files → [`NodeView`](crate::sources::NodeView), in a watch channel;
+//! - [`survey`]: the runtime's events, requests to look → who lives on the node, to the coordinator;
+//! - [`coordinator`]: all of the above, operators' requests, writes by others, the clock → passes;
+//! - passes ([`crate::actuate::reconcile`]), at most one for each pod → what they did, back to the coordinator;
+//! - `saver`: what must survive a restart → the state file;
+//! - the control socket ([`crate::control`]): operators' requests → the coordinator;
+//! - HTTP: metrics and health.
+//!
+//! The coordinator owns everything that is known, so nothing is shared and nothing is locked.
+
+mod backend;
+mod coordinator;
+mod entry;
+mod explain;
+mod history;
+mod inventory;
+mod metrics;
+mod overrides;
+mod run;
+mod saver;
+mod standing;
+mod state;
+mod survey;
+mod view;
+mod watching;
+
+pub use run::{RunError, run};
+pub use state::StateError;

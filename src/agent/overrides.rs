@@ -1,0 +1,202 @@
+//! What operators set by hand: checked against the pod, laid over what it would have otherwise. Pure.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::objects::Pod;
+use crate::resources::{Bytes, MilliCpu, NamedRequirements, QosClass, Requirements, Resource};
+
+/// The least memory limit accepted from an operator: below one page nothing can run at all.
+const LEAST_MEMORY: Bytes = Bytes::new(4096);
+/// The least cpu limit accepted from an operator: the kernel refuses quotas below 1000 µs in a period of 100 ms.
+const LEAST_CPU: MilliCpu = MilliCpu::new(10);
+
+/// What an operator set by hand.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Override {
+    /// Who: the caller's user id.
+    pub(super) uid: u32,
+    /// Who: the caller's process.
+    pub(super) pid: i32,
+    /// Why, in the caller's words.
+    pub(super) reason: String,
+    /// Since when.
+    pub(super) since: Timestamp,
+    /// Until when; `None` is until released.
+    pub(super) until: Option<Timestamp>,
+    /// The values set; what is absent follows the VPA or the spec.
+    pub(super) values: Vec<NamedRequirements>,
+}
+
+/// Why an override was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum OverrideError {
+    /// Not a container of the pod.
+    #[error("the pod has no container {name:?}; it has: {}", .known.join(", "))]
+    UnknownContainer {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// Nothing to change.
+    #[error("nothing to change: give at least one of --cpu-request, --cpu-limit, --memory-request, --memory-limit")]
+    Empty,
+    /// Requests would exceed limits.
+    #[error(
+        "container {container}: {resource} request {request} is above the limit {limit}: set both, or a request of at most {limit}"
+    )]
+    RequestAboveLimit {
+        /// The container.
+        container: String,
+        /// The resource.
+        resource: Resource,
+        /// The request after the change.
+        request: String,
+        /// The limit after the change.
+        limit: String,
+    },
+    /// Below what the kernel can hold.
+    #[error("container {container}: {resource} limit {limit} is below the least the kernel holds, {least}")]
+    BelowLeast {
+        /// The container.
+        container: String,
+        /// The resource.
+        resource: Resource,
+        /// What was asked for.
+        limit: String,
+        /// The least.
+        least: String,
+    },
+    /// The pod's class may not change while it runs.
+    #[error("the pod's QoS class would change from {from} to {to}, which a running pod cannot do: {hint}")]
+    QosChange {
+        /// The class now.
+        from: QosClass,
+        /// The class it would have.
+        to: QosClass,
+        /// What to set instead.
+        hint: &'static str,
+    },
+}
+
+/// `values` where they are set, `base` elsewhere.
+pub(super) fn overlay(mut base: Vec<NamedRequirements>, values: &[NamedRequirements]) -> Vec<NamedRequirements> {
+    for container in &mut base {
+        if let Some(value) = values.iter().find(|value| value.name == container.name) {
+            container.resources = overlay_one(container.resources, &value.resources);
+        }
+    }
+    base
+}
+
+/// As [`overlay`], but containers that `base` lacks are added.
+pub(super) fn overlay_sparse(mut base: Vec<NamedRequirements>, values: &[NamedRequirements]) -> Vec<NamedRequirements> {
+    let known = |base: &[NamedRequirements], name: &str| base.iter().any(|container| container.name == name);
+    let added: Vec<_> = values
+        .iter()
+        .filter(|value| !known(&base, &value.name))
+        .cloned()
+        .collect();
+    base = overlay(base, values);
+    base.extend(added);
+    base
+}
+
+fn overlay_one(mut base: Requirements, value: &Requirements) -> Requirements {
+    for resource in Resource::ALL {
+        if let Some(amount) = value.requests.get(resource) {
+            base.requests.set(resource, Some(amount));
+        }
+        if let Some(amount) = value.limits.get(resource) {
+            base.limits.set(resource, Some(amount));
+        }
+    }
+    base
+}
+
+pub(super) fn check_names(pod: &Pod, values: &[NamedRequirements]) -> Result<(), OverrideError> {
+    if values.iter().all(|value| value.resources == Requirements::default()) {
+        return Err(OverrideError::Empty);
+    }
+    match values.iter().find(|value| pod.container(&value.name).is_none()) {
+        None => Ok(()),
+        Some(value) => Err(OverrideError::UnknownContainer {
+            name: value.name.clone(),
+            known: pod
+                .spec
+                .containers
+                .iter()
+                .map(|container| container.name.clone())
+                .collect(),
+        }),
+    }
+}
+
+pub(super) fn check_result(
+    pod: &Pod,
+    values: &[NamedRequirements],
+    result: &[NamedRequirements],
+) -> Result<(), OverrideError> {
+    for container in result
+        .iter()
+        .filter(|container| values.iter().any(|value| value.name == container.name))
+    {
+        check_container(container)?;
+    }
+    let before = pod.qos_class();
+    let after = match &pod.spec.resources {
+        Some(_) => before,
+        None => QosClass::of(
+            result
+                .iter()
+                .map(|container| &container.resources)
+                .chain(pod.spec.init_containers.iter().map(|container| &container.resources)),
+        ),
+    };
+    if before == after {
+        return Ok(());
+    }
+    let hint = match before {
+        QosClass::Guaranteed => "set requests and limits to the same values",
+        QosClass::Burstable => "keep at least one request below its limit",
+        QosClass::BestEffort => "its containers can have neither requests nor limits",
+    };
+    Err(OverrideError::QosChange {
+        from: before,
+        to: after,
+        hint,
+    })
+}
+
+fn check_container(container: &NamedRequirements) -> Result<(), OverrideError> {
+    let resources = &container.resources;
+    for resource in Resource::ALL {
+        let least = match resource {
+            Resource::Cpu => (LEAST_CPU.get(), LEAST_CPU.to_string()),
+            Resource::Memory => (LEAST_MEMORY.get(), LEAST_MEMORY.to_string()),
+        };
+        let text = |list: crate::resources::ResourceList| list.text(resource).unwrap_or_default();
+        let Some(limit) = resources.limits.get(resource) else {
+            continue;
+        };
+        if limit < least.0 {
+            return Err(OverrideError::BelowLeast {
+                container: container.name.clone(),
+                resource,
+                limit: text(resources.limits),
+                least: least.1,
+            });
+        }
+        if resources.requests.amount(resource) > limit {
+            return Err(OverrideError::RequestAboveLimit {
+                container: container.name.clone(),
+                resource,
+                request: text(resources.requests),
+                limit: text(resources.limits),
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,307 @@
+//! Wires the tasks together, runs until told to stop, and stops in order.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::backend::AgentBackend;
+use super::coordinator::{Coordinator, Event, Links, Options};
+use super::metrics::Metrics;
+use super::saver::Saver;
+use super::state::{Loaded, SavedPod, StateError, StateFile};
+use super::survey::{RuntimeChoice, Survey, SurveyOptions};
+use super::view;
+use crate::actuate::{ChangeRecord, Lanes};
+use crate::config::{Config, RuntimeSocket, Sources};
+use crate::control::{BindError, ControlSocket, Limits, proto, serve};
+use crate::observe::health::{Heartbeat, Readiness};
+use crate::observe::http::{Exposed, HttpServer, ListenError};
+use crate::observe::log::LogFilter;
+use crate::observe::metrics::registry;
+use crate::runtime::Deadlines;
+use crate::sources::NodeView;
+use crate::sources::directory::{DirectorySource, DirectoryState};
+
+/// Events that may wait for the coordinator.
+const EVENTS: usize = 1024;
+/// Changes a watcher may fall behind.
+const CHANGES: usize = 1024;
+/// A coordinator that gives no sign of life for so long is stuck.
+const STALLED: Duration = Duration::from_secs(30);
+
+/// The agent could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The control socket.
+    #[error("socket: {0}")]
+    Socket(#[from] BindError),
+    /// The state directory.
+    #[error("stateDir: {0}")]
+    State(#[from] StateError),
+    /// The address of metrics and health.
+    #[error(transparent)]
+    Http(#[from] ListenError),
+    /// Signals cannot be received.
+    #[error("cannot receive signals: {0}")]
+    Signals(std::io::Error),
+}
+
+/// Runs the agent until SIGTERM or SIGINT. Steps in hand are finished; limits stay as they are.
+///
+/// # Errors
+/// [`RunError`] when it cannot start. Nothing has been written then.
+pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(), RunError> {
+    allow_open_files();
+    let signals = Signals::new().map_err(RunError::Signals)?;
+    let state = StateFile::in_directory(&config.state_dir)?;
+    let (saved, problem) = load(&state)?;
+    let socket = ControlSocket::bind(&config.socket).await?;
+    let http = match config.http_address {
+        Some(address) => Some(HttpServer::listen(address).await?),
+        None => None,
+    };
+    let stop = CancellationToken::new();
+    let mut registry = registry();
+    let metrics = Metrics::register(&mut registry);
+    let mut readiness = Readiness::default();
+    let starting = vec![readiness.latch("manifests and node")];
+    let heartbeat = Heartbeat::new(STALLED);
+
+    let (events, inbox) = mpsc::channel(EVENTS);
+    let (refresh, refresh_asked) = mpsc::channel(1);
+    let (records, _) = broadcast::channel(CHANGES);
+    let (changes, _) = broadcast::channel(CHANGES);
+
+    let (directory, states) = DirectorySource::new(config.manifests.clone());
+    let (views, view) = watch::channel(Arc::new(NodeView::default()));
+    tokio::spawn(directory.run(stop.clone()));
+    tokio::spawn(follow_source(states, views, events.clone(), config.node_name.clone()));
+    let lanes = Arc::new(Lanes::new(config.workers));
+    tokio::spawn(Survey::new(survey_options(&config), lanes, view).run(refresh_asked, events.clone()));
+    tokio::spawn(translate(records.subscribe(), changes.clone()));
+    if let Some(server) = http {
+        let exposed = Exposed {
+            registry,
+            heartbeat: heartbeat.clone(),
+            readiness,
+        };
+        tokio::spawn(serve_http(server, exposed, stop.clone()));
+    }
+    let backend = Arc::new(AgentBackend {
+        events: events.clone(),
+        changes,
+    });
+    let control = tokio::spawn(serve(socket, backend, Limits::default(), stop.clone()));
+
+    let links = Links {
+        events: events.clone(),
+        refresh,
+        changes: records,
+        metrics,
+        starting,
+    };
+    let saver = Saver::start(state, problem);
+    let coordinator = Coordinator::new(options(&config), saver, saved, links);
+    let coordinator = tokio::spawn(coordinator.run(inbox, stop.clone(), heartbeat));
+
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %config.socket.display(), "vscaled runs");
+    signals.until_stop(config, &sources, &events, &log).await;
+    stop.cancel();
+    for (name, ended) in [
+        ("coordinator", coordinator.await),
+        ("control socket", flatten(control.await)),
+    ] {
+        if let Err(error) = ended {
+            tracing::error!(task = name, %error, "did not stop in order");
+        }
+    }
+    tracing::info!("stopped; limits stay as they are");
+    Ok(())
+}
+
+/// Every watched cgroup stays open: two descriptors on v1, one on v2. 1024 is too few for a full node.
+fn allow_open_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
+        if soft < hard {
+            setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+        } else {
+            Ok(())
+        }
+    });
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open files could not be raised; a full node may need more");
+    }
+}
+
+fn flatten(
+    joined: Result<Result<(), crate::control::ServeError>, tokio::task::JoinError>,
+) -> Result<(), tokio::task::JoinError> {
+    joined.map(|served| {
+        if let Err(error) = served {
+            tracing::error!(%error, "the control socket ended early");
+        }
+    })
+}
+
+type SavedPods = std::collections::BTreeMap<String, SavedPod>;
+
+fn load(state: &StateFile) -> Result<(SavedPods, Option<String>), StateError> {
+    Ok(match state.load()? {
+        Loaded::Content(content) => (content.pods, None),
+        Loaded::SetAside { path, reason } => {
+            let problem = format!(
+                "the state file was not understood ({reason}) and is now {}",
+                path.display()
+            );
+            tracing::error!("{problem}");
+            (SavedPods::new(), Some(problem))
+        }
+    })
+}
+
+async fn serve_http(server: HttpServer, exposed: Exposed, stop: CancellationToken) {
+    if let Err(error) = server.serve(exposed, stop).await {
+        tracing::error!(%error, "metrics and health are not served any more");
+    }
+}
+
+/// Passes views on to the coordinator. A pod in this node's directory is this node's, whether or not it says so.
+async fn follow_source(
+    mut states: watch::Receiver<Arc<DirectoryState>>,
+    views: watch::Sender<Arc<NodeView>>,
+    events: mpsc::Sender<Event>,
+    node_name: String,
+) {
+    loop {
+        let state = Arc::clone(&states.borrow_and_update());
+        // Before the directory was read nothing is known, which is not the same as nothing being there.
+        if state.generation == 0 {
+            if states.changed().await.is_err() {
+                return;
+            }
+            continue;
+        }
+        let view = Arc::new(localised(&state.view, &node_name));
+        views.send_replace(Arc::clone(&view));
+        if events
+            .send(Event::View(
+                view,
+                state.problems.iter().map(ToString::to_string).collect(),
+            ))
+            .await
+            .is_err()
+        {
+            return;
+        }
+        if states.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The pods bound to this node, or to none yet: a manifest here is placed here, like a static pod.
+fn localised(view: &NodeView, node_name: &str) -> NodeView {
+    const UNNAMED: &str = "this-node";
+    let here = if node_name.is_empty() { UNNAMED } else { node_name };
+    let mut view = view.clone();
+    view.pods
+        .retain(|pod| node_name.is_empty() || pod.spec.node_name.is_empty() || pod.spec.node_name == node_name);
+    for pod in view.pods.iter_mut().filter(|pod| pod.spec.node_name.is_empty()) {
+        here.clone_into(&mut pod.spec.node_name);
+    }
+    view
+}
+
+/// Turns records into what watchers at the socket get.
+async fn translate(
+    mut records: broadcast::Receiver<Arc<ChangeRecord>>,
+    changes: broadcast::Sender<Arc<proto::Change>>,
+) {
+    loop {
+        match records.recv().await {
+            // Nobody watching is fine.
+            Ok(record) => drop(changes.send(Arc::new(view::change(&record)))),
+            Err(broadcast::error::RecvError::Lagged(missed)) => tracing::warn!(missed, "watchers were not told of all"),
+            Err(broadcast::error::RecvError::Closed) => return,
+        }
+    }
+}
+
+fn options(config: &Config) -> Options {
+    Options {
+        decide: config.decide_options(),
+        sweep_interval: config.sweep_interval,
+        observe_only: config.observe_only,
+    }
+}
+
+fn survey_options(config: &Config) -> SurveyOptions {
+    SurveyOptions {
+        cgroup_root: Some(config.cgroup_root.clone()).filter(|root| root != Path::new("/sys/fs/cgroup")),
+        kubepods: config.kubepods.clone(),
+        driver: config.cgroup_driver,
+        weight: config.weight_formula,
+        kubelet: config.kubelet_version,
+        runtime: match &config.runtime_socket {
+            RuntimeSocket::Auto => RuntimeChoice::Auto,
+            RuntimeSocket::None => RuntimeChoice::None,
+            RuntimeSocket::Path(socket) => RuntimeChoice::Socket(socket.clone()),
+        },
+        deadlines: Deadlines {
+            read: config.runtime_timeout.min(Duration::from_secs(2)),
+            update: config.runtime_timeout,
+        },
+    }
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Reloads on SIGHUP; returns on SIGTERM and SIGINT.
+    async fn until_stop(
+        mut self,
+        mut config: Config,
+        sources: &Sources,
+        events: &mpsc::Sender<Event>,
+        log: &LogFilter,
+    ) {
+        loop {
+            // Cancel-safe: a signal that came is still there.
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.hangup.recv() => {}
+            }
+            match config.reload(sources) {
+                Ok(reload) => {
+                    tracing::info!(applied = ?reload.applied, needs_restart = ?reload.needs_restart, "reloaded");
+                    config = reload.config;
+                    if let Err(error) = log.set(&config.log_level) {
+                        tracing::error!(%error, "the log level stays as it was");
+                    }
+                    if events.send(Event::Options(options(&config))).await.is_err() {
+                        return;
+                    }
+                }
+                Err(error) => tracing::error!(%error, "not reloaded; the earlier configuration stays in force"),
+            }
+        }
+    }
+}

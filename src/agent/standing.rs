@@ -1,0 +1,228 @@
+//! What stands for one pod: the recommendation last acted on, an operator's override, or the way back to the spec.
+//!
+//! Pure. In come decisions, requests of operators and the time; out comes what the pod should have now. An override
+//! wins over the VPA until it ends. When nothing stands any more the pod is not ours: its values are left as they are.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::overrides::{Override, OverrideError, check_names, check_result, overlay, overlay_sparse};
+use crate::objects::Pod;
+use crate::resources::NamedRequirements;
+
+/// Everything that stands for one pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Standing {
+    /// The recommendation last acted on.
+    pub(super) recommended: Option<Recommended>,
+    /// An operator's override.
+    pub(super) overridden: Option<Override>,
+    /// An override ended and what it left behind is not undone yet: limits it added where the pod declares none have to
+    /// go, too.
+    pub(super) returning: bool,
+}
+
+/// A recommendation that was acted on: enforced until the next one is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Recommended {
+    /// The VPA's name.
+    pub(super) vpa: String,
+    /// When it was decided.
+    pub(super) at: Timestamp,
+    /// What every regular container should have.
+    pub(super) targets: Vec<NamedRequirements>,
+}
+
+impl Standing {
+    /// Whether anything stands at all.
+    #[must_use]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.recommended.is_none() && self.overridden.is_none() && !self.returning
+    }
+
+    /// What every regular container should have now, if anything stands.
+    #[must_use]
+    pub(super) fn targets(&self, pod: &Pod) -> Option<Vec<NamedRequirements>> {
+        if self.is_empty() {
+            return None;
+        }
+        let base = self.base(pod);
+        Some(match &self.overridden {
+            Some(overridden) => overlay(base, &overridden.values),
+            None => base,
+        })
+    }
+
+    /// What the pod would have without the override.
+    fn base(&self, pod: &Pod) -> Vec<NamedRequirements> {
+        match &self.recommended {
+            Some(recommended) => recommended.targets.clone(),
+            None => spec_of(pod),
+        }
+    }
+
+    /// Sets an override; an earlier one's values stay where the new one says nothing.
+    ///
+    /// # Errors
+    /// [`OverrideError`] when the result could not run; the standing is then unchanged.
+    pub(super) fn set_override(&mut self, pod: &Pod, mut wanted: Override) -> Result<(), OverrideError> {
+        check_names(pod, &wanted.values)?;
+        if let Some(earlier) = &self.overridden {
+            wanted.values = overlay_sparse(earlier.values.clone(), &wanted.values);
+        }
+        let result = overlay(self.base(pod), &wanted.values);
+        check_result(pod, &wanted.values, &result)?;
+        self.overridden = Some(wanted);
+        self.returning = false;
+        Ok(())
+    }
+
+    /// Ends the override, if there is one: the recommendation's values come back, or else the spec's.
+    pub(super) fn end_override(&mut self) -> bool {
+        let ended = self.overridden.take().is_some();
+        self.returning |= ended;
+        ended
+    }
+
+    /// When the override ends by itself.
+    #[must_use]
+    pub(super) fn ends_at(&self) -> Option<Timestamp> {
+        self.overridden.as_ref().and_then(|overridden| overridden.until)
+    }
+}
+
+/// Requests and limits of the pod's regular containers as its spec has them.
+#[must_use]
+pub(super) fn spec_of(pod: &Pod) -> Vec<NamedRequirements> {
+    let named = |container: &crate::objects::Container| NamedRequirements {
+        name: container.name.clone(),
+        resources: container.resources,
+    };
+    pod.spec.containers.iter().map(named).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::{Bytes, MilliCpu};
+    use crate::sources::parse_manifests;
+
+    const POD: &str = "
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - {name: app, resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 200m, memory: 128Mi}}}
+  - {name: side, resources: {requests: {cpu: 10m}}}
+";
+
+    fn pod() -> Pod {
+        parse_manifests("test", POD).unwrap().view.pods.remove(0)
+    }
+
+    fn values(name: &str, list: &str) -> Vec<NamedRequirements> {
+        let resources = serde_json::from_str(list).unwrap();
+        vec![NamedRequirements {
+            name: name.to_owned(),
+            resources,
+        }]
+    }
+
+    fn by_hand(values: Vec<NamedRequirements>) -> Override {
+        Override {
+            uid: 0,
+            pid: 1,
+            reason: String::new(),
+            since: Timestamp::UNIX_EPOCH,
+            until: None,
+            values,
+        }
+    }
+
+    #[test]
+    fn an_override_changes_only_what_it_names_and_goes_back_to_the_spec() {
+        let pod = pod();
+        let mut standing = Standing::default();
+        assert_eq!(standing.targets(&pod), None);
+        standing
+            .set_override(&pod, by_hand(values("app", r#"{"limits":{"memory":"256Mi"}}"#)))
+            .unwrap();
+        standing
+            .set_override(&pod, by_hand(values("app", r#"{"limits":{"cpu":"1"}}"#)))
+            .unwrap();
+        let targets = standing.targets(&pod).unwrap();
+        assert_eq!(targets[0].resources.limits.memory, Some(Bytes::new(256 << 20)));
+        assert_eq!(targets[0].resources.limits.cpu, Some(MilliCpu::new(1000)));
+        assert_eq!(targets[1].resources, pod.spec.containers[1].resources);
+        assert!(standing.end_override());
+        assert!(standing.returning);
+        assert_eq!(standing.targets(&pod), Some(spec_of(&pod)));
+    }
+
+    #[test]
+    fn an_override_wins_over_the_recommendation_until_it_ends() {
+        let pod = pod();
+        let mut targets = spec_of(&pod);
+        targets[0].resources.limits.cpu = Some(MilliCpu::new(300));
+        let recommended = Recommended {
+            vpa: "web".to_owned(),
+            at: Timestamp::UNIX_EPOCH,
+            targets: targets.clone(),
+        };
+        let mut standing = Standing {
+            recommended: Some(recommended),
+            ..Standing::default()
+        };
+        standing
+            .set_override(&pod, by_hand(values("app", r#"{"limits":{"cpu":"900m"}}"#)))
+            .unwrap();
+        assert_eq!(
+            standing.targets(&pod).unwrap()[0].resources.limits.cpu,
+            Some(MilliCpu::new(900))
+        );
+        standing.end_override();
+        assert_eq!(standing.targets(&pod), Some(targets));
+    }
+
+    #[test]
+    fn what_could_not_run_is_refused_with_the_numbers() {
+        let pod = pod();
+        let mut standing = Standing::default();
+        let mut refused = |name: &str, list: &str| {
+            standing
+                .set_override(&pod, by_hand(values(name, list)))
+                .unwrap_err()
+                .to_string()
+        };
+        assert_eq!(
+            refused("nginx", r#"{"limits":{"cpu":"1"}}"#),
+            "the pod has no container \"nginx\"; it has: app, side"
+        );
+        assert!(refused("app", "{}").starts_with("nothing to change"));
+        assert!(refused("app", r#"{"limits":{"cpu":"50m"}}"#).contains("cpu request 100m is above the limit 50m"));
+        assert!(
+            refused("side", r#"{"limits":{"memory":"100"}}"#)
+                .contains("memory limit 100 is below the least the kernel holds, 4Ki")
+        );
+        assert!(
+            refused("side", r#"{"limits":{"cpu":"5m"}}"#)
+                .contains("cpu limit 5m is below the least the kernel holds, 10m")
+        );
+        assert!(standing.is_empty());
+    }
+
+    #[test]
+    fn the_qos_class_cannot_change() {
+        let mut pod = pod();
+        pod.spec.containers.truncate(1);
+        let mut standing = Standing::default();
+        let equal = r#"{"requests":{"cpu":"1","memory":"1Gi"},"limits":{"cpu":"1","memory":"1Gi"}}"#;
+        let error = standing.set_override(&pod, by_hand(values("app", equal))).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the pod's QoS class would change from Burstable to Guaranteed, which a running pod cannot do: keep at least one request below its limit"
+        );
+    }
+}

@@ -1,0 +1,193 @@
+//! What must survive a restart: for each pod, what stands for it ([`Standing`]).
+//!
+//! One JSON file, replaced whole (written beside, flushed, renamed), so that a crash at any moment leaves the old or
+//! the new content. A file that cannot be understood is set aside, never overwritten and never half-believed.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::standing::Standing;
+use crate::actuate::PodId;
+
+const FILE_NAME: &str = "state.json";
+/// Raised when the meaning of the content changes; other versions are set aside.
+const VERSION: u32 = 1;
+
+/// The file that keeps what stands for each pod.
+#[derive(Debug)]
+pub(super) struct StateFile {
+    directory: PathBuf,
+}
+
+/// The file's content.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Saved {
+    version: u32,
+    /// What stands, for each pod for which something does.
+    pub(super) pods: BTreeMap<String, SavedPod>,
+}
+
+/// What stands for one pod; keyed by its UID.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SavedPod {
+    /// Whose it is.
+    pub(super) pod: PodId,
+    /// What stands.
+    pub(super) standing: Standing,
+}
+
+/// What loading found.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Loaded {
+    /// The content, empty when there is no file yet.
+    Content(Saved),
+    /// Not understood: set aside under that name, with the reason.
+    SetAside {
+        /// Where it is now.
+        path: PathBuf,
+        /// Why it was not believed.
+        reason: String,
+    },
+}
+
+/// The state directory could not be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{action} {path}: {source}; check that stateDir exists, is writable and has free space", path = .path.display())]
+pub struct StateError {
+    action: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl StateFile {
+    /// The file in that directory, which is created if it is missing.
+    ///
+    /// # Errors
+    /// [`StateError`] when the directory cannot be made.
+    pub(super) fn in_directory(directory: &Path) -> Result<Self, StateError> {
+        fs::create_dir_all(directory).map_err(failed("create", directory))?;
+        Ok(Self {
+            directory: directory.to_owned(),
+        })
+    }
+
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// [`StateError`] when it exists but cannot be read, or not be set aside.
+    pub(super) fn load(&self) -> Result<Loaded, StateError> {
+        let path = self.path();
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Loaded::Content(Saved::default())),
+            Err(error) => return Err(failed("read", &path)(error)),
+        };
+        let reason = match serde_json::from_slice::<Saved>(&text) {
+            Ok(saved) if saved.version == VERSION => return Ok(Loaded::Content(saved)),
+            Ok(saved) => format!(
+                "version {} is not the version {VERSION} this agent writes",
+                saved.version
+            ),
+            Err(error) => error.to_string(),
+        };
+        let aside = self.directory.join(format!("{FILE_NAME}.set-aside"));
+        fs::rename(&path, &aside).map_err(failed("set aside", &path))?;
+        Ok(Loaded::SetAside { path: aside, reason })
+    }
+
+    /// Replaces the file.
+    ///
+    /// # Errors
+    /// [`StateError`] when anything fails; the earlier content is then still there.
+    pub(super) fn save(&self, pods: BTreeMap<String, SavedPod>) -> Result<(), StateError> {
+        let path = self.path();
+        let beside = self.directory.join(format!("{FILE_NAME}.new"));
+        let text = serde_json::to_vec(&Saved { version: VERSION, pods })
+            .map_err(|error| failed("encode", &path)(io::Error::other(error)))?;
+        let write = || -> io::Result<()> {
+            let mut file = File::create(&beside)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&beside, &path)?;
+            File::open(&self.directory)?.sync_all()
+        };
+        write().map_err(failed("write", &path))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.join(FILE_NAME)
+    }
+}
+
+fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> StateError {
+    let path = path.to_owned();
+    move |source| StateError {
+        action,
+        path: path.clone(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn saved() -> BTreeMap<String, SavedPod> {
+        let pod = PodId {
+            uid: "u1".to_owned(),
+            namespace: "default".to_owned(),
+            name: "web".to_owned(),
+        };
+        let standing = Standing {
+            returning: true,
+            ..Standing::default()
+        };
+        BTreeMap::from([("u1".to_owned(), SavedPod { pod, standing })])
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = StateFile::in_directory(&directory.path().join("new")).unwrap();
+        assert_eq!(file.load().unwrap(), Loaded::Content(Saved::default()));
+        file.save(saved()).unwrap();
+        assert_eq!(
+            file.load().unwrap(),
+            Loaded::Content(Saved {
+                version: VERSION,
+                pods: saved()
+            })
+        );
+    }
+
+    #[test]
+    fn what_is_not_understood_is_set_aside_and_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = StateFile::in_directory(directory.path()).unwrap();
+        for broken in ["{\"version\":1,\"pods\":{", "{\"version\":99,\"pods\":{}}"] {
+            fs::write(file.path(), broken).unwrap();
+            let Loaded::SetAside { path, reason } = file.load().unwrap() else {
+                panic!("believed {broken}")
+            };
+            assert_eq!(fs::read_to_string(path).unwrap(), broken);
+            assert!(!reason.is_empty());
+            assert_eq!(file.load().unwrap(), Loaded::Content(Saved::default()));
+        }
+    }
+
+    #[test]
+    fn a_failed_write_keeps_the_earlier_content() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = StateFile::in_directory(directory.path()).unwrap();
+        file.save(saved()).unwrap();
+        // A directory in the place of the file beside makes the write fail, also for root.
+        fs::create_dir(directory.path().join("state.json.new")).unwrap();
+        let error = file.save(BTreeMap::new()).unwrap_err().to_string();
+        assert!(error.starts_with("write ") && error.contains("stateDir"), "{error}");
+        assert!(matches!(file.load().unwrap(), Loaded::Content(content) if content.pods == saved()));
+    }
+}

@@ -1,0 +1,189 @@
+//! What the coordinator knows, in the words of the control protocol. Pure.
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::entry::Entry;
+use super::overrides::Override;
+use super::standing::spec_of;
+use crate::actuate::{ChangeRecord, Node, StepRecord};
+use crate::control::proto;
+use crate::observe::metrics::PodState;
+use crate::plan::{CgroupVersion, Driver, Target};
+use crate::resources::Requirements;
+
+/// The agent and the node as it found it.
+pub(super) fn agent(node: Option<&Node>, problems: Vec<String>) -> proto::Agent {
+    let known = |text: fn(&Node) -> String| node.map(text).unwrap_or_default();
+    proto::Agent {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        cgroup_version: known(|node| match node.traits.version {
+            CgroupVersion::V1 => "v1".to_owned(),
+            CgroupVersion::V2 => "v2".to_owned(),
+        }),
+        cgroup_driver: known(|node| match node.traits.driver {
+            Driver::Cgroupfs => "cgroupfs".to_owned(),
+            Driver::Systemd => "systemd".to_owned(),
+        }),
+        kubepods: known(|node| node.kubepods.path.to_string()),
+        runtime: known(|node| node.runtime_name.clone().unwrap_or_else(|| "none".to_owned())),
+        weight_formula: known(|node| node.traits.container_weight.to_string()),
+        problems,
+    }
+}
+
+/// One pod.
+pub(super) fn pod(entry: &Entry, now: Timestamp) -> proto::Pod {
+    let metadata = &entry.pod.metadata;
+    let state = entry.state(now);
+    let wanted = entry
+        .standing
+        .targets(&entry.pod)
+        .unwrap_or_else(|| spec_of(&entry.pod));
+    let container = |named: &crate::resources::NamedRequirements| proto::Container {
+        name: named.name.clone(),
+        id: entry
+            .live
+            .as_ref()
+            .and_then(|live| live.containers.get(&named.name))
+            .map(|live| live.id.clone()),
+        wanted: Some(proto::Requirements::from(&named.resources)),
+        spec: entry
+            .pod
+            .container(&named.name)
+            .map(|container| requirements(&container.resources)),
+    };
+    proto::Pod {
+        namespace: metadata.namespace.clone(),
+        name: metadata.name.clone(),
+        uid: entry
+            .live
+            .as_ref()
+            .map_or(entry.pod.cgroup_uid(), |live| &live.id.uid)
+            .to_owned(),
+        qos_class: entry.pod.qos_class().to_string(),
+        vpa: entry.decision.vpa.clone(),
+        action: entry.decision.action().to_string(),
+        reason: entry.decision.reason.to_string(),
+        state: word(state).to_owned(),
+        detail: detail(entry, state, now),
+        containers: wanted.iter().map(container).collect(),
+        r#override: entry.standing.overridden.as_ref().map(overridden),
+    }
+}
+
+fn requirements(resources: &Requirements) -> proto::Requirements {
+    proto::Requirements::from(resources)
+}
+
+fn overridden(overridden: &Override) -> proto::Override {
+    proto::Override {
+        uid: overridden.uid,
+        pid: overridden.pid,
+        reason: overridden.reason.clone(),
+        since: overridden.since.to_string(),
+        until: overridden.until.map(|until| until.to_string()),
+    }
+}
+
+/// Why a pod stands as it does, where the word does not say it.
+fn detail(entry: &Entry, state: PodState, now: Timestamp) -> String {
+    match state {
+        PodState::NotRunning => "no container of this pod runs on this node".to_owned(),
+        PodState::Foreign => entry
+            .foreign
+            .all_paused(now)
+            .next()
+            .map_or_else(String::new, |(target, file, until)| {
+                format!("something else keeps changing {file} of {target}; left alone until {until}")
+            }),
+        PodState::Owed | PodState::Refused => entry
+            .last
+            .as_ref()
+            .and_then(|last| last.outcome.reason())
+            .unwrap_or_default()
+            .to_owned(),
+        PodState::NotManaged | PodState::InSync | PodState::Working => String::new(),
+    }
+}
+
+const fn word(state: PodState) -> &'static str {
+    match state {
+        PodState::NotManaged => "NotManaged",
+        PodState::InSync => "InSync",
+        PodState::Working => "Working",
+        PodState::Owed => "Owed",
+        PodState::Refused => "Refused",
+        PodState::Foreign => "Foreign",
+        PodState::NotRunning => "NotRunning",
+    }
+}
+
+/// What happens next, as a sentence.
+pub(super) fn next(entry: &Entry, now: Timestamp) -> String {
+    if entry.live.is_none() {
+        return "Nothing until a container of this pod runs on this node.".to_owned();
+    }
+    if entry.work.running.is_some() || entry.work.pending.is_some() {
+        return "A pass over this pod runs now.".to_owned();
+    }
+    if let Some(at) = entry.work.retry_at {
+        let wait = at.saturating_duration_since(Instant::now()).as_secs();
+        return format!("The next attempt is in {wait} s, or at once when the decision changes.");
+    }
+    if let Some((target, file, until)) = entry.foreign.all_paused(now).next() {
+        return format!("{file} of {target} is looked at again at {until}.");
+    }
+    if let Some(until) = entry.standing.ends_at() {
+        return format!("The override ends at {until}; until then its values are kept true.");
+    }
+    if entry.standing.is_empty() {
+        return "Nothing: this pod is not managed.".to_owned();
+    }
+    "Its values are kept true; a new recommendation changes them at once.".to_owned()
+}
+
+/// One pass, as it went.
+pub(super) fn change(record: &ChangeRecord) -> proto::Change {
+    let micros = |duration: std::time::Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+    let stages = &record.stages;
+    proto::Change {
+        sequence: record.sequence,
+        at: record.at.to_string(),
+        namespace: record.pod.namespace.clone(),
+        name: record.pod.name.clone(),
+        uid: record.pod.uid.clone(),
+        cause: record.cause.to_string(),
+        outcome: record.outcome.word().to_owned(),
+        reason: record.outcome.reason().unwrap_or_default().to_owned(),
+        steps: record.steps.iter().map(step).collect(),
+        stages: Some(proto::Stages {
+            queued_us: micros(stages.queued),
+            observe_us: micros(stages.observe),
+            plan_us: micros(stages.plan),
+            write_us: micros(stages.write),
+            runtime_us: micros(stages.runtime),
+            verified_us: micros(stages.verified),
+        }),
+        ..proto::Change::default()
+    }
+}
+
+/// One step.
+pub(super) fn step(record: &StepRecord) -> proto::Step {
+    let (level, name) = match &record.target {
+        Target::Pod => ("pod", String::new()),
+        Target::Container(name) => ("container", name.clone()),
+    };
+    proto::Step {
+        via: record.via.to_string(),
+        level: level.to_owned(),
+        name,
+        file: record.file.unwrap_or_default().to_owned(),
+        from: record.from.clone(),
+        to: record.to.clone(),
+        took_us: u64::try_from(record.took.as_micros()).unwrap_or(u64::MAX),
+        error: record.error.clone().unwrap_or_default(),
+        rollback: record.rollback,
+    }
+}

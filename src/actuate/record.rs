@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::decide::Reason;
 use crate::plan::{Change, CriResources, Step, Target, Via};
 use crate::resources::Settings;
 
@@ -33,6 +34,8 @@ pub enum Cause {
     Recommendation {
         /// The VPA's name.
         vpa: String,
+        /// Why it was acted on.
+        reason: Reason,
     },
     /// An operator at the socket.
     Operator {
@@ -60,7 +63,7 @@ pub enum Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Recommendation { vpa } => write!(f, "recommendation of VPA {vpa}"),
+            Self::Recommendation { vpa, reason } => write!(f, "recommendation of VPA {vpa} ({reason})"),
             Self::Operator { uid, pid, reason } if reason.is_empty() => write!(f, "operator (uid {uid}, pid {pid})"),
             Self::Operator { uid, pid, reason } => write!(f, "operator (uid {uid}, pid {pid}): {reason}"),
             Self::OverrideEnded => f.write_str("override ended"),

@@ -279,9 +279,7 @@ impl Coordinator {
         for entry in self.entries.values_mut() {
             if entry.standing.ends_at().is_some_and(|at| at <= now) && entry.standing.end_override() {
                 self.unsaved = true;
-                entry.foreign.forget();
-                entry.holds = false;
-                entry.reset_retries();
+                entry.wanted_changed();
                 entry.ask(Cause::OverrideEnded, true, None);
             }
         }

@@ -145,6 +145,13 @@ impl Entry {
         wait
     }
 
+    /// What the pod should have is something else now: whatever was learnt about the old values says nothing any more.
+    pub(super) fn wanted_changed(&mut self) {
+        self.foreign.forget();
+        self.holds = false;
+        self.reset_retries();
+    }
+
     /// Forgets failures: what is wanted, or what is there, has changed.
     pub(super) fn reset_retries(&mut self) {
         self.work.failures = 0;

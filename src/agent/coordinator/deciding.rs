@@ -1,6 +1,5 @@
 //! From what sources say to what stands.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -25,28 +24,29 @@ impl Coordinator {
         self.ask_refresh();
     }
 
-    /// Decides for every pod of the view; those that left the view are no longer ours.
+    /// Decides for every pod of the view, and asks for passes where that changes what stands. Pods that left the view are
+    /// no longer ours.
     pub(super) fn decide_all(&mut self, now: Timestamp) {
         let view = Arc::clone(&self.view);
         let index = decide::Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
-        let mut gone: BTreeMap<String, Entry> = std::mem::take(&mut self.entries);
+        let decided = |pod: &Pod, recommended: Option<&Recommended>| {
+            let in_force = recommended.map(|recommended| &*recommended.targets);
+            decide::decide_pod(pod, &index, now, &self.options.decide, in_force)
+        };
+        let mut known = std::mem::take(&mut self.entries);
         for pod in &view.pods {
             let key = pod.full_name();
-            let known = gone
+            let old = known
                 .remove(&key)
                 .filter(|entry| entry.pod.cgroup_uid() == pod.cgroup_uid());
-            let in_force = known
-                .as_ref()
-                .and_then(|entry| entry.standing.recommended.as_ref())
-                .map(|standing| &*standing.targets);
-            let decision = decide::decide_pod(pod, &index, now, &self.options.decide, in_force);
-            if known
+            let decision = decided(pod, old.as_ref().and_then(|entry| entry.standing.recommended.as_ref()));
+            if old
                 .as_ref()
                 .is_none_or(|entry| entry.decision.reason != decision.reason)
             {
                 self.metrics.decided(&decision);
             }
-            let entry = match known {
+            let mut entry = match old {
                 Some(mut entry) => {
                     entry.pod = unchanged_or_new(&entry.pod, pod);
                     entry.decision = decision;
@@ -54,9 +54,14 @@ impl Coordinator {
                 }
                 None => Entry::new(Arc::new(pod.clone()), decision),
             };
+            if follow(&mut entry, now) {
+                self.unsaved = true;
+                // What is left to decide, for those who ask.
+                entry.decision = decided(pod, entry.standing.recommended.as_ref());
+            }
             self.entries.insert(key, entry);
         }
-        for (key, entry) in gone {
+        for (key, entry) in known {
             self.watching.forget(&key);
             if !entry.standing.is_empty() {
                 tracing::info!(
@@ -65,38 +70,35 @@ impl Coordinator {
                 );
             }
         }
-        self.follow_decisions(now);
     }
+}
 
-    /// Turns decisions into what stands, and asks for passes where that changed.
-    pub(super) fn follow_decisions(&mut self, now: Timestamp) {
-        for entry in self.entries.values_mut() {
-            let decision = &entry.decision;
-            let before = entry.standing.targets(&entry.pod);
-            match (&decision.vpa, decision.action()) {
-                (Some(vpa), Action::Resize) => {
-                    entry.standing.recommended = Some(Recommended {
-                        vpa: vpa.clone(),
-                        at: now,
-                        targets: decision.containers.clone(),
-                    });
-                }
-                (_, Action::None | Action::Skip) if lets_go(decision.reason) => entry.standing.recommended = None,
-                (_, Action::Resize | Action::None | Action::Skip) => {}
-            }
-            let after = entry.standing.targets(&entry.pod);
-            if before == after {
-                continue;
-            }
-            self.unsaved = true;
-            entry.foreign.forget();
-            entry.holds = false;
-            entry.reset_retries();
-            if let (Some(vpa), Some(_)) = (entry.decision.vpa.clone(), &after) {
-                entry.ask(Cause::Recommendation { vpa }, true, None);
-            }
+/// Turns a decision into what stands, and asks for a pass if that changed.
+fn follow(entry: &mut Entry, now: Timestamp) -> bool {
+    let before = entry.standing.targets(&entry.pod);
+    let decision = &entry.decision;
+    let reason = decision.reason;
+    match (&decision.vpa, decision.action()) {
+        (Some(vpa), Action::Resize) => {
+            let targets = decision.containers.clone();
+            entry.standing.recommended = Some(Recommended {
+                vpa: vpa.clone(),
+                at: now,
+                targets,
+            });
         }
+        (_, Action::None | Action::Skip) if lets_go(reason) => entry.standing.recommended = None,
+        (_, Action::Resize | Action::None | Action::Skip) => {}
     }
+    let after = entry.standing.targets(&entry.pod);
+    if before == after {
+        return false;
+    }
+    entry.wanted_changed();
+    if let (Some(vpa), Some(_)) = (entry.decision.vpa.clone(), &after) {
+        entry.ask(Cause::Recommendation { vpa, reason }, true, None);
+    }
+    true
 }
 
 /// Whether a decision ends what an earlier recommendation left standing: nobody asks for these values any more.

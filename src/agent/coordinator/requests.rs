@@ -179,9 +179,7 @@ impl Coordinator {
         let (reply, receiver) = oneshot::channel();
         self.unsaved = true;
         if let Some(entry) = self.entries.get_mut(key) {
-            entry.foreign.forget();
-            entry.holds = false;
-            entry.reset_retries();
+            entry.wanted_changed();
             entry.ask(cause, true, Some(Waiter { reply, before }));
         }
         receiver

@@ -30,7 +30,7 @@
 //! - [`control`]: the unix socket, both ends.
 //! - [`observe`]: metrics, health, logs.
 //! - [`config`]: flags, environment and file → one checked configuration.
-//! - [`cli`]: `vscalectl`.
+//! - [`cli`]: the local command line, `vscalectl`.
 //!
 //! Dependencies point one way: `resources` ← `objects` ← `decide`, `plan` ← `actuate` ← `agent`.
 

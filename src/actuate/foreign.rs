@@ -16,9 +16,9 @@ use crate::resources::ControlFile;
 /// How many flips make a foreign writer.
 const FLIPS: u32 = 3;
 /// Flips further apart than this are drift, not a fight.
-const WINDOW: Duration = Duration::from_mins(10);
-const FIRST_PAUSE: Duration = Duration::from_mins(1);
-const LONGEST_PAUSE: Duration = Duration::from_hours(1);
+const WINDOW: Duration = Duration::from_secs(10 * 60);
+const FIRST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 
 /// One value of a pod: whose, and in which file.
 type Value = (Target, ControlFile);

@@ -32,7 +32,7 @@ mod requests;
 pub(super) use requests::{Request, Snapshot};
 
 /// Time-dependent decisions (a pod grows old enough) are looked at this often.
-const DECIDE_AGAIN: Duration = Duration::from_mins(1);
+const DECIDE_AGAIN: Duration = Duration::from_secs(60);
 /// How pods stand is counted for the metrics at most this often.
 const COUNT_AGAIN: Duration = Duration::from_secs(1);
 /// An idle coordinator gives a sign of life this often.

@@ -14,7 +14,7 @@ use crate::objects::Pod;
 use crate::observe::metrics::PodState;
 
 pub(super) const FIRST_RETRY: Duration = Duration::from_secs(1);
-const LONGEST_RETRY: Duration = Duration::from_mins(5);
+const LONGEST_RETRY: Duration = Duration::from_secs(5 * 60);
 
 /// One pod of the node.
 #[derive(Debug)]

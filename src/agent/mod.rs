@@ -3,8 +3,8 @@
 //! Tasks, what each takes in and where its results go:
 //!
 //! - the source ([`crate::sources`]): files → [`NodeView`](crate::sources::NodeView), in a watch channel;
-//! - [`survey`]: the runtime's events, requests to look → who lives on the node, to the coordinator;
-//! - [`coordinator`]: all of the above, operators' requests, writes by others, the clock → passes;
+//! - `survey`: the runtime's events, requests to look → who lives on the node, to the coordinator;
+//! - `coordinator`: all of the above, operators' requests, writes by others, the clock → passes;
 //! - passes ([`crate::actuate::reconcile`]), at most one for each pod → what they did, back to the coordinator;
 //! - `saver`: what must survive a restart → the state file;
 //! - the control socket ([`crate::control`]): operators' requests → the coordinator;

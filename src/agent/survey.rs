@@ -118,7 +118,7 @@ impl Survey {
                 + if incomplete {
                     LOOK_AGAIN
                 } else {
-                    Duration::from_hours(1)
+                    Duration::from_secs(3600)
                 };
             // Cancel-safe: a lost wake-up is made good by the look that follows any other.
             tokio::select! {

@@ -133,7 +133,7 @@ impl Reader<'_> {
                 self.manifests.view.hpas.push(hpa);
             }
             "Node" => self.manifests.view.node = Some(self.typed(document, |_| Ok(()))?),
-            list if list.ends_with("List") => return self.read_list(document),
+            list if list.ends_with("List") => return self.read_list(&kind, document),
             _ => match OwnerKind::named(&kind) {
                 Some(owner_kind) => self.read_owner(owner_kind, document)?,
                 None => {
@@ -147,11 +147,18 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn read_list(&mut self, mut document: Value) -> Result<(), ManifestError> {
+    fn read_list(&mut self, kind: &str, mut document: Value) -> Result<(), ManifestError> {
         let Some(Value::Array(items)) = document.get_mut("items").map(Value::take) else {
             return Err(self.unusable("a list without items"));
         };
-        items.into_iter().try_for_each(|item| self.read(item))
+        // The API server leaves the kind of items out where the list's own kind says it.
+        let of = kind.strip_suffix("List").filter(|of| !of.is_empty());
+        items.into_iter().try_for_each(|mut item| {
+            if let (Some(of), Value::Object(fields)) = (of, &mut item) {
+                fields.entry("kind").or_insert_with(|| Value::from(of));
+            }
+            self.read(item)
+        })
     }
 
     fn read_owner(&mut self, kind: OwnerKind, mut document: Value) -> Result<(), ManifestError> {
@@ -281,6 +288,12 @@ metadata: {name: ignored}
         let selector = manifests.view.owners[0].selector.as_ref().unwrap();
         assert_eq!(selector.match_labels["app"], "nightly");
         assert_eq!(manifests.warnings, ["pods.yaml: document 3: ConfigMap ignored ignored"]);
+    }
+
+    #[test]
+    fn items_of_a_typed_list_need_no_kind() {
+        let text = r#"{"kind":"PodList","items":[{"metadata":{"name":"a"},"spec":{"containers":[{"name":"c"}]}}]}"#;
+        assert_eq!(parse(text).unwrap().view.pods[0].full_name(), "default/a");
     }
 
     #[test]

@@ -30,11 +30,14 @@ as_root() {
   if [ "$EUID" -eq 0 ]; then
     "$@"
   elif have sudo; then
-    sudo -- "$@"
+    sudo -- env PATH="$PATH" VSCALED_CACHE="$VSCALED_CACHE" "$@"
   else
     die "this needs root, and there is no sudo here; as root, run: $*"
   fi
 }
+
+# Whether as_root would succeed. May ask for a password.
+can_be_root() { [ "$EUID" -eq 0 ] || { have sudo && sudo --validate; }; }
 
 # Runs a command as the caller: what is built must belong to them, and come from their toolchain.
 as_caller() {

@@ -23,6 +23,7 @@ use std::thread::{self, JoinHandle};
 use tokio::sync::mpsc;
 
 use clock::Now;
+pub use clock::monotonic;
 use device::{BUFFER, Log, Wake};
 pub use error::KmsgError;
 pub use notice::{BootId, Loss, Notice, Origin, Position};

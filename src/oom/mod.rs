@@ -15,6 +15,7 @@
 
 mod assemble;
 pub mod counters;
+pub mod join;
 mod kill;
 pub mod kmsg;
 mod line;

@@ -1,9 +1,10 @@
 //! `vscalectl oom parse`: the kills in a kernel log, without a node and without a daemon.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 
 use crate::cgroup::{CgroupPath, ContainerId, PodUid};
+use crate::cli::output::Output;
 use crate::cli::{Failure, io, table};
 use crate::oom::{Kill, Level, parse_log};
 use crate::resources::Bytes;
@@ -17,15 +18,8 @@ pub(super) struct Arguments {
     /// Records of /dev/kmsg, or what dmesg or journalctl -k printed; - is standard input
     #[arg(value_name = "FILE")]
     file: String,
-    /// How to print the kills
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    #[command(flatten)]
     output: Output,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Output {
-    Json,
-    Table,
 }
 
 /// Reads, parses, prints. A log without kills is no error.
@@ -37,10 +31,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let shown = Shown {
         kills: kills.iter().map(ShownKill::from).collect(),
     };
-    io::print(&match arguments.output {
-        Output::Json => io::json(&shown)?,
-        Output::Table => render(&shown.kills),
-    })
+    arguments.output.print(&shown, |_| render(&shown.kills))
 }
 
 /// The printed form: promised to others, so apart from the types inside.

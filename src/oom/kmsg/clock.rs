@@ -3,8 +3,11 @@
 //! Records carry `local_clock()`: like CLOCK_MONOTONIC it stands still while the machine is suspended, but it is not slewed
 //! by NTP, so the two drift apart (0.6 ms in 12 minutes on one machine).
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use nix::errno::Errno;
+use nix::sys::time::TimeValLike;
 use nix::time::{ClockId, clock_gettime};
 
 /// One moment by two clocks.
@@ -21,7 +24,7 @@ impl Now {
     pub(super) fn read() -> Result<Self, Errno> {
         let monotonic = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
         Ok(Self {
-            monotonic_us: monotonic.tv_sec() * 1_000_000 + monotonic.tv_nsec() / 1000,
+            monotonic_us: monotonic.num_microseconds(),
             wall: Timestamp::now(),
         })
     }
@@ -30,25 +33,57 @@ impl Now {
 /// How far CLOCK_MONOTONIC is ahead of the log's clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LogClock {
-    /// The smallest difference seen when a record was read as soon as it was there; the delay of reading only adds to it.
-    ahead_us: Option<i64>,
+    seen: Option<Seen>,
 }
+
+/// The smallest difference seen when a record was read as soon as it was there: the delay of reading only adds to it.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    ahead_us: i64,
+    /// CLOCK_MONOTONIC then.
+    at_us: i64,
+}
+
+/// NTP slews by at most 500 ppm (`MAXFREQ`, kernel/time/ntp.c), so the smallest difference may grow by one in so many.
+const SLEW: i64 = 2000;
 
 impl LogClock {
     /// A record of that time was read as soon as it was there.
     pub(super) fn observe(&mut self, logged_us: u64, now: Now) {
         let ahead = now.monotonic_us.saturating_sub_unsigned(logged_us);
-        self.ahead_us = Some(self.ahead_us.map_or(ahead, |least| least.min(ahead)));
+        let least = self.seen.map_or(ahead, |seen| {
+            let slewed = now.monotonic_us.saturating_sub(seen.at_us) / SLEW;
+            ahead.min(seen.ahead_us.saturating_add(slewed))
+        });
+        self.seen = Some(Seen {
+            ahead_us: least,
+            at_us: now.monotonic_us,
+        });
     }
 
-    /// When a record of that time was printed; never later than now.
-    pub(super) fn wall(self, logged_us: u64, now: Now) -> Timestamp {
-        let since_logged = now.monotonic_us.saturating_sub_unsigned(logged_us);
-        let age = since_logged.saturating_sub(self.ahead_us.unwrap_or(0)).max(0);
-        now.wall
-            .checked_sub(SignedDuration::from_micros(age))
-            .unwrap_or(now.wall)
+    /// When a record of that time was printed, by CLOCK_MONOTONIC in microseconds; never later than now.
+    pub(super) fn monotonic_us(self, logged_us: u64, now: Now) -> i64 {
+        let logged = self
+            .seen
+            .map_or(0, |seen| seen.ahead_us)
+            .saturating_add_unsigned(logged_us);
+        logged.min(now.monotonic_us)
     }
+
+    /// The same by the wall clock, if nobody set it since.
+    pub(super) fn wall(self, logged_us: u64, now: Now) -> Timestamp {
+        let age = now.monotonic_us.saturating_sub(self.monotonic_us(logged_us, now));
+        let age = SignedDuration::from_micros(age);
+        now.wall.checked_sub(age).unwrap_or(now.wall)
+    }
+}
+
+/// CLOCK_MONOTONIC: what the times of [`Notice`](super::Notice)s can be compared with.
+///
+/// # Errors
+/// None on Linux.
+pub fn monotonic() -> Result<Duration, Errno> {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from)
 }
 
 #[cfg(test)]
@@ -77,7 +112,24 @@ mod tests {
         for (logged, read) in [(1_000, 1_900), (2_000, 2_600), (3_000, 9_000)] {
             clock.observe(logged, now(read));
         }
-        assert_eq!(clock.wall(4_000, now(10_000)), boot_plus(4_600));
+        assert_eq!(
+            clock.wall(4_000, now(10_000)),
+            boot_plus(4_603),
+            "600 µs, and 3 that NTP may have added since"
+        );
+    }
+
+    #[test]
+    fn the_clocks_may_drift_either_way() {
+        for drift in [-100_i64, 100] {
+            let mut clock = LogClock::default();
+            for minute in 0..1000 {
+                let logged = minute * 60_000_000;
+                clock.observe(u64::try_from(logged).unwrap(), now(logged + minute * drift + 50));
+            }
+            let off = clock.monotonic_us(60_000_000_000, now(61_000_000_000)) - 60_000_000_000 - 1000 * drift;
+            assert!(off.abs() <= 150, "{off} µs off at {drift} µs a minute");
+        }
     }
 
     #[test]

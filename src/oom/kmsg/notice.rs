@@ -1,5 +1,7 @@
 //! What the reader of the log tells.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +52,8 @@ pub enum Notice {
         event: Event,
         /// The number of the record that completed it: the position to keep once it is dealt with.
         seq: u64,
+        /// When it was logged, by CLOCK_MONOTONIC: to about a millisecond.
+        logged: Duration,
         /// When, by the wall clock: exact to the delay of the reader if live, to about a millisecond otherwise, unless
         /// the machine was suspended since.
         at: Timestamp,

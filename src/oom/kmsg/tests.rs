@@ -48,6 +48,7 @@ fn kill(notice: &Notice) -> Option<(u64, i64, Origin, Option<String>)> {
             seq,
             at,
             origin,
+            ..
         } => Some((
             *seq,
             at.as_microsecond(),

@@ -1,5 +1,7 @@
 //! What reading `/dev/kmsg` returned → what to tell. No I/O and no clock: both are arguments.
 
+use std::time::Duration;
+
 use super::clock::{LogClock, Now};
 use super::{Loss, Notice, Origin};
 use crate::oom::assemble::Assembler;
@@ -82,7 +84,9 @@ impl Tracker {
             Origin::Live => now.wall,
             Origin::Replayed => self.clock.wall(record.timestamp_us, now),
         };
+        let logged = self.clock.monotonic_us(record.timestamp_us, now);
         (!is_told).then_some(Notice::Event {
+            logged: Duration::from_micros(u64::try_from(logged).unwrap_or(0)),
             event,
             seq: record.seq,
             at,

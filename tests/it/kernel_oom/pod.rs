@@ -4,7 +4,7 @@ use std::fs;
 use std::num::NonZeroU64;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command};
 
 use vscaled::cgroup::{CgroupPath, Controller, Hierarchy};
 use vscaled::oom::counters::{Change, EVENTS, OOM_CONTROL, Reading};
@@ -68,15 +68,20 @@ impl TestPod {
 
     /// Runs a process in the container that uses more than the limit, until it is killed. Returns its pid.
     pub(super) fn exceed(&self) -> u32 {
+        let child = self.start();
+        let pid = child.id();
+        was_killed(child);
+        pid
+    }
+
+    /// Starts a process in the container that will use more than the limit.
+    pub(super) fn start(&self) -> Child {
         let procs = self.directory(&self.container).join("cgroup.procs");
         let script = format!(
             "echo $$ >{} && exec dd if=/dev/zero of=/dev/null bs={MORE} count=1",
             procs.display()
         );
-        let mut child = Command::new("sh").args(["-c", &script]).spawn().unwrap();
-        let status = child.wait().unwrap();
-        assert_eq!(status.signal(), Some(9), "dd was not killed; is there swap?");
-        child.id()
+        Command::new("sh").args(["-c", &script]).spawn().unwrap()
     }
 
     /// Makes the container's cgroup again.
@@ -92,6 +97,15 @@ impl TestPod {
     pub(super) fn directory(&self, path: &CgroupPath) -> PathBuf {
         path.under(self.hierarchy.mount(Controller::Memory))
     }
+}
+
+/// Waits for the end of a process, which must be the kernel's doing.
+pub(super) fn was_killed(mut child: Child) {
+    assert_eq!(
+        child.wait().unwrap().signal(),
+        Some(9),
+        "dd was not killed; is there swap?"
+    );
 }
 
 pub(super) fn new_kills(count: u64) -> Change {

@@ -1,0 +1,132 @@
+//! More kills at once than the kernel explains: all of them are told, each for the container it happened in.
+
+use std::collections::BTreeMap;
+use std::process::Child;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use vscaled::cgroup::CgroupPath;
+use vscaled::oom::Event;
+use vscaled::oom::counters::{Baseline, Change, FirstSight};
+use vscaled::oom::join::{Evidence, HOLD, Joiner, OomKill};
+use vscaled::oom::kmsg::{KmsgReader, Notice, monotonic};
+
+use super::pod::{TestPod, was_killed};
+use super::{PATIENCE, caught_up};
+
+const PODS: usize = 4;
+const KILLS_EACH: usize = 8;
+const SWEEP: Duration = Duration::from_millis(200);
+
+/// The counters of the pods' containers, and when they were last read.
+struct Counters<'a> {
+    pods: &'a [TestPod],
+    known: Vec<(Baseline, Duration)>,
+}
+
+impl<'a> Counters<'a> {
+    fn new(pods: &'a [TestPod]) -> Self {
+        let first = |pod: &TestPod| {
+            let reading = pod.kills(&pod.container);
+            (Baseline::first(reading, FirstSight::Made).0, monotonic().unwrap())
+        };
+        let known = pods.iter().map(first).collect();
+        Self { pods, known }
+    }
+
+    fn sweep(&mut self, joiner: &mut Joiner) -> Vec<OomKill> {
+        let mut told = Vec::new();
+        for (pod, (baseline, read)) in self.pods.iter().zip(&mut self.known) {
+            let (next, change) = baseline.next(pod.kills(&pod.container));
+            let now = monotonic().unwrap();
+            if let Change::Kills(kills) = change {
+                told.extend(joiner.counted(*read, now, &pod.container, kills));
+            }
+            (*baseline, *read) = (next, now);
+        }
+        told
+    }
+}
+
+/// What is told of a burst.
+struct Told {
+    kills: Vec<OomKill>,
+    /// Whether records were lost: the lab's kernel has a small log and one CPU.
+    lost_records: bool,
+}
+
+/// Follows both sides until `wanted` kills are told, and then for as long as any could be told twice.
+async fn follow(reader: &mut KmsgReader, counters: &mut Counters<'_>, wanted: usize) -> Told {
+    let mut joiner = Joiner::new(true);
+    let mut told = Vec::new();
+    let mut lost_records = false;
+    let mut end = monotonic().unwrap() + PATIENCE;
+    let mut sweep = monotonic().unwrap();
+    loop {
+        let now = monotonic().unwrap();
+        if now >= end {
+            return Told {
+                kills: told,
+                lost_records,
+            };
+        }
+        if now >= sweep {
+            told.extend(counters.sweep(&mut joiner));
+            sweep = now + SWEEP;
+        }
+        if let Ok(notice) = timeout(sweep.saturating_sub(now), reader.next()).await {
+            match notice.expect("the reader to go on") {
+                Notice::Event {
+                    event: Event::Kill(kill),
+                    logged,
+                    ..
+                } => told.extend(joiner.logged(logged, *kill, None)),
+                Notice::Lost(_) => lost_records = true,
+                Notice::Event { .. } | Notice::CaughtUp => {}
+            }
+        }
+        told.extend(joiner.settle(monotonic().unwrap()));
+        if told.len() >= wanted {
+            end = end.min(monotonic().unwrap() + HOLD + SWEEP);
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_kill_of_a_burst_is_told_once_for_its_container() {
+    let pods: Vec<TestPod> = (0..PODS).map(|_| TestPod::new()).collect();
+    pods.iter().for_each(TestPod::limit_container);
+    let mut counters = Counters::new(&pods);
+    let mut reader = caught_up(None).await;
+    let started: Vec<(&CgroupPath, Child)> = (0..KILLS_EACH)
+        .flat_map(|_| pods.iter().map(|pod| (&pod.container, pod.start())))
+        .collect();
+    let places: BTreeMap<u32, &CgroupPath> = started.iter().map(|(path, child)| (child.id(), *path)).collect();
+    let told = follow(&mut reader, &mut counters, places.len()).await;
+    reader.stop().unwrap();
+    started.into_iter().for_each(|(_, child)| was_killed(child));
+    // Others on this machine may be killed meanwhile; what is known of them is that it is not in these containers.
+    let is_ours = |kill: &&OomKill| {
+        kill.cgroup
+            .as_ref()
+            .is_some_and(|path| pods.iter().any(|pod| pod.container == *path))
+    };
+    let ours: Vec<&OomKill> = told.kills.iter().filter(is_ours).collect();
+    for pod in &pods {
+        let here = ours
+            .iter()
+            .filter(|kill| kill.cgroup.as_ref() == Some(&pod.container))
+            .count();
+        assert_eq!(here, KILLS_EACH, "{}", pod.container);
+    }
+    for kill in &ours {
+        match &kill.evidence {
+            Evidence::Ambiguous(candidates) => assert!(!candidates.is_empty()),
+            Evidence::CounterAlone => assert!(told.lost_records, "a kill was not logged"),
+            _ => {
+                let pid = kill.victim().unwrap().pid;
+                assert_eq!(places.get(&pid).copied(), kill.cgroup.as_ref(), "{pid}");
+            }
+        }
+    }
+}

@@ -150,6 +150,8 @@ impl From<&Status> for Problem {
             Code::NotFound => Self::NotFound,
             // prost's words, wrapped by tonic on our side: the bytes were no protocol buffer of the expected type.
             Code::Internal if message.starts_with("failed to decode Protobuf") => Self::nonsense(message),
+            // cri-dockerd hands on docker's words, with no class of its own.
+            Code::Unknown if message.contains("No such container: ") => Self::NotFound,
             code => Self::Refused { code, message },
         }
     }
@@ -229,6 +231,8 @@ mod tests {
     #[test]
     fn a_removed_container_is_told_apart() {
         assert!(error(Problem::from(&Status::not_found("no such container"))).is_not_found());
+        let dockers = Status::unknown("Error response from daemon: No such container: 0123abcd");
+        assert!(error(Problem::from(&dockers)).is_not_found());
         assert!(!error(Problem::Unimplemented).is_not_found());
     }
 }

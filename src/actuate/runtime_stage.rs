@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use futures::future::join_all;
+
 use super::handles::LivePod;
 use super::job::KernelPass;
 use super::node::Node;
@@ -9,7 +11,7 @@ use super::record::{Outcome, StepRecord};
 use crate::cgroup::CgroupError;
 use crate::plan::{CgroupVersion, Change, CriResources, Plan, PodState, Step, Target};
 use crate::resources::{ControlFile, CpuShares, Setting, WeightFormula};
-use crate::runtime::{ContainerRuntime, RuntimeError, weight};
+use crate::runtime::{ContainerRuntime, RuntimeContainer, RuntimeError, weight};
 
 /// What telling the runtime came to.
 pub(super) struct Told {
@@ -55,8 +57,8 @@ impl RuntimeEnd {
 pub async fn stored_specs(node: &Node, live: &LivePod) -> BTreeMap<String, CriResources> {
     let mut specs = BTreeMap::new();
     let Some(runtime) = &node.runtime else { return specs };
-    for (name, container) in &live.containers {
-        match runtime.container(&container.id).await {
+    for (name, answer) in ask(runtime.as_ref(), live, live.containers.keys()).await {
+        match answer {
             Ok(answer) => {
                 if let Some(resources) = answer.resources {
                     specs.insert(name.clone(), resources);
@@ -66,6 +68,17 @@ pub async fn stored_specs(node: &Node, live: &LivePod) -> BTreeMap<String, CriRe
         }
     }
     specs
+}
+
+/// Asks the runtime about the pod's containers of these names, about all of them at once: a pod waits for one answer,
+/// and of a runtime that hangs for one deadline.
+async fn ask<'a>(
+    runtime: &dyn ContainerRuntime,
+    live: &LivePod,
+    names: impl Iterator<Item = &'a String>,
+) -> Vec<(&'a String, Result<RuntimeContainer, RuntimeError>)> {
+    let containers = names.filter_map(|name| Some((name, live.containers.get(name)?)));
+    join_all(containers.map(async |(name, container)| (name, runtime.container(&container.id).await))).await
 }
 
 /// Tells the runtime what its stored specs should hold, where they differ.
@@ -139,11 +152,8 @@ async fn spec_steps(
     kernel: &KernelPass,
 ) -> Result<Vec<Step>, RuntimeError> {
     let mut specs = BTreeMap::new();
-    for name in kernel.wanted.specs.keys() {
-        let Some(container) = live.containers.get(name) else {
-            continue;
-        };
-        let stored = runtime.container(&container.id).await?.resources;
+    for (name, answer) in ask(runtime, live, kernel.wanted.specs.keys()).await {
+        let stored = answer?.resources;
         // A runtime that does not say what it has stored is told everything once for each change.
         let touched = || {
             kernel

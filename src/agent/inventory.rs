@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::actuate::{LiveContainer, LivePod, PodId};
 use crate::cgroup::PodEntry;
 use crate::objects::{ContainerStatus, Pod};
-use crate::runtime::RuntimeContainer;
+use crate::runtime::ListedContainer;
 
 /// The node's pods, by UID.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ struct Named<'a> {
 impl Inventory {
     /// Puts the views together. `listed` is empty when there is no runtime to ask.
     #[must_use]
-    pub(super) fn assemble(scanned: Vec<PodEntry>, listed: &[RuntimeContainer], manifests: &[Pod]) -> Self {
+    pub(super) fn assemble(scanned: Vec<PodEntry>, listed: &[ListedContainer], manifests: &[Pod]) -> Self {
         let names = names(listed, manifests);
         let mut inventory = Self::default();
         for entry in scanned {
@@ -77,7 +77,7 @@ impl Inventory {
 }
 
 /// Names by container id. The runtime's word wins over a manifest's, which may be old.
-fn names<'a>(listed: &'a [RuntimeContainer], manifests: &'a [Pod]) -> HashMap<&'a str, Named<'a>> {
+fn names<'a>(listed: &'a [ListedContainer], manifests: &'a [Pod]) -> HashMap<&'a str, Named<'a>> {
     let mut names = HashMap::with_capacity(listed.len());
     for pod in manifests.iter().filter(|pod| !pod.cgroup_uid().is_empty()) {
         let statuses = pod
@@ -130,7 +130,6 @@ fn bare_id(status: &ContainerStatus) -> Option<&str> {
 mod tests {
     use super::*;
     use crate::cgroup::{CgroupPath, ContainerEntry, ContainerId, ContainerPlace, PodPlace, PodUid};
-    use crate::runtime::ContainerState;
     use crate::sources::parse_manifests;
 
     const UID: &str = "6c4b2d1e-0000-4000-8000-00000000000a";
@@ -160,19 +159,16 @@ mod tests {
         }]
     }
 
-    fn listed(id: &str, name: &str, uid: &str) -> RuntimeContainer {
-        RuntimeContainer {
+    fn listed(id: &str, name: &str, uid: &str) -> ListedContainer {
+        ListedContainer {
             id: id.to_owned(),
             name: name.to_owned(),
             pod_uid: uid.to_owned(),
             pod_name: "web".to_owned(),
             pod_namespace: "default".to_owned(),
             sandbox_id: id_of_sandbox(),
-            state: ContainerState::Running,
-            pid: None,
-            resources: None,
             restart_count: 0,
-            started_at: None,
+            created_at: None,
         }
     }
 

@@ -19,7 +19,7 @@ use crate::cgroup::{Cgroup, CgroupPath, Hierarchy, Kubepods, PodEntry};
 use crate::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
 use crate::resources::{ControlFile, CpuShares, Setting, WeightFormula};
 use crate::runtime::{
-    ContainerRuntime, Cri, Deadlines, EventStream, RuntimeContainer, RuntimeEvent, RuntimeInfo, discover, weight,
+    ContainerRuntime, Cri, Deadlines, EventStream, ListedContainer, RuntimeEvent, RuntimeInfo, discover, weight,
 };
 use crate::sources::NodeView;
 
@@ -75,7 +75,7 @@ pub(super) struct Survey {
     systemd: Option<Arc<Systemd>>,
     formula: Option<WeightFormula>,
     /// The runtime's last list: containers keep their names while it is away.
-    listed: Vec<RuntimeContainer>,
+    listed: Vec<ListedContainer>,
 }
 
 /// What one look gathered so far.
@@ -282,8 +282,8 @@ impl Survey {
             return;
         };
         let places = || scanned.iter().flat_map(|pod| &pod.containers);
-        let mut youngest: Vec<&RuntimeContainer> = self.listed.iter().collect();
-        youngest.sort_by_key(|container| std::cmp::Reverse(container.started_at));
+        let mut youngest: Vec<&ListedContainer> = self.listed.iter().collect();
+        youngest.sort_by_key(|container| std::cmp::Reverse(container.created_at));
         let mut pairs = Vec::new();
         for container in youngest.into_iter().take(PAIRS) {
             let Some(place) = places().find(|place| place.place.id.as_str() == container.id) else {

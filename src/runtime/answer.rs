@@ -9,7 +9,7 @@ use crate::plan::{CriResources, Driver, RuntimeKind};
 
 use super::error::Problem;
 use super::proto;
-use super::types::{ContainerState, RuntimeContainer, RuntimePod};
+use super::types::{ContainerState, ListedContainer, RuntimeContainer};
 
 const POD_NAME: &str = "io.kubernetes.pod.name";
 const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
@@ -47,44 +47,42 @@ pub(super) fn state(value: i32) -> Result<ContainerState, Problem> {
     }
 }
 
-/// One ready pod.
-pub(super) fn pod(sandbox: proto::PodSandbox) -> Result<RuntimePod, Problem> {
-    let Some(metadata) = sandbox.metadata else {
-        return Err(Problem::nonsense(format!("sandbox {:?} has no metadata", sandbox.id)));
-    };
-    Ok(RuntimePod {
-        sandbox_id: filled("a sandbox's id", sandbox.id)?,
-        uid: filled("a sandbox's metadata.uid", metadata.uid)?,
-        name: metadata.name,
-        namespace: metadata.namespace,
-    })
-}
-
-/// Whether the kubelet made the sandbox or container with these labels: others are no pod's, and nobody's business here.
+/// Whether the kubelet made the container with these labels: others are no pod's, and nobody's business here.
 pub(super) fn is_the_kubelets(labels: &HashMap<String, String>) -> bool {
     labels.contains_key(POD_UID)
 }
 
-/// One container from its entry in the list (which alone names the sandbox) and its status.
-pub(super) fn container(
-    listed: proto::Container,
-    answer: proto::ContainerStatusResponse,
-) -> Result<RuntimeContainer, Problem> {
-    let Some(status) = answer.status else {
+/// One entry of the list.
+pub(super) fn listed(mut entry: proto::Container) -> Result<ListedContainer, Problem> {
+    Ok(ListedContainer {
+        name: label(&mut entry.labels, CONTAINER_NAME)?,
+        pod_uid: label(&mut entry.labels, POD_UID)?,
+        pod_name: label(&mut entry.labels, POD_NAME)?,
+        pod_namespace: label(&mut entry.labels, POD_NAMESPACE)?,
+        sandbox_id: filled("pod_sandbox_id", entry.pod_sandbox_id)?,
+        id: entry.id,
+        restart_count: entry.metadata.map_or(0, |metadata| metadata.attempt),
+        created_at: time("created_at", entry.created_at)?,
+    })
+}
+
+/// The container that was asked for, from its verbose status. Runtimes take the beginning of an id for the whole, so
+/// the answer may be about another one.
+pub(super) fn container(asked: &str, answer: proto::ContainerStatusResponse) -> Result<RuntimeContainer, Problem> {
+    let Some(mut status) = answer.status else {
         return Err(Problem::nonsense("status is missing"));
     };
-    if status.id != listed.id {
+    if status.id != asked {
         return Err(Problem::nonsense(format!("it is about container {:?}", status.id)));
     }
     let verbose = Verbose::of(&answer.info);
     let state = state(status.state)?;
     Ok(RuntimeContainer {
-        name: label(&listed.labels, CONTAINER_NAME)?,
-        pod_uid: label(&listed.labels, POD_UID)?,
-        pod_name: label(&listed.labels, POD_NAME)?,
-        pod_namespace: label(&listed.labels, POD_NAMESPACE)?,
-        sandbox_id: filled("pod_sandbox_id", listed.pod_sandbox_id)?,
-        id: listed.id,
+        name: label(&mut status.labels, CONTAINER_NAME)?,
+        pod_uid: label(&mut status.labels, POD_UID)?,
+        pod_name: label(&mut status.labels, POD_NAME)?,
+        pod_namespace: label(&mut status.labels, POD_NAMESPACE)?,
+        id: status.id,
         state,
         pid: verbose.pid.filter(|pid| *pid > 0 && state == ContainerState::Running),
         resources: match status.resources.and_then(|resources| resources.linux) {
@@ -92,22 +90,23 @@ pub(super) fn container(
             None => verbose.resources(),
         },
         restart_count: status.metadata.map_or(0, |metadata| metadata.attempt),
-        started_at: started_at(status.started_at)?,
+        started_at: time("started_at", status.started_at)?,
     })
 }
 
-/// Zero is "not started", the protocol's default.
-fn started_at(nanoseconds: i64) -> Result<Option<Timestamp>, Problem> {
+/// Zero, the protocol's default, is "not yet".
+fn time(what: &'static str, nanoseconds: i64) -> Result<Option<Timestamp>, Problem> {
     if nanoseconds == 0 {
         return Ok(None);
     }
     Timestamp::from_nanosecond(nanoseconds.into())
         .map(Some)
-        .map_err(|error| Problem::nonsense(format!("started_at: {error}")))
+        .map_err(|error| Problem::nonsense(format!("{what}: {error}")))
 }
 
-fn label(labels: &HashMap<String, String>, key: &'static str) -> Result<String, Problem> {
-    filled(key, labels.get(key).cloned().unwrap_or_default())
+/// Takes a label out.
+fn label(labels: &mut HashMap<String, String>, key: &'static str) -> Result<String, Problem> {
+    filled(key, labels.remove(key).unwrap_or_default())
 }
 
 fn filled(what: &'static str, value: String) -> Result<String, Problem> {

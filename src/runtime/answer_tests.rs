@@ -2,17 +2,30 @@
 
 use super::*;
 
-fn listed() -> proto::Container {
+fn labels() -> HashMap<String, String> {
     let labels = [
         (POD_NAME, "web-0"),
         (POD_NAMESPACE, "shop"),
         (POD_UID, "11111111-2222-3333-4444-555555555555"),
         (CONTAINER_NAME, "app"),
     ];
+    labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+}
+
+fn metadata() -> Option<proto::ContainerMetadata> {
+    Some(proto::ContainerMetadata {
+        name: "app".into(),
+        attempt: 3,
+    })
+}
+
+fn entry() -> proto::Container {
     proto::Container {
         id: "c1".into(),
         pod_sandbox_id: "s1".into(),
-        labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+        metadata: metadata(),
+        created_at: 1_700_000_000_000_000_000,
+        labels: labels(),
         ..proto::Container::default()
     }
 }
@@ -22,10 +35,8 @@ fn status() -> proto::ContainerStatus {
         id: "c1".into(),
         state: proto::ContainerState::ContainerRunning.into(),
         started_at: 1_700_000_000_000_000_000,
-        metadata: Some(proto::ContainerMetadata {
-            name: "app".into(),
-            attempt: 3,
-        }),
+        metadata: metadata(),
+        labels: labels(),
         ..proto::ContainerStatus::default()
     }
 }
@@ -37,7 +48,7 @@ fn answer(status: proto::ContainerStatus, info: &str) -> proto::ContainerStatusR
     }
 }
 
-fn what(result: Result<RuntimeContainer, Problem>) -> String {
+fn what<T: std::fmt::Debug>(result: Result<T, Problem>) -> String {
     match result.unwrap_err() {
         Problem::Nonsense { what } => what,
         other => panic!("{other}"),
@@ -46,20 +57,38 @@ fn what(result: Result<RuntimeContainer, Problem>) -> String {
 
 #[test]
 fn a_containers_identity_comes_from_the_kubelets_labels() {
-    let container = container(listed(), answer(status(), "{}")).unwrap();
-    assert_eq!(container.name, "app");
-    assert_eq!(container.pod_uid, "11111111-2222-3333-4444-555555555555");
-    assert_eq!(container.sandbox_id, "s1");
-    assert_eq!(container.restart_count, 3);
-    assert_eq!(container.started_at.unwrap().to_string(), "2023-11-14T22:13:20Z");
-    assert_eq!((container.pid, container.resources), (None, None));
+    let expected = ListedContainer {
+        id: "c1".into(),
+        name: "app".into(),
+        pod_uid: "11111111-2222-3333-4444-555555555555".into(),
+        pod_name: "web-0".into(),
+        pod_namespace: "shop".into(),
+        sandbox_id: "s1".into(),
+        restart_count: 3,
+        created_at: Some("2023-11-14T22:13:20Z".parse().unwrap()),
+    };
+    assert_eq!(listed(entry()), Ok(expected));
+
+    let expected = RuntimeContainer {
+        id: "c1".into(),
+        name: "app".into(),
+        pod_uid: "11111111-2222-3333-4444-555555555555".into(),
+        pod_name: "web-0".into(),
+        pod_namespace: "shop".into(),
+        state: ContainerState::Running,
+        pid: None,
+        resources: None,
+        restart_count: 3,
+        started_at: Some("2023-11-14T22:13:20Z".parse().unwrap()),
+    };
+    assert_eq!(container("c1", answer(status(), "{}")), Ok(expected));
 }
 
 #[test]
 fn what_the_status_does_not_say_is_read_from_the_spec_beside_it() {
     let info = r#"{"pid":42,"runtimeSpec":{"linux":{"resources":{
         "cpu":{"shares":1024,"quota":0,"period":100000,"cpus":"0-3"},"memory":{"limit":67108864},"unified":{"a":"b"}}}}}"#;
-    let container = container(listed(), answer(status(), info)).unwrap();
+    let container = container("c1", answer(status(), info)).unwrap();
     assert_eq!(container.pid, Some(42));
     let expected = CriResources {
         cpu_shares: Some(1024),
@@ -80,13 +109,13 @@ fn the_status_wins_over_the_spec() {
         }),
     });
     let info = r#"{"runtimeSpec":{"linux":{"resources":{"cpu":{"shares":1024}}}}}"#;
-    let container = container(listed(), answer(status, info)).unwrap();
+    let container = container("c1", answer(status, info)).unwrap();
     assert_eq!(container.resources.unwrap().cpu_shares, Some(512));
 }
 
 #[test]
 fn words_that_are_not_json_only_mean_that_nothing_is_told() {
-    let container = container(listed(), answer(status(), "pid is 42")).unwrap();
+    let container = container("c1", answer(status(), "pid is 42")).unwrap();
     assert_eq!((container.pid, container.resources), (None, None));
 }
 
@@ -94,32 +123,47 @@ fn words_that_are_not_json_only_mean_that_nothing_is_told() {
 fn an_exited_container_has_no_pid_whatever_the_runtime_remembers() {
     let mut status = status();
     status.state = proto::ContainerState::ContainerExited.into();
-    let container = container(listed(), answer(status, r#"{"pid":42}"#)).unwrap();
+    let container = container("c1", answer(status, r#"{"pid":42}"#)).unwrap();
     assert_eq!((container.state, container.pid), (ContainerState::Exited, None));
 }
 
 #[test]
 fn contradictions_are_refused_by_name() {
     let empty = proto::ContainerStatusResponse::default();
-    assert_eq!(what(container(listed(), empty)), "status is missing");
+    assert_eq!(what(container("c1", empty)), "status is missing");
 
     let mut other = status();
     other.id = "c2".into();
-    assert_eq!(
-        what(container(listed(), answer(other, ""))),
-        "it is about container \"c2\""
-    );
+    assert_eq!(what(container("c1", answer(other, ""))), "it is about container \"c2\"");
 
     let mut unknown = status();
     unknown.state = 17;
-    assert!(what(container(listed(), answer(unknown, ""))).starts_with("state is "));
+    assert!(what(container("c1", answer(unknown, ""))).starts_with("state is "));
 
-    let mut unlabelled = listed();
+    let mut unlabelled = status();
     unlabelled.labels.remove(POD_UID);
     assert_eq!(
-        what(container(unlabelled, answer(status(), ""))),
+        what(container("c1", answer(unlabelled, ""))),
         "io.kubernetes.pod.uid is missing"
     );
+}
+
+#[test]
+fn an_entry_of_the_list_that_does_not_say_whose_it_is_is_refused() {
+    let mut unlabelled = entry();
+    unlabelled.labels.remove(CONTAINER_NAME);
+    assert_eq!(what(listed(unlabelled)), "io.kubernetes.container.name is missing");
+
+    let mut homeless = entry();
+    homeless.pod_sandbox_id.clear();
+    assert_eq!(what(listed(homeless)), "pod_sandbox_id is missing");
+}
+
+#[test]
+fn a_time_that_is_not_told_is_not_the_epoch() {
+    let mut untold = entry();
+    untold.created_at = 0;
+    assert_eq!(listed(untold).unwrap().created_at, None);
 }
 
 #[test]

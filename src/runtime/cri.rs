@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
@@ -17,16 +16,13 @@ use super::events::{EventOptions, EventStream};
 use super::proto::runtime_service_client::RuntimeServiceClient;
 use super::proto::{
     self, Container, ContainerFilter, ContainerStateValue, ContainerStatusRequest, ListContainersRequest,
-    ListPodSandboxRequest, PodSandboxFilter, PodSandboxState, PodSandboxStateValue, RuntimeConfigRequest,
-    UpdateContainerResourcesRequest, VersionRequest, VersionResponse,
+    RuntimeConfigRequest, UpdateContainerResourcesRequest, VersionRequest, VersionResponse,
 };
-use super::types::{ContainerState, Listing, RuntimeContainer, RuntimeInfo, RuntimePod};
+use super::types::{Listing, RuntimeContainer, RuntimeInfo};
 use super::{ContainerRuntime, update};
 
 /// The largest answer accepted, as the kubelet's: a list of a dense node exceeds tonic's own 4 MiB.
 const MAX_ANSWER: usize = 16 << 20;
-/// How many statuses are asked for at once when listing.
-const STATUSES_AT_ONCE: usize = 8;
 
 /// How long calls may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,7 +138,7 @@ impl Cri {
             })
     }
 
-    /// Entries of containers, without their status.
+    /// The runtime's list as it is, every entry with an id.
     pub(super) async fn list(&self, filter: Option<ContainerFilter>) -> Result<Vec<Container>, RuntimeError> {
         let mut client = self.client();
         let call = client.list_containers(ListContainersRequest { filter });
@@ -151,20 +147,6 @@ impl Cri {
             return Err(self.error("ListContainers", None, Problem::nonsense("a container without an id")));
         }
         Ok(answer.containers)
-    }
-
-    async fn inspect(&self, listed: Container) -> Result<RuntimeContainer, RuntimeError> {
-        let id = listed.id.clone();
-        let request = ContainerStatusRequest {
-            container_id: id.clone(),
-            verbose: true,
-        };
-        let mut client = self.client();
-        let call = client.container_status(request);
-        let status = self
-            .call("ContainerStatus", Some(&id), self.deadlines.read, call)
-            .await?;
-        answer::container(listed, status).map_err(|problem| self.error("ContainerStatus", Some(&id), problem))
     }
 
     /// Dropping a call at its deadline resets its stream, which cancels it in the runtime too.
@@ -207,62 +189,38 @@ impl ContainerRuntime for Cri {
         })
     }
 
-    async fn list_pods(&self) -> Result<Vec<RuntimePod>, RuntimeError> {
-        let ready = PodSandboxFilter {
-            state: Some(PodSandboxStateValue {
-                state: PodSandboxState::SandboxReady.into(),
-            }),
-            ..PodSandboxFilter::default()
-        };
-        let mut client = self.client();
-        let call = client.list_pod_sandbox(ListPodSandboxRequest { filter: Some(ready) });
-        let answer = self.call("ListPodSandbox", None, self.deadlines.read, call).await?;
-        let of_pods = answer
-            .items
-            .into_iter()
-            .filter(|sandbox| answer::is_the_kubelets(&sandbox.labels));
-        let pods = of_pods.map(answer::pod).collect::<Result<_, _>>();
-        pods.map_err(|problem| self.error("ListPodSandbox", None, problem))
-    }
-
     async fn list_containers(&self) -> Result<Listing, RuntimeError> {
         let running = ContainerFilter {
             state: Some(ContainerStateValue {
                 state: proto::ContainerState::ContainerRunning.into(),
             }),
-            ..ContainerFilter::default()
         };
-        let listed = self.list(Some(running)).await?;
-        let of_pods = listed
+        let entries = self.list(Some(running)).await?;
+        let of_pods = entries
             .into_iter()
-            .filter(|container| answer::is_the_kubelets(&container.labels));
-        let mut answers = futures::stream::iter(of_pods)
-            .map(|container| self.inspect(container))
-            .buffered(STATUSES_AT_ONCE);
+            .filter(|entry| answer::is_the_kubelets(&entry.labels));
         let mut listing = Listing::default();
-        while let Some(answer) = answers.next().await {
-            match answer {
-                Ok(container) if container.state == ContainerState::Running => listing.containers.push(container),
-                // It ended between the list and its status.
-                Ok(_) => {}
-                Err(error) if error.is_not_found() => {}
-                Err(error) if error.is_retryable() => return Err(error),
-                Err(error) => listing.unusable.push(error),
+        for entry in of_pods {
+            let id = entry.id.clone();
+            match answer::listed(entry) {
+                Ok(container) => listing.containers.push(container),
+                Err(problem) => listing.unusable.push(self.error("ListContainers", Some(&id), problem)),
             }
         }
         Ok(listing)
     }
 
     async fn container(&self, id: &str) -> Result<RuntimeContainer, RuntimeError> {
-        let filter = ContainerFilter {
-            id: id.to_owned(),
-            ..ContainerFilter::default()
+        let request = ContainerStatusRequest {
+            container_id: id.to_owned(),
+            verbose: true,
         };
-        let listed = self.list(Some(filter)).await?;
-        match listed.into_iter().find(|container| container.id == id) {
-            Some(container) => self.inspect(container).await,
-            None => Err(self.error("ListContainers", Some(id), Problem::NotFound)),
-        }
+        let mut client = self.client();
+        let call = client.container_status(request);
+        let answer = self
+            .call("ContainerStatus", Some(id), self.deadlines.read, call)
+            .await?;
+        answer::container(id, answer).map_err(|problem| self.error("ContainerStatus", Some(id), problem))
     }
 
     async fn update(&self, id: &str, resources: &CriResources) -> Result<(), RuntimeError> {

@@ -1,9 +1,9 @@
 //! The container runtime: CRI v1 over its unix socket, and containerd's event service on the same socket.
 //!
 //! In come a socket ([`discover`]) and, from the actuator, the fields of a container's stored spec that must change. Out
-//! come the node's runtime ([`RuntimeInfo`]), its running containers with what their stored specs hold
-//! ([`RuntimeContainer`]), and one stream of what happens to them ([`RuntimeEvent`]). Everything the rest of the program
-//! needs is the trait [`ContainerRuntime`]; [`Cri`] is the real one.
+//! come the node's runtime ([`RuntimeInfo`]), its running containers by name ([`ListedContainer`]), what the stored spec
+//! of one of them holds ([`RuntimeContainer`]), and one stream of what happens to them ([`RuntimeEvent`]). Everything the
+//! rest of the program needs is the trait [`ContainerRuntime`]; [`Cri`] is the real one.
 //!
 //! Never from here: starting, stopping or removing anything; a field that is not to change; huge pages, cpusets, unified
 //! keys or `oom_score_adj` (runtimes keep or append what they are sent, so such a field would outlive its reason and
@@ -39,7 +39,7 @@ pub use cri::{Cri, Deadlines};
 pub use discovery::{DiscoveryError, WELL_KNOWN_SOCKETS, discover};
 pub use error::{Call, Problem, RuntimeError};
 pub use events::{EventOptions, EventSender, EventStream, Happened, RuntimeEvent};
-pub use types::{ContainerState, Listing, RuntimeContainer, RuntimeInfo, RuntimePod};
+pub use types::{ContainerState, ListedContainer, Listing, RuntimeContainer, RuntimeInfo};
 
 /// What vscaled needs of a container runtime. Every call ends: with an answer, an error or its deadline.
 #[tonic::async_trait]
@@ -50,22 +50,17 @@ pub trait ContainerRuntime: Debug + Send + Sync {
     /// When it is away, hangs, or is not a CRI v1 runtime known here.
     async fn info(&self) -> Result<RuntimeInfo, RuntimeError>;
 
-    /// The pods whose sandbox is ready, whether or not a container of theirs runs just now.
-    ///
-    /// # Errors
-    /// When the runtime is away, hangs, or answers nonsense.
-    async fn list_pods(&self) -> Result<Vec<RuntimePod>, RuntimeError>;
-
-    /// The running containers of pods. One the runtime cannot describe does not hide the others.
+    /// The running containers of pods, in one call however many there are. One the runtime cannot describe does not
+    /// hide the others.
     ///
     /// # Errors
     /// When the runtime is away, hangs, or the list itself is unusable.
     async fn list_containers(&self) -> Result<Listing, RuntimeError>;
 
-    /// The container with this full id, running or not.
+    /// The container with this full id, running or not, in one call.
     ///
     /// # Errors
-    /// [`Problem::NotFound`] once it is removed; else as above.
+    /// [`Problem::NotFound`] once it is removed; when the runtime is away, hangs, or describes another container.
     async fn container(&self, id: &str) -> Result<RuntimeContainer, RuntimeError>;
 
     /// Changes the fields that are set, in the runtime's stored spec and in the kernel. The container keeps running.

@@ -33,7 +33,28 @@ pub enum ContainerState {
     Unknown,
 }
 
-/// A container of a pod.
+/// A running container as the runtime's list has it: who it is, and nothing of what it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedContainer {
+    /// The runtime's full id.
+    pub id: String,
+    /// Its name in the pod (label `io.kubernetes.container.name`).
+    pub name: String,
+    /// The pod's UID as the kubelet labelled it; of a static pod this is the hash of its manifest.
+    pub pod_uid: String,
+    /// The pod's name.
+    pub pod_name: String,
+    /// The pod's namespace.
+    pub pod_namespace: String,
+    /// The sandbox it runs in; events name sandboxes as they name containers.
+    pub sandbox_id: String,
+    /// How often the kubelet had started this container before.
+    pub restart_count: u32,
+    /// When it was made, shortly before its process started.
+    pub created_at: Option<Timestamp>,
+}
+
+/// A container of a pod, with what the runtime has stored about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeContainer {
     /// The runtime's full id.
@@ -46,8 +67,6 @@ pub struct RuntimeContainer {
     pub pod_name: String,
     /// The pod's namespace.
     pub pod_namespace: String,
-    /// The sandbox it runs in.
-    pub sandbox_id: String,
     /// Where it is in its life.
     pub state: ContainerState,
     /// Its first process, as the runtime's PID namespace numbers it, while it runs. `None` when the runtime does not
@@ -62,24 +81,11 @@ pub struct RuntimeContainer {
     pub started_at: Option<Timestamp>,
 }
 
-/// A pod the runtime has a ready sandbox for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RuntimePod {
-    /// The sandbox's id; events name it as they name containers.
-    pub sandbox_id: String,
-    /// The pod's UID as the kubelet gave it.
-    pub uid: String,
-    /// The pod's name.
-    pub name: String,
-    /// The pod's namespace.
-    pub namespace: String,
-}
-
 /// The answer to "which containers run".
 #[derive(Debug, Default)]
 pub struct Listing {
     /// The running containers of pods, in the runtime's order.
-    pub containers: Vec<RuntimeContainer>,
-    /// Containers about which the runtime said nothing usable: one for each, naming it. The others are unaffected.
+    pub containers: Vec<ListedContainer>,
+    /// Entries that do not say whose container it is: one error for each, naming it. The others are unaffected.
     pub unusable: Vec<RuntimeError>,
 }

@@ -77,20 +77,13 @@ fn about(id: &str, happened: Happened) -> RuntimeEvent {
 }
 
 #[tokio::test]
-async fn containers_are_listed_with_their_pods_processes_and_stored_resources() {
+async fn containers_are_listed_by_name_and_each_tells_its_process_and_stored_resources() {
     let containerd = Containerd::start(OciRuntime::Runc).await;
     let pod = containerd.run(&pod()).await;
     let (cri, info) = discover(Some(&containerd.socket()), patient()).await.unwrap();
     assert_eq!((info.name.as_str(), info.kind), ("containerd", RuntimeKind::Containerd));
     // containerd tells from 2.0 on; an older one must not be taken for systemd's.
     assert!(matches!(info.cgroup_driver, None | Some(Driver::Cgroupfs)), "{info:?}");
-
-    let pods = cri.list_pods().await.unwrap();
-    assert_eq!(pods.len(), 1);
-    assert_eq!(
-        (pods[0].uid.as_str(), pods[0].sandbox_id.as_str()),
-        (UID, pod.sandbox_id.as_str())
-    );
 
     let listing = cri.list_containers().await.unwrap();
     assert!(listing.unusable.is_empty(), "{:?}", listing.unusable);
@@ -103,18 +96,30 @@ async fn containers_are_listed_with_their_pods_processes_and_stored_resources() 
         ("app", "web-0", "test")
     );
     assert_eq!((app.pod_uid.as_str(), &app.id), (UID, &pod.containers[0].id));
+    assert_eq!(app.sandbox_id, pod.sandbox_id);
+    let sidecar = &containers[1];
+    assert_eq!((sidecar.name.as_str(), &sidecar.id), ("sidecar", &pod.containers[1].id));
+    assert!(app.created_at.is_some() && app.created_at < sidecar.created_at);
+
+    let told = cri.container(&app.id).await.unwrap();
     assert_eq!(
-        (app.state, app.pid),
+        (&told.id, &told.name, &told.pod_uid, &told.pod_name, &told.pod_namespace),
+        (&app.id, &app.name, &app.pod_uid, &app.pod_name, &app.pod_namespace)
+    );
+    assert_eq!(
+        (told.state, told.pid),
         (ContainerState::Running, Some(pod.containers[0].pid))
     );
+    assert!(told.started_at >= app.created_at);
     let stored = CriResources {
         cpu_shares: Some(512),
         cpu_quota: Some(20_000),
         cpu_period: Some(100_000),
         memory_limit_in_bytes: Some(64 * MIB),
     };
-    assert_eq!(app.resources, Some(stored));
-    assert_eq!(containers[1].resources.unwrap().memory_limit_in_bytes, Some(32 * MIB));
+    assert_eq!(told.resources, Some(stored));
+    let told = cri.container(&sidecar.id).await.unwrap();
+    assert_eq!(told.resources.unwrap().memory_limit_in_bytes, Some(32 * MIB));
 }
 
 async fn memory_alone_changes(containerd: &Containerd, pod: &Pod) {
@@ -247,12 +252,20 @@ async fn a_runtime_that_stopped_is_unavailable_until_it_is_back() {
 
     containerd.launch().await;
     expect(&mut events, &RuntimeEvent::Resync).await;
-    let listing = cri.list_containers().await.unwrap();
-    let mut pids: Vec<_> = listing.containers.iter().map(|container| container.pid).collect();
-    pids.sort_unstable();
-    let mut expected: Vec<_> = pod.containers.iter().map(|container| Some(container.pid)).collect();
-    expected.sort_unstable();
-    assert_eq!(pids, expected);
+    assert_eq!(cri.list_containers().await.unwrap().containers.len(), 2);
+    for container in &pod.containers {
+        assert_eq!(cri.container(&container.id).await.unwrap().pid, Some(container.pid));
+    }
+}
+
+#[tokio::test]
+async fn the_beginning_of_an_id_is_not_taken_for_the_container() {
+    let containerd = Containerd::start(OciRuntime::Runc).await;
+    let pod = containerd.run(&pod()).await;
+    let app = &pod.containers[0].id;
+    let error = client(&containerd).container(&app[..12]).await.unwrap_err();
+    assert!(matches!(error.problem, Problem::Nonsense { .. }), "{error}");
+    assert!(error.to_string().contains(app), "{error}");
 }
 
 #[tokio::test]

@@ -124,19 +124,60 @@ async fn a_runtime_that_does_not_tell_its_driver_is_still_a_runtime() {
 }
 
 #[tokio::test]
-async fn one_contradictory_container_does_not_hide_the_others() {
-    let mut runtime = FakeRuntime::new("containerd", Events::Unimplemented);
-    runtime.status_about = Some("good");
-    *runtime.containers.lock().unwrap() = vec![container("bad"), container("good")];
+async fn one_nameless_container_does_not_hide_the_others() {
+    let runtime = FakeRuntime::new("containerd", Events::Unimplemented);
+    let mut nameless = container("bad");
+    nameless.labels.remove("io.kubernetes.container.name");
+    *runtime.containers.lock().unwrap() = vec![nameless, container("good")];
     let socket = Socket::of(runtime);
     let listing = client(&socket).list_containers().await.unwrap();
     assert_eq!(listing.containers.len(), 1);
     assert_eq!(listing.containers[0].id, "good");
     let [error] = <[RuntimeError; 1]>::try_from(listing.unusable).unwrap();
     assert!(
+        error.to_string().contains("container bad")
+            && error.to_string().contains("io.kubernetes.container.name is missing"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn what_no_kubelet_made_is_not_listed() {
+    let runtime = FakeRuntime::new("containerd", Events::Unimplemented);
+    let mut by_hand = container("by-hand");
+    by_hand.labels.clear();
+    *runtime.containers.lock().unwrap() = vec![by_hand, container("good")];
+    let listing = client(&Socket::of(runtime)).list_containers().await.unwrap();
+    assert!(listing.unusable.is_empty(), "{:?}", listing.unusable);
+    assert_eq!(listing.containers.len(), 1);
+    assert_eq!(listing.containers[0].id, "good");
+}
+
+#[tokio::test]
+async fn a_status_about_another_container_is_refused() {
+    let mut runtime = FakeRuntime::new("containerd", Events::Unimplemented);
+    runtime.status_about = Some("good");
+    let socket = Socket::of(runtime);
+    let cri = client(&socket);
+    assert_eq!(cri.container("good").await.unwrap().id, "good");
+    let error = cri.container("bad").await.unwrap_err();
+    assert!(
         error.to_string().contains("container bad") && error.to_string().contains("about container \"good\""),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn looking_at_all_containers_or_at_one_is_a_single_call() {
+    let runtime = FakeRuntime::new("containerd", Events::Unimplemented);
+    *runtime.containers.lock().unwrap() = (0..250).map(|n| container(&n.to_string())).collect();
+    let calls = std::sync::Arc::clone(&runtime.calls);
+    let socket = Socket::of(runtime);
+    let cri = client(&socket);
+    assert_eq!(cri.list_containers().await.unwrap().containers.len(), 250);
+    assert_eq!(*calls.lock().unwrap(), ["ListContainers"]);
+    cri.container("17").await.unwrap();
+    assert_eq!(*calls.lock().unwrap(), ["ListContainers", "ContainerStatus"]);
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! A made-up runtime behind a real unix socket, for answers no real one gives on demand.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -38,6 +39,8 @@ pub(super) struct FakeRuntime {
     /// Which id statuses are about; `None`: the one asked for.
     pub(super) status_about: Option<&'static str>,
     pub(super) events: Events,
+    /// Which calls about containers it has got.
+    pub(super) calls: Arc<Mutex<Vec<&'static str>>>,
 }
 
 impl FakeRuntime {
@@ -47,6 +50,7 @@ impl FakeRuntime {
             containers: Arc::default(),
             status_about: None,
             events,
+            calls: Arc::default(),
         }
     }
 }
@@ -64,6 +68,7 @@ impl RuntimeService for FakeRuntime {
         &self,
         _: Request<ListContainersRequest>,
     ) -> Result<Response<ListContainersResponse>, Status> {
+        self.calls.lock().unwrap().push("ListContainers");
         let containers = self.containers.lock().unwrap().clone();
         Ok(Response::new(ListContainersResponse { containers }))
     }
@@ -72,10 +77,12 @@ impl RuntimeService for FakeRuntime {
         &self,
         request: Request<ContainerStatusRequest>,
     ) -> Result<Response<ContainerStatusResponse>, Status> {
+        self.calls.lock().unwrap().push("ContainerStatus");
         let asked = request.into_inner().container_id;
         let status = ContainerStatus {
             id: self.status_about.map_or(asked, str::to_owned),
             state: ContainerState::ContainerRunning.into(),
+            labels: labels(),
             ..ContainerStatus::default()
         };
         Ok(Response::new(ContainerStatusResponse {
@@ -99,19 +106,24 @@ impl RuntimeService for FakeRuntime {
     }
 }
 
-/// A container of a pod, as a list shows it.
-pub(super) fn container(id: &str) -> Container {
+/// What a kubelet labels a container with.
+fn labels() -> HashMap<String, String> {
     let labels = [
         ("io.kubernetes.pod.name", "web-0"),
         ("io.kubernetes.pod.namespace", "shop"),
         ("io.kubernetes.pod.uid", "11111111-2222-3333-4444-555555555555"),
         ("io.kubernetes.container.name", "app"),
     ];
+    labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+}
+
+/// A container of a pod, as a list shows it.
+pub(super) fn container(id: &str) -> Container {
     Container {
         id: id.to_owned(),
         pod_sandbox_id: "sandbox".to_owned(),
         state: ContainerState::ContainerRunning.into(),
-        labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+        labels: labels(),
         ..Container::default()
     }
 }

@@ -2,24 +2,30 @@
 //!
 //! One task. It looks when it is asked to, when the runtime says that something happened, and again soon while
 //! something essential is missing. Everything it finds goes to the coordinator as one [`Refreshed`]; what is missing is
-//! a problem in words, never the end.
+//! a problem in words, never the end. A look costs the runtime one call, however many containers there are, and one more
+//! for each of the few that are new.
+
+mod formula;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use self::formula::LearnedFormula;
 use super::coordinator::{Event, Refreshed};
 use super::inventory::Inventory;
 use crate::actuate::{Lanes, Node};
 use crate::cgroup::systemd::Systemd;
-use crate::cgroup::{Cgroup, CgroupPath, Hierarchy, Kubepods, PodEntry};
+use crate::cgroup::{CgroupPath, Hierarchy, Kubepods, PodEntry};
 use crate::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
-use crate::resources::{ControlFile, CpuShares, Setting, WeightFormula};
+use crate::resources::WeightFormula;
 use crate::runtime::{
-    ContainerRuntime, Cri, Deadlines, EventStream, ListedContainer, RuntimeEvent, RuntimeInfo, discover, weight,
+    ContainerRuntime, Cri, Deadlines, EventStream, ListedContainer, Listing, RuntimeError, RuntimeEvent, RuntimeInfo,
+    discover, weight,
 };
 use crate::sources::NodeView;
 
@@ -29,8 +35,6 @@ const SETTLE: Duration = Duration::from_millis(5);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Longest wait for one call over D-Bus.
 const BUS_DEADLINE: Duration = Duration::from_secs(5);
-/// How many containers are asked for their shares and weight to learn the runtime's formula.
-const PAIRS: usize = 5;
 
 /// What is configured rather than found out.
 #[derive(Debug, Clone, Default)]
@@ -70,12 +74,40 @@ pub(super) struct Survey {
     lanes: Arc<Lanes>,
     view: watch::Receiver<Arc<NodeView>>,
     hierarchy: Option<Hierarchy>,
-    runtime: Option<(Arc<Cri>, RuntimeInfo)>,
+    runtime: Option<KnownRuntime>,
     happenings: Option<EventStream>,
     systemd: Option<Arc<Systemd>>,
-    formula: Option<WeightFormula>,
+    formula: LearnedFormula,
     /// The runtime's last list: containers keep their names while it is away.
     listed: Vec<ListedContainer>,
+}
+
+/// The runtime that was found.
+#[derive(Debug)]
+struct KnownRuntime {
+    cri: Arc<Cri>,
+    info: RuntimeInfo,
+    /// It was lost, or may have been: whoever answers now may be an upgrade of it.
+    doubted: bool,
+}
+
+impl KnownRuntime {
+    /// Its list of containers; in doubt, after it has said who it is.
+    async fn list(&mut self) -> Result<Listing, RuntimeError> {
+        if self.doubted {
+            let info = self.cri.info().await?;
+            if info != self.info {
+                tracing::info!(
+                    runtime = info.name,
+                    version = info.version,
+                    "the runtime is another one now"
+                );
+                self.info = info;
+            }
+            self.doubted = false;
+        }
+        self.cri.list_containers().await
+    }
 }
 
 /// What one look gathered so far.
@@ -102,7 +134,7 @@ impl Survey {
             runtime: None,
             happenings: None,
             systemd: None,
-            formula: None,
+            formula: LearnedFormula::default(),
             listed: Vec::new(),
         }
     }
@@ -123,19 +155,20 @@ impl Survey {
             // Cancel-safe: a lost wake-up is made good by the look that follows any other.
             tokio::select! {
                 request = asked.recv() => if request.is_none() { return },
-                () = next_change(&mut self.happenings) => {}
+                event = next_event(&mut self.happenings) => self.note(&event),
                 () = tokio::time::sleep_until(again) => {}
             }
             tokio::time::sleep(SETTLE).await;
+            self.note_waiting();
         }
     }
 
     async fn look(&mut self) -> (Refreshed, bool) {
         let mut findings = Findings::default();
         self.find_runtime(&mut findings).await;
-        self.list(&mut findings).await;
+        let answered = self.list(&mut findings).await;
         let hierarchy = self.find_hierarchy(&mut findings);
-        let told = self.runtime.as_ref().and_then(|(_, info)| info.cgroup_driver);
+        let told = self.runtime.as_ref().and_then(|runtime| runtime.info.cgroup_driver);
         let driver = self.options.driver.or(told);
         let found = hierarchy.and_then(|hierarchy| self.find_pods(hierarchy, driver, &mut findings));
         let Some((hierarchy, kubepods, scanned)) = found else {
@@ -147,16 +180,18 @@ impl Survey {
             return (nothing, true);
         };
         let units = self.find_systemd(kubepods.driver, &mut findings).await;
-        self.learn_formula(&hierarchy, &scanned).await;
+        if answered {
+            self.learn_formula(&hierarchy, &scanned).await;
+        }
         let traits = self.traits(&hierarchy, kubepods.driver);
         let runtime = self
             .runtime
             .as_ref()
-            .map(|(cri, _)| Arc::clone(cri) as Arc<dyn ContainerRuntime>);
+            .map(|runtime| Arc::clone(&runtime.cri) as Arc<dyn ContainerRuntime>);
         let runtime_name = self
             .runtime
             .as_ref()
-            .map(|(_, info)| format!("{} {}", info.name, info.version));
+            .map(|runtime| format!("{} {}", runtime.info.name, runtime.info.version));
         let node = Arc::new(Node {
             hierarchy,
             kubepods,
@@ -191,7 +226,11 @@ impl Survey {
             Ok((cri, info)) => {
                 tracing::info!(runtime = info.name, version = info.version, socket = %cri.socket().display(), "runtime");
                 self.happenings = Some(cri.events());
-                self.runtime = Some((Arc::new(cri), info));
+                self.runtime = Some(KnownRuntime {
+                    cri: Arc::new(cri),
+                    info,
+                    doubted: false,
+                });
             }
             Err(error) => findings.problem(format_args!(
                 "{error}; until one answers, containers are named by manifests only and stored specs stay old"
@@ -199,16 +238,21 @@ impl Survey {
         }
     }
 
-    async fn list(&mut self, findings: &mut Findings) {
-        let Some((cri, _)) = &self.runtime else { return };
-        match cri.list_containers().await {
+    /// Takes the runtime's list. Whether there was one to take.
+    async fn list(&mut self, findings: &mut Findings) -> bool {
+        let Some(runtime) = &mut self.runtime else { return false };
+        match runtime.list().await {
             Ok(listing) => {
                 for error in listing.unusable {
                     findings.problem(error);
                 }
                 self.listed = listing.containers;
+                true
             }
-            Err(error) => findings.problem(error),
+            Err(error) => {
+                findings.problem(error);
+                false
+            }
         }
     }
 
@@ -269,56 +313,51 @@ impl Survey {
             runtime: self
                 .runtime
                 .as_ref()
-                .map_or(RuntimeKind::Containerd, |(_, info)| info.kind),
-            container_weight: self.options.weight.or(self.formula).unwrap_or(weight::ASSUMED),
+                .map_or(RuntimeKind::Containerd, |runtime| runtime.info.kind),
+            container_weight: self.options.weight.or(self.formula.get()).unwrap_or(weight::ASSUMED),
             kubelet: self.options.kubelet.unwrap_or(KubeletVersion::NEWEST),
         }
     }
 
-    /// Learns the formula from pairs of shares (the runtime's) and weight (the kernel's), the youngest container first.
+    /// Only cgroup v2 has weights to learn from; a configured formula needs no learning.
     async fn learn_formula(&mut self, hierarchy: &Hierarchy, scanned: &[PodEntry]) {
-        let known = self.formula.is_some() || self.options.weight.is_some();
-        let (CgroupVersion::V2, false, Some((cri, _))) = (hierarchy.version(), known, &self.runtime) else {
-            return;
-        };
-        let places = || scanned.iter().flat_map(|pod| &pod.containers);
-        let mut youngest: Vec<&ListedContainer> = self.listed.iter().collect();
-        youngest.sort_by_key(|container| std::cmp::Reverse(container.created_at));
-        let mut pairs = Vec::new();
-        for container in youngest.into_iter().take(PAIRS) {
-            let Some(place) = places().find(|place| place.place.id.as_str() == container.id) else {
-                continue;
-            };
-            let stored = cri
-                .container(&container.id)
-                .await
-                .ok()
-                .and_then(|answer| answer.resources);
-            let shares = stored
-                .and_then(|stored| u64::try_from(stored.cpu_shares?).ok())
-                .map(CpuShares::new);
-            let weight = Cgroup::open(hierarchy, &place.path).and_then(|cgroup| cgroup.read_all());
-            if let (Some(shares), Ok(settings)) = (shares, weight)
-                && let Some(Setting::CpuWeight(weight)) = settings.get(ControlFile::CpuWeight)
-            {
-                pairs.push((shares, weight));
-            }
+        if let (CgroupVersion::V2, None, Some(runtime)) = (hierarchy.version(), self.options.weight, &self.runtime) {
+            self.formula
+                .learn(runtime.cri.as_ref(), hierarchy, &self.listed, scanned)
+                .await;
         }
-        self.formula = weight::detect(pairs);
-        if let Some(formula) = self.formula {
-            tracing::info!(%formula, "the runtime's formula for cpu weights");
+    }
+
+    /// Takes in everything else that has happened by now: one look serves it all.
+    fn note_waiting(&mut self) {
+        while let Some(event) = next_event(&mut self.happenings).now_or_never() {
+            self.note(&event);
         }
+    }
+
+    fn note(&mut self, event: &RuntimeEvent) {
+        match event {
+            RuntimeEvent::Container { .. } => return,
+            RuntimeEvent::Lost { why } => tracing::warn!(why, "the runtime is lost; enforcing what is known"),
+            RuntimeEvent::Resync => {}
+        }
+        if let Some(runtime) = &mut self.runtime {
+            runtime.doubted = true;
+        }
+        self.formula.doubt();
     }
 }
 
-/// Waits for something that changes who lives here; for ever, where nothing is told.
-async fn next_change(happenings: &mut Option<EventStream>) {
-    let Some(stream) = happenings else {
-        return std::future::pending().await;
-    };
-    match stream.next().await {
-        Some(RuntimeEvent::Lost { why }) => tracing::warn!(why, "the runtime is lost; enforcing what is known"),
-        Some(RuntimeEvent::Container { .. } | RuntimeEvent::Resync) => {}
-        None => *happenings = None,
+/// Waits for something that happens to containers; for ever, where nothing is told. Cancel-safe.
+async fn next_event(happenings: &mut Option<EventStream>) -> RuntimeEvent {
+    if let Some(stream) = happenings {
+        if let Some(event) = stream.next().await {
+            return event;
+        }
+        *happenings = None;
     }
+    std::future::pending().await
 }
+
+#[cfg(test)]
+mod tests;

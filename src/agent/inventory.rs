@@ -1,15 +1,16 @@
 //! Which pods and containers live on the node, and where their cgroups are.
 //!
-//! Pure assembly of three views of the same thing: the runtime's list (names), the cgroup tree (places) and, where no
+//! Pure assembly of three views of the same thing: the runtime's lists (names), the cgroup tree (places) and, where no
 //! runtime can be asked, the container ids in the manifests' status. A container counts when its cgroup is there and
-//! somebody can name it; a sandbox has a cgroup and no container name.
+//! somebody can name it; a sandbox has a cgroup and no container name. A pod counts without containers, too: its limit
+//! must be right before a container that crashed for want of memory starts again.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::actuate::{LiveContainer, LivePod, PodId};
 use crate::cgroup::PodEntry;
 use crate::objects::{ContainerStatus, Pod};
-use crate::runtime::ListedContainer;
+use crate::runtime::{ListedContainer, RuntimePod};
 
 /// The node's pods, by UID.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,47 +19,38 @@ pub(super) struct Inventory {
     uids_by_name: HashMap<(String, String), String>,
 }
 
-/// Who a container is.
-struct Named<'a> {
-    pod: PodId,
-    container: &'a str,
-}
-
 impl Inventory {
-    /// Puts the views together. `listed` is empty when there is no runtime to ask.
+    /// Puts the views together. `pods` and `listed` are empty when there is no runtime to ask.
     #[must_use]
-    pub(super) fn assemble(scanned: Vec<PodEntry>, listed: &[ListedContainer], manifests: &[Pod]) -> Self {
-        let names = names(listed, manifests);
+    pub(super) fn assemble(
+        scanned: Vec<PodEntry>,
+        pods: &[RuntimePod],
+        listed: &[ListedContainer],
+        manifests: &[Pod],
+    ) -> Self {
+        let names = Names::gather(pods, listed, manifests);
         let mut inventory = Self::default();
         for entry in scanned {
-            let uid = entry.place.uid.as_str().to_owned();
-            let mut pod_id = None;
-            let mut containers = BTreeMap::new();
-            for container in entry.containers {
-                let id = container.place.id.as_str();
-                let Some(named) = names.get(id).filter(|named| named.pod.uid == uid) else {
-                    continue;
-                };
-                pod_id.get_or_insert_with(|| named.pod.clone());
+            let uid = entry.place.uid.as_str();
+            let Some(id) = names.pods.get(uid) else { continue };
+            let live = entry.containers.into_iter().filter_map(|container| {
+                let container_id = container.place.id.as_str();
+                let (of, name) = names.containers.get(container_id)?;
                 let live = LiveContainer {
-                    id: id.to_owned(),
+                    id: container_id.to_owned(),
                     path: container.path,
                 };
-                containers.insert(named.container.to_owned(), live);
-            }
-            if let Some(id) = pod_id {
-                inventory
-                    .uids_by_name
-                    .insert((id.namespace.clone(), id.name.clone()), uid.clone());
-                inventory.pods.insert(
-                    uid,
-                    LivePod {
-                        id,
-                        path: entry.path,
-                        containers,
-                    },
-                );
-            }
+                (*of == uid).then(|| ((*name).to_owned(), live))
+            });
+            let pod = LivePod {
+                id: id.clone(),
+                containers: live.collect(),
+                path: entry.path,
+            };
+            inventory
+                .uids_by_name
+                .insert((id.namespace.clone(), id.name.clone()), uid.to_owned());
+            inventory.pods.insert(uid.to_owned(), pod);
         }
         inventory
     }
@@ -76,45 +68,50 @@ impl Inventory {
     }
 }
 
-/// Names by container id. The runtime's word wins over a manifest's, which may be old.
-fn names<'a>(listed: &'a [ListedContainer], manifests: &'a [Pod]) -> HashMap<&'a str, Named<'a>> {
-    let mut names = HashMap::with_capacity(listed.len());
-    for pod in manifests.iter().filter(|pod| !pod.cgroup_uid().is_empty()) {
-        let statuses = pod
-            .status
-            .container_statuses
-            .iter()
-            .chain(&pod.status.init_container_statuses);
-        for (id, status) in statuses.filter_map(|status| Some((bare_id(status)?, status))) {
-            let pod = PodId {
-                uid: pod.cgroup_uid().to_owned(),
-                namespace: pod.metadata.namespace.clone(),
-                name: pod.metadata.name.clone(),
-            };
-            names.insert(
-                id,
-                Named {
-                    pod,
-                    container: &status.name,
-                },
-            );
+/// What everything is called.
+#[derive(Default)]
+struct Names<'a> {
+    /// Pods by UID.
+    pods: HashMap<&'a str, PodId>,
+    /// The UID of the pod, and the name in it, by container id.
+    containers: HashMap<&'a str, (&'a str, &'a str)>,
+}
+
+impl<'a> Names<'a> {
+    /// The runtime's word comes last and wins over a manifest's, which may be old.
+    fn gather(pods: &'a [RuntimePod], listed: &'a [ListedContainer], manifests: &'a [Pod]) -> Self {
+        let mut names = Self::default();
+        for pod in manifests.iter().filter(|pod| !pod.cgroup_uid().is_empty()) {
+            let uid = pod.cgroup_uid();
+            names.pod(uid, &pod.metadata.namespace, &pod.metadata.name);
+            let statuses = pod
+                .status
+                .container_statuses
+                .iter()
+                .chain(&pod.status.init_container_statuses);
+            let named = statuses.filter_map(|status| Some((bare_id(status)?, (uid, status.name.as_str()))));
+            names.containers.extend(named);
         }
+        for pod in pods {
+            names.pod(&pod.uid, &pod.namespace, &pod.name);
+        }
+        for container in listed {
+            names.pod(&container.pod_uid, &container.pod_namespace, &container.pod_name);
+            names
+                .containers
+                .insert(&container.id, (&container.pod_uid, &container.name));
+        }
+        names
     }
-    for container in listed {
-        let pod = PodId {
-            uid: container.pod_uid.clone(),
-            namespace: container.pod_namespace.clone(),
-            name: container.pod_name.clone(),
+
+    fn pod(&mut self, uid: &'a str, namespace: &str, name: &str) {
+        let id = PodId {
+            uid: uid.to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
         };
-        names.insert(
-            &container.id,
-            Named {
-                pod,
-                container: &container.name,
-            },
-        );
+        self.pods.insert(uid, id);
     }
-    names
 }
 
 /// The id without the runtime's scheme in front.
@@ -188,6 +185,7 @@ mod tests {
     fn the_runtime_names_what_the_tree_holds_and_sandboxes_are_left_out() {
         let inventory = Inventory::assemble(
             scanned(&[id('a'), id_of_sandbox()]),
+            &[],
             &[listed(&id('a'), "app", UID)],
             &[],
         );
@@ -200,16 +198,27 @@ mod tests {
     #[test]
     fn without_a_runtime_the_manifests_name_containers() {
         let manifests = manifest(UID, &format!("containerd://{}", id('b')));
-        let inventory = Inventory::assemble(scanned(&[id('a'), id('b')]), &[], &manifests);
+        let inventory = Inventory::assemble(scanned(&[id('a'), id('b')]), &[], &[], &manifests);
         assert_eq!(inventory.find(&manifests[0]).unwrap().containers["app"].id, id('b'));
+    }
+
+    #[test]
+    fn a_pod_whose_containers_are_all_down_lives_all_the_same() {
+        let pod = RuntimePod {
+            uid: UID.to_owned(),
+            name: "web".to_owned(),
+            namespace: "default".to_owned(),
+        };
+        let inventory = Inventory::assemble(scanned(&[id_of_sandbox()]), &[pod], &[], &[]);
+        assert!(inventory.find(&manifest("", "")[0]).unwrap().containers.is_empty());
     }
 
     #[test]
     fn another_pod_of_the_same_name_is_not_the_one() {
         let other = "11111111-0000-4000-8000-00000000000a";
-        let inventory = Inventory::assemble(scanned(&[id('a')]), &[listed(&id('a'), "app", UID)], &[]);
+        let inventory = Inventory::assemble(scanned(&[id('a')]), &[], &[listed(&id('a'), "app", UID)], &[]);
         assert!(inventory.find(&manifest(other, "")[0]).is_none());
-        let mislabelled = Inventory::assemble(scanned(&[id('a')]), &[listed(&id('a'), "app", other)], &[]);
-        assert_eq!(mislabelled, Inventory::default());
+        let mislabelled = Inventory::assemble(scanned(&[id('a')]), &[], &[listed(&id('a'), "app", other)], &[]);
+        assert!(mislabelled.find(&manifest(UID, "")[0]).is_none());
     }
 }

@@ -25,7 +25,7 @@ use crate::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind
 use crate::resources::WeightFormula;
 use crate::runtime::{
     ContainerRuntime, Cri, Deadlines, EventStream, ListedContainer, Listing, RuntimeError, RuntimeEvent, RuntimeInfo,
-    discover, weight,
+    RuntimePod, discover, weight,
 };
 use crate::sources::NodeView;
 
@@ -78,8 +78,9 @@ pub(super) struct Survey {
     happenings: Option<EventStream>,
     systemd: Option<Arc<Systemd>>,
     formula: LearnedFormula,
-    /// The runtime's last list: containers keep their names while it is away.
+    /// The runtime's last lists: containers keep their names while it is away.
     listed: Vec<ListedContainer>,
+    pods: Vec<RuntimePod>,
 }
 
 /// The runtime that was found.
@@ -92,8 +93,8 @@ struct KnownRuntime {
 }
 
 impl KnownRuntime {
-    /// Its list of containers; in doubt, after it has said who it is.
-    async fn list(&mut self) -> Result<Listing, RuntimeError> {
+    /// Its pods and their running containers; in doubt, after it has said who it is.
+    async fn list(&mut self) -> Result<(Vec<RuntimePod>, Listing), RuntimeError> {
         if self.doubted {
             let info = self.cri.info().await?;
             if info != self.info {
@@ -106,7 +107,7 @@ impl KnownRuntime {
             }
             self.doubted = false;
         }
-        self.cri.list_containers().await
+        Ok((self.cri.list_pods().await?, self.cri.list_containers().await?))
     }
 }
 
@@ -136,6 +137,7 @@ impl Survey {
             systemd: None,
             formula: LearnedFormula::default(),
             listed: Vec::new(),
+            pods: Vec::new(),
         }
     }
 
@@ -202,7 +204,7 @@ impl Survey {
             lanes: Arc::clone(&self.lanes),
         });
         let view = Arc::clone(&self.view.borrow());
-        let inventory = Inventory::assemble(scanned, &self.listed, &view.pods);
+        let inventory = Inventory::assemble(scanned, &self.pods, &self.listed, &view.pods);
         (
             Refreshed {
                 node: Some(node),
@@ -238,11 +240,12 @@ impl Survey {
         }
     }
 
-    /// Takes the runtime's list. Whether there was one to take.
+    /// Takes the runtime's lists. Whether there were any to take.
     async fn list(&mut self, findings: &mut Findings) -> bool {
         let Some(runtime) = &mut self.runtime else { return false };
         match runtime.list().await {
-            Ok(listing) => {
+            Ok((pods, listing)) => {
+                self.pods = pods;
                 for error in listing.unusable {
                     findings.problem(error);
                 }

@@ -9,7 +9,7 @@ use crate::plan::{CriResources, Driver, RuntimeKind};
 
 use super::error::Problem;
 use super::proto;
-use super::types::{ContainerState, ListedContainer, RuntimeContainer};
+use super::types::{ContainerState, ListedContainer, RuntimeContainer, RuntimePod};
 
 const POD_NAME: &str = "io.kubernetes.pod.name";
 const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
@@ -47,7 +47,19 @@ pub(super) fn state(value: i32) -> Result<ContainerState, Problem> {
     }
 }
 
-/// Whether the kubelet made the container with these labels: others are no pod's, and nobody's business here.
+/// One ready pod.
+pub(super) fn pod(sandbox: proto::PodSandbox) -> Result<RuntimePod, Problem> {
+    let Some(metadata) = sandbox.metadata else {
+        return Err(Problem::nonsense(format!("sandbox {:?} has no metadata", sandbox.id)));
+    };
+    Ok(RuntimePod {
+        uid: filled("a sandbox's metadata.uid", metadata.uid)?,
+        name: metadata.name,
+        namespace: metadata.namespace,
+    })
+}
+
+/// Whether the kubelet made the sandbox or container with these labels: others are no pod's, and nobody's business here.
 pub(super) fn is_the_kubelets(labels: &HashMap<String, String>) -> bool {
     labels.contains_key(POD_UID)
 }

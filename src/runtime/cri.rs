@@ -16,9 +16,10 @@ use super::events::{EventOptions, EventStream};
 use super::proto::runtime_service_client::RuntimeServiceClient;
 use super::proto::{
     self, Container, ContainerFilter, ContainerStateValue, ContainerStatusRequest, ListContainersRequest,
-    RuntimeConfigRequest, UpdateContainerResourcesRequest, VersionRequest, VersionResponse,
+    ListPodSandboxRequest, PodSandboxFilter, PodSandboxState, PodSandboxStateValue, RuntimeConfigRequest,
+    UpdateContainerResourcesRequest, VersionRequest, VersionResponse,
 };
-use super::types::{Listing, RuntimeContainer, RuntimeInfo};
+use super::types::{Listing, RuntimeContainer, RuntimeInfo, RuntimePod};
 use super::{ContainerRuntime, update};
 
 /// The largest answer accepted, as the kubelet's: a list of a dense node exceeds tonic's own 4 MiB.
@@ -187,6 +188,22 @@ impl ContainerRuntime for Cri {
             kind,
             cgroup_driver,
         })
+    }
+
+    async fn list_pods(&self) -> Result<Vec<RuntimePod>, RuntimeError> {
+        let ready = PodSandboxStateValue {
+            state: PodSandboxState::SandboxReady.into(),
+        };
+        let filter = Some(PodSandboxFilter { state: Some(ready) });
+        let mut client = self.client();
+        let call = client.list_pod_sandbox(ListPodSandboxRequest { filter });
+        let answer = self.call("ListPodSandbox", None, self.deadlines.read, call).await?;
+        let sandboxes = answer
+            .items
+            .into_iter()
+            .filter(|sandbox| answer::is_the_kubelets(&sandbox.labels));
+        let pods = sandboxes.map(answer::pod).collect::<Result<_, _>>();
+        pods.map_err(|problem| self.error("ListPodSandbox", None, problem))
     }
 
     async fn list_containers(&self) -> Result<Listing, RuntimeError> {

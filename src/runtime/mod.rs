@@ -39,7 +39,7 @@ pub use cri::{Cri, Deadlines};
 pub use discovery::{DiscoveryError, WELL_KNOWN_SOCKETS, discover};
 pub use error::{Call, Problem, RuntimeError};
 pub use events::{EventOptions, EventSender, EventStream, Happened, RuntimeEvent};
-pub use types::{ContainerState, ListedContainer, Listing, RuntimeContainer, RuntimeInfo};
+pub use types::{ContainerState, ListedContainer, Listing, RuntimeContainer, RuntimeInfo, RuntimePod};
 
 /// What vscaled needs of a container runtime. Every call ends: with an answer, an error or its deadline.
 #[tonic::async_trait]
@@ -49,6 +49,12 @@ pub trait ContainerRuntime: Debug + Send + Sync {
     /// # Errors
     /// When it is away, hangs, or is not a CRI v1 runtime known here.
     async fn info(&self) -> Result<RuntimeInfo, RuntimeError>;
+
+    /// The pods whose sandbox is ready, in one call: also those whose containers are all down, between two crashes.
+    ///
+    /// # Errors
+    /// When the runtime is away, hangs, or answers nonsense.
+    async fn list_pods(&self) -> Result<Vec<RuntimePod>, RuntimeError>;
 
     /// The running containers of pods, in one call however many there are. One the runtime cannot describe does not
     /// hide the others.

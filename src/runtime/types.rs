@@ -20,6 +20,17 @@ pub struct RuntimeInfo {
     pub cgroup_driver: Option<Driver>,
 }
 
+/// A pod with a sandbox, whether or not a container of it runs just now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimePod {
+    /// The pod's UID; of a static pod this is the hash of its manifest.
+    pub uid: String,
+    /// The pod's name.
+    pub name: String,
+    /// The pod's namespace.
+    pub namespace: String,
+}
+
 /// Where a container is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ContainerState {

@@ -85,6 +85,12 @@ async fn containers_are_listed_by_name_and_each_tells_its_process_and_stored_res
     // containerd tells from 2.0 on; an older one must not be taken for systemd's.
     assert!(matches!(info.cgroup_driver, None | Some(Driver::Cgroupfs)), "{info:?}");
 
+    let pods = cri.list_pods().await.unwrap();
+    assert_eq!(pods.len(), 1);
+    assert_eq!(
+        (pods[0].uid.as_str(), pods[0].namespace.as_str(), pods[0].name.as_str()),
+        (UID, "test", "web-0")
+    );
     let listing = cri.list_containers().await.unwrap();
     assert!(listing.unusable.is_empty(), "{:?}", listing.unusable);
     let mut containers = listing.containers;

@@ -16,7 +16,8 @@ use crate::runtime::proto::runtime_service_server::{RuntimeService, RuntimeServi
 use crate::runtime::proto::{
     CgroupDriver, Container, ContainerResources, ContainerState, ContainerStatus, ContainerStatusRequest,
     ContainerStatusResponse, LinuxContainerResources, LinuxRuntimeConfiguration, ListContainersRequest,
-    ListContainersResponse, RuntimeConfigRequest, RuntimeConfigResponse, VersionRequest, VersionResponse,
+    ListContainersResponse, ListPodSandboxRequest, ListPodSandboxResponse, RuntimeConfigRequest, RuntimeConfigResponse,
+    VersionRequest, VersionResponse,
 };
 
 const UID: &str = "6c4b2d1e-0000-4000-8000-00000000000a";
@@ -24,6 +25,9 @@ const UID: &str = "6c4b2d1e-0000-4000-8000-00000000000a";
 const SHARES: i64 = 1024;
 const LINEAR: &str = "39\n";
 const QUADRATIC: &str = "100\n";
+
+/// What every look asks for.
+const LISTS: [&str; 2] = ["ListPodSandbox", "ListContainers"];
 
 /// What the runtime is and has, and which calls it has got.
 #[derive(Debug, Default)]
@@ -68,6 +72,13 @@ impl RuntimeService for Runtime {
                 cgroup_driver: state.driver.into(),
             }),
         })
+    }
+
+    async fn list_pod_sandbox(
+        &self,
+        _: Request<ListPodSandboxRequest>,
+    ) -> Result<Response<ListPodSandboxResponse>, Status> {
+        self.answer("ListPodSandbox", |_| ListPodSandboxResponse::default())
     }
 
     async fn list_containers(
@@ -208,14 +219,14 @@ fn lost() -> RuntimeEvent {
 }
 
 #[tokio::test]
-async fn a_look_at_a_node_on_which_nothing_happened_is_one_call() {
+async fn a_look_at_a_node_on_which_nothing_happened_costs_two_calls() {
     let mut node = MadeUp::new().await;
     node.start('a', 1, LINEAR);
     node.start('b', 2, LINEAR);
     node.look().await;
-    assert_eq!(node.look().await.1, ["ListContainers"]);
+    assert_eq!(node.look().await.1, LISTS);
     node.start('c', 3, LINEAR);
-    assert_eq!(node.look().await.1, ["ListContainers", "ContainerStatus"]);
+    assert_eq!(node.look().await.1, [LISTS[0], LISTS[1], "ContainerStatus"]);
 }
 
 #[tokio::test]
@@ -272,7 +283,10 @@ async fn a_runtime_that_came_back_says_again_who_it_is() {
         refreshed.node.unwrap().runtime_name.as_deref(),
         Some("containerd 2.1.0")
     );
-    assert_eq!(calls, ["Version", "RuntimeConfig", "ListContainers", "ContainerStatus"]);
+    assert_eq!(
+        calls,
+        ["Version", "RuntimeConfig", LISTS[0], LISTS[1], "ContainerStatus"]
+    );
     assert_eq!(node.survey.runtime.unwrap().info.cgroup_driver, Some(Driver::Systemd));
 }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::coordinator::{Event, Request, Snapshot};
+use super::coordinator::{Event, Order, Request, Snapshot, Wish, not_running};
 use super::overrides::Override;
 use super::{explain, view};
-use crate::actuate::{Cause, ChangeRecord, Job, preview};
+use crate::actuate::{Cause, Job, preview};
 use crate::control::{Backend, Caller, ControlError, proto, resize_values};
 use crate::resources::NamedRequirements;
 
@@ -20,7 +20,7 @@ pub(super) struct AgentBackend {
 }
 
 impl AgentBackend {
-    /// Asks the coordinator. It answers at once, so a full channel means that it is overwhelmed.
+    /// Asks the coordinator. It takes requests in at once, so a full channel means that it is overwhelmed.
     async fn ask<T>(
         &self,
         request: impl FnOnce(oneshot::Sender<Result<T, ControlError>>) -> Request,
@@ -33,13 +33,13 @@ impl AgentBackend {
                 mpsc::error::TrySendError::Full(_) => ControlError::Busy("too much is going on".to_owned()),
                 mpsc::error::TrySendError::Closed(_) => stopping(),
             })?;
-        answer.await.map_err(|_| stopping())?
+        let gone = |_| ControlError::Busy("the pod or the agent went away before it was done".to_owned());
+        answer.await.map_err(gone)?
     }
 
-    async fn finished(pass: oneshot::Receiver<Arc<ChangeRecord>>) -> Result<proto::Change, ControlError> {
-        let record = pass
-            .await
-            .map_err(|_| ControlError::Busy("the pod or the agent went away before the pass was done".to_owned()))?;
+    /// Has an order carried out, and waits for how it ends.
+    async fn order(&self, pod: String, wish: Wish) -> Result<proto::Change, ControlError> {
+        let record = self.ask(|reply| Request::Order(pod, Order { wish, reply })).await?;
         Ok(view::change(&record))
     }
 
@@ -56,10 +56,7 @@ impl AgentBackend {
             .set_override(&pod, wanted.clone())
             .map_err(|error| ControlError::Refused(error.to_string()))?;
         let (Some(node), Some(live), Some(targets)) = (node, live, standing.targets(&pod)) else {
-            return Err(ControlError::Refused(format!(
-                "{} has no running container on this node",
-                pod.full_name()
-            )));
+            return Err(not_running(&pod));
         };
         let id = live.id.clone();
         let cause = Cause::Operator {
@@ -109,7 +106,7 @@ impl Backend for AgentBackend {
             let snapshot = self.ask(|reply| Request::Snapshot(request.pod, reply)).await?;
             self.rehearse(snapshot, wanted).await?
         } else {
-            Self::finished(self.ask(|reply| Request::Override(request.pod, wanted, reply)).await?).await?
+            self.order(request.pod, Wish::Override(wanted)).await?
         };
         Ok(proto::ResizeReply { change: Some(change) })
     }
@@ -125,7 +122,7 @@ impl Backend for AgentBackend {
             pod = request.pod,
             "override released by hand"
         );
-        let change = Self::finished(self.ask(|reply| Request::Release(request.pod, reply)).await?).await?;
+        let change = self.order(request.pod, Wish::Release).await?;
         Ok(proto::ReleaseReply { change: Some(change) })
     }
 

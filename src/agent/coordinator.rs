@@ -29,7 +29,8 @@ mod dispatch;
 mod living;
 mod requests;
 
-pub(super) use requests::{Request, Snapshot};
+pub(super) use dispatch::Pass;
+pub(super) use requests::{Order, Reply, Request, Snapshot, Wish, answer, not_running};
 
 /// Time-dependent decisions (a pod grows old enough) are looked at this often.
 const DECIDE_AGAIN: Duration = Duration::from_secs(60);
@@ -51,12 +52,8 @@ pub(super) enum Event {
     Refreshed(Refreshed),
     /// A pass ended.
     Done {
-        /// Which pod's entry.
-        key: String,
-        /// Which pod: another may have taken the name meanwhile.
-        uid: String,
-        /// Who asked.
-        cause: Cause,
+        /// Which one.
+        pass: Pass,
         /// What became of it.
         done: Box<JobDone>,
     },
@@ -92,6 +89,7 @@ pub(super) struct Coordinator {
     unsaved: bool,
     /// What was loaded at the start and has not met its pod yet.
     saved: BTreeMap<String, SavedPod>,
+    restore_problem: Option<String>,
     view: Arc<NodeView>,
     seen_view: bool,
     inventory: Inventory,
@@ -99,7 +97,10 @@ pub(super) struct Coordinator {
     node_problems: Vec<String>,
     source_problems: Vec<String>,
     entries: BTreeMap<String, Entry>,
-    running: usize,
+    /// How many passes were begun.
+    passes: u64,
+    /// The UIDs of the pods that passes run for now.
+    busy: BTreeSet<String>,
     watching: Watching,
     /// Pods whose files were written, and when to look at them.
     written: BTreeSet<String>,
@@ -114,6 +115,15 @@ pub(super) struct Coordinator {
     starting: Vec<Latch>,
 }
 
+/// What an earlier agent left.
+#[derive(Debug, Default)]
+pub(super) struct Restored {
+    /// What stood, by the pods' UIDs.
+    pub(super) pods: BTreeMap<String, SavedPod>,
+    /// Why that is not all, if it is not. Said for as long as the agent runs: nothing makes it good.
+    pub(super) problem: Option<String>,
+}
+
 /// What the coordinator is connected to.
 #[derive(Debug)]
 pub(super) struct Links {
@@ -125,7 +135,7 @@ pub(super) struct Links {
 }
 
 impl Coordinator {
-    pub(super) fn new(options: Options, saver: Saver, saved: BTreeMap<String, SavedPod>, links: Links) -> Self {
+    pub(super) fn new(options: Options, saver: Saver, restored: Restored, links: Links) -> Self {
         let now = Instant::now();
         Self {
             next_sweep: now + options.sweep_interval,
@@ -136,7 +146,8 @@ impl Coordinator {
             metrics: links.metrics,
             saver,
             unsaved: false,
-            saved,
+            saved: restored.pods,
+            restore_problem: restored.problem,
             view: Arc::default(),
             seen_view: false,
             inventory: Inventory::default(),
@@ -144,7 +155,8 @@ impl Coordinator {
             node_problems: Vec::new(),
             source_problems: Vec::new(),
             entries: BTreeMap::new(),
-            running: 0,
+            passes: 0,
+            busy: BTreeSet::new(),
             watching: Watching::new(),
             written: BTreeSet::new(),
             look_at: None,
@@ -184,7 +196,7 @@ impl Coordinator {
 
     /// Lets the passes that run come to their end; none is cut off between two steps.
     async fn finish(mut self, mut events: mpsc::Receiver<Event>) {
-        while self.running > 0 {
+        while !self.busy.is_empty() {
             match events.recv().await {
                 Some(event @ Event::Done { .. }) => self.take(event),
                 Some(_) => {}
@@ -203,7 +215,7 @@ impl Coordinator {
                 self.decide_all(Timestamp::now());
             }
             Event::Refreshed(refreshed) => self.take_refreshed(refreshed),
-            Event::Done { key, uid, cause, done } => self.take_done(&key, &uid, cause, *done),
+            Event::Done { pass, done } => self.take_done(&pass, *done),
             Event::Request(request) => self.take_request(request),
         }
     }
@@ -233,7 +245,7 @@ impl Coordinator {
             if let Some(entry) = self.entries.get_mut(&key)
                 && !entry.standing.is_empty()
             {
-                entry.ask(Cause::Drift, false, None);
+                entry.ask(Cause::Drift, false);
             }
         }
     }
@@ -247,7 +259,7 @@ impl Coordinator {
         for entry in self.entries.values_mut() {
             if entry.work.retry_at.is_some_and(|at| at <= now) {
                 entry.work.retry_at = None;
-                entry.ask(Cause::Retry, true, None);
+                entry.ask(Cause::Retry, true);
             }
         }
         self.end_overrides(wall);
@@ -261,7 +273,7 @@ impl Coordinator {
             self.ask_refresh();
             self.forget_saved();
             for entry in self.entries.values_mut().filter(|entry| !entry.standing.is_empty()) {
-                entry.ask(Cause::Sweep, entry.owed, None);
+                entry.ask(Cause::Sweep, entry.owed);
             }
         }
     }
@@ -279,8 +291,8 @@ impl Coordinator {
         for entry in self.entries.values_mut() {
             if entry.standing.ends_at().is_some_and(|at| at <= now) && entry.standing.end_override() {
                 self.unsaved = true;
-                entry.wanted_changed();
-                entry.ask(Cause::OverrideEnded, true, None);
+                entry.start_over();
+                entry.ask(Cause::OverrideEnded, true);
             }
         }
     }

@@ -1,12 +1,14 @@
 //! What the coordinator knows about one pod.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::coordinator::{Order, Reply, answer, not_running};
+use super::overrides::Override;
 use super::standing::Standing;
 use crate::actuate::{Cause, ChangeRecord, ForeignWriters, LivePod, PodHandles, PodId};
 use crate::decide::PodDecision;
@@ -27,6 +29,8 @@ pub(super) struct Entry {
     pub(super) standing: Standing,
     /// Where it lives, if it does.
     pub(super) live: Option<LivePod>,
+    /// Which pod it was that lived here last: a manifest without a UID means whichever has its name.
+    last_lived: Option<PodId>,
     /// Its open cgroups, unless a pass has them.
     pub(super) handles: Option<PodHandles>,
     /// Who else changes its values.
@@ -35,6 +39,8 @@ pub(super) struct Entry {
     pub(super) holds: bool,
     /// Whether the runtime could not be told yet.
     pub(super) owed: bool,
+    /// Counts up when what a pass starts from changes: a pass that began before says little about what is now.
+    pub(super) epoch: u64,
     /// What runs and what waits.
     pub(super) work: Work,
     /// The latest pass that did anything.
@@ -44,12 +50,14 @@ pub(super) struct Entry {
 /// The pass that runs for a pod, and what comes after it.
 #[derive(Debug, Default)]
 pub(super) struct Work {
-    /// The UID of the pod that a pass runs for now. There is never more than one pass.
-    pub(super) running: Option<String>,
+    /// The number of the pass that runs now. There is never more than one.
+    pub(super) running: Option<u64>,
     /// What the next pass is for.
     pub(super) pending: Option<Pending>,
-    /// Operators who wait for the pass that runs.
-    pub(super) waiting: Vec<Waiter>,
+    /// The operator whose request stands and who waits for how it ends.
+    pub(super) waiter: Option<Waiter>,
+    /// Requests that came while another operator's was not yet answered, oldest first.
+    pub(super) orders: VecDeque<Order>,
     /// How often the pass has failed in a row.
     pub(super) failures: u32,
     /// When to try again.
@@ -62,15 +70,35 @@ pub(super) struct Pending {
     pub(super) cause: Cause,
     pub(super) asked: std::time::Instant,
     pub(super) check_runtime: bool,
-    pub(super) waiting: Vec<Waiter>,
 }
 
 /// An operator who waits for a pass.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    pub(super) reply: oneshot::Sender<Arc<ChangeRecord>>,
+    pub(super) reply: Reply<Arc<ChangeRecord>>,
     /// What stood before, to go back to if the pass is refused.
-    pub(super) before: Option<Standing>,
+    pub(super) before: Option<ByHand>,
+}
+
+/// The part of a [`Standing`] that operators change.
+#[derive(Debug, Clone)]
+pub(super) struct ByHand {
+    overridden: Option<Override>,
+    returning: bool,
+}
+
+impl ByHand {
+    pub(super) fn of(standing: &Standing) -> Self {
+        Self {
+            overridden: standing.overridden.clone(),
+            returning: standing.returning,
+        }
+    }
+
+    pub(super) fn put_back(self, standing: &mut Standing) {
+        standing.overridden = self.overridden;
+        standing.returning = self.returning;
+    }
 }
 
 impl Entry {
@@ -80,29 +108,29 @@ impl Entry {
             decision,
             standing: Standing::default(),
             live: None,
+            last_lived: None,
             handles: None,
             foreign: ForeignWriters::default(),
             holds: false,
             owed: false,
+            epoch: 0,
             work: Work::default(),
             last: None,
         }
     }
 
     /// Asks for a pass. One that waits already takes this one in: passes start from what is there, not from events.
-    pub(super) fn ask(&mut self, cause: Cause, check_runtime: bool, waiter: Option<Waiter>) {
+    pub(super) fn ask(&mut self, cause: Cause, check_runtime: bool) {
         let pending = self.work.pending.get_or_insert_with(|| Pending {
             cause: cause.clone(),
             asked: std::time::Instant::now(),
             check_runtime: false,
-            waiting: Vec::new(),
         });
         // What somebody decided says more in the history than what was noticed.
         if rank(&cause) > rank(&pending.cause) {
             pending.cause = cause;
         }
         pending.check_runtime |= check_runtime;
-        pending.waiting.extend(waiter);
     }
 
     /// Which pod this is, as far as that is known: a manifest without a UID tells once its pod lives.
@@ -113,8 +141,18 @@ impl Entry {
             namespace: metadata.namespace.clone(),
             name: metadata.name.clone(),
         };
-        let live = self.live.as_ref().map(|live| live.id.clone());
-        live.or_else(|| (!described.uid.is_empty()).then_some(described))
+        let lived = self.last_lived.clone();
+        lived.or_else(|| (!described.uid.is_empty()).then_some(described))
+    }
+
+    /// Notes which pod lives here; returns whether another one did before, whose standing is dropped.
+    pub(super) fn settle_at(&mut self, id: &PodId) -> bool {
+        let earlier = self.last_lived.replace(id.clone());
+        let another = earlier.is_some_and(|earlier| earlier.uid != id.uid);
+        if another {
+            self.standing = Standing::default();
+        }
+        another
     }
 
     /// How the pod stands.
@@ -145,11 +183,23 @@ impl Entry {
         wait
     }
 
-    /// What the pod should have is something else now: whatever was learnt about the old values says nothing any more.
-    pub(super) fn wanted_changed(&mut self) {
+    /// What the pod should have, or where it lives, is something else now: whatever was learnt before says nothing any
+    /// more, also what a pass that runs now will have learnt.
+    pub(super) fn start_over(&mut self) {
+        self.epoch += 1;
         self.foreign.forget();
         self.holds = false;
         self.reset_retries();
+    }
+
+    /// Nothing of the pod is left on this node: whoever waits for something to be done to it is told so.
+    pub(super) fn leave(&mut self) {
+        self.work.pending = None;
+        let waiting = self.work.waiter.take().map(|waiter| waiter.reply);
+        let orders = self.work.orders.drain(..).map(|order| order.reply);
+        for reply in waiting.into_iter().chain(orders) {
+            answer(reply, Err(not_running(&self.pod)));
+        }
     }
 
     /// Forgets failures: what is wanted, or what is there, has changed.

@@ -9,10 +9,10 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::backend::AgentBackend;
-use super::coordinator::{Coordinator, Event, Links, Options};
+use super::coordinator::{Coordinator, Event, Links, Options, Restored};
 use super::metrics::Metrics;
 use super::saver::Saver;
-use super::state::{Loaded, SavedPod, StateError, StateFile};
+use super::state::{Loaded, StateError, StateFile};
 use super::survey::{RuntimeChoice, Survey, SurveyOptions};
 use super::view;
 use crate::actuate::{ChangeRecord, Lanes};
@@ -58,7 +58,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     allow_open_files();
     let signals = Signals::new().map_err(RunError::Signals)?;
     let state = StateFile::in_directory(&config.state_dir)?;
-    let (saved, problem) = load(&state)?;
+    let restored = load(&state)?;
     let socket = ControlSocket::bind(&config.socket).await?;
     let http = match config.http_address {
         Some(address) => Some(HttpServer::listen(address).await?),
@@ -104,8 +104,8 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         metrics,
         starting,
     };
-    let saver = Saver::start(state, problem);
-    let coordinator = Coordinator::new(options(&config), saver, saved, links);
+    let saver = Saver::start(state);
+    let coordinator = Coordinator::new(options(&config), saver, restored, links);
     let coordinator = tokio::spawn(coordinator.run(inbox, stop.clone(), heartbeat));
 
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %config.socket.display(), "vscaled runs");
@@ -148,18 +148,22 @@ fn flatten(
     })
 }
 
-type SavedPods = std::collections::BTreeMap<String, SavedPod>;
-
-fn load(state: &StateFile) -> Result<(SavedPods, Option<String>), StateError> {
+fn load(state: &StateFile) -> Result<Restored, StateError> {
     Ok(match state.load()? {
-        Loaded::Content(content) => (content.pods, None),
+        Loaded::Content(content) => Restored {
+            pods: content.pods,
+            problem: None,
+        },
         Loaded::SetAside { path, reason } => {
             let problem = format!(
-                "the state file was not understood ({reason}) and is now {}",
+                "the state file was not understood at the start ({reason}) and is now {}; overrides from before are lost",
                 path.display()
             );
             tracing::error!("{problem}");
-            (SavedPods::new(), Some(problem))
+            Restored {
+                problem: Some(problem),
+                ..Restored::default()
+            }
         }
     })
 }

@@ -21,9 +21,9 @@ pub(super) struct Saver {
 
 impl Saver {
     /// Starts the task that writes the file.
-    pub(super) fn start(file: StateFile, problem: Option<String>) -> Self {
+    pub(super) fn start(file: StateFile) -> Self {
         let (content, contents) = watch::channel(Content::new());
-        let (problems, problem) = watch::channel(problem);
+        let (problems, problem) = watch::channel(None);
         Self {
             content,
             problem,

@@ -9,14 +9,22 @@ use std::collections::{BTreeSet, HashMap};
 use tokio::io::unix::AsyncFd;
 
 use crate::actuate::PodHandles;
-use crate::cgroup::{Notice, Token, Watch};
+use crate::cgroup::{Identity, Notice, Token, Watch};
 
 /// Which files are watched, for which pod.
 #[derive(Debug, Default)]
 pub(super) struct Watching {
     watch: Option<AsyncFd<Watch>>,
     pods: HashMap<Token, String>,
-    tokens: HashMap<String, Vec<Token>>,
+    watched: HashMap<String, Watched>,
+}
+
+/// The cgroups of one pod.
+#[derive(Debug, Default)]
+struct Watched {
+    /// Those that were to be watched, also where the kernel would not.
+    cgroups: Vec<Identity>,
+    tokens: Vec<Token>,
 }
 
 /// Whose files were written.
@@ -44,19 +52,21 @@ impl Watching {
         }
     }
 
-    /// Whether a pod's files are watched.
-    pub(super) fn watches(&self, key: &str) -> bool {
-        self.tokens.contains_key(key)
-    }
-
-    /// Watches a pod's files.
-    pub(super) fn watch(&mut self, key: &str, handles: &PodHandles) {
-        let Some(watch) = &mut self.watch else { return };
+    /// Watches a pod's files; returns whether that is new. Where the same cgroups are watched already, nothing is done.
+    pub(super) fn watch(&mut self, key: &str, handles: &PodHandles) -> bool {
+        let cgroups: Vec<Identity> = handles.iter().map(|(_, cgroup)| cgroup.identity()).collect();
+        if self.watched.get(key).is_some_and(|known| known.cgroups == cgroups) {
+            return false;
+        }
+        self.forget(key);
+        let Some(watch) = &mut self.watch else { return false };
+        let watched = self.watched.entry(key.to_owned()).or_default();
+        watched.cgroups = cgroups;
         for (target, cgroup) in handles.iter() {
             match watch.get_mut().add(cgroup) {
                 Ok(token) => {
                     self.pods.insert(token, key.to_owned());
-                    self.tokens.entry(key.to_owned()).or_default().push(token);
+                    watched.tokens.push(token);
                 }
                 Err(error) if error.is_gone() => {}
                 Err(error) => {
@@ -64,12 +74,13 @@ impl Watching {
                 }
             }
         }
+        true
     }
 
     /// Stops watching a pod's files.
     pub(super) fn forget(&mut self, key: &str) {
         let Some(watch) = &mut self.watch else { return };
-        for token in self.tokens.remove(key).into_iter().flatten() {
+        for token in self.watched.remove(key).into_iter().flat_map(|watched| watched.tokens) {
             self.pods.remove(&token);
             watch.get_mut().remove(token);
         }

@@ -94,9 +94,9 @@ fn follow(entry: &mut Entry, now: Timestamp) -> bool {
     if before == after {
         return false;
     }
-    entry.wanted_changed();
+    entry.start_over();
     if let (Some(vpa), Some(_)) = (entry.decision.vpa.clone(), &after) {
-        entry.ask(Cause::Recommendation { vpa, reason }, true, None);
+        entry.ask(Cause::Recommendation { vpa, reason }, true);
     }
     true
 }

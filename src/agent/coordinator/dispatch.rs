@@ -5,11 +5,26 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::{Coordinator, Event};
+use super::{Coordinator, Event, answer};
 use crate::actuate::{Cause, ChangeRecord, Job, JobDone, Node, Outcome, Verdict, reconcile};
-use crate::agent::entry::{Entry, FIRST_RETRY, Pending, Waiter};
+use crate::agent::entry::{ByHand, Entry, FIRST_RETRY, Pending};
 use crate::plan::Target;
 use crate::resources::ControlFile;
+
+/// One pass, as it is known while it runs.
+#[derive(Debug, Clone)]
+pub(in crate::agent) struct Pass {
+    /// Counts up from 1.
+    number: u64,
+    /// Which pod's entry.
+    key: String,
+    /// Which pod: another may have taken the name meanwhile.
+    uid: String,
+    /// The entry's epoch when it began.
+    epoch: u64,
+    /// Who asked.
+    cause: Cause,
+}
 
 impl Coordinator {
     /// Starts a pass for every pod that has something to do, and can. How many of them write at once is up to their
@@ -19,46 +34,70 @@ impl Coordinator {
             return;
         };
         for (key, entry) in &mut self.entries {
+            // An entry may be new while a pass of an earlier one still runs for the same pod.
+            if entry.live.as_ref().is_none_or(|live| self.busy.contains(&live.id.uid)) {
+                continue;
+            }
             if let Some((job, cause)) = next_job(entry) {
-                self.running += 1;
-                start(Arc::clone(node), key.clone(), cause, job, self.events.clone());
+                self.passes += 1;
+                let pass = Pass {
+                    number: self.passes,
+                    key: key.clone(),
+                    uid: job.live.id.uid.clone(),
+                    epoch: entry.epoch,
+                    cause,
+                };
+                entry.work.running = Some(pass.number);
+                self.busy.insert(pass.uid.clone());
+                start(Arc::clone(node), pass, job, self.events.clone());
             }
         }
     }
 
     /// Takes in the result of a pass.
-    pub(super) fn take_done(&mut self, key: &str, uid: &str, cause: Cause, done: JobDone) {
-        self.running -= 1;
+    pub(super) fn take_done(&mut self, pass: &Pass, done: JobDone) {
+        self.busy.remove(&pass.uid);
         if done.stale {
             self.ask_refresh();
         }
         self.metrics.passed(&done);
         self.learn_formula(&done);
-        let Some(entry) = self.entries.get_mut(key) else { return };
-        if entry.work.running.as_deref() != Some(uid) {
+        let Some(entry) = self.entries.get_mut(&pass.key) else {
+            return;
+        };
+        if entry.work.running != Some(pass.number) {
             return;
         }
         entry.work.running = None;
-        let waiting = std::mem::take(&mut entry.work.waiting);
-        let Some(live) = entry.live.as_ref().filter(|live| live.id.uid == uid) else {
+        let Some(live) = entry.live.as_ref().filter(|live| live.id.uid == pass.uid) else {
             // The pod ended meanwhile, and perhaps another one has its name.
             return;
         };
-        report_foreign(key, &done);
-        let record = self.history.add(Timestamp::now(), live.id.clone(), cause, &done);
-        entry.holds = done.outcome.holds();
+        report_foreign(&pass.key, &done);
+        let record = self
+            .history
+            .add(Timestamp::now(), live.id.clone(), pass.cause.clone(), &done);
         entry.owed = matches!(done.outcome, Outcome::RuntimeOwed { .. });
+        if !record.steps.is_empty() || record.outcome.reason().is_some() {
+            entry.last = Some(Arc::clone(&record));
+        }
+        if entry.epoch != pass.epoch {
+            // Something else is wanted meanwhile, or lives there: the pass that is asked for starts anew.
+            return;
+        }
+        entry.holds = done.outcome.holds();
         entry.foreign = done.foreign;
-        let undone = settle(entry, &record, waiting);
         if let Some(handles) = done.handles {
-            if !self.watching.watches(key) {
-                self.watching.watch(key, &handles);
+            if self.watching.watch(&pass.key, &handles) {
+                // What was written before the watch stood was told to nobody.
+                entry.ask(Cause::Drift, false);
             }
             entry.handles = Some(handles);
         } else {
-            self.watching.forget(key);
+            self.watching.forget(&pass.key);
         }
-        self.unsaved |= undone;
+        self.unsaved |= settle(entry, &record);
+        self.next_order(&pass.key);
     }
 
     /// The runtime wrote weights by another formula than assumed: plan with that one from now on.
@@ -85,11 +124,8 @@ fn next_job(entry: &mut Entry) -> Option<(Job, Cause)> {
         cause,
         asked,
         check_runtime,
-        waiting,
     } = entry.work.pending.take()?;
     let targets = entry.standing.targets(&entry.pod)?;
-    entry.work.running = Some(live.id.uid.clone());
-    entry.work.waiting = waiting;
     let job = Job {
         pod: Arc::clone(&entry.pod),
         live,
@@ -99,37 +135,37 @@ fn next_job(entry: &mut Entry) -> Option<(Job, Cause)> {
         cause: cause.clone(),
         asked,
         held_before: entry.holds,
-        foreign: std::mem::take(&mut entry.foreign),
+        foreign: entry.foreign.clone(),
         // What is owed to the runtime is tried with every pass.
         check_runtime: check_runtime || entry.owed,
     };
     Some((job, cause))
 }
 
-fn start(node: Arc<Node>, key: String, cause: Cause, job: Job, events: tokio::sync::mpsc::Sender<Event>) {
-    let uid = job.live.id.uid.clone();
+fn start(node: Arc<Node>, pass: Pass, job: Job, events: tokio::sync::mpsc::Sender<Event>) {
     tokio::spawn(async move {
         let done = Box::new(reconcile(node, job).await);
         // Fails only when the coordinator is gone, and then nobody wants to know.
-        if events.send(Event::Done { key, uid, cause, done }).await.is_err() {
+        if events.send(Event::Done { pass, done }).await.is_err() {
             tracing::debug!("a pass ended after the agent did");
         }
     });
 }
 
 /// Decides what follows from a finished pass; returns whether what stands has changed.
-fn settle(entry: &mut Entry, record: &Arc<ChangeRecord>, waiting: Vec<Waiter>) -> bool {
-    if !record.steps.is_empty() || record.outcome.reason().is_some() {
-        entry.last = Some(Arc::clone(record));
-    }
+fn settle(entry: &mut Entry, record: &Arc<ChangeRecord>) -> bool {
     let mut undone = false;
     match &record.outcome {
         Outcome::Applied | Outcome::Unchanged => {
             entry.reset_retries();
             undone = std::mem::take(&mut entry.standing.returning);
         }
-        // Whoever lives there now is being looked up, and a pass follows at once if that is somebody else.
-        Outcome::Interrupted { .. } => entry.work.retry_at = Some(Instant::now() + FIRST_RETRY),
+        // Whoever lives there now is being looked up, and a pass follows at once if that is somebody else. An operator
+        // waits for that one.
+        Outcome::Interrupted { .. } => {
+            entry.work.retry_at = Some(Instant::now() + FIRST_RETRY);
+            return false;
+        }
         Outcome::RuntimeOwed { .. }
         | Outcome::Refused { .. }
         | Outcome::RolledBack { .. }
@@ -141,19 +177,26 @@ fn settle(entry: &mut Entry, record: &Arc<ChangeRecord>, waiting: Vec<Waiter>) -
             );
         }
     }
-    for waiter in waiting {
-        let refused = !record.outcome.holds();
-        if let (true, Some(before)) = (refused, waiter.before) {
-            // What an operator asked for and was refused does not stand.
-            entry.standing = before;
-            entry.reset_retries();
-            undone = true;
-        }
-        if waiter.reply.send(Arc::clone(record)).is_err() {
-            tracing::debug!(pod = %record.pod, "the operator did not wait for the answer");
-        }
+    let Some(waiter) = entry.work.waiter.take() else {
+        return undone;
+    };
+    if let (false, Some(before)) = (record.outcome.holds(), waiter.before) {
+        undone = true;
+        withdraw(entry, before, &record.outcome);
     }
+    answer(waiter.reply, Ok(Arc::clone(record)));
     undone
+}
+
+/// What an operator asked for and was refused does not stand.
+fn withdraw(entry: &mut Entry, before: ByHand, outcome: &Outcome) {
+    before.put_back(&mut entry.standing);
+    entry.start_over();
+    if let Outcome::Incomplete { .. } = outcome {
+        // Some of it was done and is still to be undone.
+        entry.standing.returning |= entry.standing.is_empty();
+        entry.work.retry_at = Some(Instant::now() + FIRST_RETRY);
+    }
 }
 
 /// Says once who keeps changing a value back.

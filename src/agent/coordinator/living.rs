@@ -26,7 +26,7 @@ impl Coordinator {
 
     /// Tells every entry where its pod lives now, and asks for a pass where that is news.
     pub(super) fn match_live(&mut self) {
-        let mut adopted = false;
+        let mut decide_again = false;
         for (key, entry) in &mut self.entries {
             let live = self.inventory.find(&entry.pod);
             if entry.live.as_ref() == live {
@@ -35,21 +35,28 @@ impl Coordinator {
             let first = entry.live.is_none();
             entry.live = live.cloned();
             entry.handles = None;
-            entry.holds = false;
+            entry.start_over();
             self.watching.forget(key);
-            let Some(live) = live else { continue };
+            let Some(live) = live else {
+                entry.leave();
+                continue;
+            };
+            if entry.settle_at(&live.id) {
+                // What stood for the earlier pod is none of this one's business.
+                decide_again = true;
+                self.unsaved = true;
+            }
             let mut cause = Cause::ContainerStarted;
             if first && let Some(saved) = self.saved.remove(&live.id.uid) {
-                adopted = true;
+                decide_again = true;
                 cause = Cause::AgentStarted;
                 adopt(entry, saved);
             }
             if !entry.standing.is_empty() {
-                entry.reset_retries();
-                entry.ask(cause, true, None);
+                entry.ask(cause, true);
             }
         }
-        if adopted {
+        if decide_again {
             // What was in force before the restart is what bounds and ratios are measured against.
             self.decide_all(Timestamp::now());
         }

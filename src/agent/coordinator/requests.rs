@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::Coordinator;
 use crate::actuate::{Cause, ChangeRecord, LivePod, Node, PodId};
-use crate::agent::entry::{Entry, Waiter};
+use crate::agent::entry::{ByHand, Entry, Waiter};
 use crate::agent::overrides::Override;
 use crate::agent::standing::Standing;
 use crate::agent::view;
@@ -16,8 +16,8 @@ use crate::control::{ControlError, find_pod, proto};
 use crate::decide::PodDecision;
 use crate::objects::Pod;
 
-/// Where an answer goes. A caller that left does not get it, and nothing else follows.
-type Reply<T> = oneshot::Sender<Result<T, ControlError>>;
+/// Where an answer goes.
+pub(in crate::agent) type Reply<T> = oneshot::Sender<Result<T, ControlError>>;
 
 /// One request.
 #[derive(Debug)]
@@ -26,12 +26,27 @@ pub(in crate::agent) enum Request {
     Get(Reply<proto::GetReply>),
     /// What is known about one pod.
     Snapshot(String, Reply<Snapshot>),
-    /// Let this stand, and do it.
-    Override(String, Override, Reply<oneshot::Receiver<Arc<ChangeRecord>>>),
-    /// End an override.
-    Release(String, Reply<oneshot::Receiver<Arc<ChangeRecord>>>),
+    /// Change what stands for this pod, and do it.
+    Order(String, Order),
     /// What was done lately, to all pods or to one.
     History(Option<String>, Reply<Vec<Arc<ChangeRecord>>>),
+}
+
+/// A request to change what stands for a pod, answered with how that ended. The orders for one pod are carried out one
+/// after another, each from where the one before it ended: a refused one takes nothing with it.
+#[derive(Debug)]
+pub(in crate::agent) struct Order {
+    pub(in crate::agent) wish: Wish,
+    pub(in crate::agent) reply: Reply<Arc<ChangeRecord>>,
+}
+
+/// What an operator wants.
+#[derive(Debug)]
+pub(in crate::agent) enum Wish {
+    /// These values.
+    Override(Override),
+    /// The end of earlier ones.
+    Release,
 }
 
 /// What is known about one pod at one moment.
@@ -49,21 +64,21 @@ pub(in crate::agent) struct Snapshot {
 
 impl Coordinator {
     pub(super) fn take_request(&mut self, request: Request) {
-        let answered = match request {
-            Request::Get(reply) => reply.send(Ok(self.describe())).is_ok(),
-            Request::Snapshot(pod, reply) => reply.send(self.snapshot(&pod)).is_ok(),
-            Request::Override(pod, values, reply) => reply.send(self.set_override(&pod, values)).is_ok(),
-            Request::Release(pod, reply) => reply.send(self.release(&pod)).is_ok(),
-            Request::History(pod, reply) => reply.send(self.recent(pod.as_deref())).is_ok(),
-        };
-        if !answered {
-            tracing::debug!("an operator left before the answer");
+        match request {
+            Request::Get(reply) => answer(reply, Ok(self.describe())),
+            Request::Snapshot(pod, reply) => answer(reply, self.snapshot(&pod)),
+            Request::Order(pod, order) => match self.find_actionable(&pod) {
+                Ok(key) => self.carry_out(&key, order),
+                Err(error) => answer(order.reply, Err(error)),
+            },
+            Request::History(pod, reply) => answer(reply, self.recent(pod.as_deref())),
         }
     }
 
     fn describe(&self) -> proto::GetReply {
         let mut problems = self.node_problems.clone();
         problems.extend(self.source_problems.iter().cloned());
+        problems.extend(self.restore_problem.clone());
         problems.extend(self.saver.problem());
         problems.extend(
             self.options
@@ -111,41 +126,51 @@ impl Coordinator {
         })
     }
 
-    fn set_override(
-        &mut self,
-        text: &str,
-        values: Override,
-    ) -> Result<oneshot::Receiver<Arc<ChangeRecord>>, ControlError> {
-        let key = self.find_actionable(text)?;
-        let cause = Cause::Operator {
-            uid: values.uid,
-            pid: values.pid,
-            reason: values.reason.clone(),
+    /// Does what an operator wants, once it is its turn.
+    fn carry_out(&mut self, key: &str, order: Order) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return answer(order.reply, Err(ControlError::NotFound { pod: key.to_owned() }));
         };
-        let Some(entry) = self.entries.get_mut(&key) else {
-            return Err(ControlError::NotFound { pod: key });
+        if entry.work.waiter.is_some() {
+            entry.work.orders.push_back(order);
+            return;
+        }
+        let before = ByHand::of(&entry.standing);
+        let (cause, before) = match order.wish {
+            Wish::Override(values) => {
+                let cause = Cause::Operator {
+                    uid: values.uid,
+                    pid: values.pid,
+                    reason: values.reason.clone(),
+                };
+                let pod = Arc::clone(&entry.pod);
+                if let Err(error) = entry.standing.set_override(&pod, values) {
+                    return answer(order.reply, Err(ControlError::Refused(error.to_string())));
+                }
+                (cause, Some(before))
+            }
+            Wish::Release if entry.standing.end_override() => (Cause::OverrideEnded, None),
+            Wish::Release => {
+                let message = format!("{key} has no override; `vscalectl get overrides` lists them");
+                return answer(order.reply, Err(ControlError::Refused(message)));
+            }
         };
-        let before = entry.standing.clone();
-        let pod = Arc::clone(&entry.pod);
-        entry
-            .standing
-            .set_override(&pod, values)
-            .map_err(|error| ControlError::Refused(error.to_string()))?;
-        Ok(self.ask_and_wait(&key, cause, Some(before)))
+        entry.work.waiter = Some(Waiter {
+            reply: order.reply,
+            before,
+        });
+        entry.start_over();
+        entry.ask(cause, true);
+        self.unsaved = true;
     }
 
-    fn release(&mut self, text: &str) -> Result<oneshot::Receiver<Arc<ChangeRecord>>, ControlError> {
-        let key = self.find_actionable(text)?;
-        let ended = self
-            .entries
-            .get_mut(&key)
-            .is_some_and(|entry| entry.standing.end_override());
-        if ended {
-            Ok(self.ask_and_wait(&key, Cause::OverrideEnded, None))
-        } else {
-            Err(ControlError::Refused(format!(
-                "{key} has no override; `vscalectl get overrides` lists them"
-            )))
+    /// Carries out the orders that waited, up to the first that takes a pass.
+    pub(super) fn next_order(&mut self, key: &str) {
+        while let Some(entry) = self.entries.get_mut(key)
+            && entry.work.waiter.is_none()
+            && let Some(order) = entry.work.orders.pop_front()
+        {
+            self.carry_out(key, order);
         }
     }
 
@@ -163,37 +188,31 @@ impl Coordinator {
             )));
         }
         if entry.live.is_none() {
-            return Err(ControlError::Refused(format!(
-                "{key} has no running container on this node"
-            )));
+            return Err(not_running(&entry.pod));
         }
         Ok(key)
-    }
-
-    fn ask_and_wait(
-        &mut self,
-        key: &str,
-        cause: Cause,
-        before: Option<Standing>,
-    ) -> oneshot::Receiver<Arc<ChangeRecord>> {
-        let (reply, receiver) = oneshot::channel();
-        self.unsaved = true;
-        if let Some(entry) = self.entries.get_mut(key) {
-            entry.wanted_changed();
-            entry.ask(cause, true, Some(Waiter { reply, before }));
-        }
-        receiver
     }
 
     fn recent(&self, pod: Option<&str>) -> Result<Vec<Arc<ChangeRecord>>, ControlError> {
         let id: Option<PodId> = match pod {
             None => None,
             Some(text) => {
-                let (key, entry) = self.find(text)?;
+                let (_, entry) = self.find(text)?;
                 let live = entry.live.as_ref().map(|live| live.id.clone());
-                Some(live.ok_or_else(|| ControlError::Refused(format!("{key} has no running container on this node")))?)
+                Some(live.ok_or_else(|| not_running(&entry.pod))?)
             }
         };
         Ok(self.history.iter(id.as_ref()).cloned().collect())
     }
+}
+
+/// Sends an answer. A caller that left does not get it, and nothing else follows.
+pub(in crate::agent) fn answer<T>(reply: Reply<T>, with: Result<T, ControlError>) {
+    if reply.send(with).is_err() {
+        tracing::debug!("an operator left before the answer");
+    }
+}
+
+pub(in crate::agent) fn not_running(pod: &Pod) -> ControlError {
+    ControlError::Refused(format!("{} has no running container on this node", pod.full_name()))
 }

@@ -16,6 +16,7 @@ use super::handles::{LivePod, PodHandles};
 use super::node::Node;
 use super::record::{Cause, Outcome, Stages, StepRecord};
 use super::runtime_stage::{self, RuntimeEnd};
+use crate::cgroup::CgroupError;
 use crate::objects::Pod;
 use crate::plan::{Change, Plan, PodState, PodTree, Target, hierarchy};
 use crate::resources::{ControlFile, NamedRequirements, WeightFormula};
@@ -73,6 +74,8 @@ pub(super) struct KernelPass {
     pub(super) plan: Plan,
     pub(super) outcome: Outcome,
     pub(super) steps: Vec<StepRecord>,
+    /// A container of the pod has no cgroup any more.
+    incomplete: bool,
     flipped: Vec<(Target, ControlFile, Verdict)>,
     foreign: ForeignWriters,
     stages: Stages,
@@ -101,7 +104,7 @@ pub async fn reconcile(node: Arc<Node>, mut job: Job) -> JobDone {
         ..kernel.stages
     };
 
-    let mut stale = matches!(kernel.outcome, Outcome::Interrupted { .. });
+    let mut stale = kernel.incomplete || matches!(kernel.outcome, Outcome::Interrupted { .. });
     let mut formula = None;
     if kernel.outcome.holds() && (check_runtime || !kernel.plan.is_empty()) {
         let start = Instant::now();
@@ -159,12 +162,7 @@ fn wanted(node: &Node, job: &Job) -> PodState {
 fn kernel_pass(node: &Node, mut job: Job, mut foreign: ForeignWriters) -> Result<KernelPass, Box<JobDone>> {
     let mut stages = Stages::default();
     let observing = Instant::now();
-    let opened = match job.handles.take() {
-        Some(handles) => Ok(handles),
-        None => PodHandles::open(&node.hierarchy, &job.live),
-    };
-    let observed = opened.and_then(|handles| handles.read().map(|tree| (handles, tree)));
-    let (handles, tree) = match observed {
+    let (handles, tree, reopened) = match observe(node, &mut job) {
         Ok(observed) => observed,
         Err(error) => {
             let stale = error.is_gone();
@@ -183,10 +181,11 @@ fn kernel_pass(node: &Node, mut job: Job, mut foreign: ForeignWriters) -> Result
     };
     stages.observe = observing.elapsed();
 
+    let incomplete = tree.containers.len() < job.live.containers.len();
     let planning = Instant::now();
     let mut wanted = wanted(node, &job);
-    let flipped = if job.held_before {
-        flips(&tree, &mut wanted.tree, &mut foreign)
+    let flipped = if job.held_before && !reopened {
+        flips(&tree, &mut wanted, &mut foreign)
     } else {
         Vec::new()
     };
@@ -241,25 +240,45 @@ fn kernel_pass(node: &Node, mut job: Job, mut foreign: ForeignWriters) -> Result
         plan,
         outcome,
         steps: executed.records,
+        incomplete,
         flipped,
         foreign,
         stages,
     })
 }
 
-/// Finds values that somebody else changed, and takes those out of `wanted` that are to be left alone.
+/// Reads the pod's cgroups, and says whether any had to be opened anew although an earlier pass had them: one that ended
+/// may have been followed by another at the same path.
+fn observe(node: &Node, job: &mut Job) -> Result<(PodHandles, PodTree, bool), CgroupError> {
+    let known = job.handles.take();
+    let reopened = known.is_some();
+    if let Some(handles) = known {
+        match handles.read() {
+            Ok(tree) if tree.containers.len() == job.live.containers.len() => return Ok((handles, tree, false)),
+            Err(error) if !error.is_gone() => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    let handles = PodHandles::open(&node.hierarchy, &job.live)?;
+    let tree = handles.read()?;
+    Ok((handles, tree, reopened))
+}
+
+/// Finds values that somebody else changed, and takes those out of `wanted` that are to be left alone. Those that are
+/// left alone already are no news.
 fn flips(
     observed: &PodTree,
-    wanted: &mut PodTree,
+    wanted: &mut PodState,
     foreign: &mut ForeignWriters,
 ) -> Vec<(Target, ControlFile, Verdict)> {
     let now = Timestamp::now();
     let mut flipped = Vec::new();
-    let containers = wanted
+    let PodState { tree, specs } = wanted;
+    let containers = tree
         .containers
         .iter_mut()
         .map(|(name, settings)| (Target::Container(name.clone()), settings));
-    for (target, settings) in std::iter::once((Target::Pod, &mut wanted.pod)).chain(containers) {
+    for (target, settings) in std::iter::once((Target::Pod, &mut tree.pod)).chain(containers) {
         let Some(held) = observed.get(&target) else { continue };
         let differing: Vec<ControlFile> = settings
             .iter()
@@ -267,11 +286,20 @@ fn flips(
             .map(|wanted| wanted.file())
             .collect();
         for file in differing {
+            let known = foreign.paused(&target, file, now).is_some();
             let verdict = foreign.flipped(&target, file, now);
             if let Verdict::LeaveUntil(_) = verdict {
                 settings.remove(file);
+                if let Target::Container(name) = &target
+                    && let Some(spec) = specs.get_mut(name)
+                {
+                    // The runtime would write the file.
+                    spec.forget(file);
+                }
             }
-            flipped.push((target.clone(), file, verdict));
+            if !known {
+                flipped.push((target.clone(), file, verdict));
+            }
         }
     }
     flipped

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::resources::{Setting, Settings, WeightFormula};
+use crate::resources::{ControlFile, Setting, Settings, WeightFormula};
 
 /// Which kernel interface the node's tree has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -208,6 +208,18 @@ pub struct CriResources {
 }
 
 impl CriResources {
+    /// Leaves the field behind a file unspecified; quota and period go together.
+    pub fn forget(&mut self, file: ControlFile) {
+        match file {
+            ControlFile::CpuMax | ControlFile::CfsQuota | ControlFile::CfsPeriod => {
+                (self.cpu_quota, self.cpu_period) = (None, None);
+            }
+            ControlFile::CpuWeight | ControlFile::CpuShares => self.cpu_shares = None,
+            ControlFile::MemoryMax | ControlFile::MemoryLimit => self.memory_limit_in_bytes = None,
+            ControlFile::MemswLimit => {}
+        }
+    }
+
     /// Every field with its name in CRI.
     #[must_use]
     pub const fn fields(&self) -> [(&'static str, Option<i64>); 4] {

@@ -8,6 +8,17 @@ use crate::cgroup::{Hierarchy, Kubepods};
 use crate::plan::NodeTraits;
 use crate::runtime::ContainerRuntime;
 
+/// The container runtime, as far as there is one.
+#[derive(Debug, Clone)]
+pub enum RuntimeLink {
+    /// There is none to tell: so it is configured.
+    None,
+    /// There should be one, and none was found yet: what it is to be told is owed. With the reason.
+    Away(String),
+    /// It was found; whether it answers now shows when it is called.
+    Found(Arc<dyn ContainerRuntime>),
+}
+
 /// Everything a pass needs to know about the node. Replaced whole when something about it changes.
 #[derive(Debug, Clone)]
 pub struct Node {
@@ -17,8 +28,8 @@ pub struct Node {
     pub kubepods: Kubepods,
     /// What plans depend on.
     pub traits: NodeTraits,
-    /// The container runtime, if there is one to tell.
-    pub runtime: Option<Arc<dyn ContainerRuntime>>,
+    /// The container runtime.
+    pub runtime: RuntimeLink,
     /// Its name and version.
     pub runtime_name: Option<String>,
     /// systemd, where it drives the tree and can be reached.

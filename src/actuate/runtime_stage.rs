@@ -6,7 +6,7 @@ use futures::future::join_all;
 
 use super::handles::LivePod;
 use super::job::KernelPass;
-use super::node::Node;
+use super::node::{Node, RuntimeLink};
 use super::record::{Outcome, StepRecord};
 use crate::cgroup::CgroupError;
 use crate::plan::{CgroupVersion, Change, CriResources, Plan, PodState, Step, Target};
@@ -56,7 +56,9 @@ impl RuntimeEnd {
 /// What the runtime has stored about the pod's containers, as far as it can be asked and says.
 pub async fn stored_specs(node: &Node, live: &LivePod) -> BTreeMap<String, CriResources> {
     let mut specs = BTreeMap::new();
-    let Some(runtime) = &node.runtime else { return specs };
+    let RuntimeLink::Found(runtime) = &node.runtime else {
+        return specs;
+    };
     for (name, answer) in ask(runtime.as_ref(), live, live.containers.keys()).await {
         match answer {
             Ok(answer) => {
@@ -87,7 +89,16 @@ pub(super) async fn tell(node: &Node, live: &LivePod, kernel: &mut KernelPass) -
         end: RuntimeEnd::Nothing,
         formula: None,
     };
-    let Some(runtime) = &node.runtime else { return nothing };
+    let runtime = match &node.runtime {
+        RuntimeLink::None => return nothing,
+        RuntimeLink::Away(why) => {
+            return Told {
+                end: RuntimeEnd::Owed(why.clone()),
+                formula: None,
+            };
+        }
+        RuntimeLink::Found(runtime) => runtime,
+    };
     let _lane = node.lanes.runtime().await;
     if let Some(why) = node.lanes.runtime_away() {
         return Told {

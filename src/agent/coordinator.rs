@@ -68,6 +68,8 @@ pub(super) struct Refreshed {
     pub(super) node: Option<Arc<Node>>,
     /// What lives there.
     pub(super) inventory: Inventory,
+    /// Whether the runtime could be asked.
+    pub(super) runtime_answers: bool,
     /// What is degraded, one sentence each.
     pub(super) problems: Vec<String>,
 }
@@ -94,6 +96,7 @@ pub(super) struct Coordinator {
     seen_view: bool,
     inventory: Inventory,
     node: Option<Arc<Node>>,
+    runtime_answers: bool,
     node_problems: Vec<String>,
     source_problems: Vec<String>,
     entries: BTreeMap<String, Entry>,
@@ -152,6 +155,7 @@ impl Coordinator {
             seen_view: false,
             inventory: Inventory::default(),
             node: None,
+            runtime_answers: false,
             node_problems: Vec::new(),
             source_problems: Vec::new(),
             entries: BTreeMap::new(),

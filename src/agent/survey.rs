@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use self::formula::LearnedFormula;
 use super::coordinator::{Event, Refreshed};
 use super::inventory::Inventory;
-use crate::actuate::{Lanes, Node};
+use crate::actuate::{Lanes, Node, RuntimeLink};
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{CgroupPath, Hierarchy, Kubepods, PodEntry};
 use crate::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
@@ -167,8 +167,8 @@ impl Survey {
 
     async fn look(&mut self) -> (Refreshed, bool) {
         let mut findings = Findings::default();
-        self.find_runtime(&mut findings).await;
-        let answered = self.list(&mut findings).await;
+        let runtime = self.find_runtime(&mut findings).await;
+        let runtime_answers = self.list(&mut findings).await;
         let hierarchy = self.find_hierarchy(&mut findings);
         let told = self.runtime.as_ref().and_then(|runtime| runtime.info.cgroup_driver);
         let driver = self.options.driver.or(told);
@@ -177,19 +177,16 @@ impl Survey {
             let nothing = Refreshed {
                 node: None,
                 inventory: Inventory::default(),
+                runtime_answers,
                 problems: findings.problems,
             };
             return (nothing, true);
         };
         let units = self.find_systemd(kubepods.driver, &mut findings).await;
-        if answered {
+        if runtime_answers {
             self.learn_formula(&hierarchy, &scanned).await;
         }
         let traits = self.traits(&hierarchy, kubepods.driver);
-        let runtime = self
-            .runtime
-            .as_ref()
-            .map(|runtime| Arc::clone(&runtime.cri) as Arc<dyn ContainerRuntime>);
         let runtime_name = self
             .runtime
             .as_ref()
@@ -209,34 +206,40 @@ impl Survey {
             Refreshed {
                 node: Some(node),
                 inventory,
+                runtime_answers,
                 problems: findings.problems,
             },
             findings.incomplete,
         )
     }
 
-    async fn find_runtime(&mut self, findings: &mut Findings) {
+    async fn find_runtime(&mut self, findings: &mut Findings) -> RuntimeLink {
         let socket = match &self.options.runtime {
-            RuntimeChoice::None => return,
+            RuntimeChoice::None => return RuntimeLink::None,
             RuntimeChoice::Auto => None,
             RuntimeChoice::Socket(socket) => Some(socket.as_path()),
         };
-        if self.runtime.is_some() {
-            return;
+        if let Some(runtime) = &self.runtime {
+            return RuntimeLink::Found(Arc::clone(&runtime.cri) as Arc<dyn ContainerRuntime>);
         }
         match discover(socket, self.options.deadlines).await {
             Ok((cri, info)) => {
                 tracing::info!(runtime = info.name, version = info.version, socket = %cri.socket().display(), "runtime");
                 self.happenings = Some(cri.events());
+                let cri = Arc::new(cri);
                 self.runtime = Some(KnownRuntime {
-                    cri: Arc::new(cri),
+                    cri: Arc::clone(&cri),
                     info,
                     doubted: false,
                 });
+                RuntimeLink::Found(cri)
             }
-            Err(error) => findings.problem(format_args!(
-                "{error}; until one answers, containers are named by manifests only and stored specs stay old"
-            )),
+            Err(error) => {
+                findings.problem(format_args!(
+                    "{error}; until one answers, containers are named by manifests only and stored specs stay old"
+                ));
+                RuntimeLink::Away(error.to_string())
+            }
         }
     }
 

@@ -108,7 +108,7 @@ impl Coordinator {
             tracing::info!(%formula, "the runtime converts cpu shares to weights by another formula than assumed");
             let mut learnt = Node::clone(node);
             learnt.traits.container_weight = formula;
-            self.node = Some(Arc::new(learnt));
+            self.take_node(Some(Arc::new(learnt)));
             self.ask_refresh();
         }
     }

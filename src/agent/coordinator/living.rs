@@ -1,16 +1,18 @@
 //! From who lives on the node to who needs a pass.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
 use super::{Coordinator, Refreshed};
-use crate::actuate::Cause;
+use crate::actuate::{Cause, Node};
 use crate::agent::entry::Entry;
 use crate::agent::state::SavedPod;
 use crate::decide::Action;
 
 impl Coordinator {
     pub(super) fn take_refreshed(&mut self, refreshed: Refreshed) {
-        self.node = refreshed.node;
+        self.take_node(refreshed.node);
         self.inventory = refreshed.inventory;
         if self.node_problems != refreshed.problems {
             for problem in &refreshed.problems {
@@ -22,6 +24,32 @@ impl Coordinator {
             self.starting.clear();
         }
         self.match_live();
+        let back = refreshed.runtime_answers && !self.runtime_answers;
+        self.runtime_answers = refreshed.runtime_answers;
+        if back {
+            self.pay_debts();
+        }
+    }
+
+    /// Plans from now on for this node. Where that changes what pods should hold, nobody else has changed it.
+    pub(super) fn take_node(&mut self, node: Option<Arc<Node>>) {
+        let earlier = std::mem::replace(&mut self.node, node);
+        if let (Some(earlier), Some(node)) = (earlier, &self.node)
+            && earlier.traits != node.traits
+        {
+            for entry in self.entries.values_mut().filter(|entry| !entry.standing.is_empty()) {
+                entry.start_over();
+                entry.ask(Cause::Sweep, true);
+            }
+        }
+    }
+
+    /// The runtime is back: tells it at once what it is owed.
+    fn pay_debts(&mut self) {
+        for entry in self.entries.values_mut().filter(|entry| entry.owed) {
+            entry.reset_retries();
+            entry.ask(Cause::Retry, true);
+        }
     }
 
     /// Tells every entry where its pod lives now, and asks for a pass where that is news.

@@ -1,0 +1,36 @@
+//! What the numbers were taken on.
+
+use std::fs;
+
+use vscaled::cgroup::Hierarchy;
+use vscaled::plan::CgroupVersion;
+
+pub(crate) fn print() -> anyhow::Result<()> {
+    let cores = std::thread::available_parallelism()?;
+    let information = fs::read_to_string("/proc/cpuinfo")?;
+    let model = information
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+        .map_or("unknown processor", |(_, model)| model);
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    println!(
+        "machine: {cores} × {model}, Linux {}, cgroup {}",
+        kernel.trim(),
+        version()?
+    );
+    print_load()
+}
+
+/// What else keeps the processors busy: numbers taken beside other work are worse.
+pub(crate) fn print_load() -> anyhow::Result<()> {
+    println!("load average: {}", fs::read_to_string("/proc/loadavg")?.trim());
+    Ok(())
+}
+
+/// The version that the memory and cpu controllers have here.
+pub(crate) fn version() -> anyhow::Result<&'static str> {
+    Ok(match Hierarchy::discover(None)?.version() {
+        CgroupVersion::V1 => "v1",
+        CgroupVersion::V2 => "v2",
+    })
+}

@@ -1,0 +1,84 @@
+//! How long it takes from a decision until the kernel holds it, measured on the built daemon with real cgroups.
+//!
+//!     cargo bench --bench resize [-- [--quick] [PART...]]      as root
+//!
+//! Parts, all of them by default:
+//! - `files`: one pod of three containers, through cgroup files alone;
+//! - `crowd`: 50 and then 250 pods changed by one recommendation;
+//! - `rest`: memory and processor time of the agent that looks after 250 containers when nothing happens;
+//! - `runtime`: one pod of three containers of a real containerd, and on the same containers what one would call instead:
+//!   `runc update`, containerd's task service, CRI.
+//!
+//! Everything is made below a cgroup and a temporary directory of its own and removed again. Times inside the agent are
+//! its own (`Stages` of each change, as `vscalectl watch` gets them); all others are taken here.
+
+mod agent;
+mod alternatives;
+#[path = "../common/mod.rs"]
+mod common;
+mod crowd;
+mod files;
+mod machine;
+mod rest;
+mod rounds;
+mod through_cri;
+mod workload;
+
+#[path = "../../tests/it/support/mod.rs"]
+#[allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the tests' own helpers, which fail by panicking; not all of them are needed here"
+)]
+mod support;
+
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+
+/// How much to measure.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Fewer and shorter measurements: about a minute in all.
+    #[arg(long)]
+    quick: bool,
+    /// What cargo passes to every benchmark.
+    #[arg(long, hide = true)]
+    bench: bool,
+    /// What to measure; everything by default.
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Files,
+    Crowd,
+    Rest,
+    Runtime,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let wanted = |part| arguments.parts.is_empty() || arguments.parts.contains(&part);
+    let several = |quick, full| if arguments.quick { quick } else { full };
+    machine::print()?;
+    if wanted(Part::Files) {
+        files::measure(several(100, 1000)).await?;
+    }
+    if wanted(Part::Crowd) {
+        for pods in [50, 250] {
+            crowd::measure(pods, several(5, 30)).await?;
+        }
+    }
+    if wanted(Part::Rest) {
+        let period = Duration::from_secs(if arguments.quick { 10 } else { 60 });
+        rest::measure(250, period).await?;
+    }
+    if wanted(Part::Runtime) {
+        through_cri::measure(several(15, 100)).await?;
+    }
+    machine::print_load()
+}

@@ -6,6 +6,7 @@
 mod agent;
 mod change;
 mod decide;
+mod demo;
 mod explain;
 mod get;
 mod history;
@@ -36,6 +37,11 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Decide(decide::Arguments),
+    Demo(demo::Arguments),
+    #[command(hide = true)]
+    DemoLeash(demo::leash::Arguments),
+    #[command(hide = true)]
+    DemoWorker(demo::worker::Arguments),
     Explain(explain::Arguments),
     Get(get::Arguments),
     History(history::Arguments),
@@ -77,6 +83,9 @@ pub fn main() -> ExitCode {
 fn run(Cli { agent, command }: Cli) -> Result<(), Failure> {
     match command {
         Command::Decide(arguments) => decide::run(&arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::DemoLeash(arguments) => demo::leash::run(&arguments),
+        Command::DemoWorker(arguments) => demo::worker::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments, &agent),
         Command::Get(arguments) => get::run(&arguments, &agent),
         Command::History(arguments) => history::run(&arguments, &agent),

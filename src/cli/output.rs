@@ -48,6 +48,10 @@ pub(super) enum Tone {
     Good,
     Waiting,
     Bad,
+    /// Begins something.
+    Title,
+    /// Matters less than what is around it.
+    Quiet,
     Plain,
 }
 
@@ -90,6 +94,8 @@ impl Paint {
             Tone::Good => 32,
             Tone::Waiting => 33,
             Tone::Bad => 31,
+            Tone::Title => 1,
+            Tone::Quiet => 2,
             Tone::Plain => return text,
         };
         if self.colour {

@@ -37,12 +37,12 @@ pub(super) fn fit(rows: &mut [Vec<String>], limit: usize) {
     }
 }
 
-/// Breaks text into lines of at most `limit` characters at its spaces, each after `indent` spaces.
+/// Breaks text into lines of at most `limit` characters at its spaces, no-break ones excepted, each after `indent` spaces.
 pub(super) fn wrap(text: &str, indent: usize, limit: usize) -> String {
     let margin = " ".repeat(indent);
     let mut lines = String::new();
     let mut line = String::new();
-    for word in text.split_whitespace() {
+    for word in text.split_ascii_whitespace() {
         if !line.is_empty() && indent + width(&line) + 1 + width(word) > limit {
             lines.push_str(&format!("{margin}{line}\n"));
             line.clear();

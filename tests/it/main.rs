@@ -12,6 +12,7 @@ mod control_socket;
 mod decide_command;
 mod decisions;
 mod kernel_cri;
+mod kernel_demo;
 mod kernel_oom;
 mod kubelet_recordings;
 mod oom_recordings;

@@ -1,0 +1,262 @@
+//! `vscalectl demo`, from its beginning to whatever end it comes to: nothing of it stays behind.
+//!
+//! Runs the real thing on this machine's cgroups, or on the lab's. Needs root.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use vscaled::cgroup::{Controller, Hierarchy};
+
+/// A demo that was started. Dropping it in a failed test lets it clean up.
+struct Demo {
+    child: Child,
+    /// Closed when it is `None`.
+    output: Option<BufReader<ChildStdout>>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// How a demo ended.
+struct Ended {
+    pid: u32,
+    status: ExitStatus,
+    output: String,
+    errors: String,
+}
+
+impl Demo {
+    /// One at a time: each removes what an earlier one left.
+    fn start(arguments: &[&str]) -> Self {
+        static ALONE: Mutex<()> = Mutex::new(());
+        assert!(nix::unistd::geteuid().is_root(), "the demo needs root");
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut child = Command::new(env!("CARGO_BIN_EXE_vscalectl"))
+            .arg("demo")
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self {
+            child,
+            output: Some(output),
+            _alone: alone,
+        }
+    }
+
+    /// Reads on to the line that holds a text.
+    fn read_to(&mut self, text: &str) -> String {
+        let mut read = String::new();
+        loop {
+            let mut line = String::new();
+            assert_ne!(
+                self.output.as_mut().unwrap().read_line(&mut line).unwrap(),
+                0,
+                "{text:?} did not come:\n{read}"
+            );
+            read.push_str(&line);
+            if line.contains(text) {
+                return read;
+            }
+        }
+    }
+
+    fn send(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
+    }
+
+    fn end(mut self) -> Ended {
+        let (mut output, mut errors) = (String::new(), String::new());
+        if let Some(reader) = &mut self.output {
+            reader.read_to_string(&mut output).unwrap();
+        }
+        self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        let status = self.child.wait().unwrap();
+        Ended {
+            pid: self.child.id(),
+            status,
+            output,
+            errors,
+        }
+    }
+}
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            self.send(Signal::SIGTERM);
+            self.child.wait().unwrap();
+        }
+    }
+}
+
+impl Ended {
+    fn nothing_is_left(&self) {
+        assert_eq!(
+            remains(self.pid),
+            Vec::<String>::new(),
+            "{}\n{}",
+            self.output,
+            self.errors
+        );
+    }
+}
+
+/// The daemon and the workers of a demo, known by its directory among their arguments.
+fn processes(demo: u32) -> Vec<(u32, String)> {
+    let directory = format!("/vscaled-demo-{demo}/");
+    let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    processes
+        .filter_map(|process| process.file_name().to_str()?.parse().ok())
+        .map(|pid: u32| (pid, fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()))
+        .map(|(pid, arguments)| (pid, String::from_utf8_lossy(&arguments).replace('\0', " ")))
+        .filter(|(_, arguments)| arguments.contains(&directory))
+        .collect()
+}
+
+/// Everything that is there of a demo.
+fn remains(demo: u32) -> Vec<String> {
+    let hierarchy = Hierarchy::discover(None).unwrap();
+    let mounts = Controller::ALL.map(|controller| hierarchy.mount(controller).to_owned());
+    let parents = mounts.into_iter().chain([PathBuf::from("/run"), std::env::temp_dir()]);
+    let paths = parents
+        .map(|parent| parent.join(format!("vscaled-demo-{demo}")))
+        .filter(|path| path.exists());
+    let processes = processes(demo)
+        .into_iter()
+        .map(|(pid, arguments)| format!("process {pid}: {arguments}"));
+    paths.map(|path| path.display().to_string()).chain(processes).collect()
+}
+
+#[test]
+fn the_demo_shows_everything_and_removes_everything() {
+    let ended = Demo::start(&[]).end();
+    assert!(ended.status.success(), "{}\n{}", ended.output, ended.errors);
+    assert_eq!(ended.errors, "");
+    // Where lines are broken depends on the values.
+    let text: String = ended.output.split_whitespace().collect::<Vec<_>>().join(" ");
+    for shown in [
+        "app: cpu request 400m becomes 250m: the VPA's maxAllowed",
+        "app: cpu request 40m becomes 80m: the VPA's minAllowed",
+        "256Mi → 480Mi",
+        "9 steps, all read back",
+        "are the ones that were started, and no work was lost",
+        "bytes are in use, more than the wanted limit of",
+        "nothing was written",
+        "checked, and gone: vscaled, 3 processes",
+    ] {
+        assert!(text.contains(shown), "{shown}: {}", ended.output);
+    }
+    assert!(!ended.output.contains('\u{1b}'), "colours in a pipe: {}", ended.output);
+    for line in ended.output.lines() {
+        assert!(line.chars().count() <= 100, "longer than 100 columns: {line}");
+    }
+    ended.nothing_is_left();
+}
+
+#[test]
+fn a_signal_at_any_moment_removes_everything() {
+    for (line, signal) in [
+        ("A pod of three", Signal::SIGINT),
+        ("CONTAINER", Signal::SIGTERM),
+        ("vscaled starts", Signal::SIGINT),
+        ("A recommendation arrives", Signal::SIGHUP),
+        ("9 steps", Signal::SIGTERM),
+        ("Something else writes", Signal::SIGINT),
+    ] {
+        let mut demo = Demo::start(&[]);
+        demo.read_to(line);
+        demo.send(signal);
+        let ended = demo.end();
+        let expected = (Some(1), format!("vscalectl: ended by {signal}\n"));
+        assert_eq!(
+            (ended.status.code(), ended.errors.clone()),
+            expected,
+            "{line}: {}",
+            ended.output
+        );
+        ended.nothing_is_left();
+    }
+}
+
+#[test]
+fn a_signal_before_the_first_word_leaves_nothing() {
+    for millis in [0, 1, 2, 4, 8, 16, 32] {
+        let demo = Demo::start(&[]);
+        sleep(Duration::from_millis(millis));
+        demo.send(Signal::SIGINT);
+        let ended = demo.end();
+        assert!(!ended.status.success(), "{}", ended.output);
+        ended.nothing_is_left();
+    }
+}
+
+#[test]
+fn a_demo_that_goes_on_ends_well_with_an_interrupt() {
+    let mut demo = Demo::start(&["--keep"]);
+    let shown = demo.read_to("vpa.yaml");
+    assert!(shown.contains("export VSCALED_SOCKET=/"), "{shown}");
+    demo.send(Signal::SIGINT);
+    let ended = demo.end();
+    assert!(ended.status.success(), "{}\n{}", ended.output, ended.errors);
+    ended.nothing_is_left();
+}
+
+#[test]
+fn what_a_killed_demo_leaves_is_removed_by_the_next() {
+    let mut demo = Demo::start(&[]);
+    demo.read_to("A recommendation arrives");
+    demo.send(Signal::SIGKILL);
+    let killed = demo.end();
+    let started = Instant::now();
+    while !processes(killed.pid).is_empty() {
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "{:?}",
+            processes(killed.pid)
+        );
+        sleep(Duration::from_millis(10));
+    }
+    let mut next = Demo::start(&[]);
+    next.read_to("A pod of three");
+    next.send(Signal::SIGTERM);
+    next.end().nothing_is_left();
+    killed.nothing_is_left();
+}
+
+#[test]
+fn a_daemon_that_dies_ends_the_demo_with_its_status() {
+    let mut demo = Demo::start(&[]);
+    demo.read_to("A recommendation arrives");
+    let processes = processes(demo.child.id());
+    let (daemon, _) = processes
+        .iter()
+        .find(|(_, arguments)| arguments.contains("vscaled run"))
+        .unwrap();
+    kill(Pid::from_raw(daemon.cast_signed()), Signal::SIGKILL).unwrap();
+    let ended = demo.end();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.output);
+    assert!(
+        ended.errors.starts_with("vscalectl: vscaled ended (signal: 9"),
+        "{}",
+        ended.errors
+    );
+    ended.nothing_is_left();
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_ends_it() {
+    let mut demo = Demo::start(&[]);
+    demo.read_to("vscaled starts");
+    demo.output = None;
+    let ended = demo.end();
+    assert!(ended.status.success(), "{}", ended.errors);
+    ended.nothing_is_left();
+}

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::Instant;
 
 use super::entry::Entry;
@@ -22,6 +22,7 @@ use super::watching::{Watching, Written};
 use crate::actuate::{Cause, ChangeRecord, JobDone, Node};
 use crate::decide;
 use crate::observe::health::{Heartbeat, Latch};
+use crate::resources::WeightFormula;
 use crate::sources::NodeView;
 
 mod deciding;
@@ -111,6 +112,7 @@ pub(super) struct Coordinator {
     history: History,
     events: mpsc::Sender<Event>,
     refresh: mpsc::Sender<()>,
+    formula: watch::Sender<Option<WeightFormula>>,
     next_sweep: Instant,
     next_decide: Instant,
     next_count: Instant,
@@ -132,6 +134,7 @@ pub(super) struct Restored {
 pub(super) struct Links {
     pub(super) events: mpsc::Sender<Event>,
     pub(super) refresh: mpsc::Sender<()>,
+    pub(super) formula: watch::Sender<Option<WeightFormula>>,
     pub(super) changes: broadcast::Sender<Arc<ChangeRecord>>,
     pub(super) metrics: Metrics,
     pub(super) starting: Vec<Latch>,
@@ -167,6 +170,7 @@ impl Coordinator {
             history: History::new(links.changes),
             events: links.events,
             refresh: links.refresh,
+            formula: links.formula,
         }
     }
 

@@ -73,6 +73,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
 
     let (events, inbox) = mpsc::channel(EVENTS);
     let (refresh, refresh_asked) = mpsc::channel(1);
+    let (formula, seen) = watch::channel(None);
     let (records, _) = broadcast::channel(CHANGES);
     let (changes, _) = broadcast::channel(CHANGES);
 
@@ -81,7 +82,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     tokio::spawn(directory.run(stop.clone()));
     tokio::spawn(follow_source(states, views, events.clone(), config.node_name.clone()));
     let lanes = Arc::new(Lanes::new(config.workers));
-    tokio::spawn(Survey::new(survey_options(&config), lanes, view).run(refresh_asked, events.clone()));
+    tokio::spawn(Survey::new(survey_options(&config), lanes, view, seen).run(refresh_asked, events.clone()));
     tokio::spawn(translate(records.subscribe(), changes.clone()));
     if let Some(server) = http {
         let exposed = Exposed {
@@ -100,6 +101,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let links = Links {
         events: events.clone(),
         refresh,
+        formula,
         changes: records,
         metrics,
         starting,

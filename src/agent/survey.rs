@@ -73,6 +73,8 @@ pub(super) struct Survey {
     options: SurveyOptions,
     lanes: Arc<Lanes>,
     view: watch::Receiver<Arc<NodeView>>,
+    /// The formula by which a pass saw the runtime write a weight.
+    seen: watch::Receiver<Option<WeightFormula>>,
     hierarchy: Option<Hierarchy>,
     runtime: Option<KnownRuntime>,
     happenings: Option<EventStream>,
@@ -126,11 +128,17 @@ impl Findings {
 }
 
 impl Survey {
-    pub(super) fn new(options: SurveyOptions, lanes: Arc<Lanes>, view: watch::Receiver<Arc<NodeView>>) -> Self {
+    pub(super) fn new(
+        options: SurveyOptions,
+        lanes: Arc<Lanes>,
+        view: watch::Receiver<Arc<NodeView>>,
+        seen: watch::Receiver<Option<WeightFormula>>,
+    ) -> Self {
         Self {
             options,
             lanes,
             view,
+            seen,
             hierarchy: None,
             runtime: None,
             happenings: None,
@@ -183,6 +191,9 @@ impl Survey {
             return (nothing, true);
         };
         let units = self.find_systemd(kubepods.driver, &mut findings).await;
+        if let (true, Some(formula)) = (self.seen.has_changed().unwrap_or(false), *self.seen.borrow_and_update()) {
+            self.formula.shown(formula);
+        }
         if runtime_answers {
             self.learn_formula(&hierarchy, &scanned).await;
         }

@@ -100,15 +100,10 @@ impl Coordinator {
         self.next_order(&pass.key);
     }
 
-    /// The runtime wrote weights by another formula than assumed: plan with that one from now on.
-    fn learn_formula(&mut self, done: &JobDone) {
-        if let (Some(formula), Some(node)) = (done.formula, &self.node)
-            && node.traits.container_weight != formula
-        {
-            tracing::info!(%formula, "the runtime converts cpu shares to weights by another formula than assumed");
-            let mut learnt = Node::clone(node);
-            learnt.traits.container_weight = formula;
-            self.take_node(Some(Arc::new(learnt)));
+    /// The runtime wrote weights by another formula than assumed: the survey is told, and brings a node that has it.
+    fn learn_formula(&self, done: &JobDone) {
+        if let Some(formula) = done.formula {
+            self.formula.send_replace(Some(formula));
             self.ask_refresh();
         }
     }

@@ -31,6 +31,11 @@ impl LearnedFormula {
         self.formula
     }
 
+    /// A container showed this formula to somebody else: the runtime wrote its weight just now.
+    pub(super) const fn shown(&mut self, formula: WeightFormula) {
+        self.formula = Some(formula);
+    }
+
     /// The runtime may be another one now: the youngest containers are asked about anew.
     pub(super) const fn doubt(&mut self) {
         self.asked_until = None;

@@ -147,7 +147,7 @@ impl MadeUp {
             kubepods: Some(CgroupPath::new("/kubepods").unwrap()),
             ..SurveyOptions::default()
         };
-        let mut survey = Survey::new(options, Arc::new(Lanes::new(1)), view);
+        let mut survey = Survey::new(options, Arc::new(Lanes::new(1)), view, watch::channel(None).1);
         // Found here, so that no task follows its events: that one's calls are not the survey's.
         let (cri, info) = discover(Some(&socket), Deadlines::default()).await.unwrap();
         survey.runtime = Some(KnownRuntime {
@@ -227,6 +227,18 @@ async fn a_look_at_a_node_on_which_nothing_happened_costs_two_calls() {
     assert_eq!(node.look().await.1, LISTS);
     node.start('c', 3, LINEAR);
     assert_eq!(node.look().await.1, [LISTS[0], LISTS[1], "ContainerStatus"]);
+}
+
+#[tokio::test]
+async fn what_a_pass_saw_the_runtime_write_counts_from_then_on() {
+    let mut node = MadeUp::new().await;
+    let (pass, seen) = watch::channel(None);
+    node.survey.seen = seen;
+    node.start('a', 1, LINEAR);
+    assert_eq!(node.formula().await, WeightFormula::Linear);
+    pass.send_replace(Some(WeightFormula::Quadratic));
+    assert_eq!(node.formula().await, WeightFormula::Quadratic);
+    assert_eq!(node.formula().await, WeightFormula::Quadratic);
 }
 
 #[tokio::test]

@@ -83,12 +83,8 @@ pub(super) struct KernelPass {
 
 /// Does the pass. Never blocks the caller's thread for longer than it takes to hand work over.
 pub async fn reconcile(node: Arc<Node>, mut job: Job) -> JobDone {
-    let (check_runtime, live, asked) = (job.check_runtime, job.live.clone(), job.asked);
+    let (check_runtime, live) = (job.check_runtime, job.live.clone());
     let lane = node.lanes.kernel().await;
-    let mut stages = Stages {
-        queued: asked.elapsed(),
-        ..Stages::default()
-    };
     let kernel_node = Arc::clone(&node);
     let foreign = std::mem::take(&mut job.foreign);
     let kernel = tokio::task::spawn_blocking(move || kernel_pass(&kernel_node, job, foreign)).await;
@@ -98,11 +94,7 @@ pub async fn reconcile(node: Arc<Node>, mut job: Job) -> JobDone {
         Ok(Err(done)) => return *done,
         Err(panic) => return JobDone::failed(format!("internal error: {panic}"), ForeignWriters::default()),
     };
-    stages = Stages {
-        queued: stages.queued,
-        verified: asked.elapsed(),
-        ..kernel.stages
-    };
+    let mut stages = kernel.stages;
 
     let mut stale = kernel.incomplete || matches!(kernel.outcome, Outcome::Interrupted { .. });
     let mut formula = None;
@@ -160,7 +152,10 @@ fn wanted(node: &Node, job: &Job) -> PodState {
 
 /// Everything up to the verified files.
 fn kernel_pass(node: &Node, mut job: Job, mut foreign: ForeignWriters) -> Result<KernelPass, Box<JobDone>> {
-    let mut stages = Stages::default();
+    let mut stages = Stages {
+        queued: job.asked.elapsed(),
+        ..Stages::default()
+    };
     let observing = Instant::now();
     let (handles, tree, reopened) = match observe(node, &mut job) {
         Ok(observed) => observed,
@@ -226,6 +221,7 @@ fn kernel_pass(node: &Node, mut job: Job, mut foreign: ForeignWriters) -> Result
     } else {
         writing.elapsed()
     };
+    stages.verified = job.asked.elapsed();
     let outcome = match executed.end {
         End::Done if plan.is_empty() => Outcome::Unchanged,
         End::Done => Outcome::Applied,

@@ -111,9 +111,11 @@ impl Coordinator {
         let (_, entry) = self.find(text)?;
         let now = Timestamp::now();
         let id = entry.live.as_ref().map(|live| &live.id);
-        let changes = id
+        let mut changes: Vec<_> = id
             .map(|id| self.history.iter(Some(id)).rev().take(5).cloned().collect())
             .unwrap_or_default();
+        // Newest last, as in the history.
+        changes.reverse();
         Ok(Snapshot {
             summary: view::pod(entry, now),
             pod: Arc::clone(&entry.pod),

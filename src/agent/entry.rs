@@ -195,10 +195,14 @@ impl Entry {
     /// Nothing of the pod is left on this node: whoever waits for something to be done to it is told so.
     pub(super) fn leave(&mut self) {
         self.work.pending = None;
-        let waiting = self.work.waiter.take().map(|waiter| waiter.reply);
-        let orders = self.work.orders.drain(..).map(|order| order.reply);
-        for reply in waiting.into_iter().chain(orders) {
-            answer(reply, Err(not_running(&self.pod)));
+        if let Some(waiter) = self.work.waiter.take() {
+            if let Some(before) = waiter.before {
+                before.put_back(&mut self.standing);
+            }
+            answer(waiter.reply, Err(not_running(&self.pod)));
+        }
+        for order in self.work.orders.drain(..) {
+            answer(order.reply, Err(not_running(&self.pod)));
         }
     }
 

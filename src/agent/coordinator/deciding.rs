@@ -29,7 +29,10 @@ impl Coordinator {
     pub(super) fn decide_all(&mut self, now: Timestamp) {
         let view = Arc::clone(&self.view);
         let index = decide::Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
+        let observe_only = self.options.observe_only;
         let decided = |pod: &Pod, recommended: Option<&Recommended>| {
+            // What is only observed never comes into force.
+            let recommended = recommended.filter(|_| !observe_only);
             let in_force = recommended.map(|recommended| &*recommended.targets);
             decide::decide_pod(pod, &index, now, &self.options.decide, in_force)
         };

@@ -187,11 +187,10 @@ fn settle(entry: &mut Entry, record: &Arc<ChangeRecord>) -> bool {
 fn withdraw(entry: &mut Entry, before: ByHand, outcome: &Outcome) {
     before.put_back(&mut entry.standing);
     entry.start_over();
-    if let Outcome::Incomplete { .. } = outcome {
-        // Some of it was done and is still to be undone.
-        entry.standing.returning |= entry.standing.is_empty();
-        entry.work.retry_at = Some(Instant::now() + FIRST_RETRY);
-    }
+    let half_done = matches!(outcome, Outcome::Incomplete { .. });
+    // What was done of it is still to be undone.
+    entry.standing.returning |= half_done && entry.standing.is_empty();
+    entry.ask(Cause::Retry, half_done);
 }
 
 /// Says once who keeps changing a value back.

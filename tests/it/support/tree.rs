@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
@@ -59,17 +59,51 @@ impl CgroupTree {
 
     /// Gives a cgroup a memory limit, as the kubelet does for pods.
     pub(crate) fn limit_memory(&self, path: &CgroupPath, limit: MemoryLimit) {
-        let setting = match self.version() {
-            CgroupVersion::V1 => Setting::MemoryLimit(limit),
-            CgroupVersion::V2 => Setting::MemoryMax(limit),
-        };
-        let directory = path.under(self.hierarchy.mount(Controller::Memory));
+        self.put(
+            path,
+            match self.version() {
+                CgroupVersion::V1 => Setting::MemoryLimit(limit),
+                CgroupVersion::V2 => Setting::MemoryMax(limit),
+            },
+        );
+    }
+
+    /// Writes one value, as anybody else would.
+    pub(crate) fn put(&self, path: &CgroupPath, setting: Setting) {
+        let directory = path.under(self.hierarchy.mount(Controller::of(setting.file())));
         fs::write(directory.join(setting.file().name()), setting.to_write()).unwrap();
+    }
+
+    /// Kills what runs in a cgroup and removes it, in the hierarchies it was made in.
+    pub(crate) fn remove(&self, path: &CgroupPath) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        for directory in self.directories(path) {
+            while let Err(error) = kill_and_remove(&directory) {
+                assert!(Instant::now() < deadline, "{}: {error}", directory.display());
+                sleep(Duration::from_millis(5));
+            }
+        }
+    }
+
+    /// A cgroup's directories: one on v2, one for each controller on v1.
+    pub(crate) fn directories(&self, path: &CgroupPath) -> Vec<PathBuf> {
+        let mut directories: Vec<_> = Controller::ALL
+            .iter()
+            .map(|controller| path.under(self.hierarchy.mount(*controller)))
+            .collect();
+        directories.dedup();
+        directories
     }
 
     /// What a cgroup holds now.
     pub(crate) fn settings(&self, path: &CgroupPath) -> Settings {
         CgroupDir::open(&self.hierarchy, path).unwrap().read_all().unwrap()
+    }
+
+    /// Bytes in use in a cgroup now.
+    pub(crate) fn memory_usage(&self, path: &CgroupPath) -> u64 {
+        let cgroup = CgroupDir::open(&self.hierarchy, path).unwrap();
+        cgroup.memory_usage().unwrap().get()
     }
 
     pub(crate) fn of_process(&self, pid: i32) -> CgroupPath {

@@ -1,0 +1,120 @@
+//! Promise: a recommendation becomes the kernel's values at every level of a running pod, stays so whatever else happens
+//! on the node, and what cannot be done is refused with the reason and leaves every value as it was.
+//!
+//! The real agent against bare cgroups with live processes in them, v1 or v2, whichever the machine has. It looks at
+//! nothing by itself (sweeps are hours apart), unless a test is about that.
+
+mod agent_restarts;
+mod cgroup_lifetimes;
+mod changes;
+mod drift;
+mod manifests;
+mod overrides;
+mod refusals;
+
+use std::fs;
+
+use vscaled::control::proto;
+
+use crate::support::agent::Agent;
+use crate::support::amounts::{Amounts, vpa_manifest};
+use crate::support::bare::{BareNode, BarePod};
+
+const UID: &str = "0a1b2c3d-0000-4000-8000-000000000011";
+
+/// What the containers of [`Scene::new`] have at first.
+const APP: Amounts = Amounts::doubled(100, 64);
+const SIDE: Amounts = Amounts::doubled(50, 32);
+const AT_FIRST: [(&str, Amounts); 2] = [("app", APP), ("side", SIDE)];
+
+/// A pod of two containers, and an agent that does not run yet.
+struct Scene {
+    agent: Agent,
+    node: BareNode,
+    pod: BarePod,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self::of(&AT_FIRST)
+    }
+
+    fn of(containers: &[(&'static str, Amounts)]) -> Self {
+        let mut node = BareNode::new();
+        let kubepods = node.kubepods();
+        let pod = node.run("web", UID, containers);
+        let agent = Agent::new(&kubepods);
+        agent.write("pod.yaml", &pod.manifest());
+        Self { agent, node, pod }
+    }
+
+    /// With the agent running, which knows the pod and leaves it alone.
+    async fn started() -> Self {
+        let mut scene = Self::new();
+        scene.agent.start().await;
+        scene.agent.reaches("web", "NotManaged").await;
+        scene
+    }
+
+    /// With a recommendation in force.
+    async fn managed(targets: &[(&'static str, Amounts)]) -> Self {
+        let scene = Self::started().await;
+        scene.recommend(targets);
+        scene.settles(targets).await;
+        scene
+    }
+
+    fn recommend(&self, targets: &[(&str, Amounts)]) {
+        self.agent.write("vpa.yaml", &vpa_manifest("web", "web", targets));
+    }
+
+    fn holds(&self, containers: &[(&str, Amounts)]) -> bool {
+        self.node.holds(&self.pod, containers)
+    }
+
+    /// Waits until every level holds these values and the agent is content.
+    async fn settles(&self, containers: &[(&str, Amounts)]) {
+        let wanted = format!("every level to hold {containers:?}");
+        self.agent.wait_for(&wanted, || self.holds(containers)).await;
+        self.agent.reaches("web", "InSync").await;
+    }
+
+    /// Waits until the state file says something.
+    async fn saves(&self, text: &str) {
+        let saved = || fs::read_to_string(self.agent.state_file()).is_ok_and(|state| state.contains(text));
+        self.agent.wait_for(&format!("{text} to be saved"), saved).await;
+    }
+
+    /// A request to set values of the container `app`.
+    fn by_hand(&self, limits: proto::Amounts) -> proto::ResizeRequest {
+        let values = proto::Requirements {
+            requests: None,
+            limits: Some(limits),
+        };
+        proto::ResizeRequest {
+            pod: self.pod.full_name(),
+            containers: vec![proto::ContainerValues {
+                name: "app".to_owned(),
+                values: Some(values),
+            }],
+            reason: "a test".to_owned(),
+            ..proto::ResizeRequest::default()
+        }
+    }
+}
+
+/// A cpu limit alone.
+fn cpu(text: &str) -> proto::Amounts {
+    proto::Amounts {
+        cpu: Some(text.to_owned()),
+        memory: None,
+    }
+}
+
+/// A memory limit alone.
+fn memory(text: &str) -> proto::Amounts {
+    proto::Amounts {
+        cpu: None,
+        memory: Some(text.to_owned()),
+    }
+}

@@ -1,0 +1,103 @@
+//! The agent may end at any moment, and what it left is completed by the next one.
+
+use std::fs;
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+use vscaled::resources::MemoryLimit;
+
+use super::{Amounts, SIDE, Scene, memory};
+
+const FIRST: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
+
+/// Nothing above the pod that contains it, at whatever moment.
+fn ordered(scene: &Scene) -> bool {
+    let held = scene.node.held(&scene.pod);
+    let pod = &held["pod"];
+    ["app", "side"].into_iter().all(|name| {
+        held[name].memory_limit() <= pod.memory_limit() && pod.cpu_max().unwrap().allows(held[name].cpu_max().unwrap())
+    })
+}
+
+/// What the state file holds; it is there and whole.
+fn state(scene: &Scene) -> Value {
+    let text = fs::read(scene.agent.state_file()).unwrap();
+    serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&text)))
+}
+
+#[tokio::test]
+async fn killed_at_any_moment_it_leaves_nothing_that_the_next_one_cannot_complete() {
+    let mut scene = Scene::managed(&FIRST).await;
+    scene.saves("\"web\"").await;
+    let mut random = u64::from(
+        SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap()
+            .subsec_nanos(),
+    );
+    println!("seed {random}");
+    for round in 0..15 {
+        for step in 0..4 {
+            let app = Amounts::doubled(100 + 90 * ((round + step) % 5), 40 + 24 * ((round + step) % 4));
+            let side = Amounts::doubled(500 - 90 * ((round + step) % 5), 120 - 24 * ((round + step) % 4));
+            scene.recommend(&[("app", app), ("side", side)]);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            tokio::time::sleep(Duration::from_micros((random >> 33) % 15_000)).await;
+        }
+        scene.agent.kill();
+        assert!(ordered(&scene), "round {round}: {:#?}", scene.node.held(&scene.pod));
+        assert_eq!(state(&scene)["version"], 1, "round {round}");
+        scene.agent.launch();
+    }
+    let last = [("app", Amounts::doubled(321, 77)), ("side", Amounts::doubled(123, 55))];
+    scene.recommend(&last);
+    scene
+        .agent
+        .wait_for("every level to hold the last values", || scene.holds(&last))
+        .await;
+    scene.agent.reaches("web", "InSync").await;
+    assert!(scene.node.all_run(&scene.pod));
+    assert!(scene.agent.get().await.agent.unwrap().problems.is_empty());
+}
+
+#[tokio::test]
+async fn an_operators_word_survives_a_kill_right_after_the_answer_is_saved() {
+    let mut scene = Scene::managed(&FIRST).await;
+    for mebibytes in [300, 400, 500] {
+        let limit = format!("{mebibytes}Mi");
+        scene.agent.resize(scene.by_hand(memory(&limit))).await.unwrap();
+        scene.saves(&format!("\"{limit}\"")).await;
+        scene.agent.kill();
+        scene.agent.start().await;
+        scene.agent.reaches("web", "InSync").await;
+        let held = scene.node.held(&scene.pod);
+        assert_eq!(held["app"].memory_limit(), Some(MemoryLimit::Bytes(mebibytes << 20)));
+    }
+}
+
+#[tokio::test]
+async fn a_state_file_that_is_not_understood_is_set_aside_and_reported() {
+    let mut scene = Scene::managed(&FIRST).await;
+    scene.agent.stop();
+    let whole = fs::read(scene.agent.state_file()).unwrap();
+    fs::write(scene.agent.state_file(), &whole[..whole.len() / 2]).unwrap();
+    scene.agent.start().await;
+    // Still said after the file was written anew.
+    scene.settles(&FIRST).await;
+    scene.saves("\"web\"").await;
+    let problem = scene.agent.reports(&["state file", "not understood"]).await;
+    let aside = scene.agent.state_file().with_extension("json.set-aside");
+    assert!(problem.contains(&aside.display().to_string()), "{problem}");
+    assert_eq!(fs::read(aside).unwrap(), &whole[..whole.len() / 2]);
+}
+
+#[tokio::test]
+async fn stopping_leaves_limits_and_removes_the_socket() {
+    let mut scene = Scene::managed(&FIRST).await;
+    scene.agent.stop();
+    assert!(scene.holds(&FIRST));
+    assert!(!scene.agent.path().join("vscaled.sock").exists());
+    assert_eq!(state(&scene)["version"], 1);
+}

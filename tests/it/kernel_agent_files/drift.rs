@@ -1,0 +1,149 @@
+//! What others change is repaired; a fight is not fought.
+
+use vscaled::control::proto::Change;
+use vscaled::resources::{ControlFile, CpuShares, CpuWeight, Setting};
+
+use super::{Amounts, SIDE, Scene};
+
+const TARGET: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
+
+/// The file of weights of the container `app`, which anybody may set to anything at any time.
+fn weight(scene: &Scene, foreign: u64) -> Setting {
+    let file = Amounts::doubled(200, 96)
+        .settings(scene.node.cgroups().version())
+        .iter()
+        .map(|setting| setting.file())
+        .find(|file| matches!(file, ControlFile::CpuShares | ControlFile::CpuWeight));
+    match file {
+        Some(ControlFile::CpuShares) => Setting::CpuShares(CpuShares::new(foreign)),
+        _ => Setting::CpuWeight(CpuWeight::new(foreign)),
+    }
+}
+
+#[tokio::test]
+async fn a_value_that_somebody_changed_is_repaired() {
+    let scene = Scene::managed(&TARGET).await;
+    let app = &scene.pod.containers["app"].cgroup;
+    for (cgroup, foreign) in [
+        (&scene.pod.cgroup, Amounts::doubled(900, 512)),
+        (app, Amounts::doubled(70, 40)),
+    ] {
+        scene
+            .node
+            .put(cgroup, &foreign.settings(scene.node.cgroups().version()));
+        let repaired = async || {
+            let history = scene.agent.history().await;
+            let level = if *cgroup == scene.pod.cgroup {
+                "pod"
+            } else {
+                "container"
+            };
+            let repairs = |change: &Change| {
+                change.cause.starts_with("drift") && change.steps.iter().any(|step| step.level == level)
+            };
+            history.iter().any(repairs).then_some(())
+        };
+        scene.agent.until("a repair", repaired).await;
+        scene.settles(&TARGET).await;
+    }
+}
+
+#[tokio::test]
+async fn somebody_who_keeps_changing_a_value_back_is_reported_and_left_alone() {
+    let scene = Scene::managed(&TARGET).await;
+    let cgroup = &scene.pod.containers["app"].cgroup;
+    let foreign = weight(&scene, 77);
+    for _ in 0..2 {
+        scene.node.cgroups().put(cgroup, foreign);
+        scene.settles(&TARGET).await;
+    }
+    scene.node.cgroups().put(cgroup, foreign);
+    let pod = scene.agent.reaches("web", "Foreign").await;
+    let file = foreign.file().name();
+    assert!(
+        pod.detail.contains(file) && pod.detail.contains("container app"),
+        "{}",
+        pod.detail
+    );
+
+    // Many more writes: nothing of it is fought, and it is not said again.
+    for value in 2..40 {
+        scene.node.cgroups().put(cgroup, weight(&scene, value));
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    let left = scene.node.cgroups().settings(cgroup).get(file_of(foreign));
+    assert_eq!(left, Some(weight(&scene, 39)));
+    scene.agent.reaches("web", "Foreign").await;
+    assert_eq!(
+        scene.agent.log().matches("keeps changing").count(),
+        1,
+        "said again and again"
+    );
+
+    // Everything else is still looked after, and the foreign value stays.
+    let larger = Amounts::doubled(900, 512).settings(scene.node.cgroups().version());
+    scene.node.put(&scene.pod.cgroup, &larger);
+    let pod_amounts = Amounts::sum(TARGET.map(|(_, amounts)| amounts));
+    scene
+        .agent
+        .wait_for("the pod's own values to be repaired", || {
+            scene.node.cgroup_holds(&scene.pod.cgroup, pod_amounts)
+        })
+        .await;
+    let left = scene.node.cgroups().settings(cgroup).get(file_of(foreign));
+    assert_eq!(left, Some(weight(&scene, 39)));
+}
+
+fn file_of(setting: Setting) -> ControlFile {
+    setting.file()
+}
+
+#[tokio::test]
+async fn a_new_recommendation_ends_the_truce() {
+    let scene = Scene::managed(&TARGET).await;
+    let cgroup = &scene.pod.containers["app"].cgroup;
+    for _ in 0..2 {
+        scene.node.cgroups().put(cgroup, weight(&scene, 77));
+        scene.settles(&TARGET).await;
+    }
+    scene.node.cgroups().put(cgroup, weight(&scene, 77));
+    scene.agent.reaches("web", "Foreign").await;
+    let next = [("app", Amounts::doubled(250, 100)), ("side", SIDE)];
+    scene.recommend(&next);
+    scene.settles(&next).await;
+}
+
+#[tokio::test]
+async fn what_no_notification_told_is_found_by_the_sweep() {
+    let mut scene = Scene::new();
+    scene.agent = scene.agent.with("--sweep-interval", "1s");
+    scene.agent.start().await;
+    scene.recommend(&TARGET);
+    scene.settles(&TARGET).await;
+    // A container nobody announced: its cgroup appears after its name.
+    let id = format!("{:064x}", 77);
+    let node = &mut scene.node;
+    let manifest = scene.pod.manifest();
+    scene
+        .agent
+        .write("pod.yaml", &manifest.replace(&scene.pod.containers["app"].id, &id));
+    node.run_container_as(&mut scene.pod, "app", &id, super::APP);
+    scene.settles(&TARGET).await;
+}
+
+#[tokio::test]
+async fn values_of_a_pod_that_nobody_asked_about_are_left_alone() {
+    let scene = Scene::started().await;
+    let larger = Amounts::doubled(900, 512).settings(scene.node.cgroups().version());
+    scene.node.put(&scene.pod.cgroup, &larger);
+    let before = scene.node.held(&scene.pod);
+    // Whatever the agent would do about it, it has done once it has dealt with something later.
+    let later = Scene::managed(&TARGET).await;
+    drop(later);
+    scene
+        .agent
+        .write("vpa.yaml", &super::vpa_manifest("other", "other", &TARGET));
+    scene.agent.reaches("web", "NotManaged").await;
+    assert_eq!(scene.node.held(&scene.pod), before);
+    assert!(scene.agent.history().await.is_empty());
+}

@@ -1,0 +1,102 @@
+//! Whatever is wrong with what people write is said by name, and what was right before stays in force.
+
+use super::{AT_FIRST, Amounts, SIDE, Scene, vpa_manifest};
+
+const TARGET: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
+const NEXT: [(&str, Amounts); 2] = [("app", Amounts::doubled(250, 120)), ("side", SIDE)];
+
+#[tokio::test]
+async fn a_broken_manifest_is_named_and_changes_nothing_until_it_is_mended() {
+    let scene = Scene::managed(&TARGET).await;
+    let broken = vpa_manifest("web", "web", &NEXT);
+    for (from, to, words) in [
+        ("target: {cpu: 250m", "target: {cpu: 12Qx", ["vpa.yaml", "target.cpu"]),
+        ("target: {cpu: 250m", "target: {cpu: -1", ["vpa.yaml", "negative"]),
+        ("spec:", "spec: [", ["vpa.yaml", "document 1"]),
+        ("name: web, namespace", "namespace", ["vpa.yaml", "metadata.name"]),
+    ] {
+        assert!(broken.contains(from));
+        scene.agent.write("vpa.yaml", &broken.replacen(from, to, 1));
+        scene.agent.reports(&words).await;
+        assert!(scene.holds(&TARGET), "{to}");
+    }
+    scene.recommend(&NEXT);
+    scene.settles(&NEXT).await;
+    scene
+        .agent
+        .until("no problem to be left", async || {
+            scene.agent.get().await.agent?.problems.is_empty().then_some(())
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_container_the_pod_lacks_does_not_hold_up_the_others() {
+    let scene = Scene::started().await;
+    let named = [TARGET[0], TARGET[1], ("nginx", Amounts::doubled(900, 900))];
+    scene.recommend(&named);
+    scene.settles(&TARGET).await;
+    let explained = scene.agent.client().await.explain("test/web".to_owned()).await.unwrap();
+    assert!(
+        explained.notes.iter().any(|note| note.contains("nginx")),
+        "{:?}",
+        explained.notes
+    );
+}
+
+#[tokio::test]
+async fn of_two_vpas_one_is_followed_and_the_other_is_named() {
+    let scene = Scene::started().await;
+    scene.agent.write(
+        "vpas.yaml",
+        &format!(
+            "{}---\n{}",
+            vpa_manifest("b-second", "web", &NEXT),
+            vpa_manifest("a-first", "web", &TARGET)
+        ),
+    );
+    scene.settles(&TARGET).await;
+    let explained = scene.agent.client().await.explain("test/web".to_owned()).await.unwrap();
+    assert_eq!(explained.pod.unwrap().vpa.as_deref(), Some("a-first"));
+    assert!(
+        explained.notes.iter().any(|note| note.contains("b-second")),
+        "{:?}",
+        explained.notes
+    );
+    assert_eq!(scene.agent.history().await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_vpa_of_a_workload_that_is_not_there_changes_nothing() {
+    let scene = Scene::started().await;
+    scene.agent.write("vpa.yaml", &vpa_manifest("web", "nobody", &TARGET));
+    scene.agent.write("later.yaml", &vpa_manifest("later", "web", &NEXT));
+    scene.settles(&NEXT).await;
+    assert_eq!(scene.agent.history().await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_recommendation_that_is_taken_away_leaves_the_values_as_they_are() {
+    let scene = Scene::managed(&TARGET).await;
+    scene.agent.remove("vpa.yaml");
+    scene.agent.reaches("web", "NotManaged").await;
+    assert!(scene.holds(&TARGET));
+    scene.recommend(&NEXT);
+    scene.settles(&NEXT).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_asks_to_be_ignored_is() {
+    let scene = Scene::started().await;
+    let ignored = scene.pod.manifest().replacen(
+        "  labels:",
+        "  annotations: {vscaled.io/ignore: \"true\"}\n  labels:",
+        1,
+    );
+    scene.agent.write("pod.yaml", &ignored);
+    scene.recommend(&TARGET);
+    let decided = async || scene.agent.pod("web").await.filter(|pod| pod.reason == "Ignored");
+    scene.agent.until("the annotation to be read", decided).await;
+    assert!(scene.holds(&AT_FIRST));
+    assert!(scene.agent.history().await.is_empty());
+}

@@ -1,0 +1,183 @@
+//! What cannot be done is refused with the reason, and every value stays as it was.
+
+use std::time::Duration;
+
+use vscaled::resources::MemoryLimit;
+
+use super::{AT_FIRST, Amounts, SIDE, Scene, cpu, memory};
+use crate::support::mounts;
+
+const ROOMY: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
+
+/// Has the container `app` use this many MiB.
+async fn occupy(scene: &mut Scene, mebibytes: u64) {
+    let bytes = mebibytes << 20;
+    let cgroup = scene.pod.containers["app"].cgroup.clone();
+    // `tail` holds what it read until somebody reads its pipe.
+    let command = format!("head -c {bytes} /dev/zero | tail -c {bytes} | sleep 1000");
+    scene.node.spawn(&cgroup, &command);
+    let used = || scene.node.cgroups().memory_usage(&cgroup) >= bytes;
+    scene.agent.wait_for("the memory to be in use", used).await;
+}
+
+#[tokio::test]
+async fn a_limit_below_what_is_in_use_is_refused_with_both_numbers() {
+    let mut scene = Scene::managed(&ROOMY).await;
+    occupy(&mut scene, 100).await;
+    let before = scene.node.held(&scene.pod);
+
+    // More cpu and a larger second container in the same breath: all or nothing.
+    let tight = [("app", Amounts::doubled(300, 32)), ("side", Amounts::doubled(90, 64))];
+    scene.recommend(&tight);
+    let pod = scene.agent.reaches("web", "Refused").await;
+    let limit = 64_u64 << 20;
+    assert!(
+        pod.detail.contains(&format!("wanted limit of {limit} bytes")),
+        "{}",
+        pod.detail
+    );
+    let usage: u64 = pod
+        .detail
+        .split_once(" bytes are in use")
+        .and_then(|(before, _)| before.rsplit(' ').next()?.parse().ok())
+        .unwrap_or_else(|| panic!("{}", pod.detail));
+    assert!(usage >= 100 << 20, "{}", pod.detail);
+    assert_eq!(scene.node.held(&scene.pod), before);
+
+    let request = scene.by_hand(memory("65Mi"));
+    let refused = scene.agent.resize(request).await.unwrap();
+    assert_eq!(refused.outcome, "Refused", "{refused:#?}");
+    assert!(refused.reason.contains(&format!("{} bytes", 65 << 20)), "{refused:#?}");
+    assert_eq!(scene.node.held(&scene.pod), before);
+    assert!(scene.agent.pod("web").await.unwrap().r#override.is_none());
+    assert!(scene.node.all_run(&scene.pod));
+
+    // What is refused is tried again when something else is wanted.
+    let fitting = [("app", Amounts::doubled(300, 80)), ("side", Amounts::doubled(90, 64))];
+    scene.recommend(&fitting);
+    scene.settles(&fitting).await;
+}
+
+#[tokio::test]
+async fn what_is_refused_is_done_once_it_can_be() {
+    let mut scene = Scene::managed(&ROOMY).await;
+    occupy(&mut scene, 100).await;
+    let tight = [("app", Amounts::doubled(300, 32)), ("side", SIDE)];
+    scene.recommend(&tight);
+    scene.agent.reaches("web", "Refused").await;
+    scene.node.end_last_process();
+    scene.settles(&tight).await;
+}
+
+#[tokio::test]
+async fn unusable_requests_are_refused_and_change_nothing() {
+    let scene = Scene::started().await;
+    let before = scene.node.held(&scene.pod);
+    let refused = async |request| scene.agent.resize(request).await.unwrap_err().to_string();
+    for (limits, word) in [
+        (cpu("50m"), "cpu request 100m is above the limit 50m"),
+        (memory("1"), "below the least the kernel holds"),
+        (cpu("-1"), "negative"),
+        (cpu("lots"), "not a quantity"),
+        (memory("9e99Ei"), "limits.memory"),
+    ] {
+        let message = refused(scene.by_hand(limits)).await;
+        assert!(message.contains(word), "{message}");
+    }
+    let mut unknown = scene.by_hand(cpu("1"));
+    unknown.containers[0].name = "nginx".to_owned();
+    let message = refused(unknown).await;
+    assert!(
+        message.contains("\"nginx\"") && message.contains("app, side"),
+        "{message}"
+    );
+    let mut nobody = scene.by_hand(cpu("1"));
+    nobody.pod = "test/nobody".to_owned();
+    assert!(refused(nobody).await.contains("test/nobody"));
+    assert_eq!(scene.node.held(&scene.pod), before);
+    assert!(scene.agent.history().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_read_only_cgroup_mount_is_named_and_nothing_changes() {
+    let mut scene = Scene::new();
+    let mounts: Vec<String> = mounts::all()
+        .iter()
+        .filter(|mount| mount.is_cgroup())
+        .map(|mount| mount.point.display().to_string())
+        .map(|point| format!("mount --bind {point} {point} && mount -o remount,bind,ro {point}"))
+        .collect();
+    let script = format!("{} && exec \"$@\"", mounts.join(" && "));
+    scene.agent = scene.agent.wrapped(&["unshare", "--mount"], &script);
+    scene.agent.start().await;
+    scene.recommend(&ROOMY);
+    let pod = scene.agent.reaches("web", "Refused").await;
+    assert!(pod.detail.contains("read-only (EROFS)"), "{}", pod.detail);
+    assert!(pod.detail.contains("/sys/fs/cgroup"), "{}", pod.detail);
+    assert!(scene.holds(&AT_FIRST));
+    let change = scene.agent.resize(scene.by_hand(cpu("1"))).await.unwrap();
+    assert!(change.reason.contains("read-only (EROFS)"), "{change:#?}");
+    assert!(scene.holds(&AT_FIRST));
+}
+
+#[tokio::test]
+async fn while_it_only_observes_it_decides_and_writes_nothing() {
+    let mut scene = Scene::new();
+    scene.agent = scene
+        .agent
+        .with("--observe-only", "true")
+        .with("--sweep-interval", "1s");
+    scene.agent.start().await;
+    scene.recommend(&ROOMY);
+    let decided = scene
+        .agent
+        .until("a decision", async || {
+            scene.agent.pod("web").await.filter(|pod| pod.action == "resize")
+        })
+        .await;
+    assert_eq!(decided.vpa.as_deref(), Some("web"));
+    scene.agent.reports(&["observing only"]).await;
+    let message = scene
+        .agent
+        .resize(scene.by_hand(cpu("1")))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("observeOnly"), "{message}");
+    let mut rehearsal = scene.by_hand(cpu("1"));
+    rehearsal.dry_run = true;
+    let planned = scene.agent.resize(rehearsal).await.unwrap();
+    assert_eq!(planned.outcome, "Planned");
+    assert!(!planned.steps.is_empty());
+    // Two sweeps' time in which nothing happens.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(scene.holds(&AT_FIRST));
+    assert!(scene.agent.history().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_rehearsal_says_every_step_and_takes_none() {
+    let scene = Scene::started().await;
+    let mut request = scene.by_hand(memory("512Mi"));
+    request.dry_run = true;
+    let planned = scene.agent.resize(request.clone()).await.unwrap();
+    assert!(scene.holds(&AT_FIRST));
+    request.dry_run = false;
+    let done = scene.agent.resize(request).await.unwrap();
+    let steps = |change: &vscaled::control::proto::Change| {
+        let steps = change.steps.iter();
+        steps
+            .map(|step| {
+                (
+                    step.level.clone(),
+                    step.name.clone(),
+                    step.file.clone(),
+                    step.to.clone(),
+                )
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(steps(&planned), steps(&done));
+    let held = scene.node.held(&scene.pod);
+    assert_eq!(held["app"].memory_limit(), Some(MemoryLimit::Bytes(512 << 20)));
+}

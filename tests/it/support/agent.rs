@@ -1,0 +1,240 @@
+//! A `vscaled` of the test's own: its directories, its socket, its log, and its end.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+use vscaled::cgroup::CgroupPath;
+use vscaled::control::{Client, ClientError, proto};
+
+/// How long anything may take that is waited for. Only what never happens takes so long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An agent, running or not. Dropping it kills the process and removes its files; if a test fails, its log is printed.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    process: Option<Child>,
+    /// What runs the agent, if anything does: a program and its arguments that end in running what follows them.
+    wrapper: Vec<OsString>,
+    arguments: Vec<OsString>,
+    directory: TempDir,
+}
+
+impl Agent {
+    /// An agent for the pods below a cgroup, not started yet. It talks to no runtime and never looks again by itself
+    /// unless told otherwise: what it does then, it does because it was notified.
+    pub(crate) fn new(kubepods: &CgroupPath) -> Self {
+        let directory = tempfile::Builder::new().prefix("vscaled-").tempdir().unwrap();
+        let agent = Self {
+            process: None,
+            wrapper: Vec::new(),
+            arguments: Vec::new(),
+            directory,
+        };
+        fs::create_dir(agent.manifests()).unwrap();
+        let files = [
+            ("--manifests", agent.manifests()),
+            ("--state-dir", agent.state_directory()),
+            ("--socket", agent.socket()),
+        ];
+        files
+            .into_iter()
+            .fold(agent, |agent, (flag, path)| agent.with(flag, path))
+            .with("--http-address", "")
+            .with("--kubepods", kubepods.to_string())
+            .with("--runtime-socket", "none")
+            .with("--weight-formula", "linear")
+            .with("--sweep-interval", "1h")
+    }
+
+    /// Sets an option, in place of an earlier value.
+    pub(crate) fn with(mut self, flag: &str, value: impl AsRef<OsStr>) -> Self {
+        let mut argument = OsString::from(format!("{flag}="));
+        let before = argument.clone();
+        argument.push(value);
+        self.arguments
+            .retain(|other| !other.as_encoded_bytes().starts_with(before.as_encoded_bytes()));
+        self.arguments.push(argument);
+        self
+    }
+
+    /// Runs the agent by a shell script that ends in `exec "$@"`.
+    pub(crate) fn wrapped(mut self, program: &[&str], script: &str) -> Self {
+        self.wrapper = program
+            .iter()
+            .chain(&["sh", "-ec", script, "sh"])
+            .map(OsString::from)
+            .collect();
+        self
+    }
+
+    /// Starts it and waits until it answers.
+    pub(crate) async fn start(&mut self) {
+        self.launch();
+        self.until("the agent to answer", async || {
+            Client::connect(&self.socket()).await.ok()?.get().await.ok()
+        })
+        .await;
+    }
+
+    /// Starts it and waits for nothing.
+    pub(crate) fn launch(&mut self) {
+        assert!(self.process.is_none(), "the agent runs already");
+        let log = File::options().create(true).append(true).open(self.log_file()).unwrap();
+        let program = OsString::from(env!("CARGO_BIN_EXE_vscaled"));
+        let mut line = self
+            .wrapper
+            .iter()
+            .cloned()
+            .chain([program, "run".into()])
+            .chain(self.arguments.iter().cloned());
+        let process = Command::new(line.next().unwrap())
+            .args(line)
+            .envs([("VSCALED_LOG_FORMAT", "text"), ("NO_COLOR", "1")])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.process = Some(process);
+    }
+
+    /// Asks it to stop, and waits until it has.
+    pub(crate) fn stop(&mut self) {
+        let status = self.end(Signal::SIGTERM);
+        assert!(status.success(), "{status}\n{}", self.log());
+    }
+
+    /// Kills it, as a crash would.
+    pub(crate) fn kill(&mut self) {
+        self.end(Signal::SIGKILL);
+    }
+
+    fn end(&mut self, signal: Signal) -> ExitStatus {
+        let mut process = self.process.take().expect("the agent runs");
+        kill(Pid::from_raw(process.id().cast_signed()), signal).unwrap();
+        process.wait().unwrap()
+    }
+
+    /// Puts a file in the directory it follows, whole or not at all.
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        let beside = self.directory.path().join("manifest.new");
+        fs::write(&beside, text).unwrap();
+        fs::rename(beside, self.manifests().join(name)).unwrap();
+    }
+
+    /// Takes a file out of that directory.
+    pub(crate) fn remove(&self, name: &str) {
+        fs::remove_file(self.manifests().join(name)).unwrap();
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        match Client::connect(&self.socket()).await {
+            Ok(client) => client,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    pub(crate) async fn get(&self) -> proto::GetReply {
+        self.client().await.get().await.unwrap()
+    }
+
+    /// One pod as the agent sees it, by its name.
+    pub(crate) async fn pod(&self, name: &str) -> Option<proto::Pod> {
+        self.get().await.pods.into_iter().find(|pod| pod.name == name)
+    }
+
+    /// Waits until the agent says that a pod is in a state.
+    pub(crate) async fn reaches(&self, name: &str, state: &str) -> proto::Pod {
+        let wanted = format!("pod {name} to be {state}");
+        self.until(&wanted, async || self.pod(name).await.filter(|pod| pod.state == state))
+            .await
+    }
+
+    /// Waits until the agent reports a problem that says all of this.
+    pub(crate) async fn reports(&self, words: &[&str]) -> String {
+        let says = |problem: &String| words.iter().all(|word| problem.contains(word));
+        let problem = async || self.get().await.agent?.problems.into_iter().find(says);
+        self.until(&format!("a problem with {words:?}"), problem).await
+    }
+
+    /// Everything that was done, oldest first.
+    pub(crate) async fn history(&self) -> Vec<proto::Change> {
+        self.client().await.history(String::new()).await.unwrap().changes
+    }
+
+    /// Sets values of one container by hand.
+    pub(crate) async fn resize(&self, request: proto::ResizeRequest) -> Result<proto::Change, ClientError> {
+        let reply = self.client().await.resize(request).await?;
+        Ok(reply.change.expect("an answer has a change"))
+    }
+
+    pub(crate) async fn release(&self, pod: &str) -> Result<proto::Change, ClientError> {
+        let reply = self.client().await.release(pod.to_owned()).await?;
+        Ok(reply.change.expect("an answer has a change"))
+    }
+
+    /// Waits until something is there.
+    pub(crate) async fn until<T>(&self, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+        let started = Instant::now();
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            assert!(started.elapsed() < PATIENCE, "waited in vain for {what}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Waits until something holds.
+    pub(crate) async fn wait_for(&self, what: &str, holds: impl Fn() -> bool) {
+        self.until(what, async || holds().then_some(())).await;
+    }
+
+    pub(crate) fn state_file(&self) -> PathBuf {
+        self.state_directory().join("state.json")
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    fn manifests(&self) -> PathBuf {
+        self.directory.path().join("manifests")
+    }
+
+    fn state_directory(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("vscaled.sock")
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process
+                .kill()
+                .and_then(|()| process.wait())
+                .map_or_else(|error| eprintln!("vscaled: {error}"), drop);
+        }
+        if std::thread::panicking() {
+            eprintln!("the agent's log:\n{}", self.log());
+        }
+    }
+}

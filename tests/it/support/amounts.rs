@@ -1,0 +1,147 @@
+//! Requests and limits, as manifests say them and as files hold them.
+
+use vscaled::plan::CgroupVersion;
+use vscaled::resources::{CpuMax, CpuQuota, CpuShares, CpuWeight, MemoryLimit, Setting, Settings};
+
+/// What a container, or a pod, has: thousandths of a cpu and mebibytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Amounts {
+    pub(crate) cpu: u64,
+    pub(crate) cpu_limit: Option<u64>,
+    pub(crate) memory: u64,
+    pub(crate) memory_limit: Option<u64>,
+}
+
+impl Amounts {
+    /// These requests, and limits of twice as much. Limits follow requests in proportion, so this stays so.
+    pub(crate) const fn doubled(cpu: u64, memory: u64) -> Self {
+        Self {
+            cpu,
+            cpu_limit: Some(2 * cpu),
+            memory,
+            memory_limit: Some(2 * memory),
+        }
+    }
+
+    /// These requests, and no limits.
+    pub(crate) const fn unlimited(cpu: u64, memory: u64) -> Self {
+        Self {
+            cpu,
+            cpu_limit: None,
+            memory,
+            memory_limit: None,
+        }
+    }
+
+    /// What a pod of these containers has: no limit where one of them has none.
+    pub(crate) fn sum(all: impl IntoIterator<Item = Self>) -> Self {
+        let both = |a: Option<u64>, b: Option<u64>| Some(a? + b?);
+        let nothing = Self {
+            cpu: 0,
+            cpu_limit: Some(0),
+            memory: 0,
+            memory_limit: Some(0),
+        };
+        all.into_iter().fold(nothing, |sum, one| Self {
+            cpu: sum.cpu + one.cpu,
+            cpu_limit: both(sum.cpu_limit, one.cpu_limit),
+            memory: sum.memory + one.memory,
+            memory_limit: both(sum.memory_limit, one.memory_limit),
+        })
+    }
+
+    /// What the kernel's files then hold: the kubelet's arithmetic, and the linear formula for weights.
+    pub(crate) fn settings(self, version: CgroupVersion) -> Settings {
+        let shares = self.cpu * 1024 / 1000;
+        let quota = self.cpu_limit.map_or(CpuQuota::Max, |cpu| CpuQuota::Micros(cpu * 100));
+        let memory = self
+            .memory_limit
+            .map_or(MemoryLimit::Max, |memory| MemoryLimit::Bytes(memory << 20));
+        let period_us = 100_000;
+        match version {
+            CgroupVersion::V1 => Settings::from_iter([
+                Setting::CpuShares(CpuShares::new(shares)),
+                Setting::CfsQuota(quota),
+                Setting::CfsPeriod(period_us),
+                Setting::MemoryLimit(memory),
+            ]),
+            CgroupVersion::V2 => Settings::from_iter([
+                Setting::CpuMax(CpuMax { quota, period_us }),
+                Setting::CpuWeight(CpuWeight::new(1 + (shares - 2) * 9999 / 262_142)),
+                Setting::MemoryMax(memory),
+            ]),
+        }
+    }
+
+    /// As a manifest says it.
+    pub(crate) fn yaml(self) -> String {
+        let list = |cpu: Option<u64>, memory: Option<u64>| {
+            let cpu = cpu.map(|cpu| format!("cpu: {cpu}m"));
+            let memory = memory.map(|memory| format!("memory: {memory}Mi"));
+            cpu.into_iter().chain(memory).collect::<Vec<_>>().join(", ")
+        };
+        format!(
+            "{{requests: {{{}}}, limits: {{{}}}}}",
+            list(Some(self.cpu), Some(self.memory)),
+            list(self.cpu_limit, self.memory_limit)
+        )
+    }
+}
+
+/// A pod in namespace `test` with the StatefulSet above it. A container that has an id is named by it, as a kubelet does
+/// in the status; without one only a runtime can name it.
+pub(crate) fn pod_manifest(name: &str, uid: &str, containers: &[(&str, Amounts, Option<&str>)]) -> String {
+    let specs: Vec<String> = containers
+        .iter()
+        .map(|(name, amounts, _)| format!("{{name: {name}, resources: {}}}", amounts.yaml()))
+        .collect();
+    let statuses: Vec<String> = containers
+        .iter()
+        .filter_map(|(name, _, id)| Some(format!("{{name: {name}, containerID: \"containerd://{}\"}}", (*id)?)))
+        .collect();
+    format!(
+        "apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+  namespace: test
+  uid: {uid}
+  labels: {{app: {name}}}
+  ownerReferences: [{{apiVersion: apps/v1, kind: StatefulSet, name: {name}, uid: set, controller: true}}]
+spec:
+  containers: [{}]
+status:
+  phase: Running
+  containerStatuses: [{}]
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {{name: {name}, namespace: test}}
+spec: {{selector: {{matchLabels: {{app: {name}}}}}}}
+",
+        specs.join(", "),
+        statuses.join(", ")
+    )
+}
+
+/// A VPA for the StatefulSet of that name. The range is the target, so that every difference is acted on.
+pub(crate) fn vpa_manifest(name: &str, targets: &str, containers: &[(&str, Amounts)]) -> String {
+    let recommended: Vec<String> = containers
+        .iter()
+        .map(|(name, Amounts { cpu, memory, .. })| {
+            let amounts = format!("{{cpu: {cpu}m, memory: {memory}Mi}}");
+            format!("{{containerName: {name}, target: {amounts}, lowerBound: {amounts}, upperBound: {amounts}}}")
+        })
+        .collect();
+    format!(
+        "apiVersion: autoscaling.k8s.io/v1
+kind: VerticalPodAutoscaler
+metadata: {{name: {name}, namespace: test}}
+spec:
+  targetRef: {{apiVersion: apps/v1, kind: StatefulSet, name: {targets}}}
+  updatePolicy: {{updateMode: InPlaceOrRecreate}}
+status: {{recommendation: {{containerRecommendations: [{}]}}}}
+",
+        recommended.join(", ")
+    )
+}

@@ -1,0 +1,200 @@
+//! Pods without a runtime: cgroups as a kubelet makes and fills them, with live processes in them.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use vscaled::cgroup::CgroupPath;
+use vscaled::resources::{Setting, Settings};
+
+use super::amounts::{Amounts, pod_manifest};
+use super::tree::CgroupTree;
+
+/// A tree of cgroups with what runs in it. Dropping it ends and removes everything.
+#[derive(Debug)]
+pub(crate) struct BareNode {
+    processes: Vec<Process>,
+    /// How many containers have been made.
+    made: u32,
+    cgroups: CgroupTree,
+}
+
+/// A process, and what it starts, that ends with its test.
+#[derive(Debug)]
+struct Process(Child);
+
+/// A pod that runs.
+#[derive(Debug)]
+pub(crate) struct BarePod {
+    pub(crate) name: &'static str,
+    pub(crate) uid: &'static str,
+    pub(crate) cgroup: CgroupPath,
+    pub(crate) containers: BTreeMap<&'static str, BareContainer>,
+}
+
+/// A container that runs.
+#[derive(Debug, Clone)]
+pub(crate) struct BareContainer {
+    pub(crate) id: String,
+    pub(crate) pid: u32,
+    pub(crate) cgroup: CgroupPath,
+    /// As its manifest has it.
+    pub(crate) amounts: Amounts,
+}
+
+impl BareNode {
+    pub(crate) fn new() -> Self {
+        Self {
+            processes: Vec::new(),
+            made: 0,
+            cgroups: CgroupTree::new(),
+        }
+    }
+
+    pub(crate) const fn cgroups(&self) -> &CgroupTree {
+        &self.cgroups
+    }
+
+    /// The root of all pods.
+    pub(crate) fn kubepods(&self) -> CgroupPath {
+        self.cgroups.make("kubepods")
+    }
+
+    /// Makes a pod of the Burstable class, with a process in each container.
+    pub(crate) fn run(
+        &mut self,
+        name: &'static str,
+        uid: &'static str,
+        containers: &[(&'static str, Amounts)],
+    ) -> BarePod {
+        let cgroup = self.cgroups.make(&format!("kubepods/burstable/pod{uid}"));
+        let mut pod = BarePod {
+            name,
+            uid,
+            cgroup: cgroup.clone(),
+            containers: BTreeMap::new(),
+        };
+        self.put(
+            &cgroup,
+            &Amounts::sum(containers.iter().map(|(_, amounts)| *amounts)).settings(self.cgroups.version()),
+        );
+        for (container, amounts) in containers {
+            self.run_container(&mut pod, container, *amounts);
+        }
+        pod
+    }
+
+    /// Makes a container of a pod, in place of an earlier one of that name. Its id is new.
+    pub(crate) fn run_container(&mut self, pod: &mut BarePod, name: &'static str, amounts: Amounts) {
+        self.made += 1;
+        let id = format!("{:064x}", self.made);
+        self.run_container_as(pod, name, &id, amounts);
+    }
+
+    /// The same, with an id that may have been used before.
+    pub(crate) fn run_container_as(&mut self, pod: &mut BarePod, name: &'static str, id: &str, amounts: Amounts) {
+        let cgroup = self.cgroups.make(&format!("kubepods/burstable/pod{}/{id}", pod.uid));
+        self.put(&cgroup, &amounts.settings(self.cgroups.version()));
+        let container = BareContainer {
+            id: id.to_owned(),
+            pid: self.spawn(&cgroup, "exec sleep 1000"),
+            cgroup,
+            amounts,
+        };
+        pod.containers.insert(name, container);
+    }
+
+    /// Starts a shell command in a cgroup; returns its process.
+    pub(crate) fn spawn(&mut self, cgroup: &CgroupPath, command: &str) -> u32 {
+        let enter: Vec<String> = self
+            .cgroups
+            .directories(cgroup)
+            .iter()
+            .map(|directory| format!("echo $$ >{}/cgroup.procs", directory.display()))
+            .collect();
+        let child = Command::new("sh")
+            .args(["-ec", &format!("{} && {command}", enter.join(" && "))])
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        self.processes.push(Process(child));
+        pid
+    }
+
+    /// Ends what was started last.
+    pub(crate) fn end_last_process(&mut self) {
+        drop(self.processes.pop());
+    }
+
+    /// Writes values as somebody else would, whatever they are.
+    pub(crate) fn put(&self, cgroup: &CgroupPath, settings: &Settings) {
+        for setting in settings.iter() {
+            self.cgroups.put(cgroup, setting);
+        }
+    }
+
+    /// The values of a pod and its containers now, under `pod` and the containers' names.
+    pub(crate) fn held(&self, pod: &BarePod) -> BTreeMap<&'static str, Settings> {
+        let containers = pod
+            .containers
+            .iter()
+            .map(|(name, container)| (*name, &container.cgroup));
+        std::iter::once(("pod", &pod.cgroup))
+            .chain(containers)
+            .map(|(name, cgroup)| (name, self.cgroups.settings(cgroup)))
+            .collect()
+    }
+
+    /// Whether every level of a pod holds what these containers should have.
+    pub(crate) fn holds(&self, pod: &BarePod, containers: &[(&str, Amounts)]) -> bool {
+        let sum = Amounts::sum(containers.iter().map(|(_, amounts)| *amounts));
+        self.cgroup_holds(&pod.cgroup, sum)
+            && containers
+                .iter()
+                .all(|(name, amounts)| self.cgroup_holds(&pod.containers[name].cgroup, *amounts))
+    }
+
+    pub(crate) fn cgroup_holds(&self, cgroup: &CgroupPath, amounts: Amounts) -> bool {
+        let held = self.cgroups.settings(cgroup);
+        let means = |wanted: Setting| held.get(wanted.file()).is_some_and(|held| held.means(wanted));
+        amounts.settings(self.cgroups.version()).iter().all(means)
+    }
+
+    /// Whether the containers' first processes run, each where it was started.
+    pub(crate) fn all_run(&self, pod: &BarePod) -> bool {
+        pod.containers
+            .values()
+            .all(|container| self.cgroups.of_process(container.pid.cast_signed()) == container.cgroup)
+    }
+}
+
+impl BarePod {
+    /// Its manifest, with its containers' ids in the status.
+    pub(crate) fn manifest(&self) -> String {
+        let containers: Vec<_> = self
+            .containers
+            .iter()
+            .map(|(name, container)| (*name, container.amounts, Some(container.id.as_str())))
+            .collect();
+        pod_manifest(self.name, self.uid, &containers)
+    }
+
+    pub(crate) fn full_name(&self) -> String {
+        format!("test/{}", self.name)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Whatever it started is in its group; a group that is empty already is fine.
+        killpg(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGKILL).unwrap_or_default();
+        self.0
+            .wait()
+            .map_or_else(|error| eprintln!("process {}: {error}", self.0.id()), drop);
+    }
+}

@@ -12,8 +12,9 @@ else
   VSCALED_CACHE=${VSCALED_CACHE:-$caller_home/.cache/vscaled}
 fi
 
-# rustup adds its directory to login shells only, and sudo drops it.
-PATH=$VSCALED_CACHE/tools/bin:$PATH:${CARGO_HOME:-$caller_home/.cargo}/bin
+# rustup adds its directory to login shells only, and sudo drops it. Debian keeps runc and debootstrap where only root's
+# PATH leads.
+PATH=$VSCALED_CACHE/tools/bin:$PATH:${CARGO_HOME:-$caller_home/.cargo}/bin:/usr/local/sbin:/usr/sbin:/sbin
 
 # Progress goes to stderr, so that a script's output is its result.
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }

@@ -16,7 +16,7 @@ mod notice;
 mod outbox;
 mod tracker;
 
-use std::io::{self, PipeReader, PipeWriter};
+use std::io::{self, PipeReader, PipeWriter, Write};
 use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
 
@@ -60,7 +60,7 @@ impl Default for Options {
 pub struct KmsgReader {
     boot: BootId,
     notices: mpsc::Receiver<Notice>,
-    stop: PipeWriter,
+    control: PipeWriter,
     thread: JoinHandle<Result<(), KmsgError>>,
 }
 
@@ -73,17 +73,17 @@ impl KmsgReader {
         let boot = BootId::current()?;
         let told = options.told.filter(|told| told.boot == boot).map(|told| told.seq);
         let log = Log::open(options.device)?;
-        let (stopped, stop) = io::pipe().map_err(KmsgError::Start)?;
+        let (asked, control) = io::pipe().map_err(KmsgError::Start)?;
         let (sender, notices) = mpsc::channel(options.capacity.max(1));
         let tracker = Tracker::new(told);
         let thread = thread::Builder::new()
             .name("kmsg".to_owned())
-            .spawn(move || run(log, &stopped, tracker, Outbox::new(sender)))
+            .spawn(move || run(log, asked, tracker, Outbox::new(sender)))
             .map_err(KmsgError::Start)?;
         Ok(Self {
             boot,
             notices,
-            stop,
+            control,
             thread,
         })
     }
@@ -99,21 +99,34 @@ impl KmsgReader {
         self.notices.recv().await
     }
 
+    /// Asks the thread to read to the end of the log and then to tell [`Notice::UpTo`]: once for several that ask at the
+    /// same time. Blocks only if thousands of questions are open.
+    ///
+    /// # Errors
+    /// When the thread has ended.
+    pub fn ask(&self) -> io::Result<()> {
+        (&self.control).write_all(b"?")
+    }
+
     /// Ends the thread, waits for it, and says whether it had to end before.
     ///
     /// # Errors
     /// What ended it.
     pub fn stop(self) -> Result<(), KmsgError> {
         let Self {
-            notices, stop, thread, ..
+            notices,
+            control,
+            thread,
+            ..
         } = self;
-        drop((notices, stop));
+        drop((notices, control));
         thread.join().unwrap_or(Err(KmsgError::Panicked))
     }
 }
 
-fn run(mut log: Log, stopped: &PipeReader, mut tracker: Tracker, mut outbox: Outbox) -> Result<(), KmsgError> {
+fn run(mut log: Log, mut asked: PipeReader, mut tracker: Tracker, mut outbox: Outbox) -> Result<(), KmsgError> {
     let mut buffer = [0; BUFFER];
+    let mut answer = None;
     loop {
         let attempt = log.read(&mut buffer)?;
         let at_end = attempt == Attempt::AtEnd;
@@ -121,10 +134,19 @@ fn run(mut log: Log, stopped: &PipeReader, mut tracker: Tracker, mut outbox: Out
         for notice in tracker.take(attempt, now) {
             outbox.send(notice);
         }
-        match outbox.flush() {
+        if let Some(up_to) = answer.take_if(|_| at_end) {
+            outbox.send(Notice::UpTo(up_to));
+        }
+        let all_told = match outbox.flush() {
             Err(Closed) => return Ok(()),
-            Ok(all_told) if at_end && log.wait(stopped, all_told)? == Wake::Stopped => return Ok(()),
-            Ok(_) => {}
+            Ok(all_told) => all_told,
+        };
+        if at_end {
+            match log.wait(&mut asked, all_told)? {
+                Wake::Stopped => return Ok(()),
+                Wake::Asked => answer = Some(monotonic().map_err(KmsgError::Clock)?),
+                Wake::MayRead => {}
+            }
         }
     }
 }

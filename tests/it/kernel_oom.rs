@@ -16,7 +16,7 @@ use pod::{CONTAINER, POD_UID, TestPod, new_kills};
 /// A kernel that does not tell for so long will not.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The kernel prints ten reports in five seconds for the whole machine, where others may be killed too.
-const ATTEMPTS: usize = 8;
+const ATTEMPTS: usize = 16;
 
 /// The next kill of this process, with the number of its record.
 async fn told(reader: &mut KmsgReader, pid: u32) -> (Kill, u64, Origin) {
@@ -29,7 +29,7 @@ async fn told(reader: &mut KmsgReader, pid: u32) -> (Kill, u64, Origin) {
                     origin,
                     ..
                 } if kill.pid == pid => return (*kill, seq, origin),
-                Notice::Event { .. } | Notice::Lost(_) | Notice::CaughtUp => {}
+                Notice::Event { .. } | Notice::Lost(_) | Notice::CaughtUp | Notice::UpTo(_) => {}
             }
         }
     };
@@ -132,7 +132,7 @@ async fn a_kill_is_told_again_to_those_who_do_not_know_of_it() {
                 event: Event::Kill(kill),
                 ..
             } => pids.push(kill.pid),
-            Notice::Event { .. } | Notice::Lost(_) => {}
+            Notice::Event { .. } | Notice::Lost(_) | Notice::UpTo(_) => {}
             Notice::CaughtUp => break,
         }
     }

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::oom::{Level, VictimMemory};
+use crate::oom::{Level, Limit, VictimMemory};
 
 const UID: &str = "6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77";
 
@@ -49,12 +49,24 @@ fn summary(kill: &OomKill) -> (Option<&CgroupPath>, &'static str, Option<u32>) {
     )
 }
 
+fn all_known(milliseconds: u64) -> Progress {
+    let now = ms(milliseconds);
+    Progress {
+        log: now,
+        counters: now,
+    }
+}
+
+fn found(told: &[OomKill]) -> Vec<(Option<&CgroupPath>, &'static str, Option<u32>)> {
+    told.iter().map(summary).collect()
+}
+
 #[test]
-fn a_named_kill_is_told_at_once_and_speaks_for_the_counter() {
+fn a_named_kill_is_told_at_once_and_accounts_for_the_counter() {
     for counter_first in [true, false] {
         let mut joiner = Joiner::new(true);
         if counter_first {
-            assert_eq!(joiner.counted(ms(0), ms(1), &container(1), once()), []);
+            assert_eq!(joiner.counted(ms(0), ms(900), &container(1), once()), []);
         }
         let told = joiner.logged(ms(1), named(7, 1), None).unwrap();
         assert_eq!(summary(&told), (Some(&container(1)), "exact", Some(7)));
@@ -62,7 +74,8 @@ fn a_named_kill_is_told_at_once_and_speaks_for_the_counter() {
         if !counter_first {
             assert_eq!(joiner.counted(ms(0), ms(900), &container(1), once()), []);
         }
-        assert_eq!((joiner.settle(ms(5000)), joiner.due()), (vec![], None));
+        assert_eq!(joiner.settle(all_known(2000)), []);
+        assert!(!joiner.is_waiting());
     }
 }
 
@@ -73,24 +86,36 @@ fn what_proc_still_knew_is_as_good_unless_the_process_was_leaving() {
     assert_eq!(summary(&told), (Some(&container(1)), "procfs", Some(7)));
     assert_eq!(joiner.logged(ms(0), unexplained(8), Some(CgroupPath::root())), None);
     let leaving = kill(9, Limit::Cgroup(container(2)), Some(CgroupPath::root()));
-    assert_eq!(
-        summary(&joiner.logged(ms(0), leaving, None).unwrap()),
-        (Some(&container(2)), "exact", Some(9))
-    );
+    let told = joiner.logged(ms(0), leaving, None).unwrap();
+    assert_eq!(summary(&told), (Some(&container(2)), "exact", Some(9)));
 }
 
 #[test]
-fn the_only_counter_that_rose_tells_where() {
+fn nothing_is_decided_before_both_sides_are_known() {
     let mut joiner = Joiner::new(true);
-    assert_eq!(joiner.logged(ms(0), unexplained(7), None), None);
-    assert_eq!(joiner.counted(ms(0), ms(900), &container(1), once()), []);
-    assert_eq!((joiner.settle(ms(1500)), joiner.due()), (vec![], Some(HOLD)));
-    let told = joiner.settle(HOLD);
+    assert_eq!(joiner.logged(ms(100), unexplained(7), None), None);
     assert_eq!(
-        told.iter().map(summary).collect::<Vec<_>>(),
-        [(Some(&container(1)), "only-counter-that-rose", Some(7))]
+        joiner.settle(Progress {
+            log: ms(4000),
+            counters: ms(100)
+        }),
+        []
     );
-    assert_eq!(joiner.due(), None);
+    assert_eq!(joiner.counted(ms(0), ms(900), &container(1), once()), []);
+    assert_eq!(
+        joiner.settle(Progress {
+            log: ms(900),
+            counters: ms(900)
+        }),
+        []
+    );
+    assert!(joiner.is_waiting());
+    let told = joiner.settle(Progress {
+        log: ms(1200),
+        counters: ms(900),
+    });
+    assert_eq!(found(&told), [(Some(&container(1)), "only-counter-that-rose", Some(7))]);
+    assert!(!joiner.is_waiting());
 }
 
 #[test]
@@ -100,7 +125,7 @@ fn of_several_counters_each_gets_a_kill_and_none_a_certain_victim() {
         assert_eq!(joiner.logged(ms(0), unexplained(pid), None), None);
         assert_eq!(joiner.counted(ms(0), ms(1), &container(pid.into()), once()), []);
     }
-    let told = joiner.settle(HOLD);
+    let told = joiner.settle(all_known(1000));
     for (told, number) in told.iter().zip([7, 8]) {
         assert_eq!(summary(told), (Some(&container(number)), "ambiguous", None));
         let Evidence::Ambiguous(candidates) = &told.evidence else {
@@ -116,40 +141,67 @@ fn a_pods_limit_narrows_down_where_its_victim_was() {
     let mut joiner = Joiner::new(true);
     let pod = container(1).parent().unwrap();
     let elsewhere = CgroupPath::new("/kubepods/other").unwrap();
-    assert_eq!(
-        joiner.logged(ms(0), kill(7, Limit::Cgroup(pod), Some(CgroupPath::root())), None),
-        None
-    );
+    let victim = kill(7, Limit::Cgroup(pod), Some(CgroupPath::root()));
+    assert_eq!(joiner.logged(ms(0), victim, None), None);
     assert_eq!(joiner.counted(ms(0), ms(1), &elsewhere, once()), []);
     assert_eq!(joiner.counted(ms(0), ms(2), &container(1), once()), []);
-    let told: Vec<OomKill> = [ms(300), HOLD].into_iter().flat_map(|now| joiner.settle(now)).collect();
-    let found: Vec<_> = told.iter().map(summary).collect();
-    assert_eq!(
-        found,
-        [
-            (Some(&elsewhere), "counter-alone", None),
-            (Some(&container(1)), "only-counter-that-rose", Some(7)),
-        ]
-    );
+    let told = joiner.settle(all_known(1000));
+    let expected = [
+        (Some(&elsewhere), "counter-alone", None),
+        (Some(&container(1)), "only-counter-that-rose", Some(7)),
+    ];
+    assert_eq!(found(&told), expected);
     assert_eq!(told[1].level(), Level::Pod);
+}
+
+#[test]
+fn a_kill_more_than_was_counted_makes_all_of_them_uncertain() {
+    let mut joiner = Joiner::new(true);
+    for pid in [7, 8] {
+        assert_eq!(joiner.logged(ms(0), unexplained(pid), None), None);
+    }
+    assert_eq!(joiner.counted(ms(0), ms(1), &container(1), once()), []);
+    let told = joiner.settle(Progress::END);
+    assert_eq!(
+        found(&told),
+        [(Some(&container(1)), "ambiguous", None), (None, "log-alone", Some(8))]
+    );
 }
 
 #[test]
 fn a_counter_without_a_log_and_a_log_without_a_counter_are_both_told() {
     let mut joiner = Joiner::new(true);
-    assert_eq!(joiner.counted(ms(0), ms(0), &container(1), once()), []);
-    assert_eq!(joiner.due(), Some(LOG_DELAY));
+    assert_eq!(joiner.counted(ms(0), ms(1), &container(1), once()), []);
     assert_eq!(
-        joiner.settle(LOG_DELAY).iter().map(summary).collect::<Vec<_>>(),
+        found(&joiner.settle(all_known(300))),
         [(Some(&container(1)), "counter-alone", None)]
     );
     assert_eq!(joiner.logged(ms(5000), unexplained(7), None), None);
-    assert_eq!(
-        joiner.settle(ms(7000)).iter().map(summary).collect::<Vec<_>>(),
-        [(None, "log-alone", Some(7))]
-    );
+    assert_eq!(found(&joiner.settle(all_known(6000))), [(None, "log-alone", Some(7))]);
     let told = Joiner::new(false).counted(ms(0), ms(0), &container(1), NonZeroU64::new(3).unwrap());
     assert_eq!(told.len(), 3, "without a log there is nothing to wait for");
+}
+
+#[test]
+fn a_side_that_is_stuck_is_not_waited_for_forever() {
+    let mut joiner = Joiner::new(true);
+    assert_eq!(joiner.counted(ms(0), ms(1), &container(1), once()), []);
+    assert_eq!(
+        joiner.settle(Progress {
+            log: ms(0),
+            counters: ms(5000)
+        }),
+        []
+    );
+    assert_eq!(
+        joiner
+            .settle(Progress {
+                log: ms(0),
+                counters: ms(5002)
+            })
+            .len(),
+        1
+    );
 }
 
 #[test]
@@ -161,15 +213,15 @@ fn the_first_victim_of_a_group_counts_once_though_the_kernel_counts_it_twice() {
         told.extend(joiner.logged(ms(1), named(8, 1), None));
         told.extend(joiner.logged_again(ms(2), 7, &container(1)));
         told.extend(joiner.counted(ms(0), ms(3), &container(1), NonZeroU64::new(3).unwrap()));
-        told.extend(joiner.settle(ms(9000)));
-        let mut found: Vec<_> = told.iter().map(summary).collect();
+        told.extend(joiner.settle(Progress::END));
+        let mut found = found(&told);
         found.sort_unstable();
+        let expected = [7, 8].map(|pid| (Some(container(1)), "exact", Some(pid)));
         assert_eq!(
             found,
-            [
-                (Some(&container(1)), "exact", Some(7)),
-                (Some(&container(1)), "exact", Some(8))
-            ]
+            expected
+                .each_ref()
+                .map(|(path, confidence, pid)| (path.as_ref(), *confidence, *pid))
         );
     }
 }
@@ -191,14 +243,14 @@ enum Known {
     Not,
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn happening(until: u64) -> impl Strategy<Value = Happening> {
     let known = prop_oneof![
         Just(Known::ByName),
         Just(Known::ByProc),
         Just(Known::Not),
         Just(Known::Not)
     ];
-    (1..6000_u64, 0..4_u64, 0..200_u64, known, prop::bool::weighted(0.95)).prop_map(
+    (1..until, 0..4_u64, 0..400_u64, known, prop::bool::weighted(0.95)).prop_map(
         |(at, container, log_delay, known, is_logged)| Happening {
             at,
             container,
@@ -215,7 +267,8 @@ fn play(happenings: &[Happening], extra: &[(u64, u64)]) -> Vec<OomKill> {
     let mut joiner = Joiner::new(true);
     let mut told = Vec::new();
     let mut last_read = [0; 4];
-    for now in 0..12_000_u64 {
+    let end = happenings.iter().map(|kill| kill.at).max().unwrap_or(0) + 6000;
+    for now in 0..end {
         for (kill, pid) in happenings.iter().zip(1..) {
             if kill.is_logged && kill.at + kill.log_delay == now {
                 let (logged, unexplained) = (ms(kill.at), unexplained(pid));
@@ -235,40 +288,60 @@ fn play(happenings: &[Happening], extra: &[(u64, u64)]) -> Vec<OomKill> {
                 *after = now;
             }
         }
-        told.extend(joiner.settle(ms(now)));
+        if now % 50 == 0 {
+            // Each kill is read within 400 ms.
+            let log = ms(now.saturating_sub(400));
+            let counters = ms(last_read.into_iter().min().unwrap_or(0));
+            told.extend(joiner.settle(Progress { log, counters }));
+        }
     }
-    assert_eq!(joiner.due(), None);
+    assert!(!joiner.is_waiting());
     told
 }
 
+/// Checks that each container lost as many as it did, and that nobody is told to have been where he was not.
+fn check(happenings: &[Happening], told: &[OomKill]) -> Result<(), TestCaseError> {
+    prop_assert_eq!(told.len(), happenings.len(), "{:?}", told);
+    for number in 0..4 {
+        let happened = happenings.iter().filter(|kill| kill.container == number).count();
+        let path = container(number);
+        prop_assert_eq!(
+            told.iter().filter(|kill| kill.cgroup.as_ref() == Some(&path)).count(),
+            happened
+        );
+    }
+    for told in told {
+        let place = told.victim().map(|victim| place_of(happenings, victim));
+        prop_assert!(place.is_none() || place == told.cgroup, "{:?}", told);
+    }
+    Ok(())
+}
+
+fn place_of(happenings: &[Happening], victim: &Kill) -> CgroupPath {
+    container(happenings[usize::try_from(victim.pid).unwrap() - 1].container)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
     fn every_kill_is_told_once_for_its_container_and_no_victim_is_placed_wrongly(
-        happenings in proptest::collection::vec(happening(), 0..25),
-        extra in proptest::collection::vec((0..7000_u64, 0..4_u64), 0..10),
+        happenings in proptest::collection::vec(happening(4000), 0..25),
+        extra in proptest::collection::vec((0..5000_u64, 0..4_u64), 0..10),
     ) {
         let told = play(&happenings, &extra);
-        prop_assert_eq!(told.len(), happenings.len(), "{:?}", told);
-        for number in 0..4 {
-            let happened = happenings.iter().filter(|kill| kill.container == number).count();
-            let path = container(number);
-            prop_assert_eq!(told.iter().filter(|kill| kill.cgroup.as_ref() == Some(&path)).count(), happened);
-        }
-        let truth = |pid: u32| container(happenings[usize::try_from(pid).unwrap() - 1].container);
-        for told in &told {
-            match &told.evidence {
-                Evidence::Ambiguous(candidates) => {
-                    let is_possible = |kill: &Kill| Some(truth(kill.pid)) == told.cgroup;
-                    let all_logged = happenings.iter().all(|kill| kill.is_logged);
-                    prop_assert!(candidates.iter().any(is_possible) || !all_logged, "{:?}", told);
-                }
-                _ => {
-                    let place = told.victim().map(|victim| truth(victim.pid));
-                    prop_assert!(place.is_none() || place == told.cgroup, "{:?}", told);
-                }
+        check(&happenings, &told)?;
+        let all_logged = happenings.iter().all(|kill| kill.is_logged);
+        for told in told {
+            if let Evidence::Ambiguous(candidates) = &told.evidence {
+                let is_possible = |kill: &Kill| Some(place_of(&happenings, kill)) == told.cgroup;
+                prop_assert!(candidates.iter().any(is_possible) || !all_logged, "{:?}", told);
             }
         }
+    }
+
+    #[test]
+    fn a_flood_without_an_end_is_told_as_it_goes(happenings in proptest::collection::vec(happening(15_000), 40..120)) {
+        check(&happenings, &play(&happenings, &[]))?;
     }
 }

@@ -17,6 +17,8 @@ use super::tracker::Attempt;
 pub(super) const BUFFER: usize = 8192;
 /// Each EINVAL passes over a record. This many in a row are not a log.
 const MOST_REFUSALS: u32 = 1000;
+/// Questions answered at once.
+const QUESTIONS: usize = 64;
 /// Milliseconds after which a loss that the full channel kept back is told again.
 const RETRY_MS: u16 = 100;
 
@@ -24,6 +26,7 @@ const RETRY_MS: u16 = 100;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wake {
     Stopped,
+    Asked,
     MayRead,
 }
 
@@ -80,11 +83,11 @@ impl Log {
         Ok(attempt)
     }
 
-    /// Waits for a record, and no longer than a moment if something is still to be told.
-    pub(super) fn wait(&self, stopped: &PipeReader, all_told: bool) -> Result<Wake, KmsgError> {
+    /// Waits for a record or a question, and no longer than a moment if something is still to be told.
+    pub(super) fn wait(&self, asked: &mut PipeReader, all_told: bool) -> Result<Wake, KmsgError> {
         let mut wanted = [
             PollFd::new(self.file.as_fd(), PollFlags::POLLIN),
-            PollFd::new(stopped.as_fd(), PollFlags::POLLIN),
+            PollFd::new(asked.as_fd(), PollFlags::POLLIN),
         ];
         let timeout = if all_told {
             PollTimeout::NONE
@@ -95,9 +98,15 @@ impl Log {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(self.failed(errno.into())),
         }
-        // The other end of the pipe is never written to: it is readable when it is closed.
-        let is_stopped = wanted[1].any().unwrap_or(true);
-        Ok(if is_stopped { Wake::Stopped } else { Wake::MayRead })
+        if !wanted[1].any().unwrap_or(true) {
+            return Ok(Wake::MayRead);
+        }
+        match asked.read(&mut [0; QUESTIONS]) {
+            Ok(0) => Ok(Wake::Stopped),
+            Ok(_) => Ok(Wake::Asked),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Wake::MayRead),
+            Err(source) => Err(self.failed(source)),
+        }
     }
 
     fn failed(&self, source: io::Error) -> KmsgError {

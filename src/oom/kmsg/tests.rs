@@ -180,5 +180,20 @@ async fn a_silent_log_is_waited_for_until_the_reader_is_stopped() {
     log.write_all(format!("3,5,5000,-;{KILLED}\n").as_bytes()).unwrap();
     let told = reader.next().await.unwrap();
     assert!(matches!(kill(&told), Some((5, _, Origin::Live, None))), "{told:?}");
+    log.write_all(format!("3,6,6000,-;{}\n", KILLED.replace("process 7", "process 8")).as_bytes())
+        .unwrap();
+    let asked = monotonic().unwrap();
+    reader.ask().unwrap();
+    let mut kills = 0;
+    let up_to = loop {
+        match reader.next().await.unwrap() {
+            Notice::UpTo(up_to) => break up_to,
+            told => kills += usize::from(kill(&told).is_some()),
+        }
+    };
+    assert!(
+        kills == 1 && up_to >= asked,
+        "the answer comes after what was logged before the question"
+    );
     reader.stop().unwrap();
 }

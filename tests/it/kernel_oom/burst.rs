@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use vscaled::cgroup::CgroupPath;
 use vscaled::oom::Event;
 use vscaled::oom::counters::{Baseline, Change, FirstSight};
-use vscaled::oom::join::{Evidence, HOLD, Joiner, OomKill};
+use vscaled::oom::join::{Evidence, Joiner, OomKill, Progress};
 use vscaled::oom::kmsg::{KmsgReader, Notice, monotonic};
 
 use super::pod::{TestPod, was_killed};
@@ -18,7 +18,7 @@ const PODS: usize = 4;
 const KILLS_EACH: usize = 8;
 const SWEEP: Duration = Duration::from_millis(200);
 
-/// The counters of the pods' containers, and when they were last read.
+/// The counters of the pods' containers, and a moment before each was last read.
 struct Counters<'a> {
     pods: &'a [TestPod],
     known: Vec<(Baseline, Duration)>,
@@ -27,8 +27,9 @@ struct Counters<'a> {
 impl<'a> Counters<'a> {
     fn new(pods: &'a [TestPod]) -> Self {
         let first = |pod: &TestPod| {
+            let before = monotonic().unwrap();
             let reading = pod.kills(&pod.container);
-            (Baseline::first(reading, FirstSight::Made).0, monotonic().unwrap())
+            (Baseline::first(reading, FirstSight::Made).0, before)
         };
         let known = pods.iter().map(first).collect();
         Self { pods, known }
@@ -36,15 +37,19 @@ impl<'a> Counters<'a> {
 
     fn sweep(&mut self, joiner: &mut Joiner) -> Vec<OomKill> {
         let mut told = Vec::new();
-        for (pod, (baseline, read)) in self.pods.iter().zip(&mut self.known) {
+        for (pod, (baseline, after)) in self.pods.iter().zip(&mut self.known) {
+            let before = monotonic().unwrap();
             let (next, change) = baseline.next(pod.kills(&pod.container));
-            let now = monotonic().unwrap();
             if let Change::Kills(kills) = change {
-                told.extend(joiner.counted(*read, now, &pod.container, kills));
+                told.extend(joiner.counted(*after, monotonic().unwrap(), &pod.container, kills));
             }
-            (*baseline, *read) = (next, now);
+            (*baseline, *after) = (next, before);
         }
         told
+    }
+
+    fn read_since(&self) -> Duration {
+        self.known.iter().map(|(_, before)| *before).min().unwrap()
     }
 }
 
@@ -55,23 +60,18 @@ struct Told {
     lost_records: bool,
 }
 
-/// Follows both sides until `wanted` kills are told, and then for as long as any could be told twice.
+/// Follows both sides until `wanted` kills are told and nothing is left to tell.
 async fn follow(reader: &mut KmsgReader, counters: &mut Counters<'_>, wanted: usize) -> Told {
     let mut joiner = Joiner::new(true);
     let mut told = Vec::new();
     let mut lost_records = false;
-    let mut end = monotonic().unwrap() + PATIENCE;
+    let mut log = Duration::ZERO;
     let mut sweep = monotonic().unwrap();
-    loop {
+    while told.len() < wanted || joiner.is_waiting() {
         let now = monotonic().unwrap();
-        if now >= end {
-            return Told {
-                kills: told,
-                lost_records,
-            };
-        }
         if now >= sweep {
             told.extend(counters.sweep(&mut joiner));
+            reader.ask().unwrap();
             sweep = now + SWEEP;
         }
         if let Ok(notice) = timeout(sweep.saturating_sub(now), reader.next()).await {
@@ -81,14 +81,17 @@ async fn follow(reader: &mut KmsgReader, counters: &mut Counters<'_>, wanted: us
                     logged,
                     ..
                 } => told.extend(joiner.logged(logged, *kill, None)),
+                Notice::UpTo(moment) => log = moment,
                 Notice::Lost(_) => lost_records = true,
                 Notice::Event { .. } | Notice::CaughtUp => {}
             }
         }
-        told.extend(joiner.settle(monotonic().unwrap()));
-        if told.len() >= wanted {
-            end = end.min(monotonic().unwrap() + HOLD + SWEEP);
-        }
+        let counters = counters.read_since();
+        told.extend(joiner.settle(Progress { log, counters }));
+    }
+    Told {
+        kills: told,
+        lost_records,
     }
 }
 
@@ -102,7 +105,9 @@ async fn every_kill_of_a_burst_is_told_once_for_its_container() {
         .flat_map(|_| pods.iter().map(|pod| (&pod.container, pod.start())))
         .collect();
     let places: BTreeMap<u32, &CgroupPath> = started.iter().map(|(path, child)| (child.id(), *path)).collect();
-    let told = follow(&mut reader, &mut counters, places.len()).await;
+    let told = timeout(PATIENCE, follow(&mut reader, &mut counters, places.len()))
+        .await
+        .expect("all kills to be told");
     reader.stop().unwrap();
     started.into_iter().for_each(|(_, child)| was_killed(child));
     // Others on this machine may be killed meanwhile; what is known of them is that it is not in these containers.

@@ -213,6 +213,8 @@ fn fields(resources: &CriResources) -> String {
 /// How long each stage of a pass took; zero for stages that were not entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stages {
+    /// Matching and mathematics, where a decision led to the pass.
+    pub decide: Duration,
     /// Waiting for a worker, from the moment the decision was made.
     pub queued: Duration,
     /// Reading what is there.

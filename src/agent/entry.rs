@@ -25,6 +25,8 @@ pub(super) struct Entry {
     pub(super) pod: Arc<Pod>,
     /// What the latest decision says.
     pub(super) decision: PodDecision,
+    /// How long the decision took that changed what stands.
+    pub(super) decided_in: Duration,
     /// What stands for it.
     pub(super) standing: Standing,
     /// Where it lives, if it does.
@@ -106,6 +108,7 @@ impl Entry {
         Self {
             pod,
             decision,
+            decided_in: Duration::ZERO,
             standing: Standing::default(),
             live: None,
             last_lived: None,

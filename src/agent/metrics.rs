@@ -93,6 +93,7 @@ const fn step_outcome(step: &StepRecord, outcome: &Outcome) -> StepOutcome {
 /// The stages a pass went through.
 fn stages(stages: &Stages) -> Vec<(Stage, Duration)> {
     let all = [
+        (Stage::Decide, stages.decide),
         (Stage::Observe, stages.observe),
         (Stage::Plan, stages.plan),
         (Stage::Write, stages.write),

@@ -21,8 +21,8 @@ use crate::control::{BindError, ControlSocket, Limits, proto, serve};
 use crate::observe::health::{Heartbeat, Readiness};
 use crate::observe::http::{Exposed, HttpServer, ListenError};
 use crate::observe::log::LogFilter;
-use crate::observe::metrics::registry;
-use crate::runtime::Deadlines;
+use crate::observe::metrics::{RuntimeMetrics, registry};
+use crate::runtime::{Deadlines, Observer};
 use crate::sources::NodeView;
 use crate::sources::directory::{DirectorySource, DirectoryState};
 
@@ -82,7 +82,9 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     tokio::spawn(directory.run(stop.clone()));
     tokio::spawn(follow_source(states, views, events.clone(), config.node_name.clone()));
     let lanes = Arc::new(Lanes::new(config.workers));
-    tokio::spawn(Survey::new(survey_options(&config), lanes, view, seen).run(refresh_asked, events.clone()));
+    let calls = RuntimeMetrics::register(&mut registry);
+    let counted = Observer::new(move |call, answer| calls.called(call, answer));
+    tokio::spawn(Survey::new(survey_options(&config), lanes, counted, view, seen).run(refresh_asked, events.clone()));
     tokio::spawn(translate(records.subscribe(), changes.clone()));
     if let Some(server) = http {
         let exposed = Exposed {

@@ -24,8 +24,8 @@ use crate::cgroup::{CgroupPath, Hierarchy, Kubepods, PodEntry};
 use crate::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
 use crate::resources::WeightFormula;
 use crate::runtime::{
-    ContainerRuntime, Cri, Deadlines, EventStream, ListedContainer, Listing, RuntimeError, RuntimeEvent, RuntimeInfo,
-    RuntimePod, discover, weight,
+    ContainerRuntime, Cri, Deadlines, EventStream, ListedContainer, Listing, Observer, RuntimeError, RuntimeEvent,
+    RuntimeInfo, RuntimePod, discover, weight,
 };
 use crate::sources::NodeView;
 
@@ -72,6 +72,7 @@ pub(super) enum RuntimeChoice {
 pub(super) struct Survey {
     options: SurveyOptions,
     lanes: Arc<Lanes>,
+    observer: Observer,
     view: watch::Receiver<Arc<NodeView>>,
     /// The formula by which a pass saw the runtime write a weight.
     seen: watch::Receiver<Option<WeightFormula>>,
@@ -131,12 +132,14 @@ impl Survey {
     pub(super) fn new(
         options: SurveyOptions,
         lanes: Arc<Lanes>,
+        observer: Observer,
         view: watch::Receiver<Arc<NodeView>>,
         seen: watch::Receiver<Option<WeightFormula>>,
     ) -> Self {
         Self {
             options,
             lanes,
+            observer,
             view,
             seen,
             hierarchy: None,
@@ -237,7 +240,7 @@ impl Survey {
             Ok((cri, info)) => {
                 tracing::info!(runtime = info.name, version = info.version, socket = %cri.socket().display(), "runtime");
                 self.happenings = Some(cri.events());
-                let cri = Arc::new(cri);
+                let cri = Arc::new(cri.observed(self.observer.clone()));
                 self.runtime = Some(KnownRuntime {
                     cri: Arc::clone(&cri),
                     info,

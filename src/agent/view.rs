@@ -158,6 +158,7 @@ pub(super) fn change(record: &ChangeRecord) -> proto::Change {
         reason: record.outcome.reason().unwrap_or_default().to_owned(),
         steps: record.steps.iter().map(step).collect(),
         stages: Some(proto::Stages {
+            decide_us: micros(stages.decide),
             queued_us: micros(stages.queued),
             observe_us: micros(stages.observe),
             plan_us: micros(stages.plan),

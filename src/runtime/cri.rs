@@ -1,5 +1,6 @@
 //! The CRI client: each call with its deadline, each answer checked, each error named.
 
+use std::fmt;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
@@ -52,6 +53,24 @@ pub struct Cri {
     socket: Arc<Path>,
     deadlines: Deadlines,
     events: EventOptions,
+    observer: Option<Observer>,
+}
+
+/// Is told of every call: the method, and how it ended.
+#[derive(Clone)]
+pub struct Observer(Arc<dyn Fn(&'static str, Result<(), &RuntimeError>) + Send + Sync>);
+
+impl Observer {
+    /// Tells this function.
+    pub fn new(tell: impl Fn(&'static str, Result<(), &RuntimeError>) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tell))
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Observer")
+    }
 }
 
 impl Cri {
@@ -81,6 +100,7 @@ impl Cri {
             socket: socket.into(),
             deadlines,
             events: EventOptions::default(),
+            observer: None,
         })
     }
 
@@ -88,6 +108,13 @@ impl Cri {
     #[must_use]
     pub const fn with_events(mut self, events: EventOptions) -> Self {
         self.events = events;
+        self
+    }
+
+    /// The same client, with its calls from now on told to somebody who counts them.
+    #[must_use]
+    pub fn observed(mut self, observer: Observer) -> Self {
+        self.observer = Some(observer);
         self
     }
 
@@ -159,11 +186,22 @@ impl Cri {
         answer: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, RuntimeError> {
         let problem = match tokio::time::timeout(limit, answer).await {
-            Ok(Ok(response)) => return Ok(response.into_inner()),
+            Ok(Ok(response)) => {
+                self.tell(method, Ok(()));
+                return Ok(response.into_inner());
+            }
             Ok(Err(status)) => Problem::from(&status),
             Err(_) => Problem::Deadline { limit },
         };
-        Err(self.error(method, container, problem))
+        let error = self.error(method, container, problem);
+        self.tell(method, Err(&error));
+        Err(error)
+    }
+
+    fn tell(&self, method: &'static str, answer: Result<(), &RuntimeError>) {
+        if let Some(Observer(observer)) = &self.observer {
+            observer(method, answer);
+        }
     }
 }
 

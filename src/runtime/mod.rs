@@ -35,7 +35,7 @@ use std::fmt::Debug;
 
 use crate::plan::CriResources;
 
-pub use cri::{Cri, Deadlines};
+pub use cri::{Cri, Deadlines, Observer};
 pub use discovery::{DiscoveryError, WELL_KNOWN_SOCKETS, discover};
 pub use error::{Call, Problem, RuntimeError};
 pub use events::{EventOptions, EventSender, EventStream, Happened, RuntimeEvent};

@@ -42,6 +42,7 @@ impl Coordinator {
             let old = known
                 .remove(&key)
                 .filter(|entry| entry.pod.cgroup_uid() == pod.cgroup_uid());
+            let deciding = std::time::Instant::now();
             let decision = decided(pod, old.as_ref().and_then(|entry| entry.standing.recommended.as_ref()));
             if old
                 .as_ref()
@@ -49,6 +50,7 @@ impl Coordinator {
             {
                 self.metrics.decided(&decision);
             }
+            let decided_in = deciding.elapsed();
             let mut entry = match old {
                 Some(mut entry) => {
                     entry.pod = unchanged_or_new(&entry.pod, pod);
@@ -59,6 +61,7 @@ impl Coordinator {
             };
             if follow(&mut entry, now) {
                 self.unsaved = true;
+                entry.decided_in = decided_in;
                 // What is left to decide, for those who ask.
                 entry.decision = decided(pod, entry.standing.recommended.as_ref());
             }

@@ -1,6 +1,7 @@
 //! Handing out passes and taking in their results.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -24,6 +25,8 @@ pub(in crate::agent) struct Pass {
     epoch: u64,
     /// Who asked.
     cause: Cause,
+    /// How long the decision took that led here.
+    decided_in: Duration,
 }
 
 impl Coordinator {
@@ -45,6 +48,10 @@ impl Coordinator {
                     key: key.clone(),
                     uid: job.live.id.uid.clone(),
                     epoch: entry.epoch,
+                    decided_in: match cause {
+                        Cause::Recommendation { .. } => entry.decided_in,
+                        _ => Duration::ZERO,
+                    },
                     cause,
                 };
                 entry.work.running = Some(pass.number);
@@ -55,7 +62,8 @@ impl Coordinator {
     }
 
     /// Takes in the result of a pass.
-    pub(super) fn take_done(&mut self, pass: &Pass, done: JobDone) {
+    pub(super) fn take_done(&mut self, pass: &Pass, mut done: JobDone) {
+        done.stages.decide = pass.decided_in;
         self.busy.remove(&pass.uid);
         if done.stale {
             self.ask_refresh();

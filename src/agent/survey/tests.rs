@@ -147,7 +147,13 @@ impl MadeUp {
             kubepods: Some(CgroupPath::new("/kubepods").unwrap()),
             ..SurveyOptions::default()
         };
-        let mut survey = Survey::new(options, Arc::new(Lanes::new(1)), view, watch::channel(None).1);
+        let mut survey = Survey::new(
+            options,
+            Arc::new(Lanes::new(1)),
+            Observer::new(|_, _| ()),
+            view,
+            watch::channel(None).1,
+        );
         // Found here, so that no task follows its events: that one's calls are not the survey's.
         let (cri, info) = discover(Some(&socket), Deadlines::default()).await.unwrap();
         survey.runtime = Some(KnownRuntime {

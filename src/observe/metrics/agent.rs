@@ -173,7 +173,7 @@ impl RuntimeMetrics {
     }
 
     /// The runtime was called; `call` is the method's name in its protocol, such as `UpdateContainerResources`.
-    pub fn called<T>(&self, call: &'static str, answer: &Result<T, RuntimeError>) {
+    pub fn called<T>(&self, call: &'static str, answer: Result<T, &RuntimeError>) {
         let outcome = CallOutcome::of(answer);
         self.calls
             .get_or_create(&[("call", call), ("outcome", outcome.as_str())])

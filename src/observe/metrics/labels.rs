@@ -108,8 +108,8 @@ labels! {
 impl CallOutcome {
     /// What became of this call.
     #[must_use]
-    pub fn of<T>(answer: &Result<T, RuntimeError>) -> Self {
-        match answer.as_ref().map_err(|error| &error.problem) {
+    pub fn of<T>(answer: Result<T, &RuntimeError>) -> Self {
+        match answer.map_err(|error| &error.problem) {
             Ok(_) => Self::Ok,
             Err(Problem::Unavailable { .. }) => Self::Unavailable,
             Err(Problem::Deadline { .. }) => Self::Timeout,

@@ -40,7 +40,7 @@ fn scrape() -> String {
     resizes.set_foreign_writers(1);
     resizes.set_pods(PodState::InSync, 250);
     DecisionMetrics::register(&mut registry).decided(Reason::OutOfBounds);
-    RuntimeMetrics::register(&mut registry).called("Version", &no_answer());
+    RuntimeMetrics::register(&mut registry).called("Version", no_answer().as_ref().copied());
     ManifestMetrics::register(&mut registry).set_problems(2);
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();

@@ -11,6 +11,7 @@ mod cgroup_files;
 mod control_socket;
 mod decide_command;
 mod decisions;
+mod kernel_agent_containerd;
 mod kernel_agent_files;
 mod kernel_cri;
 mod kernel_demo;

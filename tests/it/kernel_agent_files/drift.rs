@@ -116,7 +116,7 @@ async fn a_new_recommendation_ends_the_truce() {
 #[tokio::test]
 async fn what_no_notification_told_is_found_by_the_sweep() {
     let mut scene = Scene::new();
-    scene.agent = scene.agent.with("--sweep-interval", "1s");
+    scene.agent.set("--sweep-interval", "1s");
     scene.agent.start().await;
     scene.recommend(&TARGET);
     scene.settles(&TARGET).await;
@@ -133,17 +133,19 @@ async fn what_no_notification_told_is_found_by_the_sweep() {
 
 #[tokio::test]
 async fn values_of_a_pod_that_nobody_asked_about_are_left_alone() {
-    let scene = Scene::started().await;
+    let mut scene = Scene::started().await;
     let larger = Amounts::doubled(900, 512).settings(scene.node.cgroups().version());
     scene.node.put(&scene.pod.cgroup, &larger);
     let before = scene.node.held(&scene.pod);
     // Whatever the agent would do about it, it has done once it has dealt with something later.
-    let later = Scene::managed(&TARGET).await;
-    drop(later);
+    let uid = "0a1b2c3d-0000-4000-8000-000000000012";
+    let later = scene.node.run("later", uid, &super::AT_FIRST);
+    scene.agent.write("later.yaml", &later.manifest());
     scene
         .agent
-        .write("vpa.yaml", &super::vpa_manifest("other", "other", &TARGET));
+        .write("vpa.yaml", &super::vpa_manifest("later", "later", &TARGET));
+    scene.agent.reaches("later", "InSync").await;
     scene.agent.reaches("web", "NotManaged").await;
     assert_eq!(scene.node.held(&scene.pod), before);
-    assert!(scene.agent.history().await.is_empty());
+    assert!(scene.agent.history().await.iter().all(|change| change.name == "later"));
 }

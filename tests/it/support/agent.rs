@@ -54,13 +54,18 @@ impl Agent {
 
     /// Sets an option, in place of an earlier value.
     pub(crate) fn with(mut self, flag: &str, value: impl AsRef<OsStr>) -> Self {
+        self.set(flag, value);
+        self
+    }
+
+    /// The same.
+    pub(crate) fn set(&mut self, flag: &str, value: impl AsRef<OsStr>) {
         let mut argument = OsString::from(format!("{flag}="));
         let before = argument.clone();
         argument.push(value);
         self.arguments
             .retain(|other| !other.as_encoded_bytes().starts_with(before.as_encoded_bytes()));
         self.arguments.push(argument);
-        self
     }
 
     /// Runs the agent by a shell script that ends in `exec "$@"`.

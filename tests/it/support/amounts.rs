@@ -2,6 +2,7 @@
 
 use vscaled::plan::CgroupVersion;
 use vscaled::resources::{CpuMax, CpuQuota, CpuShares, CpuWeight, MemoryLimit, Setting, Settings};
+use vscaled::runtime::proto::LinuxContainerResources;
 
 /// What a container, or a pod, has: thousandths of a cpu and mebibytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +71,17 @@ impl Amounts {
                 Setting::CpuWeight(CpuWeight::new(1 + (shares - 2) * 9999 / 262_142)),
                 Setting::MemoryMax(memory),
             ]),
+        }
+    }
+
+    /// What the kubelet gives a container's runtime; zero is "not specified".
+    pub(crate) fn cri(self) -> LinuxContainerResources {
+        let signed = |number: u64| i64::try_from(number).unwrap();
+        LinuxContainerResources {
+            cpu_shares: signed(self.cpu * 1024 / 1000),
+            cpu_quota: self.cpu_limit.map_or(0, |cpu| signed(cpu * 100)),
+            cpu_period: self.cpu_limit.map_or(0, |_| 100_000),
+            memory_limit_in_bytes: self.memory_limit.map_or(0, |memory| signed(memory << 20)),
         }
     }
 

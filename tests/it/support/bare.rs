@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use vscaled::cgroup::CgroupPath;
-use vscaled::resources::{Setting, Settings};
+use vscaled::resources::Settings;
 
 use super::amounts::{Amounts, pod_manifest};
 use super::tree::CgroupTree;
@@ -160,9 +160,7 @@ impl BareNode {
     }
 
     pub(crate) fn cgroup_holds(&self, cgroup: &CgroupPath, amounts: Amounts) -> bool {
-        let held = self.cgroups.settings(cgroup);
-        let means = |wanted: Setting| held.get(wanted.file()).is_some_and(|held| held.means(wanted));
-        amounts.settings(self.cgroups.version()).iter().all(means)
+        self.cgroups.holds(cgroup, &amounts.settings(self.cgroups.version()))
     }
 
     /// Whether the containers' first processes run, each where it was started.

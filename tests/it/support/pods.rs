@@ -70,7 +70,7 @@ impl Containerd {
             .pod_sandbox_id;
         let mut containers = Vec::new();
         for container in &spec.containers {
-            containers.push(self.run_container(&sandbox_id, &config, container).await?);
+            containers.push(self.run_container(&sandbox_id, &config, container, 0).await?);
         }
         Ok(Pod {
             sandbox_id,
@@ -79,15 +79,27 @@ impl Containerd {
         })
     }
 
+    /// Starts a container of a running pod once more, as the kubelet does when it has ended: a new container of the same
+    /// name.
+    pub(crate) async fn restart(&self, pod: &mut Pod, spec: &PodSpec, index: usize, attempt: u32) {
+        let config = sandbox(spec, &pod.cgroup);
+        let container = &spec.containers[index];
+        match self.run_container(&pod.sandbox_id, &config, container, attempt).await {
+            Ok(container) => pod.containers[index] = container,
+            Err(status) => panic!("{status}\ncontainerd's log:\n{}", self.log()),
+        }
+    }
+
     async fn run_container(
         &self,
         sandbox_id: &str,
         sandbox: &proto::PodSandboxConfig,
         spec: &ContainerSpec,
+        attempt: u32,
     ) -> Result<Container, Status> {
         let request = proto::CreateContainerRequest {
             pod_sandbox_id: sandbox_id.to_owned(),
-            config: Some(container(sandbox, spec)),
+            config: Some(container(sandbox, spec, attempt)),
             sandbox_config: Some(sandbox.clone()),
         };
         let id = self
@@ -115,6 +127,21 @@ impl Containerd {
             timeout: 0,
         };
         self.expect(self.kubelet().stop_container(request).await);
+    }
+
+    /// Ends and removes a pod as the kubelet does: containers, sandbox, and at last its cgroup.
+    pub(crate) async fn remove_pod(&self, pod: &Pod) {
+        for container in &pod.containers {
+            self.end(container).await;
+        }
+        let pod_sandbox_id = pod.sandbox_id.clone();
+        let stop = proto::StopPodSandboxRequest {
+            pod_sandbox_id: pod_sandbox_id.clone(),
+        };
+        self.expect(self.kubelet().stop_pod_sandbox(stop).await);
+        let remove = proto::RemovePodSandboxRequest { pod_sandbox_id };
+        self.expect(self.kubelet().remove_pod_sandbox(remove).await);
+        self.cgroups().remove(&pod.cgroup);
     }
 }
 
@@ -153,13 +180,13 @@ fn sandbox(spec: &PodSpec, cgroup: &CgroupPath) -> proto::PodSandboxConfig {
     }
 }
 
-fn container(sandbox: &proto::PodSandboxConfig, spec: &ContainerSpec) -> proto::ContainerConfig {
+fn container(sandbox: &proto::PodSandboxConfig, spec: &ContainerSpec, attempt: u32) -> proto::ContainerConfig {
     let mut labels = sandbox.labels.clone();
     labels.insert("io.kubernetes.container.name".to_owned(), spec.name.to_owned());
     proto::ContainerConfig {
         metadata: Some(proto::ContainerMetadata {
             name: spec.name.to_owned(),
-            attempt: 0,
+            attempt,
         }),
         image: Some(proto::ImageSpec { image: BUSYBOX.into() }),
         command: vec!["/bin/sh".to_owned(), "-c".to_owned(), spec.script.to_owned()],

@@ -100,6 +100,25 @@ impl CgroupTree {
         CgroupDir::open(&self.hierarchy, path).unwrap().read_all().unwrap()
     }
 
+    /// Whether a cgroup holds all of these values.
+    pub(crate) fn holds(&self, path: &CgroupPath, wanted: &Settings) -> bool {
+        let held = self.settings(path);
+        wanted
+            .iter()
+            .all(|wanted| held.get(wanted.file()).is_some_and(|held| held.means(wanted)))
+    }
+
+    /// How many processes of a cgroup the kernel has killed for want of memory.
+    pub(crate) fn oom_kills(&self, path: &CgroupPath) -> u64 {
+        let file = match self.version() {
+            CgroupVersion::V1 => "memory.oom_control",
+            CgroupVersion::V2 => "memory.events",
+        };
+        let text = fs::read_to_string(path.under(self.hierarchy.mount(Controller::Memory)).join(file)).unwrap();
+        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        count.expect("the kernel counts kills").parse().unwrap()
+    }
+
     /// Bytes in use in a cgroup now.
     pub(crate) fn memory_usage(&self, path: &CgroupPath) -> u64 {
         let cgroup = CgroupDir::open(&self.hierarchy, path).unwrap();

@@ -1,0 +1,154 @@
+//! Promise: with a real container runtime, the kernel's values and the runtime's stored spec agree with what was decided,
+//! whether or not the runtime is there when it is decided; and no container notices.
+//!
+//! The real agent against a private containerd with runc, and pods made through CRI as a kubelet makes them, on cgroup v1
+//! or v2. The manifests name no container ids: who is who, the agent learns from the runtime.
+
+mod containers;
+mod operators;
+mod outages;
+mod values;
+
+use std::time::Duration;
+
+use vscaled::plan::CriResources;
+use vscaled::resources::MemoryLimit;
+use vscaled::runtime::{ContainerRuntime, Cri, Deadlines, RuntimeContainer};
+
+use crate::support::agent::Agent;
+use crate::support::amounts::{Amounts, pod_manifest, vpa_manifest};
+use crate::support::containerd::{Containerd, OciRuntime};
+use crate::support::pods::{ContainerSpec, Pod, PodSpec};
+
+const UID: &str = "0a1b2c3d-0000-4000-8000-000000000031";
+const APP: Amounts = Amounts::doubled(100, 64);
+const SIDE: Amounts = Amounts::doubled(50, 32);
+const IDLE: &str = "while true; do sleep 1000; done";
+
+/// A pod of two containers in a containerd, and an agent that does not run yet. Dropped in this order.
+struct Scene {
+    agent: Agent,
+    containerd: Containerd,
+    spec: PodSpec,
+    pod: Pod,
+}
+
+impl Scene {
+    /// `app` runs a script.
+    async fn new(script: &'static str) -> Self {
+        let containerd = Containerd::start(OciRuntime::Runc).await;
+        let container = |name, script, amounts: Amounts| ContainerSpec {
+            name,
+            script,
+            resources: amounts.cri(),
+        };
+        let spec = PodSpec {
+            name: "web",
+            uid: UID,
+            memory_limit: MemoryLimit::Max,
+            containers: vec![container("app", script, APP), container("side", IDLE, SIDE)],
+        };
+        let pod = containerd.run(&spec).await;
+        let version = containerd.cgroups().version();
+        for setting in Amounts::sum([APP, SIDE]).settings(version).iter() {
+            containerd.cgroups().put(&pod.cgroup, setting);
+        }
+        let kubepods = containerd.cgroups().make("kubepods");
+        let agent = Agent::new(&kubepods)
+            .with("--runtime-socket", containerd.socket())
+            // What its containers show is to be found out.
+            .with("--weight-formula", "auto");
+        let manifest = pod_manifest("web", UID, &[("app", APP, None), ("side", SIDE, None)]);
+        agent.write("pod.yaml", &manifest);
+        Self {
+            agent,
+            containerd,
+            spec,
+            pod,
+        }
+    }
+
+    /// With the agent running, which knows the pod and leaves it alone.
+    async fn started(script: &'static str) -> Self {
+        let mut scene = Self::new(script).await;
+        scene.agent.start().await;
+        scene.knows_all().await;
+        scene
+    }
+
+    /// Waits until the agent knows both containers by their ids.
+    async fn knows_all(&self) {
+        let known = async || {
+            let pod = self.agent.pod("web").await?;
+            let ids: Vec<_> = pod
+                .containers
+                .into_iter()
+                .filter_map(|container| container.id)
+                .collect();
+            let all = self.pod.containers.iter().all(|container| ids.contains(&container.id));
+            (all && ids.len() == 2).then_some(())
+        };
+        self.agent.until("the agent to know the containers", known).await;
+    }
+
+    fn recommend(&self, app: Amounts, side: Amounts) {
+        let vpa = vpa_manifest("web", "web", &[("app", app), ("side", side)]);
+        self.agent.write("vpa.yaml", &vpa);
+    }
+
+    fn holds(&self, app: Amounts, side: Amounts) -> bool {
+        let cgroups = self.containerd.cgroups();
+        let holds = |path, amounts: Amounts| cgroups.holds(path, &amounts.settings(cgroups.version()));
+        holds(&self.pod.cgroup, Amounts::sum([app, side]))
+            && holds(&self.pod.containers[0].cgroup, app)
+            && holds(&self.pod.containers[1].cgroup, side)
+    }
+
+    /// Waits until every level holds these values, the runtime has stored them, and the agent is content.
+    async fn settles(&self, app: Amounts, side: Amounts) {
+        self.agent
+            .wait_for(&format!("every level to hold {app:?} and {side:?}"), || {
+                self.holds(app, side)
+            })
+            .await;
+        self.agent.reaches("web", "InSync").await;
+        assert_eq!((self.stored(0).await, self.stored(1).await), (spec(app), spec(side)));
+        assert!(self.holds(app, side), "telling the runtime changed the files");
+    }
+
+    /// What the runtime says about one container.
+    async fn asked(&self, index: usize) -> RuntimeContainer {
+        let cri = Cri::new(&self.containerd.socket(), patient()).unwrap();
+        cri.container(&self.pod.containers[index].id).await.unwrap()
+    }
+
+    /// What the runtime has stored about one container.
+    async fn stored(&self, index: usize) -> CriResources {
+        self.asked(index).await.resources.unwrap()
+    }
+
+    /// Updates a container through CRI, as somebody else.
+    async fn update(&self, index: usize, change: CriResources) {
+        let cri = Cri::new(&self.containerd.socket(), patient()).unwrap();
+        cri.update(&self.pod.containers[index].id, &change).await.unwrap();
+    }
+}
+
+/// A slow guest kernel needs more time than a real one.
+const fn patient() -> Deadlines {
+    Deadlines {
+        read: Duration::from_secs(20),
+        update: Duration::from_secs(60),
+    }
+}
+
+/// What the runtime stores for these amounts.
+fn spec(amounts: Amounts) -> CriResources {
+    let cri = amounts.cri();
+    CriResources {
+        cpu_shares: Some(cri.cpu_shares),
+        cpu_quota: Some(cri.cpu_quota),
+        cpu_period: Some(cri.cpu_period),
+        memory_limit_in_bytes: Some(cri.memory_limit_in_bytes),
+    }
+}

@@ -1,0 +1,70 @@
+//! Containers end and start while they are resized.
+
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{Amounts, IDLE, SIDE, Scene};
+
+const TARGET: Amounts = Amounts::doubled(250, 96);
+
+#[tokio::test]
+async fn a_container_that_starts_again_has_the_decided_values_at_once() {
+    let mut scene = Scene::started(IDLE).await;
+    scene.recommend(TARGET, SIDE);
+    scene.settles(TARGET, SIDE).await;
+    for attempt in 1..4 {
+        let ended = scene.pod.containers[0].pid;
+        kill(Pid::from_raw(ended), Signal::SIGKILL).unwrap();
+        scene.containerd.restart(&mut scene.pod, &scene.spec, 0, attempt).await;
+        assert_ne!(scene.pod.containers[0].pid, ended);
+        // Sweeps are an hour apart: it is the runtime's word that tells.
+        scene.settles(TARGET, SIDE).await;
+        scene.knows_all().await;
+    }
+    let history = scene.agent.history().await;
+    let started = history.iter().filter(|change| change.cause == "container started");
+    assert!(started.count() >= 3, "{history:#?}");
+    assert!(
+        !scene.agent.log().contains("something else"),
+        "a new container's values are nobody's drift"
+    );
+}
+
+#[tokio::test]
+async fn a_container_that_dies_in_the_middle_does_not_keep_the_other_from_its_values() {
+    let mut scene = Scene::started(IDLE).await;
+    for attempt in 1..6 {
+        // The kill falls before, between and after the steps of one of these.
+        for step in 0..6 {
+            let value = u64::from(200 + 10 * step + attempt);
+            scene.recommend(Amounts::doubled(value, 90), Amounts::doubled(value / 4, 30));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            if step == attempt {
+                kill(Pid::from_raw(scene.pod.containers[0].pid), Signal::SIGKILL).unwrap();
+            }
+        }
+        let side = Amounts::doubled(77, 30 + u64::from(attempt));
+        scene.recommend(TARGET, side);
+        let cgroups = scene.containerd.cgroups();
+        let settled = || cgroups.holds(&scene.pod.containers[1].cgroup, &side.settings(cgroups.version()));
+        scene
+            .agent
+            .wait_for("the other container to have its values", settled)
+            .await;
+
+        scene.containerd.restart(&mut scene.pod, &scene.spec, 0, attempt).await;
+        scene.settles(TARGET, side).await;
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_is_gone_is_forgotten_in_peace() {
+    let scene = Scene::started(IDLE).await;
+    scene.recommend(TARGET, SIDE);
+    scene.settles(TARGET, SIDE).await;
+    scene.containerd.remove_pod(&scene.pod).await;
+    scene.recommend(Amounts::doubled(300, 100), SIDE);
+    scene.agent.reaches("web", "NotRunning").await;
+}

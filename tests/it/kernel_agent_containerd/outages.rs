@@ -1,0 +1,114 @@
+//! A runtime that is away, or was never there: the kernel has the values at once, and the runtime gets them when it is
+//! back, without anybody asking.
+
+use super::{APP, Amounts, IDLE, SIDE, Scene, spec};
+use crate::support::amounts::pod_manifest;
+
+const TARGET: Amounts = Amounts::doubled(250, 96);
+
+/// What the runtime has stored, once that is this.
+async fn stores(scene: &Scene, amounts: Amounts) {
+    let stored = async || (scene.stored(0).await == spec(amounts)).then_some(());
+    scene
+        .agent
+        .until(&format!("the runtime to store {amounts:?}"), stored)
+        .await;
+}
+
+#[tokio::test]
+async fn while_the_runtime_is_away_files_change_and_it_is_told_when_it_is_back() {
+    let mut scene = Scene::started(IDLE).await;
+    scene.containerd.stop();
+    scene.recommend(TARGET, SIDE);
+    let holds = || scene.holds(TARGET, SIDE);
+    scene.agent.wait_for("the files to hold the values", holds).await;
+    let pod = scene.agent.reaches("web", "Owed").await;
+    let socket = scene.containerd.socket().display().to_string();
+    assert!(pod.detail.contains(&socket), "{}", pod.detail);
+    scene.agent.reports(&[&socket]).await;
+
+    // More changes on top of what is owed.
+    let next = Amounts::doubled(300, 100);
+    scene.recommend(next, SIDE);
+    let holds = || scene.holds(next, SIDE);
+    scene.agent.wait_for("the files to hold the next values", holds).await;
+    scene.agent.reaches("web", "Owed").await;
+    let history = scene.agent.history().await;
+    assert!(
+        history.iter().all(|change| change.outcome == "RuntimeOwed"),
+        "{history:#?}"
+    );
+
+    scene.containerd.launch().await;
+    stores(&scene, next).await;
+    scene.settles(next, SIDE).await;
+    scene
+        .agent
+        .until("no problem to be left", async || {
+            scene.agent.get().await.agent?.problems.is_empty().then_some(())
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn an_agent_that_starts_before_its_runtime_knows_the_pod_from_its_manifest() {
+    let mut scene = Scene::new(IDLE).await;
+    scene.containerd.stop();
+    let ids: Vec<_> = scene
+        .pod
+        .containers
+        .iter()
+        .map(|container| container.id.clone())
+        .collect();
+    let containers = [
+        ("app", APP, Some(ids[0].as_str())),
+        ("side", SIDE, Some(ids[1].as_str())),
+    ];
+    scene
+        .agent
+        .write("pod.yaml", &pod_manifest("web", super::UID, &containers));
+    // The formula cannot be seen without the runtime.
+    scene.agent.set("--weight-formula", "linear");
+    scene.agent.start().await;
+    scene.recommend(TARGET, SIDE);
+    let holds = || scene.holds(TARGET, SIDE);
+    scene.agent.wait_for("the files to hold the values", holds).await;
+    scene.agent.reaches("web", "Owed").await;
+    scene.containerd.launch().await;
+    stores(&scene, TARGET).await;
+    scene.settles(TARGET, SIDE).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_restarts_checks_what_the_runtime_has_stored() {
+    let mut scene = Scene::started(IDLE).await;
+    scene.containerd.stop();
+    scene.recommend(TARGET, SIDE);
+    scene.agent.reaches("web", "Owed").await;
+    // Nobody remembers what is owed.
+    scene.agent.kill();
+    scene.containerd.launch().await;
+    scene.agent.start().await;
+    stores(&scene, TARGET).await;
+    scene.settles(TARGET, SIDE).await;
+}
+
+#[tokio::test]
+async fn drift_is_repaired_while_the_runtime_is_away() {
+    let mut scene = Scene::started(IDLE).await;
+    scene.recommend(TARGET, SIDE);
+    scene.settles(TARGET, SIDE).await;
+    scene.containerd.stop();
+    let cgroups = scene.containerd.cgroups();
+    for setting in Amounts::doubled(70, 40).settings(cgroups.version()).iter() {
+        cgroups.put(&scene.pod.containers[0].cgroup, setting);
+    }
+    let repaired = async || {
+        let history = scene.agent.history().await;
+        let drift = history.iter().any(|change| change.cause.starts_with("drift"));
+        (drift && scene.holds(TARGET, SIDE)).then_some(())
+    };
+    scene.agent.until("the repair", repaired).await;
+    scene.containerd.launch().await;
+    scene.settles(TARGET, SIDE).await;
+}

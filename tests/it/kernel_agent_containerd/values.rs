@@ -1,0 +1,146 @@
+//! What is decided reaches the kernel and the runtime, and the containers go on.
+
+use std::fs;
+
+use vscaled::plan::CriResources;
+
+use super::{APP, Amounts, IDLE, SIDE, Scene};
+
+#[tokio::test]
+async fn a_recommendation_reaches_every_level_and_the_runtimes_own_record() {
+    let scene = Scene::started(IDLE).await;
+    let before = [scene.asked(0).await, scene.asked(1).await];
+    let (app, side) = (Amounts::doubled(250, 96), Amounts::doubled(40, 24));
+    scene.recommend(app, side);
+    scene.settles(app, side).await;
+    let after = [scene.asked(0).await, scene.asked(1).await];
+    for (before, after) in before.iter().zip(&after) {
+        assert_eq!(
+            (after.pid, after.started_at, after.restart_count, after.state),
+            (before.pid, before.started_at, before.restart_count, before.state)
+        );
+    }
+    let history = scene.agent.history().await;
+    assert_eq!(history.len(), 1, "{history:#?}");
+    assert_eq!(history[0].outcome, "Applied");
+}
+
+#[tokio::test]
+async fn the_runtime_is_told_what_changes_and_nothing_else() {
+    let scene = Scene::started(IDLE).await;
+    let app = Amounts {
+        memory: 96,
+        memory_limit: Some(192),
+        ..APP
+    };
+    scene.recommend(app, SIDE);
+    scene.settles(app, SIDE).await;
+    let history = scene.agent.history().await;
+    let told: Vec<_> = history
+        .iter()
+        .flat_map(|change| &change.steps)
+        .filter(|step| step.via == "cri")
+        .map(|step| (step.name.as_str(), step.from.as_str(), step.to.as_str()))
+        .collect();
+    let memory = |mebibytes: u64| format!("memory_limit_in_bytes={}", mebibytes << 20);
+    assert_eq!(
+        told,
+        [("app", memory(128).as_str(), memory(192).as_str())],
+        "{history:#?}"
+    );
+}
+
+#[tokio::test]
+async fn a_busy_process_is_resized_twenty_times_and_never_notices() {
+    // Allocates and computes all the time, and counts how often it got through.
+    let scene = Scene::started(
+        "i=0; while true; do \
+         head -c 6000000 /dev/zero | tail -c 6000000 | md5sum >/dev/null || exit 1; \
+         i=$((i+1)); echo $i >/progress.new && mv /progress.new /progress; done",
+    )
+    .await;
+    let before = scene.asked(0).await;
+    let progress = || -> u64 {
+        let file = format!("/proc/{}/root/progress", scene.pod.containers[0].pid);
+        fs::read_to_string(file).map_or(0, |text| text.trim().parse().unwrap())
+    };
+    let mut reached = 0;
+    for round in 0..20 {
+        let app = if round % 2 == 0 {
+            Amounts::doubled(300 + round, 96 + round)
+        } else {
+            Amounts::doubled(100 + round, 40 + round)
+        };
+        let side = Amounts::doubled(60 - round, 24 + round % 3);
+        scene.recommend(app, side);
+        scene.settles(app, side).await;
+        let goes_on = || progress() > reached;
+        scene.agent.wait_for("the process to go on", goes_on).await;
+        reached = progress();
+    }
+    let after = scene.asked(0).await;
+    assert_eq!((after.pid, after.started_at), (before.pid, before.started_at));
+    assert_eq!(scene.containerd.cgroups().oom_kills(&scene.pod.containers[0].cgroup), 0);
+    let outcomes: Vec<_> = scene
+        .agent
+        .history()
+        .await
+        .into_iter()
+        .map(|change| change.outcome)
+        .collect();
+    assert_eq!(outcomes, vec!["Applied"; 20]);
+}
+
+#[tokio::test]
+async fn what_somebody_else_told_the_runtime_is_corrected_there_too() {
+    let scene = Scene::started(IDLE).await;
+    let app = Amounts::doubled(250, 96);
+    scene.recommend(app, SIDE);
+    scene.settles(app, SIDE).await;
+    let foreign = CriResources {
+        cpu_shares: Some(300),
+        memory_limit_in_bytes: Some(80 << 20),
+        ..CriResources::default()
+    };
+    scene.update(0, foreign).await;
+    let repaired = async || {
+        let history = scene.agent.history().await;
+        let drift = history.iter().find(|change| change.cause.starts_with("drift"))?;
+        drift.steps.iter().any(|step| step.via == "cri").then_some(())
+    };
+    scene.agent.until("the runtime to be corrected", repaired).await;
+    scene.settles(app, SIDE).await;
+}
+
+#[tokio::test]
+async fn somebody_who_keeps_telling_the_runtime_otherwise_is_left_alone() {
+    let scene = Scene::started(IDLE).await;
+    let app = Amounts::doubled(250, 96);
+    scene.recommend(app, SIDE);
+    scene.settles(app, SIDE).await;
+    let foreign = CriResources {
+        cpu_shares: Some(300),
+        ..CriResources::default()
+    };
+    for _ in 0..2 {
+        scene.update(0, foreign).await;
+        let corrected = async || (scene.stored(0).await == super::spec(app)).then_some(());
+        scene.agent.until("the runtime to be corrected", corrected).await;
+        scene.settles(app, SIDE).await;
+    }
+    scene.update(0, foreign).await;
+    scene.agent.reaches("web", "Foreign").await;
+    let left = scene.containerd.cgroups().settings(&scene.pod.containers[0].cgroup);
+
+    // Another value of the container is repaired, and neither the file nor the runtime's record of this one is touched.
+    let cgroups = scene.containerd.cgroups();
+    let tighter = Amounts::doubled(250, 70).settings(cgroups.version());
+    let memory = tighter.iter().find(|setting| setting.memory().is_some()).unwrap();
+    cgroups.put(&scene.pod.containers[0].cgroup, memory);
+    let repaired = || cgroups.settings(&scene.pod.containers[0].cgroup) == left;
+    scene.agent.wait_for("the memory limit to be repaired", repaired).await;
+    scene.agent.reaches("web", "Foreign").await;
+    let stored = scene.stored(0).await;
+    assert_eq!(stored.cpu_shares, Some(300));
+    assert_eq!(stored.memory_limit_in_bytes, Some(192 << 20));
+}

@@ -36,7 +36,7 @@ use tree::Tree;
 
 /// Shows vscaled at work on a small pod of the demo's own; needs root, and neither a cluster nor a container runtime.
 ///
-/// Makes cgroups, processes and a directory named vscaled-demo-<PID>, and removes them again, also after Ctrl-C.
+/// Makes cgroups, processes and a directory named `vscaled-demo-PID`, and removes them again, also after Ctrl-C.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Let the pod and vscaled run on until Ctrl-C, and say how to try vscalectl on them

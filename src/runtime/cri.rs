@@ -58,7 +58,9 @@ pub struct Cri {
 
 /// Is told of every call: the method, and how it ended.
 #[derive(Clone)]
-pub struct Observer(Arc<dyn Fn(&'static str, Result<(), &RuntimeError>) + Send + Sync>);
+pub struct Observer(Arc<Tell>);
+
+type Tell = dyn Fn(&'static str, Result<(), &RuntimeError>) + Send + Sync;
 
 impl Observer {
     /// Tells this function.

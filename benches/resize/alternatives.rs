@@ -92,6 +92,8 @@ fn runc_update(containerd: &Containerd, id: &str, amounts: Amounts) -> Command {
         .args(["--cpu-quota", &amounts.quota.to_string()])
         .args(["--cpu-period", &Amounts::PERIOD.to_string()])
         .args(["--memory", &amounts.memory.to_string()])
+        // CRI has set it as high as the memory limit, which the kernel would refuse to raise above it.
+        .args(["--memory-swap", &amounts.memory.to_string()])
         .arg(id);
     command
 }
@@ -99,7 +101,7 @@ fn runc_update(containerd: &Containerd, id: &str, amounts: Amounts) -> Command {
 fn task_update(id: &str, amounts: Amounts) -> UpdateTaskRequest {
     let resources = json!({
         "cpu": {"shares": amounts.shares, "quota": amounts.quota, "period": Amounts::PERIOD},
-        "memory": {"limit": amounts.memory},
+        "memory": {"limit": amounts.memory, "swap": amounts.memory},
     });
     UpdateTaskRequest {
         container_id: id.to_owned(),

@@ -24,8 +24,8 @@ use crate::cgroup::{CgroupPath, Hierarchy, Kubepods, PodEntry};
 use crate::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
 use crate::resources::WeightFormula;
 use crate::runtime::{
-    ContainerRuntime, Cri, Deadlines, EventStream, ListedContainer, Listing, Observer, RuntimeError, RuntimeEvent,
-    RuntimeInfo, RuntimePod, discover, weight,
+    ContainerRuntime, Cri, Deadlines, EventStream, Happened, ListedContainer, Listing, Observer, RuntimeError,
+    RuntimeEvent, RuntimeInfo, RuntimePod, discover, weight,
 };
 use crate::sources::NodeView;
 
@@ -368,11 +368,24 @@ impl Survey {
     }
 }
 
-/// Waits for something that happens to containers; for ever, where nothing is told. Cancel-safe.
+/// Waits for something that changes who lives here; for ever, where nothing is told. Cancel-safe: what it passes over is
+/// no news.
+///
+/// Updates are passed over. Each one that a pass sends is told back, and to look at the whole node for each would cost
+/// more than the pass did; what somebody else updates shows in the files.
 async fn next_event(happenings: &mut Option<EventStream>) -> RuntimeEvent {
     if let Some(stream) = happenings {
-        if let Some(event) = stream.next().await {
-            return event;
+        while let Some(event) = stream.next().await {
+            let updated = matches!(
+                event,
+                RuntimeEvent::Container {
+                    happened: Happened::Updated,
+                    ..
+                }
+            );
+            if !updated {
+                return event;
+            }
         }
         *happenings = None;
     }

@@ -14,14 +14,17 @@ use crate::sources::NodeView;
 
 impl Coordinator {
     pub(super) fn take_view(&mut self, view: Arc<NodeView>, problems: Vec<String>) {
+        let other_pods = !self.seen_view || self.view.pods != view.pods;
         self.view = view;
         self.seen_view = true;
         self.metrics.source_problems(problems.len());
         self.source_problems = problems;
         self.decide_all(Timestamp::now());
         self.match_live();
-        // Manifests may name containers that nobody could name before.
-        self.ask_refresh();
+        if other_pods {
+            // Manifests may name containers that nobody could name before. A recommendation names none.
+            self.ask_refresh();
+        }
     }
 
     /// Decides for every pod of the view, and asks for passes where that changes what stands. Pods that left the view are

@@ -129,9 +129,10 @@ impl Entry {
             asked: std::time::Instant::now(),
             check_runtime: false,
         });
-        // What somebody decided says more in the history than what was noticed.
+        // What somebody decided says more in the history than what was noticed, and is timed from its own moment.
         if rank(&cause) > rank(&pending.cause) {
             pending.cause = cause;
+            pending.asked = std::time::Instant::now();
         }
         pending.check_runtime |= check_runtime;
     }

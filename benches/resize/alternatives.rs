@@ -122,7 +122,6 @@ fn cri_update(id: &str, amounts: Amounts) -> UpdateContainerResourcesRequest {
             cpu_period: Amounts::PERIOD,
             memory_limit_in_bytes: amounts.memory,
         }),
-        ..UpdateContainerResourcesRequest::default()
     }
 }
 

@@ -72,9 +72,12 @@ impl Round {
     }
 }
 
+/// Picks one stage, in microseconds.
+type StageOf = fn(&Stages) -> u64;
+
 /// The rows every measurement of the agent has.
 pub(crate) fn stage_rows(table: &mut Table, rounds: &[Round]) {
-    let stages: [(&str, fn(&Stages) -> u64); 5] = [
+    let stages: [(&str, StageOf); 5] = [
         ("decision → all levels verified", |stages| stages.verified_us),
         ("  of it: waiting for a worker", |stages| stages.queued_us),
         ("  of it: reading what is there", |stages| stages.observe_us),

@@ -55,6 +55,12 @@ fn without_anything_the_documented_defaults_hold() {
 }
 
 #[test]
+fn the_example_that_is_shipped_is_a_configuration() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/examples/agent.yaml");
+    assert!(load(&["--config", example]).unwrap().observe_only);
+}
+
+#[test]
 fn a_flag_goes_before_the_environment_and_the_environment_before_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = file(&dir, "recommender: from-file\nworkers: 8\n");

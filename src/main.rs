@@ -2,6 +2,12 @@
 
 use std::process::ExitCode;
 
+/// One heap that gives memory back. The C library's has one for each thread, and an agent that has just changed 250 pods
+/// would keep half as much again in them.
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
+
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use vscaled::config::{Config, EXIT_BAD_CONFIGURATION, RunArguments, Sources};
 use vscaled::observe::log;
@@ -51,9 +57,8 @@ fn main() -> ExitCode {
 
 fn start(config: Config, sources: Sources) -> anyhow::Result<()> {
     let filter = log::init(config.log_format, &config.log_level)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        // What takes time is done by the kernel and the runtime: two threads keep both cores of a small node free.
-        .worker_threads(2)
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        // What takes time is waiting for the kernel, on threads of its own, and for the runtime.
         .max_blocking_threads(config.workers + 4)
         .enable_all()
         .build()?;

@@ -8,8 +8,8 @@ use tokio::sync::broadcast;
 
 use crate::actuate::{Cause, ChangeRecord, JobDone, PodId};
 
-/// How many changes are kept.
-const KEPT: usize = 1000;
+/// How many changes are kept: one or two kilobytes each.
+const KEPT: usize = 256;
 
 /// The latest changes, oldest first.
 #[derive(Debug)]

@@ -232,7 +232,8 @@ async fn translate(
 ) {
     loop {
         match records.recv().await {
-            // Nobody watching is fine.
+            Ok(_) if changes.receiver_count() == 0 => {}
+            // A watcher that has just left is fine.
             Ok(record) => drop(changes.send(Arc::new(view::change(&record)))),
             Err(broadcast::error::RecvError::Lagged(missed)) => tracing::warn!(missed, "watchers were not told of all"),
             Err(broadcast::error::RecvError::Closed) => return,

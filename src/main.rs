@@ -7,7 +7,6 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
-
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use vscaled::config::{Config, EXIT_BAD_CONFIGURATION, RunArguments, Sources};
 use vscaled::observe::log;

@@ -251,7 +251,7 @@ impl Coordinator {
         self.look_at = None;
         for key in std::mem::take(&mut self.written) {
             if let Some(entry) = self.entries.get_mut(&key)
-                && !entry.standing.is_empty()
+                && entry.is_looked_after()
             {
                 entry.ask(Cause::Drift, false);
             }
@@ -280,7 +280,7 @@ impl Coordinator {
             self.next_sweep = now + self.options.sweep_interval;
             self.ask_refresh();
             self.forget_saved();
-            for entry in self.entries.values_mut().filter(|entry| !entry.standing.is_empty()) {
+            for entry in self.entries.values_mut().filter(|entry| entry.is_looked_after()) {
                 entry.ask(Cause::Sweep, entry.owed);
             }
         }

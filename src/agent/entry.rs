@@ -196,6 +196,18 @@ impl Entry {
         self.reset_retries();
     }
 
+    /// Whether its values are compared with what is wanted whenever they may have changed. Not while a failed pass waits
+    /// to be tried again: what it wrote and undid looks like a change, and would be the reason for the next one at once.
+    pub(super) fn is_looked_after(&self) -> bool {
+        !self.standing.is_empty() && (self.work.retry_at.is_none() || self.owed)
+    }
+
+    /// Drops a pass that was asked for only because something was noticed: a failed pass and its undoing, most likely.
+    pub(super) fn forget_notices(&mut self) {
+        let noticed = |pending: &mut Pending| rank(&pending.cause) <= rank(&Cause::Drift);
+        drop(self.work.pending.take_if(noticed));
+    }
+
     /// Nothing of the pod is left on this node: whoever waits for something to be done to it is told so.
     pub(super) fn leave(&mut self) {
         self.work.pending = None;

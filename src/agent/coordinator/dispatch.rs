@@ -96,7 +96,7 @@ impl Coordinator {
         entry.holds = done.outcome.holds();
         entry.foreign = done.foreign;
         if let Some(handles) = done.handles {
-            if self.watching.watch(&pass.key, &handles) {
+            if self.watching.watch(&pass.key, &handles) && entry.holds {
                 // What was written before the watch stood was told to nobody.
                 entry.ask(Cause::Drift, false);
             }
@@ -174,6 +174,9 @@ fn settle(entry: &mut Entry, record: &Arc<ChangeRecord>) -> bool {
         | Outcome::RolledBack { .. }
         | Outcome::Incomplete { .. } => {
             let wait = entry.back_off(Instant::now());
+            if !entry.is_looked_after() {
+                entry.forget_notices();
+            }
             tracing::warn!(
                 pod = %record.pod, cause = %record.cause, outcome = record.outcome.word(),
                 reason = record.outcome.reason().unwrap_or_default(), retry_in = ?wait, "not everything is as it should be"
@@ -195,10 +198,11 @@ fn settle(entry: &mut Entry, record: &Arc<ChangeRecord>) -> bool {
 fn withdraw(entry: &mut Entry, before: ByHand, outcome: &Outcome) {
     before.put_back(&mut entry.standing);
     entry.start_over();
-    let half_done = matches!(outcome, Outcome::Incomplete { .. });
-    // What was done of it is still to be undone.
-    entry.standing.returning |= half_done && entry.standing.is_empty();
-    entry.ask(Cause::Retry, half_done);
+    if let Outcome::Incomplete { .. } = outcome {
+        // What was done of it is still to be undone.
+        entry.standing.returning |= entry.standing.is_empty();
+    }
+    entry.work.retry_at = Some(Instant::now() + FIRST_RETRY);
 }
 
 /// Says once who keeps changing a value back.

@@ -11,6 +11,7 @@ mod drift;
 mod manifests;
 mod overrides;
 mod refusals;
+mod runtime_answers;
 mod runtime_socket;
 
 use std::fs;

@@ -1,7 +1,7 @@
 //! A runtime that is away, hangs, is something else, or answers nonsense: each is told apart, names the call and the
 //! socket, and hides nothing else.
 
-mod fake;
+pub(crate) mod fake;
 
 use std::future::pending;
 use std::time::Duration;

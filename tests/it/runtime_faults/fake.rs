@@ -130,7 +130,7 @@ pub(super) fn container(id: &str) -> Container {
 
 /// A socket of a test's own, and whoever serves it until this is dropped.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(crate) struct Socket {
     directory: TempDir,
     /// `None` where nobody serves.
     _server: Option<AbortOnDropHandle<()>>,
@@ -138,7 +138,7 @@ pub(super) struct Socket {
 
 impl Socket {
     /// A place for a socket; nobody is there.
-    pub(super) fn nowhere() -> Self {
+    pub(crate) fn nowhere() -> Self {
         Self {
             directory: TempDir::new().unwrap(),
             _server: None,
@@ -146,7 +146,7 @@ impl Socket {
     }
 
     /// Serves gRPC.
-    pub(super) fn serving(router: Router) -> Self {
+    pub(crate) fn serving(router: Router) -> Self {
         let socket = Self::nowhere();
         let listener = UnixListenerStream::new(UnixListener::bind(socket.path()).unwrap());
         let server = tokio::spawn(async move { router.serve_with_incoming(listener).await.unwrap() });
@@ -178,7 +178,7 @@ impl Socket {
         }
     }
 
-    pub(super) fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.directory.path().join("cri.sock")
     }
 }

@@ -1,0 +1,240 @@
+//! A runtime that refuses, answers nonsense, or writes something else than it was told.
+//!
+//! Made up, because no real one does so on demand; the cgroups and the processes are real.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
+use vscaled::runtime::proto;
+use vscaled::runtime::proto::runtime_service_server::{RuntimeService, RuntimeServiceServer};
+
+use super::{AT_FIRST, Amounts, SIDE, Scene, UID, cpu};
+use crate::runtime_faults::fake::Socket;
+
+const TARGET: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", Amounts::doubled(60, 40))];
+
+/// How the runtime takes an update.
+#[derive(Debug, Clone)]
+enum Mood {
+    /// Stores it.
+    Fair,
+    /// Refuses it for this container.
+    Refuses(&'static str),
+    /// Is asked about one container and speaks of another, so it never comes to an update.
+    Confused,
+    /// Stores it, and once writes this into a file.
+    Writes(PathBuf, &'static str),
+}
+
+/// A runtime that knows the scene's containers: their names and what is stored, by id.
+#[derive(Debug, Clone)]
+struct OddRuntime {
+    containers: Arc<Mutex<BTreeMap<String, (&'static str, proto::LinuxContainerResources)>>>,
+    mood: Arc<Mutex<Mood>>,
+}
+
+impl OddRuntime {
+    /// Starts it and the agent.
+    async fn start(scene: &mut Scene, mood: Mood) -> (Self, Socket) {
+        let containers = scene.pod.containers.iter();
+        let containers = containers.map(|(name, container)| (container.id.clone(), (*name, container.amounts.cri())));
+        let runtime = Self {
+            containers: Arc::new(Mutex::new(containers.collect())),
+            mood: Arc::new(Mutex::new(mood)),
+        };
+        let service = RuntimeServiceServer::new(runtime.clone());
+        let socket = Socket::serving(Server::builder().add_service(service));
+        scene.agent.set("--runtime-socket", socket.path());
+        scene.agent.start().await;
+        scene.agent.reaches("web", "NotManaged").await;
+        (runtime, socket)
+    }
+
+    fn feels(&self, mood: Mood) {
+        *self.mood.lock().unwrap() = mood;
+    }
+
+    fn mood(&self) -> Mood {
+        self.mood.lock().unwrap().clone()
+    }
+
+    /// Whether this is what is stored.
+    fn stores(&self, wanted: &[(&str, Amounts)]) -> bool {
+        let containers = self.containers.lock().unwrap();
+        let stored = |name: &str| {
+            containers
+                .values()
+                .find(|(of, _)| *of == name)
+                .map(|(_, stored)| *stored)
+        };
+        wanted.iter().all(|(name, amounts)| stored(name) == Some(amounts.cri()))
+    }
+}
+
+fn labels(name: &str) -> HashMap<String, String> {
+    let labels = [
+        ("io.kubernetes.pod.name", "web"),
+        ("io.kubernetes.pod.namespace", "test"),
+        ("io.kubernetes.pod.uid", UID),
+        ("io.kubernetes.container.name", name),
+    ];
+    labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+}
+
+#[tonic::async_trait]
+impl RuntimeService for OddRuntime {
+    async fn version(&self, _: Request<proto::VersionRequest>) -> Result<Response<proto::VersionResponse>, Status> {
+        Ok(Response::new(proto::VersionResponse {
+            runtime_name: "containerd".to_owned(),
+            ..proto::VersionResponse::default()
+        }))
+    }
+
+    async fn list_pod_sandbox(
+        &self,
+        _: Request<proto::ListPodSandboxRequest>,
+    ) -> Result<Response<proto::ListPodSandboxResponse>, Status> {
+        Ok(Response::new(Default::default()))
+    }
+
+    async fn list_containers(
+        &self,
+        _: Request<proto::ListContainersRequest>,
+    ) -> Result<Response<proto::ListContainersResponse>, Status> {
+        let listed = |(id, (name, _)): (&String, &(&'static str, proto::LinuxContainerResources))| proto::Container {
+            id: id.clone(),
+            pod_sandbox_id: "sandbox".to_owned(),
+            state: proto::ContainerState::ContainerRunning.into(),
+            labels: labels(name),
+            ..proto::Container::default()
+        };
+        let containers = self.containers.lock().unwrap().iter().map(listed).collect();
+        Ok(Response::new(proto::ListContainersResponse { containers }))
+    }
+
+    async fn container_status(
+        &self,
+        request: Request<proto::ContainerStatusRequest>,
+    ) -> Result<Response<proto::ContainerStatusResponse>, Status> {
+        let id = request.into_inner().container_id;
+        let containers = self.containers.lock().unwrap();
+        let (name, stored) = containers.get(&id).ok_or_else(|| Status::not_found(id.clone()))?;
+        let confused = matches!(self.mood(), Mood::Confused);
+        let status = proto::ContainerStatus {
+            id: if confused { "another".to_owned() } else { id },
+            state: proto::ContainerState::ContainerRunning.into(),
+            labels: labels(name),
+            resources: Some(proto::ContainerResources { linux: Some(*stored) }),
+            ..proto::ContainerStatus::default()
+        };
+        Ok(Response::new(proto::ContainerStatusResponse {
+            status: Some(status),
+            ..proto::ContainerStatusResponse::default()
+        }))
+    }
+
+    async fn update_container_resources(
+        &self,
+        request: Request<proto::UpdateContainerResourcesRequest>,
+    ) -> Result<Response<proto::UpdateContainerResourcesResponse>, Status> {
+        let request = request.into_inner();
+        let mut containers = self.containers.lock().unwrap();
+        let (name, stored) = containers.get_mut(&request.container_id).unwrap();
+        match self.mood() {
+            Mood::Refuses(refused) if refused == *name => return Err(Status::unknown("not in the mood")),
+            Mood::Writes(file, text) => {
+                self.feels(Mood::Fair);
+                fs::write(file, text).unwrap();
+            }
+            Mood::Fair | Mood::Refuses(_) | Mood::Confused => {}
+        }
+        let told = request.linux.unwrap();
+        // Zero is "not specified".
+        for (field, value) in [
+            (&mut stored.cpu_shares, told.cpu_shares),
+            (&mut stored.cpu_quota, told.cpu_quota),
+            (&mut stored.cpu_period, told.cpu_period),
+            (&mut stored.memory_limit_in_bytes, told.memory_limit_in_bytes),
+        ] {
+            if value != 0 {
+                *field = value;
+            }
+        }
+        Ok(Response::new(Default::default()))
+    }
+}
+
+#[tokio::test]
+async fn what_the_runtime_refuses_is_undone_everywhere() {
+    let mut scene = Scene::new();
+    let (runtime, _socket) = OddRuntime::start(&mut scene, Mood::Refuses("side")).await;
+    // The app's spec is told first, and has to be taken back.
+    scene.recommend(&TARGET);
+    let pod = scene.agent.reaches("web", "Refused").await;
+    assert!(pod.detail.contains("not in the mood"), "{}", pod.detail);
+    // It is tried again now and then, so it may be in the middle of that.
+    let undone = || scene.holds(&AT_FIRST) && runtime.stores(&AT_FIRST);
+    scene.agent.wait_for("everything to be undone", undone).await;
+
+    let change = scene.agent.resize(scene.by_hand(cpu("1"))).await.unwrap();
+    assert_eq!(change.outcome, "RolledBack", "{change:#?}");
+    assert!(scene.agent.pod("web").await.unwrap().r#override.is_none());
+    scene.agent.wait_for("everything to be undone", undone).await;
+    let history = scene.agent.history().await;
+    assert!(
+        history
+            .iter()
+            .all(|change| change.outcome == "RolledBack" && !change.cause.starts_with("drift")),
+        "its own undoing was taken for a reason to try again: {history:#?}"
+    );
+
+    runtime.feels(Mood::Fair);
+    scene.settles(&TARGET).await;
+    assert!(runtime.stores(&TARGET));
+}
+
+#[tokio::test]
+async fn an_answer_that_makes_no_sense_is_reported_and_owed() {
+    let mut scene = Scene::new();
+    let (runtime, socket) = OddRuntime::start(&mut scene, Mood::Confused).await;
+    scene.recommend(&TARGET);
+    let holds = || scene.holds(&TARGET);
+    scene.agent.wait_for("the files to hold the values", holds).await;
+    let pod = scene.agent.reaches("web", "Owed").await;
+    let name = socket.path().display().to_string();
+    assert!(
+        pod.detail.contains("\"another\"") && pod.detail.contains(&name),
+        "{}",
+        pod.detail
+    );
+    runtime.feels(Mood::Fair);
+    scene.settles(&TARGET).await;
+    assert!(runtime.stores(&TARGET));
+}
+
+#[tokio::test]
+async fn what_the_runtime_writes_beside_what_it_was_told_is_found_and_repaired() {
+    let mut scene = Scene::new();
+    let weight = scene.node.held(&scene.pod)["app"]
+        .iter()
+        .map(|setting| setting.file().name())
+        .find(|file| file.contains("weight") || file.contains("shares"))
+        .unwrap();
+    let directory = &scene.node.cgroups().directories(&scene.pod.containers["app"].cgroup)[0];
+    let mood = Mood::Writes(directory.join(weight), "77");
+    let (runtime, _socket) = OddRuntime::start(&mut scene, mood).await;
+    let target = [TARGET[0], ("side", SIDE)];
+    scene.recommend(&target);
+    scene.settles(&target).await;
+    assert!(matches!(runtime.mood(), Mood::Fair), "never meddled");
+    assert!(runtime.stores(&target));
+    let history = scene.agent.history().await;
+    assert!(
+        history[0].outcome == "Incomplete" && history[0].reason.contains("container app"),
+        "{history:#?}"
+    );
+}

@@ -3,3 +3,4 @@
 
 mod fake_bus;
 mod systemd_real;
+mod systemd_real_agent;

@@ -112,3 +112,26 @@ async fn drift_is_repaired_while_the_runtime_is_away() {
     scene.containerd.launch().await;
     scene.settles(TARGET, SIDE).await;
 }
+
+#[tokio::test]
+async fn a_runtime_that_hangs_in_the_middle_keeps_no_file_waiting() {
+    let mut scene = Scene::new(IDLE).await;
+    scene.agent.set("--runtime-timeout", "1s");
+    scene.agent.start().await;
+    scene.knows_all().await;
+    scene.recommend(TARGET, SIDE);
+    scene.settles(TARGET, SIDE).await;
+    scene.containerd.hang(true);
+    let mut last = TARGET;
+    for step in 1..4 {
+        last = Amounts::doubled(250 + 10 * step, 96 + step);
+        scene.recommend(last, SIDE);
+        let holds = || scene.holds(last, SIDE);
+        scene.agent.wait_for("the files to hold the values", holds).await;
+    }
+    let pod = scene.agent.reaches("web", "Owed").await;
+    assert!(pod.detail.contains("no answer within"), "{}", pod.detail);
+    scene.containerd.hang(false);
+    stores(&scene, last).await;
+    scene.settles(last, SIDE).await;
+}

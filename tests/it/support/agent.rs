@@ -29,7 +29,10 @@ impl Agent {
     /// An agent for the pods below a cgroup, not started yet. It talks to no runtime and never looks again by itself
     /// unless told otherwise: what it does then, it does because it was notified.
     pub(crate) fn new(kubepods: &CgroupPath) -> Self {
-        let directory = tempfile::Builder::new().prefix("vscaled-").tempdir().unwrap();
+        let directory = tempfile::Builder::new()
+            .prefix("vscaled-")
+            .tempdir_in(super::scratch())
+            .unwrap();
         let agent = Self {
             process: None,
             wrapper: Vec::new(),

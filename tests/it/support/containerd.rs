@@ -1,12 +1,11 @@
 //! A private containerd with its CRI, and what is left to clean up after it.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
-use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
@@ -15,8 +14,8 @@ use vscaled::runtime::proto::image_service_client::ImageServiceClient;
 use vscaled::runtime::proto::runtime_service_client::RuntimeServiceClient;
 
 use super::image::{self, BUSYBOX, PAUSE};
-use super::mounts;
 use super::tree::CgroupTree;
+use super::{mounts, scratch};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -49,7 +48,10 @@ impl Containerd {
     /// Starts containerd and gives it the images.
     pub(crate) async fn start(runtime: OciRuntime) -> Self {
         let cgroups = CgroupTree::new();
-        let directory = tempfile::Builder::new().prefix("vscaled-").tempdir_in(base()).unwrap();
+        let directory = tempfile::Builder::new()
+            .prefix("vscaled-")
+            .tempdir_in(scratch())
+            .unwrap();
         let mut containerd = Self {
             daemon: None,
             cgroups,
@@ -80,6 +82,13 @@ impl Containerd {
             daemon.kill().unwrap();
             daemon.wait().unwrap();
         }
+    }
+
+    /// Has containerd hang, or go on: the connection stands, and nobody answers.
+    pub(crate) fn hang(&self, hang: bool) {
+        let daemon = self.daemon.as_ref().expect("containerd runs");
+        let signal = if hang { Signal::SIGSTOP } else { Signal::SIGCONT };
+        kill(Pid::from_raw(daemon.id().cast_signed()), signal).unwrap();
     }
 
     /// Starts containerd and waits until its CRI answers.
@@ -233,16 +242,5 @@ impl Drop for Containerd {
         }
         mounts::unmount_below(self.directory.path());
         // Then the fields: the cgroup tree kills the containers, and the directory goes.
-    }
-}
-
-/// Where containerd may put its files: the native snapshotter wants a real file system, and unix sockets too, which a
-/// guest's view of its host's files is not. `/run` is a tmpfs wherever that matters.
-fn base() -> PathBuf {
-    let run = Path::new("/run");
-    if statfs(run).is_ok_and(|info| info.filesystem_type() == TMPFS_MAGIC) {
-        run.to_owned()
-    } else {
-        std::env::temp_dir()
     }
 }

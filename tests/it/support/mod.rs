@@ -12,3 +12,19 @@ pub(crate) mod image;
 pub(crate) mod mounts;
 pub(crate) mod pods;
 pub(crate) mod tree;
+
+use std::path::{Path, PathBuf};
+
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+
+/// Where tests may put their files: unix sockets and the native snapshotter want a real file system, which a guest's view
+/// of its host's files is not. `/run` is a tmpfs wherever that matters.
+pub(crate) fn scratch() -> PathBuf {
+    let run = Path::new("/run");
+    let writable = |run: &Path| nix::unistd::access(run, nix::unistd::AccessFlags::W_OK).is_ok();
+    if writable(run) && statfs(run).is_ok_and(|info| info.filesystem_type() == TMPFS_MAGIC) {
+        run.to_owned()
+    } else {
+        std::env::temp_dir()
+    }
+}

@@ -1,0 +1,156 @@
+//! The agent where the real systemd makes the cgroups: what it sets for a pod is systemd's own record, too.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use vscaled::cgroup::systemd::{Systemd, Unit};
+use vscaled::cgroup::{CgroupDir, CgroupPath, Hierarchy};
+use vscaled::plan::CgroupVersion;
+use vscaled::resources::Settings;
+
+use crate::cgroup_files::tree::{skipped, wait_for};
+use crate::support::agent::Agent;
+use crate::support::amounts::{Amounts, pod_manifest, vpa_manifest};
+
+const UID: &str = "0a1b2c3d-0000-4000-8000-000000000041";
+const ROOT: &str = "/vscaledtest.slice/vscaledtest-kubepods.slice";
+/// Whole percents of a cpu: systemd keeps no others.
+const AT_FIRST: Amounts = Amounts::doubled(100, 64);
+
+/// A pod's slice with a container's scope in it. Stopped at the end.
+struct Pod {
+    process: Child,
+    slice: CgroupPath,
+    scope: CgroupPath,
+    id: String,
+    systemd: Systemd,
+    hierarchy: Hierarchy,
+}
+
+impl Pod {
+    /// As the kubelet and its runtime make one.
+    fn start() -> Self {
+        let id = format!("{:064x}", std::process::id());
+        let class = format!("{ROOT}/vscaledtest-kubepods-burstable.slice");
+        let name = format!("vscaledtest-kubepods-burstable-pod{}.slice", UID.replace('-', "_"));
+        let slice = CgroupPath::new(&format!("{class}/{name}")).unwrap();
+        let scope = slice.child(&format!("cri-containerd-{id}.scope")).unwrap();
+        let process = Command::new("systemd-run")
+            .args([
+                "--scope",
+                "--slice",
+                &name,
+                "--unit",
+                scope.name().unwrap(),
+                "sleep",
+                "1000",
+            ])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let hierarchy = Hierarchy::discover(None).unwrap();
+        wait_for("the scope", || CgroupDir::open(&hierarchy, &scope).is_ok());
+        let pod = Self {
+            process,
+            slice,
+            scope,
+            id,
+            systemd: Systemd::connect(None, Duration::from_secs(60)).unwrap(),
+            hierarchy,
+        };
+        let first = AT_FIRST.settings(CgroupVersion::V2);
+        for unit in [pod.unit(), Unit::of(&pod.scope).unwrap()] {
+            pod.systemd.set(&unit, &first).unwrap();
+        }
+        wait_for("systemd to write the files", || pod.holds(AT_FIRST));
+        pod
+    }
+
+    fn unit(&self) -> Unit {
+        Unit::of(&self.slice).unwrap()
+    }
+
+    fn held(&self, path: &CgroupPath) -> Settings {
+        CgroupDir::open(&self.hierarchy, path).unwrap().read_all().unwrap()
+    }
+
+    /// Whether pod and container hold this.
+    fn holds(&self, amounts: Amounts) -> bool {
+        let wanted = amounts.settings(CgroupVersion::V2);
+        self.held(&self.slice) == wanted && self.held(&self.scope) == wanted
+    }
+
+    fn manifest(&self) -> String {
+        pod_manifest("web", UID, &[("app", AT_FIRST, Some(&self.id))])
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        for unit in [self.scope.name(), self.slice.name(), Some("vscaledtest.slice")] {
+            let stopped = Command::new("systemctl").arg("stop").args(unit).status();
+            assert!(
+                stopped.is_ok_and(|status| status.success()) || std::thread::panicking(),
+                "cannot stop {unit:?}"
+            );
+        }
+        self.process
+            .wait()
+            .map_or_else(|error| eprintln!("systemd-run: {error}"), drop);
+    }
+}
+
+#[tokio::test]
+async fn a_recommendation_is_systemds_own_record_and_survives_a_reload() {
+    if !Path::new("/run/systemd/system").exists() {
+        skipped(
+            "reload",
+            "systemd is not this machine's first process; see scripts/systemd-lab",
+        );
+        return;
+    }
+    let pod = Pod::start();
+    let mut agent = Agent::new(&CgroupPath::new(ROOT).unwrap());
+    agent.write("pod.yaml", &pod.manifest());
+    agent.start().await;
+    let target = Amounts::doubled(250, 96);
+    for target in [target, Amounts::doubled(50, 32), target] {
+        agent.write("vpa.yaml", &vpa_manifest("web", "web", &[("app", target)]));
+        agent
+            .wait_for("pod and container to hold the values", || pod.holds(target))
+            .await;
+        agent.reaches("web", "InSync").await;
+        let recorded = pod.systemd.get(&pod.unit(), CgroupVersion::V2).unwrap();
+        assert_eq!(recorded, target.settings(CgroupVersion::V2));
+    }
+    let agent_says = agent.get().await.agent.unwrap();
+    assert_eq!(agent_says.cgroup_driver, "systemd");
+    assert!(agent_says.problems.is_empty(), "{:?}", agent_says.problems);
+    let history = agent.history().await;
+    assert!(
+        history.iter().all(|change| change.outcome == "Applied"
+            && change
+                .steps
+                .iter()
+                .any(|step| step.via == "systemd" && step.level == "pod")),
+        "{history:#?}"
+    );
+
+    // The container's scope is its runtime's to tell systemd about, and there is no runtime here: systemd 252 puts its
+    // own values back, and that is repaired. The pod's are systemd's own.
+    let before = history.len();
+    let reload = Command::new("systemctl").arg("daemon-reload").status().unwrap();
+    assert!(reload.success());
+    if pod.systemd.version() == 252 {
+        let repaired = async || (agent.history().await.len() > before).then_some(());
+        agent.until("the repair", repaired).await;
+    }
+    agent
+        .wait_for("the values to be there after a reload", || pod.holds(target))
+        .await;
+    agent.reaches("web", "InSync").await;
+    let history = agent.history().await;
+    let mut steps = history[before..].iter().flat_map(|change| &change.steps);
+    assert!(steps.all(|step| step.level == "container"), "{history:#?}");
+}

@@ -90,6 +90,8 @@ pub(super) struct Coordinator {
     metrics: Metrics,
     saver: Saver,
     unsaved: bool,
+    /// Operators whose passes ended, and how.
+    answers: Vec<(Reply<Arc<ChangeRecord>>, Arc<ChangeRecord>)>,
     /// What was loaded at the start and has not met its pod yet.
     saved: BTreeMap<String, SavedPod>,
     restore_problem: Option<String>,
@@ -152,6 +154,7 @@ impl Coordinator {
             metrics: links.metrics,
             saver,
             unsaved: false,
+            answers: Vec::new(),
             saved: restored.pods,
             restore_problem: restored.problem,
             view: Arc::default(),
@@ -197,6 +200,7 @@ impl Coordinator {
             self.on_time(Instant::now());
             self.dispatch();
             self.save();
+            self.answer_operators();
             self.count(Instant::now());
         }
         self.finish(events).await;
@@ -213,6 +217,9 @@ impl Coordinator {
         }
         self.save();
         self.saver.finish().await;
+        for (reply, record) in self.answers {
+            answer(reply, Ok(record));
+        }
     }
 
     fn take(&mut self, event: Event) {
@@ -280,6 +287,7 @@ impl Coordinator {
             self.next_sweep = now + self.options.sweep_interval;
             self.ask_refresh();
             self.forget_saved();
+            self.unsaved |= self.saver.problem().is_some();
             for entry in self.entries.values_mut().filter(|entry| entry.is_looked_after()) {
                 entry.ask(Cause::Sweep, entry.owed);
             }
@@ -349,6 +357,21 @@ impl Coordinator {
             ))
         }));
         self.saver.save(pods);
+    }
+
+    /// Answers operators once what stands now would survive the agent: a change that was confirmed ends when it was to end.
+    fn answer_operators(&mut self) {
+        if self.answers.is_empty() {
+            return;
+        }
+        let answers = std::mem::take(&mut self.answers);
+        let settled = self.saver.settled();
+        tokio::spawn(async move {
+            settled.await;
+            for (reply, record) in answers {
+                answer(reply, Ok(record));
+            }
+        });
     }
 
     fn ask_refresh(&self) {

@@ -3,42 +3,70 @@
 //! Only the newest content is ever written; contents that were overtaken while the disk was busy are skipped.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::state::{SavedPod, StateFile};
 
-type Content = BTreeMap<String, SavedPod>;
+/// How long anybody waits for the disk before going on without it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Content, and the how manieth it is.
+type Numbered = (u64, BTreeMap<String, SavedPod>);
 
 /// Where to leave what is to be saved.
 #[derive(Debug)]
 pub(super) struct Saver {
-    content: watch::Sender<Content>,
-    problem: watch::Receiver<Option<String>>,
+    content: watch::Sender<Numbered>,
+    left: u64,
+    progress: watch::Receiver<Progress>,
     task: JoinHandle<()>,
+}
+
+/// How far the disk has come.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The number of the content that was dealt with last.
+    done: u64,
+    /// Why it is not saved, if it is not.
+    problem: Option<String>,
 }
 
 impl Saver {
     /// Starts the task that writes the file.
     pub(super) fn start(file: StateFile) -> Self {
-        let (content, contents) = watch::channel(Content::new());
-        let (problems, problem) = watch::channel(None);
+        let (content, contents) = watch::channel(Numbered::default());
+        let (progressed, progress) = watch::channel(Progress::default());
         Self {
             content,
-            problem,
-            task: tokio::spawn(write(file, contents, problems)),
+            left: 0,
+            progress,
+            task: tokio::spawn(write(file, contents, progressed)),
         }
     }
 
     /// Leaves this content to be saved.
-    pub(super) fn save(&self, content: Content) {
-        self.content.send_replace(content);
+    pub(super) fn save(&mut self, content: BTreeMap<String, SavedPod>) {
+        self.left += 1;
+        self.content.send_replace((self.left, content));
+    }
+
+    /// Waits until everything left so far is saved, or has failed to be; not for ever.
+    pub(super) fn settled(&self) -> impl Future<Output = ()> + use<> {
+        let (left, mut progress) = (self.left, self.progress.clone());
+        async move {
+            let settled = progress.wait_for(|progress| progress.done >= left);
+            if tokio::time::timeout(PATIENCE, settled).await.is_err() {
+                tracing::warn!(waited = ?PATIENCE, "going on although the disk has not saved what was decided");
+            }
+        }
     }
 
     /// Why the latest content is not saved, if it is not.
     pub(super) fn problem(&self) -> Option<String> {
-        self.problem.borrow().clone()
+        self.progress.borrow().problem.clone()
     }
 
     /// Waits until the newest content is saved, or has failed to be.
@@ -50,7 +78,7 @@ impl Saver {
     }
 }
 
-async fn write(file: StateFile, mut contents: watch::Receiver<Content>, problems: watch::Sender<Option<String>>) {
+async fn write(file: StateFile, mut contents: watch::Receiver<Numbered>, progressed: watch::Sender<Progress>) {
     let file = std::sync::Arc::new(file);
     loop {
         // The last content is still to be seen when the sender is dropped.
@@ -58,7 +86,7 @@ async fn write(file: StateFile, mut contents: watch::Receiver<Content>, problems
         if !open && !contents.has_changed().unwrap_or(false) {
             return;
         }
-        let content = contents.borrow_and_update().clone();
+        let (done, content) = contents.borrow_and_update().clone();
         let file = std::sync::Arc::clone(&file);
         let saved = tokio::task::spawn_blocking(move || file.save(content)).await;
         let problem = match saved {
@@ -69,7 +97,7 @@ async fn write(file: StateFile, mut contents: watch::Receiver<Content>, problems
         if let Some(problem) = &problem {
             tracing::error!(problem, "what was decided will not survive a restart");
         }
-        problems.send_replace(problem);
+        progressed.send_replace(Progress { done, problem });
         if !open {
             return;
         }

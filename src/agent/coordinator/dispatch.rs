@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::{Coordinator, Event, answer};
+use super::{Coordinator, Event, Reply};
 use crate::actuate::{Cause, ChangeRecord, Job, JobDone, Node, Outcome, Verdict, reconcile};
 use crate::agent::entry::{ByHand, Entry, FIRST_RETRY, Pending};
 use crate::plan::Target;
@@ -104,7 +104,9 @@ impl Coordinator {
         } else {
             self.watching.forget(&pass.key);
         }
-        self.unsaved |= settle(entry, &record);
+        let Settled { undone, answer } = settle(entry, &record);
+        self.unsaved |= undone;
+        self.answers.extend(answer.map(|reply| (reply, record)));
         self.next_order(&pass.key);
     }
 
@@ -155,8 +157,17 @@ fn start(node: Arc<Node>, pass: Pass, job: Job, events: tokio::sync::mpsc::Sende
     });
 }
 
-/// Decides what follows from a finished pass; returns whether what stands has changed.
-fn settle(entry: &mut Entry, record: &Arc<ChangeRecord>) -> bool {
+/// What follows from a finished pass.
+#[derive(Default)]
+struct Settled {
+    /// What stands has changed.
+    undone: bool,
+    /// Who waits for the pass.
+    answer: Option<Reply<Arc<ChangeRecord>>>,
+}
+
+/// Decides what follows from a finished pass.
+fn settle(entry: &mut Entry, record: &ChangeRecord) -> Settled {
     let mut undone = false;
     match &record.outcome {
         Outcome::Applied | Outcome::Unchanged => {
@@ -167,7 +178,7 @@ fn settle(entry: &mut Entry, record: &Arc<ChangeRecord>) -> bool {
         // waits for that one.
         Outcome::Interrupted { .. } => {
             entry.work.retry_at = Some(Instant::now() + FIRST_RETRY);
-            return false;
+            return Settled::default();
         }
         Outcome::RuntimeOwed { .. }
         | Outcome::Refused { .. }
@@ -183,15 +194,15 @@ fn settle(entry: &mut Entry, record: &Arc<ChangeRecord>) -> bool {
             );
         }
     }
-    let Some(waiter) = entry.work.waiter.take() else {
-        return undone;
-    };
-    if let (false, Some(before)) = (record.outcome.holds(), waiter.before) {
-        undone = true;
-        withdraw(entry, before, &record.outcome);
-    }
-    answer(waiter.reply, Ok(Arc::clone(record)));
-    undone
+    let waiter = entry.work.waiter.take();
+    let answer = waiter.map(|waiter| {
+        if let (false, Some(before)) = (record.outcome.holds(), waiter.before) {
+            undone = true;
+            withdraw(entry, before, &record.outcome);
+        }
+        waiter.reply
+    });
+    Settled { undone, answer }
 }
 
 /// What an operator asked for and was refused does not stand.

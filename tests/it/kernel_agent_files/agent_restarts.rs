@@ -63,12 +63,11 @@ async fn killed_at_any_moment_it_leaves_nothing_that_the_next_one_cannot_complet
 }
 
 #[tokio::test]
-async fn an_operators_word_survives_a_kill_right_after_the_answer_is_saved() {
+async fn an_operators_word_survives_a_kill_right_after_the_answer() {
     let mut scene = Scene::managed(&FIRST).await;
     for mebibytes in [300, 400, 500] {
         let limit = format!("{mebibytes}Mi");
         scene.agent.resize(scene.by_hand(memory(&limit))).await.unwrap();
-        scene.saves(&format!("\"{limit}\"")).await;
         scene.agent.kill();
         scene.agent.start().await;
         scene.agent.reaches("web", "InSync").await;

@@ -31,6 +31,28 @@ async fn a_broken_manifest_is_named_and_changes_nothing_until_it_is_mended() {
 }
 
 #[tokio::test]
+async fn a_pod_that_could_not_be_is_named_and_stays_as_it_was() {
+    let scene = Scene::managed(&TARGET).await;
+    let good = scene.pod.manifest();
+    for (from, to, words) in [
+        ("name: side", "name: app", ["pod.yaml", "\"app\" is taken"]),
+        ("cpu: 100m", "cpu: 300m", ["pod.yaml", "is above the limit"]),
+        ("memory: 64Mi", "memory: -64Mi", ["pod.yaml", "negative"]),
+        ("kind: Pod", "type: Pod", ["pod.yaml", "kind"]),
+    ] {
+        assert!(good.contains(from));
+        scene.agent.write("pod.yaml", &good.replacen(from, to, 1));
+        scene.agent.reports(&words).await;
+        assert!(scene.holds(&TARGET), "{to}");
+    }
+    // What was good is still what counts.
+    scene.recommend(&NEXT);
+    scene.agent.wait_for("the values", || scene.holds(&NEXT)).await;
+    scene.agent.write("pod.yaml", &good);
+    scene.settles(&NEXT).await;
+}
+
+#[tokio::test]
 async fn a_container_the_pod_lacks_does_not_hold_up_the_others() {
     let scene = Scene::started().await;
     let named = [TARGET[0], TARGET[1], ("nginx", Amounts::doubled(900, 900))];

@@ -115,7 +115,6 @@ async fn an_override_survives_the_agent_and_so_does_its_end() {
     let mut short = scene.by_hand(memory("600Mi"));
     short.ttl_us = Some(1_000_000);
     scene.agent.resize(short).await.unwrap();
-    scene.saves("\"600Mi\"").await;
     scene.agent.kill();
     tokio::time::sleep(Duration::from_secs(1)).await;
     scene.agent.start().await;

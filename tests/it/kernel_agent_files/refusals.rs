@@ -181,3 +181,23 @@ async fn a_rehearsal_says_every_step_and_takes_none() {
     let held = scene.node.held(&scene.pod);
     assert_eq!(held["app"].memory_limit(), Some(MemoryLimit::Bytes(512 << 20)));
 }
+
+#[tokio::test]
+async fn what_was_only_observed_is_done_once_that_ends() {
+    let mut scene = Scene::new();
+    let file = scene.agent.path().join("config.yaml");
+    let configure = |observe: bool| {
+        let text = format!("apiVersion: vscaled.io/v1alpha1\nkind: AgentConfiguration\nobserveOnly: {observe}\n");
+        std::fs::write(&file, text).unwrap();
+    };
+    configure(true);
+    scene.agent.set("--config", &file);
+    scene.agent.start().await;
+    scene.recommend(&ROOMY);
+    let decided = async || scene.agent.pod("web").await.filter(|pod| pod.action == "resize");
+    scene.agent.until("a decision", decided).await;
+    assert!(scene.holds(&AT_FIRST));
+    configure(false);
+    scene.agent.reload();
+    scene.settles(&ROOMY).await;
+}

@@ -123,6 +123,12 @@ impl Agent {
         self.end(Signal::SIGKILL);
     }
 
+    /// Has it read its configuration again.
+    pub(crate) fn reload(&self) {
+        let process = self.process.as_ref().expect("the agent runs");
+        kill(Pid::from_raw(process.id().cast_signed()), Signal::SIGHUP).unwrap();
+    }
+
     fn end(&mut self, signal: Signal) -> ExitStatus {
         let mut process = self.process.take().expect("the agent runs");
         kill(Pid::from_raw(process.id().cast_signed()), signal).unwrap();

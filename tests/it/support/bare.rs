@@ -123,6 +123,7 @@ impl BareNode {
             .unwrap();
         let pid = child.id();
         self.processes.push(Process(child));
+        self.cgroups.wait_for_process(pid.cast_signed(), cgroup);
         pid
     }
 

@@ -125,6 +125,15 @@ impl CgroupTree {
         cgroup.memory_usage().unwrap().get()
     }
 
+    /// Waits until a process is in a cgroup, in every hierarchy.
+    pub(crate) fn wait_for_process(&self, pid: i32, path: &CgroupPath) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !cgroup_of_pid(&self.hierarchy, Path::new("/proc"), pid).is_ok_and(|found| found == *path) {
+            assert!(Instant::now() < deadline, "process {pid} never came to {path}");
+            sleep(Duration::from_millis(1));
+        }
+    }
+
     pub(crate) fn of_process(&self, pid: i32) -> CgroupPath {
         cgroup_of_pid(&self.hierarchy, Path::new("/proc"), pid).unwrap()
     }

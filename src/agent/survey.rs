@@ -6,6 +6,8 @@
 //! for each of the few that are new.
 
 mod formula;
+mod known_runtime;
+mod starts;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,6 +18,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use self::formula::LearnedFormula;
+use self::known_runtime::KnownRuntime;
+use self::starts::Starts;
 use super::coordinator::{Event, Refreshed};
 use super::inventory::Inventory;
 use crate::actuate::{Lanes, Node, RuntimeLink};
@@ -24,8 +28,8 @@ use crate::cgroup::{CgroupPath, Hierarchy, Kubepods, PodEntry};
 use crate::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
 use crate::resources::WeightFormula;
 use crate::runtime::{
-    ContainerRuntime, Cri, Deadlines, EventStream, Happened, ListedContainer, Listing, Observer, RuntimeError,
-    RuntimeEvent, RuntimeInfo, RuntimePod, discover, weight,
+    ContainerRuntime, Deadlines, EventStream, Happened, ListedContainer, Observer, RuntimeEvent, RuntimePod, discover,
+    weight,
 };
 use crate::sources::NodeView;
 
@@ -33,6 +37,8 @@ use crate::sources::NodeView;
 const SETTLE: Duration = Duration::from_millis(5);
 /// How soon to look again while something essential is missing.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// When to look again where nothing is missing and nothing is told.
+const IDLE: Duration = Duration::from_secs(3600);
 /// Longest wait for one call over D-Bus.
 const BUS_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -84,34 +90,7 @@ pub(super) struct Survey {
     /// The runtime's last lists: containers keep their names while it is away.
     listed: Vec<ListedContainer>,
     pods: Vec<RuntimePod>,
-}
-
-/// The runtime that was found.
-#[derive(Debug)]
-struct KnownRuntime {
-    cri: Arc<Cri>,
-    info: RuntimeInfo,
-    /// It was lost, or may have been: whoever answers now may be an upgrade of it.
-    doubted: bool,
-}
-
-impl KnownRuntime {
-    /// Its pods and their running containers; in doubt, after it has said who it is.
-    async fn list(&mut self) -> Result<(Vec<RuntimePod>, Listing), RuntimeError> {
-        if self.doubted {
-            let info = self.cri.info().await?;
-            if info != self.info {
-                tracing::info!(
-                    runtime = info.name,
-                    version = info.version,
-                    "the runtime is another one now"
-                );
-                self.info = info;
-            }
-            self.doubted = false;
-        }
-        Ok((self.cri.list_pods().await?, self.cri.list_containers().await?))
-    }
+    starts: Starts,
 }
 
 /// What one look gathered so far.
@@ -149,6 +128,7 @@ impl Survey {
             formula: LearnedFormula::default(),
             listed: Vec::new(),
             pods: Vec::new(),
+            starts: Starts::default(),
         }
     }
 
@@ -159,12 +139,13 @@ impl Survey {
             if events.send(Event::Refreshed(refreshed)).await.is_err() {
                 return;
             }
-            let again = Instant::now()
-                + if incomplete {
-                    LOOK_AGAIN
-                } else {
-                    Duration::from_secs(3600)
-                };
+            let listed = self.listed.iter().map(|container| container.id.as_str());
+            let starting = self.starts.next_list(listed, Instant::now());
+            let again = starting
+                .into_iter()
+                .chain(incomplete.then_some(LOOK_AGAIN))
+                .fold(IDLE, Duration::min);
+            let again = Instant::now() + again;
             // Cancel-safe: a lost wake-up is made good by the look that follows any other.
             tokio::select! {
                 request = asked.recv() => if request.is_none() { return },
@@ -357,7 +338,14 @@ impl Survey {
 
     fn note(&mut self, event: &RuntimeEvent) {
         match event {
-            RuntimeEvent::Container { .. } => return,
+            RuntimeEvent::Container { id, happened } => {
+                match happened {
+                    Happened::Started => self.starts.started(id, Instant::now()),
+                    Happened::Stopped | Happened::Removed => self.starts.ended(id),
+                    Happened::Updated | Happened::OutOfMemory => {}
+                }
+                return;
+            }
             RuntimeEvent::Lost { why } => tracing::warn!(why, "the runtime is lost; enforcing what is known"),
             RuntimeEvent::Resync => {}
         }

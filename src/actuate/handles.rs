@@ -30,7 +30,8 @@ pub struct LiveContainer {
 #[derive(Debug)]
 pub struct PodHandles {
     pod: Cgroup,
-    containers: BTreeMap<String, Cgroup>,
+    /// By name. Few, and many pods have them: a tree would take ten times the room.
+    containers: Box<[(String, Cgroup)]>,
 }
 
 impl PodHandles {
@@ -40,17 +41,20 @@ impl PodHandles {
     /// [`CgroupError`] of the first cgroup that cannot be opened for another reason, or of the pod's.
     pub fn open(hierarchy: &Hierarchy, live: &LivePod) -> Result<Self, CgroupError> {
         let pod = Cgroup::open(hierarchy, &live.path)?;
-        let mut containers = BTreeMap::new();
+        let mut containers = Vec::with_capacity(live.containers.len());
         for (name, container) in &live.containers {
             match Cgroup::open(hierarchy, &container.path) {
                 Ok(cgroup) => {
-                    containers.insert(name.clone(), cgroup);
+                    containers.push((name.clone(), cgroup));
                 }
                 Err(error) if error.is_gone() => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(Self { pod, containers })
+        Ok(Self {
+            pod,
+            containers: containers.into_boxed_slice(),
+        })
     }
 
     /// What every file holds now. A container that ended meanwhile is left out.
@@ -62,7 +66,7 @@ impl PodHandles {
             pod: self.pod.read_all()?,
             containers: BTreeMap::new(),
         };
-        for (name, cgroup) in &self.containers {
+        for (name, cgroup) in &*self.containers {
             match cgroup.read_all() {
                 Ok(settings) => {
                     tree.containers.insert(name.clone(), settings);
@@ -79,7 +83,10 @@ impl PodHandles {
     pub fn get(&self, target: &Target) -> Option<&Cgroup> {
         match target {
             Target::Pod => Some(&self.pod),
-            Target::Container(name) => self.containers.get(name),
+            Target::Container(name) => {
+                let found = self.containers.iter().find(|(container, _)| container == name);
+                found.map(|(_, cgroup)| cgroup)
+            }
         }
     }
 

@@ -100,7 +100,8 @@ pub async fn reconcile(node: Arc<Node>, mut job: Job) -> JobDone {
     let mut formula = None;
     if kernel.outcome.holds() && (check_runtime || !kernel.plan.is_empty()) {
         let start = Instant::now();
-        let told = runtime_stage::tell(&node, &live, &mut kernel).await;
+        // Boxed, so that the many passes that only wait for their turn at the files are small.
+        let told = Box::pin(runtime_stage::tell(&node, &live, &mut kernel)).await;
         stages.runtime = start.elapsed();
         formula = told.formula;
         stale |= matches!(told.end, RuntimeEnd::Gone);

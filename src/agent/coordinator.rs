@@ -102,7 +102,7 @@ pub(super) struct Coordinator {
     runtime_answers: bool,
     node_problems: Vec<String>,
     source_problems: Vec<String>,
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, Box<Entry>>,
     /// How many passes were begun.
     passes: u64,
     /// The UIDs of the pods that passes run for now.
@@ -335,7 +335,8 @@ impl Coordinator {
     fn count(&mut self, now: Instant) {
         if self.next_count <= now {
             self.next_count = now + COUNT_AGAIN;
-            self.metrics.standing(self.entries.values(), Timestamp::now());
+            self.metrics
+                .standing(self.entries.values().map(|entry| &**entry), Timestamp::now());
         }
     }
 

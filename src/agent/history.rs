@@ -28,8 +28,8 @@ impl History {
         }
     }
 
-    /// Keeps what a pass did. A pass that found everything in order is not news.
-    pub(super) fn add(&mut self, at: Timestamp, pod: PodId, cause: Cause, done: &JobDone) -> Arc<ChangeRecord> {
+    /// Takes the steps out of what a pass did, and keeps them. A pass that found everything in order is not news.
+    pub(super) fn add(&mut self, at: Timestamp, pod: PodId, cause: Cause, done: &mut JobDone) -> Arc<ChangeRecord> {
         let news = !done.steps.is_empty() || done.outcome.reason().is_some();
         let record = Arc::new(ChangeRecord {
             sequence: if news { self.next } else { 0 },
@@ -37,7 +37,7 @@ impl History {
             pod,
             cause,
             outcome: done.outcome.clone(),
-            steps: done.steps.clone(),
+            steps: std::mem::take(&mut done.steps),
             stages: done.stages,
         });
         if news {
@@ -46,9 +46,9 @@ impl History {
                 self.records.pop_front();
             }
             self.records.push_back(Arc::clone(&record));
-            log(&record);
             // Nobody listening is fine.
             drop(self.listeners.send(Arc::clone(&record)));
+            log(&record);
         }
         record
     }
@@ -64,7 +64,7 @@ impl History {
 fn log(record: &ChangeRecord) {
     for step in &record.steps {
         tracing::info!(
-            pod = %record.pod, cause = %record.cause, via = ?step.via, target = %step.target,
+            pod = %record.pod, cause = %record.cause, via = ?step.via, level = %step.target,
             file = step.file.unwrap_or_default(), from = step.from, to = step.to, took_us = step.took.as_micros(),
             error = step.error.as_deref().unwrap_or_default(), rollback = step.rollback, "step"
         );

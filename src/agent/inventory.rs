@@ -6,6 +6,7 @@
 //! must be right before a container that crashed for want of memory starts again.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use crate::actuate::{LiveContainer, LivePod, PodId};
 use crate::cgroup::PodEntry;
@@ -26,7 +27,7 @@ impl Inventory {
         scanned: Vec<PodEntry>,
         pods: &[RuntimePod],
         listed: &[ListedContainer],
-        manifests: &[Pod],
+        manifests: &[Arc<Pod>],
     ) -> Self {
         let names = Names::gather(pods, listed, manifests);
         let mut inventory = Self::default();
@@ -79,7 +80,7 @@ struct Names<'a> {
 
 impl<'a> Names<'a> {
     /// The runtime's word comes last and wins over a manifest's, which may be old.
-    fn gather(pods: &'a [RuntimePod], listed: &'a [ListedContainer], manifests: &'a [Pod]) -> Self {
+    fn gather(pods: &'a [RuntimePod], listed: &'a [ListedContainer], manifests: &'a [Arc<Pod>]) -> Self {
         let mut names = Self::default();
         for pod in manifests.iter().filter(|pod| !pod.cgroup_uid().is_empty()) {
             let uid = pod.cgroup_uid();
@@ -173,7 +174,7 @@ mod tests {
         id('0')
     }
 
-    fn manifest(uid: &str, container_id: &str) -> Vec<Pod> {
+    fn manifest(uid: &str, container_id: &str) -> Vec<Arc<Pod>> {
         let text = format!(
             "kind: Pod\nmetadata: {{name: web, uid: \"{uid}\"}}\nspec: {{containers: [{{name: app}}]}}\n\
              status: {{containerStatuses: [{{name: app, containerID: \"{container_id}\"}}]}}"

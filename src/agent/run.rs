@@ -220,7 +220,7 @@ fn localised(view: &NodeView, node_name: &str) -> NodeView {
     view.pods
         .retain(|pod| node_name.is_empty() || pod.spec.node_name.is_empty() || pod.spec.node_name == node_name);
     for pod in view.pods.iter_mut().filter(|pod| pod.spec.node_name.is_empty()) {
-        here.clone_into(&mut pod.spec.node_name);
+        here.clone_into(&mut Arc::make_mut(pod).spec.node_name);
     }
     view
 }

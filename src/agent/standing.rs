@@ -119,7 +119,7 @@ spec:
 ";
 
     fn pod() -> Pod {
-        parse_manifests("test", POD).unwrap().view.pods.remove(0)
+        Pod::clone(&parse_manifests("test", POD).unwrap().view.pods[0])
     }
 
     fn values(name: &str, list: &str) -> Vec<NamedRequirements> {

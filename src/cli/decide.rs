@@ -1,6 +1,7 @@
 //! `vscalectl decide`: what the rules of the VPA make of the pods in a file, without a node and without a daemon.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
@@ -95,7 +96,7 @@ impl<'a> From<&'a PodDecision> for ShownPod<'a> {
 }
 
 /// One line for each container and resource, then what the rules did. `pods` and `decisions` are in the same order.
-fn render(pods: &[Pod], decisions: &[PodDecision]) -> String {
+fn render(pods: &[Arc<Pod>], decisions: &[PodDecision]) -> String {
     let header = [
         "POD",
         "VPA",

@@ -49,6 +49,8 @@ mod verdict;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Borrow;
+
 use jiff::{SignedDuration, Timestamp};
 
 use crate::objects::{Pod, UpdateMode, VerticalPodAutoscaler};
@@ -147,9 +149,9 @@ impl PodDecision {
 
 /// Decides about all pods, in their order.
 #[must_use]
-pub fn decide(pods: &[Pod], index: &Index<'_>, now: Timestamp, options: &Options) -> Vec<PodDecision> {
+pub fn decide(pods: &[impl Borrow<Pod>], index: &Index<'_>, now: Timestamp, options: &Options) -> Vec<PodDecision> {
     pods.iter()
-        .map(|pod| decide_pod(pod, index, now, options, None))
+        .map(|pod| decide_pod(pod.borrow(), index, now, options, None))
         .collect()
 }
 

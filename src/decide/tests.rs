@@ -8,9 +8,12 @@ mod properties;
 mod record;
 mod rules;
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
 use super::{Index, Options, PodDecision, decide};
+use crate::objects::Pod;
 use crate::resources::{NamedRequirements, Resource};
 use crate::sources::{NodeView, parse_manifests};
 
@@ -54,6 +57,11 @@ fn now() -> Timestamp {
 
 fn view(manifests: &str) -> NodeView {
     parse_manifests("test", manifests).unwrap().view
+}
+
+/// The first pod, to be changed.
+fn pod_of(view: &mut NodeView) -> &mut Pod {
+    Arc::make_mut(&mut view.pods[0])
 }
 
 /// [`WEB`] with further documents.

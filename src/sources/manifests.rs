@@ -4,6 +4,8 @@
 //! play no part are skipped with a warning; anything else that cannot be read is an error that names the origin of the
 //! text, the document and the field. A text is read whole or not at all.
 
+use std::sync::Arc;
+
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -118,7 +120,7 @@ impl Reader<'_> {
         match kind.as_str() {
             "Pod" => {
                 let pod = self.typed(document, check_pod)?;
-                self.manifests.view.pods.push(pod);
+                self.manifests.view.pods.push(Arc::new(pod));
             }
             "VerticalPodAutoscaler" => {
                 let vpa = self.typed(document, check_vpa)?;

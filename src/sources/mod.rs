@@ -9,13 +9,15 @@ mod validate;
 
 pub use manifests::{ManifestError, Manifests, parse_manifests};
 
+use std::sync::Arc;
+
 use crate::objects::{HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, VerticalPodAutoscaler};
 
 /// Everything known about what the node's pods should have, at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeView {
     /// The node's pods.
-    pub pods: Vec<Pod>,
+    pub pods: Vec<Arc<Pod>>,
     /// Workloads above them.
     pub owners: Vec<Owner>,
     /// VerticalPodAutoscalers in their namespaces.

@@ -56,11 +56,11 @@ impl Coordinator {
             let decided_in = deciding.elapsed();
             let mut entry = match old {
                 Some(mut entry) => {
-                    entry.pod = unchanged_or_new(&entry.pod, pod);
+                    entry.pod = Arc::clone(pod);
                     entry.decision = decision;
                     entry
                 }
-                None => Entry::new(Arc::new(pod.clone()), decision),
+                None => Box::new(Entry::new(Arc::clone(pod), decision)),
             };
             if follow(&mut entry, now) {
                 self.unsaved = true;
@@ -113,13 +113,4 @@ fn follow(entry: &mut Entry, now: Timestamp) -> bool {
 /// Whether a decision ends what an earlier recommendation left standing: nobody asks for these values any more.
 const fn lets_go(reason: Reason) -> bool {
     matches!(reason, Reason::NoVpa | Reason::NotActedOn | Reason::Ignored)
-}
-
-/// Keeps the old allocation when a pod did not change.
-fn unchanged_or_new(old: &Arc<Pod>, new: &Pod) -> Arc<Pod> {
-    if **old == *new {
-        Arc::clone(old)
-    } else {
-        Arc::new(new.clone())
-    }
 }

@@ -84,7 +84,7 @@ impl Coordinator {
         report_foreign(&pass.key, &done);
         let record = self
             .history
-            .add(Timestamp::now(), live.id.clone(), pass.cause.clone(), &done);
+            .add(Timestamp::now(), live.id.clone(), pass.cause.clone(), &mut done);
         entry.owed = matches!(done.outcome, Outcome::RuntimeOwed { .. });
         if !record.steps.is_empty() || record.outcome.reason().is_some() {
             entry.last = Some(Arc::clone(&record));
@@ -219,9 +219,11 @@ fn withdraw(entry: &mut Entry, before: ByHand, outcome: &Outcome) {
 /// Says once who keeps changing a value back.
 fn report_foreign(key: &str, done: &JobDone) {
     let report = |target: &Target, file: ControlFile, verdict: Verdict| match verdict {
-        Verdict::Repair => tracing::info!(pod = key, %target, %file, "something else changed a value; repaired"),
+        Verdict::Repair => {
+            tracing::info!(pod = key, level = %target, %file, "something else changed a value; repaired")
+        }
         Verdict::LeaveUntil(until) => tracing::warn!(
-            pod = key, %target, %file, %until,
+            pod = key, level = %target, %file, %until,
             "something else keeps changing this value back; it is left alone until then"
         ),
     };

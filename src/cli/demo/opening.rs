@@ -1,6 +1,7 @@
 //! The first chapters: a pod is made, and vscaled finds it.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::cleanup::Stage;
@@ -36,7 +37,7 @@ pub(super) async fn make_pod(
         .pods
         .pop()
         .ok_or_else(|| DemoError::Unexpected("web.yaml holds no pod".to_owned()))?;
-    let tree = Tree::build(&stage.hierarchy, &stage.root, pod)?;
+    let tree = Tree::build(&stage.hierarchy, &stage.root, Arc::unwrap_or_clone(pod))?;
     screen.aside(tree.path.as_str())?;
     for (container, memory) in crew::HOLDS {
         let worker = Worker::start(&tree, &stage.directory, container, memory)?;

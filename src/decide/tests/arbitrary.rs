@@ -10,7 +10,7 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::{WEB, now, view};
+use super::{WEB, now, pod_of, view};
 use crate::objects::{
     Container, ContainerPolicy, ContainerRecommendation, ContainerState, ContainerStatus, LimitRange, LimitRangeItem,
     OwnerReference, Recommendation, ResizePolicy, ResourcePolicy, Terminated,
@@ -121,7 +121,7 @@ pub(super) fn sensible() -> impl Strategy<Value = NodeView> {
     (containers, vpa, option::of(limit_range()), status).prop_map(
         |(containers, (policies, said), range, (hours, killed, classed))| {
             let mut view = BASE.clone();
-            let pod = &mut view.pods[0];
+            let pod = pod_of(&mut view);
             pod.spec.containers = containers
                 .into_iter()
                 .zip(NAMES)
@@ -244,7 +244,7 @@ pub(super) fn anything() -> impl Strategy<Value = NodeView> {
     (pod, around).prop_map(|(pod, (policies, said, items, text, circle))| {
         let mut view = BASE.clone();
         let (containers, init_containers, resources, statuses, (start, class)) = pod;
-        let subject = &mut view.pods[0];
+        let subject = pod_of(&mut view);
         subject.spec.containers = containers;
         subject.spec.init_containers = init_containers;
         subject.spec.resources = resources;

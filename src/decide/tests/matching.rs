@@ -26,7 +26,7 @@ fn owned_by(kind: &str, name: &str) -> OwnerReference {
 fn a_pod_without_a_known_controller_says_why() {
     let mut view = view(WEB);
     let mut with = |owners: Vec<OwnerReference>| {
-        view.pods[0].metadata.owner_references = owners;
+        pod_of(&mut view).metadata.owner_references = owners;
         unmatched(&view)
     };
     assert_eq!(with(vec![]), Unmatched::NoController);
@@ -57,7 +57,7 @@ fn owners_in_a_circle_end_the_search() {
 #[test]
 fn a_selector_that_passes_the_pod_by_is_named() {
     let mut view = view(WEB);
-    view.pods[0].metadata.labels.clear();
+    pod_of(&mut view).metadata.labels.clear();
     assert_eq!(unmatched(&view), Unmatched::NotSelected);
     view.owners[0].selector = None;
     assert_eq!(unmatched(&view), Unmatched::NotSelected);

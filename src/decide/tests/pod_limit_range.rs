@@ -84,7 +84,7 @@ fn two(requests: [&str; 2], said: [&str; 2], max: &str) -> NodeView {
     let range =
         format!("kind: LimitRange\nmetadata: {{name: l}}\nspec: {{limits: [{{type: Pod, max: {{memory: {max}}}}}]}}");
     let mut view = web_and(&range);
-    view.pods[0].spec.containers = serde_saphyr::from_str(&containers).unwrap();
+    pod_of(&mut view).spec.containers = serde_saphyr::from_str(&containers).unwrap();
     let recommendation = view.vpas[0].status.recommendation.as_mut().unwrap();
     recommendation.container_recommendations = serde_saphyr::from_str(&said).unwrap();
     view

@@ -67,7 +67,7 @@ proptest! {
     #[test]
     fn the_qos_class_stays(view in sensible()) {
         let decision = decide_one(&view);
-        let mut after = view.pods[0].clone();
+        let mut after = Pod::clone(&view.pods[0]);
         for (container, becomes) in after.spec.containers.iter_mut().zip(&decision.containers) {
             container.resources = becomes.resources;
         }
@@ -108,7 +108,7 @@ proptest! {
         // With a LimitRange the drift of rounded ratios, which is upstream's, can move a bound by a unit.
         view.limit_ranges.clear();
         let first = decide_one(&view);
-        for (container, becomes) in view.pods[0].spec.containers.iter_mut().zip(&first.containers) {
+        for (container, becomes) in pod_of(&mut view).spec.containers.iter_mut().zip(&first.containers) {
             container.resources = becomes.resources;
         }
         let second = later(&view, None, hours);

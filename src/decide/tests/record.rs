@@ -69,7 +69,7 @@ fn a_container_that_the_record_lacks_has_what_its_spec_says() {
 #[test]
 fn a_limit_that_has_to_follow_restarts_its_container_too() {
     let mut view = view(WEB);
-    view.pods[0].spec.containers[0].resize_policy =
+    pod_of(&mut view).spec.containers[0].resize_policy =
         serde_json::from_str(r#"[{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]"#).unwrap();
     let mut applied = record(200, 600);
     applied[0].resources.requests.memory = view.pods[0].spec.containers[0].resources.requests.memory;

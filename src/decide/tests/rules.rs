@@ -27,7 +27,7 @@ fn a_pod_out_of_range_is_resized_and_limits_keep_their_ratio() {
 #[test]
 fn an_ignored_pod_is_left_alone() {
     let mut view = view(WEB);
-    set(&mut view.pods[0].metadata.annotations, IGNORE_ANNOTATION, "true");
+    set(&mut pod_of(&mut view).metadata.annotations, IGNORE_ANNOTATION, "true");
     let decision = decide_one(&view);
     assert_eq!((decision.action(), decision.reason), (Action::None, Reason::Ignored));
     assert_eq!(cpu(&decision, "app"), "100m/300m");
@@ -130,7 +130,7 @@ fn a_container_that_the_pod_lacks_is_named_and_changes_nothing() {
 fn containers_of_one_name_are_not_told_apart_so_the_pod_is_skipped() {
     let mut view = view(WEB);
     let twin = view.pods[0].spec.containers[0].clone();
-    view.pods[0].spec.containers.push(twin);
+    pod_of(&mut view).spec.containers.push(twin);
     let decision = decide_one(&view);
     assert_eq!(
         (decision.action(), decision.reason),
@@ -183,7 +183,7 @@ fn a_recommendation_of_zero_is_never_written() {
 fn a_default_limit_below_the_request_becomes_a_limit_at_the_request() {
     let mut view =
         web_and("kind: LimitRange\nmetadata: {name: l}\nspec: {limits: [{type: Container, default: {cpu: 50m}}]}");
-    view.pods[0].spec.containers[0].resources.limits.cpu = None;
+    pod_of(&mut view).spec.containers[0].resources.limits.cpu = None;
     let decision = decide_one(&view);
     assert_eq!(cpu(&decision, "app"), "200m/200m");
     assert_eq!(
@@ -229,7 +229,7 @@ fn pod_level_resources_keep_the_class_but_bound_the_containers() {
     let mut view = view(WEB);
     let mut pod_level = view.pods[0].spec.containers[0].resources;
     pod_level.limits.set(Resource::Cpu, Some(500));
-    view.pods[0].spec.resources = Some(pod_level);
+    pod_of(&mut view).spec.resources = Some(pod_level);
     let decision = decide_one(&view);
     assert_eq!(
         (decision.action(), decision.reason),
@@ -251,7 +251,7 @@ fn a_lone_limit_stands_for_its_request_only_until_the_api_server_has_seen_the_po
         .unwrap()
         .container_recommendations[0];
     said.target.set(Resource::Memory, None);
-    let pod = &mut view.pods[0];
+    let pod = pod_of(&mut view);
     pod.spec.containers[0].resources.requests = crate::resources::ResourceList::default();
     pod.status.qos_class = None;
     let written = decide_one(&view);
@@ -260,7 +260,7 @@ fn a_lone_limit_stands_for_its_request_only_until_the_api_server_has_seen_the_po
         (Action::Resize, "200m/200m".into())
     );
     assert_eq!(view.pods[0].qos_class(), QosClass::Guaranteed);
-    view.pods[0].status.qos_class = Some(QosClass::Burstable);
+    pod_of(&mut view).status.qos_class = Some(QosClass::Burstable);
     assert_eq!(
         decide_one(&view).action(),
         Action::Resize,
@@ -275,7 +275,7 @@ fn a_request_respects_the_smaller_of_a_limit_in_force_and_one_asked_for() {
         r#"{"containerPolicies": [{"containerName": "app", "controlledValues": "RequestsOnly"}]}"#,
     )
     .unwrap();
-    let pod = &mut view.pods[0];
+    let pod = pod_of(&mut view);
     pod.spec.containers[0].resources.limits.set(Resource::Cpu, Some(180));
     pod.status.container_statuses = serde_json::from_str(
         r#"[{"name": "app", "resources": {"requests": {"cpu": "100m", "memory": "100Mi"}, "limits": {"cpu": "500m"}}}]"#,
@@ -287,7 +287,7 @@ fn a_request_respects_the_smaller_of_a_limit_in_force_and_one_asked_for() {
 #[test]
 fn a_limit_asked_for_but_not_in_force_is_raised_to_the_request() {
     let mut view = view(WEB);
-    let pod = &mut view.pods[0];
+    let pod = pod_of(&mut view);
     pod.spec.containers[0].resources.limits.set(Resource::Cpu, Some(150));
     pod.status.container_statuses =
         serde_json::from_str(r#"[{"name": "app", "resources": {"requests": {"cpu": "100m", "memory": "100Mi"}}}]"#)
@@ -300,9 +300,9 @@ fn all_requests_together_stay_within_the_pods_own() {
     let mut view = view(WEB);
     let mut pod_level = crate::resources::Requirements::default();
     pod_level.requests.set(Resource::Cpu, Some(199));
-    view.pods[0].spec.resources = Some(pod_level);
+    pod_of(&mut view).spec.resources = Some(pod_level);
     assert_eq!(decide_one(&view).reason, Reason::PodLevelExceeded);
-    view.pods[0]
+    pod_of(&mut view)
         .spec
         .resources
         .as_mut()
@@ -327,7 +327,7 @@ fn a_kill_is_quick_only_within_the_window() {
             r#"[{{"name": "app", "lastState": {{"terminated": {{
                 "reason": "OOMKilled", "startedAt": "2026-03-01T11:00:00Z", "finishedAt": "{finished}"}}}}}}]"#
         );
-        view.pods[0].status.container_statuses = serde_json::from_str(&end).unwrap();
+        pod_of(&mut view).status.container_statuses = serde_json::from_str(&end).unwrap();
         decide_one(&view).reason
     };
     assert_eq!(reason("2026-03-01T11:09:59Z"), Reason::QuickOom);

@@ -220,7 +220,7 @@ fn withdraw(entry: &mut Entry, before: ByHand, outcome: &Outcome) {
 fn report_foreign(key: &str, done: &JobDone) {
     let report = |target: &Target, file: ControlFile, verdict: Verdict| match verdict {
         Verdict::Repair => {
-            tracing::info!(pod = key, level = %target, %file, "something else changed a value; repaired")
+            tracing::info!(pod = key, level = %target, %file, "something else changed a value; repaired");
         }
         Verdict::LeaveUntil(until) => tracing::warn!(
             pod = key, level = %target, %file, %until,

@@ -1,6 +1,6 @@
 //! What the log says about one killed process.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{CgroupPath, ContainerPlace, Place, PodPlace};
 
@@ -46,7 +46,7 @@ pub struct Invoker {
 }
 
 /// The level of the node's tree whose limit was hit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// A container's, or that of a cgroup a container made within its own.

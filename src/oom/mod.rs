@@ -23,6 +23,7 @@ mod log;
 mod message;
 mod parse;
 mod record;
+mod report;
 mod summary;
 mod text;
 
@@ -33,6 +34,9 @@ pub use log::parse_log;
 pub use message::VictimMemory;
 pub use parse::{Event, Parser};
 pub use record::Record;
+pub use report::{
+    Confidence, HitLimit, OomReport, OwnWrite, ReportedContainer, ReportedMemory, ReportedPod, Role, Victim,
+};
 pub use summary::Limit;
 
 /// Microseconds between lines that belong together. A report comes in one go, but a serial console slows it down.

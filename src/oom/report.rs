@@ -1,0 +1,164 @@
+//! One OOM kill as it is told to the world: to the spool, to recommenders, to the API, to people at the socket.
+//!
+//! Plain data that outlives the agent and the cgroups it speaks of, so everything in it is resolved: names instead of
+//! handles, numbers read at the time. What is not known is absent, never guessed.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::kill::Level;
+
+/// One kill. Told at least once to every receiver; the same kill always under the same [`id`](Self::id).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OomReport {
+    /// The idempotency key: the same for the same kill across retries and restarts of the agent, on all nodes no other's.
+    pub id: String,
+    /// The node's name; empty if the agent was not told.
+    pub node: String,
+    /// When the kernel killed, by the wall clock; where only a counter tells, when its rise was seen.
+    pub time: Timestamp,
+    /// Whose container lost a process; absent where it belonged to no pod, or no pod is certain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<ReportedPod>,
+    /// The container that lost a process; absent with a victim in a pod's own cgroup, or where it is not certain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<ReportedContainer>,
+    /// The cgroup that lost a process, from the root of the hierarchy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
+    /// The level whose limit was hit.
+    pub level: Level,
+    /// The limit that was hit and how full it was.
+    #[serde(default)]
+    pub limit: HitLimit,
+    /// Who was killed, where that is certain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub victim: Option<Victim>,
+    /// The process ids killed with this one because `memory.oom.group` is set, this one's included.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub group: Vec<u32>,
+    /// The change of the agent's own that lowered the limit within the time this kill is blamed on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_write: Option<OwnWrite>,
+    /// How the kill is known.
+    pub confidence: Confidence,
+    /// Who may have been the victim, where [`Confidence::Ambiguous`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub candidates: Vec<Victim>,
+    /// Seen when the agent started: it happened while no agent ran.
+    #[serde(default)]
+    pub while_down: bool,
+}
+
+/// The pod of a report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportedPod {
+    /// Its namespace; empty where only the cgroup's name told of the pod.
+    pub namespace: String,
+    /// Its name; empty where only the cgroup's name told of the pod.
+    pub name: String,
+    /// Its UID as in the cgroup's name: for a static pod the hash of its configuration.
+    pub uid: String,
+}
+
+/// The container of a report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportedContainer {
+    /// Its name in the pod; empty where only the cgroup's name told of it.
+    pub name: String,
+    /// The runtime's id.
+    pub id: String,
+}
+
+/// The limit that was hit. Bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HitLimit {
+    /// The cgroup whose limit it is; absent for the node itself, or where the kernel did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
+    /// The limit when it was hit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
+    /// What was used when it was hit: the kernel's own number where its log has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage_bytes: Option<u64>,
+    /// The most that was ever used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_bytes: Option<u64>,
+}
+
+/// A killed process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Victim {
+    /// Its id in the host's pid namespace.
+    pub pid: u32,
+    /// Its command: at most 15 bytes of its own choosing, not to be trusted.
+    pub comm: String,
+    /// Whether it was the container's first process.
+    pub role: Role,
+    /// What it held; absent where the kernel did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<ReportedMemory>,
+    /// `oom_score_adj`, since Linux 5.4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oom_score_adj: Option<i32>,
+    /// Its user, since Linux 5.4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+}
+
+/// What a killed process held. Bytes, as the kernel logged them (in kibibytes).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReportedMemory {
+    /// All of its address space.
+    pub total_vm_bytes: u64,
+    /// Anonymous memory.
+    pub anon_rss_bytes: u64,
+    /// Memory that files back.
+    pub file_rss_bytes: u64,
+    /// Shared memory and tmpfs.
+    pub shmem_rss_bytes: u64,
+}
+
+/// What the victim was to its container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// The first process: the container ended with it.
+    Main,
+    /// Another process: the container runs on, and nothing but this report tells of the kill.
+    Child,
+    /// The runtime was not known, or did not answer in time.
+    Unknown,
+}
+
+/// A change of the agent's own that a kill is blamed on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnWrite {
+    /// When it was made.
+    pub time: Timestamp,
+    /// Which file, what it held, and what was written, in words.
+    pub what: String,
+}
+
+/// How a kill is known, from the most certain to the least; the words of [`super::join::Evidence::confidence`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Confidence {
+    /// The kernel named process and cgroup.
+    Exact,
+    /// The kernel named the process, `/proc` its cgroup.
+    Procfs,
+    /// The kernel named the process, and one counter alone rose.
+    OnlyCounterThatRose,
+    /// A counter rose; several processes come into question.
+    Ambiguous,
+    /// A counter rose and nothing was logged, or the log cannot be read.
+    CounterAlone,
+    /// A process was logged and no watched counter rose.
+    LogAlone,
+}

@@ -25,6 +25,7 @@ use crate::observe::health::{Heartbeat, Latch};
 use crate::resources::WeightFormula;
 use crate::sources::NodeView;
 
+mod counting;
 mod deciding;
 mod dispatch;
 mod living;
@@ -35,8 +36,6 @@ pub(super) use requests::{Order, Reply, Request, Snapshot, Wish, answer, not_run
 
 /// Time-dependent decisions (a pod grows old enough) are looked at this often.
 const DECIDE_AGAIN: Duration = Duration::from_secs(60);
-/// How pods stand is counted for the metrics at most this often.
-const COUNT_AGAIN: Duration = Duration::from_secs(1);
 /// An idle coordinator gives a sign of life this often.
 const BEAT: Duration = Duration::from_secs(5);
 /// Writes come in bursts, and a pass of ours is one: wait for the end of the burst before looking at what was written.
@@ -329,15 +328,6 @@ impl Coordinator {
             .chain(periodic)
             .min()
             .unwrap_or(self.next_sweep)
-    }
-
-    /// Counts how pods stand, at most once a second.
-    fn count(&mut self, now: Instant) {
-        if self.next_count <= now {
-            self.next_count = now + COUNT_AGAIN;
-            self.metrics
-                .standing(self.entries.values().map(|entry| &**entry), Timestamp::now());
-        }
     }
 
     /// Leaves what stands to be saved, if it has changed since. Comes last: containers do not wait for the disk.

@@ -1,14 +1,15 @@
 //! What happens to pods, counted.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 
 use super::entry::Entry;
 use crate::actuate::{JobDone, Outcome, Stages, StepRecord, Verdict};
-use crate::decide::PodDecision;
+use crate::decide::{PodDecision, Reason};
 use crate::observe::metrics::{
-    DecisionMetrics, ManifestMetrics, PodState, ResizeMetrics, ResizeOutcome, Stage, StepOutcome,
+    DecisionMetrics, PodState, ProblemKind, ProblemMetrics, ResizeMetrics, ResizeOutcome, Stage, StepOutcome,
 };
 
 /// The counters the coordinator owns.
@@ -16,7 +17,7 @@ use crate::observe::metrics::{
 pub(super) struct Metrics {
     resizes: ResizeMetrics,
     decisions: DecisionMetrics,
-    manifests: ManifestMetrics,
+    problems: ProblemMetrics,
 }
 
 impl Metrics {
@@ -24,7 +25,7 @@ impl Metrics {
         Self {
             resizes: ResizeMetrics::register(registry),
             decisions: DecisionMetrics::register(registry),
-            manifests: ManifestMetrics::register(registry),
+            problems: ProblemMetrics::register(registry),
         }
     }
 
@@ -33,8 +34,11 @@ impl Metrics {
         self.decisions.decided(decision.reason);
     }
 
-    pub(super) fn source_problems(&self, count: usize) {
-        self.manifests.set_problems(count);
+    /// How much is wrong now, and with what.
+    pub(super) fn problems(&self, counts: &[(ProblemKind, usize)]) {
+        for (kind, count) in counts {
+            self.problems.set(*kind, *count);
+        }
     }
 
     pub(super) fn passed(&self, done: &JobDone) {
@@ -55,18 +59,26 @@ impl Metrics {
 
     /// How the pods stand now.
     pub(super) fn standing<'a>(&self, entries: impl Iterator<Item = &'a Entry>, now: jiff::Timestamp) {
-        let (mut counts, mut foreign) = ([0; PodState::ALL.len()], 0);
+        let (mut counts, mut foreign, mut overridden) = ([0; PodState::ALL.len()], 0, 0);
+        let mut decided: HashMap<Reason, usize> = HashMap::new();
         for entry in entries {
             let state = entry.state(now);
             for (count, _) in counts.iter_mut().zip(PodState::ALL).filter(|(_, of)| **of == state) {
                 *count += 1;
             }
             foreign += entry.foreign.all_paused(now).count();
+            overridden += usize::from(entry.standing.overridden.is_some());
+            *decided.entry(entry.decision.reason).or_default() += 1;
         }
         for (count, state) in counts.into_iter().zip(PodState::ALL) {
             self.resizes.set_pods(*state, count);
         }
+        for reason in Reason::ALL {
+            let count = decided.get(reason).copied().unwrap_or_default();
+            self.decisions.set_pods(*reason, count);
+        }
         self.resizes.set_foreign_writers(foreign);
+        self.resizes.set_overridden(overridden);
     }
 }
 

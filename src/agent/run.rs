@@ -83,7 +83,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     tokio::spawn(follow_source(states, views, events.clone(), config.node_name.clone()));
     let lanes = Arc::new(Lanes::new(config.workers));
     let calls = RuntimeMetrics::register(&mut registry);
-    let counted = Observer::new(move |call, answer| calls.called(call, answer));
+    let counted = Observer::new(move |call, took, answer| calls.called(call, took, answer));
     tokio::spawn(Survey::new(survey_options(&config), lanes, counted, view, seen).run(refresh_asked, events.clone()));
     tokio::spawn(translate(records.subscribe(), changes.clone()));
     if let Some(server) = http {

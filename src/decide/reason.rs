@@ -74,6 +74,30 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Every reason.
+    pub const ALL: &[Self] = &[
+        Self::OutOfBounds,
+        Self::RequestMissing,
+        Self::QuickOom,
+        Self::LongLived,
+        Self::InRange,
+        Self::TooYoung,
+        Self::AgeUnknown,
+        Self::AtTarget,
+        Self::NoVpa,
+        Self::NotActedOn,
+        Self::NoRecommendation,
+        Self::HpaConflict,
+        Self::Ignored,
+        Self::NotScheduled,
+        Self::Ended,
+        Self::Terminating,
+        Self::QosClassChange,
+        Self::RestartRequired,
+        Self::PodLevelExceeded,
+        Self::DuplicateContainer,
+    ];
+
     /// What follows.
     #[must_use]
     pub const fn action(self) -> Action {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
@@ -56,15 +56,15 @@ pub struct Cri {
     observer: Option<Observer>,
 }
 
-/// Is told of every call: the method, and how it ended.
+/// Is told of every call: the method, how long it took, and how it ended.
 #[derive(Clone)]
 pub struct Observer(Arc<Tell>);
 
-type Tell = dyn Fn(&'static str, Result<(), &RuntimeError>) + Send + Sync;
+type Tell = dyn Fn(&'static str, Duration, Result<(), &RuntimeError>) + Send + Sync;
 
 impl Observer {
     /// Tells this function.
-    pub fn new(tell: impl Fn(&'static str, Result<(), &RuntimeError>) + Send + Sync + 'static) -> Self {
+    pub fn new(tell: impl Fn(&'static str, Duration, Result<(), &RuntimeError>) + Send + Sync + 'static) -> Self {
         Self(Arc::new(tell))
     }
 }
@@ -187,22 +187,23 @@ impl Cri {
         limit: Duration,
         answer: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, RuntimeError> {
+        let start = Instant::now();
         let problem = match tokio::time::timeout(limit, answer).await {
             Ok(Ok(response)) => {
-                self.tell(method, Ok(()));
+                self.tell(method, start, Ok(()));
                 return Ok(response.into_inner());
             }
             Ok(Err(status)) => Problem::from(&status),
             Err(_) => Problem::Deadline { limit },
         };
         let error = self.error(method, container, problem);
-        self.tell(method, Err(&error));
+        self.tell(method, start, Err(&error));
         Err(error)
     }
 
-    fn tell(&self, method: &'static str, answer: Result<(), &RuntimeError>) {
+    fn tell(&self, method: &'static str, start: Instant, answer: Result<(), &RuntimeError>) {
         if let Some(Observer(observer)) = &self.observer {
-            observer(method, answer);
+            observer(method, start.elapsed(), answer);
         }
     }
 }

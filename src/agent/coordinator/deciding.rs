@@ -17,7 +17,6 @@ impl Coordinator {
         let other_pods = !self.seen_view || self.view.pods != view.pods;
         self.view = view;
         self.seen_view = true;
-        self.metrics.source_problems(problems.len());
         self.source_problems = problems;
         self.decide_all(Timestamp::now());
         self.match_live();

@@ -150,7 +150,7 @@ impl MadeUp {
         let mut survey = Survey::new(
             options,
             Arc::new(Lanes::new(1)),
-            Observer::new(|_, _| ()),
+            Observer::new(|_, _, _| ()),
             view,
             watch::channel(None).1,
         );

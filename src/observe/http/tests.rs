@@ -83,7 +83,7 @@ async fn a_scrape_is_open_metrics_and_every_name_is_ours() {
     assert!(head.contains(&format!("content-type: {OPEN_METRICS}")), "{head}");
     let families = families(&text);
     assert!(
-        families.contains("vscaled_resizes") && families.contains("vscaled_build"),
+        families.contains("vscaled_resizes") && families.contains("vscaled_build_info"),
         "{families:?}"
     );
     assert!(families.iter().all(|name| name.starts_with("vscaled_")), "{families:?}");

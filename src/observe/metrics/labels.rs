@@ -86,6 +86,16 @@ labels! {
         Unusable = "unusable",
     }
 
+    /// What something degraded has to do with.
+    ProblemKind {
+        /// The directory of manifests.
+        Manifests = "manifests",
+        /// The node: cgroups, the runtime, systemd.
+        Node = "node",
+        /// What an earlier agent left.
+        State = "state",
+    }
+
     /// How a pod stands.
     PodState {
         /// Nobody asks for anything but its spec.

@@ -5,10 +5,11 @@ use std::fmt;
 use procfs::ProcResult;
 use procfs::process::Process;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Unit;
+
+use super::families;
 
 /// Reads `/proc/self` when asked.
 #[derive(Debug)]
@@ -46,32 +47,9 @@ impl Collector for ProcessCollector {
                 return Ok(());
             }
         };
-        let mut metric = |name, help, unit: Option<Unit>, metric: &dyn EncodeMetric| {
-            metric.encode(encoder.encode_descriptor(name, help, unit.as_ref(), metric.metric_type())?)
-        };
-        metric(
-            "process_cpu",
-            "Processor time the agent has used",
-            Some(Unit::Seconds),
-            &ConstCounter::new(usage.cpu_seconds),
-        )?;
-        metric(
-            "process_resident_memory",
-            "Memory the agent occupies",
-            Some(Unit::Bytes),
-            &ConstGauge::new(usage.resident_bytes),
-        )?;
-        metric(
-            "process_open_fds",
-            "File descriptors the agent holds open",
-            None,
-            &ConstGauge::new(usage.open_descriptors),
-        )?;
-        metric(
-            "process_start_time",
-            "When the agent was started, since 1970",
-            Some(Unit::Seconds),
-            &ConstGauge::new(usage.start_seconds),
-        )
+        families::PROCESS_CPU.show(&mut encoder, &ConstCounter::new(usage.cpu_seconds))?;
+        families::PROCESS_MEMORY.show(&mut encoder, &ConstGauge::new(usage.resident_bytes))?;
+        families::PROCESS_FDS.show(&mut encoder, &ConstGauge::new(usage.open_descriptors))?;
+        families::PROCESS_START.show(&mut encoder, &ConstGauge::new(usage.start_seconds))
     }
 }

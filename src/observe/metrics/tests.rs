@@ -1,10 +1,10 @@
 //! What a scrape shows.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
 
 use super::*;
 use crate::decide::Reason;
@@ -40,8 +40,8 @@ fn scrape() -> String {
     resizes.set_foreign_writers(1);
     resizes.set_pods(PodState::InSync, 250);
     DecisionMetrics::register(&mut registry).decided(Reason::OutOfBounds);
-    RuntimeMetrics::register(&mut registry).called("Version", no_answer().as_ref().copied());
-    ManifestMetrics::register(&mut registry).set_problems(2);
+    RuntimeMetrics::register(&mut registry).called("Version", Duration::from_secs(2), no_answer().as_ref().copied());
+    ProblemMetrics::register(&mut registry).set(ProblemKind::Manifests, 2);
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     text
@@ -62,7 +62,7 @@ fn what_happened_is_counted_under_its_labels() {
         r#"vscaled_pods{state="refused"} 0"#,
         r#"vscaled_decisions_total{action="resize",reason="OutOfBounds"} 1"#,
         r#"vscaled_runtime_calls_total{call="Version",outcome="timeout"} 1"#,
-        "vscaled_manifest_problems 2",
+        r#"vscaled_problems{with="manifests"} 2"#,
         concat!(r#"vscaled_build_info{version=""#, env!("CARGO_PKG_VERSION"), r#""} 1"#),
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
@@ -84,32 +84,52 @@ fn the_process_is_measured() {
     assert!(start > 0.0 && start <= now + 1.0, "{start} {now}");
 }
 
-/// Names with types, as a scrape declares them; a counter's samples end in `_total`, an info's in `_info`.
-fn declared(text: &str) -> BTreeSet<(String, String)> {
-    text.lines()
-        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
-        .map(|(name, kind)| {
-            let suffix = match kind {
-                "counter" => "_total",
-                "info" => "_info",
-                _ => "",
-            };
-            (format!("{name}{suffix}"), kind.to_owned())
+/// The rows of the documentation's table: name, type and labels of each family.
+fn documented() -> Vec<[String; 3]> {
+    let rows = include_str!("../../../docs/metrics.md").lines();
+    let cells = rows.filter_map(|line| Some(line.strip_prefix("| `vscaled_")?.split('|')));
+    cells
+        .map(|mut cells| {
+            let mut cell = || cells.next().unwrap().trim().trim_end_matches('`').to_owned();
+            [format!("vscaled_{}", cell()), cell(), cell()]
         })
         .collect()
 }
 
 #[test]
-fn the_documentation_lists_every_metric_with_its_type() {
-    let documented: BTreeSet<_> = include_str!("../../../docs/metrics.md")
-        .lines()
-        .filter_map(|line| {
-            let mut cells = line.strip_prefix("| `vscaled_")?.split('|').map(str::trim);
-            let (name, _) = cells.next()?.split_once('`')?;
-            Some((format!("vscaled_{name}"), cells.next()?.to_owned()))
-        })
-        .collect();
-    assert_eq!(documented, declared(&scrape()));
+fn the_documentation_lists_every_family_with_its_type_and_labels() {
+    let declared = families::ALL
+        .iter()
+        .map(|family| [family.name(), family.kind().to_owned(), family.labels().join(", ")]);
+    assert_eq!(documented(), declared.collect::<Vec<_>>());
+}
+
+#[test]
+fn a_family_is_shown_before_anything_has_happened() {
+    let mut registry = registry();
+    let _calls = RuntimeMetrics::register(&mut registry);
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    assert!(text.contains("# TYPE vscaled_runtime_calls counter\n"), "{text}");
+    assert!(!text.contains("vscaled_runtime_calls_total"), "{text}");
+}
+
+#[test]
+fn a_series_goes_away_with_what_it_counted() {
+    static PER_POD: Declaration<Counter, 2> = Declaration::counter("kills", ["namespace", "pod"], "For this test");
+    let mut registry = Registry::with_prefix("test");
+    let kills = PER_POD.register(&mut registry);
+    let counted = |pod: &str| {
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        text.contains(&format!(r#"test_kills_total{{namespace="shop",pod="{pod}"}} 1"#))
+    };
+    for pod in ["web", "db"] {
+        kills.with(["shop".to_owned(), pod.to_owned()]).inc();
+    }
+    assert!(counted("web") && counted("db"));
+    kills.remove(["shop", "web"]);
+    assert!(!counted("web") && counted("db"));
 }
 
 #[test]
@@ -121,6 +141,7 @@ fn the_documentation_lists_every_value_of_a_label() {
         StepOutcome::ALL.iter().map(|value| value.as_str()).collect(),
         CallOutcome::ALL.iter().map(|value| value.as_str()).collect(),
         PodState::ALL.iter().map(|value| value.as_str()).collect(),
+        ProblemKind::ALL.iter().map(|value| value.as_str()).collect(),
     ];
     for label in values {
         let list = format!("`{}`", label.join("`, `"));

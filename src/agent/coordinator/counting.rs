@@ -1,0 +1,30 @@
+//! How everything stands, for the metrics.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::Coordinator;
+use crate::observe::metrics::ProblemKind;
+
+/// Everything is counted at most this often.
+const COUNT_AGAIN: Duration = Duration::from_secs(1);
+
+impl Coordinator {
+    /// Counts how pods stand and what is degraded, at most once a second.
+    pub(super) fn count(&mut self, now: Instant) {
+        if now < self.next_count {
+            return;
+        }
+        self.next_count = now + COUNT_AGAIN;
+        let state = self.restore_problem.iter().chain(&self.saver.problem()).count();
+        self.metrics.problems(&[
+            (ProblemKind::Manifests, self.source_problems.len()),
+            (ProblemKind::Node, self.node_problems.len()),
+            (ProblemKind::State, state),
+        ]);
+        let entries = self.entries.values().map(|entry| &**entry);
+        self.metrics.standing(entries, Timestamp::now());
+    }
+}

@@ -1,0 +1,59 @@
+//! Every family of metrics the agent has. A new one is a line here and a row in docs/metrics.md; whoever counts registers
+//! it when the agent starts, whatever is configured. Tests compare all three.
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+
+use super::declare::{Declaration, Described};
+
+/// Lines of `NAME: Kind = constructor "name" [labels] "meaning";`, as statics and in one list.
+macro_rules! families {
+    ($($name:ident = $metric:ident::$kind:ident $text:literal [$($label:literal),*] $help:literal;)+) => {
+        $(
+            #[doc = concat!($help, ".")]
+            pub static $name: Declaration<$metric, { <[&str]>::len(&[$($label),*]) }> =
+                Declaration::$kind($text, [$($label),*], $help);
+        )+
+
+        /// All of them.
+        pub static ALL: &[&dyn Described] = &[$(&$name),+];
+    };
+}
+
+families! {
+    BUILD_INFO = Gauge::gauge "build_info" ["version"]
+        "Always 1; the label says what runs here";
+    PROCESS_CPU = Counter::counter "process_cpu_seconds" []
+        "Processor time the agent has used";
+    PROCESS_MEMORY = Gauge::gauge "process_resident_memory_bytes" []
+        "Memory the agent occupies";
+    PROCESS_FDS = Gauge::gauge "process_open_fds" []
+        "File descriptors the agent holds open";
+    PROCESS_START = Gauge::gauge "process_start_time_seconds" []
+        "When the agent was started, since 1970";
+    PROBLEMS = Gauge::gauge "problems" ["with"]
+        "What is degraded, as vscalectl get lists it";
+    DECISIONS = Counter::counter "decisions" ["action", "reason"]
+        "Decisions about pods that differ from the one before";
+    PODS = Gauge::gauge "pods" ["state"]
+        "Pods on this node, by how they stand";
+    PODS_DECIDED = Gauge::gauge "pods_decided" ["action", "reason"]
+        "Pods on this node, by what the latest decision says";
+    PODS_OVERRIDDEN = Gauge::gauge "pods_overridden" []
+        "Pods on this node that are held by hand";
+    RESIZES = Counter::counter "resizes" ["outcome"]
+        "Passes over pods";
+    RESIZE_DURATION = Histogram::histogram "resize_duration_seconds" ["stage", "outcome"]
+        "Time taken by passes over pods, by stage; the stage `total` is from the decision seen to all files verified";
+    STEPS = Counter::counter "steps" ["via", "outcome"]
+        "Single writes";
+    DRIFT_REPAIRS = Counter::counter "drift_repairs" ["file"]
+        "Values that something else had changed, and that were put right";
+    FOREIGN_WRITERS = Gauge::gauge "foreign_writers" []
+        "Values that something else keeps changing, and that are left alone for a while";
+    RUNTIME_CALLS = Counter::counter "runtime_calls" ["call", "outcome"]
+        "Calls to the container runtime";
+    RUNTIME_CALL_DURATION = Histogram::histogram "runtime_call_duration_seconds" ["call"]
+        "Time until the container runtime answered, or was given up";
+}

@@ -27,7 +27,7 @@ pub struct Job {
     /// The pod as its source describes it.
     pub pod: Arc<Pod>,
     /// Where it lives.
-    pub live: LivePod,
+    pub live: Arc<LivePod>,
     /// Its cgroups, if an earlier pass opened them.
     pub handles: Option<PodHandles>,
     /// What its containers should have.
@@ -83,7 +83,7 @@ pub(super) struct KernelPass {
 
 /// Does the pass. Never blocks the caller's thread for longer than it takes to hand work over.
 pub async fn reconcile(node: Arc<Node>, mut job: Job) -> JobDone {
-    let (check_runtime, live) = (job.check_runtime, job.live.clone());
+    let (check_runtime, live) = (job.check_runtime, Arc::clone(&job.live));
     let lane = node.lanes.kernel().await;
     let kernel_node = Arc::clone(&node);
     let foreign = std::mem::take(&mut job.foreign);

@@ -30,7 +30,7 @@ pub(super) struct Entry {
     /// What stands for it.
     pub(super) standing: Standing,
     /// Where it lives, if it does.
-    pub(super) live: Option<LivePod>,
+    pub(super) live: Option<Arc<LivePod>>,
     /// Which pod it was that lived here last: a manifest without a UID means whichever has its name.
     last_lived: Option<PodId>,
     /// Its open cgroups, unless a pass has them.

@@ -16,7 +16,7 @@ use crate::runtime::{ListedContainer, RuntimePod};
 /// The node's pods, by UID.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Inventory {
-    pods: BTreeMap<String, LivePod>,
+    pods: BTreeMap<String, Arc<LivePod>>,
     uids_by_name: HashMap<(String, String), String>,
 }
 
@@ -43,11 +43,11 @@ impl Inventory {
                 };
                 (*of == uid).then(|| ((*name).to_owned(), live))
             });
-            let pod = LivePod {
+            let pod = Arc::new(LivePod {
                 id: id.clone(),
                 containers: live.collect(),
                 path: entry.path,
-            };
+            });
             inventory
                 .uids_by_name
                 .insert((id.namespace.clone(), id.name.clone()), uid.to_owned());
@@ -58,7 +58,7 @@ impl Inventory {
 
     /// The live pod a manifest describes: of the same UID, or of the same name where the manifest has no UID.
     #[must_use]
-    pub(super) fn find(&self, pod: &Pod) -> Option<&LivePod> {
+    pub(super) fn find(&self, pod: &Pod) -> Option<&Arc<LivePod>> {
         let uid = match pod.cgroup_uid() {
             "" => self
                 .uids_by_name

@@ -57,11 +57,11 @@ impl Coordinator {
         let mut decide_again = false;
         for (key, entry) in &mut self.entries {
             let live = self.inventory.find(&entry.pod);
-            if entry.live.as_ref() == live {
+            let earlier = std::mem::replace(&mut entry.live, live.cloned());
+            if earlier.as_ref() == live {
                 continue;
             }
-            let first = entry.live.is_none();
-            entry.live = live.cloned();
+            let first = earlier.is_none();
             entry.handles = None;
             entry.start_over();
             self.watching.forget(key);

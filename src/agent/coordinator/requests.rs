@@ -56,7 +56,7 @@ pub(in crate::agent) struct Snapshot {
     pub(in crate::agent) pod: Arc<Pod>,
     pub(in crate::agent) decision: PodDecision,
     pub(in crate::agent) standing: Standing,
-    pub(in crate::agent) live: Option<LivePod>,
+    pub(in crate::agent) live: Option<Arc<LivePod>>,
     pub(in crate::agent) node: Option<Arc<Node>>,
     pub(in crate::agent) next: String,
     pub(in crate::agent) changes: Vec<Arc<ChangeRecord>>,

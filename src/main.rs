@@ -7,31 +7,17 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use vscaled::config::{Config, EXIT_BAD_CONFIGURATION, RunArguments, Sources};
+use clap::{CommandFactory, FromArgMatches};
+use vscaled::config::{Command, CommandLine, Config, EXIT_BAD_CONFIGURATION, Sources};
 use vscaled::observe::log;
 
-/// Resizes running containers in place on one Kubernetes node.
-#[derive(Debug, Parser)]
-#[command(name = "vscaled", version, arg_required_else_help = true)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Runs the agent until SIGTERM; SIGHUP reads the configuration again.
-    Run(RunArguments),
-}
-
 fn main() -> ExitCode {
-    let matches = Cli::command().get_matches();
-    let cli = match Cli::from_arg_matches(&matches) {
-        Ok(cli) => cli,
+    let matches = CommandLine::command().get_matches();
+    let command_line = match CommandLine::from_arg_matches(&matches) {
+        Ok(command_line) => command_line,
         Err(error) => error.exit(),
     };
-    let Command::Run(arguments) = cli.command;
+    let Command::Run(arguments) = command_line.command;
     let print = arguments.print_config;
     let matches = matches.subcommand_matches("run").unwrap_or(&matches);
     let sources = Sources::new(arguments, matches);

@@ -5,12 +5,14 @@
 
 mod agent;
 mod change;
+mod completions;
 mod decide;
 mod demo;
 mod explain;
 mod get;
 mod history;
 mod io;
+mod man;
 mod oom;
 mod output;
 mod plan;
@@ -26,7 +28,12 @@ use clap::{Parser, Subcommand};
 
 /// Shows, explains and changes what vscaled does on this node.
 #[derive(Debug, Parser)]
-#[command(name = "vscalectl", version, arg_required_else_help = true)]
+#[command(
+    name = "vscalectl",
+    version,
+    arg_required_else_help = true,
+    after_help = "Ends with 0: done and verified; 1: refused or failed; 2: wrong usage or unreadable input; 3: no agent answers."
+)]
 struct Cli {
     #[command(flatten)]
     agent: agent::Agent,
@@ -36,6 +43,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Completions(completions::Arguments),
     Decide(decide::Arguments),
     Demo(demo::Arguments),
     #[command(hide = true)]
@@ -45,6 +53,7 @@ enum Command {
     Explain(explain::Arguments),
     Get(get::Arguments),
     History(history::Arguments),
+    Man(man::Arguments),
     Oom(oom::Arguments),
     Plan(plan::Arguments),
     Release(release::Arguments),
@@ -82,6 +91,7 @@ pub fn main() -> ExitCode {
 
 fn run(Cli { agent, command }: Cli) -> Result<(), Failure> {
     match command {
+        Command::Completions(arguments) => completions::run(&arguments),
         Command::Decide(arguments) => decide::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::DemoLeash(arguments) => demo::leash::run(&arguments),
@@ -89,6 +99,7 @@ fn run(Cli { agent, command }: Cli) -> Result<(), Failure> {
         Command::Explain(arguments) => explain::run(&arguments, &agent),
         Command::Get(arguments) => get::run(&arguments, &agent),
         Command::History(arguments) => history::run(&arguments, &agent),
+        Command::Man(arguments) => man::run(&arguments),
         Command::Oom(arguments) => oom::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Release(arguments) => release::run(&arguments, &agent),

@@ -25,7 +25,7 @@ use serde::Serialize;
 pub use check::ConfigError;
 pub use given::{Given, Origin};
 pub use keys::{KEYS, Key, Layer};
-pub use sources::{RunArguments, Sources};
+pub use sources::{Command, CommandLine, RunArguments, Sources};
 pub use values::{LogFormat, RuntimeSocket, Source};
 
 use crate::cgroup::CgroupPath;

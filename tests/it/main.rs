@@ -20,5 +20,6 @@ mod kubelet_recordings;
 mod oom_recordings;
 mod plan_command;
 mod runtime_faults;
+mod shell_help;
 mod support;
 mod systemd_units;

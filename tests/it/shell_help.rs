@@ -1,0 +1,130 @@
+//! Promise: shells complete `vscalectl`, and both programs have manual pages, made from the same definitions as `--help`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+fn vscalectl(arguments: &[&str]) -> Output {
+    let output = Command::new(env!("CARGO_BIN_EXE_vscalectl"))
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    output
+}
+
+/// What bash would offer for the last of these words.
+fn offered(words: &[&str]) -> BTreeSet<String> {
+    let directory = TempDir::new().unwrap();
+    let script = directory.path().join("completions");
+    fs::write(&script, vscalectl(&["completions", "bash"]).stdout).unwrap();
+    // What bash itself does when somebody presses the tabulator: it calls the registered function with the words.
+    let ask = r#"
+        source "$1"; shift
+        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+        function=$(complete -p vscalectl | sed 's/.* -F \([^ ]*\) .*/\1/')
+        "$function" vscalectl "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+        printf '%s\n' "${COMPREPLY[@]}"
+    "#;
+    let bash = Command::new("bash")
+        .args(["--norc", "-euc", ask, "bash"])
+        .arg(&script)
+        .arg("vscalectl")
+        .args(words)
+        .output()
+        .unwrap();
+    assert!(bash.status.success() && bash.stderr.is_empty(), "{bash:?}");
+    String::from_utf8(bash.stdout)
+        .unwrap()
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn bash_completes_commands_options_and_values() {
+    assert_eq!(offered(&["expl"]), BTreeSet::from(["explain".to_owned()]));
+    let commands = offered(&[""]);
+    assert!(
+        commands.contains("resize") && commands.contains("watch"),
+        "{commands:?}"
+    );
+    assert!(
+        !commands.iter().any(|command| command.starts_with("demo-")),
+        "{commands:?}"
+    );
+    let options = offered(&["resize", "--memory"]);
+    let memory = ["--memory-limit", "--memory-request"].map(str::to_owned);
+    assert_eq!(options, BTreeSet::from(memory));
+    let formats = offered(&["get", "--output", ""]);
+    assert_eq!(formats, BTreeSet::from(["json", "table", "yaml"].map(str::to_owned)));
+}
+
+#[test]
+fn scripts_for_the_other_shells_name_every_command() {
+    for shell in ["zsh", "fish", "elvish", "powershell"] {
+        let script = String::from_utf8(vscalectl(&["completions", shell]).stdout).unwrap();
+        for command in commands() {
+            assert!(script.contains(&command), "{shell} does not know {command}");
+        }
+    }
+}
+
+/// The commands that `--help` lists.
+fn commands() -> Vec<String> {
+    let help = String::from_utf8(vscalectl(&["--help"]).stdout).unwrap();
+    let listed = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let named = listed
+        .lines()
+        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    named
+        .filter(|name| !name.is_empty() && *name != "help")
+        .map(str::to_owned)
+        .collect()
+}
+
+fn files_below(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let below = entries.map(|path| if path.is_dir() { files_below(&path) } else { vec![path] });
+    below.flatten().collect()
+}
+
+#[test]
+fn every_command_has_a_manual_page_that_groff_accepts() {
+    let directory = TempDir::new().unwrap();
+    vscalectl(&["man", "--dir", directory.path().to_str().unwrap()]);
+    let pages = files_below(directory.path());
+    for command in commands() {
+        let page = directory.path().join(format!("man1/vscalectl-{command}.1"));
+        assert!(pages.contains(&page), "no page for {command}: {pages:?}");
+    }
+    for page in ["man1/vscalectl.1", "man8/vscaled.8", "man8/vscaled-run.8"] {
+        assert!(pages.contains(&directory.path().join(page)), "no {page}: {pages:?}");
+    }
+    for page in &pages {
+        let groff = Command::new("groff")
+            .args(["-man", "-ww", "-Tutf8", "-Kutf8", "-P-cbou"])
+            .arg(page)
+            .output()
+            .unwrap();
+        let (text, complaints) = (
+            String::from_utf8_lossy(&groff.stdout),
+            String::from_utf8_lossy(&groff.stderr),
+        );
+        assert!(
+            groff.status.success() && complaints.is_empty(),
+            "{page:?}: {complaints}"
+        );
+        assert!(text.contains("NAME") && text.contains("SYNOPSIS"), "{page:?}: {text}");
+    }
+}
+
+#[test]
+fn the_page_of_vscalectl_says_what_its_exit_codes_mean() {
+    let page = String::from_utf8(vscalectl(&["man"]).stdout).unwrap();
+    assert!(page.contains(".TH vscalectl 1"), "{page}");
+    assert!(page.contains("3: no agent answers"), "{page}");
+}

@@ -87,7 +87,9 @@ pub async fn reconcile(node: Arc<Node>, mut job: Job) -> JobDone {
     let lane = node.lanes.kernel().await;
     let kernel_node = Arc::clone(&node);
     let foreign = std::mem::take(&mut job.foreign);
-    let kernel = tokio::task::spawn_blocking(move || kernel_pass(&kernel_node, job, foreign)).await;
+    let span = tracing::Span::current();
+    let kernel = move || span.in_scope(|| kernel_pass(&kernel_node, job, foreign));
+    let kernel = tokio::task::spawn_blocking(kernel).await;
     drop(lane);
     let mut kernel = match kernel {
         Ok(Ok(kernel)) => kernel,

@@ -61,12 +61,14 @@ impl History {
     }
 }
 
+/// One line for each step, in the span of its pass.
 fn log(record: &ChangeRecord) {
     for step in &record.steps {
+        let took_us = u64::try_from(step.took.as_micros()).unwrap_or(u64::MAX);
         tracing::info!(
-            pod = %record.pod, cause = %record.cause, via = ?step.via, level = %step.target,
-            file = step.file.unwrap_or_default(), from = step.from, to = step.to, took_us = step.took.as_micros(),
-            error = step.error.as_deref().unwrap_or_default(), rollback = step.rollback, "step"
+            via = %step.via, cgroup = %step.target, file = step.file.unwrap_or_default(), from = step.from, to = step.to,
+            took_us, error = step.error.as_deref().unwrap_or_default(), rollback = step.rollback,
+            "step"
         );
     }
 }

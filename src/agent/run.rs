@@ -64,6 +64,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         Some(address) => Some(HttpServer::listen(address).await?),
         None => None,
     };
+    let address = http.as_ref().map(HttpServer::address);
     let stop = CancellationToken::new();
     let mut registry = registry();
     let metrics = Metrics::register(&mut registry);
@@ -112,7 +113,8 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let coordinator = Coordinator::new(options(&config), saver, restored, links);
     let coordinator = tokio::spawn(coordinator.run(inbox, stop.clone(), heartbeat));
 
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %config.socket.display(), "vscaled runs");
+    let http = address.map(tracing::field::display);
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %config.socket.display(), http, "vscaled runs");
     signals.until_stop(config, &sources, &events, &log).await;
     stop.cancel();
     for (name, ended) in [

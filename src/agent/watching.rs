@@ -70,7 +70,7 @@ impl Watching {
                 }
                 Err(error) if error.is_gone() => {}
                 Err(error) => {
-                    tracing::warn!(pod = key, level = %target, %error, "not watched: found by the periodic check only");
+                    tracing::warn!(pod = key, cgroup = %target, %error, "not watched: found by the periodic check only");
                 }
             }
         }

@@ -89,7 +89,7 @@ where
     let lines = tracing_subscriber::fmt::layer().with_writer(writer);
     let lines = match style {
         Style::Text { colours } => lines.with_ansi(colours).boxed(),
-        Style::Json => lines.json().flatten_event(true).boxed(),
+        Style::Json => lines.json().flatten_event(true).with_span_list(false).boxed(),
     };
     let subscriber = tracing_subscriber::registry().with(filter).with(lines);
     (subscriber, LogFilter(handle))
@@ -131,6 +131,20 @@ mod tests {
             (&line["level"], &line["message"], &line["pod"]),
             (&"INFO".into(), &"resized".into(), &"default/web".into())
         );
+    }
+
+    #[test]
+    fn what_a_pass_logs_says_which_pod_and_why() {
+        let pass = || {
+            let span = tracing::error_span!("pass", pod = "default/web", cause = "drift");
+            span.in_scope(|| tracing::warn!("refused"));
+        };
+        let text = logged(Style::Json, "warn", |_| pass());
+        let line: serde_json::Value = serde_json::from_str(text.trim()).unwrap();
+        let about = serde_json::json!({"name": "pass", "pod": "default/web", "cause": "drift"});
+        assert_eq!((&line["span"], &line["spans"]), (&about, &serde_json::Value::Null));
+        let text = logged(Style::Text { colours: false }, "warn", |_| pass());
+        assert!(text.contains(r#"pass{pod="default/web" cause="drift"}"#), "{text}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::time::Instant;
+use tracing::{Instrument, Span};
 
 use super::{Coordinator, Event, Reply};
 use crate::actuate::{Cause, ChangeRecord, Job, JobDone, Node, Outcome, Verdict, reconcile};
@@ -27,6 +28,8 @@ pub(in crate::agent) struct Pass {
     cause: Cause,
     /// How long the decision took that led here.
     decided_in: Duration,
+    /// What is logged about it says which pod and why.
+    span: Span,
 }
 
 impl Coordinator {
@@ -47,6 +50,8 @@ impl Coordinator {
                     number: self.passes,
                     key: key.clone(),
                     uid: job.live.id.uid.clone(),
+                    // An error's, so that it is there whatever the level of what is logged.
+                    span: tracing::error_span!("pass", pod = %job.live.id, %cause),
                     epoch: entry.epoch,
                     decided_in: match cause {
                         Cause::Recommendation { .. } => entry.decided_in,
@@ -63,6 +68,7 @@ impl Coordinator {
 
     /// Takes in the result of a pass.
     pub(super) fn take_done(&mut self, pass: &Pass, mut done: JobDone) {
+        let _about = pass.span.enter();
         done.stages.decide = pass.decided_in;
         self.busy.remove(&pass.uid);
         if done.stale {
@@ -81,7 +87,7 @@ impl Coordinator {
             // The pod ended meanwhile, and perhaps another one has its name.
             return;
         };
-        report_foreign(&pass.key, &done);
+        report_foreign(&done);
         let record = self
             .history
             .add(Timestamp::now(), live.id.clone(), pass.cause.clone(), &mut done);
@@ -148,13 +154,15 @@ fn next_job(entry: &mut Entry) -> Option<(Job, Cause)> {
 }
 
 fn start(node: Arc<Node>, pass: Pass, job: Job, events: tokio::sync::mpsc::Sender<Event>) {
-    tokio::spawn(async move {
+    let span = pass.span.clone();
+    let work = async move {
         let done = Box::new(reconcile(node, job).await);
         // Fails only when the coordinator is gone, and then nobody wants to know.
         if events.send(Event::Done { pass, done }).await.is_err() {
             tracing::debug!("a pass ended after the agent did");
         }
-    });
+    };
+    tokio::spawn(work.instrument(span));
 }
 
 /// What follows from a finished pass.
@@ -189,8 +197,7 @@ fn settle(entry: &mut Entry, record: &ChangeRecord) -> Settled {
                 entry.forget_notices();
             }
             tracing::warn!(
-                pod = %record.pod, cause = %record.cause, outcome = record.outcome.word(),
-                reason = record.outcome.reason().unwrap_or_default(), retry_in = ?wait, "not everything is as it should be"
+                outcome = record.outcome.word(), reason = record.outcome.reason().unwrap_or_default(), retry_in = ?wait, "not everything is as it should be"
             );
         }
     }
@@ -217,13 +224,13 @@ fn withdraw(entry: &mut Entry, before: ByHand, outcome: &Outcome) {
 }
 
 /// Says once who keeps changing a value back.
-fn report_foreign(key: &str, done: &JobDone) {
+fn report_foreign(done: &JobDone) {
     let report = |target: &Target, file: ControlFile, verdict: Verdict| match verdict {
         Verdict::Repair => {
-            tracing::info!(pod = key, level = %target, %file, "something else changed a value; repaired");
+            tracing::info!(cgroup = %target, %file, "something else changed a value; repaired");
         }
         Verdict::LeaveUntil(until) => tracing::warn!(
-            pod = key, level = %target, %file, %until,
+            cgroup = %target, %file, %until,
             "something else keeps changing this value back; it is left alone until then"
         ),
     };

@@ -32,15 +32,21 @@ impl ResizeMetrics {
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let outcomes = ResizeOutcome::ALL.iter().map(|outcome| outcome.as_str());
+        let totals = outcomes.clone().map(|outcome| [Stage::Total.as_str(), outcome]);
+        let stages = Stage::ALL
+            .iter()
+            .map(|stage| [stage.as_str(), ResizeOutcome::Applied.as_str()]);
+        let ways = [Via::Resize, Via::Cri, Via::Cgroup, Via::Systemd].into_iter().map(way);
+        let steps = ways.flat_map(|way| StepOutcome::ALL.iter().map(move |outcome| [way, outcome.as_str()]));
         let files = ControlFile::V1.into_iter().chain(ControlFile::V2);
         Self {
             durations: families::RESIZE_DURATION
                 .register(registry)
-                .at_zero(outcomes.clone().map(|outcome| [Stage::Total.as_str(), outcome])),
+                .at_zero(totals.chain(stages)),
             resizes: families::RESIZES
                 .register(registry)
                 .at_zero(outcomes.map(|outcome| [outcome])),
-            steps: families::STEPS.register(registry),
+            steps: families::STEPS.register(registry).at_zero(steps),
             repairs: families::DRIFT_REPAIRS
                 .register(registry)
                 .at_zero(files.map(|file| [file.name()])),
@@ -64,13 +70,7 @@ impl ResizeMetrics {
 
     /// A step was taken.
     pub fn step(&self, via: Via, outcome: StepOutcome) {
-        let via = match via {
-            Via::Resize => "resize",
-            Via::Cri => "cri",
-            Via::Cgroup => "cgroup",
-            Via::Systemd => "systemd",
-        };
-        self.steps.with([via, outcome.as_str()]).inc();
+        self.steps.with([way(via), outcome.as_str()]).inc();
     }
 
     /// A value that something else had changed was put right.
@@ -91,6 +91,16 @@ impl ResizeMetrics {
     /// So many pods are held by hand.
     pub fn set_overridden(&self, count: usize) {
         self.overridden.set(gauge(count));
+    }
+}
+
+/// The label of the way a step takes.
+const fn way(via: Via) -> &'static str {
+    match via {
+        Via::Resize => "resize",
+        Via::Cri => "cri",
+        Via::Cgroup => "cgroup",
+        Via::Systemd => "systemd",
     }
 }
 

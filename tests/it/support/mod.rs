@@ -8,9 +8,11 @@ pub(crate) mod agent;
 pub(crate) mod amounts;
 pub(crate) mod bare;
 pub(crate) mod containerd;
+pub(crate) mod http;
 pub(crate) mod image;
 pub(crate) mod mounts;
 pub(crate) mod pods;
+pub(crate) mod prometheus;
 pub(crate) mod tree;
 
 use std::path::{Path, PathBuf};

@@ -1,0 +1,84 @@
+//! The files in deploy/observability, by themselves.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::{dashboard, sample_names};
+
+const ALERTS: &str = include_str!("../../../deploy/observability/alerts.yaml");
+const OPERATOR: &str = include_str!("../../../deploy/observability/operator.yaml");
+
+/// The words of a text that look like names of our metrics.
+fn names_in(text: &str) -> BTreeSet<String> {
+    text.split(|character: char| !character.is_ascii_alphanumeric() && character != '_')
+        .filter(|word| word.starts_with("vscaled_"))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn alerts_and_dashboard_use_only_metrics_that_exist() {
+    let known = sample_names();
+    let mut expressions: Vec<String> = dashboard::queries().into_iter().map(|(_, query)| query).collect();
+    let alerts: Value = serde_saphyr::from_str(ALERTS).unwrap();
+    let rules = alerts["groups"][0]["rules"].as_array().unwrap();
+    expressions.extend(rules.iter().map(|rule| rule["expr"].as_str().unwrap().to_owned()));
+    let used: BTreeSet<_> = expressions.iter().flat_map(|expression| names_in(expression)).collect();
+    assert!(used.len() > 10, "found hardly any names: {used:?}");
+    let unknown: Vec<_> = used.difference(&known).collect();
+    assert!(
+        unknown.is_empty(),
+        "no metric is called {unknown:?}; there are {known:#?}"
+    );
+}
+
+#[test]
+fn the_operator_gets_the_same_alerts() {
+    let alerts: Value = serde_saphyr::from_str(ALERTS).unwrap();
+    let objects: Vec<Value> = serde_saphyr::from_multiple(OPERATOR).unwrap();
+    let rule = objects
+        .iter()
+        .find(|object| object["kind"] == "PrometheusRule")
+        .unwrap();
+    assert_eq!(rule["spec"], alerts, "copy alerts.yaml below spec of operator.yaml");
+    assert!(objects.iter().any(|object| object["kind"] == "PodMonitor"));
+}
+
+#[test]
+fn every_panel_has_a_place_of_its_own() {
+    let dashboard = dashboard::read();
+    let mut ids = BTreeSet::new();
+    let mut taken = BTreeSet::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        assert!(
+            ids.insert(panel["id"].as_u64().unwrap()),
+            "two panels have the id of {}",
+            panel["title"]
+        );
+        let place = |side: &str| panel["gridPos"][side].as_u64().unwrap();
+        for x in place("x")..place("x") + place("w") {
+            for y in place("y")..place("y") + place("h") {
+                assert!(
+                    x < 24 && taken.insert((x, y)),
+                    "{} overlaps another panel",
+                    panel["title"]
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn promtool_accepts_the_alerts_and_they_fire_when_they_should() {
+    for arguments in [["check", "rules", "alerts.yaml"], ["test", "rules", "alerts.test.yaml"]] {
+        let promtool = Command::new("promtool")
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/observability"))
+            .args(arguments)
+            .output()
+            .expect("promtool runs (Debian: apt-get install prometheus)");
+        let said = String::from_utf8_lossy(&promtool.stdout) + String::from_utf8_lossy(&promtool.stderr);
+        assert!(promtool.status.success(), "promtool {arguments:?}:\n{said}");
+    }
+}

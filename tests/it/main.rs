@@ -18,6 +18,7 @@ mod kernel_demo;
 mod kernel_logs;
 mod kernel_metrics;
 mod kernel_oom;
+mod kubectl_plugin;
 mod kubelet_recordings;
 mod observability;
 mod oom_recordings;

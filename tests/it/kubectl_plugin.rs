@@ -1,0 +1,257 @@
+//! Promise: `kubectl vscale` runs vscalectl where a pod runs, with the arguments it was given, and says what to do where
+//! it cannot.
+//!
+//! A script stands in for kubectl and writes down how it was called: this is about which calls are made, not about what a
+//! cluster answers.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+/// What the script answers, in the form the plugin asks for.
+#[derive(Clone, Copy)]
+struct Cluster {
+    /// Namespace/name and node of the pod that is asked for.
+    pod: Option<&'static str>,
+    /// Namespace, name and node of each pod of vscaled.
+    agents: &'static [&'static str],
+    /// How a command in the agent's pod ends.
+    ends_with: u8,
+}
+
+const ONE_NODE: Cluster = Cluster {
+    pod: Some("shop/web node-1"),
+    agents: &["vscaled-system vscaled-x2x node-1"],
+    ends_with: 0,
+};
+
+/// Every argument in brackets, every call on a line.
+const KUBECTL: &str = r#"#!/bin/sh
+{ for argument; do printf '[%s]' "$argument"; done; printf '\n'; } >>"$CALLS"
+case " $* " in
+  *' exec '*) exit "$ENDS_WITH" ;;
+  *' get pods '*) printf '%s' "$AGENTS" ;;
+  *' get pod '*)
+    if [ -z "$POD" ]; then echo 'Error from server (NotFound): pods "web" not found' >&2; exit 1; fi
+    printf '%s' "$POD" ;;
+esac
+"#;
+
+struct Ran {
+    output: Output,
+    calls: Vec<String>,
+}
+
+impl Ran {
+    fn code(&self) -> Option<i32> {
+        self.output.status.code()
+    }
+
+    fn complaint(&self) -> String {
+        String::from_utf8(self.output.stderr.clone()).unwrap()
+    }
+}
+
+impl Cluster {
+    fn run(self, arguments: &[&str]) -> Ran {
+        let directory = TempDir::new().unwrap();
+        let kubectl = directory.path().join("kubectl");
+        fs::write(&kubectl, KUBECTL).unwrap();
+        fs::set_permissions(&kubectl, Permissions::from_mode(0o755)).unwrap();
+        let calls = directory.path().join("calls");
+        let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
+        let agents: String = self.agents.iter().map(|agent| format!("{agent}\n")).collect();
+        let output = Command::new("sh")
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/kubectl-vscale"))
+            .args(arguments)
+            .env("PATH", path)
+            .env("CALLS", &calls)
+            .env("POD", self.pod.unwrap_or_default())
+            .env("AGENTS", agents)
+            .env("ENDS_WITH", self.ends_with.to_string())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let calls = fs::read_to_string(calls).unwrap_or_default();
+        Ran {
+            output,
+            calls: calls.lines().map(str::to_owned).collect(),
+        }
+    }
+}
+
+#[test]
+fn a_command_runs_in_the_agents_pod_on_the_pods_node() {
+    let ran = ONE_NODE.run(&[
+        "resize",
+        "shop/web",
+        "-c",
+        "app",
+        "--reason",
+        "a load test; $HOME",
+        "--dry-run",
+    ]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.complaint());
+    let [pod, agents, exec] = ran.calls.as_slice() else {
+        panic!("{:?}", ran.calls);
+    };
+    assert!(pod.starts_with("[get][pod][--namespace][shop][web][--output]"), "{pod}");
+    assert!(agents.starts_with("[get][pods][--all-namespaces]"), "{agents}");
+    assert!(
+        agents.contains("[spec.nodeName=node-1,status.phase=Running]"),
+        "{agents}"
+    );
+    assert_eq!(
+        exec,
+        "[exec][--namespace][vscaled-system][vscaled-x2x][--][vscalectl][resize][shop/web][-c][app][--reason]\
+         [a load test; $HOME][--dry-run]"
+    );
+}
+
+#[test]
+fn a_bare_name_is_looked_up_where_kubectl_looks_and_passed_on_in_full() {
+    let ran = ONE_NODE.run(&["explain", "web"]);
+    assert!(ran.calls[0].starts_with("[get][pod][web][--output]"), "{:?}", ran.calls);
+    assert!(
+        ran.calls[2].ends_with("[vscalectl][explain][shop/web]"),
+        "{:?}",
+        ran.calls
+    );
+    let ran = ONE_NODE.run(&["-n", "shop", "explain", "web"]);
+    assert!(
+        ran.calls[0].starts_with("[get][pod][--namespace][shop][web]"),
+        "{:?}",
+        ran.calls
+    );
+}
+
+#[test]
+fn options_of_kubectl_are_given_to_every_call() {
+    let ran = ONE_NODE.run(&[
+        "--context=east",
+        "--kubeconfig",
+        "/tmp/my config",
+        "release",
+        "shop/web",
+    ]);
+    assert_eq!(ran.calls.len(), 3, "{:?}", ran.calls);
+    for call in &ran.calls {
+        assert!(
+            call.starts_with("[--kubeconfig][/tmp/my config][--context][east]"),
+            "{call}"
+        );
+    }
+}
+
+#[test]
+fn with_a_node_the_arguments_are_left_as_they_are() {
+    let ran = ONE_NODE.run(&["--node", "node-1", "explain", "containerd-id-prefix", "-o", "json"]);
+    assert_eq!(ran.calls.len(), 2, "{:?}", ran.calls);
+    assert!(
+        ran.calls[1].ends_with("[vscalectl][explain][containerd-id-prefix][-o][json]"),
+        "{:?}",
+        ran.calls
+    );
+    let ran = ONE_NODE.run(&["--agent-namespace", "vscaled-system", "--node", "node-1", "get"]);
+    assert!(
+        ran.calls[0].starts_with("[get][pods][--namespace][vscaled-system]"),
+        "{:?}",
+        ran.calls
+    );
+}
+
+#[test]
+fn a_node_need_not_be_named_where_there_is_only_one() {
+    let ran = ONE_NODE.run(&["get", "overrides"]);
+    assert!(
+        ran.calls[1].ends_with("[--][vscalectl][get][overrides]"),
+        "{:?}",
+        ran.calls
+    );
+    let two = Cluster {
+        agents: &["vscaled-system vscaled-a node-1", "vscaled-system vscaled-b node-2"],
+        ..ONE_NODE
+    };
+    let ran = two.run(&["get"]);
+    assert_eq!(ran.code(), Some(2));
+    assert!(
+        ran.complaint().contains("--node NODE") && ran.complaint().contains("node-1 node-2"),
+        "{}",
+        ran.complaint()
+    );
+}
+
+#[test]
+fn it_ends_as_the_command_on_the_node_did() {
+    for code in [0, 1, 3] {
+        let cluster = Cluster {
+            ends_with: code,
+            ..ONE_NODE
+        };
+        assert_eq!(cluster.run(&["explain", "shop/web"]).code(), Some(code.into()));
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_said_with_what_to_do() {
+    let (gone, alone, pending) = (
+        Cluster { pod: None, ..ONE_NODE },
+        Cluster {
+            agents: &[],
+            ..ONE_NODE
+        },
+        Cluster {
+            pod: Some("shop/web "),
+            ..ONE_NODE
+        },
+    );
+    let cases: [(Cluster, &[&str], i32, &str); 8] = [
+        (gone, &["explain", "web"], 1, "needs --node NODE"),
+        (alone, &["explain", "shop/web"], 3, "taints"),
+        (pending, &["explain", "shop/web"], 1, "on no node yet"),
+        (
+            ONE_NODE,
+            &["resize", "-c", "app", "shop/web"],
+            2,
+            "resize NAMESPACE/NAME",
+        ),
+        (
+            ONE_NODE,
+            &["decide", "-f", "pods.yaml"],
+            2,
+            "run vscalectl decide on this machine",
+        ),
+        (ONE_NODE, &["--frobnicate", "get"], 2, "--frobnicate"),
+        (ONE_NODE, &["--node"], 2, "needs a value"),
+        (ONE_NODE, &[], 2, "--help"),
+    ];
+    for (cluster, arguments, code, words) in cases {
+        let ran = cluster.run(arguments);
+        let complaint = ran.complaint();
+        assert_eq!(ran.code(), Some(code), "{arguments:?}: {complaint}");
+        assert!(
+            complaint.starts_with("kubectl vscale: ") || complaint.starts_with("Error from server"),
+            "{complaint}"
+        );
+        assert!(complaint.contains(words), "{arguments:?}: {complaint}");
+        assert!(!ran.calls.iter().any(|call| call.contains("[exec]")), "{:?}", ran.calls);
+    }
+}
+
+#[test]
+fn help_names_every_option_the_plugin_takes() {
+    let ran = ONE_NODE.run(&["--help"]);
+    let help = String::from_utf8(ran.output.stdout.clone()).unwrap();
+    for option in [
+        "--node",
+        "--agent-namespace",
+        "--namespace",
+        "--context",
+        "--kubeconfig",
+    ] {
+        assert!(help.contains(option), "{help}");
+    }
+    assert!(!help.contains("set -eu") && ran.calls.is_empty(), "{help}");
+}

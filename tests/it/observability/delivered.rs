@@ -47,6 +47,19 @@ fn the_operator_gets_the_same_alerts() {
 }
 
 #[test]
+fn the_documentation_says_what_each_alert_asks_for() {
+    let documentation = include_str!("../../../docs/troubleshooting.md");
+    let alerts: Value = serde_saphyr::from_str(ALERTS).unwrap();
+    for rule in alerts["groups"][0]["rules"].as_array().unwrap() {
+        let alert = rule["alert"].as_str().unwrap();
+        assert!(
+            documentation.contains(alert),
+            "docs/troubleshooting.md does not say what to do about {alert}"
+        );
+    }
+}
+
+#[test]
 fn every_panel_has_a_place_of_its_own() {
     let dashboard = dashboard::read();
     let mut ids = BTreeSet::new();

@@ -3,14 +3,16 @@
 //! In come a plan and the pod's open cgroups; out comes what was done, step by step, and how it ended. Every step that
 //! counts as done was read back. Blocks: call it from a thread that may.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::handles::PodHandles;
+use super::node::Node;
 use super::record::StepRecord;
+use super::shrink::{Freezer, LowerError, Lowered, lower, lowerings};
 use crate::cgroup::systemd::{Systemd, SystemdError, Unit};
-use crate::cgroup::{Cgroup, CgroupError};
+use crate::cgroup::{Cgroup, CgroupError, Reason};
 use crate::plan::{Change, Plan, Step, Target};
-use crate::resources::{Setting, Settings};
+use crate::resources::Settings;
 
 /// What became of a plan.
 #[derive(Debug)]
@@ -19,6 +21,10 @@ pub(super) struct Executed {
     pub(super) records: Vec<StepRecord>,
     /// How it ended.
     pub(super) end: End,
+    /// A memory limit could not be lowered: more is in use.
+    pub(super) not_shrinkable: bool,
+    /// For how long cgroups stood still.
+    pub(super) freezes: Vec<Duration>,
 }
 
 /// How a plan ended.
@@ -38,9 +44,11 @@ pub(super) enum End {
 
 /// Why one step failed.
 #[derive(Debug, thiserror::Error)]
-enum StepError {
+pub(super) enum StepError {
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
+    #[error(transparent)]
+    Lower(#[from] LowerError),
     #[error(transparent)]
     Systemd(#[from] SystemdError),
     #[error("{0} has no open cgroup")]
@@ -51,10 +59,24 @@ impl StepError {
     fn is_gone(&self) -> bool {
         match self {
             Self::Cgroup(error) => error.is_gone(),
+            Self::Lower(error) => error.is_gone(),
             Self::Systemd(_) => false,
             Self::NoCgroup(_) => true,
         }
     }
+
+    /// Whether a memory limit could not be lowered, for now.
+    const fn is_not_shrinkable(&self) -> bool {
+        match self {
+            Self::Lower(LowerError::Cgroup(error)) | Self::Cgroup(error) => is_too_low(error),
+            Self::Lower(LowerError::Freeze(_) | LowerError::TooMuch { .. }) => true,
+            Self::Systemd(_) | Self::NoCgroup(_) => false,
+        }
+    }
+}
+
+const fn is_too_low(error: &CgroupError) -> bool {
+    matches!(error.reason, Reason::BelowUsage { .. } | Reason::Busy { .. })
 }
 
 /// Writes one pod's files and unit properties.
@@ -62,63 +84,70 @@ impl StepError {
 pub(super) struct Executor<'a> {
     pub(super) handles: &'a PodHandles,
     pub(super) units: Option<&'a Systemd>,
+    freezer: &'a Freezer,
+    /// What lowering limits took.
+    lowered: Lowered,
 }
 
-impl Executor<'_> {
-    /// Runs the file and unit steps of a plan; steps for the runtime are not this executor's and are passed over.
-    pub(super) fn run(&self, plan: &Plan) -> Executed {
-        let mut records = Vec::new();
-        if let Err(refusal) = self.check_all(plan) {
-            return Executed {
-                records,
-                end: End::Refused(refusal),
-            };
+impl<'a> Executor<'a> {
+    /// For the cgroups of one pod.
+    pub(super) fn new(node: &'a Node, handles: &'a PodHandles) -> Self {
+        Self {
+            handles,
+            units: node.units.as_deref(),
+            freezer: &node.freezer,
+            lowered: Lowered::default(),
         }
+    }
+
+    /// Runs the file and unit steps of a plan; steps for the runtime are not this executor's and are passed over.
+    pub(super) fn run(mut self, plan: &Plan) -> Executed {
+        let mut records = Vec::new();
+        let (end, not_shrinkable) = match self.check_all(plan) {
+            Ok(()) => self.run_all(plan, &mut records),
+            Err(refusal) => (End::Refused(refusal.to_string()), refusal.is_not_shrinkable()),
+        };
+        Executed {
+            records,
+            end,
+            not_shrinkable,
+            freezes: self.lowered.freezes,
+        }
+    }
+
+    /// Runs them, and says how that ended and whether it was because of a limit that could not be lowered.
+    fn run_all(&mut self, plan: &Plan, records: &mut Vec<StepRecord>) -> (End, bool) {
         let mut done = Vec::new();
-        for step in plan
-            .steps()
-            .iter()
-            .filter(|step| !matches!(step.change, Change::Spec { .. }))
-        {
+        let ours = |step: &&Step| !matches!(step.change, Change::Spec { .. });
+        for step in plan.steps().iter().filter(ours) {
             let mut record = StepRecord::planned(step);
             let start = Instant::now();
-            let result = self.carry_out(&step.target, &step.change);
+            let result = self.carry_out(step);
             record.took = start.elapsed();
             record.error = result.as_ref().err().map(ToString::to_string);
             records.push(record);
             match result {
                 Ok(()) => done.push(step),
-                Err(error) if error.is_gone() => {
-                    return Executed {
-                        records,
-                        end: End::Interrupted(error.to_string()),
-                    };
-                }
+                Err(error) if error.is_gone() => return (End::Interrupted(error.to_string()), false),
                 Err(error) => {
-                    let end = match self.undo(&done, &mut records) {
+                    let end = match self.undo(&done, records) {
                         Ok(()) => End::RolledBack(error.to_string()),
                         Err(undoing) => End::Incomplete(format!("{error}; and it could not be undone: {undoing}")),
                     };
-                    return Executed { records, end };
+                    return (end, error.is_not_shrinkable());
                 }
             }
         }
-        Executed {
-            records,
-            end: End::Done,
-        }
+        (End::Done, false)
     }
 
     /// Whether the checks before the first step would pass.
-    pub(super) fn check_all(&self, plan: &Plan) -> Result<(), String> {
-        plan.steps()
-            .iter()
-            .try_for_each(|step| self.check(step))
-            .map_err(|error| error.to_string())
+    pub(super) fn check_all(&self, plan: &Plan) -> Result<(), StepError> {
+        plan.steps().iter().try_for_each(|step| self.check(step))
     }
 
     /// Puts back what steps replaced, the last one first: each state on the way back was in order on the way there.
-    pub(super) fn undo<'s, I>(&self, done: I, records: &mut Vec<StepRecord>) -> Result<(), String>
+    pub(super) fn undo<'s, I>(&mut self, done: I, records: &mut Vec<StepRecord>) -> Result<(), String>
     where
         I: IntoIterator<Item = &'s &'s Step>,
         I::IntoIter: DoubleEndedIterator,
@@ -141,7 +170,7 @@ impl Executor<'_> {
                 ..StepRecord::planned(&reversed)
             };
             let start = Instant::now();
-            let result = self.carry_out(&reversed.target, &reversed.change);
+            let result = self.carry_out(&reversed);
             record.took = start.elapsed();
             record.error = result.as_ref().err().map(ToString::to_string);
             records.push(record);
@@ -154,13 +183,9 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Refuses, before anything is written, a limit below what is in use.
+    /// Refuses, before anything is written, a limit below what is in use and cannot be reclaimed.
     fn check(&self, step: &Step) -> Result<(), StepError> {
-        let changes: Vec<(Setting, Setting)> = match &step.change {
-            Change::File { from, to } => vec![(*from, *to)],
-            Change::Unit { from, to } => to.iter().filter_map(|to| Some((from.get(to.file())?, to))).collect(),
-            Change::Spec { .. } => Vec::new(),
-        };
+        let changes = step.change.files();
         if changes.is_empty() {
             return Ok(());
         }
@@ -170,27 +195,46 @@ impl Executor<'_> {
             .try_for_each(|(from, to)| Ok(cgroup.outer().check_usage(from, to)?))
     }
 
-    fn carry_out(&self, target: &Target, change: &Change) -> Result<(), StepError> {
-        let cgroup = self.cgroup(target)?;
-        match change {
-            Change::File { to, .. } => cgroup.write(*to).map(drop)?,
-            Change::Unit { to, .. } => self.set_unit(cgroup, to)?,
-            Change::Spec { .. } => {}
+    fn carry_out(&mut self, step: &Step) -> Result<(), StepError> {
+        let cgroup = self
+            .handles
+            .get(&step.target)
+            .ok_or_else(|| StepError::NoCgroup(step.target.clone()))?;
+        match &step.change {
+            Change::File { .. } => self.write_all(cgroup, step),
+            Change::Unit { to, .. } => self.set_unit(cgroup, to, step),
+            Change::Spec { .. } => Ok(()),
+        }
+    }
+
+    fn write_all(&mut self, cgroup: &Cgroup, step: &Step) -> Result<(), StepError> {
+        for (from, to) in step.change.files() {
+            let lowers = to.memory().is_some_and(|to| Some(to.kernel_rounded()) < from.memory());
+            if lowers {
+                lower(cgroup, to, self.freezer, &mut self.lowered)?;
+            } else {
+                cgroup.write(to).map(drop)?;
+            }
         }
         Ok(())
     }
 
-    /// Tells systemd, and then writes the files itself: systemd writes them whenever its event loop comes to it.
+    /// Tells systemd, and writes the files itself: systemd writes them whenever its event loop comes to it.
+    ///
+    /// A lower memory limit is written first, because systemd would write it without a look at what is in use; written
+    /// again, it is what holds already.
     ///
     /// Without a bus only the files are written: the kernel holds the values at once, and should systemd put its own
     /// back, that is drift like any other.
-    fn set_unit(&self, cgroup: &Cgroup, to: &Settings) -> Result<(), StepError> {
+    fn set_unit(&mut self, cgroup: &Cgroup, to: &Settings, step: &Step) -> Result<(), StepError> {
+        let lowers = !lowerings(step).is_empty();
+        if lowers {
+            self.write_all(cgroup, step)?;
+        }
         if let (Some(systemd), Some(unit)) = (self.units, Unit::of(cgroup.path())) {
             systemd.set(&unit, to)?;
         }
-        to.iter()
-            .try_for_each(|setting| cgroup.write(setting).map(drop))
-            .map_err(StepError::from)
+        if lowers { Ok(()) } else { self.write_all(cgroup, step) }
     }
 
     fn cgroup(&self, target: &Target) -> Result<&Cgroup, StepError> {

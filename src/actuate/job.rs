@@ -6,19 +6,19 @@
 //! is undone.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use jiff::Timestamp;
-
-use super::execute::{End, Executor};
+use super::execute::Executor;
 use super::foreign::{ForeignWriters, Verdict};
 use super::handles::{LivePod, PodHandles};
 use super::node::Node;
+use super::pass::{KernelPass, Pass, Progress, wanted};
 use super::record::{Cause, Outcome, Stages, StepRecord};
 use super::runtime_stage::{self, RuntimeEnd};
-use crate::cgroup::CgroupError;
+use super::shrink::{Grounds, Next, SeenBefore, ShrinkReport};
 use crate::objects::Pod;
-use crate::plan::{Change, Plan, PodState, PodTree, Target, hierarchy};
+use crate::plan::shrink::Holds;
+use crate::plan::{Plan, PodState, Target};
 use crate::resources::{ControlFile, NamedRequirements, WeightFormula};
 
 /// What to do in one pass.
@@ -44,6 +44,10 @@ pub struct Job {
     pub foreign: ForeignWriters,
     /// Whether to compare the runtime's stored spec even if no file had to change.
     pub check_runtime: bool,
+    /// Limits that are kept for now where lower ones are wanted.
+    pub holds: Holds,
+    /// What earlier tries to lower limits have seen.
+    pub seen: SeenBefore,
 }
 
 /// What became of a pass.
@@ -65,36 +69,18 @@ pub struct JobDone {
     pub stale: bool,
     /// The runtime's formula turned out to be another one than assumed.
     pub formula: Option<WeightFormula>,
-}
-
-/// What the first part of a pass leaves for the second.
-pub(super) struct KernelPass {
-    pub(super) handles: PodHandles,
-    pub(super) wanted: PodState,
-    pub(super) plan: Plan,
-    pub(super) outcome: Outcome,
-    pub(super) steps: Vec<StepRecord>,
-    /// A container of the pod has no cgroup any more.
-    incomplete: bool,
-    flipped: Vec<(Target, ControlFile, Verdict)>,
-    foreign: ForeignWriters,
-    stages: Stages,
+    /// What was done about lower memory limits.
+    pub shrink: ShrinkReport,
 }
 
 /// Does the pass. Never blocks the caller's thread for longer than it takes to hand work over.
-pub async fn reconcile(node: Arc<Node>, mut job: Job) -> JobDone {
+///
+/// A pass that lowers memory limits may take seconds, for most of which it waits: other pods have their turn meanwhile.
+pub async fn reconcile(node: Arc<Node>, job: Job) -> JobDone {
     let (check_runtime, live) = (job.check_runtime, Arc::clone(&job.live));
-    let lane = node.lanes.kernel().await;
-    let kernel_node = Arc::clone(&node);
-    let foreign = std::mem::take(&mut job.foreign);
-    let span = tracing::Span::current();
-    let kernel = move || span.in_scope(|| kernel_pass(&kernel_node, job, foreign));
-    let kernel = tokio::task::spawn_blocking(kernel).await;
-    drop(lane);
-    let mut kernel = match kernel {
-        Ok(Ok(kernel)) => kernel,
-        Ok(Err(done)) => return *done,
-        Err(panic) => return JobDone::failed(format!("internal error: {panic}"), ForeignWriters::default()),
+    let mut kernel = match in_the_kernel(&node, job).await {
+        Ok(kernel) => kernel,
+        Err(done) => return *done,
     };
     let mut stages = kernel.stages;
 
@@ -109,6 +95,10 @@ pub async fn reconcile(node: Arc<Node>, mut job: Job) -> JobDone {
         stale |= matches!(told.end, RuntimeEnd::Gone);
         kernel.outcome = told.end.into_outcome(kernel.outcome, !kernel.steps.is_empty());
     }
+    if !kernel.outcome.holds() {
+        // What was lowered was undone, or is planned anew.
+        kernel.shrink.lowered.clear();
+    }
     JobDone {
         handles: (!stale).then_some(kernel.handles),
         foreign: kernel.foreign,
@@ -118,6 +108,41 @@ pub async fn reconcile(node: Arc<Node>, mut job: Job) -> JobDone {
         stages,
         stale,
         formula,
+        shrink: kernel.shrink,
+    }
+}
+
+/// The first part of a pass, on threads that may block and a lane of the kernel's for as long as there is something to do.
+async fn in_the_kernel(node: &Arc<Node>, job: Job) -> Result<KernelPass, Box<JobDone>> {
+    let first = Arc::clone(node);
+    let mut progress = on_a_lane(node, move || {
+        Pass::begin(&first, job).and_then(|pass| pass.advance(&first))
+    })
+    .await?;
+    loop {
+        match progress {
+            Progress::Ended(kernel) => return Ok(*kernel),
+            Progress::Waits(pass, until) => {
+                tokio::time::sleep_until(until.into()).await;
+                let next = Arc::clone(node);
+                progress = on_a_lane(node, move || pass.advance(&next)).await?;
+            }
+        }
+    }
+}
+
+async fn on_a_lane(
+    node: &Node,
+    work: impl FnOnce() -> Result<Progress, Box<JobDone>> + Send + 'static,
+) -> Result<Progress, Box<JobDone>> {
+    let _lane = node.lanes.kernel().await;
+    let span = tracing::Span::current();
+    match tokio::task::spawn_blocking(move || span.in_scope(work)).await {
+        Ok(progress) => progress,
+        Err(panic) => {
+            let reason = format!("internal error: {panic}");
+            Err(Box::new(JobDone::failed(reason, ForeignWriters::default())))
+        }
     }
 }
 
@@ -133,179 +158,27 @@ pub async fn preview(node: Arc<Node>, job: Job) -> Result<Vec<StepRecord>, Strin
         let wanted = wanted(&node, &job);
         let plan =
             Plan::between(&PodState { tree, specs }, &wanted, &node.traits).map_err(|error| error.to_string())?;
-        Executor {
-            handles: &handles,
-            units: node.units.as_deref(),
-        }
-        .check_all(&plan)?;
+        Executor::new(&node, &handles)
+            .check_all(&plan)
+            .map_err(|error| error.to_string())?;
+        refuse_at_once(&plan, &handles, &job.seen)?;
         Ok(plan.steps().iter().map(StepRecord::planned).collect())
     });
     planned.await.map_err(|panic| format!("internal error: {panic}"))?
 }
 
-/// What the pod's files and stored specs should hold.
-fn wanted(node: &Node, job: &Job) -> PodState {
-    let hierarchy = hierarchy(&job.pod, &job.targets, &node.traits);
-    if job.lift_undeclared {
-        hierarchy.created()
-    } else {
-        hierarchy.wanted()
+/// Whether a pass would refuse to lower a limit before doing anything about it.
+fn refuse_at_once(plan: &Plan, handles: &PodHandles, seen: &SeenBefore) -> Result<(), String> {
+    let next = Grounds::of(plan, handles, seen).and_then(|mut grounds| grounds.look(handles));
+    match next {
+        Ok(Next::Refused(target, why)) => Err(format!("{target}: {why}")),
+        Ok(Next::Ready | Next::Wait(_)) => Ok(()),
+        Err(error) => Err(error.to_string()),
     }
-}
-
-/// Everything up to the verified files.
-fn kernel_pass(node: &Node, mut job: Job, mut foreign: ForeignWriters) -> Result<KernelPass, Box<JobDone>> {
-    let mut stages = Stages {
-        queued: job.asked.elapsed(),
-        ..Stages::default()
-    };
-    let observing = Instant::now();
-    let (handles, tree, reopened) = match observe(node, &mut job) {
-        Ok(observed) => observed,
-        Err(error) => {
-            let stale = error.is_gone();
-            let reason = error.to_string();
-            let outcome = if stale {
-                Outcome::Interrupted { reason }
-            } else {
-                Outcome::Refused { reason }
-            };
-            return Err(Box::new(JobDone {
-                stale,
-                outcome,
-                ..JobDone::failed(String::new(), foreign)
-            }));
-        }
-    };
-    stages.observe = observing.elapsed();
-
-    let incomplete = tree.containers.len() < job.live.containers.len();
-    let planning = Instant::now();
-    let mut wanted = wanted(node, &job);
-    let flipped = if job.held_before && !reopened {
-        flips(&tree, &mut wanted, &mut foreign)
-    } else {
-        Vec::new()
-    };
-    let planned = Plan::between(
-        &PodState {
-            tree,
-            ..PodState::default()
-        },
-        &wanted,
-        &node.traits,
-    );
-    stages.plan = planning.elapsed();
-    let plan = match planned {
-        Ok(plan) => plan,
-        Err(error) => {
-            let refused = Outcome::Refused {
-                reason: error.to_string(),
-            };
-            let failed = JobDone::failed(String::new(), foreign);
-            return Err(Box::new(JobDone {
-                handles: Some(handles),
-                outcome: refused,
-                flipped,
-                stages,
-                ..failed
-            }));
-        }
-    };
-
-    let writing = Instant::now();
-    let executed = Executor {
-        handles: &handles,
-        units: node.units.as_deref(),
-    }
-    .run(&plan);
-    stages.write = if plan.is_empty() {
-        Duration::ZERO
-    } else {
-        writing.elapsed()
-    };
-    stages.verified = job.asked.elapsed();
-    let outcome = match executed.end {
-        End::Done if plan.is_empty() => Outcome::Unchanged,
-        End::Done => Outcome::Applied,
-        End::Refused(reason) => Outcome::Refused { reason },
-        End::Interrupted(reason) => Outcome::Interrupted { reason },
-        End::RolledBack(reason) => Outcome::RolledBack { reason },
-        End::Incomplete(reason) => Outcome::Incomplete { reason },
-    };
-    Ok(KernelPass {
-        handles,
-        wanted,
-        plan,
-        outcome,
-        steps: executed.records,
-        incomplete,
-        flipped,
-        foreign,
-        stages,
-    })
-}
-
-/// Reads the pod's cgroups, and says whether any had to be opened anew although an earlier pass had them: one that ended
-/// may have been followed by another at the same path.
-fn observe(node: &Node, job: &mut Job) -> Result<(PodHandles, PodTree, bool), CgroupError> {
-    let known = job.handles.take();
-    let reopened = known.is_some();
-    if let Some(handles) = known {
-        match handles.read() {
-            Ok(tree) if tree.containers.len() == job.live.containers.len() => return Ok((handles, tree, false)),
-            Err(error) if !error.is_gone() => return Err(error),
-            Ok(_) | Err(_) => {}
-        }
-    }
-    let handles = PodHandles::open(&node.hierarchy, &job.live)?;
-    let tree = handles.read()?;
-    Ok((handles, tree, reopened))
-}
-
-/// Finds values that somebody else changed, and takes those out of `wanted` that are to be left alone. Those that are
-/// left alone already are no news.
-fn flips(
-    observed: &PodTree,
-    wanted: &mut PodState,
-    foreign: &mut ForeignWriters,
-) -> Vec<(Target, ControlFile, Verdict)> {
-    let now = Timestamp::now();
-    let mut flipped = Vec::new();
-    let PodState { tree, specs } = wanted;
-    let containers = tree
-        .containers
-        .iter_mut()
-        .map(|(name, settings)| (Target::Container(name.clone()), settings));
-    for (target, settings) in std::iter::once((Target::Pod, &mut tree.pod)).chain(containers) {
-        let Some(held) = observed.get(&target) else { continue };
-        let differing: Vec<ControlFile> = settings
-            .iter()
-            .filter(|wanted| held.get(wanted.file()).is_some_and(|held| !held.means(*wanted)))
-            .map(|wanted| wanted.file())
-            .collect();
-        for file in differing {
-            let known = foreign.paused(&target, file, now).is_some();
-            let verdict = foreign.flipped(&target, file, now);
-            if let Verdict::LeaveUntil(_) = verdict {
-                settings.remove(file);
-                if let Target::Container(name) = &target
-                    && let Some(spec) = specs.get_mut(name)
-                {
-                    // The runtime would write the file.
-                    spec.forget(file);
-                }
-            }
-            if !known {
-                flipped.push((target.clone(), file, verdict));
-            }
-        }
-    }
-    flipped
 }
 
 impl JobDone {
-    fn failed(reason: String, foreign: ForeignWriters) -> Self {
+    pub(super) fn failed(reason: String, foreign: ForeignWriters) -> Self {
         Self {
             handles: None,
             foreign,
@@ -315,23 +188,7 @@ impl JobDone {
             stages: Stages::default(),
             stale: false,
             formula: None,
+            shrink: ShrinkReport::default(),
         }
-    }
-}
-
-impl KernelPass {
-    /// Undoes the file steps, because the runtime refused.
-    pub(super) fn undo(&mut self, node: &Node) -> Result<(), String> {
-        let done: Vec<_> = self
-            .plan
-            .steps()
-            .iter()
-            .filter(|step| !matches!(step.change, Change::Spec { .. }))
-            .collect();
-        Executor {
-            handles: &self.handles,
-            units: node.units.as_deref(),
-        }
-        .undo(&done, &mut self.steps)
     }
 }

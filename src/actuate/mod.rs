@@ -3,7 +3,7 @@
 //! [`reconcile`] is the only path by which anything is written, whoever asked: a recommendation, an operator, a drift
 //! repair or a container that just started. It observes (the kernel's files, then the runtime's stored spec), plans
 //! (pure, [`crate::plan`]), runs the steps, verifies by reading back, and undoes everything it did when a step is
-//! refused. It never decides what a pod should have, and it never remembers what a file held: each pass reads.
+//! refused. Limits of memory come down in a way of their own ([`shrink`]). It never decides what a pod should have, and it never remembers what a file held: each pass reads.
 
 mod execute;
 mod foreign;
@@ -11,8 +11,10 @@ mod handles;
 mod job;
 mod lanes;
 mod node;
+mod pass;
 mod record;
 mod runtime_stage;
+pub mod shrink;
 
 pub use foreign::{ForeignWriters, Verdict};
 pub use handles::{LiveContainer, LivePod, PodHandles};

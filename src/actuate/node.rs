@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::lanes::Lanes;
+use super::shrink::Freezer;
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{Hierarchy, Kubepods};
 use crate::plan::NodeTraits;
@@ -36,4 +37,6 @@ pub struct Node {
     pub units: Option<Arc<Systemd>>,
     /// How much may be done at once; shared by all passes, however often the node is replaced.
     pub lanes: Arc<Lanes>,
+    /// Stops processes for the moment in which a memory limit is lowered.
+    pub freezer: Arc<Freezer>,
 }

@@ -58,6 +58,11 @@ pub enum Cause {
     Sweep,
     /// An earlier pass did not succeed.
     Retry,
+    /// A memory limit was lowered that should not have been.
+    Regret {
+        /// What went wrong.
+        why: String,
+    },
 }
 
 impl fmt::Display for Cause {
@@ -72,6 +77,7 @@ impl fmt::Display for Cause {
             Self::AgentStarted => f.write_str("agent started"),
             Self::Sweep => f.write_str("periodic check"),
             Self::Retry => f.write_str("retry"),
+            Self::Regret { why } => write!(f, "undoing a shrink: {why}"),
         }
     }
 }
@@ -221,6 +227,8 @@ pub struct Stages {
     pub observe: Duration,
     /// Working out the steps.
     pub plan: Duration,
+    /// Making room for lower memory limits: looking, reclaiming, and waiting in between.
+    pub prepare: Duration,
     /// Writing files and systemd properties, and reading them back.
     pub write: Duration,
     /// Telling the runtime, and reading the files again.

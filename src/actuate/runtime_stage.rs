@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use futures::future::join_all;
 
 use super::handles::LivePod;
-use super::job::KernelPass;
 use super::node::{Node, RuntimeLink};
+use super::pass::KernelPass;
 use super::record::{Outcome, StepRecord};
 use crate::cgroup::CgroupError;
 use crate::plan::{CgroupVersion, Change, CriResources, Plan, PodState, Step, Target};

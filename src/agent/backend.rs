@@ -8,8 +8,10 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use super::coordinator::{Event, Order, Request, Snapshot, Wish, not_running};
 use super::overrides::Override;
 use super::{explain, view};
+use crate::actuate::shrink::SeenBefore;
 use crate::actuate::{Cause, Job, preview};
 use crate::control::{Backend, Caller, ControlError, proto, resize_values};
+use crate::plan::shrink::Holds;
 use crate::resources::NamedRequirements;
 
 /// The way to the coordinator.
@@ -75,6 +77,9 @@ impl AgentBackend {
             held_before: false,
             foreign: crate::actuate::ForeignWriters::default(),
             check_runtime: true,
+            // An operator's word ends what is kept.
+            holds: Holds::default(),
+            seen: SeenBefore::default(),
         };
         let steps = preview(node, job).await.map_err(ControlError::Refused)?;
         Ok(proto::Change {

@@ -17,8 +17,10 @@ use super::history::History;
 use super::inventory::Inventory;
 use super::metrics::Metrics;
 use super::saver::Saver;
+use super::shrinking::WatchId;
 use super::state::SavedPod;
 use super::watching::{Watching, Written};
+use crate::actuate::shrink::Verdict;
 use crate::actuate::{Cause, ChangeRecord, JobDone, Node};
 use crate::decide;
 use crate::observe::health::{Heartbeat, Latch};
@@ -30,6 +32,7 @@ mod deciding;
 mod dispatch;
 mod living;
 mod requests;
+mod shrinks;
 
 pub(super) use dispatch::Pass;
 pub(super) use requests::{Order, Reply, Request, Snapshot, Wish, answer, not_running};
@@ -57,6 +60,8 @@ pub(super) enum Event {
         /// What became of it.
         done: Box<JobDone>,
     },
+    /// Watching a pod whose memory limits were lowered ended.
+    Watched(WatchId, Verdict),
     /// An operator asks.
     Request(Request),
 }
@@ -230,6 +235,7 @@ impl Coordinator {
             }
             Event::Refreshed(refreshed) => self.take_refreshed(refreshed),
             Event::Done { pass, done } => self.take_done(&pass, *done),
+            Event::Watched(id, verdict) => self.take_watched(&id, verdict),
             Event::Request(request) => self.take_request(request),
         }
     }
@@ -277,6 +283,7 @@ impl Coordinator {
             }
         }
         self.end_overrides(wall);
+        self.try_shrinks_again(wall);
         if self.next_decide <= now {
             self.next_decide = now + DECIDE_AGAIN;
             self.decide_all(wall);
@@ -317,13 +324,12 @@ impl Coordinator {
         let wall = Timestamp::now();
         let now = Instant::now();
         let retries = self.entries.values().filter_map(|entry| entry.work.retry_at);
-        let overrides = self.entries.values().filter_map(|entry| {
-            let left = Duration::try_from(entry.standing.ends_at()?.duration_since(wall)).unwrap_or_default();
-            Some(now + left)
-        });
+        let ends = |entry: &Entry| [entry.standing.ends_at(), entry.shrinking.again()];
+        let dated = self.entries.values().flat_map(|entry| ends(entry)).flatten();
+        let dated = dated.map(|at| now + Duration::try_from(at.duration_since(wall)).unwrap_or_default());
         let periodic = [self.next_sweep, self.next_decide, now + BEAT];
         retries
-            .chain(overrides)
+            .chain(dated)
             .chain(self.look_at)
             .chain(periodic)
             .min()
@@ -344,6 +350,7 @@ impl Coordinator {
                 SavedPod {
                     pod,
                     standing: entry.standing.clone(),
+                    regrets: entry.shrinking.regrets().clone(),
                 },
             ))
         }));

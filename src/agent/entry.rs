@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::coordinator::{Order, Reply, answer, not_running};
 use super::overrides::Override;
+use super::shrinking::Shrinking;
 use super::standing::Standing;
 use crate::actuate::{Cause, ChangeRecord, ForeignWriters, LivePod, PodHandles, PodId};
 use crate::decide::PodDecision;
@@ -45,6 +46,8 @@ pub(super) struct Entry {
     pub(super) epoch: u64,
     /// What runs and what waits.
     pub(super) work: Work,
+    /// What is known about its lower memory limits.
+    pub(super) shrinking: Shrinking,
     /// The latest pass that did anything.
     pub(super) last: Option<Arc<ChangeRecord>>,
 }
@@ -118,6 +121,7 @@ impl Entry {
             owed: false,
             epoch: 0,
             work: Work::default(),
+            shrinking: Shrinking::default(),
             last: None,
         }
     }
@@ -155,6 +159,7 @@ impl Entry {
         let another = earlier.is_some_and(|earlier| earlier.uid != id.uid);
         if another {
             self.standing = Standing::default();
+            self.shrinking = Shrinking::default();
         }
         another
     }
@@ -169,7 +174,7 @@ impl Entry {
             PodState::Foreign
         } else if self.owed {
             PodState::Owed
-        } else if self.work.failures > 0 {
+        } else if self.work.failures > 0 || self.shrinking.next_regret(now).is_some() {
             PodState::Refused
         } else if self.holds {
             PodState::InSync
@@ -211,6 +216,7 @@ impl Entry {
     /// Nothing of the pod is left on this node: whoever waits for something to be done to it is told so.
     pub(super) fn leave(&mut self) {
         self.work.pending = None;
+        self.shrinking.start_over();
         if let Some(waiter) = self.work.waiter.take() {
             if let Some(before) = waiter.before {
                 before.put_back(&mut self.standing);
@@ -237,6 +243,8 @@ const fn rank(cause: &Cause) -> u8 {
         Cause::AgentStarted => 3,
         Cause::ContainerStarted => 4,
         Cause::OverrideEnded => 5,
+        // What hurts now says more than what was decided.
+        Cause::Regret { .. } => 8,
         Cause::Recommendation { .. } => 6,
         Cause::Operator { .. } => 7,
     }

@@ -6,6 +6,7 @@ use super::coordinator::Snapshot;
 use super::view;
 use crate::actuate::{Node, PodHandles, stored_specs};
 use crate::control::{ControlError, proto};
+use crate::plan::shrink::keep;
 use crate::plan::{CriResources, PodState, Target, hierarchy};
 use crate::resources::{ControlFile, CpuShares, Setting, Settings};
 
@@ -47,6 +48,10 @@ fn values(
             hierarchy.wanted()
         }
     });
+    let kept = wanted.clone().map(|mut kept| {
+        keep(&snapshot.holds, &mut kept);
+        kept
+    });
     let mut values = Vec::new();
     for (target, cgroup) in handles.iter() {
         let Some(held) = kernel.get(&target) else { continue };
@@ -55,7 +60,7 @@ fn values(
             Target::Container(name) => specs.get(name),
         };
         for setting in held.iter() {
-            let mut value = compare(setting, &target, &spec, wanted.as_ref());
+            let mut value = compare(setting, &target, &spec, wanted.as_ref(), kept.as_ref());
             value.path = cgroup.path().to_string();
             value.runtime = stored
                 .and_then(|stored| stored_text(stored, setting.file()))
@@ -66,7 +71,14 @@ fn values(
     Ok(values)
 }
 
-fn compare(held: Setting, target: &Target, spec: &PodState, wanted: Option<&PodState>) -> proto::Value {
+/// `kept` is what is wanted, with the limits that are left higher for now.
+fn compare(
+    held: Setting,
+    target: &Target,
+    spec: &PodState,
+    wanted: Option<&PodState>,
+    kept: Option<&PodState>,
+) -> proto::Value {
     let file = held.file();
     let of = |state: &PodState| {
         state
@@ -81,6 +93,9 @@ fn compare(held: Setting, target: &Target, spec: &PodState, wanted: Option<&PodS
     };
     let wanted = wanted.and_then(of);
     let difference = match (wanted, of(spec)) {
+        (Some(wanted), _) if !held.means(wanted) && kept.and_then(of).is_some_and(|kept| held.means(kept)) => {
+            "kept for now, because lowering it was undone"
+        }
         (Some(wanted), _) if !held.means(wanted) => "differs from what is wanted; repaired by the next pass",
         (None, Some(spec)) if !held.means(spec) => "differs from the spec; not managed, left alone",
         _ => "",

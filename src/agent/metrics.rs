@@ -9,7 +9,8 @@ use super::entry::Entry;
 use crate::actuate::{JobDone, Outcome, Stages, StepRecord, Verdict};
 use crate::decide::{PodDecision, Reason};
 use crate::observe::metrics::{
-    DecisionMetrics, PodState, ProblemKind, ProblemMetrics, ResizeMetrics, ResizeOutcome, Stage, StepOutcome,
+    DecisionMetrics, PodState, ProblemKind, ProblemMetrics, ResizeMetrics, ResizeOutcome, ShrinkMetrics, ShrinkOutcome,
+    Stage, StepOutcome,
 };
 
 /// The counters the coordinator owns.
@@ -18,6 +19,7 @@ pub(super) struct Metrics {
     resizes: ResizeMetrics,
     decisions: DecisionMetrics,
     problems: ProblemMetrics,
+    shrinks: ShrinkMetrics,
 }
 
 impl Metrics {
@@ -26,6 +28,7 @@ impl Metrics {
             resizes: ResizeMetrics::register(registry),
             decisions: DecisionMetrics::register(registry),
             problems: ProblemMetrics::register(registry),
+            shrinks: ShrinkMetrics::register(registry),
         }
     }
 
@@ -43,6 +46,14 @@ impl Metrics {
 
     pub(super) fn passed(&self, done: &JobDone) {
         self.resizes.finished(outcome(&done.outcome), &stages(&done.stages));
+        if done.shrink.refused {
+            self.shrunk(ShrinkOutcome::Refused);
+        } else if !done.shrink.lowered.is_empty() {
+            self.shrunk(ShrinkOutcome::Lowered);
+        }
+        for stood in &done.shrink.freezes {
+            self.shrinks.froze(*stood);
+        }
         for step in &done.steps {
             self.resizes.step(step.via, step_outcome(step, &done.outcome));
         }
@@ -55,6 +66,11 @@ impl Metrics {
                 self.resizes.drift_repaired(*file);
             }
         }
+    }
+
+    /// Lower limits came to this.
+    pub(super) fn shrunk(&self, outcome: ShrinkOutcome) {
+        self.shrinks.shrunk(outcome);
     }
 
     /// How the pods stand now.
@@ -108,6 +124,7 @@ fn stages(stages: &Stages) -> Vec<(Stage, Duration)> {
         (Stage::Decide, stages.decide),
         (Stage::Observe, stages.observe),
         (Stage::Plan, stages.plan),
+        (Stage::Prepare, stages.prepare),
         (Stage::Write, stages.write),
         (Stage::Runtime, stages.runtime),
         (Stage::Total, stages.verified),

@@ -6,6 +6,7 @@
 //! - `survey`: the runtime's events, requests to look → who lives on the node, to the coordinator;
 //! - `coordinator`: all of the above, operators' requests, writes by others, the clock → passes;
 //! - passes ([`crate::actuate::reconcile`]), at most one for each pod → what they did, back to the coordinator;
+//! - watches after a shrink ([`crate::actuate::shrink::watch`]): how a pod fares under lower limits, to the coordinator;
 //! - `saver`: what must survive a restart → the state file;
 //! - the control socket ([`crate::control`]): operators' requests → the coordinator;
 //! - HTTP: metrics and health.
@@ -22,6 +23,7 @@ mod metrics;
 mod overrides;
 mod run;
 mod saver;
+mod shrinking;
 mod standing;
 mod state;
 mod survey;

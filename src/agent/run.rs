@@ -1,6 +1,6 @@
 //! Wires the tasks together, runs until told to stop, and stops in order.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use super::saver::Saver;
 use super::state::{Loaded, StateError, StateFile};
 use super::survey::{RuntimeChoice, Survey, SurveyOptions};
 use super::view;
+use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
 use crate::actuate::{ChangeRecord, Lanes};
 use crate::config::{Config, RuntimeSocket, Sources};
 use crate::control::{BindError, ControlSocket, Limits, proto, serve};
@@ -42,6 +43,14 @@ pub enum RunError {
     /// The state directory.
     #[error("stateDir: {0}")]
     State(#[from] StateError),
+    /// The place for what tells of frozen cgroups.
+    #[error("stateDir: cannot use {}: {source}; check that it is writable and has free space", directory.display())]
+    Markers {
+        /// The directory.
+        directory: PathBuf,
+        /// What went wrong.
+        source: std::io::Error,
+    },
     /// The address of metrics and health.
     #[error(transparent)]
     Http(#[from] ListenError),
@@ -58,6 +67,8 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     allow_open_files();
     let signals = Signals::new().map_err(RunError::Signals)?;
     let state = StateFile::in_directory(&config.state_dir)?;
+    // Before anything that could fail or take its time: somebody may be standing still.
+    let freezer = thaw(&config.state_dir)?;
     let restored = load(&state)?;
     let socket = ControlSocket::bind(&config.socket).await?;
     let http = match config.http_address {
@@ -85,7 +96,8 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let lanes = Arc::new(Lanes::new(config.workers));
     let calls = RuntimeMetrics::register(&mut registry);
     let counted = Observer::new(move |call, took, answer| calls.called(call, took, answer));
-    tokio::spawn(Survey::new(survey_options(&config), lanes, counted, view, seen).run(refresh_asked, events.clone()));
+    let survey = Survey::new(survey_options(&config), lanes, freezer, counted, view, seen);
+    tokio::spawn(survey.run(refresh_asked, events.clone()));
     tokio::spawn(translate(records.subscribe(), changes.clone()));
     if let Some(server) = http {
         let exposed = Exposed {
@@ -127,6 +139,23 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     }
     tracing::info!("stopped; limits stay as they are");
     Ok(())
+}
+
+/// Lets go on what an earlier agent had frozen when it was killed, and sees to it that a panic does the same.
+fn thaw(state_dir: &Path) -> Result<Arc<Freezer>, RunError> {
+    let markers = Markers::below(state_dir).map_err(|source| RunError::Markers {
+        directory: state_dir.to_owned(),
+        source,
+    })?;
+    let left = markers.thaw_left_behind();
+    for cgroup in &left.thawed {
+        tracing::warn!(cgroup = %cgroup.display(), "was left frozen when the agent was killed; it goes on now");
+    }
+    for problem in &left.problems {
+        tracing::error!("a cgroup may have been left frozen: {problem}");
+    }
+    thaw_on_panic();
+    Ok(Arc::new(Freezer::new(markers)))
 }
 
 /// Every watched cgroup stays open: two descriptors on v1, one on v2. 1024 is too few for a full node.

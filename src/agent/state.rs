@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::standing::Standing;
 use crate::actuate::PodId;
+use crate::plan::shrink::Regrets;
 
 const FILE_NAME: &str = "state.json";
 /// Raised when the meaning of the content changes; other versions are set aside.
@@ -38,6 +39,9 @@ pub(super) struct SavedPod {
     pub(super) pod: PodId,
     /// What stands.
     pub(super) standing: Standing,
+    /// Shrinks that were undone.
+    #[serde(default, skip_serializing_if = "Regrets::is_empty")]
+    pub(super) regrets: Regrets,
 }
 
 /// What loading found.
@@ -146,7 +150,14 @@ mod tests {
             returning: true,
             ..Standing::default()
         };
-        BTreeMap::from([("u1".to_owned(), SavedPod { pod, standing })])
+        BTreeMap::from([(
+            "u1".to_owned(),
+            SavedPod {
+                pod,
+                standing,
+                regrets: Regrets::default(),
+            },
+        )])
     }
 
     #[test]

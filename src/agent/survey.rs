@@ -22,6 +22,7 @@ use self::known_runtime::KnownRuntime;
 use self::starts::Starts;
 use super::coordinator::{Event, Refreshed};
 use super::inventory::Inventory;
+use crate::actuate::shrink::Freezer;
 use crate::actuate::{Lanes, Node, RuntimeLink};
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{CgroupPath, Hierarchy, Kubepods, PodEntry};
@@ -78,6 +79,7 @@ pub(super) enum RuntimeChoice {
 pub(super) struct Survey {
     options: SurveyOptions,
     lanes: Arc<Lanes>,
+    freezer: Arc<Freezer>,
     observer: Observer,
     view: watch::Receiver<Arc<NodeView>>,
     /// The formula by which a pass saw the runtime write a weight.
@@ -111,6 +113,7 @@ impl Survey {
     pub(super) fn new(
         options: SurveyOptions,
         lanes: Arc<Lanes>,
+        freezer: Arc<Freezer>,
         observer: Observer,
         view: watch::Receiver<Arc<NodeView>>,
         seen: watch::Receiver<Option<WeightFormula>>,
@@ -118,6 +121,7 @@ impl Survey {
         Self {
             options,
             lanes,
+            freezer,
             observer,
             view,
             seen,
@@ -194,6 +198,7 @@ impl Survey {
             runtime_name,
             units,
             lanes: Arc::clone(&self.lanes),
+            freezer: Arc::clone(&self.freezer),
         });
         let view = Arc::clone(&self.view.borrow());
         let inventory = Inventory::assemble(scanned, &self.pods, &self.listed, &view.pods);

@@ -97,6 +97,14 @@ fn detail(entry: &Entry, state: PodState, now: Timestamp) -> String {
             .map_or_else(String::new, |(target, file, until)| {
                 format!("something else keeps changing {file} of {target}; left alone until {until}")
             }),
+        PodState::Refused if entry.work.failures == 0 => {
+            entry.shrinking.next_regret(now).map_or_else(String::new, |regret| {
+                format!(
+                    "a lower memory limit was undone (time {} in a row) and is tried again at {}: {}",
+                    regret.times, regret.until, regret.why
+                )
+            })
+        }
         PodState::Owed | PodState::Refused => entry
             .last
             .as_ref()
@@ -131,6 +139,12 @@ pub(super) fn next(entry: &Entry, now: Timestamp) -> String {
         let wait = at.saturating_duration_since(Instant::now()).as_secs();
         return format!("The next attempt is in {wait} s, or at once when the decision changes.");
     }
+    if let Some(regret) = entry.shrinking.next_regret(now) {
+        return format!(
+            "The lower limit of {} is tried again at {}.",
+            regret.target, regret.until
+        );
+    }
     if let Some((target, file, until)) = entry.foreign.all_paused(now).next() {
         return format!("{file} of {target} is looked at again at {until}.");
     }
@@ -162,6 +176,7 @@ pub(super) fn change(record: &ChangeRecord) -> proto::Change {
             queued_us: micros(stages.queued),
             observe_us: micros(stages.observe),
             plan_us: micros(stages.plan),
+            prepare_us: micros(stages.prepare),
             write_us: micros(stages.write),
             runtime_us: micros(stages.runtime),
             verified_us: micros(stages.verified),

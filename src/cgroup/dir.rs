@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 use super::file::{Dir, Inode};
-use super::{CgroupError, CgroupPath, Controller, Hierarchy, Reason};
+use super::{CgroupError, CgroupFreezer, CgroupPath, Controller, Hierarchy, Reason};
 use crate::plan::CgroupVersion;
 use crate::resources::{ControlFile, Setting, Settings};
 
@@ -105,6 +105,23 @@ impl CgroupDir {
         match self.dir(Controller::Cpu).state()? {
             State::Alive => self.dir(Controller::Memory).state(),
             gone => Ok(gone),
+        }
+    }
+
+    /// Its freezer. v1 keeps freezers in a hierarchy of their own, which is none of these: it has no state.
+    ///
+    /// # Errors
+    /// [`Reason::Vanished`] and [`Reason::Recreated`] when this cgroup has ended.
+    pub fn freezer(&self) -> Result<CgroupFreezer, CgroupError> {
+        let dir = self.dir(Controller::Memory);
+        let freezer = CgroupFreezer::open(dir.path())?;
+        if freezer.number() == dir.inode().number() {
+            Ok(freezer)
+        } else {
+            Err(CgroupError {
+                file: dir.path().to_owned(),
+                reason: Reason::Recreated,
+            })
         }
     }
 

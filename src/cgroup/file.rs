@@ -1,7 +1,7 @@
 //! One directory of one hierarchy, held open, and the files in it.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -22,6 +22,13 @@ const LONGEST: usize = 64;
 pub(super) struct Inode {
     device: u64,
     number: u64,
+}
+
+impl Inode {
+    /// The number alone: unique within one mount.
+    pub(super) const fn number(self) -> u64 {
+        self.number
+    }
 }
 
 /// A directory of a hierarchy. Its descriptor keeps meaning the same cgroup, whatever becomes of its path.
@@ -163,6 +170,15 @@ impl ControlFd<'_> {
             }
         }
         Ok(line)
+    }
+
+    /// Reads all of the file.
+    pub(super) fn text(&self) -> Result<String, CgroupError> {
+        let mut text = String::new();
+        match (&self.file).read_to_string(&mut text) {
+            Ok(_) => Ok(text),
+            Err(error) => Err(self.dir.failed(self.name, errno_of(&error), "read the file")),
+        }
     }
 
     /// Writes a value in one call, as the kernel wants it. The newline ends it for a plain file that held more.

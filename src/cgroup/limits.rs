@@ -37,13 +37,24 @@ impl CgroupDir {
         }
     }
 
-    /// Refuses what [`Self::write`] would refuse at this moment: a lower memory limit than is in use. Lets a whole plan be
-    /// checked before its first step.
+    /// Refuses a lower memory limit that no reclaiming could make room for at this moment. Lets a whole plan be checked
+    /// before its first step.
     ///
     /// # Errors
-    /// [`Reason::BelowUsage`], or what reading the file says.
+    /// [`Reason::BelowUsage`], or what reading the files says.
     pub fn check_usage(&self, current: Setting, wanted: Setting) -> Result<(), CgroupError> {
-        refuse_below_usage(self.dir_of(wanted.file())?, current, wanted)
+        let dir = self.dir_of(wanted.file())?;
+        let Some((usage_file, bytes)) = lowered(current, wanted) else {
+            return Ok(());
+        };
+        let reading = self.memory_reading()?;
+        let usage = read_bytes(dir, usage_file)?;
+        let held = usage.saturating_sub(reading.evictable.get());
+        if bytes < held.max(reading.anonymous.get()) {
+            let reason = Reason::BelowUsage { usage, wanted: bytes };
+            return Err(dir.error(wanted.file().name(), reason));
+        }
+        Ok(())
     }
 
     fn bytes(&self, name: &'static str) -> Result<Bytes, CgroupError> {
@@ -51,8 +62,8 @@ impl CgroupDir {
     }
 }
 
-/// Refuses a memory limit that is lower than `current` and than what is in use. Raising is always allowed, even to a
-/// limit that is still too low.
+/// Refuses a memory limit that is lower than `current` and than what is in use, cached or not. Raising is always allowed,
+/// even to a limit that is still too low.
 pub(super) fn refuse_below_usage(dir: &Dir, current: Setting, wanted: Setting) -> Result<(), CgroupError> {
     let Some((usage_file, bytes)) = lowered(current, wanted) else {
         return Ok(());

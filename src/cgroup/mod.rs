@@ -10,7 +10,8 @@
 //! * create or truncate a file, make or remove a cgroup, or move a process;
 //! * write to a cgroup other than the one that was opened: an open cgroup is held by its directory's descriptor, so a
 //!   path that was removed and made again is a different cgroup and is never written through an old handle;
-//! * take a memory limit below what is in use: v1 would refuse it, v2 would kill. The check is part of the only write;
+//! * take a memory limit below what is in use where the kernel would kill for it (v2). The check is part of the only
+//!   write; v1 refuses such a limit itself, and is asked only when what is in use could be reclaimed;
 //! * call a write done before reading it back.
 //!
 //! cgroups-rs supplies the names of systemd's properties. Its own file setters are not used: they swallow errors, create
@@ -19,9 +20,11 @@
 mod dir;
 mod error;
 mod file;
+mod freeze;
 mod hierarchy;
 mod kubepods;
 mod limits;
+mod memory;
 mod name;
 mod pair;
 mod path;
@@ -33,6 +36,7 @@ mod write;
 
 pub use dir::{CgroupDir, Identity, State};
 pub use error::{CgroupError, Reason};
+pub use freeze::{CgroupFreezer, FreezerState};
 pub use hierarchy::{Controller, Hierarchy, LayoutError};
 pub use kubepods::{ContainerEntry, FindError, Kubepods, PodEntry};
 pub use name::{ContainerId, PodUid};

@@ -1,8 +1,8 @@
 //! The only way a value gets into a cgroup file.
 //!
 //! In comes a value; out comes a [`Written`], which exists only after the file was read back and means the value, or a
-//! [`CgroupError`]. A memory limit is compared with what is in use immediately before it is lowered, and on v2 once
-//! more immediately after.
+//! [`CgroupError`]. A memory limit is compared with what is in use immediately before it is lowered (on v1, with what of
+//! that cannot be reclaimed), and on v2 once more immediately after.
 
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use nix::fcntl::OFlag;
 use super::file::{ControlFd, Dir, refused};
 use super::limits::{read_bytes, refuse_below_usage, usage_file};
 use super::{CgroupDir, CgroupError, Reason};
+use crate::plan::CgroupVersion;
 use crate::resources::{ControlFile, Setting};
 
 /// A value that was written, and verified by reading it back.
@@ -39,7 +40,11 @@ impl CgroupDir {
         let dir = self.dir_of(wanted.file())?;
         let open = dir.open_file(wanted.file().name(), OFlag::O_RDWR | flags(wanted.file()))?;
         let from = parse(dir, wanted.file(), &open)?;
-        refuse_below_usage(dir, from, wanted)?;
+        match self.version() {
+            // The kernel makes room for the limit or refuses it, and either way all at once.
+            CgroupVersion::V1 => self.check_usage(from, wanted)?,
+            CgroupVersion::V2 => refuse_below_usage(dir, from, wanted)?,
+        }
         put(dir, &open, wanted)?;
         let read_back = parse(dir, wanted.file(), &open)?;
         if !read_back.means(wanted) {

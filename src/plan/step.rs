@@ -48,6 +48,18 @@ pub enum Change {
     },
 }
 
+impl Change {
+    /// Every cgroup file this changes, with what it holds now and what it should hold.
+    #[must_use]
+    pub fn files(&self) -> Vec<(Setting, Setting)> {
+        match self {
+            Self::File { from, to } => vec![(*from, *to)],
+            Self::Unit { from, to } => to.iter().filter_map(|to| Some((from.get(to.file())?, to))).collect(),
+            Self::Spec { .. } => Vec::new(),
+        }
+    }
+}
+
 /// One write, in its place in the order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {

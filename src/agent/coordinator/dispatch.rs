@@ -10,6 +10,7 @@ use tracing::{Instrument, Span};
 use super::{Coordinator, Event, Reply};
 use crate::actuate::{Cause, ChangeRecord, Job, JobDone, Node, Outcome, Verdict, reconcile};
 use crate::agent::entry::{ByHand, Entry, FIRST_RETRY, Pending};
+use crate::agent::shrinking::WatchId;
 use crate::plan::Target;
 use crate::resources::ControlFile;
 
@@ -91,6 +92,16 @@ impl Coordinator {
         let record = self
             .history
             .add(Timestamp::now(), live.id.clone(), pass.cause.clone(), &mut done);
+        if let Some(node) = &self.node {
+            let id = WatchId {
+                key: pass.key.clone(),
+                number: pass.number,
+            };
+            let report = std::mem::take(&mut done.shrink);
+            entry
+                .shrinking
+                .passed(report, id, Arc::clone(node), Arc::clone(live), self.events.clone());
+        }
         entry.owed = matches!(done.outcome, Outcome::RuntimeOwed { .. });
         if !record.steps.is_empty() || record.outcome.reason().is_some() {
             entry.last = Some(Arc::clone(&record));
@@ -149,6 +160,8 @@ fn next_job(entry: &mut Entry) -> Option<(Job, Cause)> {
         foreign: entry.foreign.clone(),
         // What is owed to the runtime is tried with every pass.
         check_runtime: check_runtime || entry.owed,
+        holds: entry.shrinking.holds(Timestamp::now()),
+        seen: entry.shrinking.seen.clone(),
     };
     Some((job, cause))
 }

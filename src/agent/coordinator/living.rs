@@ -63,6 +63,7 @@ impl Coordinator {
             }
             let first = earlier.is_none();
             entry.handles = None;
+            entry.shrinking.start_over();
             entry.start_over();
             self.watching.forget(key);
             let Some(live) = live else {
@@ -96,6 +97,7 @@ impl Coordinator {
 fn adopt(entry: &mut Entry, saved: SavedPod) {
     entry.standing.overridden = saved.standing.overridden;
     entry.standing.returning = saved.standing.returning;
+    entry.shrinking.remember(saved.regrets, Timestamp::now());
     if entry.decision.vpa.is_some() && entry.decision.action() != Action::Resize {
         entry.standing.recommended = saved.standing.recommended;
     } else if let (Some(now), Some(before)) = (&mut entry.standing.recommended, saved.standing.recommended)

@@ -15,6 +15,7 @@ use crate::agent::view;
 use crate::control::{ControlError, find_pod, proto};
 use crate::decide::PodDecision;
 use crate::objects::Pod;
+use crate::plan::shrink::Holds;
 
 /// Where an answer goes.
 pub(in crate::agent) type Reply<T> = oneshot::Sender<Result<T, ControlError>>;
@@ -57,6 +58,7 @@ pub(in crate::agent) struct Snapshot {
     pub(in crate::agent) decision: PodDecision,
     pub(in crate::agent) standing: Standing,
     pub(in crate::agent) live: Option<Arc<LivePod>>,
+    pub(in crate::agent) holds: Holds,
     pub(in crate::agent) node: Option<Arc<Node>>,
     pub(in crate::agent) next: String,
     pub(in crate::agent) changes: Vec<Arc<ChangeRecord>>,
@@ -122,6 +124,7 @@ impl Coordinator {
             decision: entry.decision.clone(),
             standing: entry.standing.clone(),
             live: entry.live.clone(),
+            holds: entry.shrinking.holds(now),
             node: self.node.clone(),
             next: view::next(entry, now),
             changes,
@@ -149,6 +152,7 @@ impl Coordinator {
                 if let Err(error) = entry.standing.set_override(&pod, values) {
                     return answer(order.reply, Err(ControlError::Refused(error.to_string())));
                 }
+                entry.shrinking.forget_regrets();
                 (cause, Some(before))
             }
             Wish::Release if entry.standing.end_override() => (Cause::OverrideEnded, None),

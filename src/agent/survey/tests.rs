@@ -12,6 +12,7 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use super::*;
+use crate::actuate::shrink::Markers;
 use crate::runtime::proto::runtime_service_server::{RuntimeService, RuntimeServiceServer};
 use crate::runtime::proto::{
     CgroupDriver, Container, ContainerResources, ContainerState, ContainerStatus, ContainerStatusRequest,
@@ -150,6 +151,7 @@ impl MadeUp {
         let mut survey = Survey::new(
             options,
             Arc::new(Lanes::new(1)),
+            Arc::new(Freezer::new(Markers::below(root).unwrap())),
             Observer::new(|_, _, _| ()),
             view,
             watch::channel(None).1,

@@ -46,6 +46,10 @@ families! {
         "Passes over pods";
     RESIZE_DURATION = Histogram::histogram "resize_duration_seconds" ["stage", "outcome"]
         "Time taken by passes over pods, by stage; the stage `total` is from the decision seen to all files verified";
+    SHRINKS = Counter::counter "shrinks" ["outcome"]
+        "Passes that were to lower memory limits, and what became of the limits";
+    FREEZE_DURATION = Histogram::histogram "freeze_duration_seconds" []
+        "Time for which a cgroup stood still while its memory limit was lowered";
     STEPS = Counter::counter "steps" ["via", "outcome"]
         "Single writes";
     DRIFT_REPAIRS = Counter::counter "drift_repairs" ["file"]

@@ -34,6 +34,8 @@ labels! {
         Observe = "observe",
         /// Ordering steps.
         Plan = "plan",
+        /// Making room for lower memory limits, waiting in between included.
+        Prepare = "prepare",
         /// Writing files and reading them back.
         Write = "write",
         /// Calls to the container runtime.
@@ -56,6 +58,18 @@ labels! {
         RolledBack = "rolled_back",
         /// A step failed, and not everything before is back.
         Incomplete = "incomplete",
+    }
+
+    /// What became of one pass that was to lower memory limits, and of the limits afterwards.
+    ShrinkOutcome {
+        /// Too much is in use: nothing was changed.
+        Refused = "refused",
+        /// The limits are lower, and watched.
+        Lowered = "lowered",
+        /// Watching ended, and they stay.
+        Kept = "kept",
+        /// Somebody suffered, and they went up again.
+        Undone = "undone",
     }
 
     /// What became of one step.

@@ -6,12 +6,14 @@ mod declare;
 pub mod families;
 mod labels;
 mod process;
+mod shrink;
 #[cfg(test)]
 mod tests;
 
 pub use agent::{DecisionMetrics, ProblemMetrics, ResizeMetrics, RuntimeMetrics};
 pub use declare::{Declaration, Described, Series};
-pub use labels::{CallOutcome, PodState, ProblemKind, ResizeOutcome, Stage, StepOutcome};
+pub use labels::{CallOutcome, PodState, ProblemKind, ResizeOutcome, ShrinkOutcome, Stage, StepOutcome};
+pub use shrink::ShrinkMetrics;
 
 use prometheus_client::registry::Registry;
 

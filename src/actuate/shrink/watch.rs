@@ -1,0 +1,102 @@
+//! Watches a pod after its limits were lowered, apart from any pass.
+//!
+//! Reads, and never writes: what goes wrong is told to whoever asked, and undone by a pass like any other.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Lowering;
+use crate::actuate::handles::{LivePod, PodHandles};
+use crate::actuate::node::Node;
+use crate::cgroup::CgroupError;
+use crate::plan::Target;
+use crate::plan::shrink::{Trouble, Watch, WatchStep};
+
+/// How watching ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing went wrong until the end.
+    Kept,
+    /// Something went wrong in this cgroup.
+    Trouble(Target, Trouble),
+    /// A cgroup ended, or cannot be read.
+    Gone,
+}
+
+/// The watched cgroups of one pod.
+#[derive(Debug)]
+struct Watched {
+    handles: PodHandles,
+    watches: Vec<(Target, Watch)>,
+}
+
+/// What comes next.
+#[derive(Debug)]
+enum Look {
+    Again(Box<Watched>, Instant),
+    End(Verdict),
+}
+
+/// Watches until something goes wrong or the time is over. Ends at once when it is dropped.
+pub async fn watch(node: Arc<Node>, live: Arc<LivePod>, lowered: Vec<Lowering>) -> Verdict {
+    let first = tokio::task::spawn_blocking(move || match PodHandles::open(&node.hierarchy, &live) {
+        Ok(handles) => look(Box::new(Watched {
+            handles,
+            watches: watches(lowered),
+        })),
+        Err(error) => Look::End(gone(&error)),
+    });
+    let mut next = first.await;
+    loop {
+        match next {
+            Ok(Look::Again(watched, at)) => {
+                tokio::time::sleep_until(at.into()).await;
+                next = tokio::task::spawn_blocking(move || look(watched)).await;
+            }
+            Ok(Look::End(verdict)) => return verdict,
+            Err(error) => {
+                tracing::error!(%error, "watching after a shrink ended early");
+                return Verdict::Gone;
+            }
+        }
+    }
+}
+
+fn watches(lowered: Vec<Lowering>) -> Vec<(Target, Watch)> {
+    let now = Instant::now();
+    let watch = |lowering: Lowering| {
+        let watch = Watch::new(lowering.to, now, lowering.first, lowering.refaults);
+        (lowering.target, watch)
+    };
+    lowered.into_iter().map(watch).collect()
+}
+
+/// Reads each cgroup once.
+fn look(mut watched: Box<Watched>) -> Look {
+    let mut next = None::<Instant>;
+    for (target, watch) in &mut watched.watches {
+        let Some(cgroup) = watched.handles.get(target) else {
+            return Look::End(Verdict::Gone);
+        };
+        let reading = match cgroup.outer().watch_reading() {
+            Ok(reading) => reading,
+            Err(error) => return Look::End(gone(&error)),
+        };
+        match watch.next(&reading, Instant::now()) {
+            WatchStep::LookAt(at) => next = Some(next.map_or(at, |next| next.min(at))),
+            WatchStep::RaiseAgain(trouble) => return Look::End(Verdict::Trouble(target.clone(), trouble)),
+            WatchStep::Done => {}
+        }
+    }
+    match next {
+        Some(at) => Look::Again(watched, at),
+        None => Look::End(Verdict::Kept),
+    }
+}
+
+fn gone(error: &CgroupError) -> Verdict {
+    if !error.is_gone() {
+        tracing::warn!(%error, "a lowered limit is not watched any more");
+    }
+    Verdict::Gone
+}

@@ -1,0 +1,135 @@
+//! What a cgroup says about its memory, beyond what is in use; and having the kernel reclaim some of it.
+
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+
+use super::file::refused;
+use super::{CgroupDir, CgroupError, Controller, Reason};
+use crate::plan::CgroupVersion;
+use crate::plan::shrink::{MemoryReading, Reclaim, WatchReading};
+use crate::resources::Bytes;
+
+/// v2's file to have memory reclaimed through (from Linux 5.19).
+const RECLAIM: &str = "memory.reclaim";
+
+impl CgroupDir {
+    /// What is in use, and what it is made of.
+    ///
+    /// # Errors
+    /// [`CgroupError`]; [`Reason::Absent`] on the root of v2.
+    pub fn memory_reading(&self) -> Result<MemoryReading, CgroupError> {
+        // In this order: what grows in between counts as held, not as evictable.
+        let stat = self.memory_text("memory.stat")?.unwrap_or_default();
+        let usage = self.memory_usage()?;
+        Ok(MemoryReading::new(self.version(), usage, self.memory_peak()?, &stat))
+    }
+
+    /// The same, and what shows whether somebody suffers.
+    ///
+    /// # Errors
+    /// [`CgroupError`].
+    pub fn watch_reading(&self) -> Result<WatchReading, CgroupError> {
+        let kills = match self.version() {
+            CgroupVersion::V1 => "memory.oom_control",
+            CgroupVersion::V2 => "memory.events",
+        };
+        let kills = self.memory_text(kills)?.unwrap_or_default();
+        let stalls = match self.version() {
+            // Pressure is accounted for in v2's hierarchy only.
+            CgroupVersion::V1 => None,
+            CgroupVersion::V2 => self.memory_text("memory.pressure")?,
+        };
+        Ok(WatchReading {
+            memory: self.memory_reading()?,
+            kills: field(&kills, "oom_kill").unwrap_or_default(),
+            stalled: stalls.as_deref().and_then(full_stall),
+        })
+    }
+
+    /// How this cgroup's memory can be reclaimed.
+    ///
+    /// # Errors
+    /// [`CgroupError`].
+    pub fn reclaim_way(&self) -> Result<Reclaim, CgroupError> {
+        if self.version() == CgroupVersion::V1 {
+            return Ok(Reclaim::ByTheWrite);
+        }
+        match self.dir(Controller::Memory).open_file(RECLAIM, OFlag::O_WRONLY) {
+            Ok(_) => Ok(Reclaim::OnRequest),
+            Err(CgroupError {
+                reason: Reason::Absent, ..
+            }) => Ok(Reclaim::Never),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Has the kernel reclaim so many bytes, as far as it can: less is no error. Changes no limit. Blocks while it does.
+    ///
+    /// # Errors
+    /// [`CgroupError`]; [`Reason::Absent`] on v1 and before Linux 5.19.
+    pub fn reclaim(&self, bytes: Bytes) -> Result<(), CgroupError> {
+        let dir = self.dir(Controller::Memory);
+        let file = dir.open_file(RECLAIM, OFlag::O_WRONLY)?;
+        match file.write(&bytes.get().to_string()) {
+            // EAGAIN: not all of it could be reclaimed. EINTR: a signal came.
+            Ok(()) | Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
+            Err(errno @ (Errno::ENOENT | Errno::ENODEV)) => Err(dir.failed(RECLAIM, errno, "write the file")),
+            Err(errno) => Err(dir.error(RECLAIM, refused(errno, "write the file"))),
+        }
+    }
+
+    /// A whole file; `None` when the cgroup does not have it, or the kernel does not keep it (EOPNOTSUPP: pressure that is
+    /// switched off).
+    fn memory_text(&self, name: &'static str) -> Result<Option<String>, CgroupError> {
+        let dir = self.dir(Controller::Memory);
+        match dir.open_file(name, OFlag::O_RDONLY).and_then(|open| open.text()) {
+            Ok(text) => Ok(Some(text)),
+            Err(CgroupError {
+                reason:
+                    Reason::Absent
+                    | Reason::Io {
+                        errno: Errno::EOPNOTSUPP,
+                        ..
+                    },
+                ..
+            }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The value of a field of a file of `name value` lines.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let fields = text.lines().filter_map(|line| line.split_once(' '));
+    let (_, value) = fields.into_iter().find(|(field, _)| *field == name)?;
+    value.trim().parse().ok()
+}
+
+/// The time for which everything stood still, in `full avg10=… avg60=… avg300=… total=MICROSECONDS`.
+fn full_stall(text: &str) -> Option<Duration> {
+    let full = text.lines().find(|line| line.starts_with("full "))?;
+    let (_, total) = full.rsplit_once("total=")?;
+    total.trim().parse().ok().map(Duration::from_micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_and_stalls_are_read_as_the_kernel_prints_them() {
+        let events = "low 0\nhigh 0\nmax 17\noom 2\noom_kill 1\noom_group_kill 0\n";
+        assert_eq!(field(events, "oom_kill"), Some(1));
+        assert_eq!(
+            field("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", "oom_kill"),
+            Some(3)
+        );
+        assert_eq!(field(events, "sock_throttled"), None);
+        let pressure =
+            "some avg10=0.00 avg60=0.00 avg300=0.00 total=1200\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=850\n";
+        assert_eq!(full_stall(pressure), Some(Duration::from_micros(850)));
+        assert_eq!(full_stall("some avg10=0.00 total=1\n"), None);
+    }
+}

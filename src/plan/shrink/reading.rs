@@ -1,0 +1,66 @@
+//! A cgroup's memory at one moment: what is in use, and how much of it the kernel could take back.
+
+use crate::plan::CgroupVersion;
+use crate::resources::Bytes;
+
+/// What the limit of a cgroup counts, and what that is made of. Descendants are included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemoryReading {
+    /// Everything the limit counts.
+    pub usage: Bytes,
+    /// The most that was ever in use; `None` where the kernel does not keep it (v2 before 5.19).
+    pub peak: Option<Bytes>,
+    /// Anonymous memory and tmpfs: without swap it can only be freed by whoever has it.
+    pub anonymous: Bytes,
+    /// Page cache and kernel caches that the kernel can drop.
+    pub evictable: Bytes,
+    /// Pages that had been dropped and were needed again, since the cgroup was made.
+    pub refaults: u64,
+}
+
+impl MemoryReading {
+    /// Puts a reading together from the text of `memory.stat` and the two files beside it.
+    ///
+    /// Lists of pages say more than `cache` or `file` do: tmpfs and locked pages are on none of the two lists that are
+    /// counted as evictable (mm/vmscan.c). What a file does not say counts as nothing, which can only make less evictable.
+    #[must_use]
+    pub fn new(version: CgroupVersion, usage: Bytes, peak: Option<Bytes>, stat: &str) -> Self {
+        let mut reading = Self {
+            usage,
+            peak,
+            ..Self::default()
+        };
+        let add = |to: &mut Bytes, bytes| *to = to.saturating_add(Bytes::new(bytes));
+        for (name, value) in stat.lines().filter_map(|line| line.split_once(' ')) {
+            let Ok(value) = value.trim().parse::<u64>() else {
+                continue;
+            };
+            let name = match version {
+                // Without the prefix, v1 leaves out descendants.
+                CgroupVersion::V1 => match name.strip_prefix("total_") {
+                    Some("rss") => "anon",
+                    Some(name) => name,
+                    None => continue,
+                },
+                CgroupVersion::V2 => name,
+            };
+            match name {
+                "anon" | "shmem" => add(&mut reading.anonymous, value),
+                "active_file" | "inactive_file" | "slab_reclaimable" => add(&mut reading.evictable, value),
+                // One counter before Linux 5.9.
+                "workingset_refault" | "workingset_refault_anon" | "workingset_refault_file" => {
+                    reading.refaults = reading.refaults.saturating_add(value);
+                }
+                _ => {}
+            }
+        }
+        reading
+    }
+
+    /// What stays, however hard the kernel tries. Kernel memory and locked pages are what is in use and neither counted
+    /// as anonymous nor evictable.
+    #[must_use]
+    pub fn held(&self) -> Bytes {
+        self.anonymous.max(self.usage.saturating_sub(self.evictable))
+    }
+}

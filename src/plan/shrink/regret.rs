@@ -1,0 +1,150 @@
+//! Which shrinks were undone, and how long each is left alone.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{PodState, Target};
+use crate::resources::{MemoryLimit, Setting, Settings};
+
+/// How long a shrink is left alone that was undone for the first time; twice as long after each further time.
+const FIRST_WAIT: Duration = Duration::from_secs(2 * 60);
+const LONGEST_WAIT: Duration = Duration::from_secs(4 * 60 * 60);
+
+/// The limits that are kept for now, although lower ones are wanted.
+pub type Holds = BTreeMap<Target, MemoryLimit>;
+
+/// One shrink that was undone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Regret {
+    /// Whose limit.
+    pub target: Target,
+    /// The limit in bytes it had and has again; none was unbounded.
+    limit: Option<u64>,
+    /// How often this has happened without a shrink that went well in between.
+    pub times: u32,
+    /// When it may be tried again.
+    pub until: Timestamp,
+    /// What went wrong.
+    pub why: String,
+}
+
+/// Every shrink of one pod that was undone and not made good since.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Regrets(Vec<Regret>);
+
+impl Regrets {
+    /// Notes that a limit was lowered from `before` and should not have been; returns when it may be tried again.
+    pub fn note(&mut self, target: &Target, before: MemoryLimit, why: &str, now: Timestamp) -> Timestamp {
+        let times = self.of(target).map_or(0, |regret| regret.times);
+        let wait = FIRST_WAIT.saturating_mul(1 << times.min(16)).min(LONGEST_WAIT);
+        let until = later(now, wait);
+        self.0.retain(|regret| regret.target != *target);
+        self.0.push(Regret {
+            target: target.clone(),
+            limit: match before {
+                MemoryLimit::Max => None,
+                MemoryLimit::Bytes(bytes) => Some(bytes),
+            },
+            times: times + 1,
+            until,
+            why: why.to_owned(),
+        });
+        until
+    }
+
+    /// A shrink went well: what was before is forgotten.
+    pub fn forgive(&mut self, target: &Target) {
+        self.0.retain(|regret| regret.target != *target);
+    }
+
+    /// The limits that are kept at this moment.
+    #[must_use]
+    pub fn holds(&self, now: Timestamp) -> Holds {
+        let held = self.0.iter().filter(|regret| now < regret.until);
+        held.map(|regret| {
+            (
+                regret.target.clone(),
+                regret.limit.map_or(MemoryLimit::Max, MemoryLimit::Bytes),
+            )
+        })
+        .collect()
+    }
+
+    /// The shrink among those left alone now that may be tried first.
+    #[must_use]
+    pub fn next(&self, now: Timestamp) -> Option<&Regret> {
+        let held = self.0.iter().filter(|regret| now < regret.until);
+        held.min_by_key(|regret| regret.until)
+    }
+
+    /// Whether there is nothing to remember.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn of(&self, target: &Target) -> Option<&Regret> {
+        self.0.iter().find(|regret| regret.target == *target)
+    }
+}
+
+/// Keeps limits for now where lower ones are wanted: the pod's is then higher by as much as its containers' are.
+pub fn keep(holds: &Holds, wanted: &mut PodState) {
+    let mut more = MemoryLimit::Bytes(0);
+    let containers = wanted.tree.containers.iter_mut();
+    for (name, settings) in containers {
+        let Some(held) = holds.get(&Target::Container(name.clone())) else {
+            continue;
+        };
+        let Some(added) = raise(settings, *held) else { continue };
+        more = sum(more, added);
+        if let Some(limit) = wanted
+            .specs
+            .get_mut(name)
+            .and_then(|spec| spec.memory_limit_in_bytes.as_mut())
+        {
+            *limit = match held {
+                MemoryLimit::Max => -1,
+                MemoryLimit::Bytes(bytes) => i64::try_from(*bytes).unwrap_or(i64::MAX),
+            };
+        }
+    }
+    if let Some(limit) = wanted.tree.pod.memory_limit() {
+        let held = holds.get(&Target::Pod).copied().unwrap_or(limit);
+        raise(&mut wanted.tree.pod, sum(limit, more).max(held));
+    }
+}
+
+/// Raises a memory limit to `held`; returns by how much, if it was lower.
+fn raise(settings: &mut Settings, held: MemoryLimit) -> Option<MemoryLimit> {
+    let limit = settings.memory_limit().filter(|limit| *limit < held)?;
+    for setting in settings.clone().iter() {
+        match setting {
+            Setting::MemoryMax(_) => settings.insert(Setting::MemoryMax(held)),
+            Setting::MemoryLimit(_) => settings.insert(Setting::MemoryLimit(held)),
+            _ => {}
+        }
+    }
+    Some(match (held, limit) {
+        (MemoryLimit::Bytes(held), MemoryLimit::Bytes(limit)) => MemoryLimit::Bytes(held - limit),
+        _ => MemoryLimit::Max,
+    })
+}
+
+fn sum(a: MemoryLimit, b: MemoryLimit) -> MemoryLimit {
+    match (a, b) {
+        (MemoryLimit::Bytes(a), MemoryLimit::Bytes(b)) => MemoryLimit::Bytes(a.saturating_add(b)),
+        _ => MemoryLimit::Max,
+    }
+}
+
+/// A moment later, at the end of time at the latest.
+fn later(at: Timestamp, by: Duration) -> Timestamp {
+    let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
+    at.checked_add(by).unwrap_or(Timestamp::MAX)
+}

@@ -1,0 +1,186 @@
+//! After a limit was lowered: whether whoever lives under it suffers.
+//!
+//! A limit that can be held can still be wrong: the container grows and is about to be killed, or it lives only by reading
+//! again and again what the kernel had to drop. Either shows within seconds, and either is reason enough to undo.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use super::reading::MemoryReading;
+use crate::resources::{Bytes, PAGE_SIZE};
+
+/// How long a lowered limit is watched.
+pub const WATCH_PERIOD: Duration = Duration::from_secs(60);
+/// How often, so long after the limit was lowered: most of what goes wrong does so at once.
+const LOOKS: [(Duration, Duration); 3] = [
+    (Duration::from_secs(2), Duration::from_millis(20)),
+    (Duration::from_secs(10), Duration::from_millis(100)),
+    (WATCH_PERIOD, Duration::from_millis(500)),
+];
+/// Rates are taken over at least this long, and at most about twice as long.
+const RATE_OVER: Duration = Duration::from_secs(1);
+/// This part of the limit must stay free of what cannot be reclaimed.
+const ROOM: u64 = 64;
+/// Dropping and reading again this part of the limit in every second is too much.
+const REFAULT_SHARE: u64 = 32;
+/// Standing still for memory for this many thousandths of the time is too much.
+const STALL_MILLI: u128 = 100;
+
+/// What a watched cgroup says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WatchReading {
+    /// Its memory.
+    pub memory: MemoryReading,
+    /// How many of its processes were killed for want of memory, ever.
+    pub kills: u64,
+    /// For how long all of its processes stood still for want of memory, ever; `None` without pressure accounting.
+    pub stalled: Option<Duration>,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WatchStep {
+    /// Read again, not before then.
+    LookAt(Instant),
+    /// Raise the limit again, now.
+    RaiseAgain(Trouble),
+    /// Nothing went wrong.
+    Done,
+}
+
+/// What went wrong after a limit was lowered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// Processes were killed.
+    Killed(u64),
+    /// What cannot be reclaimed nearly fills the limit.
+    Full {
+        /// What cannot be reclaimed.
+        held: Bytes,
+        /// The lowered limit.
+        limit: Bytes,
+    },
+    /// What had to be dropped is needed again and again.
+    Refaults {
+        /// Bytes read again in each second.
+        rate: Bytes,
+        /// The same before the limit was lowered, as far as that was seen.
+        before: Bytes,
+        /// The lowered limit.
+        limit: Bytes,
+    },
+    /// Everything stands still for want of memory.
+    Stalled {
+        /// Thousandths of the time.
+        milli: u128,
+    },
+}
+
+/// One cgroup whose limit was lowered.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    limit: Bytes,
+    began: Instant,
+    first: WatchReading,
+    /// Bytes read again in each second before.
+    refaults_before: Bytes,
+    /// Readings of the last moments, oldest first.
+    recent: VecDeque<(Instant, WatchReading)>,
+}
+
+impl Watch {
+    /// For a limit that was lowered to `limit` at `now`, with what was read just before, and the rate of refaults in bytes
+    /// per second that was seen then.
+    #[must_use]
+    pub fn new(limit: Bytes, now: Instant, first: WatchReading, refaults_before: Bytes) -> Self {
+        Self {
+            limit,
+            began: now,
+            first,
+            refaults_before,
+            recent: VecDeque::from([(now, first)]),
+        }
+    }
+
+    /// What to do, given the newest reading.
+    pub fn next(&mut self, reading: &WatchReading, now: Instant) -> WatchStep {
+        if let Some(trouble) = self.trouble(reading, now) {
+            return WatchStep::RaiseAgain(trouble);
+        }
+        self.recent.push_back((now, *reading));
+        // Keeps the youngest reading that is old enough to take a rate from.
+        while let Some((at, _)) = self.recent.get(1)
+            && now.saturating_duration_since(*at) >= RATE_OVER
+        {
+            self.recent.pop_front();
+        }
+        let since = now.saturating_duration_since(self.began);
+        let pace = LOOKS.iter().find(|(until, _)| since < *until);
+        pace.map_or(WatchStep::Done, |(_, pace)| WatchStep::LookAt(now + *pace))
+    }
+
+    fn trouble(&self, reading: &WatchReading, now: Instant) -> Option<Trouble> {
+        let killed = reading.kills.saturating_sub(self.first.kills);
+        if killed > 0 {
+            return Some(Trouble::Killed(killed));
+        }
+        let (limit, held) = (self.limit, reading.memory.held());
+        let room = Bytes::new(limit.get() / ROOM);
+        // A container that came this close before fits as it did then, if it has not grown.
+        if held.saturating_add(room) > limit && held > self.first.memory.held() {
+            return Some(Trouble::Full { held, limit });
+        }
+        let (at, earlier) = self.recent.front()?;
+        let over = now.saturating_duration_since(*at);
+        if over < RATE_OVER {
+            return None;
+        }
+        let rate = rate(earlier.memory.refaults, reading.memory.refaults, over);
+        let bound = self.refaults_before.get().saturating_mul(2) + limit.get() / REFAULT_SHARE;
+        // Without the limit in the way, somebody else has the memory.
+        if rate.get() > bound && reading.memory.usage.saturating_add(room) > limit {
+            let before = self.refaults_before;
+            return Some(Trouble::Refaults { rate, before, limit });
+        }
+        let stalled = reading.stalled?.saturating_sub(earlier.stalled?);
+        let milli = stalled.as_micros() * 1000 / over.as_micros().max(1);
+        (milli > STALL_MILLI).then_some(Trouble::Stalled { milli })
+    }
+}
+
+/// Bytes read again in each second, between two counts of pages.
+pub(crate) fn rate(earlier: u64, later: u64, over: Duration) -> Bytes {
+    let bytes = u128::from(later.saturating_sub(earlier)) * u128::from(PAGE_SIZE);
+    let per_second = bytes * 1_000_000 / over.as_micros().max(1);
+    Bytes::new(u64::try_from(per_second).unwrap_or(u64::MAX))
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Killed(count) => write!(f, "{count} processes were killed for want of memory"),
+            Self::Full { held, limit } => write!(
+                f,
+                "{} bytes that cannot be reclaimed nearly fill the limit of {} bytes",
+                held.get(),
+                limit.get()
+            ),
+            Self::Refaults { rate, before, limit } => write!(
+                f,
+                "{} bytes a second are read again because they had to be dropped ({} before), under the limit of {} bytes",
+                rate.get(),
+                before.get(),
+                limit.get()
+            ),
+            Self::Stalled { milli } => {
+                write!(
+                    f,
+                    "its processes stood still for want of memory for {}.{} % of the time",
+                    milli / 10,
+                    milli % 10
+                )
+            }
+        }
+    }
+}

@@ -215,19 +215,19 @@ impl fmt::Display for NotShrinkable {
         match why {
             Why::Held => write!(
                 f,
-                ", {held} of them cannot be reclaimed, too many for the wanted limit of {wanted} bytes"
+                ", more than the wanted limit of {wanted} bytes has room for: {held} of them cannot be reclaimed"
             )?,
             Why::Seen { most, peak, over } => write!(
                 f,
-                ", {} at one time; of {} bytes that were held in the last {} s none could have been reclaimed, which leaves \
-                 the wanted limit of {wanted} bytes too little to spare",
+                ", and at one time {} were; up to {} bytes that cannot be reclaimed were seen in the last {} s, which is too \
+                 close to the wanted limit of {wanted} bytes for so short a time",
                 peak.get(),
                 most.get(),
                 over.as_secs().max(1),
             )?,
             Why::Stubborn => write!(
                 f,
-                ", {held} of them cannot be reclaimed, and the kernel found no way from there to the wanted limit of {wanted} bytes"
+                ", more than the wanted limit of {wanted} bytes has room for, and the kernel found nothing more to reclaim"
             )?,
             Why::CannotAsk => write!(
                 f,

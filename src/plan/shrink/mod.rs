@@ -16,6 +16,9 @@ mod regret;
 mod sightings;
 mod watch;
 
+#[cfg(test)]
+mod tests;
+
 pub use ground::{Ground, GroundStep, NotShrinkable, RECLAIM_STEP, Reclaim, Why, slack};
 pub use reading::MemoryReading;
 pub use regret::{Holds, Regret, Regrets, keep};

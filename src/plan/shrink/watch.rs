@@ -18,6 +18,8 @@ const LOOKS: [(Duration, Duration); 3] = [
     (Duration::from_secs(10), Duration::from_millis(100)),
     (WATCH_PERIOD, Duration::from_millis(500)),
 ];
+/// The least time between two looks, however fast a container grows.
+const SHORTEST: Duration = Duration::from_millis(2);
 /// Rates are taken over at least this long, and at most about twice as long.
 const RATE_OVER: Duration = Duration::from_secs(1);
 /// This part of the limit must stay free of what cannot be reclaimed.
@@ -108,6 +110,7 @@ impl Watch {
         if let Some(trouble) = self.trouble(reading, now) {
             return WatchStep::RaiseAgain(trouble);
         }
+        let hurry = self.time_to_full(reading, now).map(|left| (left / 4).max(SHORTEST));
         self.recent.push_back((now, *reading));
         // Keeps the youngest reading that is old enough to take a rate from.
         while let Some((at, _)) = self.recent.get(1)
@@ -117,7 +120,19 @@ impl Watch {
         }
         let since = now.saturating_duration_since(self.began);
         let pace = LOOKS.iter().find(|(until, _)| since < *until);
-        pace.map_or(WatchStep::Done, |(_, pace)| WatchStep::LookAt(now + *pace))
+        pace.map_or(WatchStep::Done, |(_, pace)| {
+            WatchStep::LookAt(now + hurry.map_or(*pace, |hurry| hurry.min(*pace)))
+        })
+    }
+
+    /// When what cannot be reclaimed will fill the limit, if it grows on as it has since the last look.
+    fn time_to_full(&self, reading: &WatchReading, now: Instant) -> Option<Duration> {
+        let (at, earlier) = self.recent.back()?;
+        let (held, before) = (reading.memory.held(), earlier.memory.held());
+        let grown = held.saturating_sub(before).get();
+        let left = u128::from(self.limit.saturating_sub(held).get());
+        let micros = now.saturating_duration_since(*at).as_micros() * left / u128::from(grown).max(1);
+        (grown > 0).then(|| Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
     }
 
     fn trouble(&self, reading: &WatchReading, now: Instant) -> Option<Trouble> {

@@ -1,0 +1,217 @@
+//! Before the write.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::plan::shrink::{Ground, GroundStep, RECLAIM_STEP, Reclaim, Sightings, Why, slack};
+
+fn ground(wanted: u64, reclaim: Reclaim) -> Ground {
+    Ground::new(mib(wanted), reclaim, Sightings::default())
+}
+
+/// Follows a ground while the container stays as it is, apart from what is reclaimed from it. Returns how it ends, and how
+/// many seconds that took.
+fn settle(ground: &mut Ground, mut reading: MemoryReading, from: Instant) -> (GroundStep, f64) {
+    let mut now = from;
+    loop {
+        match ground.next(&reading, now) {
+            GroundStep::LookAt(at) => {
+                assert!(at > now);
+                now = at;
+            }
+            GroundStep::Reclaim(bytes) => {
+                assert!(bytes > Bytes::ZERO && bytes <= RECLAIM_STEP);
+                let dropped = bytes.min(reading.evictable);
+                reading.usage = reading.usage.saturating_sub(dropped);
+                reading.evictable = reading.evictable.saturating_sub(dropped);
+            }
+            end => return (end, now.duration_since(from).as_secs_f64()),
+        }
+    }
+}
+
+fn refused(step: &GroundStep) -> crate::plan::shrink::NotShrinkable {
+    match step {
+        GroundStep::Refused(why) => *why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_limit_above_all_that_was_ever_used_is_written_at_once() {
+    let now = Clock::new().after(0.0);
+    for reclaim in [Reclaim::OnRequest, Reclaim::ByTheWrite, Reclaim::Never] {
+        assert_eq!(ground(128, reclaim).next(&reading(90, 20, 120), now), GroundStep::Ready);
+    }
+}
+
+#[test]
+fn what_is_held_is_never_cut_into_and_the_numbers_are_told() {
+    let now = Clock::new().after(0.0);
+    let step = ground(64, Reclaim::OnRequest).next(&reading(100, 20, 120), now);
+    let why = refused(&step);
+    assert_eq!((why.usage, why.held, why.wanted), (mib(120), mib(100), mib(64)));
+    assert!(why.floor > mib(100) && why.floor < mib(105));
+    let text = why.to_string();
+    assert_eq!(
+        text,
+        "not shrinkable now: 125829120 bytes are in use, more than the wanted limit of 67108864 bytes has room for: \
+         104857600 of them cannot be reclaimed; 108134400 bytes would be accepted now: choose a higher limit, or wait \
+         until less is in use"
+    );
+    assert_eq!(
+        ground(104, Reclaim::Never).next(&reading(100, 0, 100), now),
+        GroundStep::Ready
+    );
+    assert!(matches!(
+        ground(102, Reclaim::Never).next(&reading(100, 0, 100), now),
+        GroundStep::Refused(_)
+    ));
+}
+
+#[test]
+fn a_container_that_once_used_more_is_looked_at_before_it_is_believed() {
+    let clock = Clock::new();
+    let (end, took) = settle(
+        &mut ground(64, Reclaim::OnRequest),
+        reading(40, 0, 100),
+        clock.after(0.0),
+    );
+    assert_eq!(end, GroundStep::Ready);
+    assert!(took >= 2.0, "{took}");
+
+    // Whoever takes it up again meanwhile is found out.
+    let mut ground = ground(64, Reclaim::OnRequest);
+    assert!(matches!(
+        ground.next(&reading(40, 0, 100), clock.after(0.0)),
+        GroundStep::LookAt(_)
+    ));
+    let step = ground.next(&reading(60, 0, 100), clock.after(1.0));
+    let why = refused(&step);
+    assert!(matches!(why.why, Why::Seen { most, .. } if most == mib(60)), "{why:?}");
+    assert!(ground.next(&reading(20, 0, 100), clock.after(1.1)) == step || refused(&step).floor > mib(64));
+}
+
+#[test]
+fn the_longer_it_was_looked_at_the_less_is_kept_to_spare() {
+    let clock = Clock::new();
+    let mut seen = Sightings::default();
+    let mut accepted = Vec::new();
+    for (seconds, wanted) in [(0.0, 110), (30.0, 110), (70.0, 110), (80.0, 113), (700.0, 104)] {
+        let mut ground = Ground::new(mib(wanted), Reclaim::OnRequest, seen);
+        let (end, _) = settle(&mut ground, reading(100, 0, 200), clock.after(seconds));
+        accepted.push(end == GroundStep::Ready);
+        seen = ground.sightings();
+    }
+    assert_eq!(accepted, [false, false, false, true, true]);
+}
+
+#[test]
+fn what_does_not_fit_ends_what_was_known() {
+    let clock = Clock::new();
+    let mut seen = Sightings::default();
+    seen.note(clock.after(0.0), mib(50), mib(64));
+    assert_eq!((seen.most(), seen.span(clock.after(9.0)).as_secs()), (Some(mib(50)), 9));
+    seen.note(clock.after(10.0), mib(65), mib(64));
+    assert_eq!((seen.most(), seen.span(clock.after(11.0)).as_secs()), (None, 0));
+    seen.note(clock.after(12.0), mib(50), mib(64));
+    // A lower limit is another question.
+    seen.note(clock.after(20.0), mib(30), mib(40));
+    assert_eq!(
+        (seen.most(), seen.span(clock.after(21.0)).as_secs()),
+        (Some(mib(30)), 1)
+    );
+}
+
+#[test]
+fn the_cache_is_reclaimed_in_bounded_steps_and_only_as_much_as_needed() {
+    let clock = Clock::new();
+    let mut container = reading(40, 200, 240);
+    let mut ground = ground(100, Reclaim::OnRequest);
+    let mut now = clock.after(0.0);
+    let mut reclaimed = Bytes::ZERO;
+    loop {
+        match ground.next(&container, now) {
+            GroundStep::LookAt(at) => now = at,
+            GroundStep::Reclaim(bytes) => {
+                container.usage = container.usage.saturating_sub(bytes);
+                container.evictable = container.evictable.saturating_sub(bytes);
+                reclaimed = reclaimed.saturating_add(bytes);
+            }
+            GroundStep::Ready => break,
+            GroundStep::Refused(why) => panic!("{why}"),
+        }
+    }
+    assert_eq!(container.usage.saturating_add(slack(mib(100))), mib(100));
+    assert_eq!(reclaimed, mib(141));
+}
+
+#[test]
+fn a_kernel_that_finds_nothing_more_is_not_asked_for_ever() {
+    let clock = Clock::new();
+    // Dirty, or locked in some way nobody counts.
+    let stubborn = reading(40, 100, 140);
+    let mut ground = ground(100, Reclaim::OnRequest);
+    let (mut now, mut asked) = (clock.after(0.0), 0);
+    let why = loop {
+        match ground.next(&stubborn, now) {
+            GroundStep::LookAt(at) => now = at,
+            GroundStep::Reclaim(_) => asked += 1,
+            end => break refused(&end),
+        }
+    };
+    assert_eq!((why.why, asked), (Why::Stubborn, 3));
+    assert!(why.to_string().contains("found nothing more to reclaim"), "{why}");
+}
+
+#[test]
+fn an_old_kernel_is_not_made_to_reclaim_and_v1_does_it_with_the_write() {
+    let clock = Clock::new();
+    let container = reading(40, 100, 140);
+    let (end, _) = settle(&mut ground(100, Reclaim::Never), container, clock.after(0.0));
+    assert_eq!(refused(&end).why, Why::CannotAsk);
+    let (end, _) = settle(&mut ground(100, Reclaim::ByTheWrite), container, clock.after(0.0));
+    assert_eq!(end, GroundStep::Ready);
+}
+
+proptest! {
+    /// Whatever a container does while it is looked at, the limit is only ever written above what it holds, with room.
+    #[test]
+    fn no_limit_is_ready_below_what_is_held(
+        wanted in 1_u64..500,
+        container in prop::collection::vec((0_u64..600, 0_u64..600), 1..60),
+        peak in prop::option::of(0_u64..1200),
+        reclaim in prop::sample::select(vec![Reclaim::OnRequest, Reclaim::ByTheWrite, Reclaim::Never]),
+    ) {
+        let clock = Clock::new();
+        let mut ground = ground(wanted, reclaim);
+        let mut most = Bytes::ZERO;
+        for (index, (held, cached)) in container.iter().enumerate() {
+            // Small enough a number to be a time.
+            let now = clock.after(f64::from(u32::try_from(index).unwrap()) * 0.1);
+            let current = MemoryReading {
+                peak: peak.map(|peak| mib(peak.max(held + cached))),
+                ..reading(*held, *cached, 0)
+            };
+            most = most.max(mib(*held));
+            match ground.next(&current, now) {
+                GroundStep::Ready => {
+                    prop_assert!(most < mib(wanted));
+                    if reclaim != Reclaim::ByTheWrite {
+                        prop_assert!(current.usage.saturating_add(slack(mib(wanted))) <= mib(wanted));
+                    }
+                    break;
+                }
+                GroundStep::Refused(why) => {
+                    prop_assert!(why.floor > mib(wanted), "{why}");
+                    break;
+                }
+                GroundStep::Reclaim(bytes) => {
+                    prop_assert!(reclaim == Reclaim::OnRequest);
+                    prop_assert!(bytes <= RECLAIM_STEP && bytes <= current.usage);
+                }
+                GroundStep::LookAt(at) => prop_assert!(at > now),
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! After the write.
+
+use super::*;
+use crate::plan::shrink::{Trouble, WATCH_PERIOD, Watch, WatchReading, WatchStep};
+use crate::resources::PAGE_SIZE;
+
+const LIMIT: Bytes = mib(128);
+
+fn calm() -> WatchReading {
+    WatchReading {
+        memory: reading(60, 60, 120),
+        kills: 3,
+        stalled: Some(Duration::from_secs(7)),
+    }
+}
+
+fn watch(clock: Clock) -> Watch {
+    Watch::new(LIMIT, clock.after(0.0), calm(), Bytes::ZERO)
+}
+
+/// Follows a container whose state is a function of the seconds since the limit was lowered.
+fn follow(watch: &mut Watch, clock: Clock, state: impl Fn(f64) -> WatchReading) -> (WatchStep, f64, u32) {
+    let (mut now, mut looks) = (clock.after(0.0), 0);
+    loop {
+        let seconds = now.duration_since(clock.after(0.0)).as_secs_f64();
+        looks += 1;
+        match watch.next(&state(seconds), now) {
+            WatchStep::LookAt(at) => now = at,
+            end => return (end, seconds, looks),
+        }
+    }
+}
+
+fn trouble(step: WatchStep) -> Trouble {
+    match step {
+        WatchStep::RaiseAgain(trouble) => trouble,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_container_that_lives_as_before_is_left_alone_when_the_time_is_over() {
+    let clock = Clock::new();
+    let (end, seconds, looks) = follow(&mut watch(clock), clock, |_| calm());
+    assert_eq!(end, WatchStep::Done);
+    assert!(
+        seconds >= WATCH_PERIOD.as_secs_f64() && seconds < WATCH_PERIOD.as_secs_f64() + 1.0,
+        "{seconds}"
+    );
+    assert!(looks < 300, "{looks}: it costs little");
+}
+
+#[test]
+fn a_kill_is_noticed_at_the_next_look() {
+    let clock = Clock::new();
+    let killed = |seconds| WatchReading {
+        kills: if seconds < 5.0 { 3 } else { 5 },
+        ..calm()
+    };
+    let (end, seconds, _) = follow(&mut watch(clock), clock, killed);
+    assert_eq!(trouble(end), Trouble::Killed(2));
+    assert!(seconds < 5.2, "{seconds}");
+}
+
+#[test]
+fn a_container_that_grows_is_noticed_before_it_is_killed() {
+    let clock = Clock::new();
+    // 30 MiB in each second, 60 at first, and the cache gives way.
+    let growing = |seconds: f64| {
+        let held = Bytes::new(mib(60).get() + Duration::from_secs_f64(seconds * 30.0).as_secs() * mib(1).get());
+        WatchReading {
+            memory: MemoryReading {
+                usage: LIMIT,
+                anonymous: held,
+                evictable: LIMIT.saturating_sub(held),
+                ..reading(0, 0, 128)
+            },
+            ..calm()
+        }
+    };
+    let (end, seconds, _) = follow(&mut watch(clock), clock, growing);
+    let Trouble::Full { held, limit } = trouble(end) else {
+        panic!()
+    };
+    assert!(held < limit && limit == LIMIT);
+    assert!(seconds < 68.0 / 30.0, "{seconds}");
+}
+
+#[test]
+fn dropping_and_reading_again_is_noticed_unless_it_was_so_before() {
+    let clock = Clock::new();
+    // 20 MiB in each second.
+    let thrashing = |seconds: f64| WatchReading {
+        memory: MemoryReading {
+            usage: LIMIT,
+            evictable: mib(68),
+            refaults: Duration::from_secs_f64(seconds * 20.0).as_secs() * (mib(1).get() / PAGE_SIZE),
+            ..reading(60, 0, 128)
+        },
+        ..calm()
+    };
+    let (end, seconds, _) = follow(&mut watch(clock), clock, thrashing);
+    let Trouble::Refaults { rate, before, .. } = trouble(end) else {
+        panic!()
+    };
+    assert!(rate > mib(15) && rate < mib(25), "{rate:?}");
+    assert_eq!(before, Bytes::ZERO);
+    assert!((1.0..2.0).contains(&seconds), "{seconds}");
+
+    let mut known = Watch::new(LIMIT, clock.after(0.0), calm(), mib(15));
+    assert_eq!(follow(&mut known, clock, thrashing).0, WatchStep::Done);
+
+    let elsewhere = |seconds| WatchReading {
+        memory: MemoryReading {
+            usage: mib(100),
+            ..thrashing(seconds).memory
+        },
+        ..calm()
+    };
+    assert_eq!(
+        follow(&mut watch(clock), clock, elsewhere).0,
+        WatchStep::Done,
+        "the limit is not what is in the way"
+    );
+}
+
+#[test]
+fn standing_still_for_memory_is_noticed_where_the_kernel_accounts_for_it() {
+    let clock = Clock::new();
+    let stalling = |share: f64| {
+        move |seconds: f64| WatchReading {
+            stalled: Some(Duration::from_secs(7) + Duration::from_secs_f64(seconds * share)),
+            ..calm()
+        }
+    };
+    let (end, ..) = follow(&mut watch(clock), clock, stalling(0.25));
+    let Trouble::Stalled { milli } = trouble(end) else {
+        panic!()
+    };
+    assert!((240..260).contains(&milli), "{milli}");
+    assert_eq!(follow(&mut watch(clock), clock, stalling(0.05)).0, WatchStep::Done);
+    let unaccounted = |seconds| WatchReading {
+        stalled: None,
+        ..stalling(0.9)(seconds)
+    };
+    assert_eq!(follow(&mut watch(clock), clock, unaccounted).0, WatchStep::Done);
+}
+
+#[test]
+fn what_went_wrong_is_said_with_its_numbers() {
+    for (trouble, words) in [
+        (Trouble::Killed(2), "2 processes were killed"),
+        (
+            Trouble::Full {
+                held: Bytes::new(99),
+                limit: Bytes::new(100),
+            },
+            "99 bytes that cannot be reclaimed nearly fill the limit of 100 bytes",
+        ),
+        (Trouble::Stalled { milli: 251 }, "25.1 % of the time"),
+    ] {
+        assert!(trouble.to_string().contains(words), "{trouble}");
+    }
+}

@@ -15,6 +15,7 @@ use crate::actuate::{Cause, ChangeRecord, ForeignWriters, LivePod, PodHandles, P
 use crate::decide::PodDecision;
 use crate::objects::Pod;
 use crate::observe::metrics::PodState;
+use crate::plan::shrink::Regrets;
 
 pub(super) const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(5 * 60);
@@ -85,24 +86,27 @@ pub(super) struct Waiter {
     pub(super) before: Option<ByHand>,
 }
 
-/// The part of a [`Standing`] that operators change.
+/// What operators change.
 #[derive(Debug, Clone)]
 pub(super) struct ByHand {
     overridden: Option<Override>,
     returning: bool,
+    regrets: Regrets,
 }
 
 impl ByHand {
-    pub(super) fn of(standing: &Standing) -> Self {
+    pub(super) fn of(entry: &Entry) -> Self {
         Self {
-            overridden: standing.overridden.clone(),
-            returning: standing.returning,
+            overridden: entry.standing.overridden.clone(),
+            returning: entry.standing.returning,
+            regrets: entry.shrinking.regrets().clone(),
         }
     }
 
-    pub(super) fn put_back(self, standing: &mut Standing) {
-        standing.overridden = self.overridden;
-        standing.returning = self.returning;
+    pub(super) fn put_back(self, entry: &mut Entry) {
+        entry.standing.overridden = self.overridden;
+        entry.standing.returning = self.returning;
+        entry.shrinking.remember(self.regrets, Timestamp::now());
     }
 }
 
@@ -219,7 +223,7 @@ impl Entry {
         self.shrinking.start_over();
         if let Some(waiter) = self.work.waiter.take() {
             if let Some(before) = waiter.before {
-                before.put_back(&mut self.standing);
+                before.put_back(self);
             }
             answer(waiter.reply, Err(not_running(&self.pod)));
         }

@@ -227,7 +227,7 @@ fn settle(entry: &mut Entry, record: &ChangeRecord) -> Settled {
 
 /// What an operator asked for and was refused does not stand.
 fn withdraw(entry: &mut Entry, before: ByHand, outcome: &Outcome) {
-    before.put_back(&mut entry.standing);
+    before.put_back(entry);
     entry.start_over();
     if let Outcome::Incomplete { .. } = outcome {
         // What was done of it is still to be undone.

@@ -140,7 +140,7 @@ impl Coordinator {
             entry.work.orders.push_back(order);
             return;
         }
-        let before = ByHand::of(&entry.standing);
+        let before = ByHand::of(entry);
         let (cause, before) = match order.wish {
             Wish::Override(values) => {
                 let cause = Cause::Operator {

@@ -7,6 +7,7 @@
 pub(crate) mod agent;
 pub(crate) mod amounts;
 pub(crate) mod bare;
+pub(crate) mod churn;
 pub(crate) mod containerd;
 pub(crate) mod http;
 pub(crate) mod image;

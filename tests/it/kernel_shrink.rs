@@ -1,0 +1,146 @@
+//! Promise: a lower memory limit kills nobody, whatever the container does meanwhile; what cannot be lowered is refused
+//! with the numbers; what should not have been is undone; and whatever happens to the agent, nothing stays frozen.
+//!
+//! The real agent against bare cgroups with processes in them that take and give back memory, v1 or v2.
+
+mod cache;
+mod churning;
+mod ended;
+mod frozen;
+mod regretted;
+mod waiting;
+
+use std::fs;
+
+use vscaled::cgroup::CgroupPath;
+use vscaled::control::proto;
+use vscaled::resources::MemoryLimit;
+
+use crate::support::agent::Agent;
+use crate::support::amounts::Amounts;
+use crate::support::bare::{BareNode, BarePod};
+
+const UID: &str = "0a1b2c3d-0000-4000-8000-000000000051";
+/// The limit that everything starts from, in MiB.
+const ROOMY: u64 = 200;
+
+/// A container that asks for little and may have much more.
+const fn roomy(limit: u64) -> Amounts {
+    Amounts {
+        cpu: 100,
+        cpu_limit: Some(200),
+        memory: 8,
+        memory_limit: Some(limit),
+    }
+}
+
+/// A pod of one container, and an agent that runs.
+struct Scene {
+    agent: Agent,
+    node: BareNode,
+    pod: BarePod,
+}
+
+impl Scene {
+    async fn started() -> Self {
+        let mut node = BareNode::new();
+        let kubepods = node.kubepods();
+        let pod = node.run("web", UID, &[("app", roomy(ROOMY))]);
+        let mut agent = Agent::new(&kubepods);
+        agent.write("pod.yaml", &pod.manifest());
+        agent.start().await;
+        agent.reaches("web", "NotManaged").await;
+        Self { agent, node, pod }
+    }
+
+    /// Starts a shell command in the container.
+    fn spawn(&mut self, command: &str) -> u32 {
+        let cgroup = self.app();
+        self.node.spawn(&cgroup, command)
+    }
+
+    fn app(&self) -> CgroupPath {
+        self.pod.containers["app"].cgroup.clone()
+    }
+
+    /// A request for a memory limit in MiB.
+    fn limit(&self, mebibytes: u64) -> proto::ResizeRequest {
+        let limits = proto::Amounts {
+            cpu: None,
+            memory: Some(format!("{mebibytes}Mi")),
+        };
+        proto::ResizeRequest {
+            pod: self.pod.full_name(),
+            containers: vec![proto::ContainerValues {
+                name: "app".to_owned(),
+                values: Some(proto::Requirements {
+                    requests: None,
+                    limits: Some(limits),
+                }),
+            }],
+            ..proto::ResizeRequest::default()
+        }
+    }
+
+    async fn resize(&self, mebibytes: u64) -> proto::Change {
+        self.agent.resize(self.limit(mebibytes)).await.unwrap()
+    }
+
+    /// The limits of the container and the pod, in MiB.
+    fn limits(&self) -> [u64; 2] {
+        let held = self.node.held(&self.pod);
+        ["app", "pod"].map(|level| match held[level].memory_limit() {
+            Some(MemoryLimit::Bytes(bytes)) => bytes >> 20,
+            other => panic!("{level}: {other:?}"),
+        })
+    }
+
+    fn usage(&self) -> u64 {
+        self.node.cgroups().memory_usage(&self.app())
+    }
+
+    /// How many processes of the pod were killed for want of memory.
+    fn kills(&self) -> u64 {
+        let cgroups = self.node.cgroups();
+        cgroups.oom_kills(&self.app()).max(cgroups.oom_kills(&self.pod.cgroup))
+    }
+
+    /// Whether any of the pod's cgroups is frozen, or is to be.
+    fn is_frozen(&self) -> bool {
+        [self.app(), self.pod.cgroup.clone()].iter().any(|cgroup| {
+            let directories = self.node.cgroups().directories(cgroup);
+            directories.iter().any(|directory| {
+                let read = |file| fs::read_to_string(directory.join(file)).unwrap_or_default();
+                read("cgroup.freeze").trim() == "1" || read("cgroup.events").contains("frozen 1")
+            })
+        })
+    }
+
+    /// What the agent keeps about frozen cgroups.
+    fn markers(&self) -> usize {
+        let directory = self.agent.state_file().with_file_name("frozen");
+        fs::read_dir(directory).unwrap().count()
+    }
+}
+
+/// Numbers that look random, the same ones for the same seed.
+struct Random(u64);
+
+impl Random {
+    /// Seeded by the clock; the seed is printed.
+    fn new() -> Self {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let seed = u64::from(since.unwrap().subsec_nanos());
+        println!("seed {seed}");
+        Self(seed)
+    }
+
+    /// One below `bound`.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}

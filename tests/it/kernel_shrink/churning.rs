@@ -1,0 +1,43 @@
+//! A container whose use of memory goes up and down all the time.
+
+use super::{ROOMY, Random, Scene};
+use crate::support::churn;
+
+const TRIES: u64 = 100;
+/// The most the container uses, in MiB.
+const MOST: u64 = 120;
+
+#[tokio::test]
+async fn no_shrink_kills_under_a_churning_allocator() {
+    let mut scene = Scene::started().await;
+    let churner = scene.spawn(&churn::command(5, MOST));
+    let high = MOST << 20;
+    let cgroups = scene.node.cgroups();
+    let peaked =
+        || cgroups.settings(&scene.app()).memory_limit().is_some() && cgroups.memory_usage(&scene.app()) > high / 2;
+    scene.agent.wait_for("memory to be taken", peaked).await;
+    let mut random = Random::new();
+    let (mut done, mut refused) = (0, 0);
+    for _ in 0..TRIES {
+        // Three tenths to nineteen twentieths.
+        let wanted = ROOMY * (30 + random.below(66)) / 100;
+        let change = scene.resize(wanted).await;
+        match change.outcome.as_str() {
+            "Applied" => done += 1,
+            "Refused" | "RolledBack" => {
+                refused += 1;
+                assert!(change.reason.contains("not shrinkable now"), "{}", change.reason);
+                assert_eq!(scene.limits(), [ROOMY, ROOMY], "{}", change.reason);
+            }
+            other => panic!("{other}: {change:#?}"),
+        }
+        assert_eq!(scene.kills(), 0, "{wanted} MiB: {change:#?}");
+        let back = scene.resize(ROOMY).await;
+        assert!(matches!(back.outcome.as_str(), "Applied" | "Unchanged"), "{back:#?}");
+    }
+    println!("{done} lowered, {refused} refused");
+    assert_eq!((scene.kills(), scene.is_frozen(), scene.markers()), (0, false, 0));
+    assert!(done > 0, "nothing was lowered");
+    let cgroup = scene.node.cgroups().of_process(churner.cast_signed());
+    assert_eq!(cgroup, scene.app(), "the process still runs");
+}

@@ -1,0 +1,92 @@
+//! The agent ends in the middle of a shrink.
+
+use std::time::Duration;
+
+use super::{ROOMY, Random, Scene};
+use crate::support::amounts::vpa_manifest;
+use crate::support::churn;
+
+use super::roomy;
+
+/// How often the agent is killed.
+const KILLS: u64 = 50;
+/// And how often it is told to stop.
+const STOPS: u64 = 15;
+
+impl Scene {
+    /// With somebody in it for whom limits go up and down. The limit follows the request: `ROOMY` is 25 times as much.
+    async fn busy() -> Self {
+        let mut scene = Self::started().await;
+        scene.spawn(&churn::command(2, 40));
+        scene.recommend(8);
+        scene
+            .agent
+            .wait_for("the recommendation", || scene.limits() == [ROOMY, ROOMY])
+            .await;
+        scene
+    }
+
+    /// A recommendation that makes the limit 25 times as many MiB.
+    fn recommend(&self, request: u64) {
+        let target = crate::support::amounts::Amounts {
+            memory: request,
+            ..roomy(0)
+        };
+        self.agent
+            .write("vpa.yaml", &vpa_manifest("web", "web", &[("app", target)]));
+    }
+
+    /// Lower limits and higher ones, as fast as they come, for some milliseconds.
+    async fn stir(&self, random: &mut Random) {
+        for _ in 0..3 {
+            self.recommend(3 + random.below(5));
+            tokio::time::sleep(Duration::from_micros(random.below(20_000))).await;
+        }
+    }
+
+    /// Everything is right again: nothing frozen, nobody killed, the limits those of the last recommendation.
+    async fn recovers(&self, round: u64) {
+        self.agent.wait_for("everything to go on", || !self.is_frozen()).await;
+        assert_eq!(self.kills(), 0, "round {round}");
+        let [app, pod] = self.limits();
+        assert!(app <= pod, "round {round}: {app} in {pod}");
+    }
+}
+
+#[tokio::test]
+async fn killed_at_any_moment_of_a_shrink_it_leaves_nothing_frozen_for_longer_than_until_its_next_start() {
+    let mut scene = Scene::busy().await;
+    let mut random = Random::new();
+    let mut frozen = 0;
+    for round in 0..KILLS {
+        scene.stir(&mut random).await;
+        scene.agent.kill();
+        frozen += u64::from(scene.is_frozen());
+        scene.agent.launch();
+        scene.recovers(round).await;
+    }
+    println!("{frozen} of {KILLS} times something was frozen when the agent was killed");
+    scene.recommend(7);
+    scene
+        .agent
+        .wait_for("the last limit", || scene.limits() == [175, 175])
+        .await;
+    scene.agent.reaches("web", "InSync").await;
+    assert_eq!((scene.kills(), scene.is_frozen(), scene.markers()), (0, false, 0));
+}
+
+#[tokio::test]
+async fn told_to_stop_at_any_moment_of_a_shrink_it_leaves_nothing_frozen() {
+    let mut scene = Scene::busy().await;
+    let mut random = Random::new();
+    for round in 0..STOPS {
+        scene.stir(&mut random).await;
+        scene.agent.stop();
+        assert_eq!(
+            (scene.is_frozen(), scene.markers(), scene.kills()),
+            (false, 0, 0),
+            "round {round}"
+        );
+        scene.agent.start().await;
+    }
+}

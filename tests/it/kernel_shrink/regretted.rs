@@ -1,0 +1,67 @@
+//! A shrink that should not have been.
+
+use vscaled::control::proto;
+
+use super::{ROOMY, Scene};
+
+/// Has the container grow to this many MiB, a mebibyte at a time, and stay there.
+fn grow(scene: &mut Scene, mebibytes: u64) {
+    let program = format!(
+        "my @x; for (1..{mebibytes}) {{ push @x, \"a\" x (1 << 20); select(undef, undef, undef, 0.05) }} sleep 1000"
+    );
+    scene.spawn(&format!("exec perl -e '{program}'"));
+}
+
+/// What is said about the container's memory limit.
+async fn explained(scene: &Scene) -> (proto::ExplainReply, proto::Value) {
+    let reply = scene.agent.client().await.explain(scene.pod.full_name()).await.unwrap();
+    let limit = |value: &&proto::Value| value.name == "app" && value.file.starts_with("memory.") && value.wanted != "-";
+    let value = reply.values.iter().find(limit).unwrap().clone();
+    (reply, value)
+}
+
+#[tokio::test]
+async fn a_shrink_that_hurts_is_undone_in_time_and_remembered() {
+    let mut scene = Scene::started().await;
+    assert_eq!(scene.resize(40).await.outcome, "Applied");
+    assert_eq!(scene.limits(), [40, 40]);
+    grow(&mut scene, 60);
+    let raised = || scene.limits() == [ROOMY, ROOMY];
+    scene.agent.wait_for("the limits to go up again", raised).await;
+    let grown = || scene.usage() > 60 << 20;
+    scene.agent.wait_for("the container to grow on", grown).await;
+    assert_eq!(scene.kills(), 0);
+
+    let pod = scene.agent.reaches("web", "Refused").await;
+    assert!(
+        pod.detail.contains("a lower memory limit was undone (time 1 in a row)"),
+        "{}",
+        pod.detail
+    );
+    assert!(
+        pod.detail
+            .contains("bytes that cannot be reclaimed nearly fill the limit"),
+        "{}",
+        pod.detail
+    );
+    let history = scene.agent.history().await;
+    let last = history.last().unwrap();
+    assert!(last.cause.starts_with("undoing a shrink: "), "{last:#?}");
+    assert_eq!(last.outcome, "Applied");
+    let (reply, limit) = explained(&scene).await;
+    assert!(reply.next.contains("is tried again at"), "{}", reply.next);
+    assert_eq!(limit.difference, "kept for now, because lowering it was undone");
+
+    // The next agent knows as well.
+    scene.agent.kill();
+    scene.agent.start().await;
+    scene.agent.reaches("web", "Refused").await;
+    assert_eq!(scene.limits(), [ROOMY, ROOMY]);
+
+    // An operator's word ends it, and is judged by what is in use now.
+    let change = scene.resize(50).await;
+    assert_eq!(change.outcome, "Refused", "{change:#?}");
+    assert!(change.reason.contains("not shrinkable now"), "{change:#?}");
+    assert_eq!(scene.resize(100).await.outcome, "Applied");
+    assert_eq!((scene.limits(), scene.kills()), ([100, 100], 0));
+}

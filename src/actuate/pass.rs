@@ -214,12 +214,12 @@ impl Pass {
                 else {
                     continue;
                 };
+                let last = cgroup.outer().watch_reading()?;
                 lowered.push(Lowering {
                     target: step.target.clone(),
                     from,
                     to: Bytes::new(to),
-                    first: cgroup.outer().watch_reading()?,
-                    refaults: self.grounds.refaults(&step.target),
+                    before: self.grounds.before(&step.target, last, Bytes::new(to)),
                 });
             }
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::actuate::handles::PodHandles;
 use crate::cgroup::CgroupError;
-use crate::plan::shrink::{Ground, GroundStep, MemoryReading, NotShrinkable, Sightings, rate};
+use crate::plan::shrink::{Before, Ground, GroundStep, MemoryReading, NotShrinkable, Sightings, WatchReading, rate};
 use crate::plan::{Plan, Step, Target};
 use crate::resources::{Bytes, ControlFile, MemoryLimit, Setting};
 
@@ -133,11 +133,25 @@ impl Grounds {
         self.0.iter().map(seen).collect()
     }
 
-    /// How many bytes a second a cgroup has had to read again while it was looked at.
-    pub(in crate::actuate) fn refaults(&self, target: &Target) -> Bytes {
+    /// What is known of a cgroup in the moment before its limit is lowered to `to`.
+    pub(in crate::actuate) fn before(&self, target: &Target, last: WatchReading, to: Bytes) -> Before {
         let plot = self.0.iter().find(|plot| plot.target == *target);
-        let readings = plot.and_then(|plot| Some((plot.first?, plot.latest?)));
-        let Some(((began, first), (ended, latest))) = readings else {
+        let held = last.memory.held();
+        let seen = plot.and_then(|plot| plot.ground.sightings().most());
+        // Where it never used more than it may use now, all that it ever used is known.
+        let peak = last.memory.peak.filter(|peak| *peak <= to);
+        Before {
+            last,
+            most: peak.or(seen).unwrap_or(held).max(held),
+            refaults: plot.map_or(Bytes::ZERO, Plot::refaults),
+        }
+    }
+}
+
+impl Plot {
+    /// How many bytes a second had to be read again while the cgroup was looked at.
+    fn refaults(&self) -> Bytes {
+        let (Some((began, first)), Some((ended, latest))) = (self.first, self.latest) else {
             return Bytes::ZERO;
         };
         let over = ended.saturating_duration_since(began);

@@ -21,7 +21,7 @@ pub(super) use commit::{LowerError, Lowered, lower};
 pub(super) use ground::{Grounds, Next, lowerings};
 
 use crate::plan::Target;
-use crate::plan::shrink::WatchReading;
+use crate::plan::shrink::Before;
 use crate::resources::{Bytes, MemoryLimit};
 
 /// A limit that was lowered, as it is to be watched.
@@ -33,10 +33,8 @@ pub struct Lowering {
     pub from: MemoryLimit,
     /// What it is.
     pub to: Bytes,
-    /// What was read just before.
-    pub first: WatchReading,
-    /// Bytes a second that had to be read again before.
-    pub refaults: Bytes,
+    /// What is known from before.
+    pub before: Before,
 }
 
 /// What a pass did about lower limits.

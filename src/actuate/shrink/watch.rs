@@ -65,7 +65,7 @@ pub async fn watch(node: Arc<Node>, live: Arc<LivePod>, lowered: Vec<Lowering>) 
 fn watches(lowered: Vec<Lowering>) -> Vec<(Target, Watch)> {
     let now = Instant::now();
     let watch = |lowering: Lowering| {
-        let watch = Watch::new(lowering.to, now, lowering.first, lowering.refaults);
+        let watch = Watch::new(lowering.to, now, lowering.before);
         (lowering.target, watch)
     };
     lowered.into_iter().map(watch).collect()

@@ -24,4 +24,4 @@ pub use reading::MemoryReading;
 pub use regret::{Holds, Regret, Regrets, keep};
 pub use sightings::Sightings;
 pub(crate) use watch::rate;
-pub use watch::{Trouble, WATCH_PERIOD, Watch, WatchReading, WatchStep};
+pub use watch::{Before, Trouble, WATCH_PERIOD, Watch, WatchReading, WatchStep};

@@ -24,6 +24,11 @@ const SHORTEST: Duration = Duration::from_millis(2);
 const RATE_OVER: Duration = Duration::from_secs(1);
 /// This part of the limit must stay free of what cannot be reclaimed.
 const ROOM: u64 = 64;
+/// A container that will have filled its limit by then, if it grows on like this, is not waited for: looking, deciding and
+/// raising take their time, on a busy node in particular.
+const REACTION: Duration = Duration::from_millis(300);
+/// A slope is not taken over less.
+const SLOPE_OVER: Duration = Duration::from_millis(50);
 /// Dropping and reading again this part of the limit in every second is too much.
 const REFAULT_SHARE: u64 = 32;
 /// Standing still for memory for this many thousandths of the time is too much.
@@ -56,7 +61,7 @@ pub enum WatchStep {
 pub enum Trouble {
     /// Processes were killed.
     Killed(u64),
-    /// What cannot be reclaimed nearly fills the limit.
+    /// What cannot be reclaimed nearly fills the limit, or will in a moment.
     Full {
         /// What cannot be reclaimed.
         held: Bytes,
@@ -79,29 +84,36 @@ pub enum Trouble {
     },
 }
 
+/// What is known of a cgroup from the time before its limit was lowered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Before {
+    /// What was read just before.
+    pub last: WatchReading,
+    /// The most it was known to hold: up to there, growing is nothing new.
+    pub most: Bytes,
+    /// Bytes read again in each second.
+    pub refaults: Bytes,
+}
+
 /// One cgroup whose limit was lowered.
 #[derive(Debug, Clone)]
 pub struct Watch {
     limit: Bytes,
     began: Instant,
-    first: WatchReading,
-    /// Bytes read again in each second before.
-    refaults_before: Bytes,
+    before: Before,
     /// Readings of the last moments, oldest first.
     recent: VecDeque<(Instant, WatchReading)>,
 }
 
 impl Watch {
-    /// For a limit that was lowered to `limit` at `now`, with what was read just before, and the rate of refaults in bytes
-    /// per second that was seen then.
+    /// For a limit that was lowered to `limit` at `now`.
     #[must_use]
-    pub fn new(limit: Bytes, now: Instant, first: WatchReading, refaults_before: Bytes) -> Self {
+    pub fn new(limit: Bytes, now: Instant, before: Before) -> Self {
         Self {
             limit,
             began: now,
-            first,
-            refaults_before,
-            recent: VecDeque::from([(now, first)]),
+            before,
+            recent: VecDeque::from([(now, before.last)]),
         }
     }
 
@@ -110,7 +122,12 @@ impl Watch {
         if let Some(trouble) = self.trouble(reading, now) {
             return WatchStep::RaiseAgain(trouble);
         }
-        let hurry = self.time_to_full(reading, now).map(|left| (left / 4).max(SHORTEST));
+        let (held, since_last) = (reading.memory.held(), self.recent.back());
+        let left = since_last.and_then(|(at, earlier)| {
+            let over = now.saturating_duration_since(*at);
+            time_to_fill(earlier.memory.held(), held, over, self.limit)
+        });
+        let hurry = left.map(|left| (left / 4).max(SHORTEST));
         self.recent.push_back((now, *reading));
         // Keeps the youngest reading that is old enough to take a rate from.
         while let Some((at, _)) = self.recent.get(1)
@@ -125,43 +142,45 @@ impl Watch {
         })
     }
 
-    /// When what cannot be reclaimed will fill the limit, if it grows on as it has since the last look.
-    fn time_to_full(&self, reading: &WatchReading, now: Instant) -> Option<Duration> {
-        let (at, earlier) = self.recent.back()?;
-        let (held, before) = (reading.memory.held(), earlier.memory.held());
-        let grown = held.saturating_sub(before).get();
-        let left = u128::from(self.limit.saturating_sub(held).get());
-        let micros = now.saturating_duration_since(*at).as_micros() * left / u128::from(grown).max(1);
-        (grown > 0).then(|| Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
-    }
-
     fn trouble(&self, reading: &WatchReading, now: Instant) -> Option<Trouble> {
-        let killed = reading.kills.saturating_sub(self.first.kills);
+        let killed = reading.kills.saturating_sub(self.before.last.kills);
         if killed > 0 {
             return Some(Trouble::Killed(killed));
         }
         let (limit, held) = (self.limit, reading.memory.held());
         let room = Bytes::new(limit.get() / ROOM);
-        // A container that came this close before fits as it did then, if it has not grown.
-        if held.saturating_add(room) > limit && held > self.first.memory.held() {
-            return Some(Trouble::Full { held, limit });
-        }
         let (at, earlier) = self.recent.front()?;
         let over = now.saturating_duration_since(*at);
+        // What it held before fits as it did then.
+        if held > self.before.most {
+            let base = earlier.memory.held().max(self.before.most);
+            let soon = time_to_fill(base, held, over.max(SLOPE_OVER), limit).is_some_and(|left| left < REACTION);
+            if soon || held.saturating_add(room) > limit {
+                return Some(Trouble::Full { held, limit });
+            }
+        }
         if over < RATE_OVER {
             return None;
         }
         let rate = rate(earlier.memory.refaults, reading.memory.refaults, over);
-        let bound = self.refaults_before.get().saturating_mul(2) + limit.get() / REFAULT_SHARE;
+        let bound = self.before.refaults.get().saturating_mul(2) + limit.get() / REFAULT_SHARE;
         // Without the limit in the way, somebody else has the memory.
         if rate.get() > bound && reading.memory.usage.saturating_add(room) > limit {
-            let before = self.refaults_before;
+            let before = self.before.refaults;
             return Some(Trouble::Refaults { rate, before, limit });
         }
         let stalled = reading.stalled?.saturating_sub(earlier.stalled?);
         let milli = stalled.as_micros() * 1000 / over.as_micros().max(1);
         (milli > STALL_MILLI).then_some(Trouble::Stalled { milli })
     }
+}
+
+/// When the limit will be full, if what fills it grows on as it has grown over this time; `None` if it has not.
+fn time_to_fill(before: Bytes, held: Bytes, over: Duration, limit: Bytes) -> Option<Duration> {
+    let grown = u128::from(held.saturating_sub(before).get());
+    let left = u128::from(limit.saturating_sub(held).get());
+    let micros = (over.as_micros() * left).checked_div(grown)?;
+    Some(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
 }
 
 /// Bytes read again in each second, between two counts of pages.

@@ -66,6 +66,8 @@ async fn killed_at_any_moment_of_a_shrink_it_leaves_nothing_frozen_for_longer_th
         scene.recovers(round).await;
     }
     println!("{frozen} of {KILLS} times something was frozen when the agent was killed");
+    scene.agent.kill();
+    scene.agent.start().await;
     scene.recommend(7);
     scene
         .agent

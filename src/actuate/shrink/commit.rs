@@ -23,27 +23,39 @@ const PAUSE: Duration = Duration::from_millis(7);
 
 /// What lowering a limit took.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::actuate) struct Lowered {
+pub struct Lowered {
     /// For how long the cgroup stood still, each time it did.
-    pub(in crate::actuate) freezes: Vec<Duration>,
+    pub freezes: Vec<Duration>,
 }
 
 /// Why a limit was not lowered. It is what it was.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::actuate) enum LowerError {
+pub enum LowerError {
+    /// The files, or the kernel refuses.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
+    /// The cgroup cannot be made to stand still.
     #[error("not shrinkable now: {0}")]
     Freeze(FreezeError),
+    /// At none of several moments there was room enough.
     #[error(
         "not shrinkable now: {usage} bytes were in use at {tries} moments one after the other, too close to the wanted limit of \
          {wanted} bytes: choose a higher one, or wait until less is in use"
     )]
-    TooMuch { usage: u64, wanted: u64, tries: u32 },
+    TooMuch {
+        /// Bytes in use at last.
+        usage: u64,
+        /// Bytes wanted as the limit.
+        wanted: u64,
+        /// How often it was tried.
+        tries: u32,
+    },
 }
 
 impl LowerError {
-    pub(in crate::actuate) const fn is_gone(&self) -> bool {
+    /// Whether the cgroup has ended.
+    #[must_use]
+    pub const fn is_gone(&self) -> bool {
         match self {
             Self::Cgroup(error) | Self::Freeze(FreezeError::Cgroup(error)) => error.is_gone(),
             Self::Freeze(_) | Self::TooMuch { .. } => false,
@@ -53,12 +65,10 @@ impl LowerError {
 
 /// Lowers a memory limit; blocks for some tens of milliseconds, more where v1 has to write out what it reclaims. What it
 /// took is in `lowered` also when it fails.
-pub(in crate::actuate) fn lower(
-    cgroup: &Cgroup,
-    wanted: Setting,
-    freezer: &Freezer,
-    lowered: &mut Lowered,
-) -> Result<(), LowerError> {
+///
+/// # Errors
+/// [`LowerError`]; the limit is then what it was.
+pub fn lower(cgroup: &Cgroup, wanted: Setting, freezer: &Freezer, lowered: &mut Lowered) -> Result<(), LowerError> {
     let Some(MemoryLimit::Bytes(bytes)) = wanted.memory().map(MemoryLimit::kernel_rounded) else {
         return Ok(cgroup.write(wanted).map(drop)?);
     };

@@ -40,22 +40,28 @@ pub(super) struct Frozen {
     since: Instant,
 }
 
-/// Why a cgroup was not frozen.
+/// Why a cgroup was not frozen. It is not.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::actuate) enum FreezeError {
+pub enum FreezeError {
+    /// Its files.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
+    /// There is nothing to freeze it with.
     #[error("this kernel has no freezer for cgroups (from Linux 5.2)")]
     NoFreezer,
+    /// It was frozen already, itself or an ancestor of it.
     #[error("somebody else has frozen the cgroup; it is left alone until it runs again")]
     FrozenByOther,
+    /// It would be the last thing this process did.
     #[error("the agent itself runs in the cgroup and would freeze with it")]
     HoldsAgent,
+    /// It took longer than [`FREEZE_BOUND`].
     #[error("the cgroup did not stand still within {} ms and was let go", FREEZE_BOUND.as_millis())]
     TooSlow {
         /// How long its processes stood still, the first of them at least.
         stood: Duration,
     },
+    /// A killed agent would leave it frozen for good.
     #[error("cannot leave a marker for the next start: {0}")]
     NoMarker(std::io::Error),
 }
@@ -152,3 +158,6 @@ pub fn thaw_on_panic() {
         report(panic);
     }));
 }
+
+#[cfg(test)]
+mod tests;

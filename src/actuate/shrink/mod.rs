@@ -12,12 +12,12 @@ mod ground;
 mod marker;
 mod watch;
 
-pub use freezer::{FREEZE_BOUND, Freezer, thaw_all, thaw_on_panic};
+pub use commit::{LowerError, Lowered, lower};
+pub use freezer::{FREEZE_BOUND, FreezeError, Freezer, thaw_all, thaw_on_panic};
 pub use ground::SeenBefore;
 pub use marker::{LeftBehind, Markers};
 pub use watch::{Verdict, watch};
 
-pub(super) use commit::{LowerError, Lowered, lower};
 pub(super) use ground::{Grounds, Next, lowerings};
 
 use crate::plan::Target;

@@ -40,7 +40,7 @@ impl Scene {
     async fn stir(&self, random: &mut Random) {
         for _ in 0..3 {
             self.recommend(3 + random.below(5));
-            tokio::time::sleep(Duration::from_micros(random.below(20_000))).await;
+            tokio::time::sleep(Duration::from_micros(random.below(40_000))).await;
         }
     }
 

@@ -1,0 +1,51 @@
+//! How long processes stand still.
+
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use vscaled::actuate::shrink::{Freezer, Lowered, Markers, lower};
+use vscaled::cgroup::{Cgroup, Hierarchy};
+
+use crate::common::{Samples, Table};
+use crate::scene::{Numbers, ROOMY, Scene, limit};
+
+/// The most all processes together use, in MiB; no limit that is tried is lower.
+const MOST: u64 = 64;
+
+pub(crate) fn measure(tries: usize) -> anyhow::Result<()> {
+    let mut table = Table::new(format!("one limit, {tries} times lowered to above what is used"));
+    for processes in [1, 8] {
+        let scene = Scene::churning(MOST / processes, processes);
+        let (took, freezes, refused) = run(&scene, tries)?;
+        table.row(format!("{processes} processes: the write"), took);
+        table.row("  of it: standing still", freezes);
+        println!(
+            "{processes} processes: {refused} of {tries} refused, {} processes killed",
+            scene.kills()
+        );
+    }
+    table.print();
+    Ok(())
+}
+
+fn run(scene: &Scene, tries: usize) -> anyhow::Result<(Samples, Samples, usize)> {
+    let cgroup = Cgroup::open(&Hierarchy::discover(None)?, &scene.app())?;
+    let markers = TempDir::new()?;
+    let freezer = Freezer::new(Markers::below(markers.path())?);
+    let memory = |mebibytes| limit(cgroup.outer().version(), mebibytes);
+    let (mut took, mut freezes, mut refused) = (Samples::default(), Samples::default(), 0);
+    let mut numbers = Numbers::new();
+    for _ in 0..tries {
+        std::thread::sleep(Duration::from_micros(numbers.below(10_000)));
+        let wanted = MOST + 6 + numbers.below(ROOMY - MOST - 10);
+        let mut lowered = Lowered::default();
+        let start = Instant::now();
+        match lower(&cgroup, memory(wanted), &freezer, &mut lowered) {
+            Ok(()) => took.push(start.elapsed()),
+            Err(_) => refused += 1,
+        }
+        lowered.freezes.into_iter().for_each(|freeze| freezes.push(freeze));
+        cgroup.write(memory(ROOMY)).map(drop)?;
+    }
+    Ok((took, freezes, refused))
+}

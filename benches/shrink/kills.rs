@@ -1,0 +1,105 @@
+//! The same limits for the same process, by three ways of lowering them.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use vscaled::cgroup::{Cgroup, Controller, Hierarchy};
+
+use crate::common::{Samples, Table};
+use crate::scene::{Numbers, ROOMY, Scene, limit};
+
+/// The most the process uses, in MiB: some limits that are tried lie below, some above.
+const MOST: u64 = 120;
+
+/// What came of one way.
+#[derive(Default)]
+struct Tally {
+    done: usize,
+    /// Limits below the most the process uses, among them.
+    too_low: usize,
+    kills: u64,
+    took: Samples,
+    refusing: Samples,
+}
+
+pub(crate) async fn measure(tries: usize) -> anyhow::Result<()> {
+    println!(
+        "\n{tries} tries each, from {ROOMY} MiB to 0.3 to 0.95 of it, under a process that uses 5 to {MOST} MiB, and up again \
+         at once"
+    );
+    println!("  {:<40} {:>8} {:>14} {:>8}", "", "lowered", "of them <most", "killed");
+    let mut table = Table::new("how long that takes");
+    for (name, tally) in [
+        ("a plain write", by_hand(tries, false)?),
+        ("look, write without waiting, look", by_hand(tries, true)?),
+        ("vscaled, decision to read back", by_agent(tries).await?),
+    ] {
+        let Tally {
+            done, too_low, kills, ..
+        } = tally;
+        println!("  {name:<40} {done:>8} {too_low:>14} {kills:>8}");
+        table.row(name, tally.took);
+        table.row("  … refused", tally.refusing);
+    }
+    table.print();
+    Ok(())
+}
+
+impl Tally {
+    fn note(&mut self, wanted: u64, done: bool, took: Duration) {
+        if done {
+            self.done += 1;
+            self.too_low += usize::from(wanted < MOST);
+            self.took.push(took);
+        } else {
+            self.refusing.push(took);
+        }
+    }
+}
+
+/// By writing the file, with or without comparing what is in use before and after.
+fn by_hand(tries: usize, checked: bool) -> anyhow::Result<Tally> {
+    let scene = Scene::churning(MOST, 1);
+    let cgroup = Cgroup::open(&Hierarchy::discover(None)?, &scene.app())?;
+    let memory = |mebibytes| limit(cgroup.outer().version(), mebibytes);
+    let file = cgroup
+        .outer()
+        .directory(Controller::Memory)
+        .join(memory(ROOMY).file().name());
+    let (mut tally, mut numbers) = (Tally::default(), Numbers::new());
+    for _ in 0..tries {
+        std::thread::sleep(Duration::from_micros(numbers.below(10_000)));
+        let wanted = numbers.share_of(ROOMY);
+        let start = Instant::now();
+        let done = if checked {
+            cgroup.write(memory(wanted)).is_ok()
+        } else {
+            fs::write(&file, memory(wanted).to_write()).is_ok()
+        };
+        let took = start.elapsed();
+        fs::write(&file, memory(ROOMY).to_write())?;
+        tally.note(wanted, done, took);
+    }
+    tally.kills = scene.kills();
+    Ok(tally)
+}
+
+/// By asking the agent, which leaves the limit where it is until it is asked for another.
+async fn by_agent(tries: usize) -> anyhow::Result<Tally> {
+    let scene = Scene::churning(MOST, 1);
+    let agent = scene.agent().await;
+    let (mut tally, mut numbers) = (Tally::default(), Numbers::new());
+    for _ in 0..tries {
+        tokio::time::sleep(Duration::from_micros(numbers.below(10_000))).await;
+        let wanted = numbers.share_of(ROOMY);
+        let change = agent.resize(scene.limit(wanted)).await?;
+        let stages = change.stages.unwrap_or_default();
+        let done = change.outcome == "Applied";
+        let took = if done { stages.verified_us } else { stages.prepare_us };
+        tally.note(wanted, done, Duration::from_micros(took));
+        agent.resize(scene.limit(ROOMY)).await?;
+    }
+    tally.kills = scene.kills();
+    anyhow::ensure!(!scene.is_frozen(), "something is still frozen");
+    Ok(tally)
+}

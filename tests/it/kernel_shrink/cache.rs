@@ -1,35 +1,50 @@
 //! Page cache stands in no limit's way, unless it is needed.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use super::{ROOMY, Scene};
 
-/// A file of the container's. Removed with this value.
-struct Cached(PathBuf);
+const MEBIBYTES: u64 = 150;
+
+/// A file that a process of the container has open and has read. Removed with this value.
+struct Cached {
+    file: PathBuf,
+    go_on: PathBuf,
+}
 
 impl Cached {
-    /// Has the container write 150 MiB, all of which the kernel caches for it.
+    /// All of the file is cached for the container. Its process reads it once more, and again, when it is told to.
     async fn by(scene: &mut Scene) -> Self {
         // On a real file system: what is in a tmpfs cannot be dropped.
-        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cache-{}", std::process::id()));
-        let cached = Self(file);
-        let write = format!(
-            "dd if=/dev/zero of={} bs=1M count=150 conv=fsync 2>/dev/null",
-            cached.0.display()
+        let beside = |name| Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        let cached = Self {
+            file: beside("cached"),
+            go_on: beside("go-on"),
+        };
+        File::create(&cached.file).unwrap().set_len(MEBIBYTES << 20).unwrap();
+        let program = format!(
+            "open(F, \"<\", \"{}\") or die; my $block; while (1) {{ sysseek(F, 0, 0); \
+             while (sysread(F, $block, 1 << 20)) {{}} select(undef, undef, undef, 0.01) while (! -e \"{}\") }}",
+            cached.file.display(),
+            cached.go_on.display(),
         );
-        scene.spawn(&format!("{write}; exec sleep 1000"));
-        let in_use = || scene.usage() > 140 << 20;
-        scene.agent.wait_for("files to be cached", in_use).await;
-        let written = || fs::metadata(&cached.0).is_ok_and(|file| file.len() == 150 << 20);
-        scene.agent.wait_for("the file to be written", written).await;
+        scene.spawn(&format!("exec perl -e '{program}'"));
+        let in_use = || scene.usage() > MEBIBYTES << 20;
+        scene.agent.wait_for("the file to be cached", in_use).await;
         cached
+    }
+
+    fn read_again(&self) {
+        File::create(&self.go_on).map(drop).unwrap();
     }
 }
 
 impl Drop for Cached {
     fn drop(&mut self) {
-        fs::remove_file(&self.0).unwrap_or_else(|error| eprintln!("{}: {error}", self.0.display()));
+        for file in [&self.file, &self.go_on].into_iter().filter(|file| file.exists()) {
+            fs::remove_file(file).unwrap_or_else(|error| eprintln!("{}: {error}", file.display()));
+        }
     }
 }
 
@@ -51,7 +66,7 @@ async fn a_cache_that_is_needed_again_and_again_gets_its_room_back() {
     let cached = Cached::by(&mut scene).await;
     assert_eq!(scene.resize(64).await.outcome, "Applied");
     assert_eq!(scene.limits(), [64, 64]);
-    scene.spawn(&format!("while :; do cat {} >/dev/null; done", cached.0.display()));
+    cached.read_again();
     let raised = || scene.limits() == [ROOMY, ROOMY];
     scene.agent.wait_for("the limits to go up again", raised).await;
     let pod = scene.agent.reaches("web", "Refused").await;

@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{Samples, Table};
-use crate::scene::{Numbers, Scene};
-use crate::support::amounts::{Amounts, vpa_manifest};
+use crate::scene::{Numbers, ROOMY, Scene};
 
 /// The most the process uses, in MiB.
 const MOST: u64 = 40;
@@ -13,19 +12,15 @@ pub(crate) async fn measure(kills: usize) -> anyhow::Result<()> {
     let scene = Scene::churning(MOST, 1);
     let mut agent = scene.agent().await;
     let mut numbers = Numbers::new();
-    let (mut frozen, mut stood) = (0, Samples::default());
+    let (mut frozen, mut answered, mut stood) = (0, 0, Samples::default());
     for _ in 0..kills {
-        for _ in 0..3 {
-            // The limit is 25 times the request.
-            let target = Amounts {
-                cpu: 100,
-                cpu_limit: None,
-                memory: 3 + numbers.below(5),
-                memory_limit: None,
-            };
-            agent.write("vpa.yaml", &vpa_manifest("web", "web", &[("app", target)]));
-            tokio::time::sleep(Duration::from_micros(numbers.below(60_000))).await;
-        }
+        let wanted = MOST + 10 + numbers.below(ROOMY - MOST - 20);
+        let mut client = agent.client().await;
+        let (lower, limit) = (scene.limit(wanted), scene.limit(ROOMY));
+        agent.resize(limit).await?;
+        // Answered or not: the agent is gone before.
+        let asked = tokio::spawn(async move { client.resize(lower).await.is_ok() });
+        tokio::time::sleep(Duration::from_micros(numbers.below(30_000))).await;
         agent.kill();
         let (dead, was_frozen) = (Instant::now(), scene.is_frozen());
         agent.launch();
@@ -36,11 +31,20 @@ pub(crate) async fn measure(kills: usize) -> anyhow::Result<()> {
             frozen += 1;
             stood.push(dead.elapsed());
         }
+        answered += usize::from(asked.await?);
+        agent.kill();
+        agent.start().await;
+        agent
+            .until("the pod", async || {
+                agent.pod("web").await.filter(|pod| pod.state == "InSync")
+            })
+            .await;
     }
     agent.kill();
     agent.start().await;
     println!(
-        "\nthe agent killed {kills} times: {frozen} times with something frozen, {} processes killed, frozen at the end: {}",
+        "\nthe agent killed {kills} times: {answered} times when the limit was lower, {frozen} times with something frozen; {} \
+         processes killed, frozen at the end: {}",
         scene.kills(),
         scene.is_frozen()
     );

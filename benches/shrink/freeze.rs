@@ -14,8 +14,8 @@ const MOST: u64 = 64;
 
 pub(crate) fn measure(tries: usize) -> anyhow::Result<()> {
     let mut table = Table::new(format!("one limit, {tries} times lowered to above what is used"));
-    for processes in [1, 8] {
-        let scene = Scene::churning(MOST / processes, processes);
+    for (processes, most) in [(1, MOST), (8, MOST / 8)] {
+        let scene = Scene::churning(most, processes);
         let (took, freezes, refused) = run(&scene, tries)?;
         table.row(format!("{processes} processes: the write"), took);
         table.row("  of it: standing still", freezes);

@@ -59,7 +59,7 @@ impl Tally {
 
 /// By writing the file, with or without comparing what is in use before and after.
 fn by_hand(tries: usize, checked: bool) -> anyhow::Result<Tally> {
-    let scene = Scene::churning(MOST, 1);
+    let mut scene = Scene::churning(MOST, 1);
     let cgroup = Cgroup::open(&Hierarchy::discover(None)?, &scene.app())?;
     let memory = |mebibytes| limit(cgroup.outer().version(), mebibytes);
     let file = cgroup
@@ -68,6 +68,7 @@ fn by_hand(tries: usize, checked: bool) -> anyhow::Result<Tally> {
         .join(memory(ROOMY).file().name());
     let (mut tally, mut numbers) = (Tally::default(), Numbers::new());
     for _ in 0..tries {
+        scene.revive();
         std::thread::sleep(Duration::from_micros(numbers.below(10_000)));
         let wanted = numbers.share_of(ROOMY);
         let start = Instant::now();
@@ -86,10 +87,11 @@ fn by_hand(tries: usize, checked: bool) -> anyhow::Result<Tally> {
 
 /// By asking the agent, which leaves the limit where it is until it is asked for another.
 async fn by_agent(tries: usize) -> anyhow::Result<Tally> {
-    let scene = Scene::churning(MOST, 1);
+    let mut scene = Scene::churning(MOST, 1);
     let agent = scene.agent().await;
     let (mut tally, mut numbers) = (Tally::default(), Numbers::new());
     for _ in 0..tries {
+        scene.revive();
         tokio::time::sleep(Duration::from_micros(numbers.below(10_000))).await;
         let wanted = numbers.share_of(ROOMY);
         let change = agent.resize(scene.limit(wanted)).await?;

@@ -1,6 +1,7 @@
 //! One container with a process in it that never rests.
 
 use std::fs;
+use std::thread::sleep;
 use std::time::Duration;
 
 use vscaled::cgroup::CgroupPath;
@@ -19,13 +20,16 @@ pub(crate) const ROOMY: u64 = 200;
 
 /// A pod of one container.
 pub(crate) struct Scene {
-    pub(crate) node: BareNode,
-    pub(crate) pod: BarePod,
+    node: BareNode,
+    pod: BarePod,
+    /// What each process uses at most, in MiB.
+    most: u64,
+    processes: usize,
 }
 
 impl Scene {
-    /// With processes that use up to `most` MiB each, and are started again should they be killed.
-    pub(crate) fn churning(most: u64, processes: u64) -> Self {
+    /// With processes that use up to `most` MiB each.
+    pub(crate) fn churning(most: u64, processes: usize) -> Self {
         let mut node = BareNode::new();
         node.kubepods();
         let amounts = Amounts {
@@ -35,18 +39,38 @@ impl Scene {
             memory_limit: Some(ROOMY),
         };
         let pod = node.run("web", UID, &[("app", amounts)]);
-        for _ in 0..processes {
-            let app = pod.containers["app"].cgroup.clone();
-            let command = format!("while :; do ({}) 2>/dev/null || :; done", churn::command(5, most));
-            node.spawn(&app, &command);
-        }
-        let scene = Self { node, pod };
-        while scene.usage() < (most << 20) / 2 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        // Until it has used the most it will.
-        std::thread::sleep(Duration::from_secs(3));
+        let mut scene = Self {
+            node,
+            pod,
+            most,
+            processes,
+        };
+        scene.revive();
+        // Until they have used the most they will.
+        sleep(Duration::from_secs(3));
         scene
+    }
+
+    /// Starts those again that were killed: whoever is killed makes room, and then nobody else is.
+    pub(crate) fn revive(&mut self) {
+        let killed = self.processes - self.running();
+        for _ in 0..killed {
+            self.node.spawn(&self.app(), &churn::command(5, self.most));
+        }
+        while killed > 0 && self.usage() < (self.most << 20) / 2 {
+            sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// How many of the processes run.
+    fn running(&self) -> usize {
+        let directory = &self.node.cgroups().directories(&self.app())[0];
+        let pids = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+        let state = |pid: &str| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        pids.lines()
+            .map(state)
+            .filter(|stat| stat.contains("(perl)") && !stat.contains(") Z "))
+            .count()
     }
 
     /// An agent that knows the pod.

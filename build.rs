@@ -10,7 +10,7 @@ struct Protocol {
     partial_servers: bool,
 }
 
-const PROTOCOLS: [Protocol; 2] = [
+const PROTOCOLS: [Protocol; 3] = [
     Protocol {
         file: "vscaled/control/v1/control.proto",
         partial_servers: false,
@@ -18,6 +18,10 @@ const PROTOCOLS: [Protocol; 2] = [
     Protocol {
         file: "cri/runtime/v1/api.proto",
         partial_servers: true,
+    },
+    Protocol {
+        file: "vscaled/report/v1/report.proto",
+        partial_servers: false,
     },
 ];
 

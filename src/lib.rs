@@ -26,6 +26,7 @@
 //! - [`runtime`]: the container runtime over CRI, and its events.
 //! - [`actuate`]: one pass over one pod: observe, plan, execute, verify, undo.
 //! - [`oom`]: what the kernel killed, from its log and its counters.
+//! - [`report`]: kept on disk until every receiver has it: the way of a kill to recommenders and the API.
 //! - [`agent`]: the tasks, and the one owner of everything that is known.
 //! - [`control`]: the unix socket, both ends.
 //! - [`observe`]: metrics, health, logs.
@@ -45,6 +46,7 @@ pub mod objects;
 pub mod observe;
 pub mod oom;
 pub mod plan;
+pub mod report;
 pub mod resources;
 pub mod runtime;
 pub mod sources;

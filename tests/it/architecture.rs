@@ -59,6 +59,7 @@ const MODULES: &[Module] = &[
     wiring("control"),
     wiring("observe"),
     wiring("oom"),
+    wiring("report"),
     wiring("sources"),
 ];
 

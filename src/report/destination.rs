@@ -1,0 +1,145 @@
+//! Who is told: the paths a report can take, and sets of them.
+
+use serde::Serialize;
+
+/// A path that reports take. Each has its own acknowledgements, and none waits for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Destination {
+    /// A Kubernetes Event on the pod.
+    PodEvents,
+    /// The Event that an unmodified VPA recommender reads.
+    VpaEvents,
+    /// A receiver of `vscaled.report.v1`.
+    Grpc,
+}
+
+impl Destination {
+    /// Every destination.
+    pub const ALL: [Self; 3] = [Self::PodEvents, Self::VpaEvents, Self::Grpc];
+
+    /// Its name in metrics, problems and the status.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::PodEvents => "pod-events",
+            Self::VpaEvents => "vpa-events",
+            Self::Grpc => "grpc",
+        }
+    }
+
+    /// How many reports it may hold unacknowledged. Events are aggregated from what is held, so there it is more.
+    #[must_use]
+    pub const fn window(self) -> usize {
+        match self {
+            Self::Grpc => 64,
+            Self::PodEvents | Self::VpaEvents => 512,
+        }
+    }
+
+    /// Its place in a set. On disk, too: never changed, never used again for another.
+    const fn bit(self) -> u8 {
+        match self {
+            Self::PodEvents => 1,
+            Self::VpaEvents => 2,
+            Self::Grpc => 4,
+        }
+    }
+
+    /// Its place in a list of one value for each destination.
+    pub(super) const fn index(self) -> usize {
+        match self {
+            Self::PodEvents => 0,
+            Self::VpaEvents => 1,
+            Self::Grpc => 2,
+        }
+    }
+}
+
+/// A set of destinations.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Destinations(u8);
+
+impl Destinations {
+    /// The empty set.
+    pub const NONE: Self = Self(0);
+
+    /// Whether it is in the set.
+    #[must_use]
+    pub const fn contains(self, destination: Destination) -> bool {
+        self.0 & destination.bit() != 0
+    }
+
+    /// Whether nobody is in the set.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Puts one in.
+    pub const fn insert(&mut self, destination: Destination) {
+        self.0 |= destination.bit();
+    }
+
+    /// Takes one out.
+    pub const fn remove(&mut self, destination: Destination) {
+        self.0 &= !destination.bit();
+    }
+
+    /// Those in both.
+    #[must_use]
+    pub const fn both(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Those in the set.
+    pub fn iter(self) -> impl Iterator<Item = Destination> {
+        Destination::ALL
+            .into_iter()
+            .filter(move |destination| self.contains(*destination))
+    }
+
+    /// As on disk.
+    pub(super) fn bits(self) -> u32 {
+        self.0.into()
+    }
+
+    /// From disk; what no destination here means is left out.
+    pub(super) fn from_bits(bits: u32) -> Self {
+        Destination::ALL
+            .into_iter()
+            .filter(|destination| bits & u32::from(destination.bit()) != 0)
+            .collect()
+    }
+}
+
+impl FromIterator<Destination> for Destinations {
+    fn from_iter<I: IntoIterator<Item = Destination>>(destinations: I) -> Self {
+        let mut set = Self::NONE;
+        destinations.into_iter().for_each(|one| set.insert(one));
+        set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_holds_what_was_put_in_and_comes_back_from_disk() {
+        let mut set: Destinations = [Destination::Grpc, Destination::PodEvents].into_iter().collect();
+        assert_eq!(Destinations::from_bits(set.bits() | 0x40), set);
+        set.remove(Destination::PodEvents);
+        assert_eq!(set.iter().collect::<Vec<_>>(), [Destination::Grpc]);
+        assert!(!set.contains(Destination::PodEvents) && !set.is_empty());
+    }
+
+    #[test]
+    fn every_destination_has_a_place_of_its_own() {
+        let bits: Destinations = Destination::ALL.into_iter().collect();
+        assert_eq!(bits.bits().count_ones(), 3);
+        for (place, destination) in Destination::ALL.into_iter().enumerate() {
+            assert_eq!(destination.index(), place);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Files that a crash cut off, or a disk changed.
+
+use super::*;
+
+/// A journal of six steps: commits of one, two and three kills, an acknowledgement in between.
+fn journal() -> Vec<u8> {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut spool, _) = open(directory.path());
+    spool.commit(vec![commit(1..=1)]);
+    spool.commit(vec![commit(2..=3)]);
+    spool.settle(Destination::Grpc, &[1, 2]);
+    spool.commit(vec![commit(4..=6)]);
+    drop(spool);
+    fs::read(directory.path().join(JOURNAL)).unwrap()
+}
+
+/// What is there after each step that can be read: the checkpoint and what is pending.
+fn states() -> [(Option<Vec<u8>>, Vec<String>); 5] {
+    let up_to = |number: u64| Some(format!("up to {number}").into_bytes());
+    [
+        (None, named(1..=0)),
+        (up_to(1), named(1..=1)),
+        (up_to(3), named(1..=3)),
+        (up_to(3), named(3..=3)),
+        (up_to(6), named(3..=6)),
+    ]
+}
+
+/// The ends of the steps.
+fn ends(journal: &[u8]) -> Vec<usize> {
+    frame::scan(journal)
+        .payloads
+        .iter()
+        .map(|payload| payload.end)
+        .collect()
+}
+
+fn opened(bytes: &[u8]) -> (tempfile::TempDir, Recovered, Vec<String>) {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join(JOURNAL), bytes).unwrap();
+    let (mut spool, recovered) = open(directory.path());
+    let found = pending(&mut spool);
+    (directory, recovered, found)
+}
+
+#[test]
+fn a_journal_cut_off_at_any_byte_gives_kills_and_checkpoint_together_or_neither() {
+    let journal = journal();
+    let ends = ends(&journal);
+    assert_eq!(ends.len(), states().len());
+    for cut in 0..journal.len() {
+        let (directory, recovered, found) = opened(&journal[..cut]);
+        let steps = ends.iter().filter(|end| **end <= cut).count();
+        let (checkpoint, expected) = states()[steps.saturating_sub(1)].clone();
+        assert_eq!((recovered.checkpoint, found), (checkpoint, expected), "cut at {cut}");
+        assert_eq!(recovered.problem, None, "cut at {cut}: a torn end is nobody's fault");
+        // And it goes on from there.
+        let (mut spool, _) = open(directory.path());
+        spool.commit(vec![commit(7..=7)]);
+        drop(spool);
+        assert!(pending(&mut open(directory.path()).0).ends_with(&named(7..=7)));
+    }
+}
+
+#[test]
+fn damage_before_the_end_is_set_aside_and_what_came_before_it_is_kept() {
+    let whole = journal();
+    let ends = ends(&whole);
+    let mut damaged = whole.clone();
+    damaged[ends[1] + 40] ^= 1;
+    let (directory, recovered, found) = opened(&damaged);
+    let (checkpoint, expected) = states()[1].clone();
+    assert_eq!((recovered.checkpoint, found), (checkpoint, expected.clone()));
+    let problem = recovered.problem.unwrap();
+    assert!(
+        problem.contains("was damaged at byte") && problem.contains("set-aside"),
+        "{problem}"
+    );
+    let aside = directory.path().join("reports.journal.set-aside");
+    assert_eq!(fs::read(aside).unwrap(), damaged);
+    // What was kept is in a journal of its own.
+    let (mut spool, again) = open(directory.path());
+    assert_eq!((again.problem, pending(&mut spool)), (None, expected));
+}
+
+#[test]
+fn what_is_no_journal_is_set_aside() {
+    for bytes in [&b"{\"version\":1}"[..], b"vscspl\x00\x09newer"] {
+        let (directory, recovered, found) = opened(bytes);
+        assert!(recovered.problem.unwrap().contains("no journal of the version"));
+        assert_eq!(found, [""; 0]);
+        let aside = directory.path().join("reports.journal.set-aside");
+        assert_eq!(fs::read(aside).unwrap(), bytes);
+    }
+}
+
+#[test]
+fn a_report_of_a_newer_agent_is_not_guessed_at() {
+    let head = step::Head {
+        stored: vec![step::Stored {
+            number: 1,
+            owed: 4,
+            length: 17,
+        }],
+        ..step::Head::default()
+    };
+    let mut bytes = frame::HEADER.to_vec();
+    bytes.extend(frame::frame(&head.payload(&[br#"{"rumour":"weird"}"#])).unwrap());
+    let (_directory, recovered, found) = opened(&bytes);
+    assert_eq!(found, [""; 0]);
+    assert!(recovered.problem.unwrap().contains("set-aside"));
+}
+
+#[test]
+fn a_report_that_changes_on_the_disk_later_is_never_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut spool, _) = open(directory.path());
+    spool.commit(vec![commit(1..=3)]);
+    let path = directory.path().join(JOURNAL);
+    let text = fs::read(&path).unwrap();
+    let at = text.windows(5).position(|part| part == b"web-2").unwrap();
+    let mut changed = text.clone();
+    changed[at + 4] = b'9';
+    fs::write(&path, changed).unwrap();
+    assert_eq!(pending(&mut spool), ["web-1", "web-3"]);
+    assert_eq!(spool.totals().lost, 1);
+    assert!(
+        spool
+            .problem()
+            .unwrap()
+            .contains("1 OOM reports could not be read back")
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn flipped_bits_never_give_a_wrong_report_and_hide_none_before_them(
+        flips in prop::collection::vec((any::<prop::sample::Index>(), 0u8..8), 1..4),
+    ) {
+        let whole = journal();
+        let mut bytes = whole.clone();
+        for (at, bit) in &flips {
+            bytes[at.index(whole.len())] ^= 1 << bit;
+        }
+        let first = bytes.iter().zip(&whole).position(|(now, before)| now != before);
+        let intact = match first {
+            Some(first) if first < frame::HEADER.len() => 0,
+            Some(first) => ends(&whole).iter().filter(|end| **end <= first).count(),
+            None => states().len(),
+        };
+        let (_directory, recovered, found) = opened(&bytes);
+        let (checkpoint, expected) = states()[intact.saturating_sub(1)].clone();
+        prop_assert_eq!((recovered.checkpoint, found), (checkpoint, expected));
+    }
+}

@@ -1,6 +1,7 @@
 //! `vscalectl oom`: what the kernel killed for want of memory.
 
 mod parse;
+mod sink;
 
 use clap::{Args, Subcommand};
 
@@ -16,6 +17,7 @@ pub(super) struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Parse(parse::Arguments),
+    Sink(sink::Arguments),
 }
 
 /// Does as told.
@@ -25,5 +27,6 @@ enum Command {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.command {
         Command::Parse(arguments) => parse::run(arguments),
+        Command::Sink(arguments) => sink::run(arguments),
     }
 }

@@ -119,7 +119,8 @@ impl Report {
     }
 
     /// This without its detail.
-    pub(super) fn folded(self) -> Folded {
+    #[must_use]
+    pub fn folded(self) -> Folded {
         match self {
             Self::Folded(folded) => *folded,
             Self::Kill(kill) => Folded {

@@ -191,6 +191,6 @@ impl ProblemMetrics {
     }
 }
 
-fn gauge(count: usize) -> i64 {
+pub(super) fn gauge(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

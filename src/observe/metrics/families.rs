@@ -60,4 +60,20 @@ families! {
         "Calls to the container runtime";
     RUNTIME_CALL_DURATION = Histogram::histogram "runtime_call_duration_seconds" ["call"]
         "Time until the container runtime answered, or was given up";
+    REPORTS = Counter::counter "reports" ["destination", "outcome"]
+        "Reports of OOM kills, by what became of them";
+    REPORT_CONNECTIONS = Counter::counter "report_connections" ["destination", "outcome"]
+        "Attempts to reach a destination of reports";
+    REPORT_CONNECTED = Gauge::gauge "report_connected" ["destination"]
+        "Whether a destination of reports can be reached now (1) or not (0)";
+    SPOOL_REPORTS = Gauge::gauge "spool_reports" []
+        "Reports that some destination has not acknowledged";
+    SPOOL_BYTES = Gauge::gauge "spool_report_bytes" []
+        "The room those reports take";
+    SPOOL_FOLDED = Counter::counter "spool_folded" []
+        "OOM kills that lost their detail because the spool was full, and were only counted";
+    SPOOL_LOST = Counter::counter "spool_lost" []
+        "Reports that the disk did not give back as they were written";
+    SPOOL_SYNCS = Counter::counter "spool_syncs" []
+        "Times the disk was waited for";
 }

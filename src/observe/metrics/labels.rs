@@ -110,6 +110,24 @@ labels! {
         State = "state",
     }
 
+    /// What became of a report for one destination.
+    ReportOutcome {
+        /// It was sent.
+        Sent = "sent",
+        /// It was sent once more: whether it had arrived was not known.
+        SentAgain = "sent_again",
+        /// The destination has it.
+        Acknowledged = "acknowledged",
+    }
+
+    /// What became of an attempt to reach a destination of reports.
+    LinkOutcome {
+        /// It answers.
+        Established = "established",
+        /// It does not, or not any more.
+        Failed = "failed",
+    }
+
     /// How a pod stands.
     PodState {
         /// Nobody asks for anything but its spec.

@@ -6,13 +6,17 @@ mod declare;
 pub mod families;
 mod labels;
 mod process;
+mod report;
 mod shrink;
 #[cfg(test)]
 mod tests;
 
 pub use agent::{DecisionMetrics, ProblemMetrics, ResizeMetrics, RuntimeMetrics};
 pub use declare::{Declaration, Described, Series};
-pub use labels::{CallOutcome, PodState, ProblemKind, ResizeOutcome, ShrinkOutcome, Stage, StepOutcome};
+pub use labels::{
+    CallOutcome, LinkOutcome, PodState, ProblemKind, ReportOutcome, ResizeOutcome, ShrinkOutcome, Stage, StepOutcome,
+};
+pub use report::ReportMetrics;
 pub use shrink::ShrinkMetrics;
 
 use prometheus_client::registry::Registry;

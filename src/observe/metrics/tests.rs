@@ -9,6 +9,7 @@ use prometheus_client::metrics::counter::Counter;
 use super::*;
 use crate::decide::Reason;
 use crate::plan::Via;
+use crate::report::{Destination, SpoolStatus};
 use crate::resources::ControlFile;
 use crate::runtime::{Call, Problem, RuntimeError};
 
@@ -42,6 +43,15 @@ fn scrape() -> String {
     DecisionMetrics::register(&mut registry).decided(Reason::OutOfBounds);
     RuntimeMetrics::register(&mut registry).called("Version", Duration::from_secs(2), no_answer().as_ref().copied());
     ProblemMetrics::register(&mut registry).set(ProblemKind::Manifests, 2);
+    let reports = ReportMetrics::register(&mut registry);
+    reports.selected(Destination::Grpc);
+    reports.told(Destination::Grpc, ReportOutcome::Acknowledged, 3);
+    reports.link(Destination::Grpc, LinkOutcome::Established);
+    let mut spool = SpoolStatus::default();
+    spool.reports = 7;
+    spool.totals.folded = 5;
+    reports.spool(&spool);
+    reports.spool(&spool);
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     text
@@ -63,6 +73,11 @@ fn what_happened_is_counted_under_its_labels() {
         r#"vscaled_decisions_total{action="resize",reason="OutOfBounds"} 1"#,
         r#"vscaled_runtime_calls_total{call="Version",outcome="timeout"} 1"#,
         r#"vscaled_problems{with="manifests"} 2"#,
+        r#"vscaled_reports_total{destination="grpc",outcome="acknowledged"} 3"#,
+        r#"vscaled_report_connections_total{destination="grpc",outcome="established"} 1"#,
+        r#"vscaled_report_connected{destination="grpc"} 1"#,
+        "vscaled_spool_reports 7",
+        "vscaled_spool_folded_total 5",
         concat!(r#"vscaled_build_info{version=""#, env!("CARGO_PKG_VERSION"), r#""} 1"#),
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
@@ -142,6 +157,9 @@ fn the_documentation_lists_every_value_of_a_label() {
         CallOutcome::ALL.iter().map(|value| value.as_str()).collect(),
         PodState::ALL.iter().map(|value| value.as_str()).collect(),
         ProblemKind::ALL.iter().map(|value| value.as_str()).collect(),
+        ReportOutcome::ALL.iter().map(|value| value.as_str()).collect(),
+        LinkOutcome::ALL.iter().map(|value| value.as_str()).collect(),
+        Destination::ALL.iter().map(|value| value.as_str()).collect(),
     ];
     for label in values {
         let list = format!("`{}`", label.join("`, `"));

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::index::{Place, Slot};
 use super::journal::{Journal, JournalError};
-use super::seen::IdHash;
 use super::step::{Head, Settled, Stored, read_report, write_report};
 use super::{Spool, frame, wide};
 use crate::oom::OomReport;
 use crate::report::content::Report;
 use crate::report::destination::{Destination, Destinations};
+use crate::report::seen::IdHash;
 
 /// A report with a longer text loses its detail: what may have been sent cannot be folded, so it must not fill the spool.
 const LONGEST_REPORT: usize = 8 << 10;

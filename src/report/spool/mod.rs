@@ -21,7 +21,6 @@ mod index;
 mod journal;
 mod replay;
 mod room;
-mod seen;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -30,11 +29,11 @@ use std::path::Path;
 
 use index::Index;
 use journal::{Home, Journal, JournalError};
-use seen::Seen;
 
 pub use commit::{Commit, Committed, Owed};
 
 use super::destination::{Destination, Destinations};
+use super::seen::Seen;
 
 /// How much a spool may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,10 +4,10 @@
 
 use super::frame::{self, OVERHEAD, Tail};
 use super::index::{Index, Place, Slot};
-use super::seen::{IdHash, Seen};
 use super::step::{Head, read_report};
 use super::wide;
 use crate::report::destination::{Destination, Destinations};
+use crate::report::seen::{IdHash, Seen};
 
 /// What a journal says.
 #[derive(Debug)]

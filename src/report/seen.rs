@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn what_was_seen_comes_back_from_disk() {
         let mut seen = Seen::new(9);
-        ["a", "b"].map(|id| seen.insert(IdHash::of(id)));
+        assert!(seen.insert(IdHash::of("a")) && seen.insert(IdHash::of("b")));
         let mut back = Seen::new(9);
         back.insert_bytes(&seen.to_bytes());
         assert!(!back.insert(IdHash::of("a")) && !back.insert(IdHash::of("b")));

@@ -1,0 +1,222 @@
+//! `vscalectl oom sink`: receives what agents report, prints it, and acknowledges it.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Certificate, Identity, ServerTlsConfig};
+
+use crate::cli::output::{Format, Output, Paint, Tone, clean, or_dash, yaml};
+use crate::cli::{Failure, io};
+use crate::oom::{OomReport, Role};
+use crate::report::proto::Hello;
+use crate::report::sink::{Audience, Listener, serve};
+use crate::report::{Folded, Report};
+use crate::resources::Bytes;
+
+/// Receives reports of OOM kills from agents, prints them and acknowledges them, until interrupted.
+///
+/// A reference for people who write a receiver of vscaled.report.v1 (docs/reporting.md), and a way to see what an agent
+/// sends: point its reportGrpcEndpoint here. JSON is one line for each report, YAML one document.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Where to listen: an address and a port such as 127.0.0.1:9470, or unix:///path
+    #[arg(long, value_name = "ADDRESS")]
+    listen: String,
+    /// The certificate to show, in PEM; with it the sink speaks TLS
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of the certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Only let in agents with a certificate that this authority has signed, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    client_ca: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Listens and prints until it is interrupted or nobody reads on.
+///
+/// # Errors
+/// [`Failure::Usage`] for files and addresses that cannot be used, [`Failure::Refused`] when listening ends early.
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")
+        .map_err(Failure::Refused)?;
+    let tls = tls(arguments)?;
+    runtime.block_on(listen(arguments, tls))
+}
+
+async fn listen(arguments: &Arguments, tls: Option<ServerTlsConfig>) -> Result<(), Failure> {
+    let address = &arguments.listen;
+    let unusable = |error: std::io::Error| Failure::Usage(anyhow!("cannot listen at {address}: {error}"));
+    let listener = Listener::bind(address).await.map_err(unusable)?;
+    let bound = listener.address().map_err(unusable)?;
+    let scheme = match (&listener, tls.is_some()) {
+        (Listener::Unix(_), _) => "",
+        (Listener::Tcp(_), true) => "https://",
+        (Listener::Tcp(_), false) => "http://",
+    };
+    eprintln!("vscalectl: listening at {scheme}{bound}");
+    let printer = Arc::new(Printer {
+        format: arguments.output.format,
+        paint: Paint::for_stdout(),
+        failure: Mutex::default(),
+    });
+    let stop = CancellationToken::new();
+    let interrupted = stop.clone();
+    tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            interrupted.cancel();
+        }
+    });
+    let served = serve(listener, tls, Arc::clone(&printer) as Arc<dyn Audience>, stop).await;
+    if let Some(path) = bound.strip_prefix("unix://") {
+        std::fs::remove_file(path).map_err(unusable)?;
+    }
+    served.context("cannot receive any more").map_err(Failure::Refused)?;
+    let failure = printer.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+    failure.map_or(Ok(()), Err)
+}
+
+fn tls(arguments: &Arguments) -> Result<Option<ServerTlsConfig>, Failure> {
+    let read = |file: &PathBuf| io::read_bytes(&file.to_string_lossy());
+    let (Some(certificate), Some(key)) = (&arguments.tls_cert, &arguments.tls_key) else {
+        return Ok(None);
+    };
+    let identity = Identity::from_pem(read(certificate)?, read(key)?);
+    let mut tls = ServerTlsConfig::new().identity(identity);
+    if let Some(ca) = &arguments.client_ca {
+        tls = tls.client_ca_root(Certificate::from_pem(read(ca)?));
+    }
+    Ok(Some(tls))
+}
+
+/// Prints what comes.
+#[derive(Debug)]
+struct Printer {
+    format: Format,
+    paint: Paint,
+    /// Why it stopped printing, if it was not for the reader's sake.
+    failure: Mutex<Option<Failure>>,
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    id: &'a str,
+    again: bool,
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+impl Audience for Printer {
+    fn greeted(&self, hello: &Hello) {
+        eprintln!(
+            "vscalectl: node {} connected, vscaled {}",
+            or_dash(&hello.node),
+            or_dash(&hello.agent_version)
+        );
+    }
+
+    fn told(&self, report: &Report, again: bool) -> ControlFlow<()> {
+        let printed = self.show(report, again).and_then(|text| io::print_more(&text));
+        printed.unwrap_or_else(|failure| {
+            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+            ControlFlow::Break(())
+        })
+    }
+}
+
+impl Printer {
+    fn show(&self, report: &Report, again: bool) -> Result<String, Failure> {
+        let id = report.id();
+        let shown = Shown { id: &id, again, report };
+        Ok(match self.format {
+            Format::Table => line(report, again, self.paint) + "\n",
+            Format::Json => serde_json::to_string(&shown).map_err(|error| Failure::Refused(error.into()))? + "\n",
+            Format::Yaml => format!("---\n{}", yaml(&shown)?),
+        })
+    }
+}
+
+/// One report as a line: when, where, whose, why, who.
+fn line(report: &Report, again: bool, paint: Paint) -> String {
+    let (node, what) = match report {
+        Report::Kill(kill) => (&kill.node, killed(kill)),
+        Report::Folded(folded) => (&folded.node, counted(folded)),
+    };
+    let pod = report
+        .pod()
+        .map(|pod| match pod.name.as_str() {
+            "" => pod.uid.clone(),
+            name => format!("{}/{name}", pod.namespace),
+        })
+        .unwrap_or_default();
+    let container = report.container().map_or("", |container| &container.name);
+    let limit = report
+        .limit()
+        .limit_bytes
+        .map_or_else(String::new, |bytes| format!(" of {}", Bytes::new(bytes)));
+    let again = if again { " (again)" } else { "" };
+    format!(
+        "{:.3} {} {} {}: {} limit{limit}: {what}{again}",
+        report.last(),
+        or_dash(node),
+        paint.text(Tone::Title, if pod.is_empty() { "-" } else { &pod }),
+        or_dash(container),
+        report.level().as_str(),
+    )
+}
+
+fn killed(kill: &OomReport) -> String {
+    match &kill.victim {
+        Some(victim) => {
+            let role = match victim.role {
+                Role::Main => ", its main process",
+                Role::Child => ", a child process",
+                Role::Unknown => "",
+            };
+            format!("killed \"{}\" ({}){role}", clean(&victim.comm), victim.pid)
+        }
+        None => format!("killed one of {}", kill.candidates.len().max(1)),
+    }
+}
+
+fn counted(folded: &Folded) -> String {
+    format!("{} kills since {:.3}, without detail", folded.count, folded.first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::testing::kill_of;
+
+    #[test]
+    fn a_kill_is_one_line_that_its_victim_cannot_write_into() {
+        let mut kill = kill_of("web", 7);
+        kill.victim.as_mut().unwrap().comm = "a\u{1b}[2J\nb".to_owned();
+        let text = line(&kill.into(), true, Paint::PLAIN);
+        assert_eq!(
+            text,
+            "2023-11-14T22:13:27.000Z node-1 shop/web app: container limit of 64Mi: killed \"a\\u{1b}[2J\\nb\" (7), a child process (again)"
+        );
+    }
+
+    #[test]
+    fn a_count_says_since_when() {
+        let mut folded = Report::from(kill_of("web", 7)).folded();
+        folded.count = 12;
+        let text = line(&Report::Folded(Box::new(folded)), false, Paint::PLAIN);
+        assert!(
+            text.ends_with("12 kills since 2023-11-14T22:13:27.000Z, without detail"),
+            "{text}"
+        );
+    }
+}

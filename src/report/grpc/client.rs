@@ -1,0 +1,154 @@
+//! Connects, talks, waits, and connects again.
+
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt};
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint as Target};
+
+use super::PROTOCOL_VERSION;
+use super::endpoint::Endpoint;
+use super::error::{GrpcError, in_words};
+use super::session::{End, talk};
+use super::tls::TlsFiles;
+use crate::report::backoff::Backoff;
+use crate::report::destination::Destination;
+use crate::report::feed::Feed;
+use crate::report::proto::Hello;
+use crate::report::reporter::Deliver;
+
+/// How long connecting may take, TLS included.
+const CONNECT: Duration = Duration::from_secs(10);
+/// A connection on which nothing came for so long is asked whether it is alive.
+const PING_AFTER: Duration = Duration::from_secs(20);
+/// And must answer within this.
+const PING_ANSWER: Duration = Duration::from_secs(10);
+/// The wait after the first failure.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+
+/// What is known of the receiver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrpcOptions {
+    /// Where it is.
+    pub endpoint: Endpoint,
+    /// How it proves who it is, and the agent who it is; used with [`Endpoint::Tls`] only.
+    pub tls: TlsFiles,
+    /// The longest wait between attempts to connect.
+    pub longest_wait: Duration,
+    /// How long it may acknowledge nothing before it is taken for stuck.
+    pub patience: Duration,
+}
+
+/// Who the agent says it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The node's name; may be empty.
+    pub node: String,
+    /// This boot of the kernel.
+    pub boot_id: String,
+}
+
+/// Delivers to a receiver of `vscaled.report.v1`.
+#[derive(Debug)]
+pub struct GrpcDelivery {
+    options: GrpcOptions,
+    identity: Identity,
+}
+
+impl GrpcDelivery {
+    /// To that receiver, from this agent.
+    #[must_use]
+    pub const fn new(options: GrpcOptions, identity: Identity) -> Self {
+        Self { options, identity }
+    }
+
+    async fn deliver(self, mut feed: Feed, stop: CancellationToken) {
+        let mut backoff = Backoff::new(FIRST_WAIT, self.options.longest_wait);
+        loop {
+            let end = self.once(&mut feed, &stop).await;
+            let Some(error) = end.error else { return };
+            if end.progress {
+                backoff.reset();
+            }
+            let wait = backoff.wait(fastrand::f64());
+            tracing::warn!(%error, ?wait, "OOM reports are not delivered; they are kept");
+            feed.waiting(error.to_string(), Timestamp::now() + wait);
+            // Cancel-safe: nothing is in hand.
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// One connection.
+    async fn once(&self, feed: &mut Feed, stop: &CancellationToken) -> End {
+        // Cancel-safe: a connection that was not made yet carries nothing.
+        let connected = tokio::select! {
+            () = stop.cancelled() => return End { progress: false, error: None },
+            connected = self.connect() => connected,
+        };
+        let channel = match connected {
+            Ok(channel) => channel,
+            Err(error) => {
+                return End {
+                    progress: false,
+                    error: Some(error),
+                };
+            }
+        };
+        tracing::info!(endpoint = %self.options.endpoint, "connected to the receiver of OOM reports");
+        feed.connected();
+        let endpoint = self.options.endpoint.to_string();
+        talk(channel, self.hello(), feed, endpoint, self.options.patience, stop).await
+    }
+
+    fn hello(&self) -> Hello {
+        Hello {
+            version: PROTOCOL_VERSION,
+            node: self.identity.node.clone(),
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            boot_id: self.identity.boot_id.clone(),
+            window: u32::try_from(Destination::Grpc.window()).unwrap_or(u32::MAX),
+        }
+    }
+
+    async fn connect(&self) -> Result<Channel, GrpcError> {
+        let failed = |error: tonic::transport::Error| GrpcError::Connect {
+            endpoint: self.options.endpoint.to_string(),
+            reason: in_words(&error),
+        };
+        let target = match &self.options.endpoint {
+            Endpoint::Tls(uri) => Target::from(uri.clone())
+                .tls_config(self.options.tls.read().await?)
+                .map_err(failed)?,
+            Endpoint::Plain(uri) => Target::from(uri.clone()),
+            Endpoint::Unix(path) => Target::from_shared(format!("unix:{}", path.display())).map_err(failed)?,
+        };
+        let target = target
+            .connect_timeout(CONNECT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(PING_AFTER)
+            .keep_alive_timeout(PING_ANSWER)
+            .keep_alive_while_idle(true);
+        // The timeout above does not cover TLS with a peer that says nothing.
+        match tokio::time::timeout(CONNECT, target.connect()).await {
+            Ok(connected) => connected.map_err(failed),
+            Err(_) => Err(GrpcError::Connect {
+                endpoint: self.options.endpoint.to_string(),
+                reason: format!("no answer within {CONNECT:?}"),
+            }),
+        }
+    }
+}
+
+impl Deliver for GrpcDelivery {
+    fn destination(&self) -> Destination {
+        Destination::Grpc
+    }
+
+    fn run(self: Box<Self>, feed: Feed, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        self.deliver(feed, stop).boxed()
+    }
+}

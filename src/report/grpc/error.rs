@@ -1,0 +1,102 @@
+//! Why a connection to a receiver failed or ended, in words short enough for a list of problems.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What a receiver says is shown up to this many characters.
+const LONGEST: usize = 300;
+
+/// Why reports cannot be delivered now.
+#[derive(Debug, thiserror::Error)]
+pub enum GrpcError {
+    /// A certificate or key cannot be used.
+    #[error("{}: {reason}", file.display())]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No connection could be made: nobody listens, or one end does not accept the other's certificate.
+    #[error("cannot connect to {endpoint}: {reason}")]
+    Connect {
+        /// The receiver.
+        endpoint: String,
+        /// What was seen.
+        reason: String,
+    },
+    /// The receiver ended the stream without an error.
+    #[error("{endpoint} ended the stream")]
+    Ended {
+        /// The receiver.
+        endpoint: String,
+    },
+    /// The stream ended with an error, the receiver's or the connection's.
+    #[error("{endpoint} ended the stream: {code}: {message}")]
+    Failed {
+        /// The receiver.
+        endpoint: String,
+        /// The code of the gRPC status.
+        code: tonic::Code,
+        /// Its message.
+        message: String,
+    },
+    /// It acknowledges nothing.
+    #[error("{endpoint} has not acknowledged any of {waiting} reports for {limit:?}")]
+    Silent {
+        /// The receiver.
+        endpoint: String,
+        /// How many reports wait.
+        waiting: usize,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// It keeps acknowledging what was never sent.
+    #[error("{endpoint} acknowledged {count} times what was not sent to it")]
+    Nonsense {
+        /// The receiver.
+        endpoint: String,
+        /// How often.
+        count: usize,
+    },
+}
+
+/// An error with its causes, bounded and printable: part of it may come from the other end.
+pub(super) fn in_words(error: &dyn Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !words.contains(&text) {
+            words = format!("{words}: {text}");
+        }
+        cause = error.source();
+    }
+    bounded(&words)
+}
+
+/// Text of the other end: without control characters, and not too long.
+pub(super) fn bounded(text: &str) -> String {
+    let mut clean: String = text
+        .chars()
+        .map(|character| if character.is_control() { ' ' } else { character })
+        .take(LONGEST)
+        .collect();
+    if text.chars().nth(LONGEST).is_some() {
+        clean.push('…');
+    }
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_other_end_says_is_bounded_and_printable() {
+        let shown = bounded(&format!("a\u{1b}[2J\n{}", "x".repeat(5000)));
+        assert_eq!(shown.chars().count(), LONGEST + 1);
+        assert!(shown.starts_with("a [2J x") && !shown.chars().any(char::is_control));
+    }
+}

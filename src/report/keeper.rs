@@ -145,10 +145,14 @@ impl Keeper {
             self.obey(command);
         }
         self.maintain();
+        self.publish();
+        self
+    }
+
+    fn publish(&self) {
         let status = SpoolStatus::of(&self.spool);
         self.metrics.spool(&status);
         self.status.send_replace(status);
-        self
     }
 
     fn commit(&mut self, commits: Vec<Commit>, committers: Vec<oneshot::Sender<Committed>>) {
@@ -157,6 +161,8 @@ impl Keeper {
         }
         let done = self.spool.commit(commits);
         let stored = done.iter().any(|committed| committed.stored > 0);
+        // Who has the answer sees it in the status, too.
+        self.publish();
         for (reply, committed) in committers.into_iter().zip(done) {
             // Who does not wait for the answer does not need it.
             reply.send(committed).ok();

@@ -24,6 +24,7 @@ mod kubelet_recordings;
 mod observability;
 mod oom_recordings;
 mod plan_command;
+mod reports;
 mod runtime_faults;
 mod shell_help;
 mod support;

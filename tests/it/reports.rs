@@ -1,0 +1,11 @@
+//! Reports of OOM kills reach every receiver: through real gRPC over loopback, unix sockets and TLS, through receivers that
+//! misbehave, disks that refuse, and agents that are killed.
+
+mod crash;
+mod delivery;
+mod kernel_disk_full;
+mod manners;
+mod receiver;
+mod sink;
+mod station;
+mod tls;

@@ -1,0 +1,127 @@
+//! An agent that is killed while it stores: nothing that was stored is lost, nothing is there twice, and the checkpoint
+//! goes with the kills.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use vscaled::report::spool::{Bounds, Commit, Spool};
+use vscaled::report::{Destination, Destinations};
+
+use super::station::kill;
+
+/// Says to this program, run again, where to store.
+const DIRECTORY: &str = "VSCALED_TEST_SPOOL";
+/// The number to begin with.
+const FROM: &str = "VSCALED_TEST_SPOOL_FROM";
+
+fn small() -> Bounds {
+    Bounds {
+        max_bytes: 256 << 10,
+        max_reports: 100,
+    }
+}
+
+fn open(directory: &Path) -> (Spool, vscaled::report::spool::Recovered) {
+    Spool::open(directory, small(), Destinations::from_iter([Destination::Grpc]))
+}
+
+/// The agent of the test below, in a process of its own; run among the other tests, it has nothing to do.
+#[test]
+fn helper_that_stores_until_it_is_killed() {
+    let (Some(directory), Ok(from)) = (std::env::var_os(DIRECTORY), std::env::var(FROM)) else {
+        return;
+    };
+    let (mut spool, _) = open(Path::new(&directory));
+    let mut number: u64 = from.parse().unwrap();
+    loop {
+        let reports = (0..=number % 3).map(|more| kill(number + more)).collect::<Vec<_>>();
+        number += reports.len() as u64;
+        let done = spool.commit(vec![Commit {
+            reports,
+            checkpoint: Some((number - 1).to_string().into_bytes()),
+        }]);
+        assert!(done[0].on_disk);
+        if number % 5 == 0 {
+            spool.sync();
+        }
+        println!("stored {}", number - 1);
+    }
+}
+
+/// A process that is killed at the latest when this is dropped.
+struct Agent {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Agent {
+    fn start(directory: &Path, from: u64) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "reports::crash::helper_that_stores_until_it_is_killed"])
+            .args(["--nocapture", "--test-threads=1"])
+            .env(DIRECTORY, directory)
+            .env(FROM, from.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// The next number it says it has stored.
+    fn stored(&mut self) -> Option<u64> {
+        for line in self.lines.by_ref() {
+            // A line may be cut off by the end of the process.
+            let line = line.ok()?;
+            if let Some((_, number)) = line.split_once("stored ") {
+                return number.parse().ok();
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // It may have ended by itself, which the test sees.
+        self.child.kill().ok();
+        self.child.wait().unwrap();
+    }
+}
+
+#[test]
+fn an_agent_killed_at_any_moment_loses_nothing_it_has_stored_and_tells_nothing_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut from = 1;
+    for round in 0..12 {
+        let mut agent = Agent::start(directory.path(), from);
+        let mut said = 0;
+        // So many that the spool is folded and rewritten again and again, and killed in the middle of that, too.
+        for _ in 0..200 + 37 * round {
+            said = agent.stored().expect("it stores until it is killed");
+        }
+        drop(agent);
+
+        let (mut spool, recovered) = open(directory.path());
+        assert_eq!(recovered.problem, None);
+        let checkpoint: u64 = String::from_utf8(recovered.checkpoint.unwrap())
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!(checkpoint >= said, "{checkpoint} {said}");
+        let owed = spool.take(Destination::Grpc, 0, usize::MAX);
+        assert!(owed.len() <= 100);
+        let count: u64 = owed.iter().map(|owed| owed.report.count()).sum();
+        assert_eq!(count, checkpoint, "kills and checkpoint go together");
+        // The newest are there in detail and in order, each once.
+        let detailed: Vec<u64> = owed
+            .iter()
+            .filter(|owed| owed.report.count() == 1)
+            .map(|owed| owed.report.id().strip_prefix("kill-").unwrap().parse().unwrap())
+            .collect();
+        assert!(detailed.windows(2).all(|pair| pair[0] < pair[1]), "{detailed:?}");
+        assert_eq!(detailed.last(), Some(&checkpoint));
+        from = checkpoint + 1;
+    }
+}

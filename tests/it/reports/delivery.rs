@@ -1,0 +1,168 @@
+//! Receivers that work, come and go.
+
+use futures::future::{BoxFuture, FutureExt};
+use tokio_util::sync::CancellationToken;
+use vscaled::report::spool::Bounds;
+use vscaled::report::{Deliver, Destination, Feed, Link};
+
+use super::receiver::{Manner, Receiver, eventually, socket_in};
+use super::station::{Station, grpc, ids, options};
+
+#[tokio::test]
+async fn ten_thousand_reports_arrive_in_order_and_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(Manner::BySequence).await;
+    let station = Station::start(&directory, options(&receiver.address));
+    for first in (1..=10_000).step_by(100) {
+        station.kill(first..=first + 99).await;
+    }
+    station.settled().await;
+    assert_eq!(receiver.ids(), ids(1..=10_000));
+    assert_eq!(
+        station.metric(r#"vscaled_reports_total{destination="grpc",outcome="acknowledged"}"#),
+        10_000
+    );
+    assert_eq!(station.metric("vscaled_spool_folded_total"), 0);
+    let hello = receiver.got.lock().unwrap().hellos[0].clone();
+    assert_eq!((hello.version, hello.node.as_str(), hello.window), (1, "node-1", 64));
+    assert_eq!(hello.agent_version, env!("CARGO_PKG_VERSION"));
+    station.finish().await;
+}
+
+#[tokio::test]
+async fn a_receiver_at_a_unix_socket_may_acknowledge_by_id() {
+    let directory = tempfile::tempdir().unwrap();
+    let receiver = Receiver::at_socket(&socket_in(&directory), Manner::ById);
+    let station = Station::start(&directory, options(&receiver.address));
+    station.kill(1..=500).await;
+    station.settled().await;
+    assert_eq!(receiver.ids(), ids(1..=500));
+    let first = receiver.got.lock().unwrap().reports[0].clone();
+    assert_eq!((first.sequence, first.count), (1, 1));
+    assert_eq!(first.pod.unwrap().name, "web");
+    station.finish().await;
+}
+
+#[tokio::test]
+async fn what_happens_while_the_receiver_is_away_arrives_when_it_is_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(Manner::BySequence).await;
+    let station = Station::start(&directory, options(&receiver.address));
+    station.kill(1..=100).await;
+    station.settled().await;
+    let (address, before) = receiver.vanish().await;
+    assert_eq!(before.reports.len(), 100);
+
+    station.kill(101..=4600).await;
+    assert!(station.failure().await.contains(&address));
+    assert_eq!(station.first().owed, 4500);
+    eventually("many attempts", || {
+        station.metric(r#"vscaled_report_connections_total{destination="grpc",outcome="failed"}"#) >= 5
+    })
+    .await;
+    assert!(
+        station
+            .handle
+            .status()
+            .problems()
+            .next()
+            .unwrap()
+            .contains("4500 reports wait")
+    );
+
+    let receiver = Receiver::at(&address, Manner::BySequence, None).await;
+    station.settled().await;
+    assert_eq!(receiver.ids(), ids(101..=4600));
+    assert!(matches!(station.first().link, Link::Connected { .. }));
+    assert_eq!(station.handle.status().problems().count(), 0);
+    station.finish().await;
+}
+
+#[tokio::test]
+async fn what_an_agent_could_not_deliver_its_successor_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(Manner::Silent).await;
+    let station = Station::start(&directory, options(&receiver.address));
+    station.kill(1..=200).await;
+    receiver.wait_for(64).await;
+    assert_eq!(receiver.ids(), ids(1..=64), "no more than the window is on the way");
+    station.finish().await;
+
+    let (address, _) = receiver.vanish().await;
+    let receiver = Receiver::at(&address, Manner::BySequence, None).await;
+    let station = Station::start(&directory, options(&receiver.address));
+    assert_eq!(station.recovered.checkpoint.as_deref(), Some(&b"200"[..]));
+    assert_eq!(station.recovered.pending, [(Destination::Grpc, 200)]);
+    station.settled().await;
+    assert_eq!(receiver.ids(), ids(1..=200));
+    station.finish().await;
+}
+
+/// Takes nothing, ever.
+#[derive(Debug)]
+struct Dead;
+
+impl Deliver for Dead {
+    fn destination(&self) -> Destination {
+        Destination::PodEvents
+    }
+
+    fn run(self: Box<Self>, feed: Feed, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        async move {
+            stop.cancelled().await;
+            drop(feed);
+        }
+        .boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_destination_that_is_dead_delays_neither_the_others_nor_who_stores() {
+    let directory = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(Manner::BySequence).await;
+    let destinations: Vec<Box<dyn Deliver>> = vec![grpc(options(&receiver.address)), Box::new(Dead)];
+    let bounds = Bounds {
+        max_bytes: 4 << 20,
+        max_reports: 1000,
+    };
+    let station = Station::with(directory.path(), bounds, destinations);
+    for number in 1..=3000 {
+        station.kill(number..=number).await;
+    }
+    eventually("everything told", || station.first().owed == 0).await;
+    let told: u64 = receiver
+        .got
+        .lock()
+        .unwrap()
+        .reports
+        .iter()
+        .map(|report| report.count)
+        .sum();
+    assert_eq!(told, 3000);
+    // What nobody takes is kept within the bounds.
+    let status = station.handle.status();
+    assert!(status.spool.reports <= 1000 && status.spool.reports == status.destinations[1].owed);
+    assert!(status.spool.totals.folded > 0);
+    station.finish().await;
+}
+
+#[tokio::test]
+async fn a_burst_of_kills_waits_for_the_disk_once_or_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    let station = Station::with(directory.path(), Bounds::default(), vec![Box::new(Dead)]);
+    let before = station.metric("vscaled_spool_syncs_total");
+    let kills: Vec<_> = (1..=50).map(|number| station.kill(number..=number)).collect();
+    futures::future::join_all(kills).await;
+    let handle = station.handle.clone();
+    station.finish().await;
+    assert!((1..=2).contains(&(handle.status().spool.totals.syncs - before)));
+}
+
+#[tokio::test]
+async fn after_the_end_nothing_is_stored_and_the_caller_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let station = Station::with(directory.path(), Bounds::default(), vec![Box::new(Dead)]);
+    let handle = station.handle.clone();
+    station.finish().await;
+    assert!(handle.commit(Vec::new(), Some(vec![1])).await.is_err());
+}

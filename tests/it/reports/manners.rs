@@ -1,0 +1,120 @@
+//! Receivers that misbehave: bounded, explained, and nothing lost.
+
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::Status;
+use vscaled::report::grpc::GrpcOptions;
+
+use super::receiver::{Manner, Receiver, eventually};
+use super::station::{Station, ids, options};
+
+/// Misbehaves first, then a good receiver takes its place: every report must arrive there.
+async fn recovers(first: Manner, hasty: bool) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(first).await;
+    let patience = Duration::from_millis(if hasty { 50 } else { 30_000 });
+    let station = Station::start(
+        &directory,
+        GrpcOptions {
+            patience,
+            ..options(&receiver.address)
+        },
+    );
+    station.kill(1..=300).await;
+    let error = station.failure().await;
+    assert!(
+        error.chars().count() < 500 && !error.chars().any(char::is_control),
+        "{error:?}"
+    );
+    let (address, before) = receiver.vanish().await;
+    let receiver = Receiver::at(&address, Manner::BySequence, None).await;
+    station.settled().await;
+    let mut all: Vec<String> = before.reports.into_iter().map(|report| report.id).collect();
+    all.extend(receiver.ids());
+    all.sort();
+    all.dedup();
+    let mut expected = ids(1..=300);
+    expected.sort();
+    assert_eq!(all, expected);
+    station.finish().await;
+    error
+}
+
+#[tokio::test]
+async fn one_that_never_acknowledges_is_left_and_tried_again() {
+    let error = recovers(Manner::Silent, true).await;
+    assert!(
+        error.contains("has not acknowledged any of 64 reports for 50ms"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn one_that_acknowledges_only_what_was_never_sent_is_left() {
+    let error = recovers(Manner::OnlyStrange, false).await;
+    assert!(error.contains("times what was not sent to it"), "{error}");
+}
+
+#[tokio::test]
+async fn one_that_refuses_says_why_in_bounded_words() {
+    let rude = Status::resource_exhausted(format!("no\u{1b}[2Jroom\n{}", "x".repeat(4000)));
+    let error = recovers(Manner::EndAfter(0, Err(rude)), false).await;
+    assert!(error.contains("no [2Jroom x"), "{error}");
+}
+
+#[tokio::test]
+async fn one_that_ends_the_stream_in_order_is_connected_to_again() {
+    let error = recovers(Manner::EndAfter(100, Ok(())), false).await;
+    assert!(error.ends_with("ended the stream"), "{error}");
+}
+
+#[tokio::test]
+async fn acknowledging_twice_and_what_was_never_sent_does_no_harm() {
+    let directory = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(Manner::TwiceAndStrange).await;
+    let station = Station::start(&directory, options(&receiver.address));
+    station.kill(1..=200).await;
+    station.settled().await;
+    assert_eq!(receiver.ids(), ids(1..=200));
+    assert_eq!(receiver.got.lock().unwrap().hellos.len(), 1, "on one connection");
+    station.finish().await;
+}
+
+/// Whatever is no gRPC server.
+async fn stranger(greeting: &'static [u8]) -> (String, AbortOnDropHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let serving = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            // Who has hung up meanwhile does not read it.
+            stream.write_all(greeting).await.ok();
+        }
+    });
+    (address, AbortOnDropHandle::new(serving))
+}
+
+#[tokio::test]
+async fn what_talks_garbage_or_hangs_up_at_once_is_no_receiver() {
+    let directory = tempfile::tempdir().unwrap();
+    for greeting in [
+        &b""[..],
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\x00\x01\x02\xff\xfe garbage",
+    ] {
+        let (address, _serving) = stranger(greeting).await;
+        let station = Station::start(&directory, options(&address));
+        station.kill(1..=3).await;
+        let error = station.failure().await;
+        assert!(error.contains(&address), "{error}");
+        eventually("another attempt", || {
+            station.metric(r#"vscaled_report_connections_total{destination="grpc",outcome="failed"}"#) >= 3
+        })
+        .await;
+        assert_eq!(station.handle.status().spool.reports, 3);
+        station.finish().await;
+    }
+}

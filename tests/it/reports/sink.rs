@@ -1,0 +1,136 @@
+//! `vscalectl oom sink`, as somebody who writes a receiver uses it.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use vscaled::report::grpc::{GrpcOptions, TlsFiles};
+
+use super::receiver::socket_in;
+use super::station::{Station, options};
+use super::tls::Authority;
+
+/// A running sink.
+struct Sink {
+    child: Child,
+    address: String,
+    _errors: BufReader<ChildStderr>,
+}
+
+impl Sink {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_vscalectl"))
+            .args(["oom", "sink"])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        errors.read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("vscalectl: listening at ");
+        Self {
+            address: address.unwrap_or_else(|| panic!("it says {line:?}")).to_owned(),
+            child,
+            _errors: errors,
+        }
+    }
+
+    /// What it has printed so far, once it is interrupted.
+    fn interrupt(mut self) -> (Vec<String>, bool) {
+        let pid = nix::unistd::Pid::from_raw(self.child.id().try_into().unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+        let output = BufReader::new(self.child.stdout.take().unwrap());
+        let lines = output.lines().map(Result::unwrap).collect();
+        (lines, self.child.wait().unwrap().success())
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        // It has ended by itself if the test went well.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+async fn told(sink: &Sink, tls: TlsFiles) {
+    let directory = tempfile::tempdir().unwrap();
+    let options = GrpcOptions {
+        tls,
+        ..options(&sink.address)
+    };
+    let station = Station::start(&directory, options);
+    station.kill(1..=3).await;
+    station.settled().await;
+    station.finish().await;
+}
+
+#[tokio::test]
+async fn it_prints_each_report_as_json_and_acknowledges_it_over_mutual_tls() {
+    let authority = Authority::new();
+    let (certificate, key) = authority.files(&authority.sign("127.0.0.1", false));
+    let ca = authority.file("ca.crt", &authority.pem());
+    let sink = Sink::start(&[
+        "--listen=127.0.0.1:0",
+        "--tls-cert",
+        certificate.to_str().unwrap(),
+        "--tls-key",
+        key.to_str().unwrap(),
+        "--client-ca",
+        ca.to_str().unwrap(),
+        "-ojson",
+    ]);
+    assert!(sink.address.starts_with("https://127.0.0.1:"));
+    told(&sink, authority.believed(Some((certificate, key)))).await;
+    let (lines, success) = sink.interrupt();
+    assert!(success);
+    assert_eq!(lines.len(), 3);
+    let first: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
+    assert_eq!((&first["id"], &first["again"]), (&"kill-1".into(), &false.into()));
+    assert_eq!(first["kill"]["pod"]["name"], "web");
+    assert_eq!(first["kill"]["limit"]["limitBytes"], 64 << 20);
+}
+
+#[tokio::test]
+async fn it_listens_at_a_unix_socket_marks_what_came_before_and_cleans_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = socket_in(&directory);
+    let sink = Sink::start(&["--listen", &format!("unix://{}", socket.display())]);
+    told(&sink, TlsFiles::default()).await;
+    // Another agent, or one that lost its state: the same ids again.
+    told(&sink, TlsFiles::default()).await;
+    let (lines, success) = sink.interrupt();
+    assert!(success && !socket.exists());
+    assert_eq!(lines.len(), 6);
+    assert!(
+        lines[0].ends_with("shop/web app: container limit of 64Mi: killed \"app\" (1), a child process"),
+        "{}",
+        lines[0]
+    );
+    assert!(lines[5].ends_with("(again)"));
+}
+
+#[test]
+fn unusable_addresses_and_files_are_refused_with_exit_code_2() {
+    for arguments in [
+        &["--listen", "nowhere"][..],
+        &[
+            "--listen",
+            "127.0.0.1:0",
+            "--tls-cert",
+            "/nonexistent",
+            "--tls-key",
+            "/nonexistent",
+        ],
+        &["--listen", "127.0.0.1:0", "--client-ca", "/nonexistent"],
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_vscalectl"))
+            .args(["oom", "sink"])
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?} {output:?}");
+        assert!(!output.stderr.is_empty());
+    }
+}

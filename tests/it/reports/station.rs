@@ -1,0 +1,152 @@
+//! The reporting half of an agent, in a directory of its own.
+
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use prometheus_client::registry::Registry;
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+use vscaled::observe::metrics::ReportMetrics;
+use vscaled::oom::{Confidence, HitLimit, Level, OomReport, ReportedContainer, ReportedPod, Role, Victim};
+use vscaled::report::grpc::{GrpcDelivery, GrpcOptions, Identity, TlsFiles};
+use vscaled::report::spool::{Bounds, Recovered, Spool};
+use vscaled::report::{Deliver, DestinationStatus, Destinations, Link, Reporter, ReporterHandle};
+
+use super::receiver::eventually;
+
+/// A running reporter.
+pub(super) struct Station {
+    reporter: Reporter,
+    pub(super) handle: ReporterHandle,
+    pub(super) recovered: Recovered,
+    registry: Registry,
+    stop: CancellationToken,
+}
+
+/// A receiver at that address, with little patience.
+pub(super) fn options(address: &str) -> GrpcOptions {
+    GrpcOptions {
+        endpoint: address.parse().unwrap(),
+        tls: TlsFiles::default(),
+        longest_wait: Duration::from_millis(20),
+        patience: Duration::from_secs(30),
+    }
+}
+
+/// Delivers there.
+pub(super) fn grpc(options: GrpcOptions) -> Box<dyn Deliver> {
+    let identity = Identity {
+        node: "node-1".to_owned(),
+        boot_id: "boot-1".to_owned(),
+    };
+    Box::new(GrpcDelivery::new(options, identity))
+}
+
+impl Station {
+    /// In that directory, to that receiver.
+    pub(super) fn start(directory: &TempDir, options: GrpcOptions) -> Self {
+        Self::with(directory.path(), Bounds::default(), vec![grpc(options)])
+    }
+
+    pub(super) fn with(directory: &Path, bounds: Bounds, destinations: Vec<Box<dyn Deliver>>) -> Self {
+        let selected: Destinations = destinations.iter().map(|one| one.destination()).collect();
+        let (spool, recovered) = Spool::open(directory, bounds, selected);
+        let mut registry = Registry::with_prefix("vscaled");
+        let metrics = ReportMetrics::register(&mut registry);
+        let stop = CancellationToken::new();
+        let reporter = Reporter::start(spool, destinations, &metrics, &stop);
+        Self {
+            handle: reporter.handle(),
+            reporter,
+            recovered,
+            registry,
+            stop,
+        }
+    }
+
+    /// Stores kills with these numbers, all at once.
+    pub(super) async fn kill(&self, numbers: std::ops::RangeInclusive<u64>) {
+        let checkpoint = numbers.end().to_string().into_bytes();
+        let committed = self.handle.commit(numbers.map(kill).collect(), Some(checkpoint)).await;
+        assert!(committed.unwrap().on_disk);
+    }
+
+    /// Waits until nothing is owed to anybody.
+    pub(super) async fn settled(&self) {
+        eventually("everything acknowledged", || self.handle.status().spool.reports == 0).await;
+    }
+
+    /// Waits until the first destination has failed, and says why.
+    pub(super) async fn failure(&self) -> String {
+        let mut found = String::new();
+        eventually("a failure", || match self.first().link {
+            Link::Waiting { error, .. } => {
+                found = error;
+                true
+            }
+            Link::Starting | Link::Connected { .. } => false,
+        })
+        .await;
+        found
+    }
+
+    pub(super) fn first(&self) -> DestinationStatus {
+        self.handle.status().destinations.remove(0)
+    }
+
+    /// The value of a metric, with its labels.
+    pub(super) fn metric(&self, name: &str) -> u64 {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.map_or(0, |value| value.trim().parse().unwrap())
+    }
+
+    pub(super) async fn finish(self) {
+        self.stop.cancel();
+        self.reporter.finish().await;
+    }
+}
+
+/// The ids of kills with these numbers.
+pub(super) fn ids(numbers: std::ops::RangeInclusive<u64>) -> Vec<String> {
+    numbers.map(|number| format!("kill-{number}")).collect()
+}
+
+/// One kill.
+pub(super) fn kill(number: u64) -> OomReport {
+    OomReport {
+        id: format!("kill-{number}"),
+        node: "node-1".to_owned(),
+        time: Timestamp::from_second(1_700_000_000).unwrap(),
+        pod: Some(ReportedPod {
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+            uid: "11111111-2222-3333-4444-555555555555".to_owned(),
+        }),
+        container: Some(ReportedContainer {
+            name: "app".to_owned(),
+            id: "c0ffee".to_owned(),
+        }),
+        cgroup: Some("/kubepods/pod1/c0ffee".to_owned()),
+        level: Level::Container,
+        limit: HitLimit {
+            limit_bytes: Some(64 << 20),
+            ..HitLimit::default()
+        },
+        victim: Some(Victim {
+            pid: u32::try_from(number).unwrap(),
+            comm: "app".to_owned(),
+            role: Role::Child,
+            memory: None,
+            oom_score_adj: Some(1000),
+            uid: None,
+        }),
+        group: Vec::new(),
+        own_write: None,
+        confidence: Confidence::Exact,
+        candidates: Vec::new(),
+        while_down: false,
+    }
+}

@@ -8,6 +8,7 @@
 //! - passes ([`crate::actuate::reconcile`]), at most one for each pod → what they did, back to the coordinator;
 //! - watches after a shrink ([`crate::actuate::shrink::watch`]): how a pod fares under lower limits, to the coordinator;
 //! - `saver`: what must survive a restart → the state file;
+//! - reporting ([`crate::report`]): kills → the spool, receivers;
 //! - the control socket ([`crate::control`]): operators' requests → the coordinator;
 //! - HTTP: metrics and health.
 //!
@@ -21,6 +22,7 @@ mod history;
 mod inventory;
 mod metrics;
 mod overrides;
+mod reporting;
 mod run;
 mod saver;
 mod shrinking;

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::backend::AgentBackend;
 use super::coordinator::{Coordinator, Event, Links, Options, Restored};
 use super::metrics::Metrics;
+use super::reporting;
 use super::saver::Saver;
 use super::state::{Loaded, StateError, StateFile};
 use super::survey::{RuntimeChoice, Survey, SurveyOptions};
@@ -99,6 +100,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let survey = Survey::new(survey_options(&config), lanes, freezer, counted, view, seen);
     tokio::spawn(survey.run(refresh_asked, events.clone()));
     tokio::spawn(translate(records.subscribe(), changes.clone()));
+    let (reporter, _) = reporting::start(&config, &mut registry, &stop);
     if let Some(server) = http {
         let exposed = Exposed {
             registry,
@@ -137,6 +139,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
             tracing::error!(task = name, %error, "did not stop in order");
         }
     }
+    reporter.finish().await;
     tracing::info!("stopped; limits stay as they are");
     Ok(())
 }

@@ -14,6 +14,7 @@ use super::Origin;
 use super::keys::Value;
 use super::values::{RuntimeSocket, UPDATE_MODES};
 use crate::objects::UpdateMode;
+use crate::resources::Bytes;
 
 /// Room for a socket's path in `sockaddr_un` (unix(7)), without the final NUL.
 const MAX_SOCKET_PATH: usize = 107;
@@ -52,7 +53,8 @@ pub enum ConfigError {
 }
 
 impl Value {
-    pub(super) fn node_name(&self) -> Result<String, ConfigError> {
+    /// A DNS subdomain (RFC 1123), as nodes and receivers have for a name.
+    pub(super) fn host_name(&self) -> Result<String, ConfigError> {
         let text = self.text();
         let label = |label: &str| {
             let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -93,6 +95,32 @@ impl Value {
 
     pub(super) fn absolute_path(&self) -> Result<PathBuf, ConfigError> {
         absolute(self.text()).ok_or_else(|| self.refused("an absolute path"))
+    }
+
+    pub(super) fn path_or_empty(&self) -> Result<Option<PathBuf>, ConfigError> {
+        match self.text() {
+            "" => Ok(None),
+            text => absolute(text)
+                .map(Some)
+                .ok_or_else(|| self.refused("empty, or an absolute path")),
+        }
+    }
+
+    /// Empty for none, else what the text is read as.
+    pub(super) fn read_or_empty<T: FromStr>(&self, allowed: &str) -> Result<Option<T>, ConfigError> {
+        match self.text() {
+            "" => Ok(None),
+            text => text
+                .parse()
+                .map(Some)
+                .map_err(|_| self.refused(&format!("empty, or {allowed}"))),
+        }
+    }
+
+    /// An amount of memory as Kubernetes writes it: `16Mi`.
+    pub(super) fn bytes(&self, range: RangeInclusive<Bytes>) -> Result<Bytes, ConfigError> {
+        let bytes = Bytes::parse(self.text()).ok().filter(|bytes| range.contains(bytes));
+        bytes.ok_or_else(|| self.refused(&format!("an amount from {} to {}", range.start(), range.end())))
     }
 
     pub(super) fn socket_path(&self) -> Result<PathBuf, ConfigError> {
@@ -167,7 +195,7 @@ impl Value {
         &self.given.text
     }
 
-    fn refused(&self, allowed: &str) -> ConfigError {
+    pub(super) fn refused(&self, allowed: &str) -> ConfigError {
         let place = match &self.given.origin {
             Origin::Flag => format!("the flag {}", self.key.flag()),
             Origin::Environment => format!("the environment variable {}", self.key.env),

@@ -276,6 +276,77 @@ keys! {
         live: false,
         meaning: "How many pods are worked on at the same time (1 to 64).",
     }
+    report_grpc_endpoint {
+        name: "reportGrpcEndpoint",
+        env: "VSCALED_REPORT_GRPC_ENDPOINT",
+        default: "",
+        live: false,
+        meaning: "The receiver of OOM reports: https://host:port, http://host:port or unix:///path; empty reports to none.",
+    }
+    report_grpc_ca_file {
+        name: "reportGrpcCaFile",
+        env: "VSCALED_REPORT_GRPC_CA_FILE",
+        default: "",
+        live: false,
+        meaning: "The authorities (PEM) that may sign the receiver's certificate; empty believes the system's.",
+    }
+    report_grpc_cert_file {
+        name: "reportGrpcCertFile",
+        env: "VSCALED_REPORT_GRPC_CERT_FILE",
+        default: "",
+        live: false,
+        meaning: "The agent's certificate (PEM) for receivers that ask for one; empty shows none.",
+    }
+    report_grpc_key_file {
+        name: "reportGrpcKeyFile",
+        env: "VSCALED_REPORT_GRPC_KEY_FILE",
+        default: "",
+        live: false,
+        meaning: "The key (PEM) of that certificate.",
+    }
+    report_grpc_server_name {
+        name: "reportGrpcServerName",
+        env: "VSCALED_REPORT_GRPC_SERVER_NAME",
+        default: "",
+        live: false,
+        meaning: "The name in the receiver's certificate; empty is the host of its endpoint.",
+    }
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    report_grpc_plaintext {
+        name: "reportGrpcPlaintext",
+        env: "VSCALED_REPORT_GRPC_PLAINTEXT",
+        default: "false",
+        live: false,
+        meaning: "With `true`, http:// is allowed to other machines: anybody on the way can read reports and acknowledge them.",
+    }
+    report_grpc_max_backoff {
+        name: "reportGrpcMaxBackoff",
+        env: "VSCALED_REPORT_GRPC_MAX_BACKOFF",
+        default: "1m",
+        live: false,
+        meaning: "The longest wait between attempts to reach the receiver (10ms to 1h).",
+    }
+    report_grpc_ack_timeout {
+        name: "reportGrpcAckTimeout",
+        env: "VSCALED_REPORT_GRPC_ACK_TIMEOUT",
+        default: "30s",
+        live: false,
+        meaning: "How long the receiver may acknowledge nothing before it is taken for stuck (100ms to 1h).",
+    }
+    spool_max_bytes {
+        name: "spoolMaxBytes",
+        env: "VSCALED_SPOOL_MAX_BYTES",
+        default: "16Mi",
+        live: false,
+        meaning: "The room on disk for OOM reports that are not acknowledged (4Mi to 256Mi); beyond half of it the oldest are only counted.",
+    }
+    spool_max_reports {
+        name: "spoolMaxReports",
+        env: "VSCALED_SPOOL_MAX_REPORTS",
+        default: "10000",
+        live: false,
+        meaning: "How many such reports there may be (2000 to 100000); beyond it the oldest are only counted.",
+    }
     log_format {
         name: "logFormat",
         env: "VSCALED_LOG_FORMAT",

@@ -10,6 +10,7 @@
 mod check;
 mod given;
 mod keys;
+mod report;
 mod sources;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ use serde::Serialize;
 pub use check::ConfigError;
 pub use given::{Given, Origin};
 pub use keys::{KEYS, Key, Layer};
+pub use report::ReportConfig;
 pub use sources::{Command, CommandLine, RunArguments, Sources};
 pub use values::{LogFormat, RuntimeSocket, Source};
 
@@ -100,6 +102,9 @@ pub struct Config {
     pub runtime_timeout: Duration,
     /// Pods worked on at the same time.
     pub workers: usize,
+    /// Where OOM reports go.
+    #[serde(flatten)]
+    pub report: ReportConfig,
     /// How log lines look.
     pub log_format: LogFormat,
     /// What is logged, in the syntax of tracing's `EnvFilter`.
@@ -192,7 +197,7 @@ impl Config {
         let hours = SignedDuration::from_hours;
         let seconds = SignedDuration::from_secs;
         Ok(Self {
-            node_name: given.node_name.node_name()?,
+            node_name: given.node_name.host_name()?,
             source: given.source.one_of(&[("directory", Source::Directory)])?,
             manifests: given.manifests.absolute_path()?,
             state_dir: given.state_dir.absolute_path()?,
@@ -229,6 +234,7 @@ impl Config {
                 .duration(SignedDuration::from_millis(100)..=seconds(300))?
                 .unsigned_abs(),
             workers: given.workers.number(1..=64)?,
+            report: ReportConfig::check(&given)?,
             log_format: given.log_format.one_of(&[
                 ("auto", LogFormat::Auto),
                 ("text", LogFormat::Text),

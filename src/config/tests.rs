@@ -19,11 +19,11 @@ fn sources(command: Command, arguments: &[&str]) -> Sources {
     Sources::new(RunArguments::from_arg_matches(&matches).unwrap(), &matches)
 }
 
-fn load(arguments: &[&str]) -> Result<Config, ConfigError> {
+pub(super) fn load(arguments: &[&str]) -> Result<Config, ConfigError> {
     Config::load(&sources(command(), arguments))
 }
 
-fn refusal(arguments: &[&str]) -> String {
+pub(super) fn refusal(arguments: &[&str]) -> String {
     load(arguments).unwrap_err().to_string()
 }
 
@@ -131,6 +131,11 @@ fn impossible_numbers_durations_and_paths_are_refused() {
         "--log-level=",
         "--log-level=inof",
         "--node-name=Node_1",
+        "--report-grpc-endpoint=recommender:8443",
+        "--report-grpc-ca-file=ca.crt",
+        "--report-grpc-max-backoff=2h",
+        "--spool-max-bytes=1Gi",
+        "--spool-max-reports=0",
     ] {
         assert!(refusal(&[argument]).contains("it must be"), "{argument}");
     }
@@ -202,6 +207,12 @@ fn what_is_printed_is_a_file_that_gives_the_same() {
             "--runtime-timeout=1500ms",
             "--update-threshold=0.25",
             "--observe-only=true",
+            "--report-grpc-endpoint=https://recommender.kube-system:8443",
+            "--report-grpc-ca-file=/etc/vscaled/ca.crt",
+            "--report-grpc-cert-file=/etc/vscaled/tls.crt",
+            "--report-grpc-key-file=/etc/vscaled/tls.key",
+            "--report-grpc-server-name=recommender",
+            "--spool-max-bytes=32Mi",
         ],
     ] {
         let printed = load(arguments).unwrap().to_json().unwrap();

@@ -8,6 +8,7 @@ use jiff::SignedDuration;
 use serde::{Serialize, Serializer};
 
 use crate::objects::UpdateMode;
+use crate::resources::Bytes;
 
 /// Where pods and VPAs come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -64,6 +65,19 @@ pub(super) fn or_empty<T: fmt::Display, S: Serializer>(value: &Option<T>, serial
         Some(value) => serializer.collect_str(value),
         None => serializer.serialize_str(""),
     }
+}
+
+/// None as the empty text.
+pub(super) fn path_or_empty<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+    match path {
+        Some(path) => path.serialize(serializer),
+        None => serializer.serialize_str(""),
+    }
+}
+
+/// As Kubernetes writes amounts.
+pub(super) fn bytes<S: Serializer>(bytes: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(bytes)
 }
 
 /// None as `auto`, anything else as it prints.

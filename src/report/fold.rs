@@ -158,6 +158,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn folding_loses_no_kill_for_any_destination(
             kills in prop::collection::vec((arbitrary_kill(), 1u32..8), 0..60),

@@ -22,6 +22,7 @@ mod backoff;
 mod content;
 mod convert;
 mod destination;
+pub mod events;
 mod feed;
 mod fold;
 pub mod grpc;

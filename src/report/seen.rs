@@ -1,6 +1,7 @@
 //! Which ids were stored lately. Pure.
 
 use std::collections::{HashSet, VecDeque};
+use std::fmt;
 
 /// What is remembered of an id: enough to know it again, in little room. FNV-1a of 128 bits
 /// (<https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>), because it lies on disk and must stay the same.
@@ -17,6 +18,12 @@ impl IdHash {
             id.bytes()
                 .fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME)),
         )
+    }
+}
+
+impl fmt::LowerHex for IdHash {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:032x}", self.0)
     }
 }
 

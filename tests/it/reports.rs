@@ -3,6 +3,7 @@
 
 mod crash;
 mod delivery;
+mod kernel_agent;
 mod kernel_disk_full;
 mod manners;
 mod receiver;

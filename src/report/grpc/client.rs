@@ -20,10 +20,13 @@ use crate::report::reporter::Deliver;
 
 /// How long connecting may take, TLS included.
 const CONNECT: Duration = Duration::from_secs(10);
-/// A connection on which nothing came for so long is asked whether it is alive.
-const PING_AFTER: Duration = Duration::from_secs(20);
+/// A connection on which nothing came for so long is asked whether it is alive. Servers in Go cut off who asks more often
+/// than every five minutes (`keepalive.EnforcementPolicy`). With reports on the way, acknowledgements are waited for.
+const PING_AFTER: Duration = Duration::from_secs(6 * 60);
 /// And must answer within this.
-const PING_ANSWER: Duration = Duration::from_secs(10);
+const PING_ANSWER: Duration = Duration::from_secs(20);
+/// The kernel asks the other kernel more often, which no server minds.
+const PROBE_AFTER: Duration = Duration::from_secs(30);
 /// The wait after the first failure.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 
@@ -129,6 +132,9 @@ impl GrpcDelivery {
         let target = target
             .connect_timeout(CONNECT)
             .tcp_nodelay(true)
+            .tcp_keepalive(Some(PROBE_AFTER))
+            .tcp_keepalive_interval(Some(PROBE_AFTER / 3))
+            .tcp_keepalive_retries(Some(3))
             .http2_keep_alive_interval(PING_AFTER)
             .keep_alive_timeout(PING_ANSWER)
             .keep_alive_while_idle(true);

@@ -61,9 +61,10 @@ impl Window {
         if ack.up_to > self.last_sequence {
             acknowledged.strange += 1;
         } else {
-            while let Some(sent) = self.sent.pop_front_if(|sent| sent.sequence <= ack.up_to) {
-                acknowledged.numbers.push(sent.number);
-            }
+            let count = self.sent.partition_point(|sent| sent.sequence <= ack.up_to);
+            acknowledged
+                .numbers
+                .extend(self.sent.drain(..count).map(|sent| sent.number));
         }
         for id in &ack.ids {
             match self.sent.iter().position(|sent| sent.id == *id) {

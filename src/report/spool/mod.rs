@@ -1,9 +1,9 @@
 //! Keeps reports on disk until every destination has them, together with what the watcher of kills must find again.
 //!
 //! In come kills with a checkpoint, and acknowledgements; out go the next reports for a destination, in order, and after a
-//! restart everything that was still owed. The file is a journal of checksummed frames ([`frame`]), each one step
-//! ([`step`]); what it means is worked out by [`replay`] and kept in the [`index`], all of them pure. [`journal`] does the
-//! I/O, which blocks.
+//! restart everything that was still owed. The file is a journal of checksummed frames (`frame`), each one step
+//! (`step`); what it means is worked out by `replay` and kept in the `index`, all of them pure. `journal` does the I/O,
+//! which blocks.
 //!
 //! - Kills and their checkpoint are one frame: after a crash at any byte both are there or neither.
 //! - A step is written before [`Spool::commit`] returns, so it survives the agent. [`Spool::sync`] makes it survive the
@@ -98,6 +98,8 @@ pub struct Recovered {
     pub checkpoint: Option<Vec<u8>>,
     /// How many reports each selected destination is still owed.
     pub pending: Vec<(Destination, usize)>,
+    /// How many reports were given up, because nobody who was owed them is selected any more.
+    pub forgotten: usize,
     /// What is wrong, for people.
     pub problem: Option<String>,
 }
@@ -119,23 +121,22 @@ impl Spool {
             troubles: Troubles::default(),
             totals: Totals::default(),
         };
-        let checkpoint = match spool.recover() {
-            Ok(checkpoint) => checkpoint,
-            Err(error) => {
-                spool.troubles.fault = Some(error.to_string());
-                None
-            }
-        };
+        let (checkpoint, forgotten) = spool.recover().unwrap_or_else(|error| {
+            spool.troubles.fault = Some(error.to_string());
+            (None, 0)
+        });
         spool.make_room();
         let recovered = Recovered {
             checkpoint,
             pending: selected.iter().map(|one| (one, spool.index.owed(one))).collect(),
+            forgotten,
             problem: spool.problem(),
         };
         (spool, recovered)
     }
 
-    fn recover(&mut self) -> Result<Option<Vec<u8>>, JournalError> {
+    /// The checkpoint, and how many reports were given up.
+    fn recover(&mut self) -> Result<(Option<Vec<u8>>, usize), JournalError> {
         let home = Home::enter(&self.directory)?;
         let found = home.read();
         let home = self.home.insert(home);
@@ -143,13 +144,13 @@ impl Spool {
             Ok(Some(found)) => found,
             Ok(None) => {
                 self.rewrite();
-                return Ok(None);
+                return Ok((None, 0));
             }
             Err(error) => {
                 let aside = home.set_aside()?;
                 self.troubles.opening = Some(format!("{error}; it is now {}", aside.display()));
                 self.rewrite();
-                return Ok(None);
+                return Ok((None, 0));
             }
         };
         let replayed = replay::replay(&bytes, self.selected, self.bounds.max_reports);
@@ -173,7 +174,7 @@ impl Spool {
                 self.rewrite();
             }
         }
-        Ok(replayed.checkpoint)
+        Ok((replayed.checkpoint, replayed.forgotten))
     }
 
     /// Waits until the disk has everything that was written. Blocks.

@@ -1,6 +1,7 @@
 //! A journal's bytes → what was pending when it was written last. Pure.
 //!
 //! Everything up to the first damage counts, nothing after it does: a step is believed only together with all before.
+//! Reports that only destinations wait for which are not selected any more are given up, and counted.
 
 use super::frame::{self, OVERHEAD, Tail};
 use super::index::{Index, Place, Slot};
@@ -18,6 +19,8 @@ pub(super) struct Replayed {
     pub(super) seen: Seen,
     /// The last checkpoint.
     pub(super) checkpoint: Option<Vec<u8>>,
+    /// How many reports nobody who is selected is owed.
+    pub(super) forgotten: usize,
     /// Where the last step ends: what comes after is worthless.
     pub(super) end: usize,
     /// What is wrong with the rest, if it is more than a torn end.
@@ -31,11 +34,12 @@ pub(super) fn replay(bytes: &[u8], selected: Destinations, remembered: usize) ->
         index: Index::default(),
         seen: Seen::new(remembered),
         checkpoint: None,
+        forgotten: 0,
         end: scanned.end,
         damage: None,
     };
     for payload in scanned.payloads {
-        if let Err(reason) = replayed.take_step(&bytes[payload.clone()], payload.start, selected) {
+        if let Err(reason) = replayed.take_step(&bytes[payload.clone()], payload.start) {
             replayed.end = payload.start - OVERHEAD;
             replayed.damage = Some(format!("at byte {}: {reason}", replayed.end));
             break;
@@ -47,12 +51,13 @@ pub(super) fn replay(bytes: &[u8], selected: Destinations, remembered: usize) ->
             at => format!("at byte {at}: not what was written"),
         });
     }
+    replayed.forget_all_but(selected);
     replayed.lend_what_may_have_been_sent(selected);
     replayed
 }
 
 impl Replayed {
-    fn take_step(&mut self, payload: &[u8], at: usize, selected: Destinations) -> Result<(), String> {
+    fn take_step(&mut self, payload: &[u8], at: usize) -> Result<(), String> {
         let (head, places) = Head::read(payload).map_err(|error| error.to_string())?;
         // All of it is understood before any of it counts.
         let mut slots = Vec::with_capacity(places.len());
@@ -60,7 +65,7 @@ impl Replayed {
             let json = &payload[place.clone()];
             let report = read_report(json).map_err(|error| error.to_string())?;
             let slot = Slot {
-                owed: Destinations::from_bits(stored.owed).both(selected),
+                owed: Destinations::from_bits(stored.owed),
                 lent: Destinations::NONE,
                 place: Place::File(wide(at + place.start)),
                 length: stored.length,
@@ -84,6 +89,18 @@ impl Replayed {
             self.checkpoint = head.checkpoint;
         }
         Ok(())
+    }
+
+    fn forget_all_but(&mut self, selected: Destinations) {
+        let before = self.index.len();
+        let others: Destinations = Destination::ALL
+            .into_iter()
+            .filter(|one| !selected.contains(*one))
+            .collect();
+        for number in self.index.numbers() {
+            self.index.settle(others, number);
+        }
+        self.forgotten = before - self.index.len();
     }
 
     /// Which reports were on the way when the agent ended is not known; they were the oldest.

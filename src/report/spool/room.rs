@@ -80,13 +80,13 @@ impl Spool {
         for kept in kept {
             detailed -= u64::from(matches!(kept.report, Report::Kill(_)));
             if kept.changed {
-                self.put(kept, everything);
+                self.put(&kept, everything);
             }
         }
         self.totals.folded += detailed;
     }
 
-    fn put(&mut self, kept: Kept, everything: bool) {
+    fn put(&mut self, kept: &Kept, everything: bool) {
         let Ok(json) = write_report(&kept.report) else {
             self.totals.lost += 1;
             return;

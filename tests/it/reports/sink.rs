@@ -10,14 +10,14 @@ use super::station::{Station, options};
 use super::tls::Authority;
 
 /// A running sink.
-struct Sink {
+pub(super) struct Sink {
     child: Child,
-    address: String,
+    pub(super) address: String,
     _errors: BufReader<ChildStderr>,
 }
 
 impl Sink {
-    fn start(arguments: &[&str]) -> Self {
+    pub(super) fn start(arguments: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_vscalectl"))
             .args(["oom", "sink"])
             .args(arguments)
@@ -37,7 +37,7 @@ impl Sink {
     }
 
     /// What it has printed so far, once it is interrupted.
-    fn interrupt(mut self) -> (Vec<String>, bool) {
+    pub(super) fn interrupt(mut self) -> (Vec<String>, bool) {
         let pid = nix::unistd::Pid::from_raw(self.child.id().try_into().unwrap());
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
         let output = BufReader::new(self.child.stdout.take().unwrap());

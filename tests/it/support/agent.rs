@@ -226,7 +226,7 @@ impl Agent {
         self.directory.path().join("manifests")
     }
 
-    fn state_directory(&self) -> PathBuf {
+    pub(crate) fn state_directory(&self) -> PathBuf {
         self.directory.path().join("state")
     }
 

@@ -18,7 +18,7 @@ fn journal() -> Vec<u8> {
 fn states() -> [(Option<Vec<u8>>, Vec<String>); 5] {
     let up_to = |number: u64| Some(format!("up to {number}").into_bytes());
     [
-        (None, named(1..=0)),
+        (None, Vec::new()),
         (up_to(1), named(1..=1)),
         (up_to(3), named(1..=3)),
         (up_to(3), named(3..=3)),

@@ -1,0 +1,333 @@
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::oom::{Confidence, Level, OomReport, ReportedPod, Role};
+use crate::report::content::Report;
+use crate::report::spool::Owed;
+use crate::report::testing::{arbitrary_kill, kill_of};
+
+const fn rate(burst: u32, seconds: u64) -> Rate {
+    Rate {
+        burst,
+        every: Duration::from_secs(seconds),
+    }
+}
+
+const RATES: Rates = Rates {
+    pod: rate(2, 60),
+    node: rate(5, 10),
+};
+
+fn owed(number: u64, kill: OomReport) -> Owed {
+    Owed {
+        number,
+        report: kill.into(),
+    }
+}
+
+fn all(events: &mut PodEvents, now: Instant) -> Vec<PlannedEvent> {
+    std::iter::from_fn(|| events.next(now)).collect()
+}
+
+#[test]
+fn each_kill_has_an_event_of_its_own_on_its_pod_while_there_are_few() {
+    let now = Instant::now();
+    let mut events = PodEvents::new(RATES, now);
+    let mut told = Vec::new();
+    for number in 1..=2 {
+        events.offer(owed(number, kill_of("web", number)));
+        told.extend(all(&mut events, now));
+    }
+    assert_eq!(told.len(), 2);
+    assert_eq!((told[0].count, told[0].reports.clone()), (1, vec![1]));
+    assert_eq!(told[0].regarding.field_path().as_deref(), Some("spec.containers{app}"));
+    assert_eq!(
+        told[0].message,
+        "The kernel killed \"app\" (pid 1), a child process; the container runs on: the container reached its memory limit of 64Mi"
+    );
+    assert_ne!(told[0].name, told[1].name);
+    assert!(told[0].name.starts_with("web."));
+}
+
+#[test]
+fn a_flood_in_one_pod_becomes_one_event_with_a_count_and_holds_up_no_other_pod() {
+    let start = Instant::now();
+    let mut events = PodEvents::new(RATES, start);
+    for number in 1..=100 {
+        events.offer(owed(number, kill_of("web", number)));
+        all(&mut events, start);
+    }
+    assert_eq!(events.waiting(), 98);
+    events.offer(owed(101, kill_of("db", 101)));
+    assert_eq!(all(&mut events, start)[0].reports, [101]);
+    assert_eq!(events.ready_at(), Some(start + Duration::from_secs(60)));
+    let later = all(&mut events, start + Duration::from_secs(60));
+    assert_eq!(later.len(), 1);
+    assert_eq!((later[0].count, later[0].reports.len()), (98, 98));
+    assert!(
+        later[0]
+            .message
+            .starts_with("The kernel killed 98 processes from 2023-11-14T22:13:23Z to ")
+    );
+    assert_eq!(events.ready_at(), None);
+}
+
+#[test]
+fn a_kill_that_belongs_to_no_known_pod_is_told_about_the_node() {
+    let now = Instant::now();
+    let mut events = PodEvents::new(RATES, now);
+    let mut kill = kill_of("web", 1);
+    kill.pod = Some(ReportedPod {
+        namespace: String::new(),
+        name: String::new(),
+        uid: "only-this".to_owned(),
+    });
+    kill.level = Level::Node;
+    events.offer(owed(1, kill));
+    let told = all(&mut events, now);
+    assert_eq!(
+        (&told[0].regarding, told[0].regarding.field_path()),
+        (&Regarding::Node, None)
+    );
+    assert!(told[0].message.ends_with("the node had no memory left"));
+}
+
+#[test]
+fn an_event_has_a_valid_name_and_message_whatever_the_pod_and_the_process_are_called() {
+    let now = Instant::now();
+    let mut events = PodEvents::new(RATES, now);
+    let mut kill = kill_of(&"long-".repeat(50), 1);
+    kill.victim.as_mut().unwrap().comm = "a\u{1b}[2J\n\u{fc}".to_owned();
+    kill.own_write = Some(crate::oom::OwnWrite {
+        time: kill.time,
+        what: "\u{fc}".repeat(2000),
+    });
+    events.offer(owed(1, kill));
+    let told = all(&mut events, now);
+    assert!(
+        told[0].name.len() <= 253 && !told[0].name.contains("-."),
+        "{}",
+        told[0].name
+    );
+    assert!(told[0].message.len() <= 1024 && !told[0].message.contains(char::is_control));
+}
+
+/// Facts of a regular container that ran on.
+const RAN_ON: ContainerFacts = ContainerFacts {
+    regular: true,
+    pinned: false,
+    survived: Some(true),
+};
+const NOT_SEEN: ContainerFacts = ContainerFacts {
+    survived: None,
+    ..RAN_ON
+};
+
+fn judged(kill: OomReport, facts: ContainerFacts) -> VpaVerdict {
+    VpaEvents::new(VpaWindows::default()).judge(&owed(7, kill), facts, Instant::now())
+}
+
+fn changed(change: impl FnOnce(&mut OomReport)) -> OomReport {
+    let mut kill = kill_of("web", 1);
+    change(&mut kill);
+    kill
+}
+
+fn role(role: Role) -> OomReport {
+    changed(|kill| kill.victim.as_mut().unwrap().role = role)
+}
+
+#[test]
+fn a_child_process_killed_at_its_containers_limit_is_told_in_the_shape_the_recommender_reads() {
+    let VpaVerdict::Send(event) = judged(role(Role::Child), NOT_SEEN) else {
+        panic!("withheld")
+    };
+    assert_eq!((event.reason, &event.reports[..]), ("Evicted", &[7][..]));
+    let annotations: Vec<_> = event
+        .annotations
+        .iter()
+        .map(|(key, value)| (*key, value.as_str()))
+        .collect();
+    assert_eq!(
+        annotations,
+        [
+            ("offending_containers", "app"),
+            ("offending_containers_usage", "67108864"),
+            ("starved_resource", "memory")
+        ]
+    );
+    assert!(event.message.contains("nothing was evicted"));
+    assert!(matches!(&event.regarding, Regarding::Pod { namespace, name, .. } if namespace == "shop" && name == "web"));
+}
+
+#[test]
+fn what_the_pods_status_tells_is_not_told_again() {
+    let in_status = VpaVerdict::Withhold(Withheld::InStatus);
+    assert_eq!(judged(role(Role::Main), RAN_ON), in_status);
+    assert_eq!(judged(role(Role::Unknown), NOT_SEEN), in_status);
+    assert!(matches!(judged(role(Role::Unknown), RAN_ON), VpaVerdict::Send(_)));
+    let ended = ContainerFacts {
+        survived: Some(false),
+        ..RAN_ON
+    };
+    assert_eq!(judged(role(Role::Child), ended), in_status);
+    // All of the container was killed with the child; a group it made itself is another matter.
+    let group = |cgroup: &str| {
+        changed(|kill| {
+            kill.group = vec![1, 2];
+            kill.cgroup = Some(cgroup.to_owned());
+        })
+    };
+    assert_eq!(
+        judged(group("/kubepods/pod1/crio-id-of-web.scope/container"), NOT_SEEN),
+        in_status
+    );
+    assert_eq!(judged(group("/kubepods/pod1/id-of-web"), NOT_SEEN), in_status);
+    let nested = judged(group("/kubepods/pod1/id-of-web/workers"), NOT_SEEN);
+    assert!(matches!(nested, VpaVerdict::Send(_)));
+}
+
+#[test]
+fn no_container_is_blamed_for_a_limit_that_is_not_its_own_or_on_a_guess() {
+    let withheld = |change: fn(&mut OomReport)| judged(changed(change), RAN_ON);
+    for level in crate::report::testing::LEVELS {
+        let verdict = judged(changed(|kill| kill.level = level), RAN_ON);
+        let sent = matches!(verdict, VpaVerdict::Send(_));
+        assert_eq!(sent, level == Level::Container, "{level:?}");
+    }
+    let uncertain = withheld(|kill| kill.confidence = Confidence::Ambiguous);
+    assert_eq!(uncertain, VpaVerdict::Withhold(Withheld::Uncertain));
+    let nameless = withheld(|kill| kill.container.as_mut().unwrap().name.clear());
+    assert_eq!(nameless, VpaVerdict::Withhold(Withheld::NoContainer));
+    let unmeasured = withheld(|kill| kill.limit = crate::oom::HitLimit::default());
+    assert_eq!(unmeasured, VpaVerdict::Withhold(Withheld::NoUsage));
+    let irregular = ContainerFacts {
+        regular: false,
+        ..RAN_ON
+    };
+    assert_eq!(
+        judged(kill_of("web", 1), irregular),
+        VpaVerdict::Withhold(Withheld::NoContainer)
+    );
+}
+
+#[test]
+fn a_container_is_told_of_once_in_its_window_and_more_rarely_while_it_is_pinned() {
+    let start = Instant::now();
+    let minutes = |count: u64| start + Duration::from_secs(60 * count);
+    let mut events = VpaEvents::new(VpaWindows::default());
+    let mut judge = |pod: &str, at: u64, pinned: bool| {
+        let facts = ContainerFacts { pinned, ..RAN_ON };
+        match events.judge(&owed(at, kill_of(pod, at + 1)), facts, minutes(at)) {
+            VpaVerdict::Send(_) => None,
+            VpaVerdict::Withhold(why) => Some(why),
+        }
+    };
+    assert_eq!(judge("web", 0, false), None);
+    assert_eq!(judge("web", 9, false), Some(Withheld::WithinWindow));
+    assert_eq!(judge("db", 9, false), None, "each container has a window of its own");
+    assert_eq!(judge("web", 10, false), None);
+    assert_eq!(judge("web", 60, true), Some(Withheld::Pinned));
+    assert_eq!(judge("web", 24 * 60 + 9, true), Some(Withheld::Pinned));
+    assert_eq!(judge("web", 24 * 60 + 10, true), None);
+}
+
+/// The most Events in any stretch of time that begins with one of them.
+fn within(times: &[Instant], rate: Rate) -> bool {
+    times.iter().enumerate().all(|(at, begin)| {
+        times[at..].iter().enumerate().all(|(more, end)| {
+            let intervals = (*end - *begin).as_secs() / rate.every.as_secs();
+            u64::try_from(more).unwrap() < u64::from(rate.burst) + intervals
+        })
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn whatever_happens_no_limit_is_exceeded_and_every_kill_is_told_once(
+        kills in prop::collection::vec((arbitrary_kill(), 0u64..30), 0..150),
+        pod in (1u32..4, 1u64..100),
+        node in (1u32..6, 1u64..20),
+    ) {
+        let rates = Rates { pod: rate(pod.0, pod.1), node: rate(node.0, node.1) };
+        let mut now = Instant::now();
+        let mut events = PodEvents::new(rates, now);
+        let mut sent: Vec<(Instant, PlannedEvent)> = Vec::new();
+        let total = kills.len();
+        for (number, (kill, pause)) in (1..).zip(kills) {
+            now += Duration::from_secs(pause);
+            events.offer(owed(number, kill));
+            sent.extend(all(&mut events, now).into_iter().map(|event| (now, event)));
+        }
+        while let Some(ready) = events.ready_at() {
+            now = now.max(ready);
+            let more = all(&mut events, now);
+            prop_assert!(!more.is_empty(), "it says it is ready");
+            sent.extend(more.into_iter().map(|event| (now, event)));
+        }
+        let mut numbers: Vec<u64> = sent.iter().flat_map(|(_, event)| event.reports.clone()).collect();
+        numbers.sort_unstable();
+        prop_assert_eq!(numbers, (1..=u64::try_from(total).unwrap()).collect::<Vec<_>>());
+        for (_, event) in &sent {
+            prop_assert_eq!(event.count, u64::try_from(event.reports.len()).unwrap());
+            prop_assert!(event.name.len() <= 253 && event.message.len() <= 1024);
+        }
+        prop_assert!(within(&sent.iter().map(|(at, _)| *at).collect::<Vec<_>>(), rates.node));
+        let pods: BTreeSet<_> = sent.iter().map(|(_, event)| pod_of(event)).collect();
+        for uid in pods.into_iter().flatten() {
+            let times: Vec<_> = sent.iter().filter(|(_, event)| pod_of(event) == Some(uid)).map(|(at, _)| *at).collect();
+            prop_assert!(within(&times, rates.pod));
+        }
+    }
+
+    #[test]
+    fn the_recommender_is_told_only_of_a_containers_own_limit_and_once_in_a_window(
+        kills in prop::collection::vec((arbitrary_kill(), 0u64..600, any::<(bool, bool, Option<bool>)>()), 0..80),
+    ) {
+        let windows = VpaWindows { usual: Duration::from_secs(600), pinned: Duration::from_secs(6000) };
+        let mut events = VpaEvents::new(windows);
+        let mut now = Instant::now();
+        let mut last = BTreeMap::new();
+        for (number, (kill, pause, (regular, pinned, survived))) in (1..).zip(kills) {
+            now += Duration::from_secs(pause);
+            let facts = ContainerFacts { regular, pinned, survived };
+            let main = kill.victim.as_ref().is_some_and(|victim| victim.role == Role::Main);
+            let owed = owed(number, kill);
+            let VpaVerdict::Send(event) = events.judge(&owed, facts, now) else { continue };
+            prop_assert!(regular && !main && survived != Some(false));
+            prop_assert_eq!(owed.report.level(), Level::Container);
+            let lengths = event.annotations.values().map(|value| value.split(',').count());
+            prop_assert!(lengths.eq([1, 1, 1]), "as many of each, or the recommender drops it");
+            let Regarding::Pod { uid, container, .. } = event.regarding else { panic!("about the node") };
+            if let Some(before) = last.insert((uid, container), now) {
+                let window = if pinned { windows.pinned } else { windows.usual };
+                prop_assert!(now - before >= window);
+            }
+        }
+    }
+}
+
+fn pod_of(event: &PlannedEvent) -> Option<&str> {
+    match &event.regarding {
+        Regarding::Pod { uid, .. } => Some(uid),
+        Regarding::Node => None,
+    }
+}
+
+#[test]
+fn an_event_for_the_same_reports_has_the_same_name() {
+    let name = || {
+        let now = Instant::now();
+        let mut events = PodEvents::new(RATES, now);
+        events.offer(owed(1, kill_of("web", 1)));
+        events.offer(owed(2, kill_of("web", 2)));
+        events.next(now).unwrap().name
+    };
+    assert_eq!(name(), name());
+    let one = Report::from(kill_of("web", 1));
+    assert_ne!(name(), event_name("web", &one.id()));
+}

@@ -1,0 +1,81 @@
+//! What Events say, for people. Pure.
+
+use crate::oom::{Level, OomReport, Role};
+use crate::report::content::{Folded, Report};
+use crate::resources::Bytes;
+
+/// The longest message the API server takes (`pkg/apis/core/validation/events.go`).
+const LONGEST: usize = 1024;
+
+/// A report in a sentence or two.
+pub(super) fn message(report: &Report) -> String {
+    bounded(&match report {
+        Report::Kill(kill) => of_kill(kill),
+        Report::Folded(folded) => of_folded(folded),
+    })
+}
+
+/// At most as long as a message may be, and printable: a command's name is the process's own choice.
+pub(super) fn bounded(text: &str) -> String {
+    let mut message = String::with_capacity(text.len().min(LONGEST));
+    for character in text.chars() {
+        let character = if character.is_control() { '\u{fffd}' } else { character };
+        if message.len() + character.len_utf8() > LONGEST {
+            break;
+        }
+        message.push(character);
+    }
+    message
+}
+
+fn of_kill(kill: &OomReport) -> String {
+    let mut text = match &kill.victim {
+        Some(victim) => {
+            let role = match victim.role {
+                Role::Main => ", the container's main process",
+                Role::Child => ", a child process; the container runs on",
+                Role::Unknown => "",
+            };
+            format!("The kernel killed \"{}\" (pid {}){role}", victim.comm, victim.pid)
+        }
+        None => "The kernel killed a process".to_owned(),
+    };
+    text.push_str(&format!(": {}", cause(kill.level, kill.limit.limit_bytes)));
+    if let Some(memory) = kill.victim.as_ref().and_then(|victim| victim.memory) {
+        let [anon, file, shmem] =
+            [memory.anon_rss_bytes, memory.file_rss_bytes, memory.shmem_rss_bytes].map(Bytes::new);
+        text.push_str(&format!(
+            ". It held {anon} of its own, {file} of files and {shmem} shared"
+        ));
+    }
+    if let Some(write) = &kill.own_write {
+        text.push_str(&format!(". vscaled had just lowered that limit: {}", write.what));
+    }
+    text
+}
+
+fn of_folded(folded: &Folded) -> String {
+    format!(
+        "The kernel killed {} processes from {:.0} to {:.0}: {}",
+        folded.count,
+        folded.first,
+        folded.last,
+        cause(folded.level, folded.limit.limit_bytes)
+    )
+}
+
+fn cause(level: Level, limit: Option<u64>) -> String {
+    let whose = match level {
+        Level::Container => "the container reached its memory limit",
+        Level::Pod => "the pod reached its memory limit",
+        Level::Qos => "the pods of its QoS class reached their memory limit",
+        Level::Kubepods => "all pods together reached their memory limit",
+        Level::Node => return "the node had no memory left".to_owned(),
+        Level::Other => "a cgroup reached its memory limit",
+        Level::Unknown => return "whose limit was reached is not known".to_owned(),
+    };
+    match limit {
+        Some(limit) => format!("{whose} of {}", Bytes::new(limit)),
+        None => whose.to_owned(),
+    }
+}

@@ -1,0 +1,53 @@
+//! A whole agent that reports.
+
+use std::path::Path;
+
+use vscaled::cgroup::CgroupPath;
+use vscaled::report::spool::{Bounds, Commit, Spool};
+use vscaled::report::{Destination, Destinations};
+
+use super::receiver::{eventually, socket_in};
+use super::sink::Sink;
+use super::station::kill;
+use crate::support::agent::Agent;
+
+/// What an agent that ended before had not delivered.
+fn leave(state: &Path) {
+    let grpc = Destinations::from_iter([Destination::Grpc]);
+    let (mut spool, _) = Spool::open(&state.join("spool"), Bounds::default(), grpc);
+    spool.commit(vec![Commit {
+        reports: vec![kill(1), kill(2)],
+        checkpoint: None,
+    }]);
+}
+
+#[tokio::test]
+async fn an_agent_delivers_what_an_earlier_one_left() {
+    let sockets = tempfile::tempdir().unwrap();
+    let sink = Sink::start(&[
+        "-ojson",
+        "--listen",
+        &format!("unix://{}", socket_in(&sockets).display()),
+    ]);
+    let mut agent = Agent::new(&CgroupPath::new("/vscaled-test-none").unwrap())
+        .with("--node-name", "node-1")
+        .with("--http-address", "127.0.0.1:0")
+        .with("--report-grpc-endpoint", &sink.address);
+    leave(&agent.state_directory());
+    agent.start().await;
+    eventually("the spool to be empty", || {
+        let grpc = Destinations::from_iter([Destination::Grpc]);
+        agent.log().contains("connected to the receiver") && {
+            // Whoever has the lock reads a copy.
+            let copy = tempfile::tempdir().unwrap();
+            let journal = agent.state_directory().join("spool/reports.journal");
+            std::fs::copy(journal, copy.path().join("reports.journal")).unwrap();
+            Spool::open(copy.path(), Bounds::default(), grpc).0.reports() == 0
+        }
+    })
+    .await;
+    agent.stop();
+    let (lines, _) = sink.interrupt();
+    assert_eq!(lines.len(), 2);
+    assert!(lines[1].contains("kill-2"), "{lines:?}");
+}

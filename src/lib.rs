@@ -24,7 +24,7 @@
 //! - [`plan`]: what every cgroup must hold, and in which order to get there. Pure.
 //! - [`cgroup`]: the kernel's files, where they are, and systemd's record of them.
 //! - [`runtime`]: the container runtime over CRI, and its events.
-//! - [`actuate`]: one pass over one pod: observe, plan, execute, verify, undo.
+//! - [`actuate`]: one pass over one pod: observe, plan, execute, verify, undo. Memory limits come down in a way of their own.
 //! - [`oom`]: what the kernel killed, from its log and its counters.
 //! - [`report`]: kept on disk until every receiver has it: the way of a kill to recommenders and the API.
 //! - [`agent`]: the tasks, and the one owner of everything that is known.

@@ -27,6 +27,30 @@ pub(super) struct Executed {
     pub(super) freezes: Vec<Duration>,
 }
 
+impl Executed {
+    /// Nothing was written, because a memory limit cannot come down now.
+    pub(super) fn not_shrinkable(reason: String) -> Self {
+        Self {
+            not_shrinkable: true,
+            ..Self::nothing(End::Refused(reason))
+        }
+    }
+
+    /// Nothing was written, because a cgroup ended.
+    pub(super) const fn interrupted(reason: String) -> Self {
+        Self::nothing(End::Interrupted(reason))
+    }
+
+    const fn nothing(end: End) -> Self {
+        Self {
+            records: Vec::new(),
+            end,
+            not_shrinkable: false,
+            freezes: Vec::new(),
+        }
+    }
+}
+
 /// How a plan ended.
 #[derive(Debug)]
 pub(super) enum End {

@@ -12,7 +12,8 @@ use super::execute::Executor;
 use super::foreign::{ForeignWriters, Verdict};
 use super::handles::{LivePod, PodHandles};
 use super::node::Node;
-use super::pass::{KernelPass, Pass, Progress, wanted};
+use super::observe::wanted;
+use super::pass::{KernelPass, Pass, Progress};
 use super::record::{Cause, Outcome, Stages, StepRecord};
 use super::runtime_stage::{self, RuntimeEnd};
 use super::shrink::{Grounds, Next, SeenBefore, ShrinkReport};
@@ -96,8 +97,9 @@ pub async fn reconcile(node: Arc<Node>, job: Job) -> JobDone {
         kernel.outcome = told.end.into_outcome(kernel.outcome, !kernel.steps.is_empty());
     }
     if !kernel.outcome.holds() {
-        // What was lowered was undone, or is planned anew.
+        // What was written was undone, or is planned anew.
         kernel.shrink.lowered.clear();
+        kernel.shrink.touched.clear();
     }
     JobDone {
         handles: (!stale).then_some(kernel.handles),

@@ -11,6 +11,7 @@ mod handles;
 mod job;
 mod lanes;
 mod node;
+mod observe;
 mod pass;
 mod record;
 mod runtime_stage;

@@ -5,18 +5,16 @@
 
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
-
-use super::execute::{End, Executor};
+use super::execute::{End, Executed, Executor};
 use super::foreign::{ForeignWriters, Verdict};
 use super::handles::PodHandles;
 use super::job::{Job, JobDone};
 use super::node::Node;
+use super::observe::{flips, observe, unobservable, wanted};
 use super::record::{Outcome, Stages, StepRecord};
 use super::shrink::{Grounds, Lowering, Next, ShrinkReport, lowerings};
 use crate::cgroup::CgroupError;
-use crate::plan::shrink::keep;
-use crate::plan::{Change, Plan, PlanError, PodState, PodTree, Step, Target, hierarchy};
+use crate::plan::{Change, Plan, PlanError, PodState, PodTree, Step, Target};
 use crate::resources::{Bytes, ControlFile, MemoryLimit};
 
 /// A pass on its way.
@@ -61,18 +59,6 @@ pub(super) struct KernelPass {
     pub(super) shrink: ShrinkReport,
 }
 
-/// What the pod's files and stored specs should hold.
-pub(super) fn wanted(node: &Node, job: &Job) -> PodState {
-    let hierarchy = hierarchy(&job.pod, &job.targets, &node.traits);
-    let mut wanted = if job.lift_undeclared {
-        hierarchy.created()
-    } else {
-        hierarchy.wanted()
-    };
-    keep(&job.holds, &mut wanted);
-    wanted
-}
-
 impl Pass {
     /// Observes and plans. Boxed, because most of what is done with it is moving it between threads.
     pub(super) fn begin(node: &Node, mut job: Job) -> Result<Box<Self>, Box<JobDone>> {
@@ -84,7 +70,7 @@ impl Pass {
         let observing = Instant::now();
         let (handles, tree, reopened) = match observe(node, &mut job) {
             Ok(observed) => observed,
-            Err(error) => return Err(Box::new(unobservable(&error, foreign))),
+            Err(error) => return Err(unobservable(&error, foreign)),
         };
         stages.observe = observing.elapsed();
 
@@ -132,52 +118,40 @@ impl Pass {
         if !self.grounds.is_empty() {
             self.stages.prepare = preparing.elapsed();
         }
-        match next {
+        let kernel = match next {
             Ok(Next::Wait(until)) => return Ok(Progress::Waits(self, until)),
-            Ok(Next::Ready) => {}
             Ok(Next::Refused(target, why)) => {
-                let refused = Outcome::Refused {
-                    reason: format!("{target}: {why}"),
-                };
-                return Ok(Progress::Ended(Box::new(self.end(
-                    refused,
-                    Vec::new(),
-                    true,
-                    Vec::new(),
-                ))));
+                self.end(Executed::not_shrinkable(format!("{target}: {why}")), Vec::new())
             }
-            Err(error) => return Err(Box::new(unobservable(&error, self.foreign))),
-        }
-        if waited && let Err(error) = self.plan_again(node) {
-            return Err(Box::new(error));
-        }
-        Ok(Progress::Ended(Box::new(self.execute(node))))
+            Ok(Next::Ready) => {
+                if waited {
+                    self = self.plan_again(node)?;
+                }
+                self.execute(node)
+            }
+            Err(error) => return Err(unobservable(&error, self.foreign)),
+        };
+        Ok(Progress::Ended(Box::new(kernel)))
     }
 
     /// Making room took a while: starts from what is there now.
-    fn plan_again(&mut self, node: &Node) -> Result<(), JobDone> {
-        let foreign = std::mem::take(&mut self.foreign);
-        let tree = match self.handles.read() {
-            Ok(tree) => tree,
-            Err(error) => return Err(unobservable(&error, foreign)),
-        };
-        match plan(node, tree, &self.wanted) {
-            Ok(plan) => self.plan = plan,
-            Err(error) => return Err(JobDone::failed(error.to_string(), foreign)),
+    fn plan_again(mut self: Box<Self>, node: &Node) -> Result<Box<Self>, Box<JobDone>> {
+        match self.handles.read() {
+            Ok(tree) => match plan(node, tree, &self.wanted) {
+                Ok(plan) => {
+                    self.plan = plan;
+                    Ok(self)
+                }
+                Err(error) => Err(Box::new(JobDone::failed(error.to_string(), self.foreign))),
+            },
+            Err(error) => Err(unobservable(&error, self.foreign)),
         }
-        self.foreign = foreign;
-        Ok(())
     }
 
     fn execute(mut self: Box<Self>, node: &Node) -> KernelPass {
         let lowered = match self.before_lowering() {
             Ok(lowered) => lowered,
-            Err(error) => {
-                let interrupted = Outcome::Interrupted {
-                    reason: error.to_string(),
-                };
-                return self.end(interrupted, Vec::new(), false, Vec::new());
-            }
+            Err(error) => return self.end(Executed::interrupted(error.to_string()), Vec::new()),
         };
         let writing = Instant::now();
         let executed = Executor::new(node, &self.handles).run(&self.plan);
@@ -187,21 +161,7 @@ impl Pass {
             writing.elapsed()
         };
         self.stages.verified = self.asked.elapsed();
-        let outcome = match executed.end {
-            End::Done if self.plan.is_empty() => Outcome::Unchanged,
-            End::Done => Outcome::Applied,
-            End::Refused(reason) => Outcome::Refused { reason },
-            End::Interrupted(reason) => Outcome::Interrupted { reason },
-            End::RolledBack(reason) => Outcome::RolledBack { reason },
-            End::Incomplete(reason) => Outcome::Incomplete { reason },
-        };
-        let changes_memory = |step: &&Step| step.change.files().iter().any(|(_, to)| to.memory().is_some());
-        let steps = self.plan.steps().iter().filter(changes_memory);
-        let touched = steps.map(|step| step.target.clone()).collect();
-        let mut kernel = self.end(outcome, executed.records, executed.not_shrinkable, executed.freezes);
-        kernel.shrink.lowered = lowered;
-        kernel.shrink.touched = touched;
-        kernel
+        self.end(executed, lowered)
     }
 
     /// What the cgroups say whose limits are about to come down: what is seen later is compared with it.
@@ -226,30 +186,35 @@ impl Pass {
         Ok(lowered)
     }
 
-    fn end(
-        self: Box<Self>,
-        outcome: Outcome,
-        steps: Vec<StepRecord>,
-        refused: bool,
-        freezes: Vec<Duration>,
-    ) -> KernelPass {
+    fn end(self: Box<Self>, executed: Executed, lowered: Vec<Lowering>) -> KernelPass {
+        let changes_memory = |step: &&Step| step.change.files().iter().any(|(_, to)| to.memory().is_some());
+        let steps = self.plan.steps().iter().filter(changes_memory);
+        let shrink = ShrinkReport {
+            lowered,
+            touched: steps.map(|step| step.target.clone()).collect(),
+            refused: executed.not_shrinkable,
+            freezes: executed.freezes,
+            seen: self.grounds.seen(),
+        };
+        let outcome = match executed.end {
+            End::Done if self.plan.is_empty() => Outcome::Unchanged,
+            End::Done => Outcome::Applied,
+            End::Refused(reason) => Outcome::Refused { reason },
+            End::Interrupted(reason) => Outcome::Interrupted { reason },
+            End::RolledBack(reason) => Outcome::RolledBack { reason },
+            End::Incomplete(reason) => Outcome::Incomplete { reason },
+        };
         KernelPass {
-            shrink: ShrinkReport {
-                lowered: Vec::new(),
-                touched: Vec::new(),
-                refused,
-                freezes,
-                seen: self.grounds.seen(),
-            },
             handles: self.handles,
             wanted: self.wanted,
             plan: self.plan,
             outcome,
-            steps,
+            steps: executed.records,
             incomplete: self.incomplete,
             flipped: self.flipped,
             foreign: self.foreign,
             stages: self.stages,
+            shrink,
         }
     }
 }
@@ -260,79 +225,6 @@ fn plan(node: &Node, tree: PodTree, wanted: &PodState) -> Result<Plan, PlanError
         ..PodState::default()
     };
     Plan::between(&observed, wanted, &node.traits)
-}
-
-/// A pass over a pod whose files cannot be read, or not any more.
-fn unobservable(error: &CgroupError, foreign: ForeignWriters) -> JobDone {
-    let reason = error.to_string();
-    let failed = JobDone::failed(reason.clone(), foreign);
-    if error.is_gone() {
-        JobDone {
-            stale: true,
-            outcome: Outcome::Interrupted { reason },
-            ..failed
-        }
-    } else {
-        failed
-    }
-}
-
-/// Reads the pod's cgroups, and says whether any had to be opened anew although an earlier pass had them: one that ended
-/// may have been followed by another at the same path.
-fn observe(node: &Node, job: &mut Job) -> Result<(PodHandles, PodTree, bool), CgroupError> {
-    let known = job.handles.take();
-    let reopened = known.is_some();
-    if let Some(handles) = known {
-        match handles.read() {
-            Ok(tree) if tree.containers.len() == job.live.containers.len() => return Ok((handles, tree, false)),
-            Err(error) if !error.is_gone() => return Err(error),
-            Ok(_) | Err(_) => {}
-        }
-    }
-    let handles = PodHandles::open(&node.hierarchy, &job.live)?;
-    let tree = handles.read()?;
-    Ok((handles, tree, reopened))
-}
-
-/// Finds values that somebody else changed, and takes those out of `wanted` that are to be left alone. Those that are
-/// left alone already are no news.
-fn flips(
-    observed: &PodTree,
-    wanted: &mut PodState,
-    foreign: &mut ForeignWriters,
-) -> Vec<(Target, ControlFile, Verdict)> {
-    let now = Timestamp::now();
-    let mut flipped = Vec::new();
-    let PodState { tree, specs } = wanted;
-    let containers = tree
-        .containers
-        .iter_mut()
-        .map(|(name, settings)| (Target::Container(name.clone()), settings));
-    for (target, settings) in std::iter::once((Target::Pod, &mut tree.pod)).chain(containers) {
-        let Some(held) = observed.get(&target) else { continue };
-        let differing: Vec<ControlFile> = settings
-            .iter()
-            .filter(|wanted| held.get(wanted.file()).is_some_and(|held| !held.means(*wanted)))
-            .map(|wanted| wanted.file())
-            .collect();
-        for file in differing {
-            let known = foreign.paused(&target, file, now).is_some();
-            let verdict = foreign.flipped(&target, file, now);
-            if let Verdict::LeaveUntil(_) = verdict {
-                settings.remove(file);
-                if let Target::Container(name) = &target
-                    && let Some(spec) = specs.get_mut(name)
-                {
-                    // The runtime would write the file.
-                    spec.forget(file);
-                }
-            }
-            if !known {
-                flipped.push((target.clone(), file, verdict));
-            }
-        }
-    }
-    flipped
 }
 
 impl KernelPass {

@@ -160,3 +160,96 @@ pub(super) enum Ended {
 fn describe(target: &Target, trouble: Trouble) -> String {
     format!("{target}: {trouble}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::shrink::{Before, WatchReading};
+    use crate::resources::{Bytes, MemoryLimit};
+
+    const BEFORE: MemoryLimit = MemoryLimit::Bytes(200 << 20);
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + seconds).unwrap()
+    }
+
+    fn container(name: &str) -> Target {
+        Target::Container(name.to_owned())
+    }
+
+    /// A pod whose limits came down a moment ago, in the pass of that number.
+    fn lowered(number: u64, targets: &[Target]) -> Shrinking {
+        let lowering = |target: &Target| Lowering {
+            target: target.clone(),
+            from: BEFORE,
+            to: Bytes::new(100 << 20),
+            before: Before {
+                last: WatchReading {
+                    memory: crate::plan::shrink::MemoryReading::default(),
+                    kills: 0,
+                    stalled: None,
+                },
+                most: Bytes::ZERO,
+                refaults: Bytes::ZERO,
+            },
+        };
+        Shrinking {
+            watched: Some(Watched {
+                number,
+                lowered: targets.iter().map(lowering).collect(),
+                _task: AbortOnDropHandle::new(tokio::spawn(std::future::pending())),
+            }),
+            ..Shrinking::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn what_came_down_together_goes_up_together_and_is_tried_again_later() {
+        let mut shrinking = lowered(7, &[container("app"), container("side"), Target::Pod]);
+        let trouble = Verdict::Trouble(container("app"), Trouble::Killed(1));
+        let Some(Ended::Undone(why)) = shrinking.watch_ended(7, trouble, at(0)) else {
+            panic!("nothing was undone");
+        };
+        assert_eq!(why, "container app: 1 processes were killed for want of memory");
+        let holds = shrinking.holds(at(1));
+        assert_eq!(holds.len(), 3);
+        assert!(holds.values().all(|limit| *limit == BEFORE));
+        assert_eq!(shrinking.again(), Some(at(120)));
+        assert!(!shrinking.is_due(at(119)));
+        assert!(shrinking.is_due(at(120)) && !shrinking.is_due(at(121)));
+        assert!(shrinking.holds(at(120)).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_was_overtaken_says_nothing_any_more() {
+        let mut shrinking = lowered(8, &[container("app")]);
+        let trouble = Verdict::Trouble(container("app"), Trouble::Killed(1));
+        assert_eq!(shrinking.watch_ended(7, trouble.clone(), at(0)), None);
+        assert!(shrinking.watch_ended(8, trouble, at(0)).is_some());
+        assert_eq!(shrinking.watch_ended(8, Verdict::Kept, at(1)), None, "it ended already");
+    }
+
+    #[tokio::test]
+    async fn a_shrink_that_goes_well_makes_good_for_earlier_ones() {
+        let mut shrinking = lowered(1, &[container("app")]);
+        let mut regrets = Regrets::default();
+        regrets.note(&container("app"), BEFORE, "it hurt", at(-1000));
+        regrets.note(&container("side"), BEFORE, "it hurt", at(-1000));
+        shrinking.remember(regrets, at(0));
+        assert_eq!(shrinking.watch_ended(1, Verdict::Kept, at(60)), Some(Ended::Kept));
+        let mut left = Regrets::default();
+        left.note(&container("side"), BEFORE, "it hurt", at(-1000));
+        assert_eq!(*shrinking.regrets(), left);
+    }
+
+    #[test]
+    fn an_operators_word_ends_what_is_kept() {
+        let mut shrinking = Shrinking::default();
+        let mut regrets = Regrets::default();
+        regrets.note(&container("app"), BEFORE, "it hurt", at(0));
+        shrinking.remember(regrets, at(1));
+        assert_eq!((shrinking.holds(at(1)).len(), shrinking.again()), (1, Some(at(120))));
+        shrinking.forget_regrets();
+        assert_eq!((shrinking.holds(at(1)).len(), shrinking.again()), (0, None));
+    }
+}

@@ -40,7 +40,7 @@ labels! {
         Write = "write",
         /// Calls to the container runtime.
         Runtime = "runtime",
-        /// From the decision seen to all files verified, waiting for a worker included.
+        /// From the decision seen to all files verified, waiting for a worker included and making room not.
         Total = "total",
     }
 

@@ -153,6 +153,7 @@ fn the_documentation_lists_every_value_of_a_label() {
     let values = [
         Stage::ALL.iter().map(|value| value.as_str()).collect::<Vec<_>>(),
         ResizeOutcome::ALL.iter().map(|value| value.as_str()).collect(),
+        ShrinkOutcome::ALL.iter().map(|value| value.as_str()).collect(),
         StepOutcome::ALL.iter().map(|value| value.as_str()).collect(),
         CallOutcome::ALL.iter().map(|value| value.as_str()).collect(),
         PodState::ALL.iter().map(|value| value.as_str()).collect(),

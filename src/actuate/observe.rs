@@ -1,0 +1,94 @@
+//! The beginning of a pass: what the pod's files hold, what they should hold, and who else has changed them.
+
+use jiff::Timestamp;
+
+use super::foreign::{ForeignWriters, Verdict};
+use super::handles::PodHandles;
+use super::job::{Job, JobDone};
+use super::node::Node;
+use super::record::Outcome;
+use crate::cgroup::CgroupError;
+use crate::plan::shrink::keep;
+use crate::plan::{PodState, PodTree, Target, hierarchy};
+use crate::resources::ControlFile;
+
+/// What the pod's files and stored specs should hold.
+pub(super) fn wanted(node: &Node, job: &Job) -> PodState {
+    let hierarchy = hierarchy(&job.pod, &job.targets, &node.traits);
+    let mut wanted = if job.lift_undeclared {
+        hierarchy.created()
+    } else {
+        hierarchy.wanted()
+    };
+    keep(&job.holds, &mut wanted);
+    wanted
+}
+
+/// A pass over a pod whose files cannot be read, or not any more.
+pub(super) fn unobservable(error: &CgroupError, foreign: ForeignWriters) -> Box<JobDone> {
+    let reason = error.to_string();
+    let mut failed = Box::new(JobDone::failed(reason.clone(), foreign));
+    if error.is_gone() {
+        failed.stale = true;
+        failed.outcome = Outcome::Interrupted { reason };
+    }
+    failed
+}
+
+/// Reads the pod's cgroups, and says whether any had to be opened anew although an earlier pass had them: one that ended
+/// may have been followed by another at the same path.
+pub(super) fn observe(node: &Node, job: &mut Job) -> Result<(PodHandles, PodTree, bool), CgroupError> {
+    let known = job.handles.take();
+    let reopened = known.is_some();
+    if let Some(handles) = known {
+        match handles.read() {
+            Ok(tree) if tree.containers.len() == job.live.containers.len() => return Ok((handles, tree, false)),
+            Err(error) if !error.is_gone() => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    let handles = PodHandles::open(&node.hierarchy, &job.live)?;
+    let tree = handles.read()?;
+    Ok((handles, tree, reopened))
+}
+
+/// Finds values that somebody else changed, and takes those out of `wanted` that are to be left alone. Those that are
+/// left alone already are no news.
+pub(super) fn flips(
+    observed: &PodTree,
+    wanted: &mut PodState,
+    foreign: &mut ForeignWriters,
+) -> Vec<(Target, ControlFile, Verdict)> {
+    let now = Timestamp::now();
+    let mut flipped = Vec::new();
+    let PodState { tree, specs } = wanted;
+    let containers = tree
+        .containers
+        .iter_mut()
+        .map(|(name, settings)| (Target::Container(name.clone()), settings));
+    for (target, settings) in std::iter::once((Target::Pod, &mut tree.pod)).chain(containers) {
+        let Some(held) = observed.get(&target) else { continue };
+        let differing: Vec<ControlFile> = settings
+            .iter()
+            .filter(|wanted| held.get(wanted.file()).is_some_and(|held| !held.means(*wanted)))
+            .map(|wanted| wanted.file())
+            .collect();
+        for file in differing {
+            let known = foreign.paused(&target, file, now).is_some();
+            let verdict = foreign.flipped(&target, file, now);
+            if let Verdict::LeaveUntil(_) = verdict {
+                settings.remove(file);
+                if let Target::Container(name) = &target
+                    && let Some(spec) = specs.get_mut(name)
+                {
+                    // The runtime would write the file.
+                    spec.forget(file);
+                }
+            }
+            if !known {
+                flipped.push((target.clone(), file, verdict));
+            }
+        }
+    }
+    flipped
+}

@@ -20,6 +20,28 @@ pub enum RuntimeLink {
     Found(Arc<dyn ContainerRuntime>),
 }
 
+/// How it is known who creates cgroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DriverFrom {
+    /// It is configured.
+    Configured,
+    /// The runtime said so.
+    Runtime,
+    /// The names in the tree show it.
+    Tree,
+}
+
+/// How the formula of the runtime's weights is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FormulaFrom {
+    /// It is configured.
+    Configured,
+    /// A container showed it.
+    Shown,
+    /// No container has shown it yet.
+    Assumed,
+}
+
 /// Everything a pass needs to know about the node. Replaced whole when something about it changes.
 #[derive(Debug, Clone)]
 pub struct Node {
@@ -33,6 +55,10 @@ pub struct Node {
     pub runtime: RuntimeLink,
     /// Its name and version.
     pub runtime_name: Option<String>,
+    /// How the driver is known.
+    pub driver_from: DriverFrom,
+    /// How the formula is known.
+    pub formula_from: FormulaFrom,
     /// systemd, where it drives the tree and can be reached.
     pub units: Option<Arc<Systemd>>,
     /// How much may be done at once; shared by all passes, however often the node is replaced.

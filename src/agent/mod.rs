@@ -9,13 +9,16 @@
 //! - watches after a shrink ([`crate::actuate::shrink::watch`]): how a pod fares under lower limits, to the coordinator;
 //! - `saver`: what must survive a restart → the state file;
 //! - reporting ([`crate::report`]): kills → the spool, receivers;
+//! - the audit log ([`crate::observe::audit`]): what passes did, who was refused → its file;
 //! - the control socket ([`crate::control`]): operators' requests → the coordinator;
 //! - HTTP: metrics and health.
 //!
 //! The coordinator owns everything that is known, so nothing is shared and nothing is locked.
 
 mod backend;
+mod capacity;
 mod coordinator;
+mod doctor;
 mod entry;
 mod explain;
 mod history;

@@ -9,7 +9,9 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::backend::AgentBackend;
+use super::capacity;
 use super::coordinator::{Coordinator, Event, Links, Options, Restored};
+use super::doctor;
 use super::metrics::Metrics;
 use super::reporting;
 use super::saver::Saver;
@@ -19,7 +21,8 @@ use super::view;
 use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
 use crate::actuate::{ChangeRecord, Lanes};
 use crate::config::{Config, RuntimeSocket, Sources};
-use crate::control::{BindError, ControlSocket, Limits, proto, serve};
+use crate::control::{Access, BindError, ControlSocket, Group, Limits, proto, serve};
+use crate::observe::audit::{Audit, AuditOptions};
 use crate::observe::health::{Heartbeat, Readiness};
 use crate::observe::http::{Exposed, HttpServer, ListenError};
 use crate::observe::log::LogFilter;
@@ -32,6 +35,8 @@ use crate::sources::directory::{DirectorySource, DirectoryState};
 const EVENTS: usize = 1024;
 /// Changes a watcher may fall behind.
 const CHANGES: usize = 1024;
+/// How long the end of the agent waits for the audit log.
+const AUDIT_GRACE: Duration = Duration::from_secs(5);
 /// A coordinator that gives no sign of life for so long is stuck.
 const STALLED: Duration = Duration::from_secs(30);
 
@@ -55,6 +60,14 @@ pub enum RunError {
     /// The address of metrics and health.
     #[error(transparent)]
     Http(#[from] ListenError),
+    /// A group that is configured is not one of this machine.
+    #[error("{key}: {name:?} is no group of this machine: name one of /etc/group, or give a number")]
+    Group {
+        /// The key of the configuration.
+        key: &'static str,
+        /// What it says.
+        name: String,
+    },
     /// Signals cannot be received.
     #[error("cannot receive signals: {0}")]
     Signals(std::io::Error),
@@ -71,7 +84,11 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     // Before anything that could fail or take its time: somebody may be standing still.
     let freezer = thaw(&config.state_dir)?;
     let restored = load(&state)?;
-    let socket = ControlSocket::bind(&config.socket).await?;
+    let access = Access {
+        operators: group("operatorGroup", config.operator_group.as_deref())?,
+        readers: group("readerGroup", config.reader_group.as_deref())?,
+    };
+    let socket = ControlSocket::bind_for(&config.socket, access).await?;
     let http = match config.http_address {
         Some(address) => Some(HttpServer::listen(address).await?),
         None => None,
@@ -109,9 +126,13 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         };
         tokio::spawn(serve_http(server, exposed, stop.clone()));
     }
+    let (audit, audit_writer) = start_audit(&config).unzip();
+    let audit = audit.unwrap_or_default();
     let backend = Arc::new(AgentBackend {
         events: events.clone(),
         changes,
+        audit: audit.clone(),
+        doctor: doctor::of_config(&config, survey_options(&config).cgroup_root),
     });
     let control = tokio::spawn(serve(socket, backend, Limits::default(), stop.clone()));
 
@@ -122,6 +143,8 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         changes: records,
         metrics,
         starting,
+        audit,
+        machine: capacity::machine(),
     };
     let saver = Saver::start(state);
     let coordinator = Coordinator::new(options(&config), saver, restored, links);
@@ -140,6 +163,11 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         }
     }
     reporter.finish().await;
+    if let Some(writer) = audit_writer
+        && tokio::time::timeout(AUDIT_GRACE, writer).await.is_err()
+    {
+        tracing::warn!("the audit log may lack what was done last: the disk is too slow");
+    }
     tracing::info!("stopped; limits stay as they are");
     Ok(())
 }
@@ -204,6 +232,32 @@ fn load(state: &StateFile) -> Result<Restored, StateError> {
             }
         }
     })
+}
+
+/// The group of that name or number, if one is configured.
+fn group(key: &'static str, configured: Option<&str>) -> Result<Option<Group>, RunError> {
+    let Some(name) = configured else { return Ok(None) };
+    let known = match name.parse::<u32>() {
+        Ok(gid) => Some(gid),
+        Err(_) => nix::unistd::Group::from_name(name)
+            .ok()
+            .flatten()
+            .map(|group| group.gid.as_raw()),
+    };
+    let name = name.to_owned();
+    match known {
+        Some(gid) => Ok(Some(Group { gid, name })),
+        None => Err(RunError::Group { key, name }),
+    }
+}
+
+fn start_audit(config: &Config) -> Option<(Audit, tokio::task::JoinHandle<()>)> {
+    let options = AuditOptions {
+        path: config.audit_file()?,
+        bytes: config.audit_log_size.get(),
+        files: config.audit_log_files,
+    };
+    Some(Audit::start(options))
 }
 
 async fn serve_http(server: HttpServer, exposed: Exposed, stop: CancellationToken) {

@@ -8,6 +8,7 @@ mod change;
 mod completions;
 mod decide;
 mod demo;
+mod doctor;
 mod explain;
 mod get;
 mod history;
@@ -18,9 +19,11 @@ mod output;
 mod plan;
 mod release;
 mod resize;
+mod results;
 mod table;
 mod time;
 mod watch;
+mod which;
 
 use std::process::ExitCode;
 
@@ -50,6 +53,7 @@ enum Command {
     DemoLeash(demo::leash::Arguments),
     #[command(hide = true)]
     DemoWorker(demo::worker::Arguments),
+    Doctor(doctor::Arguments),
     Explain(explain::Arguments),
     Get(get::Arguments),
     History(history::Arguments),
@@ -96,6 +100,7 @@ fn run(Cli { agent, command }: Cli) -> Result<(), Failure> {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::DemoLeash(arguments) => demo::leash::run(&arguments),
         Command::DemoWorker(arguments) => demo::worker::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments, &agent),
         Command::Explain(arguments) => explain::run(&arguments, &agent),
         Command::Get(arguments) => get::run(&arguments, &agent),
         Command::History(arguments) => history::run(&arguments, &agent),

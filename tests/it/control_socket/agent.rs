@@ -1,5 +1,6 @@
 //! An agent that follows a script, behind a real server on a real socket.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
@@ -9,15 +10,18 @@ use tempfile::TempDir;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use vscaled::control::proto::{
-    self, Change, Container, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest,
-    Override, Pod, ReleaseReply, ReleaseRequest, ResizeReply, ResizeRequest, Stages, Step, Value,
+    self, Amount, Change, Check, Container, DoctorReply, ExplainReply, ExplainRequest, GetReply, GetRequest,
+    HistoryReply, HistoryRequest, Override, Pod, PodResult, ReleaseReply, ReleaseRequest, RequestAndLimit, ResizeReply,
+    ResizeRequest, Stages, Step, Value, Who,
 };
-use vscaled::control::{Backend, Caller, ControlError, ControlSocket, Limits, find_pod, resize_values, serve};
+use vscaled::control::{Access, Backend, Caller, ControlError, ControlSocket, Limits, find_pod, resize_values, serve};
 
 /// Knows two pods. The container's name decides how a resize ends.
 pub(super) struct Script {
     pub(super) changes: broadcast::Sender<Arc<Change>>,
     pub(super) resized: Mutex<Vec<(Caller, ResizeRequest)>>,
+    /// Who was turned away, and from what.
+    pub(super) turned_away: Mutex<Vec<(Caller, &'static str, String)>>,
     /// A resize of container `slow` ends when this is cancelled.
     pub(super) release_slow: CancellationToken,
 }
@@ -40,6 +44,7 @@ impl Backend for Script {
             pod: Some(find_pod(&pods, &request.pod)?.clone()),
             values: values(),
             notes: vec!["app cpu limit: 500m, lowered from 900m by maxAllowed of the VPA".to_owned()],
+            amounts: amounts_of_app(),
             next: "the runtime is told again in 4 s".to_owned(),
             changes: vec![change("Applied", "")],
         })
@@ -47,6 +52,13 @@ impl Backend for Script {
 
     async fn resize(&self, caller: Caller, request: ResizeRequest) -> Result<ResizeReply, ControlError> {
         let values = resize_values(&request)?;
+        if !request.selector.is_empty() {
+            self.resized.lock().unwrap().push((caller, request));
+            return Ok(ResizeReply {
+                change: None,
+                results: results(),
+            });
+        }
         find_pod(&pods(), &request.pod)?;
         self.resized.lock().unwrap().push((caller, request.clone()));
         let outcome = match values[0].name.as_str() {
@@ -75,13 +87,23 @@ impl Backend for Script {
             // Nobody watching is fine.
             self.changes.send(Arc::new(change.clone())).ok();
         }
-        Ok(ResizeReply { change: Some(change) })
+        Ok(ResizeReply {
+            change: Some(change),
+            results: Vec::new(),
+        })
     }
 
     async fn release(&self, _caller: Caller, request: ReleaseRequest) -> Result<ReleaseReply, ControlError> {
+        if !request.selector.is_empty() {
+            return Ok(ReleaseReply {
+                change: None,
+                results: results(),
+            });
+        }
         find_pod(&pods(), &request.pod)?;
         Ok(ReleaseReply {
             change: Some(change("Applied", "released")),
+            results: Vec::new(),
         })
     }
 
@@ -97,6 +119,78 @@ impl Backend for Script {
     fn watch(&self) -> broadcast::Receiver<Arc<Change>> {
         self.changes.subscribe()
     }
+
+    async fn doctor(&self) -> Result<DoctorReply, ControlError> {
+        let check = |name: &str, status: &str, found: &str, mend: &str| Check {
+            name: name.to_owned(),
+            status: status.to_owned(),
+            found: found.to_owned(),
+            mend: mend.to_owned(),
+        };
+        Ok(DoctorReply {
+            checks: vec![
+                check("kernel", "ok", "Linux 6.18.0 x86_64", ""),
+                check("kernel log", "warn", "/dev/kmsg cannot be read", "grant CAP_SYSLOG"),
+                check(
+                    "runtime",
+                    "fail",
+                    "nobody answers",
+                    "start it, or name its socket with runtimeSocket",
+                ),
+            ],
+        })
+    }
+
+    fn turned_away(&self, caller: Caller, call: &'static str, reason: &str) {
+        let refusal = (caller, call, reason.to_owned());
+        self.turned_away.lock().unwrap().push(refusal);
+    }
+}
+
+/// One pod that was changed, and one that was not.
+fn results() -> Vec<PodResult> {
+    let result = |name: &str, change: Option<Change>, error: &str| PodResult {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        uid: format!("uid-{name}"),
+        containers: vec!["app".to_owned(), "side".to_owned()],
+        change,
+        error: error.to_owned(),
+    };
+    vec![
+        result("web", Some(change("Applied", "")), ""),
+        result("db", None, "the pod has no container \"app\"; it has: db"),
+    ]
+}
+
+fn amounts_of_app() -> Vec<Amount> {
+    let pair = |request: &str, limit: &str| {
+        Some(RequestAndLimit {
+            request: Some(request.to_owned()),
+            limit: Some(limit.to_owned()),
+        })
+    };
+    let quantity = |text: &str| Some(text.to_owned());
+    let cpu = Amount {
+        container: "app".to_owned(),
+        resource: "cpu".to_owned(),
+        lower_bound: quantity("300m"),
+        target: quantity("600m"),
+        upper_bound: quantity("900m"),
+        spec: pair("200m", "200m"),
+        decided: pair("500m", "500m"),
+        wanted: pair("500m", "500m"),
+        allocated: quantity("200m"),
+        in_force: pair("200m", "200m"),
+        rules: vec!["app: cpu request 600m becomes 500m: the VPA's maxAllowed".to_owned()],
+    };
+    let memory = Amount {
+        container: "app".to_owned(),
+        resource: "memory".to_owned(),
+        spec: pair("64Mi", "128Mi"),
+        ..Amount::default()
+    };
+    vec![cpu, memory]
 }
 
 fn amounts(cpu: &str) -> Option<proto::Requirements> {
@@ -134,6 +228,7 @@ fn pods() -> Vec<Pod> {
             since: "2020-01-31T12:00:00Z".to_owned(),
             until: None,
         }),
+        labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]),
     };
     let db = Pod {
         namespace: "shop".to_owned(),
@@ -165,6 +260,8 @@ fn values() -> Vec<Value> {
         runtime: runtime.to_owned(),
         owner: "vscaled".to_owned(),
         difference: difference.to_owned(),
+        allocated: String::new(),
+        systemd: String::new(),
     };
     let stored = "cpu_quota=20000 cpu_period=100000 and further things that go on for long";
     let late = "the runtime has 20000 stored: it would write that back when the container is updated by others, so it is told again";
@@ -213,6 +310,12 @@ pub(super) fn change(outcome: &str, reason: &str) -> Change {
             ..Stages::default()
         }),
         missed: 0,
+        who: Some(Who {
+            kind: "operator".to_owned(),
+            uid: Some(0),
+            pid: Some(77),
+            ..Who::default()
+        }),
     }
 }
 
@@ -231,12 +334,18 @@ impl Agent {
     }
 
     pub(super) fn with(limits: Limits) -> Self {
+        Self::open_to(limits, Access::default())
+    }
+
+    /// An agent that others than root may call.
+    pub(super) fn open_to(limits: Limits, access: Access) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("run/vscaled.sock");
         let (changes, _) = broadcast::channel(4);
         let script = Arc::new(Script {
             changes,
             resized: Mutex::default(),
+            turned_away: Mutex::default(),
             release_slow: CancellationToken::new(),
         });
         let stop = CancellationToken::new();
@@ -250,7 +359,7 @@ impl Agent {
                     .build()
                     .unwrap();
                 runtime.block_on(async {
-                    let socket = ControlSocket::bind(&path).await.unwrap();
+                    let socket = ControlSocket::bind_for(&path, access).await.unwrap();
                     bound.send(()).unwrap();
                     serve(socket, script, limits, stop).await.unwrap();
                 });

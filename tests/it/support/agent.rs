@@ -189,7 +189,11 @@ impl Agent {
     }
 
     pub(crate) async fn release(&self, pod: &str) -> Result<proto::Change, ClientError> {
-        let reply = self.client().await.release(pod.to_owned()).await?;
+        let request = proto::ReleaseRequest {
+            pod: pod.to_owned(),
+            ..proto::ReleaseRequest::default()
+        };
+        let reply = self.client().await.release(request).await?;
         Ok(reply.change.expect("an answer has a change"))
     }
 

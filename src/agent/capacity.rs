@@ -1,0 +1,267 @@
+//! Whether the node can hold what an operator wants. Pure.
+//!
+//! In come what the node has, what every pod on it requests, and what one pod would have; out comes a refusal with the
+//! numbers, or none. Requests are what a node is divided by: their sum must stay within what the node gives to pods.
+//! Limits may exceed it together, but not one alone. Only what a change takes *more* of is looked at: making less of it
+//! is always fine, also on a node that is too full already.
+
+use std::fmt;
+
+use crate::objects::Node;
+use crate::resources::{Bytes, MilliCpu, NamedRequirements, Resource, ResourceList};
+
+/// What a node has for its pods, and who says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Capacity {
+    pub(super) amounts: ResourceList,
+    pub(super) from: CapacityFrom,
+}
+
+/// Who says what a node has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CapacityFrom {
+    /// The Node object: what is left after what the kubelet and the system reserve.
+    Allocatable,
+    /// The kernel: processors online, `MemTotal`.
+    Machine,
+}
+
+impl Capacity {
+    /// What the Node object says, else what the machine has. An object that says nothing counts as none.
+    pub(super) fn of(node: Option<&Node>, machine: ResourceList) -> Self {
+        let allocatable = node.map(|node| node.status.allocatable).filter(|list| !list.is_empty());
+        match allocatable {
+            Some(amounts) => Self {
+                amounts,
+                from: CapacityFrom::Allocatable,
+            },
+            None => Self {
+                amounts: machine,
+                from: CapacityFrom::Machine,
+            },
+        }
+    }
+}
+
+impl fmt::Display for CapacityFrom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Allocatable => "allocatable",
+            Self::Machine => "all this machine has",
+        })
+    }
+}
+
+/// One pod, before and after a change.
+#[derive(Debug)]
+pub(super) struct Growth<'a> {
+    /// Requests of the whole pod, overhead included.
+    pub(super) requests: [ResourceList; 2],
+    /// Its regular containers.
+    pub(super) containers: [&'a [NamedRequirements]; 2],
+}
+
+/// The node cannot hold it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum TooMuch {
+    /// All requests together.
+    #[error(
+        "the node cannot hold it: {resource} requests would be {sum} of {capacity} ({from}): this pod {pod} instead of {before}, \
+         the {others} other pods {theirs}; at most {most} is left for this pod"
+    )]
+    Requests {
+        /// The resource.
+        resource: Resource,
+        /// Of all pods, with the change.
+        sum: String,
+        /// What there is.
+        capacity: String,
+        /// Who says so.
+        from: CapacityFrom,
+        /// This pod's with the change.
+        pod: String,
+        /// This pod's now.
+        before: String,
+        /// How many others there are.
+        others: usize,
+        /// What they request.
+        theirs: String,
+        /// What this pod could request.
+        most: String,
+    },
+    /// One limit alone.
+    #[error(
+        "the node cannot hold it: container {container} could use {limit} of {resource}, and there is {capacity} ({from})"
+    )]
+    Limit {
+        /// The container.
+        container: String,
+        /// The resource.
+        resource: Resource,
+        /// The limit.
+        limit: String,
+        /// What there is.
+        capacity: String,
+        /// Who says so.
+        from: CapacityFrom,
+    },
+}
+
+/// Refuses a growth that does not fit beside what the others request.
+pub(super) fn check(capacity: Capacity, others: &[ResourceList], growth: &Growth<'_>) -> Result<(), TooMuch> {
+    for resource in Resource::ALL {
+        let Some(has) = capacity.amounts.get(resource) else {
+            continue;
+        };
+        let text = |amount| quantity(resource, amount);
+        let [before, after] = growth.requests.map(|requests| requests.amount(resource));
+        let theirs = others
+            .iter()
+            .map(|requests| requests.amount(resource))
+            .fold(0, u64::saturating_add);
+        let sum = theirs.saturating_add(after);
+        if after > before && sum > has {
+            return Err(TooMuch::Requests {
+                resource,
+                sum: text(sum),
+                capacity: text(has),
+                from: capacity.from,
+                pod: text(after),
+                before: text(before),
+                others: others.len(),
+                theirs: text(theirs),
+                most: text(has.saturating_sub(theirs)),
+            });
+        }
+        check_limits(capacity, resource, has, growth.containers)?;
+    }
+    Ok(())
+}
+
+fn check_limits(
+    capacity: Capacity,
+    resource: Resource,
+    has: u64,
+    [before, after]: [&[NamedRequirements]; 2],
+) -> Result<(), TooMuch> {
+    let limit = |list: &[NamedRequirements], name: &str| {
+        let container = list.iter().find(|container| container.name == name);
+        container.map_or(0, |container| container.resources.limits.amount(resource))
+    };
+    let too_large = after.iter().find(|container| {
+        let limit_after = container.resources.limits.amount(resource);
+        limit_after > has && limit_after > limit(before, &container.name)
+    });
+    match too_large {
+        None => Ok(()),
+        Some(container) => Err(TooMuch::Limit {
+            container: container.name.clone(),
+            resource,
+            limit: quantity(resource, container.resources.limits.amount(resource)),
+            capacity: quantity(resource, has),
+            from: capacity.from,
+        }),
+    }
+}
+
+fn quantity(resource: Resource, amount: u64) -> String {
+    match resource {
+        Resource::Cpu => MilliCpu::new(amount).to_string(),
+        Resource::Memory => Bytes::new(amount).to_string(),
+    }
+}
+
+/// What this machine has, by the kernel.
+pub(super) fn machine() -> ResourceList {
+    use nix::unistd::{SysconfVar, sysconf};
+    let cpus = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
+    let cpus = cpus.and_then(|cpus| u64::try_from(cpus).ok());
+    let memory = nix::sys::sysinfo::sysinfo().ok().map(|info| info.ram_total());
+    ResourceList {
+        cpu: cpus.map(|cpus| MilliCpu::new(cpus.saturating_mul(1000))),
+        memory: memory.map(Bytes::new),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::Requirements;
+
+    const GI: u64 = 1 << 30;
+
+    fn list(cpu: u64, memory: u64) -> ResourceList {
+        ResourceList {
+            cpu: Some(MilliCpu::new(cpu)),
+            memory: Some(Bytes::new(memory)),
+        }
+    }
+
+    fn container(limits: ResourceList) -> Vec<NamedRequirements> {
+        vec![NamedRequirements {
+            name: "app".to_owned(),
+            resources: Requirements {
+                requests: ResourceList::default(),
+                limits,
+            },
+        }]
+    }
+
+    fn checked(requests: [ResourceList; 2], limits: [ResourceList; 2]) -> Result<(), String> {
+        let capacity = Capacity::of(None, list(4000, 8 * GI));
+        let others = [list(1000, 3 * GI), list(2000, GI)];
+        let [before, after] = limits.map(container);
+        let growth = Growth {
+            requests,
+            containers: [&before, &after],
+        };
+        check(capacity, &others, &growth).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn requests_must_fit_beside_everybody_elses() {
+        let small = list(500, GI);
+        assert_eq!(checked([small, list(1000, 4 * GI)], [small, small]), Ok(()));
+        assert_eq!(
+            checked([small, list(500, 5 * GI)], [small, small]).unwrap_err(),
+            "the node cannot hold it: memory requests would be 9Gi of 8Gi (all this machine has): this pod 5Gi instead of 1Gi, \
+             the 2 other pods 4Gi; at most 4Gi is left for this pod"
+        );
+        let error = checked([small, list(1500, GI)], [small, small]).unwrap_err();
+        assert!(error.contains("cpu requests would be 4500m of 4"), "{error}");
+    }
+
+    #[test]
+    fn less_is_always_fine_also_on_a_full_node() {
+        let full = list(9000, 90 * GI);
+        assert_eq!(checked([full, list(8000, 80 * GI)], [full, full]), Ok(()));
+        assert_eq!(checked([full, full], [full, list(9000, 80 * GI)]), Ok(()));
+    }
+
+    #[test]
+    fn no_container_may_use_more_than_there_is() {
+        let small = list(500, GI);
+        assert_eq!(checked([small, small], [small, list(4000, 8 * GI)]), Ok(()));
+        assert_eq!(
+            checked([small, small], [small, list(500, 100 * GI)]).unwrap_err(),
+            "the node cannot hold it: container app could use 100Gi of memory, and there is 8Gi (all this machine has)"
+        );
+    }
+
+    #[test]
+    fn the_node_object_counts_for_more_than_the_machine() {
+        let mut node = Node::default();
+        assert_eq!(Capacity::of(Some(&node), list(1, 1)).from, CapacityFrom::Machine);
+        node.status.allocatable = list(2, 2);
+        let capacity = Capacity::of(Some(&node), list(1, 1));
+        assert_eq!(
+            (capacity.from, capacity.amounts),
+            (CapacityFrom::Allocatable, list(2, 2))
+        );
+    }
+
+    #[test]
+    fn the_machine_has_something() {
+        assert!(machine().amount(Resource::Cpu) >= 1000 && machine().amount(Resource::Memory) > 1 << 20);
+    }
+}

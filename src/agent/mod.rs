@@ -26,6 +26,7 @@ mod inventory;
 mod metrics;
 mod overrides;
 mod reporting;
+mod restore;
 mod run;
 mod saver;
 mod shrinking;
@@ -35,5 +36,6 @@ mod survey;
 mod view;
 mod watching;
 
+pub use restore::{Restoration, RestoreError, restore};
 pub use run::{RunError, run};
 pub use state::StateError;

@@ -190,7 +190,7 @@ fn thaw(state_dir: &Path) -> Result<Arc<Freezer>, RunError> {
 }
 
 /// Every watched cgroup stays open: two descriptors on v1, one on v2. 1024 is too few for a full node.
-fn allow_open_files() {
+pub(super) fn allow_open_files() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
         if soft < hard {
@@ -214,7 +214,7 @@ fn flatten(
     })
 }
 
-fn load(state: &StateFile) -> Result<Restored, StateError> {
+pub(super) fn load(state: &StateFile) -> Result<Restored, StateError> {
     Ok(match state.load()? {
         Loaded::Content(content) => Restored {
             pods: content.pods,
@@ -251,7 +251,7 @@ fn group(key: &'static str, configured: Option<&str>) -> Result<Option<Group>, R
     }
 }
 
-fn start_audit(config: &Config) -> Option<(Audit, tokio::task::JoinHandle<()>)> {
+pub(super) fn start_audit(config: &Config) -> Option<(Audit, tokio::task::JoinHandle<()>)> {
     let options = AuditOptions {
         path: config.audit_file()?,
         bytes: config.audit_log_size.get(),
@@ -301,7 +301,7 @@ async fn follow_source(
 }
 
 /// The pods bound to this node, or to none yet: a manifest here is placed here, like a static pod.
-fn localised(view: &NodeView, node_name: &str) -> NodeView {
+pub(super) fn localised(view: &NodeView, node_name: &str) -> NodeView {
     const UNNAMED: &str = "this-node";
     let here = if node_name.is_empty() { UNNAMED } else { node_name };
     let mut view = view.clone();
@@ -337,7 +337,7 @@ fn options(config: &Config) -> Options {
     }
 }
 
-fn survey_options(config: &Config) -> SurveyOptions {
+pub(super) fn survey_options(config: &Config) -> SurveyOptions {
     SurveyOptions {
         cgroup_root: Some(config.cgroup_root.clone()).filter(|root| root != Path::new("/sys/fs/cgroup")),
         kubepods: config.kubepods.clone(),

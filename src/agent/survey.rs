@@ -161,7 +161,8 @@ impl Survey {
         }
     }
 
-    async fn look(&mut self) -> (Refreshed, bool) {
+    /// Looks once; also whether something essential was missing.
+    pub(super) async fn look(&mut self) -> (Refreshed, bool) {
         let mut findings = Findings::default();
         let runtime = self.find_runtime(&mut findings).await;
         let runtime_answers = self.list(&mut findings).await;

@@ -141,12 +141,13 @@ impl Page {
         let cell = |row: &Row| {
             let text = or_dash((row.of)(value));
             if row.name == KERNEL && !value.difference.is_empty() {
-                self.paint.text(Tone::Bad, &format!("{text} !"))
+                self.paint.text(Tone::Bad, &text)
             } else {
                 text
             }
         };
-        std::iter::once(clean(&value.file))
+        let mark = if value.difference.is_empty() { "" } else { " !" };
+        std::iter::once(clean(&value.file) + mark)
             .chain(says.iter().map(cell))
             .collect()
     }

@@ -8,7 +8,7 @@ use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
 
 use super::{Cli, Failure, io};
-use crate::config::CommandLine;
+use super::daemon::CommandLine;
 
 /// Prints the manual page of vscalectl, or writes those of all commands and of vscaled
 ///

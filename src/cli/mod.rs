@@ -6,6 +6,7 @@
 mod agent;
 mod change;
 mod completions;
+pub mod daemon;
 mod decide;
 mod demo;
 mod doctor;
@@ -19,6 +20,7 @@ mod output;
 mod plan;
 mod release;
 mod resize;
+pub mod restore;
 mod results;
 mod table;
 mod time;
@@ -76,18 +78,25 @@ pub enum Failure {
     NoDaemon(anyhow::Error),
 }
 
+impl Failure {
+    /// The exit code, and why.
+    fn into_parts(self) -> (u8, anyhow::Error) {
+        match self {
+            Self::Refused(error) => (1, error),
+            Self::Usage(error) => (2, error),
+            Self::NoDaemon(error) => (3, error),
+        }
+    }
+}
+
 /// Runs `vscalectl` with this process's arguments.
 #[must_use]
 pub fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            let (code, error) = match failure {
-                Failure::Refused(error) => (1, error),
-                Failure::Usage(error) => (2, error),
-                Failure::NoDaemon(error) => (3, error),
-            };
-            eprintln!("vscalectl: {error:#}");
+            let (code, error) = failure.into_parts();
+            io::complain("vscalectl", &error);
             ExitCode::from(code)
         }
     }

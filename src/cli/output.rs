@@ -19,7 +19,7 @@ pub(super) enum Format {
 }
 
 /// The option every command of the socket has.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct Output {
     /// How to print the answer
     #[arg(short = 'o', long = "output", value_name = "FORMAT", value_enum, default_value_t = Format::Table)]

@@ -27,7 +27,7 @@ pub use check::ConfigError;
 pub use given::{Given, Origin};
 pub use keys::{KEYS, Key, Layer};
 pub use report::ReportConfig;
-pub use sources::{Command, CommandLine, RunArguments, Sources};
+pub use sources::{RunArguments, Sources};
 pub use values::{AuditLog, LogFormat, RuntimeSocket, Source};
 
 use crate::cgroup::CgroupPath;

@@ -9,3 +9,4 @@ mod access;
 mod agent;
 mod commands;
 mod life;
+mod script;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::agent::{Agent, change};
+use super::agent::Agent;
+use super::script::change;
 
 #[test]
 fn get_lists_pods_with_their_states() {

@@ -150,6 +150,13 @@ mod tests {
             examined_by: "agent",
             checks,
         };
-        insta::assert_snapshot!(render(&report, Paint::PLAIN), @"");
+        insta::assert_snapshot!(render(&report, Paint::PLAIN), @r"
+        ok    kernel      Linux 6.18.0 x86_64
+        warn  kernel log  /dev/kmsg cannot be read: EPERM
+                          → grant CAP_SYSLOG
+        fail  cgroups     nothing is mounted
+                          → mount the host's /sys/fs/cgroup here
+        1 failing, 1 degraded
+        ");
     }
 }

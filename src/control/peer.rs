@@ -6,32 +6,20 @@
 //! since, another program or another process of that number included, and a look-up of the user's groups by name shows
 //! what the user might have rather than what the process has, in a database that a container does not share.
 
-use std::ffi::OsString;
 use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, AsRawFd};
 
 use nix::errno::Errno;
-use nix::libc;
 use nix::sys::socket::getsockopt;
-use nix::sys::socket::sockopt::{GetOsString, PeerCredentials};
+use nix::sys::socket::sockopt::PeerCredentials;
+use uapi::c::{SO_PEERGROUPS, SOL_SOCKET};
 
 use super::backend::Caller;
 
-/// Room for so many groups; a caller in more is treated as one in none.
-const MOST_GROUPS: usize = 1024;
-const GID_BYTES: usize = size_of::<libc::gid_t>();
-
-/// The option, which nix does not have itself: bytes as the kernel copies them.
-#[derive(Debug, Clone, Copy)]
-struct PeerGroups;
-nix::getsockopt_impl!(
-    PeerGroups,
-    libc::SOL_SOCKET,
-    libc::SO_PEERGROUPS,
-    OsString,
-    GetOsString<[u8; MOST_GROUPS * GID_BYTES]>
-);
+/// As many groups as the kernel lets a process have (`NGROUPS_MAX`, linux/limits.h).
+const MOST_GROUPS: usize = 65_536;
+/// As many as nearly every process has.
+const USUAL_GROUPS: usize = 64;
 
 /// Who connected, and which groups it is in besides its first one.
 pub(super) fn identify(socket: &impl AsFd) -> io::Result<(Caller, Vec<u32>)> {
@@ -41,25 +29,28 @@ pub(super) fn identify(socket: &impl AsFd) -> io::Result<(Caller, Vec<u32>)> {
         gid: credentials.gid(),
         pid: credentials.pid(),
     };
-    let groups = match getsockopt(socket, PeerGroups) {
-        Ok(bytes) => numbers(bytes.as_bytes()),
-        Err(Errno::ERANGE) => {
-            tracing::warn!(
-                uid = caller.uid,
-                "a caller is in more than {MOST_GROUPS} groups: none counts"
-            );
-            Vec::new()
-        }
-        // A kernel before 4.13: the first group is all that is known.
-        Err(Errno::ENOPROTOOPT) => Vec::new(),
-        Err(error) => return Err(error.into()),
+    let groups = match groups(socket, USUAL_GROUPS) {
+        Err(error) if is(&error, Errno::ERANGE) => groups(socket, MOST_GROUPS),
+        groups => groups,
     };
-    Ok((caller, groups))
+    match groups {
+        // A kernel before 4.13: the first group is all that is known.
+        Err(error) if is(&error, Errno::ENOPROTOOPT) => Ok((caller, Vec::new())),
+        groups => Ok((caller, groups?)),
+    }
 }
 
-fn numbers(bytes: &[u8]) -> Vec<u32> {
-    let (gids, _) = bytes.as_chunks::<GID_BYTES>();
-    gids.iter().map(|gid| u32::from_ne_bytes(*gid)).collect()
+/// The groups, if they are no more than that. nix has no such option: the one call it would take is uapi's.
+fn groups(socket: &impl AsFd, at_most: usize) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0_u32; at_most];
+    let bytes = uapi::getsockopt(socket.as_fd().as_raw_fd(), SOL_SOCKET, SO_PEERGROUPS, &mut groups[..])
+        .map_err(io::Error::from)?;
+    groups.truncate(bytes / size_of::<u32>());
+    Ok(groups)
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno as i32)
 }
 
 #[cfg(test)]

@@ -66,42 +66,46 @@ pub(super) struct Growth<'a> {
 pub(super) enum TooMuch {
     /// All requests together.
     #[error(
-        "the node cannot hold it: {resource} requests would be {sum} of {capacity} ({from}): this pod {pod} instead of {before}, \
-         the {others} other pods {theirs}; at most {most} is left for this pod"
+        "the node cannot hold it: {resource} requests would be {} of {} ({from}): this pod {} instead of {}, the {others} other \
+         pods {}; at most {} is left for this pod",
+        quantity(*resource, theirs.saturating_add(*after)),
+        quantity(*resource, *has),
+        quantity(*resource, *after),
+        quantity(*resource, *before),
+        quantity(*resource, *theirs),
+        quantity(*resource, has.saturating_sub(*theirs))
     )]
     Requests {
-        /// The resource.
+        /// The resource, in whose unit the amounts are.
         resource: Resource,
-        /// Of all pods, with the change.
-        sum: String,
         /// What there is.
-        capacity: String,
+        has: u64,
         /// Who says so.
         from: CapacityFrom,
-        /// This pod's with the change.
-        pod: String,
-        /// This pod's now.
-        before: String,
-        /// How many others there are.
+        /// What this pod requests now.
+        before: u64,
+        /// What it would request.
+        after: u64,
+        /// How many other pods there are.
         others: usize,
         /// What they request.
-        theirs: String,
-        /// What this pod could request.
-        most: String,
+        theirs: u64,
     },
     /// One limit alone.
     #[error(
-        "the node cannot hold it: container {container} could use {limit} of {resource}, and there is {capacity} ({from})"
+        "the node cannot hold it: container {container} could use {} of {resource}, and there is {} ({from})",
+        quantity(*resource, *limit),
+        quantity(*resource, *has)
     )]
     Limit {
         /// The container.
         container: String,
-        /// The resource.
+        /// The resource, in whose unit the amounts are.
         resource: Resource,
         /// The limit.
-        limit: String,
+        limit: u64,
         /// What there is.
-        capacity: String,
+        has: u64,
         /// Who says so.
         from: CapacityFrom,
     },
@@ -113,24 +117,20 @@ pub(super) fn check(capacity: Capacity, others: &[ResourceList], growth: &Growth
         let Some(has) = capacity.amounts.get(resource) else {
             continue;
         };
-        let text = |amount| quantity(resource, amount);
         let [before, after] = growth.requests.map(|requests| requests.amount(resource));
         let theirs = others
             .iter()
             .map(|requests| requests.amount(resource))
             .fold(0, u64::saturating_add);
-        let sum = theirs.saturating_add(after);
-        if after > before && sum > has {
+        if after > before && theirs.saturating_add(after) > has {
             return Err(TooMuch::Requests {
                 resource,
-                sum: text(sum),
-                capacity: text(has),
+                has,
                 from: capacity.from,
-                pod: text(after),
-                before: text(before),
+                before,
+                after,
                 others: others.len(),
-                theirs: text(theirs),
-                most: text(has.saturating_sub(theirs)),
+                theirs,
             });
         }
         check_limits(capacity, resource, has, growth.containers)?;
@@ -157,8 +157,8 @@ fn check_limits(
         Some(container) => Err(TooMuch::Limit {
             container: container.name.clone(),
             resource,
-            limit: quantity(resource, container.resources.limits.amount(resource)),
-            capacity: quantity(resource, has),
+            limit: container.resources.limits.amount(resource),
+            has,
             from: capacity.from,
         }),
     }

@@ -71,7 +71,8 @@ pub(super) fn one_or_selected(pod: &str, selector: &str, namespace: &str, reason
         let message = "required: namespace/name, a UID, or a prefix of a container id; or a selector";
         return Err(invalid("pod", message));
     }
-    if !pod.is_empty() && !(selector.is_empty() && namespace.is_empty()) {
+    let narrowed = !selector.is_empty() || !namespace.is_empty();
+    if !pod.is_empty() && narrowed {
         return Err(invalid("selector", "not together with a pod: leave one of them out"));
     }
     if !selector.is_empty()

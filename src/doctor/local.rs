@@ -135,7 +135,7 @@ fn usable_directory(name: &'static str, directory: &Path, consequence: &str) -> 
         return Check::fail(name, format!("{} may not be written: {error}", there.display()), mend);
     }
     let room = match statvfs(there) {
-        Ok(info) => u64::from(info.blocks_available()).saturating_mul(info.fragment_size()),
+        Ok(info) => info.blocks_available().saturating_mul(info.fragment_size()),
         Err(error) => return Check::warn(name, format!("{shown}: {error}"), consequence),
     };
     let found = if there == directory {

@@ -68,7 +68,7 @@ enum Line<'a> {
         who: Who<'a>,
         why: String,
         #[serde(flatten)]
-        what: Option<What<'a>>,
+        what: Option<&'a What<'a>>,
         /// How the whole pass ended.
         outcome: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -129,7 +129,7 @@ impl<'a> From<&'a StepRecord> for What<'a> {
 
 /// One line for each value a pass wrote; one for all of a pass that wrote none.
 pub(super) fn of_change(record: &ChangeRecord) -> Vec<String> {
-    let line = |what| {
+    let line = |what: Option<&What<'_>>| {
         text(&Line::Change {
             time: record.at,
             change: record.sequence,
@@ -145,7 +145,7 @@ pub(super) fn of_change(record: &ChangeRecord) -> Vec<String> {
     if record.steps.is_empty() {
         return vec![line(None)];
     }
-    record.steps.iter().map(|step| line(Some(What::from(step)))).collect()
+    record.steps.iter().map(|step| line(Some(&What::from(step)))).collect()
 }
 
 pub(super) fn of_refusal(refusal: &Refusal, times: u64) -> String {

@@ -218,6 +218,11 @@ impl Agent {
         self.state_directory().join("state.json")
     }
 
+    /// What it is told on the command line.
+    pub(crate) fn arguments(&self) -> &[OsString] {
+        &self.arguments
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }

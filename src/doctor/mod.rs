@@ -1,10 +1,10 @@
 //! Looks at the machine for what the agent needs, and says what is missing and how to mend it.
 //!
 //! In come the places the agent works with ([`Surroundings`]); out comes one [`Check`] for each thing that was looked at.
-//! The agent examines itself with this ([`local`] tells what *this process* may do), and `vscalectl doctor` does where no
+//! The agent examines itself with this ([`local()`] tells what *this process* may do), and `vscalectl doctor` does where no
 //! agent answers. Looking changes nothing: no file is written, and no record of the kernel's log is used up.
 //!
-//! A new check is one function in the list of its room: [`local`] for the machine, `agent::doctor` for what only the
+//! A new check is one function in the list of its room: `local` for the machine, `agent::doctor` for what only the
 //! agent knows.
 
 mod kernel;

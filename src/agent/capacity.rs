@@ -7,7 +7,10 @@
 
 use std::fmt;
 
-use crate::objects::Node;
+use super::overrides::Override;
+use super::standing::{Standing, spec_of};
+use crate::objects::{Node, Pod};
+use crate::plan::{KubeletVersion, pod_requests};
 use crate::resources::{Bytes, MilliCpu, NamedRequirements, Resource, ResourceList};
 
 /// What a node has for its pods, and who says so.
@@ -54,16 +57,16 @@ impl fmt::Display for CapacityFrom {
 
 /// One pod, before and after a change.
 #[derive(Debug)]
-pub(super) struct Growth<'a> {
+struct Growth<'a> {
     /// Requests of the whole pod, overhead included.
-    pub(super) requests: [ResourceList; 2],
+    requests: [ResourceList; 2],
     /// Its regular containers.
-    pub(super) containers: [&'a [NamedRequirements]; 2],
+    containers: [&'a [NamedRequirements]; 2],
 }
 
 /// The node cannot hold it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum TooMuch {
+enum TooMuch {
     /// All requests together.
     #[error(
         "the node cannot hold it: {resource} requests would be {} of {} ({from}): this pod {} instead of {}, the {others} other \
@@ -112,7 +115,7 @@ pub(super) enum TooMuch {
 }
 
 /// Refuses a growth that does not fit beside what the others request.
-pub(super) fn check(capacity: Capacity, others: &[ResourceList], growth: &Growth<'_>) -> Result<(), TooMuch> {
+fn check(capacity: Capacity, others: &[ResourceList], growth: &Growth<'_>) -> Result<(), TooMuch> {
     for resource in Resource::ALL {
         let Some(has) = capacity.amounts.get(resource) else {
             continue;
@@ -171,15 +174,34 @@ fn quantity(resource: Resource, amount: u64) -> String {
     }
 }
 
-/// What this machine has, by the kernel.
-pub(super) fn machine() -> ResourceList {
-    use nix::unistd::{SysconfVar, sysconf};
-    let cpus = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
-    let cpus = cpus.and_then(|cpus| u64::try_from(cpus).ok());
-    let memory = nix::sys::sysinfo::sysinfo().ok().map(|info| info.ram_total());
-    ResourceList {
-        cpu: cpus.map(|cpus| MilliCpu::new(cpus.saturating_mul(1000))),
-        memory: memory.map(Bytes::new),
+/// What other pods leave of the node for one of them.
+#[derive(Debug)]
+pub(super) struct Room {
+    pub(super) capacity: Capacity,
+    /// What each of the others requests.
+    pub(super) others: Vec<ResourceList>,
+    /// Whose rules say what a pod requests.
+    pub(super) kubelet: KubeletVersion,
+}
+
+impl Room {
+    /// Sets an override, unless the pod could not run with it or the node not hold it: then nothing is changed.
+    ///
+    /// # Errors
+    /// A sentence with the numbers.
+    pub(super) fn set_override(&self, standing: &mut Standing, pod: &Pod, values: Override) -> Result<(), String> {
+        let before = standing.targets(pod).unwrap_or_else(|| spec_of(pod));
+        let mut wanted = standing.clone();
+        wanted.set_override(pod, values).map_err(|error| error.to_string())?;
+        let after = wanted.targets(pod).unwrap_or_default();
+        let requests = [&before, &after].map(|targets| pod_requests(pod, targets, self.kubelet));
+        let growth = Growth {
+            requests,
+            containers: [&before, &after],
+        };
+        check(self.capacity, &self.others, &growth).map_err(|error| error.to_string())?;
+        *standing = wanted;
+        Ok(())
     }
 }
 
@@ -258,10 +280,5 @@ mod tests {
             (capacity.from, capacity.amounts),
             (CapacityFrom::Allocatable, list(2, 2))
         );
-    }
-
-    #[test]
-    fn the_machine_has_something() {
-        assert!(machine().amount(Resource::Cpu) >= 1000 && machine().amount(Resource::Memory) > 1 << 20);
     }
 }

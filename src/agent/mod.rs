@@ -23,6 +23,7 @@ mod entry;
 mod explain;
 mod history;
 mod inventory;
+mod machine;
 mod metrics;
 mod overrides;
 mod reporting;
@@ -36,6 +37,7 @@ mod survey;
 mod view;
 mod watching;
 
+pub use machine::UnknownGroup;
 pub use restore::{Restoration, RestoreError, restore};
 pub use run::{RunError, run};
 pub use state::StateError;

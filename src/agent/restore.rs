@@ -122,7 +122,7 @@ async fn look(
     let (_views, viewed) = watch::channel(Arc::new(view.clone()));
     let (_formula, seen) = watch::channel(None);
     let lanes = Arc::new(Lanes::new(config.workers));
-    let observer = Observer::new(|_, _| {});
+    let observer = Observer::new(|_, _, _| {});
     let mut survey = Survey::new(survey_options(config), lanes, observer, viewed, seen);
     let (
         Refreshed {
@@ -139,10 +139,10 @@ async fn look(
 }
 
 /// A pass towards the spec. Limits that the spec does not declare are lifted only where they may be ours.
-fn job_for(pod: &Arc<Pod>, live: &LivePod, ours: bool) -> Job {
+fn job_for(pod: &Arc<Pod>, live: &Arc<LivePod>, ours: bool) -> Job {
     Job {
         pod: Arc::clone(pod),
-        live: live.clone(),
+        live: Arc::clone(live),
         handles: None,
         targets: spec_of(pod),
         lift_undeclared: ours,

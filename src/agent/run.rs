@@ -9,9 +9,9 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::backend::AgentBackend;
-use super::capacity;
 use super::coordinator::{Coordinator, Event, Links, Options, Restored};
 use super::doctor;
+use super::machine::{self, UnknownGroup};
 use super::metrics::Metrics;
 use super::reporting;
 use super::saver::Saver;
@@ -21,7 +21,7 @@ use super::view;
 use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
 use crate::actuate::{ChangeRecord, Lanes};
 use crate::config::{Config, RuntimeSocket, Sources};
-use crate::control::{Access, BindError, ControlSocket, Group, Limits, proto, serve};
+use crate::control::{Access, BindError, ControlSocket, Limits, proto, serve};
 use crate::observe::audit::{Audit, AuditOptions};
 use crate::observe::health::{Heartbeat, Readiness};
 use crate::observe::http::{Exposed, HttpServer, ListenError};
@@ -60,14 +60,9 @@ pub enum RunError {
     /// The address of metrics and health.
     #[error(transparent)]
     Http(#[from] ListenError),
-    /// A group that is configured is not one of this machine.
-    #[error("{key}: {name:?} is no group of this machine: name one of /etc/group, or give a number")]
-    Group {
-        /// The key of the configuration.
-        key: &'static str,
-        /// What it says.
-        name: String,
-    },
+    /// A group that is configured.
+    #[error(transparent)]
+    Group(#[from] UnknownGroup),
     /// Signals cannot be received.
     #[error("cannot receive signals: {0}")]
     Signals(std::io::Error),
@@ -85,8 +80,8 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let freezer = thaw(&config.state_dir)?;
     let restored = load(&state)?;
     let access = Access {
-        operators: group("operatorGroup", config.operator_group.as_deref())?,
-        readers: group("readerGroup", config.reader_group.as_deref())?,
+        operators: machine::group("operatorGroup", config.operator_group.as_deref())?,
+        readers: machine::group("readerGroup", config.reader_group.as_deref())?,
     };
     let socket = ControlSocket::bind_for(&config.socket, access).await?;
     let http = match config.http_address {
@@ -144,7 +139,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         metrics,
         starting,
         audit,
-        machine: capacity::machine(),
+        machine: machine::capacity(),
     };
     let saver = Saver::start(state);
     let coordinator = Coordinator::new(options(&config), saver, restored, links);
@@ -232,23 +227,6 @@ pub(super) fn load(state: &StateFile) -> Result<Restored, StateError> {
             }
         }
     })
-}
-
-/// The group of that name or number, if one is configured.
-fn group(key: &'static str, configured: Option<&str>) -> Result<Option<Group>, RunError> {
-    let Some(name) = configured else { return Ok(None) };
-    let known = match name.parse::<u32>() {
-        Ok(gid) => Some(gid),
-        Err(_) => nix::unistd::Group::from_name(name)
-            .ok()
-            .flatten()
-            .map(|group| group.gid.as_raw()),
-    };
-    let name = name.to_owned();
-    match known {
-        Some(gid) => Ok(Some(Group { gid, name })),
-        None => Err(RunError::Group { key, name }),
-    }
 }
 
 pub(super) fn start_audit(config: &Config) -> Option<(Audit, tokio::task::JoinHandle<()>)> {

@@ -16,7 +16,6 @@ pub struct CommandLine {
 
 /// The commands of `vscaled`.
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one, for as long as it takes to read it")]
 pub enum Command {
     /// Runs the agent until SIGTERM; SIGHUP reads the configuration again.
     Run(RunArguments),

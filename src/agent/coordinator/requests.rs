@@ -8,17 +8,17 @@ use tokio::sync::oneshot;
 
 use super::Coordinator;
 use crate::actuate::{Cause, ChangeRecord, LivePod, Node, PodId};
-use crate::agent::capacity::{self, Capacity, Growth};
+use crate::agent::capacity::{Capacity, Room};
 use crate::agent::entry::{ByHand, Entry, Waiter};
 use crate::agent::overrides::Override;
-use crate::agent::standing::{Standing, spec_of};
+use crate::agent::standing::Standing;
 use crate::agent::view;
 use crate::control::{ControlError, Selector, find_pod, proto};
 use crate::decide::PodDecision;
 use crate::objects::{Pod, VerticalPodAutoscaler};
 use crate::plan::shrink::Holds;
 use crate::plan::{KubeletVersion, Target, pod_requests};
-use crate::resources::{ControlFile, ResourceList};
+use crate::resources::ControlFile;
 
 /// Where an answer goes.
 pub(in crate::agent) type Reply<T> = oneshot::Sender<Result<T, ControlError>>;
@@ -342,40 +342,6 @@ impl Coordinator {
 pub(in crate::agent) fn answer<T>(reply: Reply<T>, with: Result<T, ControlError>) {
     if reply.send(with).is_err() {
         tracing::debug!("an operator left before the answer");
-    }
-}
-
-/// What other pods leave of the node for one of them.
-#[derive(Debug)]
-pub(in crate::agent) struct Room {
-    capacity: Capacity,
-    others: Vec<ResourceList>,
-    kubelet: KubeletVersion,
-}
-
-impl Room {
-    /// Sets an override, unless the pod could not run with it or the node not hold it: then nothing is changed.
-    ///
-    /// # Errors
-    /// A sentence with the numbers.
-    pub(in crate::agent) fn set_override(
-        &self,
-        standing: &mut Standing,
-        pod: &Pod,
-        values: Override,
-    ) -> Result<(), String> {
-        let before = standing.targets(pod).unwrap_or_else(|| spec_of(pod));
-        let mut wanted = standing.clone();
-        wanted.set_override(pod, values).map_err(|error| error.to_string())?;
-        let after = wanted.targets(pod).unwrap_or_default();
-        let requests = [&before, &after].map(|targets| pod_requests(pod, targets, self.kubelet));
-        let growth = Growth {
-            requests,
-            containers: [&before, &after],
-        };
-        capacity::check(self.capacity, &self.others, &growth).map_err(|error| error.to_string())?;
-        *standing = wanted;
-        Ok(())
     }
 }
 

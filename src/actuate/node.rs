@@ -6,7 +6,7 @@ use super::lanes::Lanes;
 use super::shrink::Freezer;
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{Hierarchy, Kubepods};
-use crate::plan::NodeTraits;
+use crate::plan::{Driver, NodeTraits};
 use crate::runtime::ContainerRuntime;
 
 /// The container runtime, as far as there is one.
@@ -29,6 +29,18 @@ pub enum DriverFrom {
     Runtime,
     /// The names in the tree show it.
     Tree,
+}
+
+impl DriverFrom {
+    /// Where the answer comes from, of those who may give one.
+    #[must_use]
+    pub const fn of(configured: Option<Driver>, told: Option<Driver>) -> Self {
+        match (configured, told) {
+            (Some(_), _) => Self::Configured,
+            (None, Some(_)) => Self::Runtime,
+            (None, None) => Self::Tree,
+        }
+    }
 }
 
 /// How the formula of the runtime's weights is known.

@@ -38,6 +38,6 @@ mod view;
 mod watching;
 
 pub use machine::UnknownGroup;
-pub use restore::{Restoration, RestoreError, restore};
+pub use restore::{Restoration, Restore, RestoreError, restore};
 pub use run::{RunError, run};
 pub use state::StateError;

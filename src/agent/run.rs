@@ -168,7 +168,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
 }
 
 /// Lets go on what an earlier agent had frozen when it was killed, and sees to it that a panic does the same.
-fn thaw(state_dir: &Path) -> Result<Arc<Freezer>, RunError> {
+pub(super) fn thaw(state_dir: &Path) -> Result<Arc<Freezer>, RunError> {
     let markers = Markers::below(state_dir).map_err(|source| RunError::Markers {
         directory: state_dir.to_owned(),
         source,

@@ -23,7 +23,7 @@ use self::starts::Starts;
 use super::coordinator::{Event, Refreshed};
 use super::inventory::Inventory;
 use crate::actuate::shrink::Freezer;
-use crate::actuate::{DriverFrom, FormulaFrom, Lanes, Node, RuntimeLink};
+use crate::actuate::{DriverFrom, Lanes, Node, RuntimeLink};
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{CgroupPath, Hierarchy, Kubepods, PodEntry};
 use crate::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
@@ -169,11 +169,6 @@ impl Survey {
         let hierarchy = self.find_hierarchy(&mut findings);
         let told = self.runtime.as_ref().and_then(|runtime| runtime.info.cgroup_driver);
         let driver = self.options.driver.or(told);
-        let driver_from = match (self.options.driver, told) {
-            (Some(_), _) => DriverFrom::Configured,
-            (None, Some(_)) => DriverFrom::Runtime,
-            (None, None) => DriverFrom::Tree,
-        };
         let found = hierarchy.and_then(|hierarchy| self.find_pods(hierarchy, driver, &mut findings));
         let Some((hierarchy, kubepods, scanned)) = found else {
             let nothing = Refreshed {
@@ -202,12 +197,8 @@ impl Survey {
             traits,
             runtime,
             runtime_name,
-            driver_from,
-            formula_from: match (self.options.weight, self.formula.get()) {
-                (Some(_), _) => FormulaFrom::Configured,
-                (None, Some(_)) => FormulaFrom::Shown,
-                (None, None) => FormulaFrom::Assumed,
-            },
+            driver_from: DriverFrom::of(self.options.driver, told),
+            formula_from: self.formula.known_from(self.options.weight),
             units,
             lanes: Arc::clone(&self.lanes),
             freezer: Arc::clone(&self.freezer),

@@ -5,7 +5,7 @@ use clap::Args;
 
 use super::output::{Output, Paint, Tone, clean};
 use super::{Failure, change, io};
-use crate::agent::Restoration;
+use crate::agent::{Restoration, Restore};
 use crate::config::RunArguments;
 use crate::control::proto::PodResult;
 
@@ -15,6 +15,9 @@ pub struct Arguments {
     /// Do it; without this, only the steps are shown
     #[arg(long)]
     pub yes: bool,
+    /// With --yes: leave at once, rather than see for a minute whether lower memory limits do harm
+    #[arg(long, requires = "yes")]
+    pub no_watch: bool,
     #[command(flatten)]
     output: Output,
     /// The agent's configuration.
@@ -29,6 +32,23 @@ struct Shown<'a> {
 }
 
 impl Arguments {
+    /// How far to go.
+    #[must_use]
+    pub const fn how(&self) -> Restore {
+        match (self.yes, self.no_watch) {
+            (false, _) => Restore::Rehearse,
+            (true, false) => Restore::ApplyAndWatch,
+            (true, true) => Restore::Apply,
+        }
+    }
+
+    /// Says what takes a while.
+    pub fn announce(&self) {
+        if self.how() == Restore::ApplyAndWatch {
+            eprintln!("vscaled: lower memory limits are watched for a minute afterwards; --no-watch leaves at once");
+        }
+    }
+
     /// Prints what was done, or would be.
     ///
     /// # Errors

@@ -45,7 +45,8 @@ impl<'a> From<&'a Cause> for Who<'a> {
                 pid: *pid,
                 reason,
             },
-            Cause::OverrideEnded
+            Cause::Regret { .. }
+            | Cause::OverrideEnded
             | Cause::Drift
             | Cause::ContainerStarted
             | Cause::AgentStarted

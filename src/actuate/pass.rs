@@ -149,21 +149,21 @@ impl Pass {
             Err(error) => return Err(Box::new(unobservable(&error, self.foreign))),
         }
         if waited && let Err(error) = self.plan_again(node) {
-            return Err(Box::new(error));
+            return Err(error);
         }
         Ok(Progress::Ended(Box::new(self.execute(node))))
     }
 
     /// Making room took a while: starts from what is there now.
-    fn plan_again(&mut self, node: &Node) -> Result<(), JobDone> {
+    fn plan_again(&mut self, node: &Node) -> Result<(), Box<JobDone>> {
         let foreign = std::mem::take(&mut self.foreign);
         let tree = match self.handles.read() {
             Ok(tree) => tree,
-            Err(error) => return Err(unobservable(&error, foreign)),
+            Err(error) => return Err(Box::new(unobservable(&error, foreign))),
         };
         match plan(node, tree, &self.wanted) {
             Ok(plan) => self.plan = plan,
-            Err(error) => return Err(JobDone::failed(error.to_string(), foreign)),
+            Err(error) => return Err(Box::new(JobDone::failed(error.to_string(), foreign))),
         }
         self.foreign = foreign;
         Ok(())

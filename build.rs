@@ -27,22 +27,26 @@ const PROTOCOLS: [Protocol; 3] = [
 
 /// The protobuf package of the control protocol.
 const CONTROL: &str = ".vscaled.control.v1";
-/// The message whose fields are left out where they are unset.
-const AMOUNTS: &str = ".vscaled.control.v1.Amounts";
+/// The messages whose fields are left out where they are unset.
+const AMOUNTS: [&str; 2] = [".vscaled.control.v1.Amounts", ".vscaled.control.v1.RequestAndLimit"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
     let root = Path::new("proto");
     for protocol in &PROTOCOLS {
         let descriptors = protox::compile([root.join(protocol.file)], [root])?;
-        tonic_prost_build::configure()
+        let builder = AMOUNTS.iter().fold(tonic_prost_build::configure(), |builder, message| {
+            builder.field_attribute(message, "#[serde(skip_serializing_if = \"Option::is_none\")]")
+        });
+        builder
+            // Labels are printed in the same order every time.
+            .btree_map(CONTROL)
             .generate_default_stubs(protocol.partial_servers)
             // The command line prints replies as JSON and YAML: field names in camelCase, unset amounts left out.
             .type_attribute(
                 CONTROL,
                 "#[derive(serde::Serialize)] #[serde(rename_all = \"camelCase\")]",
             )
-            .field_attribute(AMOUNTS, "#[serde(skip_serializing_if = \"Option::is_none\")]")
             .compile_fds(descriptors)?;
     }
     Ok(())

@@ -29,7 +29,8 @@
 //! - [`report`]: kept on disk until every receiver has it: the way of a kill to recommenders and the API.
 //! - [`agent`]: the tasks, and the one owner of everything that is known.
 //! - [`control`]: the unix socket, both ends.
-//! - [`observe`]: metrics, health, logs.
+//! - [`observe`]: metrics, health, logs, the audit log.
+//! - [`doctor`]: what the agent needs of the machine, and what is missing.
 //! - [`config`]: flags, environment and file → one checked configuration.
 //! - [`cli`]: the local command line, `vscalectl`.
 //!
@@ -42,6 +43,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod decide;
+pub mod doctor;
 pub mod objects;
 pub mod observe;
 pub mod oom;

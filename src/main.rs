@@ -8,7 +8,9 @@ use std::process::ExitCode;
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 use clap::{CommandFactory, FromArgMatches};
-use vscaled::config::{Command, CommandLine, Config, EXIT_BAD_CONFIGURATION, Sources};
+use vscaled::cli::daemon::{Command, CommandLine};
+use vscaled::cli::restore;
+use vscaled::config::{Config, EXIT_BAD_CONFIGURATION, Sources};
 use vscaled::observe::log;
 
 fn main() -> ExitCode {
@@ -17,9 +19,12 @@ fn main() -> ExitCode {
         Ok(command_line) => command_line,
         Err(error) => error.exit(),
     };
-    let Command::Run(arguments) = command_line.command;
+    let (arguments, restoring) = match command_line.command {
+        Command::Run(arguments) => (arguments, None),
+        Command::Restore(restoring) => (restoring.agent.clone(), Some(restoring)),
+    };
     let print = arguments.print_config;
-    let matches = matches.subcommand_matches("run").unwrap_or(&matches);
+    let matches = matches.subcommand().map_or(&matches, |(_, matches)| matches);
     let sources = Sources::new(arguments, matches);
     let config = match Config::load(&sources) {
         Ok(config) => config,
@@ -33,6 +38,9 @@ fn main() -> ExitCode {
             }
             Err(error) => fail(EXIT_BAD_CONFIGURATION, &error),
         };
+    }
+    if let Some(restoring) = restoring {
+        return restore(&config, &restoring);
     }
     match start(config, sources) {
         Ok(()) => ExitCode::SUCCESS,
@@ -51,6 +59,21 @@ fn start(config: Config, sources: Sources) -> anyhow::Result<()> {
     // Reads of a runtime that hangs must not hold the process.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     Ok(())
+}
+
+fn restore(config: &Config, arguments: &restore::Arguments) -> ExitCode {
+    arguments.announce();
+    let done = log::init(config.log_format, "warn")
+        .map_err(anyhow::Error::from)
+        .and_then(|_filter| Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?))
+        .and_then(|runtime| Ok(runtime.block_on(vscaled::agent::restore(config, arguments.how()))?));
+    match done {
+        Err(error) => fail(1, &error),
+        Ok(restoration) => match arguments.show(&restoration) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => ExitCode::from(restore::code_of(failure)),
+        },
+    }
 }
 
 fn fail(code: u8, error: &dyn std::fmt::Display) -> ExitCode {

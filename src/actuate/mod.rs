@@ -21,6 +21,6 @@ pub use foreign::{ForeignWriters, Verdict};
 pub use handles::{LiveContainer, LivePod, PodHandles};
 pub use job::{Job, JobDone, preview, reconcile};
 pub use lanes::Lanes;
-pub use node::{Node, RuntimeLink};
+pub use node::{DriverFrom, FormulaFrom, Node, RuntimeLink};
 pub use record::{Cause, ChangeRecord, Outcome, PodId, Stages, StepRecord};
 pub use runtime_stage::stored_specs;

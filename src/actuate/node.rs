@@ -6,7 +6,7 @@ use super::lanes::Lanes;
 use super::shrink::Freezer;
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{Hierarchy, Kubepods};
-use crate::plan::NodeTraits;
+use crate::plan::{Driver, NodeTraits};
 use crate::runtime::ContainerRuntime;
 
 /// The container runtime, as far as there is one.
@@ -18,6 +18,40 @@ pub enum RuntimeLink {
     Away(String),
     /// It was found; whether it answers now shows when it is called.
     Found(Arc<dyn ContainerRuntime>),
+}
+
+/// How it is known who creates cgroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DriverFrom {
+    /// It is configured.
+    Configured,
+    /// The runtime said so.
+    Runtime,
+    /// The names in the tree show it.
+    Tree,
+}
+
+impl DriverFrom {
+    /// Where the answer comes from, of those who may give one.
+    #[must_use]
+    pub const fn of(configured: Option<Driver>, told: Option<Driver>) -> Self {
+        match (configured, told) {
+            (Some(_), _) => Self::Configured,
+            (None, Some(_)) => Self::Runtime,
+            (None, None) => Self::Tree,
+        }
+    }
+}
+
+/// How the formula of the runtime's weights is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FormulaFrom {
+    /// It is configured.
+    Configured,
+    /// A container showed it.
+    Shown,
+    /// No container has shown it yet.
+    Assumed,
 }
 
 /// Everything a pass needs to know about the node. Replaced whole when something about it changes.
@@ -33,6 +67,10 @@ pub struct Node {
     pub runtime: RuntimeLink,
     /// Its name and version.
     pub runtime_name: Option<String>,
+    /// How the driver is known.
+    pub driver_from: DriverFrom,
+    /// How the formula is known.
+    pub formula_from: FormulaFrom,
     /// systemd, where it drives the tree and can be reached.
     pub units: Option<Arc<Systemd>>,
     /// How much may be done at once; shared by all passes, however often the node is replaced.

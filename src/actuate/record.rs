@@ -34,6 +34,8 @@ pub enum Cause {
     Recommendation {
         /// The VPA's name.
         vpa: String,
+        /// Which version of it; empty where its source has none.
+        resource_version: String,
         /// Why it was acted on.
         reason: Reason,
     },
@@ -46,7 +48,16 @@ pub enum Cause {
         /// What the caller gave as a reason.
         reason: String,
     },
-    /// An operator's override ended, by time or by `release`.
+    /// An operator at the socket ended an override.
+    Released {
+        /// The caller's user id.
+        uid: u32,
+        /// The caller's process.
+        pid: i32,
+        /// What the caller gave as a reason.
+        reason: String,
+    },
+    /// The time of an operator's override was over.
     OverrideEnded,
     /// Something else changed a value.
     Drift,
@@ -68,9 +79,13 @@ pub enum Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Recommendation { vpa, reason } => write!(f, "recommendation of VPA {vpa} ({reason})"),
+            Self::Recommendation { vpa, reason, .. } => write!(f, "recommendation of VPA {vpa} ({reason})"),
             Self::Operator { uid, pid, reason } if reason.is_empty() => write!(f, "operator (uid {uid}, pid {pid})"),
             Self::Operator { uid, pid, reason } => write!(f, "operator (uid {uid}, pid {pid}): {reason}"),
+            Self::Released { uid, pid, reason } if reason.is_empty() => {
+                write!(f, "override released (uid {uid}, pid {pid})")
+            }
+            Self::Released { uid, pid, reason } => write!(f, "override released (uid {uid}, pid {pid}): {reason}"),
             Self::OverrideEnded => f.write_str("override ended"),
             Self::Drift => f.write_str("drift: something else changed a value"),
             Self::ContainerStarted => f.write_str("container started"),

@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
+use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::coordinator::{Event, Order, Request, Snapshot, Wish, not_running};
+use super::coordinator::{Event, Order, Request, Selection, Snapshot, Wish, not_running};
+use super::doctor::Doctor;
 use super::overrides::Override;
 use super::{explain, view};
 use crate::actuate::shrink::SeenBefore;
-use crate::actuate::{Cause, Job, preview};
-use crate::control::{Backend, Caller, ControlError, proto, resize_values};
+use crate::actuate::{Cause, Job, PodId, preview};
+use crate::control::{Backend, Caller, ControlError, Selector, proto, resize_values};
+use crate::observe::audit::{Audit, Refusal};
 use crate::plan::shrink::Holds;
 use crate::resources::NamedRequirements;
 
@@ -19,6 +22,8 @@ use crate::resources::NamedRequirements;
 pub(super) struct AgentBackend {
     pub(super) events: mpsc::Sender<Event>,
     pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
+    pub(super) audit: Audit,
+    pub(super) doctor: Arc<Doctor>,
 }
 
 impl AgentBackend {
@@ -39,33 +44,50 @@ impl AgentBackend {
         answer.await.map_err(gone)?
     }
 
-    /// Has an order carried out, and waits for how it ends.
-    async fn order(&self, pod: String, wish: Wish) -> Result<proto::Change, ControlError> {
-        let record = self.ask(|reply| Request::Order(pod, Order { wish, reply })).await?;
-        Ok(view::change(&record))
+    /// Has an order carried out, and waits for how it ends. One that is refused is written down.
+    async fn order(&self, caller: Caller, pod: String, wish: Wish) -> Result<proto::Change, ControlError> {
+        let call = match wish {
+            Wish::Override(_) => "resize",
+            Wish::Release { .. } => "release",
+        };
+        let named = pod.clone();
+        let ended = self.ask(|reply| Request::Order(pod, Order { wish, reply })).await;
+        let ended = ended.inspect_err(|error| self.refused(caller, call, Some(named), &error.to_string()));
+        Ok(view::change(&*ended?))
+    }
+
+    fn refused(&self, caller: Caller, call: &'static str, pod: Option<String>, reason: &str) {
+        self.audit.refused(Refusal {
+            time: Timestamp::now(),
+            uid: caller.uid,
+            pid: caller.pid,
+            call,
+            pod,
+            reason: reason.to_owned(),
+        });
     }
 
     /// The steps a request would take.
-    async fn rehearse(&self, snapshot: Snapshot, wanted: Override) -> Result<proto::Change, ControlError> {
+    async fn rehearse(&self, pod: String, wanted: Override) -> Result<proto::Change, ControlError> {
         let Snapshot {
             pod,
             mut standing,
             live,
             node,
+            room,
             ..
-        } = snapshot;
-        standing
-            .set_override(&pod, wanted.clone())
-            .map_err(|error| ControlError::Refused(error.to_string()))?;
+        } = self.ask(|reply| Request::Snapshot(pod, reply)).await?;
+        let cause = Cause::Operator {
+            uid: wanted.uid,
+            pid: wanted.pid,
+            reason: wanted.reason.clone(),
+        };
+        room.set_override(&mut standing, &pod, wanted)
+            .map_err(ControlError::Refused)?;
         let (Some(node), Some(live), Some(targets)) = (node, live, standing.targets(&pod)) else {
             return Err(not_running(&pod));
         };
         let id = live.id.clone();
-        let cause = Cause::Operator {
-            uid: wanted.uid,
-            pid: wanted.pid,
-            reason: wanted.reason,
-        };
         let job = Job {
             pod,
             live,
@@ -82,16 +104,48 @@ impl AgentBackend {
             seen: SeenBefore::default(),
         };
         let steps = preview(node, job).await.map_err(ControlError::Refused)?;
-        Ok(proto::Change {
-            at: Timestamp::now().to_string(),
-            namespace: id.namespace,
-            name: id.name,
-            uid: id.uid,
-            cause: cause.to_string(),
-            outcome: "Planned".to_owned(),
-            steps: steps.iter().map(view::step).collect(),
-            ..proto::Change::default()
-        })
+        Ok(view::planned(id, &cause, &steps))
+    }
+
+    async fn resize_one(
+        &self,
+        caller: Caller,
+        pod: String,
+        wanted: Override,
+        dry_run: bool,
+    ) -> Result<proto::Change, ControlError> {
+        if dry_run {
+            self.rehearse(pod, wanted).await
+        } else {
+            self.order(caller, pod, Wish::Override(wanted)).await
+        }
+    }
+
+    /// The pods a selector fits.
+    ///
+    /// # Errors
+    /// [`ControlError::Refused`] if it fits none.
+    async fn select(&self, selector: &str, namespace: &str, overridden_only: bool) -> Result<Vec<PodId>, ControlError> {
+        let parsed: Selector = selector.parse().map_err(|error| ControlError::Invalid {
+            field: "selector".to_owned(),
+            message: format!("{error}"),
+        })?;
+        let selection = Selection {
+            selector: parsed,
+            namespace: namespace.to_owned(),
+            overridden_only,
+        };
+        let pods = self.ask(|reply| Request::Select(selection, reply)).await?;
+        if pods.is_empty() {
+            let what = if overridden_only {
+                "no pod with an override"
+            } else {
+                "no pod"
+            };
+            let message = format!("{what} on this node fits the selector {selector:?}: `vscalectl get` lists them");
+            return Err(ControlError::Refused(message));
+        }
+        Ok(pods)
     }
 }
 
@@ -107,13 +161,25 @@ impl Backend for AgentBackend {
 
     async fn resize(&self, caller: Caller, request: proto::ResizeRequest) -> Result<proto::ResizeReply, ControlError> {
         let wanted = override_of(caller, &request, resize_values(&request)?);
-        let change = if request.dry_run {
-            let snapshot = self.ask(|reply| Request::Snapshot(request.pod, reply)).await?;
-            self.rehearse(snapshot, wanted).await?
-        } else {
-            self.order(request.pod, Wish::Override(wanted)).await?
-        };
-        Ok(proto::ResizeReply { change: Some(change) })
+        if request.selector.is_empty() {
+            let change = self.resize_one(caller, request.pod, wanted, request.dry_run).await?;
+            return Ok(proto::ResizeReply {
+                change: Some(change),
+                results: Vec::new(),
+            });
+        }
+        let pods = self.select(&request.selector, &request.namespace, false).await?;
+        let names: Vec<String> = wanted.values.iter().map(|container| container.name.clone()).collect();
+        let all = pods.into_iter().map(async |pod| {
+            let ended = self
+                .resize_one(caller, pod.to_string(), wanted.clone(), request.dry_run)
+                .await;
+            result(pod, names.clone(), ended)
+        });
+        Ok(proto::ResizeReply {
+            change: None,
+            results: join_all(all).await,
+        })
     }
 
     async fn release(
@@ -121,14 +187,27 @@ impl Backend for AgentBackend {
         caller: Caller,
         request: proto::ReleaseRequest,
     ) -> Result<proto::ReleaseReply, ControlError> {
-        tracing::info!(
-            uid = caller.uid,
-            pid = caller.pid,
-            pod = request.pod,
-            "override released by hand"
-        );
-        let change = self.order(request.pod, Wish::Release).await?;
-        Ok(proto::ReleaseReply { change: Some(change) })
+        let wish = || Wish::Release {
+            uid: caller.uid,
+            pid: caller.pid,
+            reason: request.reason.clone(),
+        };
+        if request.selector.is_empty() {
+            let change = self.order(caller, request.pod.clone(), wish()).await?;
+            return Ok(proto::ReleaseReply {
+                change: Some(change),
+                results: Vec::new(),
+            });
+        }
+        let pods = self.select(&request.selector, &request.namespace, true).await?;
+        let all = pods.into_iter().map(async |pod| {
+            let ended = self.order(caller, pod.to_string(), wish()).await;
+            result(pod, Vec::new(), ended)
+        });
+        Ok(proto::ReleaseReply {
+            change: None,
+            results: join_all(all).await,
+        })
     }
 
     async fn history(&self, request: proto::HistoryRequest) -> Result<proto::HistoryReply, ControlError> {
@@ -141,6 +220,33 @@ impl Backend for AgentBackend {
 
     fn watch(&self) -> broadcast::Receiver<Arc<proto::Change>> {
         self.changes.subscribe()
+    }
+
+    async fn doctor(&self) -> Result<proto::DoctorReply, ControlError> {
+        let health = self.ask(Request::Health).await?;
+        let checks = self.doctor.examine(health).await?;
+        Ok(proto::DoctorReply {
+            checks: checks.into_iter().map(Into::into).collect(),
+        })
+    }
+
+    fn turned_away(&self, caller: Caller, call: &'static str, reason: &str) {
+        self.refused(caller, call, None, reason);
+    }
+}
+
+fn result(pod: PodId, containers: Vec<String>, ended: Result<proto::Change, ControlError>) -> proto::PodResult {
+    let (change, error) = match ended {
+        Ok(change) => (Some(change), String::new()),
+        Err(error) => (None, error.to_string()),
+    };
+    proto::PodResult {
+        namespace: pod.namespace,
+        name: pod.name,
+        uid: pod.uid,
+        containers,
+        change,
+        error,
     }
 }
 

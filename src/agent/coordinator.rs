@@ -23,8 +23,9 @@ use super::watching::{Watching, Written};
 use crate::actuate::shrink::Verdict;
 use crate::actuate::{Cause, ChangeRecord, JobDone, Node};
 use crate::decide;
+use crate::observe::audit::Audit;
 use crate::observe::health::{Heartbeat, Latch};
-use crate::resources::WeightFormula;
+use crate::resources::{ResourceList, WeightFormula};
 use crate::sources::NodeView;
 
 mod counting;
@@ -35,7 +36,7 @@ mod requests;
 mod shrinks;
 
 pub(super) use dispatch::Pass;
-pub(super) use requests::{Order, Reply, Request, Snapshot, Wish, answer, not_running};
+pub(super) use requests::{Health, Order, Reply, Request, Selection, Snapshot, Wish, answer, not_running};
 
 /// Time-dependent decisions (a pod grows old enough) are looked at this often.
 const DECIDE_AGAIN: Duration = Duration::from_secs(60);
@@ -116,6 +117,7 @@ pub(super) struct Coordinator {
     written: BTreeSet<String>,
     look_at: Option<Instant>,
     history: History,
+    machine: ResourceList,
     events: mpsc::Sender<Event>,
     refresh: mpsc::Sender<()>,
     formula: watch::Sender<Option<WeightFormula>>,
@@ -144,6 +146,9 @@ pub(super) struct Links {
     pub(super) changes: broadcast::Sender<Arc<ChangeRecord>>,
     pub(super) metrics: Metrics,
     pub(super) starting: Vec<Latch>,
+    pub(super) audit: Audit,
+    /// What this machine has.
+    pub(super) machine: ResourceList,
 }
 
 impl Coordinator {
@@ -174,7 +179,8 @@ impl Coordinator {
             watching: Watching::new(),
             written: BTreeSet::new(),
             look_at: None,
-            history: History::new(links.changes),
+            history: History::new(links.changes, links.audit),
+            machine: links.machine,
             events: links.events,
             refresh: links.refresh,
             formula: links.formula,

@@ -187,6 +187,12 @@ impl Entry {
         }
     }
 
+    /// Why the latest pass did not simply succeed.
+    pub(super) fn last_reason(&self) -> String {
+        let last = self.last.as_ref().and_then(|last| last.outcome.reason());
+        last.unwrap_or_default().to_owned()
+    }
+
     /// Notes a failed pass; returns how long to wait before the next.
     pub(super) fn back_off(&mut self, now: Instant) -> Duration {
         let doubled = FIRST_RETRY.saturating_mul(1 << self.work.failures.min(16));
@@ -250,6 +256,6 @@ const fn rank(cause: &Cause) -> u8 {
         // What hurts now says more than what was decided.
         Cause::Regret { .. } => 8,
         Cause::Recommendation { .. } => 6,
-        Cause::Operator { .. } => 7,
+        Cause::Operator { .. } | Cause::Released { .. } => 7,
     }
 }

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 use crate::actuate::{Cause, ChangeRecord, JobDone, PodId};
+use crate::observe::audit::Audit;
 
 /// How many changes are kept: one or two kilobytes each.
 const KEPT: usize = 256;
@@ -17,14 +18,16 @@ pub(super) struct History {
     records: VecDeque<Arc<ChangeRecord>>,
     next: u64,
     listeners: broadcast::Sender<Arc<ChangeRecord>>,
+    audit: Audit,
 }
 
 impl History {
-    pub(super) fn new(listeners: broadcast::Sender<Arc<ChangeRecord>>) -> Self {
+    pub(super) fn new(listeners: broadcast::Sender<Arc<ChangeRecord>>, audit: Audit) -> Self {
         Self {
             records: VecDeque::new(),
             next: 1,
             listeners,
+            audit,
         }
     }
 
@@ -48,9 +51,15 @@ impl History {
             self.records.push_back(Arc::clone(&record));
             // Nobody listening is fine.
             drop(self.listeners.send(Arc::clone(&record)));
+            self.audit.change(&record);
             log(&record);
         }
         record
+    }
+
+    /// Why not everything is written down for good, if so.
+    pub(super) fn problem(&self) -> Option<String> {
+        self.audit.problem()
     }
 
     /// All changes, or one pod's, oldest first.

@@ -9,20 +9,25 @@
 //! - watches after a shrink ([`crate::actuate::shrink::watch`]): how a pod fares under lower limits, to the coordinator;
 //! - `saver`: what must survive a restart → the state file;
 //! - reporting ([`crate::report`]): kills → the spool, receivers;
+//! - the audit log ([`crate::observe::audit`]): what passes did, who was refused → its file;
 //! - the control socket ([`crate::control`]): operators' requests → the coordinator;
 //! - HTTP: metrics and health.
 //!
 //! The coordinator owns everything that is known, so nothing is shared and nothing is locked.
 
 mod backend;
+mod capacity;
 mod coordinator;
+mod doctor;
 mod entry;
 mod explain;
 mod history;
 mod inventory;
+mod machine;
 mod metrics;
 mod overrides;
 mod reporting;
+mod restore;
 mod run;
 mod saver;
 mod shrinking;
@@ -32,5 +37,7 @@ mod survey;
 mod view;
 mod watching;
 
+pub use machine::UnknownGroup;
+pub use restore::{Restoration, Restore, RestoreError, restore};
 pub use run::{RunError, run};
 pub use state::StateError;

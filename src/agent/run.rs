@@ -10,6 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::backend::AgentBackend;
 use super::coordinator::{Coordinator, Event, Links, Options, Restored};
+use super::doctor;
+use super::machine::{self, UnknownGroup};
 use super::metrics::Metrics;
 use super::reporting;
 use super::saver::Saver;
@@ -19,7 +21,8 @@ use super::view;
 use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
 use crate::actuate::{ChangeRecord, Lanes};
 use crate::config::{Config, RuntimeSocket, Sources};
-use crate::control::{BindError, ControlSocket, Limits, proto, serve};
+use crate::control::{Access, BindError, ControlSocket, Limits, proto, serve};
+use crate::observe::audit::{Audit, AuditOptions};
 use crate::observe::health::{Heartbeat, Readiness};
 use crate::observe::http::{Exposed, HttpServer, ListenError};
 use crate::observe::log::LogFilter;
@@ -32,6 +35,8 @@ use crate::sources::directory::{DirectorySource, DirectoryState};
 const EVENTS: usize = 1024;
 /// Changes a watcher may fall behind.
 const CHANGES: usize = 1024;
+/// How long the end of the agent waits for the audit log.
+const AUDIT_GRACE: Duration = Duration::from_secs(5);
 /// A coordinator that gives no sign of life for so long is stuck.
 const STALLED: Duration = Duration::from_secs(30);
 
@@ -55,6 +60,9 @@ pub enum RunError {
     /// The address of metrics and health.
     #[error(transparent)]
     Http(#[from] ListenError),
+    /// A group that is configured.
+    #[error(transparent)]
+    Group(#[from] UnknownGroup),
     /// Signals cannot be received.
     #[error("cannot receive signals: {0}")]
     Signals(std::io::Error),
@@ -71,7 +79,11 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     // Before anything that could fail or take its time: somebody may be standing still.
     let freezer = thaw(&config.state_dir)?;
     let restored = load(&state)?;
-    let socket = ControlSocket::bind(&config.socket).await?;
+    let access = Access {
+        operators: machine::group("operatorGroup", config.operator_group.as_deref())?,
+        readers: machine::group("readerGroup", config.reader_group.as_deref())?,
+    };
+    let socket = ControlSocket::bind_for(&config.socket, access).await?;
     let http = match config.http_address {
         Some(address) => Some(HttpServer::listen(address).await?),
         None => None,
@@ -109,9 +121,13 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         };
         tokio::spawn(serve_http(server, exposed, stop.clone()));
     }
+    let (audit, audit_writer) = start_audit(&config).unzip();
+    let audit = audit.unwrap_or_default();
     let backend = Arc::new(AgentBackend {
         events: events.clone(),
         changes,
+        audit: audit.clone(),
+        doctor: doctor::of_config(&config, survey_options(&config).cgroup_root),
     });
     let control = tokio::spawn(serve(socket, backend, Limits::default(), stop.clone()));
 
@@ -122,6 +138,8 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         changes: records,
         metrics,
         starting,
+        audit,
+        machine: machine::capacity(),
     };
     let saver = Saver::start(state);
     let coordinator = Coordinator::new(options(&config), saver, restored, links);
@@ -140,12 +158,17 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         }
     }
     reporter.finish().await;
+    if let Some(writer) = audit_writer
+        && tokio::time::timeout(AUDIT_GRACE, writer).await.is_err()
+    {
+        tracing::warn!("the audit log may lack what was done last: the disk is too slow");
+    }
     tracing::info!("stopped; limits stay as they are");
     Ok(())
 }
 
 /// Lets go on what an earlier agent had frozen when it was killed, and sees to it that a panic does the same.
-fn thaw(state_dir: &Path) -> Result<Arc<Freezer>, RunError> {
+pub(super) fn thaw(state_dir: &Path) -> Result<Arc<Freezer>, RunError> {
     let markers = Markers::below(state_dir).map_err(|source| RunError::Markers {
         directory: state_dir.to_owned(),
         source,
@@ -162,7 +185,7 @@ fn thaw(state_dir: &Path) -> Result<Arc<Freezer>, RunError> {
 }
 
 /// Every watched cgroup stays open: two descriptors on v1, one on v2. 1024 is too few for a full node.
-fn allow_open_files() {
+pub(super) fn allow_open_files() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
         if soft < hard {
@@ -186,7 +209,7 @@ fn flatten(
     })
 }
 
-fn load(state: &StateFile) -> Result<Restored, StateError> {
+pub(super) fn load(state: &StateFile) -> Result<Restored, StateError> {
     Ok(match state.load()? {
         Loaded::Content(content) => Restored {
             pods: content.pods,
@@ -204,6 +227,15 @@ fn load(state: &StateFile) -> Result<Restored, StateError> {
             }
         }
     })
+}
+
+pub(super) fn start_audit(config: &Config) -> Option<(Audit, tokio::task::JoinHandle<()>)> {
+    let options = AuditOptions {
+        path: config.audit_file()?,
+        bytes: config.audit_log_size.get(),
+        files: config.audit_log_files,
+    };
+    Some(Audit::start(options))
 }
 
 async fn serve_http(server: HttpServer, exposed: Exposed, stop: CancellationToken) {
@@ -247,7 +279,7 @@ async fn follow_source(
 }
 
 /// The pods bound to this node, or to none yet: a manifest here is placed here, like a static pod.
-fn localised(view: &NodeView, node_name: &str) -> NodeView {
+pub(super) fn localised(view: &NodeView, node_name: &str) -> NodeView {
     const UNNAMED: &str = "this-node";
     let here = if node_name.is_empty() { UNNAMED } else { node_name };
     let mut view = view.clone();
@@ -283,7 +315,7 @@ fn options(config: &Config) -> Options {
     }
 }
 
-fn survey_options(config: &Config) -> SurveyOptions {
+pub(super) fn survey_options(config: &Config) -> SurveyOptions {
     SurveyOptions {
         cgroup_root: Some(config.cgroup_root.clone()).filter(|root| root != Path::new("/sys/fs/cgroup")),
         kubepods: config.kubepods.clone(),

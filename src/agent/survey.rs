@@ -23,7 +23,7 @@ use self::starts::Starts;
 use super::coordinator::{Event, Refreshed};
 use super::inventory::Inventory;
 use crate::actuate::shrink::Freezer;
-use crate::actuate::{Lanes, Node, RuntimeLink};
+use crate::actuate::{DriverFrom, Lanes, Node, RuntimeLink};
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{CgroupPath, Hierarchy, Kubepods, PodEntry};
 use crate::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
@@ -161,7 +161,8 @@ impl Survey {
         }
     }
 
-    async fn look(&mut self) -> (Refreshed, bool) {
+    /// Looks once; also whether something essential was missing.
+    pub(super) async fn look(&mut self) -> (Refreshed, bool) {
         let mut findings = Findings::default();
         let runtime = self.find_runtime(&mut findings).await;
         let runtime_answers = self.list(&mut findings).await;
@@ -196,6 +197,8 @@ impl Survey {
             traits,
             runtime,
             runtime_name,
+            driver_from: DriverFrom::of(self.options.driver, told),
+            formula_from: self.formula.known_from(self.options.weight),
             units,
             lanes: Arc::clone(&self.lanes),
             freezer: Arc::clone(&self.freezer),

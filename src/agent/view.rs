@@ -6,8 +6,9 @@ use tokio::time::Instant;
 use super::entry::Entry;
 use super::overrides::Override;
 use super::standing::spec_of;
-use crate::actuate::{ChangeRecord, Node, StepRecord};
+use crate::actuate::{Cause, ChangeRecord, Node, PodId, StepRecord};
 use crate::control::proto;
+use crate::observe::audit::Who;
 use crate::observe::metrics::PodState;
 use crate::plan::{CgroupVersion, Driver, Target};
 use crate::resources::Requirements;
@@ -69,6 +70,7 @@ pub(super) fn pod(entry: &Entry, now: Timestamp) -> proto::Pod {
         detail: detail(entry, state, now),
         containers: wanted.iter().map(container).collect(),
         r#override: entry.standing.overridden.as_ref().map(overridden),
+        labels: metadata.labels.clone(),
     }
 }
 
@@ -105,12 +107,7 @@ fn detail(entry: &Entry, state: PodState, now: Timestamp) -> String {
                 )
             })
         }
-        PodState::Owed | PodState::Refused => entry
-            .last
-            .as_ref()
-            .and_then(|last| last.outcome.reason())
-            .unwrap_or_default()
-            .to_owned(),
+        PodState::Owed | PodState::Refused => entry.last_reason(),
         PodState::NotManaged | PodState::InSync | PodState::Working => String::new(),
     }
 }
@@ -181,7 +178,46 @@ pub(super) fn change(record: &ChangeRecord) -> proto::Change {
             runtime_us: micros(stages.runtime),
             verified_us: micros(stages.verified),
         }),
+        who: Some(who(&record.cause)),
         ..proto::Change::default()
+    }
+}
+
+/// What a pass would do.
+pub(super) fn planned(pod: PodId, cause: &Cause, steps: &[StepRecord]) -> proto::Change {
+    proto::Change {
+        at: Timestamp::now().to_string(),
+        namespace: pod.namespace,
+        name: pod.name,
+        uid: pod.uid,
+        cause: cause.to_string(),
+        outcome: "Planned".to_owned(),
+        steps: steps.iter().map(step).collect(),
+        who: Some(who(cause)),
+        ..proto::Change::default()
+    }
+}
+
+/// Who or what asked for a pass.
+pub(super) fn who(cause: &Cause) -> proto::Who {
+    match Who::from(cause) {
+        Who::Vpa { name, resource_version } => proto::Who {
+            kind: "vpa".to_owned(),
+            name: name.to_owned(),
+            resource_version: resource_version.to_owned(),
+            ..proto::Who::default()
+        },
+        Who::Operator { uid, pid, reason } => proto::Who {
+            kind: "operator".to_owned(),
+            uid: Some(uid),
+            pid: Some(pid),
+            reason: reason.to_owned(),
+            ..proto::Who::default()
+        },
+        Who::Agent => proto::Who {
+            kind: "agent".to_owned(),
+            ..proto::Who::default()
+        },
     }
 }
 

@@ -1,6 +1,6 @@
 //! Where the agent is, and how a command asks it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -18,15 +18,36 @@ pub(super) struct Agent {
 impl Agent {
     /// Connects, asks and waits for the answer.
     pub(super) fn ask<T>(&self, question: impl AsyncFnOnce(&mut Client) -> Result<T, Failure>) -> Result<T, Failure> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| Failure::Refused(anyhow::Error::new(error).context("cannot start")))?;
-        runtime.block_on(async {
+        block_on(async {
+            let mut client = Client::connect(&self.socket).await?;
+            question(&mut client).await
+        })?
+    }
+
+    /// The same, for a command that can do without an answer.
+    pub(super) fn try_ask<T>(
+        &self,
+        question: impl AsyncFnOnce(&mut Client) -> Result<T, ClientError>,
+    ) -> Result<Result<T, ClientError>, Failure> {
+        block_on(async {
             let mut client = Client::connect(&self.socket).await?;
             question(&mut client).await
         })
     }
+
+    /// Where the agent is looked for.
+    pub(super) fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+/// Waits for something that takes time.
+pub(super) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::Refused(anyhow::Error::new(error).context("cannot start")))?;
+    Ok(runtime.block_on(future))
 }
 
 impl From<ClientError> for Failure {

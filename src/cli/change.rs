@@ -27,7 +27,7 @@ pub(super) fn render(change: &Change, paint: Paint) -> String {
         let header = ["VIA", "LEVEL", "FILE", "FROM", "TO", "TOOK", "NOTE"];
         let mut rows = vec![header.map(str::to_owned).to_vec()];
         rows.extend(change.steps.iter().map(|step| row(step, paint)));
-        text.push_str(&table::align(&rows));
+        text.push_str(&table::shown(rows, paint));
     }
     text.push_str(&format!("{}: {}", pod(change), paint.word(&change.outcome)));
     if let Some(micros) = total(change) {
@@ -69,7 +69,7 @@ pub(super) fn list(changes: &[Change], paint: Paint) -> String {
     let header = ["AT", "POD", "CAUSE", "OUTCOME", "STEPS", "TOOK", "REASON"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     rows.extend(changes.iter().map(|change| cells(change, paint).to_vec()));
-    table::align(&rows)
+    table::shown(rows, paint)
 }
 
 /// One line about one change, for a list whose columns are not known in advance.

@@ -39,13 +39,15 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
         What::Overrides => {
             let overrides: Vec<_> = reply.pods.iter().filter_map(ShownOverride::of).collect();
             let now = jiff::Timestamp::now().to_string();
-            output.print(&Overrides { overrides: &overrides }, |_| {
-                overrides_table(&overrides, &now)
+            output.print(&Overrides { overrides: &overrides }, |paint| {
+                overrides_table(&overrides, &now, paint)
             })
         }
         What::Decisions => {
             let decisions: Vec<_> = reply.pods.iter().map(Decision::of).collect();
-            output.print(&Decisions { decisions: &decisions }, |_| decisions_table(&reply.pods))
+            output.print(&Decisions { decisions: &decisions }, |paint| {
+                decisions_table(&reply.pods, paint)
+            })
         }
     }
 }
@@ -80,7 +82,7 @@ fn pods_table(reply: &GetReply, paint: Paint) -> String {
     let mut text = if reply.pods.is_empty() {
         "no pods are known on this node\n".to_owned()
     } else {
-        table::align(&rows)
+        table::shown(rows, paint)
     };
     for problem in reply.agent.iter().flat_map(|agent| &agent.problems) {
         text.push_str(&format!("{} {}\n", paint.text(Tone::Bad, "degraded:"), clean(problem)));
@@ -115,7 +117,7 @@ impl<'a> ShownOverride<'a> {
     }
 }
 
-fn overrides_table(overrides: &[ShownOverride<'_>], now: &str) -> String {
+fn overrides_table(overrides: &[ShownOverride<'_>], now: &str, paint: Paint) -> String {
     if overrides.is_empty() {
         return "nothing is held by hand\n".to_owned();
     }
@@ -130,7 +132,7 @@ fn overrides_table(overrides: &[ShownOverride<'_>], now: &str) -> String {
             or_dash(&shown.by_hand.reason),
         ]
     }));
-    table::align(&rows)
+    table::shown(rows, paint)
 }
 
 /// Who holds the values.
@@ -180,7 +182,7 @@ impl<'a> Decision<'a> {
     }
 }
 
-fn decisions_table(pods: &[Pod]) -> String {
+fn decisions_table(pods: &[Pod], paint: Paint) -> String {
     let header = ["POD", "DECISION", "CONTAINER", "RESOURCE", "REQUEST", "LIMIT"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     for pod in pods {
@@ -189,7 +191,7 @@ fn decisions_table(pods: &[Pod]) -> String {
             rows.push(head.iter_mut().map(std::mem::take).chain(row).collect());
         }
     }
-    table::align(&rows)
+    table::shown(rows, paint)
 }
 
 /// For each container and resource: its name, the resource, request and limit, as `spec → wanted` where they differ.

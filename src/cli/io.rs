@@ -49,6 +49,11 @@ pub(super) fn warn(message: &str) {
     eprintln!("vscalectl: warning: {message}");
 }
 
+/// Says why a program ends with a failure.
+pub(super) fn complain(program: &str, error: &anyhow::Error) {
+    eprintln!("{program}: {error:#}");
+}
+
 /// Prints the result. A reader that has seen enough and closes the pipe is no failure.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
     print_more(text).map(|_flow| ())

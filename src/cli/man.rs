@@ -7,8 +7,8 @@ use anyhow::Context;
 use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
 
+use super::daemon::CommandLine;
 use super::{Cli, Failure, io};
-use crate::config::CommandLine;
 
 /// Prints the manual page of vscalectl, or writes those of all commands and of vscaled
 ///

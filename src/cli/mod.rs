@@ -6,8 +6,10 @@
 mod agent;
 mod change;
 mod completions;
+pub mod daemon;
 mod decide;
 mod demo;
+mod doctor;
 mod explain;
 mod get;
 mod history;
@@ -18,9 +20,12 @@ mod output;
 mod plan;
 mod release;
 mod resize;
+pub mod restore;
+mod results;
 mod table;
 mod time;
 mod watch;
+mod which;
 
 use std::process::ExitCode;
 
@@ -50,6 +55,7 @@ enum Command {
     DemoLeash(demo::leash::Arguments),
     #[command(hide = true)]
     DemoWorker(demo::worker::Arguments),
+    Doctor(doctor::Arguments),
     Explain(explain::Arguments),
     Get(get::Arguments),
     History(history::Arguments),
@@ -72,18 +78,25 @@ pub enum Failure {
     NoDaemon(anyhow::Error),
 }
 
+impl Failure {
+    /// The exit code, and why.
+    fn into_parts(self) -> (u8, anyhow::Error) {
+        match self {
+            Self::Refused(error) => (1, error),
+            Self::Usage(error) => (2, error),
+            Self::NoDaemon(error) => (3, error),
+        }
+    }
+}
+
 /// Runs `vscalectl` with this process's arguments.
 #[must_use]
 pub fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            let (code, error) = match failure {
-                Failure::Refused(error) => (1, error),
-                Failure::Usage(error) => (2, error),
-                Failure::NoDaemon(error) => (3, error),
-            };
-            eprintln!("vscalectl: {error:#}");
+            let (code, error) = failure.into_parts();
+            io::complain("vscalectl", &error);
             ExitCode::from(code)
         }
     }
@@ -96,6 +109,7 @@ fn run(Cli { agent, command }: Cli) -> Result<(), Failure> {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::DemoLeash(arguments) => demo::leash::run(&arguments),
         Command::DemoWorker(arguments) => demo::worker::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments, &agent),
         Command::Explain(arguments) => explain::run(&arguments, &agent),
         Command::Get(arguments) => get::run(&arguments, &agent),
         Command::History(arguments) => history::run(&arguments, &agent),

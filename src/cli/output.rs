@@ -19,7 +19,7 @@ pub(super) enum Format {
 }
 
 /// The option every command of the socket has.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct Output {
     /// How to print the answer
     #[arg(short = 'o', long = "output", value_name = "FORMAT", value_enum, default_value_t = Format::Table)]
@@ -67,24 +67,39 @@ impl Tone {
     }
 }
 
-/// Colours text, or leaves it.
+/// The narrowest terminal that lines are made to fit.
+const NARROWEST: usize = 40;
+
+/// What is known of whoever reads: whether colours are seen, and how long a line may be.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Paint {
     colour: bool,
+    /// Of a terminal; what goes elsewhere is not shortened.
+    width: Option<usize>,
 }
 
 impl Paint {
     /// No colours.
     #[cfg(test)]
-    pub(super) const PLAIN: Self = Self { colour: false };
+    pub(super) const PLAIN: Self = Self {
+        colour: false,
+        width: None,
+    };
 
     /// Colours if somebody looks at the output and has not asked for none (see <https://no-color.org>).
     pub(super) fn for_stdout() -> Self {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
+        let size = terminal_size::terminal_size_of(std::io::stdout());
         Self {
             colour: std::io::stdout().is_terminal() && !unwanted && !dumb,
+            width: size.map(|(width, _)| usize::from(width.0).max(NARROWEST)),
         }
+    }
+
+    /// Characters that fit a line, if the output is a terminal's.
+    pub(super) const fn width(self) -> Option<usize> {
+        self.width
     }
 
     /// The text, safe to show and in the colour of its tone.
@@ -135,7 +150,10 @@ mod tests {
 
     #[test]
     fn colours_are_only_added_where_they_are_wanted() {
-        let colour = Paint { colour: true };
+        let colour = Paint {
+            colour: true,
+            width: None,
+        };
         assert_eq!(Paint::PLAIN.word("Refused"), "Refused");
         assert_eq!(colour.word("Refused"), "\u{1b}[31mRefused\u{1b}[0m");
         assert_eq!(colour.word("NotManaged"), "NotManaged");

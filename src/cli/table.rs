@@ -1,5 +1,7 @@
 //! Text in aligned columns, with or without colour.
 
+use super::output::Paint;
+
 /// Columns are not made narrower than this, however little room there is.
 const NARROWEST: usize = 6;
 
@@ -18,7 +20,15 @@ pub(super) fn align(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Shortens the widest cells, which must be without colour, until [`align`] makes no line longer than `limit` characters.
+/// A table as it is shown: no wider than the terminal, if it is for one.
+pub(super) fn shown(mut rows: Vec<Vec<String>>, paint: Paint) -> String {
+    if let Some(width) = paint.width() {
+        fit(&mut rows, width);
+    }
+    align(&rows)
+}
+
+/// Shortens the widest cells until [`align`] makes no line longer than `limit` characters.
 pub(super) fn fit(rows: &mut [Vec<String>], limit: usize) {
     let mut widths = widths(rows);
     let gaps = 2 * widths.len().saturating_sub(1);
@@ -31,10 +41,53 @@ pub(super) fn fit(rows: &mut [Vec<String>], limit: usize) {
     for row in rows {
         for (cell, &column) in row.iter_mut().zip(&widths) {
             if width(cell) > column {
-                *cell = cell.chars().take(column.saturating_sub(1)).chain(['…']).collect();
+                *cell = shortened(cell, column);
             }
         }
     }
+}
+
+/// Columns side by side, as many as fit into `limit` characters; the others follow below, each time after the first
+/// `fixed` columns. All columns are of the same length.
+pub(super) fn columns(columns: &[Vec<String>], fixed: usize, limit: usize) -> String {
+    let (fixed, others) = columns.split_at(fixed.min(columns.len()));
+    let wide = |column: &Vec<String>| column.iter().map(|cell| width(cell)).max().unwrap_or(0) + 2;
+    let before: usize = fixed.iter().map(wide).sum();
+    let mut blocks: Vec<Vec<&Vec<String>>> = Vec::new();
+    let mut taken = limit;
+    for column in others {
+        // The last column of a line needs no gap after it.
+        if taken + wide(column) > limit + 2 || blocks.is_empty() {
+            blocks.push(fixed.iter().collect());
+            taken = before;
+        }
+        taken += wide(column);
+        if let Some(block) = blocks.last_mut() {
+            block.push(column);
+        }
+    }
+    let rows = columns.iter().map(Vec::len).max().unwrap_or(0);
+    let table = |block: Vec<&Vec<String>>| {
+        let row = |index: usize| block.iter().filter_map(|column| column.get(index).cloned()).collect();
+        align(&(0..rows).map(row).collect::<Vec<_>>())
+    };
+    blocks.into_iter().map(table).collect()
+}
+
+/// The first characters of a cell, all colours, and a sign that there was more.
+fn shortened(cell: &str, limit: usize) -> String {
+    let (mut text, mut room, mut in_sequence) = (String::with_capacity(cell.len()), limit, false);
+    for character in cell.chars() {
+        let hidden = in_sequence || character == '\u{1b}';
+        in_sequence = hidden && character != 'm';
+        if hidden {
+            text.push(character);
+        } else if room > 0 {
+            room -= 1;
+            text.push(if room == 0 { '…' } else { character });
+        }
+    }
+    text
 }
 
 /// Breaks text into lines of at most `limit` characters at its spaces, no-break ones excepted, each after `indent` spaces.
@@ -112,6 +165,31 @@ mod tests {
         let before = rows.clone();
         fit(&mut rows, 30);
         assert_eq!(rows, before);
+    }
+
+    #[test]
+    fn a_shortened_cell_keeps_its_colour_and_ends_it() {
+        let mut rows = rows(&[["a", "\u{1b}[31mrather bad\u{1b}[0m"]]);
+        fit(&mut rows, 10);
+        assert_eq!(align(&rows), "a  \u{1b}[31mrather…\u{1b}[0m\n");
+        assert_eq!(width(&rows[0][1]), 7);
+    }
+
+    #[test]
+    fn columns_that_do_not_fit_follow_below() {
+        let column = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
+        let all = [
+            column(["", "spec"]),
+            column(["cpu", "1"]),
+            column(["memory", "2"]),
+            column(["swap", "3"]),
+        ];
+        assert_eq!(columns(&all, 1, 80), "      cpu  memory  swap\nspec  1    2       3\n");
+        assert_eq!(
+            columns(&all, 1, 17),
+            "      cpu  memory\nspec  1    2\n      swap\nspec  3\n"
+        );
+        assert_eq!(columns(&all[..1], 1, 10), "");
     }
 
     #[test]

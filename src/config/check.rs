@@ -12,7 +12,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::Origin;
 use super::keys::Value;
-use super::values::{RuntimeSocket, UPDATE_MODES};
+use super::values::{AuditLog, RuntimeSocket, UPDATE_MODES};
 use crate::objects::UpdateMode;
 use crate::resources::Bytes;
 
@@ -93,6 +93,16 @@ impl Value {
         Some(self.text()).filter(|text| !text.is_empty()).map(str::to_owned)
     }
 
+    /// A name as groupadd(8) takes it, or a number. Whether there is such a group, only the machine knows.
+    pub(super) fn group_or_empty(&self) -> Result<Option<String>, ConfigError> {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.@$".contains(&byte);
+        match self.text() {
+            "" => Ok(None),
+            text if text.len() <= 64 && text.bytes().all(allowed) => Ok(Some(text.to_owned())),
+            _ => Err(self.refused("empty, or the name or number of a group")),
+        }
+    }
+
     pub(super) fn absolute_path(&self) -> Result<PathBuf, ConfigError> {
         absolute(self.text()).ok_or_else(|| self.refused("an absolute path"))
     }
@@ -117,12 +127,6 @@ impl Value {
         }
     }
 
-    /// An amount of memory as Kubernetes writes it: `16Mi`.
-    pub(super) fn bytes(&self, range: RangeInclusive<Bytes>) -> Result<Bytes, ConfigError> {
-        let bytes = Bytes::parse(self.text()).ok().filter(|bytes| range.contains(bytes));
-        bytes.ok_or_else(|| self.refused(&format!("an amount from {} to {}", range.start(), range.end())))
-    }
-
     pub(super) fn socket_path(&self) -> Result<PathBuf, ConfigError> {
         absolute_socket(self.text())
             .ok_or_else(|| self.refused(&format!("an absolute path of at most {MAX_SOCKET_PATH} bytes")))
@@ -141,6 +145,22 @@ impl Value {
                     ))
                 }),
         }
+    }
+
+    pub(super) fn audit_log(&self) -> Result<AuditLog, ConfigError> {
+        match self.text() {
+            "auto" => Ok(AuditLog::Auto),
+            "none" => Ok(AuditLog::None),
+            text => absolute(text)
+                .map(AuditLog::Path)
+                .ok_or_else(|| self.refused("auto, none, or an absolute path")),
+        }
+    }
+
+    /// An amount of memory or disk as Kubernetes writes it: `10Mi`.
+    pub(super) fn bytes(&self, range: RangeInclusive<Bytes>) -> Result<Bytes, ConfigError> {
+        let bytes = self.text().parse().ok().filter(|bytes| range.contains(bytes));
+        bytes.ok_or_else(|| self.refused(&format!("an amount from {} to {}", range.start(), range.end())))
     }
 
     pub(super) fn address_or_empty(&self) -> Result<Option<SocketAddr>, ConfigError> {

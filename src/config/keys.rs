@@ -171,6 +171,41 @@ keys! {
         live: false,
         meaning: "The unix socket that vscalectl talks to.",
     }
+    operator_group {
+        name: "operatorGroup",
+        env: "VSCALED_OPERATOR_GROUP",
+        default: "",
+        live: false,
+        meaning: "The group, by name or number, whose members may make every call at the socket, as root may; empty is none.",
+    }
+    reader_group {
+        name: "readerGroup",
+        env: "VSCALED_READER_GROUP",
+        default: "",
+        live: false,
+        meaning: "The group whose members may make the calls at the socket that change nothing; empty is none.",
+    }
+    audit_log {
+        name: "auditLog",
+        env: "VSCALED_AUDIT_LOG",
+        default: "auto",
+        live: false,
+        meaning: "The file that keeps who changed what, one line of JSON for each value: `auto` is audit.jsonl in stateDir, `none` keeps nothing, else a path.",
+    }
+    audit_log_size {
+        name: "auditLogSize",
+        env: "VSCALED_AUDIT_LOG_SIZE",
+        default: "10Mi",
+        live: false,
+        meaning: "How large the file of the audit log becomes before it is rotated (4Ki to 1Gi).",
+    }
+    audit_log_files {
+        name: "auditLogFiles",
+        env: "VSCALED_AUDIT_LOG_FILES",
+        default: "5",
+        live: false,
+        meaning: "How many files of the audit log are kept, the current one included (1 to 100).",
+    }
     http_address {
         name: "httpAddress",
         env: "VSCALED_HTTP_ADDRESS",

@@ -27,14 +27,14 @@ pub use check::ConfigError;
 pub use given::{Given, Origin};
 pub use keys::{KEYS, Key, Layer};
 pub use report::ReportConfig;
-pub use sources::{Command, CommandLine, RunArguments, Sources};
-pub use values::{LogFormat, RuntimeSocket, Source};
+pub use sources::{RunArguments, Sources};
+pub use values::{AuditLog, LogFormat, RuntimeSocket, Source};
 
 use crate::cgroup::CgroupPath;
 use crate::decide;
 use crate::objects::UpdateMode;
 use crate::plan::{Driver, KubeletVersion};
-use crate::resources::WeightFormula;
+use crate::resources::{Bytes, WeightFormula};
 use crate::runtime::Deadlines;
 use keys::Resolved;
 
@@ -61,6 +61,18 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// The control socket.
     pub socket: PathBuf,
+    /// Whose members may make every call at the socket.
+    #[serde(serialize_with = "values::or_empty")]
+    pub operator_group: Option<String>,
+    /// Whose members may make the calls that change nothing.
+    #[serde(serialize_with = "values::or_empty")]
+    pub reader_group: Option<String>,
+    /// Who changed what.
+    pub audit_log: AuditLog,
+    /// How large one file of it becomes.
+    pub audit_log_size: Bytes,
+    /// How many files of it are kept.
+    pub audit_log_files: usize,
     /// Metrics and health; none serves no HTTP.
     #[serde(serialize_with = "values::or_empty")]
     pub http_address: Option<SocketAddr>,
@@ -193,6 +205,16 @@ impl Config {
         })
     }
 
+    /// Where the audit log is written, if anywhere.
+    #[must_use]
+    pub fn audit_file(&self) -> Option<PathBuf> {
+        match &self.audit_log {
+            AuditLog::Auto => Some(self.state_dir.join("audit.jsonl")),
+            AuditLog::None => None,
+            AuditLog::Path(path) => Some(path.clone()),
+        }
+    }
+
     fn check(given: Resolved) -> Result<Self, ConfigError> {
         let hours = SignedDuration::from_hours;
         let seconds = SignedDuration::from_secs;
@@ -202,6 +224,11 @@ impl Config {
             manifests: given.manifests.absolute_path()?,
             state_dir: given.state_dir.absolute_path()?,
             socket: given.socket.socket_path()?,
+            operator_group: given.operator_group.group_or_empty()?,
+            reader_group: given.reader_group.group_or_empty()?,
+            audit_log: given.audit_log.audit_log()?,
+            audit_log_size: given.audit_log_size.bytes(Bytes::new(4 << 10)..=Bytes::new(1 << 30))?,
+            audit_log_files: given.audit_log_files.number(1..=100)?,
             http_address: given.http_address.address_or_empty()?,
             runtime_socket: given.runtime_socket.runtime_socket()?,
             cgroup_root: given.cgroup_root.absolute_path()?,

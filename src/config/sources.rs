@@ -9,22 +9,6 @@ use serde_json::Value;
 use super::keys::{Layer, Resolved};
 use super::{API_VERSION, ConfigError, KIND};
 
-/// Resizes running containers in place on one Kubernetes node.
-#[derive(Debug, clap::Parser)]
-#[command(name = "vscaled", version, arg_required_else_help = true)]
-pub struct CommandLine {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: Command,
-}
-
-/// The commands of `vscaled`.
-#[derive(Debug, clap::Subcommand)]
-pub enum Command {
-    /// Runs the agent until SIGTERM; SIGHUP reads the configuration again.
-    Run(RunArguments),
-}
-
 /// The arguments of `vscaled run`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct RunArguments {

@@ -29,6 +29,17 @@ pub enum RuntimeSocket {
     Path(PathBuf),
 }
 
+/// Where the audit log is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuditLog {
+    /// In the state directory.
+    Auto,
+    /// Nowhere.
+    None,
+    /// Here.
+    Path(PathBuf),
+}
+
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -50,6 +61,16 @@ pub(super) const UPDATE_MODES: [(&str, UpdateMode); 4] = [
 ];
 
 impl Serialize for RuntimeSocket {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => serializer.serialize_str("auto"),
+            Self::None => serializer.serialize_str("none"),
+            Self::Path(path) => path.serialize(serializer),
+        }
+    }
+}
+
+impl Serialize for AuditLog {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Auto => serializer.serialize_str("auto"),

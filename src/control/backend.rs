@@ -7,8 +7,8 @@ use tokio::sync::broadcast;
 use tonic::Status;
 
 use super::proto::{
-    Change, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest, ReleaseReply,
-    ReleaseRequest, ResizeReply, ResizeRequest,
+    Change, DoctorReply, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest,
+    ReleaseReply, ReleaseRequest, ResizeReply, ResizeRequest,
 };
 
 /// Who calls: what the kernel recorded about the peer when it connected (`SO_PEERCRED`).
@@ -55,16 +55,27 @@ pub trait Backend: Send + Sync + 'static {
 
     /// What is done from now on. The channel's capacity bounds how far a watcher may fall behind.
     fn watch(&self) -> broadcast::Receiver<Arc<Change>>;
+
+    /// What the agent finds when it looks at itself and the node.
+    fn doctor(&self) -> impl Future<Output = Result<DoctorReply, ControlError>> + Send;
+
+    /// Takes note that a caller was turned away from a call it has no right to. Must not wait.
+    fn turned_away(&self, caller: Caller, call: &'static str, reason: &str);
 }
 
 /// Why a request was not carried out; nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
     /// No pod fits.
-    #[error("no pod on this node is called {pod:?}: `vscalectl get` lists them")]
+    #[error(
+        "no pod on this node is called {pod:?}{}: `vscalectl get` lists them",
+        did_you_mean(nearest)
+    )]
     NotFound {
         /// What the caller wrote.
         pod: String,
+        /// The names most like it, best first; may be empty.
+        nearest: Vec<String>,
     },
     /// Several pods fit.
     #[error("{pod:?} fits {}: name one of them", candidates.join(" and "))]
@@ -91,6 +102,13 @@ pub enum ControlError {
     /// The agent failed.
     #[error("{0}")]
     Internal(String),
+}
+
+fn did_you_mean(nearest: &[String]) -> String {
+    match nearest {
+        [] => String::new(),
+        names => format!(" (did you mean {}?)", names.join(" or ")),
+    }
 }
 
 impl From<ControlError> for Status {

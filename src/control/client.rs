@@ -6,6 +6,7 @@
 use std::error::Error;
 use std::future::Future;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use tonic::{Code, Response, Status, Streaming};
 
 use super::proto::control_client::ControlClient;
 use super::proto::{
-    Change, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest, ReleaseReply,
-    ReleaseRequest, ResizeReply, ResizeRequest, WatchRequest,
+    Change, DoctorReply, DoctorRequest, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply,
+    HistoryRequest, ReleaseReply, ReleaseRequest, ResizeReply, ResizeRequest, WatchRequest,
 };
 
 /// How long to wait for a connection.
@@ -40,10 +41,12 @@ pub enum ClientError {
         reason: String,
     },
     /// This user may not use the socket.
-    #[error("{} may be used by root only: try sudo", socket.display())]
+    #[error("{} may be used by {who} only: try sudo", socket.display())]
     Denied {
         /// The socket.
         socket: PathBuf,
+        /// Who may.
+        who: String,
     },
     /// The path cannot name a socket.
     #[error("{socket:?} is not a usable socket path")]
@@ -134,13 +137,22 @@ impl Client {
         answer_within(CHANGE, &self.socket, answer).await
     }
 
-    /// Ends an override.
+    /// Ends an override, or several.
     ///
     /// # Errors
     /// [`ClientError`], as for every call.
-    pub async fn release(&mut self, pod: String) -> Result<ReleaseReply, ClientError> {
-        let answer = self.inner.release(ReleaseRequest { pod });
+    pub async fn release(&mut self, request: ReleaseRequest) -> Result<ReleaseReply, ClientError> {
+        let answer = self.inner.release(request);
         answer_within(CHANGE, &self.socket, answer).await
+    }
+
+    /// What the agent finds when it looks at itself and the node.
+    ///
+    /// # Errors
+    /// [`ClientError`], as for every call.
+    pub async fn doctor(&mut self) -> Result<DoctorReply, ClientError> {
+        let answer = self.inner.doctor(DoctorRequest {});
+        answer_within(READ, &self.socket, answer).await
     }
 
     /// What was done lately, to one pod or to all if `pod` is empty; newest last.
@@ -196,7 +208,10 @@ fn no_connection(socket: &Path, error: &tonic::transport::Error) -> ClientError 
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<io::Error>() {
             return match error.kind() {
-                io::ErrorKind::PermissionDenied => ClientError::Denied { socket },
+                io::ErrorKind::PermissionDenied => ClientError::Denied {
+                    who: entitled(&socket),
+                    socket,
+                },
                 io::ErrorKind::InvalidInput => ClientError::Path { socket },
                 // EAGAIN: more callers wait than the kernel keeps.
                 io::ErrorKind::WouldBlock => ClientError::Lost {
@@ -214,6 +229,19 @@ fn no_connection(socket: &Path, error: &tonic::transport::Error) -> ClientError 
     ClientError::NoDaemon {
         socket,
         reason: error.to_string(),
+    }
+}
+
+/// Who the socket's file lets connect.
+fn entitled(socket: &Path) -> String {
+    let group = socket
+        .metadata()
+        .ok()
+        .filter(|file| file.mode() & 0o060 != 0)
+        .and_then(|file| nix::unistd::Group::from_gid(file.gid().into()).ok().flatten());
+    match group {
+        Some(group) => format!("root and members of the group {}", group.name),
+        None => "root".to_owned(),
     }
 }
 

@@ -3,6 +3,8 @@
 //! In come accepted streams, out go [`Connection`]s for the server. There is a limit; when it is reached, the oldest
 //! connection without a call in progress is cut in favour of the new one, so callers that connect and then say nothing
 //! cannot keep others out. Connections with calls are never cut for another's sake: calls end by their deadlines.
+//! Strangers, who have no right to any call, share a few places in which they only displace each other: they are let in
+//! to be told so.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +20,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
+use super::access::{Access, Right};
 use super::backend::Caller;
+use super::peer::identify;
 
 /// How long to wait after the kernel refused to hand out a connection (usually for want of file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -27,6 +31,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Connections {
     limit: usize,
+    access: Access,
+    own_uid: u32,
     state: Mutex<State>,
 }
 
@@ -39,6 +45,7 @@ struct State {
 
 #[derive(Debug)]
 struct Slot {
+    stranger: bool,
     calls: usize,
     /// Whether there ever was a call: the peer speaks the protocol, and its last answer may still be on the way.
     called: bool,
@@ -46,9 +53,11 @@ struct Slot {
 }
 
 impl Connections {
-    pub(super) fn new(limit: usize) -> Arc<Self> {
+    pub(super) fn new(limit: usize, access: Access) -> Arc<Self> {
         Arc::new(Self {
             limit,
+            access,
+            own_uid: nix::unistd::geteuid().as_raw(),
             state: Mutex::default(),
         })
     }
@@ -59,21 +68,28 @@ impl Connections {
     }
 
     /// Makes room for one more. `None` if every connection is at work, or none is wanted any more.
-    fn register(self: &Arc<Self>) -> Option<(Registration, CancellationToken)> {
+    fn register(self: &Arc<Self>, stranger: bool) -> Option<(Registration, CancellationToken)> {
         let mut state = self.state();
         if state.closed {
             return None;
         }
-        if state.open.len() >= self.limit {
-            let (&oldest, _) = state.open.iter().find(|(_, slot)| slot.calls == 0)?;
-            if let Some(slot) = state.open.remove(&oldest) {
-                slot.cut.cancel();
-            }
+        let strangers = state.open.values().filter(|slot| slot.stranger).count();
+        let oldest = if stranger && strangers >= self.for_strangers() {
+            Some(state.oldest(|slot| slot.stranger)?)
+        } else if state.open.len() >= self.limit {
+            let unknown = state.oldest(|slot| slot.stranger);
+            Some(unknown.or_else(|| state.oldest(|slot| !stranger && slot.calls == 0))?)
+        } else {
+            None
+        };
+        if let Some(slot) = oldest.and_then(|oldest| state.open.remove(&oldest)) {
+            slot.cut.cancel();
         }
         let id = state.next;
         state.next += 1;
         let cut = CancellationToken::new();
         let slot = Slot {
+            stranger,
             calls: 0,
             called: false,
             cut: cut.clone(),
@@ -81,6 +97,11 @@ impl Connections {
         state.open.insert(id, slot);
         let connections = Arc::clone(self);
         Some((Registration { id, connections }, cut))
+    }
+
+    /// How many connections strangers may have together.
+    fn for_strangers(&self) -> usize {
+        (self.limit / 4).max(1)
     }
 
     /// From now on there are no new connections, and those that never called are cut: the server's farewell to a peer
@@ -98,6 +119,12 @@ impl Connections {
         for slot in self.state().open.values() {
             slot.cut.cancel();
         }
+    }
+}
+
+impl State {
+    fn oldest(&self, which: impl Fn(&Slot) -> bool) -> Option<u64> {
+        self.open.iter().find(|(_, slot)| which(slot)).map(|(&id, _)| id)
     }
 }
 
@@ -131,20 +158,17 @@ pub(super) struct Connection {
 
 impl Connection {
     fn new(stream: UnixStream, connections: &Arc<Connections>) -> io::Result<Self> {
-        let credentials = stream.peer_cred()?;
-        let caller = Caller {
-            uid: credentials.uid(),
-            gid: credentials.gid(),
-            pid: credentials.pid().unwrap_or(0),
-        };
+        let (caller, groups) = identify(&stream)?;
+        let right = connections.access.right(connections.own_uid, caller, &groups);
         let (registration, cut) = connections
-            .register()
+            .register(right.is_none())
             .ok_or_else(|| io::Error::other("every connection is at work"))?;
         Ok(Self {
             stream,
             cut: Box::pin(cut.cancelled_owned()),
             peer: Peer {
                 caller,
+                right,
                 id: registration.id,
                 connections: Arc::clone(connections),
             },
@@ -200,11 +224,18 @@ impl Connected for Connection {
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
     pub(super) caller: Caller,
+    pub(super) right: Option<Right>,
     id: u64,
     connections: Arc<Connections>,
 }
 
 impl Peer {
+    /// Why this peer is turned away from a call that needs a right it does not have.
+    pub(super) fn refusal(&self, needs: Right) -> Option<String> {
+        let refusal = || self.connections.access.refusal(self.caller, self.right, needs);
+        (self.right < Some(needs)).then(refusal)
+    }
+
     /// Keeps the connection from being cut until the call is over. `None` if it was cut already.
     pub(super) fn begin_call(&self) -> Option<Call> {
         let mut state = self.connections.state();
@@ -261,7 +292,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_oldest_silent_connection_gives_way() {
-        let connections = Connections::new(2);
+        let connections = Connections::new(2, Access::default());
         let (mut busy, _a) = connect(&connections).unwrap();
         let call = busy.peer.begin_call().unwrap();
         let (mut silent, _b) = connect(&connections).unwrap();
@@ -279,8 +310,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn strangers_displace_each_other_only_and_give_way_to_everybody_else() {
+        let connections = Connections::new(8, Access::default());
+        let connect = |stranger| connections.register(stranger).unwrap();
+        let (entitled, strangers) = (connect(false), [connect(true), connect(true)]);
+        let third = connect(true);
+        assert!(strangers[0].1.is_cancelled() && !strangers[1].1.is_cancelled());
+        let more: Vec<_> = (0..5).map(|_| connect(false)).collect();
+        assert!(!third.1.is_cancelled());
+        let last = connect(false);
+        assert!(strangers[1].1.is_cancelled() && !third.1.is_cancelled());
+        let past = connect(false);
+        assert!(third.1.is_cancelled() && !entitled.1.is_cancelled());
+        assert!(connections.register(true).is_none(), "nobody is cut for a stranger");
+        drop((more, last, past));
+    }
+
+    #[tokio::test]
     async fn a_connection_that_ends_makes_room() {
-        let connections = Connections::new(1);
+        let connections = Connections::new(1, Access::default());
         let (first, _a) = connect(&connections).unwrap();
         let call = first.peer.begin_call().unwrap();
         drop(first);
@@ -290,7 +338,7 @@ mod tests {
 
     #[tokio::test]
     async fn closing_cuts_silent_connections_now_and_the_others_at_the_end() {
-        let connections = Connections::new(4);
+        let connections = Connections::new(4, Access::default());
         let (mut caller, _a) = connect(&connections).unwrap();
         let (mut silent, _b) = connect(&connections).unwrap();
         drop(caller.peer.begin_call());
@@ -304,7 +352,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_kernel_says_who_called() {
-        let connections = Connections::new(1);
+        let connections = Connections::new(1, Access::default());
         let (connection, _a) = connect(&connections).unwrap();
         assert_eq!(connection.peer.caller.uid, nix::unistd::geteuid().as_raw());
         assert_eq!(connection.peer.caller.pid, nix::unistd::getpid().as_raw());

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::backend::ControlError;
 use super::proto;
+use super::selector::Selector;
 use crate::resources::quantity::{Quantity, QuantityError};
 use crate::resources::{NamedRequirements, Requirements, Resource, ResourceList};
 
@@ -35,16 +36,7 @@ impl From<&Requirements> for proto::Requirements {
 /// # Errors
 /// [`ControlError::Invalid`] naming the first field that cannot be used.
 pub fn resize_values(request: &proto::ResizeRequest) -> Result<Vec<NamedRequirements>, ControlError> {
-    if request.pod.is_empty() {
-        return Err(invalid(
-            "pod",
-            "required: namespace/name, a UID, or a prefix of a container id",
-        ));
-    }
-    if request.reason.len() > LONGEST_REASON {
-        let message = format!("{} bytes long: allowed are {LONGEST_REASON}", request.reason.len());
-        return Err(invalid("reason", message));
-    }
+    one_or_selected(&request.pod, &request.selector, &request.namespace, &request.reason)?;
     if request.ttl_us.is_some_and(|ttl| ttl == 0 || ttl > LONGEST_TTL_US) {
         let message = "allowed are 1 µs to 366 days; leave it out to hold the values until they are released";
         return Err(invalid("ttlUs", message));
@@ -71,6 +63,28 @@ pub fn resize_values(request: &proto::ResizeRequest) -> Result<Vec<NamedRequirem
         });
     }
     Ok(all)
+}
+
+/// Checks what every change has: one pod or a selector of several, and a reason of sensible length.
+pub(super) fn one_or_selected(pod: &str, selector: &str, namespace: &str, reason: &str) -> Result<(), ControlError> {
+    if pod.is_empty() && selector.is_empty() {
+        let message = "required: namespace/name, a UID, or a prefix of a container id; or a selector";
+        return Err(invalid("pod", message));
+    }
+    let narrowed = !selector.is_empty() || !namespace.is_empty();
+    if !pod.is_empty() && narrowed {
+        return Err(invalid("selector", "not together with a pod: leave one of them out"));
+    }
+    if !selector.is_empty()
+        && let Err(error) = selector.parse::<Selector>()
+    {
+        return Err(invalid("selector", error.to_string()));
+    }
+    if reason.len() > LONGEST_REASON {
+        let message = format!("{} bytes long: allowed are {LONGEST_REASON}", reason.len());
+        return Err(invalid("reason", message));
+    }
+    Ok(())
 }
 
 fn requirements(path: &str, values: Option<&proto::Requirements>) -> Result<Requirements, ControlError> {
@@ -188,6 +202,13 @@ mod tests {
         assert!(refusal(&request(None, Some("0"))).starts_with("containers[0].limits.cpu: 0 is no limit"));
         assert!(refusal(&request(None, None)).starts_with("containers[0]: asks for nothing"));
         assert!(with(&|request| request.pod.clear()).starts_with("pod: required"));
+        let both = |request: &mut proto::ResizeRequest| request.selector = "app=web".to_owned();
+        assert!(with(&both).starts_with("selector: not together with a pod"));
+        let broken = |request: &mut proto::ResizeRequest| {
+            request.pod.clear();
+            request.selector = "app=web,,".to_owned();
+        };
+        assert!(with(&broken).starts_with("selector: "));
         assert!(with(&|request| request.containers.clear()).starts_with("containers: at least one"));
         assert!(with(&|request| request.containers[0].name.clear()).starts_with("containers[0].name: required"));
         assert!(with(&|request| request.reason = "x".repeat(1025)).starts_with("reason: 1025 bytes long"));

@@ -6,12 +6,17 @@ use super::proto::Pod;
 /// Shorter beginnings of container ids are not looked up: they would fit by accident.
 const SHORTEST_ID: usize = 4;
 
+/// A name is offered in place of one that fits nothing from this likeness on, 1 being the same.
+const ALIKE: f64 = 0.6;
+/// At most so many names are offered.
+const OFFERED: usize = 3;
+
 /// Finds the one pod that `text` means.
 ///
 /// A name wins over a UID, and a UID over a container id. A container id may carry its runtime, as in `containerd://1f3c…`.
 ///
 /// # Errors
-/// [`ControlError::NotFound`], or [`ControlError::Ambiguous`] with every UID that fits (a pod and its replacement may
+/// [`ControlError::NotFound`] with the names most like it, or [`ControlError::Ambiguous`] with every UID that fits (a pod and its replacement may
 /// share a name for a while).
 pub fn find_pod<'a>(pods: &'a [Pod], text: &str) -> Result<&'a Pod, ControlError> {
     let by_name = |pod: &Pod| text.split_once('/') == Some((&pod.namespace, &pod.name));
@@ -40,7 +45,35 @@ pub fn find_pod<'a>(pods: &'a [Pod], text: &str) -> Result<&'a Pod, ControlError
             }
         }
     }
-    Err(ControlError::NotFound { pod: text.to_owned() })
+    Err(ControlError::NotFound {
+        pod: text.to_owned(),
+        nearest: nearest(pods, text),
+    })
+}
+
+/// The names most like `text`, best first. Without a namespace it is compared with the names alone.
+fn nearest(pods: &[Pod], text: &str) -> Vec<String> {
+    let likeness = |pod: &Pod| match text.split_once('/') {
+        Some((namespace, name)) => alike(&pod.namespace, namespace).min(alike(&pod.name, name)),
+        None => alike(&pod.name, text),
+    };
+    let mut all: Vec<(f64, String)> = pods
+        .iter()
+        .map(|pod| (likeness(pod), format!("{}/{}", pod.namespace, pod.name)))
+        .filter(|(likeness, _)| *likeness >= ALIKE)
+        .collect();
+    all.sort_by(|(a, first), (b, second)| b.total_cmp(a).then_with(|| first.cmp(second)));
+    all.dedup();
+    all.truncate(OFFERED);
+    all.into_iter().map(|(_, name)| name).collect()
+}
+
+/// How much two names are alike: 1 is the same. A name that goes on after what was typed is very much so, because pods'
+/// names end in letters and numbers that nobody remembers.
+fn alike(name: &str, typed: &str) -> f64 {
+    let begun = !typed.is_empty() && name.starts_with(typed);
+    let edits = strsim::normalized_damerau_levenshtein(name, typed);
+    if begun { edits.max(0.9) } else { edits }
 }
 
 /// A container id without the runtime in front of it.
@@ -86,12 +119,26 @@ mod tests {
     #[test]
     fn what_fits_nothing_is_not_found() {
         for text in ["", "/", "web", "shop/", "shop/none", "abc", "abcd3", "containerd://"] {
-            assert_eq!(
-                found(text),
-                Err(ControlError::NotFound { pod: text.to_owned() }),
-                "{text}"
+            let answer = found(text);
+            assert!(
+                matches!(&answer, Err(ControlError::NotFound { pod, .. }) if pod == text),
+                "{text}: {answer:?}"
             );
         }
+    }
+
+    #[test]
+    fn names_like_the_one_that_was_typed_are_offered() {
+        let offered = |text: &str| match found(text) {
+            Err(ControlError::NotFound { nearest, .. }) => nearest,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(offered("web"), ["shop/web"]);
+        assert_eq!(offered("wbe"), ["shop/web"]);
+        assert_eq!(offered("shop/w"), ["shop/web"]);
+        assert_eq!(offered("shpo/statik"), ["shop/static"]);
+        assert!(offered("shop/none").is_empty());
+        assert!(offered("entirely-different").is_empty());
     }
 
     #[test]

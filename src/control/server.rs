@@ -1,7 +1,7 @@
 //! Serves the protocol on a [`ControlSocket`] until told to stop.
 //!
-//! Every call passes the gate first: the peer's user must be root or the agent's own, and there must be a place for one
-//! more call. A read is dropped when its deadline passes or its caller leaves. A change runs in a task of its own to
+//! Every call passes the gate first: the peer must have the right to it, not call too often, and there must be a place
+//! for one more call. A read is dropped when its deadline passes or its caller leaves. A change runs in a task of its own to
 //! its end, because half a change is worse than a late answer.
 
 use std::future::Future;
@@ -15,14 +15,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
+use super::access::Right;
 use super::backend::{Backend, Caller, ControlError};
 use super::connections::{Call, Connections, Peer, accept};
 use super::convert::resize_values;
 use super::proto::control_server::{Control, ControlServer};
 use super::proto::{
-    Change, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest, ReleaseReply,
-    ReleaseRequest, ResizeReply, ResizeRequest, WatchRequest,
+    Change, DoctorReply, DoctorRequest, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply,
+    HistoryRequest, ReleaseReply, ReleaseRequest, ResizeReply, ResizeRequest, WatchRequest,
 };
+use super::rate::Rate;
 use super::socket::ControlSocket;
 use super::throttle::Throttle;
 use super::watch::changes;
@@ -51,6 +53,8 @@ pub struct Limits {
     pub calls: usize,
     /// Watchers, over all connections.
     pub watchers: usize,
+    /// Calls of one user in a second, on average over two.
+    pub rate: u32,
     /// How long a read may take.
     pub read_deadline: Duration,
     /// How long a caller waits for a change; the change itself goes on.
@@ -65,6 +69,7 @@ impl Default for Limits {
             connections: 64,
             calls: 32,
             watchers: 16,
+            rate: 500,
             read_deadline: Duration::from_secs(10),
             change_deadline: Duration::from_secs(60),
             grace: Duration::from_secs(10),
@@ -88,8 +93,8 @@ pub async fn serve<B: Backend>(
     limits: Limits,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
-    let ControlSocket { listener, file } = socket;
-    let connections = Connections::new(limits.connections);
+    let ControlSocket { listener, file, access } = socket;
+    let connections = Connections::new(limits.connections, access);
     let changes = TaskTracker::new();
     let service = ControlServer::new(Service {
         backend,
@@ -142,12 +147,12 @@ pub async fn serve<B: Backend>(
     Ok(served?)
 }
 
-/// Who and how many may call.
+/// How many may call, and how often.
 #[derive(Debug)]
 struct Gate {
-    own_uid: u32,
     calls: Arc<Semaphore>,
     watchers: Arc<Semaphore>,
+    rate: Rate<u32>,
     refusals: Throttle<u32>,
 }
 
@@ -162,29 +167,18 @@ pub(super) struct Admission {
 impl Gate {
     fn new(limits: Limits) -> Self {
         Self {
-            own_uid: nix::unistd::geteuid().as_raw(),
             calls: Arc::new(Semaphore::new(limits.calls)),
             watchers: Arc::new(Semaphore::new(limits.watchers)),
+            rate: Rate::new(limits.rate),
             refusals: Throttle::new(LOG_REFUSALS_EVERY),
         }
     }
 
-    fn admit<T>(&self, request: &Request<T>, places: &Arc<Semaphore>) -> Result<Admission, Status> {
-        let peer = request
-            .extensions()
-            .get::<Peer>()
-            .ok_or_else(|| Status::internal("the connection does not say who called"))?;
+    /// Lets in a peer that has the right to its call, if there is a place for it.
+    fn admit(&self, peer: &Peer, places: &Arc<Semaphore>) -> Result<Admission, Status> {
         let caller = peer.caller;
-        if caller.uid != 0 && caller.uid != self.own_uid {
-            if self.refusals.allows(caller.uid, Instant::now()) {
-                tracing::warn!(
-                    uid = caller.uid,
-                    pid = caller.pid,
-                    "refused a caller at the control socket"
-                );
-            }
-            let message = format!("uid {} may not call vscaled: only root may; try sudo", caller.uid);
-            return Err(Status::permission_denied(message));
+        if !self.rate.allows(caller.uid, Instant::now()) {
+            return Err(ControlError::Busy(format!("uid {} calls too often", caller.uid)).into());
         }
         let place = Arc::clone(places)
             .try_acquire_owned()
@@ -210,12 +204,40 @@ struct Service<B> {
 }
 
 impl<B: Backend> Service<B> {
+    /// Lets a caller through the gate, or turns it away, which the agent takes note of.
+    fn admit<T>(
+        &self,
+        request: &Request<T>,
+        name: &'static str,
+        needs: Right,
+        places: &Arc<Semaphore>,
+    ) -> Result<Admission, Status> {
+        let peer = request
+            .extensions()
+            .get::<Peer>()
+            .ok_or_else(|| Status::internal("the connection does not say who called"))?;
+        let Some(refusal) = peer.refusal(needs) else {
+            return self.gate.admit(peer, places);
+        };
+        let Caller { uid, pid, .. } = peer.caller;
+        self.backend.turned_away(peer.caller, name, &refusal);
+        if self.gate.refusals.allows(uid, Instant::now()) {
+            tracing::warn!(uid, pid, call = name, "refused a caller at the control socket");
+        }
+        Err(Status::permission_denied(refusal))
+    }
+
     /// Admits a call that changes nothing and runs it until its deadline.
-    async fn read<Q, A, F>(&self, request: Request<Q>, call: impl FnOnce(Q) -> F + Send) -> Result<Response<A>, Status>
+    async fn read<Q, A, F>(
+        &self,
+        name: &'static str,
+        request: Request<Q>,
+        call: impl FnOnce(Q) -> F + Send,
+    ) -> Result<Response<A>, Status>
     where
         F: Future<Output = Result<A, ControlError>> + Send,
     {
-        let _admission = self.gate.admit(&request, &self.gate.calls)?;
+        let _admission = self.admit(&request, name, Right::Read, &self.gate.calls)?;
         let deadline = self.limits.read_deadline;
         match tokio::time::timeout(deadline, call(request.into_inner())).await {
             Ok(answer) => Ok(Response::new(answer?)),
@@ -250,19 +272,31 @@ impl<B: Backend> Service<B> {
 #[tonic::async_trait]
 impl<B: Backend> Control for Service<B> {
     async fn get(&self, request: Request<GetRequest>) -> Result<Response<GetReply>, Status> {
-        self.read(request, |request| self.backend.get(request)).await
+        self.read("get", request, |request| self.backend.get(request)).await
     }
 
     async fn explain(&self, request: Request<ExplainRequest>) -> Result<Response<ExplainReply>, Status> {
-        self.read(request, |request| self.backend.explain(request)).await
+        self.read("explain", request, |request| self.backend.explain(request))
+            .await
     }
 
     async fn history(&self, request: Request<HistoryRequest>) -> Result<Response<HistoryReply>, Status> {
-        self.read(request, |request| self.backend.history(request)).await
+        self.read("history", request, |request| self.backend.history(request))
+            .await
+    }
+
+    async fn doctor(&self, request: Request<DoctorRequest>) -> Result<Response<DoctorReply>, Status> {
+        self.read("doctor", request, |_| self.backend.doctor()).await
     }
 
     async fn resize(&self, request: Request<ResizeRequest>) -> Result<Response<ResizeReply>, Status> {
-        let admission = self.gate.admit(&request, &self.gate.calls)?;
+        // A rehearsal changes nothing.
+        let needs = if request.get_ref().dry_run {
+            Right::Read
+        } else {
+            Right::Change
+        };
+        let admission = self.admit(&request, "resize", needs, &self.gate.calls)?;
         let (caller, request, backend) = (admission.caller, request.into_inner(), Arc::clone(&self.backend));
         resize_values(&request)?;
         self.change(admission, async move { backend.resize(caller, request).await })
@@ -270,8 +304,9 @@ impl<B: Backend> Control for Service<B> {
     }
 
     async fn release(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
-        let admission = self.gate.admit(&request, &self.gate.calls)?;
+        let admission = self.admit(&request, "release", Right::Change, &self.gate.calls)?;
         let (caller, request, backend) = (admission.caller, request.into_inner(), Arc::clone(&self.backend));
+        super::convert::one_or_selected(&request.pod, &request.selector, &request.namespace, &request.reason)?;
         self.change(admission, async move { backend.release(caller, request).await })
             .await
     }
@@ -279,7 +314,7 @@ impl<B: Backend> Control for Service<B> {
     type WatchStream = Pin<Box<dyn Stream<Item = Result<Change, Status>> + Send>>;
 
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let admission = self.gate.admit(&request, &self.gate.watchers)?;
+        let admission = self.admit(&request, "watch", Right::Read, &self.gate.watchers)?;
         let stream = changes(self.backend.watch(), self.stop.clone(), admission);
         Ok(Response::new(Box::pin(stream)))
     }

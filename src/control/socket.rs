@@ -1,16 +1,26 @@
 //! The socket's file: who may see it, who owns it, when it goes.
 //!
-//! In comes a path; out comes a listening socket there that has never been open to others, together with the right to
-//! be the one agent there. A socket left behind by a dead agent is replaced, one that a living process answers at is not.
+//! In comes a path, and who may call; out comes a listening socket there that has never been open to others, together
+//! with the right to be the one agent there.
+//!
+//! A file has one owner and one group. Where one group of callers is configured, the socket belongs to it and nobody else
+//! can even connect (0660). Where there are two, everybody can (0666) and the server alone decides, as it does in any
+//! case: an access list on the file would need a file system that has them, and a directory for each group a second
+//! socket. Strangers then get an answer that says who may call, and a line in the audit log, and cannot keep others out
+//! ([`connections`](super::connections)). A socket left behind by a dead agent is replaced, one that a living process answers at is not.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::AT_FDCWD;
 use nix::sys::stat::{Mode, fchmod};
+use nix::unistd::{FchownatFlags, Gid, fchownat};
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
+
+use super::access::{Access, Group};
 
 /// Callers that may wait to be accepted.
 const BACKLOG: u32 = 128;
@@ -44,21 +54,30 @@ pub enum BindError {
     },
 }
 
-/// A listening socket that only its owner can connect to. Its file goes when this is dropped.
+/// A listening socket, and who may call there. Its file goes when this is dropped.
 #[derive(Debug)]
 pub struct ControlSocket {
     pub(super) listener: UnixListener,
     pub(super) file: SocketFile,
+    pub(super) access: Access,
 }
 
 impl ControlSocket {
-    /// Listens at `path`, creating its directory (0755) where it is missing.
+    /// Listens at `path` for root and this process's user, creating the directory (0755) where it is missing.
     ///
     /// The lock file beside the socket stays: removing it would let two agents hold two locks of one name.
     ///
     /// # Errors
     /// [`BindError`]; whatever was at `path` before is still there then, unless it was a dead agent's socket.
     pub async fn bind(path: &Path) -> Result<Self, BindError> {
+        Self::bind_for(path, Access::default()).await
+    }
+
+    /// As [`Self::bind`], and for the groups in `access`.
+    ///
+    /// # Errors
+    /// [`BindError`].
+    pub async fn bind_for(path: &Path, access: Access) -> Result<Self, BindError> {
         let failed = |action, source| BindError::Io {
             action,
             path: path.to_owned(),
@@ -75,8 +94,64 @@ impl ControlSocket {
         socket.bind(path).map_err(|error| failed("bind", error))?;
         let file = SocketFile::new(path, lock).map_err(|error| failed("look at", error))?;
         let listener = socket.listen(BACKLOG).map_err(|error| failed("listen at", error))?;
-        Ok(Self { listener, file })
+        open_to(path, &access)?;
+        Ok(Self { listener, file, access })
     }
+}
+
+/// The right to be the agent at a path, without listening there: for who must know that no agent runs.
+#[derive(Debug)]
+pub struct AgentLock {
+    _lock: File,
+}
+
+impl AgentLock {
+    /// Takes the right; nobody else can become the agent there until this is dropped.
+    ///
+    /// # Errors
+    /// [`BindError::Running`] if there is an agent.
+    pub async fn take(path: &Path) -> Result<Self, BindError> {
+        prepare_directory(path)?;
+        let lock = lock(path)?;
+        remove_stale(path).await?;
+        Ok(Self { _lock: lock })
+    }
+}
+
+/// Lets the configured groups connect.
+fn open_to(path: &Path, access: &Access) -> Result<(), BindError> {
+    let failed = |action, source: nix::Error| BindError::Io {
+        action,
+        path: path.to_owned(),
+        source: source.into(),
+    };
+    let give = |group: &Group| {
+        fchownat(
+            AT_FDCWD,
+            path,
+            None,
+            Some(Gid::from_raw(group.gid)),
+            FchownatFlags::AT_SYMLINK_NOFOLLOW,
+        )
+        .map_err(|error| failed("give to its group", error))
+    };
+    let mode = match (&access.operators, &access.readers) {
+        (None, None) => return Ok(()),
+        (Some(group), None) | (None, Some(group)) => {
+            give(group)?;
+            0o660
+        }
+        (Some(group), Some(_)) => {
+            give(group)?;
+            0o666
+        }
+    };
+    // The directory belongs to us alone ([`BindError::Exposed`]), so the path still names our socket.
+    std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|source| BindError::Io {
+        action: "open to its group",
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn prepare_directory(path: &Path) -> Result<(), BindError> {
@@ -193,86 +268,4 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs::Permissions;
-    use std::os::unix::fs::PermissionsExt;
-
-    fn mode(path: &Path) -> u32 {
-        path.symlink_metadata().unwrap().mode() & 0o7777
-    }
-
-    #[tokio::test]
-    async fn a_socket_is_private_in_a_new_public_directory() {
-        let temp = tempfile::tempdir().unwrap();
-        let path = temp.path().join("run/vscaled/vscaled.sock");
-        let socket = ControlSocket::bind(&path).await.unwrap();
-        assert_eq!(mode(&path), 0o600);
-        assert_eq!(path.metadata().unwrap().uid(), nix::unistd::geteuid().as_raw());
-        assert_eq!(mode(path.parent().unwrap()), 0o755);
-        drop(socket);
-        assert!(!path.exists());
-    }
-
-    #[tokio::test]
-    async fn a_living_agent_keeps_its_socket() {
-        let temp = tempfile::tempdir().unwrap();
-        let path = temp.path().join("s");
-        let _first = ControlSocket::bind(&path).await.unwrap();
-        let second = ControlSocket::bind(&path).await;
-        assert!(matches!(second, Err(BindError::Running(_))), "{second:?}");
-        assert!(UnixStream::connect(&path).await.is_ok());
-    }
-
-    #[tokio::test]
-    async fn a_stranger_that_answers_without_the_lock_keeps_its_socket() {
-        let temp = tempfile::tempdir().unwrap();
-        let path = temp.path().join("s");
-        let _stranger = UnixListener::bind(&path).unwrap();
-        let second = ControlSocket::bind(&path).await;
-        assert!(matches!(second, Err(BindError::Running(_))), "{second:?}");
-    }
-
-    #[tokio::test]
-    async fn a_dead_agents_socket_is_replaced() {
-        let temp = tempfile::tempdir().unwrap();
-        let path = temp.path().join("s");
-        drop(UnixListener::bind(&path).unwrap());
-        assert!(path.exists());
-        let _socket = ControlSocket::bind(&path).await.unwrap();
-        assert!(UnixStream::connect(&path).await.is_ok());
-    }
-
-    #[tokio::test]
-    async fn what_is_not_a_socket_is_left_alone() {
-        let temp = tempfile::tempdir().unwrap();
-        let path = temp.path().join("s");
-        std::fs::write(&path, "precious").unwrap();
-        let refused = ControlSocket::bind(&path).await;
-        assert!(matches!(refused, Err(BindError::Occupied(_))), "{refused:?}");
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
-    }
-
-    #[tokio::test]
-    async fn a_directory_that_anybody_may_write_is_refused() {
-        let temp = tempfile::tempdir().unwrap();
-        std::fs::set_permissions(temp.path(), Permissions::from_mode(0o777)).unwrap();
-        let refused = ControlSocket::bind(&temp.path().join("s")).await;
-        assert!(
-            matches!(refused, Err(BindError::Exposed { mode: 0o777, .. })),
-            "{refused:?}"
-        );
-    }
-
-    #[tokio::test]
-    async fn a_socket_that_took_our_place_is_not_removed() {
-        let temp = tempfile::tempdir().unwrap();
-        let path = temp.path().join("s");
-        let socket = ControlSocket::bind(&path).await.unwrap();
-        // The successor exists before the first file goes, so that their inodes differ.
-        let _successor = UnixListener::bind(temp.path().join("successor")).unwrap();
-        std::fs::rename(temp.path().join("successor"), &path).unwrap();
-        drop(socket);
-        assert!(path.exists());
-    }
-}
+mod tests;

@@ -158,6 +158,54 @@ pub enum Note {
     },
 }
 
+impl Note {
+    /// The container it is about; none if it is about the pod, or about no part of it.
+    #[must_use]
+    pub fn container(&self) -> Option<&str> {
+        match self {
+            Self::Capped { container, .. }
+            | Self::NothingLeft { container, .. }
+            | Self::LimitAdded { container, .. }
+            | Self::LimitRaised { container, .. }
+            | Self::LimitSaturated { container, .. }
+            | Self::UnknownContainer { container }
+            | Self::NotControlled { container, .. }
+            | Self::WouldRestart { container, .. }
+            | Self::SharedName { container } => Some(container),
+            Self::PodMaxTaken { .. }
+            | Self::FollowedByHpa { .. }
+            | Self::Outranked { .. }
+            | Self::Unmatched(_)
+            | Self::ActsFrom { .. }
+            | Self::WouldChangeClass { .. }
+            | Self::WouldExceedPod { .. } => None,
+        }
+    }
+
+    /// The resource it is about, if it is about one.
+    #[must_use]
+    pub const fn resource(&self) -> Option<Resource> {
+        match self {
+            Self::Capped { resource, .. }
+            | Self::NothingLeft { resource, .. }
+            | Self::PodMaxTaken { resource, .. }
+            | Self::LimitAdded { resource, .. }
+            | Self::LimitRaised { resource, .. }
+            | Self::LimitSaturated { resource, .. }
+            | Self::NotControlled { resource, .. }
+            | Self::FollowedByHpa { resource, .. }
+            | Self::WouldRestart { resource, .. }
+            | Self::WouldExceedPod { resource, .. } => Some(*resource),
+            Self::UnknownContainer { .. }
+            | Self::Outranked { .. }
+            | Self::Unmatched(_)
+            | Self::ActsFrom { .. }
+            | Self::WouldChangeClass { .. }
+            | Self::SharedName { .. } => None,
+        }
+    }
+}
+
 /// An amount as a Kubernetes quantity.
 fn quantity(resource: Resource, amount: u64) -> String {
     match resource {

@@ -1,10 +1,11 @@
 //! What the agent shows of itself: metrics, health, log lines.
 //!
 //! In come counts, durations and heartbeats from the components that own them; out go OpenMetrics text, `/healthz` and
-//! `/readyz` over HTTP ([`http`]), and log lines on stderr ([`log`]). Nothing here influences what the agent does: a
+//! `/readyz` over HTTP ([`http`]), log lines on stderr ([`log`]), and who changed what, for good ([`audit`]). Nothing here influences what the agent does: a
 //! scrape that fails, or a log nobody reads, costs nothing but itself. No label holds a pod, a container or any other
 //! name that comes from outside, so the number of series is bounded.
 
+pub mod audit;
 pub mod health;
 pub mod http;
 pub mod log;

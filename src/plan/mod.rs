@@ -19,6 +19,7 @@ mod kernel_model;
 #[cfg(test)]
 mod tests;
 
+pub use effective::pod_requests;
 pub use hierarchy::{Allowance, ContainerAllowance, Hierarchy, hierarchy, in_force};
 pub use paths::{container_cgroup_name, pod_cgroup_path};
 pub use planner::{Plan, PlanError};

@@ -5,12 +5,15 @@
 //! nothing by itself (sweeps are hours apart), unless a test is about that.
 
 mod agent_restarts;
+mod callers;
 mod cgroup_lifetimes;
 mod changes;
 mod drift;
 mod manifests;
+mod operators;
 mod overrides;
 mod refusals;
+mod restore;
 mod runtime_answers;
 mod runtime_socket;
 

@@ -9,7 +9,7 @@ use crate::actuate::Cause;
 use crate::agent::entry::Entry;
 use crate::agent::standing::Recommended;
 use crate::decide::{self, Action, Reason};
-use crate::objects::Pod;
+use crate::objects::{Pod, VerticalPodAutoscaler};
 use crate::sources::NodeView;
 
 impl Coordinator {
@@ -61,7 +61,7 @@ impl Coordinator {
                 }
                 None => Box::new(Entry::new(Arc::clone(pod), decision)),
             };
-            if follow(&mut entry, now) {
+            if follow(&mut entry, &view.vpas, now) {
                 self.unsaved = true;
                 entry.decided_in = decided_in;
                 // What is left to decide, for those who ask.
@@ -82,7 +82,7 @@ impl Coordinator {
 }
 
 /// Turns a decision into what stands, and asks for a pass if that changed.
-fn follow(entry: &mut Entry, now: Timestamp) -> bool {
+fn follow(entry: &mut Entry, vpas: &[VerticalPodAutoscaler], now: Timestamp) -> bool {
     let before = entry.standing.targets(&entry.pod);
     let decision = &entry.decision;
     let reason = decision.reason;
@@ -104,7 +104,19 @@ fn follow(entry: &mut Entry, now: Timestamp) -> bool {
     }
     entry.start_over();
     if let (Some(vpa), Some(_)) = (entry.decision.vpa.clone(), &after) {
-        entry.ask(Cause::Recommendation { vpa, reason }, true);
+        let namespace = &entry.pod.metadata.namespace;
+        let found = vpas
+            .iter()
+            .find(|other| other.metadata.name == vpa && other.metadata.namespace == *namespace);
+        let resource_version = found
+            .map(|vpa| vpa.metadata.resource_version.clone())
+            .unwrap_or_default();
+        let cause = Cause::Recommendation {
+            vpa,
+            resource_version,
+            reason,
+        };
+        entry.ask(cause, true);
     }
     true
 }

@@ -8,14 +8,17 @@ use tokio::sync::oneshot;
 
 use super::Coordinator;
 use crate::actuate::{Cause, ChangeRecord, LivePod, Node, PodId};
+use crate::agent::capacity::{Capacity, Room};
 use crate::agent::entry::{ByHand, Entry, Waiter};
 use crate::agent::overrides::Override;
 use crate::agent::standing::Standing;
 use crate::agent::view;
-use crate::control::{ControlError, find_pod, proto};
+use crate::control::{ControlError, Selector, find_pod, proto};
 use crate::decide::PodDecision;
-use crate::objects::Pod;
+use crate::objects::{Pod, VerticalPodAutoscaler};
 use crate::plan::shrink::Holds;
+use crate::plan::{KubeletVersion, Target, pod_requests};
+use crate::resources::ControlFile;
 
 /// Where an answer goes.
 pub(in crate::agent) type Reply<T> = oneshot::Sender<Result<T, ControlError>>;
@@ -25,8 +28,12 @@ pub(in crate::agent) type Reply<T> = oneshot::Sender<Result<T, ControlError>>;
 pub(in crate::agent) enum Request {
     /// Every pod.
     Get(Reply<proto::GetReply>),
+    /// How the agent stands.
+    Health(Reply<Health>),
     /// What is known about one pod.
     Snapshot(String, Reply<Snapshot>),
+    /// The names of the pods with these labels, in this namespace if one is named; only those with an override, if so asked.
+    Select(Selection, Reply<Vec<PodId>>),
     /// Change what stands for this pod, and do it.
     Order(String, Order),
     /// What was done lately, to all pods or to one.
@@ -47,7 +54,35 @@ pub(in crate::agent) enum Wish {
     /// These values.
     Override(Override),
     /// The end of earlier ones.
-    Release,
+    Release {
+        /// Who wants it.
+        uid: u32,
+        /// And from which process.
+        pid: i32,
+        /// And why.
+        reason: String,
+    },
+}
+
+/// Several pods at once.
+#[derive(Debug)]
+pub(in crate::agent) struct Selection {
+    pub(in crate::agent) selector: Selector,
+    /// Empty for all.
+    pub(in crate::agent) namespace: String,
+    pub(in crate::agent) overridden_only: bool,
+}
+
+/// How the agent stands at one moment.
+#[derive(Debug)]
+pub(in crate::agent) struct Health {
+    pub(in crate::agent) node: Option<Arc<Node>>,
+    /// What is degraded, one sentence each.
+    pub(in crate::agent) problems: Vec<String>,
+    /// How many pods are known.
+    pub(in crate::agent) pods: usize,
+    /// Whether the kubelet reports what is in force, as those do that resize in place.
+    pub(in crate::agent) kubelet_resizes: bool,
 }
 
 /// What is known about one pod at one moment.
@@ -62,13 +97,23 @@ pub(in crate::agent) struct Snapshot {
     pub(in crate::agent) node: Option<Arc<Node>>,
     pub(in crate::agent) next: String,
     pub(in crate::agent) changes: Vec<Arc<ChangeRecord>>,
+    /// The VPA behind the decision.
+    pub(in crate::agent) vpa: Option<Arc<VerticalPodAutoscaler>>,
+    /// What is left alone because something else keeps changing it, and until when.
+    pub(in crate::agent) paused: Vec<(Target, ControlFile, Timestamp)>,
+    /// What the runtime could not be told yet, and why.
+    pub(in crate::agent) owed: Option<String>,
+    /// Whether the node can hold an override, and if not, why.
+    pub(in crate::agent) room: Room,
 }
 
 impl Coordinator {
     pub(super) fn take_request(&mut self, request: Request) {
         match request {
             Request::Get(reply) => answer(reply, Ok(self.describe())),
+            Request::Health(reply) => answer(reply, Ok(self.health())),
             Request::Snapshot(pod, reply) => answer(reply, self.snapshot(&pod)),
+            Request::Select(selection, reply) => answer(reply, self.select(&selection)),
             Request::Order(pod, order) => match self.find_actionable(&pod) {
                 Ok(key) => self.carry_out(&key, order),
                 Err(error) => answer(order.reply, Err(error)),
@@ -77,18 +122,41 @@ impl Coordinator {
         }
     }
 
-    fn describe(&self) -> proto::GetReply {
+    fn health(&self) -> Health {
+        let reports = |entry: &Entry| {
+            entry
+                .pod
+                .status
+                .container_statuses
+                .iter()
+                .any(|status| status.resources.is_some())
+        };
+        Health {
+            node: self.node.clone(),
+            problems: self.problems(),
+            pods: self.entries.len(),
+            kubelet_resizes: self.entries.values().any(|entry| reports(entry)),
+        }
+    }
+
+    /// What is degraded, one sentence each.
+    fn problems(&self) -> Vec<String> {
         let mut problems = self.node_problems.clone();
         problems.extend(self.source_problems.iter().cloned());
         problems.extend(self.restore_problem.clone());
         problems.extend(self.saver.problem());
+        problems.extend(self.history.problem());
         problems.extend(
             self.options
                 .observe_only
                 .then(|| "observing only: nothing is written".to_owned()),
         );
+        problems
+    }
+
+    fn describe(&self) -> proto::GetReply {
         proto::GetReply {
-            agent: Some(view::agent(self.node.as_deref(), problems)),
+            agent: Some(view::agent(self.node.as_deref(), self.problems())),
             pods: self
                 .entries
                 .values()
@@ -105,12 +173,53 @@ impl Coordinator {
         let key = format!("{}/{}", found.namespace, found.name);
         match self.entries.get(&key) {
             Some(entry) => Ok((key, entry)),
-            None => Err(ControlError::NotFound { pod: text.to_owned() }),
+            None => Err(gone(text)),
+        }
+    }
+
+    fn select(&self, wanted: &Selection) -> Result<Vec<PodId>, ControlError> {
+        let fits = |entry: &Entry| {
+            let metadata = &entry.pod.metadata;
+            (wanted.namespace.is_empty() || metadata.namespace == wanted.namespace)
+                && wanted.selector.selects(&metadata.labels)
+                && (!wanted.overridden_only || entry.standing.overridden.is_some())
+        };
+        let id = |entry: &Entry| PodId {
+            uid: entry.id().map(|id| id.uid).unwrap_or_default(),
+            namespace: entry.pod.metadata.namespace.clone(),
+            name: entry.pod.metadata.name.clone(),
+        };
+        let fitting = self.entries.values().filter(|entry| fits(entry));
+        Ok(fitting.map(|entry| id(entry)).collect())
+    }
+
+    /// What the other pods leave of the node.
+    fn room_beside(&self, key: &str) -> Room {
+        let kubelet = self
+            .node
+            .as_ref()
+            .map_or(KubeletVersion::NEWEST, |node| node.traits.kubelet);
+        let ended = |entry: &Entry| matches!(entry.pod.status.phase.as_str(), "Succeeded" | "Failed");
+        let others = self
+            .entries
+            .iter()
+            .filter(|(other, entry)| *other != key && !ended(entry))
+            .map(|(_, entry)| {
+                pod_requests(
+                    &entry.pod,
+                    &entry.standing.targets(&entry.pod).unwrap_or_default(),
+                    kubelet,
+                )
+            });
+        Room {
+            capacity: Capacity::of(self.view.node.as_ref(), self.machine),
+            others: others.collect(),
+            kubelet,
         }
     }
 
     fn snapshot(&self, text: &str) -> Result<Snapshot, ControlError> {
-        let (_, entry) = self.find(text)?;
+        let (key, entry) = self.find(text)?;
         let now = Timestamp::now();
         let id = entry.live.as_ref().map(|live| &live.id);
         let mut changes: Vec<_> = id
@@ -128,13 +237,29 @@ impl Coordinator {
             node: self.node.clone(),
             next: view::next(entry, now),
             changes,
+            vpa: self.vpa_of(entry),
+            paused: entry
+                .foreign
+                .all_paused(now)
+                .map(|(target, file, until)| (target.clone(), file, until))
+                .collect(),
+            owed: entry.owed.then(|| entry.last_reason()),
+            room: self.room_beside(&key),
         })
+    }
+
+    fn vpa_of(&self, entry: &Entry) -> Option<Arc<VerticalPodAutoscaler>> {
+        let (name, namespace) = (entry.decision.vpa.as_ref()?, &entry.pod.metadata.namespace);
+        let mut vpas = self.view.vpas.iter();
+        let found = vpas.find(|vpa| vpa.metadata.name == *name && vpa.metadata.namespace == *namespace);
+        found.cloned().map(Arc::new)
     }
 
     /// Does what an operator wants, once it is its turn.
     fn carry_out(&mut self, key: &str, order: Order) {
+        let room = self.room_beside(key);
         let Some(entry) = self.entries.get_mut(key) else {
-            return answer(order.reply, Err(ControlError::NotFound { pod: key.to_owned() }));
+            return answer(order.reply, Err(gone(key)));
         };
         if entry.work.waiter.is_some() {
             entry.work.orders.push_back(order);
@@ -148,15 +273,16 @@ impl Coordinator {
                     pid: values.pid,
                     reason: values.reason.clone(),
                 };
-                let pod = Arc::clone(&entry.pod);
-                if let Err(error) = entry.standing.set_override(&pod, values) {
-                    return answer(order.reply, Err(ControlError::Refused(error.to_string())));
+                if let Err(error) = room.set_override(&mut entry.standing, &entry.pod, values) {
+                    return answer(order.reply, Err(ControlError::Refused(error)));
                 }
                 entry.shrinking.forget_regrets();
                 (cause, Some(before))
             }
-            Wish::Release if entry.standing.end_override() => (Cause::OverrideEnded, None),
-            Wish::Release => {
+            Wish::Release { uid, pid, reason } if entry.standing.end_override() => {
+                (Cause::Released { uid, pid, reason }, None)
+            }
+            Wish::Release { .. } => {
                 let message = format!("{key} has no override; `vscalectl get overrides` lists them");
                 return answer(order.reply, Err(ControlError::Refused(message)));
             }
@@ -216,6 +342,14 @@ impl Coordinator {
 pub(in crate::agent) fn answer<T>(reply: Reply<T>, with: Result<T, ControlError>) {
     if reply.send(with).is_err() {
         tracing::debug!("an operator left before the answer");
+    }
+}
+
+/// A pod that is known under no name like this, or not any more.
+fn gone(pod: &str) -> ControlError {
+    ControlError::NotFound {
+        pod: pod.to_owned(),
+        nearest: Vec::new(),
     }
 }
 

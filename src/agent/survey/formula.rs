@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 
 use jiff::Timestamp;
 
+use crate::actuate::FormulaFrom;
 use crate::cgroup::{Cgroup, CgroupPath, Hierarchy, PodEntry};
 use crate::plan::CriResources;
 use crate::resources::{ControlFile, CpuShares, CpuWeight, Setting, WeightFormula};
@@ -29,6 +30,15 @@ impl LearnedFormula {
     /// The formula, once a container has shown it.
     pub(super) const fn get(&self) -> Option<WeightFormula> {
         self.formula
+    }
+
+    /// How the formula in use is known.
+    pub(super) const fn known_from(&self, configured: Option<WeightFormula>) -> FormulaFrom {
+        match (configured, self.formula) {
+            (Some(_), _) => FormulaFrom::Configured,
+            (None, Some(_)) => FormulaFrom::Shown,
+            (None, None) => FormulaFrom::Assumed,
+        }
     }
 
     /// A container showed this formula to somebody else: the runtime wrote its weight just now.

@@ -48,7 +48,12 @@ impl Story<'_> {
         }
         let vpa_name = vpa.metadata.name.clone();
         let reason = Reason::OutOfBounds;
-        let change = self.change(&Cause::Recommendation { vpa: vpa_name, reason }).await?;
+        let cause = Cause::Recommendation {
+            vpa: vpa_name,
+            resource_version: String::new(),
+            reason,
+        };
+        let change = self.change(&cause).await?;
         let arrived = began.elapsed();
         expect_outcome(&change, "Applied")?;
         let reply = self.client.explain(POD.to_owned()).await?;
@@ -176,6 +181,7 @@ impl Story<'_> {
             ttl_us: Some(60_000_000),
             reason: "demo".to_owned(),
             dry_run,
+            ..proto::ResizeRequest::default()
         };
         let reply = self.client.resize(request).await?;
         reply

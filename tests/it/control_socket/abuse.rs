@@ -23,6 +23,13 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(future)
 }
 
+/// Both ends of every connection are this process's.
+fn allow_open_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
+}
+
 #[test]
 fn a_request_that_is_too_large_is_refused() {
     let agent = Agent::start();
@@ -38,7 +45,8 @@ fn a_request_that_is_too_large_is_refused() {
 fn callers_that_say_nothing_do_not_keep_others_out() {
     let agent = Agent::start();
     let greetings = [Vec::new(), PREFACE.to_vec(), [PREFACE, SETTINGS].concat()];
-    let hanging: Vec<UnixStream> = (0..200)
+    allow_open_files();
+    let hanging: Vec<UnixStream> = (0..1000)
         .map(|number| {
             let mut stream = UnixStream::connect(&agent.socket).unwrap();
             let greeting = &greetings[number % greetings.len()];
@@ -107,6 +115,97 @@ fn nonsense() -> impl Strategy<Value = Vec<u8>> {
         noise().prop_map(|noise| [PREFACE, &noise].concat()),
         frames.prop_map(|frames| [PREFACE, SETTINGS, &frames].concat()),
     ]
+}
+
+/// A header field that is written out in full (RFC 7541, 6.2.2); short ones only.
+fn field(name: &str, value: &str) -> Vec<u8> {
+    let length = |text: &str| u8::try_from(text.len()).unwrap();
+    assert!(name.len() < 127 && value.len() < 127);
+    [&[0, length(name)], name.as_bytes(), &[length(value)], value.as_bytes()].concat()
+}
+
+fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let head = [length[1], length[2], length[3], kind, flags, 0, 0, 0, 1];
+    [&head[..], payload].concat()
+}
+
+/// A call that is in order as far as HTTP/2 and gRPC are concerned, and whose message is anything at all.
+fn call(method: &str, message: &[u8]) -> Vec<u8> {
+    let path = format!("/vscaled.control.v1.Control/{method}");
+    let fields = [
+        field(":method", "POST"),
+        field(":scheme", "http"),
+        field(":path", &path),
+        field(":authority", "localhost"),
+        field("content-type", "application/grpc"),
+        field("te", "trailers"),
+    ];
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    let data = [&[0], &length[..], message].concat();
+    [
+        PREFACE,
+        SETTINGS,
+        &frame(1, 0x4, &fields.concat()),
+        &frame(0, 0x1, &data),
+    ]
+    .concat()
+}
+
+#[test]
+fn messages_that_mean_nothing_are_refused_and_change_nothing() {
+    let agent = Agent::start();
+    let methods = ["Get", "Explain", "Resize", "Release", "History", "Doctor", "Nothing"];
+    // Half of it begins like a field of a request: a number, a kind of value, a length.
+    let field_like = (1_u8..9, 0_u8..6, proptest::collection::vec(any::<u8>(), 0..60))
+        .prop_map(|(number, wire, rest)| [vec![number << 3 | wire], rest].concat());
+    let message = prop_oneof![proptest::collection::vec(any::<u8>(), 0..200), field_like];
+    let mut runner = TestRunner::new(ProptestConfig {
+        failure_persistence: None,
+        cases: 400,
+        ..ProptestConfig::default()
+    });
+    let outcome = runner.run(
+        &(proptest::sample::select(methods.to_vec()), message),
+        |(method, message)| {
+            let mut stream = UnixStream::connect(&agent.socket)?;
+            if stream.write_all(&call(method, &message)).is_ok() && stream.shutdown(Shutdown::Write).is_ok() {
+                let mut answer = Vec::new();
+                stream.read_to_end(&mut answer).ok();
+            }
+            Ok(())
+        },
+    );
+    outcome.unwrap();
+    agent.run(&["get"]).text();
+    let resized = agent.script.resized.lock().unwrap();
+    assert!(
+        resized.iter().all(|(_, request)| !request.containers.is_empty()),
+        "{resized:?}"
+    );
+}
+
+#[test]
+fn who_calls_too_often_is_told_to_wait() {
+    let agent = Agent::with(Limits {
+        rate: 5,
+        ..Limits::default()
+    });
+    block_on(async {
+        let mut client = Client::connect(&agent.socket).await.unwrap();
+        let mut refusal = None;
+        for _ in 0..1000 {
+            refusal = client.get().await.err();
+            if refusal.is_some() {
+                break;
+            }
+        }
+        let refusal = refusal.expect("a thousand calls at once are too many").to_string();
+        assert!(
+            refusal.contains("busy: uid 0 calls too often; try again in a moment"),
+            "{refusal}"
+        );
+    });
 }
 
 #[test]

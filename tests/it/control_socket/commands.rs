@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::agent::{Agent, change};
+use super::agent::Agent;
+use super::script::change;
 
 #[test]
 fn get_lists_pods_with_their_states() {
@@ -121,17 +122,26 @@ fn explain_puts_values_side_by_side_and_fits_the_terminal() {
     state     Owed
               the runtime\u{1b}[2J hangs
 
-    CONTAINER  RESOURCE  REQUEST      LIMIT
-    app        cpu       200m → 500m  200m → 500m
-               memory    -            -
+    CONTAINER          VPA   BOUNDS     DECIDED      WANTED       SPEC          ALLOCATED  IN FORCE
+    app        cpu     600m  300m…900m  500m / 500m  500m / 500m  200m / 200m   200m       200m / 200m
+    app        memory  -     -          -            -            64Mi / 128Mi  -          -
 
-        FILE     SPEC          WANTED        KERNEL        RUNTIME                               OWNER
     pod  /kubepods/burstable/pod11111111-aaaa
-        cpu.max  20000 100000  50000 100000  50000 100000  -                                     vscaled
+              cpu.max
+      spec    20000 100000
+      wanted  50000 100000
+      kernel  50000 100000
+      owner   vscaled
+
     container app  /kubepods/burstable/pod11111111-aaaa/c0ffee01
-      ! cpu.max  20000 100000  50000 100000  50000 100000  cpu_quota=20000 cpu_period=100000 a…  vscaled
-          the runtime has 20000 stored: it would write that back when the container is updated by
-          others, so it is told again
+               cpu.max !
+      spec     20000 100000
+      wanted   50000 100000
+      runtime  cpu_quota=20000 cpu_period=100000 and further things that go on for long
+      kernel   50000 100000
+      owner    vscaled
+      ! cpu.max: the runtime has 20000 stored: it would write that back when the container is updated by
+      others, so it is told again
 
     why
       app cpu limit: 500m, lowered from 900m by maxAllowed of the VPA

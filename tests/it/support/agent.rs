@@ -189,7 +189,11 @@ impl Agent {
     }
 
     pub(crate) async fn release(&self, pod: &str) -> Result<proto::Change, ClientError> {
-        let reply = self.client().await.release(pod.to_owned()).await?;
+        let request = proto::ReleaseRequest {
+            pod: pod.to_owned(),
+            ..proto::ReleaseRequest::default()
+        };
+        let reply = self.client().await.release(request).await?;
         Ok(reply.change.expect("an answer has a change"))
     }
 
@@ -212,6 +216,11 @@ impl Agent {
 
     pub(crate) fn state_file(&self) -> PathBuf {
         self.state_directory().join("state.json")
+    }
+
+    /// What it is told on the command line.
+    pub(crate) fn arguments(&self) -> &[OsString] {
+        &self.arguments
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -1,0 +1,132 @@
+//! What only the agent knows of how it stands: what it found out about the node, and how.
+
+use std::sync::Arc;
+
+use super::coordinator::Health;
+use crate::actuate::{DriverFrom, FormulaFrom, Node, RuntimeLink};
+use crate::control::ControlError;
+use crate::doctor::{Check, Surroundings, local};
+use crate::plan::{CgroupVersion, Driver};
+
+/// Examines the agent.
+#[derive(Debug)]
+pub(super) struct Doctor {
+    pub(super) around: Surroundings,
+    /// Whether the kubelet's version is configured.
+    pub(super) kubelet_configured: bool,
+}
+
+impl Doctor {
+    /// Every check, the machine's first.
+    pub(super) async fn examine(&self, health: Health) -> Result<Vec<Check>, ControlError> {
+        let around = self.around.clone();
+        let machine = tokio::task::spawn_blocking(move || local(&around));
+        let mut checks = machine
+            .await
+            .map_err(|panic| ControlError::Internal(panic.to_string()))?;
+        match &health.node {
+            Some(node) => checks.extend(self.node(node, &health).await),
+            None => checks.push(Check::fail(
+                "node",
+                "not known well enough to act on it",
+                "see the problems below; nothing is written until then",
+            )),
+        }
+        checks.extend(health.problems.into_iter().map(problem));
+        Ok(checks)
+    }
+
+    async fn node(&self, node: &Node, health: &Health) -> Vec<Check> {
+        vec![
+            Check::ok("pods", format!("{} known, below {}", health.pods, node.kubepods.path)),
+            driver(node),
+            runtime(node).await,
+            formula(node),
+            self.kubelet(node, health),
+        ]
+    }
+
+    fn kubelet(&self, node: &Node, health: &Health) -> Check {
+        let mode = if health.kubelet_resizes {
+            "resizes in place itself (it reports resources in force)"
+        } else {
+            "does not resize in place, or no source says; the agent keeps its own record"
+        };
+        let from = if self.kubelet_configured {
+            "configured"
+        } else {
+            "the newest known"
+        };
+        Check::ok("kubelet", format!("{mode}; rules of {} ({from})", node.traits.kubelet))
+    }
+}
+
+/// A problem says itself what to do, as far as that is known.
+fn problem(text: String) -> Check {
+    Check::warn("problem", text, "mend it where it says; the log has the whole story")
+}
+
+fn driver(node: &Node) -> Check {
+    let from = match node.driver_from {
+        DriverFrom::Configured => "configured",
+        DriverFrom::Runtime => "told by the runtime",
+        DriverFrom::Tree => "by the names in the tree",
+    };
+    match (node.traits.driver, &node.units) {
+        (Driver::Cgroupfs, _) => Check::ok("cgroup driver", format!("cgroupfs, {from}")),
+        (Driver::Systemd, Some(systemd)) => {
+            let found = format!("systemd {}, {from}", systemd.version());
+            Check::ok("cgroup driver", found)
+        }
+        (Driver::Systemd, None) => Check::warn(
+            "cgroup driver",
+            format!("systemd, {from}, and it cannot be reached"),
+            "mount the host's /run/dbus/system_bus_socket here; until then systemd may put its own values back",
+        ),
+    }
+}
+
+async fn runtime(node: &Node) -> Check {
+    let name = node.runtime_name.clone().unwrap_or_else(|| "found".to_owned());
+    match &node.runtime {
+        RuntimeLink::None => Check::ok("runtime", "none, as configured: cgroup files are written directly"),
+        RuntimeLink::Away(why) => Check::fail(
+            "runtime",
+            why.clone(),
+            "start it, or name its socket with runtimeSocket",
+        ),
+        RuntimeLink::Found(runtime) => match runtime.info().await {
+            Ok(info) => Check::ok("runtime", format!("{} {}", info.name, info.version)),
+            Err(error) => Check::fail(
+                "runtime",
+                format!("{name}: {error}"),
+                "see whether it runs: crictl info",
+            ),
+        },
+    }
+}
+
+fn formula(node: &Node) -> Check {
+    const NAME: &str = "cpu weights";
+    if node.traits.version == CgroupVersion::V1 {
+        return Check::ok(NAME, "shares as they are: cgroup v1 has no weights");
+    }
+    let formula = node.traits.container_weight;
+    match node.formula_from {
+        FormulaFrom::Configured => Check::ok(NAME, format!("{formula}, configured")),
+        FormulaFrom::Shown => Check::ok(NAME, format!("{formula}, as a container of the runtime shows")),
+        FormulaFrom::Assumed => Check::ok(NAME, format!("{formula}, assumed until a container shows which")),
+    }
+}
+
+/// What the configuration says about the agent's surroundings.
+pub(super) fn of_config(config: &crate::config::Config, cgroup_root: Option<std::path::PathBuf>) -> Arc<Doctor> {
+    Arc::new(Doctor {
+        around: Surroundings {
+            cgroup_root,
+            state_dir: config.state_dir.clone(),
+            audit_file: config.audit_file(),
+        },
+        kubelet_configured: config.kubelet_version.is_some(),
+    })
+}

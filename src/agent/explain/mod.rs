@@ -1,0 +1,28 @@
+//! Everything about one pod side by side: each amount from the recommendation to what the API reports (`amounts`), and
+//! each value at each level from the spec to the kernel's file (`values`).
+
+mod amounts;
+mod values;
+
+use super::coordinator::Snapshot;
+use super::view;
+use crate::actuate::stored_specs;
+use crate::control::{ControlError, proto};
+
+/// Reads the kernel's files, systemd's properties and the runtime's stored specs, and puts everything side by side.
+pub(super) async fn explain(snapshot: Snapshot) -> Result<proto::ExplainReply, ControlError> {
+    let mut reply = proto::ExplainReply {
+        notes: snapshot.decision.notes.iter().map(ToString::to_string).collect(),
+        next: snapshot.next.clone(),
+        changes: snapshot.changes.iter().map(|record| view::change(record)).collect(),
+        pod: Some(snapshot.summary.clone()),
+        values: Vec::new(),
+        amounts: amounts::amounts(&snapshot),
+    };
+    if let (Some(node), Some(live)) = (snapshot.node.clone(), &snapshot.live) {
+        let specs = stored_specs(&node, live).await;
+        let side_by_side = tokio::task::spawn_blocking(move || values::values(&node, &snapshot, &specs)).await;
+        reply.values = side_by_side.map_err(|panic| ControlError::Internal(panic.to_string()))??;
+    }
+    Ok(reply)
+}

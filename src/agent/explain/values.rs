@@ -1,0 +1,222 @@
+//! Each value of each level, from the spec to the kernel's file, and why two of them differ.
+
+use std::collections::BTreeMap;
+
+use crate::actuate::{Node, PodHandles};
+use crate::agent::coordinator::Snapshot;
+use crate::cgroup::systemd::Unit;
+use crate::cgroup::{CgroupError, CgroupPath};
+use crate::control::{ControlError, proto};
+use crate::plan::shrink::keep;
+use crate::plan::{CriResources, PodState, Target, hierarchy, in_force};
+use crate::resources::{ControlFile, CpuShares, NamedRequirements, Setting, Settings};
+
+/// What each level should hold, by whom one asks.
+struct Sides {
+    /// The pod's spec alone.
+    spec: PodState,
+    /// What the kubelet reports as in force.
+    allocated: Option<PodState>,
+    /// What stands.
+    wanted: Option<PodState>,
+    /// The same, with the limits that are left higher for now.
+    kept: Option<PodState>,
+}
+
+/// Blocks: reads files, and asks systemd where it drives the tree.
+pub(super) fn values(
+    node: &Node,
+    snapshot: &Snapshot,
+    specs: &BTreeMap<String, CriResources>,
+) -> Result<Vec<proto::Value>, ControlError> {
+    let Some(live) = &snapshot.live else {
+        return Ok(Vec::new());
+    };
+    let internal = |error: CgroupError| ControlError::Internal(error.to_string());
+    let handles = PodHandles::open(&node.hierarchy, live).map_err(internal)?;
+    let kernel = handles.read().map_err(internal)?;
+    let sides = sides(node, snapshot);
+    let mut values = Vec::new();
+    for (target, cgroup) in handles.iter() {
+        let Some(held) = kernel.get(&target) else { continue };
+        let stored = match &target {
+            Target::Pod => None,
+            Target::Container(name) => specs.get(name),
+        };
+        let systemd = properties(node, cgroup.path());
+        for setting in held.iter() {
+            let file = setting.file();
+            let seen = Seen {
+                kernel: setting,
+                stored,
+                systemd: systemd.as_ref().and_then(|settings| settings.get(file)),
+            };
+            let mut value = side_by_side(&seen, &target, &sides, snapshot);
+            value.path = cgroup.path().to_string();
+            values.push(value);
+        }
+    }
+    Ok(values)
+}
+
+fn sides(node: &Node, snapshot: &Snapshot) -> Sides {
+    let created = |targets: &[NamedRequirements]| hierarchy(&snapshot.pod, targets, &node.traits).created();
+    let in_force = in_force(&snapshot.pod);
+    let wanted = snapshot.standing.targets(&snapshot.pod).map(|targets| {
+        let hierarchy = hierarchy(&snapshot.pod, &targets, &node.traits);
+        if snapshot.standing.returning {
+            hierarchy.created()
+        } else {
+            hierarchy.wanted()
+        }
+    });
+    Sides {
+        spec: created(&[]),
+        allocated: (!in_force.is_empty()).then(|| created(&in_force)),
+        kept: wanted.clone().map(|mut kept| {
+            keep(&snapshot.holds, &mut kept);
+            kept
+        }),
+        wanted,
+    }
+}
+
+/// What systemd would write into a cgroup's files.
+fn properties(node: &Node, path: &CgroupPath) -> Option<Settings> {
+    let (systemd, unit) = (node.units.as_ref()?, Unit::of(path)?);
+    systemd
+        .get(&unit, node.traits.version)
+        .inspect_err(|error| tracing::debug!(%unit, %error, "properties not known"))
+        .ok()
+}
+
+/// What is there.
+struct Seen<'a> {
+    kernel: Setting,
+    stored: Option<&'a CriResources>,
+    systemd: Option<Setting>,
+}
+
+fn side_by_side(seen: &Seen<'_>, target: &Target, sides: &Sides, snapshot: &Snapshot) -> proto::Value {
+    let file = seen.kernel.file();
+    let of = |state: &PodState| state.tree.get(target).and_then(|settings| settings.get(file));
+    let text = |setting: Option<Setting>| {
+        setting
+            .map(|setting| setting.kernel_rounded().to_string())
+            .unwrap_or_default()
+    };
+    let wanted = sides.wanted.as_ref().and_then(of);
+    let stored_wanted = match (target, &sides.wanted) {
+        (Target::Container(name), Some(wanted)) => wanted.specs.get(name),
+        _ => None,
+    };
+    let (level, name) = match target {
+        Target::Pod => ("pod", String::new()),
+        Target::Container(name) => ("container", name.clone()),
+    };
+    let stored = seen
+        .stored
+        .and_then(|stored| stored_text(stored, file))
+        .unwrap_or_default();
+    let kept = sides.kept.as_ref().and_then(of);
+    let difference = kernel_difference(seen.kernel, target, [wanted, kept, of(&sides.spec)], snapshot)
+        .or_else(|| {
+            let wanted = stored_text(stored_wanted?, file)?;
+            runtime_difference(&stored, &wanted, snapshot)
+        })
+        .or_else(|| systemd_difference(seen.systemd?, wanted?));
+    proto::Value {
+        level: level.to_owned(),
+        name,
+        path: String::new(),
+        file: file.name().to_owned(),
+        spec: text(of(&sides.spec)),
+        allocated: text(sides.allocated.as_ref().and_then(of)),
+        wanted: text(wanted),
+        kernel: seen.kernel.to_string(),
+        runtime: stored,
+        systemd: seen.systemd.map(|setting| setting.to_string()).unwrap_or_default(),
+        owner: if wanted.is_some() { "vscaled" } else { "kubelet" }.to_owned(),
+        difference: difference.unwrap_or_default(),
+    }
+}
+
+/// Why the kernel's file does not hold what it should, and what becomes of that.
+fn kernel_difference(
+    held: Setting,
+    target: &Target,
+    [wanted, kept, spec]: [Option<Setting>; 3],
+    snapshot: &Snapshot,
+) -> Option<String> {
+    match (wanted, spec) {
+        (Some(wanted), _) if !held.means(wanted) && kept.is_some_and(|kept| held.means(kept)) => {
+            Some("kept for now, because lowering it was undone; what comes next says when it is tried again".to_owned())
+        }
+        (Some(wanted), _) if !held.means(wanted) => {
+            let paused = snapshot
+                .paused
+                .iter()
+                .find(|(of, file, _)| of == target && *file == held.file());
+            Some(match paused {
+                Some((_, _, until)) => format!("something else keeps changing it; left alone until {until}"),
+                None => {
+                    let last = snapshot.summary.detail.as_str();
+                    let why = if last.is_empty() {
+                        String::new()
+                    } else {
+                        format!(" ({last})")
+                    };
+                    format!("the kernel holds something else than is wanted{why}; the next pass repairs it")
+                }
+            })
+        }
+        (None, Some(spec)) if !held.means(spec) => {
+            Some("differs from the spec; nobody asked vscaled to change it, so it is left alone".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// Why the runtime has something else stored than the kernel holds.
+fn runtime_difference(stored: &str, wanted: &str, snapshot: &Snapshot) -> Option<String> {
+    if stored.is_empty() || stored == wanted {
+        return None;
+    }
+    let why = snapshot
+        .owed
+        .as_ref()
+        .map(|why| format!(" ({why})"))
+        .unwrap_or_default();
+    Some(format!(
+        "the runtime has {stored} stored instead of {wanted}{why}: it would write that back when somebody else updates the \
+         container, so it is told again with the next pass"
+    ))
+}
+
+/// Why systemd has something else than the kernel holds. It keeps whole percents of a cpu, rounded up here.
+fn systemd_difference(property: Setting, wanted: Setting) -> Option<String> {
+    let kept = match wanted {
+        Setting::CpuMax(max) => Setting::CpuMax(max.systemd_rounded()),
+        // One property for both files: what it says of one alone means nothing.
+        Setting::CfsQuota(_) | Setting::CfsPeriod(_) => return None,
+        other => other,
+    };
+    (!property.means(kept) && !property.means(wanted)).then(|| {
+        format!("systemd's property says {property}: it would write that when it is reloaded, and the next pass puts it right")
+    })
+}
+
+/// The stored field behind a file, in the runtime's terms.
+fn stored_text(stored: &CriResources, file: ControlFile) -> Option<String> {
+    match file {
+        ControlFile::CpuMax => Some(format!("quota {} period {}", stored.cpu_quota?, stored.cpu_period?)),
+        ControlFile::CfsQuota => Some(stored.cpu_quota?.to_string()),
+        ControlFile::CfsPeriod => Some(stored.cpu_period?.to_string()),
+        ControlFile::CpuWeight | ControlFile::CpuShares => {
+            let shares = CpuShares::new(u64::try_from(stored.cpu_shares?).ok()?);
+            Some(format!("shares {}", shares.get()))
+        }
+        ControlFile::MemoryMax | ControlFile::MemoryLimit => Some(stored.memory_limit_in_bytes?.to_string()),
+        ControlFile::MemswLimit => None,
+    }
+}

@@ -1,0 +1,67 @@
+//! What this machine says about itself: how large it is, which groups of users it has.
+
+use crate::control::Group;
+use crate::resources::{Bytes, MilliCpu, ResourceList};
+
+/// A group that is configured is not one of this machine.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {name:?} is no group of this machine: name one of /etc/group, or give a number")]
+pub struct UnknownGroup {
+    /// The key of the configuration.
+    key: &'static str,
+    /// What it says.
+    name: String,
+}
+
+/// Processors online and main memory. What the kernel does not tell is absent.
+pub(super) fn capacity() -> ResourceList {
+    use nix::unistd::{SysconfVar, sysconf};
+    let cpus = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
+    let cpus = cpus.and_then(|cpus| u64::try_from(cpus).ok());
+    let memory = nix::sys::sysinfo::sysinfo().ok().map(|info| info.ram_total());
+    ResourceList {
+        cpu: cpus.map(|cpus| MilliCpu::new(cpus.saturating_mul(1000))),
+        memory: memory.map(Bytes::new),
+    }
+}
+
+/// The group of that name or number, if one is configured. A number needs no name: a container has the host's groups, and
+/// not their names.
+///
+/// # Errors
+/// [`UnknownGroup`].
+pub(super) fn group(key: &'static str, configured: Option<&str>) -> Result<Option<Group>, UnknownGroup> {
+    let Some(name) = configured else { return Ok(None) };
+    let named = || nix::unistd::Group::from_name(name).ok().flatten();
+    let gid = name.parse().ok().or_else(|| Some(named()?.gid.as_raw()));
+    let name = name.to_owned();
+    match gid {
+        Some(gid) => Ok(Some(Group { gid, name })),
+        None => Err(UnknownGroup { key, name }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::Resource;
+
+    #[test]
+    fn a_machine_has_processors_and_memory() {
+        let capacity = capacity();
+        assert!(capacity.amount(Resource::Cpu) >= 1000 && capacity.amount(Resource::Memory) > 1 << 20);
+    }
+
+    #[test]
+    fn a_group_is_known_by_its_name_or_any_number() {
+        assert_eq!(group("operatorGroup", None), Ok(None));
+        let gid = |name| group("operatorGroup", Some(name)).map(|group| group.map(|group| group.gid));
+        assert_eq!(gid("root"), Ok(Some(0)));
+        assert_eq!(gid("54321"), Ok(Some(54321)));
+        let error = gid("no-such-group").unwrap_err().to_string();
+        assert!(
+            error.starts_with("operatorGroup: \"no-such-group\" is no group of this machine"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,306 @@
+//! Puts every value back to what the pods' specs say, for whoever takes vscaled off a node.
+//!
+//! No agent may run meanwhile, or it would put its own values back: the right to be the agent is taken first. Each pod
+//! goes through the same pass as ever ([`reconcile`]): parents and children in their order, memory limits lowered as
+//! carefully as by an agent, all of a pod or none of it, the runtime told. What was lowered is watched afterwards, and
+//! raised again where it does harm. What stood for a pod that is restored is forgotten, so that an agent which is started
+//! again begins from nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::future::join_all;
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::coordinator::Refreshed;
+use super::inventory::Inventory;
+use super::run::{RunError, allow_open_files, load, localised, start_audit, survey_options, thaw};
+use super::standing::spec_of;
+use super::state::{SavedPod, StateError, StateFile};
+use super::survey::Survey;
+use super::view;
+use crate::actuate::shrink::{self, Freezer, Lowering, SeenBefore, Verdict};
+use crate::actuate::{
+    Cause, ChangeRecord, ForeignWriters, Job, JobDone, Lanes, LivePod, Node, Outcome, preview, reconcile,
+};
+use crate::config::Config;
+use crate::control::{AgentLock, BindError, proto};
+use crate::objects::Pod;
+use crate::observe::audit::Audit;
+use crate::plan::shrink::Holds;
+use crate::runtime::Observer;
+use crate::sources::NodeView;
+use crate::sources::directory::DirectorySource;
+
+/// How far to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restore {
+    /// Only say which steps it would take.
+    Rehearse,
+    /// Do it, and leave.
+    Apply,
+    /// Do it, and stay for a minute to see whether lower memory limits do harm.
+    ApplyAndWatch,
+}
+
+/// Nothing was restored.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// An agent runs.
+    #[error("{0}; restoring needs it stopped, or it would put its own values back: `systemctl stop vscaled`")]
+    Running(#[from] BindError),
+    /// The state directory.
+    #[error("stateDir: {0}")]
+    State(#[from] StateError),
+    /// What an agent needs as well.
+    #[error(transparent)]
+    Agent(#[from] RunError),
+    /// The node is not known well enough to write anything.
+    #[error("the node cannot be looked at: {}", .0.join("; "))]
+    Node(Vec<String>),
+    /// The manifests were not read.
+    #[error("the manifests were not read: {0}")]
+    Source(watch::error::RecvError),
+}
+
+/// What became of every pod, or would.
+#[derive(Debug)]
+pub struct Restoration {
+    /// One for each pod that lives here, those that are as their spec says included.
+    pub results: Vec<proto::PodResult>,
+    /// What could not be looked at, and what is left as it is, one sentence each.
+    pub remarks: Vec<String>,
+}
+
+/// Restores every pod, or only says which steps that would take.
+///
+/// # Errors
+/// [`RestoreError`]; nothing was written then.
+pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, RestoreError> {
+    allow_open_files();
+    let _lock = AgentLock::take(&config.socket).await?;
+    let state = StateFile::in_directory(&config.state_dir)?;
+    let restored = load(&state)?;
+    let freezer = thaw(&config.state_dir)?;
+    let mut remarks: Vec<String> = restored.problem.into_iter().collect();
+    let view = read_manifests(config, &mut remarks).await?;
+    let (node, inventory) = look(config, freezer, &view, &mut remarks).await?;
+    let pods: Vec<_> = view
+        .pods
+        .iter()
+        .filter_map(|pod| Some((pod, inventory.find(pod)?)))
+        .collect();
+    if how == Restore::Rehearse {
+        let saved = restored.pods;
+        let mut results = Vec::with_capacity(pods.len());
+        for (pod, live) in pods {
+            results.push(rehearsed(&node, live, job_for(pod, live, saved.contains_key(&live.id.uid))).await);
+        }
+        remarks.extend(left_alone(&saved, &view));
+        return Ok(Restoration { results, remarks });
+    }
+
+    let (audit, writer) = start_audit(config).unzip();
+    let mut restorer = Restorer {
+        node,
+        audit: audit.unwrap_or_default(),
+        stood: restored.pods.clone(),
+        saved: restored.pods,
+    };
+    let mut results = Vec::with_capacity(pods.len());
+    let mut lowered = Vec::new();
+    for (index, (pod, live)) in pods.iter().enumerate() {
+        let (result, lower) = restorer.put_back(pod, live).await;
+        results.push(result);
+        lowered.extend((!lower.is_empty()).then_some((index, lower)));
+    }
+    // What was done counts from now on, also if nobody waits for the rest.
+    remarks.extend(left_alone(&restorer.saved, &view));
+    state.save(restorer.saved.clone())?;
+    if how == Restore::ApplyAndWatch {
+        let watched = lowered.into_iter().map(async |(index, lowered)| {
+            let live = Arc::clone(pods[index].1);
+            let verdict = shrink::watch(Arc::clone(&restorer.node), live, lowered.clone()).await;
+            (index, lowered, verdict)
+        });
+        let watched = join_all(watched).await;
+        for (index, lowered, verdict) in watched {
+            if let Verdict::Trouble(target, trouble) = verdict {
+                let (pod, live) = pods[index];
+                let why = format!("{target}: {trouble}");
+                results[index] = restorer.raise_again(pod, live, &lowered, why).await;
+            }
+        }
+        state.save(restorer.saved.clone())?;
+    }
+    drop(restorer);
+    if let Some(writer) = writer
+        && let Err(error) = writer.await
+    {
+        remarks.push(format!("the audit log may not be complete: {error}"));
+    }
+    Ok(Restoration { results, remarks })
+}
+
+/// Puts pods back, one after another.
+struct Restorer {
+    node: Arc<Node>,
+    audit: Audit,
+    /// What stood for pods before.
+    stood: BTreeMap<String, SavedPod>,
+    /// What stands for those that are not restored.
+    saved: BTreeMap<String, SavedPod>,
+}
+
+impl Restorer {
+    /// One pass towards the spec; also which memory limits it lowered.
+    async fn put_back(&mut self, pod: &Arc<Pod>, live: &Arc<LivePod>) -> (proto::PodResult, Vec<Lowering>) {
+        let job = job_for(pod, live, self.saved.contains_key(&live.id.uid));
+        let (record, lowered) = self.pass(live, job).await;
+        if matches!(record.outcome, Outcome::Applied | Outcome::Unchanged) {
+            self.saved.remove(&live.id.uid);
+        }
+        (result(live, Ok(view::change(&record))), lowered)
+    }
+
+    /// Lower limits did harm: they are what they were before, and so is what stands for the pod.
+    async fn raise_again(
+        &mut self,
+        pod: &Arc<Pod>,
+        live: &Arc<LivePod>,
+        lowered: &[Lowering],
+        why: String,
+    ) -> proto::PodResult {
+        let before = lowered.iter().map(|lowering| (lowering.target.clone(), lowering.from));
+        let job = Job {
+            holds: before.collect(),
+            cause: Cause::Regret { why: why.clone() },
+            ..job_for(pod, live, false)
+        };
+        let (record, _) = self.pass(live, job).await;
+        let stood = self.stood.get(&live.id.uid).cloned();
+        self.saved.extend(stood.map(|stood| (live.id.uid.clone(), stood)));
+        let outcome = record.outcome.word();
+        result(
+            live,
+            Err(format!(
+                "its spec's memory limits did harm ({why}); the limits from before: {outcome}"
+            )),
+        )
+    }
+
+    async fn pass(&self, live: &LivePod, job: Job) -> (Arc<ChangeRecord>, Vec<Lowering>) {
+        let cause = job.cause.clone();
+        let JobDone {
+            outcome,
+            steps,
+            stages,
+            shrink,
+            ..
+        } = reconcile(Arc::clone(&self.node), job).await;
+        let record = Arc::new(ChangeRecord {
+            sequence: 0,
+            at: Timestamp::now(),
+            pod: live.id.clone(),
+            cause,
+            outcome,
+            steps,
+            stages,
+        });
+        self.audit.change(&record);
+        (record, shrink.lowered)
+    }
+}
+
+async fn read_manifests(config: &Config, remarks: &mut Vec<String>) -> Result<NodeView, RestoreError> {
+    let (source, mut states) = DirectorySource::new(config.manifests.clone());
+    let stop = CancellationToken::new();
+    let reading = tokio::spawn(source.run(stop.clone()));
+    let state = states.wait_for(|state| state.generation > 0).await;
+    let state = Arc::clone(&*state.map_err(RestoreError::Source)?);
+    stop.cancel();
+    drop(reading);
+    remarks.extend(state.problems.iter().map(ToString::to_string));
+    Ok(localised(&state.view, &config.node_name))
+}
+
+/// Looks at the node as an agent would.
+async fn look(
+    config: &Config,
+    freezer: Arc<Freezer>,
+    view: &NodeView,
+    remarks: &mut Vec<String>,
+) -> Result<(Arc<Node>, Inventory), RestoreError> {
+    let (_views, viewed) = watch::channel(Arc::new(view.clone()));
+    let (_formula, seen) = watch::channel(None);
+    let lanes = Arc::new(Lanes::new(config.workers));
+    let observer = Observer::new(|_, _, _| {});
+    let mut survey = Survey::new(survey_options(config), lanes, freezer, observer, viewed, seen);
+    let (
+        Refreshed {
+            node,
+            inventory,
+            problems,
+            ..
+        },
+        _,
+    ) = survey.look().await;
+    let node = node.ok_or_else(|| RestoreError::Node(problems.clone()))?;
+    remarks.extend(problems);
+    Ok((node, inventory))
+}
+
+/// A pass towards the spec. Limits that the spec does not declare are lifted only where they may be ours.
+fn job_for(pod: &Arc<Pod>, live: &Arc<LivePod>, ours: bool) -> Job {
+    Job {
+        pod: Arc::clone(pod),
+        live: Arc::clone(live),
+        handles: None,
+        targets: spec_of(pod),
+        lift_undeclared: ours,
+        cause: Cause::Operator {
+            uid: nix::unistd::getuid().as_raw(),
+            pid: nix::unistd::getpid().as_raw(),
+            reason: "vscaled restore".to_owned(),
+        },
+        asked: Instant::now(),
+        held_before: false,
+        foreign: ForeignWriters::default(),
+        check_runtime: true,
+        holds: Holds::default(),
+        seen: SeenBefore::default(),
+    }
+}
+
+async fn rehearsed(node: &Arc<Node>, live: &LivePod, job: Job) -> proto::PodResult {
+    let cause = job.cause.clone();
+    let steps = preview(Arc::clone(node), job).await;
+    result(live, steps.map(|steps| view::planned(live.id.clone(), &cause, &steps)))
+}
+
+fn result(live: &LivePod, ended: Result<proto::Change, String>) -> proto::PodResult {
+    let (change, error) = match ended {
+        Ok(change) => (Some(change), String::new()),
+        Err(error) => (None, error),
+    };
+    proto::PodResult {
+        namespace: live.id.namespace.clone(),
+        name: live.id.name.clone(),
+        uid: live.id.uid.clone(),
+        containers: live.containers.keys().cloned().collect(),
+        change,
+        error,
+    }
+}
+
+/// Pods that something stood for and that no manifest describes: what their specs say, nobody knows here.
+fn left_alone(saved: &BTreeMap<String, SavedPod>, view: &NodeView) -> Vec<String> {
+    let described = |saved: &SavedPod| view.pods.iter().any(|pod| pod.full_name() == saved.pod.to_string());
+    let unknown = saved.values().filter(|saved| !described(saved));
+    unknown
+        .map(|saved| format!("{} is left as it is: no manifest describes it any more", saved.pod))
+        .collect()
+}

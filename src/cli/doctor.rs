@@ -1,0 +1,162 @@
+//! `vscalectl doctor`: what works on this node, what does not, and how to mend it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use clap::Args;
+use serde::Serialize;
+
+use super::output::{Output, Paint, Tone, clean};
+use super::{Failure, agent::Agent, table};
+use crate::control::{ClientError, proto};
+use crate::doctor::{Check, Surroundings, local};
+use crate::runtime::{Deadlines, discover};
+
+/// Characters in a line where nobody says how many there is room for.
+const WIDTH: usize = 100;
+
+/// Examines the agent and the node, and says how to mend what does not work
+///
+/// Without an agent, the machine is examined with the eyes of whoever calls, and the exit code is 3; it is 1 where
+/// anything else fails.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    /// `agent`, or `vscalectl` where no agent answered.
+    examined_by: &'static str,
+    checks: Vec<proto::Check>,
+}
+
+/// Asks the agent, or looks around itself, and prints what was found.
+///
+/// # Errors
+/// [`Failure::NoDaemon`] if only the agent is missing, [`Failure::Refused`] if anything fails.
+pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
+    let answer = agent.try_ask(async |client| client.doctor().await)?;
+    let (report, missing) = match answer {
+        Ok(reply) => (told(agent.socket(), reply), None),
+        Err(
+            error @ (ClientError::NoDaemon { .. }
+            | ClientError::Lost { .. }
+            | ClientError::Late { .. }
+            | ClientError::Unknown),
+        ) => (alone(&error)?, Some(error)),
+        Err(error) => return Err(error.into()),
+    };
+    arguments.output.print(&report, |paint| render(&report, paint))?;
+    let failing = |check: &&proto::Check| check.status == "fail" && !(missing.is_some() && check.name == "agent");
+    let failed: Vec<String> = report
+        .checks
+        .iter()
+        .filter(failing)
+        .map(|check| clean(&check.name))
+        .collect();
+    match (failed.as_slice(), missing) {
+        ([], None) => Ok(()),
+        ([], Some(error)) => Err(error.into()),
+        (failed, _) => Err(Failure::Refused(anyhow!("failing: {}", failed.join(", ")))),
+    }
+}
+
+fn told(socket: &Path, reply: proto::DoctorReply) -> Report {
+    let mut checks = vec![Check::ok("agent", format!("answers at {}", socket.display())).into()];
+    checks.extend(reply.checks);
+    Report {
+        examined_by: "agent",
+        checks,
+    }
+}
+
+/// What can be found out without an agent.
+fn alone(error: &ClientError) -> Result<Report, Failure> {
+    let mend = "start it: `vscaled run`; what follows is what this user finds on this machine with vscaled's defaults";
+    let mut checks: Vec<Check> = vec![Check::fail("agent", error.to_string(), mend)];
+    checks.extend(local(&Surroundings::default()));
+    let deadlines = Deadlines {
+        read: Duration::from_secs(2),
+        ..Deadlines::default()
+    };
+    let found = super::agent::block_on(discover(None, deadlines))?;
+    checks.push(match found {
+        Ok((_, info)) => Check::ok("runtime", format!("{} {}", info.name, info.version)),
+        Err(error) => Check::warn(
+            "runtime",
+            error.to_string(),
+            "start it, or name its socket with runtimeSocket",
+        ),
+    });
+    Ok(Report {
+        examined_by: "vscalectl",
+        checks: checks.into_iter().map(Into::into).collect(),
+    })
+}
+
+fn render(report: &Report, paint: Paint) -> String {
+    let column = report
+        .checks
+        .iter()
+        .map(|check| check.name.chars().count())
+        .max()
+        .unwrap_or(0);
+    let width = paint.width().unwrap_or(WIDTH);
+    let indent = 6 + column + 2;
+    let mut text = String::new();
+    for check in &report.checks {
+        let tone = match check.status.as_str() {
+            "ok" => Tone::Good,
+            "warn" => Tone::Waiting,
+            _ => Tone::Bad,
+        };
+        let status = paint.text(tone, &format!("{:4}", check.status));
+        let found = table::wrap(&clean(&check.found), indent, width);
+        text.push_str(&format!(
+            "{status}  {:column$}  {}",
+            clean(&check.name),
+            found.trim_start()
+        ));
+        if !check.mend.is_empty() {
+            let mend = table::wrap(&format!("→ {}", clean(&check.mend)), indent, width);
+            text.push_str(&mend);
+        }
+    }
+    let count = |status: &str| report.checks.iter().filter(|check| check.status == status).count();
+    let (failing, degraded) = (count("fail"), count("warn"));
+    text.push_str(&match (failing, degraded) {
+        (0, 0) => format!("{}\n", paint.text(Tone::Good, "all is well")),
+        _ => format!("{failing} failing, {degraded} degraded\n"),
+    });
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_work_comes_with_what_to_do() {
+        let checks = vec![
+            Check::ok("kernel", "Linux 6.18.0 x86_64").into(),
+            Check::warn("kernel log", "/dev/kmsg cannot be read: EPERM", "grant CAP_SYSLOG").into(),
+            Check::fail("cgroups", "nothing is mounted", "mount the host's /sys/fs/cgroup here").into(),
+        ];
+        let report = Report {
+            examined_by: "agent",
+            checks,
+        };
+        insta::assert_snapshot!(render(&report, Paint::PLAIN), @r"
+        ok    kernel      Linux 6.18.0 x86_64
+        warn  kernel log  /dev/kmsg cannot be read: EPERM
+                          → grant CAP_SYSLOG
+        fail  cgroups     nothing is mounted
+                          → mount the host's /sys/fs/cgroup here
+        1 failing, 1 degraded
+        ");
+    }
+}

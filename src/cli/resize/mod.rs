@@ -1,0 +1,86 @@
+//! `vscalectl resize`: sets containers' requests and limits by hand, for a while.
+
+mod wanted;
+
+use anyhow::anyhow;
+use clap::Args;
+
+use self::wanted::Wanted;
+use super::output::{Format, Output};
+use super::time::{Ttl, coarse};
+use super::{Failure, agent::Agent, change, results, which::Which};
+use crate::control::proto::{Change, ContainerValues, ResizeRequest};
+
+/// Sets containers' requests and limits by hand; they win over the VPA until their time is over
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    wanted: Wanted,
+    /// How long the values hold, such as 90s, 30m or 1h30m; 0, with --force, is until they are released
+    #[arg(long, value_name = "DURATION", default_value = "30m")]
+    ttl: Ttl,
+    /// Confirms --ttl 0
+    #[arg(long)]
+    force: bool,
+    /// Why, for whoever finds the override
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    reason: String,
+    /// Show the steps and write nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Asks, waits until the values are verified, and prints each step.
+///
+/// # Errors
+/// [`Failure`] when the arguments make no sense, the agent does not answer, refuses, or fails.
+pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
+    if arguments.ttl == Ttl::UntilReleased && !arguments.force {
+        return Err(Failure::Usage(anyhow!(
+            "--ttl 0 holds the values until somebody releases them: add --force if that is meant, or give a time such as --ttl 2h"
+        )));
+    }
+    let (pod, selector, namespace) = arguments.which.parts();
+    let containers = arguments.wanted.containers.iter().map(|container| ContainerValues {
+        name: container.name.clone(),
+        values: Some((&container.resources).into()),
+    });
+    let request = ResizeRequest {
+        pod,
+        selector,
+        namespace,
+        containers: containers.collect(),
+        ttl_us: arguments.ttl.micros(),
+        reason: arguments.reason.clone(),
+        dry_run: arguments.dry_run,
+    };
+    let reply = agent.ask(async |client| Ok(client.resize(request).await?))?;
+    if arguments.which.is_several() {
+        return results::show(&reply.results, &arguments.output);
+    }
+    let change = change::required(reply.change)?;
+    arguments
+        .output
+        .print(&change, |paint| change::render(&change, paint))?;
+    change::verdict(&change)?;
+    if arguments.output.format == Format::Table {
+        super::io::print(&what_next(&change, arguments))?;
+    }
+    Ok(())
+}
+
+fn what_next(change: &Change, arguments: &Arguments) -> String {
+    let pod = change::pod(change);
+    match arguments.ttl {
+        _ if arguments.dry_run => "nothing was written: leave --dry-run out to do it\n".to_owned(),
+        Ttl::For(time) => format!(
+            "holds for {}; `vscalectl release {pod}` ends it earlier\n",
+            coarse(time)
+        ),
+        Ttl::UntilReleased => format!("holds until `vscalectl release {pod}`\n"),
+    }
+}

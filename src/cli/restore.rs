@@ -1,0 +1,117 @@
+//! `vscaled restore`, as people read it: every step of every pod, and how it ended.
+
+use anyhow::anyhow;
+use clap::Args;
+
+use super::output::{Output, Paint, Tone, clean};
+use super::{Failure, change, io};
+use crate::agent::{Restoration, Restore};
+use crate::config::RunArguments;
+use crate::control::proto::PodResult;
+
+/// The arguments of `vscaled restore`.
+#[derive(Debug, Clone, Args)]
+pub struct Arguments {
+    /// Do it; without this, only the steps are shown
+    #[arg(long)]
+    pub yes: bool,
+    /// With --yes: leave at once, rather than see for a minute whether lower memory limits do harm
+    #[arg(long, requires = "yes")]
+    pub no_watch: bool,
+    #[command(flatten)]
+    output: Output,
+    /// The agent's configuration.
+    #[command(flatten)]
+    pub agent: RunArguments,
+}
+
+#[derive(serde::Serialize)]
+struct Shown<'a> {
+    results: &'a [PodResult],
+    remarks: &'a [String],
+}
+
+impl Arguments {
+    /// How far to go.
+    #[must_use]
+    pub const fn how(&self) -> Restore {
+        match (self.yes, self.no_watch) {
+            (false, _) => Restore::Rehearse,
+            (true, false) => Restore::ApplyAndWatch,
+            (true, true) => Restore::Apply,
+        }
+    }
+
+    /// Says what takes a while.
+    pub fn announce(&self) {
+        if self.how() == Restore::ApplyAndWatch {
+            eprintln!("vscaled: lower memory limits are watched for a minute afterwards; --no-watch leaves at once");
+        }
+    }
+
+    /// Prints what was done, or would be.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`] if a pod is not as its spec says, or would not be.
+    pub fn show(&self, restoration: &Restoration) -> Result<(), Failure> {
+        let Restoration { results, remarks } = restoration;
+        self.output
+            .print(&Shown { results, remarks }, |paint| self.render(restoration, paint))?;
+        let failed: Vec<String> = results.iter().filter(|result| !restored(result)).map(name).collect();
+        if failed.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::Refused(anyhow!(
+            "{} of {} pods cannot be put back now: {}; mend the reason and run it again",
+            failed.len(),
+            results.len(),
+            failed.join(", ")
+        )))
+    }
+
+    fn render(&self, restoration: &Restoration, paint: Paint) -> String {
+        let mut text = String::new();
+        for remark in &restoration.remarks {
+            text.push_str(&format!("{} {}\n", paint.text(Tone::Waiting, "note:"), clean(remark)));
+        }
+        for result in &restoration.results {
+            text.push_str(&match &result.change {
+                Some(planned) if planned.steps.is_empty() && planned.reason.is_empty() => {
+                    format!("{}: as its spec says\n", name(result))
+                }
+                Some(done) => change::render(done, paint),
+                None => format!(
+                    "{}: {} {}\n",
+                    name(result),
+                    paint.text(Tone::Bad, "Refused:"),
+                    clean(&result.error)
+                ),
+            });
+        }
+        if restoration.results.is_empty() {
+            text.push_str("no pod that a manifest describes lives on this node\n");
+        }
+        if !self.yes {
+            text.push_str("nothing was written: add --yes to do it\n");
+        }
+        text
+    }
+}
+
+fn name(result: &PodResult) -> String {
+    clean(&format!("{}/{}", result.namespace, result.name))
+}
+
+/// Whether a pod is as its spec says. A runtime that could not be told is not: nobody will tell it later.
+fn restored(result: &PodResult) -> bool {
+    let outcome = result.change.as_ref().map(|change| change.outcome.as_str());
+    matches!(outcome, Some("Applied" | "Unchanged" | "Planned"))
+}
+
+/// Says why a command failed; returns its exit code.
+#[must_use]
+pub fn code_of(failure: Failure) -> u8 {
+    let (code, error) = failure.into_parts();
+    io::complain("vscaled", &error);
+    code
+}

@@ -1,0 +1,113 @@
+use super::*;
+
+fn mode(path: &Path) -> u32 {
+    path.symlink_metadata().unwrap().mode() & 0o7777
+}
+
+#[tokio::test]
+async fn a_socket_is_private_in_a_new_public_directory() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("run/vscaled/vscaled.sock");
+    let socket = ControlSocket::bind(&path).await.unwrap();
+    assert_eq!(mode(&path), 0o600);
+    assert_eq!(path.metadata().unwrap().uid(), nix::unistd::geteuid().as_raw());
+    assert_eq!(mode(path.parent().unwrap()), 0o755);
+    drop(socket);
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn one_group_gets_the_file_and_two_need_it_open_to_all() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("s");
+    let own = Some(Group {
+        gid: nix::unistd::getegid().as_raw(),
+        name: "own".to_owned(),
+    });
+    for (operators, readers, expected) in [
+        (own.clone(), None, 0o660),
+        (None, own.clone(), 0o660),
+        (own.clone(), own.clone(), 0o666),
+    ] {
+        let socket = ControlSocket::bind_for(&path, Access { operators, readers })
+            .await
+            .unwrap();
+        assert_eq!(mode(&path), expected);
+        drop(socket);
+    }
+}
+
+#[tokio::test]
+async fn the_lock_is_had_only_where_no_agent_is() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("s");
+    let socket = ControlSocket::bind(&path).await.unwrap();
+    assert!(matches!(AgentLock::take(&path).await, Err(BindError::Running(_))));
+    drop(socket);
+    let lock = AgentLock::take(&path).await.unwrap();
+    assert!(matches!(ControlSocket::bind(&path).await, Err(BindError::Running(_))));
+    drop(lock);
+    assert!(ControlSocket::bind(&path).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_living_agent_keeps_its_socket() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("s");
+    let _first = ControlSocket::bind(&path).await.unwrap();
+    let second = ControlSocket::bind(&path).await;
+    assert!(matches!(second, Err(BindError::Running(_))), "{second:?}");
+    assert!(UnixStream::connect(&path).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_stranger_that_answers_without_the_lock_keeps_its_socket() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("s");
+    let _stranger = UnixListener::bind(&path).unwrap();
+    let second = ControlSocket::bind(&path).await;
+    assert!(matches!(second, Err(BindError::Running(_))), "{second:?}");
+}
+
+#[tokio::test]
+async fn a_dead_agents_socket_is_replaced() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("s");
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    let _socket = ControlSocket::bind(&path).await.unwrap();
+    assert!(UnixStream::connect(&path).await.is_ok());
+}
+
+#[tokio::test]
+async fn what_is_not_a_socket_is_left_alone() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("s");
+    std::fs::write(&path, "precious").unwrap();
+    let refused = ControlSocket::bind(&path).await;
+    assert!(matches!(refused, Err(BindError::Occupied(_))), "{refused:?}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+}
+
+#[tokio::test]
+async fn a_directory_that_anybody_may_write_is_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(temp.path(), Permissions::from_mode(0o777)).unwrap();
+    let refused = ControlSocket::bind(&temp.path().join("s")).await;
+    assert!(
+        matches!(refused, Err(BindError::Exposed { mode: 0o777, .. })),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_socket_that_took_our_place_is_not_removed() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("s");
+    let socket = ControlSocket::bind(&path).await.unwrap();
+    // The successor exists before the first file goes, so that their inodes differ.
+    let _successor = UnixListener::bind(temp.path().join("successor")).unwrap();
+    std::fs::rename(temp.path().join("successor"), &path).unwrap();
+    drop(socket);
+    assert!(path.exists());
+}

@@ -1,0 +1,186 @@
+//! What the kernel allows this process.
+
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
+
+use nix::libc::O_NONBLOCK;
+use nix::sys::inotify::{InitFlags, Inotify};
+
+use super::Check;
+
+/// A full node has so many watches: two hundred and fifty pods, three containers each, on v1 two cgroups for each.
+const ENOUGH_WATCHES: u64 = 2048;
+
+/// A right that root has and others can be given (`linux/capability.h`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Capability {
+    name: &'static str,
+    bit: u32,
+}
+
+const DAC_OVERRIDE: Capability = Capability {
+    name: "CAP_DAC_OVERRIDE",
+    bit: 1,
+};
+const SYS_ADMIN: Capability = Capability {
+    name: "CAP_SYS_ADMIN",
+    bit: 21,
+};
+const SYSLOG: Capability = Capability {
+    name: "CAP_SYSLOG",
+    bit: 34,
+};
+/// Those that matter here.
+const KNOWN: [Capability; 3] = [DAC_OVERRIDE, SYS_ADMIN, SYSLOG];
+
+/// The capabilities in effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Capabilities(u64);
+
+impl Capabilities {
+    pub(super) fn of_this_process() -> Result<Self, procfs::ProcError> {
+        let status = procfs::process::Process::myself()?.status()?;
+        Ok(Self(status.capeff))
+    }
+
+    const fn has(self, capability: Capability) -> bool {
+        self.0 >> capability.bit & 1 == 1
+    }
+
+    /// Whether files of other users may be written.
+    pub(super) const fn may_write_anything(self) -> bool {
+        self.has(DAC_OVERRIDE)
+    }
+
+    /// Those of the ones that matter that are not there.
+    pub(super) fn missing(self) -> Vec<&'static str> {
+        let missing = KNOWN.into_iter().filter(|capability| !self.has(*capability));
+        missing.map(|capability| capability.name).collect()
+    }
+}
+
+impl fmt::Display for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let missing = self.missing();
+        if missing.is_empty() {
+            f.write_str("every capability that matters")
+        } else {
+            write!(f, "without {}", missing.join(", "))
+        }
+    }
+}
+
+/// Whether the kernel's log can be read, which says what was killed and why.
+pub(super) fn kernel_log() -> Check {
+    let restricted = fs::read_to_string("/proc/sys/kernel/dmesg_restrict").is_ok_and(|text| text.trim() != "0");
+    judge_log(read_a_record(), restricted)
+}
+
+/// Reads one record through a descriptor of its own: others still see it.
+fn read_a_record() -> io::Result<()> {
+    let mut log = OpenOptions::new()
+        .read(true)
+        .custom_flags(O_NONBLOCK)
+        .open("/dev/kmsg")?;
+    // Longer than any record (CONSOLE_EXT_LOG_MAX): a shorter read is an error.
+    let mut record = [0; 8192];
+    match log.read(&mut record) {
+        Ok(_) => Ok(()),
+        // Nothing was logged yet, or a record was overwritten while it was read.
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::BrokenPipe) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn judge_log(read: io::Result<()>, restricted: bool) -> Check {
+    const NAME: &str = "kernel log";
+    const WITHOUT: &str = "until then kills are counted, and who was killed and why is not known";
+    let Err(error) = read else {
+        return Check::ok(NAME, "/dev/kmsg can be read");
+    };
+    let found = format!("/dev/kmsg cannot be read: {error}");
+    let mend = match error.kind() {
+        ErrorKind::PermissionDenied if restricted => {
+            "kernel.dmesg_restrict is set: grant CAP_SYSLOG (and in a container a rule for the device, `c 1:11 r`)"
+        }
+        ErrorKind::PermissionDenied => "run as root; in a container, also allow the device (`c 1:11 r`)",
+        ErrorKind::NotFound => "mount the host's /dev/kmsg here",
+        _ => "see whether `dmesg` works here",
+    };
+    Check::warn(NAME, found, format!("{mend}; {WITHOUT}"))
+}
+
+/// Whether files can be watched, so that changes by others are noticed at once.
+pub(super) fn inotify() -> Check {
+    let limit = |name: &str| {
+        let text = fs::read_to_string(format!("/proc/sys/fs/inotify/{name}")).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    let opened = Inotify::init(InitFlags::IN_CLOEXEC).map(drop);
+    judge_inotify(opened, limit("max_user_watches"), limit("max_user_instances"))
+}
+
+fn judge_inotify(opened: nix::Result<()>, watches: Option<u64>, instances: Option<u64>) -> Check {
+    const NAME: &str = "inotify";
+    const WITHOUT: &str = "until then changes by others are found by the periodic check only (sweepInterval)";
+    let number = |limit: Option<u64>| limit.map_or_else(|| "unknown".to_owned(), |limit| limit.to_string());
+    let found = format!(
+        "max_user_watches {}, max_user_instances {}",
+        number(watches),
+        number(instances)
+    );
+    match opened {
+        Err(error) => Check::warn(
+            NAME,
+            format!("no descriptor: {error}; {found}"),
+            format!("sysctl fs.inotify.max_user_instances=1024; {WITHOUT}"),
+        ),
+        Ok(()) if watches.is_some_and(|watches| watches < ENOUGH_WATCHES) => Check::warn(
+            NAME,
+            found,
+            format!("sysctl fs.inotify.max_user_watches=65536, as a full node needs {ENOUGH_WATCHES}; {WITHOUT}"),
+        ),
+        Ok(()) => Check::ok(NAME, found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Status;
+
+    #[test]
+    fn what_the_kernels_log_needs_is_said() {
+        let denied = || Err(io::Error::from(ErrorKind::PermissionDenied));
+        assert!(judge_log(denied(), true).mend.contains("grant CAP_SYSLOG"));
+        assert!(judge_log(denied(), false).mend.starts_with("run as root"));
+        let absent = judge_log(Err(io::Error::from(ErrorKind::NotFound)), false);
+        assert!(absent.mend.starts_with("mount the host's /dev/kmsg"));
+        assert_eq!(absent.status, Status::Warn);
+        assert_eq!(judge_log(Ok(()), true).status, Status::Ok);
+    }
+
+    #[test]
+    fn too_few_watches_are_a_warning_with_the_number_to_set() {
+        assert_eq!(judge_inotify(Ok(()), Some(65536), Some(128)).status, Status::Ok);
+        let few = judge_inotify(Ok(()), Some(100), Some(128));
+        assert!(
+            few.status == Status::Warn && few.mend.contains("max_user_watches=65536"),
+            "{few:?}"
+        );
+        let none = judge_inotify(Err(nix::errno::Errno::EMFILE), Some(65536), Some(0));
+        assert!(none.mend.contains("max_user_instances"), "{none:?}");
+        assert_eq!(judge_inotify(Ok(()), None, None).status, Status::Ok);
+    }
+
+    #[test]
+    fn capabilities_are_named_where_they_are_missing() {
+        let all = Capabilities(u64::MAX);
+        assert!(all.missing().is_empty() && all.may_write_anything());
+        let none = Capabilities(1 << 21);
+        assert_eq!(none.to_string(), "without CAP_DAC_OVERRIDE, CAP_SYSLOG");
+        assert!(!none.may_write_anything());
+    }
+}

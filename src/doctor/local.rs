@@ -1,0 +1,190 @@
+//! What this process finds on this machine. Blocks for a moment.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+use nix::sys::statvfs::statvfs;
+use nix::unistd::{AccessFlags, access};
+
+use super::kernel::{Capabilities, inotify, kernel_log};
+use super::{Check, Surroundings};
+use crate::cgroup::{Controller, Hierarchy};
+use crate::plan::CgroupVersion;
+
+/// Less room than this is nearly none.
+const LEAST_ROOM: u64 = 64 << 20;
+
+/// Every check that needs no agent, in the order in which they are shown.
+const CHECKS: &[fn(&Surroundings) -> Check] = &[
+    |_| kernel(),
+    cgroups,
+    cgroup_files,
+    |_| privileges(),
+    |_| kernel_log(),
+    |_| inotify(),
+    state_directory,
+    audit_log,
+];
+
+/// Looks at the machine with this process's eyes.
+#[must_use]
+pub fn local(around: &Surroundings) -> Vec<Check> {
+    CHECKS.iter().map(|check| check(around)).collect()
+}
+
+fn kernel() -> Check {
+    match nix::sys::utsname::uname() {
+        Ok(name) => {
+            let text = |part: &OsStr| part.to_string_lossy().into_owned();
+            let found = [name.sysname(), name.release(), name.machine()].map(text).join(" ");
+            Check::ok("kernel", found)
+        }
+        Err(error) => Check::warn("kernel", format!("uname: {error}"), "nothing depends on it"),
+    }
+}
+
+fn cgroups(around: &Surroundings) -> Check {
+    match Hierarchy::discover(around.cgroup_root.as_deref()) {
+        Ok(hierarchy) => {
+            let version = match hierarchy.version() {
+                CgroupVersion::V1 => "v1",
+                CgroupVersion::V2 => "v2",
+            };
+            let mut mounts: Vec<String> = Controller::ALL
+                .iter()
+                .map(|controller| hierarchy.mount(*controller).display().to_string())
+                .collect();
+            mounts.dedup();
+            Check::ok("cgroups", format!("{version} at {}", mounts.join(" and ")))
+        }
+        Err(error) => Check::fail("cgroups", error.to_string(), "mount the host's /sys/fs/cgroup here"),
+    }
+}
+
+/// Whether limits could be written: by this user, and on this mount.
+fn cgroup_files(around: &Surroundings) -> Check {
+    const NAME: &str = "cgroup files";
+    let Ok(hierarchy) = Hierarchy::discover(around.cgroup_root.as_deref()) else {
+        return Check::fail(NAME, "there are none", "see cgroups");
+    };
+    for controller in Controller::ALL {
+        let directory = hierarchy.mount(controller);
+        if let Err(error) = access(directory, AccessFlags::W_OK) {
+            let found = format!("{} may not be written: {error}", directory.display());
+            let mend = match error {
+                nix::errno::Errno::EROFS => {
+                    "mount it read-write (in a container: a volume of the host's, and privileged)"
+                }
+                _ => "run as root",
+            };
+            return Check::fail(NAME, found, mend);
+        }
+    }
+    Check::ok(NAME, "may be written")
+}
+
+fn privileges() -> Check {
+    const NAME: &str = "privileges";
+    let uid = nix::unistd::geteuid().as_raw();
+    match Capabilities::of_this_process() {
+        Ok(capabilities) => {
+            let missing = capabilities.missing();
+            let found = format!("uid {uid}, {capabilities}");
+            if uid == 0 || capabilities.may_write_anything() {
+                Check::ok(NAME, found)
+            } else {
+                let mend = format!("run as root, or grant {}", missing.join(" and "));
+                Check::fail(NAME, found, mend)
+            }
+        }
+        Err(error) => Check::warn(NAME, format!("uid {uid}, capabilities unknown: {error}"), "mount /proc"),
+    }
+}
+
+fn state_directory(around: &Surroundings) -> Check {
+    usable_directory(
+        "state directory",
+        &around.state_dir,
+        "overrides would not survive a restart (stateDir)",
+    )
+}
+
+fn audit_log(around: &Surroundings) -> Check {
+    const NAME: &str = "audit log";
+    let Some(file) = &around.audit_file else {
+        return Check::ok(NAME, "none is configured here");
+    };
+    let directory = file.parent().unwrap_or(Path::new("/"));
+    let mut check = usable_directory(NAME, directory, "who changed what would not be kept (auditLog)");
+    if check.mend.is_empty() {
+        let bytes = fs::metadata(file).map_or(0, |metadata| metadata.len());
+        check.found = format!("{}, {} KiB", file.display(), bytes / 1024);
+    }
+    check
+}
+
+/// A directory that is there, or can be made, with room for a little more.
+fn usable_directory(name: &'static str, directory: &Path, consequence: &str) -> Check {
+    let shown = directory.display();
+    let Some(there) = directory.ancestors().find(|ancestor| ancestor.exists()) else {
+        return Check::fail(name, format!("{shown} is nowhere"), consequence);
+    };
+    if let Err(error) = access(there, AccessFlags::W_OK | AccessFlags::X_OK) {
+        let mend = format!("let this user write to it, or {consequence}");
+        return Check::fail(name, format!("{} may not be written: {error}", there.display()), mend);
+    }
+    let room = match statvfs(there) {
+        Ok(info) => info.blocks_available().saturating_mul(info.fragment_size()),
+        Err(error) => return Check::warn(name, format!("{shown}: {error}"), consequence),
+    };
+    let found = if there == directory {
+        format!("{shown}, {} MiB free", room >> 20)
+    } else {
+        format!("{shown} will be made, {} MiB free", room >> 20)
+    };
+    if room < LEAST_ROOM {
+        return Check::warn(name, found, format!("make room, or {consequence}"));
+    }
+    Check::ok(name, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Status;
+    use std::path::PathBuf;
+
+    #[test]
+    fn a_directory_that_is_not_there_yet_will_be_made_and_one_that_cannot_be_is_a_failure() {
+        let temp = tempfile::tempdir().unwrap();
+        let wanted = temp.path().join("a/b");
+        let check = usable_directory("state directory", &wanted, "x");
+        assert!(check.found.contains("will be made"), "{check:?}");
+        assert!(!wanted.exists());
+        let check = usable_directory("state directory", Path::new("/proc/self/nothing"), "all is lost");
+        assert_eq!(
+            (check.status, check.mend.is_empty()),
+            (Status::Fail, false),
+            "{check:?}"
+        );
+    }
+
+    #[test]
+    fn every_check_says_what_it_found_and_the_ones_that_are_not_ok_what_to_do() {
+        let temp = tempfile::tempdir().unwrap();
+        let around = Surroundings {
+            cgroup_root: Some(PathBuf::from("/nowhere")),
+            state_dir: temp.path().to_owned(),
+            audit_file: Some(temp.path().join("audit.jsonl")),
+        };
+        let checks = local(&around);
+        assert_eq!(checks.len(), CHECKS.len());
+        for check in &checks {
+            assert!(!check.found.is_empty(), "{check:?}");
+            assert_eq!(check.status == Status::Ok, check.mend.is_empty(), "{check:?}");
+        }
+        let cgroups = checks.iter().find(|check| check.name == "cgroups").unwrap();
+        assert_eq!(cgroups.status, Status::Fail);
+    }
+}

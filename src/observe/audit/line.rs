@@ -1,0 +1,169 @@
+//! The lines of the audit log. Pure.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::refusals::Refusal;
+use crate::actuate::{Cause, ChangeRecord, PodId, StepRecord};
+use crate::plan::Target;
+
+/// Whose wish a change was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum Who<'a> {
+    /// A recommendation's.
+    Vpa {
+        /// The VPA.
+        name: &'a str,
+        /// Which version of it; empty where its source has none.
+        resource_version: &'a str,
+    },
+    /// Somebody's at the socket.
+    Operator {
+        /// The caller's user.
+        uid: u32,
+        /// The caller's process.
+        pid: i32,
+        /// In the caller's words.
+        reason: &'a str,
+    },
+    /// The agent's own: it keeps true, or takes back, what somebody wished before.
+    Agent,
+}
+
+impl<'a> From<&'a Cause> for Who<'a> {
+    fn from(cause: &'a Cause) -> Self {
+        match cause {
+            Cause::Recommendation {
+                vpa, resource_version, ..
+            } => Self::Vpa {
+                name: vpa,
+                resource_version,
+            },
+            Cause::Operator { uid, pid, reason } | Cause::Released { uid, pid, reason } => Self::Operator {
+                uid: *uid,
+                pid: *pid,
+                reason,
+            },
+            Cause::Regret { .. }
+            | Cause::OverrideEnded
+            | Cause::Drift
+            | Cause::ContainerStarted
+            | Cause::AgentStarted
+            | Cause::Sweep
+            | Cause::Retry => Self::Agent,
+        }
+    }
+}
+
+/// One line.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
+enum Line<'a> {
+    /// One value that was written, or a pass that wrote none because it was refused.
+    Change {
+        time: Timestamp,
+        /// The number of the pass, as in `vscalectl history`: values with the same one were changed together.
+        change: u64,
+        pod: &'a PodId,
+        who: Who<'a>,
+        why: String,
+        #[serde(flatten)]
+        what: Option<&'a What<'a>>,
+        /// How the whole pass ended.
+        outcome: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<&'a str>,
+        /// From the decision until every value was read back.
+        verified_us: u64,
+    },
+    /// A caller who was turned away, or whose wish was refused.
+    Refusal {
+        #[serde(flatten)]
+        refusal: &'a Refusal,
+        /// How often it was said.
+        times: u64,
+    },
+    /// Lines that are missing before this one.
+    Lost { time: Timestamp, lines: u64 },
+}
+
+/// One value that was written.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct What<'a> {
+    via: String,
+    level: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container: Option<&'a str>,
+    /// Absent where one call sets several values: they are then named beside their amounts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<&'a str>,
+    old: &'a str,
+    new: &'a str,
+    took_us: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    /// Whether this undid an earlier value of the same pass.
+    rollback: bool,
+}
+
+impl<'a> From<&'a StepRecord> for What<'a> {
+    fn from(step: &'a StepRecord) -> Self {
+        let (level, container) = match &step.target {
+            Target::Pod => ("pod", None),
+            Target::Container(name) => ("container", Some(name.as_str())),
+        };
+        Self {
+            via: step.via.to_string(),
+            level,
+            container,
+            file: step.file,
+            old: &step.from,
+            new: &step.to,
+            took_us: micros(step.took),
+            error: step.error.as_deref(),
+            rollback: step.rollback,
+        }
+    }
+}
+
+/// One line for each value a pass wrote; one for all of a pass that wrote none.
+pub(super) fn of_change(record: &ChangeRecord) -> Vec<String> {
+    let line = |what: Option<&What<'_>>| {
+        text(&Line::Change {
+            time: record.at,
+            change: record.sequence,
+            pod: &record.pod,
+            who: Who::from(&record.cause),
+            why: record.cause.to_string(),
+            what,
+            outcome: record.outcome.word(),
+            reason: record.outcome.reason(),
+            verified_us: micros(record.stages.verified),
+        })
+    };
+    if record.steps.is_empty() {
+        return vec![line(None)];
+    }
+    record.steps.iter().map(|step| line(Some(&What::from(step)))).collect()
+}
+
+pub(super) fn of_refusal(refusal: &Refusal, times: u64) -> String {
+    text(&Line::Refusal { refusal, times })
+}
+
+pub(super) fn of_loss(time: Timestamp, lines: u64) -> String {
+    text(&Line::Lost { time, lines })
+}
+
+fn text(line: &Line<'_>) -> String {
+    // Texts and numbers under names always become JSON; should that ever fail, it is said rather than hidden.
+    let text =
+        serde_json::to_string(line).unwrap_or_else(|error| format!("{{\"event\":\"broken\",\"error\":\"{error}\"}}"));
+    text + "\n"
+}
+
+fn micros(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,181 @@
+//! The audit log: who changed what, why, and how it ended; and who was turned away.
+//!
+//! In come finished passes ([`ChangeRecord`]) and refusals; out goes one line of JSON for each value written, in a file
+//! of its own that is rotated ([`file`](self)), so that it outlives both the agent's memory and the log. It holds names,
+//! amounts and what operators gave as reasons, and nothing else that comes out of pods.
+//!
+//! Nobody waits for it. Where the disk is full or slow, lines are dropped and counted, the agent reports that as a
+//! problem, and the count is the first line written once there is room again.
+
+mod file;
+mod line;
+mod refusals;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use self::file::RotatedFile;
+use self::refusals::Refusals;
+use crate::actuate::ChangeRecord;
+
+pub use line::Who;
+pub use refusals::Refusal;
+
+/// Events that may wait for the disk.
+const WAITING: usize = 4096;
+/// Events written at once.
+const AT_ONCE: usize = 256;
+/// How often refusals that were counted are written down.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// Where the audit log is and how large it may become: `files` files of at most `bytes` each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditOptions {
+    /// The file that is written; rotated ones have `.1`, `.2` and so on behind the name.
+    pub path: PathBuf,
+    /// Most bytes in one file. A single line may be longer.
+    pub bytes: u64,
+    /// Files kept, the one that is written included.
+    pub files: usize,
+}
+
+#[derive(Debug)]
+enum Event {
+    Change(Arc<ChangeRecord>),
+    Refusal(Refusal),
+}
+
+/// Where to leave what is to be written down. Cloned freely; without a file everything is dropped.
+#[derive(Debug, Clone, Default)]
+pub struct Audit {
+    events: Option<mpsc::Sender<Event>>,
+    dropped: Arc<AtomicU64>,
+    problem: Option<watch::Receiver<Option<String>>>,
+}
+
+impl Audit {
+    /// Starts the task that writes. It ends once every clone of the handle is dropped and everything is written.
+    #[must_use]
+    pub fn start(options: AuditOptions) -> (Self, JoinHandle<()>) {
+        let (events, waiting) = mpsc::channel(WAITING);
+        let (problems, problem) = watch::channel(None);
+        let dropped = Arc::<AtomicU64>::default();
+        let writer = Writer {
+            file: Arc::new(Mutex::new(RotatedFile::new(options))),
+            lost: 0,
+            dropped: Arc::clone(&dropped),
+            problems,
+        };
+        let audit = Self {
+            events: Some(events),
+            dropped,
+            problem: Some(problem),
+        };
+        (audit, tokio::spawn(writer.run(waiting)))
+    }
+
+    /// Writes down what a pass did.
+    pub fn change(&self, record: &Arc<ChangeRecord>) {
+        self.leave(|| Event::Change(Arc::clone(record)));
+    }
+
+    /// Writes down that somebody was turned away. The same refusal again and again is counted, not repeated.
+    pub fn refused(&self, refusal: Refusal) {
+        self.leave(|| Event::Refusal(refusal));
+    }
+
+    /// Why not everything is written down, if so.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        self.problem.as_ref().and_then(|problem| problem.borrow().clone())
+    }
+
+    fn leave(&self, event: impl FnOnce() -> Event) {
+        if let Some(events) = &self.events
+            && events.try_send(event()).is_err()
+        {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The task behind the handles.
+#[derive(Debug)]
+struct Writer {
+    /// Shared with the thread that writes, and never held by both.
+    file: Arc<Mutex<RotatedFile>>,
+    /// Lines that could not be written so far.
+    lost: u64,
+    /// Events that found no room to wait.
+    dropped: Arc<AtomicU64>,
+    problems: watch::Sender<Option<String>>,
+}
+
+impl Writer {
+    async fn run(mut self, mut waiting: mpsc::Receiver<Event>) {
+        let (mut events, mut refusals) = (Vec::with_capacity(AT_ONCE), Refusals::default());
+        let mut tick = tokio::time::interval(WINDOW);
+        loop {
+            // Cancel-safe: `recv_many` takes nothing unless it returns, and a tick that is missed comes again.
+            let open = tokio::select! {
+                received = waiting.recv_many(&mut events, AT_ONCE) => received > 0,
+                _ = tick.tick() => true,
+            };
+            let now = Timestamp::now();
+            let mut lines = Vec::new();
+            for event in events.drain(..) {
+                match event {
+                    Event::Change(record) => lines.extend(line::of_change(&record)),
+                    Event::Refusal(refusal) => lines.extend(refusals.note(refusal, now)),
+                }
+            }
+            lines.extend(if open { refusals.due(now) } else { refusals.all() });
+            self.write(lines).await;
+            if !open {
+                return;
+            }
+        }
+    }
+
+    /// Writes these lines after the count of those that were lost before, as far as the disk takes them.
+    async fn write(&mut self, mut lines: Vec<String>) {
+        self.lost += self.dropped.swap(0, Ordering::Relaxed);
+        let missing = self.lost;
+        if missing > 0 {
+            lines.insert(0, line::of_loss(Timestamp::now(), missing));
+        }
+        if lines.is_empty() {
+            return;
+        }
+        let (file, count) = (Arc::clone(&self.file), lines.len());
+        let appended = tokio::task::spawn_blocking(move || {
+            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            file.append(&lines)
+        });
+        let (written, error) = match appended.await {
+            Ok((written, error)) => (written, error.map(|error| error.to_string())),
+            Err(broken) => (0, Some(broken.to_string())),
+        };
+        // The count itself is no loss: it is made anew each time.
+        let counted = usize::from(missing > 0);
+        let unwritten = count - written.max(counted);
+        self.lost = if written > 0 { 0 } else { missing };
+        self.lost += u64::try_from(unwritten).unwrap_or(u64::MAX);
+        if let Some(error) = error {
+            let problem = format!("audit log: {} lines are lost: {error}", self.lost);
+            tracing::error!("{problem}");
+            self.problems.send_replace(Some(problem));
+        } else if self.problems.borrow().is_some() {
+            self.problems.send_replace(None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+use super::*;
+use crate::actuate::{Cause, Outcome, PodId, Stages, StepRecord};
+use crate::decide::Reason;
+use crate::plan::{Target, Via};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+
+fn record(cause: Cause, outcome: Outcome, steps: Vec<StepRecord>) -> Arc<ChangeRecord> {
+    Arc::new(ChangeRecord {
+        sequence: 7,
+        at: Timestamp::UNIX_EPOCH,
+        pod: PodId {
+            uid: "u1".to_owned(),
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        },
+        cause,
+        outcome,
+        steps,
+        stages: Stages {
+            verified: Duration::from_micros(900),
+            ..Stages::default()
+        },
+    })
+}
+
+fn step() -> StepRecord {
+    StepRecord {
+        target: Target::Container("app".to_owned()),
+        via: Via::Cgroup,
+        file: Some("cpu.max"),
+        from: "20000 100000".to_owned(),
+        to: "50000 100000".to_owned(),
+        took: Duration::from_micros(80),
+        error: None,
+        rollback: false,
+    }
+}
+
+fn options(directory: &Path) -> AuditOptions {
+    AuditOptions {
+        path: directory.join("audit.jsonl"),
+        bytes: 1 << 20,
+        files: 2,
+    }
+}
+
+fn lines(directory: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(directory.join("audit.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn operator() -> Cause {
+    Cause::Operator {
+        uid: 1000,
+        pid: 42,
+        reason: "load test".to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn each_value_is_a_line_that_says_who_what_and_why() {
+    let temp = tempfile::tempdir().unwrap();
+    let (audit, task) = Audit::start(options(temp.path()));
+    let vpa = Cause::Recommendation {
+        vpa: "web".to_owned(),
+        resource_version: "1234".to_owned(),
+        reason: Reason::OutOfBounds,
+    };
+    audit.change(&record(vpa, Outcome::Applied, vec![step()]));
+    let refused = Outcome::Refused {
+        reason: "below usage".to_owned(),
+    };
+    audit.change(&record(operator(), refused, Vec::new()));
+    drop(audit);
+    task.await.unwrap();
+    let pod = json!({"uid": "u1", "namespace": "shop", "name": "web"});
+    assert_eq!(
+        lines(temp.path()),
+        [
+            json!({"event": "change", "time": "1970-01-01T00:00:00Z", "change": 7, "pod": pod,
+                "who": {"kind": "vpa", "name": "web", "resourceVersion": "1234"},
+                "why": "recommendation of VPA web (OutOfBounds)", "via": "cgroup", "level": "container",
+                "container": "app", "file": "cpu.max", "old": "20000 100000", "new": "50000 100000", "tookUs": 80,
+                "rollback": false, "outcome": "Applied", "verifiedUs": 900}),
+            json!({"event": "change", "time": "1970-01-01T00:00:00Z", "change": 7, "pod": pod,
+                "who": {"kind": "operator", "uid": 1000, "pid": 42, "reason": "load test"},
+                "why": "operator (uid 1000, pid 42): load test", "outcome": "Refused", "reason": "below usage",
+                "verifiedUs": 900}),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn what_finds_no_room_on_the_disk_is_counted_and_said() {
+    let temp = tempfile::tempdir().unwrap();
+    // A directory in the file's place makes every write fail, also for root.
+    fs::create_dir(temp.path().join("audit.jsonl")).unwrap();
+    let (audit, task) = Audit::start(options(temp.path()));
+    let change = record(operator(), Outcome::Applied, vec![step(), step()]);
+    audit.change(&change);
+    while audit.problem().is_none() {
+        tokio::task::yield_now().await;
+    }
+    let problem = audit.problem().unwrap();
+    assert!(
+        problem.starts_with("audit log: 2 lines are lost: cannot open") && problem.contains("auditLog"),
+        "{problem}"
+    );
+
+    fs::remove_dir(temp.path().join("audit.jsonl")).unwrap();
+    audit.change(&change);
+    while audit.problem().is_some() {
+        tokio::task::yield_now().await;
+    }
+    drop(audit);
+    task.await.unwrap();
+    let lines = lines(temp.path());
+    assert_eq!((&lines[0]["event"], &lines[0]["lines"]), (&json!("lost"), &json!(2)));
+    assert_eq!(lines.len(), 3);
+}
+
+#[tokio::test]
+async fn a_flood_of_refusals_is_two_lines() {
+    let temp = tempfile::tempdir().unwrap();
+    let (audit, task) = Audit::start(options(temp.path()));
+    for _ in 0..100 {
+        audit.refused(Refusal {
+            time: Timestamp::UNIX_EPOCH,
+            uid: 65534,
+            pid: 9,
+            call: "resize",
+            pod: None,
+            reason: "only root may".to_owned(),
+        });
+    }
+    drop(audit);
+    task.await.unwrap();
+    let times: Vec<_> = lines(temp.path()).iter().map(|line| line["times"].clone()).collect();
+    assert_eq!(times, [json!(1), json!(99)]);
+}
+
+#[test]
+fn without_a_file_nothing_is_kept_and_nothing_is_wrong() {
+    let audit = Audit::default();
+    audit.change(&record(operator(), Outcome::Applied, vec![step()]));
+    assert_eq!(audit.problem(), None);
+}

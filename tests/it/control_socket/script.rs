@@ -1,0 +1,316 @@
+//! What the agent behind the real socket says and does.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+use vscaled::control::proto::{
+    self, Amount, Change, Check, Container, DoctorReply, ExplainReply, ExplainRequest, GetReply, GetRequest,
+    HistoryReply, HistoryRequest, Override, Pod, PodResult, ReleaseReply, ReleaseRequest, RequestAndLimit, ResizeReply,
+    ResizeRequest, Stages, Step, Value, Who,
+};
+use vscaled::control::{Backend, Caller, ControlError, find_pod, resize_values};
+
+/// Knows two pods. The container's name decides how a resize ends.
+pub(super) struct Script {
+    pub(super) changes: broadcast::Sender<Arc<Change>>,
+    pub(super) resized: Mutex<Vec<(Caller, ResizeRequest)>>,
+    /// Who was turned away, and from what.
+    pub(super) turned_away: Mutex<Vec<(Caller, &'static str, String)>>,
+    /// A resize of container `slow` ends when this is cancelled.
+    pub(super) release_slow: CancellationToken,
+}
+
+impl Backend for Script {
+    async fn get(&self, _request: GetRequest) -> Result<GetReply, ControlError> {
+        Ok(GetReply {
+            agent: Some(proto::Agent {
+                version: "1.2.3".to_owned(),
+                problems: vec!["no runtime answers".to_owned()],
+                ..proto::Agent::default()
+            }),
+            pods: pods(),
+        })
+    }
+
+    async fn explain(&self, request: ExplainRequest) -> Result<ExplainReply, ControlError> {
+        let pods = pods();
+        Ok(ExplainReply {
+            pod: Some(find_pod(&pods, &request.pod)?.clone()),
+            values: values(),
+            notes: vec!["app cpu limit: 500m, lowered from 900m by maxAllowed of the VPA".to_owned()],
+            amounts: amounts_of_app(),
+            next: "the runtime is told again in 4 s".to_owned(),
+            changes: vec![change("Applied", "")],
+        })
+    }
+
+    async fn resize(&self, caller: Caller, request: ResizeRequest) -> Result<ResizeReply, ControlError> {
+        let values = resize_values(&request)?;
+        if !request.selector.is_empty() {
+            self.resized.lock().unwrap().push((caller, request));
+            return Ok(ResizeReply {
+                change: None,
+                results: results(),
+            });
+        }
+        find_pod(&pods(), &request.pod)?;
+        self.resized.lock().unwrap().push((caller, request.clone()));
+        let outcome = match values[0].name.as_str() {
+            "app" if request.dry_run => "Planned",
+            "app" => "Applied",
+            "owed" => "RuntimeOwed",
+            "back" => "RolledBack",
+            "newer" => "Transcended",
+            "slow" => {
+                self.release_slow.cancelled().await;
+                "Applied"
+            }
+            "large" => {
+                let refusal = "the node has 1Gi left, 2Gi are missing";
+                return Err(ControlError::Refused(refusal.to_owned()));
+            }
+            other => {
+                return Err(ControlError::Invalid {
+                    field: "containers[0].name".to_owned(),
+                    message: format!("the pod has no container {other:?}: it has app"),
+                });
+            }
+        };
+        let change = change(outcome, if outcome == "Applied" { "" } else { "as the script says" });
+        if outcome == "Applied" {
+            // Nobody watching is fine.
+            self.changes.send(Arc::new(change.clone())).ok();
+        }
+        Ok(ResizeReply {
+            change: Some(change),
+            results: Vec::new(),
+        })
+    }
+
+    async fn release(&self, _caller: Caller, request: ReleaseRequest) -> Result<ReleaseReply, ControlError> {
+        if !request.selector.is_empty() {
+            return Ok(ReleaseReply {
+                change: None,
+                results: results(),
+            });
+        }
+        find_pod(&pods(), &request.pod)?;
+        Ok(ReleaseReply {
+            change: Some(change("Applied", "released")),
+            results: Vec::new(),
+        })
+    }
+
+    async fn history(&self, request: HistoryRequest) -> Result<HistoryReply, ControlError> {
+        if !request.pod.is_empty() {
+            find_pod(&pods(), &request.pod)?;
+        }
+        Ok(HistoryReply {
+            changes: vec![change("Applied", ""), change("Refused", "below what it uses")],
+        })
+    }
+
+    fn watch(&self) -> broadcast::Receiver<Arc<Change>> {
+        self.changes.subscribe()
+    }
+
+    async fn doctor(&self) -> Result<DoctorReply, ControlError> {
+        let check = |name: &str, status: &str, found: &str, mend: &str| Check {
+            name: name.to_owned(),
+            status: status.to_owned(),
+            found: found.to_owned(),
+            mend: mend.to_owned(),
+        };
+        Ok(DoctorReply {
+            checks: vec![
+                check("kernel", "ok", "Linux 6.18.0 x86_64", ""),
+                check("kernel log", "warn", "/dev/kmsg cannot be read", "grant CAP_SYSLOG"),
+                check(
+                    "runtime",
+                    "fail",
+                    "nobody answers",
+                    "start it, or name its socket with runtimeSocket",
+                ),
+            ],
+        })
+    }
+
+    fn turned_away(&self, caller: Caller, call: &'static str, reason: &str) {
+        let refusal = (caller, call, reason.to_owned());
+        self.turned_away.lock().unwrap().push(refusal);
+    }
+}
+
+/// One pod that was changed, and one that was not.
+fn results() -> Vec<PodResult> {
+    let result = |name: &str, change: Option<Change>, error: &str| PodResult {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        uid: format!("uid-{name}"),
+        containers: vec!["app".to_owned(), "side".to_owned()],
+        change,
+        error: error.to_owned(),
+    };
+    vec![
+        result("web", Some(change("Applied", "")), ""),
+        result("db", None, "the pod has no container \"app\"; it has: db"),
+    ]
+}
+
+fn amounts_of_app() -> Vec<Amount> {
+    let pair = |request: &str, limit: &str| {
+        Some(RequestAndLimit {
+            request: Some(request.to_owned()),
+            limit: Some(limit.to_owned()),
+        })
+    };
+    let quantity = |text: &str| Some(text.to_owned());
+    let cpu = Amount {
+        container: "app".to_owned(),
+        resource: "cpu".to_owned(),
+        lower_bound: quantity("300m"),
+        target: quantity("600m"),
+        upper_bound: quantity("900m"),
+        spec: pair("200m", "200m"),
+        decided: pair("500m", "500m"),
+        wanted: pair("500m", "500m"),
+        allocated: quantity("200m"),
+        in_force: pair("200m", "200m"),
+        rules: vec!["app: cpu request 600m becomes 500m: the VPA's maxAllowed".to_owned()],
+    };
+    let memory = Amount {
+        container: "app".to_owned(),
+        resource: "memory".to_owned(),
+        spec: pair("64Mi", "128Mi"),
+        ..Amount::default()
+    };
+    vec![cpu, memory]
+}
+
+fn amounts(cpu: &str) -> Option<proto::Requirements> {
+    let amounts = Some(proto::Amounts {
+        cpu: Some(cpu.to_owned()),
+        memory: None,
+    });
+    Some(proto::Requirements {
+        requests: amounts.clone(),
+        limits: amounts,
+    })
+}
+
+fn pods() -> Vec<Pod> {
+    let web = Pod {
+        namespace: "shop".to_owned(),
+        name: "web".to_owned(),
+        uid: "11111111-aaaa".to_owned(),
+        qos_class: "Burstable".to_owned(),
+        vpa: Some("web".to_owned()),
+        action: "resize".to_owned(),
+        reason: "OutsideBounds".to_owned(),
+        state: "Owed".to_owned(),
+        detail: "the runtime\u{1b}[2J hangs".to_owned(),
+        containers: vec![Container {
+            name: "app".to_owned(),
+            id: Some("containerd://c0ffee01".to_owned()),
+            wanted: amounts("500m"),
+            spec: amounts("200m"),
+        }],
+        r#override: Some(Override {
+            uid: 0,
+            pid: 77,
+            reason: "load test".to_owned(),
+            since: "2020-01-31T12:00:00Z".to_owned(),
+            until: None,
+        }),
+        labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]),
+    };
+    let db = Pod {
+        namespace: "shop".to_owned(),
+        name: "db".to_owned(),
+        uid: "22222222-bbbb".to_owned(),
+        qos_class: "Guaranteed".to_owned(),
+        action: "none".to_owned(),
+        state: "NotManaged".to_owned(),
+        containers: vec![Container {
+            name: "db".to_owned(),
+            id: Some("containerd://c0ffee02".to_owned()),
+            wanted: None,
+            spec: amounts("2"),
+        }],
+        ..Pod::default()
+    };
+    vec![web, db]
+}
+
+fn values() -> Vec<Value> {
+    let value = |level: &str, name: &str, path: &str, kernel: &str, runtime: &str, difference: &str| Value {
+        level: level.to_owned(),
+        name: name.to_owned(),
+        path: path.to_owned(),
+        file: "cpu.max".to_owned(),
+        spec: "20000 100000".to_owned(),
+        wanted: "50000 100000".to_owned(),
+        kernel: kernel.to_owned(),
+        runtime: runtime.to_owned(),
+        owner: "vscaled".to_owned(),
+        difference: difference.to_owned(),
+        allocated: String::new(),
+        systemd: String::new(),
+    };
+    let stored = "cpu_quota=20000 cpu_period=100000 and further things that go on for long";
+    let late = "the runtime has 20000 stored: it would write that back when the container is updated by others, so it is told again";
+    vec![
+        value(
+            "pod",
+            "",
+            "/kubepods/burstable/pod11111111-aaaa",
+            "50000 100000",
+            "",
+            "",
+        ),
+        value(
+            "container",
+            "app",
+            "/kubepods/burstable/pod11111111-aaaa/c0ffee01",
+            "50000 100000",
+            stored,
+            late,
+        ),
+    ]
+}
+
+pub(super) fn change(outcome: &str, reason: &str) -> Change {
+    Change {
+        sequence: 7,
+        at: "2026-01-31T12:00:00.25Z".to_owned(),
+        namespace: "shop".to_owned(),
+        name: "web".to_owned(),
+        uid: "11111111-aaaa".to_owned(),
+        cause: "override".to_owned(),
+        outcome: outcome.to_owned(),
+        reason: reason.to_owned(),
+        steps: vec![Step {
+            via: "cgroup".to_owned(),
+            level: "container".to_owned(),
+            name: "app".to_owned(),
+            file: "cpu.max".to_owned(),
+            from: "20000 100000".to_owned(),
+            to: "50000 100000".to_owned(),
+            took_us: 85,
+            ..Step::default()
+        }],
+        stages: Some(Stages {
+            verified_us: 1290,
+            ..Stages::default()
+        }),
+        missed: 0,
+        who: Some(Who {
+            kind: "operator".to_owned(),
+            uid: Some(0),
+            pid: Some(77),
+            ..Who::default()
+        }),
+    }
+}

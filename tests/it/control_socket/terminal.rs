@@ -1,0 +1,112 @@
+//! What people see on a terminal: colours, and lines that fit. The terminal is a real one, a pseudo-terminal's end.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+
+use nix::pty::{OpenptyResult, Winsize, openpty};
+
+use super::agent::Agent;
+
+/// Runs `vscalectl` on a terminal of so many columns; returns what it shows.
+fn shown(agent: &Agent, columns: u16, arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    let size = Winsize {
+        ws_row: 50,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    let OpenptyResult { master, slave } = openpty(&size, None).unwrap();
+    let mut child = agent
+        .command(arguments)
+        .env("TERM", "xterm")
+        .envs(variables.iter().copied())
+        .stdin(slave.try_clone().unwrap())
+        .stderr(slave.try_clone().unwrap())
+        .stdout(slave)
+        .spawn()
+        .unwrap();
+    let (mut screen, mut part) = (Vec::new(), [0; 4096]);
+    let mut master = File::from(master);
+    loop {
+        match master.read(&mut part) {
+            Ok(0) => break,
+            Ok(read) => screen.extend_from_slice(&part[..read]),
+            // The other end is closed.
+            Err(error) if error.raw_os_error() == Some(nix::libc::EIO) => break,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    child.wait().unwrap();
+    String::from_utf8(screen).unwrap().replace("\r\n", "\n")
+}
+
+/// Without the colours.
+fn plain(text: &str) -> String {
+    let mut in_sequence = false;
+    let visible = text.chars().filter(|&character| {
+        let hidden = in_sequence || character == '\u{1b}';
+        in_sequence = hidden && character != 'm';
+        !hidden
+    });
+    visible.collect()
+}
+
+fn widest(text: &str) -> usize {
+    plain(text).lines().map(|line| line.chars().count()).max().unwrap_or(0)
+}
+
+#[test]
+fn lists_fit_the_terminal_and_nothing_is_cut_where_there_is_none() {
+    let agent = Agent::start();
+    for arguments in [
+        &["get"][..],
+        &["get", "decisions"],
+        &["get", "overrides"],
+        &["history"],
+        &["doctor"],
+    ] {
+        for columns in [60, 80, 120] {
+            let screen = shown(&agent, columns, arguments, &[]);
+            assert!(
+                widest(&screen) <= columns.into(),
+                "{arguments:?} at {columns}:\n{screen}"
+            );
+        }
+    }
+    assert!(shown(&agent, 60, &["get"], &[]).contains('…'));
+    assert!(!agent.run(&["get"]).text().contains('…'));
+}
+
+#[test]
+fn an_explanation_fits_the_terminal_except_for_the_paths_people_copy() {
+    let agent = Agent::start();
+    for columns in [80, 100, 120] {
+        let screen = shown(&agent, columns, &["explain", "shop/web"], &[]);
+        let fits = |line: &&str| line.chars().count() <= columns.into();
+        let long: Vec<_> = plain(&screen)
+            .lines()
+            .filter(|line| !fits(line) && !line.contains("/kubepods/") && !line.contains("runtime "))
+            .map(str::to_owned)
+            .collect();
+        assert!(long.is_empty(), "at {columns}: {long:#?}");
+    }
+}
+
+#[test]
+fn colours_are_for_terminals_only_and_only_where_they_are_wanted() {
+    let agent = Agent::start();
+    let screen = shown(&agent, 100, &["get"], &[]);
+    assert!(screen.contains("\u{1b}[33mOwed\u{1b}[0m"), "{screen:?}");
+    assert_eq!(
+        shown(&agent, 200, &["get"], &[("NO_COLOR", "1")]),
+        agent.run(&["get"]).text()
+    );
+    assert!(!shown(&agent, 100, &["get"], &[("TERM", "dumb")]).contains('\u{1b}'));
+    assert!(!agent.run(&["get"]).text().contains('\u{1b}'));
+    let json = shown(&agent, 60, &["get", "-o", "json"], &[]);
+    assert!(
+        serde_json::from_str::<serde_json::Value>(&json).is_ok() && !json.contains('\u{1b}'),
+        "{json}"
+    );
+}

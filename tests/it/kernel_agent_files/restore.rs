@@ -1,0 +1,150 @@
+//! Taking vscaled off a node: every value goes back to what the pods' specs say.
+
+use std::process::{Command, Output};
+
+use super::{AT_FIRST, Amounts, SIDE, Scene, memory};
+
+const RECOMMENDED: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
+
+fn restore(scene: &Scene, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vscaled"));
+    let Output { status, stdout, stderr } = command
+        .arg("restore")
+        .args(scene.agent.arguments())
+        .args(arguments)
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code(), text(stdout), text(stderr))
+}
+
+#[tokio::test]
+async fn values_go_back_to_the_spec_after_they_were_shown() {
+    let mut scene = Scene::managed(&RECOMMENDED).await;
+    scene.agent.resize(scene.by_hand(memory("512Mi"))).await.unwrap();
+    let (code, _, error) = restore(&scene, &["--yes", "--no-watch"]);
+    assert!(
+        code == Some(1) && error.contains("another vscaled is running"),
+        "{error}"
+    );
+    scene.agent.stop();
+    let held = scene.node.held(&scene.pod);
+
+    let (code, shown, error) = restore(&scene, &[]);
+    assert_eq!((code, error.as_str()), (Some(0), ""), "{shown}");
+    assert!(
+        shown.contains("test/web: Planned") && shown.contains("add --yes to do it"),
+        "{shown}"
+    );
+    assert_eq!(scene.node.held(&scene.pod), held, "a rehearsal wrote something");
+
+    let (code, shown, error) = restore(&scene, &["--yes", "--no-watch"]);
+    assert_eq!(code, Some(0), "{shown}{error}");
+    assert!(scene.holds(&AT_FIRST), "{shown}");
+    assert!(scene.node.all_run(&scene.pod));
+    let audit = std::fs::read_to_string(scene.agent.path().join("state/audit.jsonl")).unwrap();
+    assert!(audit.contains("\"reason\":\"vscaled restore\""), "{audit}");
+
+    let (code, shown, _) = restore(&scene, &["--yes", "--no-watch"]);
+    assert!(
+        code == Some(0) && shown.contains("test/web: as its spec says"),
+        "{shown}"
+    );
+
+    // The override is forgotten, too: an agent that comes back begins from nothing.
+    scene.agent.remove("vpa.yaml");
+    scene.agent.start().await;
+    scene.agent.reaches("web", "NotManaged").await;
+    assert!(scene.holds(&AT_FIRST));
+}
+
+#[tokio::test]
+async fn limits_that_were_added_go_and_memory_in_use_is_not_taken_away() {
+    let bare = [("app", Amounts::unlimited(100, 64)), ("side", SIDE)];
+    let mut scene = Scene::of(&bare);
+    scene.agent.start().await;
+    scene.agent.reaches("web", "NotManaged").await;
+    let before = scene.node.held(&scene.pod);
+    scene.agent.resize(scene.by_hand(memory("256Mi"))).await.unwrap();
+    scene.agent.stop();
+    assert_ne!(scene.node.held(&scene.pod), before);
+    let (code, shown, error) = restore(&scene, &["--yes", "--no-watch", "-o", "json"]);
+    assert_eq!(code, Some(0), "{shown}{error}");
+    assert_eq!(scene.node.held(&scene.pod), before);
+}
+
+#[tokio::test]
+async fn a_pod_that_uses_more_than_its_spec_allows_stays_as_it_is_and_is_named() {
+    let mut scene = Scene::started().await;
+    scene.agent.resize(scene.by_hand(memory("512Mi"))).await.unwrap();
+    let bytes = 200_u64 << 20;
+    let cgroup = scene.pod.containers["app"].cgroup.clone();
+    let command = format!("head -c {bytes} /dev/zero | tail -c {bytes} | sleep 1000");
+    scene.node.spawn(&cgroup, &command);
+    scene
+        .agent
+        .wait_for("the memory to be in use", || {
+            scene.node.cgroups().memory_usage(&cgroup) >= bytes
+        })
+        .await;
+    scene.agent.stop();
+    let held = scene.node.held(&scene.pod);
+    for arguments in [&[][..], &["--yes", "--no-watch"]] {
+        let (code, shown, error) = restore(&scene, arguments);
+        assert_eq!(code, Some(1), "{shown}{error}");
+        assert!(
+            error.contains("1 of 1 pods cannot be put back now: test/web"),
+            "{error}"
+        );
+        assert_eq!(scene.node.held(&scene.pod), held);
+    }
+    assert!(scene.node.all_run(&scene.pod));
+}
+
+#[tokio::test]
+async fn a_limit_that_does_harm_goes_up_again() {
+    let mut scene = Scene::started().await;
+    let cgroup = scene.pod.containers["app"].cgroup.clone();
+    let bytes = 118_u64 << 20;
+    // Begins to grow once the spec's limit of 128 MiB is there, up to just below it.
+    let start = scene.agent.path().join("grow");
+    let grow = format!(
+        "while ! test -e {}; do sleep 0.01; done; head -c {bytes} /dev/zero | tail -c {bytes} | sleep 1000",
+        start.display()
+    );
+    scene.node.spawn(&cgroup, &grow);
+    scene.agent.resize(scene.by_hand(memory("512Mi"))).await.unwrap();
+    scene.agent.stop();
+    let held = scene.node.held(&scene.pod);
+    let watcher = std::thread::spawn({
+        let directories = scene.node.cgroups().directories(&cgroup);
+        move || {
+            let file = |name: &str| {
+                directories
+                    .iter()
+                    .map(|directory| directory.join(name))
+                    .find(|file| file.exists())
+            };
+            let limit = file("memory.max").or_else(|| file("memory.limit_in_bytes")).unwrap();
+            while std::fs::read_to_string(&limit).unwrap().trim() != (128 << 20).to_string() {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            // After the pass, so that it is the watch that sees it.
+            std::thread::sleep(std::time::Duration::from_millis(500));
+            std::fs::write(start, "").unwrap();
+        }
+    });
+    let (code, shown, error) = restore(&scene, &["--yes"]);
+    watcher.join().unwrap();
+    assert_eq!(code, Some(1), "{shown}{error}");
+    assert!(
+        shown.contains("did harm") && shown.contains("the limits from before: Applied"),
+        "{shown}{error}"
+    );
+    let now = scene.node.held(&scene.pod);
+    for name in ["pod", "app"] {
+        assert_eq!(now[name].memory_limit(), held[name].memory_limit(), "{name}");
+    }
+    assert_eq!(scene.node.cgroups().oom_kills(&cgroup), 0);
+    assert!(scene.node.all_run(&scene.pod));
+}

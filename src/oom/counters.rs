@@ -147,6 +147,8 @@ pub struct Reading {
     pub inode: u64,
     /// `oom_kill`.
     pub kills: u64,
+    /// `oom_group_kill`: so many groups, whose first victims are counted twice. 0 where the kernel does not say.
+    pub groups: u64,
 }
 
 impl Reading {
@@ -170,13 +172,14 @@ impl Reading {
             file: file.to_owned(),
             line,
         };
-        let kills = if file.ends_with(OOM_CONTROL) {
-            OomControl::parse(&text).map_err(unexpected)?.oom_kill
+        let (kills, groups) = if file.ends_with(OOM_CONTROL) {
+            (OomControl::parse(&text).map_err(unexpected)?.oom_kill, 0)
         } else {
-            Some(MemoryEvents::parse(&text).map_err(unexpected)?.oom_kill)
+            let events = MemoryEvents::parse(&text).map_err(unexpected)?;
+            (Some(events.oom_kill), events.oom_group_kill)
         };
         let kills = kills.ok_or_else(|| CounterError::NoCounter { file: file.to_owned() })?;
-        Ok(Self { inode, kills })
+        Ok(Self { inode, kills, groups })
     }
 }
 

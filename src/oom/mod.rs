@@ -31,7 +31,7 @@ pub use assemble::Assembler;
 pub use kill::{Invoker, Kill, Level};
 pub use line::{Line, Part};
 pub use log::parse_log;
-pub use message::VictimMemory;
+pub use message::{LimitUsage, VictimMemory};
 pub use parse::{Event, Parser};
 pub use record::Record;
 pub use report::{

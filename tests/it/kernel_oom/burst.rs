@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use vscaled::cgroup::CgroupPath;
 use vscaled::oom::Event;
 use vscaled::oom::counters::{Baseline, Change, FirstSight};
-use vscaled::oom::join::{Evidence, Joiner, OomKill, Progress};
+use vscaled::oom::join::{Evidence, Joiner, OomKill, Progress, Rise};
 use vscaled::oom::kmsg::{KmsgReader, Notice, monotonic};
 
 use super::pod::{TestPod, was_killed};
@@ -41,7 +41,13 @@ impl<'a> Counters<'a> {
             let before = monotonic().unwrap();
             let (next, change) = baseline.next(pod.kills(&pod.container));
             if let Change::Kills(kills) = change {
-                told.extend(joiner.counted(*after, monotonic().unwrap(), &pod.container, kills));
+                told.extend(joiner.counted(Rise {
+                    cgroup: pod.container.clone(),
+                    after: *after,
+                    by: monotonic().unwrap(),
+                    kills,
+                    again: 0,
+                }));
             }
             (*baseline, *after) = (next, before);
         }

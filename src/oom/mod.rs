@@ -25,6 +25,7 @@ mod parse;
 mod record;
 mod report;
 mod summary;
+mod watch;
 mod text;
 
 pub use assemble::Assembler;

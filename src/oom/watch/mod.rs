@@ -1,0 +1,6 @@
+//! Watches the node for kills.
+
+mod accounts;
+mod own_writes;
+mod records;
+mod roster;

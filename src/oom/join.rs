@@ -152,7 +152,13 @@ impl Joiner {
     /// Whether anything waits for progress.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        !self.rises.is_empty() || self.logged.iter().any(|logged| matches!(logged.who, Who::Waiting(_)))
+        !self.rises.is_empty() || self.has_kills_waiting()
+    }
+
+    /// Whether a kill waits for counters to be read.
+    #[must_use]
+    pub fn has_kills_waiting(&self) -> bool {
+        self.logged.iter().any(|logged| matches!(logged.who, Who::Waiting(_)))
     }
 
     /// Decides what cannot change any more.

@@ -25,7 +25,7 @@ mod parse;
 mod record;
 mod report;
 mod summary;
-mod watch;
+pub mod watch;
 mod text;
 
 pub use assemble::Assembler;

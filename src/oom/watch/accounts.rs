@@ -91,6 +91,7 @@ impl Accounts {
     pub(super) fn new(counting: Counting, root: CgroupPath, saved: &[SavedAccount]) -> Self {
         let account = |saved: &SavedAccount| {
             let cgroup = CgroupPath::new(&saved.cgroup).ok()?;
+            cgroup.below(&root)?;
             let account = Account {
                 inode: saved.inode,
                 seen: saved.told,
@@ -100,11 +101,8 @@ impl Accounts {
             };
             Some((cgroup, account))
         };
-        Self {
-            counting,
-            root,
-            known: saved.iter().filter_map(account).collect(),
-        }
+        let known = saved.iter().filter_map(account).collect();
+        Self { counting, root, known }
     }
 
     pub(super) fn saved(&self) -> Vec<SavedAccount> {

@@ -73,13 +73,6 @@ impl Roster {
             .retain(|_, resident| resident.gone.is_none_or(|gone| now.saturating_sub(gone) < REMEMBERED));
     }
 
-    /// The pods that live here now, or did a while ago.
-    pub(super) fn knows_pod(&self, namespace: &str, name: &str) -> bool {
-        self.residents
-            .values()
-            .any(|resident| resident.pod.namespace == namespace && resident.pod.name == name)
-    }
-
     /// Whose cgroup this is.
     pub(super) fn whose(&self, cgroup: &CgroupPath) -> Whose {
         if let Some(resident) = self.resident(cgroup)
@@ -246,7 +239,6 @@ mod tests {
         roster.update(&residents(vec![web()]), Duration::ZERO);
         roster.update(&residents(Vec::new()), Duration::from_secs(1));
         assert_eq!(names(&roster, &container("a")), ("web".to_owned(), "app".to_owned(), false));
-        assert!(roster.knows_pod("default", "web"));
         roster.update(&residents(Vec::new()), REMEMBERED + Duration::from_secs(1));
         assert_eq!(names(&roster, &container("a")), (String::new(), String::new(), true));
     }

@@ -25,6 +25,8 @@ const PROTOCOLS: [Protocol; 2] = [
 const CONTROL: &str = ".vscaled.control.v1";
 /// The message whose fields are left out where they are unset.
 const AMOUNTS: &str = ".vscaled.control.v1.Amounts";
+/// The field that most changes do not have.
+const KILL: &str = ".vscaled.control.v1.Change.kill";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
@@ -38,6 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 CONTROL,
                 "#[derive(serde::Serialize)] #[serde(rename_all = \"camelCase\")]",
             )
+            .field_attribute(KILL, "#[serde(skip_serializing_if = \"Option::is_none\")]")
             .field_attribute(AMOUNTS, "#[serde(skip_serializing_if = \"Option::is_none\")]")
             .compile_fds(descriptors)?;
     }

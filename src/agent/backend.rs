@@ -6,6 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::coordinator::{Event, Order, Request, Snapshot, Wish, not_running};
+use super::oom::{self, Kills};
 use super::overrides::Override;
 use super::{explain, view};
 use crate::actuate::shrink::SeenBefore;
@@ -19,6 +20,7 @@ use crate::resources::NamedRequirements;
 pub(super) struct AgentBackend {
     pub(super) events: mpsc::Sender<Event>,
     pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
+    pub(super) kills: Kills,
 }
 
 impl AgentBackend {
@@ -136,6 +138,14 @@ impl Backend for AgentBackend {
         let records = self.ask(|reply| Request::History(pod, reply)).await?;
         Ok(proto::HistoryReply {
             changes: records.iter().map(|record| view::change(record)).collect(),
+        })
+    }
+
+    async fn oom_list(&self, request: proto::OomListRequest) -> Result<proto::OomListReply, ControlError> {
+        let kills = self.kills.borrow();
+        let wanted = kills.iter().filter(|report| oom::is_of(report, &request.pod));
+        Ok(proto::OomListReply {
+            kills: wanted.map(|report| oom::kill(report)).collect(),
         })
     }
 

@@ -106,6 +106,7 @@ pub(super) struct Coordinator {
     runtime_answers: bool,
     node_problems: Vec<String>,
     source_problems: Vec<String>,
+    other_problems: Vec<watch::Receiver<Vec<String>>>,
     entries: BTreeMap<String, Box<Entry>>,
     /// How many passes were begun.
     passes: u64,
@@ -144,6 +145,8 @@ pub(super) struct Links {
     pub(super) changes: broadcast::Sender<Arc<ChangeRecord>>,
     pub(super) metrics: Metrics,
     pub(super) starting: Vec<Latch>,
+    /// What is degraded elsewhere in the agent.
+    pub(super) problems: Vec<watch::Receiver<Vec<String>>>,
 }
 
 impl Coordinator {
@@ -168,6 +171,7 @@ impl Coordinator {
             runtime_answers: false,
             node_problems: Vec::new(),
             source_problems: Vec::new(),
+            other_problems: links.problems,
             entries: BTreeMap::new(),
             passes: 0,
             busy: BTreeSet::new(),

@@ -7,6 +7,7 @@
 //! - `coordinator`: all of the above, operators' requests, writes by others, the clock → passes;
 //! - passes ([`crate::actuate::reconcile`]), at most one for each pod → what they did, back to the coordinator;
 //! - watches after a shrink ([`crate::actuate::shrink::watch`]): how a pod fares under lower limits, to the coordinator;
+//! - `oom`, on a thread of its own: the kernel's log and counters, who lives here, what passes lowered → kills, kept and told;
 //! - `saver`: what must survive a restart → the state file;
 //! - the control socket ([`crate::control`]): operators' requests → the coordinator;
 //! - HTTP: metrics and health.
@@ -20,6 +21,7 @@ mod explain;
 mod history;
 mod inventory;
 mod metrics;
+mod oom;
 mod overrides;
 mod run;
 mod saver;

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::backend::AgentBackend;
 use super::coordinator::{Coordinator, Event, Links, Options, Restored};
 use super::metrics::Metrics;
+use super::oom::{OomLinks, OomOptions, watch_for_kills};
 use super::saver::Saver;
 use super::state::{Loaded, StateError, StateFile};
 use super::survey::{RuntimeChoice, Survey, SurveyOptions};
@@ -23,6 +24,7 @@ use crate::observe::health::{Heartbeat, Readiness};
 use crate::observe::http::{Exposed, HttpServer, ListenError};
 use crate::observe::log::LogFilter;
 use crate::observe::metrics::{RuntimeMetrics, registry};
+use crate::oom::watch::Residents;
 use crate::runtime::{Deadlines, Observer};
 use crate::sources::NodeView;
 use crate::sources::directory::{DirectorySource, DirectoryState};
@@ -96,7 +98,15 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let lanes = Arc::new(Lanes::new(config.workers));
     let calls = RuntimeMetrics::register(&mut registry);
     let counted = Observer::new(move |call, took, answer| calls.called(call, took, answer));
-    let survey = Survey::new(survey_options(&config), lanes, freezer, counted, view, seen);
+    let (residents, watched_residents) = watch::channel(Arc::new(Residents::default()));
+    let oom_links = OomLinks {
+        residents: watched_residents,
+        records: records.subscribe(),
+        changes: changes.clone(),
+        stop: stop.clone(),
+    };
+    let oom = watch_for_kills(oom_options(&config), oom_links, &mut registry);
+    let survey = Survey::new(survey_options(&config), lanes, freezer, counted, view, residents, seen);
     tokio::spawn(survey.run(refresh_asked, events.clone()));
     tokio::spawn(translate(records.subscribe(), changes.clone()));
     if let Some(server) = http {
@@ -110,6 +120,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let backend = Arc::new(AgentBackend {
         events: events.clone(),
         changes,
+        kills: oom.kills.clone(),
     });
     let control = tokio::spawn(serve(socket, backend, Limits::default(), stop.clone()));
 
@@ -120,6 +131,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         changes: records,
         metrics,
         starting,
+        problems: oom.problems.clone(),
     };
     let saver = Saver::start(state);
     let coordinator = Coordinator::new(options(&config), saver, restored, links);
@@ -137,6 +149,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
             tracing::error!(task = name, %error, "did not stop in order");
         }
     }
+    oom.finish().await;
     tracing::info!("stopped; limits stay as they are");
     Ok(())
 }
@@ -277,6 +290,14 @@ fn options(config: &Config) -> Options {
         decide: config.decide_options(),
         sweep_interval: config.sweep_interval,
         observe_only: config.observe_only,
+    }
+}
+
+fn oom_options(config: &Config) -> OomOptions {
+    OomOptions {
+        kmsg: config.kmsg.clone(),
+        node_name: config.node_name.clone(),
+        state_dir: config.state_dir.clone(),
     }
 }
 

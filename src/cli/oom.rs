@@ -1,10 +1,14 @@
 //! `vscalectl oom`: what the kernel killed for want of memory.
 
+mod list;
 mod parse;
 
 use clap::{Args, Subcommand};
 
 use super::Failure;
+use super::agent::Agent;
+
+pub(super) use list::line;
 
 /// Shows what the kernel killed for want of memory.
 #[derive(Debug, Args)]
@@ -15,6 +19,7 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    List(list::Arguments),
     Parse(parse::Arguments),
 }
 
@@ -22,8 +27,9 @@ enum Command {
 ///
 /// # Errors
 /// Those of the subcommand.
-pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     match &arguments.command {
+        Command::List(arguments) => list::run(arguments, agent),
         Command::Parse(arguments) => parse::run(arguments),
     }
 }

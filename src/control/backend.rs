@@ -7,7 +7,7 @@ use tokio::sync::broadcast;
 use tonic::Status;
 
 use super::proto::{
-    Change, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest, ReleaseReply,
+    Change, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest, OomListReply, OomListRequest, ReleaseReply,
     ReleaseRequest, ResizeReply, ResizeRequest,
 };
 
@@ -53,7 +53,10 @@ pub trait Backend: Send + Sync + 'static {
     /// What was done lately, newest last.
     fn history(&self, request: HistoryRequest) -> impl Future<Output = Result<HistoryReply, ControlError>> + Send;
 
-    /// What is done from now on. The channel's capacity bounds how far a watcher may fall behind.
+    /// What the kernel killed lately, newest last.
+    fn oom_list(&self, request: OomListRequest) -> impl Future<Output = Result<OomListReply, ControlError>> + Send;
+
+    /// What is done, and what the kernel kills, from now on. The channel's capacity bounds how far a watcher may fall behind.
     fn watch(&self) -> broadcast::Receiver<Arc<Change>>;
 }
 

@@ -20,7 +20,7 @@ use super::connections::{Call, Connections, Peer, accept};
 use super::convert::resize_values;
 use super::proto::control_server::{Control, ControlServer};
 use super::proto::{
-    Change, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest, ReleaseReply,
+    Change, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest, OomListReply, OomListRequest, ReleaseReply,
     ReleaseRequest, ResizeReply, ResizeRequest, WatchRequest,
 };
 use super::socket::ControlSocket;
@@ -259,6 +259,10 @@ impl<B: Backend> Control for Service<B> {
 
     async fn history(&self, request: Request<HistoryRequest>) -> Result<Response<HistoryReply>, Status> {
         self.read(request, |request| self.backend.history(request)).await
+    }
+
+    async fn oom_list(&self, request: Request<OomListRequest>) -> Result<Response<OomListReply>, Status> {
+        self.read(request, |request| self.backend.oom_list(request)).await
     }
 
     async fn resize(&self, request: Request<ResizeRequest>) -> Result<Response<ResizeReply>, Status> {

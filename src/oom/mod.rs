@@ -18,6 +18,7 @@ pub mod counters;
 pub mod join;
 mod kill;
 pub mod kmsg;
+pub mod ledger;
 mod line;
 mod log;
 mod message;

@@ -5,6 +5,7 @@ mod agent;
 mod declare;
 pub mod families;
 mod labels;
+mod oom;
 mod process;
 mod shrink;
 #[cfg(test)]
@@ -13,6 +14,7 @@ mod tests;
 pub use agent::{DecisionMetrics, ProblemMetrics, ResizeMetrics, RuntimeMetrics};
 pub use declare::{Declaration, Described, Series};
 pub use labels::{CallOutcome, PodState, ProblemKind, ResizeOutcome, ShrinkOutcome, Stage, StepOutcome};
+pub use oom::{KillLabels, KillMetrics};
 pub use shrink::ShrinkMetrics;
 
 use prometheus_client::registry::Registry;

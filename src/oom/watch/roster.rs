@@ -5,6 +5,7 @@
 //! containers choose the names of the cgroups they make. Only then is a path read by its form. Pure.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::actuate::{LivePod, PodId};
@@ -16,12 +17,12 @@ use crate::oom::report::{ReportedContainer, ReportedPod};
 const REMEMBERED: Duration = Duration::from_secs(600);
 
 /// Where cgroups are, and who lives in them, as the agent found it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Residents {
     /// The mounts and the root of all pods, once they are known.
     pub tree: Option<(Hierarchy, CgroupPath)>,
     /// The pods.
-    pub pods: Vec<LivePod>,
+    pub pods: Vec<Arc<LivePod>>,
 }
 
 /// Who lives, or lived, in a cgroup.
@@ -175,9 +176,11 @@ mod tests {
         path(&format!("/kubepods/burstable/pod{UID}/{}", letter.repeat(64)))
     }
 
-    fn residents(pods: Vec<LivePod>) -> Residents {
+    fn residents(pods: Vec<Arc<LivePod>>) -> Residents {
         let mounts = tempfile::tempdir().unwrap();
-        ["cpu", "memory"].map(|name| std::fs::create_dir(mounts.path().join(name)).unwrap());
+        for name in ["cpu", "memory"] {
+            std::fs::create_dir(mounts.path().join(name)).unwrap();
+        }
         let hierarchy = Hierarchy::of_tree(mounts.path()).unwrap();
         Residents {
             tree: Some((hierarchy, path("/kubepods"))),
@@ -185,12 +188,12 @@ mod tests {
         }
     }
 
-    fn web() -> LivePod {
+    fn web() -> Arc<LivePod> {
         let live = LiveContainer {
             id: "a".repeat(64),
             path: container("a"),
         };
-        LivePod {
+        Arc::new(LivePod {
             id: PodId {
                 uid: UID.to_owned(),
                 namespace: "default".to_owned(),
@@ -198,7 +201,7 @@ mod tests {
             },
             path: container("a").parent().unwrap(),
             containers: BTreeMap::from([("app".to_owned(), live)]),
-        }
+        })
     }
 
     fn names(roster: &Roster, cgroup: &CgroupPath) -> (String, String, bool) {

@@ -72,11 +72,17 @@ pub enum StartError {
     Thread(#[from] io::Error),
 }
 
-/// Starts the thread. A checkpoint that cannot be read is reported, and watching begins anew.
+/// Starts the thread, which also runs `taker`: whoever takes the batches, so that the way there leads past nobody else.
+/// The thread ends when it was told to and `taker` has ended. A checkpoint that cannot be read is reported, and watching
+/// begins anew.
 ///
 /// # Errors
 /// [`StartError`].
-pub fn start(options: WatchOptions, links: Links) -> Result<JoinHandle<()>, StartError> {
+pub fn start(
+    options: WatchOptions,
+    links: Links,
+    taker: impl Future<Output = ()> + Send + 'static,
+) -> Result<JoinHandle<()>, StartError> {
     let boot = BootId::current()?;
     let clock = Clock {
         base: monotonic().map_err(KmsgError::Clock)?,
@@ -86,7 +92,15 @@ pub fn start(options: WatchOptions, links: Links) -> Result<JoinHandle<()>, Star
     let watcher = Watcher::new(options, boot, clock, links);
     let thread = thread::Builder::new()
         .name("oom".to_owned())
-        .spawn(move || runtime.block_on(watcher.run()))?;
+        .spawn(move || {
+            runtime.block_on(async {
+                let taker = tokio::spawn(taker);
+                watcher.run().await;
+                if let Err(error) = taker.await {
+                    tracing::error!(%error, "reports of kills were not taken to the end");
+                }
+            });
+        })?;
     Ok(thread)
 }
 

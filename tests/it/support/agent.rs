@@ -214,6 +214,11 @@ impl Agent {
         self.state_directory().join("state.json")
     }
 
+    /// Where it keeps what it told of kills.
+    pub(crate) fn oom_file(&self) -> PathBuf {
+        self.state_directory().join("oom.jsonl")
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::bursts::{check, containers, start_burst};
 use super::*;
 
-#[tokio::test]
+// The agent that is told to stop waits for its callers, who must be able to leave meanwhile.
+#[tokio::test(flavor = "multi_thread")]
 async fn a_kill_while_no_agent_runs_is_told_once_when_there_is_one_again() {
     let mut scene = Scene::started(&[("app", SMALL)]).await;
     scene.kill_one("app");

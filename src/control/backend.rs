@@ -7,8 +7,8 @@ use tokio::sync::broadcast;
 use tonic::Status;
 
 use super::proto::{
-    Change, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest, OomListReply, OomListRequest, ReleaseReply,
-    ReleaseRequest, ResizeReply, ResizeRequest,
+    Change, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest, OomListReply,
+    OomListRequest, ReleaseReply, ReleaseRequest, ResizeReply, ResizeRequest,
 };
 
 /// Who calls: what the kernel recorded about the peer when it connected (`SO_PEERCRED`).

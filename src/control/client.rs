@@ -14,8 +14,8 @@ use tonic::{Code, Response, Status, Streaming};
 
 use super::proto::control_client::ControlClient;
 use super::proto::{
-    Change, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest, OomListReply, OomListRequest, ReleaseReply,
-    ReleaseRequest, ResizeReply, ResizeRequest, WatchRequest,
+    Change, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest, OomListReply,
+    OomListRequest, ReleaseReply, ReleaseRequest, ResizeReply, ResizeRequest, WatchRequest,
 };
 
 /// How long to wait for a connection.

@@ -20,8 +20,8 @@ use super::connections::{Call, Connections, Peer, accept};
 use super::convert::resize_values;
 use super::proto::control_server::{Control, ControlServer};
 use super::proto::{
-    Change, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest, OomListReply, OomListRequest, ReleaseReply,
-    ReleaseRequest, ResizeReply, ResizeRequest, WatchRequest,
+    Change, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest, OomListReply,
+    OomListRequest, ReleaseReply, ReleaseRequest, ResizeReply, ResizeRequest, WatchRequest,
 };
 use super::socket::ControlSocket;
 use super::throttle::Throttle;

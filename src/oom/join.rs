@@ -149,6 +149,25 @@ impl Joiner {
         std::mem::take(&mut self.again)
     }
 
+    /// The records of waiting kills whose rise may have been given to another kill. An agent that reads them again has to
+    /// know that: [`Self::doubt`].
+    #[must_use]
+    pub fn doubted(&self) -> Vec<u64> {
+        let doubted = self.logged.iter().filter(|logged| logged.outrun);
+        let record = |logged: &Logged| match &logged.who {
+            Who::Waiting(kill) => kill.seq,
+            Who::Told(_) | Who::Again(_) => None,
+        };
+        doubted.filter_map(record).collect()
+    }
+
+    /// A rise that may have been this waiting kill's was given to another one: it is never certain any more where it was.
+    pub fn doubt(&mut self, record: u64) {
+        for logged in &mut self.logged {
+            logged.outrun |= matches!(&logged.who, Who::Waiting(kill) if kill.seq == Some(record));
+        }
+    }
+
     /// Whether anything waits for progress.
     #[must_use]
     pub fn is_waiting(&self) -> bool {

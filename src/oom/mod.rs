@@ -26,8 +26,8 @@ mod parse;
 mod record;
 mod report;
 mod summary;
-pub mod watch;
 mod text;
+pub mod watch;
 
 pub use assemble::Assembler;
 pub use kill::{Invoker, Kill, Level};

@@ -192,7 +192,11 @@ impl Parser {
             self.killed.retain(|_, before| within(*before, at));
         }
         let (told, invoker, usage) = told.map_or((None, None, None), |told| {
-            let Report { cgroups, invoker, usage } = told.what;
+            let Report {
+                cgroups,
+                invoker,
+                usage,
+            } = told.what;
             (Some(cgroups), invoker, usage)
         });
         let was_told = told.is_some();

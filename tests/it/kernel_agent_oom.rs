@@ -6,8 +6,10 @@
 //! known of a kill, and never something wrong.
 
 mod bursts;
+mod groups;
 mod levels;
 mod restarts;
+mod told;
 mod unseen;
 
 use std::os::unix::process::ExitStatusExt;
@@ -60,7 +62,9 @@ impl Scene {
     async fn start(&mut self) {
         self.agent.start().await;
         self.agent.reaches("web", "NotManaged").await;
-        self.agent.wait_for("the agent to watch", || self.agent.oom_file().exists()).await;
+        self.agent
+            .wait_for("the agent to watch", || self.agent.oom_file().exists())
+            .await;
     }
 
     fn cgroup(&self, container: &str) -> CgroupPath {

@@ -82,7 +82,11 @@ impl Coordinator {
         problems.extend(self.source_problems.iter().cloned());
         problems.extend(self.restore_problem.clone());
         problems.extend(self.saver.problem());
-        problems.extend(self.other_problems.iter().flat_map(|problems| problems.borrow().clone()));
+        problems.extend(
+            self.other_problems
+                .iter()
+                .flat_map(|problems| problems.borrow().clone()),
+        );
         problems.extend(
             self.options
                 .observe_only

@@ -63,7 +63,9 @@ impl Ledger for FileLedger {
         let lines: Vec<Arc<str>> = kept.iter().map(|(_, line)| Arc::clone(line)).collect();
         let (path, checkpoint) = (self.path.clone(), checkpoint.to_owned());
         let replaced = tokio::task::spawn_blocking(move || replace(&path, &checkpoint, &lines)).await;
-        replaced.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?;
+        replaced
+            .map_err(|error| failed(&error))?
+            .map_err(|error| failed(&error))?;
         self.kept = kept;
         Ok(())
     }

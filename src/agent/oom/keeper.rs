@@ -193,7 +193,10 @@ mod tests {
         let disk = Disk::default();
         let (changes, mut told) = broadcast::channel(16);
         let (published, kills) = Published::new(KillMetrics::register(&mut registry()), changes, Vec::new());
-        let (_residents, residents) = watch::channel(Arc::new(Residents { tree: None, pods: Vec::new() }));
+        let (_residents, residents) = watch::channel(Arc::new(Residents {
+            tree: None,
+            pods: Vec::new(),
+        }));
         let (keeper, problems) = Keeper::new(
             disk.clone(),
             Patience {

@@ -90,7 +90,10 @@ impl Published {
                 *used = now;
             }
         }
-        let old = self.series.iter().filter(|(_, used)| now.duration_since(**used) > SERIES_STAY);
+        let old = self
+            .series
+            .iter()
+            .filter(|(_, used)| now.duration_since(**used) > SERIES_STAY);
         let old: Vec<KillLabels> = old.map(|(labels, _)| labels.clone()).collect();
         old.iter().for_each(|labels| self.forget(labels));
     }

@@ -30,7 +30,17 @@ pub(in crate::cli) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Fa
         if reply.kills.is_empty() {
             return "the kernel killed nothing for want of memory lately\n".to_owned();
         }
-        let header = ["AT", "POD", "CONTAINER", "LEVEL", "LIMIT", "KILLED", "RSS", "KNOWN", "NOTE"];
+        let header = [
+            "AT",
+            "POD",
+            "CONTAINER",
+            "LEVEL",
+            "LIMIT",
+            "KILLED",
+            "RSS",
+            "KNOWN",
+            "NOTE",
+        ];
         let mut rows = vec![header.map(str::to_owned).to_vec()];
         rows.extend(reply.kills.iter().map(|kill| cells(kill, paint).to_vec()));
         table::align(&rows)
@@ -77,7 +87,12 @@ fn killed(kill: &OomKill) -> String {
         "main" | "child" => format!("{} {} ({})", victim.pid, victim.comm, victim.role),
         _ => format!("{} {}", victim.pid, victim.comm),
     };
-    let candidates = || kill.candidates.iter().map(|victim| victim.pid.to_string()).collect::<Vec<_>>();
+    let candidates = || {
+        kill.candidates
+            .iter()
+            .map(|victim| victim.pid.to_string())
+            .collect::<Vec<_>>()
+    };
     match (&kill.victim, kill.candidates.len()) {
         (Some(victim), _) => one(victim),
         (None, 0) => String::new(),

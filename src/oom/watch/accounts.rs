@@ -229,15 +229,16 @@ impl Accounts {
             return None;
         }
         let account = self.known.entry(cgroup.clone()).or_default();
-        // A counter only rises: otherwise this is another cgroup of that name.
+        // A counter only rises: otherwise this is another cgroup of that name. What was told and not seen was in this one.
         if (account.inode != 0 && account.inode != reading.inode) || (account.read && now.kills < account.seen.kills) {
-            *account = Account::default();
+            let told = account.told.beyond(account.seen);
+            *account = Account {
+                told,
+                ..Account::default()
+            };
         }
         (account.inode, account.read) = (reading.inode, true);
-        let rise = Count {
-            kills: now.kills.saturating_sub(account.seen.kills),
-            groups: now.groups.saturating_sub(account.seen.groups),
-        };
+        let rise = now.beyond(account.seen);
         account.seen = now;
         // The kernel counts a kill before it logs it. Told and not counted was somewhere else, whatever it looked like.
         account.told.kills = account.told.kills.min(now.kills);
@@ -283,6 +284,13 @@ impl Accounts {
 }
 
 impl Count {
+    const fn beyond(self, other: Self) -> Self {
+        Self {
+            kills: self.kills.saturating_sub(other.kills),
+            groups: self.groups.saturating_sub(other.groups),
+        }
+    }
+
     fn rise(self, cgroup: &CgroupPath) -> Option<Risen> {
         Some(Risen {
             cgroup: cgroup.clone(),

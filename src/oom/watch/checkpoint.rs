@@ -22,7 +22,19 @@ pub(super) struct Checkpoint {
     /// What was logged before this moment of CLOCK_MONOTONIC, in microseconds, was told by counters, or is not to be.
     log_from_us: u64,
     records: Records,
+    /// The records among those that wait whose counter may have been taken for another's.
+    #[serde(default)]
+    doubted: Vec<u64>,
     counters: Vec<SavedAccount>,
+}
+
+/// What was told of a boot.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Left {
+    pub(super) log_from: Duration,
+    pub(super) records: Records,
+    pub(super) doubted: Vec<u64>,
+    pub(super) counters: Vec<SavedAccount>,
 }
 
 /// Bytes that are not a checkpoint.
@@ -37,13 +49,14 @@ pub enum CheckpointError {
 }
 
 impl Checkpoint {
-    pub(super) fn new(boot: BootId, log_from: Duration, records: Records, counters: Vec<SavedAccount>) -> Self {
+    pub(super) fn new(boot: BootId, left: Left) -> Self {
         Self {
             version: VERSION,
             boot,
-            log_from_us: u64::try_from(log_from.as_micros()).unwrap_or(u64::MAX),
-            records,
-            counters,
+            log_from_us: u64::try_from(left.log_from.as_micros()).unwrap_or(u64::MAX),
+            records: left.records,
+            doubted: left.doubted,
+            counters: left.counters,
         }
     }
 
@@ -61,11 +74,15 @@ impl Checkpoint {
     }
 
     /// What was told of this boot. Of another one, nothing was: records and counters began anew.
-    pub(super) fn of_boot(self, boot: &BootId) -> (Duration, Records, Vec<SavedAccount>) {
-        if self.boot == *boot {
-            (Duration::from_micros(self.log_from_us), self.records, self.counters)
-        } else {
-            (Duration::ZERO, Records::default(), Vec::new())
+    pub(super) fn of_boot(self, boot: &BootId) -> Left {
+        if self.boot != *boot {
+            return Left::default();
+        }
+        Left {
+            log_from: Duration::from_micros(self.log_from_us),
+            records: self.records,
+            doubted: self.doubted,
+            counters: self.counters,
         }
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::accounts::{Accounts, Counting, SavedAccount};
-use super::checkpoint::{Checkpoint, CheckpointError};
+use super::checkpoint::{Checkpoint, CheckpointError, Left};
 use super::open::Open;
 use super::own_writes::OwnWrites;
 use super::records::Records;
@@ -67,6 +67,8 @@ pub(super) struct Desk {
     /// What was logged before is told already, or is not to be.
     log_from: Duration,
     records: Records,
+    /// Records that an earlier agent left in doubt.
+    doubted: Vec<u64>,
     logged: HashMap<u64, Logged>,
     /// Until the tree is known, what was saved of its accounts.
     saved: Vec<SavedAccount>,
@@ -98,12 +100,13 @@ impl Desk {
         let Some(checkpoint) = checkpoint else {
             return Ok(Self::beginning(boot, node, now));
         };
-        let (log_from, records, saved) = Checkpoint::decode(checkpoint)?.of_boot(&boot);
+        let left = Checkpoint::decode(checkpoint)?.of_boot(&boot);
         Ok(Self {
             continues: true,
-            log_from,
-            records,
-            saved,
+            log_from: left.log_from,
+            records: left.records,
+            doubted: left.doubted,
+            saved: left.counters,
             ..Self::beginning(boot, node, now)
         })
     }
@@ -118,6 +121,7 @@ impl Desk {
             has_log: false,
             log_from: now.monotonic,
             records: Records::default(),
+            doubted: Vec::new(),
             logged: HashMap::new(),
             saved: Vec::new(),
             accounts: None,
@@ -151,7 +155,10 @@ impl Desk {
         if self.accounts.as_ref().is_some_and(|accounts| accounts.root() == root) {
             return;
         }
-        let saved = self.accounts.take().map_or_else(|| std::mem::take(&mut self.saved), |old| old.saved());
+        let saved = self
+            .accounts
+            .take()
+            .map_or_else(|| std::mem::take(&mut self.saved), |old| old.saved());
         self.accounts = Some(Accounts::new(counting, root.clone(), &saved));
         self.namespaced = namespaced;
     }
@@ -183,7 +190,11 @@ impl Desk {
     ) -> Option<CounterError> {
         let accounts = self.accounts.as_mut()?;
         let begins = self.looked.is_none() && !self.continues;
-        let sweep = if begins { accounts.begin_here(around) } else { accounts.sweep(around) };
+        let sweep = if begins {
+            accounts.begin_here(around)
+        } else {
+            accounts.sweep(around)
+        };
         let now = clock();
         let by = now.monotonic;
         let after = self.looked.replace(before).unwrap_or_default();
@@ -242,8 +253,21 @@ impl Desk {
     /// What to keep together with everything handed out so far, if there is news for it.
     pub(super) fn take_checkpoint(&mut self) -> Option<Checkpoint> {
         std::mem::take(&mut self.unsaved).then(|| {
-            let counters = self.accounts.as_ref().map_or_else(|| self.saved.clone(), Accounts::saved);
-            Checkpoint::new(self.boot.clone(), self.log_from, self.records.clone(), counters)
+            let counters = self
+                .accounts
+                .as_ref()
+                .map_or_else(|| self.saved.clone(), Accounts::saved);
+            let unread = self.doubted.iter().filter(|record| !self.records.is_told(**record));
+            let mut doubted: Vec<u64> = unread.copied().chain(self.joiner.doubted()).collect();
+            doubted.sort_unstable();
+            doubted.dedup();
+            let left = Left {
+                log_from: self.log_from,
+                records: self.records.clone(),
+                doubted,
+                counters,
+            };
+            Checkpoint::new(self.boot.clone(), left)
         })
     }
 }

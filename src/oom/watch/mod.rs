@@ -16,6 +16,7 @@
 
 mod accounts;
 mod checkpoint;
+mod clock;
 mod desk;
 mod hint;
 mod log_side;
@@ -26,11 +27,14 @@ mod own_writes;
 mod records;
 mod roster;
 mod schedule;
+mod start;
 mod surroundings;
+#[cfg(test)]
+mod testing;
 mod watcher;
 
 pub use checkpoint::CheckpointError;
 pub use outlet::Batch;
 pub use own_writes::BLAMED_FOR;
 pub use roster::Residents;
-pub use watcher::{Links, StartError, WatchOptions, start};
+pub use start::{Links, StartError, WatchOptions, start};

@@ -87,7 +87,11 @@ impl Open {
             level: level(&self.kill, roster),
             limit: self.limit,
             victim: self.victim,
-            group: self.group.map(|group| group.pids).filter(|pids| pids.len() > 1).unwrap_or_default(),
+            group: self
+                .group
+                .map(|group| group.pids)
+                .filter(|pids| pids.len() > 1)
+                .unwrap_or_default(),
             own_write: None,
             confidence: confidence(&self.kill.evidence),
             candidates: self.candidates,
@@ -108,7 +112,11 @@ fn level(kill: &OomKill, roster: &Roster) -> Level {
         (Evidence::Ambiguous(candidates), None) => {
             let mut levels = candidates.iter().map(of);
             let first = levels.next().unwrap_or(Level::Unknown);
-            if levels.all(|level| level == first) { first } else { Level::Unknown }
+            if levels.all(|level| level == first) {
+                first
+            } else {
+                Level::Unknown
+            }
         }
         (_, None) => Level::Unknown,
     }

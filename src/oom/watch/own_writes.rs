@@ -65,7 +65,11 @@ impl OwnWrites {
                 && lowered.from <= report.time
                 && report.time.duration_since(lowered.write.time) <= BLAMED_FOR
         };
-        self.lowered.iter().rev().find(blamed).map(|lowered| lowered.write.clone())
+        self.lowered
+            .iter()
+            .rev()
+            .find(blamed)
+            .map(|lowered| lowered.write.clone())
     }
 
     /// Forgets what nothing is blamed on any more.
@@ -83,9 +87,7 @@ fn lowering(step: &StepRecord) -> Option<String> {
     let file = match step.file {
         Some(file) => file,
         // A unit's or a spec's values: `memory.max=134217728, …`.
-        None => MEMORY_LIMITS
-            .into_iter()
-            .find(|name| field(&step.to, name).is_some())?,
+        None => MEMORY_LIMITS.into_iter().find(|name| field(&step.to, name).is_some())?,
     };
     let value = |text: &str| match step.file {
         Some(_) => amount(text),
@@ -98,7 +100,11 @@ fn lowering(step: &StepRecord) -> Option<String> {
     // What had no limit before, or none that is known, may have been lowered.
     let from = value(&step.from).unwrap_or(u64::MAX);
     (to < from).then(|| {
-        let from = if from == u64::MAX { "no limit".to_owned() } else { from.to_string() };
+        let from = if from == u64::MAX {
+            "no limit".to_owned()
+        } else {
+            from.to_string()
+        };
         format!("{file} of {} from {from} to {to}", step.target)
     })
 }
@@ -106,7 +112,9 @@ fn lowering(step: &StepRecord) -> Option<String> {
 const MEMORY_LIMITS: [&str; 3] = ["memory.max", "memory.limit_in_bytes", "memory_limit_in_bytes"];
 
 fn field<'t>(fields: &'t str, name: &str) -> Option<&'t str> {
-    fields.split(", ").find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
+    fields
+        .split(", ")
+        .find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
 }
 
 /// `max` and negative numbers are no limit.
@@ -202,7 +210,11 @@ mod tests {
             (Level::Pod, 1001, false),
             (Level::Unknown, 1001, false),
         ] {
-            assert_eq!(writes.blamed(&kill(level, second)).is_some(), blamed, "{level:?} {second}");
+            assert_eq!(
+                writes.blamed(&kill(level, second)).is_some(),
+                blamed,
+                "{level:?} {second}"
+            );
         }
         let what = writes.blamed(&kill(Level::Container, 1001)).unwrap().what;
         assert_eq!(what, "memory.max of container app from no limit to 1000");
@@ -223,7 +235,11 @@ mod tests {
             (step(app(), None, "cpu_quota=2", "cpu_quota=1"), false),
         ] {
             let writes = written(vec![step.clone()]);
-            assert_eq!(writes.blamed(&kill(Level::Container, 1001)).is_some(), counts, "{step:?}");
+            assert_eq!(
+                writes.blamed(&kill(Level::Container, 1001)).is_some(),
+                counts,
+                "{step:?}"
+            );
         }
     }
 

@@ -207,7 +207,11 @@ mod tests {
     fn names(roster: &Roster, cgroup: &CgroupPath) -> (String, String, bool) {
         let whose = roster.whose(cgroup);
         let pod = whose.pod.map(|pod| pod.name).unwrap_or_default();
-        (pod, whose.container.map(|of| of.name).unwrap_or_default(), whose.unnamed)
+        (
+            pod,
+            whose.container.map(|of| of.name).unwrap_or_default(),
+            whose.unnamed,
+        )
     }
 
     #[test]
@@ -241,7 +245,10 @@ mod tests {
         let mut roster = Roster::default();
         roster.update(&residents(vec![web()]), Duration::ZERO);
         roster.update(&residents(Vec::new()), Duration::from_secs(1));
-        assert_eq!(names(&roster, &container("a")), ("web".to_owned(), "app".to_owned(), false));
+        assert_eq!(
+            names(&roster, &container("a")),
+            ("web".to_owned(), "app".to_owned(), false)
+        );
         roster.update(&residents(Vec::new()), REMEMBERED + Duration::from_secs(1));
         assert_eq!(names(&roster, &container("a")), (String::new(), String::new(), true));
     }

@@ -65,6 +65,10 @@ mod tests {
         assert_eq!(schedule.next(), ms(151));
         schedule.looked(ms(151), ms(400));
         schedule.ask(ms(400));
-        assert_eq!(schedule.next(), ms(1400), "however long a look takes, there is one each second");
+        assert_eq!(
+            schedule.next(),
+            ms(1400),
+            "however long a look takes, there is one each second"
+        );
     }
 }

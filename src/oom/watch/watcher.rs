@@ -1,29 +1,28 @@
 //! The thread: waits for whatever happens first, hands it to the desk, and hands on what the desk tells.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use jiff::Timestamp;
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::accounts::Counting;
 use super::checkpoint::CheckpointError;
-use super::desk::{Desk, Moment, Told};
+use super::clock::Clock;
+use super::desk::{Desk, Told};
 use super::hint::Hint;
 use super::log_side::LogSide;
 use super::node::{NodeFiles, kills_on_machine};
 use super::outlet::{Batch, Closed, Outlet};
 use super::roster::Residents;
 use super::schedule::Schedule;
+use super::start::{Links, WatchOptions};
 use super::surroundings::Glimpse;
 use crate::actuate::ChangeRecord;
 use crate::cgroup::CgroupPath;
 use crate::oom::join::Progress;
-use crate::oom::kmsg::{BootId, KmsgError, Notice, Origin, monotonic};
+use crate::oom::kmsg::{BootId, Notice, Origin};
 use crate::oom::parse::Event;
 
 /// Notices taken in before anything else is done. What `/proc` knows of a victim does not last.
@@ -35,101 +34,9 @@ const TREE_WITHIN: Duration = Duration::from_secs(30);
 /// How often to try again to hand on what nobody takes.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// What to watch, and from where on.
-#[derive(Debug, Clone)]
-pub struct WatchOptions {
-    /// The kernel's log.
-    pub kmsg: PathBuf,
-    /// The node's name, for reports.
-    pub node_name: String,
-    /// What the agent before this one left.
-    pub checkpoint: Option<Vec<u8>>,
-}
-
-/// What the thread is connected to.
+/// The thread's own memory.
 #[derive(Debug)]
-pub struct Links {
-    /// Who lives on the node.
-    pub residents: watch::Receiver<Arc<Residents>>,
-    /// What the agent changes.
-    pub changes: broadcast::Receiver<Arc<ChangeRecord>>,
-    /// Where reports go. When it is closed, the thread ends.
-    pub batches: mpsc::Sender<Batch>,
-    /// What is degraded, one sentence each.
-    pub problems: watch::Sender<Vec<String>>,
-    /// Ends the thread.
-    pub stop: CancellationToken,
-}
-
-/// The thread could not be started.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// No boot id or clock: no kill could be told apart from one of another boot.
-    #[error(transparent)]
-    Boot(#[from] KmsgError),
-    /// No thread or event loop could be made.
-    #[error("cannot start the thread that watches for kills: {0}")]
-    Thread(#[from] io::Error),
-}
-
-/// Starts the thread, which also runs `taker`: whoever takes the batches, so that the way there leads past nobody else.
-/// The thread ends when it was told to and `taker` has ended. A checkpoint that cannot be read is reported, and watching
-/// begins anew.
-///
-/// # Errors
-/// [`StartError`].
-pub fn start(
-    options: WatchOptions,
-    links: Links,
-    taker: impl Future<Output = ()> + Send + 'static,
-) -> Result<JoinHandle<()>, StartError> {
-    let boot = BootId::current()?;
-    let clock = Clock {
-        base: monotonic().map_err(KmsgError::Clock)?,
-        began: Instant::now(),
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let watcher = Watcher::new(options, boot, clock, links);
-    let thread = thread::Builder::new()
-        .name("oom".to_owned())
-        .spawn(move || {
-            runtime.block_on(async {
-                let taker = tokio::spawn(taker);
-                watcher.run().await;
-                if let Err(error) = taker.await {
-                    tracing::error!(%error, "reports of kills were not taken to the end");
-                }
-            });
-        })?;
-    Ok(thread)
-}
-
-/// CLOCK_MONOTONIC, read by way of [`Instant`], which cannot fail.
-#[derive(Debug, Clone, Copy)]
-struct Clock {
-    base: Duration,
-    began: Instant,
-}
-
-impl Clock {
-    fn monotonic(self) -> Duration {
-        self.base + self.began.elapsed()
-    }
-
-    fn now(self) -> Moment {
-        Moment {
-            monotonic: self.monotonic(),
-            wall: Timestamp::now(),
-        }
-    }
-
-    fn instant(self, at: Duration) -> tokio::time::Instant {
-        (self.began + at.saturating_sub(self.base)).into()
-    }
-}
-
-#[derive(Debug)]
-struct Watcher {
+pub(super) struct Watcher {
     clock: Clock,
     desk: Desk,
     files: NodeFiles,
@@ -153,7 +60,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn new(options: WatchOptions, boot: BootId, clock: Clock, links: Links) -> Self {
+    pub(super) fn new(options: WatchOptions, boot: BootId, clock: Clock, links: Links) -> Self {
         let now = clock.now();
         let WatchOptions {
             kmsg,
@@ -186,7 +93,8 @@ impl Watcher {
         }
     }
 
-    async fn run(mut self) {
+    /// Watches until told to stop, or nobody takes reports.
+    pub(super) async fn run(mut self) {
         self.take_residents();
         loop {
             if self.work() == Err(Closed) {
@@ -260,7 +168,11 @@ impl Watcher {
     }
 
     fn take_hint(&mut self, told: io::Result<()>) {
-        let later = if self.log.is_open() { LOG_EXPLAINS } else { Duration::ZERO };
+        let later = if self.log.is_open() {
+            LOG_EXPLAINS
+        } else {
+            Duration::ZERO
+        };
         self.schedule.ask(self.clock.monotonic() + later);
         self.hint_problem = told.err().map(|error| error.to_string());
     }
@@ -306,11 +218,12 @@ impl Watcher {
             self.desk.own_writes().forget(now.wall);
             self.tell_problems();
         }
-        let knows_counters = self.looked > Duration::ZERO || self.clock.began.elapsed() > TREE_WITHIN;
+        let knows_counters = self.looked > Duration::ZERO || self.clock.elapsed() > TREE_WITHIN;
         if self.log.is_caught_up() && knows_counters {
             let progress = Progress {
                 log: self.log.progress(),
-                counters: self.looked,
+                // Where there are none, there is nothing to wait for.
+                counters: self.counting.map_or(now.monotonic, |_| self.looked),
             };
             self.desk.settle(progress, now, &self.files);
         }
@@ -340,7 +253,8 @@ impl Watcher {
             let clock = self.clock;
             let failed = self.desk.look(before, &self.files, || clock.now());
             self.looked = before;
-            self.counters_problem = failed.map(|error| format!("{error}; kills there are told by the kernel's log only"));
+            self.counters_problem =
+                failed.map(|error| format!("{error}; kills there are told by the kernel's log only"));
         }
         self.schedule.looked(before, self.clock.monotonic());
     }
@@ -377,7 +291,11 @@ impl Watcher {
 
     fn next_wake(&mut self) -> Duration {
         let now = self.clock.monotonic();
-        let asked = if self.desk.is_waiting() { self.log.ask(now) } else { None };
+        let asked = if self.desk.is_waiting() {
+            self.log.ask(now)
+        } else {
+            None
+        };
         let retry = self.outlet.is_blocked().then_some(now + RETRY);
         [
             asked,

@@ -9,8 +9,9 @@ use tempfile::TempDir;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use vscaled::control::proto::{
-    self, Change, Container, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest,
-    OomKill, OomListReply, OomListRequest, Override, Pod, ReleaseReply, ReleaseRequest, ResizeReply, ResizeRequest, Stages, Step, Value,
+    self, Change, Container, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest, OomKill,
+    OomListReply, OomListRequest, Override, Pod, ReleaseReply, ReleaseRequest, ResizeReply, ResizeRequest, Stages,
+    Step, Value,
 };
 use vscaled::control::{Backend, Caller, ControlError, ControlSocket, Limits, find_pod, resize_values, serve};
 

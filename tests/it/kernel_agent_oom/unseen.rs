@@ -18,7 +18,10 @@ async fn without_the_kernels_log_counters_alone_tell_of_every_kill_and_the_agent
     let mut places: Vec<&str> = told.iter().map(container).collect();
     places.sort_unstable();
     assert_eq!(places, ["a", "b", "b"]);
-    assert!(told.iter().all(|kill| kill.confidence == "counter-alone" && kill.victim.is_none()));
+    assert!(
+        told.iter()
+            .all(|kill| kill.confidence == "counter-alone" && kill.victim.is_none())
+    );
 }
 
 #[tokio::test]
@@ -28,7 +31,10 @@ async fn a_kill_in_a_container_that_is_gone_before_anybody_looks_is_told_with_it
         .explained(|| {
             let pid = scene.kill_one("app");
             scene.node.cgroups().remove(&scene.cgroup("app"));
-            scene.node.cgroups().make(&format!("kubepods/burstable/pod{UID}/{}", scene.pod.containers["app"].id));
+            scene.node.cgroups().make(&format!(
+                "kubepods/burstable/pod{UID}/{}",
+                scene.pod.containers["app"].id
+            ));
             let limit = MemoryLimit::Bytes(16 << 20);
             scene.node.cgroups().limit_memory(&scene.cgroup("app"), limit);
             pid
@@ -63,8 +69,11 @@ async fn what_processes_write_into_the_log_is_no_kill() {
     let scene = Scene::started(&[("app", SMALL)]).await;
     let cgroup = scene.cgroup("app");
     for line in [
-        format!("<3>oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={cgroup},task_memcg={cgroup},task=x,pid=1,uid=0"),
-        "<3>Memory cgroup out of memory: Killed process 1 (x) total-vm:4kB, anon-rss:3kB, file-rss:2kB, shmem-rss:1kB".to_owned(),
+        format!(
+            "<3>oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={cgroup},task_memcg={cgroup},task=x,pid=1,uid=0"
+        ),
+        "<3>Memory cgroup out of memory: Killed process 1 (x) total-vm:4kB, anon-rss:3kB, file-rss:2kB, shmem-rss:1kB"
+            .to_owned(),
     ] {
         fs::write("/dev/kmsg", line).unwrap();
     }

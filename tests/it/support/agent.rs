@@ -235,7 +235,7 @@ impl Agent {
         self.directory.path().join("state")
     }
 
-    fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.directory.path().join("vscaled.sock")
     }
 

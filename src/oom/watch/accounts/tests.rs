@@ -3,61 +3,8 @@ use std::cell::RefCell;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
+use super::super::testing::{Kernel, container, root};
 use super::*;
-
-const UIDS: [&str; 2] = [
-    "6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77",
-    "6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c78",
-];
-
-/// Cgroups with counters, as a kernel has them.
-#[derive(Debug, Default)]
-struct Kernel {
-    counters: RefCell<BTreeMap<CgroupPath, Reading>>,
-    local: bool,
-    made: u64,
-}
-
-impl Kernel {
-    fn make(&mut self, path: &CgroupPath) {
-        let outer: Vec<_> = std::iter::successors(Some(path.clone()), CgroupPath::parent).collect();
-        for path in outer {
-            self.made += 1;
-            let (inode, kills, groups) = (self.made, 0, 0);
-            let fresh = Reading { inode, kills, groups };
-            self.counters.get_mut().entry(path).or_insert(fresh);
-        }
-    }
-
-    fn remove(&mut self, path: &CgroupPath) {
-        self.counters
-            .get_mut()
-            .retain(|other, _| other.below(path).is_none());
-    }
-
-    fn kill(&self, path: &CgroupPath) {
-        for (other, reading) in self.counters.borrow_mut().iter_mut() {
-            if other == path || (!self.local && path.below(other).is_some()) {
-                reading.kills += 1;
-            }
-        }
-    }
-}
-
-impl Counters for Kernel {
-    fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>, CounterError> {
-        Ok(self.counters.borrow().get(cgroup).copied())
-    }
-
-    fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {
-        let counters = self.counters.borrow();
-        counters
-            .keys()
-            .filter(|path| path.parent().as_ref() == Some(cgroup))
-            .cloned()
-            .collect()
-    }
-}
 
 /// A kernel in which a kill happens whenever a counter is read.
 struct Busy<'a> {
@@ -77,14 +24,6 @@ impl Counters for Busy<'_> {
     fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {
         self.kernel.children(cgroup)
     }
-}
-
-fn root() -> CgroupPath {
-    CgroupPath::new("/kubepods").unwrap()
-}
-
-fn container(pod: usize, number: usize) -> CgroupPath {
-    CgroupPath::new(&format!("/kubepods/burstable/pod{}/{number:064x}", UIDS[pod])).unwrap()
 }
 
 fn accounts(counting: Counting) -> Accounts {
@@ -107,7 +46,9 @@ fn restarted(accounts: &Accounts) -> Accounts {
 #[test]
 fn a_kill_shows_once_in_the_innermost_cgroup_that_is_left() {
     let mut kernel = Kernel::default();
-    [container(0, 1), container(0, 2), container(1, 1)].iter().for_each(|path| kernel.make(path));
+    [container(0, 1), container(0, 2), container(1, 1)]
+        .iter()
+        .for_each(|path| kernel.make(path));
     let mut accounts = accounts(Counting::Below);
     assert_eq!(risen(accounts.sweep(&kernel)), []);
     kernel.kill(&container(0, 1));
@@ -125,7 +66,8 @@ fn a_kill_shows_once_in_the_innermost_cgroup_that_is_left() {
 #[test]
 fn what_was_there_before_anybody_watched_is_no_news_and_what_is_made_later_is() {
     for (counting, local) in [(Counting::Below, false), (Counting::Local, true)] {
-        let mut kernel = Kernel { local, ..Kernel::default() };
+        let mut kernel = Kernel::default();
+        kernel.local = local;
         kernel.make(&container(0, 1));
         kernel.kill(&container(0, 1));
         let mut accounts = accounts(counting);

@@ -51,11 +51,16 @@ impl Desk {
                 };
                 self.logged.insert(told.record, logged);
                 self.see_as_ours(&mut kill);
-                if let Some(kill) = self.joiner.logged(told.logged, *kill, glimpse.cgroup) {
-                    self.open(kill, now, around);
+                match self.joiner.logged(told.logged, *kill, glimpse.cgroup) {
+                    Some(kill) => self.open(kill, now, around),
+                    None if self.doubted.contains(&told.record) => self.joiner.doubt(told.record),
+                    None => {}
                 }
             }
-            Event::Again { pid, group: Some(group) } => {
+            Event::Again {
+                pid,
+                group: Some(group),
+            } => {
                 let group = self.as_ours(group);
                 if let Some(kill) = self.joiner.logged_again(told.logged, pid, &group) {
                     self.open(kill, now, around);

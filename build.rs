@@ -29,6 +29,8 @@ const PROTOCOLS: [Protocol; 3] = [
 const CONTROL: &str = ".vscaled.control.v1";
 /// The messages whose fields are left out where they are unset.
 const AMOUNTS: [&str; 2] = [".vscaled.control.v1.Amounts", ".vscaled.control.v1.RequestAndLimit"];
+/// The field that most changes do not have.
+const KILL: &str = ".vscaled.control.v1.Change.kill";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
@@ -47,6 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 CONTROL,
                 "#[derive(serde::Serialize)] #[serde(rename_all = \"camelCase\")]",
             )
+            .field_attribute(KILL, "#[serde(skip_serializing_if = \"Option::is_none\")]")
             .compile_fds(descriptors)?;
     }
     Ok(())

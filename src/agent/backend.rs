@@ -8,6 +8,7 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::coordinator::{Event, Order, Request, Selection, Snapshot, Wish, not_running};
 use super::doctor::Doctor;
+use super::oom::{self, Kills};
 use super::overrides::Override;
 use super::{explain, view};
 use crate::actuate::shrink::SeenBefore;
@@ -24,6 +25,7 @@ pub(super) struct AgentBackend {
     pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
     pub(super) audit: Audit,
     pub(super) doctor: Arc<Doctor>,
+    pub(super) kills: Kills,
 }
 
 impl AgentBackend {
@@ -215,6 +217,14 @@ impl Backend for AgentBackend {
         let records = self.ask(|reply| Request::History(pod, reply)).await?;
         Ok(proto::HistoryReply {
             changes: records.iter().map(|record| view::change(record)).collect(),
+        })
+    }
+
+    async fn oom_list(&self, request: proto::OomListRequest) -> Result<proto::OomListReply, ControlError> {
+        let kills = self.kills.borrow();
+        let wanted = kills.iter().filter(|report| oom::is_of(report, &request.pod));
+        Ok(proto::OomListReply {
+            kills: wanted.map(|report| oom::kill(report)).collect(),
         })
     }
 

@@ -107,6 +107,7 @@ pub(super) struct Coordinator {
     runtime_answers: bool,
     node_problems: Vec<String>,
     source_problems: Vec<String>,
+    other_problems: Vec<watch::Receiver<Vec<String>>>,
     entries: BTreeMap<String, Box<Entry>>,
     /// How many passes were begun.
     passes: u64,
@@ -149,6 +150,8 @@ pub(super) struct Links {
     pub(super) audit: Audit,
     /// What this machine has.
     pub(super) machine: ResourceList,
+    /// What is degraded elsewhere in the agent.
+    pub(super) problems: Vec<watch::Receiver<Vec<String>>>,
 }
 
 impl Coordinator {
@@ -173,6 +176,7 @@ impl Coordinator {
             runtime_answers: false,
             node_problems: Vec::new(),
             source_problems: Vec::new(),
+            other_problems: links.problems,
             entries: BTreeMap::new(),
             passes: 0,
             busy: BTreeSet::new(),

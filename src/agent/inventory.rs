@@ -56,6 +56,11 @@ impl Inventory {
         inventory
     }
 
+    /// Every pod.
+    pub(super) fn pods(&self) -> impl Iterator<Item = &Arc<LivePod>> {
+        self.pods.values()
+    }
+
     /// The live pod a manifest describes: of the same UID, or of the same name where the manifest has no UID.
     #[must_use]
     pub(super) fn find(&self, pod: &Pod) -> Option<&Arc<LivePod>> {

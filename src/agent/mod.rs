@@ -7,6 +7,7 @@
 //! - `coordinator`: all of the above, operators' requests, writes by others, the clock → passes;
 //! - passes ([`crate::actuate::reconcile`]), at most one for each pod → what they did, back to the coordinator;
 //! - watches after a shrink ([`crate::actuate::shrink::watch`]): how a pod fares under lower limits, to the coordinator;
+//! - `oom`, on a thread of its own: the kernel's log and counters, who lives here, what passes lowered → kills, kept and told;
 //! - `saver`: what must survive a restart → the state file;
 //! - reporting ([`crate::report`]): kills → the spool, receivers;
 //! - the audit log ([`crate::observe::audit`]): what passes did, who was refused → its file;
@@ -25,6 +26,7 @@ mod history;
 mod inventory;
 mod machine;
 mod metrics;
+mod oom;
 mod overrides;
 mod reporting;
 mod restore;

@@ -238,7 +238,16 @@ async fn look(
     let (_formula, seen) = watch::channel(None);
     let lanes = Arc::new(Lanes::new(config.workers));
     let observer = Observer::new(|_, _, _| {});
-    let mut survey = Survey::new(survey_options(config), lanes, freezer, observer, viewed, seen);
+    let (residents, _) = watch::channel(Arc::default());
+    let mut survey = Survey::new(
+        survey_options(config),
+        lanes,
+        freezer,
+        observer,
+        viewed,
+        residents,
+        seen,
+    );
     let (
         Refreshed {
             node,

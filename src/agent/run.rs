@@ -13,6 +13,7 @@ use super::coordinator::{Coordinator, Event, Links, Options, Restored};
 use super::doctor;
 use super::machine::{self, UnknownGroup};
 use super::metrics::Metrics;
+use super::oom::{OomLinks, OomOptions, watch_for_kills};
 use super::reporting;
 use super::saver::Saver;
 use super::state::{Loaded, StateError, StateFile};
@@ -27,6 +28,7 @@ use crate::observe::health::{Heartbeat, Readiness};
 use crate::observe::http::{Exposed, HttpServer, ListenError};
 use crate::observe::log::LogFilter;
 use crate::observe::metrics::{RuntimeMetrics, registry};
+use crate::oom::watch::Residents;
 use crate::runtime::{Deadlines, Observer};
 use crate::sources::NodeView;
 use crate::sources::directory::{DirectorySource, DirectoryState};
@@ -109,7 +111,15 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let lanes = Arc::new(Lanes::new(config.workers));
     let calls = RuntimeMetrics::register(&mut registry);
     let counted = Observer::new(move |call, took, answer| calls.called(call, took, answer));
-    let survey = Survey::new(survey_options(&config), lanes, freezer, counted, view, seen);
+    let (residents, watched_residents) = watch::channel(Arc::new(Residents::default()));
+    let oom_links = OomLinks {
+        residents: watched_residents,
+        records: records.subscribe(),
+        changes: changes.clone(),
+        stop: stop.clone(),
+    };
+    let oom = watch_for_kills(oom_options(&config), oom_links, &mut registry);
+    let survey = Survey::new(survey_options(&config), lanes, freezer, counted, view, residents, seen);
     tokio::spawn(survey.run(refresh_asked, events.clone()));
     tokio::spawn(translate(records.subscribe(), changes.clone()));
     let (reporter, _) = reporting::start(&config, &mut registry, &stop);
@@ -128,6 +138,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         changes,
         audit: audit.clone(),
         doctor: doctor::of_config(&config, survey_options(&config).cgroup_root),
+        kills: oom.kills.clone(),
     });
     let control = tokio::spawn(serve(socket, backend, Limits::default(), stop.clone()));
 
@@ -140,6 +151,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         starting,
         audit,
         machine: machine::capacity(),
+        problems: oom.problems.clone(),
     };
     let saver = Saver::start(state);
     let coordinator = Coordinator::new(options(&config), saver, restored, links);
@@ -157,6 +169,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
             tracing::error!(task = name, %error, "did not stop in order");
         }
     }
+    oom.finish().await;
     reporter.finish().await;
     if let Some(writer) = audit_writer
         && tokio::time::timeout(AUDIT_GRACE, writer).await.is_err()
@@ -312,6 +325,14 @@ fn options(config: &Config) -> Options {
         decide: config.decide_options(),
         sweep_interval: config.sweep_interval,
         observe_only: config.observe_only,
+    }
+}
+
+fn oom_options(config: &Config) -> OomOptions {
+    OomOptions {
+        kmsg: config.kmsg.clone(),
+        node_name: config.node_name.clone(),
+        state_dir: config.state_dir.clone(),
     }
 }
 

@@ -26,6 +26,7 @@ use crate::actuate::shrink::Freezer;
 use crate::actuate::{DriverFrom, Lanes, Node, RuntimeLink};
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{CgroupPath, Hierarchy, Kubepods, PodEntry};
+use crate::oom::watch::Residents;
 use crate::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
 use crate::resources::WeightFormula;
 use crate::runtime::{
@@ -82,6 +83,8 @@ pub(super) struct Survey {
     freezer: Arc<Freezer>,
     observer: Observer,
     view: watch::Receiver<Arc<NodeView>>,
+    /// Who lives here, for whoever must not wait for the coordinator.
+    residents: watch::Sender<Arc<Residents>>,
     /// The formula by which a pass saw the runtime write a weight.
     seen: watch::Receiver<Option<WeightFormula>>,
     hierarchy: Option<Hierarchy>,
@@ -116,6 +119,7 @@ impl Survey {
         freezer: Arc<Freezer>,
         observer: Observer,
         view: watch::Receiver<Arc<NodeView>>,
+        residents: watch::Sender<Arc<Residents>>,
         seen: watch::Receiver<Option<WeightFormula>>,
     ) -> Self {
         Self {
@@ -124,6 +128,7 @@ impl Survey {
             freezer,
             observer,
             view,
+            residents,
             seen,
             hierarchy: None,
             runtime: None,
@@ -205,6 +210,10 @@ impl Survey {
         });
         let view = Arc::clone(&self.view.borrow());
         let inventory = Inventory::assemble(scanned, &self.pods, &self.listed, &view.pods);
+        self.residents.send_replace(Arc::new(Residents {
+            tree: Some((node.hierarchy.clone(), node.kubepods.path.clone())),
+            pods: inventory.pods().cloned().collect(),
+        }));
         (
             Refreshed {
                 node: Some(node),

@@ -206,8 +206,11 @@ fn driver_of(name: &str) -> Option<Driver> {
     (outer.is_empty() || outer.ends_with('-')).then_some(Driver::Systemd)
 }
 
-/// The cgroups directly in one; none if it is gone. Names that are not text are nobody's pods.
-fn children(mount: &Path, parent: &CgroupPath) -> Result<Vec<CgroupPath>, FindError> {
+/// The cgroups directly in one, in a hierarchy mounted there; none if it is gone. Names that are not text are nobody's pods.
+///
+/// # Errors
+/// [`FindError::Unreadable`].
+pub fn children(mount: &Path, parent: &CgroupPath) -> Result<Vec<CgroupPath>, FindError> {
     let path = parent.under(mount);
     let gone = |error: &io::Error| {
         matches!(

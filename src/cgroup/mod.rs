@@ -38,7 +38,7 @@ pub use dir::{CgroupDir, Identity, State};
 pub use error::{CgroupError, Reason};
 pub use freeze::{CgroupFreezer, FreezerState};
 pub use hierarchy::{Controller, Hierarchy, LayoutError};
-pub use kubepods::{ContainerEntry, FindError, Kubepods, PodEntry};
+pub use kubepods::{ContainerEntry, FindError, Kubepods, PodEntry, children};
 pub use name::{ContainerId, PodUid};
 pub use pair::Cgroup;
 pub use path::{CgroupPath, InvalidPath};

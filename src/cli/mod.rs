@@ -114,7 +114,7 @@ fn run(Cli { agent, command }: Cli) -> Result<(), Failure> {
         Command::Get(arguments) => get::run(&arguments, &agent),
         Command::History(arguments) => history::run(&arguments, &agent),
         Command::Man(arguments) => man::run(&arguments),
-        Command::Oom(arguments) => oom::run(&arguments),
+        Command::Oom(arguments) => oom::run(&arguments, &agent),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Release(arguments) => release::run(&arguments, &agent),
         Command::Resize(arguments) => resize::run(&arguments, &agent),

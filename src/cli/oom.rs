@@ -1,11 +1,15 @@
 //! `vscalectl oom`: what the kernel killed for want of memory.
 
+mod list;
 mod parse;
 mod sink;
 
 use clap::{Args, Subcommand};
 
 use super::Failure;
+use super::agent::Agent;
+
+pub(super) use list::line;
 
 /// Shows what the kernel killed for want of memory.
 #[derive(Debug, Args)]
@@ -16,6 +20,7 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    List(list::Arguments),
     Parse(parse::Arguments),
     Sink(sink::Arguments),
 }
@@ -24,8 +29,9 @@ enum Command {
 ///
 /// # Errors
 /// Those of the subcommand.
-pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     match &arguments.command {
+        Command::List(arguments) => list::run(arguments, agent),
         Command::Parse(arguments) => parse::run(arguments),
         Command::Sink(arguments) => sink::run(arguments),
     }

@@ -1,4 +1,4 @@
-//! `vscalectl watch`: what is done, as it is done.
+//! `vscalectl watch`: what is done and what the kernel kills, as it happens.
 
 use std::ops::ControlFlow;
 
@@ -6,10 +6,10 @@ use anyhow::Context;
 use clap::Args;
 
 use super::output::{Format, Output, Paint, yaml};
-use super::{Failure, agent::Agent, change, io};
+use super::{Failure, agent::Agent, change, io, oom};
 use crate::control::proto::Change;
 
-/// Shows changes as they are made, until interrupted; JSON is one line for each, YAML one document
+/// Shows changes as they are made, and kills as they happen, until interrupted; JSON is one line for each, YAML one document
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
@@ -41,7 +41,10 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
 
 fn show(change: &Change, format: Format, paint: Paint) -> Result<String, Failure> {
     Ok(match format {
-        Format::Table => change::line(change, paint),
+        Format::Table => match &change.kill {
+            Some(kill) => oom::line(kill, paint),
+            None => change::line(change, paint),
+        },
         Format::Json => {
             serde_json::to_string(change)
                 .context("cannot print the change")

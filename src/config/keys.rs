@@ -255,6 +255,13 @@ keys! {
         live: false,
         meaning: "The kubelet whose rules the pod level follows, such as 1.36; `auto` takes what the source knows, else the newest.",
     }
+    kmsg {
+        name: "kmsg",
+        env: "VSCALED_KMSG",
+        default: "/dev/kmsg",
+        live: false,
+        meaning: "The kernel's log, which tells whom it killed for want of memory; counters tell how many where it cannot be read.",
+    }
     update_modes {
         name: "updateModes",
         env: "VSCALED_UPDATE_MODES",

@@ -92,6 +92,8 @@ pub struct Config {
     /// Whose rules the pod level follows; none finds out.
     #[serde(serialize_with = "values::or_auto")]
     pub kubelet_version: Option<KubeletVersion>,
+    /// The kernel's log.
+    pub kmsg: PathBuf,
     /// Which modes of VPAs are acted on.
     #[serde(serialize_with = "values::mode_names")]
     pub update_modes: Vec<UpdateMode>,
@@ -250,6 +252,7 @@ impl Config {
             kubelet_version: given
                 .kubelet_version
                 .or_auto("a version such as 1.36", |text| text.parse().ok())?,
+            kmsg: given.kmsg.absolute_path()?,
             update_modes: given.update_modes.update_modes()?,
             recommender: given.recommender.text_or_empty(),
             in_place_lifetime_threshold: given.in_place_lifetime_threshold.duration(seconds(0)..=hours(87_600))?,

@@ -8,7 +8,7 @@ use tonic::Status;
 
 use super::proto::{
     Change, DoctorReply, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest,
-    ReleaseReply, ReleaseRequest, ResizeReply, ResizeRequest,
+    OomListReply, OomListRequest, ReleaseReply, ReleaseRequest, ResizeReply, ResizeRequest,
 };
 
 /// Who calls: what the kernel recorded about the peer when it connected (`SO_PEERCRED`).
@@ -53,7 +53,10 @@ pub trait Backend: Send + Sync + 'static {
     /// What was done lately, newest last.
     fn history(&self, request: HistoryRequest) -> impl Future<Output = Result<HistoryReply, ControlError>> + Send;
 
-    /// What is done from now on. The channel's capacity bounds how far a watcher may fall behind.
+    /// What the kernel killed lately, newest last.
+    fn oom_list(&self, request: OomListRequest) -> impl Future<Output = Result<OomListReply, ControlError>> + Send;
+
+    /// What is done, and what the kernel kills, from now on. The channel's capacity bounds how far a watcher may fall behind.
     fn watch(&self) -> broadcast::Receiver<Arc<Change>>;
 
     /// What the agent finds when it looks at itself and the node.

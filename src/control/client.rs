@@ -16,7 +16,8 @@ use tonic::{Code, Response, Status, Streaming};
 use super::proto::control_client::ControlClient;
 use super::proto::{
     Change, DoctorReply, DoctorRequest, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply,
-    HistoryRequest, ReleaseReply, ReleaseRequest, ResizeReply, ResizeRequest, WatchRequest,
+    HistoryRequest, OomListReply, OomListRequest, ReleaseReply, ReleaseRequest, ResizeReply, ResizeRequest,
+    WatchRequest,
 };
 
 /// How long to wait for a connection.
@@ -164,7 +165,16 @@ impl Client {
         answer_within(READ, &self.socket, answer).await
     }
 
-    /// What is done from now on.
+    /// What the kernel killed lately, in one pod or on the node if `pod` is empty; newest last.
+    ///
+    /// # Errors
+    /// [`ClientError`], as for every call.
+    pub async fn oom_list(&mut self, pod: String) -> Result<OomListReply, ClientError> {
+        let answer = self.inner.oom_list(OomListRequest { pod });
+        answer_within(READ, &self.socket, answer).await
+    }
+
+    /// What is done, and what the kernel kills, from now on.
     ///
     /// # Errors
     /// [`ClientError`], as for every call.

@@ -22,7 +22,8 @@ use super::convert::resize_values;
 use super::proto::control_server::{Control, ControlServer};
 use super::proto::{
     Change, DoctorReply, DoctorRequest, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply,
-    HistoryRequest, ReleaseReply, ReleaseRequest, ResizeReply, ResizeRequest, WatchRequest,
+    HistoryRequest, OomListReply, OomListRequest, ReleaseReply, ReleaseRequest, ResizeReply, ResizeRequest,
+    WatchRequest,
 };
 use super::rate::Rate;
 use super::socket::ControlSocket;
@@ -287,6 +288,11 @@ impl<B: Backend> Control for Service<B> {
 
     async fn doctor(&self, request: Request<DoctorRequest>) -> Result<Response<DoctorReply>, Status> {
         self.read("doctor", request, |_| self.backend.doctor()).await
+    }
+
+    async fn oom_list(&self, request: Request<OomListRequest>) -> Result<Response<OomListReply>, Status> {
+        self.read("oom list", request, |request| self.backend.oom_list(request))
+            .await
     }
 
     async fn resize(&self, request: Request<ResizeRequest>) -> Result<Response<ResizeReply>, Status> {

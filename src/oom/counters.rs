@@ -1,7 +1,7 @@
 //! How often the kernel killed in a cgroup: `memory.events` (v2), `memory.oom_control` (v1).
 //!
-//! In come a cgroup's directory and what was known of it; out comes how many kills are new. Of all the counters only
-//! `oom_kill` counts kills: v2's `oom` rises by any number for one kill, v1's eventfd also fires for innocent children.
+//! In comes a cgroup's file; out comes a [`Reading`]. Of all the counters only `oom_kill` counts kills: v2's `oom` rises by
+//! any number for one kill, v1's eventfd also fires for innocent children.
 //!
 //! What the levels count differs. v2 `memory.events` counts kills in the cgroup and everything below it, also below
 //! cgroups that are gone since; `memory.events.local` and v1 count those in the cgroup alone. A kill for want of memory on
@@ -9,7 +9,6 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::num::NonZeroU64;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -147,6 +146,8 @@ pub struct Reading {
     pub inode: u64,
     /// `oom_kill`.
     pub kills: u64,
+    /// `oom_group_kill`: so many groups, whose first victims are counted twice. 0 where the kernel does not say.
+    pub groups: u64,
 }
 
 impl Reading {
@@ -170,73 +171,14 @@ impl Reading {
             file: file.to_owned(),
             line,
         };
-        let kills = if file.ends_with(OOM_CONTROL) {
-            OomControl::parse(&text).map_err(unexpected)?.oom_kill
+        let (kills, groups) = if file.ends_with(OOM_CONTROL) {
+            (OomControl::parse(&text).map_err(unexpected)?.oom_kill, 0)
         } else {
-            Some(MemoryEvents::parse(&text).map_err(unexpected)?.oom_kill)
+            let events = MemoryEvents::parse(&text).map_err(unexpected)?;
+            (Some(events.oom_kill), events.oom_group_kill)
         };
         let kills = kills.ok_or_else(|| CounterError::NoCounter { file: file.to_owned() })?;
-        Ok(Self { inode, kills })
-    }
-}
-
-/// What had been counted when a cgroup was first looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FirstSight {
-    /// It was made while we watched, so all its kills are news.
-    Made,
-    /// It was there before we were; its kills may be from any time before.
-    Found,
-}
-
-/// What a reading says beyond the one before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
-    /// Nothing.
-    None,
-    /// That many kills since.
-    Kills(NonZeroU64),
-    /// That many kills before we first looked, reported or not by whoever watched then.
-    PreExisting(NonZeroU64),
-}
-
-/// Up to where a cgroup's kills are known. Kept over restarts, together with the boot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Baseline(Reading);
-
-impl Baseline {
-    /// Takes the first reading of a cgroup.
-    #[must_use]
-    pub fn first(reading: Reading, sight: FirstSight) -> (Self, Change) {
-        let change = match (sight, NonZeroU64::new(reading.kills)) {
-            (_, None) => Change::None,
-            (FirstSight::Made, Some(kills)) => Change::Kills(kills),
-            (FirstSight::Found, Some(kills)) => Change::PreExisting(kills),
-        };
-        (Self(reading), change)
-    }
-
-    /// Takes a further reading at the same path. A counter only rises: another inode, or a smaller count, is another
-    /// cgroup made since, and all its kills are news.
-    #[must_use]
-    pub fn next(self, reading: Reading) -> (Self, Change) {
-        if reading.inode != self.0.inode || reading.kills < self.0.kills {
-            return Self::first(reading, FirstSight::Made);
-        }
-        let change = NonZeroU64::new(reading.kills - self.0.kills).map_or(Change::None, Change::Kills);
-        (Self(reading), change)
-    }
-
-    /// The reading up to which all is known.
-    #[must_use]
-    pub const fn reading(self) -> Reading {
-        self.0
-    }
-
-    /// The baseline that was saved as this reading.
-    #[must_use]
-    pub const fn restored(reading: Reading) -> Self {
-        Self(reading)
+        Ok(Self { inode, kills, groups })
     }
 }
 

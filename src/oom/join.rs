@@ -15,20 +15,20 @@
 //! reads it was logged. It counts the first victim of a group twice and logs it twice; the second time accounts for a rise,
 //! and is no kill.
 //!
-//! Feed the counters of one level only, those of containers: a v2 counter also counts what is below it. Must never tell a
-//! kill twice, nor place a victim where it merely may have been.
+//! No kill may be in two rises: a v2 counter also counts what is below it, so feed of it only what the counters below did
+//! not show. Must never tell a kill twice, nor place a victim where it merely may have been.
 
 mod evidence;
 mod pairing;
 
-use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::kill::{Kill, Level};
 use crate::cgroup::CgroupPath;
 
 pub use evidence::{Evidence, OomKill};
-use pairing::{Logged, Pairing, Rise, Who};
+pub use pairing::Rise;
+use pairing::{Logged, Pairing, Who};
 
 /// How long the kernel may take to log a kill that it counted; a stalled virtual machine was seen to take 156 ms.
 pub const LOG_DELAY: Duration = Duration::from_millis(250);
@@ -63,6 +63,8 @@ pub struct Joiner {
     /// In the order in which they came.
     logged: Vec<Logged>,
     rises: Vec<Rise>,
+    /// Second countings that were not logged, until they are asked for.
+    again: Vec<CgroupPath>,
 }
 
 impl Joiner {
@@ -73,6 +75,7 @@ impl Joiner {
             has_log,
             logged: Vec::new(),
             rises: Vec::new(),
+            again: Vec::new(),
         }
     }
 
@@ -94,16 +97,19 @@ impl Joiner {
                 return None;
             }
         };
-        self.account(at, cgroup.clone());
+        self.account(at, Who::Told(cgroup.clone()));
         Some(OomKill {
-            cgroup: Some(cgroup),
+            cgroup: Some(cgroup.clone()),
+            counted_in: Some(cgroup),
+            record: kill.seq,
+            at,
             evidence: evidence(Box::new(kill)),
         })
     }
 
     /// Takes the second logging of a group's first victim, which was counted a second time, too.
     pub fn logged_again(&mut self, at: Duration, pid: u32, group: &CgroupPath) -> Option<OomKill> {
-        self.account(at, group.clone());
+        self.account(at, Who::Again(group.clone()));
         let is_it = |logged: &mut Logged| matches!(&logged.who, Who::Waiting(kill) if kill.pid == pid);
         let first = self.logged.extract_if(.., is_it).next()?;
         let Who::Waiting(mut kill) = first.who else { return None };
@@ -112,28 +118,66 @@ impl Joiner {
         self.logged(first.at, *kill, None)
     }
 
-    /// Takes a rise of a container's counter: `after` a moment before the first of the two reads, and `by` one after the
-    /// second.
-    pub fn counted(&mut self, after: Duration, by: Duration, cgroup: &CgroupPath, kills: NonZeroU64) -> Vec<OomKill> {
+    /// Takes a rise of a counter.
+    pub fn counted(&mut self, rise: Rise) -> Vec<OomKill> {
         if self.has_log {
-            let cgroup = cgroup.clone();
-            self.rises.push(Rise {
-                cgroup,
-                after,
-                by,
-                kills,
-            });
+            self.rises.push(rise);
             return Vec::new();
         }
-        (0..kills.get())
-            .map(|_| OomKill::counter_alone(cgroup.clone()))
+        let total = rise.kills.get();
+        let kills = total.saturating_sub(rise.again);
+        self.again.extend((kills..total).map(|_| rise.cgroup.clone()));
+        (0..kills)
+            .map(|_| OomKill::counter_alone(rise.cgroup.clone(), rise.by))
             .collect()
+    }
+
+    /// The log cannot be read any more: tells everything that waits, and from now on rises at once.
+    pub fn log_ended(&mut self) -> Vec<OomKill> {
+        self.has_log = false;
+        self.settle(Progress::END)
+    }
+
+    /// The log can be read: from now on, rises wait for it.
+    pub const fn log_began(&mut self) {
+        self.has_log = true;
+    }
+
+    /// The cgroups in which a group's first victim was counted twice without being logged twice, once for each time;
+    /// each is handed out once.
+    pub fn take_counted_again(&mut self) -> Vec<CgroupPath> {
+        std::mem::take(&mut self.again)
+    }
+
+    /// The records of waiting kills whose rise may have been given to another kill. An agent that reads them again has to
+    /// know that: [`Self::doubt`].
+    #[must_use]
+    pub fn doubted(&self) -> Vec<u64> {
+        let doubted = self.logged.iter().filter(|logged| logged.outrun);
+        let record = |logged: &Logged| match &logged.who {
+            Who::Waiting(kill) => kill.seq,
+            Who::Told(_) | Who::Again(_) => None,
+        };
+        doubted.filter_map(record).collect()
+    }
+
+    /// A rise that may have been this waiting kill's was given to another one: it is never certain any more where it was.
+    pub fn doubt(&mut self, record: u64) {
+        for logged in &mut self.logged {
+            logged.outrun |= matches!(&logged.who, Who::Waiting(kill) if kill.seq == Some(record));
+        }
     }
 
     /// Whether anything waits for progress.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        !self.rises.is_empty() || self.logged.iter().any(|logged| matches!(logged.who, Who::Waiting(_)))
+        !self.rises.is_empty() || self.has_kills_waiting()
+    }
+
+    /// Whether a kill waits for counters to be read.
+    #[must_use]
+    pub fn has_kills_waiting(&self) -> bool {
+        self.logged.iter().any(|logged| matches!(logged.who, Who::Waiting(_)))
     }
 
     /// Decides what cannot change any more.
@@ -151,15 +195,15 @@ impl Joiner {
                 Duration::ZERO
             };
             let (decided, left) = pairing.decide(end);
-            told.extend(decided);
+            told.extend(decided.kills);
+            self.again.extend(decided.again);
             self.logged.extend(left.logged);
             self.rises.extend(left.rises);
         }
         told
     }
 
-    fn account(&mut self, at: Duration, cgroup: CgroupPath) {
-        let who = Who::Told(cgroup);
+    fn account(&mut self, at: Duration, who: Who) {
         self.logged.push(Logged { at, who, outrun: false });
     }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{CgroupPath, ContainerPlace, Place, PodPlace};
 
-use super::message::VictimMemory;
+use super::message::{LimitUsage, VictimMemory};
 use super::summary::Limit;
 
 /// One killed process, as far as the kernel's lines tell.
@@ -22,6 +22,8 @@ pub struct Kill {
     /// The cgroup with `memory.oom.group` set that was killed as a whole. In a stream this is known of the first victim
     /// only later, see [`Event::Again`](super::Event::Again).
     pub group: Option<CgroupPath>,
+    /// How full the cgroup was whose limit was hit; `None` when the kernel did not say, or it was the node.
+    pub usage: Option<LimitUsage>,
     /// What it held.
     pub memory: VictimMemory,
     /// `oom_score_adj`, since Linux 5.4.
@@ -166,6 +168,7 @@ mod tests {
             limit: Limit::Cgroup(path(&format!("/kubepods/pod{UID}/{id}"))),
             task_cgroup: Some(CgroupPath::root()),
             group: None,
+            usage: None,
             memory: VictimMemory::default(),
             oom_score_adj: None,
             uid: None,

@@ -14,6 +14,8 @@ use super::summary::{Cgroups, Summary};
 pub(super) enum Message<'a> {
     /// An allocation by this command could not be had: the first line of a report. Rate-limited with all of the report.
     Invoked { comm: &'a str },
+    /// How full the cgroup was whose limit was hit: part of its report.
+    Usage(LimitUsage),
     /// Whose registers the report shows: the task that allocated, or that lowered a limit.
     Cpu { pid: u32, comm: &'a str },
     /// Who exceeded what, since Linux 5.0.
@@ -68,6 +70,15 @@ pub struct VictimMemory {
     pub shmem_rss: Bytes,
 }
 
+/// How full a cgroup was when its limit was hit, as the kernel logged it (in kibibytes).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitUsage {
+    /// What was used.
+    pub usage: Bytes,
+    /// The limit.
+    pub limit: Bytes,
+}
+
 impl<'a> Message<'a> {
     /// Reads a line; `None` when it has nothing to do with OOM kills.
     pub(super) fn read(text: &'a str) -> Option<Self> {
@@ -79,6 +90,9 @@ impl<'a> Message<'a> {
         }
         if let Some((comm, _)) = text.rsplit_once(" invoked oom-killer: gfp_mask=") {
             return Some(Self::Invoked { comm });
+        }
+        if let Some(rest) = text.strip_prefix("memory: usage ") {
+            return usage(rest).map(Self::Usage);
         }
         if text.starts_with("Task in ") {
             return Cgroups::of_limit_hit(text).map(Self::LimitHit);
@@ -102,6 +116,17 @@ impl<'a> Message<'a> {
         let row = text.strip_prefix('[')?.split_once(']')?.0;
         number(row.trim_start()).map(|pid| Self::Candidate { pid })
     }
+}
+
+/// `16384kB, limit 16384kB, failcnt 22`, printed by `mem_cgroup_print_oom_meminfo` on v1 and v2.
+fn usage(rest: &str) -> Option<LimitUsage> {
+    let (usage, rest) = rest.split_once("kB, limit ")?;
+    let (limit, _) = rest.split_once("kB")?;
+    let bytes = |kilobytes| number::<u64>(kilobytes).map(|kb| Bytes::new(kb.saturating_mul(1024)));
+    Some(LimitUsage {
+        usage: bytes(usage)?,
+        limit: bytes(limit)?,
+    })
 }
 
 /// Splits off how the line of a kill may begin. Before Linux 5.1 it has no such beginning.

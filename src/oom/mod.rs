@@ -18,6 +18,7 @@ pub mod counters;
 pub mod join;
 mod kill;
 pub mod kmsg;
+pub mod ledger;
 mod line;
 mod log;
 mod message;
@@ -26,12 +27,13 @@ mod record;
 mod report;
 mod summary;
 mod text;
+pub mod watch;
 
 pub use assemble::Assembler;
 pub use kill::{Invoker, Kill, Level};
 pub use line::{Line, Part};
 pub use log::parse_log;
-pub use message::VictimMemory;
+pub use message::{LimitUsage, VictimMemory};
 pub use parse::{Event, Parser};
 pub use record::Record;
 pub use report::{

@@ -14,7 +14,7 @@ use crate::cgroup::CgroupPath;
 
 use super::kill::{Invoker, Kill};
 use super::line::Line;
-use super::message::{Killed, Message, Whose};
+use super::message::{Killed, LimitUsage, Message, Whose};
 use super::summary::{Cgroups, Limit, Summary};
 use super::within;
 
@@ -50,12 +50,21 @@ pub enum Event {
 #[derive(Debug, Default)]
 pub struct Parser {
     invoker: Option<Dated<Invoker>>,
-    summaries: HashMap<u32, Dated<(Cgroups, Option<Invoker>)>>,
+    usage: Option<Dated<LimitUsage>>,
+    summaries: HashMap<u32, Dated<Report>>,
     legacy: Legacy,
     group: Option<Group>,
     last_kill: Option<Dated<Kill>>,
     killed: HashMap<u32, Option<u64>>,
     reports: ReportWindow,
+}
+
+/// What a report says about the kill it announces.
+#[derive(Debug)]
+struct Report {
+    cgroups: Cgroups,
+    invoker: Option<Invoker>,
+    usage: Option<LimitUsage>,
 }
 
 /// Something with the time of its line.
@@ -80,6 +89,7 @@ impl Parser {
         match message {
             Message::Invoked { comm } => {
                 self.group = None;
+                self.usage = None;
                 let comm = comm.to_owned();
                 self.invoker = Some(Dated {
                     at,
@@ -91,6 +101,7 @@ impl Parser {
                     invoker.what.pid = Some(pid);
                 }
             }
+            Message::Usage(what) => self.usage = Some(Dated { at, what }),
             Message::Summary(summary) => self.report(at, summary),
             Message::LimitHit(cgroups) => {
                 self.group = None;
@@ -122,6 +133,7 @@ impl Parser {
 
     fn forget_reports(&mut self) {
         self.invoker = None;
+        self.usage = None;
         self.summaries.clear();
         self.legacy = Legacy::default();
         self.group = None;
@@ -136,8 +148,18 @@ impl Parser {
             .filter(|invoker| invoker.is_recent(at))
             .map(|invoker| invoker.what);
         self.summaries.retain(|_, summary| summary.is_recent(at));
-        let what = (summary.cgroups, invoker);
+        let what = Report {
+            cgroups: summary.cgroups,
+            invoker,
+            usage: self.take_usage(at),
+        };
         self.summaries.insert(summary.pid, Dated { at, what });
+    }
+
+    /// How full the cgroup was, if this report said so.
+    fn take_usage(&mut self, at: Option<u64>) -> Option<LimitUsage> {
+        let usage = self.usage.take().filter(|usage| usage.is_recent(at));
+        usage.map(|usage| usage.what)
     }
 
     fn open_group(&mut self, at: Option<u64>, cgroup: CgroupPath) {
@@ -169,8 +191,21 @@ impl Parser {
         if self.killed.len() > MANY_PIDS {
             self.killed.retain(|_, before| within(*before, at));
         }
-        let (told, invoker) = told.map_or((None, None), |told| (Some(told.what.0), told.what.1));
+        let (told, invoker, usage) = told.map_or((None, None, None), |told| {
+            let Report {
+                cgroups,
+                invoker,
+                usage,
+            } = told.what;
+            (Some(cgroups), invoker, usage)
+        });
+        let was_told = told.is_some();
         let (told, whose) = self.legacy.explain(at, killed, told);
+        // Before Linux 5.0 the line comes between the report's first and its kill.
+        let usage = match &told {
+            Some(_) if !was_told => self.take_usage(at),
+            _ => usage,
+        };
         let group = self.group.as_ref().filter(|group| told.is_none() && group.is_certain());
         let (limit, task_cgroup) = match (told, group) {
             (Some(Cgroups { limit, task }), _) => (limit, Some(task)),
@@ -184,6 +219,7 @@ impl Parser {
             limit,
             task_cgroup,
             group: group.map(|group| group.cgroup().clone()),
+            usage: usage.or_else(|| group.and_then(Group::usage)),
             memory: killed.memory,
             oom_score_adj: killed.oom_score_adj,
             uid: killed.uid,

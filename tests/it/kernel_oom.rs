@@ -7,11 +7,11 @@ mod pod;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
-use vscaled::oom::counters::{Baseline, Change, CounterError, EVENTS, FirstSight, OOM_CONTROL, Reading};
+use vscaled::oom::counters::{CounterError, EVENTS, OOM_CONTROL, Reading};
 use vscaled::oom::kmsg::{KmsgReader, Notice, Options, Origin, Position};
 use vscaled::oom::{Event, Kill, Level, Limit};
 
-use pod::{CONTAINER, POD_UID, TestPod, new_kills};
+use pod::{CONTAINER, POD_UID, TestPod};
 
 /// A kernel that does not tell for so long will not.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -66,8 +66,8 @@ async fn explained_kill(reader: &mut KmsgReader, pod: &TestPod) -> (Kill, u64, u
 async fn a_container_over_its_own_limit_is_told_and_counted() {
     let pod = TestPod::new();
     pod.limit_container();
-    let counter = |reading| Baseline::first(reading, FirstSight::Found).0;
-    let (container, of_pod) = (counter(pod.kills(&pod.container)), counter(pod.kills(&pod.pod)));
+    let counted = || (pod.kills(&pod.container).kills, pod.kills(&pod.pod).kills);
+    let (container, of_pod) = counted();
     let mut reader = caught_up(None).await;
     let (kill, _, kills) = explained_kill(&mut reader, &pod).await;
     reader.stop().unwrap();
@@ -78,15 +78,10 @@ async fn a_container_over_its_own_limit_is_told_and_counted() {
     assert_eq!(place.unwrap().uid.as_str(), POD_UID);
     assert_eq!(container_place.unwrap().id.as_str(), CONTAINER);
     assert!(kill.memory.anon_rss.get() > 0 && kill.memory.anon_rss <= kill.memory.total_vm);
-    assert_eq!(container.next(pod.kills(&pod.container)).1, new_kills(kills));
-    let above = if pod.counts_hierarchically() {
-        new_kills(kills)
-    } else {
-        Change::None
-    };
+    let above = if pod.counts_hierarchically() { kills } else { 0 };
     assert_eq!(
-        of_pod.next(pod.kills(&pod.pod)).1,
-        above,
+        counted(),
+        (container + kills, of_pod + above),
         "v1 counts where the process was, v2 also above"
     );
 }
@@ -144,8 +139,9 @@ async fn a_kill_is_told_again_to_those_who_do_not_know_of_it() {
 fn the_counter_of_a_removed_container_is_gone_and_a_new_one_starts_anew() {
     let pod = TestPod::new();
     pod.limit_container();
-    let known = Baseline::first(pod.kills(&pod.container), FirstSight::Made).0;
     pod.exceed();
+    let known = pod.kills(&pod.container);
+    assert_eq!(known.kills, 1);
     pod.remove_container();
     for file in [EVENTS, OOM_CONTROL] {
         let gone = Reading::of(&pod.directory(&pod.container).join(file));
@@ -154,8 +150,6 @@ fn the_counter_of_a_removed_container_is_gone_and_a_new_one_starts_anew() {
     pod.make_container();
     pod.limit_container();
     let again = pod.kills(&pod.container);
-    assert_ne!(again.inode, known.reading().inode);
-    assert_eq!(known.next(again).1, Change::None);
-    pod.exceed();
-    assert_eq!(known.next(pod.kills(&pod.container)).1, new_kills(1));
+    assert_ne!(again.inode, known.inode);
+    assert_eq!(again.kills, 0);
 }

@@ -13,6 +13,7 @@ mod decide_command;
 mod decisions;
 mod kernel_agent_containerd;
 mod kernel_agent_files;
+mod kernel_agent_oom;
 mod kernel_cri;
 mod kernel_demo;
 mod kernel_logs;

@@ -147,6 +147,11 @@ impl Coordinator {
         problems.extend(self.saver.problem());
         problems.extend(self.history.problem());
         problems.extend(
+            self.other_problems
+                .iter()
+                .flat_map(|problems| problems.borrow().clone()),
+        );
+        problems.extend(
             self.options
                 .observe_only
                 .then(|| "observing only: nothing is written".to_owned()),

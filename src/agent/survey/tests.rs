@@ -154,6 +154,7 @@ impl MadeUp {
             Arc::new(Freezer::new(Markers::below(root).unwrap())),
             Observer::new(|_, _, _| ()),
             view,
+            watch::channel(Arc::default()).0,
             watch::channel(None).1,
         );
         // Found here, so that no task follows its events: that one's calls are not the survey's.

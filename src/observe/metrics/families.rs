@@ -56,6 +56,8 @@ families! {
         "Values that something else had changed, and that were put right";
     FOREIGN_WRITERS = Gauge::gauge "foreign_writers" []
         "Values that something else keeps changing, and that are left alone for a while";
+    OOM_KILLS = Counter::counter "oom_kills" ["namespace", "pod", "container", "level"]
+        "Kills by the kernel for want of memory, by whose process it was and whose limit; a group killed as a whole is one";
     RUNTIME_CALLS = Counter::counter "runtime_calls" ["call", "outcome"]
         "Calls to the container runtime";
     RUNTIME_CALL_DURATION = Histogram::histogram "runtime_call_duration_seconds" ["call"]

@@ -5,6 +5,7 @@ mod agent;
 mod declare;
 pub mod families;
 mod labels;
+mod oom;
 mod process;
 mod report;
 mod shrink;
@@ -16,6 +17,7 @@ pub use declare::{Declaration, Described, Series};
 pub use labels::{
     CallOutcome, LinkOutcome, PodState, ProblemKind, ReportOutcome, ResizeOutcome, ShrinkOutcome, Stage, StepOutcome,
 };
+pub use oom::{KillLabels, KillMetrics};
 pub use report::ReportMetrics;
 pub use shrink::ShrinkMetrics;
 

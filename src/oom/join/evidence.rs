@@ -1,6 +1,7 @@
 //! A kill, and how well it is known.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::cgroup::{CgroupPath, ContainerPlace, Place, PodPlace};
 use crate::oom::kill::{Kill, Level};
@@ -12,6 +13,13 @@ pub struct OomKill {
     pub cgroup: Option<CgroupPath>,
     /// Who was killed, and how that is known.
     pub evidence: Evidence,
+    /// The cgroup whose counter rose by this kill, or will; `None` where no counter is known to have.
+    pub counted_in: Option<CgroupPath>,
+    /// The number of the record that this kill uses up; `None` where it is known by a counter alone. Of several
+    /// candidates it is any one, so that each record is used up once.
+    pub record: Option<u64>,
+    /// When it was logged, or the counter seen to have risen.
+    pub at: Duration,
 }
 
 /// How a kill is known, from the most certain to the least.
@@ -47,17 +55,23 @@ impl Evidence {
 }
 
 impl OomKill {
-    pub(super) const fn counter_alone(cgroup: CgroupPath) -> Self {
+    pub(super) fn counter_alone(cgroup: CgroupPath, at: Duration) -> Self {
         Self {
-            cgroup: Some(cgroup),
+            cgroup: Some(cgroup.clone()),
             evidence: Evidence::CounterAlone,
+            counted_in: Some(cgroup),
+            record: None,
+            at,
         }
     }
 
-    pub(super) fn log_alone(kill: Kill) -> Self {
+    pub(super) fn log_alone(kill: Kill, at: Duration) -> Self {
         Self {
             cgroup: None,
+            record: kill.seq,
             evidence: Evidence::LogAlone(Box::new(kill)),
+            counted_in: None,
+            at,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Kills and rises that can be each other's → which are.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -24,17 +25,25 @@ pub(super) struct Logged {
 pub(super) enum Who {
     /// It was, for this cgroup, and accounts for a rise there.
     Told(CgroupPath),
+    /// It is the second logging of a kill in this group, and accounts for a rise there that is no kill.
+    Again(CgroupPath),
     /// It was not: where it happened is not known yet.
     Waiting(Box<Kill>),
 }
 
-/// So many kills counted in a cgroup between two reads.
-#[derive(Debug)]
-pub(super) struct Rise {
-    pub(super) cgroup: CgroupPath,
-    pub(super) after: Duration,
-    pub(super) by: Duration,
-    pub(super) kills: NonZeroU64,
+/// A counter rose between two reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rise {
+    /// The cgroup that lost processes: this one, or one below it that no other rise is told of.
+    pub cgroup: CgroupPath,
+    /// A moment before the first of the two reads.
+    pub after: Duration,
+    /// A moment after the second.
+    pub by: Duration,
+    /// How much it rose by.
+    pub kills: NonZeroU64,
+    /// How much of that the kernel says are groups, whose first victims it counts twice; 0 where it does not say.
+    pub again: u64,
 }
 
 impl Logged {
@@ -43,13 +52,21 @@ impl Logged {
         let in_time = rise.after <= self.at.saturating_add(SLACK) && self.at <= rise.by.saturating_add(LOG_DELAY);
         in_time
             && match &self.who {
-                Who::Told(cgroup) => cgroup.below(&rise.cgroup).is_some(),
+                Who::Told(cgroup) | Who::Again(cgroup) => cgroup.below(&rise.cgroup).is_some(),
                 Who::Waiting(kill) => match &kill.limit {
                     Limit::Cgroup(limit) => rise.cgroup.below(limit).is_some(),
                     Limit::Node | Limit::Unknown => true,
                 },
             }
     }
+}
+
+/// What was decided.
+#[derive(Debug, Default)]
+pub(super) struct Decided {
+    pub(super) kills: Vec<OomKill>,
+    /// The cgroups in which the first victim of a group was counted again, and its second logging was lost.
+    pub(super) again: Vec<CgroupPath>,
 }
 
 /// Kills and rises that have nothing to do with any others.
@@ -105,34 +122,50 @@ impl Pairing {
     }
 
     /// Decides for each kill logged before `end` which rise it was in. Returns what is left undecided, too.
-    pub(super) fn decide(mut self, end: Duration) -> (Vec<OomKill>, Self) {
+    pub(super) fn decide(mut self, end: Duration) -> (Decided, Self) {
         // Those that were told come first: a rise of theirs is never left for others.
         self.logged
             .sort_by_key(|logged| (matches!(logged.who, Who::Waiting(_)), logged.at));
-        self.rises.sort_by_key(|rise| rise.by);
+        // So do the rises of inner cgroups: what they counted is not left for those around them.
+        self.rises
+            .sort_by_key(|rise| (Reverse(rise.cgroup.segments().count()), rise.by));
         let assigned = self.assign();
         let is_over = |logged: &Logged| logged.at < end;
-        let mut told = Vec::new();
+        let mut told = Decided::default();
         let mut left = Self::default();
         for (at, rise) in self.rises.iter().enumerate() {
             let holders = || self.logged.iter().zip(&assigned).filter(|(_, held)| **held == Some(at));
             let gone = count(holders().filter(|(holder, _)| is_over(holder)));
+            let is_again = |(holder, _): &(&Logged, _)| matches!(holder.who, Who::Again(_));
+            let mut again = rise
+                .again
+                .saturating_sub(count(holders().filter(is_again).filter(|(holder, _)| is_over(holder))));
             let mut open = rise.kills.get().saturating_sub(gone);
             if rise.by.saturating_add(LOG_DELAY) < end {
                 let alone = rise.kills.get().saturating_sub(count(holders()));
-                told.extend((0..alone).map(|_| OomKill::counter_alone(rise.cgroup.clone())));
+                let unheard = rise.again.saturating_sub(count(holders().filter(is_again)));
+                let kills = alone.saturating_sub(unheard);
+                told.kills
+                    .extend((0..kills).map(|_| OomKill::counter_alone(rise.cgroup.clone(), rise.by)));
+                told.again.extend((kills..alone).map(|_| rise.cgroup.clone()));
+                again = again.saturating_sub(alone - kills);
                 open -= alone;
             }
             if let Some(kills) = NonZeroU64::new(open) {
                 let cgroup = rise.cgroup.clone();
-                left.rises.push(Rise { cgroup, kills, ..*rise });
+                left.rises.push(Rise {
+                    cgroup,
+                    kills,
+                    again,
+                    ..*rise
+                });
             }
         }
         for (logged, rise) in self.logged.iter().zip(&assigned).filter(|(logged, _)| is_over(logged)) {
             let Who::Waiting(kill) = &logged.who else { continue };
-            told.push(match rise {
+            told.kills.push(match rise {
                 Some(rise) => self.paired(logged, kill, &self.rises[*rise]),
-                None => OomKill::log_alone((**kill).clone()),
+                None => OomKill::log_alone((**kill).clone(), logged.at),
             });
         }
         let is_given = |rise: usize| {
@@ -162,10 +195,15 @@ impl Pairing {
         let one_cgroup = possible.iter().all(|other| other.cgroup == rise.cgroup);
         // More kills than were counted: one of them was somewhere else, and it may be this one.
         let all_counted = count(self.logged.iter().filter(is_rival)) <= counted;
-        let cgroup = Some(rise.cgroup.clone());
+        let told = |evidence| OomKill {
+            cgroup: Some(rise.cgroup.clone()),
+            evidence,
+            counted_in: Some(rise.cgroup.clone()),
+            record: kill.seq,
+            at: logged.at,
+        };
         if one_cgroup && all_counted && !logged.outrun {
-            let evidence = Evidence::OnlyCounter(Box::new(kill.clone()));
-            return OomKill { cgroup, evidence };
+            return told(Evidence::OnlyCounter(Box::new(kill.clone())));
         }
         // Rises of one cgroup can change places, so all kills that may be in any of them may be meant.
         let here = || self.rises.iter().filter(|other| other.cgroup == rise.cgroup);
@@ -174,11 +212,10 @@ impl Pairing {
         let candidates: Arc<[Kill]> = candidates
             .filter_map(|candidate| match &candidate.who {
                 Who::Waiting(kill) => Some((**kill).clone()),
-                Who::Told(_) => None,
+                Who::Told(_) | Who::Again(_) => None,
             })
             .collect();
-        let evidence = Evidence::Ambiguous(candidates);
-        OomKill { cgroup, evidence }
+        told(Evidence::Ambiguous(candidates))
     }
 
     /// Pairs as many kills as possible with rises: a maximum matching by augmenting paths, in which a kill that has a rise

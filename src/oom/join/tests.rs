@@ -1,4 +1,6 @@
-use proptest::prelude::*;
+mod stories;
+
+use std::num::NonZeroU64;
 
 use super::*;
 use crate::oom::{Level, Limit, VictimMemory};
@@ -20,6 +22,7 @@ fn kill(pid: u32, limit: Limit, task: Option<CgroupPath>) -> Kill {
         limit,
         task_cgroup: task,
         group: None,
+        usage: None,
         memory: VictimMemory::default(),
         oom_score_adj: None,
         uid: None,
@@ -35,6 +38,16 @@ fn unexplained(pid: u32) -> Kill {
 
 fn named(pid: u32, number: u64) -> Kill {
     kill(pid, Limit::Cgroup(container(number)), Some(container(number)))
+}
+
+fn rise(after: Duration, by: Duration, cgroup: &CgroupPath, kills: NonZeroU64) -> Rise {
+    Rise {
+        cgroup: cgroup.clone(),
+        after,
+        by,
+        kills,
+        again: 0,
+    }
 }
 
 fn once() -> NonZeroU64 {
@@ -66,13 +79,13 @@ fn a_named_kill_is_told_at_once_and_accounts_for_the_counter() {
     for counter_first in [true, false] {
         let mut joiner = Joiner::new(true);
         if counter_first {
-            assert_eq!(joiner.counted(ms(0), ms(900), &container(1), once()), []);
+            assert_eq!(joiner.counted(rise(ms(0), ms(900), &container(1), once())), []);
         }
         let told = joiner.logged(ms(1), named(7, 1), None).unwrap();
         assert_eq!(summary(&told), (Some(&container(1)), "exact", Some(7)));
         assert_eq!(told.level(), Level::Container);
         if !counter_first {
-            assert_eq!(joiner.counted(ms(0), ms(900), &container(1), once()), []);
+            assert_eq!(joiner.counted(rise(ms(0), ms(900), &container(1), once())), []);
         }
         assert_eq!(joiner.settle(all_known(2000)), []);
         assert!(!joiner.is_waiting());
@@ -101,7 +114,7 @@ fn nothing_is_decided_before_both_sides_are_known() {
         }),
         []
     );
-    assert_eq!(joiner.counted(ms(0), ms(900), &container(1), once()), []);
+    assert_eq!(joiner.counted(rise(ms(0), ms(900), &container(1), once())), []);
     assert_eq!(
         joiner.settle(Progress {
             log: ms(900),
@@ -123,7 +136,7 @@ fn of_several_counters_each_gets_a_kill_and_none_a_certain_victim() {
     let mut joiner = Joiner::new(true);
     for pid in [7, 8] {
         assert_eq!(joiner.logged(ms(0), unexplained(pid), None), None);
-        assert_eq!(joiner.counted(ms(0), ms(1), &container(pid.into()), once()), []);
+        assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(pid.into()), once())), []);
     }
     let told = joiner.settle(all_known(1000));
     for (told, number) in told.iter().zip([7, 8]) {
@@ -143,8 +156,8 @@ fn a_pods_limit_narrows_down_where_its_victim_was() {
     let elsewhere = CgroupPath::new("/kubepods/other").unwrap();
     let victim = kill(7, Limit::Cgroup(pod), Some(CgroupPath::root()));
     assert_eq!(joiner.logged(ms(0), victim, None), None);
-    assert_eq!(joiner.counted(ms(0), ms(1), &elsewhere, once()), []);
-    assert_eq!(joiner.counted(ms(0), ms(2), &container(1), once()), []);
+    assert_eq!(joiner.counted(rise(ms(0), ms(1), &elsewhere, once())), []);
+    assert_eq!(joiner.counted(rise(ms(0), ms(2), &container(1), once())), []);
     let told = joiner.settle(all_known(1000));
     let expected = [
         (Some(&elsewhere), "counter-alone", None),
@@ -160,7 +173,7 @@ fn a_kill_more_than_was_counted_makes_all_of_them_uncertain() {
     for pid in [7, 8] {
         assert_eq!(joiner.logged(ms(0), unexplained(pid), None), None);
     }
-    assert_eq!(joiner.counted(ms(0), ms(1), &container(1), once()), []);
+    assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(1), once())), []);
     let told = joiner.settle(Progress::END);
     assert_eq!(
         found(&told),
@@ -171,21 +184,21 @@ fn a_kill_more_than_was_counted_makes_all_of_them_uncertain() {
 #[test]
 fn a_counter_without_a_log_and_a_log_without_a_counter_are_both_told() {
     let mut joiner = Joiner::new(true);
-    assert_eq!(joiner.counted(ms(0), ms(1), &container(1), once()), []);
+    assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(1), once())), []);
     assert_eq!(
         found(&joiner.settle(all_known(300))),
         [(Some(&container(1)), "counter-alone", None)]
     );
     assert_eq!(joiner.logged(ms(5000), unexplained(7), None), None);
     assert_eq!(found(&joiner.settle(all_known(6000))), [(None, "log-alone", Some(7))]);
-    let told = Joiner::new(false).counted(ms(0), ms(0), &container(1), NonZeroU64::new(3).unwrap());
+    let told = Joiner::new(false).counted(rise(ms(0), ms(0), &container(1), NonZeroU64::new(3).unwrap()));
     assert_eq!(told.len(), 3, "without a log there is nothing to wait for");
 }
 
 #[test]
 fn a_side_that_is_stuck_is_not_waited_for_forever() {
     let mut joiner = Joiner::new(true);
-    assert_eq!(joiner.counted(ms(0), ms(1), &container(1), once()), []);
+    assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(1), once())), []);
     assert_eq!(
         joiner.settle(Progress {
             log: ms(0),
@@ -212,7 +225,7 @@ fn the_first_victim_of_a_group_counts_once_though_the_kernel_counts_it_twice() {
         let mut told: Vec<OomKill> = joiner.logged(ms(0), first, None).into_iter().collect();
         told.extend(joiner.logged(ms(1), named(8, 1), None));
         told.extend(joiner.logged_again(ms(2), 7, &container(1)));
-        told.extend(joiner.counted(ms(0), ms(3), &container(1), NonZeroU64::new(3).unwrap()));
+        told.extend(joiner.counted(rise(ms(0), ms(3), &container(1), NonZeroU64::new(3).unwrap())));
         told.extend(joiner.settle(Progress::END));
         let mut found = found(&told);
         found.sort_unstable();
@@ -226,122 +239,45 @@ fn the_first_victim_of_a_group_counts_once_though_the_kernel_counts_it_twice() {
     }
 }
 
-/// A kill as it happens, and when each side hears of it.
-#[derive(Debug, Clone)]
-struct Happening {
-    at: u64,
-    container: u64,
-    log_delay: u64,
-    known: Known,
-    is_logged: bool,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Known {
-    ByName,
-    ByProc,
-    Not,
-}
-
-fn happening(until: u64) -> impl Strategy<Value = Happening> {
-    let known = prop_oneof![
-        Just(Known::ByName),
-        Just(Known::ByProc),
-        Just(Known::Not),
-        Just(Known::Not)
-    ];
-    (1..until, 0..4_u64, 0..400_u64, known, prop::bool::weighted(0.95)).prop_map(
-        |(at, container, log_delay, known, is_logged)| Happening {
-            at,
-            container,
-            log_delay,
-            known,
-            is_logged,
-        },
-    )
-}
-
-/// Plays kills to a joiner and returns what it tells. Counters are read each second, each at a moment of its own, and at
-/// `extra` times, as notifications make happen.
-fn play(happenings: &[Happening], extra: &[(u64, u64)]) -> Vec<OomKill> {
-    let mut joiner = Joiner::new(true);
-    let mut told = Vec::new();
-    let mut last_read = [0; 4];
-    let end = happenings.iter().map(|kill| kill.at).max().unwrap_or(0) + 6000;
-    for now in 0..end {
-        for (kill, pid) in happenings.iter().zip(1..) {
-            if kill.is_logged && kill.at + kill.log_delay == now {
-                let (logged, unexplained) = (ms(kill.at), unexplained(pid));
-                told.extend(match kill.known {
-                    Known::ByName => joiner.logged(logged, named(pid, kill.container), None),
-                    Known::ByProc => joiner.logged(logged, unexplained, Some(container(kill.container))),
-                    Known::Not => joiner.logged(logged, unexplained, None),
-                });
-            }
+#[test]
+fn the_second_counting_of_a_groups_first_victim_is_no_kill_even_if_nothing_was_logged() {
+    let group_of_four = |again| Rise {
+        again,
+        ..rise(ms(0), ms(1), &container(1), NonZeroU64::new(5).unwrap())
+    };
+    let mut counters_alone = Joiner::new(false);
+    assert_eq!(counters_alone.counted(group_of_four(1)).len(), 4);
+    assert_eq!(counters_alone.take_counted_again(), [container(1)]);
+    for logged_again in [true, false] {
+        let mut joiner = Joiner::new(true);
+        assert_eq!(joiner.counted(group_of_four(1)), []);
+        assert!(joiner.logged(ms(1), named(7, 1), None).is_some());
+        if logged_again {
+            assert_eq!(joiner.logged_again(ms(1), 7, &container(1)), None);
         }
-        for (number, after) in (0..4).zip(&mut last_read) {
-            if now % 1000 == number * 170 || extra.contains(&(now, number)) {
-                let is_new = |kill: &&Happening| kill.container == number && *after < kill.at && kill.at <= now;
-                let new = u64::try_from(happenings.iter().filter(is_new).count()).unwrap();
-                let new = NonZeroU64::new(new).into_iter();
-                told.extend(new.flat_map(|new| joiner.counted(ms(*after), ms(now), &container(number), new)));
-                *after = now;
-            }
-        }
-        if now % 50 == 0 {
-            // Each kill is read within 400 ms.
-            let log = ms(now.saturating_sub(400));
-            let counters = ms(last_read.into_iter().min().unwrap_or(0));
-            told.extend(joiner.settle(Progress { log, counters }));
-        }
+        let told = joiner.settle(all_known(2000));
+        assert_eq!(found(&told), [(Some(&container(1)), "counter-alone", None); 3]);
+        assert_eq!(joiner.take_counted_again().len(), usize::from(!logged_again));
     }
-    assert!(!joiner.is_waiting());
-    told
 }
 
-/// Checks that each container lost as many as it did, and that nobody is told to have been where he was not.
-fn check(happenings: &[Happening], told: &[OomKill]) -> Result<(), TestCaseError> {
-    prop_assert_eq!(told.len(), happenings.len(), "{:?}", told);
-    for number in 0..4 {
-        let happened = happenings.iter().filter(|kill| kill.container == number).count();
-        let path = container(number);
-        prop_assert_eq!(
-            told.iter().filter(|kill| kill.cgroup.as_ref() == Some(&path)).count(),
-            happened
+#[test]
+fn a_kill_is_found_in_the_counter_nearest_to_it() {
+    let pod = container(1).parent().unwrap();
+    for pod_first in [true, false] {
+        let mut joiner = Joiner::new(true);
+        assert!(joiner.logged(ms(1), named(7, 1), None).is_some());
+        let (above, inside) = (
+            rise(ms(0), ms(1), &pod, once()),
+            rise(ms(0), ms(2), &container(1), once()),
         );
-    }
-    for told in told {
-        let place = told.victim().map(|victim| place_of(happenings, victim));
-        prop_assert!(place.is_none() || place == told.cgroup, "{:?}", told);
-    }
-    Ok(())
-}
-
-fn place_of(happenings: &[Happening], victim: &Kill) -> CgroupPath {
-    container(happenings[usize::try_from(victim.pid).unwrap() - 1].container)
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
-
-    #[test]
-    fn every_kill_is_told_once_for_its_container_and_no_victim_is_placed_wrongly(
-        happenings in proptest::collection::vec(happening(4000), 0..25),
-        extra in proptest::collection::vec((0..5000_u64, 0..4_u64), 0..10),
-    ) {
-        let told = play(&happenings, &extra);
-        check(&happenings, &told)?;
-        let all_logged = happenings.iter().all(|kill| kill.is_logged);
-        for told in told {
-            if let Evidence::Ambiguous(candidates) = &told.evidence {
-                let is_possible = |kill: &Kill| Some(place_of(&happenings, kill)) == told.cgroup;
-                prop_assert!(candidates.iter().any(is_possible) || !all_logged, "{:?}", told);
-            }
-        }
-    }
-
-    #[test]
-    fn a_flood_without_an_end_is_told_as_it_goes(happenings in proptest::collection::vec(happening(15_000), 40..120)) {
-        check(&happenings, &play(&happenings, &[]))?;
+        let both = if pod_first { [above, inside] } else { [inside, above] };
+        both.into_iter().for_each(|rise| assert_eq!(joiner.counted(rise), []));
+        let told = joiner.settle(all_known(2000));
+        assert_eq!(
+            found(&told),
+            [(Some(&pod), "counter-alone", None)],
+            "the kill of a container that is gone"
+        );
     }
 }

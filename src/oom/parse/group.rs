@@ -8,6 +8,7 @@ use std::collections::HashSet;
 
 use crate::cgroup::CgroupPath;
 use crate::oom::kill::{Invoker, Kill};
+use crate::oom::message::LimitUsage;
 use crate::oom::summary::Limit;
 use crate::oom::within;
 
@@ -17,6 +18,7 @@ pub(super) struct Group {
     cgroup: CgroupPath,
     victims: HashSet<u32>,
     limit: Limit,
+    usage: Option<LimitUsage>,
     invoker: Option<Invoker>,
     certain: bool,
     last: Option<u64>,
@@ -35,6 +37,7 @@ impl Group {
         Self {
             victims: chosen.iter().map(|kill| kill.pid).collect(),
             limit: chosen.as_ref().map_or(Limit::Unknown, |kill| kill.limit.clone()),
+            usage: chosen.as_ref().and_then(|kill| kill.usage),
             invoker: chosen.and_then(|kill| kill.invoker),
             cgroup,
             certain: was_reported && !may_suppress,
@@ -64,6 +67,10 @@ impl Group {
 
     pub(super) const fn limit(&self) -> &Limit {
         &self.limit
+    }
+
+    pub(super) const fn usage(&self) -> Option<LimitUsage> {
+        self.usage
     }
 
     pub(super) const fn invoker(&self) -> Option<&Invoker> {

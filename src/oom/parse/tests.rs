@@ -48,8 +48,39 @@ fn group(cgroup: &str) -> String {
     format!("Tasks in {cgroup} are going to be killed due to memory.oom.group set")
 }
 
+fn usage(megabytes: u64) -> String {
+    let kb = megabytes * 1024;
+    format!("memory: usage {kb}kB, limit {kb}kB, failcnt 22")
+}
+
 fn cgroup_of(kill: &Kill) -> Option<&str> {
     kill.task_cgroup.as_ref().map(CgroupPath::as_str)
+}
+
+#[test]
+fn how_full_the_cgroup_was_belongs_to_the_report_around_it_and_to_no_other() {
+    const INVOKED: &str = "x invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0";
+    let found = kills_in(&[
+        INVOKED,
+        &usage(8),
+        "kmem: usage 99kB, limit 99kB, failcnt 0",
+        &summary(1, "/a"),
+        &killed(1),
+        &killed(2),
+        INVOKED,
+        &summary(3, "/b"),
+        &killed(3),
+        "Task in /c killed as a result of limit of /c",
+        &usage(16),
+        "[    4]     0     4     1     1       1        0             0 x",
+        "Memory cgroup out of memory: Kill process 4 (x) score 900 or sacrifice child",
+        "Killed process 4 (x) total-vm:4kB, anon-rss:3kB, file-rss:2kB, shmem-rss:1kB",
+    ]);
+    let limits: Vec<_> = found
+        .iter()
+        .map(|kill| kill.usage.map(|usage| usage.limit.get() >> 20))
+        .collect();
+    assert_eq!(limits, [Some(8), None, None, Some(16)]);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use vscaled::control::proto::{
     self, Amount, Change, Check, Container, DoctorReply, ExplainReply, ExplainRequest, GetReply, GetRequest,
-    HistoryReply, HistoryRequest, Override, Pod, PodResult, ReleaseReply, ReleaseRequest, RequestAndLimit, ResizeReply,
-    ResizeRequest, Stages, Step, Value, Who,
+    HistoryReply, HistoryRequest, OomKill, OomListReply, OomListRequest, Override, Pod, PodResult, ReleaseReply,
+    ReleaseRequest, RequestAndLimit, ResizeReply, ResizeRequest, Stages, Step, Value, Who,
 };
 use vscaled::control::{Backend, Caller, ControlError, find_pod, resize_values};
 
@@ -112,6 +112,14 @@ impl Backend for Script {
         })
     }
 
+    async fn oom_list(&self, request: OomListRequest) -> Result<OomListReply, ControlError> {
+        let kills = vec![kill()];
+        let wanted = |kill: &OomKill| request.pod.is_empty() || request.pod == "shop/web" && kill.pod.is_some();
+        Ok(OomListReply {
+            kills: kills.into_iter().filter(wanted).collect(),
+        })
+    }
+
     fn watch(&self) -> broadcast::Receiver<Arc<Change>> {
         self.changes.subscribe()
     }
@@ -198,6 +206,45 @@ fn amounts(cpu: &str) -> Option<proto::Requirements> {
         requests: amounts.clone(),
         limits: amounts,
     })
+}
+
+pub(super) fn kill() -> OomKill {
+    OomKill {
+        id: "b007-log-17".to_owned(),
+        time: "2020-01-31T12:00:00Z".to_owned(),
+        pod: Some(proto::OomPod {
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+            uid: "11111111-aaaa".to_owned(),
+        }),
+        container: Some(proto::OomContainer {
+            name: "app".to_owned(),
+            id: "c0ffee01".to_owned(),
+        }),
+        level: "pod".to_owned(),
+        limit: Some(proto::OomLimit {
+            limit_bytes: Some(64 << 20),
+            ..proto::OomLimit::default()
+        }),
+        victim: Some(proto::OomVictim {
+            pid: 4242,
+            comm: "wor\u{1b}[2Jker".to_owned(),
+            role: "child".to_owned(),
+            memory: Some(proto::OomMemory {
+                anon_rss_bytes: 32 << 20,
+                ..proto::OomMemory::default()
+            }),
+            ..proto::OomVictim::default()
+        }),
+        group: vec![4242, 4243],
+        own_write: Some(proto::OomOwnWrite {
+            time: "2020-01-31T11:59:58Z".to_owned(),
+            what: "memory.max of pod from 134217728 to 67108864".to_owned(),
+        }),
+        confidence: "exact".to_owned(),
+        while_down: true,
+        ..OomKill::default()
+    }
 }
 
 fn pods() -> Vec<Pod> {
@@ -306,6 +353,7 @@ pub(super) fn change(outcome: &str, reason: &str) -> Change {
             ..Stages::default()
         }),
         missed: 0,
+        kill: None,
         who: Some(Who {
             kind: "operator".to_owned(),
             uid: Some(0),

@@ -1,14 +1,15 @@
 //! More kills at once than the kernel explains: all of them are told, each for the container it happened in.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::process::Child;
 use std::time::Duration;
 
 use tokio::time::timeout;
 use vscaled::cgroup::CgroupPath;
 use vscaled::oom::Event;
-use vscaled::oom::counters::{Baseline, Change, FirstSight};
-use vscaled::oom::join::{Evidence, Joiner, OomKill, Progress};
+use vscaled::oom::counters::Reading;
+use vscaled::oom::join::{Evidence, Joiner, OomKill, Progress, Rise};
 use vscaled::oom::kmsg::{KmsgReader, Notice, monotonic};
 
 use super::pod::{TestPod, was_killed};
@@ -21,15 +22,14 @@ const SWEEP: Duration = Duration::from_millis(200);
 /// The counters of the pods' containers, and a moment before each was last read.
 struct Counters<'a> {
     pods: &'a [TestPod],
-    known: Vec<(Baseline, Duration)>,
+    known: Vec<(Reading, Duration)>,
 }
 
 impl<'a> Counters<'a> {
     fn new(pods: &'a [TestPod]) -> Self {
         let first = |pod: &TestPod| {
             let before = monotonic().unwrap();
-            let reading = pod.kills(&pod.container);
-            (Baseline::first(reading, FirstSight::Made).0, before)
+            (pod.kills(&pod.container), before)
         };
         let known = pods.iter().map(first).collect();
         Self { pods, known }
@@ -37,13 +37,19 @@ impl<'a> Counters<'a> {
 
     fn sweep(&mut self, joiner: &mut Joiner) -> Vec<OomKill> {
         let mut told = Vec::new();
-        for (pod, (baseline, after)) in self.pods.iter().zip(&mut self.known) {
+        for (pod, (known, after)) in self.pods.iter().zip(&mut self.known) {
             let before = monotonic().unwrap();
-            let (next, change) = baseline.next(pod.kills(&pod.container));
-            if let Change::Kills(kills) = change {
-                told.extend(joiner.counted(*after, monotonic().unwrap(), &pod.container, kills));
+            let now = pod.kills(&pod.container);
+            if let Some(kills) = NonZeroU64::new(now.kills - known.kills) {
+                told.extend(joiner.counted(Rise {
+                    cgroup: pod.container.clone(),
+                    after: *after,
+                    by: monotonic().unwrap(),
+                    kills,
+                    again: 0,
+                }));
             }
-            (*baseline, *after) = (next, before);
+            (*known, *after) = (now, before);
         }
         told
     }

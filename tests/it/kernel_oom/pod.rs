@@ -1,13 +1,12 @@
 //! A pod's cgroups of the test's own, and processes that use more memory than they may.
 
 use std::fs;
-use std::num::NonZeroU64;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 
 use vscaled::cgroup::{CgroupPath, Controller, Hierarchy};
-use vscaled::oom::counters::{Change, EVENTS, OOM_CONTROL, Reading};
+use vscaled::oom::counters::{EVENTS, OOM_CONTROL, Reading};
 use vscaled::plan::CgroupVersion;
 use vscaled::resources::MemoryLimit;
 
@@ -106,8 +105,4 @@ pub(super) fn was_killed(mut child: Child) {
         Some(9),
         "dd was not killed; is there swap?"
     );
-}
-
-pub(super) fn new_kills(count: u64) -> Change {
-    NonZeroU64::new(count).map_or(Change::None, Change::Kills)
 }

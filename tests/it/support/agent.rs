@@ -223,6 +223,11 @@ impl Agent {
         &self.arguments
     }
 
+    /// Where it keeps what it told of kills.
+    pub(crate) fn oom_file(&self) -> PathBuf {
+        self.state_directory().join("oom.jsonl")
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
@@ -239,7 +244,7 @@ impl Agent {
         self.directory.path().join("state")
     }
 
-    fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.directory.path().join("vscaled.sock")
     }
 

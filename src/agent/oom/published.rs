@@ -1,0 +1,194 @@
+//! Who is told of kills on this node: the list for operators, watchers at the socket, the metrics, the log.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{broadcast, watch};
+
+use super::file::KEPT;
+use super::view;
+use crate::actuate::LivePod;
+use crate::control::proto;
+use crate::observe::metrics::{KillLabels, KillMetrics};
+use crate::oom::OomReport;
+
+/// The latest kills, oldest first.
+pub(in crate::agent) type Kills = watch::Receiver<VecDeque<Arc<OomReport>>>;
+
+/// The series of a pod that is gone stay so long, so that a scraper sees the last of it.
+const SERIES_STAY: Duration = Duration::from_secs(600);
+/// Series at most. Only pods that come and go by the thousand in ten minutes, each with a kill, reach it.
+const MOST_SERIES: usize = 2000;
+
+/// Where kills are published.
+#[derive(Debug)]
+pub(super) struct Published {
+    kills: watch::Sender<VecDeque<Arc<OomReport>>>,
+    changes: broadcast::Sender<Arc<proto::Change>>,
+    metrics: KillMetrics,
+    /// When each series was last of use.
+    series: HashMap<KillLabels, Instant>,
+}
+
+impl Published {
+    /// Begins with what an earlier agent told, which is not told again.
+    pub(super) fn new(
+        metrics: KillMetrics,
+        changes: broadcast::Sender<Arc<proto::Change>>,
+        before: Vec<OomReport>,
+    ) -> (Self, Kills) {
+        let (kills, list) = watch::channel(before.into_iter().map(Arc::new).collect());
+        let published = Self {
+            kills,
+            changes,
+            metrics,
+            series: HashMap::new(),
+        };
+        (published, list)
+    }
+
+    pub(super) fn publish(&mut self, report: OomReport, now: Instant) {
+        log(&report);
+        self.count(&report, now);
+        let report = Arc::new(report);
+        if self.changes.receiver_count() > 0 {
+            let change = proto::Change {
+                at: report.time.to_string(),
+                kill: Some(view::kill(&report)),
+                ..proto::Change::default()
+            };
+            // A watcher that has just left is fine.
+            drop(self.changes.send(Arc::new(change)));
+        }
+        self.kills.send_modify(|kills| {
+            if kills.len() == KEPT {
+                kills.pop_front();
+            }
+            kills.push_back(report);
+        });
+    }
+
+    fn count(&mut self, report: &OomReport, now: Instant) {
+        let labels = KillLabels::of(report);
+        self.metrics.killed(&labels);
+        self.series.insert(labels, now);
+        if self.series.len() > MOST_SERIES {
+            let oldest = self.series.iter().min_by_key(|(_, used)| **used);
+            if let Some(oldest) = oldest.map(|(labels, _)| labels.clone()) {
+                self.forget(&oldest);
+            }
+        }
+    }
+
+    /// Drops the series of pods that have been gone for a while.
+    pub(super) fn tidy(&mut self, pods: &[Arc<LivePod>], now: Instant) {
+        for (labels, used) in &mut self.series {
+            let lives = |pod: &Arc<LivePod>| pod.id.namespace == labels.namespace && pod.id.name == labels.pod;
+            // Kills outside of pods have a few series that stay.
+            if labels.pod.is_empty() || pods.iter().any(lives) {
+                *used = now;
+            }
+        }
+        let old = self
+            .series
+            .iter()
+            .filter(|(_, used)| now.duration_since(**used) > SERIES_STAY);
+        let old: Vec<KillLabels> = old.map(|(labels, _)| labels.clone()).collect();
+        old.iter().for_each(|labels| self.forget(labels));
+    }
+
+    fn forget(&mut self, labels: &KillLabels) {
+        self.series.remove(labels);
+        self.metrics.forget(labels);
+    }
+}
+
+fn log(report: &OomReport) {
+    let pod = report.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name));
+    let victim = report.victim.as_ref();
+    tracing::warn!(
+        id = report.id, pod, container = report.container.as_ref().map(|container| container.name.as_str()),
+        cgroup = report.cgroup, level = report.level.as_str(), limit_bytes = report.limit.limit_bytes,
+        pid = victim.map(|victim| victim.pid), comm = victim.map(|victim| victim.comm.escape_debug().to_string()),
+        confidence = ?report.confidence, while_down = report.while_down, "the kernel killed for want of memory"
+    );
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::actuate::PodId;
+    use crate::cgroup::CgroupPath;
+    use crate::observe::metrics::registry;
+    use crate::oom::{Confidence, HitLimit, Level, ReportedContainer, ReportedPod};
+
+    /// A kill in the pod of that name.
+    pub(in crate::agent::oom) fn report(id: &str) -> OomReport {
+        OomReport {
+            id: id.to_owned(),
+            node: String::new(),
+            time: Timestamp::UNIX_EPOCH,
+            pod: Some(ReportedPod {
+                namespace: "test".to_owned(),
+                name: id.to_owned(),
+                uid: "u".to_owned(),
+            }),
+            container: Some(ReportedContainer {
+                name: "app".to_owned(),
+                id: "i".to_owned(),
+            }),
+            cgroup: None,
+            level: Level::Container,
+            limit: HitLimit::default(),
+            victim: None,
+            group: Vec::new(),
+            own_write: None,
+            confidence: Confidence::CounterAlone,
+            candidates: Vec::new(),
+            while_down: false,
+        }
+    }
+
+    pub(in crate::agent::oom) fn ids(kills: &Kills) -> Vec<String> {
+        kills.borrow().iter().map(|report| report.id.clone()).collect()
+    }
+
+    fn live(name: &str) -> Arc<LivePod> {
+        Arc::new(LivePod {
+            id: PodId {
+                uid: "u".to_owned(),
+                namespace: "test".to_owned(),
+                name: name.to_owned(),
+            },
+            path: CgroupPath::root(),
+            containers: std::collections::BTreeMap::new(),
+        })
+    }
+
+    #[test]
+    fn the_list_and_the_series_are_bounded_and_series_go_with_their_pods() {
+        let mut registry = registry();
+        let (changes, _) = broadcast::channel(1);
+        let (mut published, kills) = Published::new(KillMetrics::register(&mut registry), changes, vec![report("old")]);
+        let start = Instant::now();
+        (0..KEPT).for_each(|number| published.publish(report(&number.to_string()), start));
+        assert_eq!(ids(&kills).len(), KEPT);
+        assert!(!ids(&kills).contains(&"old".to_owned()));
+        let series = |published: &mut Published, minutes: u64, live: &[Arc<LivePod>]| {
+            published.tidy(live, start + Duration::from_secs(60 * minutes));
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+            let series = text.lines().filter(|line| line.starts_with("vscaled_oom_kills_total"));
+            series.count()
+        };
+        assert_eq!(series(&mut published, 9, &[live("1")]), KEPT);
+        assert_eq!(series(&mut published, 11, &[live("1")]), 1);
+        assert_eq!(series(&mut published, 20, &[]), 1);
+        assert_eq!(series(&mut published, 22, &[]), 0);
+        (0..=MOST_SERIES).for_each(|number| published.publish(report(&number.to_string()), start));
+        assert_eq!(published.series.len(), MOST_SERIES);
+    }
+}

@@ -1,0 +1,82 @@
+//! A report in the words of the control protocol. Pure.
+
+use crate::control::proto;
+use crate::oom::{Confidence, OomReport, Role, Victim};
+
+/// One kill.
+pub(in crate::agent) fn kill(report: &OomReport) -> proto::OomKill {
+    let limit = &report.limit;
+    proto::OomKill {
+        id: report.id.clone(),
+        node: report.node.clone(),
+        time: report.time.to_string(),
+        pod: report.pod.as_ref().map(|pod| proto::OomPod {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+        }),
+        container: report.container.as_ref().map(|container| proto::OomContainer {
+            name: container.name.clone(),
+            id: container.id.clone(),
+        }),
+        cgroup: report.cgroup.clone(),
+        level: report.level.as_str().to_owned(),
+        limit: Some(proto::OomLimit {
+            cgroup: limit.cgroup.clone(),
+            limit_bytes: limit.limit_bytes,
+            usage_bytes: limit.usage_bytes,
+            peak_bytes: limit.peak_bytes,
+        }),
+        victim: report.victim.as_ref().map(victim),
+        group: report.group.clone(),
+        own_write: report.own_write.as_ref().map(|write| proto::OomOwnWrite {
+            time: write.time.to_string(),
+            what: write.what.clone(),
+        }),
+        confidence: confidence(report.confidence).to_owned(),
+        candidates: report.candidates.iter().map(victim).collect(),
+        while_down: report.while_down,
+    }
+}
+
+/// Whether a kill is of the pod a caller means: `namespace/name`, a UID, or the beginning of a container's id. Empty means
+/// every kill. Pods that are gone have no other place where they could be found.
+pub(in crate::agent) fn is_of(report: &OomReport, text: &str) -> bool {
+    let pod = report.pod.as_ref();
+    let container = report.container.as_ref();
+    text.is_empty()
+        || pod.is_some_and(|pod| pod.uid == text || text.split_once('/') == Some((&pod.namespace, &pod.name)))
+        || container.is_some_and(|container| container.id.starts_with(text))
+}
+
+fn victim(victim: &Victim) -> proto::OomVictim {
+    proto::OomVictim {
+        pid: victim.pid,
+        comm: victim.comm.clone(),
+        role: match victim.role {
+            Role::Main => "main",
+            Role::Child => "child",
+            Role::Unknown => "unknown",
+        }
+        .to_owned(),
+        memory: victim.memory.map(|memory| proto::OomMemory {
+            total_vm_bytes: memory.total_vm_bytes,
+            anon_rss_bytes: memory.anon_rss_bytes,
+            file_rss_bytes: memory.file_rss_bytes,
+            shmem_rss_bytes: memory.shmem_rss_bytes,
+        }),
+        oom_score_adj: victim.oom_score_adj,
+        uid: victim.uid,
+    }
+}
+
+const fn confidence(confidence: Confidence) -> &'static str {
+    match confidence {
+        Confidence::Exact => "exact",
+        Confidence::Procfs => "procfs",
+        Confidence::OnlyCounterThatRose => "only-counter-that-rose",
+        Confidence::Ambiguous => "ambiguous",
+        Confidence::CounterAlone => "counter-alone",
+        Confidence::LogAlone => "log-alone",
+    }
+}

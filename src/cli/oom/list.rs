@@ -1,0 +1,118 @@
+//! `vscalectl oom list`: what the kernel killed lately on this node.
+
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
+
+use crate::cli::agent::Agent;
+use crate::cli::output::{Output, Paint, Tone, clean, or_dash};
+use crate::cli::{Failure, table, time};
+use crate::control::proto::{OomKill, OomVictim};
+use crate::resources::Bytes;
+
+/// Lists what the kernel killed lately for want of memory, newest last: where, whose limit was hit, who was killed
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Arguments {
+    /// Only this pod: namespace/name, a UID, or the beginning of a container's id
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pod: Option<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Asks and prints.
+///
+/// # Errors
+/// [`Failure`] when the agent does not answer.
+pub(in crate::cli) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
+    let pod = arguments.pod.clone().unwrap_or_default();
+    let reply = agent.ask(async |client| Ok(client.oom_list(pod).await?))?;
+    arguments.output.print(&reply, |paint| {
+        if reply.kills.is_empty() {
+            return "the kernel killed nothing for want of memory lately\n".to_owned();
+        }
+        let header = [
+            "AT",
+            "POD",
+            "CONTAINER",
+            "LEVEL",
+            "LIMIT",
+            "KILLED",
+            "RSS",
+            "KNOWN",
+            "NOTE",
+        ];
+        let mut rows = vec![header.map(str::to_owned).to_vec()];
+        rows.extend(reply.kills.iter().map(|kill| cells(kill, paint).to_vec()));
+        table::align(&rows)
+    })
+}
+
+/// One line about one kill, for a list whose columns are not known in advance.
+pub(in crate::cli) fn line(kill: &OomKill, paint: Paint) -> String {
+    let [at, pod, container, level, limit, killed, rss, known, note] = cells(kill, paint);
+    let text = format!(
+        "{at}  {pod}  {}  {container}: {killed} ({rss}) at the {level} limit of {limit}; {known}  {note}",
+        paint.text(Tone::Bad, "OOM kill")
+    );
+    format!("{}\n", text.trim_end())
+}
+
+fn cells(kill: &OomKill, paint: Paint) -> [String; 9] {
+    let pod = kill.pod.as_ref().map(|pod| match pod.name.as_str() {
+        "" => pod.uid.clone(),
+        name => format!("{}/{name}", pod.namespace),
+    });
+    let container = kill.container.as_ref().map(|container| match container.name.as_str() {
+        "" => container.id.chars().take(12).collect(),
+        name => name.to_owned(),
+    });
+    let limit = kill.limit.as_ref().and_then(|limit| limit.limit_bytes);
+    // What is in no pod is at least in a cgroup.
+    let pod = pod.or_else(|| kill.cgroup.clone());
+    [
+        time::second(&kill.time),
+        or_dash(&pod.unwrap_or_default()),
+        or_dash(&container.unwrap_or_default()),
+        or_dash(&kill.level),
+        or_dash(&limit.map(|bytes| Bytes::new(bytes).to_string()).unwrap_or_default()),
+        or_dash(&killed(kill)),
+        or_dash(&kill.victim.as_ref().and_then(rss).unwrap_or_default()),
+        or_dash(&kill.confidence),
+        note(kill, paint),
+    ]
+}
+
+fn killed(kill: &OomKill) -> String {
+    let one = |victim: &OomVictim| match victim.role.as_str() {
+        "main" | "child" => format!("{} {} ({})", victim.pid, victim.comm, victim.role),
+        _ => format!("{} {}", victim.pid, victim.comm),
+    };
+    let candidates = || {
+        kill.candidates
+            .iter()
+            .map(|victim| victim.pid.to_string())
+            .collect::<Vec<_>>()
+    };
+    match (&kill.victim, kill.candidates.len()) {
+        (Some(victim), _) => one(victim),
+        (None, 0) => String::new(),
+        (None, 1..=4) => format!("one of {}", candidates().join(", ")),
+        (None, many) => format!("one of {many} processes"),
+    }
+}
+
+fn rss(victim: &OomVictim) -> Option<String> {
+    let memory = victim.memory.as_ref()?;
+    let parts = [memory.anon_rss_bytes, memory.file_rss_bytes, memory.shmem_rss_bytes];
+    Some(parts.into_iter().map(Bytes::new).sum::<Bytes>().to_string())
+}
+
+fn note(kill: &OomKill, paint: Paint) -> String {
+    let group = (!kill.group.is_empty()).then(|| format!("a group of {}", kill.group.len()));
+    let own = kill.own_write.as_ref().map(|write| {
+        let what = format!("after vscaled lowered {}", clean(&write.what));
+        paint.text(Tone::Bad, &what)
+    });
+    let down = kill.while_down.then(|| "while no agent ran".to_owned());
+    [group, own, down].into_iter().flatten().collect::<Vec<_>>().join("; ")
+}

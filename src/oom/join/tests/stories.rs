@@ -1,0 +1,125 @@
+//! Kills, counters and logs at random.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A kill as it happens, and when each side hears of it.
+#[derive(Debug, Clone)]
+struct Happening {
+    at: u64,
+    container: u64,
+    log_delay: u64,
+    known: Known,
+    is_logged: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Known {
+    ByName,
+    ByProc,
+    Not,
+}
+
+fn happening(until: u64) -> impl Strategy<Value = Happening> {
+    let known = prop_oneof![
+        Just(Known::ByName),
+        Just(Known::ByProc),
+        Just(Known::Not),
+        Just(Known::Not)
+    ];
+    (1..until, 0..4_u64, 0..400_u64, known, prop::bool::weighted(0.95)).prop_map(
+        |(at, container, log_delay, known, is_logged)| Happening {
+            at,
+            container,
+            log_delay,
+            known,
+            is_logged,
+        },
+    )
+}
+
+/// Plays kills to a joiner and returns what it tells. Counters are read each second, each at a moment of its own, and at
+/// `extra` times, as notifications make happen.
+fn play(happenings: &[Happening], extra: &[(u64, u64)]) -> Vec<OomKill> {
+    let mut joiner = Joiner::new(true);
+    let mut told = Vec::new();
+    let mut last_read = [0; 4];
+    let end = happenings.iter().map(|kill| kill.at).max().unwrap_or(0) + 6000;
+    for now in 0..end {
+        for (kill, pid) in happenings.iter().zip(1..) {
+            if kill.is_logged && kill.at + kill.log_delay == now {
+                let (logged, unexplained) = (ms(kill.at), unexplained(pid));
+                told.extend(match kill.known {
+                    Known::ByName => joiner.logged(logged, named(pid, kill.container), None),
+                    Known::ByProc => joiner.logged(logged, unexplained, Some(container(kill.container))),
+                    Known::Not => joiner.logged(logged, unexplained, None),
+                });
+            }
+        }
+        for (number, after) in (0..4).zip(&mut last_read) {
+            if now % 1000 == number * 170 || extra.contains(&(now, number)) {
+                let is_new = |kill: &&Happening| kill.container == number && *after < kill.at && kill.at <= now;
+                let new = u64::try_from(happenings.iter().filter(is_new).count()).unwrap();
+                let new = NonZeroU64::new(new).into_iter();
+                told.extend(new.flat_map(|new| joiner.counted(rise(ms(*after), ms(now), &container(number), new))));
+                *after = now;
+            }
+        }
+        if now % 50 == 0 {
+            // Each kill is read within 400 ms.
+            let log = ms(now.saturating_sub(400));
+            let counters = ms(last_read.into_iter().min().unwrap_or(0));
+            told.extend(joiner.settle(Progress { log, counters }));
+        }
+    }
+    assert!(!joiner.is_waiting());
+    told
+}
+
+/// Checks that each container lost as many as it did, and that nobody is told to have been where he was not.
+fn check(happenings: &[Happening], told: &[OomKill]) -> Result<(), TestCaseError> {
+    prop_assert_eq!(told.len(), happenings.len(), "{:?}", told);
+    for number in 0..4 {
+        let happened = happenings.iter().filter(|kill| kill.container == number).count();
+        let path = container(number);
+        prop_assert_eq!(
+            told.iter().filter(|kill| kill.cgroup.as_ref() == Some(&path)).count(),
+            happened
+        );
+    }
+    for told in told {
+        let place = told.victim().map(|victim| place_of(happenings, victim));
+        prop_assert!(place.is_none() || place == told.cgroup, "{:?}", told);
+    }
+    Ok(())
+}
+
+fn place_of(happenings: &[Happening], victim: &Kill) -> CgroupPath {
+    container(happenings[usize::try_from(victim.pid).unwrap() - 1].container)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn every_kill_is_told_once_for_its_container_and_no_victim_is_placed_wrongly(
+        happenings in proptest::collection::vec(happening(4000), 0..25),
+        extra in proptest::collection::vec((0..5000_u64, 0..4_u64), 0..10),
+    ) {
+        let told = play(&happenings, &extra);
+        check(&happenings, &told)?;
+        let all_logged = happenings.iter().all(|kill| kill.is_logged);
+        for told in told {
+            if let Evidence::Ambiguous(candidates) = &told.evidence {
+                let is_possible = |kill: &Kill| Some(place_of(&happenings, kill)) == told.cgroup;
+                prop_assert!(candidates.iter().any(is_possible) || !all_logged, "{:?}", told);
+            }
+        }
+    }
+
+    #[test]
+    fn a_flood_without_an_end_is_told_as_it_goes(happenings in proptest::collection::vec(happening(15_000), 40..120)) {
+        check(&happenings, &play(&happenings, &[]))?;
+    }
+}

@@ -1,0 +1,190 @@
+use std::cell::RefCell;
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use super::super::testing::{Kernel, container, root};
+use super::*;
+
+/// A kernel in which a kill happens whenever a counter is read.
+struct Busy<'a> {
+    kernel: &'a Kernel,
+    victims: RefCell<Vec<CgroupPath>>,
+}
+
+impl Counters for Busy<'_> {
+    fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>, CounterError> {
+        let reading = self.kernel.read(cgroup);
+        if let Some(victim) = self.victims.borrow_mut().pop() {
+            self.kernel.kill(&victim);
+        }
+        reading
+    }
+
+    fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {
+        self.kernel.children(cgroup)
+    }
+}
+
+fn accounts(counting: Counting) -> Accounts {
+    Accounts::new(counting, root(), &[])
+}
+
+/// What rose, by cgroup.
+fn risen(sweep: Sweep) -> Vec<(CgroupPath, u64)> {
+    assert!(sweep.failed.is_none());
+    let rises = sweep.rises.into_iter().map(|rise| (rise.cgroup, rise.kills.get()));
+    rises.collect()
+}
+
+fn restarted(accounts: &Accounts) -> Accounts {
+    let saved = serde_json::to_string(&accounts.saved()).unwrap();
+    let saved: Vec<SavedAccount> = serde_json::from_str(&saved).unwrap();
+    Accounts::new(accounts.counting, accounts.root.clone(), &saved)
+}
+
+#[test]
+fn a_kill_shows_once_in_the_innermost_cgroup_that_is_left() {
+    let mut kernel = Kernel::default();
+    [container(0, 1), container(0, 2), container(1, 1)]
+        .iter()
+        .for_each(|path| kernel.make(path));
+    let mut accounts = accounts(Counting::Below);
+    assert_eq!(risen(accounts.sweep(&kernel)), []);
+    kernel.kill(&container(0, 1));
+    kernel.kill(&container(0, 1));
+    assert_eq!(risen(accounts.sweep(&kernel)), [(container(0, 1), 2)]);
+    kernel.kill(&container(0, 1));
+    kernel.remove(&container(0, 1));
+    let pod = container(0, 1).parent().unwrap();
+    assert_eq!(risen(accounts.sweep(&kernel)), [(pod.clone(), 1)]);
+    kernel.kill(&container(0, 2));
+    kernel.remove(&pod);
+    assert_eq!(risen(accounts.sweep(&kernel)), [(pod.parent().unwrap(), 1)]);
+}
+
+#[test]
+fn what_was_there_before_anybody_watched_is_no_news_and_what_is_made_later_is() {
+    for (counting, local) in [(Counting::Below, false), (Counting::Local, true)] {
+        let mut kernel = Kernel::default();
+        kernel.local = local;
+        kernel.make(&container(0, 1));
+        kernel.kill(&container(0, 1));
+        let mut accounts = accounts(counting);
+        accounts.begin_here(&kernel);
+        assert_eq!(risen(accounts.sweep(&kernel)), []);
+        kernel.make(&container(1, 1));
+        kernel.kill(&container(1, 1));
+        let mut accounts = restarted(&accounts);
+        assert_eq!(risen(accounts.sweep(&kernel)), [(container(1, 1), 1)]);
+    }
+}
+
+#[test]
+fn another_cgroup_of_the_same_name_counts_from_zero() {
+    let mut kernel = Kernel::default();
+    kernel.make(&container(0, 1));
+    (0..3).for_each(|_| kernel.kill(&container(0, 1)));
+    let mut accounts = accounts(Counting::Below);
+    accounts.begin_here(&kernel);
+    kernel.remove(&container(0, 1));
+    kernel.make(&container(0, 1));
+    (0..4).for_each(|_| kernel.kill(&container(0, 1)));
+    assert_eq!(risen(restarted(&accounts).sweep(&kernel)), [(container(0, 1), 4)]);
+    assert_eq!(risen(accounts.sweep(&kernel)), [(container(0, 1), 4)]);
+}
+
+#[test]
+fn a_kill_told_where_none_was_counted_hides_no_later_one() {
+    let mut kernel = Kernel::default();
+    kernel.make(&container(0, 1));
+    let mut accounts = accounts(Counting::Below);
+    kernel.kill(&container(0, 1));
+    accounts.tell(&container(0, 1));
+    accounts.tell(&container(0, 1));
+    assert_eq!(risen(accounts.sweep(&kernel)), [(container(0, 1), 1)]);
+    let mut accounts = restarted(&accounts);
+    kernel.kill(&container(0, 1));
+    assert_eq!(risen(accounts.sweep(&kernel)), [(container(0, 1), 1)]);
+}
+
+#[test]
+fn what_a_container_makes_inside_of_its_own_cgroup_is_its_own() {
+    let inner = container(0, 1).child("init.scope").unwrap();
+    let mut kernel = Kernel::default();
+    kernel.make(&inner);
+    kernel.kill(&inner);
+    let mut below = accounts(Counting::Below);
+    assert_eq!(below.counted_in(&inner), Some(container(0, 1)));
+    assert_eq!(risen(below.sweep(&kernel)), [(container(0, 1), 1)]);
+    kernel.local = true;
+    let mut local = accounts(Counting::Local);
+    local.begin_here(&kernel);
+    kernel.kill(&inner);
+    assert_eq!(risen(local.sweep(&kernel)), [(inner.clone(), 1)]);
+    assert_eq!(local.counted_in(&CgroupPath::new("/system.slice").unwrap()), None);
+}
+
+/// What happens between two looks.
+#[derive(Debug, Clone)]
+enum Happens {
+    Kill(Index),
+    Remake(Index),
+    Look,
+    LookWhileKilling(Vec<Index>),
+    Restart,
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    prop_oneof![
+        4 => any::<Index>().prop_map(Happens::Kill),
+        1 => any::<Index>().prop_map(Happens::Remake),
+        3 => Just(Happens::Look),
+        2 => proptest::collection::vec(any::<Index>(), 1..12).prop_map(Happens::LookWhileKilling),
+        1 => Just(Happens::Restart),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_made_removed_and_killed_every_kill_shows_once(story in proptest::collection::vec(happens(), 0..60)) {
+        let containers = [container(0, 1), container(0, 2), container(1, 1), container(1, 2)];
+        let mut kernel = Kernel::default();
+        containers.iter().for_each(|path| kernel.make(path));
+        let mut accounts = accounts(Counting::Below);
+        let (mut killed, mut shown) = (0, 0);
+        for happens in story.into_iter().chain([Happens::Look, Happens::Look]) {
+            let sweep = match happens {
+                Happens::Kill(at) => {
+                    kernel.kill(&containers[at.index(containers.len())]);
+                    killed += 1;
+                    continue;
+                }
+                Happens::Remake(at) => {
+                    let path = &containers[at.index(containers.len())];
+                    kernel.remove(path);
+                    kernel.make(path);
+                    continue;
+                }
+                Happens::Restart => {
+                    accounts = restarted(&accounts);
+                    continue;
+                }
+                Happens::Look => accounts.sweep(&kernel),
+                Happens::LookWhileKilling(victims) => {
+                    let victims: Vec<_> = victims.iter().map(|at| containers[at.index(containers.len())].clone()).collect();
+                    let before = victims.len();
+                    let busy = Busy { kernel: &kernel, victims: RefCell::new(victims) };
+                    let sweep = accounts.sweep(&busy);
+                    killed += u64::try_from(before - busy.victims.borrow().len()).unwrap();
+                    sweep
+                }
+            };
+            for (cgroup, kills) in risen(sweep) {
+                shown += kills;
+                (0..kills).for_each(|_| accounts.tell(&cgroup));
+            }
+        }
+        prop_assert_eq!(shown, killed);
+    }
+}

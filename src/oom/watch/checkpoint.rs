@@ -1,0 +1,88 @@
+//! What is kept over restarts: which kills were told, by record and by counter.
+//!
+//! Opaque bytes to whoever keeps them, together with the reports of the kills they count as told.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::accounts::SavedAccount;
+use super::records::Records;
+use crate::oom::kmsg::BootId;
+
+/// Raised when the meaning of the content changes.
+const VERSION: u32 = 1;
+
+/// Where an agent left off.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Checkpoint {
+    version: u32,
+    boot: BootId,
+    /// What was logged before this moment of CLOCK_MONOTONIC, in microseconds, was told by counters, or is not to be.
+    log_from_us: u64,
+    records: Records,
+    /// The records among those that wait whose counter may have been taken for another's.
+    #[serde(default)]
+    doubted: Vec<u64>,
+    counters: Vec<SavedAccount>,
+}
+
+/// What was told of a boot.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Left {
+    pub(super) log_from: Duration,
+    pub(super) records: Records,
+    pub(super) doubted: Vec<u64>,
+    pub(super) counters: Vec<SavedAccount>,
+}
+
+/// Bytes that are not a checkpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// They cannot be read.
+    #[error("the record of which kills were told cannot be read: {0}")]
+    Unreadable(#[from] serde_json::Error),
+    /// They were written by another version.
+    #[error("the record of which kills were told is of version {0}, not of version {VERSION}")]
+    Version(u32),
+}
+
+impl Checkpoint {
+    pub(super) fn new(boot: BootId, left: Left) -> Self {
+        Self {
+            version: VERSION,
+            boot,
+            log_from_us: u64::try_from(left.log_from.as_micros()).unwrap_or(u64::MAX),
+            records: left.records,
+            doubted: left.doubted,
+            counters: left.counters,
+        }
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, CheckpointError> {
+        let checkpoint: Self = serde_json::from_slice(bytes)?;
+        if checkpoint.version == VERSION {
+            Ok(checkpoint)
+        } else {
+            Err(CheckpointError::Version(checkpoint.version))
+        }
+    }
+
+    pub(super) fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(self)
+    }
+
+    /// What was told of this boot. Of another one, nothing was: records and counters began anew.
+    pub(super) fn of_boot(self, boot: &BootId) -> Left {
+        if self.boot != *boot {
+            return Left::default();
+        }
+        Left {
+            log_from: Duration::from_micros(self.log_from_us),
+            records: self.records,
+            doubted: self.doubted,
+            counters: self.counters,
+        }
+    }
+}

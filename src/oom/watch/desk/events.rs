@@ -1,0 +1,179 @@
+//! What the log says → kills that are known, each with what its files still say.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::super::open::{Open, OpenGroup, victim};
+use super::super::surroundings::{Glimpse, Surroundings};
+use super::{Desk, Logged, Moment};
+use crate::cgroup::CgroupPath;
+use crate::oom::join::{Evidence, OomKill};
+use crate::oom::kill::Kill;
+use crate::oom::kmsg::Origin;
+use crate::oom::parse::Event;
+use crate::oom::report::{HitLimit, Role};
+use crate::oom::summary::Limit;
+
+/// Limits from here on are none: the kernel prints the most its counter can hold.
+const NO_LIMIT: u64 = 1 << 60;
+
+/// Something in the log, with the number of its record and its time.
+#[derive(Debug)]
+pub(in crate::oom::watch) struct Told {
+    pub(in crate::oom::watch) event: Event,
+    pub(in crate::oom::watch) record: u64,
+    pub(in crate::oom::watch) logged: Duration,
+    pub(in crate::oom::watch) wall: Timestamp,
+    pub(in crate::oom::watch) origin: Origin,
+}
+
+impl Desk {
+    /// Takes something from the log, and what `/proc` knew of the victim right after.
+    pub(in crate::oom::watch) fn take_event(
+        &mut self,
+        told: Told,
+        glimpse: Glimpse,
+        now: Moment,
+        around: &impl Surroundings,
+    ) {
+        let replayed = told.origin == Origin::Replayed;
+        if self.records.is_told(told.record) || (replayed && told.logged < self.log_from) {
+            return;
+        }
+        match told.event {
+            Event::Kill(mut kill) => {
+                self.records.wait(told.record);
+                let logged = Logged {
+                    wall: told.wall,
+                    while_down: replayed && self.continues,
+                    role: glimpse.role,
+                };
+                self.logged.insert(told.record, logged);
+                self.see_as_ours(&mut kill);
+                match self.joiner.logged(told.logged, *kill, glimpse.cgroup) {
+                    Some(kill) => self.open(kill, now, around),
+                    None if self.doubted.contains(&told.record) => self.joiner.doubt(told.record),
+                    None => {}
+                }
+            }
+            Event::Again {
+                pid,
+                group: Some(group),
+            } => {
+                let group = self.as_ours(group);
+                if let Some(kill) = self.joiner.logged_again(told.logged, pid, &group) {
+                    self.open(kill, now, around);
+                }
+                self.take_again(told.record, group, now.monotonic);
+            }
+            Event::Again { group: None, .. } | Event::NoVictim | Event::Suppressed { .. } => {}
+        }
+    }
+
+    /// The first victim of a group was logged again.
+    fn take_again(&mut self, record: u64, cgroup: CgroupPath, now: Duration) {
+        match self.open.iter_mut().find(|open| open.is_group_of(&cgroup)) {
+            Some(open) => {
+                open.records.push(record);
+                open.again.push(cgroup);
+                if let Some(group) = &mut open.group {
+                    group.last = now;
+                }
+            }
+            None => {
+                self.records.tell(record);
+                if let Some(accounts) = &mut self.accounts {
+                    accounts.tell_again(&cgroup);
+                }
+                self.unsaved = true;
+            }
+        }
+    }
+
+    /// A kill was found. Whatever is to be read about it is read now.
+    pub(super) fn open(&mut self, kill: OomKill, now: Moment, around: &impl Surroundings) {
+        let named = kill.victim().and(kill.cgroup.as_ref());
+        let group = named.and_then(|cgroup| self.open.iter_mut().find(|open| open.is_group_of(cgroup)));
+        if let Some(group) = group {
+            group.take(kill, now.monotonic);
+            return;
+        }
+        let facts = kill.record.and_then(|record| self.logged.get(&record));
+        let role = |kill: &Kill| {
+            let facts = kill.seq.and_then(|record| self.logged.get(&record));
+            facts.map_or(Role::Unknown, |facts| facts.role)
+        };
+        let candidates = match &kill.evidence {
+            Evidence::Ambiguous(candidates) => candidates.iter().map(|kill| victim(kill, role(kill))).collect(),
+            _ => Vec::new(),
+        };
+        let counted_at_start = self.first_look.is_none_or(|first| kill.at <= first);
+        let open = Open {
+            since: now.monotonic,
+            time: facts.map_or_else(|| now.wall_at(kill.at), |facts| facts.wall),
+            while_down: facts.map_or(counted_at_start && self.continues, |facts| facts.while_down),
+            victim: kill.victim().map(|kill| victim(kill, role(kill))),
+            candidates,
+            limit: kill.victim().map(|kill| hit_limit(kill, around)).unwrap_or_default(),
+            group: open_group(&kill, now.monotonic, around),
+            records: kill.record.into_iter().collect(),
+            counted: kill.counted_in.iter().cloned().collect(),
+            again: Vec::new(),
+            kill,
+        };
+        self.open.push(open);
+    }
+
+    /// Makes the paths in a record those that we see.
+    fn see_as_ours(&self, kill: &mut Kill) {
+        kill.task_cgroup = kill.task_cgroup.take().map(|path| self.as_ours(path));
+        kill.group = kill.group.take().map(|path| self.as_ours(path));
+        if let Limit::Cgroup(path) = &mut kill.limit {
+            *path = self.as_ours(path.clone());
+        }
+    }
+
+    /// In a cgroup namespace (a kubelet in a container: kind) paths begin further down than those in the log. The
+    /// outermost place where the root of all pods may be is where it is: all further in is made by containers.
+    fn as_ours(&self, path: CgroupPath) -> CgroupPath {
+        let Some(accounts) = self.accounts.as_ref().filter(|_| self.namespaced) else {
+            return path;
+        };
+        if path.below(accounts.root()).is_some() {
+            return path;
+        }
+        let text = path.as_str();
+        let inner = text
+            .match_indices('/')
+            .filter_map(|(at, _)| CgroupPath::new(&text[at..]).ok())
+            .find(|inner| inner.below(accounts.root()).is_some());
+        inner.unwrap_or(path)
+    }
+}
+
+fn open_group(kill: &OomKill, now: Duration, around: &impl Surroundings) -> Option<OpenGroup> {
+    let (victim, cgroup) = (kill.victim()?, kill.cgroup.as_ref()?);
+    let group = victim.group.clone();
+    let cgroup = group.or_else(|| around.group_of(cgroup, &victim.limit))?;
+    Some(OpenGroup {
+        cgroup,
+        pids: vec![victim.pid],
+        last: now,
+    })
+}
+
+/// The limit that was hit: as the kernel logged it, else as the files have it.
+fn hit_limit(kill: &Kill, around: &impl Surroundings) -> HitLimit {
+    let Some(cgroup) = kill.limit.cgroup() else {
+        return HitLimit::default();
+    };
+    let (limit, peak) = around.limit_and_peak(cgroup);
+    let logged = kill.usage.map(|usage| usage.limit.get());
+    HitLimit {
+        cgroup: Some(cgroup.to_string()),
+        limit_bytes: logged.or(limit).filter(|limit| *limit < NO_LIMIT),
+        usage_bytes: kill.usage.map(|usage| usage.usage.get()),
+        peak_bytes: peak,
+    }
+}

@@ -1,0 +1,230 @@
+//! Anything that can happen, in any order: no kill is lost, none is told twice, none is blamed on another container.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use super::*;
+
+/// What happens next.
+#[derive(Debug, Clone)]
+enum Happens {
+    /// The kernel kills in one of the containers, and says where, or keeps that back.
+    Kill {
+        container: Index,
+        named: bool,
+    },
+    /// A container is removed, and another one started in its place. Ids are never used again.
+    Replace(Index),
+    /// The agent reads this much of what was logged meanwhile.
+    Read(usize),
+    Look,
+    /// Time passes, and what is certain by then is told.
+    Settle(u64),
+    /// What was told is kept.
+    Commit,
+    /// The agent is killed, and started again.
+    Restart,
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    prop_oneof![
+        6 => (any::<Index>(), any::<bool>()).prop_map(|(container, named)| Happens::Kill { container, named }),
+        1 => any::<Index>().prop_map(Happens::Replace),
+        4 => (0..6_usize).prop_map(Happens::Read),
+        3 => Just(Happens::Look),
+        3 => (0..3000_u64).prop_map(Happens::Settle),
+        2 => Just(Happens::Commit),
+        1 => Just(Happens::Restart),
+    ]
+}
+
+/// A record, with when it was logged.
+#[derive(Debug, Clone)]
+struct Record {
+    kill: Kill,
+    time: u64,
+}
+
+struct Node {
+    kernel: Kernel,
+    log: Vec<Record>,
+    /// How many records the agent has read, in this life of it.
+    read: usize,
+    /// Records before this were logged before it began.
+    replayed: usize,
+    now: u64,
+    looked: u64,
+    desk: Desk,
+    /// Told and not kept.
+    uncommitted: Vec<OomReport>,
+    unkept: Option<Vec<u8>>,
+    kept: Vec<OomReport>,
+    checkpoint: Option<Vec<u8>>,
+}
+
+impl Node {
+    fn new(containers: &[CgroupPath]) -> Self {
+        let mut kernel = Kernel::default();
+        containers.iter().for_each(|path| kernel.make(path));
+        let mut node = Self {
+            kernel,
+            log: Vec::new(),
+            read: 0,
+            replayed: 0,
+            now: 0,
+            looked: 0,
+            desk: desk(None, 0),
+            uncommitted: Vec::new(),
+            unkept: None,
+            kept: Vec::new(),
+            checkpoint: None,
+        };
+        node.look();
+        node.take();
+        node.commit();
+        node
+    }
+
+    fn kill(&mut self, path: &CgroupPath, named: bool) {
+        self.now += 1;
+        self.kernel.kill(path);
+        let record = u64::try_from(self.log.len() + 1).unwrap();
+        let pid = u32::try_from(self.log.len() + 1000).unwrap();
+        let kill = kill(pid, record, named.then(|| path.clone()));
+        self.log.push(Record { kill, time: self.now });
+    }
+
+    fn read(&mut self, most: usize) {
+        let told = self.desk.position().map(|position| position.seq);
+        for (index, record) in self.log.iter().enumerate().skip(self.read).take(most) {
+            self.read = index + 1;
+            let number = record.kill.seq.unwrap();
+            let origin = if index < self.replayed {
+                Origin::Replayed
+            } else {
+                Origin::Live
+            };
+            if origin == Origin::Replayed && told.is_some_and(|told| number <= told) {
+                continue;
+            }
+            let event = Event::Kill(Box::new(record.kill.clone()));
+            let told = logged(event, number, record.time, origin);
+            self.desk.take_event(told, Glimpse::NONE, at(self.now), &self.kernel);
+        }
+        self.take();
+    }
+
+    fn look(&mut self) {
+        self.now += 1;
+        look(&mut self.desk, &self.kernel, self.now);
+        self.looked = self.now;
+        self.now += 1;
+        self.take();
+    }
+
+    fn settle(&mut self, after: u64) {
+        self.now += after;
+        // A log that is not read for long is not waited for. This one is.
+        if self.log.get(self.read).is_some_and(|next| self.now - next.time > 1000) {
+            self.read(usize::MAX);
+        }
+        // As the watcher does: at least once a second, and at once where a kill waits for it.
+        if self.desk.waits_for_counters() || self.now - self.looked > 1000 {
+            self.look();
+        }
+        // Until the old part of the log is read, nothing is decided.
+        if self.read >= self.replayed {
+            let log = self.log.get(self.read).map_or(self.now, |next| next.time - 1);
+            let known = Progress {
+                log: ms(log),
+                counters: ms(self.looked),
+            };
+            self.desk.settle(known, at(self.now), &self.kernel);
+        }
+        self.take();
+    }
+
+    /// Takes what is told now, as the watcher does after everything it takes in.
+    fn take(&mut self) {
+        self.desk.release(at(self.now), &self.kernel);
+        let reports = self.desk.take_reports();
+        self.uncommitted.extend(reports);
+        if let Some(checkpoint) = self.desk.take_checkpoint() {
+            self.unkept = Some(checkpoint.encode().unwrap());
+        }
+    }
+
+    fn commit(&mut self) {
+        self.kept.append(&mut self.uncommitted);
+        self.checkpoint = self.unkept.take().or(self.checkpoint.take());
+    }
+
+    fn restart(&mut self) {
+        self.uncommitted.clear();
+        self.unkept = None;
+        self.now += 10;
+        self.desk = desk(self.checkpoint.as_deref(), self.now);
+        (self.read, self.replayed) = (0, self.log.len());
+        self.looked = 0;
+        // Looked at before anything is decided.
+        self.look();
+    }
+
+    fn finish(&mut self) {
+        for _ in 0..2 {
+            self.read(usize::MAX);
+            self.look();
+            self.settle(10_000);
+        }
+        self.commit();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn whatever_happens_every_kill_is_told_once_and_in_its_container(story in proptest::collection::vec(happens(), 0..80)) {
+        let mut containers = [container(0, 1), container(0, 2), container(1, 1)];
+        let mut made = 2;
+        let mut node = Node::new(&containers);
+        let mut places = BTreeMap::new();
+        for happens in story {
+            match happens {
+                Happens::Kill { container, named } => {
+                    let path = &containers[container.index(containers.len())];
+                    node.kill(path, named);
+                    places.insert(node.log.last().unwrap().kill.pid, path.clone());
+                }
+                Happens::Replace(at) => {
+                    let at = at.index(containers.len());
+                    node.kernel.remove(&containers[at]);
+                    made += 1;
+                    containers[at] = container(at / 2, made);
+                    node.kernel.make(&containers[at]);
+                }
+                Happens::Read(most) => node.read(most),
+                Happens::Look => node.look(),
+                Happens::Settle(after) => node.settle(after),
+                Happens::Commit => node.commit(),
+                Happens::Restart => node.restart(),
+            }
+        }
+        node.finish();
+        let mut told = node.kept;
+        prop_assert_eq!(told.len(), places.len(), "{:#?}", told);
+        for report in &told {
+            if let (Some(victim), Some(cgroup)) = (&report.victim, &report.cgroup) {
+                let cgroup = CgroupPath::new(cgroup).unwrap();
+                prop_assert!(places[&victim.pid].below(&cgroup).is_some(), "{:#?}", report);
+            }
+        }
+        told.sort_by(|a, b| a.id.cmp(&b.id));
+        prop_assert!(told.windows(2).all(|two| two[0].id != two[1].id), "{:#?}", told);
+        let mut pids: Vec<u32> = told.iter().filter_map(|report| Some(report.victim.as_ref()?.pid)).collect();
+        pids.sort_unstable();
+        prop_assert!(pids.windows(2).all(|two| two[0] != two[1]));
+    }
+}

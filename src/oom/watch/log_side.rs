@@ -1,0 +1,142 @@
+//! The kernel's log as the watcher has it: read, not readable, or about to be tried again.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use futures::FutureExt;
+
+use crate::oom::kmsg::{KmsgError, KmsgReader, Notice, Options, Position};
+
+/// A log that cannot be read is tried again after so long.
+const TRY_AGAIN: Duration = Duration::from_secs(60);
+/// How often to ask how far the log was read, while something waits for that.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+
+/// The reader, if there is one, and how far it is.
+#[derive(Debug)]
+pub(super) struct LogSide {
+    device: PathBuf,
+    reader: Option<KmsgReader>,
+    /// Everything that was in it at first has been told.
+    caught_up: bool,
+    /// Everything logged before was told.
+    up_to: Duration,
+    asked: Duration,
+    try_at: Duration,
+    problem: Option<String>,
+}
+
+impl LogSide {
+    pub(super) const fn new(device: PathBuf) -> Self {
+        Self {
+            device,
+            reader: None,
+            caught_up: false,
+            up_to: Duration::ZERO,
+            asked: Duration::ZERO,
+            try_at: Duration::ZERO,
+            problem: None,
+        }
+    }
+
+    /// Opens the log if it is time to. Returns whether it is open now and was not before.
+    pub(super) fn open(&mut self, told: Option<Position>, now: Duration) -> bool {
+        if self.reader.is_some() || now < self.try_at {
+            return false;
+        }
+        let options = Options {
+            device: self.device.clone(),
+            told,
+            ..Options::default()
+        };
+        match KmsgReader::start(options) {
+            Ok(reader) => {
+                self.reader = Some(reader);
+                (self.caught_up, self.up_to, self.problem) = (false, Duration::ZERO, None);
+                true
+            }
+            Err(error) => {
+                self.fail(&error, now);
+                false
+            }
+        }
+    }
+
+    fn fail(&mut self, error: &KmsgError, now: Duration) {
+        self.try_at = now + TRY_AGAIN;
+        let problem = format!("{error}; kills are counted, and told without process and cause");
+        if self.problem.as_ref() != Some(&problem) {
+            tracing::warn!("{problem}");
+        }
+        self.problem = Some(problem);
+    }
+
+    /// The reader's thread ended. Says why.
+    pub(super) fn ended(&mut self, now: Duration) {
+        if let Some(reader) = self.reader.take() {
+            let error = reader.stop().err().unwrap_or(KmsgError::Panicked);
+            self.fail(&error, now);
+        }
+    }
+
+    /// The next notice; `None` when the log cannot be read any more. Waits for ever where there is none. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Option<Notice> {
+        match &mut self.reader {
+            Some(reader) => reader.next().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The next notice, if there is one already.
+    pub(super) fn next_now(&mut self) -> Option<Notice> {
+        self.reader.as_mut()?.next().now_or_never().flatten()
+    }
+
+    pub(super) const fn is_open(&self) -> bool {
+        self.reader.is_some()
+    }
+
+    pub(super) const fn caught_up(&mut self) {
+        self.caught_up = true;
+    }
+
+    pub(super) const fn read_up_to(&mut self, moment: Duration) {
+        self.up_to = moment;
+    }
+
+    /// Whether what is known of the log is all of it up to now, or there is nothing to wait for.
+    pub(super) const fn is_caught_up(&self) -> bool {
+        self.reader.is_none() || self.caught_up
+    }
+
+    /// Up to when everything is known.
+    pub(super) const fn progress(&self) -> Duration {
+        match self.reader {
+            Some(_) => self.up_to,
+            None => Duration::MAX,
+        }
+    }
+
+    /// Asks how far the log was read, if that was not done just now; returns when to do so again.
+    pub(super) fn ask(&mut self, now: Duration) -> Option<Duration> {
+        let reader = self.reader.as_ref()?;
+        if now >= self.asked + ASK_AGAIN {
+            self.asked = now;
+            if let Err(error) = reader.ask() {
+                // Its end comes through the channel.
+                tracing::debug!(%error, "the reader of the kernel's log does not take questions");
+            }
+        }
+        Some(self.asked + ASK_AGAIN)
+    }
+
+    /// When to try again to open the log.
+    pub(super) fn try_at(&self) -> Option<Duration> {
+        self.reader.is_none().then_some(self.try_at)
+    }
+
+    /// Why the log is not read, and what to do about it.
+    pub(super) fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+}

@@ -1,0 +1,264 @@
+//! The node's files: counters, limits, `/proc`. All of it is quick, and none of it waits for anything but the kernel.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::accounts::{Counters, Counting};
+use super::roster::Residents;
+use super::surroundings::{Glimpse, Surroundings};
+use crate::cgroup::{CgroupPath, Controller, Hierarchy, cgroup_of_pid, children};
+use crate::oom::counters::{CounterError, EVENTS, OOM_CONTROL, Reading};
+use crate::oom::kill::{Invoker, Kill};
+use crate::oom::report::Role;
+use crate::oom::summary::Limit;
+use crate::plan::CgroupVersion;
+
+const PROC: &str = "/proc";
+/// `PROC_PID_INIT_INO` and `PROC_CGROUP_INIT_INO` (include/linux/proc_ns.h): the namespaces the machine began with, which
+/// are those of the kernel's log.
+const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+const FIRST_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
+
+/// The node, as far as its files tell.
+#[derive(Debug)]
+pub(super) struct NodeFiles {
+    tree: Option<Tree>,
+    /// The first processes of containers, by the containers' cgroups.
+    first_processes: HashMap<CgroupPath, Sought>,
+    /// Whether process ids in the log are those in `/proc`.
+    sees_pids: bool,
+}
+
+/// How often a container's first process is looked for: some have none that can be told apart.
+const SEEK: u8 = 3;
+
+/// The search for a container's first process.
+#[derive(Debug, Clone, Copy)]
+enum Sought {
+    Found(u32),
+    /// So many times, in vain.
+    InVain(u8),
+}
+
+/// Where the counters are.
+#[derive(Debug)]
+struct Tree {
+    hierarchy: Hierarchy,
+    mount: PathBuf,
+    counter: &'static str,
+}
+
+impl NodeFiles {
+    pub(super) fn new() -> Self {
+        Self {
+            tree: None,
+            first_processes: HashMap::new(),
+            sees_pids: is_namespace("pid", FIRST_PID_NAMESPACE),
+        }
+    }
+
+    /// What hides the log's processes or cgroups from us, in words.
+    pub(super) fn problem(&self) -> Option<String> {
+        (!self.sees_pids).then(|| {
+            "the agent has a pid namespace of its own, so victims' cgroups and roles are told less often: set hostPID in its \
+             pod"
+            .to_owned()
+        })
+    }
+
+    /// Whether the paths in the log begin further up than ours.
+    pub(super) fn is_namespaced() -> bool {
+        !is_namespace("cgroup", FIRST_CGROUP_NAMESPACE)
+    }
+
+    /// Takes in where cgroups are and who lives in them. Returns what the counters of the tree count, once it is known.
+    pub(super) fn take_residents(&mut self, residents: &Residents) -> Option<(Counting, CgroupPath)> {
+        let (hierarchy, root) = residents.tree.as_ref()?;
+        let mount = hierarchy.mount(Controller::Memory).to_owned();
+        let (counter, counting) = match hierarchy.version() {
+            CgroupVersion::V1 => (OOM_CONTROL, Counting::Local),
+            CgroupVersion::V2 if has_local_events(&mount) => (EVENTS, Counting::Local),
+            CgroupVersion::V2 => (EVENTS, Counting::Below),
+        };
+        let known = std::mem::take(&mut self.first_processes);
+        let containers = residents.pods.iter().flat_map(|pod| pod.containers.values());
+        let seek = |path: &CgroupPath| match known.get(path).copied().unwrap_or(Sought::InVain(0)) {
+            Sought::InVain(times) if times < SEEK && self.sees_pids => {
+                first_process(&mount, path).map_or(Sought::InVain(times + 1), Sought::Found)
+            }
+            sought => sought,
+        };
+        self.first_processes = containers
+            .map(|container| (container.path.clone(), seek(&container.path)))
+            .collect();
+        self.tree = Some(Tree {
+            hierarchy: hierarchy.clone(),
+            mount,
+            counter,
+        });
+        Some((counting, root.clone()))
+    }
+
+    /// The file of the counter that rises with every kill in the tree, where there is one.
+    pub(super) fn top_counter(&self, root: &CgroupPath) -> Option<PathBuf> {
+        let tree = self.tree.as_ref()?;
+        Some(root.under(&tree.mount).join(tree.counter))
+    }
+
+    /// Looks what `/proc` still knows of a victim. `known` is the cgroup that the log names.
+    pub(super) fn glimpse(&self, kill: &Kill) -> Glimpse {
+        let root = CgroupPath::root();
+        let named = kill.task_cgroup.as_ref().filter(|path| **path != root);
+        let by_cgroup = named.and_then(|path| self.role_in(path, kill.pid));
+        if !self.sees_pids || (named.is_some() && by_cgroup.is_some()) {
+            return Glimpse {
+                cgroup: None,
+                role: by_cgroup.unwrap_or(Role::Unknown),
+            };
+        }
+        let process = Path::new(PROC).join(kill.pid.to_string());
+        // The process may be gone, and its id another's.
+        if read(&process.join("comm")).is_none_or(|comm| comm.trim_end_matches('\n') != kill.comm) {
+            return Glimpse {
+                cgroup: None,
+                role: by_cgroup.unwrap_or(Role::Unknown),
+            };
+        }
+        let pid = i32::try_from(kill.pid).ok();
+        let found = || cgroup_of_pid(&self.tree.as_ref()?.hierarchy, Path::new(PROC), pid?).ok();
+        let cgroup = if named.is_some() { None } else { found() };
+        let role = cgroup.as_ref().and_then(|path| self.role_in(path, kill.pid));
+        let is_first = || is_first_in_its_namespace(&process, kill.pid).then_some(Role::Main);
+        Glimpse {
+            role: by_cgroup.or(role).or_else(is_first).unwrap_or(Role::Unknown),
+            cgroup,
+        }
+    }
+
+    /// What a process in this cgroup is to its container, if that container's first process is known.
+    fn role_in(&self, cgroup: &CgroupPath, pid: u32) -> Option<Role> {
+        let mut outwards = std::iter::successors(Some(cgroup.clone()), CgroupPath::parent);
+        match outwards.find_map(|path| self.first_processes.get(&path).copied())? {
+            Sought::Found(first) if first == pid => Some(Role::Main),
+            Sought::Found(_) => Some(Role::Child),
+            Sought::InVain(_) => None,
+        }
+    }
+
+    fn file(&self, cgroup: &CgroupPath, name: &str) -> Option<String> {
+        read(&cgroup.under(&self.tree.as_ref()?.mount).join(name))
+    }
+}
+
+impl Counters for NodeFiles {
+    fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>, CounterError> {
+        let Some(tree) = &self.tree else { return Ok(None) };
+        match Reading::of(&cgroup.under(&tree.mount).join(tree.counter)) {
+            Ok(reading) => Ok(Some(reading)),
+            Err(CounterError::Gone { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {
+        let found = self.tree.as_ref().map(|tree| children(&tree.mount, cgroup));
+        match found {
+            Some(Ok(children)) => children,
+            Some(Err(error)) => {
+                tracing::warn!(%error, "kills in these cgroups are found by the log only");
+                Vec::new()
+            }
+            None => Vec::new(),
+        }
+    }
+}
+
+impl Surroundings for NodeFiles {
+    fn limit_and_peak(&self, cgroup: &CgroupPath) -> (Option<u64>, Option<u64>) {
+        let v1 = ["memory.limit_in_bytes", "memory.max_usage_in_bytes"];
+        let names = match self.tree.as_ref().map(|tree| tree.counter) {
+            Some(OOM_CONTROL) => v1,
+            Some(_) | None => ["memory.max", "memory.peak"],
+        };
+        let [limit, peak] = names.map(|name| self.file(cgroup, name)?.trim().parse().ok());
+        (limit, peak)
+    }
+
+    fn group_of(&self, cgroup: &CgroupPath, limit: &Limit) -> Option<CgroupPath> {
+        let domain = match limit {
+            Limit::Cgroup(domain) => domain.clone(),
+            Limit::Node | Limit::Unknown => CgroupPath::root(),
+        };
+        let outwards = std::iter::successors(Some(cgroup.clone()), CgroupPath::parent);
+        outwards
+            .take_while(|path| path.below(&domain).is_some())
+            .filter(|path| self.file(path, "memory.oom.group").is_some_and(|set| set.trim() == "1"))
+            .last()
+    }
+
+    fn processes(&self, cgroup: &CgroupPath) -> Option<Vec<u32>> {
+        let mut processes = pids(&self.file(cgroup, "cgroup.procs")?);
+        for inner in self.children(cgroup) {
+            processes.extend(self.processes(&inner).unwrap_or_default());
+        }
+        Some(processes)
+    }
+
+    fn is_us(&self, invoker: &Invoker) -> bool {
+        let is_thread = |task: u32| Path::new(PROC).join("self/task").join(task.to_string()).exists();
+        self.sees_pids && invoker.pid.is_some_and(is_thread)
+    }
+}
+
+/// How often any process was killed on the machine since it began. Rises before the cgroup's own counter does.
+pub(super) fn kills_on_machine() -> Option<u64> {
+    let text = read(&Path::new(PROC).join("vmstat"))?;
+    let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    count?.trim().parse().ok()
+}
+
+/// Whether v2 is mounted so that `memory.events` counts kills in the cgroup alone.
+fn has_local_events(mount: &Path) -> bool {
+    let table = procfs::process::Process::myself().and_then(|me| me.mountinfo());
+    let is_local = |mounts: procfs::process::MountInfos| {
+        let here = mounts.into_iter().find(|other| other.mount_point == mount);
+        here.is_some_and(|here| here.super_options.contains_key("memory_localevents"))
+    };
+    table.is_ok_and(is_local)
+}
+
+/// The first process of a container with a pid namespace of its own: the one that is process 1 there, and is in no
+/// namespace further in. Neither a container with the host's processes nor one with its pod's has such a one.
+fn first_process(mount: &Path, container: &CgroupPath) -> Option<u32> {
+    let directory = container.under(mount);
+    let here = read(&directory.join("cgroup.procs"))?;
+    let mut processes = pids(&here);
+    if processes.is_empty() {
+        // crun puts them one level further in.
+        processes = pids(&read(&directory.join("container/cgroup.procs"))?);
+    }
+    let is_first = |pid: &u32| is_first_in_its_namespace(&Path::new(PROC).join(pid.to_string()), *pid);
+    processes.into_iter().find(is_first)
+}
+
+fn is_first_in_its_namespace(process: &Path, pid: u32) -> bool {
+    let status = read(&process.join("status")).unwrap_or_default();
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let ids: Vec<&str> = ids.unwrap_or_default().split_whitespace().collect();
+    matches!(ids.as_slice(), [outside, "1"] if outside.parse() == Ok(pid))
+}
+
+fn pids(procs: &str) -> Vec<u32> {
+    procs.lines().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+fn is_namespace(kind: &str, first: &str) -> bool {
+    fs::read_link(Path::new(PROC).join("self/ns").join(kind)).is_ok_and(|link| link.as_os_str() == first)
+}
+
+/// A file of the kernel's; `None` when it is gone, as what it belongs to may be at any time.
+fn read(path: &Path) -> Option<String> {
+    let bytes = fs::read(path).ok()?;
+    Some(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+}

@@ -1,0 +1,255 @@
+//! Who lives on the node, and who lived there lately: the names of the pods and containers that cgroups belong to.
+//!
+//! In comes the agent's own inventory, again and again; out come names and levels for the paths in the kernel's log. What
+//! the agent knows to be a container's cgroup is that container's, and everything inside is, whatever it is called:
+//! containers choose the names of the cgroups they make. Only then is a path read by its form. Pure.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::actuate::{LivePod, PodId};
+use crate::cgroup::{CgroupPath, Hierarchy, Place};
+use crate::oom::kill::Level;
+use crate::oom::report::{ReportedContainer, ReportedPod};
+
+/// The names of the departed are kept for so long: a kill may be told after its pod is gone.
+const REMEMBERED: Duration = Duration::from_secs(600);
+
+/// Where cgroups are, and who lives in them, as the agent found it.
+#[derive(Debug, Clone, Default)]
+pub struct Residents {
+    /// The mounts and the root of all pods, once they are known.
+    pub tree: Option<(Hierarchy, CgroupPath)>,
+    /// The pods.
+    pub pods: Vec<Arc<LivePod>>,
+}
+
+/// Who lives, or lived, in a cgroup.
+#[derive(Debug, Clone)]
+struct Resident {
+    pod: PodId,
+    /// Name and id; `None` for the pod's own cgroup.
+    container: Option<(String, String)>,
+    /// Since when it is gone.
+    gone: Option<Duration>,
+}
+
+/// The names behind cgroups.
+#[derive(Debug, Default)]
+pub(super) struct Roster {
+    root: Option<CgroupPath>,
+    residents: HashMap<CgroupPath, Resident>,
+}
+
+/// Whose cgroup it is.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Whose {
+    pub(super) pod: Option<ReportedPod>,
+    pub(super) container: Option<ReportedContainer>,
+    /// Whether names are missing that the agent may still learn.
+    pub(super) unnamed: bool,
+}
+
+impl Roster {
+    /// Takes in who lives here now.
+    pub(super) fn update(&mut self, residents: &Residents, now: Duration) {
+        self.root = residents.tree.as_ref().map(|(_, root)| root.clone());
+        for resident in self.residents.values_mut() {
+            resident.gone.get_or_insert(now);
+        }
+        for pod in &residents.pods {
+            let resident = |container| Resident {
+                pod: pod.id.clone(),
+                container,
+                gone: None,
+            };
+            self.residents.insert(pod.path.clone(), resident(None));
+            for (name, container) in &pod.containers {
+                let of = resident(Some((name.clone(), container.id.clone())));
+                self.residents.insert(container.path.clone(), of);
+            }
+        }
+        self.residents
+            .retain(|_, resident| resident.gone.is_none_or(|gone| now.saturating_sub(gone) < REMEMBERED));
+    }
+
+    /// Whose cgroup this is.
+    pub(super) fn whose(&self, cgroup: &CgroupPath) -> Whose {
+        if let Some(resident) = self.resident(cgroup)
+            && let Some((name, id)) = &resident.container
+        {
+            return Whose {
+                pod: Some(reported(&resident.pod)),
+                container: Some(ReportedContainer {
+                    name: name.clone(),
+                    id: id.clone(),
+                }),
+                unnamed: false,
+            };
+        }
+        let (pod, container) = match self.place(cgroup) {
+            Some(Place::Container(pod, container)) => (pod, Some(container)),
+            Some(Place::Pod(pod) | Place::Other(pod)) => (pod, None),
+            Some(Place::Kubepods | Place::Qos(_)) | None => return Whose::default(),
+        };
+        let known = self.resident(cgroup).map(|resident| reported(&resident.pod));
+        Whose {
+            unnamed: known.is_none() || container.is_some(),
+            pod: Some(known.unwrap_or_else(|| ReportedPod {
+                namespace: String::new(),
+                name: String::new(),
+                uid: pod.uid.as_str().to_owned(),
+            })),
+            container: container.map(|container| ReportedContainer {
+                name: String::new(),
+                id: container.id.as_str().to_owned(),
+            }),
+        }
+    }
+
+    /// The level of a cgroup whose limit was hit.
+    pub(super) fn level(&self, cgroup: &CgroupPath) -> Level {
+        if *cgroup == CgroupPath::root() {
+            return Level::Node;
+        }
+        match self.resident(cgroup) {
+            Some(resident) if resident.container.is_some() => return Level::Container,
+            Some(_) | None => {}
+        }
+        match self.place(cgroup) {
+            Some(Place::Container(..)) => Level::Container,
+            Some(Place::Pod(_)) => Level::Pod,
+            Some(Place::Qos(_)) => Level::Qos,
+            Some(Place::Kubepods) => Level::Kubepods,
+            Some(Place::Other(_)) | None => Level::Other,
+        }
+    }
+
+    /// What a path stands for. Below the node's own root of all pods the outermost pod in it counts; a path elsewhere is
+    /// nobody's, if that root is known.
+    fn place(&self, cgroup: &CgroupPath) -> Option<Place> {
+        match &self.root {
+            Some(root) => Place::parse_below(root, cgroup),
+            None => Place::parse(cgroup),
+        }
+    }
+
+    /// The outermost container that this cgroup belongs to, or else the pod.
+    fn resident(&self, cgroup: &CgroupPath) -> Option<&Resident> {
+        let outwards = std::iter::successors(Some(cgroup.clone()), CgroupPath::parent);
+        let mut found = None;
+        for path in outwards {
+            match self.residents.get(&path) {
+                Some(resident) if resident.container.is_some() => found = Some(resident),
+                Some(resident) => return found.or(Some(resident)),
+                None => {}
+            }
+        }
+        found
+    }
+}
+
+fn reported(pod: &PodId) -> ReportedPod {
+    ReportedPod {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::actuate::LiveContainer;
+
+    const UID: &str = "6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77";
+    const OTHER: &str = "11111111-7a55-4d6b-9c3e-2f0b8a9d1c77";
+
+    fn path(text: &str) -> CgroupPath {
+        CgroupPath::new(text).unwrap()
+    }
+
+    fn container(letter: &str) -> CgroupPath {
+        path(&format!("/kubepods/burstable/pod{UID}/{}", letter.repeat(64)))
+    }
+
+    fn residents(pods: Vec<Arc<LivePod>>) -> Residents {
+        let mounts = tempfile::tempdir().unwrap();
+        for name in ["cpu", "memory"] {
+            std::fs::create_dir(mounts.path().join(name)).unwrap();
+        }
+        let hierarchy = Hierarchy::of_tree(mounts.path()).unwrap();
+        Residents {
+            tree: Some((hierarchy, path("/kubepods"))),
+            pods,
+        }
+    }
+
+    fn web() -> Arc<LivePod> {
+        let live = LiveContainer {
+            id: "a".repeat(64),
+            path: container("a"),
+        };
+        Arc::new(LivePod {
+            id: PodId {
+                uid: UID.to_owned(),
+                namespace: "default".to_owned(),
+                name: "web".to_owned(),
+            },
+            path: container("a").parent().unwrap(),
+            containers: BTreeMap::from([("app".to_owned(), live)]),
+        })
+    }
+
+    fn names(roster: &Roster, cgroup: &CgroupPath) -> (String, String, bool) {
+        let whose = roster.whose(cgroup);
+        let pod = whose.pod.map(|pod| pod.name).unwrap_or_default();
+        (
+            pod,
+            whose.container.map(|of| of.name).unwrap_or_default(),
+            whose.unnamed,
+        )
+    }
+
+    #[test]
+    fn a_container_cannot_pass_for_another_by_the_cgroups_it_makes() {
+        let mut roster = Roster::default();
+        roster.update(&residents(vec![web()]), Duration::ZERO);
+        let inner = path(&format!("{}/kubepods/pod{OTHER}/{}", container("a"), "b".repeat(64)));
+        assert_eq!(names(&roster, &inner), ("web".to_owned(), "app".to_owned(), false));
+        assert_eq!(roster.level(&inner), Level::Container);
+        let elsewhere = path(&format!("/user.slice/kubepods/pod{UID}/{}", "a".repeat(64)));
+        assert_eq!(roster.whose(&elsewhere), Whose::default());
+        assert_eq!(roster.level(&elsewhere), Level::Other);
+    }
+
+    #[test]
+    fn what_is_not_known_yet_has_the_ids_of_its_path_and_may_get_names() {
+        let mut roster = Roster::default();
+        roster.update(&residents(vec![web()]), Duration::ZERO);
+        let whose = roster.whose(&container("b"));
+        assert!(whose.unnamed);
+        assert_eq!(whose.pod.unwrap().name, "web");
+        assert_eq!(whose.container.unwrap().id, "b".repeat(64));
+        let stranger = roster.whose(&path(&format!("/kubepods/pod{OTHER}")));
+        assert!(stranger.unnamed && stranger.pod.unwrap().uid == OTHER);
+        assert_eq!(roster.level(&path("/kubepods")), Level::Kubepods);
+        assert_eq!(roster.level(&path("/kubepods/burstable")), Level::Qos);
+    }
+
+    #[test]
+    fn the_departed_are_remembered_for_a_while() {
+        let mut roster = Roster::default();
+        roster.update(&residents(vec![web()]), Duration::ZERO);
+        roster.update(&residents(Vec::new()), Duration::from_secs(1));
+        assert_eq!(
+            names(&roster, &container("a")),
+            ("web".to_owned(), "app".to_owned(), false)
+        );
+        roster.update(&residents(Vec::new()), REMEMBERED + Duration::from_secs(1));
+        assert_eq!(names(&roster, &container("a")), (String::new(), String::new(), true));
+    }
+}

@@ -1,0 +1,98 @@
+//! A kernel for tests: cgroups with counters that rise as the kernel's do.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::accounts::Counters;
+use super::surroundings::Surroundings;
+use crate::cgroup::CgroupPath;
+use crate::oom::counters::{CounterError, Reading};
+use crate::oom::kill::Invoker;
+use crate::oom::summary::Limit;
+
+const UIDS: [&str; 2] = [
+    "6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77",
+    "6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c78",
+];
+
+/// Cgroups with counters, as a kernel has them.
+#[derive(Debug, Default)]
+pub(super) struct Kernel {
+    counters: RefCell<BTreeMap<CgroupPath, Reading>>,
+    /// Whether counters count kills in their own cgroup alone.
+    pub(super) local: bool,
+    made: u64,
+    /// Cgroups that are killed as a whole.
+    pub(super) groups: BTreeSet<CgroupPath>,
+    pub(super) processes: BTreeMap<CgroupPath, Vec<u32>>,
+}
+
+impl Kernel {
+    pub(super) fn has(&self, path: &CgroupPath) -> bool {
+        self.counters.borrow().contains_key(path)
+    }
+
+    pub(super) fn make(&mut self, path: &CgroupPath) {
+        let outer: Vec<_> = std::iter::successors(Some(path.clone()), CgroupPath::parent).collect();
+        for path in outer {
+            self.made += 1;
+            let (inode, kills, groups) = (self.made, 0, 0);
+            let fresh = Reading { inode, kills, groups };
+            self.counters.get_mut().entry(path).or_insert(fresh);
+        }
+    }
+
+    pub(super) fn remove(&mut self, path: &CgroupPath) {
+        self.counters.get_mut().retain(|other, _| other.below(path).is_none());
+    }
+
+    pub(super) fn kill(&self, path: &CgroupPath) {
+        for (other, reading) in self.counters.borrow_mut().iter_mut() {
+            if other == path || (!self.local && path.below(other).is_some()) {
+                reading.kills += 1;
+            }
+        }
+    }
+}
+
+impl Counters for Kernel {
+    fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>, CounterError> {
+        Ok(self.counters.borrow().get(cgroup).copied())
+    }
+
+    fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {
+        let counters = self.counters.borrow();
+        counters
+            .keys()
+            .filter(|path| path.parent().as_ref() == Some(cgroup))
+            .cloned()
+            .collect()
+    }
+}
+
+impl Surroundings for Kernel {
+    fn limit_and_peak(&self, _cgroup: &CgroupPath) -> (Option<u64>, Option<u64>) {
+        (Some(64 << 20), None)
+    }
+
+    fn group_of(&self, cgroup: &CgroupPath, _limit: &Limit) -> Option<CgroupPath> {
+        self.groups.contains(cgroup).then(|| cgroup.clone())
+    }
+
+    fn processes(&self, cgroup: &CgroupPath) -> Option<Vec<u32>> {
+        self.has(cgroup)
+            .then(|| self.processes.get(cgroup).cloned().unwrap_or_default())
+    }
+
+    fn is_us(&self, _invoker: &Invoker) -> bool {
+        false
+    }
+}
+
+pub(super) fn root() -> CgroupPath {
+    CgroupPath::new("/kubepods").unwrap()
+}
+
+pub(super) fn container(pod: usize, number: usize) -> CgroupPath {
+    CgroupPath::new(&format!("/kubepods/burstable/pod{}/{number:064x}", UIDS[pod])).unwrap()
+}

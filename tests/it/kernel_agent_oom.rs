@@ -1,0 +1,147 @@
+//! Promise: the agent tells of every kill for want of memory once, for the container it happened in, with whose limit was
+//! hit and who was killed as far as that is certain; also of those that happen while it does not run.
+//!
+//! The real agent against bare cgroups in which real processes are killed by the kernel, v1 or v2, whichever the machine
+//! has. Others on the machine may be killed meanwhile, and may use up what the kernel logs in five seconds: then less is
+//! known of a kill, and never something wrong.
+
+mod bursts;
+mod groups;
+mod levels;
+mod restarts;
+mod told;
+mod unseen;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use vscaled::cgroup::CgroupPath;
+use vscaled::control::proto::OomKill;
+use vscaled::resources::MemoryLimit;
+
+use crate::support::agent::Agent;
+use crate::support::amounts::Amounts;
+use crate::support::bare::{BareNode, BarePod};
+
+const UID: &str = "0a1b2c3d-0000-4000-8000-000000000051";
+/// What containers have: 16 MiB at most.
+const SMALL: Amounts = Amounts::doubled(1000, 8);
+/// More than that. Not by reading /dev/zero: User-Mode Linux 7.2 panics when a process is killed in the middle of that.
+const TOO_MUCH: &str = "x=x; while :; do x=$x$x; done";
+/// The kernel explains ten kills in five seconds for the whole machine, where others may be killed, too.
+const ATTEMPTS: usize = 16;
+
+/// A pod, and an agent that does not run yet.
+struct Scene {
+    agent: Agent,
+    node: BareNode,
+    pod: BarePod,
+}
+
+impl Scene {
+    fn of(containers: &[(&'static str, Amounts)]) -> Self {
+        let mut node = BareNode::new();
+        let kubepods = node.kubepods();
+        let pod = node.run("web", UID, containers);
+        let agent = Agent::new(&kubepods);
+        agent.write("pod.yaml", &pod.manifest());
+        let scene = Self { agent, node, pod };
+        // Out of the way: what is in the pod's own cgroup counts, too.
+        scene.limit_pod(4096);
+        scene
+    }
+
+    /// With the agent running and watching.
+    async fn started(containers: &[(&'static str, Amounts)]) -> Self {
+        let mut scene = Self::of(containers);
+        scene.start().await;
+        scene
+    }
+
+    async fn start(&mut self) {
+        self.agent.start().await;
+        self.agent.reaches("web", "NotManaged").await;
+        self.agent
+            .wait_for("the agent to watch", || self.agent.oom_file().exists())
+            .await;
+    }
+
+    fn cgroup(&self, container: &str) -> CgroupPath {
+        self.pod.containers[container].cgroup.clone()
+    }
+
+    fn limit_pod(&self, mebibytes: u64) {
+        let limit = MemoryLimit::Bytes(mebibytes << 20);
+        self.node.cgroups().limit_memory(&self.pod.cgroup, limit);
+    }
+
+    /// Starts a shell command in a cgroup that is going to be killed.
+    fn victim(&self, cgroup: &CgroupPath, command: &str) -> Child {
+        let directories = self.node.cgroups().directories(cgroup);
+        let enter: Vec<String> = directories
+            .iter()
+            .map(|directory| format!("echo $$ >{}/cgroup.procs", directory.display()))
+            .collect();
+        Command::new("sh")
+            .args(["-ec", &format!("{} && {command}", enter.join(" && "))])
+            .stdin(Stdio::null())
+            // Nobody reads: what it writes there, it holds.
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    /// Has a process killed in a container; returns its id.
+    fn kill_one(&self, container: &str) -> u32 {
+        let child = self.victim(&self.cgroup(container), TOO_MUCH);
+        let pid = child.id();
+        was_killed(child);
+        pid
+    }
+
+    /// What was told of this pod, oldest first.
+    async fn told(&self) -> Vec<OomKill> {
+        let reply = self.agent.client().await.oom_list(UID.to_owned()).await.unwrap();
+        // Another test may use the same UID at the same time, in a tree of its own.
+        let ours = |kill: &OomKill| {
+            let tree = self.node.kubepods();
+            let path = |text: &Option<String>| text.as_deref().and_then(|text| CgroupPath::new(text).ok());
+            path(&kill.cgroup).is_some_and(|path| path.below(&tree).is_some())
+        };
+        reply.kills.into_iter().filter(ours).collect()
+    }
+
+    /// Waits until so many kills were told.
+    async fn tells(&self, count: usize) -> Vec<OomKill> {
+        let told = async || Some(self.told().await).filter(|told| told.len() >= count);
+        let told = self.agent.until(&format!("{count} kills to be told"), told).await;
+        assert_eq!(told.len(), count, "{told:#?}");
+        told
+    }
+
+    /// Gets processes killed until the kernel explains one of the kills.
+    async fn explained(&self, mut kill: impl FnMut() -> u32) -> OomKill {
+        let before = self.told().await.len();
+        for attempt in 1..=ATTEMPTS {
+            let pid = kill();
+            let told = self.tells(before + attempt).await.pop().unwrap();
+            if told.level != "unknown" {
+                assert_eq!(told.victim.as_ref().unwrap().pid, pid, "{told:#?}");
+                return told;
+            }
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+        panic!("the kernel explained none of {ATTEMPTS} kills");
+    }
+}
+
+/// Waits for the end of a process, which must be the kernel's doing.
+fn was_killed(mut child: Child) {
+    assert_eq!(child.wait().unwrap().signal(), Some(9), "not killed; is there swap?");
+}
+
+fn container(kill: &OomKill) -> &str {
+    kill.container.as_ref().map_or("", |container| &container.name)
+}

@@ -1,0 +1,88 @@
+//! One kill at a time: whose limit was hit, and what the victim was.
+
+use super::*;
+
+#[tokio::test]
+async fn a_container_over_its_own_limit_is_told_with_everything_the_kernel_says() {
+    let scene = Scene::started(&[("app", SMALL)]).await;
+    let kill = scene.explained(|| scene.kill_one("app")).await;
+    let pod = kill.pod.as_ref().unwrap();
+    assert_eq!((&*pod.namespace, &*pod.name, &*pod.uid), ("test", "web", UID));
+    assert_eq!(container(&kill), "app");
+    assert_eq!(kill.container.as_ref().unwrap().id, scene.pod.containers["app"].id);
+    assert_eq!((&*kill.level, &*kill.confidence), ("container", "exact"));
+    let limit = kill.limit.as_ref().unwrap();
+    assert_eq!(limit.cgroup, kill.cgroup);
+    assert_eq!(limit.limit_bytes, Some(16 << 20));
+    assert!(limit.usage_bytes.unwrap() <= 16 << 20 && limit.usage_bytes.unwrap() > 8 << 20);
+    let victim = kill.victim.as_ref().unwrap();
+    assert_eq!(victim.comm, "sh");
+    assert!(victim.memory.as_ref().unwrap().anon_rss_bytes > 0);
+    assert!(kill.own_write.is_none() && kill.group.is_empty() && !kill.while_down);
+    let at: jiff::Timestamp = kill.time.parse().unwrap();
+    assert!(jiff::Timestamp::now().duration_since(at).as_secs() < 60);
+}
+
+#[tokio::test]
+async fn a_pod_over_its_limit_is_told_as_that_whichever_container_pays_for_it() {
+    let scene = Scene::started(&[("a", Amounts::doubled(1000, 64)), ("b", Amounts::doubled(1000, 64))]).await;
+    scene.limit_pod(48);
+    // The largest process is killed: the one in A holds 28 MiB, while the one in B asks for the rest and more.
+    let kill = scene
+        .explained(|| {
+            let holder = scene.victim(&scene.cgroup("a"), "exec dd if=/dev/zero bs=28M count=1");
+            let pid = holder.id();
+            wait_for_usage(&scene.node, &scene.cgroup("a"), 28 << 20);
+            let mut asking = scene.victim(&scene.cgroup("b"), "exec dd if=/dev/zero of=/dev/null bs=24M count=1");
+            was_killed(holder);
+            asking.wait().unwrap();
+            pid
+        })
+        .await;
+    assert_eq!((container(&kill), &*kill.level), ("a", "pod"));
+    assert_eq!(kill.limit.as_ref().unwrap().cgroup, Some(scene.pod.cgroup.to_string()));
+    assert_eq!(kill.limit.as_ref().unwrap().limit_bytes, Some(48 << 20));
+}
+
+fn wait_for_usage(node: &BareNode, cgroup: &CgroupPath, bytes: u64) {
+    for _ in 0..30_000 {
+        if node.cgroups().memory_usage(cgroup) >= bytes {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("{cgroup} never used {bytes} bytes");
+}
+
+/// A container with a pid namespace of its own, as runtimes make them.
+const CONTAINED: &str = "exec unshare --pid --fork --kill-child";
+
+#[tokio::test]
+async fn a_child_is_told_apart_from_the_first_process_of_its_container() {
+    let mut scene = Scene::of(&[("app", SMALL)]);
+    let cgroup = scene.cgroup("app");
+    scene.node.spawn(&cgroup, &format!("{CONTAINED} sleep 1000"));
+    scene.start().await;
+    let kill = scene.explained(|| scene.kill_one("app")).await;
+    assert_eq!(kill.victim.unwrap().role, "child");
+    assert!(scene.node.all_run(&scene.pod), "the container did not survive");
+}
+
+#[tokio::test]
+async fn the_first_process_of_a_container_is_told_as_that() {
+    let mut scene = Scene::of(&[("app", SMALL)]);
+    let cgroup = scene.cgroup("app");
+    let go = scene.agent.path().join("go");
+    let first = format!(
+        "{CONTAINED} sh -c 'while ! [ -e {} ]; do sleep 0.05; done; {TOO_MUCH}'",
+        go.display()
+    );
+    scene.node.spawn(&cgroup, &first);
+    scene.start().await;
+    std::fs::write(&go, "").unwrap();
+    let kill = scene.tells(1).await.pop().unwrap();
+    // Unless the kernel did not say whom it killed.
+    if let Some(victim) = kill.victim {
+        assert_eq!((&*victim.comm, &*victim.role), ("sh", "main"));
+    }
+}

@@ -1,0 +1,62 @@
+//! Kills around the end and the start of the agent.
+
+use std::collections::BTreeMap;
+
+use super::bursts::{check, containers, start_burst};
+use super::*;
+
+// The agent that is told to stop waits for its callers, who must be able to leave meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_while_no_agent_runs_is_told_once_when_there_is_one_again() {
+    let mut scene = Scene::started(&[("app", SMALL)]).await;
+    scene.kill_one("app");
+    let before = scene.tells(1).await;
+    for stop in [Agent::stop, Agent::kill] {
+        stop(&mut scene.agent);
+        scene.kill_one("app");
+        scene.start().await;
+        let told = async || Some(scene.told().await).filter(|told| told.iter().any(|kill| kill.while_down));
+        scene.agent.until("the kill to be told", told).await;
+    }
+    scene.kill_one("app");
+    let told = scene.tells(4).await;
+    assert_eq!(told[0], before[0]);
+    let while_down: Vec<bool> = told.iter().map(|kill| kill.while_down).collect();
+    assert_eq!(while_down, [false, true, true, false]);
+}
+
+#[tokio::test]
+async fn an_agent_that_starts_for_the_first_time_tells_of_nothing_that_was_before() {
+    let mut scene = Scene::of(&[("app", SMALL)]);
+    scene.kill_one("app");
+    scene.start().await;
+    let pid = scene.kill_one("app");
+    let told = scene.tells(1).await.pop().unwrap();
+    assert!(!told.while_down);
+    assert!(told.victim.is_none_or(|victim| victim.pid == pid));
+}
+
+#[tokio::test]
+async fn an_agent_killed_amid_a_burst_loses_nothing_and_tells_nothing_twice() {
+    let mut scene = Scene::started(&containers()).await;
+    let mut victims = BTreeMap::new();
+    for _ in 0..2 {
+        let burst = start_burst(&scene);
+        victims.extend(burst.iter().map(|(name, child)| (child.id(), *name)));
+        let enough = victims.len() - burst.len() + 5;
+        scene
+            .agent
+            .until("some kills to be told", async || {
+                (scene.told().await.len() >= enough).then_some(())
+            })
+            .await;
+        scene.agent.kill();
+        burst.into_iter().for_each(|(_, child)| was_killed(child));
+        scene.start().await;
+    }
+    check(&scene.tells(victims.len()).await, &victims);
+    // Whatever was told again would have been by now.
+    let last = scene.kill_one("a");
+    victims.insert(last, "a");
+    check(&scene.tells(victims.len()).await, &victims);
+}

@@ -1,0 +1,62 @@
+//! Where kills are told: to watchers at the socket, in the metrics, by `vscalectl`.
+
+use std::net::TcpListener;
+use std::process::Output;
+
+use super::*;
+
+fn vscalectl(scene: &Scene, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_vscalectl"))
+        .args(arguments)
+        .arg("--socket")
+        .arg(scene.agent.socket())
+        .output()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_kill_reaches_watchers_metrics_and_the_command_line() {
+    let mut scene = Scene::of(&[("app", SMALL)]);
+    // Free a moment ago, and nobody else on this machine is told of it.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    scene.agent.set("--http-address", address.to_string());
+    scene.start().await;
+    let mut watch = scene.agent.client().await.watch().await.unwrap();
+    scene.kill_one("app");
+    let told = scene.tells(1).await.pop().unwrap();
+    let watched = loop {
+        let change = watch.next().await.unwrap();
+        if let Some(kill) = change.kill.filter(|kill| kill.id == told.id) {
+            break kill;
+        }
+    };
+    assert_eq!(watched, told);
+
+    let series = format!(
+        "vscaled_oom_kills_total{{namespace=\"test\",pod=\"web\",container=\"app\",level=\"{}\"}} 1",
+        told.level
+    );
+    let metrics = scrape(address).await;
+    assert!(metrics.contains(&series), "{metrics}");
+
+    let listed = vscalectl(&scene, &["oom", "list", "test/web", "-o", "json"]);
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed["kills"][0]["container"]["name"], "app");
+    assert_eq!(listed["kills"][0]["id"], told.id);
+    let table = vscalectl(&scene, &["oom", "list"]);
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.contains("test/web") && table.contains(&told.level), "{table}");
+    let nothing = vscalectl(&scene, &["oom", "list", "test/other"]);
+    assert!(nothing.status.success());
+    assert!(String::from_utf8(nothing.stdout).unwrap().contains("nothing"));
+}
+
+async fn scrape(address: std::net::SocketAddr) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}

@@ -57,6 +57,7 @@ const MODULES: &[Module] = &[
     wiring("cli"),
     wiring("config"),
     wiring("control"),
+    wiring("kubernetes"),
     wiring("observe"),
     wiring("oom"),
     wiring("sources"),

@@ -60,4 +60,8 @@ families! {
         "Calls to the container runtime";
     RUNTIME_CALL_DURATION = Histogram::histogram "runtime_call_duration_seconds" ["call"]
         "Time until the container runtime answered, or was given up";
+    API_CALLS = Counter::counter "api_calls" ["verb", "resource", "code"]
+        "Calls to the API server";
+    EVENTS = Counter::counter "events" ["outcome"]
+        "Kubernetes Events, by what became of them";
 }

@@ -52,16 +52,19 @@ pub enum ConfigError {
 }
 
 impl Value {
-    pub(super) fn node_name(&self) -> Result<String, ConfigError> {
+    /// The node's name, which the API server must be told if it is asked.
+    pub(super) fn node_name(&self, required: bool) -> Result<String, ConfigError> {
         let text = self.text();
         let label = |label: &str| {
             let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
             !label.is_empty() && !label.starts_with('-') && !label.ends_with('-') && label.bytes().all(inner)
         };
-        if text.is_empty() || (text.len() <= 253 && text.split('.').all(label)) {
-            Ok(text.to_owned())
-        } else {
-            Err(self.refused("empty, or a name of at most 253 lower case letters, digits, `-` and `.`"))
+        const NAME: &str = "a name of at most 253 lower case letters, digits, `-` and `.`";
+        match text {
+            "" if required => Err(self.refused(&format!("{NAME}, the node's own, with this source"))),
+            "" => Ok(String::new()),
+            _ if text.len() <= 253 && text.split('.').all(label) => Ok(text.to_owned()),
+            _ => Err(self.refused(&format!("empty, or {NAME}"))),
         }
     }
 
@@ -93,6 +96,15 @@ impl Value {
 
     pub(super) fn absolute_path(&self) -> Result<PathBuf, ConfigError> {
         absolute(self.text()).ok_or_else(|| self.refused("an absolute path"))
+    }
+
+    pub(super) fn absolute_path_or_empty(&self) -> Result<Option<PathBuf>, ConfigError> {
+        match self.text() {
+            "" => Ok(None),
+            text => absolute(text)
+                .map(Some)
+                .ok_or_else(|| self.refused("empty, or an absolute path")),
+        }
     }
 
     pub(super) fn socket_path(&self) -> Result<PathBuf, ConfigError> {

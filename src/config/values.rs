@@ -15,6 +15,24 @@ use crate::objects::UpdateMode;
 pub enum Source {
     /// A directory of manifests.
     Directory,
+    /// The API server.
+    Kubernetes,
+    /// Both.
+    Both,
+}
+
+impl Source {
+    /// Whether manifests are followed.
+    #[must_use]
+    pub const fn has_directory(self) -> bool {
+        matches!(self, Self::Directory | Self::Both)
+    }
+
+    /// Whether the API server is followed.
+    #[must_use]
+    pub const fn has_cluster(self) -> bool {
+        matches!(self, Self::Kubernetes | Self::Both)
+    }
 }
 
 /// The container runtime's CRI socket.
@@ -62,6 +80,14 @@ impl Serialize for RuntimeSocket {
 pub(super) fn or_empty<T: fmt::Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
     match value {
         Some(value) => serializer.collect_str(value),
+        None => serializer.serialize_str(""),
+    }
+}
+
+/// None as the empty text.
+pub(super) fn path_or_empty<S: Serializer>(value: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(path) => path.serialize(serializer),
         None => serializer.serialize_str(""),
     }
 }

@@ -32,6 +32,7 @@ fn saying(record: &ChangeRecord) -> Option<Saying> {
             | Cause::OverrideEnded
             | Cause::ContainerStarted
             | Cause::AgentStarted
+            | Cause::Regret { .. }
             | Cause::Retry => (Severity::Normal, "ResourcesResized"),
         },
         Outcome::Refused { .. } => (Severity::Warning, "ResizeRefused"),

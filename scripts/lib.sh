@@ -24,6 +24,8 @@ die() {
   exit 1
 }
 
+is_debian() { grep -qx 'ID=debian' /etc/os-release; }
+
 have() { command -v "$1" >/dev/null 2>&1; }
 
 # Runs a command as root: directly, or through sudo.
@@ -47,4 +49,37 @@ as_caller() {
   else
     "$@"
   fi
+}
+
+# Prints the Debian mirror that apt on this machine uses: the first source of packages for a whole release. What the
+# release calls itself is known only where apt-get update has run.
+mirror() {
+  if [ -n "${VSCALED_DEBIAN_MIRROR:-}" ]; then
+    echo "$VSCALED_DEBIAN_MIRROR"
+    return
+  fi
+  local found
+  # shellcheck disable=SC2016 # apt fills these in
+  found=$(apt-get indextargets --format '$(SITE)|$(COMPONENT)|$(RELEASE)|$(ORIGIN)' 'Created-By: Packages' |
+    awk -F'|' '$2 == "main" && $3 !~ /[-\/]/ && ($4 == "Debian" || $4 == "") { print $1; exit }')
+  [ -n "$found" ] || die "apt knows no Debian mirror here; set VSCALED_DEBIAN_MIRROR to the address of one"
+  echo "$found"
+}
+
+# Sets the array `apt` to an apt-get that knows one release of Debian and nothing of this machine: it fetches packages
+# (type deb) or their sources (deb-src) of that release, needs no root, and keeps everything in a directory. Signatures are
+# checked against the machine's own Debian keys. Never call it in a condition, where bash would go on after an error.
+private_apt() {
+  local directory=$1 release=$2 types=$3 keys=/usr/share/keyrings/debian-archive-keyring.gpg type
+  have apt-get || die "apt-get is missing: this fetches Debian packages"
+  [ -r "$keys" ] || die "$keys is missing; install debian-archive-keyring"
+  mkdir -p "$directory/lists/partial" "$directory/archives/partial"
+  for type in $types; do
+    echo "$type [signed-by=$keys] $(mirror) $release main"
+  done >"$directory/sources.list"
+  apt=(apt-get -qq -o "Dir::Etc::SourceList=$directory/sources.list" -o Dir::Etc::SourceParts=/dev/null
+    -o "Dir::State::Lists=$directory/lists" -o "Dir::Cache=$directory" -o Acquire::Languages=none
+    -o Acquire::Check-Valid-Until=false) # a mirror that lags behind serves as well
+  [ "$EUID" -ne 0 ] || apt+=(-o APT::Sandbox::User=root)
+  "${apt[@]}" -o APT::Update::Error-Mode=any update || die "apt cannot read $(mirror); see above"
 }

@@ -19,6 +19,7 @@
 //! # The rooms
 //! - [`resources`]: the vocabulary: quantities, typed amounts, QoS classes, the values of cgroup files.
 //! - [`objects`]: the Kubernetes objects decisions are made from, slim.
+//! - [`kubernetes`]: the API server: how to reach it, and what its answers mean.
 //! - [`sources`]: where facts come from → one [`sources::NodeView`].
 //! - [`decide`]: what a pod's containers should have, by the VPA's rules. Pure.
 //! - [`plan`]: what every cgroup must hold, and in which order to get there. Pure.
@@ -44,6 +45,7 @@ pub mod config;
 pub mod control;
 pub mod decide;
 pub mod doctor;
+pub mod kubernetes;
 pub mod objects;
 pub mod observe;
 pub mod oom;

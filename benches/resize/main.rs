@@ -27,6 +27,7 @@ mod workload;
 #[path = "../../tests/it/support/mod.rs"]
 #[allow(
     dead_code,
+    unused_imports,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,

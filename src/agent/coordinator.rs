@@ -50,6 +50,8 @@ const SETTLE: Duration = Duration::from_millis(20);
 pub(super) enum Event {
     /// The source's view, or what is wrong with it, changed.
     View(Arc<NodeView>, Vec<String>),
+    /// What is wrong with a source that knows nothing yet.
+    SourceProblems(Vec<String>),
     /// The configuration was read again.
     Options(Options),
     /// The node was looked at.
@@ -239,6 +241,7 @@ impl Coordinator {
     fn take(&mut self, event: Event) {
         match event {
             Event::View(view, problems) => self.take_view(view, problems),
+            Event::SourceProblems(problems) => self.source_problems = problems,
             Event::Options(options) => {
                 self.options = options;
                 self.decide_all(Timestamp::now());

@@ -2,7 +2,8 @@
 //!
 //! Tasks, what each takes in and where its results go:
 //!
-//! - the source ([`crate::sources`]): files → [`NodeView`](crate::sources::NodeView), in a watch channel;
+//! - the sources ([`crate::sources`]): files, the API server → what each knows, in watch channels;
+//! - `feeding`: all sources → one [`NodeView`](crate::sources::NodeView), to the coordinator;
 //! - `survey`: the runtime's events, requests to look → who lives on the node, to the coordinator;
 //! - `coordinator`: all of the above, operators' requests, writes by others, the clock → passes;
 //! - passes ([`crate::actuate::reconcile`]), at most one for each pod → what they did, back to the coordinator;
@@ -12,6 +13,7 @@
 //! - reporting ([`crate::report`]): kills → the spool, receivers;
 //! - the audit log ([`crate::observe::audit`]): what passes did, who was refused → its file;
 //! - the control socket ([`crate::control`]): operators' requests → the coordinator;
+//! - `telling`: what was done → Kubernetes Events, where there is an API server;
 //! - HTTP: metrics and health.
 //!
 //! The coordinator owns everything that is known, so nothing is shared and nothing is locked.
@@ -22,6 +24,7 @@ mod coordinator;
 mod doctor;
 mod entry;
 mod explain;
+mod feeding;
 mod history;
 mod inventory;
 mod machine;
@@ -36,6 +39,7 @@ mod shrinking;
 mod standing;
 mod state;
 mod survey;
+mod telling;
 mod view;
 mod watching;
 

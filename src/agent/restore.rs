@@ -16,8 +16,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::coordinator::Refreshed;
+use super::feeding::localised;
 use super::inventory::Inventory;
-use super::run::{RunError, allow_open_files, load, localised, start_audit, survey_options, thaw};
+use super::run::{RunError, allow_open_files, load, start_audit, survey_options, thaw};
 use super::standing::spec_of;
 use super::state::{SavedPod, StateError, StateFile};
 use super::survey::Survey;

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::backend::AgentBackend;
 use super::coordinator::{Coordinator, Event, Links, Options, Restored};
 use super::doctor;
+use super::feeding::Feeding;
 use super::machine::{self, UnknownGroup};
 use super::metrics::Metrics;
 use super::oom::{OomLinks, OomOptions, watch_for_kills};
@@ -18,20 +19,24 @@ use super::reporting;
 use super::saver::Saver;
 use super::state::{Loaded, StateError, StateFile};
 use super::survey::{RuntimeChoice, Survey, SurveyOptions};
+use super::telling::tell;
 use super::view;
 use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
 use crate::actuate::{ChangeRecord, Lanes};
 use crate::config::{Config, RuntimeSocket, Sources};
 use crate::control::{Access, BindError, ControlSocket, Limits, proto, serve};
+use crate::kubernetes::events::Events;
+use crate::kubernetes::{self, ApiClient, ConnectError, Timing};
 use crate::observe::audit::{Audit, AuditOptions};
 use crate::observe::health::{Heartbeat, Readiness};
 use crate::observe::http::{Exposed, HttpServer, ListenError};
 use crate::observe::log::LogFilter;
-use crate::observe::metrics::{RuntimeMetrics, registry};
+use crate::observe::metrics::{ApiMetrics, EventMetrics, RuntimeMetrics, registry};
 use crate::oom::watch::Residents;
 use crate::runtime::{Deadlines, Observer};
 use crate::sources::NodeView;
-use crate::sources::directory::{DirectorySource, DirectoryState};
+use crate::sources::directory::DirectorySource;
+use crate::sources::kubernetes::KubernetesSource;
 
 /// Events that may wait for the coordinator.
 const EVENTS: usize = 1024;
@@ -65,6 +70,9 @@ pub enum RunError {
     /// A group that is configured.
     #[error(transparent)]
     Group(#[from] UnknownGroup),
+    /// The way to the API server.
+    #[error(transparent)]
+    Api(#[from] ConnectError),
     /// Signals cannot be received.
     #[error("cannot receive signals: {0}")]
     Signals(std::io::Error),
@@ -95,7 +103,8 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let mut registry = registry();
     let metrics = Metrics::register(&mut registry);
     let mut readiness = Readiness::default();
-    let starting = vec![readiness.latch("manifests and node")];
+    let starting = vec![readiness.latch("sources and node")];
+    let api = connect(&config, ApiMetrics::register(&mut registry)).await?;
     let heartbeat = Heartbeat::new(STALLED);
 
     let (events, inbox) = mpsc::channel(EVENTS);
@@ -104,10 +113,14 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let (records, _) = broadcast::channel(CHANGES);
     let (changes, _) = broadcast::channel(CHANGES);
 
-    let (directory, states) = DirectorySource::new(config.manifests.clone());
     let (views, view) = watch::channel(Arc::new(NodeView::default()));
-    tokio::spawn(directory.run(stop.clone()));
-    tokio::spawn(follow_source(states, views, events.clone(), config.node_name.clone()));
+    let counted_events = EventMetrics::register(&mut registry);
+    if let Some(api) = &api {
+        let kubernetes_events = Events::start(api.clone(), &config.node_name, counted_events, stop.clone());
+        tokio::spawn(tell(records.subscribe(), kubernetes_events));
+    }
+    let feeding = start_sources(&config, api, &stop);
+    tokio::spawn(feeding.run(views, events.clone()));
     let lanes = Arc::new(Lanes::new(config.workers));
     let calls = RuntimeMetrics::register(&mut registry);
     let counted = Observer::new(move |call, took, answer| calls.called(call, took, answer));
@@ -251,57 +264,41 @@ pub(super) fn start_audit(config: &Config) -> Option<(Audit, tokio::task::JoinHa
     Some(Audit::start(options))
 }
 
+/// The way to the API server, if it is followed.
+async fn connect(config: &Config, counted: ApiMetrics) -> Result<Option<ApiClient>, ConnectError> {
+    if !config.source.has_cluster() {
+        return Ok(None);
+    }
+    let access = match &config.kubeconfig {
+        Some(path) => kubernetes::Access::Kubeconfig(path.clone()),
+        None => kubernetes::Access::InCluster,
+    };
+    access.connect(counted).await.map(Some)
+}
+
+/// Starts the sources that are configured.
+fn start_sources(config: &Config, api: Option<ApiClient>, stop: &CancellationToken) -> Feeding {
+    let directory = config.source.has_directory().then(|| {
+        let (source, states) = DirectorySource::new(config.manifests.clone());
+        tokio::spawn(source.run(stop.clone()));
+        states
+    });
+    let cluster = api.map(|api| {
+        let (source, states) = KubernetesSource::new(api, &config.node_name, Timing::default());
+        tokio::spawn(source.run(stop.clone()));
+        states
+    });
+    Feeding {
+        directory,
+        cluster,
+        node_name: config.node_name.clone(),
+    }
+}
+
 async fn serve_http(server: HttpServer, exposed: Exposed, stop: CancellationToken) {
     if let Err(error) = server.serve(exposed, stop).await {
         tracing::error!(%error, "metrics and health are not served any more");
     }
-}
-
-/// Passes views on to the coordinator. A pod in this node's directory is this node's, whether or not it says so.
-async fn follow_source(
-    mut states: watch::Receiver<Arc<DirectoryState>>,
-    views: watch::Sender<Arc<NodeView>>,
-    events: mpsc::Sender<Event>,
-    node_name: String,
-) {
-    loop {
-        let state = Arc::clone(&states.borrow_and_update());
-        // Before the directory was read nothing is known, which is not the same as nothing being there.
-        if state.generation == 0 {
-            if states.changed().await.is_err() {
-                return;
-            }
-            continue;
-        }
-        let view = Arc::new(localised(&state.view, &node_name));
-        views.send_replace(Arc::clone(&view));
-        if events
-            .send(Event::View(
-                view,
-                state.problems.iter().map(ToString::to_string).collect(),
-            ))
-            .await
-            .is_err()
-        {
-            return;
-        }
-        if states.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
-/// The pods bound to this node, or to none yet: a manifest here is placed here, like a static pod.
-pub(super) fn localised(view: &NodeView, node_name: &str) -> NodeView {
-    const UNNAMED: &str = "this-node";
-    let here = if node_name.is_empty() { UNNAMED } else { node_name };
-    let mut view = view.clone();
-    view.pods
-        .retain(|pod| node_name.is_empty() || pod.spec.node_name.is_empty() || pod.spec.node_name == node_name);
-    for pod in view.pods.iter_mut().filter(|pod| pod.spec.node_name.is_empty()) {
-        here.clone_into(&mut Arc::make_mut(pod).spec.node_name);
-    }
-    view
 }
 
 /// Turns records into what watchers at the socket get.

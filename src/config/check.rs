@@ -52,18 +52,29 @@ pub enum ConfigError {
     },
 }
 
+/// What a host may be called.
+const HOST_NAME: &str = "a name of at most 253 lower case letters, digits, `-` and `.`";
+
 impl Value {
-    /// A DNS subdomain (RFC 1123), as nodes and receivers have for a name.
+    /// The node's name, which the API server must be told if it is asked.
+    pub(super) fn node_name(&self, required: bool) -> Result<String, ConfigError> {
+        if required && self.text().is_empty() {
+            return Err(self.refused(&format!("{HOST_NAME}, the node's own, with this source")));
+        }
+        self.host_name()
+    }
+
+    /// A DNS subdomain (RFC 1123), as nodes and receivers have for a name; or empty.
     pub(super) fn host_name(&self) -> Result<String, ConfigError> {
         let text = self.text();
         let label = |label: &str| {
             let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
             !label.is_empty() && !label.starts_with('-') && !label.ends_with('-') && label.bytes().all(inner)
         };
-        if text.is_empty() || (text.len() <= 253 && text.split('.').all(label)) {
-            Ok(text.to_owned())
-        } else {
-            Err(self.refused("empty, or a name of at most 253 lower case letters, digits, `-` and `.`"))
+        match text {
+            "" => Ok(String::new()),
+            _ if text.len() <= 253 && text.split('.').all(label) => Ok(text.to_owned()),
+            _ => Err(self.refused(&format!("empty, or {HOST_NAME}"))),
         }
     }
 

@@ -141,14 +141,21 @@ keys! {
         env: "NODE_NAME",
         default: "",
         live: false,
-        meaning: "The name of this node in the cluster; may be empty with the directory source.",
+        meaning: "The name of this node in the cluster; may be empty with the directory source alone.",
     }
     source {
         name: "source",
         env: "VSCALED_SOURCE",
         default: "directory",
         live: false,
-        meaning: "Where pods and VPAs come from: `directory`.",
+        meaning: "Where pods and VPAs come from: `directory`, `kubernetes` (the API server) or `both`; what both describe is as the API server says.",
+    }
+    kubeconfig {
+        name: "kubeconfig",
+        env: "VSCALED_KUBECONFIG",
+        default: "",
+        live: false,
+        meaning: "The file that says how to reach the API server; empty uses the service account of the pod that vscaled runs in.",
     }
     manifests {
         name: "manifests",

@@ -55,6 +55,9 @@ pub struct Config {
     pub node_name: String,
     /// Where pods and VPAs come from.
     pub source: Source,
+    /// How to reach the API server; none uses the service account of the agent's pod.
+    #[serde(serialize_with = "values::path_or_empty")]
+    pub kubeconfig: Option<PathBuf>,
     /// The directory of manifests.
     pub manifests: PathBuf,
     /// Where the agent keeps what must outlive it.
@@ -220,9 +223,15 @@ impl Config {
     fn check(given: Resolved) -> Result<Self, ConfigError> {
         let hours = SignedDuration::from_hours;
         let seconds = SignedDuration::from_secs;
+        let source = given.source.one_of(&[
+            ("directory", Source::Directory),
+            ("kubernetes", Source::Kubernetes),
+            ("both", Source::Both),
+        ])?;
         Ok(Self {
-            node_name: given.node_name.host_name()?,
-            source: given.source.one_of(&[("directory", Source::Directory)])?,
+            node_name: given.node_name.node_name(source.has_cluster())?,
+            source,
+            kubeconfig: given.kubeconfig.path_or_empty()?,
             manifests: given.manifests.absolute_path()?,
             state_dir: given.state_dir.absolute_path()?,
             socket: given.socket.socket_path()?,

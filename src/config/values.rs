@@ -16,6 +16,24 @@ use crate::resources::Bytes;
 pub enum Source {
     /// A directory of manifests.
     Directory,
+    /// The API server.
+    Kubernetes,
+    /// Both.
+    Both,
+}
+
+impl Source {
+    /// Whether manifests are followed.
+    #[must_use]
+    pub const fn has_directory(self) -> bool {
+        matches!(self, Self::Directory | Self::Both)
+    }
+
+    /// Whether the API server is followed.
+    #[must_use]
+    pub const fn has_cluster(self) -> bool {
+        matches!(self, Self::Kubernetes | Self::Both)
+    }
 }
 
 /// The container runtime's CRI socket.

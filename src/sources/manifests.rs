@@ -7,11 +7,13 @@
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::NodeView;
 use super::validate::{Invalid, check_pod, check_vpa};
-use crate::objects::{LabelSelector, ObjectMeta, Owner, OwnerKind};
+use super::workload::{self, Workload};
+use crate::kubernetes::strip_nulls;
+use crate::objects::OwnerKind;
 
 /// What a text held.
 #[derive(Debug, Default)]
@@ -94,20 +96,6 @@ struct Reader<'a> {
     manifests: &'a mut Manifests,
 }
 
-/// A workload as far as it matters here.
-#[derive(serde::Deserialize)]
-struct Workload {
-    metadata: ObjectMeta,
-    #[serde(default)]
-    spec: WorkloadSpec,
-}
-
-#[derive(serde::Deserialize, Default)]
-#[serde(default)]
-struct WorkloadSpec {
-    selector: Option<LabelSelector>,
-}
-
 impl Reader<'_> {
     fn read(&mut self, mut document: Value) -> Result<(), ManifestError> {
         if document.is_null() {
@@ -164,27 +152,9 @@ impl Reader<'_> {
     }
 
     fn read_owner(&mut self, kind: OwnerKind, mut document: Value) -> Result<(), ManifestError> {
-        // Two kinds say in other words which pods are theirs.
-        let labels = match kind {
-            OwnerKind::CronJob => document
-                .pointer("/spec/jobTemplate/spec/template/metadata/labels")
-                .cloned(),
-            OwnerKind::ReplicationController => document.pointer("/spec/selector").cloned(),
-            OwnerKind::Deployment
-            | OwnerKind::ReplicaSet
-            | OwnerKind::StatefulSet
-            | OwnerKind::DaemonSet
-            | OwnerKind::Job => None,
-        };
-        if let (Some(labels), Some(Value::Object(spec))) = (labels, document.get_mut("spec")) {
-            spec.insert("selector".to_owned(), json!({ "matchLabels": labels }));
-        }
-        let Workload { metadata, spec } = self.typed(document, |_| Ok(()))?;
-        self.manifests.view.owners.push(Owner {
-            kind,
-            metadata,
-            selector: spec.selector,
-        });
+        workload::in_one_notation(kind, &mut document);
+        let workload: Workload = self.typed(document, |_| Ok(()))?;
+        self.manifests.view.owners.push(workload.into_owner(kind));
         Ok(())
     }
 
@@ -235,18 +205,6 @@ fn describe(document: &Value) -> String {
         (Some(namespace), Some(name)) => format!("{kind} {namespace}/{name}"),
         (None, Some(name)) => format!("{kind} {name}"),
         (_, None) => kind.to_owned(),
-    }
-}
-
-/// An explicit null means "absent" to the API server.
-fn strip_nulls(value: &mut Value) {
-    match value {
-        Value::Object(map) => {
-            map.retain(|_, field| !field.is_null());
-            map.values_mut().for_each(strip_nulls);
-        }
-        Value::Array(items) => items.iter_mut().for_each(strip_nulls),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 

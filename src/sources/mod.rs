@@ -1,11 +1,13 @@
-//! Where facts come from: manifests in files, a watched directory. Each source ends in one [`NodeView`].
+//! Where facts come from: manifests in files, a watched directory, the API server. Each source ends in one [`NodeView`].
 //!
 //! A source never decides and never acts. What it cannot read it reports by file, document and field, and it goes on
 //! with the last state it could read.
 
 pub mod directory;
+pub mod kubernetes;
 mod manifests;
 mod validate;
+mod workload;
 
 pub use manifests::{ManifestError, Manifests, parse_manifests};
 

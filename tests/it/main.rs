@@ -8,6 +8,8 @@
 
 mod architecture;
 mod cgroup_files;
+mod cluster_api;
+mod cluster_events;
 mod control_socket;
 mod decide_command;
 mod decisions;

@@ -78,4 +78,8 @@ families! {
         "Reports that the disk did not give back as they were written";
     SPOOL_SYNCS = Counter::counter "spool_syncs" []
         "Times the disk was waited for";
+    API_CALLS = Counter::counter "api_calls" ["verb", "resource", "code"]
+        "Calls to the API server";
+    EVENTS = Counter::counter "events" ["outcome"]
+        "Kubernetes Events, by what became of them";
 }

@@ -2,6 +2,7 @@
 //! what it owns and counts through methods, so that no name or label is spelt twice. docs/metrics.md lists them all.
 
 mod agent;
+mod api;
 mod declare;
 pub mod families;
 mod labels;
@@ -13,6 +14,7 @@ mod shrink;
 mod tests;
 
 pub use agent::{DecisionMetrics, ProblemMetrics, ResizeMetrics, RuntimeMetrics};
+pub use api::{ApiMetrics, EventMetrics};
 pub use declare::{Declaration, Described, Series};
 pub use labels::{
     CallOutcome, LinkOutcome, PodState, ProblemKind, ReportOutcome, ResizeOutcome, ShrinkOutcome, Stage, StepOutcome,

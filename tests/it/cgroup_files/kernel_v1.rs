@@ -7,7 +7,8 @@ use vscaled::cgroup::Reason;
 use vscaled::plan::CgroupVersion::V1;
 use vscaled::resources::{ControlFile, CpuQuota, MemoryLimit, Setting};
 
-use super::tree::{Tree, skipped};
+use super::tree::Tree;
+use crate::support::skipped;
 
 const fn quota(micros: u64) -> Setting {
     Setting::CfsQuota(CpuQuota::Micros(micros))

@@ -1,7 +1,6 @@
 //! Cgroups of a test's own, removed with everything in them when the test ends.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -10,6 +9,8 @@ use std::time::{Duration, Instant};
 use vscaled::cgroup::{Cgroup, CgroupDir, CgroupPath, Controller, Hierarchy};
 use vscaled::plan::CgroupVersion;
 use vscaled::resources::ControlFile;
+
+use crate::support::skipped;
 
 /// A cgroup `/vscaled-test-<pid>-<label>` in every hierarchy, and what the test makes below it.
 pub(super) struct Tree {
@@ -147,15 +148,6 @@ impl Drop for Tree {
             remove_all(&directory);
         }
     }
-}
-
-/// Says that a test does nothing here.
-#[expect(
-    clippy::explicit_write,
-    reason = "what a passing test prints with a macro is captured and not shown"
-)]
-pub(crate) fn skipped(label: &str, why: &str) {
-    writeln!(std::io::stderr(), "SKIPPED {label}: {why}").unwrap();
 }
 
 pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use vscaled::plan::CgroupVersion;
 
 use super::{ROOMY, Scene};
-use crate::cgroup_files::tree::skipped;
+use crate::support::skipped;
 
 /// The freezer of a container; `None`, with the reason printed, where there is none to share.
 fn freezer(scene: &Scene, name: &str) -> Option<PathBuf> {

@@ -2,12 +2,13 @@
 //! pods in it.
 //!
 //! Everything here works the same on cgroup v1 and v2, needs root, and touches only what it made. A missing program
-//! fails the test with the name of what to install; nothing is skipped.
+//! fails the test with the name of what to install; only what takes minutes to build is skipped where it is missing, loudly.
 
 pub(crate) mod agent;
 pub(crate) mod amounts;
 pub(crate) mod bare;
 pub(crate) mod churn;
+pub(crate) mod cluster;
 pub(crate) mod containerd;
 pub(crate) mod http;
 pub(crate) mod image;
@@ -16,6 +17,7 @@ pub(crate) mod pods;
 pub(crate) mod prometheus;
 pub(crate) mod tree;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
@@ -30,4 +32,13 @@ pub(crate) fn scratch() -> PathBuf {
     } else {
         std::env::temp_dir()
     }
+}
+
+/// Says that a test does nothing here.
+#[expect(
+    clippy::explicit_write,
+    reason = "what a passing test prints with a macro is captured and not shown"
+)]
+pub(crate) fn skipped(label: &str, why: &str) {
+    writeln!(std::io::stderr(), "SKIPPED {label}: {why}").unwrap();
 }

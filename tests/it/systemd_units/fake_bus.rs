@@ -16,7 +16,8 @@ use zbus::blocking::connection::Builder;
 use zbus::zvariant::{OwnedObjectPath, OwnedValue};
 use zbus::{DBusError, interface};
 
-use crate::cgroup_files::tree::{skipped, wait_for};
+use crate::cgroup_files::tree::wait_for;
+use crate::support::skipped;
 
 const UNIT: &str = "kubepods-pod0123.slice";
 const OBJECT: &str = "/org/freedesktop/systemd1/unit/kubepods_2dpod0123_2eslice";

@@ -8,7 +8,8 @@ use vscaled::cgroup::systemd::{Systemd, SystemdError, Unit};
 use vscaled::cgroup::{CgroupDir, CgroupPath, Hierarchy};
 use vscaled::resources::{ControlFile, CpuMax, CpuQuota, CpuWeight, MemoryLimit, Setting, Settings};
 
-use crate::cgroup_files::tree::{skipped, wait_for};
+use crate::cgroup_files::tree::wait_for;
+use crate::support::skipped;
 
 /// A pod's slice with a service in it, stopped at the end.
 struct Pod {

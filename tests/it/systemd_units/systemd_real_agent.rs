@@ -9,9 +9,10 @@ use vscaled::cgroup::{CgroupDir, CgroupPath, Hierarchy};
 use vscaled::plan::CgroupVersion;
 use vscaled::resources::Settings;
 
-use crate::cgroup_files::tree::{skipped, wait_for};
+use crate::cgroup_files::tree::wait_for;
 use crate::support::agent::Agent;
 use crate::support::amounts::{Amounts, pod_manifest, vpa_manifest};
+use crate::support::skipped;
 
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000041";
 const ROOT: &str = "/vscaledtest.slice/vscaledtest-kubepods.slice";

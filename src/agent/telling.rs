@@ -1,0 +1,130 @@
+//! What was done to pods → Kubernetes Events, where there is an API server: what changed, what was refused, what was undone.
+
+use std::sync::Arc;
+
+use tokio::sync::broadcast;
+
+use crate::actuate::{Cause, ChangeRecord, Outcome};
+use crate::kubernetes::events::{About, Events, Saying, Severity};
+
+/// Says what the records tell, until there are no more.
+pub(super) async fn tell(mut records: broadcast::Receiver<Arc<ChangeRecord>>, events: Events) {
+    loop {
+        match records.recv().await {
+            Ok(record) => {
+                if let Some(saying) = saying(&record) {
+                    events.say(saying);
+                }
+            }
+            Err(broadcast::error::RecvError::Lagged(missed)) => tracing::warn!(missed, "changes became no Events"),
+            Err(broadcast::error::RecvError::Closed) => return,
+        }
+    }
+}
+
+/// What a change is worth saying. That nothing was to be done, or is to be done again at once, is worth nothing.
+fn saying(record: &ChangeRecord) -> Option<Saying> {
+    let (severity, reason) = match &record.outcome {
+        Outcome::Applied | Outcome::RuntimeOwed { .. } => match record.cause {
+            Cause::Drift | Cause::Sweep => (Severity::Warning, "ResourcesRestored"),
+            Cause::Recommendation { .. }
+            | Cause::Operator { .. }
+            | Cause::OverrideEnded
+            | Cause::Released { .. }
+            | Cause::ContainerStarted
+            | Cause::AgentStarted
+            | Cause::Regret { .. }
+            | Cause::Retry => (Severity::Normal, "ResourcesResized"),
+        },
+        Outcome::Refused { .. } => (Severity::Warning, "ResizeRefused"),
+        Outcome::RolledBack { .. } => (Severity::Warning, "ResizeRolledBack"),
+        Outcome::Incomplete { .. } => (Severity::Warning, "ResizeIncomplete"),
+        Outcome::Unchanged | Outcome::Interrupted { .. } => return None,
+    };
+    Some(Saying {
+        about: About {
+            namespace: record.pod.namespace.clone(),
+            pod: record.pod.name.clone(),
+            uid: record.pod.uid.clone(),
+            container: None,
+        },
+        severity,
+        reason,
+        message: message(record),
+    })
+}
+
+/// Who asked, what came in the way, and every file that was changed for good.
+fn message(record: &ChangeRecord) -> String {
+    let changed = record
+        .steps
+        .iter()
+        .filter(|step| step.error.is_none() && !step.rollback);
+    let files = changed.filter_map(|step| {
+        let file = step.file?;
+        Some(format!("{} {file} {} → {}", step.target, step.from, step.to))
+    });
+    let what: Vec<_> = record.outcome.reason().map(str::to_owned).into_iter().collect();
+    let what = if record.outcome.holds() { files.collect() } else { what };
+    let cause = &record.cause;
+    if what.is_empty() {
+        cause.to_string()
+    } else {
+        format!("{cause}: {}", what.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::actuate::{PodId, Stages, StepRecord};
+    use crate::plan::{Target, Via};
+
+    fn record(cause: Cause, outcome: Outcome) -> ChangeRecord {
+        let step = StepRecord {
+            target: Target::Pod,
+            via: Via::Cgroup,
+            file: Some("memory.max"),
+            from: "64".to_owned(),
+            to: "128".to_owned(),
+            took: Duration::ZERO,
+            error: None,
+            rollback: false,
+        };
+        ChangeRecord {
+            sequence: 1,
+            at: jiff::Timestamp::UNIX_EPOCH,
+            pod: PodId {
+                uid: "u".to_owned(),
+                namespace: "a".to_owned(),
+                name: "web".to_owned(),
+            },
+            cause,
+            outcome,
+            steps: vec![step],
+            stages: Stages::default(),
+        }
+    }
+
+    #[test]
+    fn a_change_says_who_asked_and_what_the_files_hold() {
+        let said = saying(&record(Cause::OverrideEnded, Outcome::Applied)).unwrap();
+        assert_eq!((said.severity, said.reason), (Severity::Normal, "ResourcesResized"));
+        assert_eq!(said.message, "override ended: pod memory.max 64 → 128");
+    }
+
+    #[test]
+    fn what_did_not_come_about_says_why() {
+        let reason = "more than the node has".to_owned();
+        let said = saying(&record(Cause::Retry, Outcome::Refused { reason })).unwrap();
+        assert_eq!((said.severity, said.reason), (Severity::Warning, "ResizeRefused"));
+        assert_eq!(said.message, "retry: more than the node has");
+    }
+
+    #[test]
+    fn nothing_is_said_of_nothing() {
+        assert_eq!(saying(&record(Cause::Sweep, Outcome::Unchanged)), None);
+    }
+}

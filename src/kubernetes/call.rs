@@ -1,0 +1,210 @@
+//! One request to the API server, as data: verb, kind, place, parameters → method, path and query. Pure.
+
+use std::fmt;
+
+use http::Method;
+
+/// A kind of object as the API server serves it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Kind {
+    /// The API group; empty for the core group.
+    pub group: &'static str,
+    /// The version within the group.
+    pub version: &'static str,
+    /// The plural name in paths and in RBAC rules, such as `pods`.
+    pub plural: &'static str,
+}
+
+impl Kind {
+    /// A kind by group, version and plural name.
+    #[must_use]
+    pub const fn new(group: &'static str, version: &'static str, plural: &'static str) -> Self {
+        Self { group, version, plural }
+    }
+}
+
+/// What is asked for, in the words of RBAC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// One object.
+    Get,
+    /// All objects of a place.
+    List,
+    /// Changes from now on.
+    Watch,
+    /// A new object.
+    Create,
+    /// A change of an object.
+    Patch,
+}
+
+impl Verb {
+    /// As RBAC and metrics name it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Patch => "patch",
+        }
+    }
+
+    const fn method(self) -> Method {
+        match self {
+            Self::Get | Self::List | Self::Watch => Method::GET,
+            Self::Create => Method::POST,
+            Self::Patch => Method::PATCH,
+        }
+    }
+}
+
+/// A request, apart from its body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// What is asked for.
+    pub verb: Verb,
+    /// Of which kind.
+    pub kind: Kind,
+    /// In which namespace; none for all of them, and for kinds that have no namespace.
+    pub namespace: Option<String>,
+    /// The object's name, for verbs about one object.
+    pub name: Option<String>,
+    /// A subresource of it, such as `resize`.
+    pub subresource: Option<&'static str>,
+    /// Parameters, not yet escaped.
+    pub query: Vec<(&'static str, String)>,
+}
+
+impl Call {
+    /// A request about a kind in all namespaces.
+    #[must_use]
+    pub const fn new(verb: Verb, kind: Kind) -> Self {
+        Self {
+            verb,
+            kind,
+            namespace: None,
+            name: None,
+            subresource: None,
+            query: Vec::new(),
+        }
+    }
+
+    /// The same in one namespace, or in all of them.
+    #[must_use]
+    pub fn within(mut self, namespace: Option<&str>) -> Self {
+        self.namespace = namespace.map(str::to_owned);
+        self
+    }
+
+    /// The same about one object.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// With a parameter.
+    #[must_use]
+    pub fn with(mut self, parameter: &'static str, value: impl Into<String>) -> Self {
+        self.query.push((parameter, value.into()));
+        self
+    }
+
+    /// The resource as RBAC names it: `pods`, `pods/resize`.
+    #[must_use]
+    pub fn resource(&self) -> String {
+        match self.subresource {
+            Some(subresource) => format!("{}/{subresource}", self.kind.plural),
+            None => self.kind.plural.to_owned(),
+        }
+    }
+
+    pub(super) const fn method(&self) -> Method {
+        self.verb.method()
+    }
+
+    /// Path and query.
+    pub(super) fn path(&self) -> String {
+        let Kind { group, version, plural } = self.kind;
+        let mut path = if group.is_empty() {
+            format!("/api/{version}")
+        } else {
+            format!("/apis/{group}/{version}")
+        };
+        let namespace = self.namespace.iter().flat_map(|namespace| ["namespaces", namespace]);
+        let rest = self.name.as_deref().into_iter().chain(self.subresource);
+        for segment in namespace.chain([plural]).chain(rest) {
+            path.push('/');
+            path.push_str(&escaped(segment));
+        }
+        let parameters = self.query.iter().map(|(name, value)| (*name, value.as_str()));
+        let watch = (self.verb == Verb::Watch).then_some(("watch", "true"));
+        for (index, (name, value)) in watch.into_iter().chain(parameters).enumerate() {
+            path.push(if index == 0 { '?' } else { '&' });
+            path.push_str(name);
+            path.push('=');
+            path.push_str(&escaped(value));
+        }
+        path
+    }
+}
+
+/// For people: `list pods`, `get replicasets shop/web`.
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verb.as_str(), self.resource())?;
+        match (&self.namespace, &self.name) {
+            (Some(namespace), Some(name)) => write!(f, " {namespace}/{name}"),
+            (Some(namespace), None) => write!(f, " in namespace {namespace}"),
+            (None, Some(name)) => write!(f, " {name}"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// Percent-encodes all but what RFC 3986 calls unreserved.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => escaped.push(char::from(byte)),
+            other => escaped.push_str(&format!("%{other:02X}")),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PODS: Kind = Kind::new("", "v1", "pods");
+    const VPAS: Kind = Kind::new("autoscaling.k8s.io", "v1", "verticalpodautoscalers");
+
+    #[test]
+    fn paths_are_those_of_the_api() {
+        let node = Call::new(Verb::Watch, PODS).with("fieldSelector", "spec.nodeName=n-1");
+        assert_eq!(node.path(), "/api/v1/pods?watch=true&fieldSelector=spec.nodeName%3Dn-1");
+        let list = Call::new(Verb::List, VPAS)
+            .within(Some("shop"))
+            .with("resourceVersion", "0");
+        assert_eq!(
+            list.path(),
+            "/apis/autoscaling.k8s.io/v1/namespaces/shop/verticalpodautoscalers?resourceVersion=0"
+        );
+        let resize = Call {
+            subresource: Some("resize"),
+            ..Call::new(Verb::Patch, PODS).within(Some("shop")).named("web-0")
+        };
+        assert_eq!(resize.path(), "/api/v1/namespaces/shop/pods/web-0/resize");
+        assert_eq!(resize.to_string(), "patch pods/resize shop/web-0");
+    }
+
+    #[test]
+    fn a_name_cannot_leave_its_place_in_the_path() {
+        let call = Call::new(Verb::Get, PODS).within(Some("a/../b")).named("x?watch=1");
+        assert_eq!(call.path(), "/api/v1/namespaces/a%2F..%2Fb/pods/x%3Fwatch%3D1");
+    }
+}

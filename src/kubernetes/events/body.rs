@@ -1,0 +1,100 @@
+//! What an Event looks like on the wire: `v1`, in the fields that every reader knows. Pure.
+
+use jiff::{Timestamp, Unit};
+use serde_json::{Value, json};
+
+use super::{Saying, Severity};
+
+/// The API server's own limit of a message, in bytes.
+const LONGEST_MESSAGE: usize = 1024;
+
+/// Who says it.
+const COMPONENT: &str = "vscaled";
+
+/// A new Event; `once` makes its name.
+pub(super) fn event(node: &str, saying: &Saying, once: &str, count: u32, now: Timestamp) -> Value {
+    let about = &saying.about;
+    let time = seconds(now);
+    let mut object = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": about.namespace,
+        "name": about.pod,
+        "uid": about.uid,
+    });
+    if let Some(container) = &about.container {
+        object["fieldPath"] = Value::from(format!("spec.containers{{{container}}}"));
+    }
+    json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name(&about.pod, once), "namespace": about.namespace},
+        "involvedObject": object,
+        "reason": saying.reason,
+        "message": shortened(&saying.message),
+        "type": match saying.severity {
+            Severity::Normal => "Normal",
+            Severity::Warning => "Warning",
+        },
+        "source": {"component": COMPONENT, "host": node},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": node,
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "count": count,
+    })
+}
+
+/// A change of an Event that has happened again.
+pub(super) fn again(message: &str, count: u32, now: Timestamp) -> Value {
+    json!({"count": count, "lastTimestamp": seconds(now), "message": shortened(message)})
+}
+
+/// The Event's name: the pod's and a number that stands for what it tells of.
+pub(super) fn name(pod: &str, once: &str) -> String {
+    // FNV-1a: the same in every process, unlike the standard library's hashes.
+    let hash = once.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    // A name is at most 253 bytes long.
+    let pod: String = pod.chars().take(230).collect();
+    format!("{}.{hash:016x}", pod.trim_end_matches(['-', '.']))
+}
+
+/// `metav1.Time` has whole seconds.
+fn seconds(time: Timestamp) -> String {
+    time.round(Unit::Second).unwrap_or(time).to_string()
+}
+
+fn shortened(message: &str) -> String {
+    const MARK: &str = " …";
+    if message.len() <= LONGEST_MESSAGE {
+        return message.to_owned();
+    }
+    let mut end = LONGEST_MESSAGE - MARK.len();
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}{MARK}", &message[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_cut_where_a_character_ends() {
+        let cut = shortened(&"ä".repeat(600));
+        assert!(cut.len() <= LONGEST_MESSAGE && cut.ends_with(" …"), "{}", cut.len());
+        assert_eq!(shortened("short"), "short");
+    }
+
+    #[test]
+    fn the_same_thing_has_the_same_name_and_names_are_short_enough() {
+        let long = "p".repeat(253);
+        assert_eq!(name(&long, "x"), name(&long, "x"));
+        assert_ne!(name("web", "x"), name("web", "y"));
+        assert!(name(&long, "x").len() <= 253);
+        assert_eq!(name("web-", "x").matches("-.").count(), 0);
+    }
+}

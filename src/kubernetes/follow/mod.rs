@@ -1,0 +1,111 @@
+//! One list at the API server, followed: a kind and a place → what is there now, for everybody to look at.
+//!
+//! One task for each list. It lists once, from the API server's own cache, then watches, and lists again only when the
+//! API server has forgotten what came since (410). A watch that is silent for too long is begun again where it stood. While
+//! the API server is away, what was last seen stays; each failure lengthens the pause before the next attempt, scattered so
+//! that a cluster's agents do not come back together.
+//!
+//! An object that cannot be read is named, keeps its last good state, and hides no other.
+
+mod state;
+mod task;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::client::ApiClient;
+use super::object::Object;
+use task::Task;
+
+pub use state::Followed;
+
+/// Which objects of a kind.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Place {
+    /// Those of one namespace; none for all.
+    pub namespace: Option<String>,
+    /// Those a field selector selects; empty for all.
+    pub field_selector: String,
+}
+
+/// How long things may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// How long a watch lasts before it is begun again, about. The API server spreads its load by it.
+    pub watch: Duration,
+    /// How long a watch may be silent on which bookmarks have come before: they come every minute.
+    pub silence: Duration,
+    /// How long a watch may be silent on which no bookmark has come: none come for kinds of which nothing ever changed.
+    pub long_silence: Duration,
+    /// The first pause after a failure, about.
+    pub first_pause: Duration,
+    /// The longest pause after failures, about.
+    pub longest_pause: Duration,
+    /// The time after which a kind that the API server does not know is asked for again, about.
+    pub unknown: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            watch: Duration::from_secs(40 * 60),
+            silence: Duration::from_secs(150),
+            long_silence: Duration::from_secs(10 * 60),
+            first_pause: Duration::from_secs(1),
+            longest_pause: Duration::from_secs(60),
+            unknown: Duration::from_secs(5 * 60),
+        }
+    }
+}
+
+/// A list that is followed for as long as this exists.
+#[derive(Debug)]
+pub struct Follower<T> {
+    known: Known<T>,
+    _task: DropGuard,
+}
+
+/// What the task knows, shared with those who look.
+#[derive(Debug)]
+struct Known<T>(Arc<Mutex<Followed<T>>>);
+
+impl<T> Known<T> {
+    fn with<R>(&self, act: impl FnOnce(&mut Followed<T>) -> R) -> R {
+        // Whole between any two objects, whatever happened in between.
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl<T> Follower<T> {
+    /// Looks at what is there now. The list stands still meanwhile.
+    pub fn look<R>(&self, look: impl FnOnce(&Followed<T>) -> R) -> R {
+        self.known.with(|known| look(known))
+    }
+}
+
+/// Follows a list, and tells `changed` whenever what is there, or whether that is known, changes.
+///
+/// # Panics
+/// Outside of a tokio runtime.
+pub fn follow<T: Object>(client: ApiClient, place: Place, timing: Timing, changed: Arc<Notify>) -> Follower<T> {
+    let known = Arc::new(Mutex::new(Followed::default()));
+    let stop = CancellationToken::new();
+    let task = Task::new(client, place, timing, Known(Arc::clone(&known)), changed);
+    let stopped = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            // Cancel-safe: what is dropped is a connection and a place in a list.
+            () = task.run() => {}
+            () = stopped.cancelled() => {}
+        }
+    });
+    Follower {
+        known: Known(known),
+        _task: stop.drop_guard(),
+    }
+}

@@ -1,0 +1,60 @@
+//! Following a list: against a script of answers, for what a real API server cannot be made to say at will.
+
+mod lines;
+mod task;
+
+use serde::Deserialize;
+
+use super::super::call::Kind;
+use super::super::object::Object;
+use crate::objects::ObjectMeta;
+
+/// An object of two versions that has nothing but a size.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct Thing {
+    metadata: ObjectMeta,
+    size: u32,
+}
+
+impl Object for Thing {
+    const KINDS: &'static [Kind] = &[Kind::new("test", "v2", "things"), Kind::new("test", "v1", "things")];
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.size < 100 {
+            Ok(())
+        } else {
+            Err("size: at most 99".to_owned())
+        }
+    }
+}
+
+/// A thing as the API server writes it.
+fn thing(name: &str, version: u32, size: u32) -> String {
+    format!(r#"{{"metadata":{{"name":"{name}","namespace":"a","resourceVersion":"{version}"}},"size":{size}}}"#)
+}
+
+fn list(version: u32, things: &[String]) -> String {
+    format!(
+        r#"{{"metadata":{{"resourceVersion":"{version}"}},"items":[{}]}}"#,
+        things.join(",")
+    )
+}
+
+fn line(kind: &str, object: &str) -> String {
+    format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
+}
+
+fn bookmark(version: u32) -> String {
+    line(
+        "BOOKMARK",
+        &format!(r#"{{"metadata":{{"resourceVersion":"{version}"}}}}"#),
+    )
+}

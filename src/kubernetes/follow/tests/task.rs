@@ -1,0 +1,244 @@
+//! The loop of list and watch, with all that takes minutes in life taking milliseconds.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::Uri;
+use axum::response::Response;
+use futures::{StreamExt, stream};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::super::{Followed, Follower, Place, Timing, follow};
+use super::{Thing, bookmark, line, list, thing};
+use crate::kubernetes::client::ApiClient;
+use crate::observe::metrics::{ApiMetrics, registry};
+
+const BRISK: Timing = Timing {
+    watch: Duration::from_secs(600),
+    silence: Duration::from_millis(40),
+    long_silence: Duration::from_secs(600),
+    first_pause: Duration::from_millis(8),
+    longest_pause: Duration::from_millis(64),
+    unknown: Duration::from_millis(40),
+};
+
+/// What the API server answers.
+enum Answer {
+    Says(u16, String),
+    Wait(u16, u64),
+    /// A watch that says this and ends.
+    Lines(Vec<String>),
+    /// A watch that says this and falls silent.
+    Silent(Vec<String>),
+}
+
+/// An API server that answers by a script, whatever it is asked, and then no more; and when it was asked what.
+#[derive(Clone, Default)]
+struct Script {
+    answers: Arc<Mutex<VecDeque<Answer>>>,
+    asked: Arc<Mutex<Vec<(Instant, String)>>>,
+}
+
+impl Script {
+    fn of(answers: impl IntoIterator<Item = Answer>) -> Self {
+        Self {
+            answers: Arc::new(Mutex::new(answers.into_iter().collect())),
+            ..Self::default()
+        }
+    }
+
+    async fn answer(self, uri: Uri) -> Response {
+        self.asked.lock().unwrap().push((Instant::now(), uri.to_string()));
+        let answer = self.answers.lock().unwrap().pop_front();
+        let response = Response::builder();
+        let lines = |lines: Vec<String>| stream::iter(lines.into_iter().map(Ok::<_, std::io::Error>));
+        match answer {
+            Some(Answer::Says(code, body)) => response.status(code).body(Body::from(body)),
+            Some(Answer::Wait(code, seconds)) => {
+                response.status(code).header("Retry-After", seconds).body(Body::empty())
+            }
+            Some(Answer::Lines(said)) => response.body(Body::from_stream(lines(said))),
+            Some(Answer::Silent(said)) => response.body(Body::from_stream(lines(said).chain(stream::pending()))),
+            None => std::future::pending().await,
+        }
+        .unwrap()
+    }
+
+    fn follow(&self) -> Follower<Thing> {
+        let script = self.clone();
+        let router = Router::new().fallback(move |uri: Uri| script.clone().answer(uri));
+        let client = || kube::Client::new(router.clone(), "default");
+        let client = ApiClient::new(client(), client(), ApiMetrics::register(&mut registry()));
+        follow(client, Place::default(), BRISK, Arc::new(Notify::new()))
+    }
+
+    /// What was asked, once there was as much of it.
+    async fn asked(&self, count: usize) -> Vec<(Instant, String)> {
+        loop {
+            let asked = self.asked.lock().unwrap().clone();
+            if asked.len() >= count {
+                return asked;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// Waits until what is known is so.
+async fn until<R>(follower: &Follower<Thing>, so: impl Fn(&Followed<Thing>) -> Option<R>) -> R {
+    loop {
+        if let Some(found) = follower.look(&so) {
+            return found;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+fn forgotten() -> String {
+    line(
+        "ERROR",
+        r#"{"kind":"Status","code":410,"reason":"Expired","message":"too old"}"#,
+    )
+}
+
+#[tokio::test]
+async fn a_list_is_watched_from_where_it_ended() {
+    let added = line("ADDED", &thing("y", 8, 2));
+    let script = Script::of([
+        Answer::Says(200, list(7, &[thing("x", 1, 1)])),
+        Answer::Silent(vec![added]),
+    ]);
+    let follower = script.follow();
+    let asked = script.asked(2).await;
+    assert_eq!(asked[0].1, "/apis/test/v2/things?resourceVersion=0");
+    assert!(
+        asked[1]
+            .1
+            .contains("watch=true&allowWatchBookmarks=true&resourceVersion=7&"),
+        "{asked:?}"
+    );
+    until(&follower, |known| {
+        (known.objects.len() == 2 && known.trouble.is_none()).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_the_api_server_has_forgotten_is_listed_again_but_nothing_older_than_what_was_seen() {
+    let script = Script::of([
+        Answer::Says(200, list(7, &[])),
+        Answer::Lines(vec![bookmark(9), forgotten()]),
+        Answer::Says(200, list(20, &[thing("x", 15, 1)])),
+    ]);
+    let follower = script.follow();
+    let asked = script.asked(4).await;
+    assert_eq!(asked[2].1, "/apis/test/v2/things?resourceVersion=9");
+    assert!(asked[3].1.contains("resourceVersion=20&"), "{asked:?}");
+    assert_eq!(follower.look(|known| known.objects.len()), 1);
+}
+
+#[tokio::test]
+async fn a_watch_that_falls_silent_is_begun_again_where_it_stood() {
+    let script = Script::of([
+        Answer::Says(200, list(7, &[])),
+        Answer::Silent(vec![bookmark(9)]),
+        Answer::Silent(vec![]),
+    ]);
+    let _follower = script.follow();
+    let asked = script.asked(3).await;
+    assert!(
+        asked[2].1.contains("watch=true") && asked[2].1.contains("resourceVersion=9&"),
+        "{asked:?}"
+    );
+    assert!(asked[2].0 - asked[1].0 >= BRISK.silence);
+}
+
+#[tokio::test]
+async fn a_watch_whose_time_is_over_goes_on_at_once() {
+    let script = Script::of([Answer::Says(200, list(7, &[])), Answer::Lines(vec![bookmark(8)])]);
+    let follower = script.follow();
+    let asked = script.asked(3).await;
+    assert!(asked[2].1.contains("resourceVersion=8&"), "{asked:?}");
+    assert!(follower.look(|known| known.trouble.is_none()));
+}
+
+#[tokio::test]
+async fn an_api_server_that_asks_for_patience_gets_it() {
+    let script = Script::of([
+        Answer::Wait(429, 1),
+        Answer::Wait(503, 1),
+        Answer::Says(200, list(7, &[])),
+    ]);
+    let follower = script.follow();
+    let trouble = until(&follower, |known| known.trouble.clone()).await;
+    assert!(trouble.contains("fewer calls (429)"), "{trouble}");
+    let asked = script.asked(4).await;
+    assert!(asked[1].0 - asked[0].0 >= Duration::from_secs(1));
+    assert!(asked[2].0 - asked[1].0 >= Duration::from_secs(1));
+    until(&follower, |known| {
+        (known.known && known.trouble.is_none()).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn failures_are_spaced_further_and_further_and_nothing_known_is_lost() {
+    let mut answers = vec![Answer::Says(200, list(7, &[thing("x", 1, 1)]))];
+    answers.extend((0..8).map(|_| Answer::Says(500, "down".to_owned())));
+    let script = Script::of(answers);
+    let follower = script.follow();
+    let asked = script.asked(9).await;
+    let pauses: Vec<_> = asked[1..].windows(2).map(|two| two[1].0 - two[0].0).collect();
+    assert!(pauses[0] >= BRISK.first_pause / 2, "{pauses:?}");
+    assert!(pauses[6] >= BRISK.longest_pause / 2, "{pauses:?}");
+    let (count, trouble) = until(&follower, |known| Some((known.objects.len(), known.trouble.clone()?))).await;
+    assert_eq!(count, 1);
+    assert!(trouble.contains("cannot answer now (500): down"), "{trouble}");
+}
+
+#[tokio::test]
+async fn an_older_version_is_taken_where_the_newer_is_not_served() {
+    let script = Script::of([
+        Answer::Says(404, String::new()),
+        Answer::Says(200, list(7, &[thing("x", 1, 1)])),
+    ]);
+    let follower = script.follow();
+    let asked = script.asked(3).await;
+    assert!(asked[1].1.starts_with("/apis/test/v1/things?") && asked[2].1.starts_with("/apis/test/v1/things?watch"));
+    assert_eq!(follower.look(|known| known.objects.len()), 1);
+}
+
+#[tokio::test]
+async fn of_a_kind_that_is_not_served_there_are_none_until_it_is() {
+    let script = Script::of([
+        Answer::Says(404, String::new()),
+        Answer::Says(404, String::new()),
+        Answer::Says(200, list(7, &[thing("x", 1, 1)])),
+    ]);
+    let follower = script.follow();
+    let trouble = until(&follower, |known| known.trouble.clone()).await;
+    assert!(trouble.contains("knows no things"), "{trouble}");
+    assert!(follower.look(|known| known.known && known.objects.is_empty()));
+    script.asked(4).await;
+    until(&follower, |known| {
+        (known.objects.len() == 1 && known.trouble.is_none()).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_missing_right_is_named_and_asked_for_again() {
+    let forbidden = r#"{"code":403,"message":"things.test is forbidden: User \"x\" cannot list resource \"things\""}"#;
+    let script = Script::of([Answer::Says(403, forbidden.to_owned()), Answer::Says(200, list(7, &[]))]);
+    let follower = script.follow();
+    let trouble = until(&follower, |known| known.trouble.clone().filter(|_| known.refused)).await;
+    assert!(trouble.contains("resources: [things], verbs: [list]"), "{trouble}");
+    until(&follower, |known| {
+        (known.known && !known.refused && known.trouble.is_none()).then_some(())
+    })
+    .await;
+}

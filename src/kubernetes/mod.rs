@@ -1,0 +1,27 @@
+//! The API server: how to reach it, what may be asked of it, what its answers mean.
+//!
+//! In come [`Call`]s, out go answers or [`ApiError`]s that say what to do: which RBAC rule is missing, how long to wait.
+//! [`ApiClient`] reads the configuration and credentials through kube; lists and watches are followed here
+//! ([`follow()`]) and not by kube's watcher, because a watch begun again every five minutes would be most of what a node at
+//! rest asks for, and because one object that cannot be read must not hide the others.
+//!
+//! What is to be said about pods goes through [`events`]: few Events, however much happens.
+//!
+//! Nothing here decides anything, and nothing is retried without a pause.
+
+mod call;
+mod client;
+mod connect;
+mod delay;
+mod error;
+pub mod events;
+mod follow;
+mod object;
+
+pub use call::{Call, Kind, Verb};
+pub use client::{ApiClient, Lines};
+pub use connect::{Access, ConnectError};
+pub use delay::{Backoff, scattered};
+pub use error::{ApiError, Problem};
+pub use follow::{Followed, Follower, Place, Timing, follow};
+pub use object::{Key, Object, strip_nulls};

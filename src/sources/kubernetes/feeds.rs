@@ -1,0 +1,304 @@
+//! What is followed and what is being asked for, and how that comes to follow what is needed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::time::Instant;
+
+use super::owners::{self, OwnerKey, Owners};
+use super::view::{Bounds, Namespace};
+use crate::kubernetes::{ApiClient, ApiError, Backoff, Followed, Follower, Place, Timing, follow, scattered};
+use crate::objects::{HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, VerticalPodAutoscaler};
+
+/// How long a namespace is followed after its last pod has left: another often follows.
+const LINGER: Duration = Duration::from_secs(5 * 60);
+
+/// How long a workload counts as known before it is asked for again, about.
+const STALE: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// How many workloads are asked for at the same time.
+const AT_ONCE: usize = 4;
+
+/// A workload that was asked for, and the answer.
+type Answer = (OwnerKey, Result<Option<Owner>, ApiError>);
+
+/// What one look found to be missing.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    /// Pods that cannot be told of yet.
+    pub(super) waiting: usize,
+    /// Workloads above pods that are here.
+    pub(super) passed: BTreeSet<OwnerKey>,
+    owners: BTreeSet<OwnerKey>,
+    bounds: BTreeSet<String>,
+}
+
+impl Asked {
+    pub(super) fn needs_owner(&mut self, owner: OwnerKey) {
+        self.waiting += 1;
+        self.owners.insert(owner);
+    }
+
+    pub(super) fn needs_bounds(&mut self, namespace: String) {
+        self.waiting += 1;
+        self.bounds.insert(namespace);
+    }
+}
+
+/// Everything that is followed.
+#[derive(Debug)]
+pub(super) struct Feeds {
+    client: ApiClient,
+    timing: Timing,
+    pub(super) pods: Follower<Pod>,
+    pub(super) node: Follower<Node>,
+    namespaces: BTreeMap<String, NamespaceFeeds>,
+    pub(super) owners: Owners,
+    /// Workloads that are being asked for, or will be again after a failure.
+    asking: BTreeMap<OwnerKey, Asking>,
+    changed: Arc<Notify>,
+    permits: Arc<Semaphore>,
+    answers: (mpsc::Sender<Answer>, mpsc::Receiver<Answer>),
+}
+
+#[derive(Debug)]
+struct NamespaceFeeds {
+    vpas: Follower<VerticalPodAutoscaler>,
+    bounds: Option<(Follower<LimitRange>, Follower<HorizontalPodAutoscaler>)>,
+    /// Since when nobody needs it.
+    idle: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Asking {
+    backoff: Backoff,
+    /// None while an answer is awaited.
+    again_at: Option<Instant>,
+    problem: Option<String>,
+}
+
+impl Feeds {
+    pub(super) fn new(client: ApiClient, node: &str, timing: Timing) -> Self {
+        let changed = Arc::new(Notify::new());
+        let selecting = |field_selector| Place {
+            namespace: None,
+            field_selector,
+        };
+        // Pods that have ended hold nothing any more; those that end leave the list.
+        let here = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
+        let itself = format!("metadata.name={node}");
+        Self {
+            pods: follow(client.clone(), selecting(here), timing, Arc::clone(&changed)),
+            node: follow(client.clone(), selecting(itself), timing, Arc::clone(&changed)),
+            client,
+            timing,
+            namespaces: BTreeMap::new(),
+            owners: Owners::default(),
+            asking: BTreeMap::new(),
+            changed,
+            permits: Arc::new(Semaphore::new(AT_ONCE)),
+            answers: mpsc::channel(AT_ONCE),
+        }
+    }
+
+    /// Ends when something that is followed has changed, or an answer was taken over. Cancel-safe.
+    pub(super) async fn news(&mut self) {
+        tokio::select! {
+            () = self.changed.notified() => {}
+            answer = self.answers.1.recv() => self.take(answer),
+        }
+    }
+
+    /// Takes over an answer, or leaves the question for later.
+    fn take(&mut self, answer: Option<Answer>) {
+        let now = Instant::now();
+        match answer {
+            Some((key, Ok(owner))) => {
+                self.asking.remove(&key);
+                self.owners.put(key, owner, now + scattered(STALE));
+            }
+            Some((key, Err(error))) => {
+                tracing::warn!("{error}");
+                if let Some(asking) = self.asking.get_mut(&key) {
+                    asking.again_at = Some(now + asking.backoff.next(error.problem.retry_after()));
+                    asking.problem = Some(error.to_string());
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Follows the VPAs of these namespaces, and after a while those of no others.
+    pub(super) fn follow_vpas(&mut self, wanted: &BTreeSet<String>, now: Instant) {
+        for namespace in wanted {
+            if !self.namespaces.contains_key(namespace) {
+                let feeds = NamespaceFeeds {
+                    vpas: self.follow_in(namespace),
+                    bounds: None,
+                    idle: None,
+                };
+                self.namespaces.insert(namespace.clone(), feeds);
+            }
+        }
+        self.namespaces.retain(|namespace, feeds| {
+            feeds.idle = if wanted.contains(namespace) {
+                None
+            } else {
+                feeds.idle.or(Some(now))
+            };
+            feeds.idle.is_none_or(|since| now < since + LINGER)
+        });
+    }
+
+    /// Asks for what one look found to be missing, and forgets what it did not come by.
+    pub(super) fn ask(&mut self, asked: &Asked, now: Instant) {
+        for namespace in &asked.bounds {
+            let bounds = (self.follow_in(namespace), self.follow_in(namespace));
+            if let Some(feeds) = self.namespaces.get_mut(namespace) {
+                feeds.bounds.get_or_insert(bounds);
+            }
+        }
+        self.owners.retain(&asked.passed);
+        let stale: Vec<_> = self.owners.stale(now).cloned().collect();
+        self.asking.retain(|key, asking| {
+            asking.again_at.is_none() || asked.owners.contains(key) || asked.passed.contains(key)
+        });
+        for key in asked.owners.iter().cloned().chain(stale) {
+            let asking = self.asking.entry(key.clone()).or_insert_with(|| Asking {
+                backoff: Backoff::new(self.timing.first_pause, self.timing.longest_pause),
+                again_at: Some(now),
+                problem: None,
+            });
+            if asking.again_at.is_some_and(|at| at <= now) {
+                asking.again_at = None;
+                tokio::spawn(question(
+                    self.client.clone(),
+                    Arc::clone(&self.permits),
+                    key,
+                    self.answers.0.clone(),
+                ));
+            }
+        }
+    }
+
+    /// When something is due that nobody tells of.
+    pub(super) fn next_due(&self) -> Instant {
+        const AT_LATEST: Duration = Duration::from_secs(60 * 60);
+        let questions = self.asking.values().filter_map(|asking| asking.again_at);
+        let leaving = self.namespaces.values().filter_map(|feeds| Some(feeds.idle? + LINGER));
+        // Owners that are being asked for again are due when that has failed or succeeded.
+        let stale = self.owners.next_stale().filter(|at| *at > Instant::now());
+        let due = questions.chain(leaving).chain(stale).min();
+        due.unwrap_or_else(|| Instant::now() + AT_LATEST)
+    }
+
+    /// What is known of each namespace.
+    pub(super) fn namespaces(&self) -> BTreeMap<String, Namespace> {
+        let known = |feeds: &NamespaceFeeds| {
+            let bounds = feeds
+                .bounds
+                .as_ref()
+                .map(|(ranges, hpas)| (objects(ranges), objects(hpas)));
+            let refused = feeds
+                .bounds
+                .as_ref()
+                .is_some_and(|(ranges, hpas)| is_refused(ranges) || is_refused(hpas));
+            Namespace {
+                vpas: objects(&feeds.vpas),
+                refused: refused || is_refused(&feeds.vpas),
+                bounds: bounds.and_then(|(ranges, hpas)| {
+                    Some(Bounds {
+                        limit_ranges: ranges?,
+                        hpas: hpas?,
+                    })
+                }),
+            }
+        };
+        self.namespaces
+            .iter()
+            .map(|(name, feeds)| (name.clone(), known(feeds)))
+            .collect()
+    }
+
+    /// What cannot be followed, asked for or used. What is wrong with many lists in the same way is one problem.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let mut complaints = Complaints::default();
+        complaints.about(&self.pods);
+        complaints.about(&self.node);
+        for feeds in self.namespaces.values() {
+            complaints.about(&feeds.vpas);
+            if let Some((ranges, hpas)) = &feeds.bounds {
+                complaints.about(ranges);
+                complaints.about(hpas);
+            }
+        }
+        for problem in self.asking.values().filter_map(|asking| asking.problem.as_ref()) {
+            complaints.add(problem);
+        }
+        complaints.said()
+    }
+
+    fn follow_in<T: crate::kubernetes::Object>(&self, namespace: &str) -> Follower<T> {
+        let place = Place {
+            namespace: Some(namespace.to_owned()),
+            field_selector: String::new(),
+        };
+        follow(self.client.clone(), place, self.timing, Arc::clone(&self.changed))
+    }
+}
+
+/// Asks for a workload. Its answer waits until it is taken.
+async fn question(client: ApiClient, permits: Arc<Semaphore>, key: OwnerKey, answers: mpsc::Sender<Answer>) {
+    // The semaphore is never closed.
+    let Ok(_permit) = permits.acquire().await else { return };
+    let answer = owners::fetch(&client, &key).await;
+    if answers.send((key, answer)).await.is_err() {
+        tracing::debug!("nobody waits for the owner of a pod any more: shutting down");
+    }
+}
+
+fn objects<T>(list: &Follower<T>) -> Option<Vec<Arc<T>>> {
+    list.look(|list| list.known.then(|| list.objects.values().cloned().collect()))
+}
+
+fn is_refused<T>(list: &Follower<T>) -> bool {
+    list.look(|list| list.refused && !list.known)
+}
+
+/// What is wrong, by what it is: `list pods` and `list nodes` fail alike when nobody answers.
+#[derive(Debug, Default)]
+struct Complaints {
+    alike: BTreeMap<String, (String, usize)>,
+    others: Vec<String>,
+}
+
+impl Complaints {
+    fn about<T>(&mut self, list: &Follower<T>) {
+        list.look(|list: &Followed<T>| {
+            if let Some(trouble) = &list.trouble {
+                self.add(trouble);
+            }
+            let unusable = list
+                .unusable
+                .iter()
+                .map(|(key, why)| format!("{key}: {why}; its last usable state counts, if there was one"));
+            self.others.extend(unusable);
+        });
+    }
+
+    fn add(&mut self, complaint: &str) {
+        let what = complaint.split_once(": ").map_or(complaint, |(_, what)| what);
+        let first = || (complaint.to_owned(), 0);
+        self.alike.entry(what.to_owned()).or_insert_with(first).1 += 1;
+    }
+
+    fn said(self) -> Vec<String> {
+        let alike = self.alike.into_values().map(|(first, count)| match count {
+            0 | 1 => first,
+            more => format!("{first} (and {} more like it)", more - 1),
+        });
+        alike.chain(self.others).collect()
+    }
+}

@@ -1,0 +1,142 @@
+//! The API server → the latest [`ClusterState`], as far as it concerns this node.
+//!
+//! One task, [`KubernetesSource::run`]. It follows the pods bound to this node and the Node itself. From these it knows
+//! which namespaces matter, and follows the VPAs in them; where a VPA targets the workload of a pod that is here, also the
+//! LimitRanges and HorizontalPodAutoscalers. Workloads are asked for one by one (`owners`). Nothing is followed
+//! for the whole cluster, so that what a node costs the API server depends on the node alone.
+//!
+//! A pod is told of once all that decides about it is known (`view`). While the API server is away, what was last seen
+//! stays, with a problem that says so.
+
+mod feeds;
+mod kinds;
+mod owners;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::NodeView;
+use crate::kubernetes::{ApiClient, Timing};
+use crate::objects::Node;
+use feeds::{Asked, Feeds};
+use view::Standing;
+
+/// How long a burst of changes may go on before it is looked at.
+const QUIET: Duration = Duration::from_millis(1);
+
+/// Everything the cluster says about this node.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ClusterState {
+    /// The objects that matter here.
+    pub view: NodeView,
+    /// What cannot be followed or used, until it can.
+    pub problems: Vec<String>,
+    /// Counts the states of the view; 0 until all that concerns the node's pods is known for the first time.
+    pub generation: u64,
+}
+
+/// Follows the cluster as far as it concerns one node.
+#[derive(Debug)]
+pub struct KubernetesSource {
+    feeds: Feeds,
+    sender: watch::Sender<Arc<ClusterState>>,
+}
+
+impl KubernetesSource {
+    /// A source, and where its states appear.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime: following begins at once.
+    #[must_use]
+    pub fn new(client: ApiClient, node: &str, timing: Timing) -> (Self, watch::Receiver<Arc<ClusterState>>) {
+        let (sender, receiver) = watch::channel(Arc::default());
+        let feeds = Feeds::new(client, node, timing);
+        (Self { feeds, sender }, receiver)
+    }
+
+    /// Follows the cluster until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        loop {
+            self.look();
+            let wake = self.feeds.next_due();
+            tokio::select! {
+                () = stop.cancelled() => return,
+                // Cancel-safe: news stay until they are taken.
+                () = self.feeds.news() => sleep(QUIET).await,
+                () = sleep_until(wake) => {}
+            }
+        }
+    }
+
+    /// Looks at all that is known, asks for what is missing, and tells what there is to tell.
+    fn look(&mut self) {
+        let now = Instant::now();
+        let pods = self
+            .feeds
+            .pods
+            .look(|pods| pods.known.then(|| pods.objects.values().cloned().collect::<Vec<_>>()));
+        let Some(pods) = pods else { return self.tell(None) };
+        let wanted: BTreeSet<_> = pods
+            .iter()
+            .filter(|pod| view::may_have_vpa(pod))
+            .map(|pod| pod.metadata.namespace.clone())
+            .collect();
+        self.feeds.follow_vpas(&wanted, now);
+        let namespaces = self.feeds.namespaces();
+        let mut asked = Asked::default();
+        let mut view = NodeView::default();
+        for pod in pods {
+            let namespace = &pod.metadata.namespace;
+            match view::standing(&pod, namespaces.get(namespace), &self.feeds.owners, &mut asked.passed) {
+                Standing::Settled => view.pods.push(pod),
+                Standing::NeedsVpas => asked.waiting += 1,
+                Standing::NeedsOwner(owner) => asked.needs_owner(owner),
+                Standing::NeedsBounds => asked.needs_bounds(namespace.clone()),
+            }
+        }
+        self.feeds.ask(&asked, now);
+        for namespace in namespaces.into_values() {
+            let Some(bounds) = namespace.bounds else { continue };
+            let vpas = namespace.vpas.unwrap_or_default();
+            view.vpas.extend(vpas.iter().map(|vpa| (**vpa).clone()));
+            view.limit_ranges
+                .extend(bounds.limit_ranges.iter().map(|range| (**range).clone()));
+            view.hpas.extend(bounds.hpas.iter().map(|hpa| (**hpa).clone()));
+        }
+        view.owners = self.feeds.owners.all().cloned().collect();
+        view.node = self
+            .feeds
+            .node
+            .look(|nodes| nodes.objects.values().next().map(|node| Node::clone(node)));
+        self.tell(Some((view, asked.waiting)));
+    }
+
+    /// Publishes what is new. The first view waits until nothing is missing.
+    fn tell(&self, found: Option<(NodeView, usize)>) {
+        let problems = self.feeds.problems();
+        self.sender.send_if_modified(|state| {
+            let found = found
+                .filter(|(_, waiting)| state.generation > 0 || *waiting == 0)
+                .map(|(view, _)| view);
+            let news = found.filter(|view| state.generation == 0 || *view != state.view);
+            if news.is_none() && state.problems == problems {
+                return false;
+            }
+            let state = Arc::make_mut(state);
+            state.problems = problems;
+            if let Some(view) = news {
+                state.view = view;
+                state.generation += 1;
+            }
+            true
+        });
+    }
+}

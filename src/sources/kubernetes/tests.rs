@@ -1,0 +1,146 @@
+//! What is told of, and what is asked for first.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::owners::{Climb, OwnerKey, Owners};
+use super::view::{Bounds, Namespace, Standing, standing};
+use crate::objects::{Owner, OwnerKind, Pod, VerticalPodAutoscaler};
+use crate::sources::parse_manifests;
+
+fn pod(owner: &str) -> Pod {
+    let text = format!(
+        "{{kind: Pod, metadata: {{name: web-1, namespace: shop, uid: u, ownerReferences: [{owner}]}}, \
+         spec: {{containers: [{{name: app}}]}}}}"
+    );
+    Pod::clone(&parse_manifests("pod", &text).unwrap().view.pods[0])
+}
+
+fn owned_by(kind: &str, name: &str, uid: &str) -> String {
+    format!("{{kind: {kind}, name: {name}, uid: {uid}, controller: true}}")
+}
+
+fn vpa(target: &str) -> Vec<Arc<VerticalPodAutoscaler>> {
+    let text = format!(
+        "{{kind: VerticalPodAutoscaler, metadata: {{name: v, namespace: shop}}, \
+         spec: {{targetRef: {{kind: Deployment, name: {target}}}}}}}"
+    );
+    parse_manifests("vpa", &text)
+        .unwrap()
+        .view
+        .vpas
+        .into_iter()
+        .map(Arc::new)
+        .collect()
+}
+
+fn key(kind: OwnerKind, name: &str, uid: &str) -> OwnerKey {
+    OwnerKey {
+        namespace: "shop".to_owned(),
+        kind,
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+    }
+}
+
+fn workload(kind: &str, name: &str, owner: &str) -> Owner {
+    let text = format!(
+        "{{kind: {kind}, metadata: {{name: {name}, namespace: shop, ownerReferences: [{owner}]}}, spec: {{}}}}"
+    );
+    parse_manifests("owner", &text).unwrap().view.owners.remove(0)
+}
+
+/// The ReplicaSet and the Deployment above the pod.
+fn both() -> Owners {
+    let mut owners = Owners::default();
+    let set = workload("ReplicaSet", "web-5c", &owned_by("Deployment", "web", "d"));
+    owners.put(key(OwnerKind::ReplicaSet, "web-5c", "r"), Some(set), Instant::now());
+    let deployment = workload("Deployment", "web", "");
+    owners.put(key(OwnerKind::Deployment, "web", "d"), Some(deployment), Instant::now());
+    owners
+}
+
+fn of(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners) -> Standing {
+    standing(pod, namespace, owners, &mut BTreeSet::new())
+}
+
+#[test]
+fn a_pod_is_told_of_once_all_that_decides_about_it_is_known() {
+    let pod = pod(&owned_by("ReplicaSet", "web-5c", "r"));
+    assert_eq!(of(&pod, None, &both()), Standing::NeedsVpas);
+    let mut namespace = Namespace::default();
+    assert_eq!(of(&pod, Some(&namespace), &both()), Standing::NeedsVpas);
+    namespace.vpas = Some(vpa("web"));
+    let first = key(OwnerKind::ReplicaSet, "web-5c", "r");
+    assert_eq!(
+        of(&pod, Some(&namespace), &Owners::default()),
+        Standing::NeedsOwner(first)
+    );
+    assert_eq!(of(&pod, Some(&namespace), &both()), Standing::NeedsBounds);
+    namespace.bounds = Some(Bounds::default());
+    assert_eq!(of(&pod, Some(&namespace), &both()), Standing::Settled);
+}
+
+#[test]
+fn no_more_is_asked_for_than_a_pod_needs() {
+    let pod_of_set = pod(&owned_by("ReplicaSet", "web-5c", "r"));
+    let without = Namespace {
+        vpas: Some(Vec::new()),
+        ..Namespace::default()
+    };
+    assert_eq!(of(&pod_of_set, Some(&without), &Owners::default()), Standing::Settled);
+    let others = Namespace {
+        vpas: Some(vpa("other")),
+        ..Namespace::default()
+    };
+    assert_eq!(of(&pod_of_set, Some(&others), &both()), Standing::Settled);
+    for bare in [pod(""), pod(&owned_by("Node", "n-1", "n"))] {
+        assert_eq!(of(&bare, None, &Owners::default()), Standing::Settled);
+    }
+}
+
+#[test]
+fn a_list_that_is_refused_is_not_waited_for() {
+    let namespace = Namespace {
+        refused: true,
+        ..Namespace::default()
+    };
+    assert_eq!(
+        of(&pod(&owned_by("Job", "j", "j")), Some(&namespace), &Owners::default()),
+        Standing::Settled
+    );
+}
+
+#[test]
+fn a_workload_that_came_later_under_the_same_name_is_another() {
+    let pod = pod(&owned_by("ReplicaSet", "web-5c", "a-later-one"));
+    let climb = both().climb(&pod.metadata, &mut BTreeSet::new());
+    assert_eq!(
+        climb,
+        Climb::Unknown(key(OwnerKind::ReplicaSet, "web-5c", "a-later-one"))
+    );
+}
+
+#[test]
+fn the_climb_ends_at_what_is_missing_or_unknown_and_in_circles() {
+    let top = |owners: &Owners, pod: &Pod| match owners.climb(&pod.metadata, &mut BTreeSet::new()) {
+        Climb::Top(top) => top.map(|(_, name)| name),
+        Climb::Unknown(key) => panic!("{key:?}"),
+    };
+    let mut owners = Owners::default();
+    owners.put(key(OwnerKind::Job, "gone", "g"), None, Instant::now());
+    assert_eq!(top(&owners, &pod(&owned_by("Job", "gone", "g"))), None);
+    assert_eq!(top(&owners, &pod(&owned_by("Rollout", "x", "x"))), None);
+    let own = workload("Job", "round", &owned_by("Job", "round", "o"));
+    owners.put(key(OwnerKind::Job, "round", "o"), Some(own), Instant::now());
+    assert_eq!(
+        top(&owners, &pod(&owned_by("Job", "round", "o"))).as_deref(),
+        Some("round")
+    );
+    assert_eq!(
+        top(&both(), &pod(&owned_by("ReplicaSet", "web-5c", "r"))).as_deref(),
+        Some("web")
+    );
+}

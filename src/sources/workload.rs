@@ -1,0 +1,48 @@
+//! A workload's JSON, of whichever kind → an [`Owner`].
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::objects::{LabelSelector, ObjectMeta, Owner, OwnerKind};
+
+/// A workload as far as it matters here.
+#[derive(Debug, Deserialize)]
+pub(super) struct Workload {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: WorkloadSpec,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default)]
+struct WorkloadSpec {
+    selector: Option<LabelSelector>,
+}
+
+impl Workload {
+    pub(super) fn into_owner(self, kind: OwnerKind) -> Owner {
+        Owner {
+            kind,
+            metadata: self.metadata,
+            selector: self.spec.selector,
+        }
+    }
+}
+
+/// Two kinds say in other words which pods are theirs; afterwards all say it in the same.
+pub(super) fn in_one_notation(kind: OwnerKind, workload: &mut Value) {
+    let labels = match kind {
+        OwnerKind::CronJob => workload
+            .pointer("/spec/jobTemplate/spec/template/metadata/labels")
+            .cloned(),
+        OwnerKind::ReplicationController => workload.pointer("/spec/selector").cloned(),
+        OwnerKind::Deployment
+        | OwnerKind::ReplicaSet
+        | OwnerKind::StatefulSet
+        | OwnerKind::DaemonSet
+        | OwnerKind::Job => None,
+    };
+    if let (Some(labels), Some(Value::Object(spec))) = (labels, workload.get_mut("spec")) {
+        spec.insert("selector".to_owned(), json!({ "matchLabels": labels }));
+    }
+}

@@ -1,0 +1,98 @@
+//! Promise: what is said about a pod becomes Events at a real API server, with the rights the agent is deployed with, one
+//! for what repeats, and none that says again what was said.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use vscaled::kubernetes::events::{About, Events, Saying, Severity, post};
+use vscaled::kubernetes::{Access, ApiClient};
+use vscaled::observe::metrics::{ApiMetrics, EventMetrics, registry};
+
+use crate::support::cluster::{ApiServer, User};
+
+fn saying(message: &str) -> Saying {
+    Saying {
+        about: About {
+            namespace: "default".to_owned(),
+            pod: "web-0".to_owned(),
+            uid: "0a1b".to_owned(),
+            container: Some("app".to_owned()),
+        },
+        severity: Severity::Warning,
+        reason: "Refused",
+        message: message.to_owned(),
+    }
+}
+
+async fn connect(kubeconfig: &Path) -> ApiClient {
+    Access::Kubeconfig(kubeconfig.to_owned())
+        .connect(ApiMetrics::register(&mut registry()))
+        .await
+        .unwrap()
+}
+
+/// The Events there are, once there are so many.
+async fn events(cluster: &ApiServer, count: usize) -> Vec<Value> {
+    loop {
+        let list: Value = serde_json::from_str(&cluster.kubectl(&["get", "events", "--output=json"], "")).unwrap();
+        let items = list["items"].as_array().unwrap();
+        if items.len() >= count {
+            return items.clone();
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_are_made_once_and_counted() {
+    let Some(cluster) = ApiServer::start("cluster_events::events_are_made_once_and_counted") else {
+        return;
+    };
+    let client = connect(&cluster.kubeconfig(User::Agent)).await;
+    let refused = post(&client, "node-1", &saying("first"), &[], "kill 1")
+        .await
+        .unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("{apiGroups: [\"\"], resources: [events], verbs: [create]} in namespace default"),
+        "{refused}"
+    );
+
+    cluster.kubectl(&["apply", "--filename=deploy/base/namespace.yaml"], "");
+    cluster.kubectl(&["apply", "--filename=deploy/base/rbac.yaml"], "");
+    let annotations = [("offending_containers", "app")];
+    let written = async || post(&client, "node-1", &saying("first"), &annotations, "kill 1").await;
+    while let Err(error) = written().await {
+        // The API server takes a moment to heed new rules.
+        assert!(error.to_string().contains("lacks the rule"), "{error}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    written().await.unwrap();
+    let posted = events(&cluster, 1).await;
+    assert_eq!(posted.len(), 1, "the same thing is not said twice: {posted:#?}");
+    assert_eq!(
+        posted[0]["metadata"]["annotations"],
+        json!({"offending_containers": "app"})
+    );
+    assert_eq!(posted[0]["involvedObject"]["fieldPath"], "spec.containers{app}");
+    assert_eq!(posted[0]["source"], json!({"component": "vscaled", "host": "node-1"}));
+
+    let stop = CancellationToken::new();
+    let said = Events::start(client, "node-1", EventMetrics::register(&mut registry()), stop.clone());
+    for _ in 0..50 {
+        said.say(saying("over and over"));
+    }
+    let repeated = async || {
+        let all = events(&cluster, 2).await;
+        assert_eq!(all.len(), 2, "{all:#?}");
+        all.into_iter()
+            .find(|event| event["message"] == "over and over" && event["count"] == 50)
+    };
+    while repeated().await.is_none() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    stop.cancel();
+}

@@ -1,0 +1,298 @@
+//! etcd and kube-apiserver, with users known by token, RBAC, and the CustomResourceDefinition of VPAs.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{free_port, parts};
+use crate::support::image::output;
+use crate::support::scratch;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const VPA_CRD: &str = include_str!("../../../data/cluster/vpa-crd.yaml");
+
+/// Who talks to the API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum User {
+    /// May do everything.
+    Admin,
+    /// The agent's service account as deployed: may do what RBAC gives it, and nothing else.
+    Agent,
+    /// A kubelet.
+    Kubelet,
+}
+
+impl User {
+    const ALL: [Self; 3] = [Self::Admin, Self::Agent, Self::Kubelet];
+
+    /// A token that is no secret: the API server listens on loopback and lives for one test.
+    const fn token(self) -> &'static str {
+        match self {
+            Self::Admin => "token-of-admin",
+            Self::Agent => "token-of-agent",
+            Self::Kubelet => "token-of-kubelet",
+        }
+    }
+
+    /// A line of kube-apiserver's file of tokens: token, name, UID, groups.
+    const fn line(self) -> &'static str {
+        match self {
+            Self::Admin => "token-of-admin,admin,1,system:masters\n",
+            Self::Agent => {
+                "token-of-agent,system:serviceaccount:vscaled:vscaled,2,\"system:serviceaccounts,system:serviceaccounts:vscaled\"\n"
+            }
+            Self::Kubelet => "token-of-kubelet,system:node:node-1,3,system:nodes\n",
+        }
+    }
+}
+
+/// A running API server. Dropping it ends it and etcd; if a test fails, the end of its log is printed.
+#[derive(Debug)]
+pub(crate) struct ApiServer {
+    server: Option<Child>,
+    etcd: Child,
+    parts: PathBuf,
+    port: u16,
+    etcd_port: u16,
+    directory: TempDir,
+}
+
+impl ApiServer {
+    /// An API server with nothing in it but the kind VerticalPodAutoscaler, in about five seconds. None, after saying so
+    /// in the name of `test`, where there is no such program.
+    pub(crate) fn start(test: &str) -> Option<Self> {
+        let parts = parts(test)?;
+        let directory = tempfile::Builder::new()
+            .prefix("vscaled-")
+            .tempdir_in(scratch())
+            .unwrap();
+        let etcd_port = free_port();
+        let mut cluster = Self {
+            server: None,
+            etcd: etcd(&parts, directory.path(), etcd_port),
+            parts,
+            port: free_port(),
+            etcd_port,
+            directory,
+        };
+        fs::write(cluster.file("tokens.csv"), User::ALL.map(User::line).concat()).unwrap();
+        let key = cluster.file("service-account.key");
+        output(Command::new("openssl").arg("genrsa").arg("-out").arg(&key).arg("2048"));
+        cluster.launch();
+        cluster.install_crd();
+        Some(cluster)
+    }
+
+    /// Starts the API server, at its first start and after [`Self::stop`], and waits until it is ready.
+    pub(crate) fn launch(&mut self) {
+        assert!(self.server.is_none(), "the API server runs already");
+        let mut command = Command::new(self.parts.join("kube-apiserver"));
+        command
+            .arg(format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port))
+            .args(["--bind-address=127.0.0.1", "--endpoint-reconciler-type=none"])
+            .arg(format!("--secure-port={}", self.port))
+            .arg(format!("--cert-dir={}", self.directory.path().display()))
+            .arg(format!("--token-auth-file={}", self.file("tokens.csv").display()))
+            .args([
+                "--authorization-mode=RBAC",
+                "--disable-admission-plugins=ServiceAccount",
+            ])
+            .args([
+                "--service-cluster-ip-range=10.96.0.0/24",
+                "--service-account-issuer=https://kubernetes.default.svc",
+            ])
+            .args(["--allow-privileged", "--shutdown-delay-duration=0"]);
+        for flag in ["--service-account-signing-key-file", "--service-account-key-file"] {
+            command.arg(format!("{flag}={}", self.file("service-account.key").display()));
+        }
+        self.server = Some(logged(command, &self.file("kube-apiserver.log")));
+        let started = Instant::now();
+        while !self.is_ready() {
+            let ended = self.server.as_mut().and_then(|server| server.try_wait().unwrap());
+            let in_time = started.elapsed() < PATIENCE;
+            assert!(in_time && ended.is_none(), "{ended:?}\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Ends the API server, as a crash would. Nothing that it knows is lost.
+    pub(crate) fn stop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            server.kill().unwrap();
+            server.wait().unwrap();
+        }
+    }
+
+    /// Has the API server hang, or go on: connections stand, and nobody answers.
+    pub(crate) fn hang(&self, hang: bool) {
+        let server = self.server.as_ref().expect("the API server runs");
+        let signal = if hang { Signal::SIGSTOP } else { Signal::SIGCONT };
+        kill(Pid::from_raw(server.id().cast_signed()), signal).unwrap();
+    }
+
+    /// A kubeconfig for a user.
+    pub(crate) fn kubeconfig(&self, user: User) -> PathBuf {
+        let path = self.file(&format!("{user:?}.kubeconfig"));
+        let text = format!(
+            "apiVersion: v1
+kind: Config
+current-context: test
+contexts: [{{name: test, context: {{cluster: test, user: test}}}}]
+clusters: [{{name: test, cluster: {{server: 'https://127.0.0.1:{}', certificate-authority: '{}'}}}}]
+users: [{{name: test, user: {{token: {}}}}}]
+",
+            self.port,
+            self.file("apiserver.crt").display(),
+            user.token(),
+        );
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Makes or changes an object.
+    pub(crate) fn apply(&self, object: &Value) {
+        self.kubectl(&["apply", "--filename=-"], &object.to_string());
+    }
+
+    /// The UID of an object in namespace `test`.
+    pub(crate) fn uid(&self, kind: &str, name: &str) -> String {
+        self.kubectl(
+            &[
+                "--namespace=test",
+                "get",
+                kind,
+                name,
+                "--output=jsonpath={.metadata.uid}",
+            ],
+            "",
+        )
+    }
+
+    /// Writes the status of an object, as its controller does; `collection` is the path it is found below.
+    pub(crate) fn put_status(&self, collection: &str, name: &str, status: &Value) {
+        let path = format!("{collection}/{name}");
+        let mut object: Value = serde_json::from_str(&self.kubectl(&["get", "--raw", &path], "")).unwrap();
+        object["status"] = status.clone();
+        let path = format!("{path}/status");
+        self.kubectl(&["replace", "--raw", &path, "--filename=-"], &object.to_string());
+    }
+
+    /// What kubectl prints, as admin, given something to read. Its failure fails the test.
+    pub(crate) fn kubectl(&self, arguments: &[&str], input: &str) -> String {
+        match self.try_kubectl(User::Admin, arguments, input) {
+            Ok(printed) => printed,
+            Err(complaint) => panic!("kubectl {arguments:?}: {complaint}"),
+        }
+    }
+
+    /// What kubectl prints, or its complaint.
+    pub(crate) fn try_kubectl(&self, user: User, arguments: &[&str], input: &str) -> Result<String, String> {
+        let mut kubectl = Command::new(self.parts.join("kubectl"))
+            .args(arguments)
+            .env("KUBECONFIG", self.kubeconfig(user))
+            .env("HOME", self.directory.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        kubectl.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let output = kubectl.wait_with_output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        if output.status.success() {
+            Ok(text(output.stdout))
+        } else {
+            Err(text(output.stderr))
+        }
+    }
+
+    /// Makes VPAs known, and waits until they are.
+    fn install_crd(&self) {
+        self.kubectl(&["apply", "--filename=-"], VPA_CRD);
+        let vpas = ["get", "--raw=/apis/autoscaling.k8s.io/v1/verticalpodautoscalers"];
+        let listed = || self.try_kubectl(User::Admin, &["get", "--raw=/apis"], "").unwrap();
+        let started = Instant::now();
+        while !listed().contains("autoscaling.k8s.io") || self.try_kubectl(User::Admin, &vpas, "").is_err() {
+            assert!(started.elapsed() < PATIENCE, "no VPAs\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        // kubectl remembers for minutes which kinds there are.
+        fs::remove_dir_all(self.file(".kube")).unwrap();
+    }
+
+    fn is_ready(&self) -> bool {
+        // Its certificate is there once it listens, and kubectl reads it.
+        self.file("apiserver.crt").exists() && self.try_kubectl(User::Admin, &["get", "--raw=/readyz"], "").is_ok()
+    }
+
+    fn log(&self) -> String {
+        let tail = |name| {
+            let log = fs::read_to_string(self.file(name)).unwrap_or_default();
+            let lines: Vec<_> = log.lines().collect();
+            // A program in Go that panics says so first and then, at length, what it was doing.
+            let panic = lines
+                .iter()
+                .position(|line| line.starts_with("panic") || line.starts_with("fatal error"));
+            let from = panic.unwrap_or(lines.len()).min(lines.len().saturating_sub(20));
+            lines[from..].iter().take(60).copied().collect::<Vec<_>>().join("\n")
+        };
+        format!("{}\n{}", tail("etcd.log"), tail("kube-apiserver.log"))
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        for process in self.server.iter_mut().chain([&mut self.etcd]) {
+            process
+                .kill()
+                .and_then(|()| process.wait())
+                .map_or_else(|error| eprintln!("{process:?}: {error}"), drop);
+        }
+        if std::thread::panicking() {
+            eprintln!("the API server's log:\n{}", self.log());
+        }
+    }
+}
+
+/// Starts etcd. What it holds need not survive the machine.
+fn etcd(parts: &Path, directory: &Path, port: u16) -> Child {
+    let clients = format!("http://127.0.0.1:{port}");
+    let peers = format!("http://127.0.0.1:{}", free_port());
+    let mut command = Command::new(parts.join("etcd"));
+    command
+        .arg(format!("--data-dir={}", directory.join("etcd").display()))
+        .args([
+            format!("--listen-client-urls={clients}"),
+            format!("--advertise-client-urls={clients}"),
+        ])
+        .args([
+            format!("--listen-peer-urls={peers}"),
+            format!("--initial-advertise-peer-urls={peers}"),
+        ])
+        .arg(format!("--initial-cluster=default={peers}"))
+        .args(["--unsafe-no-fsync", "--log-outputs=stderr", "--log-level=warn"]);
+    logged(command, &directory.join("etcd.log"))
+}
+
+/// Starts a program that writes its log to a file.
+fn logged(mut command: Command, log: &Path) -> Child {
+    let log = File::options().create(true).append(true).open(log).unwrap();
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}

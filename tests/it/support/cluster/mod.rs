@@ -1,0 +1,32 @@
+//! Parts of a real cluster: etcd with kube-apiserver, built by `scripts/kube-parts`.
+//!
+//! Everything listens on loopback, lives in a directory of its own and ends with its value.
+
+mod apiserver;
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+pub(crate) use apiserver::{ApiServer, User};
+
+/// Where the programs are; none, after saying so, where nobody has built them.
+pub(crate) fn parts(test: &str) -> Option<PathBuf> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/kube-parts");
+    let found = Command::new(script)
+        .arg("--where")
+        .stderr(Stdio::null())
+        .output()
+        .unwrap();
+    if found.status.success() {
+        return Some(PathBuf::from(String::from_utf8(found.stdout).unwrap().trim()));
+    }
+    super::skipped(test, "no kube-apiserver here: scripts/kube-parts builds one");
+    None
+}
+
+/// A port on loopback that nobody listens on now.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}

@@ -109,7 +109,7 @@ pub(super) struct Coordinator {
     runtime_answers: bool,
     node_problems: Vec<String>,
     source_problems: Vec<String>,
-    other_problems: Vec<watch::Receiver<Vec<String>>>,
+    kill_problems: Vec<watch::Receiver<Vec<String>>>,
     entries: BTreeMap<String, Box<Entry>>,
     /// How many passes were begun.
     passes: u64,
@@ -152,7 +152,7 @@ pub(super) struct Links {
     pub(super) audit: Audit,
     /// What this machine has.
     pub(super) machine: ResourceList,
-    /// What is degraded elsewhere in the agent.
+    /// What hinders watching for kills.
     pub(super) problems: Vec<watch::Receiver<Vec<String>>>,
 }
 
@@ -178,7 +178,7 @@ impl Coordinator {
             runtime_answers: false,
             node_problems: Vec::new(),
             source_problems: Vec::new(),
-            other_problems: links.problems,
+            kill_problems: links.problems,
             entries: BTreeMap::new(),
             passes: 0,
             busy: BTreeSet::new(),

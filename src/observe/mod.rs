@@ -1,9 +1,10 @@
 //! What the agent shows of itself: metrics, health, log lines.
 //!
 //! In come counts, durations and heartbeats from the components that own them; out go OpenMetrics text, `/healthz` and
-//! `/readyz` over HTTP ([`http`]), log lines on stderr ([`log`]), and who changed what, for good ([`audit`]). Nothing here influences what the agent does: a
-//! scrape that fails, or a log nobody reads, costs nothing but itself. No label holds a pod, a container or any other
-//! name that comes from outside, so the number of series is bounded.
+//! `/readyz` over HTTP ([`http`]), log lines on stderr ([`log`]), and who changed what, for good ([`audit`]). Nothing here
+//! influences what the agent does: a scrape that fails, or a log nobody reads, costs nothing but itself. One family alone has
+//! names from outside in its labels ([`metrics::KillMetrics`]); whoever counts there ends series again, so the number of
+//! series is bounded.
 
 pub mod audit;
 pub mod health;

@@ -6,12 +6,14 @@
 //!
 //! ```text
 //! /dev/kmsg ─► kmsg (thread) ─► Record ─► Line ─► Assembler ─► Parser ─► Event ─┐
-//! a pasted log ─► parse_log  ─────────────►                                     ├─► join
+//! a pasted log ─► parse_log  ─────────────►                                     ├─► join ─► OomReport
 //! memory.events, memory.oom_control ─► counters ────────────────────────────────┘
 //! ```
 //!
-//! Everything but [`kmsg`] and the reading in [`counters`] is pure. Nothing here may invent a kill, take text of a
-//! process for the kernel's, or explain a kill by another one's report: what is not certain stays unknown.
+//! [`watch`] is the thread that does all of this on a node, and keeps what it told apart from what it did not, over
+//! restarts; what it tells is kept in a [`ledger`]. Everything but these two, [`kmsg`] and the reading in [`counters`] is
+//! pure. Nothing here may invent a kill, take text of a process for the kernel's, or explain a kill by another one's report:
+//! what is not certain stays unknown.
 
 mod assemble;
 pub mod counters;

@@ -23,6 +23,7 @@ impl Coordinator {
             (ProblemKind::Manifests, self.source_problems.len()),
             (ProblemKind::Node, self.node_problems.len()),
             (ProblemKind::State, state),
+            (ProblemKind::Kills, self.kill_problems().count()),
         ]);
         let entries = self.entries.values().map(|entry| &**entry);
         self.metrics.standing(entries, Timestamp::now());

@@ -146,11 +146,7 @@ impl Coordinator {
         problems.extend(self.restore_problem.clone());
         problems.extend(self.saver.problem());
         problems.extend(self.history.problem());
-        problems.extend(
-            self.other_problems
-                .iter()
-                .flat_map(|problems| problems.borrow().clone()),
-        );
+        problems.extend(self.kill_problems());
         problems.extend(
             self.options
                 .observe_only
@@ -168,6 +164,11 @@ impl Coordinator {
                 .map(|entry| view::pod(entry, Timestamp::now()))
                 .collect(),
         }
+    }
+
+    /// What hinders watching for kills.
+    pub(super) fn kill_problems(&self) -> impl Iterator<Item = String> {
+        self.kill_problems.iter().flat_map(|problems| problems.borrow().clone())
     }
 
     /// The pod a caller means.

@@ -1,6 +1,6 @@
 //! Kills for want of memory, from the watcher ([`crate::oom::watch`]) to everybody who is told.
 //!
-//! The watcher's thread finds kills and hands them to the [`keeper`], on the same thread: it has them kept ([`Ledger`]),
+//! The watcher's thread finds kills and hands them to the [`keeper`], on the same thread: it has them kept ([`crate::oom::ledger`]),
 //! then tells of them: the list for operators, watchers at the socket, metrics, the log. What is told is kept, so
 //! that a restart tells nothing twice; a disk that takes nothing, or takes its time, delays that by a second at most.
 

@@ -108,6 +108,8 @@ labels! {
         Node = "node",
         /// What an earlier agent left.
         State = "state",
+        /// Watching for kills, and keeping what was seen.
+        Kills = "kills",
     }
 
     /// What became of a report for one destination.

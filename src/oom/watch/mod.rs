@@ -1,4 +1,4 @@
-//! Sees every kill on the node, and tells of each one once: [`start`] runs the thread that does.
+//! Sees every kill on the node, and tells of each one once: [`start()`] runs the thread that does.
 //!
 //! ```text
 //! memory.events of all pods (inotify) ─► hint ─┐
@@ -11,7 +11,7 @@
 //! In come the node's files, the agent's inventory and its own changes; out come [`Batch`]es: reports, and the checkpoint
 //! from which a later agent goes on, so that what happens while none runs is told once, and what was told is not told
 //! again. The thread waits for nobody: not for the rest of the agent, nor for a disk, nor for whoever takes the reports.
-//! All decisions are the desk's, which is pure but for the few files it asks [`Surroundings`](surroundings::Surroundings)
+//! All decisions are the desk's, which is pure but for the few files it asks `surroundings`
 //! for at the moment of a kill.
 
 mod accounts;

@@ -10,7 +10,7 @@ use crate::oom::report::OomReport;
 pub struct Batch {
     /// The reports, oldest first; none where only the checkpoint is news.
     pub reports: Vec<OomReport>,
-    /// What a later [`start`](super::start) goes on from, once these reports are safe.
+    /// What a later [`start`](super::start()) goes on from, once these reports are safe.
     pub checkpoint: Vec<u8>,
 }
 

@@ -41,7 +41,8 @@ impl Executed {
         Self::nothing(End::Interrupted(reason))
     }
 
-    const fn nothing(end: End) -> Self {
+    /// Nothing was written, and that is how it ended.
+    pub(super) const fn nothing(end: End) -> Self {
         Self {
             records: Vec::new(),
             end,

@@ -13,7 +13,7 @@ use super::foreign::{ForeignWriters, Verdict};
 use super::handles::{LivePod, PodHandles};
 use super::node::Node;
 use super::observe::wanted;
-use super::pass::{KernelPass, Pass, Progress};
+use super::pass::{Errand, KernelPass, Pass, Progress};
 use super::record::{Cause, Outcome, Stages, StepRecord};
 use super::runtime_stage::{self, RuntimeEnd};
 use super::shrink::{Grounds, Next, SeenBefore, ShrinkReport};
@@ -79,7 +79,7 @@ pub struct JobDone {
 /// A pass that lowers memory limits may take seconds, for most of which it waits: other pods have their turn meanwhile.
 pub async fn reconcile(node: Arc<Node>, job: Job) -> JobDone {
     let (check_runtime, live) = (job.check_runtime, Arc::clone(&job.live));
-    let mut kernel = match in_the_kernel(&node, job).await {
+    let mut kernel = match in_the_kernel(&node, job, Errand::Apply).await {
         Ok(kernel) => kernel,
         Err(done) => return *done,
     };
@@ -101,24 +101,31 @@ pub async fn reconcile(node: Arc<Node>, job: Job) -> JobDone {
         kernel.shrink.lowered.clear();
         kernel.shrink.touched.clear();
     }
+    kernel.stages = stages;
     JobDone {
-        handles: (!stale).then_some(kernel.handles),
-        foreign: kernel.foreign,
-        outcome: kernel.outcome,
-        steps: kernel.steps,
-        flipped: kernel.flipped,
-        stages,
-        stale,
         formula,
-        shrink: kernel.shrink,
+        ..kernel.into_done(stale)
+    }
+}
+
+/// Makes room for the lower memory limits of a pass and writes none of them: whoever owns them (a kubelet that was asked
+/// for a resize) finds less in use than they allow. The outcome is [`Outcome::Unchanged`] once there is room, and
+/// [`Outcome::Refused`] with the numbers where there cannot be.
+pub async fn make_room(node: Arc<Node>, job: Job) -> JobDone {
+    match in_the_kernel(&node, job, Errand::MakeRoom).await {
+        Ok(kernel) => {
+            let stale = kernel.incomplete;
+            kernel.into_done(stale)
+        }
+        Err(done) => *done,
     }
 }
 
 /// The first part of a pass, on threads that may block and a lane of the kernel's for as long as there is something to do.
-async fn in_the_kernel(node: &Arc<Node>, job: Job) -> Result<KernelPass, Box<JobDone>> {
+async fn in_the_kernel(node: &Arc<Node>, job: Job, errand: Errand) -> Result<KernelPass, Box<JobDone>> {
     let first = Arc::clone(node);
     let mut progress = on_a_lane(node, move || {
-        Pass::begin(&first, job).and_then(|pass| pass.advance(&first))
+        Pass::begin(&first, job, errand).and_then(|pass| pass.advance(&first))
     })
     .await?;
     loop {

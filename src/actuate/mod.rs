@@ -19,7 +19,7 @@ pub mod shrink;
 
 pub use foreign::{ForeignWriters, Verdict};
 pub use handles::{LiveContainer, LivePod, PodHandles};
-pub use job::{Job, JobDone, preview, reconcile};
+pub use job::{Job, JobDone, make_room, preview, reconcile};
 pub use lanes::Lanes;
 pub use node::{DriverFrom, FormulaFrom, Node, RuntimeLink};
 pub use record::{Cause, ChangeRecord, Outcome, PodId, Stages, StepRecord};

@@ -20,6 +20,7 @@ use crate::resources::{Bytes, ControlFile, MemoryLimit};
 /// A pass on its way.
 #[derive(Debug)]
 pub(super) struct Pass {
+    errand: Errand,
     asked: Instant,
     handles: PodHandles,
     wanted: PodState,
@@ -32,6 +33,15 @@ pub(super) struct Pass {
     flipped: Vec<(Target, ControlFile, Verdict)>,
     foreign: ForeignWriters,
     stages: Stages,
+}
+
+/// How far a pass is to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Errand {
+    /// Until every file holds what it should.
+    Apply,
+    /// Until there is room for every lower limit, for somebody else to write it.
+    MakeRoom,
 }
 
 /// What became of a pass so far.
@@ -61,7 +71,7 @@ pub(super) struct KernelPass {
 
 impl Pass {
     /// Observes and plans. Boxed, because most of what is done with it is moving it between threads.
-    pub(super) fn begin(node: &Node, mut job: Job) -> Result<Box<Self>, Box<JobDone>> {
+    pub(super) fn begin(node: &Node, mut job: Job, errand: Errand) -> Result<Box<Self>, Box<JobDone>> {
         let mut foreign = std::mem::take(&mut job.foreign);
         let mut stages = Stages {
             queued: job.asked.elapsed(),
@@ -90,6 +100,7 @@ impl Pass {
         stages.plan = planning.elapsed();
         match planned {
             Ok((plan, grounds)) => Ok(Box::new(Self {
+                errand,
                 asked: job.asked,
                 handles,
                 wanted,
@@ -122,6 +133,10 @@ impl Pass {
             Ok(Next::Wait(until)) => return Ok(Progress::Waits(self, until)),
             Ok(Next::Refused(target, why)) => {
                 self.end(Executed::not_shrinkable(format!("{target}: {why}")), Vec::new())
+            }
+            Ok(Next::Ready) if self.errand == Errand::MakeRoom => {
+                self.plan = Plan::default();
+                self.end(Executed::nothing(End::Done), Vec::new())
             }
             Ok(Next::Ready) => {
                 if waited {
@@ -228,6 +243,21 @@ fn plan(node: &Node, tree: PodTree, wanted: &PodState) -> Result<Plan, PlanError
 }
 
 impl KernelPass {
+    /// What is told of the pass once it is over. Cgroups that are stale are not kept open.
+    pub(super) fn into_done(self, stale: bool) -> JobDone {
+        JobDone {
+            handles: (!stale).then_some(self.handles),
+            foreign: self.foreign,
+            outcome: self.outcome,
+            steps: self.steps,
+            flipped: self.flipped,
+            stages: self.stages,
+            stale,
+            formula: None,
+            shrink: self.shrink,
+        }
+    }
+
     /// Undoes the file steps, because the runtime refused.
     pub(super) fn undo(&mut self, node: &Node) -> Result<(), String> {
         let done: Vec<_> = self

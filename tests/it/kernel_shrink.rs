@@ -8,6 +8,7 @@ mod churning;
 mod ended;
 mod frozen;
 mod regretted;
+mod room;
 mod waiting;
 
 use std::fs;

@@ -8,14 +8,14 @@ use super::{ROOMY, Scene};
 const MEBIBYTES: u64 = 150;
 
 /// A file that a process of the container has open and has read. Removed with this value.
-struct Cached {
+pub(super) struct Cached {
     file: PathBuf,
     go_on: PathBuf,
 }
 
 impl Cached {
     /// All of the file is cached for the container. Its process reads it once more, and again, when it is told to.
-    async fn by(scene: &mut Scene) -> Self {
+    pub(super) async fn by(scene: &mut Scene) -> Self {
         // On a real file system: what is in a tmpfs cannot be dropped.
         let beside = |name| Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
         let cached = Self {

@@ -1,0 +1,104 @@
+//! Room made for somebody else's write.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tempfile::TempDir;
+use vscaled::actuate::shrink::{Freezer, Markers, SeenBefore};
+use vscaled::actuate::{
+    Cause, ForeignWriters, Job, Lanes, LiveContainer, LivePod, Node, Outcome, PodId, RuntimeLink, make_room,
+};
+use vscaled::cgroup::{Hierarchy, Kubepods};
+use vscaled::plan::shrink::Holds;
+use vscaled::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
+use vscaled::resources::{Bytes, NamedRequirements, WeightFormula};
+use vscaled::sources::parse_manifests;
+
+use super::cache::Cached;
+use super::{ROOMY, Scene};
+
+/// A pass that is to make the container's limit so many MiB, as the part that talks to a kubelet would ask for it.
+fn job(scene: &Scene, mebibytes: u64) -> Job {
+    let view = parse_manifests("pod.yaml", &scene.pod.manifest()).unwrap().view;
+    let pod = Arc::clone(&view.pods[0]);
+    let mut resources = pod.spec.containers[0].resources;
+    resources.limits.memory = Some(Bytes::new(mebibytes << 20));
+    let app = &scene.pod.containers["app"];
+    let live = LiveContainer {
+        id: app.id.clone(),
+        path: app.cgroup.clone(),
+    };
+    Job {
+        live: Arc::new(LivePod {
+            id: PodId {
+                uid: scene.pod.uid.to_owned(),
+                namespace: "test".to_owned(),
+                name: scene.pod.name.to_owned(),
+            },
+            path: scene.pod.cgroup.clone(),
+            containers: BTreeMap::from([("app".to_owned(), live)]),
+        }),
+        pod,
+        handles: None,
+        targets: vec![NamedRequirements {
+            name: "app".to_owned(),
+            resources,
+        }],
+        lift_undeclared: false,
+        cause: Cause::Sweep,
+        asked: Instant::now(),
+        held_before: false,
+        foreign: ForeignWriters::default(),
+        check_runtime: false,
+        holds: Holds::default(),
+        seen: SeenBefore::default(),
+    }
+}
+
+fn node(scene: &Scene, state: &TempDir) -> Arc<Node> {
+    let hierarchy = Hierarchy::discover(None).unwrap();
+    Arc::new(Node {
+        kubepods: Kubepods::at(scene.node.kubepods()).unwrap(),
+        traits: NodeTraits {
+            version: hierarchy.version(),
+            driver: Driver::Cgroupfs,
+            runtime: RuntimeKind::Containerd,
+            container_weight: WeightFormula::Linear,
+            kubelet: KubeletVersion::NEWEST,
+        },
+        hierarchy,
+        runtime: RuntimeLink::None,
+        runtime_name: None,
+        units: None,
+        lanes: Arc::new(Lanes::new(1)),
+        freezer: Arc::new(Freezer::new(Markers::below(state.path()).unwrap())),
+    })
+}
+
+#[tokio::test]
+async fn room_is_made_for_a_kubelet_and_no_limit_is_touched() {
+    let mut scene = Scene::started().await;
+    let _cached = Cached::by(&mut scene).await;
+    let state = TempDir::new().unwrap();
+    let node = node(&scene, &state);
+    let before = scene.node.held(&scene.pod);
+
+    let done = make_room(Arc::clone(&node), job(&scene, 64)).await;
+    assert_eq!(done.outcome, Outcome::Unchanged);
+    assert_eq!(done.steps, []);
+    assert_eq!(scene.node.held(&scene.pod), before);
+    match node.traits.version {
+        // The kubelet compares with everything in use, the cache included.
+        CgroupVersion::V2 => assert!(scene.usage() < 64 << 20),
+        // v1 can only be made to reclaim by the write itself.
+        CgroupVersion::V1 => assert!(scene.usage() > 64 << 20),
+    }
+
+    let refused = make_room(node, job(&scene, 1)).await;
+    let reason = refused.outcome.reason().unwrap();
+    assert!(reason.contains("not shrinkable now"), "{reason}");
+    assert!(refused.shrink.refused);
+    assert_eq!(scene.node.held(&scene.pod), before);
+    assert_eq!((scene.limits(), scene.kills()), ([ROOMY, ROOMY], 0));
+}

@@ -42,6 +42,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod decide;
+pub mod guard;
 pub mod objects;
 pub mod observe;
 pub mod oom;

@@ -106,19 +106,11 @@ impl fmt::Display for Refusal {
                 f,
                 "the node has {left} to give and it needs {needed}, after the reserve and what other pods may still claim"
             ),
-            Self::PodBudget {
-                given,
-                growths,
-                budget,
-            } => write!(
+            Self::PodBudget { given, growths, budget } => write!(
                 f,
                 "its pod was given {given} in {growths} growths within {minutes} min and may be given {budget} (guardPodBudget) in {POD_GROWTHS}"
             ),
-            Self::NodeBudget {
-                given,
-                growths,
-                budget,
-            } => write!(
+            Self::NodeBudget { given, growths, budget } => write!(
                 f,
                 "all pods were given {given} in {growths} growths within {minutes} min and may be given {budget} (guardNodeBudget) in {NODE_GROWTHS}"
             ),
@@ -274,7 +266,11 @@ impl Ledger {
     }
 
     fn expire(&mut self, at: Duration) {
-        while self.given.front().is_some_and(|given| at.saturating_sub(given.at) > WINDOW) {
+        while self
+            .given
+            .front()
+            .is_some_and(|given| at.saturating_sub(given.at) > WINDOW)
+        {
             self.given.pop_front();
         }
     }

@@ -32,17 +32,27 @@ pub struct Rate {
 impl Rate {
     /// Takes in one look and returns the rate. Moments never go back.
     pub fn look(&mut self, at: Duration, bytes: u64) -> BytesPerSecond {
-        while self.looks.len() >= KEPT || self.looks.get(1).is_some_and(|(next, _)| at.saturating_sub(*next) > OLDEST) {
+        while self.looks.len() >= KEPT
+            || self
+                .looks
+                .get(1)
+                .is_some_and(|(next, _)| at.saturating_sub(*next) > OLDEST)
+        {
             self.looks.pop_front();
         }
         let seen = self.since_any(at, bytes);
-        let left = self.steepest.map_or(0, |(then, rate)| faded(rate, at.saturating_sub(then)));
+        let left = self
+            .steepest
+            .map_or(0, |(then, rate)| faded(rate, at.saturating_sub(then)));
         if seen >= left {
             self.steepest = Some((at, seen));
         }
         // Of looks in quick succession the first is the one to compare with.
         let crowded = self.looks.len() > 1
-            && self.looks.back().is_some_and(|(last, _)| at.saturating_sub(*last) < CLOSEST);
+            && self
+                .looks
+                .back()
+                .is_some_and(|(last, _)| at.saturating_sub(*last) < CLOSEST);
         if !crowded {
             self.looks.push_back((at, bytes));
         }

@@ -53,7 +53,10 @@ fn what_can_be_taken_back_is_no_reason() {
             reclaimable: Some(90 * MIB),
             ..look(at, usage * MIB)
         };
-        assert!(matches!(track.judge(cached, pace()), Verdict::Wait(_)), "at {usage} MiB");
+        assert!(
+            matches!(track.judge(cached, pace()), Verdict::Wait(_)),
+            "at {usage} MiB"
+        );
     }
 }
 

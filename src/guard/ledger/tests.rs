@@ -44,7 +44,10 @@ fn what_is_needed_is_granted_up_to_the_ceiling() {
     let mut ask = |limit, need: Need| ledger.grant(NOW, &web, mib(limit), &need, mib(300), node(10_000, 0));
     assert_eq!(ask(128, need(120, 132, 200)), Ok(mib(200)));
     assert_eq!(ask(200, need(190, 206, 900)), Ok(mib(300)));
-    assert_eq!(ask(300, need(295, 309, 900)), Err(Refusal::Ceiling { ceiling: mib(300) }));
+    assert_eq!(
+        ask(300, need(295, 309, 900)),
+        Err(Refusal::Ceiling { ceiling: mib(300) })
+    );
 }
 
 #[test]
@@ -67,13 +70,24 @@ fn the_last_memory_goes_to_the_first_who_asks() {
         })
     );
     ledger.release(&first);
-    assert!(ledger.grant(NOW, &second, mib(128), &need(120, 132, 500), ceiling, node(300, 0)).is_ok());
+    assert!(
+        ledger
+            .grant(NOW, &second, mib(128), &need(120, 132, 500), ceiling, node(300, 0))
+            .is_ok()
+    );
 }
 
 #[test]
 fn what_others_requested_is_theirs() {
     let mut ledger = Ledger::new(AMPLE);
-    let refused = ledger.grant(NOW, &claimant("web"), mib(128), &need(120, 132, 500), mib(4096), node(300, 295));
+    let refused = ledger.grant(
+        NOW,
+        &claimant("web"),
+        mib(128),
+        &need(120, 132, 500),
+        mib(4096),
+        node(300, 295),
+    );
     assert_eq!(
         refused,
         Err(Refusal::Node {
@@ -85,10 +99,7 @@ fn what_others_requested_is_theirs() {
 
 #[test]
 fn a_budget_ends_a_runaway_and_is_there_again_later() {
-    let budget = Budget {
-        pod: mib(100),
-        ..AMPLE
-    };
+    let budget = Budget { pod: mib(100), ..AMPLE };
     let mut ledger = Ledger::new(budget);
     let web = claimant("web");
     let mut ask = |at, limit| {
@@ -115,14 +126,27 @@ fn many_small_growths_are_too_many() {
             Err(refusal) => break refusal,
         }
     };
-    assert!(matches!(refused, Refusal::PodBudget { growths: POD_GROWTHS, .. }), "{refused}");
+    assert!(
+        matches!(
+            refused,
+            Refusal::PodBudget {
+                growths: POD_GROWTHS,
+                ..
+            }
+        ),
+        "{refused}"
+    );
 }
 
 #[test]
 fn a_growth_that_failed_is_not_counted() {
     let mut ledger = Ledger::new(AMPLE);
     let web = claimant("web");
-    assert!(ledger.grant(NOW, &web, mib(128), &need(120, 132, 500), mib(4096), node(500, 0)).is_ok());
+    assert!(
+        ledger
+            .grant(NOW, &web, mib(128), &need(120, 132, 500), mib(4096), node(500, 0))
+            .is_ok()
+    );
     ledger.undo(&web, None);
     assert!(ledger.given.is_empty() && ledger.promised.is_empty());
 }

@@ -3,11 +3,13 @@
 //! It blocks, and comes in pieces: each [`Pass::advance`] goes on until the pass ends or has to wait, so that nobody
 //! waits on a thread.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
 use super::execute::{End, Executor};
+use super::floors::lift;
 use super::foreign::{ForeignWriters, Verdict};
 use super::handles::PodHandles;
 use super::job::{Job, JobDone};
@@ -23,8 +25,11 @@ use crate::resources::{Bytes, ControlFile, MemoryLimit};
 #[derive(Debug)]
 pub(super) struct Pass {
     asked: Instant,
+    uid: String,
     handles: PodHandles,
     wanted: PodState,
+    /// The floors that `wanted` was made with.
+    floors: BTreeMap<String, Bytes>,
     plan: Plan,
     /// The cgroups whose memory limits are to come down.
     grounds: Grounds,
@@ -50,6 +55,8 @@ pub(super) enum Progress {
 pub(super) struct KernelPass {
     pub(super) handles: PodHandles,
     pub(super) wanted: PodState,
+    /// The floors that `wanted` was made with.
+    pub(super) floors: BTreeMap<String, Bytes>,
     pub(super) plan: Plan,
     pub(super) outcome: Outcome,
     pub(super) steps: Vec<StepRecord>,
@@ -62,8 +69,10 @@ pub(super) struct KernelPass {
 }
 
 /// What the pod's files and stored specs should hold.
-pub(super) fn wanted(node: &Node, job: &Job) -> PodState {
-    let hierarchy = hierarchy(&job.pod, &job.targets, &node.traits);
+pub(super) fn wanted(node: &Node, job: &Job, floors: &BTreeMap<String, Bytes>) -> PodState {
+    let mut targets = job.targets.clone();
+    lift(&mut targets, floors);
+    let hierarchy = hierarchy(&job.pod, &targets, &node.traits);
     let mut wanted = if job.lift_undeclared {
         hierarchy.created()
     } else {
@@ -90,7 +99,8 @@ impl Pass {
 
         let incomplete = tree.containers.len() < job.live.containers.len();
         let planning = Instant::now();
-        let mut wanted = wanted(node, &job);
+        let floors = node.floors.of(&job.live.id.uid);
+        let mut wanted = wanted(node, &job, &floors);
         let flipped = if job.held_before && !reopened {
             flips(&tree, &mut wanted, &mut foreign)
         } else {
@@ -105,8 +115,10 @@ impl Pass {
         match planned {
             Ok((plan, grounds)) => Ok(Box::new(Self {
                 asked: job.asked,
+                uid: job.live.id.uid.clone(),
                 handles,
                 wanted,
+                floors,
                 plan,
                 grounds,
                 preparing: None,
@@ -147,6 +159,17 @@ impl Pass {
                 ))));
             }
             Err(error) => return Err(Box::new(unobservable(&error, self.foreign))),
+        }
+        if node.floors.of(&self.uid) != self.floors {
+            let overtaken = Outcome::Interrupted {
+                reason: "a limit was grown in an emergency meanwhile".to_owned(),
+            };
+            return Ok(Progress::Ended(Box::new(self.end(
+                overtaken,
+                Vec::new(),
+                false,
+                Vec::new(),
+            ))));
         }
         if waited && let Err(error) = self.plan_again(node) {
             return Err(Box::new(error));
@@ -243,6 +266,7 @@ impl Pass {
             },
             handles: self.handles,
             wanted: self.wanted,
+            floors: self.floors,
             plan: self.plan,
             outcome,
             steps,

@@ -48,6 +48,13 @@ pub enum Cause {
     },
     /// An operator's override ended, by time or by `release`.
     OverrideEnded,
+    /// A limit was about to be reached and was grown, or could not be.
+    Guard {
+        /// Which container's.
+        container: String,
+    },
+    /// A limit that was grown in an emergency is not needed any more, or not all of it.
+    LoanEnded,
     /// Something else changed a value.
     Drift,
     /// A container of the pod appeared.
@@ -72,6 +79,8 @@ impl fmt::Display for Cause {
             Self::Operator { uid, pid, reason } if reason.is_empty() => write!(f, "operator (uid {uid}, pid {pid})"),
             Self::Operator { uid, pid, reason } => write!(f, "operator (uid {uid}, pid {pid}): {reason}"),
             Self::OverrideEnded => f.write_str("override ended"),
+            Self::Guard { container } => write!(f, "guard: container {container} was about to reach its memory limit"),
+            Self::LoanEnded => f.write_str("guard: what was lent is not needed any more"),
             Self::Drift => f.write_str("drift: something else changed a value"),
             Self::ContainerStarted => f.write_str("container started"),
             Self::AgentStarted => f.write_str("agent started"),

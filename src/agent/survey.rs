@@ -23,7 +23,7 @@ use self::starts::Starts;
 use super::coordinator::{Event, Refreshed};
 use super::inventory::Inventory;
 use crate::actuate::shrink::Freezer;
-use crate::actuate::{Lanes, Node, RuntimeLink};
+use crate::actuate::{Floors, Lanes, Node, RuntimeLink};
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{CgroupPath, Hierarchy, Kubepods, PodEntry};
 use crate::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
@@ -80,6 +80,7 @@ pub(super) struct Survey {
     options: SurveyOptions,
     lanes: Arc<Lanes>,
     freezer: Arc<Freezer>,
+    floors: Arc<Floors>,
     observer: Observer,
     view: watch::Receiver<Arc<NodeView>>,
     /// The formula by which a pass saw the runtime write a weight.
@@ -122,6 +123,7 @@ impl Survey {
             options,
             lanes,
             freezer,
+            floors: Arc::default(),
             observer,
             view,
             seen,
@@ -134,6 +136,12 @@ impl Survey {
             pods: Vec::new(),
             starts: Starts::default(),
         }
+    }
+
+    /// With limits that were grown in an emergency, which every node it finds shares.
+    pub(super) fn sharing(mut self, floors: Arc<Floors>) -> Self {
+        self.floors = floors;
+        self
     }
 
     /// Looks until nobody listens any more.
@@ -199,6 +207,7 @@ impl Survey {
             units,
             lanes: Arc::clone(&self.lanes),
             freezer: Arc::clone(&self.freezer),
+            floors: Arc::clone(&self.floors),
         });
         let view = Arc::clone(&self.view.borrow());
         let inventory = Inventory::assemble(scanned, &self.pods, &self.listed, &view.pods);

@@ -48,6 +48,14 @@ pub struct Look {
     pub reclaimable: Option<u64>,
 }
 
+impl Look {
+    /// What is in use and not to be taken back, as far as that was read.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.usage.saturating_sub(self.reclaimable.unwrap_or(0))
+    }
+}
+
 /// How fast the guard is here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
@@ -100,7 +108,7 @@ impl Track {
     /// Judges one look. A verdict to grow on a look without [`Look::reclaimable`] is for looking again with it.
     pub fn judge(&mut self, look: Look, pace: Pace) -> Verdict {
         let of_usage = self.usage.look(look.at, look.usage);
-        let used = look.usage.saturating_sub(look.reclaimable.unwrap_or(0));
+        let used = look.used();
         let rate = if look.reclaimable.is_some() {
             let of_used = self.used.look(look.at, used);
             let before = self.used_at.replace(look.at);

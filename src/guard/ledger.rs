@@ -23,7 +23,7 @@ const NODE_GROWTHS: usize = 600;
 const UNIT: u64 = 1 << 20;
 
 /// What may be given out within a window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Budget {
     /// To one pod.
     pub pod: Bytes,

@@ -4,6 +4,7 @@
 mod agent;
 mod declare;
 pub mod families;
+mod guard;
 mod labels;
 mod process;
 mod report;
@@ -13,8 +14,10 @@ mod tests;
 
 pub use agent::{DecisionMetrics, ProblemMetrics, ResizeMetrics, RuntimeMetrics};
 pub use declare::{Declaration, Described, Series};
+pub use guard::GuardMetrics;
 pub use labels::{
-    CallOutcome, LinkOutcome, PodState, ProblemKind, ReportOutcome, ResizeOutcome, ShrinkOutcome, Stage, StepOutcome,
+    CallOutcome, GrowthOutcome, LinkOutcome, PodState, ProblemKind, ReportOutcome, ResizeOutcome, ShrinkOutcome, Stage,
+    StepOutcome,
 };
 pub use report::ReportMetrics;
 pub use shrink::ShrinkMetrics;

@@ -17,6 +17,7 @@ mod kernel_cri;
 mod kernel_demo;
 mod kernel_logs;
 mod kernel_metrics;
+mod kernel_guard;
 mod kernel_oom;
 mod kernel_shrink;
 mod kubectl_plugin;

@@ -134,6 +134,7 @@ fn pods() -> Vec<Pod> {
             since: "2020-01-31T12:00:00Z".to_owned(),
             until: None,
         }),
+        ..Pod::default()
     };
     let db = Pod {
         namespace: "shop".to_owned(),

@@ -73,7 +73,7 @@ impl Account {
         let available = meminfo
             .mem_available
             .ok_or("/proc/meminfo has no MemAvailable: Linux 3.14 or later is needed")?;
-        let free = available.saturating_sub(reserve.get()).min(self.room_below_root()?);
+        let free = available.min(self.room_below_root()?).saturating_sub(reserve.get());
         self.sweep(now);
         let others = self.claims.iter().filter(|claimed| claimed.claim.uid != uid);
         let claimed = others.map(|claimed| claimed.unused).fold(0, u64::saturating_add);

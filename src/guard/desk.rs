@@ -74,7 +74,14 @@ impl Desk {
             Ok(Seen::Unlimited) => {}
             Ok(Seen::Look(look, verdict)) => {
                 let claimant = claimant(pod, watched);
-                self.ledger.uses(&claimant, Bytes::new(look.used()));
+                let used = Bytes::new(look.used());
+                if watched.is_taking() {
+                    self.ledger.promise(&claimant, Bytes::new(look.limit), used);
+                } else if watched.lent.is_some() {
+                    self.ledger.uses(&claimant, used);
+                } else {
+                    self.ledger.release(&claimant);
+                }
                 if let Verdict::Grow(need) = verdict {
                     self.grow(pod, handles, watched, Bytes::new(look.limit), &need);
                 }

@@ -96,6 +96,7 @@ pub struct Track {
     /// The part that cannot be taken back, and when it was looked at last.
     used: Rate,
     used_at: Option<Duration>,
+    rate: BytesPerSecond,
 }
 
 /// Whether use is close enough to its limit that it matters what of it can be taken back.
@@ -105,6 +106,12 @@ pub const fn near(limit: u64, usage: u64) -> bool {
 }
 
 impl Track {
+    /// The rate that use grew at when it was looked at last.
+    #[must_use]
+    pub const fn rate(&self) -> BytesPerSecond {
+        self.rate
+    }
+
     /// Judges one look. A verdict to grow on a look without [`Look::reclaimable`] is for looking again with it.
     pub fn judge(&mut self, look: Look, pace: Pace) -> Verdict {
         let of_usage = self.usage.look(look.at, look.usage);
@@ -120,6 +127,7 @@ impl Track {
         } else {
             of_usage
         };
+        self.rate = rate;
         let room = look.limit.saturating_sub(used);
         let reach = reach(look.limit, rate, pace.act);
         if rate > 0 && room <= reach {

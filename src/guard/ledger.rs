@@ -34,7 +34,7 @@ pub struct Budget {
 /// What the node has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeMemory {
-    /// What could be given out: available memory less the reserve, and no more than the pods' root has room for.
+    /// What could be given out: available memory, or what the pods' root has room for if that is less, without the reserve.
     pub free: Bytes,
     /// What pods other than the one that asks have requested and do not use yet.
     pub claimed: Bytes,
@@ -100,19 +100,26 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let minutes = WINDOW.as_secs() / 60;
+        let mib = |bytes: &Bytes| format!("{} MiB", bytes.get() >> 20);
         match self {
             Self::Ceiling { ceiling } => write!(f, "its limit is as high as its VPA lets it be ({ceiling})"),
             Self::Node { needed, left } => write!(
                 f,
-                "the node has {left} to give and it needs {needed}, after the reserve and what other pods may still claim"
+                "the node has {} to give beyond its reserve and what other pods may still claim, and {} are needed",
+                mib(left),
+                mib(needed)
             ),
             Self::PodBudget { given, growths, budget } => write!(
                 f,
-                "its pod was given {given} in {growths} growths within {minutes} min and may be given {budget} (guardPodBudget) in {POD_GROWTHS}"
+                "its pod was given {} in {growths} growths within {minutes} min and may be given {} (guardPodBudget) in {POD_GROWTHS}",
+                mib(given),
+                mib(budget)
             ),
             Self::NodeBudget { given, growths, budget } => write!(
                 f,
-                "all pods were given {given} in {growths} growths within {minutes} min and may be given {budget} (guardNodeBudget) in {NODE_GROWTHS}"
+                "all pods were given {} in {growths} growths within {minutes} min and may be given {} (guardNodeBudget) in {NODE_GROWTHS}",
+                mib(given),
+                mib(budget)
             ),
         }
     }
@@ -134,7 +141,7 @@ struct Given {
     bytes: u64,
 }
 
-/// A limit that was grown, and is still to be filled.
+/// A limit that is still to be filled.
 #[derive(Debug, Clone, Copy)]
 struct Promise {
     limit: u64,
@@ -235,7 +242,8 @@ impl Ledger {
         Ok(in_pod.min(in_node))
     }
 
-    /// Notes a limit that was grown, by this agent or the one before, and how much of it is used now.
+    /// Notes a limit that its container may well take all of, because it was grown or is being filled right now, and
+    /// how much of it is used now.
     pub fn promise(&mut self, claimant: &Claimant, limit: Bytes, used: Bytes) {
         let promise = Promise {
             limit: limit.get(),

@@ -18,6 +18,8 @@ const CALM: Duration = Duration::from_millis(10);
 const WHILE_LENT: Duration = Duration::from_secs(1);
 /// What was refused is said again after so long without a reason to ask.
 const SAY_AGAIN: Duration = Duration::from_secs(600);
+/// From this rate on a container is taking memory, in bytes per second.
+const TAKING: u64 = 1 << 20;
 /// A container that does not grow is looked at itself so often, whatever all pods together do.
 pub(super) const ITSELF: Duration = Duration::from_secs(1);
 
@@ -167,6 +169,11 @@ impl Watched {
     /// Is not looked at this time.
     pub(super) fn pass_over(&mut self, now: Duration) {
         self.due = now + self.looked.map_or(ITSELF, |(_, wait)| wait);
+    }
+
+    /// Whether it is taking memory right now, so that it may well take all that its limit allows.
+    pub(super) const fn is_taking(&self) -> bool {
+        self.track.rate() >= TAKING
     }
 
     /// Notes what was refused; whether it is news.

@@ -35,7 +35,10 @@ impl Scene {
         let mut node = BareNode::new();
         let kubepods = node.kubepods();
         let pod = node.run("web", UID, &[("app", APP)]);
-        let agent = Agent::new(&kubepods).with("--guard-reserve", "64Mi");
+        let agent = Agent::new(&kubepods)
+            .with("--guard-reserve", "100Mi")
+            .with("--guard-pod-budget", "100%")
+            .with("--guard-node-budget", "100%");
         agent.write("pod.yaml", &pod.manifest());
         agent.write("vpa.yaml", &vpa("web", max_allowed, 64));
         Self { agent, node, pod }
@@ -128,6 +131,8 @@ use procfs::Current;
 /// A cgroup's directory with its memory files.
 fn memory_directory(node: &BareNode, below: &vscaled::cgroup::CgroupPath) -> PathBuf {
     let directories = node.cgroups().directories(below);
-    let memory = directories.into_iter().find(|directory| directory.join("memory.stat").exists());
+    let memory = directories
+        .into_iter()
+        .find(|directory| directory.join("memory.stat").exists());
     memory.expect("a cgroup has a memory controller")
 }

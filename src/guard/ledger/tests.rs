@@ -110,7 +110,7 @@ fn a_budget_ends_a_runaway_and_is_there_again_later() {
     assert_eq!(ask(NOW, 188), Ok(mib(228)), "what is left of the budget");
     let refused = ask(NOW, 228).unwrap_err();
     assert_eq!(refused.word(), "pod_budget");
-    assert!(refused.to_string().contains("100Mi in 2 growths"), "{refused}");
+    assert!(refused.to_string().contains("100 MiB in 2 growths"), "{refused}");
     assert_eq!(ask(WINDOW + Duration::from_secs(1), 228), Ok(mib(288)));
 }
 

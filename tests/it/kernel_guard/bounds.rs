@@ -17,15 +17,25 @@ async fn a_leak_ends_at_max_allowed_and_is_explained_once() {
     assert_eq!(scene.limit(), 256);
     let refused = async || {
         let changes = scene.by_the_guard().await;
-        let refused: Vec<_> = changes.into_iter().filter(|change| change.outcome == "Refused").collect();
+        let refused: Vec<_> = changes
+            .into_iter()
+            .filter(|change| change.outcome == "Refused")
+            .collect();
         (!refused.is_empty()).then_some(refused)
     };
     let refused = scene.agent.until("the refusal", refused).await;
     assert_eq!(refused.len(), 1, "{refused:#?}");
-    assert!(refused[0].reason.contains("as high as its VPA lets it be (256Mi)"), "{}", refused[0].reason);
+    assert!(
+        refused[0].reason.contains("as high as its VPA lets it be (256Mi)"),
+        "{}",
+        refused[0].reason
+    );
     assert_eq!(scene.agent.log().matches("is not grown although").count(), 1);
     let pod = scene.agent.pod("web").await.unwrap();
-    assert!(pod.detail.contains("was not grown") && pod.not_grown.len() == 1, "{pod:#?}");
+    assert!(
+        pod.detail.contains("was not grown") && pod.not_grown.len() == 1,
+        "{pod:#?}"
+    );
 }
 
 #[tokio::test]
@@ -50,7 +60,10 @@ async fn a_runaway_ends_at_its_pods_budget() {
 async fn two_pods_that_race_for_the_last_memory_do_not_take_down_the_node() {
     let mut scene = Scene::new("4Gi");
     let kubepods = scene.node.kubepods();
-    scene.node.cgroups().limit_memory(&kubepods, MemoryLimit::Bytes(700 << 20));
+    scene
+        .node
+        .cgroups()
+        .limit_memory(&kubepods, MemoryLimit::Bytes(700 << 20));
     let mut pods = Vec::new();
     for (name, uid) in [
         ("api", "0a1b2c3d-0000-4000-8000-000000000032"),
@@ -68,18 +81,31 @@ async fn two_pods_that_race_for_the_last_memory_do_not_take_down_the_node() {
     let mut still = takes(&scene.node, &pods[1], Appetite { rate: 100, until: 100 });
     assert!(matches!(still.wait(), End::Satisfied(_)));
     let appetite = Appetite { rate: 100, until: 1000 };
-    let mut racers = [takes(&scene.node, &scene.pod, appetite), takes(&scene.node, &pods[0], appetite)];
+    let mut racers = [
+        takes(&scene.node, &scene.pod, appetite),
+        takes(&scene.node, &pods[0], appetite),
+    ];
     let ends = racers.each_mut().map(|racer| racer.wait());
     println!("{ends:?}");
-    assert!(ends.iter().any(|end| matches!(end, End::Killed(_))), "there is not enough for both: {ends:?}");
+    assert!(
+        ends.iter().any(|end| matches!(end, End::Killed(_))),
+        "there is not enough for both: {ends:?}"
+    );
     assert!(still.lives(), "a bystander died");
     // The limit of all pods was never hit: nobody was killed for it but those who ran.
     let root = memory_directory(&scene.node, &kubepods);
     let hit = match scene.node.cgroups().version() {
-        CgroupVersion::V1 => fs::read_to_string(root.join("memory.failcnt")).unwrap().trim().to_owned(),
+        CgroupVersion::V1 => fs::read_to_string(root.join("memory.failcnt"))
+            .unwrap()
+            .trim()
+            .to_owned(),
         CgroupVersion::V2 => {
             let events = fs::read_to_string(root.join("memory.events.local")).unwrap();
-            events.lines().find_map(|line| line.strip_prefix("max ")).unwrap().to_owned()
+            events
+                .lines()
+                .find_map(|line| line.strip_prefix("max "))
+                .unwrap()
+                .to_owned()
         }
     };
     assert_eq!(hit, "0");

@@ -9,7 +9,11 @@ async fn a_process_that_takes_two_hundred_mebibytes_a_second_is_not_killed() {
     let until = plenty();
     let mut process = scene.takes(200, until);
     let end = process.wait();
-    assert!(matches!(end, End::Satisfied(_)), "{end:?} of {until} MiB\n{}", scene.agent.log());
+    assert!(
+        matches!(end, End::Satisfied(_)),
+        "{end:?} of {until} MiB\n{}",
+        scene.agent.log()
+    );
     assert_eq!(scene.kills(), 0);
     assert!(scene.limit() >= until && scene.limit() <= 4096);
     assert!(scene.pod_limit() >= scene.limit());

@@ -52,7 +52,11 @@ impl Allocator {
             .unwrap();
         let progress = directory.path().join("progress");
         fs::write(&progress, progress_line(0)).unwrap();
-        let cgroups: Vec<_> = tree.directories(cgroup).iter().map(|path| path.display().to_string()).collect();
+        let cgroups: Vec<_> = tree
+            .directories(cgroup)
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
         let orders = format!(
             "{} {} {} {}",
             appetite.rate,
@@ -61,7 +65,11 @@ impl Allocator {
             cgroups.join(":")
         );
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "support::allocator::it_takes_what_it_is_told_to", "--nocapture"])
+            .args([
+                "--exact",
+                "support::allocator::it_takes_what_it_is_told_to",
+                "--nocapture",
+            ])
             .env(ORDERS, orders)
             .process_group(0)
             .stdin(Stdio::null())

@@ -112,6 +112,11 @@ impl Agent {
         self.process = Some(process);
     }
 
+    /// Its process.
+    pub(crate) fn pid(&self) -> i32 {
+        self.process.as_ref().expect("the agent runs").id().cast_signed()
+    }
+
     /// Asks it to stop, and waits until it has.
     pub(crate) fn stop(&mut self) {
         let status = self.end(Signal::SIGTERM);

@@ -51,7 +51,12 @@ async fn rounds(rate: u64, until: u64, guard: bool, runs: usize) {
                 took.push(time);
                 unused.push(scene.limit().saturating_sub(until));
                 let history = scene.agent.history().await;
-                growths.push(history.iter().filter(|change| change.cause.starts_with("guard:")).count() as u64);
+                growths.push(
+                    history
+                        .iter()
+                        .filter(|change| change.cause.starts_with("guard:"))
+                        .count() as u64,
+                );
             }
         }
     }
@@ -65,7 +70,11 @@ async fn rounds(rate: u64, until: u64, guard: bool, runs: usize) {
         shown(rate),
         if guard { "yes" } else { "no" },
         format!("{killed}/{runs}"),
-        if killed > 0 { format!("{highest} MiB") } else { "-".to_owned() },
+        if killed > 0 {
+            format!("{highest} MiB")
+        } else {
+            "-".to_owned()
+        },
         median(&mut growths),
         format!("{} MiB", median(&mut unused)),
         took.get(took.len() / 2)

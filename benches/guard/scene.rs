@@ -33,7 +33,10 @@ impl Scene {
             })
             .collect();
         for pod in &pods {
-            agent.write(&format!("{}.yaml", pod.name), &format!("{}---\n{}", pod.manifest(), vpa(pod.name)));
+            agent.write(
+                &format!("{}.yaml", pod.name),
+                &format!("{}---\n{}", pod.manifest(), vpa(pod.name)),
+            );
         }
         agent.start().await;
         let live = async || {

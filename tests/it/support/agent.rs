@@ -130,8 +130,7 @@ impl Agent {
 
     /// Has it read its configuration again.
     pub(crate) fn reload(&self) {
-        let process = self.process.as_ref().expect("the agent runs");
-        kill(Pid::from_raw(process.id().cast_signed()), Signal::SIGHUP).unwrap();
+        kill(Pid::from_raw(self.pid()), Signal::SIGHUP).unwrap();
     }
 
     fn end(&mut self, signal: Signal) -> ExitStatus {

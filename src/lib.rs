@@ -45,6 +45,7 @@ pub mod config;
 pub mod control;
 pub mod decide;
 pub mod doctor;
+pub mod guard;
 pub mod kubernetes;
 pub mod objects;
 pub mod observe;

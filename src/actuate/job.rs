@@ -164,7 +164,7 @@ pub async fn preview(node: Arc<Node>, job: Job) -> Result<Vec<StepRecord>, Strin
     let planned = tokio::task::spawn_blocking(move || {
         let handles = PodHandles::open(&node.hierarchy, &job.live).map_err(|error| error.to_string())?;
         let tree = handles.read().map_err(|error| error.to_string())?;
-        let wanted = wanted(&node, &job);
+        let wanted = wanted(&node, &job, &node.floors.of(&job.live.id.uid));
         let plan =
             Plan::between(&PodState { tree, specs }, &wanted, &node.traits).map_err(|error| error.to_string())?;
         Executor::new(&node, &handles)

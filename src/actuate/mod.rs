@@ -6,6 +6,7 @@
 //! refused. Limits of memory come down in a way of their own ([`shrink`]). It never decides what a pod should have, and it never remembers what a file held: each pass reads.
 
 mod execute;
+mod floors;
 mod foreign;
 mod handles;
 mod job;
@@ -16,7 +17,9 @@ mod pass;
 mod record;
 mod runtime_stage;
 pub mod shrink;
+mod urgent;
 
+pub use floors::Floors;
 pub use foreign::{ForeignWriters, Verdict};
 pub use handles::{LiveContainer, LivePod, PodHandles};
 pub use job::{Job, JobDone, make_room, preview, reconcile};
@@ -24,3 +27,4 @@ pub use lanes::Lanes;
 pub use node::{DriverFrom, FormulaFrom, Node, RuntimeLink};
 pub use record::{Cause, ChangeRecord, Outcome, PodId, Stages, StepRecord};
 pub use runtime_stage::stored_specs;
+pub use urgent::{Grown, grow_memory};

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::floors::Floors;
 use super::lanes::Lanes;
 use super::shrink::Freezer;
 use crate::cgroup::systemd::Systemd;
@@ -77,4 +78,6 @@ pub struct Node {
     pub lanes: Arc<Lanes>,
     /// Stops processes for the moment in which a memory limit is lowered.
     pub freezer: Arc<Freezer>,
+    /// Limits that were grown in an emergency; shared like the lanes.
+    pub floors: Arc<Floors>,
 }

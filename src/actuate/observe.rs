@@ -1,7 +1,10 @@
 //! The beginning of a pass: what the pod's files hold, what they should hold, and who else has changed them.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 
+use super::floors::lift;
 use super::foreign::{ForeignWriters, Verdict};
 use super::handles::PodHandles;
 use super::job::{Job, JobDone};
@@ -10,11 +13,13 @@ use super::record::Outcome;
 use crate::cgroup::CgroupError;
 use crate::plan::shrink::keep;
 use crate::plan::{PodState, PodTree, Target, hierarchy};
-use crate::resources::ControlFile;
+use crate::resources::{Bytes, ControlFile};
 
 /// What the pod's files and stored specs should hold.
-pub(super) fn wanted(node: &Node, job: &Job) -> PodState {
-    let hierarchy = hierarchy(&job.pod, &job.targets, &node.traits);
+pub(super) fn wanted(node: &Node, job: &Job, floors: &BTreeMap<String, Bytes>) -> PodState {
+    let mut targets = job.targets.clone();
+    lift(&mut targets, floors);
+    let hierarchy = hierarchy(&job.pod, &targets, &node.traits);
     let mut wanted = if job.lift_undeclared {
         hierarchy.created()
     } else {

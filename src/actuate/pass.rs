@@ -3,6 +3,7 @@
 //! It blocks, and comes in pieces: each [`Pass::advance`] goes on until the pass ends or has to wait, so that nobody
 //! waits on a thread.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::execute::{End, Executed, Executor};
@@ -22,8 +23,11 @@ use crate::resources::{Bytes, ControlFile, MemoryLimit};
 pub(super) struct Pass {
     errand: Errand,
     asked: Instant,
+    uid: String,
     handles: PodHandles,
     wanted: PodState,
+    /// The floors that `wanted` was made with.
+    floors: BTreeMap<String, Bytes>,
     plan: Plan,
     /// The cgroups whose memory limits are to come down.
     grounds: Grounds,
@@ -58,6 +62,8 @@ pub(super) enum Progress {
 pub(super) struct KernelPass {
     pub(super) handles: PodHandles,
     pub(super) wanted: PodState,
+    /// The floors that `wanted` was made with.
+    pub(super) floors: BTreeMap<String, Bytes>,
     pub(super) plan: Plan,
     pub(super) outcome: Outcome,
     pub(super) steps: Vec<StepRecord>,
@@ -86,7 +92,8 @@ impl Pass {
 
         let incomplete = tree.containers.len() < job.live.containers.len();
         let planning = Instant::now();
-        let mut wanted = wanted(node, &job);
+        let floors = node.floors.of(&job.live.id.uid);
+        let mut wanted = wanted(node, &job, &floors);
         let flipped = if job.held_before && !reopened {
             flips(&tree, &mut wanted, &mut foreign)
         } else {
@@ -102,8 +109,10 @@ impl Pass {
             Ok((plan, grounds)) => Ok(Box::new(Self {
                 errand,
                 asked: job.asked,
+                uid: job.live.id.uid.clone(),
                 handles,
                 wanted,
+                floors,
                 plan,
                 grounds,
                 preparing: None,
@@ -137,6 +146,11 @@ impl Pass {
             Ok(Next::Ready) if self.errand == Errand::MakeRoom => {
                 self.plan = Plan::default();
                 self.end(Executed::nothing(End::Done), Vec::new())
+            }
+            Ok(Next::Ready) if node.floors.of(&self.uid) != self.floors => {
+                let overtaken = "a limit was grown in an emergency meanwhile".to_owned();
+                self.plan = Plan::default();
+                self.end(Executed::nothing(End::Interrupted(overtaken)), Vec::new())
             }
             Ok(Next::Ready) => {
                 if waited {
@@ -222,6 +236,7 @@ impl Pass {
         KernelPass {
             handles: self.handles,
             wanted: self.wanted,
+            floors: self.floors,
             plan: self.plan,
             outcome,
             steps: executed.records,

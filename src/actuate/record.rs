@@ -59,6 +59,13 @@ pub enum Cause {
     },
     /// The time of an operator's override was over.
     OverrideEnded,
+    /// A limit was about to be reached and was grown, or could not be.
+    Guard {
+        /// Which container's.
+        container: String,
+    },
+    /// A limit that was grown in an emergency is not needed any more, or not all of it.
+    LoanEnded,
     /// Something else changed a value.
     Drift,
     /// A container of the pod appeared.
@@ -87,6 +94,8 @@ impl fmt::Display for Cause {
             }
             Self::Released { uid, pid, reason } => write!(f, "override released (uid {uid}, pid {pid}): {reason}"),
             Self::OverrideEnded => f.write_str("override ended"),
+            Self::Guard { container } => write!(f, "guard: container {container} was about to reach its memory limit"),
+            Self::LoanEnded => f.write_str("guard: what was lent is not needed any more"),
             Self::Drift => f.write_str("drift: something else changed a value"),
             Self::ContainerStarted => f.write_str("container started"),
             Self::AgentStarted => f.write_str("agent started"),

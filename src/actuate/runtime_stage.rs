@@ -118,6 +118,13 @@ pub(super) async fn tell(node: &Node, live: &LivePod, kernel: &mut KernelPass) -
     };
     let mut done: Vec<Step> = Vec::new();
     for step in steps {
+        if node.floors.of(&live.id.uid) != kernel.floors {
+            // The runtime would write the limit that was there before.
+            return Told {
+                end: RuntimeEnd::Owed("a limit was grown in an emergency meanwhile; told by the next pass".to_owned()),
+                formula: None,
+            };
+        }
         let (Target::Container(name), Change::Spec { to, .. }) = (&step.target, &step.change) else {
             continue;
         };

@@ -21,8 +21,9 @@ use super::shrinking::WatchId;
 use super::state::SavedPod;
 use super::watching::{Watching, Written};
 use crate::actuate::shrink::Verdict;
-use crate::actuate::{Cause, ChangeRecord, JobDone, Node};
+use crate::actuate::{Cause, ChangeRecord, Floors, JobDone, Node};
 use crate::decide;
+use crate::guard::{self, Guard};
 use crate::observe::audit::Audit;
 use crate::observe::health::{Heartbeat, Latch};
 use crate::resources::{ResourceList, WeightFormula};
@@ -31,8 +32,10 @@ use crate::sources::NodeView;
 mod counting;
 mod deciding;
 mod dispatch;
+mod guarding;
 mod living;
 mod requests;
+mod saving;
 mod shrinks;
 
 pub(super) use dispatch::Pass;
@@ -88,6 +91,8 @@ pub(super) struct Options {
     pub(super) decide: decide::Options,
     pub(super) sweep_interval: Duration,
     pub(super) observe_only: bool,
+    /// How to grow limits in an emergency; `None` is not at all.
+    pub(super) guard: Option<guard::Settings>,
 }
 
 /// The owner of everything.
@@ -118,6 +123,11 @@ pub(super) struct Coordinator {
     watching: Watching,
     /// Pods whose files were written, and when to look at them.
     written: BTreeSet<String>,
+    guard: Option<Guard>,
+    reports: mpsc::UnboundedReceiver<guard::Report>,
+    floors: Arc<Floors>,
+    /// What the guard is to watch may have changed.
+    unwatched: bool,
     look_at: Option<Instant>,
     history: History,
     machine: ResourceList,
@@ -154,6 +164,10 @@ pub(super) struct Links {
     pub(super) machine: ResourceList,
     /// What hinders watching for kills.
     pub(super) problems: Vec<watch::Receiver<Vec<String>>>,
+    /// Grows limits in an emergency; `None` where it could not be started.
+    pub(super) guard: Option<Guard>,
+    pub(super) reports: mpsc::UnboundedReceiver<guard::Report>,
+    pub(super) floors: Arc<Floors>,
 }
 
 impl Coordinator {
@@ -184,6 +198,10 @@ impl Coordinator {
             busy: BTreeSet::new(),
             watching: Watching::new(),
             written: BTreeSet::new(),
+            guard: links.guard,
+            reports: links.reports,
+            floors: links.floors,
+            unwatched: true,
             look_at: None,
             history: History::new(links.changes, links.audit),
             machine: links.machine,
@@ -205,6 +223,7 @@ impl Coordinator {
             let wake = self.next_wake();
             // Cancel-safe: `recv` and `written` lose nothing, the others only tell the time.
             tokio::select! {
+                Some(report) = self.reports.recv() => self.take_report(report),
                 event = events.recv() => match event {
                     Some(event) => self.take(event),
                     None => break,
@@ -214,6 +233,7 @@ impl Coordinator {
                 () = stop.cancelled() => break,
             }
             self.on_time(Instant::now());
+            self.watch_guarded();
             self.dispatch();
             self.save();
             self.answer_operators();
@@ -224,6 +244,12 @@ impl Coordinator {
 
     /// Lets the passes that run come to their end; none is cut off between two steps.
     async fn finish(mut self, mut events: mpsc::Receiver<Event>) {
+        if let Some(guard) = self.guard.take() {
+            guard.stop();
+        }
+        while let Ok(report) = self.reports.try_recv() {
+            self.take_report(report);
+        }
         while !self.busy.is_empty() {
             match events.recv().await {
                 Some(event @ Event::Done { .. }) => self.take(event),
@@ -244,6 +270,7 @@ impl Coordinator {
             Event::SourceProblems(problems) => self.source_problems = problems,
             Event::Options(options) => {
                 self.options = options;
+                self.unwatched = true;
                 self.decide_all(Timestamp::now());
             }
             Event::Refreshed(refreshed) => self.take_refreshed(refreshed),
@@ -313,19 +340,11 @@ impl Coordinator {
         }
     }
 
-    /// Forgets what was saved for pods that no source describes any more.
-    fn forget_saved(&mut self) {
-        let entries = &self.entries;
-        let before = self.saved.len();
-        self.saved
-            .retain(|_, saved| entries.contains_key(&saved.pod.to_string()));
-        self.unsaved |= self.saved.len() != before;
-    }
-
     fn end_overrides(&mut self, now: Timestamp) {
         for entry in self.entries.values_mut() {
             if entry.standing.ends_at().is_some_and(|at| at <= now) && entry.standing.end_override() {
                 self.unsaved = true;
+                self.unwatched = true;
                 entry.start_over();
                 entry.ask(Cause::OverrideEnded, true);
             }
@@ -347,42 +366,6 @@ impl Coordinator {
             .chain(periodic)
             .min()
             .unwrap_or(self.next_sweep)
-    }
-
-    /// Leaves what stands to be saved, if it has changed since. Comes last: containers do not wait for the disk.
-    fn save(&mut self) {
-        if !std::mem::take(&mut self.unsaved) {
-            return;
-        }
-        let standing = self.entries.values().filter(|entry| !entry.standing.is_empty());
-        let mut pods = self.saved.clone();
-        pods.extend(standing.filter_map(|entry| {
-            let pod = entry.id()?;
-            Some((
-                pod.uid.clone(),
-                SavedPod {
-                    pod,
-                    standing: entry.standing.clone(),
-                    regrets: entry.shrinking.regrets().clone(),
-                },
-            ))
-        }));
-        self.saver.save(pods);
-    }
-
-    /// Answers operators once what stands now would survive the agent: a change that was confirmed ends when it was to end.
-    fn answer_operators(&mut self) {
-        if self.answers.is_empty() {
-            return;
-        }
-        let answers = std::mem::take(&mut self.answers);
-        let settled = self.saver.settled();
-        tokio::spawn(async move {
-            settled.await;
-            for (reply, record) in answers {
-                answer(reply, Ok(record));
-            }
-        });
     }
 
     fn ask_refresh(&self) {

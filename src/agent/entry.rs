@@ -1,6 +1,6 @@
 //! What the coordinator knows about one pod.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use super::shrinking::Shrinking;
 use super::standing::Standing;
 use crate::actuate::{Cause, ChangeRecord, ForeignWriters, LivePod, PodHandles, PodId};
 use crate::decide::PodDecision;
+use crate::guard::lease::Lease;
 use crate::objects::Pod;
 use crate::observe::metrics::PodState;
 use crate::plan::shrink::Regrets;
@@ -49,6 +50,8 @@ pub(super) struct Entry {
     pub(super) work: Work,
     /// What is known about its lower memory limits.
     pub(super) shrinking: Shrinking,
+    /// Why containers were not given more memory when they needed it, by name.
+    pub(super) not_saved: BTreeMap<String, String>,
     /// The latest pass that did anything.
     pub(super) last: Option<Arc<ChangeRecord>>,
 }
@@ -92,6 +95,7 @@ pub(super) struct ByHand {
     overridden: Option<Override>,
     returning: bool,
     regrets: Regrets,
+    leases: Vec<Lease>,
 }
 
 impl ByHand {
@@ -99,6 +103,7 @@ impl ByHand {
         Self {
             overridden: entry.standing.overridden.clone(),
             returning: entry.standing.returning,
+            leases: entry.standing.leases.clone(),
             regrets: entry.shrinking.regrets().clone(),
         }
     }
@@ -106,6 +111,7 @@ impl ByHand {
     pub(super) fn put_back(self, entry: &mut Entry) {
         entry.standing.overridden = self.overridden;
         entry.standing.returning = self.returning;
+        entry.standing.leases = self.leases;
         entry.shrinking.remember(self.regrets, Timestamp::now());
     }
 }
@@ -126,6 +132,7 @@ impl Entry {
             epoch: 0,
             work: Work::default(),
             shrinking: Shrinking::default(),
+            not_saved: BTreeMap::new(),
             last: None,
         }
     }
@@ -252,10 +259,11 @@ const fn rank(cause: &Cause) -> u8 {
         Cause::Drift => 2,
         Cause::AgentStarted => 3,
         Cause::ContainerStarted => 4,
-        Cause::OverrideEnded => 5,
+        Cause::OverrideEnded | Cause::LoanEnded => 5,
+        Cause::Guard { .. } => 6,
+        Cause::Recommendation { .. } => 7,
+        Cause::Operator { .. } | Cause::Released { .. } => 8,
         // What hurts now says more than what was decided.
-        Cause::Regret { .. } => 8,
-        Cause::Recommendation { .. } => 6,
-        Cause::Operator { .. } | Cause::Released { .. } => 7,
+        Cause::Regret { .. } => 9,
     }
 }

@@ -9,8 +9,8 @@ use super::entry::Entry;
 use crate::actuate::{JobDone, Outcome, Stages, StepRecord, Verdict};
 use crate::decide::{PodDecision, Reason};
 use crate::observe::metrics::{
-    DecisionMetrics, PodState, ProblemKind, ProblemMetrics, ResizeMetrics, ResizeOutcome, ShrinkMetrics, ShrinkOutcome,
-    Stage, StepOutcome,
+    DecisionMetrics, GrowthOutcome, GuardMetrics, PodState, ProblemKind, ProblemMetrics, ResizeMetrics, ResizeOutcome,
+    ShrinkMetrics, ShrinkOutcome, Stage, StepOutcome,
 };
 
 /// The counters the coordinator owns.
@@ -20,6 +20,7 @@ pub(super) struct Metrics {
     decisions: DecisionMetrics,
     problems: ProblemMetrics,
     shrinks: ShrinkMetrics,
+    guard: GuardMetrics,
 }
 
 impl Metrics {
@@ -29,6 +30,7 @@ impl Metrics {
             decisions: DecisionMetrics::register(registry),
             problems: ProblemMetrics::register(registry),
             shrinks: ShrinkMetrics::register(registry),
+            guard: GuardMetrics::register(registry),
         }
     }
 
@@ -42,6 +44,11 @@ impl Metrics {
         for (kind, count) in counts {
             self.problems.set(*kind, *count);
         }
+    }
+
+    /// A limit was about to be reached.
+    pub(super) fn grew(&self, outcome: GrowthOutcome) {
+        self.guard.grew(outcome);
     }
 
     pub(super) fn passed(&self, done: &JobDone) {
@@ -75,7 +82,7 @@ impl Metrics {
 
     /// How the pods stand now.
     pub(super) fn standing<'a>(&self, entries: impl Iterator<Item = &'a Entry>, now: jiff::Timestamp) {
-        let (mut counts, mut foreign, mut overridden) = ([0; PodState::ALL.len()], 0, 0);
+        let (mut counts, mut foreign, mut overridden, mut leases) = ([0; PodState::ALL.len()], 0, 0, 0);
         let mut decided: HashMap<Reason, usize> = HashMap::new();
         for entry in entries {
             let state = entry.state(now);
@@ -85,6 +92,7 @@ impl Metrics {
             foreign += entry.foreign.all_paused(now).count();
             overridden += usize::from(entry.standing.overridden.is_some());
             *decided.entry(entry.decision.reason).or_default() += 1;
+            leases += entry.standing.leases.len();
         }
         for (count, state) in counts.into_iter().zip(PodState::ALL) {
             self.resizes.set_pods(*state, count);
@@ -95,6 +103,7 @@ impl Metrics {
         }
         self.resizes.set_foreign_writers(foreign);
         self.resizes.set_overridden(overridden);
+        self.guard.set_leases(leases);
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use procfs::Current;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -22,9 +23,10 @@ use super::survey::{RuntimeChoice, Survey, SurveyOptions};
 use super::telling::tell;
 use super::view;
 use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
-use crate::actuate::{ChangeRecord, Lanes};
+use crate::actuate::{ChangeRecord, Floors, Lanes};
 use crate::config::{Config, RuntimeSocket, Sources};
 use crate::control::{Access, BindError, ControlSocket, Limits, proto, serve};
+use crate::guard::{self, Guard};
 use crate::kubernetes::events::Events;
 use crate::kubernetes::{self, ApiClient, ConnectError, Timing};
 use crate::observe::audit::{Audit, AuditOptions};
@@ -33,6 +35,7 @@ use crate::observe::http::{Exposed, HttpServer, ListenError};
 use crate::observe::log::LogFilter;
 use crate::observe::metrics::{ApiMetrics, EventMetrics, RuntimeMetrics, registry};
 use crate::oom::watch::Residents;
+use crate::resources::Bytes;
 use crate::runtime::{Deadlines, Observer};
 use crate::sources::NodeView;
 use crate::sources::directory::DirectorySource;
@@ -132,7 +135,9 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         stop: stop.clone(),
     };
     let oom = watch_for_kills(oom_options(&config), oom_links, &mut registry);
-    let survey = Survey::new(survey_options(&config), lanes, freezer, counted, view, residents, seen);
+    let floors = Arc::new(Floors::default());
+    let survey = Survey::new(survey_options(&config), lanes, freezer, counted, view, residents, seen)
+        .sharing(Arc::clone(&floors));
     tokio::spawn(survey.run(refresh_asked, events.clone()));
     tokio::spawn(translate(records.subscribe(), changes.clone()));
     let (reporter, _) = reporting::start(&config, &mut registry, &stop);
@@ -155,7 +160,14 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     });
     let control = tokio::spawn(serve(socket, backend, Limits::default(), stop.clone()));
 
+    let (reported, reports) = mpsc::unbounded_channel();
+    let guard = Guard::start(reported)
+        .inspect_err(|error| tracing::error!(%error, "no guard: no limit is grown in an emergency"))
+        .ok();
     let links = Links {
+        guard,
+        reports,
+        floors,
         events: events.clone(),
         refresh,
         formula,
@@ -322,6 +334,21 @@ fn options(config: &Config) -> Options {
         decide: config.decide_options(),
         sweep_interval: config.sweep_interval,
         observe_only: config.observe_only,
+        guard: config.guard.then(|| guard_settings(config)),
+    }
+}
+
+fn guard_settings(config: &Config) -> guard::Settings {
+    // Without knowing how much memory there is, parts of it are nothing: nothing is given out then.
+    let all = procfs::Meminfo::current().map_or(0, |meminfo| meminfo.mem_total);
+    let all = Bytes::new(all);
+    guard::Settings {
+        reserve: config.guard_reserve.of(all),
+        budget: guard::ledger::Budget {
+            pod: config.guard_pod_budget.of(all),
+            node: config.guard_node_budget.of(all),
+        },
+        quiet: config.guard_quiet_period,
     }
 }
 

@@ -7,8 +7,12 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::overrides::{Override, OverrideError, check_names, check_result, overlay, overlay_sparse};
+use crate::guard::lease::Lease;
 use crate::objects::Pod;
 use crate::resources::NamedRequirements;
+
+mod lend;
+pub(super) use lend::Lent;
 
 /// Everything that stands for one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -21,6 +25,8 @@ pub(super) struct Standing {
     /// An override ended and what it left behind is not undone yet: limits it added where the pod declares none have to
     /// go, too.
     pub(super) returning: bool,
+    /// Limits that were grown in an emergency.
+    pub(super) leases: Vec<Lease>,
 }
 
 /// A recommendation that was acted on: enforced until the next one is.
@@ -38,8 +44,8 @@ pub(super) struct Recommended {
 impl Standing {
     /// Whether anything stands at all.
     #[must_use]
-    pub(super) const fn is_empty(&self) -> bool {
-        self.recommended.is_none() && self.overridden.is_none() && !self.returning
+    pub(super) fn is_empty(&self) -> bool {
+        self.recommended.is_none() && self.overridden.is_none() && !self.returning && self.leases.is_empty()
     }
 
     /// What every regular container should have now, if anything stands.
@@ -48,11 +54,21 @@ impl Standing {
         if self.is_empty() {
             return None;
         }
+        let mut targets = self.without_loans(pod);
+        for lease in &self.leases {
+            lend::lay_over(&mut targets, lease);
+        }
+        Some(targets)
+    }
+
+    /// What every regular container would have if nothing was lent.
+    #[must_use]
+    pub(super) fn without_loans(&self, pod: &Pod) -> Vec<NamedRequirements> {
         let base = self.base(pod);
-        Some(match &self.overridden {
+        match &self.overridden {
             Some(overridden) => overlay(base, &overridden.values),
             None => base,
-        })
+        }
     }
 
     /// What the pod would have without the override.
@@ -75,6 +91,7 @@ impl Standing {
         let result = overlay(self.base(pod), &wanted.values);
         check_result(pod, &wanted.values, &result)?;
         self.overridden = Some(wanted);
+        self.end_overridden_loans();
         self.returning = false;
         Ok(())
     }

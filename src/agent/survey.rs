@@ -23,7 +23,7 @@ use self::starts::Starts;
 use super::coordinator::{Event, Refreshed};
 use super::inventory::Inventory;
 use crate::actuate::shrink::Freezer;
-use crate::actuate::{DriverFrom, Lanes, Node, RuntimeLink};
+use crate::actuate::{DriverFrom, Floors, Lanes, Node, RuntimeLink};
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{CgroupPath, Hierarchy, Kubepods, PodEntry};
 use crate::oom::watch::Residents;
@@ -81,6 +81,7 @@ pub(super) struct Survey {
     options: SurveyOptions,
     lanes: Arc<Lanes>,
     freezer: Arc<Freezer>,
+    floors: Arc<Floors>,
     observer: Observer,
     view: watch::Receiver<Arc<NodeView>>,
     /// Who lives here, for whoever must not wait for the coordinator.
@@ -126,6 +127,7 @@ impl Survey {
             options,
             lanes,
             freezer,
+            floors: Arc::default(),
             observer,
             view,
             residents,
@@ -139,6 +141,12 @@ impl Survey {
             pods: Vec::new(),
             starts: Starts::default(),
         }
+    }
+
+    /// With limits that were grown in an emergency, which every node it finds shares.
+    pub(super) fn sharing(mut self, floors: Arc<Floors>) -> Self {
+        self.floors = floors;
+        self
     }
 
     /// Looks until nobody listens any more.
@@ -207,6 +215,7 @@ impl Survey {
             units,
             lanes: Arc::clone(&self.lanes),
             freezer: Arc::clone(&self.freezer),
+            floors: Arc::clone(&self.floors),
         });
         let view = Arc::clone(&self.view.borrow());
         let inventory = Inventory::assemble(scanned, &self.pods, &self.listed, &view.pods);

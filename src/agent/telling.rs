@@ -31,6 +31,8 @@ fn saying(record: &ChangeRecord) -> Option<Saying> {
             | Cause::Operator { .. }
             | Cause::OverrideEnded
             | Cause::Released { .. }
+            | Cause::Guard { .. }
+            | Cause::LoanEnded
             | Cause::ContainerStarted
             | Cause::AgentStarted
             | Cause::Regret { .. }

@@ -1,6 +1,6 @@
 //! What the coordinator knows, in the words of the control protocol. Pure.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
 use super::entry::Entry;
@@ -8,10 +8,11 @@ use super::overrides::Override;
 use super::standing::spec_of;
 use crate::actuate::{Cause, ChangeRecord, Node, PodId, StepRecord};
 use crate::control::proto;
+use crate::guard::lease::Lease;
 use crate::observe::audit::Who;
 use crate::observe::metrics::PodState;
 use crate::plan::{CgroupVersion, Driver, Target};
-use crate::resources::Requirements;
+use crate::resources::{Bytes, MilliCpu, Requirements, Resource};
 
 /// The agent and the node as it found it.
 pub(super) fn agent(node: Option<&Node>, problems: Vec<String>) -> proto::Agent {
@@ -34,7 +35,7 @@ pub(super) fn agent(node: Option<&Node>, problems: Vec<String>) -> proto::Agent 
 }
 
 /// One pod.
-pub(super) fn pod(entry: &Entry, now: Timestamp) -> proto::Pod {
+pub(super) fn pod(entry: &Entry, now: Timestamp, quiet: SignedDuration) -> proto::Pod {
     let metadata = &entry.pod.metadata;
     let state = entry.state(now);
     let wanted = entry
@@ -71,6 +72,24 @@ pub(super) fn pod(entry: &Entry, now: Timestamp) -> proto::Pod {
         containers: wanted.iter().map(container).collect(),
         r#override: entry.standing.overridden.as_ref().map(overridden),
         labels: metadata.labels.clone(),
+        leases: entry.standing.leases.iter().map(|lease| lent(lease, quiet)).collect(),
+        not_grown: entry
+            .not_saved
+            .iter()
+            .map(|(container, why)| format!("container {container}: {why}"))
+            .collect(),
+    }
+}
+
+fn lent(lease: &Lease, quiet: SignedDuration) -> proto::Lease {
+    proto::Lease {
+        container: lease.container.clone(),
+        resource: lease.resource.to_string(),
+        from: shown(lease.resource, lease.from),
+        to: shown(lease.resource, lease.to),
+        since: lease.since.to_string(),
+        until: lease.until(quiet).to_string(),
+        reason: lease.why.clone(),
     }
 }
 
@@ -108,7 +127,31 @@ fn detail(entry: &Entry, state: PodState, now: Timestamp) -> String {
             })
         }
         PodState::Owed | PodState::Refused => entry.last_reason(),
-        PodState::NotManaged | PodState::InSync | PodState::Working => String::new(),
+        PodState::NotManaged | PodState::InSync | PodState::Working => grown(entry),
+    }
+}
+
+/// What the guard did, or could not do.
+fn grown(entry: &Entry) -> String {
+    let lent = entry.standing.leases.iter().map(|lease| {
+        format!(
+            "container {} is lent {} of {}",
+            lease.container,
+            lease.resource,
+            shown(lease.resource, lease.to)
+        )
+    });
+    let refused = entry
+        .not_saved
+        .iter()
+        .map(|(container, why)| format!("container {container} was not grown: {why}"));
+    lent.chain(refused).collect::<Vec<_>>().join("; ")
+}
+
+fn shown(resource: Resource, amount: u64) -> String {
+    match resource {
+        Resource::Cpu => MilliCpu::new(amount).to_string(),
+        Resource::Memory => Bytes::new(amount).to_string(),
     }
 }
 
@@ -150,6 +193,12 @@ pub(super) fn next(entry: &Entry, now: Timestamp) -> String {
     }
     if entry.standing.is_empty() {
         return "Nothing: this pod is not managed.".to_owned();
+    }
+    if let Some(lease) = entry.standing.leases.first() {
+        return format!(
+            "What container {} is lent is taken back once it has been quiet for long enough, or the recommendation has caught up.",
+            lease.container
+        );
     }
     "Its values are kept true; a new recommendation changes them at once.".to_owned()
 }
@@ -212,6 +261,10 @@ pub(super) fn who(cause: &Cause) -> proto::Who {
             uid: Some(uid),
             pid: Some(pid),
             reason: reason.to_owned(),
+            ..proto::Who::default()
+        },
+        Who::Guard => proto::Who {
+            kind: "guard".to_owned(),
             ..proto::Who::default()
         },
         Who::Agent => proto::Who {

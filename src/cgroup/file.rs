@@ -138,6 +138,12 @@ pub(super) struct ControlFd<'d> {
     file: File,
 }
 
+impl AsFd for ControlFd<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
 /// The first line of a file, without allocating.
 #[derive(Debug)]
 pub(super) struct Line {
@@ -155,6 +161,11 @@ impl Line {
 }
 
 impl ControlFd<'_> {
+    /// The file alone, to be kept.
+    pub(super) fn into_file(self) -> File {
+        self.file
+    }
+
     /// Reads the file from its beginning, which makes the kernel print the value anew.
     pub(super) fn read(&self) -> Result<Line, CgroupError> {
         let mut line = Line {

@@ -12,7 +12,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::Origin;
 use super::keys::Value;
-use super::values::{AuditLog, RuntimeSocket, UPDATE_MODES};
+use super::values::{AuditLog, RuntimeSocket, Share, UPDATE_MODES};
 use crate::objects::UpdateMode;
 use crate::resources::Bytes;
 
@@ -220,6 +220,12 @@ impl Value {
                 Err(self.refused(&format!("{levels}, or directives such as info,vscaled::plan=debug")))
             }
         }
+    }
+
+    /// An amount of memory, or a part of the node's.
+    pub(super) fn share(&self) -> Result<Share, ConfigError> {
+        let share = self.text().parse();
+        share.map_err(|()| self.refused("an amount of memory such as 512Mi, or a percentage from 0% to 100%"))
     }
 
     fn text(&self) -> &str {

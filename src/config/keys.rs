@@ -396,6 +396,41 @@ keys! {
         live: false,
         meaning: "How many such reports there may be (2000 to 100000); beyond it the oldest are only counted.",
     }
+    guard {
+        name: "guard",
+        env: "VSCALED_GUARD",
+        default: "true",
+        live: true,
+        meaning: "With `true`, grow memory limits that are about to be reached, within what a VPA allows and the node can hold.",
+    }
+    guard_reserve {
+        name: "guardReserve",
+        env: "VSCALED_GUARD_RESERVE",
+        default: "5%",
+        live: true,
+        meaning: "Available memory that is never given out in an emergency: an amount such as 512Mi, or a part of the node's memory such as 5%.",
+    }
+    guard_pod_budget {
+        name: "guardPodBudget",
+        env: "VSCALED_GUARD_POD_BUDGET",
+        default: "25%",
+        live: true,
+        meaning: "By how much the limits of one pod may grow in an emergency within an hour: an amount, or a part of the node's memory.",
+    }
+    guard_node_budget {
+        name: "guardNodeBudget",
+        env: "VSCALED_GUARD_NODE_BUDGET",
+        default: "50%",
+        live: true,
+        meaning: "By how much the limits of all pods together may grow in an emergency within an hour: an amount, or a part of the node's memory.",
+    }
+    guard_quiet_period {
+        name: "guardQuietPeriod",
+        env: "VSCALED_GUARD_QUIET_PERIOD",
+        default: "10m",
+        live: true,
+        meaning: "How long a container that was lent memory has to be quiet before what it does not need is taken back (1s to 24h).",
+    }
     log_format {
         name: "logFormat",
         env: "VSCALED_LOG_FORMAT",

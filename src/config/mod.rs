@@ -28,7 +28,7 @@ pub use given::{Given, Origin};
 pub use keys::{KEYS, Key, Layer};
 pub use report::ReportConfig;
 pub use sources::{RunArguments, Sources};
-pub use values::{AuditLog, LogFormat, RuntimeSocket, Source};
+pub use values::{AuditLog, LogFormat, RuntimeSocket, Share, Source};
 
 use crate::cgroup::CgroupPath;
 use crate::decide;
@@ -122,6 +122,17 @@ pub struct Config {
     /// Where OOM reports go.
     #[serde(flatten)]
     pub report: ReportConfig,
+    /// Whether limits that are about to be reached are grown.
+    pub guard: bool,
+    /// Available memory that is never given out.
+    pub guard_reserve: Share,
+    /// By how much one pod's limits may grow within an hour.
+    pub guard_pod_budget: Share,
+    /// By how much all pods' limits may grow within an hour.
+    pub guard_node_budget: Share,
+    /// How long a container has to be quiet before what it was lent is taken back.
+    #[serde(serialize_with = "values::duration")]
+    pub guard_quiet_period: Duration,
     /// How log lines look.
     pub log_format: LogFormat,
     /// What is logged, in the syntax of tracing's `EnvFilter`.
@@ -274,6 +285,14 @@ impl Config {
                 .unsigned_abs(),
             workers: given.workers.number(1..=64)?,
             report: ReportConfig::check(&given)?,
+            guard: given.guard.one_of(&[("false", false), ("true", true)])?,
+            guard_reserve: given.guard_reserve.share()?,
+            guard_pod_budget: given.guard_pod_budget.share()?,
+            guard_node_budget: given.guard_node_budget.share()?,
+            guard_quiet_period: given
+                .guard_quiet_period
+                .duration(seconds(1)..=hours(24))?
+                .unsigned_abs(),
             log_format: given.log_format.one_of(&[
                 ("auto", LogFormat::Auto),
                 ("text", LogFormat::Text),

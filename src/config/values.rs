@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -56,6 +57,55 @@ pub enum AuditLog {
     None,
     /// Here.
     Path(PathBuf),
+}
+
+/// An amount of memory, or a part of the node's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// So much.
+    Amount(Bytes),
+    /// So many hundredths of all memory, at most 100.
+    Percent(u8),
+}
+
+impl Share {
+    /// The amount on a node with so much memory.
+    #[must_use]
+    pub fn of(self, all: Bytes) -> Bytes {
+        match self {
+            Self::Amount(amount) => amount,
+            Self::Percent(percent) => Bytes::new(all.get() / 100 * u64::from(percent)),
+        }
+    }
+}
+
+impl FromStr for Share {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text.strip_suffix('%') {
+            Some(percent) => match percent.parse() {
+                Ok(percent @ 0..=100) => Ok(Self::Percent(percent)),
+                _ => Err(()),
+            },
+            None => Bytes::parse(text).map(Self::Amount).map_err(|_| ()),
+        }
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Amount(amount) => write!(f, "{amount}"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+impl Serialize for Share {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 /// How log lines look.

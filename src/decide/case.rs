@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::candidate::{Candidate, recommendations};
+use super::growth::{self, Ceiling};
 use super::index::{Index, Namespace};
 use super::matching::Chain;
 use super::{Action, IGNORE_ANNOTATION, Note, Options, Reason, capping, trigger, verdict};
@@ -20,6 +21,8 @@ pub(super) struct Case<'a> {
     pub(super) vpa: Option<&'a VerticalPodAutoscaler>,
     /// What the rules did.
     pub(super) notes: Vec<Note>,
+    /// How far limits may grow in an emergency.
+    pub(super) ceilings: Vec<Ceiling>,
 }
 
 impl<'a> Case<'a> {
@@ -37,6 +40,7 @@ impl<'a> Case<'a> {
             candidates: pod.spec.containers.iter().map(candidate).collect(),
             vpa: None,
             notes: Vec::new(),
+            ceilings: Vec::new(),
         }
     }
 
@@ -50,8 +54,13 @@ impl<'a> Case<'a> {
         let namespace = index.namespace(&self.pod.metadata.namespace).ok_or(Reason::NoVpa)?;
         let (vpa, chain) = self.control(namespace)?;
         self.may_change()?;
-        self.follow(vpa, namespace, &chain)?;
-        capping::cap(&mut self.candidates, &namespace.limits, &mut self.notes);
+        let followed = self.follow(vpa, namespace, &chain);
+        if followed.is_ok() {
+            capping::cap(&mut self.candidates, &namespace.limits, &mut self.notes);
+        }
+        let by_hpa = |resource| chain.hpa_on(resource, namespace).is_some();
+        self.ceilings = growth::ceilings(self.pod, &self.candidates, &namespace.limits, by_hpa);
+        followed?;
         let (pod, now) = (self.pod, self.now);
         let due = trigger::when(pod, vpa, &self.candidates, now, self.options, &mut self.notes);
         if due.action() != Action::Resize {

@@ -9,6 +9,8 @@
 //! 4. `trigger`: whether to act now;
 //! 5. `verdict`: whether that is allowed in place.
 //!
+//! Beside the decision `growth` says how far limits may grow before there is one.
+//!
 //! # Which amounts count
 //! Upstream takes requests and limits from the container's status where it has resources, else from its spec, and tests
 //! bounds, computes differences and keeps ratios of limit to request by these. So does [`decide`]. Every rounding of a
@@ -35,6 +37,7 @@
 mod candidate;
 mod capping;
 mod case;
+mod growth;
 mod index;
 mod limit_range;
 mod matching;
@@ -57,6 +60,7 @@ use crate::objects::{Pod, UpdateMode, VerticalPodAutoscaler};
 use crate::resources::NamedRequirements;
 use case::Case;
 
+pub use growth::Ceiling;
 pub use index::Index;
 pub use matching::Unmatched;
 pub use note::{Note, Rule};
@@ -137,6 +141,8 @@ pub struct PodDecision {
     pub containers: Vec<NamedRequirements>,
     /// What the rules did on the way.
     pub notes: Vec<Note>,
+    /// How far limits may grow in an emergency, whatever is decided. None for a pod that is not to be changed.
+    pub ceilings: Vec<Ceiling>,
 }
 
 impl PodDecision {
@@ -175,5 +181,6 @@ pub fn decide_pod(
         reason,
         containers,
         notes: case.notes,
+        ceilings: case.ceilings,
     }
 }

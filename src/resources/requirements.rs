@@ -66,6 +66,20 @@ pub struct Requirements {
     pub limits: ResourceList,
 }
 
+impl Requirements {
+    /// Lifts a limit that is there to at least this much (thousandths of a cpu, bytes), and a request that equals it with
+    /// it: where the pod's QoS class depends on both being the same, they stay so.
+    pub fn lift(&mut self, resource: Resource, least: u64) {
+        let Some(limit) = self.limits.get(resource).filter(|limit| *limit < least) else {
+            return;
+        };
+        if self.requests.get(resource) == Some(limit) {
+            self.requests.set(resource, Some(least));
+        }
+        self.limits.set(resource, Some(least));
+    }
+}
+
 /// Requests and limits of one named container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedRequirements {

@@ -18,6 +18,7 @@ mod kernel_agent_files;
 mod kernel_agent_oom;
 mod kernel_cri;
 mod kernel_demo;
+mod kernel_guard;
 mod kernel_logs;
 mod kernel_metrics;
 mod kernel_oom;

@@ -67,10 +67,15 @@ impl Coordinator {
                 // What is left to decide, for those who ask.
                 entry.decision = decided(pod, entry.standing.recommended.as_ref());
             }
+            self.unsaved |= Self::end_overtaken(&mut entry, &self.floors);
             self.entries.insert(key, entry);
         }
+        self.unwatched = true;
         for (key, entry) in known {
             self.watching.forget(&key);
+            if let Some(id) = entry.id() {
+                self.floors.forget(&id.uid);
+            }
             if !entry.standing.is_empty() {
                 tracing::info!(
                     pod = key,

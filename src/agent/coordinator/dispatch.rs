@@ -123,6 +123,7 @@ impl Coordinator {
         }
         let Settled { undone, answer } = settle(entry, &record);
         self.unsaved |= undone;
+        self.unwatched |= undone;
         self.answers.extend(answer.map(|reply| (reply, record)));
         self.next_order(&pass.key);
     }

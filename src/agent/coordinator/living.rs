@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::guarding::raise_floors;
 use super::{Coordinator, Refreshed};
 use crate::actuate::{Cause, Node};
 use crate::agent::entry::Entry;
@@ -34,6 +35,7 @@ impl Coordinator {
     /// Plans from now on for this node. Where that changes what pods should hold, nobody else has changed it.
     pub(super) fn take_node(&mut self, node: Option<Arc<Node>>) {
         let earlier = std::mem::replace(&mut self.node, node);
+        self.unwatched |= earlier.is_some() != self.node.is_some();
         if let (Some(earlier), Some(node)) = (earlier, &self.node)
             && earlier.traits != node.traits
         {
@@ -61,6 +63,7 @@ impl Coordinator {
             if earlier.as_ref() == live {
                 continue;
             }
+            self.unwatched = true;
             let first = earlier.is_none();
             entry.handles = None;
             entry.shrinking.start_over();
@@ -80,6 +83,7 @@ impl Coordinator {
                 decide_again = true;
                 cause = Cause::AgentStarted;
                 adopt(entry, saved);
+                raise_floors(&self.floors, &live.id.uid, &entry.standing.leases);
             }
             if !entry.standing.is_empty() {
                 entry.ask(cause, true);
@@ -98,6 +102,7 @@ fn adopt(entry: &mut Entry, saved: SavedPod) {
     entry.standing.overridden = saved.standing.overridden;
     entry.standing.returning = saved.standing.returning;
     entry.shrinking.remember(saved.regrets, Timestamp::now());
+    entry.standing.leases = saved.standing.leases;
     if entry.decision.vpa.is_some() && entry.decision.action() != Action::Resize {
         entry.standing.recommended = saved.standing.recommended;
     } else if let (Some(now), Some(before)) = (&mut entry.standing.recommended, saved.standing.recommended)

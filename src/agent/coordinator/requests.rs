@@ -161,7 +161,7 @@ impl Coordinator {
             pods: self
                 .entries
                 .values()
-                .map(|entry| view::pod(entry, Timestamp::now()))
+                .map(|entry| view::pod(entry, Timestamp::now(), self.quiet()))
                 .collect(),
         }
     }
@@ -174,7 +174,11 @@ impl Coordinator {
     /// The pod a caller means.
     fn find(&self, text: &str) -> Result<(String, &Entry), ControlError> {
         let now = Timestamp::now();
-        let pods: Vec<proto::Pod> = self.entries.values().map(|entry| view::pod(entry, now)).collect();
+        let pods: Vec<proto::Pod> = self
+            .entries
+            .values()
+            .map(|entry| view::pod(entry, now, self.quiet()))
+            .collect();
         let found = find_pod(&pods, text)?;
         let key = format!("{}/{}", found.namespace, found.name);
         match self.entries.get(&key) {
@@ -234,7 +238,7 @@ impl Coordinator {
         // Newest last, as in the history.
         changes.reverse();
         Ok(Snapshot {
-            summary: view::pod(entry, now),
+            summary: view::pod(entry, now, self.quiet()),
             pod: Arc::clone(&entry.pod),
             decision: entry.decision.clone(),
             standing: entry.standing.clone(),
@@ -300,6 +304,7 @@ impl Coordinator {
         entry.start_over();
         entry.ask(cause, true);
         self.unsaved = true;
+        self.unwatched = true;
     }
 
     /// Carries out the orders that waited, up to the first that takes a pass.

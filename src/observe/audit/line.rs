@@ -27,6 +27,8 @@ pub enum Who<'a> {
         /// In the caller's words.
         reason: &'a str,
     },
+    /// The guard's: it grew a limit that was about to be reached, or ends what it lent.
+    Guard,
     /// The agent's own: it keeps true, or takes back, what somebody wished before.
     Agent,
 }
@@ -45,6 +47,7 @@ impl<'a> From<&'a Cause> for Who<'a> {
                 pid: *pid,
                 reason,
             },
+            Cause::Guard { .. } | Cause::LoanEnded => Self::Guard,
             Cause::Regret { .. }
             | Cause::OverrideEnded
             | Cause::Drift

@@ -26,6 +26,21 @@ macro_rules! labels {
 }
 
 labels! {
+    /// What becomes of a memory limit that is about to be reached.
+    GrowthOutcome {
+        /// It was grown.
+        Applied = "applied",
+        /// It is as high as its VPA lets it be.
+        Ceiling = "ceiling",
+        /// The node has no memory left for it.
+        Node = "node",
+        /// Its pod was given enough lately.
+        PodBudget = "pod_budget",
+        /// All pods together were given enough lately.
+        NodeBudget = "node_budget",
+        /// What the node has left could not be read, or the limit not be written.
+        Failed = "failed",
+    }
     /// A part of the way from a decision to verified files.
     Stage {
         /// Matching and mathematics.

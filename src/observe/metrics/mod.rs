@@ -5,6 +5,7 @@ mod agent;
 mod api;
 mod declare;
 pub mod families;
+mod guard;
 mod labels;
 mod oom;
 mod process;
@@ -16,8 +17,10 @@ mod tests;
 pub use agent::{DecisionMetrics, ProblemMetrics, ResizeMetrics, RuntimeMetrics};
 pub use api::{ApiMetrics, EventMetrics};
 pub use declare::{Declaration, Described, Series};
+pub use guard::GuardMetrics;
 pub use labels::{
-    CallOutcome, LinkOutcome, PodState, ProblemKind, ReportOutcome, ResizeOutcome, ShrinkOutcome, Stage, StepOutcome,
+    CallOutcome, GrowthOutcome, LinkOutcome, PodState, ProblemKind, ReportOutcome, ResizeOutcome, ShrinkOutcome, Stage,
+    StepOutcome,
 };
 pub use oom::{KillLabels, KillMetrics};
 pub use report::ReportMetrics;

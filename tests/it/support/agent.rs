@@ -112,6 +112,11 @@ impl Agent {
         self.process = Some(process);
     }
 
+    /// Its process.
+    pub(crate) fn pid(&self) -> i32 {
+        self.process.as_ref().expect("the agent runs").id().cast_signed()
+    }
+
     /// Asks it to stop, and waits until it has.
     pub(crate) fn stop(&mut self) {
         let status = self.end(Signal::SIGTERM);
@@ -125,8 +130,7 @@ impl Agent {
 
     /// Has it read its configuration again.
     pub(crate) fn reload(&self) {
-        let process = self.process.as_ref().expect("the agent runs");
-        kill(Pid::from_raw(process.id().cast_signed()), Signal::SIGHUP).unwrap();
+        kill(Pid::from_raw(self.pid()), Signal::SIGHUP).unwrap();
     }
 
     fn end(&mut self, signal: Signal) -> ExitStatus {

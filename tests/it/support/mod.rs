@@ -5,6 +5,7 @@
 //! fails the test with the name of what to install; only what takes minutes to build is skipped where it is missing, loudly.
 
 pub(crate) mod agent;
+pub(crate) mod allocator;
 pub(crate) mod amounts;
 pub(crate) mod bare;
 pub(crate) mod churn;

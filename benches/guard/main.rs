@@ -1,0 +1,73 @@
+//! What the guard saves and what it costs, measured on the built daemon with processes that really take memory.
+//!
+//!     cargo bench --bench guard [-- [--quick] [PART...]]      as root
+//!
+//! Parts, all of them by default:
+//! - `growth`: a process takes memory from a limit of 128 MiB on, at several rates, with the guard and without;
+//! - `rest`: processor time of the agent while 250 guarded containers do nothing;
+//! - `brake`: cgroup v2 only: what a `memory.high` below the limit would add.
+//!
+//! Prints and never judges. Everything is made below cgroups and temporary directories of its own and removed again.
+
+mod brake;
+mod growth;
+mod rest;
+mod scene;
+
+#[path = "../../tests/it/support/mod.rs"]
+#[allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the tests' own helpers, which fail by panicking; not all of them are needed here"
+)]
+mod support;
+
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+
+/// How much to measure.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Fewer and shorter measurements.
+    #[arg(long)]
+    quick: bool,
+    /// What cargo passes to every benchmark.
+    #[arg(long, hide = true)]
+    bench: bool,
+    /// What to measure; everything by default.
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Growth,
+    Rest,
+    Brake,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    // Started as a process that takes memory, it does nothing else.
+    support::allocator::obey();
+    let arguments = Arguments::parse();
+    let wanted = |part| arguments.parts.is_empty() || arguments.parts.contains(&part);
+    let runs = if arguments.quick { 3 } else { 20 };
+    let load = procfs::LoadAverage::current();
+    println!("load {:?}", load.map(|load| load.one));
+    if wanted(Part::Growth) {
+        growth::measure(runs).await?;
+    }
+    if wanted(Part::Rest) {
+        let period = Duration::from_secs(if arguments.quick { 10 } else { 60 });
+        rest::measure(250, period).await?;
+    }
+    if wanted(Part::Brake) {
+        brake::measure(runs).await?;
+    }
+    Ok(())
+}
+
+use procfs::Current;

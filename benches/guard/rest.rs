@@ -1,0 +1,61 @@
+//! What guarding costs while nothing happens.
+
+use std::time::{Duration, Instant};
+
+use procfs::process::Process;
+
+use crate::scene::Scene;
+use crate::support::allocator::{Allocator, Appetite};
+
+/// What starting leaves to be done (alarms among it) is over by then.
+const SETTLE: Duration = Duration::from_secs(15);
+
+pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()> {
+    println!("\nat rest with {pods} containers, over {period:?}");
+    for (guard, held) in [(false, 0), (true, 0), (true, 60), (true, 120)] {
+        let scene = Scene::start(pods, guard).await;
+        // Some of them hold memory, which they do not touch any more.
+        let holders: Vec<Allocator> = scene
+            .pods
+            .iter()
+            .take(if held > 0 { 20 } else { 0 })
+            .map(|pod| {
+                let appetite = Appetite { rate: 5, until: held };
+                Allocator::start(scene.node.cgroups(), &pod.containers["app"].cgroup, appetite)
+            })
+            .collect();
+        tokio::time::sleep(SETTLE + Duration::from_secs(held / 5)).await;
+        let process = Process::new(scene.agent.pid())?;
+        let (start, before, switches) = (Instant::now(), processor_time(&process)?, wakes(&process)?);
+        tokio::time::sleep(period).await;
+        let used = processor_time(&process)?.saturating_sub(before);
+        let share = used.as_secs_f64() / start.elapsed().as_secs_f64() * 100.0;
+        let each_second = (wakes(&process)? - switches) as f64 / period.as_secs_f64();
+        println!(
+            "  guard {:<4} {:>3} of them hold {held:>3} MiB: {share:.2} % of a core, {each_second:.0} wake-ups/s, {} growths",
+            if guard { "on" } else { "off" },
+            holders.len(),
+            scene.agent.history().await.len()
+        );
+    }
+    Ok(())
+}
+
+/// In user and kernel mode, all threads, to the nanosecond where the kernel has it.
+fn processor_time(process: &Process) -> anyhow::Result<Duration> {
+    let mut nanos = 0;
+    for task in process.tasks()? {
+        let text = std::fs::read_to_string(format!("/proc/{}/task/{}/schedstat", process.pid, task?.tid))?;
+        nanos += text.split(' ').next().unwrap_or_default().parse::<u64>()?;
+    }
+    Ok(Duration::from_nanos(nanos))
+}
+
+/// How often any thread has waited and come back.
+fn wakes(process: &Process) -> anyhow::Result<u64> {
+    let mut wakes = 0;
+    for task in process.tasks()? {
+        wakes += task?.status()?.voluntary_ctxt_switches.unwrap_or(0);
+    }
+    Ok(wakes)
+}

@@ -1,0 +1,127 @@
+//! Limits that were grown in an emergency, for passes that were planned before.
+//!
+//! The guard writes ahead of every decision, while a pass that knows nothing of it may be on its way. Every pass looks
+//! here at the moment it works out what files and stored specs should hold, and again before it tells the runtime, so that none
+//! takes back what the guard has just given.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::resources::{Bytes, NamedRequirements, Resource};
+
+/// The least memory limits of one pod's containers, by name.
+type OfPod = BTreeMap<String, Bytes>;
+
+/// The least memory limits of containers, by pod UID; shared by the guard, the coordinator and all passes.
+#[derive(Debug, Default)]
+pub struct Floors(Mutex<BTreeMap<String, OfPod>>);
+
+impl Floors {
+    /// From now on this container's limit is not set below `to`, nor below an earlier floor.
+    pub fn raise(&self, uid: &str, container: &str, to: Bytes) {
+        let mut all = self.lock();
+        let floor = all.entry(uid.to_owned()).or_default().entry(container.to_owned());
+        floor.and_modify(|floor| *floor = to.max(*floor)).or_insert(to);
+    }
+
+    /// Puts another floor, or none, in the place of the one that is expected there. If it is another one, somebody grew
+    /// the limit meanwhile, and it stays.
+    pub fn replace(&self, uid: &str, container: &str, expected: Bytes, to: Option<Bytes>) {
+        let mut all = self.lock();
+        let Some(of_pod) = all.get_mut(uid) else { return };
+        if of_pod.get(container) != Some(&expected) {
+            return;
+        }
+        match to {
+            Some(to) => {
+                of_pod.insert(container.to_owned(), to);
+            }
+            None => {
+                of_pod.remove(container);
+            }
+        }
+        if of_pod.is_empty() {
+            all.remove(uid);
+        }
+    }
+
+    /// Forgets a pod.
+    pub fn forget(&self, uid: &str) {
+        self.lock().remove(uid);
+    }
+
+    /// The floor of one container.
+    #[must_use]
+    pub fn get(&self, uid: &str, container: &str) -> Option<Bytes> {
+        self.lock().get(uid)?.get(container).copied()
+    }
+
+    /// The floors of one pod.
+    pub(super) fn of(&self, uid: &str) -> OfPod {
+        self.lock().get(uid).cloned().unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, OfPod>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lifts limits to their floors, and requests that are the same as their limits with them: the one is not set without the
+/// other where the pod's class depends on it.
+pub(super) fn lift(targets: &mut [NamedRequirements], floors: &OfPod) {
+    for target in targets {
+        if let Some(floor) = floors.get(&target.name) {
+            target.resources.lift(Resource::Memory, floor.get());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn mib(mebibytes: u64) -> Bytes {
+        Bytes::new(mebibytes << 20)
+    }
+
+    #[test]
+    fn a_floor_only_rises_until_it_is_replaced_by_whoever_knows_it() {
+        let floors = Floors::default();
+        floors.raise("u", "app", mib(200));
+        floors.raise("u", "app", mib(100));
+        assert_eq!(floors.of("u")["app"], mib(200));
+        floors.replace("u", "app", mib(100), None);
+        assert_eq!(floors.of("u")["app"], mib(200), "grown meanwhile");
+        floors.replace("u", "app", mib(200), Some(mib(150)));
+        floors.replace("u", "app", mib(150), None);
+        assert!(floors.of("u").is_empty());
+    }
+
+    #[test]
+    fn only_limits_that_are_there_and_lower_are_lifted() {
+        let named = |name: &str, request: Option<u64>, limit: Option<u64>| {
+            let mut named = NamedRequirements {
+                name: name.to_owned(),
+                resources: crate::resources::Requirements::default(),
+            };
+            named.resources.requests.memory = request.map(mib);
+            named.resources.limits.memory = limit.map(mib);
+            named
+        };
+        let mut targets = [
+            named("app", Some(64), Some(128)),
+            named("same", Some(128), Some(128)),
+            named("higher", None, Some(512)),
+            named("unlimited", Some(64), None),
+        ];
+        let floors = targets.iter().map(|target| (target.name.clone(), mib(200))).collect();
+        lift(&mut targets, &floors);
+        let lifted = [
+            named("app", Some(64), Some(200)),
+            named("same", Some(200), Some(200)),
+            named("higher", None, Some(512)),
+            named("unlimited", Some(64), None),
+        ];
+        assert_eq!(targets, lifted);
+    }
+}

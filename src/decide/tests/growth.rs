@@ -1,0 +1,88 @@
+//! How far limits may grow in an emergency.
+
+use super::*;
+
+/// `cpu/memory` up to which the limits of `app` may grow, `-` where they must not.
+fn ceiling(view: &NodeView) -> String {
+    let decision = decide_one(view);
+    let text = |resource| {
+        let ceiling = decision.ceilings.iter().find(|ceiling| ceiling.container == "app")?;
+        ceiling.limits.text(resource)
+    };
+    let [cpu, memory] = Resource::ALL.map(|resource| text(resource).unwrap_or_else(|| "-".to_owned()));
+    format!("{cpu}/{memory}")
+}
+
+fn with_policy(policy: &str) -> NodeView {
+    let policy = format!("  resourcePolicy: {{containerPolicies: [{{containerName: '*', {policy}}}]}}\nstatus:\n");
+    view(&WEB.replacen("status:\n", &policy, 1))
+}
+
+#[test]
+fn without_a_policy_a_limit_may_grow_to_what_the_upper_bound_would_give() {
+    assert_eq!(ceiling(&view(WEB)), "1200m/1200Mi");
+}
+
+#[test]
+fn max_allowed_is_never_passed_whatever_the_ratio_is() {
+    assert_eq!(ceiling(&with_policy("maxAllowed: {memory: 600Mi}")), "1200m/600Mi");
+    assert_eq!(ceiling(&with_policy("maxAllowed: {memory: 4Gi}")), "1200m/4Gi");
+}
+
+#[test]
+fn max_allowed_counts_before_there_is_a_recommendation() {
+    let mut view = with_policy("maxAllowed: {memory: 4Gi}");
+    view.vpas[0].status.recommendation = None;
+    assert_eq!(ceiling(&view), "-/4Gi");
+}
+
+#[test]
+fn what_the_vpa_does_not_manage_does_not_grow() {
+    for policy in ["mode: 'Off'", "controlledValues: RequestsOnly"] {
+        assert_eq!(ceiling(&with_policy(policy)), "-/-", "{policy}");
+    }
+    assert_eq!(ceiling(&with_policy("controlledResources: [memory]")), "-/1200Mi");
+    let off = WEB.replacen("  targetRef", "  updatePolicy: {updateMode: 'Off'}\n  targetRef", 1);
+    assert_eq!(ceiling(&view(&off)), "-/-");
+}
+
+#[test]
+fn what_is_not_limited_or_restarts_the_container_does_not_grow() {
+    let mut unlimited = view(WEB);
+    pod_of(&mut unlimited).spec.containers[0].resources.limits.memory = None;
+    assert_eq!(ceiling(&unlimited), "1200m/-");
+    let restarts = WEB.replacen(
+        "    resources: {requests",
+        "    resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}]\n    resources: {requests",
+        1,
+    );
+    assert_eq!(ceiling(&view(&restarts)), "1200m/-");
+}
+
+#[test]
+fn limit_ranges_and_the_pods_own_limit_bound_it() {
+    let range = "
+kind: LimitRange
+metadata: {name: bounds}
+spec: {limits: [{type: Container, max: {memory: 600Mi}}, {type: Pod, max: {cpu: 900m}}]}
+";
+    assert_eq!(ceiling(&web_and(range)), "900m/600Mi");
+    let own = WEB.replacen(
+        "spec:\n  nodeName",
+        "spec:\n  resources: {limits: {memory: 500Mi}}\n  nodeName",
+        1,
+    );
+    assert_eq!(ceiling(&view(&own)), "1200m/500Mi");
+}
+
+#[test]
+fn what_a_horizontal_autoscaler_follows_does_not_grow() {
+    let hpa = "
+kind: HorizontalPodAutoscaler
+metadata: {name: web}
+spec:
+  scaleTargetRef: {kind: StatefulSet, name: web}
+  metrics: [{type: Resource, resource: {name: memory, target: {type: Utilization, averageUtilization: 80}}}]
+";
+    assert_eq!(ceiling(&web_and(hpa)), "1200m/-");
+}

@@ -1,0 +1,110 @@
+//! What the node has to give at this moment.
+//!
+//! Reads `/proc/meminfo` and memory use of the pods' root when asked; what pods have requested and do not use is swept at
+//! most once a second, because it takes a read for each pod.
+
+use std::time::Duration;
+
+use procfs::{Current, Meminfo};
+
+use super::ledger::NodeMemory;
+use super::watchlist::Claim;
+use crate::actuate::Node;
+use crate::cgroup::{Cgroup, CgroupDir, MemoryMeter, UsageMeter};
+use crate::resources::Bytes;
+
+/// How long a sweep over all pods counts.
+const SWEPT: Duration = Duration::from_secs(1);
+
+/// The node's memory, ready to be read.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    root: Option<MemoryMeter>,
+    claims: Vec<Claimed>,
+    swept: Option<Duration>,
+}
+
+/// A pod's request, and how much of it is not used.
+#[derive(Debug)]
+struct Claimed {
+    claim: Claim,
+    meter: Option<UsageMeter>,
+    unused: u64,
+}
+
+impl Account {
+    /// Takes in who has requested how much. What is open stays open.
+    pub(super) fn set(&mut self, node: &Node, claims: Vec<Claim>) {
+        if self.root.is_none() {
+            let opened = Cgroup::open(&node.hierarchy, &node.kubepods.path).and_then(|root| MemoryMeter::open(&root));
+            self.root = opened
+                .inspect_err(|error| tracing::warn!(%error, "the pods' root is not known to the guard"))
+                .ok();
+        }
+        let mut known = std::mem::take(&mut self.claims);
+        self.claims = claims
+            .into_iter()
+            .map(|claim| match known.iter().position(|known| known.claim == claim) {
+                Some(at) => known.swap_remove(at),
+                None => Claimed {
+                    // A pod that has just ended claims nothing.
+                    meter: CgroupDir::open(&node.hierarchy, &claim.path)
+                        .and_then(|dir| UsageMeter::open(&dir))
+                        .ok(),
+                    claim,
+                    unused: 0,
+                },
+            })
+            .collect();
+        self.swept = None;
+    }
+
+    /// Memory in use by all pods, where that can be read.
+    pub(super) fn usage_of_all(&self) -> Option<u64> {
+        self.root.as_ref()?.usage().ok()
+    }
+
+    /// What there is to give to a container of this pod.
+    ///
+    /// # Errors
+    /// A sentence, where the kernel does not say.
+    pub(super) fn read(&mut self, now: Duration, uid: &str, reserve: Bytes) -> Result<NodeMemory, String> {
+        let meminfo = Meminfo::current().map_err(|error| format!("/proc/meminfo cannot be read: {error}"))?;
+        let available = meminfo
+            .mem_available
+            .ok_or("/proc/meminfo has no MemAvailable: Linux 3.14 or later is needed")?;
+        let free = available.min(self.room_below_root()?).saturating_sub(reserve.get());
+        self.sweep(now);
+        let others = self.claims.iter().filter(|claimed| claimed.claim.uid != uid);
+        let claimed = others.map(|claimed| claimed.unused).fold(0, u64::saturating_add);
+        Ok(NodeMemory {
+            free: Bytes::new(free),
+            claimed: Bytes::new(claimed),
+        })
+    }
+
+    /// What is left to the limit of all pods together, which is what the kubelet calls allocatable.
+    fn room_below_root(&self) -> Result<u64, String> {
+        let Some(root) = &self.root else { return Ok(u64::MAX) };
+        let room = || {
+            let Some(limit) = root.limit()? else {
+                return Ok(u64::MAX);
+            };
+            let used = root.usage()?.saturating_sub(root.reclaimable()?);
+            Ok(limit.saturating_sub(used))
+        };
+        room().map_err(|error: crate::cgroup::CgroupError| error.to_string())
+    }
+
+    fn sweep(&mut self, now: Duration) {
+        if self.swept.is_some_and(|swept| now.saturating_sub(swept) < SWEPT) {
+            return;
+        }
+        self.swept = Some(now);
+        for claimed in &mut self.claims {
+            let used = claimed.meter.as_ref().and_then(|meter| meter.usage().ok());
+            // A pod that cannot be read has ended.
+            claimed.unused = used.map_or(0, |used| claimed.claim.request.get().saturating_sub(used));
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What one look leads to: a growth, a refusal, or nothing.
+//!
+//! Holds the one account of the node's memory, so that growths are decided one after the other.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::account::Account;
+use super::judge::{Need, Verdict};
+use super::ledger::{Claimant, Ledger, Refusal};
+use super::watched::{ITSELF, Seen, Watched};
+use super::watchlist::{Claim, Guarded, Report, Settings};
+use crate::actuate::{Node, Outcome, PodHandles, PodId, grow_memory};
+use crate::resources::Bytes;
+
+/// How long acting is taken to last before that was measured.
+const ACT_AT_FIRST: Duration = Duration::from_millis(5);
+/// How long a container waits after a growth was refused for its ceiling, and for what may change at any moment.
+const AT_CEILING: Duration = Duration::from_secs(1);
+const REFUSED: Duration = Duration::from_millis(50);
+
+/// Where growths are decided.
+pub(super) struct Desk {
+    started: Instant,
+    pub(super) node: Arc<Node>,
+    pub(super) settings: Settings,
+    pub(super) ledger: Ledger,
+    account: Account,
+    /// How long it takes from the moment a look is due until a limit is grown.
+    act: Duration,
+    reports: UnboundedSender<Report>,
+}
+
+impl Desk {
+    pub(super) fn new(started: Instant, node: Arc<Node>, settings: Settings, reports: UnboundedSender<Report>) -> Self {
+        Self {
+            started,
+            node,
+            settings,
+            ledger: Ledger::new(settings.budget),
+            account: Account::default(),
+            act: ACT_AT_FIRST,
+            reports,
+        }
+    }
+
+    /// Takes in how the node and the settings are now.
+    pub(super) fn set(&mut self, node: Arc<Node>, settings: Settings, claims: Vec<Claim>) {
+        self.account.set(&node, claims);
+        self.ledger.set_budget(settings.budget);
+        self.node = node;
+        self.settings = settings;
+    }
+
+    pub(super) fn usage_of_all(&self) -> Option<u64> {
+        self.account.usage_of_all()
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Learns how long acting takes: quick to rise, slow to fall.
+    pub(super) fn took(&mut self, time: Duration) {
+        self.act = time.max(self.act - self.act / 16);
+    }
+
+    /// Looks at one container of a pod, and grows its limit if it has to. Whether it is still there.
+    pub(super) fn look(&mut self, pod: &PodId, handles: &PodHandles, watched: &mut Watched) -> bool {
+        let now = self.now();
+        match watched.look(now, self.act) {
+            Ok(Seen::Unlimited) => {}
+            Ok(Seen::Look(look, verdict)) => {
+                let claimant = claimant(pod, watched);
+                let used = Bytes::new(look.used());
+                if watched.is_taking() {
+                    self.ledger.promise(&claimant, Bytes::new(look.limit), used);
+                } else if watched.lent.is_some() {
+                    self.ledger.uses(&claimant, used);
+                } else {
+                    self.ledger.release(&claimant);
+                }
+                if let Verdict::Grow(need) = verdict {
+                    self.grow(pod, handles, watched, Bytes::new(look.limit), &need);
+                }
+            }
+            Err(error) if error.is_gone() => return false,
+            Err(error) => {
+                tracing::warn!(%pod, container = watched.terms.container, %error, "not guarded for a moment");
+                watched.due = now + ITSELF;
+            }
+        }
+        if let Some(peak) = watched.quiet(now, self.settings.quiet) {
+            let of = guarded(pod, watched);
+            self.report(Report::Quiet { of, peak });
+        }
+        true
+    }
+
+    fn grow(&mut self, pod: &PodId, handles: &PodHandles, watched: &mut Watched, limit: Bytes, need: &Need) {
+        let now = self.now();
+        let claimant = claimant(pod, watched);
+        let ceiling = watched.terms.ceiling;
+        let memory = match self.account.read(now, &pod.uid, self.settings.reserve) {
+            Ok(memory) => memory,
+            Err(error) => return self.refuse(pod, watched, None, error),
+        };
+        match self.ledger.grant(now, &claimant, limit, need, ceiling, memory) {
+            Ok(to) => self.carry_out(pod, handles, watched, (limit, to), need),
+            Err(refusal) => {
+                let why = format!("{refusal}; it {}", describe(limit, need));
+                self.refuse(pod, watched, Some(refusal), why);
+                if let Refusal::Ceiling { .. } = refusal {
+                    watched.due = now + AT_CEILING;
+                }
+            }
+        }
+    }
+
+    fn refuse(&self, pod: &PodId, watched: &mut Watched, refused: Option<Refusal>, why: String) {
+        let now = self.now();
+        watched.due = now + REFUSED;
+        if watched.refuse(now, refused.map_or("unknown", Refusal::word)) {
+            let of = guarded(pod, watched);
+            self.report(Report::Refused { of, refused, why });
+        }
+    }
+
+    /// Writes what was granted. It is a floor for all passes before it is written.
+    fn carry_out(
+        &mut self,
+        pod: &PodId,
+        handles: &PodHandles,
+        watched: &mut Watched,
+        (limit, to): (Bytes, Bytes),
+        need: &Need,
+    ) {
+        let name = watched.terms.container.clone();
+        self.node.floors.raise(&pod.uid, &name, to);
+        let grown = grow_memory(&self.node, handles, &name, to);
+        self.took(grown.took);
+        let now = self.now();
+        if matches!(grown.outcome, Outcome::Applied) {
+            watched.lend(to, now, self.settings.quiet);
+        } else {
+            self.withdraw(pod, watched, to, need);
+            watched.due = now + REFUSED;
+            if !watched.refuse(now, grown.outcome.word()) {
+                return;
+            }
+        }
+        self.report(Report::Grew {
+            of: guarded(pod, watched),
+            to,
+            why: describe(limit, need),
+            grown: Box::new(grown),
+        });
+    }
+
+    /// Takes back a growth that was not carried out.
+    fn withdraw(&mut self, pod: &PodId, watched: &Watched, to: Bytes, need: &Need) {
+        let lent = watched.lent;
+        let floors = &self.node.floors;
+        floors.replace(&pod.uid, &watched.terms.container, to, lent);
+        let before = lent.map(|lent| (lent, need.used));
+        self.ledger.undo(&claimant(pod, watched), before);
+    }
+
+    fn report(&self, report: Report) {
+        if self.reports.send(report).is_err() {
+            tracing::debug!("the guard reports to nobody: shutting down");
+        }
+    }
+}
+
+fn guarded(pod: &PodId, watched: &Watched) -> Guarded {
+    Guarded {
+        pod: pod.clone(),
+        container: watched.terms.container.clone(),
+    }
+}
+
+fn claimant(pod: &PodId, watched: &Watched) -> Claimant {
+    Claimant {
+        pod: pod.uid.clone(),
+        container: watched.terms.container.clone(),
+    }
+}
+
+/// `used 120 MiB of 128Mi and grew by 500 MiB/s`.
+fn describe(limit: Bytes, need: &Need) -> String {
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    let (used, rate) = (mib(need.used.get()), mib(need.rate));
+    format!("used {used} MiB of {limit} and grew by {rate} MiB/s")
+}

@@ -1,0 +1,152 @@
+use super::*;
+use proptest::prelude::*;
+
+const MIB: u64 = 1 << 20;
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn pace() -> Pace {
+    Pace {
+        act: ms(2),
+        tripwire: None,
+        told_of_reclaim: false,
+    }
+}
+
+fn look(at: u64, usage: u64) -> Look {
+    Look {
+        at: ms(at),
+        limit: 128 * MIB,
+        usage,
+        reclaimable: near(128 * MIB, usage).then_some(0),
+    }
+}
+
+#[test]
+fn use_that_stands_still_is_left_alone_however_close() {
+    let mut track = Track::default();
+    for second in 0..20 {
+        let verdict = track.judge(look(second * 1000, 127 * MIB), pace());
+        assert!(matches!(verdict, Verdict::Wait(_)), "{verdict:?}");
+    }
+}
+
+#[test]
+fn use_that_grows_towards_the_limit_grows_it_ahead_of_time() {
+    let mut track = Track::default();
+    assert!(matches!(track.judge(look(0, 60 * MIB), pace()), Verdict::Wait(_)));
+    let Verdict::Grow(need) = track.judge(look(100, 110 * MIB), pace()) else {
+        panic!("110 MiB of 128 at 500 MiB/s are 36 ms from the limit")
+    };
+    assert_eq!(need.rate, 500 * MIB);
+    assert!(need.wanted >= Bytes::new((110 + 250) * MIB), "{need:?}");
+    assert!(need.least > Bytes::new(128 * MIB) && need.least < need.wanted);
+}
+
+#[test]
+fn what_can_be_taken_back_is_no_reason() {
+    let mut track = Track::default();
+    for (at, usage) in [(0, 100), (20, 110), (40, 120), (60, 127)] {
+        let cached = Look {
+            reclaimable: Some(90 * MIB),
+            ..look(at, usage * MIB)
+        };
+        assert!(
+            matches!(track.judge(cached, pace()), Verdict::Wait(_)),
+            "at {usage} MiB"
+        );
+    }
+}
+
+#[test]
+fn memory_that_displaces_what_can_be_taken_back_is_seen_although_use_stands_still() {
+    let mut track = Track::default();
+    let at = |at: u64, cache: u64| Look {
+        reclaimable: Some(cache * MIB),
+        ..look(at, 127 * MIB)
+    };
+    assert!(matches!(track.judge(at(0, 60), pace()), Verdict::Wait(_)));
+    assert!(matches!(track.judge(at(20, 50), pace()), Verdict::Wait(_)));
+    assert!(matches!(track.judge(at(80, 15), pace()), Verdict::Grow(_)));
+}
+
+#[test]
+fn below_a_tripwire_nobody_looks_for_seconds() {
+    let wired = Pace {
+        tripwire: Some(90 * MIB),
+        ..pace()
+    };
+    assert_eq!(Track::default().judge(look(0, 60 * MIB), wired), Verdict::Wait(LONGEST));
+    let beyond = Track::default().judge(look(0, 95 * MIB), wired);
+    assert!(matches!(beyond, Verdict::Wait(wait) if wait <= ms(10)), "{beyond:?}");
+}
+
+/// Lets use grow steadily against the verdicts, and says at which use the limit was hit, if it was.
+fn race(rate: u64, from: u64, until: u64, pace: Pace, late: Duration) -> Result<u64, u64> {
+    let (mut track, mut limit, mut now, mut growths) = (Track::default(), 128 * MIB, Duration::ZERO, 0);
+    loop {
+        let usage = from + grown(rate, now);
+        if usage > limit {
+            return Err(usage);
+        }
+        if usage >= until {
+            return Ok(growths);
+        }
+        let look = Look {
+            at: now,
+            limit,
+            usage,
+            reclaimable: Some(0),
+        };
+        match track.judge(look, pace) {
+            Verdict::Wait(wait) => now += wait + late,
+            Verdict::Grow(need) => {
+                now += pace.act;
+                if from + grown(rate, now) > limit {
+                    return Err(from + grown(rate, now));
+                }
+                limit = need.wanted.get();
+                growths += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_steady_growth_of_two_gibibytes_takes_few_steps() {
+    for rate in [50, 200, 500, 2000] {
+        let growths = race(rate * MIB, 30 * MIB, 2048 * MIB, pace(), ms(1)).unwrap();
+        assert!((1..=24).contains(&growths), "{growths} growths at {rate} MiB/s");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_steady_growth_reaches_the_limit_if_looks_come_in_time(
+        rate in 1_u64..2000, from in 0_u64..64, late in 0_u64..3,
+    ) {
+        let hit = race(rate * MIB, from * MIB, 4096 * MIB, pace(), ms(late));
+        prop_assert!(hit.is_ok(), "hit the limit at {:?} MiB", hit.map_err(|usage| usage / MIB));
+    }
+
+    #[test]
+    fn a_growth_is_wanted_beyond_the_limit_and_waits_are_bounded(
+        looks in prop::collection::vec((1_u64..500, 0_u64..(4 << 30), prop::option::of(0_u64..(4 << 30))), 1..40),
+        limit in 4096_u64..(4 << 30), act in 0_u64..1000,
+    ) {
+        let (mut track, mut now) = (Track::default(), 0);
+        for (step, usage, reclaimable) in looks {
+            now += step;
+            let look = Look { at: ms(now), limit, usage, reclaimable };
+            match track.judge(look, Pace { act: ms(act), ..pace() }) {
+                Verdict::Wait(wait) => prop_assert!((QUICKEST..=LONGEST).contains(&wait)),
+                Verdict::Grow(need) => {
+                    prop_assert!(need.wanted >= need.least && need.least.get() >= limit);
+                    prop_assert!(need.wanted > need.used);
+                }
+            }
+        }
+    }
+}

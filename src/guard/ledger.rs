@@ -1,0 +1,288 @@
+//! Who may have how much more: the bounds on growth, and one account of the node's memory. Pure.
+//!
+//! In come needs, one after the other, with what the node has left at that moment; out comes the limit that is granted, or
+//! why none is. A container never grows beyond its ceiling; never into memory that other pods have requested or were
+//! promised, nor into the node's reserve; and never by more than the budgets of its pod and of the node allow, which is
+//! what stops many small growths of a runaway. Because there is one account and one decision at a time, two pods that race for the
+//! last memory cannot both be given it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::time::Duration;
+
+use super::judge::Need;
+use crate::resources::Bytes;
+
+/// Budgets are for this long.
+pub const WINDOW: Duration = Duration::from_secs(3600);
+/// Growths that one pod may have within a window.
+const POD_GROWTHS: usize = 60;
+/// Growths that all pods together may have within a window.
+const NODE_GROWTHS: usize = 600;
+/// Limits are granted in units of this, where that is enough.
+const UNIT: u64 = 1 << 20;
+
+/// What may be given out within a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Budget {
+    /// To one pod.
+    pub pod: Bytes,
+    /// To all pods together.
+    pub node: Bytes,
+}
+
+/// What the node has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeMemory {
+    /// What could be given out: available memory, or what the pods' root has room for if that is less, without the reserve.
+    pub free: Bytes,
+    /// What pods other than the one that asks have requested and do not use yet.
+    pub claimed: Bytes,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Claimant {
+    /// The pod's UID.
+    pub pod: String,
+    /// The container's name.
+    pub container: String,
+}
+
+/// Why a limit was not grown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is as high as its bounds let it be.
+    Ceiling {
+        /// The highest limit it may have.
+        ceiling: Bytes,
+    },
+    /// The node cannot hold it.
+    Node {
+        /// What was needed beyond what the container uses, at least.
+        needed: Bytes,
+        /// What there was to give.
+        left: Bytes,
+    },
+    /// Its pod has grown too much lately.
+    PodBudget {
+        /// What the pod was given within the window.
+        given: Bytes,
+        /// In how many growths.
+        growths: usize,
+        /// What it may be given.
+        budget: Bytes,
+    },
+    /// All pods together have grown too much lately.
+    NodeBudget {
+        /// What they were given within the window.
+        given: Bytes,
+        /// In how many growths.
+        growths: usize,
+        /// What they may be given.
+        budget: Bytes,
+    },
+}
+
+impl Refusal {
+    /// One word, for metrics.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Ceiling { .. } => "ceiling",
+            Self::Node { .. } => "node",
+            Self::PodBudget { .. } => "pod_budget",
+            Self::NodeBudget { .. } => "node_budget",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let minutes = WINDOW.as_secs() / 60;
+        let mib = |bytes: &Bytes| format!("{} MiB", bytes.get() >> 20);
+        match self {
+            Self::Ceiling { ceiling } => write!(f, "its limit is as high as its VPA lets it be ({ceiling})"),
+            Self::Node { needed, left } => write!(
+                f,
+                "the node has {} to give beyond its reserve and what other pods may still claim, and {} are needed",
+                mib(left),
+                mib(needed)
+            ),
+            Self::PodBudget { given, growths, budget } => write!(
+                f,
+                "its pod was given {} in {growths} growths within {minutes} min and may be given {} (guardPodBudget) in {POD_GROWTHS}",
+                mib(given),
+                mib(budget)
+            ),
+            Self::NodeBudget { given, growths, budget } => write!(
+                f,
+                "all pods were given {} in {growths} growths within {minutes} min and may be given {} (guardNodeBudget) in {NODE_GROWTHS}",
+                mib(given),
+                mib(budget)
+            ),
+        }
+    }
+}
+
+/// The account.
+#[derive(Debug, Clone)]
+pub struct Ledger {
+    budget: Budget,
+    /// Growths of the last window, oldest first.
+    given: VecDeque<Given>,
+    promised: BTreeMap<Claimant, Promise>,
+}
+
+#[derive(Debug, Clone)]
+struct Given {
+    at: Duration,
+    pod: String,
+    bytes: u64,
+}
+
+/// A limit that is still to be filled.
+#[derive(Debug, Clone, Copy)]
+struct Promise {
+    limit: u64,
+    used: u64,
+}
+
+impl Ledger {
+    /// An account with nothing given yet.
+    #[must_use]
+    pub const fn new(budget: Budget) -> Self {
+        Self {
+            budget,
+            given: VecDeque::new(),
+            promised: BTreeMap::new(),
+        }
+    }
+
+    /// Other budgets from now on; what was given stays given.
+    pub const fn set_budget(&mut self, budget: Budget) {
+        self.budget = budget;
+    }
+
+    /// Grants a limit of at least `need.least` (or the ceiling) and at most `need.wanted`.
+    ///
+    /// # Errors
+    /// [`Refusal`]; nothing is changed then.
+    pub fn grant(
+        &mut self,
+        at: Duration,
+        claimant: &Claimant,
+        limit: Bytes,
+        need: &Need,
+        ceiling: Bytes,
+        node: NodeMemory,
+    ) -> Result<Bytes, Refusal> {
+        self.expire(at);
+        if ceiling <= limit {
+            return Err(Refusal::Ceiling { ceiling });
+        }
+        let least = need.least.min(ceiling).get();
+        let to = need.wanted.min(ceiling).get();
+        let left = self.left(claimant, node);
+        let to = to.min(need.used.get().saturating_add(left));
+        if to < least {
+            return Err(Refusal::Node {
+                needed: Bytes::new(least.saturating_sub(need.used.get())),
+                left: Bytes::new(left),
+            });
+        }
+        let to = self.within_budgets(claimant, limit.get(), least, to)?;
+        let whole = to / UNIT * UNIT;
+        let to = if whole >= least { whole } else { to };
+        self.given.push_back(Given {
+            at,
+            pod: claimant.pod.clone(),
+            bytes: to - limit.get(),
+        });
+        self.promise(claimant, Bytes::new(to), need.used);
+        Ok(Bytes::new(to))
+    }
+
+    /// What there is to give to this claimant beyond what it uses.
+    fn left(&self, claimant: &Claimant, node: NodeMemory) -> u64 {
+        let others = self.promised.iter().filter(|(other, _)| *other != claimant);
+        let promised: u64 = others
+            .map(|(_, promise)| promise.limit.saturating_sub(promise.used))
+            .fold(0, u64::saturating_add);
+        let spoken_for = promised.saturating_add(node.claimed.get());
+        node.free.get().saturating_sub(spoken_for)
+    }
+
+    fn within_budgets(&self, claimant: &Claimant, limit: u64, least: u64, to: u64) -> Result<u64, Refusal> {
+        let sum = |given: &mut dyn Iterator<Item = &Given>| {
+            given.fold((0_u64, 0_usize), |(bytes, count), one| {
+                (bytes.saturating_add(one.bytes), count + 1)
+            })
+        };
+        let (pod, pod_growths) = sum(&mut self.given.iter().filter(|given| given.pod == claimant.pod));
+        let (node, node_growths) = sum(&mut self.given.iter());
+        let allows = |budget: Bytes, given: u64, growths: usize, most: usize| {
+            let to = to.min(limit.saturating_add(budget.get().saturating_sub(given)));
+            (growths < most && to >= least).then_some(to)
+        };
+        let Some(in_pod) = allows(self.budget.pod, pod, pod_growths, POD_GROWTHS) else {
+            return Err(Refusal::PodBudget {
+                given: Bytes::new(pod),
+                growths: pod_growths,
+                budget: self.budget.pod,
+            });
+        };
+        let Some(in_node) = allows(self.budget.node, node, node_growths, NODE_GROWTHS) else {
+            return Err(Refusal::NodeBudget {
+                given: Bytes::new(node),
+                growths: node_growths,
+                budget: self.budget.node,
+            });
+        };
+        Ok(in_pod.min(in_node))
+    }
+
+    /// Notes a limit that its container may well take all of, because it was grown or is being filled right now, and
+    /// how much of it is used now.
+    pub fn promise(&mut self, claimant: &Claimant, limit: Bytes, used: Bytes) {
+        let promise = Promise {
+            limit: limit.get(),
+            used: used.get(),
+        };
+        self.promised.insert(claimant.clone(), promise);
+    }
+
+    /// Notes how much a claimant uses now.
+    pub fn uses(&mut self, claimant: &Claimant, used: Bytes) {
+        if let Some(promise) = self.promised.get_mut(claimant) {
+            promise.used = used.get();
+        }
+    }
+
+    /// Takes back what was promised: the limit is an ordinary one again, or its container is gone.
+    pub fn release(&mut self, claimant: &Claimant) {
+        self.promised.remove(claimant);
+    }
+
+    /// Takes back a growth that could not be carried out.
+    pub fn undo(&mut self, claimant: &Claimant, before: Option<(Bytes, Bytes)>) {
+        self.given.pop_back();
+        match before {
+            Some((limit, used)) => self.promise(claimant, limit, used),
+            None => self.release(claimant),
+        }
+    }
+
+    fn expire(&mut self, at: Duration) {
+        while self
+            .given
+            .front()
+            .is_some_and(|given| at.saturating_sub(given.at) > WINDOW)
+        {
+            self.given.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+use super::*;
+use proptest::prelude::*;
+
+const MIB: u64 = 1 << 20;
+
+const fn mib(mebibytes: u64) -> Bytes {
+    Bytes::new(mebibytes * MIB)
+}
+
+const AMPLE: Budget = Budget {
+    pod: mib(1 << 20),
+    node: mib(1 << 20),
+};
+
+fn claimant(pod: &str) -> Claimant {
+    Claimant {
+        pod: pod.to_owned(),
+        container: "app".to_owned(),
+    }
+}
+
+const fn node(free: u64, claimed: u64) -> NodeMemory {
+    NodeMemory {
+        free: mib(free),
+        claimed: mib(claimed),
+    }
+}
+
+const fn need(used: u64, least: u64, wanted: u64) -> Need {
+    Need {
+        rate: 0,
+        used: mib(used),
+        wanted: mib(wanted),
+        least: mib(least),
+    }
+}
+
+const NOW: Duration = Duration::ZERO;
+
+#[test]
+fn what_is_needed_is_granted_up_to_the_ceiling() {
+    let mut ledger = Ledger::new(AMPLE);
+    let web = claimant("web");
+    let mut ask = |limit, need: Need| ledger.grant(NOW, &web, mib(limit), &need, mib(300), node(10_000, 0));
+    assert_eq!(ask(128, need(120, 132, 200)), Ok(mib(200)));
+    assert_eq!(ask(200, need(190, 206, 900)), Ok(mib(300)));
+    assert_eq!(
+        ask(300, need(295, 309, 900)),
+        Err(Refusal::Ceiling { ceiling: mib(300) })
+    );
+}
+
+#[test]
+fn the_last_memory_goes_to_the_first_who_asks() {
+    let mut ledger = Ledger::new(AMPLE);
+    let (first, second) = (claimant("first"), claimant("second"));
+    let ceiling = mib(4096);
+    assert_eq!(
+        ledger.grant(NOW, &first, mib(128), &need(120, 132, 500), ceiling, node(300, 0)),
+        Ok(mib(420)),
+        "what it uses, and all that is left"
+    );
+    // Nothing of it is used yet, so the node still looks free.
+    let refused = ledger.grant(NOW, &second, mib(128), &need(120, 132, 500), ceiling, node(300, 0));
+    assert_eq!(
+        refused,
+        Err(Refusal::Node {
+            needed: mib(12),
+            left: Bytes::ZERO
+        })
+    );
+    ledger.release(&first);
+    assert!(
+        ledger
+            .grant(NOW, &second, mib(128), &need(120, 132, 500), ceiling, node(300, 0))
+            .is_ok()
+    );
+}
+
+#[test]
+fn what_others_requested_is_theirs() {
+    let mut ledger = Ledger::new(AMPLE);
+    let refused = ledger.grant(
+        NOW,
+        &claimant("web"),
+        mib(128),
+        &need(120, 132, 500),
+        mib(4096),
+        node(300, 295),
+    );
+    assert_eq!(
+        refused,
+        Err(Refusal::Node {
+            needed: mib(12),
+            left: mib(5)
+        })
+    );
+}
+
+#[test]
+fn a_budget_ends_a_runaway_and_is_there_again_later() {
+    let budget = Budget { pod: mib(100), ..AMPLE };
+    let mut ledger = Ledger::new(budget);
+    let web = claimant("web");
+    let mut ask = |at, limit| {
+        let need = need(limit - 2, limit + 4, limit + 60);
+        ledger.grant(at, &web, mib(limit), &need, mib(4096), node(10_000, 0))
+    };
+    assert_eq!(ask(NOW, 128), Ok(mib(188)));
+    assert_eq!(ask(NOW, 188), Ok(mib(228)), "what is left of the budget");
+    let refused = ask(NOW, 228).unwrap_err();
+    assert_eq!(refused.word(), "pod_budget");
+    assert!(refused.to_string().contains("100 MiB in 2 growths"), "{refused}");
+    assert_eq!(ask(WINDOW + Duration::from_secs(1), 228), Ok(mib(288)));
+}
+
+#[test]
+fn many_small_growths_are_too_many() {
+    let mut ledger = Ledger::new(AMPLE);
+    let web = claimant("web");
+    let mut limit = 128;
+    let refused = loop {
+        let need = need(limit - 2, limit + 1, limit + 1);
+        match ledger.grant(NOW, &web, mib(limit), &need, mib(1 << 20), node(1 << 20, 0)) {
+            Ok(to) => limit = to.get() / MIB,
+            Err(refusal) => break refusal,
+        }
+    };
+    assert!(
+        matches!(
+            refused,
+            Refusal::PodBudget {
+                growths: POD_GROWTHS,
+                ..
+            }
+        ),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_growth_that_failed_is_not_counted() {
+    let mut ledger = Ledger::new(AMPLE);
+    let web = claimant("web");
+    assert!(
+        ledger
+            .grant(NOW, &web, mib(128), &need(120, 132, 500), mib(4096), node(500, 0))
+            .is_ok()
+    );
+    ledger.undo(&web, None);
+    assert!(ledger.given.is_empty() && ledger.promised.is_empty());
+}
+
+proptest! {
+    /// Whoever asks in whatever order: all that is promised and not used yet fits into what the node has free beyond
+    /// what others claim.
+    #[test]
+    fn the_node_is_never_promised_away(
+        asks in prop::collection::vec((0_usize..4, 1_u64..400, 0_u64..400, 0_u64..2000), 1..40),
+        free in 0_u64..3000, claimed in 0_u64..1000, pod in 1_u64..3000, ceiling in 1_u64..3000,
+    ) {
+        let budget = Budget { pod: mib(pod), node: mib(2 * pod) };
+        let mut ledger = Ledger::new(budget);
+        let mut limits = [128_u64; 4];
+        for (who, ahead, short, more) in asks {
+            let limit = limits[who];
+            let need = need(limit.saturating_sub(short % limit), limit + 1 + ahead / 8, limit + 1 + ahead + more);
+            let asked = ledger.grant(
+                NOW, &claimant(&who.to_string()), mib(limit), &need, mib(ceiling), node(free, claimed),
+            );
+            if let Ok(to) = asked {
+                prop_assert!(to > mib(limit) && to <= mib(ceiling) && to <= need.wanted);
+                limits[who] = to.get() / MIB;
+            }
+        }
+        let promised: u64 = ledger.promised.values().map(|promise| promise.limit.saturating_sub(promise.used)).sum();
+        prop_assert!(promised <= mib(free.saturating_sub(claimed)).get());
+        let given: u64 = ledger.given.iter().map(|given| given.bytes).sum();
+        prop_assert!(given <= mib(2 * pod).get());
+    }
+}

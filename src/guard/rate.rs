@@ -1,0 +1,183 @@
+//! How fast memory use grows. Pure.
+//!
+//! In come looks at a counter, each with its moment; out comes a rate that is quick to rise: the steepest way between
+//! now and any look of the last second, and for a moment longer the steepest that was seen before. It never underestimates a
+//! growth that goes on, and forgets one that ended within seconds.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Looks that are kept.
+const KEPT: usize = 24;
+/// Looks closer together than this say nothing: the kernel charges memory in batches for each processor
+/// (`MEMCG_CHARGE_BATCH`, mm/memcontrol.c).
+const CLOSEST: Duration = Duration::from_millis(2);
+/// Looks older than this are not compared with, unless there is no other.
+const OLDEST: Duration = Duration::from_secs(1);
+/// How long half of a rate that is not seen any more still counts.
+const HALF_LIFE: Duration = Duration::from_millis(500);
+
+/// Bytes per second.
+pub type BytesPerSecond = u64;
+
+/// What was seen of one counter.
+#[derive(Debug, Clone, Default)]
+pub struct Rate {
+    /// Moment and bytes, oldest first.
+    looks: VecDeque<(Duration, u64)>,
+    /// The steepest rate lately, and when it was seen.
+    steepest: Option<(Duration, BytesPerSecond)>,
+}
+
+impl Rate {
+    /// Takes in one look and returns the rate. Moments never go back.
+    pub fn look(&mut self, at: Duration, bytes: u64) -> BytesPerSecond {
+        while self.looks.len() >= KEPT
+            || self
+                .looks
+                .get(1)
+                .is_some_and(|(next, _)| at.saturating_sub(*next) > OLDEST)
+        {
+            self.looks.pop_front();
+        }
+        let seen = self.since_any(at, bytes);
+        let left = self
+            .steepest
+            .map_or(0, |(then, rate)| faded(rate, at.saturating_sub(then)));
+        if seen >= left {
+            self.steepest = Some((at, seen));
+        }
+        // Of looks in quick succession the first is the one to compare with.
+        let crowded = self.looks.len() > 1
+            && self
+                .looks
+                .back()
+                .is_some_and(|(last, _)| at.saturating_sub(*last) < CLOSEST);
+        if !crowded {
+            self.looks.push_back((at, bytes));
+        }
+        seen.max(left)
+    }
+
+    /// Forgets what was seen: whoever used the memory is gone.
+    pub fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    fn since_any(&self, at: Duration, bytes: u64) -> BytesPerSecond {
+        let rates = self.looks.iter().filter_map(|(then, before)| {
+            let time = at.checked_sub(*then).filter(|time| *time >= CLOSEST)?;
+            Some(per_second(bytes.saturating_sub(*before), time))
+        });
+        rates.max().unwrap_or(0)
+    }
+}
+
+/// What is left of a rate some time after it was seen last.
+fn faded(rate: BytesPerSecond, since: Duration) -> BytesPerSecond {
+    let halves = u32::try_from(since.as_millis() / HALF_LIFE.as_millis()).unwrap_or(u32::MAX);
+    rate.checked_shr(halves).unwrap_or(0)
+}
+
+/// Saturates.
+pub(super) fn per_second(bytes: u64, time: Duration) -> BytesPerSecond {
+    let rate = u128::from(bytes) * 1_000_000_000 / time.as_nanos().max(1);
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
+
+/// What grows in some time at a rate. Saturates.
+pub(super) fn grown(rate: BytesPerSecond, time: Duration) -> u64 {
+    let bytes = u128::from(rate) * time.as_nanos() / 1_000_000_000;
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+/// How long it takes to grow so much at a rate; nothing is ever reached at none.
+pub(super) fn time_for(bytes: u64, rate: BytesPerSecond) -> Duration {
+    if rate == 0 {
+        return Duration::MAX;
+    }
+    let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
+    u64::try_from(nanos).map_or(Duration::MAX, Duration::from_nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn one_look_says_nothing() {
+        assert_eq!(Rate::default().look(ms(5), 500 * MIB), 0);
+    }
+
+    #[test]
+    fn a_burst_after_long_rest_is_seen_at_the_second_look() {
+        let mut rate = Rate::default();
+        for second in 0..10 {
+            assert_eq!(rate.look(ms(second * 1000), 100 * MIB), 0);
+        }
+        rate.look(ms(9100), 100 * MIB);
+        assert_eq!(rate.look(ms(9110), 105 * MIB), 500 * MIB);
+    }
+
+    #[test]
+    fn a_growth_that_ended_is_forgotten_within_seconds() {
+        let mut rate = Rate::default();
+        rate.look(ms(0), 0);
+        rate.look(ms(100), 50 * MIB);
+        assert!(rate.look(ms(600), 50 * MIB) >= 250 * MIB);
+        assert!(rate.look(ms(20_000), 50 * MIB) < MIB);
+        assert_eq!(rate.look(ms(60_000), 50 * MIB), 0);
+    }
+
+    #[test]
+    fn memory_that_is_given_back_is_no_growth() {
+        let mut rate = Rate::default();
+        rate.look(ms(0), 100 * MIB);
+        assert_eq!(rate.look(ms(100), 10 * MIB), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn a_steady_growth_is_never_underestimated(
+            rate in 1_u64..(4 << 30), steps in prop::collection::vec(2_u64..400, 2..60),
+        ) {
+            let mut seen = Rate::default();
+            let mut now = Duration::ZERO;
+            seen.look(now, 0);
+            for step in steps {
+                now += ms(step);
+                let found = seen.look(now, grown(rate, now));
+                // Both ends are whole bytes.
+                let slack = per_second(1, ms(2)) + 1;
+                prop_assert!(found + slack >= rate, "{found} of {rate}");
+            }
+        }
+
+        #[test]
+        fn nothing_is_seen_faster_than_the_whole_counter_at_once(
+            looks in prop::collection::vec((0_u64..50, 0_u64..(1 << 40)), 1..100),
+        ) {
+            let mut seen = Rate::default();
+            let (mut now, mut largest) = (Duration::ZERO, 0);
+            for (step, bytes) in looks {
+                now += ms(step);
+                largest = bytes.max(largest);
+                prop_assert!(seen.look(now, bytes) <= per_second(largest, CLOSEST));
+            }
+            prop_assert!(seen.looks.len() <= KEPT);
+        }
+
+        #[test]
+        fn time_and_amount_agree(rate in 1_u64..(1 << 40), bytes in 0_u64..(1 << 40)) {
+            let back = grown(rate, time_for(bytes, rate));
+            prop_assert!(back <= bytes && bytes - back <= rate / 1_000_000_000 + 1);
+        }
+    }
+}

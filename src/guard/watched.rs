@@ -1,0 +1,240 @@
+//! One guarded container: what is open of it, what was seen of it, when to look again.
+
+use std::time::Duration;
+
+use super::judge::{LONGEST, Look, Pace, Track, Verdict, near};
+use super::watchlist::Terms;
+use super::wires::{Armed, Token};
+use crate::actuate::PodHandles;
+use crate::cgroup::{CgroupError, MemoryMeter};
+use crate::plan::{CgroupVersion, Target};
+use crate::resources::Bytes;
+
+/// Alarms are set at these parts of the limit, in percent (v1).
+const ALARMS: [u64; 3] = [50, 75, 90];
+/// A container is calm enough for alarms if it need not be looked at for so long, or would not with them.
+const CALM: Duration = Duration::from_millis(10);
+/// A container that was lent memory is looked at so often, to know what it uses at most.
+const WHILE_LENT: Duration = Duration::from_secs(1);
+/// What was refused is said again after so long without a reason to ask.
+const SAY_AGAIN: Duration = Duration::from_secs(600);
+/// From this rate on a container is taking memory, in bytes per second.
+const TAKING: u64 = 1 << 20;
+/// A container that does not grow is looked at itself so often, whatever all pods together do.
+pub(super) const ITSELF: Duration = Duration::from_secs(1);
+
+/// A guarded container.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) token: Token,
+    /// The runtime's id: another one is another container.
+    pub(super) id: String,
+    pub(super) terms: Terms,
+    /// The limit it was lent, if it was.
+    pub(super) lent: Option<Bytes>,
+    meter: MemoryMeter,
+    track: Track,
+    /// When to look.
+    pub(super) due: Duration,
+    /// The latest look, and how long was to be waited after it.
+    looked: Option<(Look, Duration)>,
+    /// Whether use grew at the latest look.
+    grows: bool,
+    pub(super) told_of_reclaim: bool,
+    alarms: Alarms,
+    /// What was refused and said, and when it was asked for last.
+    refused: Option<(&'static str, Duration)>,
+    /// The most that was in use since it was lent memory, or since that was told.
+    peak: u64,
+    /// When to tell that it has been quiet.
+    quiet_at: Option<Duration>,
+}
+
+/// v1's alarms.
+#[derive(Debug)]
+enum Alarms {
+    None,
+    /// For this limit.
+    Ordered(u64),
+    /// For this limit.
+    Set(u64, Armed),
+}
+
+/// What a look found.
+#[derive(Debug)]
+pub(super) enum Seen {
+    /// It has no limit.
+    Unlimited,
+    /// It has one.
+    Look(Look, Verdict),
+}
+
+impl Watched {
+    pub(super) fn open(
+        token: Token,
+        id: String,
+        terms: Terms,
+        handles: &PodHandles,
+    ) -> Result<Option<Self>, CgroupError> {
+        let Some(cgroup) = handles.get(&Target::Container(terms.container.clone())) else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            token,
+            id,
+            meter: MemoryMeter::open(cgroup)?,
+            terms,
+            lent: None,
+            track: Track::default(),
+            due: Duration::ZERO,
+            looked: None,
+            grows: false,
+            told_of_reclaim: false,
+            alarms: Alarms::None,
+            refused: None,
+            peak: 0,
+            quiet_at: None,
+        }))
+    }
+
+    /// Takes in other terms, and what it has been lent as everybody knows it.
+    pub(super) fn set_terms(&mut self, terms: Terms, lent: Option<Bytes>, now: Duration, quiet: Duration) {
+        if lent.is_none() {
+            self.quiet_at = None;
+        } else if self.lent != lent || self.quiet_at.is_none() {
+            self.rest(now, quiet);
+        }
+        self.lent = lent;
+        if self.terms.ceiling != terms.ceiling {
+            self.refused = None;
+        }
+        self.terms = terms;
+    }
+
+    /// Begins a quiet time.
+    fn rest(&mut self, now: Duration, quiet: Duration) {
+        self.peak = 0;
+        self.quiet_at = Some(now + quiet);
+    }
+
+    /// Looks, and works out when to look again.
+    pub(super) fn look(&mut self, now: Duration, act: Duration) -> Result<Seen, CgroupError> {
+        let (limit, usage) = (self.meter.limit()?, self.meter.usage()?);
+        let Some(limit) = limit else {
+            self.due = now + LONGEST;
+            return Ok(Seen::Unlimited);
+        };
+        let pace = Pace {
+            act,
+            tripwire: self.next_alarm(limit, usage),
+            told_of_reclaim: self.told_of_reclaim,
+        };
+        let mut look = Look {
+            at: now,
+            limit,
+            usage,
+            reclaimable: None,
+        };
+        let mut verdict = self.track.judge(look, pace);
+        if near(limit, usage) || self.lent.is_some() || matches!(verdict, Verdict::Grow(_)) {
+            look.reclaimable = Some(self.meter.reclaimable()?);
+            verdict = self.track.judge(look, pace);
+        }
+        self.peak = self.peak.max(look.used());
+        self.grows = !matches!(verdict, Verdict::Wait(wait) if wait >= CALM);
+        if let Verdict::Wait(wait) = &mut verdict {
+            if self.lent.is_some() {
+                *wait = (*wait).min(WHILE_LENT);
+            }
+            self.due = now + *wait;
+            self.looked = Some((look, *wait));
+            self.refused
+                .take_if(|(_, asked)| now.saturating_sub(*asked) > SAY_AGAIN);
+        }
+        Ok(Seen::Look(look, verdict))
+    }
+
+    /// Whether it is only due again: it did not grow, and was looked at not long ago.
+    pub(super) fn rests(&self, now: Duration) -> bool {
+        let lately = |(look, _): (Look, Duration)| now.saturating_sub(look.at) < ITSELF;
+        !self.grows && self.looked.is_some_and(lately)
+    }
+
+    /// How much all pods together may grow before this one has to be looked at.
+    pub(super) fn slack(&self) -> u64 {
+        self.looked
+            .map_or(0, |(look, _)| look.limit.saturating_sub(look.used()) / 4)
+    }
+
+    /// Is not looked at this time.
+    pub(super) fn pass_over(&mut self, now: Duration) {
+        self.due = now + self.looked.map_or(ITSELF, |(_, wait)| wait);
+    }
+
+    /// Whether it is taking memory right now, so that it may well take all that its limit allows.
+    pub(super) const fn is_taking(&self) -> bool {
+        self.track.rate() >= TAKING
+    }
+
+    /// Notes what was refused; whether it is news.
+    pub(super) fn refuse(&mut self, now: Duration, word: &'static str) -> bool {
+        let before = self.refused.replace((word, now));
+        before.is_none_or(|(before, _)| before != word)
+    }
+
+    /// Notes that it was lent this limit.
+    pub(super) fn lend(&mut self, to: Bytes, now: Duration, quiet: Duration) {
+        self.refused = None;
+        self.lent = Some(to);
+        self.due = now;
+        self.rest(now, quiet);
+    }
+
+    /// When something is to be done next.
+    pub(super) fn next(&self) -> Duration {
+        self.quiet_at.map_or(self.due, |quiet| quiet.min(self.due))
+    }
+
+    /// What it used at the latest look.
+    pub(super) fn used(&self) -> Bytes {
+        Bytes::new(self.looked.map_or(0, |(look, _)| look.used()))
+    }
+
+    /// The most that was used in the quiet time, if it is over. The next one begins.
+    pub(super) fn quiet(&mut self, now: Duration, quiet: Duration) -> Option<Bytes> {
+        self.quiet_at.filter(|at| *at <= now)?;
+        let peak = Bytes::new(self.peak);
+        self.rest(now, quiet);
+        Some(peak)
+    }
+
+    /// Alarms to be ordered: none are set for this limit, and nothing is going on.
+    pub(super) fn alarms_to_order(&mut self, version: CgroupVersion) -> Option<Vec<u64>> {
+        let (look, _) = self.looked.filter(|_| version == CgroupVersion::V1 && !self.grows)?;
+        if let Alarms::Ordered(limit) | Alarms::Set(limit, _) = &self.alarms
+            && *limit == look.limit
+        {
+            return None;
+        }
+        // Alarms for another limit end here.
+        self.alarms = Alarms::Ordered(look.limit);
+        Some(ALARMS.map(|percent| look.limit / 100 * percent).to_vec())
+    }
+
+    /// Takes in alarms that were set; those for a limit that is no more end.
+    pub(super) fn armed(&mut self, armed: Armed) {
+        if let Alarms::Ordered(limit) = self.alarms
+            && armed.amounts.first() == Some(&(limit / 100 * ALARMS[0]))
+        {
+            self.alarms = Alarms::Set(limit, armed);
+        }
+    }
+
+    /// The next amount at which the kernel wakes the guard.
+    fn next_alarm(&self, limit: u64, usage: u64) -> Option<u64> {
+        match &self.alarms {
+            Alarms::Set(of, armed) if *of == limit => armed.amounts.iter().copied().find(|amount| *amount > usage),
+            _ => None,
+        }
+    }
+}

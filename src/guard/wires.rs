@@ -1,0 +1,243 @@
+//! How the kernel wakes the guard, so that it can sleep.
+//!
+//! One epoll descriptor waits for everything: orders, v1's alarms at amounts of memory in use (one eventfd for each container),
+//! v2's notices that memory had to be taken back at a limit (one inotify descriptor for all). Setting an alarm blocks for the
+//! kernel's RCU grace period, some ten milliseconds: a thread of its own does that.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+
+use crate::actuate::PodHandles;
+use crate::cgroup::Controller;
+use crate::plan::{CgroupVersion, Target};
+use crate::resources::Bytes;
+
+/// Which container; never used twice.
+pub(super) type Token = u64;
+
+/// The token of orders.
+const ORDERS: Token = 0;
+/// The token of v2's notices.
+const RECLAIM: Token = 1;
+/// The first token of a container.
+pub(super) const FIRST: Token = 2;
+/// Signals taken at once.
+const SIGNALS: usize = 64;
+
+/// Everything that wakes the guard.
+#[derive(Debug)]
+pub(super) struct Wires {
+    epoll: Epoll,
+    orders: Arc<EventFd>,
+    inotify: Option<Inotify>,
+    watched: HashMap<WatchDescriptor, Token>,
+    armer: mpsc::Sender<Arming>,
+    armed: mpsc::Receiver<Armed>,
+}
+
+/// Alarms to be set.
+#[derive(Debug)]
+struct Arming {
+    token: Token,
+    handles: Arc<PodHandles>,
+    container: String,
+    amounts: Vec<u64>,
+}
+
+/// Alarms that are set. They end when this is dropped.
+#[derive(Debug)]
+pub(super) struct Armed {
+    pub(super) token: Token,
+    /// Bytes in use, in rising order; none if they could not be set.
+    pub(super) amounts: Vec<u64>,
+    told: EventFd,
+}
+
+impl Wires {
+    /// Opens the descriptors and starts the thread that sets alarms.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(super) fn new(orders: Arc<EventFd>) -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&*orders, EpollEvent::new(EpollFlags::EPOLLIN, ORDERS))?;
+        // Without one the guard looks by the clock alone.
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
+            .inspect_err(|error| tracing::warn!(%error, "no inotify descriptor for the guard"))
+            .ok();
+        if let Some(inotify) = &inotify {
+            epoll.add(inotify, EpollEvent::new(EpollFlags::EPOLLIN, RECLAIM))?;
+        }
+        let (armer, to_arm) = mpsc::channel();
+        let (done, armed) = mpsc::channel();
+        let wake = Arc::clone(&orders);
+        std::thread::Builder::new()
+            .name("guard-alarms".to_owned())
+            .spawn(move || arm_all(&to_arm, &done, &wake))?;
+        Ok(Self {
+            epoll,
+            orders,
+            inotify,
+            watched: HashMap::new(),
+            armer,
+            armed,
+        })
+    }
+
+    /// Waits until something is told, or for so long. Returns the containers that were told about.
+    ///
+    /// # Errors
+    /// What the kernel says, other than EINTR.
+    pub(super) fn wait(&mut self, longest: Duration) -> io::Result<Vec<Token>> {
+        let mut signals = [EpollEvent::empty(); SIGNALS];
+        // Rounded up: too early is a look for nothing.
+        let millis = longest.as_nanos().div_ceil(1_000_000);
+        let timeout = EpollTimeout::try_from(u32::try_from(millis).unwrap_or(u32::MAX).min(3_600_000))
+            .map_err(|_| io::Error::from(Errno::EINVAL))?;
+        let told = match self.epoll.wait(&mut signals, timeout) {
+            Ok(told) => told,
+            Err(Errno::EINTR) => 0,
+            Err(errno) => return Err(errno.into()),
+        };
+        let mut tokens = Vec::new();
+        for signal in &signals[..told] {
+            match signal.data() {
+                ORDERS => clear(&self.orders)?,
+                RECLAIM => self.drain(&mut tokens)?,
+                token => tokens.push(token),
+            }
+        }
+        Ok(tokens)
+    }
+
+    fn drain(&self, tokens: &mut Vec<Token>) -> io::Result<()> {
+        let Some(inotify) = &self.inotify else { return Ok(()) };
+        loop {
+            match inotify.read_events() {
+                Ok(events) => tokens.extend(events.iter().filter_map(|event| self.watched.get(&event.wd))),
+                Err(Errno::EAGAIN) => return Ok(()),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Has the kernel tell when it takes memory back at the container's limit (v2). Whether it will.
+    pub(super) fn tell_of_reclaim(&mut self, token: Token, handles: &PodHandles, container: &str) -> bool {
+        let target = Target::Container(container.to_owned());
+        let (Some(inotify), Some(cgroup)) = (&self.inotify, handles.get(&target)) else {
+            return false;
+        };
+        let outer = cgroup.outer();
+        if outer.version() == CgroupVersion::V1 {
+            return false;
+        }
+        let events: PathBuf = outer.directory(Controller::Memory).join("memory.events");
+        match inotify.add_watch(&events, AddWatchFlags::IN_MODIFY) {
+            Ok(watch) => {
+                self.watched.insert(watch, token);
+                true
+            }
+            Err(errno) => {
+                tracing::debug!(file = %events.display(), %errno, "not told of reclaim; looking by the clock");
+                false
+            }
+        }
+    }
+
+    /// Stops telling about a container.
+    pub(super) fn forget(&mut self, token: Token) {
+        let Some(inotify) = &self.inotify else { return };
+        self.watched.retain(|watch, of| {
+            if *of == token
+                && let Err(errno) = inotify.rm_watch(*watch)
+            {
+                // Gone with its file.
+                tracing::debug!(%errno, "inotify watch");
+            }
+            *of != token
+        });
+    }
+
+    /// Orders alarms (v1). They come with [`Self::armed`].
+    pub(super) fn arm(&self, token: Token, handles: &Arc<PodHandles>, container: &str, amounts: Vec<u64>) {
+        let arming = Arming {
+            token,
+            handles: Arc::clone(handles),
+            container: container.to_owned(),
+            amounts,
+        };
+        if self.armer.send(arming).is_err() {
+            tracing::error!("the thread that sets alarms has ended; looking by the clock");
+        }
+    }
+
+    /// The next alarms that were set.
+    ///
+    /// # Errors
+    /// What the kernel says to waiting for them.
+    pub(super) fn armed(&self) -> io::Result<Option<Armed>> {
+        let Ok(armed) = self.armed.try_recv() else {
+            return Ok(None);
+        };
+        if !armed.amounts.is_empty() {
+            // Edge-triggered: the count need not be read.
+            let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, armed.token);
+            self.epoll.add(&armed.told, event)?;
+        }
+        Ok(Some(armed))
+    }
+}
+
+fn clear(wake: &EventFd) -> io::Result<()> {
+    match wake.read() {
+        Ok(_) | Err(Errno::EAGAIN) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Sets alarms, one container after the other, until nobody orders any more.
+fn arm_all(orders: &mpsc::Receiver<Arming>, done: &mpsc::Sender<Armed>, wake: &EventFd) {
+    while let Ok(arming) = orders.recv() {
+        let armed = match arm(arming) {
+            Ok(armed) => armed,
+            Err(error) => {
+                tracing::debug!(error, "no alarms; looking by the clock");
+                continue;
+            }
+        };
+        if done.send(armed).is_err() {
+            return;
+        }
+        if let Err(error) = wake.write(1) {
+            tracing::error!(%error, "the guard cannot be woken");
+        }
+    }
+}
+
+fn arm(arming: Arming) -> Result<Armed, String> {
+    let told =
+        EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(|errno| errno.to_string())?;
+    let target = Target::Container(arming.container);
+    let cgroup = arming.handles.get(&target).ok_or("the container is gone")?;
+    let amounts: Vec<Bytes> = arming.amounts.iter().copied().map(Bytes::new).collect();
+    cgroup
+        .outer()
+        .alarm_at(&amounts, &told)
+        .map_err(|error| format!("fd {}: {error}", told.as_raw_fd()))?;
+    Ok(Armed {
+        token: arming.token,
+        amounts: arming.amounts,
+        told,
+    })
+}

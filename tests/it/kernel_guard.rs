@@ -1,0 +1,138 @@
+//! Promise: a container whose use runs towards its memory limit is given more before the kernel kills, within what its VPA
+//! allows and the node can hold; it is lent, kept true, said, and taken back. Whoever leaks dies, and the reason is said once.
+//!
+//! The real agent against bare cgroups with processes that really take memory; needs root; the same on cgroup v1 and v2.
+
+mod bounds;
+mod growth;
+mod loans;
+mod restarts;
+
+use std::path::PathBuf;
+
+use vscaled::control::proto;
+use vscaled::resources::{MemoryLimit, Settings};
+
+use crate::support::agent::Agent;
+use crate::support::allocator::{Allocator, Appetite};
+use crate::support::amounts::Amounts;
+use crate::support::bare::{BareNode, BarePod};
+
+const UID: &str = "0a1b2c3d-0000-4000-8000-000000000031";
+/// A limit of 128 MiB.
+const APP: Amounts = Amounts::doubled(1000, 64);
+
+/// A pod of one container that a VPA lets grow, and an agent that does not run yet.
+struct Scene {
+    agent: Agent,
+    node: BareNode,
+    pod: BarePod,
+}
+
+impl Scene {
+    /// With this as `maxAllowed`.
+    fn new(max_allowed: &str) -> Self {
+        let mut node = BareNode::new();
+        let kubepods = node.kubepods();
+        let pod = node.run("web", UID, &[("app", APP)]);
+        let agent = Agent::new(&kubepods)
+            .with("--guard-reserve", "100Mi")
+            .with("--guard-pod-budget", "100%")
+            .with("--guard-node-budget", "100%");
+        agent.write("pod.yaml", &pod.manifest());
+        agent.write("vpa.yaml", &vpa("web", max_allowed, 64));
+        Self { agent, node, pod }
+    }
+
+    /// With the agent running and guarding.
+    async fn guarded(max_allowed: &str) -> Self {
+        let mut scene = Self::new(max_allowed);
+        scene.agent.start().await;
+        scene.guards("web").await;
+        scene
+    }
+
+    /// Waits until a pod is known to live: from then on it is guarded.
+    async fn guards(&self, name: &str) {
+        let lives = async || self.agent.pod(name).await.filter(|pod| pod.containers[0].id.is_some());
+        self.agent.until("the pod to live", lives).await;
+    }
+
+    fn takes(&self, rate: u64, until: u64) -> Allocator {
+        takes(&self.node, &self.pod, Appetite { rate, until })
+    }
+
+    fn kills(&self) -> u64 {
+        self.node.cgroups().oom_kills(&self.pod.containers["app"].cgroup)
+    }
+
+    /// The container's memory limit in mebibytes.
+    fn limit(&self) -> u64 {
+        mebibytes(&self.node.held(&self.pod)["app"])
+    }
+
+    /// The pod's.
+    fn pod_limit(&self) -> u64 {
+        mebibytes(&self.node.held(&self.pod)["pod"])
+    }
+
+    /// What was lent to the container, once it was.
+    async fn lease(&self) -> proto::Lease {
+        let lent = async || self.agent.pod("web").await?.leases.first().cloned();
+        self.agent.until("a loan", lent).await
+    }
+
+    /// What the guard did, oldest first.
+    async fn by_the_guard(&self) -> Vec<proto::Change> {
+        let mut changes = self.agent.history().await;
+        changes.retain(|change| change.cause.starts_with("guard:"));
+        changes
+    }
+}
+
+fn takes(node: &BareNode, pod: &BarePod, appetite: Appetite) -> Allocator {
+    Allocator::start(node.cgroups(), &pod.containers["app"].cgroup, appetite)
+}
+
+fn mebibytes(settings: &Settings) -> u64 {
+    match settings.memory_limit() {
+        Some(MemoryLimit::Bytes(bytes)) => bytes >> 20,
+        limit => panic!("{limit:?}"),
+    }
+}
+
+/// A VPA that recommends this request of memory, and lets it grow.
+fn vpa(name: &str, max_allowed: &str, request: u64) -> String {
+    let amounts = format!("{{cpu: 1000m, memory: {request}Mi}}");
+    format!(
+        "apiVersion: autoscaling.k8s.io/v1
+kind: VerticalPodAutoscaler
+metadata: {{name: {name}, namespace: test}}
+spec:
+  targetRef: {{apiVersion: apps/v1, kind: StatefulSet, name: {name}}}
+  updatePolicy: {{updateMode: InPlaceOrRecreate}}
+  resourcePolicy: {{containerPolicies: [{{containerName: '*', maxAllowed: {{memory: {max_allowed}}}}}]}}
+status:
+  recommendation:
+    containerRecommendations:
+    - {{containerName: app, target: {amounts}, lowerBound: {amounts}, upperBound: {amounts}}}
+"
+    )
+}
+
+/// Mebibytes that a test may let one process take: two gibibytes, or what a small machine has.
+fn plenty() -> u64 {
+    let available = procfs::Meminfo::current().unwrap().mem_available.unwrap() >> 20;
+    (available / 3).min(2048)
+}
+
+use procfs::Current;
+
+/// A cgroup's directory with its memory files.
+fn memory_directory(node: &BareNode, below: &vscaled::cgroup::CgroupPath) -> PathBuf {
+    let directories = node.cgroups().directories(below);
+    let memory = directories
+        .into_iter()
+        .find(|directory| directory.join("memory.stat").exists());
+    memory.expect("a cgroup has a memory controller")
+}

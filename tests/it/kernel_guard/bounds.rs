@@ -1,0 +1,140 @@
+//! What is not lent, and what is said about it.
+
+use std::fs;
+
+use vscaled::plan::CgroupVersion;
+use vscaled::resources::MemoryLimit;
+
+use super::{APP, Scene, memory_directory, takes, vpa};
+use crate::support::allocator::{Appetite, End};
+
+#[tokio::test]
+async fn a_leak_ends_at_max_allowed_and_is_explained_once() {
+    let scene = Scene::guarded("256Mi").await;
+    let end = scene.takes(100, 1 << 20).wait();
+    assert!(matches!(end, End::Killed(taken) if taken > 128), "{end:?}");
+    assert!(scene.kills() > 0);
+    assert_eq!(scene.limit(), 256);
+    let refused = async || {
+        let changes = scene.by_the_guard().await;
+        let refused: Vec<_> = changes
+            .into_iter()
+            .filter(|change| change.outcome == "Refused")
+            .collect();
+        (!refused.is_empty()).then_some(refused)
+    };
+    let refused = scene.agent.until("the refusal", refused).await;
+    assert_eq!(refused.len(), 1, "{refused:#?}");
+    assert!(
+        refused[0].reason.contains("as high as its VPA lets it be (256Mi)"),
+        "{}",
+        refused[0].reason
+    );
+    assert_eq!(scene.agent.log().matches("is not grown although").count(), 1);
+    let pod = scene.agent.pod("web").await.unwrap();
+    assert!(
+        pod.detail.contains("was not grown") && pod.not_grown.len() == 1,
+        "{pod:#?}"
+    );
+}
+
+#[tokio::test]
+async fn a_runaway_ends_at_its_pods_budget() {
+    let mut scene = Scene::new("4Gi");
+    scene.agent.set("--guard-pod-budget", "100Mi");
+    scene.agent.start().await;
+    scene.guards("web").await;
+    let end = scene.takes(100, 1 << 20).wait();
+    assert!(matches!(end, End::Killed(taken) if taken > 128), "{end:?}");
+    assert_eq!(scene.limit(), 228);
+    let refused = async || {
+        let changes = scene.by_the_guard().await;
+        changes.into_iter().find(|change| change.outcome == "Refused")
+    };
+    let refused = scene.agent.until("the refusal", refused).await;
+    assert!(refused.reason.contains("guardPodBudget"), "{}", refused.reason);
+}
+
+/// All pods together may have 700 MiB. One sits on 100 MiB and must not notice that two others run for the rest.
+#[tokio::test]
+async fn two_pods_that_race_for_the_last_memory_do_not_take_down_the_node() {
+    let mut scene = Scene::new("4Gi");
+    let kubepods = scene.node.kubepods();
+    scene
+        .node
+        .cgroups()
+        .limit_memory(&kubepods, MemoryLimit::Bytes(700 << 20));
+    let mut pods = Vec::new();
+    for (name, uid) in [
+        ("api", "0a1b2c3d-0000-4000-8000-000000000032"),
+        ("still", "0a1b2c3d-0000-4000-8000-000000000033"),
+    ] {
+        let pod = scene.node.run(name, uid, &[("app", APP)]);
+        scene.agent.write(&format!("{name}.yaml"), &pod.manifest());
+        scene.agent.write(&format!("vpa-{name}.yaml"), &vpa(name, "4Gi", 64));
+        pods.push(pod);
+    }
+    scene.agent.start().await;
+    for name in ["web", "api", "still"] {
+        scene.guards(name).await;
+    }
+    let mut still = takes(&scene.node, &pods[1], Appetite { rate: 100, until: 100 });
+    assert!(matches!(still.wait(), End::Satisfied(_)));
+    let appetite = Appetite { rate: 100, until: 1000 };
+    let mut racers = [
+        takes(&scene.node, &scene.pod, appetite),
+        takes(&scene.node, &pods[0], appetite),
+    ];
+    let ends = racers.each_mut().map(|racer| racer.wait());
+    println!("{ends:?}");
+    assert!(
+        ends.iter().any(|end| matches!(end, End::Killed(_))),
+        "there is not enough for both: {ends:?}"
+    );
+    assert!(still.lives(), "a bystander died");
+    // The limit of all pods was never hit: nobody was killed for it but those who ran.
+    let root = memory_directory(&scene.node, &kubepods);
+    let hit = match scene.node.cgroups().version() {
+        CgroupVersion::V1 => fs::read_to_string(root.join("memory.failcnt"))
+            .unwrap()
+            .trim()
+            .to_owned(),
+        CgroupVersion::V2 => {
+            let events = fs::read_to_string(root.join("memory.events.local")).unwrap();
+            events
+                .lines()
+                .find_map(|line| line.strip_prefix("max "))
+                .unwrap()
+                .to_owned()
+        }
+    };
+    assert_eq!(hit, "0");
+    let log = scene.agent.log();
+    assert!(log.contains("the node has"), "nobody was told why: {log}");
+}
+
+#[tokio::test]
+async fn what_an_operator_has_set_is_not_grown() {
+    let scene = Scene::guarded("4Gi").await;
+    let limits = vscaled::control::proto::Amounts {
+        cpu: None,
+        memory: Some("160Mi".to_owned()),
+    };
+    let values = vscaled::control::proto::Requirements {
+        requests: None,
+        limits: Some(limits),
+    };
+    let request = vscaled::control::proto::ResizeRequest {
+        pod: scene.pod.full_name(),
+        containers: vec![vscaled::control::proto::ContainerValues {
+            name: "app".to_owned(),
+            values: Some(values),
+        }],
+        ..Default::default()
+    };
+    scene.agent.resize(request).await.unwrap();
+    let end = scene.takes(100, 400).wait();
+    assert!(matches!(end, End::Killed(_)), "{end:?}");
+    assert_eq!(scene.limit(), 160);
+    assert!(scene.by_the_guard().await.is_empty());
+}

@@ -1,0 +1,52 @@
+//! A process runs towards its limit.
+
+use super::{Scene, plenty};
+use crate::support::allocator::End;
+
+#[tokio::test]
+async fn a_process_that_takes_two_hundred_mebibytes_a_second_is_not_killed() {
+    let scene = Scene::guarded("4Gi").await;
+    let until = plenty();
+    let mut process = scene.takes(200, until);
+    let end = process.wait();
+    assert!(
+        matches!(end, End::Satisfied(_)),
+        "{end:?} of {until} MiB\n{}",
+        scene.agent.log()
+    );
+    assert_eq!(scene.kills(), 0);
+    assert!(scene.limit() >= until && scene.limit() <= 4096);
+    assert!(scene.pod_limit() >= scene.limit());
+    let lease = scene.lease().await;
+    assert_eq!((lease.container.as_str(), lease.from.as_str()), ("app", "128Mi"));
+    let changes = scene.by_the_guard().await;
+    println!("{} growths to {} MiB for {until} MiB", changes.len(), scene.limit());
+    let steps: Vec<_> = changes[0].steps.iter().map(|step| step.level.as_str()).collect();
+    assert_eq!(steps, ["pod", "container"], "{changes:#?}");
+    assert!(changes.iter().all(|change| change.outcome == "Applied"), "{changes:#?}");
+    scene.agent.reaches("web", "InSync").await;
+    assert!(process.lives());
+}
+
+#[tokio::test]
+async fn without_the_guard_the_same_process_is_killed() {
+    let mut scene = Scene::new("4Gi");
+    scene.agent.set("--guard", "false");
+    scene.agent.start().await;
+    scene.guards("web").await;
+    let end = scene.takes(200, plenty()).wait();
+    assert!(matches!(end, End::Killed(taken) if taken <= 128), "{end:?}");
+    assert!(scene.by_the_guard().await.is_empty());
+    assert_eq!(scene.limit(), 128);
+}
+
+#[tokio::test]
+async fn a_process_that_stops_short_of_its_limit_is_left_alone() {
+    let scene = Scene::guarded("4Gi").await;
+    let mut process = scene.takes(20, 80);
+    assert!(matches!(process.wait(), End::Satisfied(_)));
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert!(process.lives());
+    assert!(scene.by_the_guard().await.is_empty());
+    assert_eq!(scene.limit(), 128);
+}

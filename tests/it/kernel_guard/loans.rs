@@ -1,0 +1,67 @@
+//! What was lent stands until it is recommended or not needed.
+
+use super::{Scene, vpa};
+use crate::support::allocator::End;
+
+#[tokio::test]
+async fn a_loan_ends_when_the_recommendation_has_caught_up() {
+    let scene = Scene::guarded("4Gi").await;
+    let mut process = scene.takes(100, 200);
+    assert!(matches!(process.wait(), End::Satisfied(_)));
+    scene.lease().await;
+    // Twice as much as limit: more than was lent.
+    scene.agent.write("vpa.yaml", &vpa("web", "4Gi", 600));
+    scene
+        .agent
+        .wait_for("the recommended limit", || scene.limit() == 1200)
+        .await;
+    let pod = scene.agent.reaches("web", "InSync").await;
+    assert!(pod.leases.is_empty(), "{pod:#?}");
+    assert!(process.lives() && scene.kills() == 0);
+}
+
+#[tokio::test]
+async fn a_loan_that_is_not_needed_any_more_is_taken_back() {
+    let mut scene = Scene::new("4Gi");
+    scene.agent.set("--guard-quiet-period", "2s");
+    scene.agent.start().await;
+    scene.guards("web").await;
+    let mut process = scene.takes(100, 200);
+    assert!(matches!(process.wait(), End::Satisfied(_)));
+    let lent = scene.lease().await;
+    assert!(process.lives());
+    drop(process);
+    let back = || scene.limit() == 128 && scene.pod_limit() == 128;
+    scene
+        .agent
+        .wait_for(&format!("{} to be taken back", lent.to), back)
+        .await;
+    let ended = async || scene.agent.pod("web").await.filter(|pod| pod.leases.is_empty());
+    scene.agent.until("the loan to end", ended).await;
+    let causes: Vec<_> = scene
+        .by_the_guard()
+        .await
+        .into_iter()
+        .map(|change| change.cause)
+        .collect();
+    assert!(
+        causes.iter().any(|cause| cause.contains("not needed any more")),
+        "{causes:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_loan_that_is_needed_stays_as_far_as_it_is() {
+    let mut scene = Scene::new("4Gi");
+    scene.agent.set("--guard-quiet-period", "1s");
+    scene.agent.start().await;
+    scene.guards("web").await;
+    let mut process = scene.takes(400, 200);
+    assert!(matches!(process.wait(), End::Satisfied(_)));
+    // At this rate much more was lent than is needed in the end.
+    let lowered = || (200..260).contains(&scene.limit());
+    scene.agent.wait_for("the loan to be lowered", lowered).await;
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert!(lowered() && process.lives() && scene.kills() == 0);
+    assert_eq!(scene.agent.pod("web").await.unwrap().leases.len(), 1);
+}

@@ -1,0 +1,57 @@
+//! The agent may end at any moment, also in the middle of a growth.
+
+use std::time::{Duration, SystemTime};
+
+use super::Scene;
+use crate::support::allocator::End;
+
+#[tokio::test]
+async fn a_loan_survives_a_restart() {
+    let mut scene = Scene::guarded("4Gi").await;
+    let mut process = scene.takes(100, 200);
+    assert!(matches!(process.wait(), End::Satisfied(_)));
+    let before = scene.lease().await;
+    scene.agent.reaches("web", "InSync").await;
+    scene.agent.stop();
+    let limit = scene.limit();
+    scene.agent.start().await;
+    scene.agent.reaches("web", "InSync").await;
+    assert_eq!((scene.lease().await, scene.limit()), (before, limit));
+    assert!(process.lives() && scene.kills() == 0);
+}
+
+#[tokio::test]
+async fn killed_at_any_moment_it_leaves_limits_that_hold_and_go_on_growing() {
+    let mut scene = Scene::guarded("4Gi").await;
+    let nanos = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap()
+        .subsec_nanos();
+    let mut random = u64::from(nanos);
+    println!("seed {random}");
+    for round in 0..8 {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let mut process = scene.takes(150, 400);
+        std::thread::sleep(Duration::from_micros((random >> 33) % 2_500_000));
+        scene.agent.kill();
+        // Whatever was written is in order: the pod above its container.
+        assert!(scene.pod_limit() >= scene.limit(), "round {round}");
+        // Nobody guards it for a moment: it may die, as it would have without an agent.
+        scene.agent.start().await;
+        scene.guards("web").await;
+        drop(process);
+        process = scene.takes(150, 400);
+        assert!(
+            matches!(process.wait(), End::Satisfied(_)),
+            "round {round}: {}",
+            scene.agent.log()
+        );
+        scene.agent.reaches("web", "InSync").await;
+        assert!(
+            scene.limit() >= 400 && scene.pod_limit() >= scene.limit(),
+            "round {round}"
+        );
+    }
+}

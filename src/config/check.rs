@@ -168,12 +168,6 @@ impl Value {
         }
     }
 
-    /// An amount of memory or disk as Kubernetes writes it: `10Mi`.
-    pub(super) fn bytes(&self, range: RangeInclusive<Bytes>) -> Result<Bytes, ConfigError> {
-        let bytes = self.text().parse().ok().filter(|bytes| range.contains(bytes));
-        bytes.ok_or_else(|| self.refused(&format!("an amount from {} to {}", range.start(), range.end())))
-    }
-
     pub(super) fn address_or_empty(&self) -> Result<Option<SocketAddr>, ConfigError> {
         if self.text().is_empty() {
             return Ok(None);

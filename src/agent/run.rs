@@ -9,31 +9,31 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::backend::AgentBackend;
-use super::coordinator::{Coordinator, Event, Links, Options, Restored};
+use super::coordinator::{Coordinator, Event, Links, Restored};
 use super::doctor;
 use super::feeding::Feeding;
 use super::machine::{self, UnknownGroup};
 use super::metrics::Metrics;
-use super::oom::{OomLinks, OomOptions, watch_for_kills};
+use super::oom::{OomLinks, watch_for_kills};
+use super::options::{oom_options, options, start_audit, survey_options};
 use super::reporting;
 use super::saver::Saver;
 use super::state::{Loaded, StateError, StateFile};
-use super::survey::{RuntimeChoice, Survey, SurveyOptions};
+use super::survey::Survey;
 use super::telling::tell;
 use super::view;
 use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
 use crate::actuate::{ChangeRecord, Lanes};
-use crate::config::{Config, RuntimeSocket, Sources};
+use crate::config::{Config, Sources};
 use crate::control::{Access, BindError, ControlSocket, Limits, proto, serve};
 use crate::kubernetes::events::Events;
 use crate::kubernetes::{self, ApiClient, ConnectError, Timing};
-use crate::observe::audit::{Audit, AuditOptions};
 use crate::observe::health::{Heartbeat, Readiness};
 use crate::observe::http::{Exposed, HttpServer, ListenError};
 use crate::observe::log::LogFilter;
 use crate::observe::metrics::{ApiMetrics, EventMetrics, RuntimeMetrics, registry};
 use crate::oom::watch::Residents;
-use crate::runtime::{Deadlines, Observer};
+use crate::runtime::Observer;
 use crate::sources::NodeView;
 use crate::sources::directory::DirectorySource;
 use crate::sources::kubernetes::KubernetesSource;
@@ -255,17 +255,8 @@ pub(super) fn load(state: &StateFile) -> Result<Restored, StateError> {
     })
 }
 
-pub(super) fn start_audit(config: &Config) -> Option<(Audit, tokio::task::JoinHandle<()>)> {
-    let options = AuditOptions {
-        path: config.audit_file()?,
-        bytes: config.audit_log_size.get(),
-        files: config.audit_log_files,
-    };
-    Some(Audit::start(options))
-}
-
 /// The way to the API server, if it is followed.
-async fn connect(config: &Config, counted: ApiMetrics) -> Result<Option<ApiClient>, ConnectError> {
+pub(super) async fn connect(config: &Config, counted: ApiMetrics) -> Result<Option<ApiClient>, ConnectError> {
     if !config.source.has_cluster() {
         return Ok(None);
     }
@@ -277,7 +268,7 @@ async fn connect(config: &Config, counted: ApiMetrics) -> Result<Option<ApiClien
 }
 
 /// Starts the sources that are configured.
-fn start_sources(config: &Config, api: Option<ApiClient>, stop: &CancellationToken) -> Feeding {
+pub(super) fn start_sources(config: &Config, api: Option<ApiClient>, stop: &CancellationToken) -> Feeding {
     let directory = config.source.has_directory().then(|| {
         let (source, states) = DirectorySource::new(config.manifests.clone());
         tokio::spawn(source.run(stop.clone()));
@@ -314,41 +305,6 @@ async fn translate(
             Err(broadcast::error::RecvError::Lagged(missed)) => tracing::warn!(missed, "watchers were not told of all"),
             Err(broadcast::error::RecvError::Closed) => return,
         }
-    }
-}
-
-fn options(config: &Config) -> Options {
-    Options {
-        decide: config.decide_options(),
-        sweep_interval: config.sweep_interval,
-        observe_only: config.observe_only,
-    }
-}
-
-fn oom_options(config: &Config) -> OomOptions {
-    OomOptions {
-        kmsg: config.kmsg.clone(),
-        node_name: config.node_name.clone(),
-        state_dir: config.state_dir.clone(),
-    }
-}
-
-pub(super) fn survey_options(config: &Config) -> SurveyOptions {
-    SurveyOptions {
-        cgroup_root: Some(config.cgroup_root.clone()).filter(|root| root != Path::new("/sys/fs/cgroup")),
-        kubepods: config.kubepods.clone(),
-        driver: config.cgroup_driver,
-        weight: config.weight_formula,
-        kubelet: config.kubelet_version,
-        runtime: match &config.runtime_socket {
-            RuntimeSocket::Auto => RuntimeChoice::Auto,
-            RuntimeSocket::None => RuntimeChoice::None,
-            RuntimeSocket::Path(socket) => RuntimeChoice::Socket(socket.clone()),
-        },
-        deadlines: Deadlines {
-            read: config.runtime_timeout.min(Duration::from_secs(2)),
-            update: config.runtime_timeout,
-        },
     }
 }
 

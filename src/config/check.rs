@@ -168,6 +168,12 @@ impl Value {
         }
     }
 
+    /// An amount of memory or disk as Kubernetes writes it: `16Mi`.
+    pub(super) fn bytes(&self, range: RangeInclusive<Bytes>) -> Result<Bytes, ConfigError> {
+        let bytes = Bytes::parse(self.text()).ok().filter(|bytes| range.contains(bytes));
+        bytes.ok_or_else(|| self.refused(&format!("an amount from {} to {}", range.start(), range.end())))
+    }
+
     pub(super) fn address_or_empty(&self) -> Result<Option<SocketAddr>, ConfigError> {
         if self.text().is_empty() {
             return Ok(None);

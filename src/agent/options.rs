@@ -1,0 +1,58 @@
+//! What the configuration tells each task of the agent.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use super::coordinator::Options;
+use super::oom::OomOptions;
+use super::survey::{RuntimeChoice, SurveyOptions};
+use crate::config::{Config, RuntimeSocket};
+use crate::observe::audit::{Audit, AuditOptions};
+use crate::runtime::Deadlines;
+
+pub(super) fn options(config: &Config) -> Options {
+    Options {
+        decide: config.decide_options(),
+        sweep_interval: config.sweep_interval,
+        observe_only: config.observe_only,
+    }
+}
+
+pub(super) fn oom_options(config: &Config) -> OomOptions {
+    OomOptions {
+        kmsg: config.kmsg.clone(),
+        node_name: config.node_name.clone(),
+        state_dir: config.state_dir.clone(),
+    }
+}
+
+pub(super) fn survey_options(config: &Config) -> SurveyOptions {
+    SurveyOptions {
+        cgroup_root: Some(config.cgroup_root.clone()).filter(|root| root != Path::new("/sys/fs/cgroup")),
+        kubepods: config.kubepods.clone(),
+        driver: config.cgroup_driver,
+        weight: config.weight_formula,
+        kubelet: config.kubelet_version,
+        runtime: match &config.runtime_socket {
+            RuntimeSocket::Auto => RuntimeChoice::Auto,
+            RuntimeSocket::None => RuntimeChoice::None,
+            RuntimeSocket::Path(socket) => RuntimeChoice::Socket(socket.clone()),
+        },
+        deadlines: Deadlines {
+            read: config.runtime_timeout.min(Duration::from_secs(2)),
+            update: config.runtime_timeout,
+        },
+    }
+}
+
+/// Starts the audit log, if one is to be kept.
+pub(super) fn start_audit(config: &Config) -> Option<(Audit, JoinHandle<()>)> {
+    let options = AuditOptions {
+        path: config.audit_file()?,
+        bytes: config.audit_log_size.get(),
+        files: config.audit_log_files,
+    };
+    Some(Audit::start(options))
+}

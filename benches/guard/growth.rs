@@ -11,7 +11,7 @@ use crate::support::allocator::{Allocator, Appetite, End};
 const RATES: [u64; 4] = [50, 200, 500, 0];
 
 pub(crate) async fn measure(runs: usize) -> anyhow::Result<()> {
-    let until = (procfs::Meminfo::current()?.mem_available.unwrap_or(0) / 3 >> 20).min(2048);
+    let until = ((procfs::Meminfo::current()?.mem_available.unwrap_or(0) / 3) >> 20).min(2048);
     println!("\none process from a limit of 128 MiB to {until} MiB in use, maxAllowed 4 GiB, {runs} runs each");
     println!(
         "  {:>9} {:>8} {:>7} {:>16} {:>16} {:>14} {:>14}",

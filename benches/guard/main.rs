@@ -17,6 +17,7 @@ mod scene;
 #[path = "../../tests/it/support/mod.rs"]
 #[allow(
     dead_code,
+    unused_imports,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,

@@ -30,6 +30,7 @@ mod inventory;
 mod machine;
 mod metrics;
 mod oom;
+mod options;
 mod overrides;
 mod reporting;
 mod restore;

@@ -8,17 +8,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use jiff::Timestamp;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::coordinator::Refreshed;
-use super::feeding::localised;
+use super::coordinator::{Event, Refreshed};
 use super::inventory::Inventory;
-use super::run::{RunError, allow_open_files, load, start_audit, survey_options, thaw};
+use super::options::{start_audit, survey_options};
+use super::run::{RunError, allow_open_files, connect, load, start_sources, thaw};
 use super::standing::spec_of;
 use super::state::{SavedPod, StateError, StateFile};
 use super::survey::Survey;
@@ -31,10 +31,13 @@ use crate::config::Config;
 use crate::control::{AgentLock, BindError, proto};
 use crate::objects::Pod;
 use crate::observe::audit::Audit;
+use crate::observe::metrics::{ApiMetrics, registry};
 use crate::plan::shrink::Holds;
 use crate::runtime::Observer;
 use crate::sources::NodeView;
-use crate::sources::directory::DirectorySource;
+
+/// How long the sources may take.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How far to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,9 +65,9 @@ pub enum RestoreError {
     /// The node is not known well enough to write anything.
     #[error("the node cannot be looked at: {}", .0.join("; "))]
     Node(Vec<String>),
-    /// The manifests were not read.
-    #[error("the manifests were not read: {0}")]
-    Source(watch::error::RecvError),
+    /// What the specs say is not known.
+    #[error("the sources do not say what the pods' specs are: {}", .0.join("; "))]
+    Sources(Vec<String>),
 }
 
 /// What became of every pod, or would.
@@ -87,7 +90,7 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, Resto
     let restored = load(&state)?;
     let freezer = thaw(&config.state_dir)?;
     let mut remarks: Vec<String> = restored.problem.into_iter().collect();
-    let view = read_manifests(config, &mut remarks).await?;
+    let view = read_sources(config, &mut remarks).await?;
     let (node, inventory) = look(config, freezer, &view, &mut remarks).await?;
     let pods: Vec<_> = view
         .pods
@@ -216,16 +219,33 @@ impl Restorer {
     }
 }
 
-async fn read_manifests(config: &Config, remarks: &mut Vec<String>) -> Result<NodeView, RestoreError> {
-    let (source, mut states) = DirectorySource::new(config.manifests.clone());
+/// What the sources that are configured say, once all of them have spoken.
+async fn read_sources(config: &Config, remarks: &mut Vec<String>) -> Result<NodeView, RestoreError> {
     let stop = CancellationToken::new();
-    let reading = tokio::spawn(source.run(stop.clone()));
-    let state = states.wait_for(|state| state.generation > 0).await;
-    let state = Arc::clone(&*state.map_err(RestoreError::Source)?);
-    stop.cancel();
-    drop(reading);
-    remarks.extend(state.problems.iter().map(ToString::to_string));
-    Ok(localised(&state.view, &config.node_name))
+    let _stop = stop.clone().drop_guard();
+    let api = connect(config, ApiMetrics::register(&mut registry())).await;
+    let feeding = start_sources(config, api.map_err(RunError::from)?, &stop);
+    let (views, _viewed) = watch::channel(Arc::new(NodeView::default()));
+    let (events, mut spoken) = mpsc::channel(8);
+    tokio::spawn(feeding.run(views, events));
+    let mut problems = Vec::new();
+    let patience = tokio::time::sleep(PATIENCE);
+    tokio::pin!(patience);
+    loop {
+        // Cancel-safe: what was received is taken at once.
+        tokio::select! {
+            event = spoken.recv() => match event {
+                Some(Event::View(view, found)) => {
+                    remarks.extend(found);
+                    return Ok(NodeView::clone(&view));
+                }
+                Some(Event::SourceProblems(found)) => problems = found,
+                Some(_) => {}
+                None => return Err(RestoreError::Sources(problems)),
+            },
+            () = &mut patience => return Err(RestoreError::Sources(problems)),
+        }
+    }
 }
 
 /// Looks at the node as an agent would.

@@ -4,39 +4,37 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use procfs::Current;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::backend::AgentBackend;
-use super::coordinator::{Coordinator, Event, Links, Options, Restored};
+use super::coordinator::{Coordinator, Event, Links, Restored};
 use super::doctor;
 use super::feeding::Feeding;
 use super::machine::{self, UnknownGroup};
 use super::metrics::Metrics;
-use super::oom::{OomLinks, OomOptions, watch_for_kills};
+use super::oom::{OomLinks, watch_for_kills};
+use super::options::{oom_options, options, start_audit, survey_options};
 use super::reporting;
 use super::saver::Saver;
 use super::state::{Loaded, StateError, StateFile};
-use super::survey::{RuntimeChoice, Survey, SurveyOptions};
+use super::survey::Survey;
 use super::telling::tell;
 use super::view;
 use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
 use crate::actuate::{ChangeRecord, Floors, Lanes};
-use crate::config::{Config, RuntimeSocket, Sources};
+use crate::config::{Config, Sources};
 use crate::control::{Access, BindError, ControlSocket, Limits, proto, serve};
-use crate::guard::{self, Guard};
+use crate::guard::Guard;
 use crate::kubernetes::events::Events;
 use crate::kubernetes::{self, ApiClient, ConnectError, Timing};
-use crate::observe::audit::{Audit, AuditOptions};
 use crate::observe::health::{Heartbeat, Readiness};
 use crate::observe::http::{Exposed, HttpServer, ListenError};
 use crate::observe::log::LogFilter;
 use crate::observe::metrics::{ApiMetrics, EventMetrics, RuntimeMetrics, registry};
 use crate::oom::watch::Residents;
-use crate::resources::Bytes;
-use crate::runtime::{Deadlines, Observer};
+use crate::runtime::Observer;
 use crate::sources::NodeView;
 use crate::sources::directory::DirectorySource;
 use crate::sources::kubernetes::KubernetesSource;
@@ -128,7 +126,9 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let calls = RuntimeMetrics::register(&mut registry);
     let counted = Observer::new(move |call, took, answer| calls.called(call, took, answer));
     let (residents, watched_residents) = watch::channel(Arc::new(Residents::default()));
+    let (reporter, _) = reporting::start(&config, &mut registry, &stop);
     let oom_links = OomLinks {
+        reporter: reporter.handle(),
         residents: watched_residents,
         records: records.subscribe(),
         changes: changes.clone(),
@@ -140,7 +140,6 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         .sharing(Arc::clone(&floors));
     tokio::spawn(survey.run(refresh_asked, events.clone()));
     tokio::spawn(translate(records.subscribe(), changes.clone()));
-    let (reporter, _) = reporting::start(&config, &mut registry, &stop);
     if let Some(server) = http {
         let exposed = Exposed {
             registry,
@@ -267,17 +266,8 @@ pub(super) fn load(state: &StateFile) -> Result<Restored, StateError> {
     })
 }
 
-pub(super) fn start_audit(config: &Config) -> Option<(Audit, tokio::task::JoinHandle<()>)> {
-    let options = AuditOptions {
-        path: config.audit_file()?,
-        bytes: config.audit_log_size.get(),
-        files: config.audit_log_files,
-    };
-    Some(Audit::start(options))
-}
-
 /// The way to the API server, if it is followed.
-async fn connect(config: &Config, counted: ApiMetrics) -> Result<Option<ApiClient>, ConnectError> {
+pub(super) async fn connect(config: &Config, counted: ApiMetrics) -> Result<Option<ApiClient>, ConnectError> {
     if !config.source.has_cluster() {
         return Ok(None);
     }
@@ -289,7 +279,7 @@ async fn connect(config: &Config, counted: ApiMetrics) -> Result<Option<ApiClien
 }
 
 /// Starts the sources that are configured.
-fn start_sources(config: &Config, api: Option<ApiClient>, stop: &CancellationToken) -> Feeding {
+pub(super) fn start_sources(config: &Config, api: Option<ApiClient>, stop: &CancellationToken) -> Feeding {
     let directory = config.source.has_directory().then(|| {
         let (source, states) = DirectorySource::new(config.manifests.clone());
         tokio::spawn(source.run(stop.clone()));
@@ -326,56 +316,6 @@ async fn translate(
             Err(broadcast::error::RecvError::Lagged(missed)) => tracing::warn!(missed, "watchers were not told of all"),
             Err(broadcast::error::RecvError::Closed) => return,
         }
-    }
-}
-
-fn options(config: &Config) -> Options {
-    Options {
-        decide: config.decide_options(),
-        sweep_interval: config.sweep_interval,
-        observe_only: config.observe_only,
-        guard: config.guard.then(|| guard_settings(config)),
-    }
-}
-
-fn guard_settings(config: &Config) -> guard::Settings {
-    // Without knowing how much memory there is, parts of it are nothing: nothing is given out then.
-    let all = procfs::Meminfo::current().map_or(0, |meminfo| meminfo.mem_total);
-    let all = Bytes::new(all);
-    guard::Settings {
-        reserve: config.guard_reserve.of(all),
-        budget: guard::ledger::Budget {
-            pod: config.guard_pod_budget.of(all),
-            node: config.guard_node_budget.of(all),
-        },
-        quiet: config.guard_quiet_period,
-    }
-}
-
-fn oom_options(config: &Config) -> OomOptions {
-    OomOptions {
-        kmsg: config.kmsg.clone(),
-        node_name: config.node_name.clone(),
-        state_dir: config.state_dir.clone(),
-    }
-}
-
-pub(super) fn survey_options(config: &Config) -> SurveyOptions {
-    SurveyOptions {
-        cgroup_root: Some(config.cgroup_root.clone()).filter(|root| root != Path::new("/sys/fs/cgroup")),
-        kubepods: config.kubepods.clone(),
-        driver: config.cgroup_driver,
-        weight: config.weight_formula,
-        kubelet: config.kubelet_version,
-        runtime: match &config.runtime_socket {
-            RuntimeSocket::Auto => RuntimeChoice::Auto,
-            RuntimeSocket::None => RuntimeChoice::None,
-            RuntimeSocket::Path(socket) => RuntimeChoice::Socket(socket.clone()),
-        },
-        deadlines: Deadlines {
-            read: config.runtime_timeout.min(Duration::from_secs(2)),
-            update: config.runtime_timeout,
-        },
     }
 }
 

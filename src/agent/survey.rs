@@ -5,6 +5,7 @@
 //! a problem in words, never the end. A look costs the runtime one call, however many containers there are, and one more
 //! for each of the few that are new.
 
+mod findings;
 mod formula;
 mod known_runtime;
 mod starts;
@@ -17,6 +18,7 @@ use futures::FutureExt;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use self::findings::Findings;
 use self::formula::LearnedFormula;
 use self::known_runtime::KnownRuntime;
 use self::starts::Starts;
@@ -97,20 +99,6 @@ pub(super) struct Survey {
     listed: Vec<ListedContainer>,
     pods: Vec<RuntimePod>,
     starts: Starts,
-}
-
-/// What one look gathered so far.
-#[derive(Debug, Default)]
-struct Findings {
-    problems: Vec<String>,
-    incomplete: bool,
-}
-
-impl Findings {
-    fn problem(&mut self, text: impl std::fmt::Display) {
-        self.problems.push(text.to_string());
-        self.incomplete = true;
-    }
 }
 
 impl Survey {

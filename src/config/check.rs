@@ -168,9 +168,9 @@ impl Value {
         }
     }
 
-    /// An amount of memory or disk as Kubernetes writes it: `10Mi`.
+    /// An amount of memory or disk as Kubernetes writes it: `16Mi`.
     pub(super) fn bytes(&self, range: RangeInclusive<Bytes>) -> Result<Bytes, ConfigError> {
-        let bytes = self.text().parse().ok().filter(|bytes| range.contains(bytes));
+        let bytes = Bytes::parse(self.text()).ok().filter(|bytes| range.contains(bytes));
         bytes.ok_or_else(|| self.refused(&format!("an amount from {} to {}", range.start(), range.end())))
     }
 

@@ -12,6 +12,7 @@ mod given;
 mod keys;
 mod report;
 mod sources;
+mod table;
 #[cfg(test)]
 mod tests;
 mod values;

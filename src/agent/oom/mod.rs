@@ -4,6 +4,7 @@
 //! then tells of them: the list for operators, watchers at the socket, metrics, the log. What is told is kept, so
 //! that a restart tells nothing twice; a disk that takes nothing, or takes its time, delays that by a second at most.
 
+mod delivered;
 mod file;
 mod keeper;
 mod published;
@@ -16,6 +17,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use self::delivered::Delivered;
 use self::file::FileLedger;
 use self::keeper::{Keeper, Patience};
 use self::published::Published;
@@ -23,6 +25,7 @@ use crate::actuate::ChangeRecord;
 use crate::control::proto;
 use crate::observe::metrics::KillMetrics;
 use crate::oom::watch::{Links, Residents, WatchOptions, start};
+use crate::report::ReporterHandle;
 
 pub(super) use published::Kills;
 pub(super) use view::{is_of, kill};
@@ -46,6 +49,8 @@ pub(super) struct OomLinks {
     /// Where operators watch.
     pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
     pub(super) stop: CancellationToken,
+    /// Who delivers reports to where they are configured to go.
+    pub(super) reporter: ReporterHandle,
 }
 
 /// What others see of it.
@@ -71,7 +76,11 @@ impl Watched {
 
 /// Starts to watch. An agent that cannot watch still does everything else, and says so.
 pub(super) fn watch_for_kills(options: OomOptions, links: OomLinks, registry: &mut Registry) -> Watched {
-    let (ledger, restored) = FileLedger::open(&options.state_dir);
+    let (file, restored) = FileLedger::open(&options.state_dir);
+    let ledger = Delivered {
+        file,
+        reporter: links.reporter,
+    };
     let (batches, taken) = mpsc::channel(BATCHES);
     let (problems, watcher_problems) = watch::channel(Vec::new());
     let (published, kills) = Published::new(KillMetrics::register(registry), links.changes, restored.reports);

@@ -272,6 +272,7 @@ fn pods() -> Vec<Pod> {
             until: None,
         }),
         labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]),
+        ..Pod::default()
     };
     let db = Pod {
         namespace: "shop".to_owned(),

@@ -6,7 +6,7 @@ use vscaled::plan::CgroupVersion;
 use vscaled::resources::MemoryLimit;
 
 use super::{APP, Scene, memory_directory, takes, vpa};
-use crate::support::allocator::{Appetite, End};
+use crate::support::allocator::{Allocator, Appetite, End};
 
 #[tokio::test]
 async fn a_leak_ends_at_max_allowed_and_is_explained_once() {
@@ -85,7 +85,7 @@ async fn two_pods_that_race_for_the_last_memory_do_not_take_down_the_node() {
         takes(&scene.node, &scene.pod, appetite),
         takes(&scene.node, &pods[0], appetite),
     ];
-    let ends = racers.each_mut().map(|racer| racer.wait());
+    let ends = racers.each_mut().map(Allocator::wait);
     println!("{ends:?}");
     assert!(
         ends.iter().any(|end| matches!(end, End::Killed(_))),

@@ -7,7 +7,8 @@ use std::time::Instant;
 use tempfile::TempDir;
 use vscaled::actuate::shrink::{Freezer, Markers, SeenBefore};
 use vscaled::actuate::{
-    Cause, ForeignWriters, Job, Lanes, LiveContainer, LivePod, Node, Outcome, PodId, RuntimeLink, make_room,
+    Cause, DriverFrom, ForeignWriters, FormulaFrom, Job, Lanes, LiveContainer, LivePod, Node, Outcome, PodId,
+    RuntimeLink, make_room,
 };
 use vscaled::cgroup::{Hierarchy, Kubepods};
 use vscaled::plan::shrink::Holds;
@@ -70,8 +71,11 @@ fn node(scene: &Scene, state: &TempDir) -> Arc<Node> {
         hierarchy,
         runtime: RuntimeLink::None,
         runtime_name: None,
+        driver_from: DriverFrom::Configured,
+        formula_from: FormulaFrom::Configured,
         units: None,
         lanes: Arc::new(Lanes::new(1)),
+        floors: Arc::default(),
         freezer: Arc::new(Freezer::new(Markers::below(state.path()).unwrap())),
     })
 }

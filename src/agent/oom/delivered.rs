@@ -1,0 +1,26 @@
+//! Reports into the spool, for whoever is configured to get them, and into the file that operators' list is read from.
+//!
+//! The spool comes first: an agent that ends between the two finds the same kills again, under the same ids, and the spool
+//! knows them already. The checkpoint that is gone on from is the file's.
+
+use super::file::FileLedger;
+use crate::oom::OomReport;
+use crate::oom::ledger::{Ledger, LedgerError};
+use crate::report::ReporterHandle;
+
+/// Both.
+#[derive(Debug)]
+pub(super) struct Delivered {
+    pub(super) file: FileLedger,
+    pub(super) reporter: ReporterHandle,
+}
+
+impl Ledger for Delivered {
+    async fn commit(&mut self, reports: &[OomReport], checkpoint: &[u8]) -> Result<(), LedgerError> {
+        if !reports.is_empty() {
+            let stored = self.reporter.commit(reports.to_vec(), None).await;
+            stored.map_err(|error| LedgerError(format!("the spool of reports: {error}")))?;
+        }
+        self.file.commit(reports, checkpoint).await
+    }
+}

@@ -1,0 +1,76 @@
+//! What the configuration tells each task of the agent.
+
+use std::path::Path;
+use std::time::Duration;
+
+use procfs::Current;
+use tokio::task::JoinHandle;
+
+use super::coordinator::Options;
+use super::oom::OomOptions;
+use super::survey::{RuntimeChoice, SurveyOptions};
+use crate::config::{Config, RuntimeSocket};
+use crate::guard;
+use crate::observe::audit::{Audit, AuditOptions};
+use crate::resources::Bytes;
+use crate::runtime::Deadlines;
+
+pub(super) fn options(config: &Config) -> Options {
+    Options {
+        decide: config.decide_options(),
+        sweep_interval: config.sweep_interval,
+        observe_only: config.observe_only,
+        guard: config.guard.then(|| guard_settings(config)),
+    }
+}
+
+pub(super) fn oom_options(config: &Config) -> OomOptions {
+    OomOptions {
+        kmsg: config.kmsg.clone(),
+        node_name: config.node_name.clone(),
+        state_dir: config.state_dir.clone(),
+    }
+}
+
+fn guard_settings(config: &Config) -> guard::Settings {
+    // Without knowing how much memory there is, parts of it are nothing: nothing is given out then.
+    let all = procfs::Meminfo::current().map_or(0, |meminfo| meminfo.mem_total);
+    let all = Bytes::new(all);
+    guard::Settings {
+        reserve: config.guard_reserve.of(all),
+        budget: guard::ledger::Budget {
+            pod: config.guard_pod_budget.of(all),
+            node: config.guard_node_budget.of(all),
+        },
+        quiet: config.guard_quiet_period,
+    }
+}
+
+pub(super) fn survey_options(config: &Config) -> SurveyOptions {
+    SurveyOptions {
+        cgroup_root: Some(config.cgroup_root.clone()).filter(|root| root != Path::new("/sys/fs/cgroup")),
+        kubepods: config.kubepods.clone(),
+        driver: config.cgroup_driver,
+        weight: config.weight_formula,
+        kubelet: config.kubelet_version,
+        runtime: match &config.runtime_socket {
+            RuntimeSocket::Auto => RuntimeChoice::Auto,
+            RuntimeSocket::None => RuntimeChoice::None,
+            RuntimeSocket::Path(socket) => RuntimeChoice::Socket(socket.clone()),
+        },
+        deadlines: Deadlines {
+            read: config.runtime_timeout.min(Duration::from_secs(2)),
+            update: config.runtime_timeout,
+        },
+    }
+}
+
+/// Starts the audit log, if one is to be kept.
+pub(super) fn start_audit(config: &Config) -> Option<(Audit, JoinHandle<()>)> {
+    let options = AuditOptions {
+        path: config.audit_file()?,
+        bytes: config.audit_log_size.get(),
+        files: config.audit_log_files,
+    };
+    Some(Audit::start(options))
+}

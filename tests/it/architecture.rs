@@ -58,6 +58,7 @@ const MODULES: &[Module] = &[
     wiring("config"),
     wiring("control"),
     wiring("doctor"),
+    wiring("guard"),
     wiring("kubernetes"),
     wiring("observe"),
     wiring("oom"),

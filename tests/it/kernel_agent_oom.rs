@@ -6,6 +6,7 @@
 //! known of a kill, and never something wrong.
 
 mod bursts;
+mod delivered;
 mod groups;
 mod levels;
 mod restarts;

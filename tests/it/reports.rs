@@ -7,6 +7,6 @@ mod kernel_agent;
 mod kernel_disk_full;
 mod manners;
 mod receiver;
-mod sink;
+pub(crate) mod sink;
 mod station;
 mod tls;

@@ -2,6 +2,8 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 
 use vscaled::report::grpc::{GrpcOptions, TlsFiles};
 
@@ -9,15 +11,20 @@ use super::receiver::socket_in;
 use super::station::{Station, options};
 use super::tls::Authority;
 
+/// Longer than anything takes; only keeps a test that fails from hanging.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A running sink.
-pub(super) struct Sink {
+pub(crate) struct Sink {
     child: Child,
-    pub(super) address: String,
+    pub(crate) address: String,
+    lines: Receiver<String>,
+    printed: Vec<String>,
     _errors: BufReader<ChildStderr>,
 }
 
 impl Sink {
-    pub(super) fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_vscalectl"))
             .args(["oom", "sink"])
             .args(arguments)
@@ -28,21 +35,43 @@ impl Sink {
         let mut errors = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         errors.read_line(&mut line).unwrap();
+        let (printed, lines) = channel();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        // Ends with the sink, or once nobody wants to know any more.
+        std::thread::spawn(move || {
+            output
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| printed.send(line))
+        });
         let address = line.trim().strip_prefix("vscalectl: listening at ");
         Self {
             address: address.unwrap_or_else(|| panic!("it says {line:?}")).to_owned(),
             child,
+            lines,
+            printed: Vec::new(),
             _errors: errors,
         }
+    }
+
+    /// What it has printed, once that is enough.
+    pub(crate) fn until(&mut self, enough: impl Fn(&[String]) -> bool) -> Vec<String> {
+        let deadline = Instant::now() + PATIENCE;
+        while !enough(&self.printed) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left);
+            self.printed
+                .push(line.unwrap_or_else(|error| panic!("{error}; it printed {:#?}", self.printed)));
+        }
+        self.printed.clone()
     }
 
     /// What it has printed so far, once it is interrupted.
     pub(super) fn interrupt(mut self) -> (Vec<String>, bool) {
         let pid = nix::unistd::Pid::from_raw(self.child.id().try_into().unwrap());
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
-        let output = BufReader::new(self.child.stdout.take().unwrap());
-        let lines = output.lines().map(Result::unwrap).collect();
-        (lines, self.child.wait().unwrap().success())
+        self.printed.extend(self.lines.iter());
+        (std::mem::take(&mut self.printed), self.child.wait().unwrap().success())
     }
 }
 

@@ -50,7 +50,10 @@ async fn a_shrink_that_hurts_is_undone_in_time_and_remembered() {
     assert_eq!(last.outcome, "Applied");
     let (reply, limit) = explained(&scene).await;
     assert!(reply.next.contains("is tried again at"), "{}", reply.next);
-    assert_eq!(limit.difference, "kept for now, because lowering it was undone");
+    assert_eq!(
+        limit.difference,
+        "kept for now, because lowering it was undone; what comes next says when it is tried again"
+    );
 
     // The next agent knows as well.
     scene.agent.kill();

@@ -331,6 +331,6 @@ fn left_alone(saved: &BTreeMap<String, SavedPod>, view: &NodeView) -> Vec<String
     let described = |saved: &SavedPod| view.pods.iter().any(|pod| pod.full_name() == saved.pod.to_string());
     let unknown = saved.values().filter(|saved| !described(saved));
     unknown
-        .map(|saved| format!("{} is left as it is: no manifest describes it any more", saved.pod))
+        .map(|saved| format!("{} is left as it is: no source describes it any more", saved.pod))
         .collect()
 }

@@ -89,7 +89,7 @@ impl Arguments {
             });
         }
         if restoration.results.is_empty() {
-            text.push_str("no pod that a manifest describes lives on this node\n");
+            text.push_str("no pod that a source describes lives on this node\n");
         }
         if !self.yes {
             text.push_str("nothing was written: add --yes to do it\n");

@@ -25,7 +25,7 @@ use super::view;
 use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
 use crate::actuate::{ChangeRecord, Floors, Lanes};
 use crate::config::{Config, Sources};
-use crate::control::{Access, BindError, ControlSocket, Limits, proto, serve};
+use crate::control::{Access, AgentLock, BindError, ControlSocket, Limits, proto, serve};
 use crate::guard::Guard;
 use crate::kubernetes::events::Events;
 use crate::kubernetes::{self, ApiClient, ConnectError, Timing};
@@ -87,8 +87,12 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     allow_open_files();
     let signals = Signals::new().map_err(RunError::Signals)?;
     let state = StateFile::in_directory(&config.state_dir)?;
-    // Before anything that could fail or take its time: somebody may be standing still.
-    let freezer = thaw(&config.state_dir)?;
+    // Before anything that could fail or take its time: somebody may be standing still. But not beside another agent, which
+    // may be in the middle of a write.
+    let freezer = {
+        let _alone = AgentLock::take(&config.socket).await?;
+        thaw(&config.state_dir)?
+    };
     let restored = load(&state)?;
     let access = Access {
         operators: machine::group("operatorGroup", config.operator_group.as_deref())?,

@@ -13,7 +13,7 @@ use vscaled::cgroup::CgroupPath;
 use vscaled::control::{Client, ClientError, proto};
 
 /// How long anything may take that is waited for. Only what never happens takes so long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An agent, running or not. Dropping it kills the process and removes its files; if a test fails, its log is printed.
 #[derive(Debug)]

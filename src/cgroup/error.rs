@@ -33,8 +33,8 @@ pub enum Reason {
     WrongVersion(&'static str),
     /// Refused here: the limit is below what is in use. On v1 the kernel would refuse it, on v2 it would kill.
     #[error(
-        "{usage} bytes are in use, more than the wanted limit of {wanted} bytes; the limit was left alone: \
-         choose a higher one, or wait until less is in use"
+        "not shrinkable now: {usage} bytes are in use, more than the wanted limit of {wanted} bytes; the limit was left \
+         alone: choose a higher one, or wait until less is in use"
     )]
     BelowUsage {
         /// Bytes in use when the limit was to be written.
@@ -44,8 +44,8 @@ pub enum Reason {
     },
     /// EBUSY: v1 could not reclaim enough memory for the limit.
     #[error(
-        "the kernel could not bring memory use down to {wanted} bytes (EBUSY, {usage} bytes in use) and kept the limit: \
-         choose a higher one, or wait until less is in use"
+        "not shrinkable now: the kernel could not bring memory use down to {wanted} bytes (EBUSY, {usage} bytes in use) and \
+         kept the limit: choose a higher one, or wait until less is in use"
     )]
     Busy {
         /// The value that was written.

@@ -46,6 +46,19 @@ pub struct Rise {
     pub again: u64,
 }
 
+impl Rise {
+    /// Tells those that were counted without being logged, where these were.
+    fn told_alone<'a>(&self, logged: impl Iterator<Item = &'a Logged> + Clone, told: &mut Decided) {
+        let logged_again = logged.clone().filter(|logged| matches!(logged.who, Who::Again(_)));
+        let again = self.again.saturating_sub(count(logged_again));
+        let alone = self.kills.get().saturating_sub(count(logged));
+        let kills = alone.saturating_sub(again);
+        told.kills
+            .extend((0..kills).map(|_| OomKill::counter_alone(self.cgroup.clone(), self.by)));
+        told.again.extend((kills..alone).map(|_| self.cgroup.clone()));
+    }
+}
+
 impl Logged {
     /// Whether this can be among the kills that were counted there then.
     fn may_be_in(&self, rise: &Rise) -> bool {
@@ -121,65 +134,49 @@ impl Pairing {
             .unwrap_or(Duration::MAX)
     }
 
-    /// Decides for each kill logged before `end` which rise it was in. Returns what is left undecided, too.
+    /// Decides for each kill logged before `end` which rise it was in, but for those whose rise may still be that of later
+    /// ones. Returns what is left undecided, too.
     pub(super) fn decide(mut self, end: Duration) -> (Decided, Self) {
-        // Those that were told come first: a rise of theirs is never left for others.
+        let is_old = |logged: &Logged| logged.at < end;
+        // All that can be in such a rise is old.
+        let is_over = |rise: &Rise| end == Duration::MAX || rise.by.saturating_add(LOG_DELAY) < end;
+        // What is newer may take a rise in place of its own, which is still to come, so it comes last. Of the others, those
+        // that were told come first: a rise of theirs is never left for others.
         self.logged
-            .sort_by_key(|logged| (matches!(logged.who, Who::Waiting(_)), logged.at));
+            .sort_by_key(|logged| (!is_old(logged), matches!(logged.who, Who::Waiting(_)), logged.at));
         // So do the rises of inner cgroups: what they counted is not left for those around them.
         self.rises
             .sort_by_key(|rise| (Reverse(rise.cgroup.segments().count()), rise.by));
-        let assigned = self.assign();
-        let is_over = |logged: &Logged| logged.at < end;
+        let held = self.assign();
+        let is_decided = |(logged, held): &(&Logged, Option<&Rise>)| is_old(logged) && held.is_none_or(is_over);
+
         let mut told = Decided::default();
-        let mut left = Self::default();
-        for (at, rise) in self.rises.iter().enumerate() {
-            let holders = || self.logged.iter().zip(&assigned).filter(|(_, held)| **held == Some(at));
-            let gone = count(holders().filter(|(holder, _)| is_over(holder)));
-            let is_again = |(holder, _): &(&Logged, _)| matches!(holder.who, Who::Again(_));
-            let mut again = rise
-                .again
-                .saturating_sub(count(holders().filter(is_again).filter(|(holder, _)| is_over(holder))));
-            let mut open = rise.kills.get().saturating_sub(gone);
-            if rise.by.saturating_add(LOG_DELAY) < end {
-                let alone = rise.kills.get().saturating_sub(count(holders()));
-                let unheard = rise.again.saturating_sub(count(holders().filter(is_again)));
-                let kills = alone.saturating_sub(unheard);
-                told.kills
-                    .extend((0..kills).map(|_| OomKill::counter_alone(rise.cgroup.clone(), rise.by)));
-                told.again.extend((kills..alone).map(|_| rise.cgroup.clone()));
-                again = again.saturating_sub(alone - kills);
-                open -= alone;
-            }
-            if let Some(kills) = NonZeroU64::new(open) {
-                let cgroup = rise.cgroup.clone();
-                left.rises.push(Rise {
-                    cgroup,
-                    kills,
-                    again,
-                    ..*rise
+        for (at, rise) in self.rises.iter().enumerate().filter(|(_, rise)| is_over(rise)) {
+            let holders = self.logged.iter().zip(&held).filter(|(_, held)| **held == Some(at));
+            rise.told_alone(holders.map(|(logged, _)| logged), &mut told);
+        }
+        let held = || held.iter().map(|held| held.map(|rise| &self.rises[rise]));
+        for (logged, rise) in self.logged.iter().zip(held()).filter(is_decided) {
+            if let Who::Waiting(kill) = &logged.who {
+                told.kills.push(match rise {
+                    Some(rise) => self.paired(logged, kill, rise),
+                    None => OomKill::log_alone((**kill).clone(), logged.at),
                 });
             }
         }
-        for (logged, rise) in self.logged.iter().zip(&assigned).filter(|(logged, _)| is_over(logged)) {
-            let Who::Waiting(kill) = &logged.who else { continue };
-            told.kills.push(match rise {
-                Some(rise) => self.paired(logged, kill, &self.rises[*rise]),
-                None => OomKill::log_alone((**kill).clone(), logged.at),
-            });
-        }
-        let is_given = |rise: usize| {
-            self.logged
-                .iter()
-                .zip(&assigned)
-                .any(|(holder, held)| *held == Some(rise) && is_over(holder))
+        let decided: Vec<bool> = self.logged.iter().zip(held()).map(|held| is_decided(&held)).collect();
+        let (over, left): (Vec<_>, Vec<_>) = self.rises.into_iter().partition(is_over);
+        let mut left = Self {
+            logged: Vec::new(),
+            rises: left,
         };
-        let given: Vec<&Rise> = (0..self.rises.len())
-            .filter(|rise| is_given(*rise))
-            .map(|rise| &self.rises[rise])
-            .collect();
-        for mut logged in self.logged.extract_if(.., |logged| logged.at >= end) {
-            logged.outrun |= given.iter().any(|rise| logged.may_be_in(rise));
+        for (mut logged, _) in self
+            .logged
+            .into_iter()
+            .zip(decided)
+            .filter(|(_, is_decided)| !is_decided)
+        {
+            logged.outrun |= over.iter().any(|rise| logged.may_be_in(rise));
             left.logged.push(logged);
         }
         (told, left)
@@ -218,8 +215,8 @@ impl Pairing {
         told(Evidence::Ambiguous(candidates))
     }
 
-    /// Pairs as many kills as possible with rises: a maximum matching by augmenting paths, in which a kill that has a rise
-    /// may change to another one but never loses it. Gives each kill the index of its rise.
+    /// Pairs as many kills as possible with rises, and of all such ways, one in which the first kills and the first rises
+    /// have partners. Gives each kill the index of its rise.
     fn assign(&self) -> Vec<Option<usize>> {
         let mut assigned = vec![None; self.logged.len()];
         let mut free: Vec<u64> = self.rises.iter().map(|rise| rise.kills.get()).collect();
@@ -228,24 +225,45 @@ impl Pairing {
                 free[taken] -= 1;
             }
         }
-        self.prefer_older(&mut assigned, &mut free);
+        self.prefer_first(&mut assigned, &mut free);
         assigned
     }
 
-    /// Moves kills to older rises where those are free: newer ones may be needed by what is still to come.
-    fn prefer_older(&self, assigned: &mut [Option<usize>], free: &mut [u64]) {
-        for (older, rise) in self.rises.iter().enumerate() {
-            for (logged, held) in self.logged.iter().zip(assigned.iter_mut()) {
-                if let Some(newer) = *held
-                    && newer > older
-                    && free[older] > 0
-                    && logged.may_be_in(rise)
-                {
-                    (free[older], free[newer]) = (free[older] - 1, free[newer] + 1);
-                    *held = Some(older);
+    /// Moves kills to the first rises that they can fill together: later ones may be needed by what is still to come. A
+    /// way that gives the same kills and the first rises partners exists (Mendelsohn and Dulmage, 1958).
+    fn prefer_first(&self, assigned: &mut [Option<usize>], free: &mut [u64]) {
+        for first in 0..self.rises.len() {
+            while free[first] > 0
+                && let Some(freed) = self.refill(first, assigned)
+            {
+                (free[first], free[freed]) = (free[first] - 1, free[freed] + 1);
+            }
+        }
+    }
+
+    /// Fills one more of this rise from later ones, others changing places if they must. Returns the one that has one more
+    /// free: the last there is.
+    fn refill(&self, first: usize, assigned: &mut [Option<usize>]) -> Option<usize> {
+        // Who would move where, so that the rise it has becomes free.
+        let mut moves: Vec<Option<(usize, usize)>> = vec![None; self.rises.len()];
+        let mut queue = VecDeque::from([first]);
+        while let Some(wanted) = queue.pop_front() {
+            for (kill, held) in assigned.iter().enumerate() {
+                let Some(held) = *held else { continue };
+                if held != first && moves[held].is_none() && self.logged[kill].may_be_in(&self.rises[wanted]) {
+                    moves[held] = Some((kill, wanted));
+                    queue.push_back(held);
                 }
             }
         }
+        let last = moves.iter().rposition(Option::is_some).filter(|last| *last > first)?;
+        let mut freed = last;
+        while freed != first {
+            let (kill, to) = moves[freed]?;
+            assigned[kill] = Some(to);
+            freed = to;
+        }
+        Some(last)
     }
 
     /// Finds a rise for one more kill, others changing places if they must. Returns the rise that has one free less.

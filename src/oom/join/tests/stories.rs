@@ -100,7 +100,7 @@ fn place_of(happenings: &[Happening], victim: &Kill) -> CgroupPath {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
     fn every_kill_is_told_once_for_its_container_and_no_victim_is_placed_wrongly(

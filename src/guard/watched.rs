@@ -38,6 +38,8 @@ pub(super) struct Watched {
     pub(super) due: Duration,
     /// The latest look, and how long was to be waited after it.
     looked: Option<(Look, Duration)>,
+    /// Memory in use by all pods together at the latest look, or less if it has been less since.
+    of_all: u64,
     /// Whether use grew at the latest look.
     grows: bool,
     pub(super) told_of_reclaim: bool,
@@ -88,6 +90,7 @@ impl Watched {
             track: Track::default(),
             due: Duration::ZERO,
             looked: None,
+            of_all: u64::MAX,
             grows: false,
             told_of_reclaim: false,
             alarms: Alarms::None,
@@ -154,21 +157,27 @@ impl Watched {
         Ok(Seen::Look(look, verdict))
     }
 
-    /// Whether it is only due again: it did not grow, and was looked at not long ago.
-    pub(super) fn rests(&self, now: Duration) -> bool {
-        let lately = |(look, _): (Look, Duration)| now.saturating_sub(look.at) < ITSELF;
-        !self.grows && self.looked.is_some_and(lately)
+    /// Whether it can be left for a while longer: it did not grow, was looked at not long ago, and all pods together have
+    /// not taken what it would have to take to come closer to its limit than is good.
+    pub(super) fn rests(&mut self, now: Duration, of_all: Option<u64>) -> bool {
+        let (Some(of_all), Some((look, wait))) = (of_all, self.looked) else {
+            return false;
+        };
+        self.of_all = self.of_all.min(of_all);
+        let slack = look.limit.saturating_sub(look.used()) / 4;
+        let quiet = !self.grows
+            && now.saturating_sub(look.at) < ITSELF
+            && of_all - self.of_all < slack
+            && self.quiet_at.is_none_or(|at| at > now);
+        if quiet {
+            self.due = self.due.max(now + wait);
+        }
+        quiet
     }
 
-    /// How much all pods together may grow before this one has to be looked at.
-    pub(super) fn slack(&self) -> u64 {
-        self.looked
-            .map_or(0, |(look, _)| look.limit.saturating_sub(look.used()) / 4)
-    }
-
-    /// Is not looked at this time.
-    pub(super) fn pass_over(&mut self, now: Duration) {
-        self.due = now + self.looked.map_or(ITSELF, |(_, wait)| wait);
+    /// Notes how much all pods together used when it was looked at.
+    pub(super) fn looked_with(&mut self, of_all: Option<u64>) {
+        self.of_all = of_all.unwrap_or(u64::MAX);
     }
 
     /// Whether it is taking memory right now, so that it may well take all that its limit allows.

@@ -225,13 +225,17 @@ impl Work {
             let mut gone = false;
             for watched in &mut pod.containers {
                 let told = told.contains(&watched.token);
-                if (!told && watched.rests(now, of_all)) || (!told && watched.next() > now) {
+                if watched.cpu_is_due(now) {
+                    desk.look_at_cpu(&pod.live.id, watched);
+                }
+                if !told && (watched.rests(now, of_all) || watched.next() > now) {
                     continue;
                 }
                 gone |= !desk.look(&pod.live.id, &pod.handles, watched);
                 watched.looked_with(of_all);
                 if let Some(amounts) = watched.alarms_to_order(desk.node.traits.version) {
-                    self.wires.arm(watched.token, &pod.handles, &watched.terms.container, amounts);
+                    self.wires
+                        .arm(watched.token, &pod.handles, &watched.terms.container, amounts);
                 }
             }
             if gone {

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::judge::{LONGEST, Look, Pace, Track, Verdict, near};
+use super::throttle::{self, Finding, Periods, Throttling};
 use super::watchlist::Terms;
 use super::wires::{Armed, Token};
 use crate::actuate::PodHandles;
-use crate::cgroup::{CgroupError, MemoryMeter};
+use crate::cgroup::{CgroupError, MemoryMeter, ThrottleMeter};
 use crate::plan::{CgroupVersion, Target};
 use crate::resources::Bytes;
 
@@ -34,6 +35,10 @@ pub(super) struct Watched {
     pub(super) lent: Option<Bytes>,
     meter: MemoryMeter,
     track: Track,
+    throttle: ThrottleMeter,
+    throttling: Throttling,
+    /// When to look at throttling.
+    throttle_due: Duration,
     /// When to look.
     pub(super) due: Duration,
     /// The latest look, and how long was to be waited after it.
@@ -62,6 +67,12 @@ enum Alarms {
     Set(u64, Armed),
 }
 
+/// The next moment that is a whole number of times this long after the start.
+fn next_multiple(now: Duration, every: Duration) -> Duration {
+    let times = now.as_nanos() / every.as_nanos() + 1;
+    u32::try_from(times).map_or(now + every, |times| every * times)
+}
+
 /// What a look found.
 #[derive(Debug)]
 pub(super) enum Seen {
@@ -85,6 +96,9 @@ impl Watched {
             token,
             id,
             meter: MemoryMeter::open(cgroup)?,
+            throttle: ThrottleMeter::open(cgroup)?,
+            throttling: Throttling::default(),
+            throttle_due: Duration::ZERO,
             terms,
             lent: None,
             track: Track::default(),
@@ -108,7 +122,7 @@ impl Watched {
             self.rest(now, quiet);
         }
         self.lent = lent;
-        if self.terms.ceiling != terms.ceiling {
+        if self.terms.memory != terms.memory {
             self.refused = None;
         }
         self.terms = terms;
@@ -120,8 +134,23 @@ impl Watched {
         self.quiet_at = Some(now + quiet);
     }
 
+    /// Looks at throttling, if it is time to and it matters.
+    pub(super) fn look_at_cpu(&mut self, now: Duration, quiet: Duration) -> Result<Finding, CgroupError> {
+        if self.terms.cpu.is_none() || self.throttle_due > now {
+            return Ok(Finding::Nothing);
+        }
+        // All containers at the same moments: the guard is woken once for all of them.
+        self.throttle_due = next_multiple(now, throttle::EVERY);
+        let (all, throttled) = self.throttle.periods()?;
+        Ok(self.throttling.look(now, Periods { all, throttled }, quiet))
+    }
+
     /// Looks, and works out when to look again.
     pub(super) fn look(&mut self, now: Duration, act: Duration) -> Result<Seen, CgroupError> {
+        if self.terms.memory.is_none() {
+            self.due = now + LONGEST;
+            return Ok(Seen::Unlimited);
+        }
         let (limit, usage) = (self.meter.limit()?, self.meter.usage()?);
         let Some(limit) = limit else {
             self.due = now + LONGEST;
@@ -201,7 +230,16 @@ impl Watched {
 
     /// When something is to be done next.
     pub(super) fn next(&self) -> Duration {
-        self.quiet_at.map_or(self.due, |quiet| quiet.min(self.due))
+        let throttle = self.terms.cpu.map(|_| self.throttle_due);
+        [self.quiet_at, throttle]
+            .into_iter()
+            .flatten()
+            .fold(self.due, Duration::min)
+    }
+
+    /// Whether its cpu limit is to be looked at.
+    pub(super) fn cpu_is_due(&self, now: Duration) -> bool {
+        self.terms.cpu.is_some() && self.throttle_due <= now
     }
 
     /// What it used at the latest look.

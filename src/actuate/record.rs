@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decide::Reason;
 use crate::plan::{Change, CriResources, Step, Target, Via};
-use crate::resources::Settings;
+use crate::resources::{Resource, Settings};
 
 /// Which pod: the UID decides, names are for people.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -63,6 +63,8 @@ pub enum Cause {
     Guard {
         /// Which container's.
         container: String,
+        /// Which limit.
+        resource: Resource,
     },
     /// A limit that was grown in an emergency is not needed any more, or not all of it.
     LoanEnded,
@@ -94,7 +96,14 @@ impl fmt::Display for Cause {
             }
             Self::Released { uid, pid, reason } => write!(f, "override released (uid {uid}, pid {pid}): {reason}"),
             Self::OverrideEnded => f.write_str("override ended"),
-            Self::Guard { container } => write!(f, "guard: container {container} was about to reach its memory limit"),
+            Self::Guard {
+                container,
+                resource: Resource::Memory,
+            } => write!(f, "guard: container {container} was about to reach its memory limit"),
+            Self::Guard {
+                container,
+                resource: Resource::Cpu,
+            } => write!(f, "guard: container {container} is held back by its cpu limit"),
             Self::LoanEnded => f.write_str("guard: what was lent is not needed any more"),
             Self::Drift => f.write_str("drift: something else changed a value"),
             Self::ContainerStarted => f.write_str("container started"),

@@ -108,10 +108,17 @@ impl ByHand {
         }
     }
 
+    /// What was lent then and is not lent any more.
+    pub(super) fn loans_without<'a>(&'a self, standing: &'a Standing) -> impl Iterator<Item = &'a Lease> {
+        self.leases.iter().filter(|lease| !standing.leases.contains(lease))
+    }
+
     pub(super) fn put_back(self, entry: &mut Entry) {
         entry.standing.overridden = self.overridden;
         entry.standing.returning = self.returning;
-        entry.standing.leases = self.leases;
+        for lease in self.leases {
+            entry.standing.keep_higher(lease);
+        }
         entry.shrinking.remember(self.regrets, Timestamp::now());
     }
 }

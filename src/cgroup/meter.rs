@@ -34,6 +34,10 @@ pub struct MemoryMeter {
 #[derive(Debug)]
 pub struct UsageMeter(Open);
 
+/// How often a cgroup's cpu limit held it back.
+#[derive(Debug)]
+pub struct ThrottleMeter(Vec<Open>);
+
 /// A file that stays open.
 #[derive(Debug)]
 struct Open {
@@ -95,6 +99,33 @@ impl MemoryMeter {
             CgroupVersion::V2 => ["inactive_file ", "active_file "],
         };
         Ok(sum_of(self.stat.text(&mut buffer)?, &keys))
+    }
+}
+
+impl ThrottleMeter {
+    /// Opens the files.
+    ///
+    /// # Errors
+    /// [`CgroupError`] of the first that cannot be opened.
+    pub fn open(cgroup: &Cgroup) -> Result<Self, CgroupError> {
+        let stats = cgroup.dirs().map(|dir| Open::of(dir.dir(Controller::Cpu), "cpu.stat"));
+        stats.collect::<Result<_, _>>().map(Self)
+    }
+
+    /// How many periods there were in which the cgroup had anything to run, and in how many of them it was throttled.
+    ///
+    /// # Errors
+    /// [`CgroupError`].
+    pub fn periods(&self) -> Result<(u64, u64), CgroupError> {
+        let (mut all, mut throttled) = (0, 0);
+        for stat in &self.0 {
+            let mut buffer = [0; 1024];
+            let text = stat.text(&mut buffer)?;
+            // Both of crun's cgroups have the quota, and either may hit it first.
+            all = all.max(sum_of(text, &["nr_periods "]));
+            throttled += sum_of(text, &["nr_throttled "]);
+        }
+        Ok((all, throttled.min(all)))
     }
 }
 

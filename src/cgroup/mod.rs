@@ -40,7 +40,7 @@ pub use error::{CgroupError, Reason};
 pub use freeze::{CgroupFreezer, FreezerState};
 pub use hierarchy::{Controller, Hierarchy, LayoutError};
 pub use kubepods::{ContainerEntry, FindError, Kubepods, PodEntry, children};
-pub use meter::{MemoryMeter, UsageMeter};
+pub use meter::{MemoryMeter, ThrottleMeter, UsageMeter};
 pub use name::{ContainerId, PodUid};
 pub use pair::Cgroup;
 pub use path::{CgroupPath, InvalidPath};

@@ -338,7 +338,7 @@ keys! {
         env: "VSCALED_GUARD",
         default: "true",
         live: true,
-        meaning: "With `true`, grow memory limits that are about to be reached, within what a VPA allows and the node can hold.",
+        meaning: "With `true`, grow memory limits that are about to be reached and cpu limits that throttle all the time, within what a VPA allows and the node can hold.",
     }
     guard_reserve {
         name: "guardReserve",
@@ -366,7 +366,7 @@ keys! {
         env: "VSCALED_GUARD_QUIET_PERIOD",
         default: "10m",
         live: true,
-        meaning: "How long a container that was lent memory has to be quiet before what it does not need is taken back (1s to 24h).",
+        meaning: "How long a container that was lent memory or cpu has to be quiet before what it does not need is taken back (1s to 24h).",
     }
     log_format {
         name: "logFormat",

@@ -123,7 +123,7 @@ pub struct Config {
     /// Where OOM reports go.
     #[serde(flatten)]
     pub report: ReportConfig,
-    /// Whether limits that are about to be reached are grown.
+    /// Whether limits that are about to be reached, or that throttle all the time, are grown.
     pub guard: bool,
     /// Available memory that is never given out.
     pub guard_reserve: Share,

@@ -10,6 +10,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::account::Account;
 use super::judge::{Need, Verdict};
 use super::ledger::{Claimant, Ledger, Refusal};
+use super::throttle::{Finding, raised};
 use super::watched::{ITSELF, Seen, Watched};
 use super::watchlist::{Claim, Guarded, Report, Settings};
 use crate::actuate::{Node, Outcome, PodHandles, PodId, grow_memory};
@@ -67,6 +68,30 @@ impl Desk {
         self.act = time.max(self.act - self.act / 16);
     }
 
+    /// Looks at whether a container is held back by its cpu limit. Nothing is written: that can wait for a pass.
+    pub(super) fn look_at_cpu(&self, pod: &PodId, watched: &mut Watched) {
+        let finding = match watched.look_at_cpu(self.now(), self.settings.quiet) {
+            Ok(finding) => finding,
+            Err(error) => {
+                tracing::debug!(%pod, container = watched.terms.container, %error, "throttling not known");
+                return;
+            }
+        };
+        let Some(cpu) = watched.terms.cpu else { return };
+        let of = guarded(pod, watched);
+        match finding {
+            Finding::Sustained(share) => {
+                if let Some(to) = raised(cpu.limit, cpu.ceiling) {
+                    let why = format!("was throttled in {share} % of all periods at a limit of {}", cpu.limit);
+                    let from = cpu.limit;
+                    self.report(Report::Throttled { of, from, to, why });
+                }
+            }
+            Finding::Quiet if cpu.lent => self.report(Report::Unthrottled { of }),
+            Finding::Quiet | Finding::Nothing => {}
+        }
+    }
+
     /// Looks at one container of a pod, and grows its limit if it has to. Whether it is still there.
     pub(super) fn look(&mut self, pod: &PodId, handles: &PodHandles, watched: &mut Watched) -> bool {
         let now = self.now();
@@ -102,7 +127,7 @@ impl Desk {
     fn grow(&mut self, pod: &PodId, handles: &PodHandles, watched: &mut Watched, limit: Bytes, need: &Need) {
         let now = self.now();
         let claimant = claimant(pod, watched);
-        let ceiling = watched.terms.ceiling;
+        let Some(ceiling) = watched.terms.memory else { return };
         let memory = match self.account.read(now, &pod.uid, self.settings.reserve) {
             Ok(memory) => memory,
             Err(error) => return self.refuse(pod, watched, None, error),

@@ -4,10 +4,11 @@
 //! a thread of its own that follows memory use against the limits of those containers that a VPA lets grow, sleeps while none of
 //! them can reach its limit, and grows a limit as soon as it would be reached before another look. What it grows is an emergency
 //! loan ([`lease::Lease`]): it is a floor ([`crate::actuate::Floors`]) for all passes at once, and the coordinator makes it
-//! part of what stands, tells the runtime, writes it down, and ends it.
+//! part of what stands, tells the runtime, writes it down, and ends it. Nobody is killed for want of cpu: a container that is throttled
+//! all the time is only reported, and an ordinary pass lends it more.
 //!
 //! In come watchlists ([`Watchlist`]); out come reports ([`Report`]). The mathematics are pure: [`rate`], [`judge`],
-//! [`ledger`], [`lease`]. The rest reads and writes files.
+//! [`ledger`], [`lease`], [`throttle`]. The rest reads and writes files.
 //!
 //! What it must never do: grow a limit beyond what the VPA allows, or into memory that others may claim; grow without end; wait
 //! for anything but the kernel; write other than by the plans and the executor of all passes.
@@ -20,9 +21,10 @@ pub mod ledger;
 mod pods;
 pub mod rate;
 mod thread;
+pub mod throttle;
 mod watched;
 mod watchlist;
 mod wires;
 
 pub use thread::Guard;
-pub use watchlist::{Claim, Guarded, GuardedPod, Report, Settings, Terms, Watchlist};
+pub use watchlist::{Claim, CpuTerms, Guarded, GuardedPod, Report, Settings, Terms, Watchlist};

@@ -86,8 +86,6 @@ struct Work {
     desk: Option<Desk>,
     pods: Vec<Pod>,
     next_token: Token,
-    /// Memory in use by all pods when containers that do not grow were looked at last, or less since.
-    base: u64,
 }
 
 impl Work {
@@ -99,7 +97,6 @@ impl Work {
             desk: None,
             pods: Vec::new(),
             next_token: FIRST,
-            base: 0,
         }
     }
 
@@ -218,22 +215,24 @@ impl Work {
         }
     }
 
-    /// Looks at every container that is due or was told about.
+    /// Looks at every container that is due or was told about, except where memory in use by all pods together says that
+    /// nothing can have happened. That is asked about all of them each time, so that they do not wake the guard one by one.
     fn round(&mut self, told: &[Token]) {
         let now = self.started.elapsed();
-        let passed_over = told.is_empty() && self.may_pass_over(now);
         let Some(desk) = &mut self.desk else { return };
+        let of_all = desk.usage_of_all();
         for pod in &mut self.pods {
             let mut gone = false;
             for watched in &mut pod.containers {
-                if watched.next() > now && !told.contains(&watched.token) {
-                    continue;
+                let told = told.contains(&watched.token);
+                if watched.cpu_is_due(now) {
+                    desk.look_at_cpu(&pod.live.id, watched);
                 }
-                if passed_over && watched.rests(now) {
-                    watched.pass_over(now);
+                if !told && (watched.rests(now, of_all) || watched.next() > now) {
                     continue;
                 }
                 gone |= !desk.look(&pod.live.id, &pod.handles, watched);
+                watched.looked_with(of_all);
                 if let Some(amounts) = watched.alarms_to_order(desk.node.traits.version) {
                     self.wires
                         .arm(watched.token, &pod.handles, &watched.terms.container, amounts);
@@ -244,24 +243,6 @@ impl Work {
                 pod.postpone(now + ITSELF);
             }
         }
-    }
-
-    /// Whether containers that did not grow and are only due again need not be looked at: all pods together have not taken
-    /// what any one of these could grow by.
-    fn may_pass_over(&mut self, now: Duration) -> bool {
-        let Some(usage) = self.desk.as_ref().and_then(Desk::usage_of_all) else {
-            return false;
-        };
-        let resting = self
-            .watched()
-            .filter(|watched| watched.due <= now && watched.rests(now));
-        let slack = resting.map(Watched::slack).min().unwrap_or(u64::MAX);
-        self.base = self.base.min(usage);
-        let quiet = usage - self.base < slack;
-        if !quiet {
-            self.base = usage;
-        }
-        quiet
     }
 }
 

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::judge::{LONGEST, Look, Pace, Track, Verdict, near};
+use super::throttle::{self, Finding, Periods, Throttling};
 use super::watchlist::Terms;
 use super::wires::{Armed, Token};
 use crate::actuate::PodHandles;
-use crate::cgroup::{CgroupError, MemoryMeter};
+use crate::cgroup::{CgroupError, MemoryMeter, ThrottleMeter};
 use crate::plan::{CgroupVersion, Target};
 use crate::resources::Bytes;
 
@@ -34,10 +35,16 @@ pub(super) struct Watched {
     pub(super) lent: Option<Bytes>,
     meter: MemoryMeter,
     track: Track,
+    throttle: ThrottleMeter,
+    throttling: Throttling,
+    /// When to look at throttling.
+    throttle_due: Duration,
     /// When to look.
     pub(super) due: Duration,
     /// The latest look, and how long was to be waited after it.
     looked: Option<(Look, Duration)>,
+    /// Memory in use by all pods together at the latest look, or less if it has been less since.
+    of_all: u64,
     /// Whether use grew at the latest look.
     grows: bool,
     pub(super) told_of_reclaim: bool,
@@ -58,6 +65,12 @@ enum Alarms {
     Ordered(u64),
     /// For this limit.
     Set(u64, Armed),
+}
+
+/// The next moment that is a whole number of times this long after the start.
+fn next_multiple(now: Duration, every: Duration) -> Duration {
+    let times = now.as_nanos() / every.as_nanos() + 1;
+    u32::try_from(times).map_or(now + every, |times| every * times)
 }
 
 /// What a look found.
@@ -83,11 +96,15 @@ impl Watched {
             token,
             id,
             meter: MemoryMeter::open(cgroup)?,
+            throttle: ThrottleMeter::open(cgroup)?,
+            throttling: Throttling::default(),
+            throttle_due: Duration::ZERO,
             terms,
             lent: None,
             track: Track::default(),
             due: Duration::ZERO,
             looked: None,
+            of_all: u64::MAX,
             grows: false,
             told_of_reclaim: false,
             alarms: Alarms::None,
@@ -105,7 +122,7 @@ impl Watched {
             self.rest(now, quiet);
         }
         self.lent = lent;
-        if self.terms.ceiling != terms.ceiling {
+        if self.terms.memory != terms.memory {
             self.refused = None;
         }
         self.terms = terms;
@@ -117,8 +134,23 @@ impl Watched {
         self.quiet_at = Some(now + quiet);
     }
 
+    /// Looks at throttling, if it is time to and it matters.
+    pub(super) fn look_at_cpu(&mut self, now: Duration, quiet: Duration) -> Result<Finding, CgroupError> {
+        if self.terms.cpu.is_none() || self.throttle_due > now {
+            return Ok(Finding::Nothing);
+        }
+        // All containers at the same moments: the guard is woken once for all of them.
+        self.throttle_due = next_multiple(now, throttle::EVERY);
+        let (all, throttled) = self.throttle.periods()?;
+        Ok(self.throttling.look(now, Periods { all, throttled }, quiet))
+    }
+
     /// Looks, and works out when to look again.
     pub(super) fn look(&mut self, now: Duration, act: Duration) -> Result<Seen, CgroupError> {
+        if self.terms.memory.is_none() {
+            self.due = now + LONGEST;
+            return Ok(Seen::Unlimited);
+        }
         let (limit, usage) = (self.meter.limit()?, self.meter.usage()?);
         let Some(limit) = limit else {
             self.due = now + LONGEST;
@@ -154,21 +186,27 @@ impl Watched {
         Ok(Seen::Look(look, verdict))
     }
 
-    /// Whether it is only due again: it did not grow, and was looked at not long ago.
-    pub(super) fn rests(&self, now: Duration) -> bool {
-        let lately = |(look, _): (Look, Duration)| now.saturating_sub(look.at) < ITSELF;
-        !self.grows && self.looked.is_some_and(lately)
+    /// Whether it can be left for a while longer: it did not grow, was looked at not long ago, and all pods together have
+    /// not taken what it would have to take to come closer to its limit than is good.
+    pub(super) fn rests(&mut self, now: Duration, of_all: Option<u64>) -> bool {
+        let (Some(of_all), Some((look, wait))) = (of_all, self.looked) else {
+            return false;
+        };
+        self.of_all = self.of_all.min(of_all);
+        let slack = look.limit.saturating_sub(look.used()) / 4;
+        let quiet = !self.grows
+            && now.saturating_sub(look.at) < ITSELF
+            && of_all - self.of_all < slack
+            && self.quiet_at.is_none_or(|at| at > now);
+        if quiet {
+            self.due = self.due.max(now + wait);
+        }
+        quiet
     }
 
-    /// How much all pods together may grow before this one has to be looked at.
-    pub(super) fn slack(&self) -> u64 {
-        self.looked
-            .map_or(0, |(look, _)| look.limit.saturating_sub(look.used()) / 4)
-    }
-
-    /// Is not looked at this time.
-    pub(super) fn pass_over(&mut self, now: Duration) {
-        self.due = now + self.looked.map_or(ITSELF, |(_, wait)| wait);
+    /// Notes how much all pods together used when it was looked at.
+    pub(super) fn looked_with(&mut self, of_all: Option<u64>) {
+        self.of_all = of_all.unwrap_or(u64::MAX);
     }
 
     /// Whether it is taking memory right now, so that it may well take all that its limit allows.
@@ -192,7 +230,16 @@ impl Watched {
 
     /// When something is to be done next.
     pub(super) fn next(&self) -> Duration {
-        self.quiet_at.map_or(self.due, |quiet| quiet.min(self.due))
+        let throttle = self.terms.cpu.map(|_| self.throttle_due);
+        [self.quiet_at, throttle]
+            .into_iter()
+            .flatten()
+            .fold(self.due, Duration::min)
+    }
+
+    /// Whether its cpu limit is to be looked at.
+    pub(super) fn cpu_is_due(&self, now: Duration) -> bool {
+        self.terms.cpu.is_some() && self.throttle_due <= now
     }
 
     /// What it used at the latest look.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::ledger::{Budget, Refusal};
 use crate::actuate::{Grown, LivePod, Node, PodId};
 use crate::cgroup::CgroupPath;
-use crate::resources::Bytes;
+use crate::resources::{Bytes, MilliCpu};
 
 /// Everything the guard works on. Replaced whole.
 #[derive(Debug, Clone)]
@@ -46,8 +46,21 @@ pub struct GuardedPod {
 pub struct Terms {
     /// Its name.
     pub container: String,
-    /// The highest memory limit it may have.
-    pub ceiling: Bytes,
+    /// The highest memory limit it may have; none may not grow.
+    pub memory: Option<Bytes>,
+    /// How its cpu limit may grow, if it may.
+    pub cpu: Option<CpuTerms>,
+}
+
+/// How a cpu limit may grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuTerms {
+    /// The limit now.
+    pub limit: MilliCpu,
+    /// The highest it may have.
+    pub ceiling: MilliCpu,
+    /// Whether some of it is lent.
+    pub lent: bool,
 }
 
 /// What a pod has requested.
@@ -83,6 +96,22 @@ pub enum Report {
         refused: Option<Refusal>,
         /// Why, in a sentence.
         why: String,
+    },
+    /// A container is throttled for so long that its cpu limit should be this.
+    Throttled {
+        /// Which one.
+        of: Guarded,
+        /// The limit now.
+        from: MilliCpu,
+        /// The limit it should have.
+        to: MilliCpu,
+        /// Why, in a sentence.
+        why: String,
+    },
+    /// A container that was lent cpu has not been throttled for a while.
+    Unthrottled {
+        /// Which one.
+        of: Guarded,
     },
     /// A container that was lent memory has been quiet for a while.
     Quiet {

@@ -4,6 +4,7 @@
 //! The real agent against bare cgroups with processes that really take memory; needs root; the same on cgroup v1 and v2.
 
 mod bounds;
+mod cpu;
 mod growth;
 mod loans;
 mod restarts;
@@ -32,15 +33,21 @@ struct Scene {
 impl Scene {
     /// With this as `maxAllowed`.
     fn new(max_allowed: &str) -> Self {
+        let scene = Self::of(APP);
+        scene.agent.write("vpa.yaml", &vpa("web", max_allowed, 64));
+        scene
+    }
+
+    /// With these amounts, and no VPA yet.
+    fn of(amounts: Amounts) -> Self {
         let mut node = BareNode::new();
         let kubepods = node.kubepods();
-        let pod = node.run("web", UID, &[("app", APP)]);
+        let pod = node.run("web", UID, &[("app", amounts)]);
         let agent = Agent::new(&kubepods)
             .with("--guard-reserve", "100Mi")
             .with("--guard-pod-budget", "100%")
             .with("--guard-node-budget", "100%");
         agent.write("pod.yaml", &pod.manifest());
-        agent.write("vpa.yaml", &vpa("web", max_allowed, 64));
         Self { agent, node, pod }
     }
 
@@ -60,6 +67,26 @@ impl Scene {
 
     fn takes(&self, rate: u64, until: u64) -> Allocator {
         takes(&self.node, &self.pod, Appetite { rate, until })
+    }
+
+    /// A request to set the memory limit by hand.
+    fn by_hand(&self, memory: &str) -> proto::ResizeRequest {
+        let limits = proto::Amounts {
+            cpu: None,
+            memory: Some(memory.to_owned()),
+        };
+        let values = proto::Requirements {
+            requests: None,
+            limits: Some(limits),
+        };
+        proto::ResizeRequest {
+            pod: self.pod.full_name(),
+            containers: vec![proto::ContainerValues {
+                name: "app".to_owned(),
+                values: Some(values),
+            }],
+            ..proto::ResizeRequest::default()
+        }
     }
 
     fn kills(&self) -> u64 {

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
+use super::guarding::raise_floors;
 use super::{Coordinator, Event, Reply};
 use crate::actuate::{Cause, ChangeRecord, Job, JobDone, Node, Outcome, Verdict, reconcile};
 use crate::agent::entry::{ByHand, Entry, FIRST_RETRY, Pending};
@@ -122,6 +123,9 @@ impl Coordinator {
             self.watching.forget(&pass.key);
         }
         let Settled { undone, answer } = settle(entry, &record);
+        if undone && let Some(live) = &entry.live {
+            raise_floors(&self.floors, &live.id.uid, &entry.standing.leases);
+        }
         self.unsaved |= undone;
         self.unwatched |= undone;
         self.answers.extend(answer.map(|reply| (reply, record)));

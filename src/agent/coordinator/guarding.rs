@@ -8,10 +8,10 @@ use super::Coordinator;
 use crate::actuate::shrink::ShrinkReport;
 use crate::actuate::{Cause, ForeignWriters, Grown, JobDone, Outcome, Stages};
 use crate::agent::entry::Entry;
-use crate::agent::standing::Lent;
+use crate::agent::standing::{Lent, spec_of};
 use crate::guard::lease::{AfterQuiet, Lease};
 use crate::guard::ledger::Refusal;
-use crate::guard::{Claim, Guarded, GuardedPod, Report, Terms, Watchlist};
+use crate::guard::{Claim, CpuTerms, Guarded, GuardedPod, Report, Terms, Watchlist};
 use crate::observe::metrics::GrowthOutcome;
 use crate::resources::{Bytes, Resource};
 
@@ -33,6 +33,23 @@ impl Coordinator {
                 }
             }
             Report::Quiet { of, peak } => self.take_quiet(&of, peak),
+            Report::Throttled { of, from, to, why } => {
+                let lent = |entry: &mut Entry| {
+                    entry.standing.lend(Lent {
+                        container: &of.container,
+                        resource: Resource::Cpu,
+                        from: from.get(),
+                        to: to.get(),
+                        why,
+                        now: Timestamp::now(),
+                    });
+                };
+                self.change_loan(&of, cause(&of, Resource::Cpu), lent);
+            }
+            Report::Unthrottled { of } => {
+                let ended = |entry: &mut Entry| entry.standing.end_lease(&of.container, Resource::Cpu);
+                self.change_loan(&of, Cause::LoanEnded, ended);
+            }
         }
     }
 
@@ -43,11 +60,16 @@ impl Coordinator {
         } else {
             GrowthOutcome::Failed
         });
+        let floors = Arc::clone(&self.floors);
         let Some(entry) = self.guarded(of) else {
             tracing::info!(pod = %of.pod, container = of.container, "grown by the guard, and not described any more");
             return;
         };
-        if applied {
+        if applied && entry.standing.is_set_by_hand(&of.container, Resource::Memory) {
+            // An operator was a moment faster.
+            floors.replace(&of.pod.uid, &of.container, to, None);
+            entry.ask(cause(of, Resource::Memory), true);
+        } else if applied {
             let now = Timestamp::now();
             entry.not_saved.remove(&of.container);
             entry.standing.lend(Lent {
@@ -59,7 +81,7 @@ impl Coordinator {
                 now,
             });
             entry.start_over();
-            entry.ask(cause(of), true);
+            entry.ask(cause(of, Resource::Memory), true);
             self.unsaved = true;
         }
         let stages = Stages {
@@ -68,6 +90,16 @@ impl Coordinator {
             ..Stages::default()
         };
         self.note(of, grown.outcome, grown.steps, stages);
+    }
+
+    /// Changes what is lent to a container, and has a pass make it so.
+    fn change_loan(&mut self, of: &Guarded, cause: Cause, change: impl FnOnce(&mut Entry)) {
+        let Some(entry) = self.guarded(of) else { return };
+        change(entry);
+        entry.start_over();
+        entry.ask(cause, true);
+        self.unsaved = true;
+        self.unwatched = true;
     }
 
     /// A container that was lent memory needs it no more, or less of it, or still all of it.
@@ -88,25 +120,19 @@ impl Coordinator {
             AfterQuiet::End => None,
         };
         floors.replace(&of.pod.uid, &of.container, lent, kept);
-        match kept {
+        self.change_loan(of, Cause::LoanEnded, |entry| match kept {
             Some(to) => entry
                 .standing
                 .lower_lease(&of.container, Resource::Memory, to.get(), now),
             None => entry.standing.end_lease(&of.container, Resource::Memory),
-        }
-        entry.start_over();
-        entry.ask(Cause::LoanEnded, true);
-        self.unsaved = true;
-        self.unwatched = true;
+        });
     }
 
     /// What the recommender has caught up with is lent no more.
     pub(super) fn end_overtaken(entry: &mut Entry, floors: &crate::actuate::Floors) -> bool {
         let ended = entry.standing.end_overtaken(&entry.pod);
+        release_floors(floors, entry, &ended);
         for lease in &ended {
-            if let Some(live) = &entry.live {
-                floors.replace(&live.id.uid, &lease.container, Bytes::new(lease.to), None);
-            }
             tracing::info!(
                 pod = entry.pod.full_name(),
                 container = lease.container,
@@ -159,16 +185,19 @@ impl Coordinator {
             formula: None,
             shrink: ShrinkReport::default(),
         };
-        let record = self.history.add(Timestamp::now(), of.pod.clone(), cause(of), &mut done);
+        let record = self
+            .history
+            .add(Timestamp::now(), of.pod.clone(), cause(of, Resource::Memory), &mut done);
         if let Some(entry) = self.guarded(of) {
             entry.last = Some(record);
         }
     }
 }
 
-fn cause(of: &Guarded) -> Cause {
+fn cause(of: &Guarded, resource: Resource) -> Cause {
     Cause::Guard {
         container: of.container.clone(),
+        resource,
     }
 }
 
@@ -185,18 +214,31 @@ const fn not_grown(refusal: Option<Refusal>) -> GrowthOutcome {
 /// What of a pod may grow. What an operator has set is the operator's.
 fn terms(entry: &Entry) -> Option<GuardedPod> {
     let live = entry.live.clone()?;
+    let targets = entry
+        .standing
+        .targets(&entry.pod)
+        .unwrap_or_else(|| spec_of(&entry.pod));
     let containers: Vec<Terms> = entry
         .decision
         .ceilings
         .iter()
         .filter(|ceiling| live.containers.contains_key(&ceiling.container))
-        .filter(|ceiling| !entry.standing.is_set_by_hand(&ceiling.container, Resource::Memory))
-        .filter_map(|ceiling| {
-            Some(Terms {
+        .map(|ceiling| {
+            let free = |resource| !entry.standing.is_set_by_hand(&ceiling.container, resource);
+            let has = targets.iter().find(|target| target.name == ceiling.container);
+            let limit = has.and_then(|has| has.resources.limits.cpu);
+            let cpu = limit.zip(ceiling.limits.cpu).map(|(limit, ceiling_of)| CpuTerms {
+                limit,
+                ceiling: ceiling_of,
+                lent: entry.standing.lease(&ceiling.container, Resource::Cpu).is_some(),
+            });
+            Terms {
                 container: ceiling.container.clone(),
-                ceiling: ceiling.limits.memory?,
-            })
+                memory: ceiling.limits.memory.filter(|_| free(Resource::Memory)),
+                cpu: cpu.filter(|_| free(Resource::Cpu)),
+            }
         })
+        .filter(|terms| terms.memory.is_some() || terms.cpu.is_some())
         .collect();
     (!containers.is_empty()).then_some(GuardedPod { live, containers })
 }
@@ -214,6 +256,18 @@ fn claim(entry: &Entry) -> Option<Claim> {
         path: live.path.clone(),
         request,
     })
+}
+
+/// Takes away the floors of loans that have ended, unless they were grown again meanwhile.
+pub(super) fn release_floors<'a>(
+    floors: &crate::actuate::Floors,
+    entry: &Entry,
+    ended: impl IntoIterator<Item = &'a Lease>,
+) {
+    let Some(live) = &entry.live else { return };
+    for lease in ended.into_iter().filter(|lease| lease.resource == Resource::Memory) {
+        floors.replace(&live.id.uid, &lease.container, Bytes::new(lease.to), None);
+    }
 }
 
 /// Raises the floors that an earlier agent's loans were.

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use super::Coordinator;
+use super::guarding::release_floors;
 use crate::actuate::{Cause, ChangeRecord, LivePod, Node, PodId};
 use crate::agent::capacity::{Capacity, Room};
 use crate::agent::entry::{ByHand, Entry, Waiter};
@@ -287,6 +288,7 @@ impl Coordinator {
                     return answer(order.reply, Err(ControlError::Refused(error)));
                 }
                 entry.shrinking.forget_regrets();
+                release_floors(&self.floors, entry, before.loans_without(&entry.standing));
                 (cause, Some(before))
             }
             Wish::Release { uid, pid, reason } if entry.standing.end_override() => {

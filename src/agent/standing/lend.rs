@@ -49,6 +49,15 @@ impl Standing {
         self.leases.push(lease);
     }
 
+    /// Puts an earlier loan back, unless more has been lent since.
+    pub(in crate::agent) fn keep_higher(&mut self, earlier: Lease) {
+        let since = self.lease(&earlier.container, earlier.resource);
+        if since.is_none_or(|since| since.to < earlier.to) {
+            self.take_back(&earlier.container, earlier.resource);
+            self.leases.push(earlier);
+        }
+    }
+
     /// Keeps only so much of a loan.
     pub(in crate::agent) fn lower_lease(&mut self, container: &str, resource: Resource, to: u64, now: Timestamp) {
         let same = |lease: &&mut Lease| lease.container == container && lease.resource == resource;

@@ -51,9 +51,9 @@ families! {
     FREEZE_DURATION = Histogram::histogram "freeze_duration_seconds" []
         "Time for which a cgroup stood still while its memory limit was lowered";
     GUARD_GROWTHS = Counter::counter "guard_growths" ["outcome"]
-        "Limits that were about to be reached, by what became of them";
+        "Memory limits that were about to be reached, by what became of them";
     GUARD_LEASES = Gauge::gauge "guard_leases" []
-        "Limits that are held higher than decided because they were about to be reached";
+        "Limits that are held higher than decided because they were about to be reached or throttled all the time";
     STEPS = Counter::counter "steps" ["via", "outcome"]
         "Single writes";
     DRIFT_REPAIRS = Counter::counter "drift_repairs" ["file"]

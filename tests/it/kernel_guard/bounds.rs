@@ -116,23 +116,7 @@ async fn two_pods_that_race_for_the_last_memory_do_not_take_down_the_node() {
 #[tokio::test]
 async fn what_an_operator_has_set_is_not_grown() {
     let scene = Scene::guarded("4Gi").await;
-    let limits = vscaled::control::proto::Amounts {
-        cpu: None,
-        memory: Some("160Mi".to_owned()),
-    };
-    let values = vscaled::control::proto::Requirements {
-        requests: None,
-        limits: Some(limits),
-    };
-    let request = vscaled::control::proto::ResizeRequest {
-        pod: scene.pod.full_name(),
-        containers: vec![vscaled::control::proto::ContainerValues {
-            name: "app".to_owned(),
-            values: Some(values),
-        }],
-        ..Default::default()
-    };
-    scene.agent.resize(request).await.unwrap();
+    scene.agent.resize(scene.by_hand("160Mi")).await.unwrap();
     let end = scene.takes(100, 400).wait();
     assert!(matches!(end, End::Killed(_)), "{end:?}");
     assert_eq!(scene.limit(), 160);

@@ -65,3 +65,19 @@ async fn a_loan_that_is_needed_stays_as_far_as_it_is() {
     assert!(lowered() && process.lives() && scene.kills() == 0);
     assert_eq!(scene.agent.pod("web").await.unwrap().leases.len(), 1);
 }
+
+#[tokio::test]
+async fn what_an_operator_sets_takes_the_place_of_a_loan() {
+    let scene = Scene::guarded("4Gi").await;
+    let mut process = scene.takes(100, 200);
+    assert!(matches!(process.wait(), End::Satisfied(_)));
+    scene.lease().await;
+    let change = scene.agent.resize(scene.by_hand("1Gi")).await.unwrap();
+    assert_eq!(change.outcome, "Applied", "{change:#?}");
+    assert_eq!(scene.limit(), 1024);
+    assert!(scene.agent.pod("web").await.unwrap().leases.is_empty());
+    // Lower than what was lent before, and more than is in use.
+    scene.agent.resize(scene.by_hand("230Mi")).await.unwrap();
+    assert_eq!(scene.limit(), 230);
+    assert!(process.lives() && scene.kills() == 0);
+}

@@ -1,0 +1,162 @@
+//! Whether a container is held back by its cpu limit so long that the limit should grow. Pure.
+//!
+//! In come looks at the kernel's counters of enforcement periods, each with its moment; out comes what follows. A container that
+//! is throttled now and then has the limit it was given; one that is throttled in most periods for ten seconds on end does not
+//! get on, and no recommendation will say so for minutes. Nobody is killed for want of cpu, so nothing here is urgent.
+
+use std::time::Duration;
+
+use crate::resources::MilliCpu;
+
+/// The time between two looks.
+pub const EVERY: Duration = Duration::from_secs(2);
+/// So many looks in a row make it sustained.
+const SUSTAINED: u32 = 5;
+/// A look is bad from this part of throttled periods on, in percent.
+const BAD: u64 = 50;
+/// A look is calm up to this part, in percent.
+const CALM: u64 = 1;
+/// With fewer periods than this between two looks the container has hardly run.
+const RAN: u64 = 5;
+
+/// The kernel's counters (`cpu.stat`): both only rise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Periods {
+    /// Periods in which the container had anything to run.
+    pub all: u64,
+    /// Those of them in which it was throttled.
+    pub throttled: u64,
+}
+
+/// What follows from a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finding {
+    /// Nothing.
+    Nothing,
+    /// The limit should grow; this part of the latest periods was throttled, in percent.
+    Sustained(u64),
+    /// There was no throttling worth the name for the quiet time.
+    Quiet,
+}
+
+/// What was seen of one container.
+#[derive(Debug, Clone, Default)]
+pub struct Throttling {
+    last: Option<Periods>,
+    bad: u32,
+    calm_since: Option<Duration>,
+}
+
+impl Throttling {
+    /// Takes in one look.
+    pub fn look(&mut self, at: Duration, periods: Periods, quiet: Duration) -> Finding {
+        let Some(last) = self.last.replace(periods) else {
+            return Finding::Nothing;
+        };
+        let all = periods.all.saturating_sub(last.all);
+        let throttled = periods.throttled.saturating_sub(last.throttled);
+        let share = if all < RAN {
+            0
+        } else {
+            throttled.saturating_mul(100) / all
+        };
+        if share > CALM {
+            self.calm_since = None;
+        }
+        if share >= BAD {
+            self.bad += 1;
+            if self.bad >= SUSTAINED {
+                self.bad = 0;
+                return Finding::Sustained(share);
+            }
+            return Finding::Nothing;
+        }
+        self.bad = 0;
+        if share > CALM {
+            return Finding::Nothing;
+        }
+        let since = *self.calm_since.get_or_insert(at);
+        if at.saturating_sub(since) < quiet {
+            return Finding::Nothing;
+        }
+        self.calm_since = Some(at);
+        Finding::Quiet
+    }
+}
+
+/// The next higher limit: half as much again, a tenth of a cpu at least; none if the ceiling is reached.
+#[must_use]
+pub fn raised(limit: MilliCpu, ceiling: MilliCpu) -> Option<MilliCpu> {
+    let more = MilliCpu::new((limit.get() / 2).max(100));
+    Some(limit.saturating_add(more).min(ceiling)).filter(|raised| *raised > limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const QUIET: Duration = Duration::from_secs(60);
+
+    /// Looks every two seconds, at twenty periods each, of which so many are throttled.
+    fn findings(throttled: &[u64]) -> Vec<Finding> {
+        let mut seen = Throttling::default();
+        let (mut at, mut periods) = (Duration::ZERO, Periods::default());
+        seen.look(at, periods, QUIET);
+        let look = throttled.iter().map(|throttled| {
+            at += EVERY;
+            periods.all += 20;
+            periods.throttled += throttled;
+            seen.look(at, periods, QUIET)
+        });
+        look.collect()
+    }
+
+    #[test]
+    fn what_is_throttled_most_of_the_time_for_ten_seconds_is_found_once_each_time() {
+        let found = findings(&[20; 11]);
+        let at: Vec<usize> = (0..11).filter(|at| found[*at] == Finding::Sustained(100)).collect();
+        assert_eq!(at, [4, 9]);
+    }
+
+    #[test]
+    fn a_burst_is_not_sustained() {
+        assert!(
+            findings(&[20, 20, 20, 20, 2, 20, 20, 20, 20, 0])
+                .iter()
+                .all(|found| *found == Finding::Nothing)
+        );
+    }
+
+    #[test]
+    fn a_quiet_time_is_told_once_it_is_over() {
+        let found = findings(&[0; 40]);
+        assert_eq!(found.iter().filter(|found| **found == Finding::Quiet).count(), 1);
+        let mut disturbed = [0; 40];
+        disturbed[20] = 15;
+        assert!(!findings(&disturbed).contains(&Finding::Quiet));
+    }
+
+    #[test]
+    fn a_container_that_hardly_runs_is_not_throttled() {
+        let mut seen = Throttling::default();
+        for second in 0..20 {
+            let periods = Periods {
+                all: second,
+                throttled: second,
+            };
+            let found = seen.look(Duration::from_secs(2 * second), periods, QUIET);
+            assert_eq!(found, Finding::Nothing);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_limit_grows_within_its_ceiling(limit in 0_u64..1_000_000, ceiling in 0_u64..1_000_000) {
+            match raised(MilliCpu::new(limit), MilliCpu::new(ceiling)) {
+                Some(raised) => prop_assert!(raised.get() > limit && raised.get() <= ceiling),
+                None => prop_assert!(ceiling <= limit),
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! A container that is held back by its cpu limit for long enough is lent more of it, and gives it back.
+
+use vscaled::control::proto;
+use vscaled::resources::CpuQuota;
+
+use super::{Scene, vpa};
+
+/// The quota of the container in thousandths of a cpu.
+fn quota(scene: &Scene) -> u64 {
+    let max = scene.node.held(&scene.pod)["app"].cpu_max().expect("a quota is there");
+    match max.quota {
+        CpuQuota::Micros(micros) => micros * 1000 / max.period_us,
+        CpuQuota::Max => u64::MAX,
+    }
+}
+
+fn on_cpu(pod: proto::Pod) -> Option<proto::Lease> {
+    pod.leases.into_iter().find(|lease| lease.resource == "cpu")
+}
+
+#[tokio::test]
+async fn a_container_that_is_throttled_all_the_time_is_lent_cpu_until_it_is_not() {
+    let mut scene = Scene::of(crate::support::amounts::Amounts::doubled(50, 64));
+    // The recommendation is what it has: nothing is to be resized for it.
+    let recommended = vpa("web", "4Gi", 64).replace("cpu: 1000m", "cpu: 50m");
+    let allowed = recommended.replace("maxAllowed: {memory: 4Gi}", "maxAllowed: {memory: 4Gi, cpu: 180m}");
+    scene.agent.write("vpa.yaml", &allowed);
+    scene.agent.set("--guard-quiet-period", "4s");
+    scene.agent.start().await;
+    scene.guards("web").await;
+    assert_eq!(quota(&scene), 100);
+    let cgroup = scene.pod.containers["app"].cgroup.clone();
+    scene.node.spawn(&cgroup, "while :; do :; done");
+
+    let lent = async || on_cpu(scene.agent.pod("web").await?);
+    let lease = scene.agent.until("cpu to be lent", lent).await;
+    assert_eq!(
+        (lease.from.as_str(), lease.to.as_str()),
+        ("100m", "180m"),
+        "no further than maxAllowed"
+    );
+    assert!(lease.reason.contains("throttled"), "{}", lease.reason);
+    scene.agent.wait_for("the quota", || quota(&scene) == 180).await;
+    scene.agent.reaches("web", "InSync").await;
+
+    scene.node.end_last_process();
+    scene
+        .agent
+        .wait_for("the quota to go back", || quota(&scene) == 100)
+        .await;
+    let ended = async || scene.agent.pod("web").await.filter(|pod| pod.leases.is_empty());
+    scene.agent.until("the loan to end", ended).await;
+}

@@ -26,7 +26,7 @@ const RATE_OVER: Duration = Duration::from_secs(1);
 const ROOM: u64 = 64;
 /// A container that will have filled its limit by then, if it grows on like this, is not waited for: looking, deciding and
 /// raising take their time, on a busy node in particular.
-const REACTION: Duration = Duration::from_millis(300);
+const REACTION: Duration = Duration::from_secs(1);
 /// A slope is not taken over less.
 const SLOPE_OVER: Duration = Duration::from_millis(50);
 /// Dropping and reading again this part of the limit in every second is too much.
@@ -154,7 +154,10 @@ impl Watch {
         // What it held before fits as it did then.
         if held > self.before.most {
             let base = earlier.memory.held().max(self.before.most);
-            let soon = time_to_fill(base, held, over.max(SLOPE_OVER), limit).is_some_and(|left| left < REACTION);
+            // Whoever has most of its room left may as well stop: a process that starts takes all it needs at once.
+            let half_full = held.get() > limit.get() / 2;
+            let soon =
+                half_full && time_to_fill(base, held, over.max(SLOPE_OVER), limit).is_some_and(|left| left < REACTION);
             if soon || held.saturating_add(room) > limit {
                 return Some(Trouble::Full { held, limit });
             }

@@ -23,6 +23,11 @@ impl Scene {
             .agent
             .wait_for("the recommendation", || scene.limits() == [ROOMY, ROOMY])
             .await;
+        // What it was never seen to use, it would be growth to use.
+        scene
+            .agent
+            .wait_for("the most that is used", || scene.usage() > 39 << 20)
+            .await;
         scene
     }
 

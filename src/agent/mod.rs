@@ -10,7 +10,7 @@
 //! - watches after a shrink ([`crate::actuate::shrink::watch`]): how a pod fares under lower limits, to the coordinator;
 //! - `oom`, on a thread of its own: the kernel's log and counters, who lives here, what passes lowered → kills, kept and told;
 //! - `saver`: what must survive a restart → the state file;
-//! - reporting ([`crate::report`]): kills → the spool, receivers;
+//! - reporting ([`crate::report`]): kills → the spool, receivers, Events at the API server;
 //! - the audit log ([`crate::observe::audit`]): what passes did, who was refused → its file;
 //! - the control socket ([`crate::control`]): operators' requests → the coordinator;
 //! - `telling`: what was done → Kubernetes Events, where there is an API server;

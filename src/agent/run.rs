@@ -124,13 +124,17 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         let kubernetes_events = Events::start(api.clone(), &config.node_name, counted_events, stop.clone());
         tokio::spawn(tell(records.subscribe(), kubernetes_events));
     }
-    let feeding = start_sources(&config, api, &stop);
+    let feeding = start_sources(&config, api.clone(), &stop);
     tokio::spawn(feeding.run(views, events.clone()));
     let lanes = Arc::new(Lanes::new(config.workers));
     let calls = RuntimeMetrics::register(&mut registry);
     let counted = Observer::new(move |call, took, answer| calls.called(call, took, answer));
     let (residents, watched_residents) = watch::channel(Arc::new(Residents::default()));
-    let (reporter, _) = reporting::start(&config, &mut registry, &stop);
+    let known = reporting::Known {
+        view: view.clone(),
+        residents: watched_residents.clone(),
+    };
+    let (reporter, _) = reporting::start(&config, api, known, &mut registry, &stop);
     let oom_links = OomLinks {
         reporter: reporter.handle(),
         residents: watched_residents,
@@ -179,7 +183,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         starting,
         audit,
         machine: machine::capacity(),
-        problems: oom.problems.clone(),
+        problems: [oom.problems.clone(), vec![reporting::problems(reporter.handle())]].concat(),
     };
     let saver = Saver::start(state);
     let coordinator = Coordinator::new(options(&config), saver, restored, links);

@@ -11,7 +11,7 @@ use jiff::SignedDuration;
 use tracing_subscriber::EnvFilter;
 
 use super::Origin;
-use super::keys::Value;
+use super::key::Value;
 use super::values::{AuditLog, RuntimeSocket, Share, UPDATE_MODES};
 use crate::objects::UpdateMode;
 use crate::resources::Bytes;

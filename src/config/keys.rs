@@ -8,51 +8,8 @@ use clap::parser::ValueSource;
 use serde::Deserialize;
 
 use super::given::{Given, Origin};
+use super::key::{Key, Value};
 use super::table::keys;
-
-/// One key of the configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Key {
-    field: &'static str,
-    /// Its name in the file.
-    pub name: &'static str,
-    /// Its environment variable.
-    pub env: &'static str,
-    /// The value when nobody gives one.
-    pub default: &'static str,
-    /// Whether a reload changes it in a running agent.
-    pub live: bool,
-    /// What it means.
-    pub meaning: &'static str,
-}
-
-impl Key {
-    /// Its flag, with the dashes.
-    #[must_use]
-    pub fn flag(&self) -> String {
-        format!("--{}", self.field.replace('_', "-"))
-    }
-}
-
-/// A key with the value that won.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Value {
-    pub(super) key: Key,
-    pub(super) given: Given,
-}
-
-impl Value {
-    fn new(key: Key, given: Option<Given>) -> Self {
-        let default = || Given {
-            text: key.default.to_owned(),
-            origin: Origin::Default,
-        };
-        Self {
-            key,
-            given: given.unwrap_or_else(default),
-        }
-    }
-}
 
 impl Layer {
     /// Says of each value whether it came from the environment: clap reads both, and only its matches know.
@@ -318,6 +275,28 @@ keys! {
         default: "30s",
         live: false,
         meaning: "How long the receiver may acknowledge nothing before it is taken for stuck (100ms to 1h).",
+    }
+    report_pod_events {
+        name: "reportPodEvents",
+        env: "VSCALED_REPORT_POD_EVENTS",
+        default: "auto",
+        live: false,
+        meaning: "Whether OOM kills become Events on their pods: `true` needs an API server, `auto` is true where there is one, or `false`.",
+    }
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    report_vpa_events {
+        name: "reportVpaEvents",
+        env: "VSCALED_REPORT_VPA_EVENTS",
+        default: "false",
+        live: false,
+        meaning: "With `true`, an unmodified VPA recommender is told of OOM kills by Events that look like evictions; needs an API server.",
+    }
+    report_vpa_events_window {
+        name: "reportVpaEventsWindow",
+        env: "VSCALED_REPORT_VPA_EVENTS_WINDOW",
+        default: "10m",
+        live: false,
+        meaning: "The least time between two such Events about one container (1m to 24h).",
     }
     spool_max_bytes {
         name: "spoolMaxBytes",

@@ -9,6 +9,7 @@
 
 mod check;
 mod given;
+mod key;
 mod keys;
 mod report;
 mod sources;
@@ -26,7 +27,8 @@ use serde::Serialize;
 
 pub use check::ConfigError;
 pub use given::{Given, Origin};
-pub use keys::{KEYS, Key, Layer};
+pub use key::Key;
+pub use keys::{KEYS, Layer};
 pub use report::ReportConfig;
 pub use sources::{RunArguments, Sources};
 pub use values::{AuditLog, LogFormat, RuntimeSocket, Share, Source};
@@ -285,7 +287,7 @@ impl Config {
                 .duration(SignedDuration::from_millis(100)..=seconds(300))?
                 .unsigned_abs(),
             workers: given.workers.number(1..=64)?,
-            report: ReportConfig::check(&given)?,
+            report: ReportConfig::check(&given, source)?,
             guard: given.guard.one_of(&[("false", false), ("true", true)])?,
             guard_reserve: given.guard_reserve.share()?,
             guard_pod_budget: given.guard_pod_budget.share()?,

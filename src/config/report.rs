@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use super::ConfigError;
 use super::keys::Resolved;
-use super::values;
+use super::values::{self, Source};
+use crate::report::events::VpaWindows;
 use crate::report::grpc::{Endpoint, GrpcOptions, TlsFiles};
 use crate::report::spool::Bounds;
 use crate::resources::Bytes;
@@ -39,6 +40,14 @@ pub struct ReportConfig {
     /// How long nothing may be acknowledged.
     #[serde(serialize_with = "values::duration")]
     pub report_grpc_ack_timeout: Duration,
+    /// Whether kills become Events on their pods; none is where there is an API server.
+    #[serde(serialize_with = "values::or_auto")]
+    pub report_pod_events: Option<bool>,
+    /// Whether the VPA recommender is told by Events.
+    pub report_vpa_events: bool,
+    /// The least time between two such Events about one container.
+    #[serde(serialize_with = "values::signed_duration")]
+    pub report_vpa_events_window: SignedDuration,
     /// Room on disk.
     #[serde(serialize_with = "values::bytes")]
     pub spool_max_bytes: Bytes,
@@ -47,7 +56,7 @@ pub struct ReportConfig {
 }
 
 impl ReportConfig {
-    pub(super) fn check(given: &Resolved) -> Result<Self, ConfigError> {
+    pub(super) fn check(given: &Resolved, source: Source) -> Result<Self, ConfigError> {
         let (hour, millis) = (SignedDuration::from_hours(1), SignedDuration::from_millis);
         let endpoint = &given.report_grpc_endpoint;
         let config = Self {
@@ -67,6 +76,15 @@ impl ReportConfig {
                 .report_grpc_ack_timeout
                 .duration(millis(100)..=hour)?
                 .unsigned_abs(),
+            report_pod_events: given.report_pod_events.one_of(&[
+                ("auto", None),
+                ("false", Some(false)),
+                ("true", Some(true)),
+            ])?,
+            report_vpa_events: given.report_vpa_events.one_of(&[("false", false), ("true", true)])?,
+            report_vpa_events_window: given
+                .report_vpa_events_window
+                .duration(SignedDuration::from_mins(1)..=SignedDuration::from_hours(24))?,
             spool_max_bytes: given
                 .spool_max_bytes
                 .bytes(Bytes::new(1 << 20)..=Bytes::new(256 << 20))?,
@@ -75,6 +93,14 @@ impl ReportConfig {
         let exposed = config.report_grpc_endpoint.as_ref().is_some_and(Endpoint::is_exposed);
         if exposed && !config.report_grpc_plaintext {
             return Err(endpoint.refused("https:// to another machine, unless reportGrpcPlaintext is true"));
+        }
+        for (key, wanted) in [
+            (&given.report_pod_events, config.report_pod_events == Some(true)),
+            (&given.report_vpa_events, config.report_vpa_events),
+        ] {
+            if wanted && !source.has_cluster() {
+                return Err(key.refused("not true with this source: Events need an API server"));
+            }
         }
         match (&config.report_grpc_cert_file, &config.report_grpc_key_file) {
             (Some(_), None) => Err(given.report_grpc_key_file.refused("given with reportGrpcCertFile")),
@@ -99,6 +125,21 @@ impl ReportConfig {
             },
             longest_wait: self.report_grpc_max_backoff,
             patience: self.report_grpc_ack_timeout,
+        })
+    }
+
+    /// Whether kills become Events on their pods, where there is an API server.
+    #[must_use]
+    pub fn pod_events(&self) -> bool {
+        self.report_pod_events.unwrap_or(true)
+    }
+
+    /// How sparsely the VPA recommender is told by Events, if it is.
+    #[must_use]
+    pub fn vpa_events(&self) -> Option<VpaWindows> {
+        self.report_vpa_events.then(|| VpaWindows {
+            usual: self.report_vpa_events_window,
+            ..VpaWindows::default()
         })
     }
 
@@ -143,6 +184,22 @@ mod tests {
             "{error}"
         );
         assert!(refusal(&["--report-grpc-key-file=/key"]).starts_with("reportGrpcCertFile: "));
+    }
+
+    #[test]
+    fn events_need_an_api_server_and_the_recommender_is_told_by_them_only_if_asked_for() {
+        assert!(refusal(&["--report-pod-events=true"]).starts_with("reportPodEvents: \"true\""));
+        assert!(refusal(&["--report-vpa-events"]).contains("need an API server"));
+        assert!(refusal(&["--report-vpa-events-window=10s"]).starts_with("reportVpaEventsWindow: "));
+        let cluster = ["--source=kubernetes", "--node-name=n"];
+        let config = load(&cluster).unwrap().report;
+        assert!(config.pod_events() && config.vpa_events().is_none());
+        let config = load(&[&cluster[..], &["--report-pod-events=false", "--report-vpa-events"]].concat()).unwrap();
+        assert!(!config.report.pod_events());
+        assert_eq!(
+            config.report.vpa_events(),
+            Some(crate::report::events::VpaWindows::default())
+        );
     }
 
     #[test]

@@ -100,6 +100,14 @@ impl Report {
         }
     }
 
+    /// Both, to be named.
+    pub(super) const fn whose_mut(&mut self) -> (Option<&mut ReportedPod>, Option<&mut ReportedContainer>) {
+        match self {
+            Self::Kill(kill) => (kill.pod.as_mut(), kill.container.as_mut()),
+            Self::Folded(folded) => (folded.pod.as_mut(), folded.container.as_mut()),
+        }
+    }
+
     /// The level whose limit was hit.
     #[must_use]
     pub const fn level(&self) -> Level {

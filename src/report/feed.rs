@@ -94,6 +94,11 @@ impl Feed {
         self.metrics.told(self.destination, outcome, 1);
     }
 
+    /// This became of so many reports.
+    pub fn count(&self, outcome: ReportOutcome, reports: usize) {
+        self.metrics.told(self.destination, outcome, reports);
+    }
+
     /// So many reports are sent and not acknowledged.
     pub fn on_the_way(&self, count: usize) {
         self.state.send_modify(|(_, on_the_way)| *on_the_way = count);

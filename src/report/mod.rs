@@ -4,8 +4,8 @@
 //! selected [`Destination`], at least once, under an id that never changes.
 //!
 //! ```text
-//! commit(kills, checkpoint) ─► keeper ─► spool ─► feed ─► grpc        ─► a recommender
-//!                                 ▲                feed ─► (events)   ─► the API server
+//! commit(kills, checkpoint) ─► keeper ─► spool ─► feed ─► grpc    ─► a recommender
+//!                                 ▲                feed ─► cluster ─► the API server
 //!                                 └── acknowledgements ◄──┘
 //! ```
 //! - [`spool`]: the file, its bounds, and what of it is pending. Blocking; everything that can be is pure.
@@ -13,12 +13,13 @@
 //! - [`Reporter`]: starts it all; [`ReporterHandle`] takes kills and says how reporting fares.
 //! - [`Deliver`]: a way to a destination, in a task of its own with a [`Feed`] of its own; a dead one delays nobody.
 //! - [`grpc`]: delivery over `proto/vscaled/report/v1`; [`sink`] is the other end, for people who write one.
-//! - [`events`]: which Kubernetes Events a stream of reports comes to. Pure.
+//! - [`cluster`]: delivery as Kubernetes Events; [`events`]: which Events a stream of reports comes to. Pure.
 //!
 //! Nothing here may lose a kill silently, count one twice for the same receiver, or wait for a receiver while a kill
 //! wants to be stored.
 
 mod backoff;
+pub mod cluster;
 mod content;
 mod convert;
 mod destination;

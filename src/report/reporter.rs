@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -135,5 +135,15 @@ impl ReporterHandle {
             destinations: destinations.collect(),
             spool,
         }
+    }
+    /// Waits until something about the status changes. Cancel-safe: what changes meanwhile is noticed by the next call.
+    ///
+    /// # Errors
+    /// [`Ended`] once nothing changes any more.
+    pub async fn changed(&mut self) -> Result<(), Ended> {
+        let links = self.links.iter_mut().map(|(_, state)| state.changed().boxed());
+        let changes = links.chain([self.spool.changed().boxed()]);
+        let (changed, _, _) = futures::future::select_all(changes).await;
+        changed.map_err(|_| Ended)
     }
 }

@@ -22,16 +22,16 @@ const AT_FIRST: [(&str, Amounts); 1] = [("app", APP)];
 const LARGER: [(&str, Amounts); 1] = [("app", Amounts::doubled(300, 128))];
 
 /// A pod below a ReplicaSet below a Deployment, and an agent that does not run yet.
-struct Scene {
-    agent: Agent,
-    node: BareNode,
-    pod: BarePod,
-    cluster: ApiServer,
+pub(crate) struct Scene {
+    pub(crate) agent: Agent,
+    pub(crate) node: BareNode,
+    pub(crate) pod: BarePod,
+    pub(crate) cluster: ApiServer,
 }
 
 impl Scene {
     /// None where there is no API server to test with.
-    fn new(test: &str) -> Option<Self> {
+    pub(crate) fn new(test: &str) -> Option<Self> {
         let cluster = ApiServer::start(test)?;
         cluster.kubectl(&["apply", "--filename=deploy/base/namespace.yaml"], "");
         cluster.kubectl(&["apply", "--filename=deploy/base/rbac.yaml"], "");
@@ -65,7 +65,7 @@ impl Scene {
     }
 
     /// A pod of a ReplicaSet: bound to the node, and running there.
-    fn pod(cluster: &ApiServer, node: &mut BareNode, name: &'static str, replica_set: &str) -> BarePod {
+    pub(crate) fn pod(cluster: &ApiServer, node: &mut BareNode, name: &'static str, replica_set: &str) -> BarePod {
         let owner = cluster.uid("replicaset", replica_set);
         let mut object = json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -94,7 +94,7 @@ impl Scene {
     }
 
     /// Makes a VPA for the Deployment, with nothing to say yet.
-    fn make_vpa(&self, mode: &str) {
+    pub(crate) fn make_vpa(&self, mode: &str) {
         self.cluster.apply(&json!({
             "apiVersion": "autoscaling.k8s.io/v1", "kind": "VerticalPodAutoscaler",
             "metadata": {"name": "web", "namespace": "test"},
@@ -106,7 +106,7 @@ impl Scene {
     }
 
     /// Has the recommender speak.
-    fn recommend(&self, targets: &[(&str, Amounts)]) {
+    pub(crate) fn recommend(&self, targets: &[(&str, Amounts)]) {
         let recommended: Vec<_> = targets
             .iter()
             .map(|(name, Amounts { cpu, memory, .. })| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use vscaled::kubernetes::events::{About, Events, Saying, Severity, post};
+use vscaled::kubernetes::events::{About, Events, Notice, Posted, Saying, Severity, Subject, post};
 use vscaled::kubernetes::{Access, ApiClient};
 use vscaled::observe::metrics::{ApiMetrics, EventMetrics, registry};
 
@@ -23,6 +23,26 @@ fn saying(message: &str) -> Saying {
         severity: Severity::Warning,
         reason: "Refused",
         message: message.to_owned(),
+    }
+}
+
+fn notice(count: u64) -> Notice {
+    let second = jiff::Timestamp::from_second;
+    Notice {
+        name: "web-0.kill-1".to_owned(),
+        subject: Subject::Pod {
+            namespace: "default".to_owned(),
+            name: "web-0".to_owned(),
+            uid: "0a1b".to_owned(),
+            field_path: Some("spec.containers{app}".to_owned()),
+        },
+        severity: Severity::Warning,
+        reason: "OOMKilled",
+        message: "first".to_owned(),
+        first: second(1_700_000_000).unwrap(),
+        last: second(1_700_000_009).unwrap(),
+        count,
+        annotations: vec![("offending_containers", "app".to_owned())],
     }
 }
 
@@ -51,9 +71,7 @@ async fn events_are_made_once_and_counted() {
         return;
     };
     let client = connect(&cluster.kubeconfig(User::Agent)).await;
-    let refused = post(&client, "node-1", &saying("first"), &[], "kill 1")
-        .await
-        .unwrap_err();
+    let refused = post(&client, "node-1", &notice(3)).await.unwrap_err();
     assert!(
         refused
             .to_string()
@@ -63,14 +81,17 @@ async fn events_are_made_once_and_counted() {
 
     cluster.kubectl(&["apply", "--filename=deploy/base/namespace.yaml"], "");
     cluster.kubectl(&["apply", "--filename=deploy/base/rbac.yaml"], "");
-    let annotations = [("offending_containers", "app")];
-    let written = async || post(&client, "node-1", &saying("first"), &annotations, "kill 1").await;
-    while let Err(error) = written().await {
-        // The API server takes a moment to heed new rules.
-        assert!(error.to_string().contains("lacks the rule"), "{error}");
+    let written = loop {
+        match post(&client, "node-1", &notice(3)).await {
+            Ok(posted) => break posted,
+            // The API server takes a moment to heed new rules.
+            Err(error) => assert!(error.to_string().contains("lacks the rule"), "{error}"),
+        }
         tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    written().await.unwrap();
+    };
+    assert_eq!(written, Posted::Now);
+    let again = post(&client, "node-1", &notice(5)).await.unwrap();
+    assert_eq!(again, Posted::Before { count: 3 });
     let posted = events(&cluster, 1).await;
     assert_eq!(posted.len(), 1, "the same thing is not said twice: {posted:#?}");
     assert_eq!(
@@ -79,6 +100,10 @@ async fn events_are_made_once_and_counted() {
     );
     assert_eq!(posted[0]["involvedObject"]["fieldPath"], "spec.containers{app}");
     assert_eq!(posted[0]["source"], json!({"component": "vscaled", "host": "node-1"}));
+    assert_eq!(
+        (&posted[0]["firstTimestamp"], &posted[0]["lastTimestamp"]),
+        (&json!("2023-11-14T22:13:20Z"), &json!("2023-11-14T22:13:29Z"))
+    );
 
     let stop = CancellationToken::new();
     let said = Events::start(client, "node-1", EventMetrics::register(&mut registry()), stop.clone());

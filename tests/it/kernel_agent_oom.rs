@@ -13,8 +13,7 @@ mod restarts;
 mod told;
 mod unseen;
 
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::Duration;
 
 use vscaled::cgroup::CgroupPath;
@@ -24,12 +23,11 @@ use vscaled::resources::MemoryLimit;
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;
 use crate::support::bare::{BareNode, BarePod};
+use crate::support::victims::{TOO_MUCH, victim, was_killed};
 
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000051";
 /// What containers have: 16 MiB at most.
 const SMALL: Amounts = Amounts::doubled(1000, 8);
-/// More than that. Not by reading /dev/zero: User-Mode Linux 7.2 panics when a process is killed in the middle of that.
-const TOO_MUCH: &str = "x=x; while :; do x=$x$x; done";
 /// The kernel explains ten kills in five seconds for the whole machine, where others may be killed, too.
 const ATTEMPTS: usize = 16;
 
@@ -79,19 +77,7 @@ impl Scene {
 
     /// Starts a shell command in a cgroup that is going to be killed.
     fn victim(&self, cgroup: &CgroupPath, command: &str) -> Child {
-        let directories = self.node.cgroups().directories(cgroup);
-        let enter: Vec<String> = directories
-            .iter()
-            .map(|directory| format!("echo $$ >{}/cgroup.procs", directory.display()))
-            .collect();
-        Command::new("sh")
-            .args(["-ec", &format!("{} && {command}", enter.join(" && "))])
-            .stdin(Stdio::null())
-            // Nobody reads: what it writes there, it holds.
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap()
+        victim(self.node.cgroups(), cgroup, command)
     }
 
     /// Has a process killed in a container; returns its id.
@@ -136,11 +122,6 @@ impl Scene {
         }
         panic!("the kernel explained none of {ATTEMPTS} kills");
     }
-}
-
-/// Waits for the end of a process, which must be the kernel's doing.
-fn was_killed(mut child: Child) {
-    assert_eq!(child.wait().unwrap().signal(), Some(9), "not killed; is there swap?");
 }
 
 fn container(kill: &OomKill) -> &str {

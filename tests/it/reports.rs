@@ -8,5 +8,5 @@ mod kernel_disk_full;
 mod manners;
 mod receiver;
 pub(crate) mod sink;
-mod station;
+pub(crate) mod station;
 mod tls;

@@ -3,7 +3,7 @@
 use jiff::{Timestamp, Unit};
 use serde_json::{Value, json};
 
-use super::{Saying, Severity};
+use super::{Notice, Saying, Severity, Subject};
 
 /// The API server's own limit of a message, in bytes.
 const LONGEST_MESSAGE: usize = 1024;
@@ -14,35 +14,82 @@ const COMPONENT: &str = "vscaled";
 /// A new Event; `once` makes its name.
 pub(super) fn event(node: &str, saying: &Saying, once: &str, count: u32, now: Timestamp) -> Value {
     let about = &saying.about;
-    let time = seconds(now);
-    let mut object = json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "namespace": about.namespace,
-        "name": about.pod,
-        "uid": about.uid,
-    });
-    if let Some(container) = &about.container {
-        object["fieldPath"] = Value::from(format!("spec.containers{{{container}}}"));
+    let field_path = about
+        .container
+        .as_ref()
+        .map(|name| format!("spec.containers{{{name}}}"));
+    new(
+        node,
+        &Notice {
+            name: name(&about.pod, once),
+            subject: Subject::Pod {
+                namespace: about.namespace.clone(),
+                name: about.pod.clone(),
+                uid: about.uid.clone(),
+                field_path,
+            },
+            severity: saying.severity,
+            reason: saying.reason,
+            message: saying.message.clone(),
+            first: now,
+            last: now,
+            count: count.into(),
+            annotations: Vec::new(),
+        },
+    )
+}
+
+/// A new Event of that name.
+pub(super) fn new(node: &str, notice: &Notice) -> Value {
+    let namespace = notice.subject.namespace();
+    let mut metadata = json!({"name": notice.name, "namespace": namespace});
+    for (name, value) in &notice.annotations {
+        metadata["annotations"][*name] = Value::from(value.as_str());
     }
     json!({
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": name(&about.pod, once), "namespace": about.namespace},
-        "involvedObject": object,
-        "reason": saying.reason,
-        "message": shortened(&saying.message),
-        "type": match saying.severity {
+        "metadata": metadata,
+        "involvedObject": involved(node, &notice.subject),
+        "reason": notice.reason,
+        "message": shortened(&notice.message),
+        "type": match notice.severity {
             Severity::Normal => "Normal",
             Severity::Warning => "Warning",
         },
         "source": {"component": COMPONENT, "host": node},
         "reportingComponent": COMPONENT,
         "reportingInstance": node,
-        "firstTimestamp": time,
-        "lastTimestamp": time,
-        "count": count,
+        "firstTimestamp": seconds(notice.first),
+        "lastTimestamp": seconds(notice.last),
+        // An int32 on the wire.
+        "count": i32::try_from(notice.count).unwrap_or(i32::MAX),
     })
+}
+
+fn involved(node: &str, subject: &Subject) -> Value {
+    match subject {
+        Subject::Pod {
+            namespace,
+            name,
+            uid,
+            field_path,
+        } => {
+            let mut object = json!({
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": namespace,
+                "name": name,
+                "uid": uid,
+            });
+            if let Some(path) = field_path {
+                object["fieldPath"] = Value::from(path.as_str());
+            }
+            object
+        }
+        // As the kubelet speaks of its node: the name stands for the UID.
+        Subject::Node => json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}),
+    }
 }
 
 /// A change of an Event that has happened again.

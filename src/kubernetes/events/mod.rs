@@ -4,22 +4,23 @@
 //! repeats, and folds floods into counts (`limits`), so that a node writes a bounded number of Events however
 //! much there is to say. While the API server is away it waits; what no longer fits is counted, not kept.
 //!
-//! For Events that must not be lost there is [`post`]: one attempt, whose failure its caller sees, and a name that makes a
+//! For Events that must not be lost there is [`post`]: one attempt, whose failure its caller sees, under a name that makes a
 //! second attempt harmless.
 
 mod body;
 mod limits;
+mod notice;
 mod writer;
 
-use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::call::{Call, Kind, Verb};
+use super::call::Kind;
 use super::client::ApiClient;
-use super::error::{ApiError, Problem};
 use crate::observe::metrics::EventMetrics;
 use writer::Writer;
+
+pub use notice::{Notice, Posted, Subject, post};
 
 const EVENTS: Kind = Kind::new("", "v1", "events");
 
@@ -92,32 +93,5 @@ impl Events {
         if self.sender.try_send(saying).is_err() {
             self.counted.lost();
         }
-    }
-}
-
-/// Writes one Event now, with annotations. `once` names what it tells of: a second Event of the same name is not made, so
-/// that trying again after a failure says nothing twice.
-///
-/// # Errors
-/// [`ApiError`] when it may not have been written.
-pub async fn post(
-    client: &ApiClient,
-    node: &str,
-    saying: &Saying,
-    annotations: &[(&str, &str)],
-    once: &str,
-) -> Result<(), ApiError> {
-    let mut event = body::event(node, saying, once, 1, jiff::Timestamp::now());
-    for (name, value) in annotations {
-        event["metadata"]["annotations"][*name] = Value::from(*value);
-    }
-    let call = Call::new(Verb::Create, EVENTS).within(Some(&saying.about.namespace));
-    match client.send::<Value>(&call, &event).await {
-        Ok(_) => Ok(()),
-        Err(ApiError {
-            problem: Problem::Conflict(_),
-            ..
-        }) => Ok(()),
-        Err(error) => Err(error),
     }
 }

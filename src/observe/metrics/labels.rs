@@ -133,8 +133,12 @@ labels! {
         Sent = "sent",
         /// It was sent once more: whether it had arrived was not known.
         SentAgain = "sent_again",
-        /// The destination has it.
+        /// The destination has it, or it was dealt with otherwise.
         Acknowledged = "acknowledged",
+        /// It is none that the destination is to be told.
+        Withheld = "withheld",
+        /// The destination will never take it.
+        Refused = "refused",
     }
 
     /// What became of an attempt to reach a destination of reports.

@@ -8,7 +8,9 @@
 //! - [`VpaEvents`]: for an unmodified VPA recommender. It learns of a kill from the pod's status or from an Event in the
 //!   shape of an eviction (`recommender/input/oom/observer.go`); the latter is sent only for what the former will not tell.
 //!
-//! An Event's name is made from the id of what it tells: sending one again finds that it exists.
+//! An Event's name is made from the id of the first report that it tells: sending it again finds that it exists. An agent
+//! that ended before it could note what it had sent may come to another plan for the same reports, and more of them; the
+//! Event that exists says how many kills it told ([`PlannedEvent::told_by`]).
 
 mod bucket;
 mod pods;
@@ -17,15 +19,15 @@ mod tests;
 mod text;
 mod vpa;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 pub use pods::{PodEvents, Rates};
-pub use vpa::{ContainerFacts, VpaEvents, VpaVerdict, VpaWindows, Withheld};
+pub use vpa::{ContainerFacts, LastTold, VpaEvents, VpaVerdict, VpaWindows, Withheld};
 
 use super::seen::IdHash;
+use super::spool::Owed;
 
 /// The longest name of an object (RFC 1123 subdomain), less the suffix that makes an Event's name unique.
 const LONGEST_STEM: usize = 253 - 33;
@@ -33,7 +35,7 @@ const LONGEST_STEM: usize = 253 - 33;
 /// An Event to be created: `core/v1`, type Warning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedEvent {
-    /// Its name; the same for the same reports. If it exists already, it was sent before.
+    /// Its name; the same for the same first report. If it exists already, it was sent before.
     pub name: String,
     /// What it is about.
     pub regarding: Regarding,
@@ -48,9 +50,47 @@ pub struct PlannedEvent {
     /// How many kills it tells of.
     pub count: u64,
     /// Annotations of the Event itself.
-    pub annotations: BTreeMap<&'static str, String>,
-    /// The numbers of the reports it tells of: to be acknowledged once it exists.
-    pub reports: Vec<u64>,
+    pub annotations: Vec<(&'static str, String)>,
+    /// The reports it tells of, oldest first: to be acknowledged once it exists.
+    pub reports: Vec<Told>,
+}
+
+/// A report that an Event tells of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    /// Its number in the spool.
+    pub number: u64,
+    /// How many kills it is about.
+    pub count: u64,
+}
+
+impl PlannedEvent {
+    /// The numbers of all reports it tells of.
+    #[must_use]
+    pub fn numbers(&self) -> Vec<u64> {
+        self.reports.iter().map(|told| told.number).collect()
+    }
+
+    /// The numbers of the reports that an Event of this name has told of which tells of so many kills: the oldest ones,
+    /// and at least the first, whose name it has.
+    #[must_use]
+    pub fn told_by(&self, count: u64) -> Vec<u64> {
+        let mut kills = 0u64;
+        let told = self.reports.iter().enumerate().take_while(|(place, told)| {
+            kills = kills.saturating_add(told.count);
+            *place == 0 || kills <= count
+        });
+        told.map(|(_, told)| told.number).collect()
+    }
+}
+
+impl From<&Owed> for Told {
+    fn from(owed: &Owed) -> Self {
+        Self {
+            number: owed.number,
+            count: owed.report.count(),
+        }
+    }
 }
 
 /// What an Event is about.
@@ -64,25 +104,11 @@ pub enum Regarding {
         name: String,
         /// Its UID.
         uid: String,
-        /// The container's name, for the field path `spec.containers{name}`.
+        /// The container's name, where it is one container's.
         container: Option<String>,
     },
     /// This node: the pod is not known by name, or none was concerned.
     Node,
-}
-
-impl Regarding {
-    /// Which part of the pod's object it is about.
-    #[must_use]
-    pub fn field_path(&self) -> Option<String> {
-        match self {
-            Self::Pod {
-                container: Some(container),
-                ..
-            } => Some(format!("spec.containers{{{container}}}")),
-            Self::Pod { container: None, .. } | Self::Node => None,
-        }
-    }
 }
 
 /// So many at once, and one more after each interval.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::bucket::Bucket;
-use super::{PlannedEvent, Rate, Regarding, event_name, text};
+use super::{PlannedEvent, Rate, Regarding, Told, event_name, text};
 use crate::oom::Level;
 use crate::report::content::Report;
 use crate::report::spool::Owed;
@@ -39,6 +39,8 @@ impl Default for Rates {
 #[derive(Debug)]
 pub struct PodEvents {
     rates: Rates,
+    /// As many reports may wait.
+    most: usize,
     node: Bucket,
     /// Those that are not full, by the pod's UID.
     pods: BTreeMap<String, Bucket>,
@@ -52,15 +54,19 @@ struct Group {
     regarding: Regarding,
     level: Level,
     report: Report,
-    numbers: Vec<u64>,
+    /// The first one's.
+    id: String,
+    reports: Vec<Told>,
 }
 
 impl PodEvents {
-    /// Nothing waits.
+    /// Nothing waits. Once `most` reports do, those that are most of them are told in one Event whatever their pod's rate
+    /// is, so that a flood in one pod does not keep the others' from being taken in.
     #[must_use]
-    pub const fn new(rates: Rates, now: Instant) -> Self {
+    pub const fn new(rates: Rates, most: usize, now: Instant) -> Self {
         Self {
             rates,
+            most,
             node: Bucket::new(rates.node, now),
             pods: BTreeMap::new(),
             groups: VecDeque::new(),
@@ -76,10 +82,16 @@ impl PodEvents {
             None => self.groups.push_back(Group {
                 regarding,
                 level,
+                id: owed.report.id().into_owned(),
+                reports: vec![Told::from(&owed)],
                 report: owed.report,
-                numbers: vec![owed.number],
             }),
         }
+    }
+
+    /// Forgets what waits. What was sent still counts against the rates.
+    pub fn start_over(&mut self) {
+        self.groups.clear();
     }
 
     /// The next Event that may be sent now, if one may. One that was given counts as sent.
@@ -88,8 +100,7 @@ impl PodEvents {
         if self.node.ready_at() > now {
             return None;
         }
-        let at = self.groups.iter().position(|group| self.pod_ready(group) <= now)?;
-        let group = self.groups.remove(at)?;
+        let group = self.groups.remove(self.next_group(now)?)?;
         self.node.take(now);
         if let Regarding::Pod { uid, .. } = &group.regarding {
             self.pods
@@ -104,13 +115,27 @@ impl PodEvents {
     #[must_use]
     pub fn ready_at(&self) -> Option<Instant> {
         let first = self.groups.iter().map(|group| self.pod_ready(group)).min()?;
-        Some(first.max(self.node.ready_at()))
+        let node = self.node.ready_at();
+        Some(if self.is_full() { node } else { first.max(node) })
     }
 
     /// How many reports wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.groups.iter().map(|group| group.numbers.len()).sum()
+        self.groups.iter().map(|group| group.reports.len()).sum()
+    }
+
+    /// The place of the group that is told next, if one may be.
+    fn next_group(&self, now: Instant) -> Option<usize> {
+        if self.is_full() {
+            let sizes = self.groups.iter().map(|group| group.reports.len()).enumerate();
+            return sizes.max_by_key(|(_, size)| *size).map(|(place, _)| place);
+        }
+        self.groups.iter().position(|group| self.pod_ready(group) <= now)
+    }
+
+    fn is_full(&self) -> bool {
+        self.waiting() >= self.most
     }
 
     /// When the pod may have another Event.
@@ -125,10 +150,10 @@ impl PodEvents {
 
 impl Group {
     fn add(&mut self, owed: Owed) {
+        self.reports.push(Told::from(&owed));
         let mut folded = self.report.clone().folded();
         folded.count_in(owed.report.folded());
         self.report = Report::Folded(Box::new(folded));
-        self.numbers.push(owed.number);
     }
 
     fn event(self) -> PlannedEvent {
@@ -137,14 +162,14 @@ impl Group {
             Regarding::Node => "node",
         };
         PlannedEvent {
-            name: event_name(stem, &self.report.id()),
+            name: event_name(stem, &self.id),
             reason: "OOMKilled",
             message: text::message(&self.report),
             first: self.report.first(),
             last: self.report.last(),
             count: self.report.count(),
-            annotations: BTreeMap::new(),
-            reports: self.numbers,
+            annotations: Vec::new(),
+            reports: self.reports,
             regarding: self.regarding,
         }
     }

@@ -1,11 +1,12 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
+
+use jiff::SignedDuration;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::oom::{Confidence, Level, OomReport, ReportedPod, Role};
-use crate::report::content::Report;
 use crate::report::spool::Owed;
 use crate::report::testing::{arbitrary_kill, kill_of};
 
@@ -35,15 +36,15 @@ fn all(events: &mut PodEvents, now: Instant) -> Vec<PlannedEvent> {
 #[test]
 fn each_kill_has_an_event_of_its_own_on_its_pod_while_there_are_few() {
     let now = Instant::now();
-    let mut events = PodEvents::new(RATES, now);
+    let mut events = PodEvents::new(RATES, usize::MAX, now);
     let mut told = Vec::new();
     for number in 1..=2 {
         events.offer(owed(number, kill_of("web", number)));
         told.extend(all(&mut events, now));
     }
     assert_eq!(told.len(), 2);
-    assert_eq!((told[0].count, told[0].reports.clone()), (1, vec![1]));
-    assert_eq!(told[0].regarding.field_path().as_deref(), Some("spec.containers{app}"));
+    assert_eq!((told[0].count, told[0].numbers()), (1, vec![1]));
+    assert!(matches!(&told[0].regarding, Regarding::Pod { container, .. } if container.as_deref() == Some("app")));
     assert_eq!(
         told[0].message,
         "The kernel killed \"app\" (pid 1), a child process; the container runs on: the container reached its memory limit of 64Mi"
@@ -55,14 +56,14 @@ fn each_kill_has_an_event_of_its_own_on_its_pod_while_there_are_few() {
 #[test]
 fn a_flood_in_one_pod_becomes_one_event_with_a_count_and_holds_up_no_other_pod() {
     let start = Instant::now();
-    let mut events = PodEvents::new(RATES, start);
+    let mut events = PodEvents::new(RATES, usize::MAX, start);
     for number in 1..=100 {
         events.offer(owed(number, kill_of("web", number)));
         all(&mut events, start);
     }
     assert_eq!(events.waiting(), 98);
     events.offer(owed(101, kill_of("db", 101)));
-    assert_eq!(all(&mut events, start)[0].reports, [101]);
+    assert_eq!(all(&mut events, start)[0].numbers(), [101]);
     assert_eq!(events.ready_at(), Some(start + Duration::from_secs(60)));
     let later = all(&mut events, start + Duration::from_secs(60));
     assert_eq!(later.len(), 1);
@@ -78,7 +79,7 @@ fn a_flood_in_one_pod_becomes_one_event_with_a_count_and_holds_up_no_other_pod()
 #[test]
 fn a_kill_that_belongs_to_no_known_pod_is_told_about_the_node() {
     let now = Instant::now();
-    let mut events = PodEvents::new(RATES, now);
+    let mut events = PodEvents::new(RATES, usize::MAX, now);
     let mut kill = kill_of("web", 1);
     kill.pod = Some(ReportedPod {
         namespace: String::new(),
@@ -88,17 +89,14 @@ fn a_kill_that_belongs_to_no_known_pod_is_told_about_the_node() {
     kill.level = Level::Node;
     events.offer(owed(1, kill));
     let told = all(&mut events, now);
-    assert_eq!(
-        (&told[0].regarding, told[0].regarding.field_path()),
-        (&Regarding::Node, None)
-    );
+    assert_eq!(told[0].regarding, Regarding::Node);
     assert!(told[0].message.ends_with("the node had no memory left"));
 }
 
 #[test]
 fn an_event_has_a_valid_name_and_message_whatever_the_pod_and_the_process_are_called() {
     let now = Instant::now();
-    let mut events = PodEvents::new(RATES, now);
+    let mut events = PodEvents::new(RATES, usize::MAX, now);
     let mut kill = kill_of(&"long-".repeat(50), 1);
     kill.victim.as_mut().unwrap().comm = "a\u{1b}[2J\n\u{fc}".to_owned();
     kill.own_write = Some(crate::oom::OwnWrite {
@@ -118,6 +116,7 @@ fn an_event_has_a_valid_name_and_message_whatever_the_pod_and_the_process_are_ca
 /// Facts of a regular container that ran on.
 const RAN_ON: ContainerFacts = ContainerFacts {
     regular: true,
+    vpa: true,
     pinned: false,
     survived: Some(true),
 };
@@ -127,7 +126,7 @@ const NOT_SEEN: ContainerFacts = ContainerFacts {
 };
 
 fn judged(kill: OomReport, facts: ContainerFacts) -> VpaVerdict {
-    VpaEvents::new(VpaWindows::default()).judge(&owed(7, kill), facts, Instant::now())
+    VpaEvents::new(VpaWindows::default(), []).judge(&owed(7, kill), facts, Timestamp::UNIX_EPOCH)
 }
 
 fn changed(change: impl FnOnce(&mut OomReport)) -> OomReport {
@@ -145,7 +144,7 @@ fn a_child_process_killed_at_its_containers_limit_is_told_in_the_shape_the_recom
     let VpaVerdict::Send(event) = judged(role(Role::Child), NOT_SEEN) else {
         panic!("withheld")
     };
-    assert_eq!((event.reason, &event.reports[..]), ("Evicted", &[7][..]));
+    assert_eq!((event.reason, event.numbers()), ("Evicted", vec![7]));
     let annotations: Vec<_> = event
         .annotations
         .iter()
@@ -212,16 +211,46 @@ fn no_container_is_blamed_for_a_limit_that_is_not_its_own_or_on_a_guess() {
         judged(kill_of("web", 1), irregular),
         VpaVerdict::Withhold(Withheld::NoContainer)
     );
+    let alone = ContainerFacts { vpa: false, ..RAN_ON };
+    assert_eq!(judged(kill_of("web", 1), alone), VpaVerdict::Withhold(Withheld::NoVpa));
+}
+
+fn minute(count: u64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + 60 * i64::try_from(count).unwrap()).unwrap()
+}
+
+#[test]
+fn what_is_never_told_is_known_at_once_and_the_rest_once_the_container_is_seen_again() {
+    let mut events = VpaEvents::new(VpaWindows::default(), []);
+    let screen = |events: &VpaEvents, kill: OomReport| events.screen(&kill.into(), minute(1));
+    assert_eq!(screen(&events, role(Role::Main)), Err(Withheld::InStatus));
+    let pod = changed(|kill| kill.level = Level::Pod);
+    assert_eq!(screen(&events, pod), Err(Withheld::NotItsLimit));
+    assert_eq!(screen(&events, role(Role::Child)), Ok(()));
+    events.judge(&owed(1, role(Role::Child)), RAN_ON, minute(0));
+    assert_eq!(screen(&events, role(Role::Child)), Err(Withheld::WithinWindow));
+}
+
+#[test]
+fn a_clock_that_is_set_back_by_a_year_costs_one_window_and_not_a_year() {
+    let mut events = VpaEvents::new(VpaWindows::default(), []);
+    let mut sent = |at: Timestamp| {
+        let verdict = events.judge(&owed(1, role(Role::Child)), RAN_ON, at);
+        matches!(verdict, VpaVerdict::Send(_))
+    };
+    assert!(sent(minute(1 << 19)));
+    assert!(!sent(minute(0)));
+    assert!(sent(minute(10)));
 }
 
 #[test]
 fn a_container_is_told_of_once_in_its_window_and_more_rarely_while_it_is_pinned() {
-    let start = Instant::now();
-    let minutes = |count: u64| start + Duration::from_secs(60 * count);
-    let mut events = VpaEvents::new(VpaWindows::default());
+    let mut events = VpaEvents::new(VpaWindows::default(), []);
     let mut judge = |pod: &str, at: u64, pinned: bool| {
         let facts = ContainerFacts { pinned, ..RAN_ON };
-        match events.judge(&owed(at, kill_of(pod, at + 1)), facts, minutes(at)) {
+        // The windows outlive the agent.
+        events = VpaEvents::new(VpaWindows::default(), events.told().collect::<Vec<_>>());
+        match events.judge(&owed(at, kill_of(pod, at + 1)), facts, minute(at)) {
             VpaVerdict::Send(_) => None,
             VpaVerdict::Withhold(why) => Some(why),
         }
@@ -255,7 +284,7 @@ proptest! {
     ) {
         let rates = Rates { pod: rate(pod.0, pod.1), node: rate(node.0, node.1) };
         let mut now = Instant::now();
-        let mut events = PodEvents::new(rates, now);
+        let mut events = PodEvents::new(rates, usize::MAX, now);
         let mut sent: Vec<(Instant, PlannedEvent)> = Vec::new();
         let total = kills.len();
         for (number, (kill, pause)) in (1..).zip(kills) {
@@ -269,7 +298,7 @@ proptest! {
             prop_assert!(!more.is_empty(), "it says it is ready");
             sent.extend(more.into_iter().map(|event| (now, event)));
         }
-        let mut numbers: Vec<u64> = sent.iter().flat_map(|(_, event)| event.reports.clone()).collect();
+        let mut numbers: Vec<u64> = sent.iter().flat_map(|(_, event)| event.numbers()).collect();
         numbers.sort_unstable();
         prop_assert_eq!(numbers, (1..=u64::try_from(total).unwrap()).collect::<Vec<_>>());
         for (_, event) in &sent {
@@ -286,26 +315,26 @@ proptest! {
 
     #[test]
     fn the_recommender_is_told_only_of_a_containers_own_limit_and_once_in_a_window(
-        kills in prop::collection::vec((arbitrary_kill(), 0u64..600, any::<(bool, bool, Option<bool>)>()), 0..80),
+        kills in prop::collection::vec((arbitrary_kill(), 0u64..600, any::<(bool, bool, bool, Option<bool>)>()), 0..80),
     ) {
-        let windows = VpaWindows { usual: Duration::from_secs(600), pinned: Duration::from_secs(6000) };
-        let mut events = VpaEvents::new(windows);
-        let mut now = Instant::now();
+        let windows = VpaWindows { usual: SignedDuration::from_secs(600), pinned: SignedDuration::from_secs(6000) };
+        let mut events = VpaEvents::new(windows, []);
+        let mut now = minute(0);
         let mut last = BTreeMap::new();
-        for (number, (kill, pause, (regular, pinned, survived))) in (1..).zip(kills) {
+        for (number, (kill, pause, (regular, vpa, pinned, survived))) in (1..).zip(kills) {
             now += Duration::from_secs(pause);
-            let facts = ContainerFacts { regular, pinned, survived };
+            let facts = ContainerFacts { regular, vpa, pinned, survived };
             let main = kill.victim.as_ref().is_some_and(|victim| victim.role == Role::Main);
             let owed = owed(number, kill);
             let VpaVerdict::Send(event) = events.judge(&owed, facts, now) else { continue };
-            prop_assert!(regular && !main && survived != Some(false));
+            prop_assert!(regular && vpa && !main && survived != Some(false));
             prop_assert_eq!(owed.report.level(), Level::Container);
-            let lengths = event.annotations.values().map(|value| value.split(',').count());
+            let lengths = event.annotations.iter().map(|(_, value)| value.split(',').count());
             prop_assert!(lengths.eq([1, 1, 1]), "as many of each, or the recommender drops it");
             let Regarding::Pod { uid, container, .. } = event.regarding else { panic!("about the node") };
             if let Some(before) = last.insert((uid, container), now) {
                 let window = if pinned { windows.pinned } else { windows.usual };
-                prop_assert!(now - before >= window);
+                prop_assert!(now.duration_since(before) >= window);
             }
         }
     }
@@ -319,15 +348,33 @@ fn pod_of(event: &PlannedEvent) -> Option<&str> {
 }
 
 #[test]
-fn an_event_for_the_same_reports_has_the_same_name() {
-    let name = || {
+fn an_event_for_the_same_first_report_has_the_same_name_and_says_which_reports_it_told() {
+    let plan = |reports: std::ops::RangeInclusive<u64>| {
         let now = Instant::now();
-        let mut events = PodEvents::new(RATES, now);
-        events.offer(owed(1, kill_of("web", 1)));
-        events.offer(owed(2, kill_of("web", 2)));
-        events.next(now).unwrap().name
+        let mut events = PodEvents::new(RATES, usize::MAX, now);
+        reports.for_each(|number| events.offer(owed(number, kill_of("web", number))));
+        events.next(now).unwrap()
     };
-    assert_eq!(name(), name());
-    let one = Report::from(kill_of("web", 1));
-    assert_ne!(name(), event_name("web", &one.id()));
+    let (sent, again) = (plan(2..=4), plan(2..=9));
+    assert_eq!(sent.name, again.name);
+    assert_ne!(sent.name, plan(3..=4).name);
+    assert_eq!(again.told_by(sent.count), [2, 3, 4]);
+    assert_eq!(again.told_by(0), [2], "its name tells of the first at least");
+    assert_eq!(again.told_by(again.count), again.numbers());
+}
+
+#[test]
+fn once_all_room_is_taken_the_pod_that_takes_most_of_it_is_told_without_waiting() {
+    let now = Instant::now();
+    let mut events = PodEvents::new(RATES, 10, now);
+    for number in 1..=11 {
+        events.offer(owed(number, kill_of("web", number)));
+        if number <= 2 {
+            all(&mut events, now);
+        }
+    }
+    assert_eq!(all(&mut events, now), [], "the pod had its share");
+    events.offer(owed(12, kill_of("web", 12)));
+    assert!(events.ready_at().unwrap() <= now);
+    assert_eq!(events.next(now).unwrap().count, 10);
 }

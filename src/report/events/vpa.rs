@@ -6,10 +6,12 @@
 //! eviction that is none, so this is for those who ask for it, and sparse.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
-use super::{PlannedEvent, Regarding, event_name, text};
-use crate::oom::{Confidence, HitLimit, Level, OomReport, Role};
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::{PlannedEvent, Regarding, Told, event_name, text};
+use crate::oom::{Confidence, HitLimit, Level, OomReport, ReportedContainer, ReportedPod, Role};
 use crate::report::content::Report;
 use crate::report::spool::Owed;
 
@@ -20,17 +22,17 @@ const REMEMBERED: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VpaWindows {
     /// Usually. The recommender looks once a minute.
-    pub usual: Duration,
+    pub usual: SignedDuration,
     /// While the recommendation is held down by maxAllowed: every further Event would inflate what it would be without.
-    pub pinned: Duration,
+    pub pinned: SignedDuration,
 }
 
 impl Default for VpaWindows {
     /// Ten minutes; a day, which is the recommender's own window for the peak of memory.
     fn default() -> Self {
         Self {
-            usual: Duration::from_secs(10 * 60),
-            pinned: Duration::from_secs(24 * 3600),
+            usual: SignedDuration::from_mins(10),
+            pinned: SignedDuration::from_hours(24),
         }
     }
 }
@@ -40,6 +42,8 @@ impl Default for VpaWindows {
 pub struct ContainerFacts {
     /// Whether it is one of the pod's regular containers: the recommender knows no others.
     pub regular: bool,
+    /// Whether a VPA controls its pod: nobody else would read the Event.
+    pub vpa: bool,
     /// Whether its recommendation is held down by maxAllowed.
     pub pinned: bool,
     /// Whether the container that had the kill is seen to run on after it; unknown before its status was seen.
@@ -60,6 +64,8 @@ pub enum VpaVerdict {
 pub enum Withheld {
     /// The container is not known by name, or is none of the pod's regular ones.
     NoContainer,
+    /// No VPA controls the pod.
+    NoVpa,
     /// Another limit than its own was reached: more memory for it would not have helped.
     NotItsLimit,
     /// It is not certain that it lost a process.
@@ -74,53 +80,77 @@ pub enum Withheld {
     Pinned,
 }
 
+/// When the recommender was told of a container last. Windows outlive the agent, so this is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastTold {
+    /// The pod's UID.
+    pub pod: String,
+    /// The container's name.
+    pub container: String,
+    /// When, by the wall clock.
+    pub at: Timestamp,
+}
+
 /// What the recommender was told lately.
 #[derive(Debug)]
 pub struct VpaEvents {
     windows: VpaWindows,
     /// When, by the pod's UID and the container's name.
-    told: BTreeMap<(String, String), Instant>,
+    told: BTreeMap<(String, String), Timestamp>,
 }
 
 impl VpaEvents {
-    /// Nothing yet.
+    /// Begins with what an earlier agent told.
     #[must_use]
-    pub const fn new(windows: VpaWindows) -> Self {
+    pub fn new(windows: VpaWindows, before: impl IntoIterator<Item = LastTold>) -> Self {
+        let told = before.into_iter().map(|last| ((last.pod, last.container), last.at));
         Self {
             windows,
-            told: BTreeMap::new(),
+            told: told.take(REMEMBERED).collect(),
         }
     }
 
-    /// What to do about a report.
-    pub fn judge(&mut self, owed: &Owed, facts: ContainerFacts, now: Instant) -> VpaVerdict {
+    /// What was told lately, to be kept.
+    pub fn told(&self) -> impl Iterator<Item = LastTold> {
+        self.told.iter().map(|((pod, container), at)| LastTold {
+            pod: pod.clone(),
+            container: container.clone(),
+            at: *at,
+        })
+    }
+
+    /// Whether it is worth waiting for what becomes of the container.
+    ///
+    /// # Errors
+    /// Why the recommender will not be told of the report, whatever becomes of the container.
+    pub fn screen(&self, report: &Report, now: Timestamp) -> Result<(), Withheld> {
+        let (pod, container, _) = eligible(report)?;
+        match self.since(&(pod.uid.clone(), container.name.clone()), now) {
+            Some(since) if since < self.windows.usual => Err(Withheld::WithinWindow),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// What to do about a report, once it is known what became of the container.
+    pub fn judge(&mut self, owed: &Owed, facts: ContainerFacts, now: Timestamp) -> VpaVerdict {
         match self.event(owed, facts, now) {
             Ok(event) => VpaVerdict::Send(Box::new(event)),
             Err(why) => VpaVerdict::Withhold(why),
         }
     }
 
-    fn event(&mut self, owed: &Owed, facts: ContainerFacts, now: Instant) -> Result<PlannedEvent, Withheld> {
+    fn event(&mut self, owed: &Owed, facts: ContainerFacts, now: Timestamp) -> Result<PlannedEvent, Withheld> {
         let report = &owed.report;
-        let (Some(pod), Some(container)) = (report.pod(), report.container()) else {
-            return Err(Withheld::NoContainer);
-        };
-        let nameless = pod.name.is_empty() || pod.namespace.is_empty() || container.name.is_empty();
-        if nameless || !facts.regular {
+        let (pod, container, usage) = eligible(report)?;
+        if !facts.regular {
             return Err(Withheld::NoContainer);
         }
-        if report.level() != Level::Container {
-            return Err(Withheld::NotItsLimit);
-        }
-        if let Report::Kill(kill) = report
-            && kill.confidence == Confidence::Ambiguous
-        {
-            return Err(Withheld::Uncertain);
+        if !facts.vpa {
+            return Err(Withheld::NoVpa);
         }
         if in_status(report, facts.survived) {
             return Err(Withheld::InStatus);
         }
-        let usage = usage(report.limit()).ok_or(Withheld::NoUsage)?;
         self.spend((pod.uid.clone(), container.name.clone()), facts.pinned, now)?;
         let message = format!(
             "vscaled tells the VPA recommender of an OOM kill in container {}; nothing was evicted. {}",
@@ -140,28 +170,35 @@ impl VpaEvents {
             first: report.first(),
             last: report.last(),
             count: report.count(),
-            annotations: BTreeMap::from([
+            annotations: vec![
                 ("offending_containers", container.name.clone()),
                 ("offending_containers_usage", usage.to_string()),
                 ("starved_resource", "memory".to_owned()),
-            ]),
-            reports: vec![owed.number],
+            ],
+            reports: vec![Told::from(owed)],
         })
     }
 
+    /// How long ago the recommender was told of a container. Not at all long if the clock was set back since: a window
+    /// that begins then may last too long by one window, and not for as long as the clock was wrong.
+    fn since(&self, container: &(String, String), now: Timestamp) -> Option<SignedDuration> {
+        let told = self.told.get(container)?;
+        Some(now.duration_since(*told).max(SignedDuration::ZERO))
+    }
+
     /// Makes an Event about a container now the last one, if it may have another.
-    fn spend(&mut self, container: (String, String), pinned: bool, now: Instant) -> Result<(), Withheld> {
+    fn spend(&mut self, container: (String, String), pinned: bool, now: Timestamp) -> Result<(), Withheld> {
         let longest = self.windows.usual.max(self.windows.pinned);
-        self.told
-            .retain(|_, told| now.saturating_duration_since(*told) < longest);
+        for told in self.told.values_mut() {
+            *told = now.min(*told);
+        }
+        self.told.retain(|_, told| now.duration_since(*told) < longest);
         let (window, why) = if pinned {
             (longest, Withheld::Pinned)
         } else {
             (self.windows.usual, Withheld::WithinWindow)
         };
-        if let Some(told) = self.told.get(&container)
-            && now.saturating_duration_since(*told) < window
-        {
+        if self.since(&container, now).is_some_and(|since| since < window) {
             return Err(why);
         }
         if self.told.len() >= REMEMBERED
@@ -173,6 +210,29 @@ impl VpaEvents {
         self.told.insert(container, now);
         Ok(())
     }
+}
+
+/// The pod, the container and the usage in bytes of which the recommender is told, if the report is for it at all.
+fn eligible(report: &Report) -> Result<(&ReportedPod, &ReportedContainer, u64), Withheld> {
+    let (Some(pod), Some(container)) = (report.pod(), report.container()) else {
+        return Err(Withheld::NoContainer);
+    };
+    if pod.name.is_empty() || pod.namespace.is_empty() || container.name.is_empty() {
+        return Err(Withheld::NoContainer);
+    }
+    if report.level() != Level::Container {
+        return Err(Withheld::NotItsLimit);
+    }
+    if let Report::Kill(kill) = report {
+        if kill.confidence == Confidence::Ambiguous {
+            return Err(Withheld::Uncertain);
+        }
+        if kill.victim.as_ref().is_some_and(|victim| victim.role == Role::Main) {
+            return Err(Withheld::InStatus);
+        }
+    }
+    let usage = usage(report.limit()).ok_or(Withheld::NoUsage)?;
+    Ok((pod, container, usage))
 }
 
 /// Whether the pod's status tells of it: the container ended, or that it did not end is not known.

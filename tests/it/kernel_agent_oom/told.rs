@@ -1,7 +1,7 @@
 //! Where kills are told: to watchers at the socket, in the metrics, by `vscalectl`.
 
 use std::net::TcpListener;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use super::*;
 

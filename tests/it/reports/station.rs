@@ -16,7 +16,7 @@ use vscaled::report::{Deliver, DestinationStatus, Destinations, Link, Reporter, 
 use super::receiver::eventually;
 
 /// A running reporter.
-pub(super) struct Station {
+pub(crate) struct Station {
     reporter: Reporter,
     pub(super) handle: ReporterHandle,
     pub(super) recovered: Recovered,
@@ -49,7 +49,7 @@ impl Station {
         Self::with(directory.path(), Bounds::default(), vec![grpc(options)])
     }
 
-    pub(super) fn with(directory: &Path, bounds: Bounds, destinations: Vec<Box<dyn Deliver>>) -> Self {
+    pub(crate) fn with(directory: &Path, bounds: Bounds, destinations: Vec<Box<dyn Deliver>>) -> Self {
         let selected: Destinations = destinations.iter().map(|one| one.destination()).collect();
         let (spool, recovered) = Spool::open(directory, bounds, selected);
         let mut registry = Registry::with_prefix("vscaled");
@@ -73,7 +73,7 @@ impl Station {
     }
 
     /// Waits until nothing is owed to anybody.
-    pub(super) async fn settled(&self) {
+    pub(crate) async fn settled(&self) {
         eventually("everything acknowledged", || self.handle.status().spool.reports == 0).await;
     }
 
@@ -103,7 +103,7 @@ impl Station {
         line.map_or(0, |value| value.trim().parse().unwrap())
     }
 
-    pub(super) async fn finish(self) {
+    pub(crate) async fn finish(self) {
         self.stop.cancel();
         self.reporter.finish().await;
     }
@@ -115,7 +115,7 @@ pub(super) fn ids(numbers: std::ops::RangeInclusive<u64>) -> Vec<String> {
 }
 
 /// One kill.
-pub(super) fn kill(number: u64) -> OomReport {
+pub(crate) fn kill(number: u64) -> OomReport {
     OomReport {
         id: format!("kill-{number}"),
         node: "node-1".to_owned(),

@@ -17,6 +17,7 @@ pub(crate) mod mounts;
 pub(crate) mod pods;
 pub(crate) mod prometheus;
 pub(crate) mod tree;
+pub(crate) mod victims;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,223 @@
+//! What the agent knows of the pods and containers that reports are about: the sources' view, and who lives on the node.
+
+use std::sync::Arc;
+
+use futures::future::{BoxFuture, FutureExt};
+use jiff::Timestamp;
+use tokio::sync::watch;
+
+use crate::decide::{self, Index};
+use crate::objects::{Pod, VerticalPodAutoscaler};
+use crate::oom::ReportedContainer;
+use crate::oom::watch::Residents;
+use crate::report::Report;
+use crate::report::cluster::{Around, Names, PodObject};
+use crate::report::events::ContainerFacts;
+use crate::resources::Resource;
+use crate::sources::NodeView;
+
+/// Where it is looked up.
+#[derive(Debug)]
+pub(in crate::agent) struct Known {
+    pub(in crate::agent) view: watch::Receiver<Arc<NodeView>>,
+    pub(in crate::agent) residents: watch::Receiver<Arc<Residents>>,
+}
+
+impl Around for Known {
+    fn known(&self) -> BoxFuture<'static, ()> {
+        // Of all clones none has looked at anything but what was there at the start, which is nothing.
+        let mut view = self.view.clone();
+        // There are no views any more where the agent is ending.
+        async move { view.changed().await.unwrap_or(()) }.boxed()
+    }
+
+    fn names(&self, uid: &str, container: &str) -> Option<Names> {
+        let view = Arc::clone(&self.view.borrow());
+        let pod = view.pods.iter().find(|pod| pod.cgroup_uid() == uid)?;
+        let statuses = [&pod.status.container_statuses, &pod.status.init_container_statuses];
+        let mut statuses = statuses.into_iter().flatten();
+        let this = statuses.find(|status| {
+            status
+                .container_id
+                .split_once("://")
+                .is_some_and(|(_, id)| id == container)
+        });
+        Some(Names {
+            namespace: pod.metadata.namespace.clone(),
+            pod: pod.metadata.name.clone(),
+            container: this.map(|status| status.name.clone()),
+        })
+    }
+
+    fn object(&self, uid: &str, container: Option<&str>) -> Option<PodObject> {
+        let view = Arc::clone(&self.view.borrow());
+        let pod = view.pods.iter().find(|pod| pod.cgroup_uid() == uid)?;
+        let path = |name: &str| {
+            let init = pod.spec.init_containers.iter().any(|container| container.name == name);
+            let list = if init { "initContainers" } else { "containers" };
+            format!("spec.{list}{{{name}}}")
+        };
+        Some(PodObject {
+            uid: pod.metadata.uid.clone(),
+            field_path: container.map(path),
+        })
+    }
+
+    fn container(&self, report: &Report) -> ContainerFacts {
+        let view = Arc::clone(&self.view.borrow());
+        let (Some(pod), Some(container)) = (report.pod(), report.container()) else {
+            return ContainerFacts::default();
+        };
+        let Some(pod) = view.pods.iter().find(|known| known.cgroup_uid() == pod.uid) else {
+            return ContainerFacts::default();
+        };
+        let vpa = controlling(&view, pod);
+        ContainerFacts {
+            regular: pod.container(&container.name).is_some(),
+            vpa: vpa.is_some(),
+            pinned: vpa.is_some_and(|vpa| is_pinned(vpa, &container.name)),
+            survived: survived(pod, container, &self.residents.borrow()),
+        }
+    }
+}
+
+/// The VPA that controls a pod, whatever its mode and recommender.
+fn controlling<'a>(view: &'a NodeView, pod: &Pod) -> Option<&'a VerticalPodAutoscaler> {
+    let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
+    let name = decide::decide_pod(pod, &index, Timestamp::now(), &decide::Options::default(), None).vpa?;
+    let namespace = &pod.metadata.namespace;
+    let mut vpas = view.vpas.iter();
+    vpas.find(|vpa| vpa.metadata.name == name && vpa.metadata.namespace == *namespace)
+}
+
+/// Whether the recommendation for a container's memory is held down, by `maxAllowed` or by the recommender's own limit.
+fn is_pinned(vpa: &VerticalPodAutoscaler, container: &str) -> bool {
+    let recommended = vpa.status.recommendation.as_ref();
+    let mut recommended = recommended.into_iter().flat_map(|all| &all.container_recommendations);
+    let Some(recommended) = recommended.find(|one| one.container_name == container) else {
+        return false;
+    };
+    let memory = recommended.target.amount(Resource::Memory);
+    let max = vpa
+        .policy_for(container)
+        .and_then(|policy| policy.max_allowed.get(Resource::Memory));
+    recommended.uncapped_target.amount(Resource::Memory) > memory || max.is_some_and(|max| max > 0 && memory >= max)
+}
+
+/// Whether the container that had the kill runs on, by the pod's status and by what lives here.
+fn survived(pod: &Pod, container: &ReportedContainer, residents: &Residents) -> Option<bool> {
+    let status = pod.container_status(&container.name)?;
+    let (_, id) = status.container_id.split_once("://")?;
+    if id != container.id || status.state.terminated.is_some() {
+        return Some(false);
+    }
+    let lives = |id: &str| {
+        let mut containers = residents.pods.iter().flat_map(|pod| pod.containers.values());
+        containers.any(|live| live.id == id)
+    };
+    Some(lives(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actuate::{LiveContainer, LivePod, PodId};
+    use crate::cgroup::CgroupPath;
+    use crate::report::testing::kill_of;
+    use crate::sources::parse_manifests;
+
+    const POD: &str = "
+kind: Pod
+metadata: {name: web, namespace: shop, uid: uid-of-web, labels: {app: web}, ownerReferences: [
+  {kind: ReplicaSet, name: web, controller: true, apiVersion: apps/v1, uid: r}]}
+spec: {nodeName: n, containers: [{name: app}], initContainers: [{name: first}]}
+status: {containerStatuses: [{name: app, containerID: 'containerd://CID', STATE}]}
+---
+kind: ReplicaSet
+apiVersion: apps/v1
+metadata: {name: web, namespace: shop}
+spec: {selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}}}
+";
+    const VPA: &str = "
+---
+kind: VerticalPodAutoscaler
+apiVersion: autoscaling.k8s.io/v1
+metadata: {name: web, namespace: shop}
+spec: {targetRef: {apiVersion: apps/v1, kind: ReplicaSet, name: web}, updatePolicy: {updateMode: 'Off'},
+  resourcePolicy: {containerPolicies: [{containerName: '*', maxAllowed: {memory: 1Gi}}]}}
+status: {recommendation: {containerRecommendations: [{containerName: app, target: {memory: TARGET}}]}}
+";
+
+    fn facts(text: &str, lives: bool) -> ContainerFacts {
+        known(text, lives).container(&kill_of("web", 1).into())
+    }
+
+    fn known(text: &str, lives: bool) -> Known {
+        let live = LiveContainer {
+            id: "id-of-web".to_owned(),
+            path: CgroupPath::root(),
+        };
+        let pod = LivePod {
+            id: PodId {
+                uid: "uid-of-web".to_owned(),
+                namespace: "shop".to_owned(),
+                name: "web".to_owned(),
+            },
+            path: CgroupPath::root(),
+            containers: lives.then(|| ("app".to_owned(), live)).into_iter().collect(),
+        };
+        let residents = Residents {
+            tree: None,
+            pods: vec![Arc::new(pod)],
+        };
+        let view = parse_manifests("test.yaml", text).unwrap().view;
+        Known {
+            view: watch::channel(Arc::new(view)).1,
+            residents: watch::channel(Arc::new(residents)).1,
+        }
+    }
+
+    fn running() -> String {
+        POD.replace("CID", "id-of-web").replace("STATE", "restartCount: 0")
+    }
+
+    #[test]
+    fn a_container_that_still_has_its_id_and_its_cgroup_has_survived() {
+        assert_eq!(facts(&running(), true).survived, Some(true));
+        assert_eq!(facts(&running(), false).survived, Some(false), "its cgroup is gone");
+        let other = POD.replace("CID", "another").replace("STATE", "restartCount: 1");
+        assert_eq!(facts(&other, true).survived, Some(false), "it was replaced");
+        let state = "state: {terminated: {reason: OOMKilled}}";
+        let ended = POD.replace("CID", "id-of-web").replace("STATE", state);
+        assert_eq!(facts(&ended, true).survived, Some(false));
+        let unseen = running().replace("containerd://id-of-web", "");
+        assert_eq!(facts(&unseen, true).survived, None);
+    }
+
+    #[test]
+    fn a_vpa_counts_whatever_its_mode_and_pins_at_max_allowed() {
+        let with = |target: &str| facts(&(running() + &VPA.replace("TARGET", target)), true);
+        assert!(with("512Mi").vpa && !with("512Mi").pinned);
+        assert!(with("1Gi").pinned);
+        assert!(with("512Mi}, uncappedTarget: {memory: 513Mi").pinned);
+        assert!(!facts(&running(), true).vpa && facts(&running(), true).regular);
+    }
+
+    #[test]
+    fn a_container_is_known_by_its_id() {
+        let known = known(&running(), true);
+        let names = known.names("uid-of-web", "id-of-web").unwrap();
+        assert_eq!((names.pod.as_str(), names.container.as_deref()), ("web", Some("app")));
+        assert_eq!(known.names("uid-of-web", "another").unwrap().container, None);
+        assert_eq!(known.names("another", "id-of-web"), None);
+    }
+
+    #[test]
+    fn an_init_container_has_its_place_in_the_object() {
+        let known = known(&running(), true);
+        let path = |name: &str| known.object("uid-of-web", Some(name)).unwrap().field_path.unwrap();
+        assert_eq!(path("first"), "spec.initContainers{first}");
+        assert_eq!(path("app"), "spec.containers{app}");
+        assert_eq!(known.object("another", None), None);
+    }
+}

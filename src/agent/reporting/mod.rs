@@ -1,0 +1,103 @@
+//! What of reporting the configuration asks for, started.
+
+mod around;
+
+use std::sync::Arc;
+
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::kubernetes::ApiClient;
+use crate::observe::metrics::ReportMetrics;
+use crate::oom::kmsg::BootId;
+use crate::report::cluster::{PodEventDelivery, VpaEventDelivery, VpaEventOptions};
+use crate::report::grpc::{GrpcDelivery, Identity};
+use crate::report::spool::{Recovered, Spool};
+use crate::report::{Deliver, Reporter, ReporterHandle};
+
+pub(super) use around::Known;
+
+/// The directory of the spool, below the state directory.
+const SPOOL: &str = "spool";
+/// The file that keeps when the VPA recommender was told of which container, beside it.
+const VPA_EVENTS: &str = "vpa-events.json";
+
+/// Opens the spool and starts delivering what is in it, to the API server too if there is a way to one. What was there is
+/// said in the log, and given back: the watcher of kills goes on from the checkpoint. Blocks for as long as it takes to read
+/// the spool.
+pub(super) fn start(
+    config: &Config,
+    api: Option<ApiClient>,
+    known: Known,
+    registry: &mut Registry,
+    stop: &CancellationToken,
+) -> (Reporter, Recovered) {
+    let metrics = ReportMetrics::register(registry);
+    let destinations = destinations(config, api, known);
+    let selected = destinations.iter().map(|one| one.destination()).collect();
+    let (spool, recovered) = Spool::open(&config.state_dir.join(SPOOL), config.report.bounds(), selected);
+    if let Some(problem) = &recovered.problem {
+        tracing::error!("{problem}");
+    }
+    if recovered.forgotten > 0 {
+        tracing::warn!(
+            reports = recovered.forgotten,
+            "OOM reports are given up: where they were to go is not configured any more"
+        );
+    }
+    for (destination, pending) in recovered.pending.iter().filter(|(_, pending)| *pending > 0) {
+        tracing::info!(
+            destination = destination.as_str(),
+            pending,
+            "OOM reports from before are still to be delivered"
+        );
+    }
+    (Reporter::start(spool, destinations, &metrics, stop), recovered)
+}
+
+fn destinations(config: &Config, api: Option<ApiClient>, known: Known) -> Vec<Box<dyn Deliver>> {
+    let mut destinations: Vec<Box<dyn Deliver>> = Vec::new();
+    if let Some(options) = config.report.grpc() {
+        destinations.push(Box::new(GrpcDelivery::new(options, identity(config))));
+    }
+    let Some(api) = api else { return destinations };
+    let (node, known) = (config.node_name.as_str(), Arc::new(known));
+    if let Some(windows) = config.report.vpa_events() {
+        let options = VpaEventOptions {
+            windows,
+            memory: config.state_dir.join(VPA_EVENTS),
+        };
+        let known = Arc::clone(&known);
+        destinations.push(Box::new(VpaEventDelivery::new(api.clone(), node, known, options)));
+    }
+    if config.report.pod_events() {
+        destinations.push(Box::new(PodEventDelivery::new(api, node, known)));
+    }
+    destinations
+}
+
+/// What is wrong with reporting, as it changes.
+pub(super) fn problems(mut reporter: ReporterHandle) -> watch::Receiver<Vec<String>> {
+    let now = |reporter: &ReporterHandle| reporter.status().problems().collect::<Vec<_>>();
+    let (sender, problems) = watch::channel(now(&reporter));
+    tokio::spawn(async move {
+        while reporter.changed().await.is_ok() {
+            let now = now(&reporter);
+            sender.send_if_modified(|told| {
+                let changed = *told != now;
+                *told = now;
+                changed
+            });
+        }
+    });
+    problems
+}
+
+fn identity(config: &Config) -> Identity {
+    Identity {
+        node: config.node_name.clone(),
+        boot_id: BootId::current().map(|boot| boot.0).unwrap_or_default(),
+    }
+}

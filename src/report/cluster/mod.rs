@@ -1,0 +1,76 @@
+//! Delivery as Kubernetes Events: reports → Events at the API server, as [`events`](super::events) plans them.
+//!
+//! In come the reports of a [`Feed`](super::Feed) and what is known [`Around`] them; out go Events, each acknowledged once
+//! the API server has it. While it is away, or refuses for want of a right, everything waits in the spool, and the link's
+//! state says what is missing. What it will never take on a pod (its namespace is gone, or a quota is used up) is told
+//! about the node instead, so that it is told at all.
+
+mod pods;
+mod poster;
+mod vpa;
+mod windows;
+
+use std::fmt;
+
+use futures::future::BoxFuture;
+
+pub use pods::PodEventDelivery;
+pub use vpa::{VpaEventDelivery, VpaEventOptions};
+
+use super::content::Report;
+use super::events::ContainerFacts;
+use super::spool::Owed;
+
+/// What the agent knows besides the reports, at the moment it is asked.
+pub trait Around: fmt::Debug + Send + Sync {
+    /// Waits until the pods of the node are known for the first time. An agent that begins while the API server is away
+    /// knows nobody by name.
+    fn known(&self) -> BoxFuture<'static, ()>;
+
+    /// The names of the pod with this UID in its cgroup's name, and of its container with this id.
+    fn names(&self, uid: &str, container: &str) -> Option<Names>;
+
+    /// How the API server knows the pod with this UID in its cgroup's name, and one of its containers; none while it is
+    /// not known.
+    fn object(&self, uid: &str, container: Option<&str>) -> Option<PodObject>;
+
+    /// What a VPA recommender would have to know of the report's container.
+    fn container(&self, report: &Report) -> ContainerFacts;
+}
+
+/// What a pod and its container are called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The container's name; none if it is not known.
+    pub container: Option<String>,
+}
+
+/// A pod's object at the API server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodObject {
+    /// Its UID: for a static pod the mirror pod's.
+    pub uid: String,
+    /// Where the container stands in it, such as `spec.containers{app}`.
+    pub field_path: Option<String>,
+}
+
+/// With names in place of those that were not known when the kill was seen.
+fn named(mut owed: Owed, around: &dyn Around) -> Owed {
+    let (Some(pod), container) = owed.report.whose_mut() else {
+        return owed;
+    };
+    let nameless = pod.name.is_empty() || container.as_ref().is_some_and(|container| container.name.is_empty());
+    let id = container.as_ref().map_or("", |container| &container.id);
+    if nameless && let Some(names) = around.names(&pod.uid, id) {
+        pod.namespace = names.namespace;
+        pod.name = names.pod;
+        if let (Some(container), Some(name)) = (container, names.container) {
+            container.name = name;
+        }
+    }
+    owed
+}

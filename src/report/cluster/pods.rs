@@ -1,0 +1,129 @@
+//! Tells people of kills by Events on pods.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::future::{BoxFuture, FutureExt};
+use tokio_util::sync::CancellationToken;
+
+use super::poster::{Otherwise, Outcome, Poster};
+use super::{Around, named};
+use crate::kubernetes::ApiClient;
+use crate::kubernetes::events::Posted;
+use crate::report::destination::Destination;
+use crate::report::events::{PlannedEvent, PodEvents, Rates};
+use crate::report::feed::{Ended, Feed};
+use crate::report::reporter::Deliver;
+
+/// Delivers to [`Destination::PodEvents`].
+#[derive(Debug)]
+pub struct PodEventDelivery {
+    poster: Poster,
+}
+
+/// Reports on their way into Events.
+struct Telling {
+    poster: Poster,
+    feed: Feed,
+    events: PodEvents,
+    /// The number of the last report that was taken in.
+    after: u64,
+    /// There are no more now.
+    drained: bool,
+}
+
+impl PodEventDelivery {
+    /// In the name of that node.
+    #[must_use]
+    pub fn new(client: ApiClient, node: &str, around: Arc<dyn Around>) -> Self {
+        Self {
+            poster: Poster::new(client, node.to_owned(), around),
+        }
+    }
+}
+
+impl Deliver for PodEventDelivery {
+    fn destination(&self) -> Destination {
+        Destination::PodEvents
+    }
+
+    fn run(self: Box<Self>, feed: Feed, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        let telling = Telling {
+            poster: self.poster,
+            feed,
+            events: PodEvents::new(Rates::default(), Destination::PodEvents.window(), Instant::now()),
+            after: 0,
+            drained: false,
+        };
+        // Either way the agent is ending.
+        async move { telling.run(stop).await.unwrap_or(()) }.boxed()
+    }
+}
+
+impl Telling {
+    async fn run(mut self, stop: CancellationToken) -> Result<(), Ended> {
+        // Cancel-safe: nothing is in hand.
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = self.poster.around().known() => {}
+        }
+        loop {
+            self.take_in().await?;
+            if let Some(event) = self.events.next(Instant::now()) {
+                match self.poster.tell(&event, Otherwise::AboutNode, &self.feed, &stop).await {
+                    Some(outcome) => self.told(&event, outcome).await?,
+                    None => return Ok(()),
+                }
+                continue;
+            }
+            // Cancel-safe, all of them: nothing is in hand.
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                more = self.feed.more(), if self.drained => {
+                    more?;
+                    self.drained = false;
+                }
+                () = until(self.events.ready_at()) => {}
+            }
+        }
+    }
+
+    /// Takes in what there is, as far as there is room.
+    async fn take_in(&mut self) -> Result<(), Ended> {
+        let room = Destination::PodEvents.window().saturating_sub(self.events.waiting());
+        if room > 0 && !self.drained {
+            let owed = self.feed.take(self.after, room).await?;
+            self.drained = owed.len() < room;
+            for owed in owed {
+                self.after = owed.number;
+                self.events.offer(named(owed, self.poster.around()));
+            }
+        }
+        self.feed.on_the_way(self.events.waiting());
+        Ok(())
+    }
+
+    async fn told(&mut self, event: &PlannedEvent, outcome: Outcome) -> Result<(), Ended> {
+        let numbers = match outcome {
+            Outcome::Posted(Posted::Before { count }) => event.told_by(count),
+            Outcome::Posted(Posted::Now) | Outcome::Refused => event.numbers(),
+        };
+        let all = numbers.len() == event.reports.len();
+        self.feed.acknowledge(numbers).await?;
+        if !all {
+            // An earlier agent told of some. Everything that is still owed is taken in again.
+            self.events.start_over();
+            self.after = 0;
+            self.drained = false;
+        }
+        Ok(())
+    }
+}
+
+/// Waits until then, or for ever.
+pub(super) async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment.into()).await,
+        None => std::future::pending().await,
+    }
+}

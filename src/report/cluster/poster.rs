@@ -1,0 +1,202 @@
+//! One planned Event → the API server, however long it takes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::{Around, PodObject};
+use crate::kubernetes::events::{Notice, Posted, Severity, Subject, post};
+use crate::kubernetes::{ApiClient, ApiError, Backoff, Problem};
+use crate::observe::metrics::ReportOutcome;
+use crate::report::events::{PlannedEvent, Regarding};
+use crate::report::feed::Feed;
+
+/// The wait after the first failure, about.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// The longest, unless the API server asks for more.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// The way of Events to the API server.
+#[derive(Debug)]
+pub(super) struct Poster {
+    client: ApiClient,
+    node: String,
+    around: Arc<dyn Around>,
+    backoff: Backoff,
+    connected: bool,
+}
+
+/// What became of a planned Event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The API server has it.
+    Posted(Posted),
+    /// The API server will never take it.
+    Refused,
+}
+
+/// What is done when the API server will not take an Event about a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Otherwise {
+    /// The node's Event tells of it.
+    AboutNode,
+    /// Nothing: it would mean nothing there.
+    GiveUp,
+}
+
+impl Poster {
+    pub(super) const fn new(client: ApiClient, node: String, around: Arc<dyn Around>) -> Self {
+        Self {
+            client,
+            node,
+            around,
+            backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
+            connected: false,
+        }
+    }
+
+    pub(super) fn around(&self) -> &dyn Around {
+        self.around.as_ref()
+    }
+
+    /// Tries until the API server has it or will never take it; none once told to stop. Whatever was under way then is
+    /// posted again by the next agent, under the same name.
+    pub(super) async fn tell(
+        &mut self,
+        event: &PlannedEvent,
+        otherwise: Otherwise,
+        feed: &Feed,
+        stop: &CancellationToken,
+    ) -> Option<Outcome> {
+        let mut notice = self.notice(event);
+        let mut sent = ReportOutcome::Sent;
+        loop {
+            feed.count(
+                std::mem::replace(&mut sent, ReportOutcome::SentAgain),
+                event.reports.len(),
+            );
+            // Cancel-safe: posting it again is harmless.
+            let posted = tokio::select! {
+                () = stop.cancelled() => return None,
+                posted = post(&self.client, &self.node, &notice) => posted,
+            };
+            let error = match posted {
+                Ok(posted) => {
+                    self.succeeded(feed);
+                    return Some(Outcome::Posted(posted));
+                }
+                Err(error) => error,
+            };
+            if !never(&error.problem) {
+                self.wait(&error, feed, stop).await?;
+                continue;
+            }
+            // It did answer.
+            self.succeeded(feed);
+            if notice.subject == Subject::Node || otherwise == Otherwise::GiveUp {
+                tracing::error!(event = notice.name, "an Event is given up: {error}");
+                feed.count(ReportOutcome::Refused, event.reports.len());
+                return Some(Outcome::Refused);
+            }
+            tracing::warn!(
+                event = notice.name,
+                "an Event on a pod becomes one on the node: {error}"
+            );
+            notice = about_node(event, notice);
+        }
+    }
+
+    fn succeeded(&mut self, feed: &Feed) {
+        self.backoff.reset();
+        if !std::mem::replace(&mut self.connected, true) {
+            feed.connected();
+        }
+    }
+
+    /// None once told to stop.
+    async fn wait(&mut self, error: &ApiError, feed: &Feed, stop: &CancellationToken) -> Option<()> {
+        self.connected = false;
+        let wait = self.backoff.next(error.problem.retry_after());
+        tracing::warn!(%error, ?wait, "Events about OOM kills are not delivered; they are kept");
+        feed.waiting(error.to_string(), Timestamp::now() + wait);
+        // Cancel-safe: nothing is in hand.
+        tokio::select! {
+            () = stop.cancelled() => None,
+            () = tokio::time::sleep(wait) => Some(()),
+        }
+    }
+
+    fn notice(&self, event: &PlannedEvent) -> Notice {
+        let subject = match &event.regarding {
+            Regarding::Node => Subject::Node,
+            Regarding::Pod {
+                namespace,
+                name,
+                uid,
+                container,
+            } => {
+                let known = self.around.object(uid, container.as_deref());
+                let PodObject { uid, field_path } = known.unwrap_or_else(|| PodObject {
+                    uid: uid.clone(),
+                    field_path: container.as_ref().map(|name| format!("spec.containers{{{name}}}")),
+                });
+                Subject::Pod {
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                    uid,
+                    field_path,
+                }
+            }
+        };
+        Notice {
+            name: event.name.clone(),
+            subject,
+            severity: Severity::Warning,
+            reason: event.reason,
+            message: event.message.clone(),
+            first: event.first,
+            last: event.last,
+            count: event.count,
+            annotations: event.annotations.clone(),
+        }
+    }
+}
+
+/// The same where the API server takes no Event about the pod.
+fn about_node(event: &PlannedEvent, notice: Notice) -> Notice {
+    let whose = match &event.regarding {
+        Regarding::Node => String::new(),
+        Regarding::Pod {
+            namespace,
+            name,
+            container,
+            ..
+        } => {
+            let container = container.as_ref().map(|name| format!(", container {name}"));
+            format!("Pod {namespace}/{name}{}: ", container.unwrap_or_default())
+        }
+    };
+    Notice {
+        subject: Subject::Node,
+        message: format!("{whose}{}", notice.message),
+        ..notice
+    }
+}
+
+/// Whether the same Event will be refused however often it is sent. Rights that lack and credentials that have expired
+/// can be mended, and what cannot be read may have come from something in between.
+const fn never(problem: &Problem) -> bool {
+    match problem {
+        Problem::NotFound(_) | Problem::Refused { .. } | Problem::Expired => true,
+        Problem::Timeout(_)
+        | Problem::Unreachable(_)
+        | Problem::Unauthorised(_)
+        | Problem::Forbidden { .. }
+        | Problem::Conflict(_)
+        | Problem::Throttled { .. }
+        | Problem::Unavailable { .. }
+        | Problem::Unreadable(_) => false,
+    }
+}

@@ -1,0 +1,175 @@
+//! Tells an unmodified VPA recommender of kills, by Events in the shape that it reads.
+//!
+//! A report that may be for it waits until the kubelet has had time to say in the pod's status what became of the
+//! container: the recommender reads that, too, and must not count a kill twice.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::{BoxFuture, FutureExt};
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::pods::until;
+use super::poster::{Otherwise, Poster};
+use super::windows::Windows;
+use super::{Around, named};
+use crate::kubernetes::ApiClient;
+use crate::observe::metrics::ReportOutcome;
+use crate::report::destination::Destination;
+use crate::report::events::{VpaEvents, VpaVerdict, VpaWindows};
+use crate::report::feed::{Ended, Feed};
+use crate::report::reporter::Deliver;
+use crate::report::spool::Owed;
+
+/// How long the kubelet is given. It looks at its containers every second (`genericPlegRelistPeriod`) and writes the status
+/// at once, unless the API server makes it wait.
+const SETTLE: Duration = Duration::from_secs(10);
+
+/// How the recommender is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VpaEventOptions {
+    /// How sparsely.
+    pub windows: VpaWindows,
+    /// Where it is kept what it was told, so that windows outlive the agent. The directory is there.
+    pub memory: PathBuf,
+}
+
+/// Delivers to [`Destination::VpaEvents`].
+#[derive(Debug)]
+pub struct VpaEventDelivery {
+    poster: Poster,
+    options: VpaEventOptions,
+}
+
+/// Reports on their way to the recommender.
+struct Telling {
+    poster: Poster,
+    feed: Feed,
+    events: VpaEvents,
+    windows: Windows,
+    /// Reports with the moment at which each is looked at again, which ascends.
+    waiting: VecDeque<(Instant, Owed)>,
+    /// The number of the last report that was taken in.
+    after: u64,
+    /// There are no more now.
+    drained: bool,
+}
+
+impl VpaEventDelivery {
+    /// In the name of that node.
+    #[must_use]
+    pub fn new(client: ApiClient, node: &str, around: Arc<dyn Around>, options: VpaEventOptions) -> Self {
+        Self {
+            poster: Poster::new(client, node.to_owned(), around),
+            options,
+        }
+    }
+}
+
+impl Deliver for VpaEventDelivery {
+    fn destination(&self) -> Destination {
+        Destination::VpaEvents
+    }
+
+    fn run(self: Box<Self>, feed: Feed, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        async move {
+            let VpaEventOptions { windows, memory } = self.options;
+            let (memory, before) = Windows::open(memory).await;
+            let telling = Telling {
+                poster: self.poster,
+                feed,
+                events: VpaEvents::new(windows, before),
+                windows: memory,
+                waiting: VecDeque::new(),
+                after: 0,
+                drained: false,
+            };
+            // Either way the agent is ending.
+            telling.run(stop).await.unwrap_or(());
+        }
+        .boxed()
+    }
+}
+
+impl Telling {
+    async fn run(mut self, stop: CancellationToken) -> Result<(), Ended> {
+        // Cancel-safe: nothing is in hand.
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = self.poster.around().known() => {}
+        }
+        loop {
+            self.take_in().await?;
+            if let Some((due, _)) = self.waiting.front()
+                && *due <= Instant::now()
+                && let Some((_, owed)) = self.waiting.pop_front()
+            {
+                if self.settle(owed, &stop).await?.is_none() {
+                    return Ok(());
+                }
+                continue;
+            }
+            let next = self.waiting.front().map(|(due, _)| *due);
+            // Cancel-safe, all of them: nothing is in hand.
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                more = self.feed.more(), if self.drained => {
+                    more?;
+                    self.drained = false;
+                }
+                () = until(next) => {}
+            }
+        }
+    }
+
+    /// Takes in what there is, as far as there is room. What is not for the recommender is dealt with at once.
+    async fn take_in(&mut self) -> Result<(), Ended> {
+        let room = Destination::VpaEvents.window().saturating_sub(self.waiting.len());
+        if room > 0 && !self.drained {
+            let owed = self.feed.take(self.after, room).await?;
+            self.drained = owed.len() < room;
+            let (due, now) = (Instant::now() + SETTLE, Timestamp::now());
+            let mut withheld = Vec::new();
+            for owed in owed {
+                self.after = owed.number;
+                let owed = named(owed, self.poster.around());
+                match self.events.screen(&owed.report, now) {
+                    Ok(()) => self.waiting.push_back((due, owed)),
+                    Err(why) => {
+                        tracing::debug!(id = %owed.report.id(), ?why, "the VPA recommender is not told");
+                        withheld.push(owed.number);
+                    }
+                }
+            }
+            if !withheld.is_empty() {
+                self.feed.count(ReportOutcome::Withheld, withheld.len());
+                self.feed.acknowledge(withheld).await?;
+            }
+        }
+        self.feed.on_the_way(self.waiting.len());
+        Ok(())
+    }
+
+    /// Deals with a report now that it can be known what became of the container; none once told to stop.
+    async fn settle(&mut self, owed: Owed, stop: &CancellationToken) -> Result<Option<()>, Ended> {
+        let facts = self.poster.around().container(&owed.report);
+        match self.events.judge(&owed, facts, Timestamp::now()) {
+            VpaVerdict::Withhold(why) => {
+                tracing::debug!(id = %owed.report.id(), ?why, "the VPA recommender is not told");
+                self.feed.count(ReportOutcome::Withheld, 1);
+            }
+            VpaVerdict::Send(event) => {
+                let told = self.poster.tell(&event, Otherwise::GiveUp, &self.feed, stop).await;
+                if told.is_none() {
+                    return Ok(None);
+                }
+                self.windows.keep(self.events.told()).await;
+            }
+        }
+        self.feed.acknowledge(vec![owed.number]).await?;
+        Ok(Some(()))
+    }
+}

@@ -1,0 +1,87 @@
+//! An agent that lost its notes of what it had told.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use futures::future::{BoxFuture, FutureExt};
+use serde_json::{Value, json};
+use vscaled::kubernetes::Access;
+use vscaled::observe::metrics::{ApiMetrics, registry};
+use vscaled::report::cluster::{Around, Names, PodEventDelivery, PodObject};
+use vscaled::report::events::ContainerFacts;
+use vscaled::report::spool::{Bounds, Commit, Spool};
+use vscaled::report::{Deliver, Destination, Destinations, Report};
+
+use crate::reports::station::{Station, kill};
+use crate::support::cluster::{ApiServer, User};
+
+/// Knows nothing but what reports say.
+#[derive(Debug)]
+struct Nothing;
+
+impl Around for Nothing {
+    fn known(&self) -> BoxFuture<'static, ()> {
+        std::future::ready(()).boxed()
+    }
+
+    fn names(&self, _: &str, _: &str) -> Option<Names> {
+        None
+    }
+
+    fn object(&self, _: &str, _: Option<&str>) -> Option<PodObject> {
+        None
+    }
+
+    fn container(&self, _: &Report) -> ContainerFacts {
+        ContainerFacts::default()
+    }
+}
+
+/// Has kills kept in a spool, and nobody told.
+fn keep(directory: &Path, numbers: std::ops::RangeInclusive<u64>) {
+    let (mut spool, _) = Spool::open(
+        directory,
+        Bounds::default(),
+        Destinations::from_iter([Destination::PodEvents]),
+    );
+    spool.commit(vec![Commit {
+        reports: numbers.map(kill).collect(),
+        checkpoint: None,
+    }]);
+}
+
+async fn deliver(cluster: &ApiServer, directory: &Path) {
+    let access = Access::Kubeconfig(cluster.kubeconfig(User::Admin));
+    let client = access.connect(ApiMetrics::register(&mut registry())).await.unwrap();
+    let delivery: Box<dyn Deliver> = Box::new(PodEventDelivery::new(client, "node-1", Arc::new(Nothing)));
+    let station = Station::with(directory, Bounds::default(), vec![delivery]);
+    station.settled().await;
+    station.finish().await;
+}
+
+#[tokio::test]
+async fn what_an_event_told_already_is_left_out_of_the_next_one() {
+    let test = "cluster_kills::again::what_an_event_told_already";
+    let Some(cluster) = ApiServer::start(test) else { return };
+    cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}));
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    keep(first.path(), 1..=5);
+    // As the disk was before anything was delivered.
+    let journal = "reports.journal";
+    fs::copy(first.path().join(journal), second.path().join(journal)).unwrap();
+    deliver(&cluster, first.path()).await;
+    keep(second.path(), 6..=7);
+    deliver(&cluster, second.path()).await;
+
+    let list = cluster.kubectl(&["--namespace=shop", "get", "events", "--output=json"], "");
+    let list: Value = serde_json::from_str(&list).unwrap();
+    let mut counts: Vec<_> = list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|event| event["count"].as_u64())
+        .collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [Some(2), Some(5)], "{list:#}");
+}

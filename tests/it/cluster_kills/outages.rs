@@ -1,0 +1,46 @@
+//! The API server goes away, and the agent is killed meanwhile.
+
+use super::Scene;
+
+#[tokio::test]
+async fn what_is_killed_while_the_api_server_is_away_is_told_once_it_is_back() {
+    let test = "cluster_kills::outages::what_is_killed_while_the_api_server_is_away";
+    let Some(mut scene) = Scene::started(test).await else {
+        return;
+    };
+    scene.kill(&scene.cluster.pod, 3);
+    scene.tells(&scene.cluster.pod, 3).await;
+    scene.cluster.cluster.stop();
+    scene.kill(&scene.cluster.pod, 30);
+    scene
+        .cluster
+        .agent
+        .reports(&["pod-events", "cannot be reached", "reports wait"])
+        .await;
+    scene.cluster.cluster.launch();
+    let events = scene.tells(&scene.cluster.pod, 33).await;
+    assert!(events.len() <= 13, "{events:#?}");
+    scene.kill(&scene.cluster.pod, 1);
+    scene.tells(&scene.cluster.pod, 34).await;
+    scene.is_content().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_is_killed_in_the_middle_tells_nothing_twice() {
+    let test = "cluster_kills::outages::an_agent_that_is_killed_in_the_middle";
+    let Some(mut scene) = Scene::started(test).await else {
+        return;
+    };
+    scene.kill(&scene.cluster.pod, 5);
+    let some = async || (!scene.events(&scene.cluster.pod, "OOMKilled").is_empty()).then_some(());
+    scene.cluster.agent.until("the first Event", some).await;
+    scene.cluster.agent.kill();
+    // Seen by the next agent, which begins while nobody answers.
+    scene.kill(&scene.cluster.pod, 4);
+    scene.cluster.cluster.stop();
+    scene.cluster.agent.start().await;
+    scene.cluster.cluster.launch();
+    scene.tells(&scene.cluster.pod, 9).await;
+    scene.kill(&scene.cluster.pod, 1);
+    scene.tells(&scene.cluster.pod, 10).await;
+}

@@ -1,0 +1,87 @@
+//! Events in the shape that an unmodified VPA recommender reads.
+
+use serde_json::{Value, json};
+
+use super::Scene;
+use crate::support::amounts::Amounts;
+use crate::support::http;
+
+/// A VPA that only recommends, so that nothing here is resized.
+fn with_vpa(test: &str) -> Option<Scene> {
+    let mut scene = Scene::new(test)?;
+    scene.cluster.make_vpa("Off");
+    scene.cluster.recommend(&[("app", Amounts::doubled(100, 64))]);
+    scene.cluster.agent.set("--report-vpa-events", "true");
+    scene.cluster.agent.set("--http-address", "127.0.0.1:0");
+    Some(scene)
+}
+
+/// How many reports were withheld from the recommender.
+fn withheld(scene: &Scene) -> Option<u64> {
+    let log = scene.cluster.agent.log();
+    let (_, rest) = log.split_once(" http=")?;
+    let address = rest.split_whitespace().next()?.parse().ok()?;
+    let (_, text) = http::get(address, "/metrics")?;
+    let series = "vscaled_reports_total{destination=\"vpa-events\",outcome=\"withheld\"} ";
+    let value = text.lines().find_map(|line| line.strip_prefix(series))?;
+    value.parse().ok()
+}
+
+async fn withholds(scene: &Scene, count: u64) {
+    let enough = || withheld(scene).is_some_and(|withheld| withheld >= count);
+    scene.cluster.agent.wait_for("kills to be withheld", enough).await;
+    assert_eq!(withheld(scene), Some(count));
+}
+
+#[tokio::test]
+async fn the_recommender_is_told_of_a_container_that_runs_on_and_once_in_its_window() {
+    let Some(mut scene) = with_vpa("cluster_kills::recommender::the_recommender_is_told") else {
+        return;
+    };
+    scene.start().await;
+    let pod = &scene.cluster.pod;
+    scene.kill(pod, 2);
+    let told = async || scene.events(pod, "Evicted").into_iter().next();
+    let event = scene.cluster.agent.until("the recommender to be told", told).await;
+    assert_eq!(
+        event["metadata"]["annotations"],
+        json!({"offending_containers": "app", "offending_containers_usage": "134217728", "starved_resource": "memory"})
+    );
+    assert_eq!(event["involvedObject"]["kind"], "Pod");
+    assert!(
+        event["message"].as_str().unwrap().contains("nothing was evicted"),
+        "{event:#}"
+    );
+    withholds(&scene, 1).await;
+
+    // The window outlives the agent.
+    scene.cluster.agent.stop();
+    scene.start().await;
+    scene.kill(&scene.cluster.pod, 1);
+    scene.tells(&scene.cluster.pod, 3).await;
+    let gone = scene.events(&scene.cluster.pod, "Evicted");
+    assert_eq!(gone.len(), 1, "{gone:#?}");
+}
+
+#[tokio::test]
+async fn what_a_pods_status_tells_is_not_told_again() {
+    let Some(mut scene) = with_vpa("cluster_kills::recommender::what_a_pods_status_tells") else {
+        return;
+    };
+    scene.start().await;
+    let pod = &scene.cluster.pod;
+    scene.kill(pod, 1);
+    // As the kubelet says it, when the container has ended with the kill.
+    let id = format!("containerd://{}", pod.containers["app"].id);
+    scene.cluster.cluster.put_status(
+        "/api/v1/namespaces/test/pods",
+        pod.name,
+        &json!({"phase": "Running", "containerStatuses": [{
+            "name": "app", "containerID": id, "image": "none", "imageID": "none", "ready": false, "restartCount": 0,
+            "state": {"terminated": {"reason": "OOMKilled", "exitCode": 137, "containerID": id}},
+        }]}),
+    );
+    withholds(&scene, 1).await;
+    assert_eq!(scene.events(pod, "Evicted"), [Value::Null; 0]);
+    scene.tells(pod, 1).await;
+}

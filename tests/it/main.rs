@@ -10,6 +10,7 @@ mod architecture;
 mod cgroup_files;
 mod cluster_api;
 mod cluster_events;
+mod cluster_kubelet;
 mod control_socket;
 mod decide_command;
 mod decisions;

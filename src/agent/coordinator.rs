@@ -150,6 +150,16 @@ pub(super) struct Restored {
     pub(super) problem: Option<String>,
 }
 
+impl Restored {
+    /// The pods that something stood for, as they were described last.
+    pub(super) fn described(&self) -> NodeView {
+        NodeView {
+            pods: self.pods.values().filter_map(|saved| saved.described.clone()).collect(),
+            ..NodeView::default()
+        }
+    }
+}
+
 /// What the coordinator is connected to.
 #[derive(Debug)]
 pub(super) struct Links {
@@ -267,7 +277,7 @@ impl Coordinator {
     fn take(&mut self, event: Event) {
         match event {
             Event::View(view, problems) => self.take_view(view, problems),
-            Event::SourceProblems(problems) => self.source_problems = problems,
+            Event::SourceProblems(problems) => self.take_silence(problems),
             Event::Options(options) => {
                 self.options = options;
                 self.unwatched = true;

@@ -35,7 +35,6 @@ use crate::observe::log::LogFilter;
 use crate::observe::metrics::{ApiMetrics, EventMetrics, RuntimeMetrics, registry};
 use crate::oom::watch::Residents;
 use crate::runtime::Observer;
-use crate::sources::NodeView;
 use crate::sources::directory::DirectorySource;
 use crate::sources::kubernetes::KubernetesSource;
 
@@ -118,7 +117,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let (records, _) = broadcast::channel(CHANGES);
     let (changes, _) = broadcast::channel(CHANGES);
 
-    let (views, view) = watch::channel(Arc::new(NodeView::default()));
+    let (views, view) = watch::channel(Arc::new(restored.described()));
     let counted_events = EventMetrics::register(&mut registry);
     if let Some(api) = &api {
         let kubernetes_events = Events::start(api.clone(), &config.node_name, counted_events, stop.clone());

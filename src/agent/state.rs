@@ -7,11 +7,13 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::standing::Standing;
 use crate::actuate::PodId;
+use crate::objects::Pod;
 use crate::plan::shrink::Regrets;
 
 const FILE_NAME: &str = "state.json";
@@ -37,6 +39,9 @@ pub(super) struct Saved {
 pub(super) struct SavedPod {
     /// Whose it is.
     pub(super) pod: PodId,
+    /// The pod as its source described it last: what stands can be enforced before any source has spoken again.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "shared")]
+    pub(super) described: Option<Arc<Pod>>,
     /// What stands.
     pub(super) standing: Standing,
     /// Shrinks that were undone.
@@ -127,6 +132,26 @@ impl StateFile {
     }
 }
 
+/// A shared object, written and read as one's own.
+mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<T: Serialize, S: Serializer>(
+        object: &Option<Arc<T>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        object.as_deref().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Arc<T>>, D::Error> {
+        Ok(Option::deserialize(deserializer)?.map(Arc::new))
+    }
+}
+
 fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> StateError {
     let path = path.to_owned();
     move |source| StateError {
@@ -154,6 +179,7 @@ mod tests {
             "u1".to_owned(),
             SavedPod {
                 pod,
+                described: Some(Arc::default()),
                 standing,
                 regrets: Regrets::default(),
             },

@@ -56,7 +56,7 @@ use std::borrow::Borrow;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::objects::{Pod, UpdateMode, VerticalPodAutoscaler};
+use crate::objects::{Container, Pod, UpdateMode, VerticalPodAutoscaler};
 use crate::resources::NamedRequirements;
 use case::Case;
 
@@ -146,6 +146,25 @@ pub struct PodDecision {
 }
 
 impl PodDecision {
+    /// What is said of a pod that no source has described yet.
+    #[must_use]
+    pub fn undecided(pod: &Pod) -> Self {
+        let as_declared = |container: &Container| NamedRequirements {
+            name: container.name.clone(),
+            resources: container.resources,
+        };
+        Self {
+            namespace: pod.metadata.namespace.clone(),
+            name: pod.metadata.name.clone(),
+            uid: pod.metadata.uid.clone(),
+            vpa: None,
+            reason: Reason::SourcesSilent,
+            containers: pod.spec.containers.iter().map(as_declared).collect(),
+            notes: Vec::new(),
+            ceilings: Vec::new(),
+        }
+    }
+
     /// What is to be done.
     #[must_use]
     pub const fn action(&self) -> Action {

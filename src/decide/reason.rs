@@ -62,6 +62,8 @@ pub enum Reason {
     Ended,
     /// The pod is being deleted.
     Terminating,
+    /// No source has said anything since the agent started: what stood before counts.
+    SourcesSilent,
 
     /// The change would move the pod to another QoS class, which the API refuses.
     QosClassChange,
@@ -92,6 +94,7 @@ impl Reason {
         Self::NotScheduled,
         Self::Ended,
         Self::Terminating,
+        Self::SourcesSilent,
         Self::QosClassChange,
         Self::RestartRequired,
         Self::PodLevelExceeded,
@@ -114,7 +117,8 @@ impl Reason {
             | Self::Ignored
             | Self::NotScheduled
             | Self::Ended
-            | Self::Terminating => Action::None,
+            | Self::Terminating
+            | Self::SourcesSilent => Action::None,
             Self::QosClassChange | Self::RestartRequired | Self::PodLevelExceeded | Self::DuplicateContainer => {
                 Action::Skip
             }
@@ -141,6 +145,7 @@ impl Reason {
             Self::NotScheduled => "NotScheduled",
             Self::Ended => "Ended",
             Self::Terminating => "Terminating",
+            Self::SourcesSilent => "SourcesSilent",
             Self::QosClassChange => "QoSClassChange",
             Self::RestartRequired => "RestartRequired",
             Self::PodLevelExceeded => "PodLevelExceeded",

@@ -7,14 +7,12 @@
 mod follows;
 mod outages;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;
 use crate::support::bare::{BareNode, BarePod};
-use crate::support::cluster::{ApiServer, User};
-
-const NODE: &str = "node-1";
+use crate::support::cluster::{ApiServer, NODE, User, objects};
 
 /// What the container has at first.
 const APP: Amounts = Amounts::doubled(100, 64);
@@ -33,25 +31,11 @@ impl Scene {
     /// None where there is no API server to test with.
     pub(crate) fn new(test: &str) -> Option<Self> {
         let cluster = ApiServer::start(test)?;
-        cluster.kubectl(&["apply", "--filename=deploy/base/namespace.yaml"], "");
-        cluster.kubectl(&["apply", "--filename=deploy/base/rbac.yaml"], "");
-        let bases = [
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "test"}}),
-            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}),
-            workload("Deployment", "web", None),
-        ];
-        for base in &bases {
-            cluster.apply(base);
-        }
-        let deployment = cluster.uid("deployment", "web");
-        cluster.apply(&workload(
-            "ReplicaSet",
-            "web-5c4f",
-            Some(("Deployment", "web", &deployment)),
-        ));
+        objects::prepare(&cluster);
+        cluster.apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}));
         let mut node = BareNode::new();
         let kubepods = node.kubepods();
-        let pod = Self::pod(&cluster, &mut node, "web-5c4f-x", "web-5c4f");
+        let pod = Self::pod(&cluster, &mut node, "web-5c4f-x");
         let agent = Agent::new(&kubepods)
             .with("--source", "kubernetes")
             .with("--node-name", NODE)
@@ -65,14 +49,13 @@ impl Scene {
     }
 
     /// A pod of a ReplicaSet: bound to the node, and running there.
-    pub(crate) fn pod(cluster: &ApiServer, node: &mut BareNode, name: &'static str, replica_set: &str) -> BarePod {
-        let owner = cluster.uid("replicaset", replica_set);
+    pub(crate) fn pod(cluster: &ApiServer, node: &mut BareNode, name: &'static str) -> BarePod {
         let mut object = json!({
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": name, "namespace": "test", "labels": {"app": "web"}, "ownerReferences": [
-                {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": replica_set, "uid": owner, "controller": true}
-            ]},
-            "spec": {"nodeName": NODE, "containers": [{"name": "app", "image": "none", "resources": resources(APP)}]},
+            "metadata": {
+                "name": name, "namespace": "test", "labels": {"app": "web"}, "ownerReferences": objects::owned(cluster),
+            },
+            "spec": {"nodeName": NODE, "containers": [{"name": "app", "image": "none", "resources": objects::resources(APP)}]},
         });
         cluster.apply(&object);
         let pod = node.run(name, cluster.uid("pod", name).leak(), &AT_FIRST);
@@ -81,7 +64,7 @@ impl Scene {
             "name": "app", "containerID": id, "image": "none", "imageID": "none", "ready": true, "restartCount": 0,
             "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
         }]});
-        cluster.put_status("/api/v1/namespaces/test/pods", name, &object["status"]);
+        cluster.put_status(objects::PODS, name, &object["status"]);
         pod
     }
 
@@ -95,28 +78,13 @@ impl Scene {
 
     /// Makes a VPA for the Deployment, with nothing to say yet.
     pub(crate) fn make_vpa(&self, mode: &str) {
-        self.cluster.apply(&json!({
-            "apiVersion": "autoscaling.k8s.io/v1", "kind": "VerticalPodAutoscaler",
-            "metadata": {"name": "web", "namespace": "test"},
-            "spec": {
-                "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
-                "updatePolicy": {"updateMode": mode},
-            },
-        }));
+        self.cluster.apply(&objects::vpa(mode));
     }
 
     /// Has the recommender speak.
     pub(crate) fn recommend(&self, targets: &[(&str, Amounts)]) {
-        let recommended: Vec<_> = targets
-            .iter()
-            .map(|(name, Amounts { cpu, memory, .. })| {
-                let amounts = json!({"cpu": format!("{cpu}m"), "memory": format!("{memory}Mi")});
-                json!({"containerName": name, "target": amounts, "lowerBound": amounts, "upperBound": amounts})
-            })
-            .collect();
-        let status = json!({"recommendation": {"containerRecommendations": recommended}});
-        let vpas = "/apis/autoscaling.k8s.io/v1/namespaces/test/verticalpodautoscalers";
-        self.cluster.put_status(vpas, "web", &status);
+        let status = objects::recommendation(targets);
+        self.cluster.put_status(objects::VPAS, "web", &status);
     }
 
     /// Waits until every level holds these values and the agent is content.
@@ -126,28 +94,4 @@ impl Scene {
         self.agent.wait_for(&wanted, holds).await;
         self.agent.reaches(self.pod.name, "InSync").await;
     }
-}
-
-/// A Deployment or ReplicaSet of the pods labelled `app: web`.
-fn workload(kind: &str, name: &str, owner: Option<(&str, &str, &str)>) -> Value {
-    let labels = json!({"app": "web"});
-    let owners: Vec<_> = owner
-        .iter()
-        .map(|(kind, name, uid)| json!({"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid, "controller": true}))
-        .collect();
-    json!({
-        "apiVersion": "apps/v1", "kind": kind,
-        "metadata": {"name": name, "namespace": "test", "ownerReferences": owners},
-        "spec": {"selector": {"matchLabels": labels}, "template": {
-            "metadata": {"labels": labels}, "spec": {"containers": [{"name": "app", "image": "none"}]},
-        }},
-    })
-}
-
-fn resources(amounts: Amounts) -> Value {
-    let list = |cpu: u64, memory: u64| json!({"cpu": format!("{cpu}m"), "memory": format!("{memory}Mi")});
-    json!({
-        "requests": list(amounts.cpu, amounts.memory),
-        "limits": list(amounts.cpu_limit.unwrap(), amounts.memory_limit.unwrap()),
-    })
 }

@@ -11,6 +11,7 @@ mod cgroup_files;
 mod cluster_api;
 mod cluster_events;
 mod cluster_kills;
+mod cluster_kubelet;
 mod control_socket;
 mod decide_command;
 mod decisions;

@@ -29,6 +29,10 @@ impl Coordinator {
     /// Decides for every pod of the view, and asks for passes where that changes what stands. Pods that left the view are
     /// no longer ours.
     pub(super) fn decide_all(&mut self, now: Timestamp) {
+        if !self.seen_view {
+            // Nothing said is not the same as nothing wanted.
+            return;
+        }
         let view = Arc::clone(&self.view);
         let index = decide::Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
         let observe_only = self.options.observe_only;
@@ -55,6 +59,8 @@ impl Coordinator {
             let decided_in = deciding.elapsed();
             let mut entry = match old {
                 Some(mut entry) => {
+                    // It is saved with what stands for it.
+                    self.unsaved |= entry.pod != *pod && !entry.standing.is_empty();
                     entry.pod = Arc::clone(pod);
                     entry.decision = decision;
                     entry

@@ -9,7 +9,7 @@ use super::{Coordinator, Refreshed};
 use crate::actuate::{Cause, Node};
 use crate::agent::entry::Entry;
 use crate::agent::state::SavedPod;
-use crate::decide::Action;
+use crate::decide::{Action, PodDecision, Reason};
 
 impl Coordinator {
     pub(super) fn take_refreshed(&mut self, refreshed: Refreshed) {
@@ -30,6 +30,25 @@ impl Coordinator {
         if back {
             self.pay_debts();
         }
+    }
+
+    /// The sources know nothing yet. If that is because something is wrong with them, what stood when the agent before
+    /// ended goes on to stand; else it waits for what they say, which may be something else.
+    pub(super) fn take_silence(&mut self, problems: Vec<String>) {
+        self.source_problems = problems;
+        if self.source_problems.is_empty() || self.seen_view {
+            return;
+        }
+        for saved in self.saved.values() {
+            let Some(pod) = &saved.described else { continue };
+            let entry = || Box::new(Entry::new(Arc::clone(pod), PodDecision::undecided(pod)));
+            self.entries.entry(pod.full_name()).or_insert_with(entry);
+        }
+        if !self.entries.is_empty() {
+            let problem = "until the sources answer, what stood when the agent last ended counts";
+            self.source_problems.push(problem.to_owned());
+        }
+        self.match_live();
     }
 
     /// Plans from now on for this node. Where that changes what pods should hold, nobody else has changed it.
@@ -103,7 +122,8 @@ fn adopt(entry: &mut Entry, saved: SavedPod) {
     entry.standing.returning = saved.standing.returning;
     entry.shrinking.remember(saved.regrets, Timestamp::now());
     entry.standing.leases = saved.standing.leases;
-    if entry.decision.vpa.is_some() && entry.decision.action() != Action::Resize {
+    let unasked = entry.decision.reason == Reason::SourcesSilent;
+    if unasked || (entry.decision.vpa.is_some() && entry.decision.action() != Action::Resize) {
         entry.standing.recommended = saved.standing.recommended;
     } else if let (Some(now), Some(before)) = (&mut entry.standing.recommended, saved.standing.recommended)
         && now.vpa == before.vpa

@@ -1,5 +1,7 @@
 //! What stands, to be saved; operators are answered once it is.
 
+use std::sync::Arc;
+
 use super::{Coordinator, answer};
 use crate::agent::state::SavedPod;
 
@@ -17,6 +19,7 @@ impl Coordinator {
                 pod.uid.clone(),
                 SavedPod {
                     pod,
+                    described: Some(Arc::clone(&entry.pod)),
                     standing: entry.standing.clone(),
                     regrets: entry.shrinking.regrets().clone(),
                 },

@@ -1,6 +1,7 @@
 //! What the API server says is done.
 
 use super::{AT_FIRST, LARGER, Scene};
+use crate::support::cluster::objects;
 
 #[tokio::test]
 async fn a_recommendation_written_into_a_vpas_status_becomes_the_kernels_values() {
@@ -51,11 +52,10 @@ async fn a_vpa_that_makes_no_sense_is_named_and_changes_nothing() {
     scene.make_vpa("Auto");
     scene.recommend(&LARGER);
     scene.settles(&LARGER).await;
-    let vpas = "/apis/autoscaling.k8s.io/v1/namespaces/test/verticalpodautoscalers";
     let nonsense = serde_json::json!({"recommendation": {"containerRecommendations": [
         {"containerName": "app", "target": {"cpu": "plenty"}},
     ]}});
-    scene.cluster.put_status(vpas, "web", &nonsense);
+    scene.cluster.put_status(objects::VPAS, "web", &nonsense);
     scene.agent.reports(&["test/web", "target.cpu", "plenty"]).await;
     assert!(scene.node.holds(&scene.pod, &LARGER));
     scene.recommend(&AT_FIRST);

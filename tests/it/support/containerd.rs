@@ -13,6 +13,7 @@ use vscaled::runtime::proto;
 use vscaled::runtime::proto::image_service_client::ImageServiceClient;
 use vscaled::runtime::proto::runtime_service_client::RuntimeServiceClient;
 
+use super::cluster::Enclosure;
 use super::image::{self, BUSYBOX, PAUSE};
 use super::tree::CgroupTree;
 use super::{mounts, scratch};
@@ -41,12 +42,22 @@ impl OciRuntime {
 pub(crate) struct Containerd {
     daemon: Option<Child>,
     cgroups: CgroupTree,
+    enclosure: Option<Enclosure>,
     directory: TempDir,
 }
 
 impl Containerd {
     /// Starts containerd and gives it the images.
     pub(crate) async fn start(runtime: OciRuntime) -> Self {
+        Self::start_in(None, runtime).await
+    }
+
+    /// The same, in a view of the file system of its own.
+    pub(crate) async fn enclosed(runtime: OciRuntime) -> Self {
+        Self::start_in(Some(Enclosure::new()), runtime).await
+    }
+
+    async fn start_in(enclosure: Option<Enclosure>, runtime: OciRuntime) -> Self {
         let cgroups = CgroupTree::new();
         let directory = tempfile::Builder::new()
             .prefix("vscaled-")
@@ -55,6 +66,7 @@ impl Containerd {
         let mut containerd = Self {
             daemon: None,
             cgroups,
+            enclosure,
             directory,
         };
         fs::write(containerd.file("config.toml"), containerd.config(runtime)).unwrap();
@@ -69,6 +81,14 @@ impl Containerd {
 
     pub(crate) const fn cgroups(&self) -> &CgroupTree {
         &self.cgroups
+    }
+
+    /// A program to be started where containerd runs.
+    pub(crate) fn beside(&self, program: &str) -> Command {
+        match &self.enclosure {
+            Some(enclosure) => enclosure.command(program),
+            None => Command::new(program),
+        }
     }
 
     /// CRI, as the kubelet has it. Must be asked for again after a restart.
@@ -98,7 +118,8 @@ impl Containerd {
             .append(true)
             .open(self.file("log"))
             .unwrap();
-        let daemon = Command::new("containerd")
+        let daemon = self
+            .beside("containerd")
             .arg("--config")
             .arg(self.file("config.toml"))
             .stdin(Stdio::null())
@@ -116,7 +137,7 @@ impl Containerd {
     }
 
     /// The container's first process, from the shim's own record.
-    pub(super) fn pid(&self, id: &str) -> i32 {
+    pub(crate) fn pid(&self, id: &str) -> i32 {
         let record = self.tasks().join(id).join("init.pid");
         fs::read_to_string(record).unwrap().trim().parse().unwrap()
     }

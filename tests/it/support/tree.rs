@@ -57,6 +57,22 @@ impl CgroupTree {
         path
     }
 
+    /// Makes the root of this tree in every hierarchy, as a kubelet wants the cgroup to be that it is to stay below.
+    pub(crate) fn make_everywhere(&self) -> CgroupPath {
+        for mount in mounts::all().iter().filter(|mount| mount.is_cgroup()) {
+            let directory = self.root.under(&mount.point);
+            fs::create_dir_all(&directory).unwrap();
+            // On v1 no process can enter a cgroup that has no processors and no memory nodes.
+            for file in ["cpuset.cpus", "cpuset.mems"] {
+                let (own, root) = (directory.join(file), mount.point.join(file));
+                if own.exists() && root.exists() {
+                    fs::write(own, fs::read_to_string(root).unwrap()).unwrap();
+                }
+            }
+        }
+        self.root.clone()
+    }
+
     /// Gives a cgroup a memory limit, as the kubelet does for pods.
     pub(crate) fn limit_memory(&self, path: &CgroupPath, limit: MemoryLimit) {
         self.put(

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{free_port, parts};
@@ -102,7 +102,7 @@ impl ApiServer {
             .arg(format!("--cert-dir={}", self.directory.path().display()))
             .arg(format!("--token-auth-file={}", self.file("tokens.csv").display()))
             .args([
-                "--authorization-mode=RBAC",
+                "--authorization-mode=Node,RBAC",
                 "--disable-admission-plugins=ServiceAccount",
             ])
             .args([
@@ -140,21 +140,39 @@ impl ApiServer {
 
     /// A kubeconfig for a user.
     pub(crate) fn kubeconfig(&self, user: User) -> PathBuf {
-        let path = self.file(&format!("{user:?}.kubeconfig"));
+        self.write_kubeconfig(&format!("{user:?}"), user.token())
+    }
+
+    fn write_kubeconfig(&self, name: &str, token: &str) -> PathBuf {
+        let path = self.file(&format!("{name}.kubeconfig"));
         let text = format!(
             "apiVersion: v1
 kind: Config
 current-context: test
 contexts: [{{name: test, context: {{cluster: test, user: test}}}}]
 clusters: [{{name: test, cluster: {{server: 'https://127.0.0.1:{}', certificate-authority: '{}'}}}}]
-users: [{{name: test, user: {{token: {}}}}}]
+users: [{{name: test, user: {{token: {token}}}}}]
 ",
             self.port,
             self.file("apiserver.crt").display(),
-            user.token(),
         );
         fs::write(&path, text).unwrap();
         path
+    }
+
+    /// A kubeconfig with a token of the agent's own service account, which must be there: the API server's own proof of who
+    /// it is, as in a pod.
+    pub(crate) fn deployed_kubeconfig(&self) -> PathBuf {
+        let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+        let path = "/api/v1/namespaces/vscaled/serviceaccounts/vscaled/token";
+        let answer = self.kubectl(&["create", "--raw", path, "--filename=-"], &request.to_string());
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        self.write_kubeconfig("deployed", answer["status"]["token"].as_str().unwrap())
+    }
+
+    /// One of the programs of a cluster.
+    pub(crate) fn program(&self, name: &str) -> PathBuf {
+        self.parts.join(name)
     }
 
     /// Makes or changes an object.

@@ -1,14 +1,19 @@
-//! Parts of a real cluster: etcd with kube-apiserver, built by `scripts/kube-parts`.
+//! Parts of a real cluster: etcd with kube-apiserver, and a kubelet, built by `scripts/kube-parts`.
 //!
 //! Everything listens on loopback, lives in a directory of its own and ends with its value.
 
 mod apiserver;
+mod enclosure;
+mod kubelet;
+pub(crate) mod objects;
 
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 pub(crate) use apiserver::{ApiServer, User};
+pub(crate) use enclosure::Enclosure;
+pub(crate) use kubelet::{Kubelet, NODE};
 
 /// Where the programs are; none, after saying so, where nobody has built them.
 pub(crate) fn parts(test: &str) -> Option<PathBuf> {

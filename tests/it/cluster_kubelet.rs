@@ -1,0 +1,186 @@
+//! Promise: on a node whose kubelet cannot resize (1.20), what a VPA recommends is what the kernel and the runtime hold,
+//! whatever the kubelet, its containers, the API server and the agent itself go through meanwhile.
+//!
+//! Everything is real: etcd, kube-apiserver, a kubelet, containerd, and the agent with its service account's own token and
+//! the rights it is deployed with.
+
+mod changes;
+mod kubelet;
+mod restarts;
+
+use std::collections::BTreeMap;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use vscaled::cgroup::CgroupPath;
+
+use crate::support::agent::Agent;
+use crate::support::amounts::Amounts;
+use crate::support::cluster::{ApiServer, Kubelet, NODE, objects};
+use crate::support::containerd::{Containerd, OciRuntime};
+use crate::support::image::BUSYBOX;
+
+const WEB: &str = "web-5c4f-x";
+const APP: Amounts = Amounts::doubled(100, 64);
+const SIDE: Amounts = Amounts::doubled(50, 32);
+const AT_FIRST: [(&str, Amounts); 2] = [("app", APP), ("side", SIDE)];
+const LARGER: [(&str, Amounts); 2] = [("app", Amounts::doubled(300, 128)), ("side", Amounts::doubled(80, 48))];
+const SMALLER: [(&str, Amounts); 2] = [("app", Amounts::doubled(60, 40)), ("side", Amounts::doubled(40, 24))];
+
+/// A node with a pod of a Deployment, and an agent that does not run yet. Dropped in this order.
+struct Scene {
+    agent: Agent,
+    kubelet: Kubelet,
+    cluster: ApiServer,
+    containerd: Containerd,
+}
+
+/// A pod whose containers all run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Running {
+    cgroup: CgroupPath,
+    containers: BTreeMap<String, Container>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Container {
+    id: String,
+    restarts: u64,
+}
+
+impl Scene {
+    /// None where there are no parts to make a cluster of.
+    async fn new(test: &str) -> Option<Self> {
+        let cluster = ApiServer::start(test)?;
+        objects::prepare(&cluster);
+        let containerd = Containerd::enclosed(OciRuntime::Runc).await;
+        let kubepods = containerd.cgroups().make_everywhere().child("kubepods").unwrap();
+        let agent = Agent::new(&kubepods)
+            .with("--source", "kubernetes")
+            .with("--node-name", NODE)
+            .with("--kubeconfig", cluster.deployed_kubeconfig())
+            .with("--runtime-socket", containerd.socket());
+        let mut kubelet = Kubelet::new(&cluster, &containerd);
+        kubelet.launch(&containerd);
+        let scene = Self {
+            agent,
+            kubelet,
+            cluster,
+            containerd,
+        };
+        scene.make_pod(WEB, &objects::owned(&scene.cluster), &AT_FIRST);
+        scene.runs(WEB).await;
+        Some(scene)
+    }
+
+    /// With the agent running, which knows the pod and leaves it alone.
+    async fn started(test: &str) -> Option<Self> {
+        let mut scene = Self::new(test).await?;
+        scene.agent.start().await;
+        scene.agent.reaches(WEB, "NotManaged").await;
+        Some(scene)
+    }
+
+    /// With the agent having done what a VPA recommends.
+    async fn resized(test: &str) -> Option<Self> {
+        let scene = Self::started(test).await?;
+        scene.cluster.apply(&objects::vpa("InPlaceOrRecreate"));
+        scene.recommend(&LARGER);
+        scene.settles(WEB, &LARGER).await;
+        Some(scene)
+    }
+
+    /// Makes a pod that is bound to the node.
+    fn make_pod(&self, name: &str, owners: &Value, containers: &[(&str, Amounts)]) {
+        let containers: Vec<_> = containers
+            .iter()
+            .map(|(name, amounts)| {
+                json!({
+                    "name": name, "image": BUSYBOX, "imagePullPolicy": "Never",
+                    "command": ["/bin/sh", "-c", "while true; do sleep 1000; done"],
+                    "resources": objects::resources(*amounts),
+                })
+            })
+            .collect();
+        self.cluster.apply(&json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "test", "labels": {"app": "web"}, "ownerReferences": owners},
+            "spec": {
+                "nodeName": NODE, "hostNetwork": true, "automountServiceAccountToken": false,
+                "terminationGracePeriodSeconds": 0, "containers": containers,
+            },
+        }));
+    }
+
+    /// Has the recommender speak, with the tool that people use.
+    fn recommend(&self, targets: &[(&str, Amounts)]) {
+        self.cluster
+            .put_status(objects::VPAS, "web", &objects::recommendation(targets));
+    }
+
+    /// Waits until all containers of a pod run, as the API server has it from the kubelet.
+    async fn runs(&self, name: &str) -> Running {
+        let what = format!("pod {name} to run");
+        self.agent.until(&what, async || self.running(name)).await
+    }
+
+    fn running(&self, name: &str) -> Option<Running> {
+        let path = format!("{}/{name}", objects::PODS);
+        let pod: Value = serde_json::from_str(&self.cluster.kubectl(&["get", "--raw", &path], "")).unwrap();
+        let uid = pod["metadata"]["uid"].as_str()?;
+        let kubepods = self.containerd.cgroups().make_everywhere().child("kubepods").ok()?;
+        let wanted = pod["spec"]["containers"].as_array()?.len();
+        let containers: BTreeMap<_, _> = pod["status"]["containerStatuses"]
+            .as_array()?
+            .iter()
+            .filter(|status| status["state"]["running"].is_object())
+            .filter_map(|status| {
+                let id = status["containerID"]
+                    .as_str()?
+                    .strip_prefix("containerd://")?
+                    .to_owned();
+                let container = Container {
+                    id,
+                    restarts: status["restartCount"].as_u64()?,
+                };
+                Some((status["name"].as_str()?.to_owned(), container))
+            })
+            .collect();
+        let cgroup = kubepods.child("burstable").ok()?.child(&format!("pod{uid}")).ok()?;
+        (containers.len() == wanted).then_some(Running { cgroup, containers })
+    }
+
+    fn exists(&self, name: &str) -> bool {
+        let get = ["--namespace=test", "get", "pods", "--output=name"];
+        self.cluster.kubectl(&get, "").contains(name)
+    }
+
+    /// Whether the pod and all its containers hold these values.
+    fn holds(&self, pod: &Running, containers: &[(&str, Amounts)]) -> bool {
+        let cgroups = self.containerd.cgroups();
+        let holds = |path: &CgroupPath, amounts: Amounts| cgroups.holds(path, &amounts.settings(cgroups.version()));
+        let each = |(name, amounts): &(&str, Amounts)| {
+            let container = pod.cgroup.child(&pod.containers[*name].id).unwrap();
+            holds(&container, *amounts)
+        };
+        holds(
+            &pod.cgroup,
+            Amounts::sum(containers.iter().map(|(_, amounts)| *amounts)),
+        ) && containers.iter().all(each)
+    }
+
+    /// Ends a container's first process.
+    fn kill(&self, container: &Container) {
+        kill(Pid::from_raw(self.containerd.pid(&container.id)), Signal::SIGKILL).unwrap();
+    }
+
+    /// Waits until every level of a pod holds these values and the agent is content.
+    async fn settles(&self, name: &str, containers: &[(&str, Amounts)]) -> Running {
+        let pod = self.runs(name).await;
+        let wanted = format!("every level of {name} to hold {containers:?}");
+        self.agent.wait_for(&wanted, || self.holds(&pod, containers)).await;
+        self.agent.reaches(name, "InSync").await;
+        pod
+    }
+}

@@ -1,0 +1,73 @@
+//! The kubelet goes about its own business.
+
+use serde_json::json;
+use vscaled::resources::{CpuShares, Setting, Settings};
+
+use super::{AT_FIRST, LARGER, SMALLER, Scene, WEB};
+use crate::support::amounts::Amounts;
+use crate::support::cluster::objects;
+
+#[tokio::test]
+async fn neither_a_kubelets_restart_nor_its_upkeep_of_cgroups_undoes_anything() {
+    let Some(mut scene) = Scene::resized("cluster_kubelet::kubelet::neither_a_restart").await else {
+        return;
+    };
+    let before = scene.runs(WEB).await;
+    scene.kubelet.stop();
+    scene.recommend(&SMALLER);
+    scene.settles(WEB, &SMALLER).await;
+    scene.kubelet.launch(&scene.containerd);
+
+    // A new pod shows that the kubelet works again, and has it bring the cgroups of its classes up to date.
+    scene.make_pod("bare", &json!([]), &AT_FIRST);
+    scene.runs("bare").await;
+    let burstable = before.cgroup.parent().unwrap();
+    let requested: u64 = [AT_FIRST, AT_FIRST]
+        .iter()
+        .flatten()
+        .map(|(_, amounts)| amounts.cpu)
+        .sum();
+    let shares = CpuShares::new(requested * 1024 / 1000);
+    let kubelets = Settings::from_iter([Setting::CpuShares(shares)]);
+    let up_to_date = || scene.containerd.cgroups().holds(&burstable, &kubelets);
+    scene
+        .agent
+        .wait_for("the kubelet to count both pods as they are declared", up_to_date)
+        .await;
+    assert!(scene.holds(&before, &SMALLER));
+
+    scene.kill(&before.containers["app"]);
+    let restarted = async || {
+        let pod = scene.running(WEB)?;
+        (pod.containers["app"].id != before.containers["app"].id).then_some(pod)
+    };
+    let after = scene.agent.until("the container to run again", restarted).await;
+    assert_eq!(
+        after.containers["side"], before.containers["side"],
+        "it was not restarted"
+    );
+    scene.settles(WEB, &SMALLER).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_is_deleted_in_the_middle_of_changes_leaves_nothing_behind_for_the_next_of_its_name() {
+    let Some(scene) = Scene::resized("cluster_kubelet::kubelet::a_pod_that_is_deleted").await else {
+        return;
+    };
+    let gone = scene.runs(WEB).await;
+    let delete = ["--namespace=test", "delete", "pod", WEB, "--wait=false"];
+    scene.cluster.kubectl(&delete, "");
+    // Some of these come before the containers have ended, some in between, some after.
+    for step in 0..8 {
+        let app = Amounts::doubled(200 + 10 * step, 90 + step);
+        scene.recommend(&[("app", app), LARGER[1]]);
+    }
+    let deleted = || !scene.exists(WEB);
+    scene.agent.wait_for("the pod to be gone", deleted).await;
+    scene.recommend(&SMALLER);
+    scene.make_pod(WEB, &objects::owned(&scene.cluster), &AT_FIRST);
+    let next = scene.settles(WEB, &SMALLER).await;
+    assert_ne!(next.cgroup, gone.cgroup);
+    let problems = scene.agent.get().await.agent.unwrap().problems;
+    assert!(problems.is_empty(), "{problems:#?}");
+}

@@ -1,0 +1,114 @@
+//! A kubelet of an API server's, with a containerd of the test's own.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::apiserver::{ApiServer, User};
+use super::free_port;
+use crate::support::containerd::Containerd;
+use crate::support::image::PAUSE;
+use crate::support::scratch;
+
+/// The node that it makes known.
+pub(crate) const NODE: &str = "node-1";
+
+/// A kubelet, running or not. Dropping it ends it; its pods end with their containerd. If a test fails, the end of its log
+/// is printed.
+#[derive(Debug)]
+pub(crate) struct Kubelet {
+    process: Option<Child>,
+    program: PathBuf,
+    arguments: Vec<String>,
+    directory: TempDir,
+}
+
+impl Kubelet {
+    /// A kubelet whose pods live in the tree of cgroups of that containerd, not started yet.
+    pub(crate) fn new(cluster: &ApiServer, containerd: &Containerd) -> Self {
+        let directory = tempfile::Builder::new()
+            .prefix("vscaled-")
+            .tempdir_in(scratch())
+            .unwrap();
+        let file = |name: &str| directory.path().join(name);
+        let root = containerd.cgroups().make_everywhere();
+        let config = json!({
+            "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+            "address": "127.0.0.1", "port": free_port(), "readOnlyPort": 0, "healthzPort": 0,
+            "authentication": {"anonymous": {"enabled": false}, "webhook": {"enabled": false}},
+            "authorization": {"mode": "AlwaysAllow"},
+            "cgroupDriver": "cgroupfs", "cgroupRoot": root.to_string(), "cgroupsPerQOS": true,
+            "protectKernelDefaults": true, "failSwapOn": false, "resolvConf": "",
+            "volumePluginDir": file("plugins"),
+            // It tells of every kill on this machine, whoever's; nothing else is to wait for that.
+            "kubeAPIQPS": 500, "kubeAPIBurst": 500,
+            // Its socket has a fixed place.
+            "featureGates": {"DevicePlugins": false},
+            // However full this machine is, nothing is evicted and no image removed.
+            "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
+            "imageGCHighThresholdPercent": 100,
+        });
+        fs::write(file("config.json"), config.to_string()).unwrap();
+        let arguments = vec![
+            format!("--config={}", file("config.json").display()),
+            format!("--root-dir={}", file("root").display()),
+            format!("--cert-dir={}", file("certificates").display()),
+            format!("--kubeconfig={}", cluster.kubeconfig(User::Kubelet).display()),
+            format!("--hostname-override={NODE}"),
+            "--container-runtime=remote".to_owned(),
+            format!("--container-runtime-endpoint=unix://{}", containerd.socket().display()),
+            format!("--pod-infra-container-image={PAUSE}"),
+        ];
+        Self {
+            process: None,
+            program: cluster.program("kubelet"),
+            arguments,
+            directory,
+        }
+    }
+
+    /// Starts it, and waits for nothing.
+    pub(crate) fn launch(&mut self, containerd: &Containerd) {
+        assert!(self.process.is_none(), "the kubelet runs already");
+        let log = File::options().create(true).append(true).open(self.log_file()).unwrap();
+        let process = containerd
+            .beside(self.program.to_str().unwrap())
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.process = Some(process);
+    }
+
+    /// Ends it, as a crash would. Its pods go on.
+    pub(crate) fn stop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    fn log(&self) -> String {
+        let log = fs::read_to_string(self.log_file()).unwrap_or_default();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(60)..].join("\n")
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+}
+
+impl Drop for Kubelet {
+    fn drop(&mut self) {
+        self.stop();
+        if std::thread::panicking() {
+            eprintln!("the kubelet's log:\n{}", self.log());
+        }
+    }
+}

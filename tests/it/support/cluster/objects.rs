@@ -1,0 +1,80 @@
+//! Objects in namespace `test`, as a person, a controller or the recommender makes them.
+
+use serde_json::{Value, json};
+
+use super::ApiServer;
+use crate::support::amounts::Amounts;
+
+/// Where the API server has the pods.
+pub(crate) const PODS: &str = "/api/v1/namespaces/test/pods";
+/// Where the API server has the VPAs.
+pub(crate) const VPAS: &str = "/apis/autoscaling.k8s.io/v1/namespaces/test/verticalpodautoscalers";
+
+/// The ReplicaSet that a Deployment's pods belong to.
+pub(crate) const REPLICA_SET: &str = "web-5c4f";
+
+/// Gives the agent the rights it is deployed with, and makes a Deployment and its ReplicaSet.
+pub(crate) fn prepare(cluster: &ApiServer) {
+    cluster.kubectl(&["apply", "--filename=deploy/base/namespace.yaml"], "");
+    cluster.kubectl(&["apply", "--filename=deploy/base/rbac.yaml"], "");
+    cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "test"}}));
+    cluster.apply(&workload("Deployment", "web", None));
+    let deployment = cluster.uid("deployment", "web");
+    let owner = ("Deployment", "web", deployment.as_str());
+    cluster.apply(&workload("ReplicaSet", REPLICA_SET, Some(owner)));
+}
+
+/// Who owns the pods of the ReplicaSet.
+pub(crate) fn owned(cluster: &ApiServer) -> Value {
+    let uid = cluster.uid("replicaset", REPLICA_SET);
+    json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": REPLICA_SET, "uid": uid, "controller": true}])
+}
+
+/// A Deployment or ReplicaSet of the pods labelled `app: web`; its owner by kind, name and UID.
+fn workload(kind: &str, name: &str, owner: Option<(&str, &str, &str)>) -> Value {
+    let labels = json!({"app": "web"});
+    let owners: Vec<_> = owner
+        .iter()
+        .map(|(kind, name, uid)| json!({"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid, "controller": true}))
+        .collect();
+    json!({
+        "apiVersion": "apps/v1", "kind": kind,
+        "metadata": {"name": name, "namespace": "test", "ownerReferences": owners},
+        "spec": {"selector": {"matchLabels": labels}, "template": {
+            "metadata": {"labels": labels}, "spec": {"containers": [{"name": "app", "image": "none"}]},
+        }},
+    })
+}
+
+/// What a container requests and is limited to.
+pub(crate) fn resources(amounts: Amounts) -> Value {
+    let list = |cpu: u64, memory: u64| json!({"cpu": format!("{cpu}m"), "memory": format!("{memory}Mi")});
+    json!({
+        "requests": list(amounts.cpu, amounts.memory),
+        "limits": list(amounts.cpu_limit.unwrap(), amounts.memory_limit.unwrap()),
+    })
+}
+
+/// A VPA for the Deployment, with nothing to say yet.
+pub(crate) fn vpa(mode: &str) -> Value {
+    json!({
+        "apiVersion": "autoscaling.k8s.io/v1", "kind": "VerticalPodAutoscaler",
+        "metadata": {"name": "web", "namespace": "test"},
+        "spec": {
+            "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "updatePolicy": {"updateMode": mode},
+        },
+    })
+}
+
+/// The status that the recommender gives a VPA. The range is the target, so that every difference is acted on.
+pub(crate) fn recommendation(targets: &[(&str, Amounts)]) -> Value {
+    let recommended: Vec<_> = targets
+        .iter()
+        .map(|(name, Amounts { cpu, memory, .. })| {
+            let amounts = json!({"cpu": format!("{cpu}m"), "memory": format!("{memory}Mi")});
+            json!({"containerName": name, "target": amounts, "lowerBound": amounts, "upperBound": amounts})
+        })
+        .collect();
+    json!({"recommendation": {"containerRecommendations": recommended}})
+}

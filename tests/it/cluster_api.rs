@@ -5,6 +5,7 @@
 //! there is no kubelet here.
 
 mod follows;
+mod metrics;
 mod outages;
 
 use serde_json::{Value, json};

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -199,6 +200,16 @@ impl Agent {
         };
         let reply = self.client().await.release(request).await?;
         Ok(reply.change.expect("an answer has a change"))
+    }
+
+    /// Where it says that it serves metrics.
+    pub(crate) async fn http_address(&self) -> SocketAddr {
+        let said = |log: &str| {
+            let (_, rest) = log.split_once(" http=")?;
+            rest.split_whitespace().next()?.parse().ok()
+        };
+        self.until("the address of the metrics", async || said(&self.log()))
+            .await
     }
 
     /// Waits until something is there.

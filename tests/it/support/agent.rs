@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -231,6 +231,15 @@ impl Agent {
 
     pub(crate) fn state_file(&self) -> PathBuf {
         self.state_directory().join("state.json")
+    }
+
+    /// Runs `vscaled restore` with the agent's configuration; its exit code, what it prints and what it complains of.
+    pub(crate) fn restore(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vscaled"));
+        command.arg("restore").args(&self.arguments).args(arguments);
+        let Output { status, stdout, stderr } = command.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (status.code(), text(stdout), text(stderr))
     }
 
     /// What it is told on the command line.

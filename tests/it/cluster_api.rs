@@ -7,6 +7,7 @@
 mod follows;
 mod metrics;
 mod outages;
+mod plugin;
 mod restore;
 
 use serde_json::{Value, json};

@@ -232,7 +232,7 @@ fn no_connection(socket: &Path, error: &tonic::transport::Error) -> ClientError 
                     socket,
                     reason: match kind {
                         io::ErrorKind::NotFound => "there is no such socket".to_owned(),
-                        io::ErrorKind::ConnectionRefused => "nobody listens there any more".to_owned(),
+                        io::ErrorKind::ConnectionRefused => "nobody listens there".to_owned(),
                         _ => error.to_string(),
                     },
                 },

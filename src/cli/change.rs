@@ -27,6 +27,10 @@ pub(super) fn render(change: &Change, paint: Paint) -> String {
         let header = ["VIA", "LEVEL", "FILE", "FROM", "TO", "TOOK", "NOTE"];
         let mut rows = vec![header.map(str::to_owned).to_vec()];
         rows.extend(change.steps.iter().map(|step| row(step, paint)));
+        if change.outcome == "Planned" {
+            // Nothing happened yet.
+            rows.iter_mut().for_each(|row| row.truncate(5));
+        }
         text.push_str(&table::shown(rows, paint));
     }
     text.push_str(&format!("{}: {}", pod(change), paint.word(&change.outcome)));

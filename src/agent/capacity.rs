@@ -76,7 +76,7 @@ enum TooMuch {
         quantity(*resource, *after),
         quantity(*resource, *before),
         quantity(*resource, *theirs),
-        quantity(*resource, has.saturating_sub(*theirs))
+        room(*resource, has.saturating_sub(*theirs))
     )]
     Requests {
         /// The resource, in whose unit the amounts are.
@@ -98,7 +98,7 @@ enum TooMuch {
     #[error(
         "the node cannot hold it: container {container} could use {} of {resource}, and there is {} ({from})",
         quantity(*resource, *limit),
-        quantity(*resource, *has)
+        room(*resource, *has)
     )]
     Limit {
         /// The container.
@@ -164,6 +164,14 @@ fn check_limits(
             has,
             from: capacity.from,
         }),
+    }
+}
+
+/// Whole mebibytes: the exact amount of a machine is nothing to read.
+fn room(resource: Resource, amount: u64) -> String {
+    match resource {
+        Resource::Memory if amount > 1 << 20 => quantity(resource, amount >> 20 << 20),
+        Resource::Memory | Resource::Cpu => quantity(resource, amount),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::coordinator::Health;
 use crate::actuate::{DriverFrom, FormulaFrom, Node, RuntimeLink};
 use crate::control::ControlError;
-use crate::doctor::{Check, Surroundings, local};
+use crate::doctor::{Check, MEND_RUNTIME, Surroundings, local};
 use crate::plan::{CgroupVersion, Driver};
 
 /// Examines the agent.
@@ -90,11 +90,7 @@ async fn runtime(node: &Node) -> Check {
     let name = node.runtime_name.clone().unwrap_or_else(|| "found".to_owned());
     match &node.runtime {
         RuntimeLink::None => Check::ok("runtime", "none, as configured: cgroup files are written directly"),
-        RuntimeLink::Away(why) => Check::fail(
-            "runtime",
-            why.clone(),
-            "start it, or name its socket with runtimeSocket",
-        ),
+        RuntimeLink::Away(why) => Check::fail("runtime", why.clone(), MEND_RUNTIME),
         RuntimeLink::Found(runtime) => match runtime.info().await {
             Ok(info) => Check::ok("runtime", format!("{} {}", info.name, info.version)),
             Err(error) => Check::fail(

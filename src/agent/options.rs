@@ -11,7 +11,7 @@ use super::oom::OomOptions;
 use super::survey::{RuntimeChoice, SurveyOptions};
 use crate::config::{Config, RuntimeSocket};
 use crate::guard;
-use crate::observe::audit::{Audit, AuditOptions};
+use crate::observe::audit::{Audit, AuditOptions, DURABLE_WITHIN};
 use crate::resources::Bytes;
 use crate::runtime::Deadlines;
 
@@ -71,6 +71,7 @@ pub(super) fn start_audit(config: &Config) -> Option<(Audit, JoinHandle<()>)> {
         path: config.audit_file()?,
         bytes: config.audit_log_size.get(),
         files: config.audit_log_files,
+        sync_within: DURABLE_WITHIN,
     };
     Some(Audit::start(options))
 }

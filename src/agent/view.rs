@@ -176,20 +176,24 @@ pub(super) fn next(entry: &Entry, now: Timestamp) -> String {
         return "A pass over this pod runs now.".to_owned();
     }
     if let Some(at) = entry.work.retry_at {
-        let wait = at.saturating_duration_since(Instant::now()).as_secs();
-        return format!("The next attempt is in {wait} s, or at once when the decision changes.");
+        return match at.saturating_duration_since(Instant::now()).as_secs() {
+            0 => "The next attempt comes within a second.".to_owned(),
+            wait => format!("The next attempt is in {wait} s, or at once when the decision changes."),
+        };
     }
     if let Some(regret) = entry.shrinking.next_regret(now) {
         return format!(
-            "The lower limit of {} is tried again at {}.",
+            "The lower limit of {} is tried again at {:.0}.",
             regret.target, regret.until
         );
     }
     if let Some((target, file, until)) = entry.foreign.all_paused(now).next() {
-        return format!("{file} of {target} is looked at again at {until}.");
+        return format!("{file} of {target} is looked at again at {until:.0}.");
     }
     if let Some(until) = entry.standing.ends_at() {
-        return format!("The override ends at {until}; until then its values are kept true.");
+        return format!(
+            "The override ends at {until:.0}, and what was decided comes back; until then its values are kept true."
+        );
     }
     if entry.standing.is_empty() {
         return "Nothing: this pod is not managed.".to_owned();

@@ -3,7 +3,7 @@
 use anyhow::anyhow;
 
 use super::output::{Paint, Tone, clean, or_dash};
-use super::{Failure, io, table, time};
+use super::{Failure, amount, io, table, time};
 use crate::control::proto::{Change, Step};
 
 /// `namespace/name` of the pod.
@@ -27,6 +27,10 @@ pub(super) fn render(change: &Change, paint: Paint) -> String {
         let header = ["VIA", "LEVEL", "FILE", "FROM", "TO", "TOOK", "NOTE"];
         let mut rows = vec![header.map(str::to_owned).to_vec()];
         rows.extend(change.steps.iter().map(|step| row(step, paint)));
+        if change.outcome == "Planned" {
+            // Nothing happened yet.
+            rows.iter_mut().for_each(|row| row.truncate(5));
+        }
         text.push_str(&table::shown(rows, paint));
     }
     text.push_str(&format!("{}: {}", pod(change), paint.word(&change.outcome)));
@@ -53,8 +57,8 @@ fn row(step: &Step, paint: Paint) -> Vec<String> {
             .trim_end()
             .to_owned(),
         or_dash(&step.file),
-        or_dash(&step.from),
-        or_dash(&step.to),
+        amount::in_words(&step.file, &step.from),
+        amount::in_words(&step.file, &step.to),
         if step.took_us == 0 {
             "-".to_owned()
         } else {
@@ -78,6 +82,20 @@ pub(super) fn line(change: &Change, paint: Paint) -> String {
     let noun = if change.steps.len() == 1 { "step" } else { "steps" };
     let text = format!("{at}  {pod}  {outcome}  {cause}  {steps} {noun} in {took}  {reason}");
     format!("{}\n", text.trim_end())
+}
+
+/// The same about a pod that is named already: when, how it ended, what for, and why so.
+pub(super) fn of_one_pod(change: &Change, paint: Paint) -> String {
+    let [at, _, cause, outcome, steps, took, reason] = cells(change, paint);
+    let mut text = format!("{at}  {outcome}  {cause}");
+    if !change.steps.is_empty() {
+        let noun = if change.steps.len() == 1 { "step" } else { "steps" };
+        text.push_str(&format!(", {steps} {noun} in {took}"));
+    }
+    if !reason.is_empty() {
+        text.push_str(&format!(": {reason}"));
+    }
+    text
 }
 
 fn cells(change: &Change, paint: Paint) -> [String; 7] {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::output::{Output, Paint, Tone, clean};
 use super::{Failure, agent::Agent, table};
 use crate::control::{ClientError, proto};
-use crate::doctor::{Check, Surroundings, local};
+use crate::doctor::{Check, MEND_RUNTIME, Surroundings, local};
 use crate::runtime::{Deadlines, discover};
 
 /// Characters in a line where nobody says how many there is room for.
@@ -60,7 +60,7 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
         .collect();
     match (failed.as_slice(), missing) {
         ([], None) => Ok(()),
-        ([], Some(error)) => Err(error.into()),
+        ([], Some(_)) => Err(Failure::NoDaemon(anyhow!("no agent answers; see above"))),
         (failed, _) => Err(Failure::Refused(anyhow!("failing: {}", failed.join(", ")))),
     }
 }
@@ -76,8 +76,14 @@ fn told(socket: &Path, reply: proto::DoctorReply) -> Report {
 
 /// What can be found out without an agent.
 fn alone(error: &ClientError) -> Result<Report, Failure> {
-    let mend = "start it: `vscaled run`; what follows is what this user finds on this machine with vscaled's defaults";
-    let mut checks: Vec<Check> = vec![Check::fail("agent", error.to_string(), mend)];
+    const FOLLOWS: &str = "what follows is what this user finds on this machine with vscaled's defaults";
+    let found = error.to_string();
+    // What to do comes last in the text of an error.
+    let agent = match found.split_once("; ") {
+        Some((found, next)) => Check::fail("agent", found, format!("{next}; {FOLLOWS}")),
+        None => Check::fail("agent", found, FOLLOWS),
+    };
+    let mut checks: Vec<Check> = vec![agent];
     checks.extend(local(&Surroundings::default()));
     let deadlines = Deadlines {
         read: Duration::from_secs(2),
@@ -86,11 +92,7 @@ fn alone(error: &ClientError) -> Result<Report, Failure> {
     let found = super::agent::block_on(discover(None, deadlines))?;
     checks.push(match found {
         Ok((_, info)) => Check::ok("runtime", format!("{} {}", info.name, info.version)),
-        Err(error) => Check::warn(
-            "runtime",
-            error.to_string(),
-            "start it, or name its socket with runtimeSocket",
-        ),
+        Err(error) => Check::warn("runtime", error.to_string(), MEND_RUNTIME),
     });
     Ok(Report {
         examined_by: "vscalectl",

@@ -4,7 +4,7 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
 use super::output::{Output, Paint, Tone, clean, or_dash};
-use super::{Failure, agent::Agent, change, get, table};
+use super::{Failure, agent::Agent, amount, change, get, table};
 use crate::control::proto::{Amount, ExplainReply, Pod, RequestAndLimit, Value};
 
 /// Characters in a line where nobody says how many there is room for.
@@ -57,7 +57,7 @@ impl Page {
         text.push_str(&self.section("why", reply.notes.iter().map(|note| clean(note))));
         text.push_str(&self.section("next", std::iter::once(or_dash(&reply.next))));
         let latest = &reply.changes[reply.changes.len().saturating_sub(LATEST)..];
-        let lines = latest.iter().map(|done| change::line(done, self.paint));
+        let lines = latest.iter().map(|done| change::of_one_pod(done, self.paint));
         text.push_str(&self.section("lately", lines));
         text
     }
@@ -127,7 +127,8 @@ impl Page {
                     .chain(says.iter().map(|row| row.name.to_owned()))
                     .collect(),
             ];
-            columns.extend(level.iter().map(|value| self.file(value, &says)));
+            let worth_a_column = level.iter().filter(|value| !is_nobodys(value));
+            columns.extend(worth_a_column.map(|value| self.file(value, &says)));
             text.push_str(&indented(&table::columns(&columns, 1, self.width - INDENT)));
             for value in level.iter().filter(|value| !value.difference.is_empty()) {
                 let said = format!("! {}: {}", clean(&value.file), clean(&value.difference));
@@ -139,7 +140,12 @@ impl Page {
 
     fn file(self, value: &Value, says: &[Row]) -> Vec<String> {
         let cell = |row: &Row| {
-            let text = or_dash((row.of)(value));
+            let said = (row.of)(value);
+            let text = if row.name == OWNER {
+                or_dash(said)
+            } else {
+                amount::in_words(&value.file, said)
+            };
             if row.name == KERNEL && !value.difference.is_empty() {
                 self.paint.text(Tone::Bad, &text)
             } else {
@@ -164,6 +170,19 @@ impl Page {
 }
 
 const KERNEL: &str = "kernel";
+const OWNER: &str = "owner";
+
+/// Whether it is no limit at all, and nobody says that there should be one: swap, mostly.
+fn is_nobodys(value: &Value) -> bool {
+    let said = [
+        &value.spec,
+        &value.allocated,
+        &value.wanted,
+        &value.runtime,
+        &value.difference,
+    ];
+    said.iter().all(|said| said.is_empty()) && amount::is_unlimited(&value.file, &value.kernel)
+}
 
 /// Somebody who has a say about a value.
 #[derive(Clone, Copy)]
@@ -206,7 +225,7 @@ const ROWS: [Row; 7] = [
         optional: false,
     },
     Row {
-        name: "owner",
+        name: OWNER,
         of: |value| &value.owner,
         optional: false,
     },

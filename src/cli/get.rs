@@ -35,7 +35,10 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let reply = agent.ask(async |client| Ok(client.get().await?))?;
     let output = &arguments.output;
     match arguments.what {
-        What::Pods => output.print(&reply, |paint| pods_table(&reply, paint)),
+        What::Pods => {
+            let now = jiff::Timestamp::now().to_string();
+            output.print(&reply, |paint| pods_table(&reply, &now, paint))
+        }
         What::Overrides => {
             let overrides: Vec<_> = reply.pods.iter().filter_map(ShownOverride::of).collect();
             let now = jiff::Timestamp::now().to_string();
@@ -65,7 +68,7 @@ pub(super) fn decision(pod: &Pod) -> String {
     }
 }
 
-fn pods_table(reply: &GetReply, paint: Paint) -> String {
+fn pods_table(reply: &GetReply, now: &str, paint: Paint) -> String {
     let header = ["POD", "QOS", "STATE", "DECISION", "VPA", "BY HAND", "DETAIL"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     rows.extend(reply.pods.iter().map(|pod| {
@@ -75,7 +78,13 @@ fn pods_table(reply: &GetReply, paint: Paint) -> String {
             paint.word(&pod.state),
             decision(pod),
             or_dash(pod.vpa.as_deref().unwrap_or_default()),
-            if pod.r#override.is_some() { "yes" } else { "-" }.to_owned(),
+            pod.r#override.as_ref().map_or_else(
+                || "-".to_owned(),
+                |by_hand| match by_hand.until {
+                    Some(_) => format!("{} left", left(by_hand, now)),
+                    None => left(by_hand, now),
+                },
+            ),
             clean(&pod.detail),
         ]
     }));

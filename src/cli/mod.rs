@@ -4,6 +4,7 @@
 //! 2 usage (unreadable input included), 3 no daemon.
 
 mod agent;
+mod amount;
 mod change;
 mod completions;
 pub mod daemon;
@@ -29,7 +30,8 @@ mod which;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Shows, explains and changes what vscaled does on this node.
 #[derive(Debug, Parser)]
@@ -92,7 +94,16 @@ impl Failure {
 /// Runs `vscalectl` with this process's arguments.
 #[must_use]
 pub fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // clap takes a socket from the environment for an argument, and would not show the help then.
+        Err(error) if error.kind() == ErrorKind::MissingSubcommand => {
+            eprint!("{}", Cli::command().render_help());
+            return ExitCode::from(2);
+        }
+        Err(error) => error.exit(),
+    };
+    match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let (code, error) = failure.into_parts();

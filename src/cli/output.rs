@@ -39,7 +39,9 @@ impl Output {
 
 /// A value as a YAML document.
 pub(super) fn yaml<T: Serialize>(value: &T) -> Result<String, Failure> {
-    serde_saphyr::to_string(value).map_err(|error| Failure::Refused(error.into()))
+    let text = serde_saphyr::to_string(value).map_err(|error| Failure::Refused(error.into()))?;
+    // It leaves out the end of a last line that is plain text.
+    Ok(text.trim_end_matches('\n').to_owned() + "\n")
 }
 
 /// What a text means, and so its colour.

@@ -228,9 +228,13 @@ fn no_connection(socket: &Path, error: &tonic::transport::Error) -> ClientError 
                     socket,
                     reason: "too many callers".to_owned(),
                 },
-                _ => ClientError::NoDaemon {
+                kind => ClientError::NoDaemon {
                     socket,
-                    reason: error.to_string(),
+                    reason: match kind {
+                        io::ErrorKind::NotFound => "there is no such socket".to_owned(),
+                        io::ErrorKind::ConnectionRefused => "nobody listens there".to_owned(),
+                        _ => error.to_string(),
+                    },
                 },
             };
         }

@@ -125,6 +125,35 @@ impl Reason {
         }
     }
 
+    /// The same for people, as the end of a sentence about the pod.
+    #[must_use]
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::OutOfBounds => "a request lies outside of the VPA's bounds, so the pod goes to the target",
+            Self::RequestMissing => "a resource has a recommendation but no request, so the pod goes to the target",
+            Self::QuickOom => "a container was killed for memory soon after it started, so the pod goes to the target",
+            Self::LongLived => "the pod is old and far enough from the VPA's target, so it goes there",
+            Self::InRange => "the requests lie within the VPA's bounds and near enough to its target",
+            Self::TooYoung => {
+                "the requests lie within the VPA's bounds, and the pod is too young to be changed for the difference"
+            }
+            Self::AgeUnknown => "the requests lie within the VPA's bounds, and it is not known how old the pod is",
+            Self::AtTarget => "the rules lead to the values that are there already",
+            Self::NoVpa => "no VPA targets the pod's workload",
+            Self::NotActedOn => "the VPA's mode, annotation or recommender says that nobody acts on it here",
+            Self::NoRecommendation => "the VPA has nothing to say about the pod's containers yet",
+            Self::HpaConflict => "a HorizontalPodAutoscaler follows every resource that the VPA recommends",
+            Self::Ignored => "the pod's annotation vscaled.io/ignore says so",
+            Self::NotScheduled => "the pod is bound to no node",
+            Self::Ended => "the pod has ended",
+            Self::Terminating => "the pod is being deleted",
+            Self::QosClassChange => "the change would move the pod to another QoS class, which Kubernetes never does",
+            Self::RestartRequired => "the container's resizePolicy asks for a restart, and vscaled never restarts",
+            Self::PodLevelExceeded => "the containers would need more than the pod's own resources allow",
+            Self::DuplicateContainer => "two containers of the pod share a name",
+        }
+    }
+
     /// The word for machines.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

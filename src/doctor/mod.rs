@@ -18,6 +18,9 @@ use crate::control::proto;
 
 pub use local::local;
 
+/// What to do where no runtime answers.
+pub const MEND_RUNTIME: &str = "start it, and mount its socket's directory here; or name its socket with runtimeSocket, `none` to do without a runtime";
+
 /// How something stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -95,6 +95,12 @@ impl ApiClient {
         self.counted(call, begun.await)
     }
 
+    /// What is counted about the way to the API server.
+    #[must_use]
+    pub const fn counts(&self) -> &ApiMetrics {
+        &self.counted
+    }
+
     async fn exchange(&self, call: &Call, body: Option<&Value>) -> Result<Vec<u8>, Problem> {
         let exchanged = async {
             let response = self.begin(&self.calls, call, body).await?;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::error::RuntimeError;
+use super::error::{Problem, RuntimeError};
 use super::types::RuntimeInfo;
 use super::{ContainerRuntime, Cri, Deadlines};
 
@@ -32,10 +32,17 @@ impl DiscoveryError {
     }
 }
 
+/// Of several sockets only those that exist are worth a word.
 impl fmt::Display for DiscoveryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("found no container runtime")?;
-        for (index, error) in self.tried.iter().enumerate() {
+        let only_one = self.tried.len() == 1;
+        let worth_a_word = |error: &&RuntimeError| only_one || error.problem != Problem::NoSocket;
+        let mut told = self.tried.iter().filter(worth_a_word).peekable();
+        if told.peek().is_none() {
+            return f.write_str(": none of the usual sockets exists (containerd's, CRI-O's, cri-dockerd's, k3s's)");
+        }
+        for (index, error) in told.enumerate() {
             f.write_str(if index == 0 { ": " } else { "; " })?;
             error.fmt(f)?;
         }
@@ -73,4 +80,32 @@ async fn ask(socket: &Path, deadlines: Deadlines) -> Result<(Cri, RuntimeInfo), 
     let cri = Cri::new(socket, deadlines)?;
     let info = cri.info().await?;
     Ok((cri, info))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn sockets_that_do_not_exist_are_not_told_one_by_one() {
+        let temp = tempfile::tempdir().unwrap();
+        let [absent, other, file] = ["absent.sock", "other.sock", "file.sock"].map(|name| temp.path().join(name));
+        let said = async |sockets: &[PathBuf]| {
+            let found = first_runtime(sockets, Deadlines::default()).await;
+            found.unwrap_err().to_string()
+        };
+        assert_eq!(
+            said(&[absent.clone(), other.clone()]).await,
+            "found no container runtime: none of the usual sockets exists (containerd's, CRI-O's, cri-dockerd's, k3s's)"
+        );
+        let alone = said(std::slice::from_ref(&absent)).await;
+        assert!(alone.contains("absent.sock: the socket does not exist"), "{alone}");
+        std::fs::write(&file, "").unwrap();
+        let there = said(&[absent, file, other]).await;
+        assert!(there.contains("file.sock: the runtime is unavailable"), "{there}");
+        assert!(
+            !there.contains("absent.sock") && !there.contains("other.sock"),
+            "{there}"
+        );
+    }
 }

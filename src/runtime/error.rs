@@ -48,7 +48,7 @@ impl RuntimeError {
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
         match &self.problem {
-            Problem::Unavailable { .. } | Problem::Deadline { .. } => true,
+            Problem::NoSocket | Problem::Unavailable { .. } | Problem::Deadline { .. } => true,
             Problem::Refused { code, .. } => matches!(
                 code,
                 Code::Unavailable | Code::Aborted | Code::ResourceExhausted | Code::DeadlineExceeded | Code::Cancelled
@@ -72,6 +72,9 @@ impl RuntimeError {
 /// Why a call did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
+    /// There is no socket.
+    #[error("the socket does not exist: is the runtime running, and is its socket's directory mounted here?")]
+    NoSocket,
     /// Nobody answers at the socket, or the connection broke.
     #[error("the runtime is unavailable: {cause}; {next}")]
     Unavailable {
@@ -162,9 +165,12 @@ fn unreachable_or_foreign(code: Code, source: &(dyn Error + 'static)) -> Problem
     let mut next = Some(source);
     while let Some(error) = next {
         if let Some(error) = error.downcast_ref::<io::Error>() {
-            return Problem::Unavailable {
-                cause: error.to_string(),
-                next: advice(error.kind()),
+            return match error.kind() {
+                io::ErrorKind::NotFound => Problem::NoSocket,
+                kind => Problem::Unavailable {
+                    cause: error.to_string(),
+                    next: advice(kind),
+                },
             };
         }
         cause = error.to_string();
@@ -185,9 +191,6 @@ fn unreachable_or_foreign(code: Code, source: &(dyn Error + 'static)) -> Problem
 
 const fn advice(kind: io::ErrorKind) -> &'static str {
     match kind {
-        io::ErrorKind::NotFound => {
-            "the socket does not exist: is the runtime running, and is its socket's directory mounted here?"
-        }
         io::ErrorKind::ConnectionRefused => "nobody listens at the socket: the runtime is stopped or still starting",
         io::ErrorKind::PermissionDenied => "connecting needs root",
         _ => "the connection broke: the runtime stopped or restarted",

@@ -5,7 +5,10 @@
 //! there is no kubelet here.
 
 mod follows;
+mod metrics;
 mod outages;
+mod plugin;
+mod restore;
 
 use serde_json::json;
 

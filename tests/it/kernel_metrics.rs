@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 
 use vscaled::observe::metrics::families;
 
-use crate::observability::{dashboard, sample_names};
+use crate::observability::selectors::{Matcher, Selector, groupings, selectors};
+use crate::observability::{dashboard, delivered, sample_names};
 use crate::support::agent::Agent;
 use crate::support::amounts::{Amounts, vpa_manifest};
 use crate::support::bare::{BareNode, BarePod};
@@ -34,9 +35,7 @@ impl Scene {
             pods.push(pod);
         }
         agent.start().await;
-        let metrics = agent
-            .until("the address of the metrics", async || address(&agent.log()))
-            .await;
+        let metrics = agent.http_address().await;
         Self {
             agent,
             metrics,
@@ -64,12 +63,6 @@ impl Scene {
         assert_eq!(status, 200, "{text}");
         Scrape(text)
     }
-}
-
-/// Where the agent says that it serves metrics.
-fn address(log: &str) -> Option<SocketAddr> {
-    let (_, rest) = log.split_once(" http=")?;
-    rest.split_whitespace().next()?.parse().ok()
 }
 
 /// What the agent answered.
@@ -140,6 +133,59 @@ async fn a_scrape_has_exactly_the_declared_families_with_their_labels() {
             declared,
             "{name}{{{with}}}"
         );
+    }
+}
+
+#[tokio::test]
+async fn everything_that_alerts_and_dashboard_select_is_in_a_scrape() {
+    let scene = Scene::with_pods(&["web"], &["0a1b2c3d-0000-4000-8000-000000000054"]).await;
+    let scrape = scene.scrape();
+    let (served, series) = (scrape.families(), scrape.series().collect::<Vec<_>>());
+    let parts = ["_bucket", "_sum", "_count"];
+    for expression in delivered::expressions() {
+        for Selector { name, matchers } in selectors(&expression) {
+            let histogram = parts.iter().find_map(|part| name.strip_suffix(part));
+            assert!(
+                served.contains_key(&name) || histogram.is_some_and(|name| served[name] == "histogram"),
+                "{name} is not served: {expression}"
+            );
+            let family = families::ALL
+                .iter()
+                .find(|family| family.name() == histogram.unwrap_or(&name))
+                .unwrap();
+            let ours: Vec<_> = series.iter().filter(|(served, ..)| *served == name).collect();
+            for Matcher {
+                label,
+                comparison,
+                value,
+            } in &matchers
+            {
+                if ["job", "instance"].contains(&label.as_str()) {
+                    continue;
+                }
+                assert!(
+                    label == "le" || family.labels().contains(&label.as_str()),
+                    "{label}: {expression}"
+                );
+                let exactly = format!("{label}=\"{value}\"");
+                // Where nobody has an API server or a receiver, nothing is counted about them.
+                assert!(
+                    comparison != "=" || ours.is_empty() || ours.iter().any(|(_, labels, _)| labels.contains(&exactly)),
+                    "no series has {exactly}: {expression}"
+                );
+            }
+        }
+        let known: BTreeSet<&str> = families::ALL
+            .iter()
+            .flat_map(|family| family.labels())
+            .copied()
+            .collect();
+        for label in groupings(&expression) {
+            assert!(
+                known.contains(label) || ["instance", "le"].contains(&label),
+                "{label}: {expression}"
+            );
+        }
     }
 }
 
@@ -229,8 +275,17 @@ async fn prometheus_answers_every_query_of_the_dashboard() {
         samples("rate(vscaled_process_cpu_seconds_total[1m])") == 1
     });
 
-    // Nothing writes to these cgroups but the agent, and it talks to no runtime here.
-    let empty = ["Drift repairs", "Calls by outcome", "Calls, p95"];
+    // Nothing writes to these cgroups but the agent, it talks to no runtime, API server or receiver, and nothing is killed.
+    let empty = [
+        "Drift repairs",
+        "Calls by outcome",
+        "Calls, p95",
+        "Kills by container",
+        "Receivers that cannot be reached",
+        "API calls",
+        "API errors",
+        "Watches that ended",
+    ];
     for (panel, query) in dashboard::queries() {
         let answer = prometheus.query(&dashboard::filled_in(&query)).unwrap();
         assert_eq!(

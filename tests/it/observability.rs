@@ -2,7 +2,8 @@
 //! should.
 
 pub(crate) mod dashboard;
-mod delivered;
+pub(crate) mod delivered;
+pub(crate) mod selectors;
 
 use std::collections::BTreeSet;
 

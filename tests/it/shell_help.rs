@@ -128,3 +128,22 @@ fn the_page_of_vscalectl_says_what_its_exit_codes_mean() {
     assert!(page.contains(".TH vscalectl 1"), "{page}");
     assert!(page.contains("3: no agent answers"), "{page}");
 }
+
+#[test]
+fn without_a_command_there_is_help_and_no_hidden_command_in_it() {
+    for socket in [None, Some("/nowhere/vscaled.sock")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vscalectl"));
+        command.env_remove("VSCALED_SOCKET");
+        let output = command
+            .envs(socket.map(|socket| ("VSCALED_SOCKET", socket)))
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.starts_with("Shows, explains and changes") && said.contains("explain"),
+            "{said}"
+        );
+        assert!(!said.contains("demo-worker"), "{said}");
+    }
+}

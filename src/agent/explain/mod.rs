@@ -11,8 +11,11 @@ use crate::control::{ControlError, proto};
 
 /// Reads the kernel's files, systemd's properties and the runtime's stored specs, and puts everything side by side.
 pub(super) async fn explain(snapshot: Snapshot) -> Result<proto::ExplainReply, ControlError> {
+    let reason = snapshot.decision.reason;
+    let in_words = format!("{reason}: {}", reason.meaning());
+    let notes = snapshot.decision.notes.iter().map(ToString::to_string);
     let mut reply = proto::ExplainReply {
-        notes: snapshot.decision.notes.iter().map(ToString::to_string).collect(),
+        notes: std::iter::once(in_words).chain(notes).collect(),
         next: snapshot.next.clone(),
         changes: snapshot.changes.iter().map(|record| view::change(record)).collect(),
         pod: Some(snapshot.summary.clone()),

@@ -158,7 +158,7 @@ fn kernel_difference(
                 .iter()
                 .find(|(of, file, _)| of == target && *file == held.file());
             Some(match paused {
-                Some((_, _, until)) => format!("something else keeps changing it; left alone until {until}"),
+                Some((_, _, until)) => format!("something else keeps changing it; left alone until {until:.0}"),
                 None => {
                     let last = snapshot.summary.detail.as_str();
                     let why = if last.is_empty() {

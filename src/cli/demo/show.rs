@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::screen::took;
 use super::tree::Tree;
-use crate::control::proto::{Amounts, Change, ExplainReply, Step};
+use crate::control::proto::{Amounts, Change, ExplainReply, Step, Value};
 use crate::plan::PodTree;
 use crate::resources::{ControlFile, MemoryLimit, Setting};
 
@@ -90,10 +90,11 @@ pub(super) fn total(change: &Change, since_file: Duration) -> String {
     )
 }
 
-/// One container's values side by side.
+/// One container's values side by side, those that somebody has a say about.
 pub(super) fn values(reply: &ExplainReply, container: &str) -> Vec<[String; 5]> {
     let mut rows = vec![["FILE", "BY THE SPEC", "WANTED", "IN THE KERNEL", "KEPT BY"].map(str::to_owned)];
-    for value in reply.values.iter().filter(|value| value.name == container) {
+    let of_interest = |value: &&Value| value.name == container && !(value.spec.is_empty() && value.wanted.is_empty());
+    for value in reply.values.iter().filter(of_interest) {
         let cells = [&value.file, &value.spec, &value.wanted, &value.kernel, &value.owner];
         rows.push(cells.map(|cell| if cell.is_empty() { "-".to_owned() } else { cell.clone() }));
     }

@@ -74,7 +74,7 @@ impl FromArgMatches for Wanted {
         given.sort_by_key(|(index, _)| *index);
         wanted(given.into_iter().map(|(_, given)| given).collect())
             .and_then(check)
-            .map_err(|message| clap::Error::raw(ErrorKind::ValueValidation, format!("{message}\n")))
+            .map_err(|message| clap::Error::raw(ErrorKind::ValueValidation, message))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

@@ -13,6 +13,7 @@ use crate::kubernetes::client::{ApiClient, Lines};
 use crate::kubernetes::delay::{Backoff, scattered};
 use crate::kubernetes::error::{ApiError, Problem};
 use crate::kubernetes::object::Object;
+use crate::observe::metrics::WatchEnd;
 
 /// A watch that ends sooner did not end because its time was over.
 const SHORT: Duration = Duration::from_secs(1);
@@ -32,12 +33,25 @@ pub(super) struct Task<T> {
 
 /// How a watch ended.
 enum End {
-    /// Its time was over, or nothing was heard: it goes on where it stands.
-    GoOn,
+    /// Its time was over, or nothing was ever heard on it: it goes on where it stands.
+    Over,
+    /// Not even a bookmark was heard where they had come before: it goes on where it stands.
+    Silent,
     /// What came since is not known any more.
     Forgotten,
     /// Something is wrong.
     Failed(ApiError),
+}
+
+impl End {
+    const fn counted(&self) -> WatchEnd {
+        match self {
+            Self::Over => WatchEnd::Over,
+            Self::Silent => WatchEnd::Silent,
+            Self::Forgotten => WatchEnd::Forgotten,
+            Self::Failed(_) => WatchEnd::Failed,
+        }
+    }
 }
 
 impl<T: Object> Task<T> {
@@ -56,16 +70,19 @@ impl<T: Object> Task<T> {
 
     /// Never ends.
     pub(super) async fn run(mut self) {
+        self.client.counts().watching(Self::plural());
         loop {
             if !self.list().await {
                 continue;
             }
             loop {
                 let begun = Instant::now();
-                match self.watch().await {
-                    End::GoOn if begun.elapsed() >= SHORT => {}
+                let end = self.watch().await;
+                self.client.counts().watched(Self::plural(), end.counted());
+                match end {
+                    End::Over | End::Silent if begun.elapsed() >= SHORT => {}
                     // Somebody ends watches as soon as they begin.
-                    End::GoOn => sleep(self.backoff.next(None)).await,
+                    End::Over | End::Silent => sleep(self.backoff.next(None)).await,
                     End::Forgotten => {
                         // Many agents forget together: when the API server was restarted.
                         sleep(scattered(self.timing.first_pause)).await;
@@ -129,7 +146,7 @@ impl<T: Object> Task<T> {
     /// No version of the kind is served: there are no such objects until it is.
     async fn not_served(&mut self) -> bool {
         self.served = 0;
-        let names = T::KINDS.first().map_or("", |kind| kind.plural);
+        let names = Self::plural();
         let news = self.known.with(|followed| {
             let news = !followed.known || !followed.objects.is_empty();
             followed.objects.clear();
@@ -171,15 +188,20 @@ impl<T: Object> Task<T> {
                 problem,
             })
         };
-        let mut patience = self.timing.long_silence;
+        let mut bookmarks_come = false;
         loop {
+            let patience = if bookmarks_come {
+                self.timing.silence
+            } else {
+                self.timing.long_silence
+            };
             let line = match timeout(scattered(patience).max(patience), lines.next()).await {
                 Ok(Ok(Some(line))) => line,
-                Ok(Ok(None)) => return End::GoOn,
+                Ok(Ok(None)) => return End::Over,
                 Ok(Err(problem)) => return failed(problem),
                 Err(_) => {
                     tracing::debug!(%call, "nothing was heard for long: watching anew");
-                    return End::GoOn;
+                    return if bookmarks_come { End::Silent } else { End::Over };
                 }
             };
             match self.known.with(|known| known.hear(&line)) {
@@ -191,7 +213,7 @@ impl<T: Object> Task<T> {
                 Heard::Bookmark(version) => {
                     self.version = Some(version);
                     self.backoff.reset();
-                    patience = self.timing.silence;
+                    bookmarks_come = true;
                 }
                 Heard::Error(status) => return failed(Problem::of(status, call, None)),
                 Heard::Nonsense(why) => return failed(Problem::Unreadable(why)),
@@ -244,8 +266,13 @@ impl<T: Object> Task<T> {
         }
     }
 
+    /// The kind's name in any of its versions.
+    fn plural() -> &'static str {
+        T::KINDS.first().map_or("", |kind| kind.plural)
+    }
+
     fn about(&self) -> String {
-        let kind = T::KINDS.first().map_or("", |kind| kind.plural);
+        let kind = Self::plural();
         match &self.place.namespace {
             Some(namespace) => format!("{kind} in {namespace}"),
             None => kind.to_owned(),

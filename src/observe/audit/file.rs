@@ -2,6 +2,9 @@
 //!
 //! In come lines; out they go behind what is there, each whole and on a line of its own. A file that would become too
 //! long is renamed (`audit.jsonl` → `audit.jsonl.1` → `audit.jsonl.2` …) and the last one removed. Blocks.
+//!
+//! What was written survives the end of this process at once, and that of the machine from the next [`RotatedFile::sync`]
+//! on; a file that is left, for whatever reason, is synced first.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -23,6 +26,21 @@ struct Open {
     bytes: u64,
     /// Which file it is: somebody else may rotate it, too.
     inode: (u64, u64),
+    /// Whether the disk may not have everything.
+    unsynced: bool,
+    /// Whether part of a line may be at its end: opening it anew finds that out.
+    torn: bool,
+}
+
+impl Open {
+    /// Waits until the disk has everything.
+    fn sync(&mut self) -> io::Result<()> {
+        if self.unsynced {
+            self.file.sync_data()?;
+            self.unsynced = false;
+        }
+        Ok(())
+    }
 }
 
 /// What failed, and on which file.
@@ -43,42 +61,56 @@ impl RotatedFile {
     pub(super) fn append(&mut self, lines: &[String]) -> (usize, Option<FileError>) {
         for (index, line) in lines.iter().enumerate() {
             if let Err(error) = self.append_one(line) {
-                // Part of the line may be there: opening anew finds that out.
-                self.open = None;
                 return (index, Some(error));
             }
         }
         (lines.len(), None)
     }
 
+    /// Waits until the disk has everything that was appended.
+    ///
+    /// # Errors
+    /// [`FileError`]: a power cut may take what was appended since the last success.
+    pub(super) fn sync(&mut self) -> Result<(), FileError> {
+        let synced = self.open.as_mut().map_or(Ok(()), Open::sync);
+        synced.map_err(|source| self.failed("sync", source))
+    }
+
     fn append_one(&mut self, line: &str) -> Result<(), FileError> {
         let length = u64::try_from(line.len()).unwrap_or(u64::MAX);
         let mut open = self.current()?;
         if open.bytes > 0 && open.bytes.saturating_add(length) > self.options.bytes {
+            open.sync().map_err(|source| self.failed("sync", source))?;
             drop(open);
             self.rotate()?;
             open = self.current()?;
         }
-        open.file
-            .write_all(line.as_bytes())
-            .map_err(|source| self.failed("write", source))?;
+        let written = open.file.write_all(line.as_bytes());
         open.bytes += length;
+        open.unsynced = true;
+        open.torn = written.is_err();
         self.open = Some(open);
-        Ok(())
+        written.map_err(|source| self.failed("write", source))
     }
 
     /// The file at the path, opened anew unless it is still the one that is open.
     fn current(&mut self) -> Result<Open, FileError> {
         let there = fs::symlink_metadata(&self.options.path).map(|there| (there.dev(), there.ino()));
         match (self.open.take(), there) {
-            (Some(open), Ok(inode)) if open.inode == inode => Ok(open),
-            _ => self.open_file().map_err(|source| self.failed("open", source)),
+            (Some(open), Ok(inode)) if open.inode == inode && !open.torn => Ok(open),
+            (left, _) => {
+                if let Some(mut left) = left {
+                    left.sync().map_err(|source| self.failed("sync", source))?;
+                }
+                self.open_file().map_err(|source| self.failed("open", source))
+            }
         }
     }
 
     fn open_file(&self) -> io::Result<Open> {
         let path = &self.options.path;
-        if let Some(parent) = path.parent() {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        if let Some(parent) = parent {
             DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
         }
         let mut file = OpenOptions::new()
@@ -98,10 +130,16 @@ impl RotatedFile {
                 bytes += 1;
             }
         }
+        if let Some(parent) = parent {
+            // Its name, and those of the files rotated before, are the directory's to keep.
+            File::open(parent)?.sync_all()?;
+        }
         Ok(Open {
             file,
             bytes,
             inode: (metadata.dev(), metadata.ino()),
+            unsynced: false,
+            torn: false,
         })
     }
 
@@ -137,73 +175,4 @@ impl RotatedFile {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::path::Path;
-
-    fn file(directory: &Path, bytes: u64, files: usize) -> RotatedFile {
-        RotatedFile::new(AuditOptions {
-            path: directory.join("new/audit.jsonl"),
-            bytes,
-            files,
-        })
-    }
-
-    fn append(file: &mut RotatedFile, text: &str) {
-        let (written, error) = file.append(&[format!("{text}\n")]);
-        assert!(written == 1 && error.is_none(), "{error:?}");
-    }
-
-    fn read(file: &RotatedFile, number: usize) -> Option<String> {
-        let path = if number == 0 {
-            file.options.path.clone()
-        } else {
-            file.numbered(number)
-        };
-        fs::read_to_string(path).ok()
-    }
-
-    #[test]
-    fn files_are_bounded_in_size_and_number() {
-        let temp = tempfile::tempdir().unwrap();
-        let mut file = file(temp.path(), 10, 3);
-        for number in 0..9 {
-            append(&mut file, &format!("line{number}"));
-        }
-        assert_eq!(read(&file, 0).as_deref(), Some("line8\n"));
-        assert_eq!(read(&file, 1).as_deref(), Some("line7\n"));
-        assert_eq!(read(&file, 2).as_deref(), Some("line6\n"));
-        assert_eq!(read(&file, 3), None);
-        assert_eq!(fs::metadata(&file.options.path).unwrap().mode() & 0o777, 0o600);
-    }
-
-    #[test]
-    fn a_line_longer_than_a_file_is_written_all_the_same() {
-        let temp = tempfile::tempdir().unwrap();
-        let mut file = file(temp.path(), 4, 1);
-        append(&mut file, "much too long");
-        append(&mut file, "next");
-        assert_eq!(read(&file, 0).as_deref(), Some("next\n"));
-        assert_eq!(read(&file, 1), None);
-    }
-
-    #[test]
-    fn a_torn_line_does_not_spoil_the_next() {
-        let temp = tempfile::tempdir().unwrap();
-        let mut file = file(temp.path(), 100, 2);
-        fs::create_dir(temp.path().join("new")).unwrap();
-        fs::write(&file.options.path, "{\"torn").unwrap();
-        append(&mut file, "whole");
-        assert_eq!(read(&file, 0).as_deref(), Some("{\"torn\nwhole\n"));
-    }
-
-    #[test]
-    fn a_file_that_somebody_else_moved_is_made_anew() {
-        let temp = tempfile::tempdir().unwrap();
-        let mut file = file(temp.path(), 100, 2);
-        append(&mut file, "first");
-        fs::rename(&file.options.path, temp.path().join("elsewhere")).unwrap();
-        append(&mut file, "second");
-        assert_eq!(read(&file, 0).as_deref(), Some("second\n"));
-    }
-}
+mod tests;

@@ -4,6 +4,10 @@
 //! of its own that is rotated ([`file`](self)), so that it outlives both the agent's memory and the log. It holds names,
 //! amounts and what operators gave as reasons, and nothing else that comes out of pods.
 //!
+//! A line is in the file moments after its pass, and on the disk at most [`AuditOptions::sync_within`] later, when a file is full,
+//! and when the agent ends. A crash of the agent loses nothing that was written; a power cut may take the last seconds.
+//! Syncing each line would make every resize on the node a wait of everybody for the disk's journal.
+//!
 //! Nobody waits for it. Where the disk is full or slow, lines are dropped and counted, the agent reports that as a
 //! problem, and the count is the first line written once there is room again.
 
@@ -19,6 +23,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use self::file::RotatedFile;
 use self::refusals::Refusals;
@@ -31,6 +36,8 @@ pub use refusals::Refusal;
 const WAITING: usize = 4096;
 /// Events written at once.
 const AT_ONCE: usize = 256;
+/// How long a line may wait to be synced, where nothing else is asked for.
+pub const DURABLE_WITHIN: Duration = Duration::from_secs(5);
 /// How often refusals that were counted are written down.
 const WINDOW: Duration = Duration::from_secs(60);
 
@@ -43,6 +50,8 @@ pub struct AuditOptions {
     pub bytes: u64,
     /// Files kept, the one that is written included.
     pub files: usize,
+    /// How long a line may wait until it is synced with others. Each sync makes the disk's journal wait for the disk.
+    pub sync_within: Duration,
 }
 
 #[derive(Debug)]
@@ -66,10 +75,13 @@ impl Audit {
         let (events, waiting) = mpsc::channel(WAITING);
         let (problems, problem) = watch::channel(None);
         let dropped = Arc::<AtomicU64>::default();
+        let sync_within = options.sync_within;
         let writer = Writer {
             file: Arc::new(Mutex::new(RotatedFile::new(options))),
             lost: 0,
             dropped: Arc::clone(&dropped),
+            sync_due: None,
+            sync_within,
             problems,
         };
         let audit = Self {
@@ -114,6 +126,9 @@ struct Writer {
     lost: u64,
     /// Events that found no room to wait.
     dropped: Arc<AtomicU64>,
+    /// When what was written last is to be synced; none where all of it is.
+    sync_due: Option<Instant>,
+    sync_within: Duration,
     problems: watch::Sender<Option<String>>,
 }
 
@@ -122,10 +137,11 @@ impl Writer {
         let (mut events, mut refusals) = (Vec::with_capacity(AT_ONCE), Refusals::default());
         let mut tick = tokio::time::interval(WINDOW);
         loop {
-            // Cancel-safe: `recv_many` takes nothing unless it returns, and a tick that is missed comes again.
+            // Cancel-safe: `recv_many` takes nothing unless it returns, and a tick or a moment that is missed comes again.
             let open = tokio::select! {
                 received = waiting.recv_many(&mut events, AT_ONCE) => received > 0,
                 _ = tick.tick() => true,
+                () = moment(self.sync_due) => true,
             };
             let now = Timestamp::now();
             let mut lines = Vec::new();
@@ -136,27 +152,32 @@ impl Writer {
                 }
             }
             lines.extend(if open { refusals.due(now) } else { refusals.all() });
-            self.write(lines).await;
+            self.write(lines, !open).await;
             if !open {
                 return;
             }
         }
     }
 
-    /// Writes these lines after the count of those that were lost before, as far as the disk takes them.
-    async fn write(&mut self, mut lines: Vec<String>) {
+    /// Writes these lines after the count of those that were lost before, as far as the disk takes them, and syncs what is
+    /// due.
+    async fn write(&mut self, mut lines: Vec<String>, last: bool) {
         self.lost += self.dropped.swap(0, Ordering::Relaxed);
         let missing = self.lost;
         if missing > 0 {
             lines.insert(0, line::of_loss(Timestamp::now(), missing));
         }
-        if lines.is_empty() {
+        // Where something failed, nothing is taken for mended before the disk says so.
+        let sync = last || self.problems.borrow().is_some() || self.sync_due.is_some_and(|due| due <= Instant::now());
+        if lines.is_empty() && !sync {
             return;
         }
         let (file, count) = (Arc::clone(&self.file), lines.len());
         let appended = tokio::task::spawn_blocking(move || {
             let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-            file.append(&lines)
+            let (written, error) = file.append(&lines);
+            let synced = if sync { file.sync() } else { Ok(()) };
+            (written, error.or(synced.err()))
         });
         let (written, error) = match appended.await {
             Ok((written, error)) => (written, error.map(|error| error.to_string())),
@@ -164,16 +185,38 @@ impl Writer {
         };
         // The count itself is no loss: it is made anew each time.
         let counted = usize::from(missing > 0);
-        let unwritten = count - written.max(counted);
+        let unwritten = count.saturating_sub(written.max(counted));
         self.lost = if written > 0 { 0 } else { missing };
         self.lost += u64::try_from(unwritten).unwrap_or(u64::MAX);
+        let soon = Instant::now() + self.sync_within;
+        self.sync_due = match (&error, sync) {
+            (None, true) => None,
+            (None, false) => self.sync_due.or(Some(soon)),
+            (Some(_), _) => Some(soon),
+        };
+        self.tell(error);
+    }
+
+    /// Says what is wrong, or that nothing is any more.
+    fn tell(&self, error: Option<String>) {
         if let Some(error) = error {
-            let problem = format!("audit log: {} lines are lost: {error}", self.lost);
+            let problem = match self.lost {
+                0 => format!("audit log: {error}"),
+                lost => format!("audit log: {lost} lines are lost: {error}"),
+            };
             tracing::error!("{problem}");
             self.problems.send_replace(Some(problem));
         } else if self.problems.borrow().is_some() {
             self.problems.send_replace(None);
         }
+    }
+}
+
+/// Waits until then; without end where there is no such moment.
+async fn moment(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
     }
 }
 

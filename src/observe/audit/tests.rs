@@ -43,6 +43,7 @@ fn options(directory: &Path) -> AuditOptions {
         path: directory.join("audit.jsonl"),
         bytes: 1 << 20,
         files: 2,
+        sync_within: Duration::from_millis(10),
     }
 }
 
@@ -146,4 +147,56 @@ fn without_a_file_nothing_is_kept_and_nothing_is_wrong() {
     let audit = Audit::default();
     audit.change(&record(operator(), Outcome::Applied, vec![step()]));
     assert_eq!(audit.problem(), None);
+}
+
+/// A named pipe takes lines and cannot be synced, whoever asks.
+#[tokio::test]
+async fn a_disk_that_does_not_keep_what_it_took_is_reported_and_nothing_is_counted_as_lost() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("audit.jsonl");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let (audit, task) = Audit::start(options(temp.path()));
+    let change = record(operator(), Outcome::Applied, vec![step()]);
+    audit.change(&change);
+    while audit.problem().is_none() {
+        tokio::task::yield_now().await;
+    }
+    let problem = audit.problem().unwrap();
+    assert!(problem.starts_with("audit log: cannot sync"), "{problem}");
+    // It stands for as long as the disk does not say otherwise, however often it is asked.
+    tokio::time::sleep(options(temp.path()).sync_within * 5).await;
+    assert!(audit.problem().is_some());
+
+    fs::remove_file(&path).unwrap();
+    audit.change(&change);
+    drop(audit);
+    task.await.unwrap();
+    assert_eq!(lines(temp.path()).len(), 1);
+}
+
+#[tokio::test]
+async fn an_agent_that_starts_again_goes_on_where_the_last_one_ended() {
+    let temp = tempfile::tempdir().unwrap();
+    let small = || AuditOptions {
+        bytes: 1000,
+        files: 3,
+        ..options(temp.path())
+    };
+    for number in 0..6 {
+        let (audit, task) = Audit::start(small());
+        let change = ChangeRecord {
+            sequence: number,
+            ..ChangeRecord::clone(&record(operator(), Outcome::Applied, vec![step()]))
+        };
+        audit.change(&Arc::new(change));
+        drop(audit);
+        task.await.unwrap();
+    }
+    let file = |ending: &str| fs::read_to_string(temp.path().join(format!("audit.jsonl{ending}"))).unwrap();
+    let changes = |text: String| -> Vec<u64> {
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.map(|line| line["change"].as_u64().unwrap()).collect()
+    };
+    let found = [".2", ".1", ""].map(|ending| changes(file(ending)));
+    assert_eq!(found, [vec![0, 1], vec![2, 3], vec![4, 5]]);
 }

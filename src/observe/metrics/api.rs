@@ -7,12 +7,14 @@ use prometheus_client::registry::Registry;
 
 use super::declare::Series;
 use super::families;
+use super::labels::WatchEnd;
 use crate::kubernetes::Verb;
 
 /// How the API server answers.
 #[derive(Debug, Clone)]
 pub struct ApiMetrics {
     calls: Series<Counter, 3>,
+    watches: Series<Counter, 2>,
 }
 
 impl ApiMetrics {
@@ -21,6 +23,7 @@ impl ApiMetrics {
     pub fn register(registry: &mut Registry) -> Self {
         Self {
             calls: families::API_CALLS.register(registry),
+            watches: families::API_WATCHES.register(registry),
         }
     }
 
@@ -29,6 +32,18 @@ impl ApiMetrics {
         self.calls
             .with([Cow::Borrowed(verb.as_str()), Cow::Owned(resource), Cow::Owned(code)])
             .inc();
+    }
+
+    /// A watch is under way: from now on, how such watches end shows from zero.
+    pub fn watching(&self, resource: &'static str) {
+        for end in WatchEnd::ALL {
+            self.watches.with([resource, end.as_str()]);
+        }
+    }
+
+    /// A watch ended.
+    pub fn watched(&self, resource: &'static str, end: WatchEnd) {
+        self.watches.with([resource, end.as_str()]).inc();
     }
 }
 

@@ -84,6 +84,8 @@ families! {
         "Times the disk was waited for";
     API_CALLS = Counter::counter "api_calls" ["verb", "resource", "code"]
         "Calls to the API server";
+    API_WATCHES = Counter::counter "api_watches" ["resource", "end"]
+        "Watches of the API server that ended, by how";
     EVENTS = Counter::counter "events" ["outcome"]
         "Kubernetes Events, by what became of them";
 }

@@ -127,6 +127,18 @@ labels! {
         Kills = "kills",
     }
 
+    /// How a watch of the API server ended.
+    WatchEnd {
+        /// Its time was over, or nothing was ever heard on it.
+        Over = "over",
+        /// What keeps coming on a watch ceased, though the connection stood.
+        Silent = "silent",
+        /// The API server does not know any more what came since.
+        Forgotten = "forgotten",
+        /// It was refused, or the connection broke.
+        Failed = "failed",
+    }
+
     /// What became of a report for one destination.
     ReportOutcome {
         /// It was sent.
@@ -174,7 +186,7 @@ impl CallOutcome {
     pub fn of<T>(answer: Result<T, &RuntimeError>) -> Self {
         match answer.map_err(|error| &error.problem) {
             Ok(_) => Self::Ok,
-            Err(Problem::Unavailable { .. }) => Self::Unavailable,
+            Err(Problem::NoSocket | Problem::Unavailable { .. }) => Self::Unavailable,
             Err(Problem::Deadline { .. }) => Self::Timeout,
             Err(Problem::NotFound) => Self::NotFound,
             Err(Problem::Refused { .. }) => Self::Refused,

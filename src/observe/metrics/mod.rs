@@ -20,7 +20,7 @@ pub use declare::{Declaration, Described, Series};
 pub use guard::GuardMetrics;
 pub use labels::{
     CallOutcome, GrowthOutcome, LinkOutcome, PodState, ProblemKind, ReportOutcome, ResizeOutcome, ShrinkOutcome, Stage,
-    StepOutcome,
+    StepOutcome, WatchEnd,
 };
 pub use oom::{KillLabels, KillMetrics};
 pub use report::ReportMetrics;

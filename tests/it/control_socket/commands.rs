@@ -14,8 +14,8 @@ use super::script::change;
 fn get_lists_pods_with_their_states() {
     let agent = Agent::start();
     insta::assert_snapshot!(agent.run(&["get"]).text(), @r"
-    POD       QOS         STATE       DECISION               VPA  BY HAND  DETAIL
-    shop/web  Burstable   Owed        resize: OutsideBounds  web  yes      the runtime\u{1b}[2J hangs
+    POD       QOS         STATE       DECISION               VPA  BY HAND         DETAIL
+    shop/web  Burstable   Owed        resize: OutsideBounds  web  until released  the runtime\u{1b}[2J hangs
     shop/db   Guaranteed  NotManaged  none                   -    -
     degraded: no runtime answers
     ");
@@ -127,11 +127,12 @@ fn explain_puts_values_side_by_side_and_fits_the_terminal() {
     app        memory  -     -          -            -            64Mi / 128Mi  -          -
 
     pod  /kubepods/burstable/pod11111111-aaaa
-              cpu.max
-      spec    20000 100000
-      wanted  50000 100000
-      kernel  50000 100000
-      owner   vscaled
+               cpu.max
+      spec     20000 100000
+      wanted   50000 100000
+      systemd  50000 100000
+      kernel   50000 100000
+      owner    vscaled
 
     container app  /kubepods/burstable/pod11111111-aaaa/c0ffee01
                cpu.max !
@@ -150,7 +151,7 @@ fn explain_puts_values_side_by_side_and_fits_the_terminal() {
       the runtime is told again in 4 s
 
     lately
-      2026-01-31T12:00:00Z shop/web Applied override 1 step in 1.2 ms
+      2026-01-31T12:00:00Z Applied override, 1 step in 1.2 ms
     ");
     assert!(by_name.lines().all(|line| line.chars().count() <= 100), "{by_name}");
     for text in ["11111111-aaaa", "c0ffee01", "containerd://c0ffee01"] {

@@ -32,7 +32,7 @@ fn without_an_agent_the_machine_is_examined_all_the_same() {
     assert!(matches!(answer.code, Some(1 | 3)), "{answer:?}");
     for word in [
         "fail  agent",
-        "start it: `vscaled run`",
+        "→ start it with `vscaled run`",
         "kernel log",
         "inotify",
         "cgroup files",
@@ -41,5 +41,8 @@ fn without_an_agent_the_machine_is_examined_all_the_same() {
         assert!(answer.out.contains(word), "{word}: {answer:?}");
     }
     let json = Answer::from(vscalectl(&missing, &["doctor", "-o", "yaml"]).output().unwrap());
-    assert!(json.out.starts_with("examinedBy: vscalectl\n"), "{json:?}");
+    assert!(
+        json.out.starts_with("examinedBy: vscalectl\n") && json.out.ends_with('\n'),
+        "{json:?}"
+    );
 }

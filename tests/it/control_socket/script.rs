@@ -305,7 +305,11 @@ fn values() -> Vec<Value> {
         owner: "vscaled".to_owned(),
         difference: difference.to_owned(),
         allocated: String::new(),
-        systemd: String::new(),
+        systemd: if level == "pod" {
+            kernel.to_owned()
+        } else {
+            String::new()
+        },
     };
     let stored = "cpu_quota=20000 cpu_period=100000 and further things that go on for long";
     let late = "the runtime has 20000 stored: it would write that back when the container is updated by others, so it is told again";

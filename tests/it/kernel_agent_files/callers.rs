@@ -1,8 +1,10 @@
 //! Who may call a live agent, and what it writes down of those who may not.
 
 use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
 
 use serde_json::Value;
 
@@ -12,17 +14,21 @@ const NOBODY: u32 = 65534;
 const OPERATORS: &str = "54321";
 const READERS: &str = "54322";
 
-/// Runs `vscalectl` as the user nobody with one group besides its own; returns how it ended and what it said.
-fn as_nobody(scene: &Scene, group: &str, line: &str) -> (Option<i32>, String) {
+/// `vscalectl` as the user nobody with one group besides its own.
+fn command_of_nobody(scene: &Scene, group: &str, line: &str) -> Command {
     let directory = scene.agent.path();
     let program = directory.join("vscalectl");
     if !program.exists() {
-        fs::copy(env!("CARGO_BIN_EXE_vscalectl"), &program).unwrap();
-        for path in [&program, directory] {
-            fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
-        }
+        // By another process: what a fork of this one holds open for writing cannot be executed.
+        let mut install = Command::new("install");
+        install
+            .args(["-m", "755", env!("CARGO_BIN_EXE_vscalectl")])
+            .arg(&program);
+        assert!(install.status().unwrap().success());
+        fs::set_permissions(directory, Permissions::from_mode(0o755)).unwrap();
     }
-    let output = Command::new("setpriv")
+    let mut command = Command::new("setpriv");
+    command
         .args([
             format!("--reuid={NOBODY}"),
             format!("--regid={NOBODY}"),
@@ -32,10 +38,25 @@ fn as_nobody(scene: &Scene, group: &str, line: &str) -> (Option<i32>, String) {
         .arg(program)
         .args(line.split(' '))
         .arg("--socket")
-        .arg(directory.join("vscaled.sock"))
-        .output()
-        .unwrap();
+        .arg(scene.agent.socket());
+    command
+}
+
+/// The same as root.
+fn command_of_root(scene: &Scene, line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vscalectl"));
+    command.args(line.split(' ')).arg("--socket").arg(scene.agent.socket());
+    command
+}
+
+/// How it ended and what it complained of.
+fn run(mut command: Command) -> (Option<i32>, String) {
+    let output = command.output().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+fn as_nobody(scene: &Scene, group: &str, line: &str) -> (Option<i32>, String) {
+    run(command_of_nobody(scene, group, line))
 }
 
 #[tokio::test]
@@ -78,6 +99,91 @@ async fn groups_may_do_what_the_configuration_says_and_refusals_are_written_down
             .iter()
             .any(|line| line["event"] == "change" && line["who"]["uid"] == NOBODY)
     );
+}
+
+const READS: [&str; 10] = [
+    "get",
+    "get overrides -o json",
+    "get decisions -o yaml",
+    "explain test/web",
+    "explain test/web -o json",
+    "history",
+    "history test/web -o yaml",
+    "oom list",
+    "doctor",
+    "resize test/web -c app --cpu-limit 1 --dry-run",
+];
+const CHANGES: [&str; 2] = ["resize test/web -c app --cpu-limit 1", "release test/web"];
+
+#[tokio::test]
+async fn every_command_is_answered_for_those_who_may_and_for_nobody_else() {
+    let mut scene = Scene::new();
+    scene.agent.set("--operator-group", OPERATORS);
+    scene.agent.set("--reader-group", READERS);
+    scene.agent.start().await;
+    scene.agent.reaches("web", "NotManaged").await;
+    for line in READS {
+        let callers = [
+            run(command_of_root(&scene, line)),
+            as_nobody(&scene, OPERATORS, line),
+            as_nobody(&scene, READERS, line),
+        ];
+        for (code, error) in callers {
+            assert_eq!(code, Some(0), "{line}: {error}");
+        }
+    }
+    for line in CHANGES {
+        let (code, error) = as_nobody(&scene, READERS, line);
+        assert!(code == Some(1) && error.contains("may only read"), "{line}: {error}");
+    }
+    for line in READS.iter().chain(&CHANGES).chain(&["watch"]) {
+        let (code, error) = as_nobody(&scene, "7", line);
+        // Doctor looks around itself where no agent would tell it, so what it may not ask is a failure like any other.
+        assert!(
+            code == Some(1) && error.contains("may not call vscaled"),
+            "{line}: {code:?} {error}"
+        );
+    }
+    for line in CHANGES {
+        let (code, error) = run(command_of_root(&scene, line));
+        assert_eq!(code, Some(0), "{line}: {error}");
+    }
+
+    for watch in [
+        command_of_root(&scene, "watch -o json"),
+        command_of_nobody(&scene, OPERATORS, "watch -o json"),
+        command_of_nobody(&scene, READERS, "watch -o json"),
+    ] {
+        let seen = first_line_of(watch, || {
+            for line in CHANGES {
+                assert_eq!(as_nobody(&scene, OPERATORS, line).0, Some(0));
+            }
+        });
+        let seen: Value = serde_json::from_str(&seen).unwrap();
+        assert_eq!((&seen["name"], &seen["who"]["uid"]), (&"web".into(), &NOBODY.into()));
+    }
+}
+
+/// The first line that a command without end prints, while something happens again and again.
+fn first_line_of(mut command: Command, happen: impl Fn()) -> String {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let (send, receive) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        send.send(line).unwrap();
+    });
+    let line = loop {
+        happen();
+        if let Ok(line) = receive.try_recv() {
+            break line;
+        }
+    };
+    child.kill().unwrap();
+    child.wait().unwrap();
+    reader.join().unwrap();
+    line
 }
 
 #[tokio::test]

@@ -1,28 +1,14 @@
 //! Taking vscaled off a node: every value goes back to what the pods' specs say.
 
-use std::process::{Command, Output};
-
 use super::{AT_FIRST, Amounts, SIDE, Scene, memory};
 
 const RECOMMENDED: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
-
-fn restore(scene: &Scene, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vscaled"));
-    let Output { status, stdout, stderr } = command
-        .arg("restore")
-        .args(scene.agent.arguments())
-        .args(arguments)
-        .output()
-        .unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code(), text(stdout), text(stderr))
-}
 
 #[tokio::test]
 async fn values_go_back_to_the_spec_after_they_were_shown() {
     let mut scene = Scene::managed(&RECOMMENDED).await;
     scene.agent.resize(scene.by_hand(memory("512Mi"))).await.unwrap();
-    let (code, _, error) = restore(&scene, &["--yes", "--no-watch"]);
+    let (code, _, error) = scene.agent.restore(&["--yes", "--no-watch"]);
     assert!(
         code == Some(1) && error.contains("another vscaled is running"),
         "{error}"
@@ -30,7 +16,7 @@ async fn values_go_back_to_the_spec_after_they_were_shown() {
     scene.agent.stop();
     let held = scene.node.held(&scene.pod);
 
-    let (code, shown, error) = restore(&scene, &[]);
+    let (code, shown, error) = scene.agent.restore(&[]);
     assert_eq!((code, error.as_str()), (Some(0), ""), "{shown}");
     assert!(
         shown.contains("test/web: Planned") && shown.contains("add --yes to do it"),
@@ -38,14 +24,14 @@ async fn values_go_back_to_the_spec_after_they_were_shown() {
     );
     assert_eq!(scene.node.held(&scene.pod), held, "a rehearsal wrote something");
 
-    let (code, shown, error) = restore(&scene, &["--yes", "--no-watch"]);
+    let (code, shown, error) = scene.agent.restore(&["--yes", "--no-watch"]);
     assert_eq!(code, Some(0), "{shown}{error}");
     assert!(scene.holds(&AT_FIRST), "{shown}");
     assert!(scene.node.all_run(&scene.pod));
     let audit = std::fs::read_to_string(scene.agent.path().join("state/audit.jsonl")).unwrap();
     assert!(audit.contains("\"reason\":\"vscaled restore\""), "{audit}");
 
-    let (code, shown, _) = restore(&scene, &["--yes", "--no-watch"]);
+    let (code, shown, _) = scene.agent.restore(&["--yes", "--no-watch"]);
     assert!(
         code == Some(0) && shown.contains("test/web: as its spec says"),
         "{shown}"
@@ -68,7 +54,7 @@ async fn limits_that_were_added_go_and_memory_in_use_is_not_taken_away() {
     scene.agent.resize(scene.by_hand(memory("256Mi"))).await.unwrap();
     scene.agent.stop();
     assert_ne!(scene.node.held(&scene.pod), before);
-    let (code, shown, error) = restore(&scene, &["--yes", "--no-watch", "-o", "json"]);
+    let (code, shown, error) = scene.agent.restore(&["--yes", "--no-watch", "-o", "json"]);
     assert_eq!(code, Some(0), "{shown}{error}");
     assert_eq!(scene.node.held(&scene.pod), before);
 }
@@ -90,7 +76,7 @@ async fn a_pod_that_uses_more_than_its_spec_allows_stays_as_it_is_and_is_named()
     scene.agent.stop();
     let held = scene.node.held(&scene.pod);
     for arguments in [&[][..], &["--yes", "--no-watch"]] {
-        let (code, shown, error) = restore(&scene, arguments);
+        let (code, shown, error) = scene.agent.restore(arguments);
         assert_eq!(code, Some(1), "{shown}{error}");
         assert!(
             error.contains("1 of 1 pods cannot be put back now: test/web"),
@@ -134,7 +120,7 @@ async fn a_limit_that_does_harm_goes_up_again() {
             std::fs::write(start, "").unwrap();
         }
     });
-    let (code, shown, error) = restore(&scene, &["--yes"]);
+    let (code, shown, error) = scene.agent.restore(&["--yes"]);
     watcher.join().unwrap();
     assert_eq!(code, Some(1), "{shown}{error}");
     assert!(

@@ -7,17 +7,29 @@ pub(crate) fn read() -> Value {
     serde_json::from_str(include_str!("../../../deploy/observability/dashboard.json")).unwrap()
 }
 
-/// The panels that show something, each title with its queries.
+/// The panels that show something and the variables, each title with its queries.
 pub(crate) fn queries() -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let dashboard = read();
     let panels = dashboard["panels"].as_array().unwrap().iter();
-    panels
-        .filter(|panel| panel["type"] != "row")
-        .flat_map(|panel| {
-            let targets = panel["targets"].as_array().unwrap().iter();
-            targets.map(|target| (text(&panel["title"]), text(&target["expr"])))
-        })
+    let shown = panels.filter(|panel| panel["type"] != "row").flat_map(|panel| {
+        let targets = panel["targets"].as_array().unwrap().iter();
+        targets.map(|target| (text(&panel["title"]), text(&target["expr"])))
+    });
+    // What the variables are filled with is asked for, too.
+    let variables = dashboard["templating"]["list"].as_array().unwrap().iter();
+    let asked = variables.filter_map(|variable| Some((text(&variable["label"]), variable["query"]["query"].as_str()?)));
+    let series = |query: &str| {
+        query
+            .strip_prefix("label_values(")
+            .unwrap()
+            .rsplit_once(',')
+            .unwrap()
+            .0
+            .to_owned()
+    };
+    shown
+        .chain(asked.map(|(label, query)| (label, series(query))))
         .collect()
 }
 

@@ -5,27 +5,28 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use super::selectors::selectors;
 use super::{dashboard, sample_names};
 
 const ALERTS: &str = include_str!("../../../deploy/observability/alerts.yaml");
 const OPERATOR: &str = include_str!("../../../deploy/observability/operator.yaml");
 
-/// The words of a text that look like names of our metrics.
-fn names_in(text: &str) -> BTreeSet<String> {
-    text.split(|character: char| !character.is_ascii_alphanumeric() && character != '_')
-        .filter(|word| word.starts_with("vscaled_"))
-        .map(str::to_owned)
+/// Every expression that is delivered: those of the alerts, and those of the dashboard.
+pub(crate) fn expressions() -> Vec<String> {
+    let alerts: Value = serde_saphyr::from_str(ALERTS).unwrap();
+    let rules = alerts["groups"][0]["rules"].as_array().unwrap();
+    let alerts = rules.iter().map(|rule| rule["expr"].as_str().unwrap().to_owned());
+    alerts
+        .chain(dashboard::queries().into_iter().map(|(_, query)| query))
         .collect()
 }
 
 #[test]
 fn alerts_and_dashboard_use_only_metrics_that_exist() {
     let known = sample_names();
-    let mut expressions: Vec<String> = dashboard::queries().into_iter().map(|(_, query)| query).collect();
-    let alerts: Value = serde_saphyr::from_str(ALERTS).unwrap();
-    let rules = alerts["groups"][0]["rules"].as_array().unwrap();
-    expressions.extend(rules.iter().map(|rule| rule["expr"].as_str().unwrap().to_owned()));
-    let used: BTreeSet<_> = expressions.iter().flat_map(|expression| names_in(expression)).collect();
+    let expressions = expressions();
+    let selected = expressions.iter().flat_map(|expression| selectors(expression));
+    let used: BTreeSet<_> = selected.map(|selector| selector.name).collect();
     assert!(used.len() > 10, "found hardly any names: {used:?}");
     let unknown: Vec<_> = used.difference(&known).collect();
     assert!(

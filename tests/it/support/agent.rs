@@ -2,8 +2,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -201,6 +202,16 @@ impl Agent {
         Ok(reply.change.expect("an answer has a change"))
     }
 
+    /// Where it says that it serves metrics.
+    pub(crate) async fn http_address(&self) -> SocketAddr {
+        let said = |log: &str| {
+            let (_, rest) = log.split_once(" http=")?;
+            rest.split_whitespace().next()?.parse().ok()
+        };
+        self.until("the address of the metrics", async || said(&self.log()))
+            .await
+    }
+
     /// Waits until something is there.
     pub(crate) async fn until<T>(&self, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
         let started = Instant::now();
@@ -220,6 +231,15 @@ impl Agent {
 
     pub(crate) fn state_file(&self) -> PathBuf {
         self.state_directory().join("state.json")
+    }
+
+    /// Runs `vscaled restore` with the agent's configuration; its exit code, what it prints and what it complains of.
+    pub(crate) fn restore(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vscaled"));
+        command.arg("restore").args(&self.arguments).args(arguments);
+        let Output { status, stdout, stderr } = command.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (status.code(), text(stdout), text(stderr))
     }
 
     /// What it is told on the command line.

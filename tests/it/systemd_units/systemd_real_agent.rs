@@ -155,3 +155,56 @@ async fn a_recommendation_is_systemds_own_record_and_survives_a_reload() {
     let mut steps = history[before..].iter().flat_map(|change| &change.steps);
     assert!(steps.all(|step| step.level == "container"), "{history:#?}");
 }
+
+#[tokio::test]
+async fn explain_shows_systemds_record_beside_the_kernels_file() {
+    if !Path::new("/run/systemd/system").exists() {
+        skipped(
+            "explain",
+            "systemd is not this machine's first process; see scripts/systemd-lab",
+        );
+        return;
+    }
+    let pod = Pod::start();
+    let mut agent = Agent::new(&CgroupPath::new(ROOT).unwrap());
+    agent.write("pod.yaml", &pod.manifest());
+    agent.start().await;
+    let explained = async || {
+        agent
+            .client()
+            .await
+            .explain("test/web".to_owned())
+            .await
+            .unwrap()
+            .values
+    };
+    agent.reaches("web", "NotManaged").await;
+    let values = explained().await;
+    assert_eq!(values.len(), 6, "{values:#?}");
+    for value in &values {
+        assert!(
+            value.systemd == value.kernel && value.difference.is_empty(),
+            "{value:#?}"
+        );
+    }
+
+    // The container's scope is its runtime's to tell systemd about, and there is no runtime here.
+    let target = Amounts::doubled(250, 96);
+    agent.write("vpa.yaml", &vpa_manifest("web", "web", &[("app", target)]));
+    agent.reaches("web", "InSync").await;
+    let [wanted, before] = [target, AT_FIRST].map(|amounts| amounts.settings(CgroupVersion::V2));
+    for value in explained().await {
+        let said = |settings: &Settings| {
+            let setting = settings.iter().find(|setting| setting.file().name() == value.file);
+            setting.unwrap().to_string()
+        };
+        let own = if value.level == "pod" { &wanted } else { &before };
+        assert_eq!(
+            [&value.kernel, &value.systemd],
+            [&said(&wanted), &said(own)],
+            "{value:#?}"
+        );
+        let told = value.difference.contains("systemd's property says");
+        assert_eq!(told, value.level == "container", "{value:#?}");
+    }
+}

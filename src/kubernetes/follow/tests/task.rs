@@ -9,6 +9,8 @@ use axum::body::Body;
 use axum::http::Uri;
 use axum::response::Response;
 use futures::{StreamExt, stream};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -69,11 +71,18 @@ impl Script {
     }
 
     fn follow(&self) -> Follower<Thing> {
+        self.follow_and_count().0
+    }
+
+    /// With what is counted about it.
+    fn follow_and_count(&self) -> (Follower<Thing>, Registry) {
         let script = self.clone();
         let router = Router::new().fallback(move |uri: Uri| script.clone().answer(uri));
         let client = || kube::Client::new(router.clone(), "default");
-        let client = ApiClient::new(client(), client(), ApiMetrics::register(&mut registry()));
-        follow(client, Place::default(), BRISK, Arc::new(Notify::new()))
+        let mut registry = registry();
+        let client = ApiClient::new(client(), client(), ApiMetrics::register(&mut registry));
+        let follower = follow(client, Place::default(), BRISK, Arc::new(Notify::new()));
+        (follower, registry)
     }
 
     /// What was asked, once there was as much of it.
@@ -148,13 +157,19 @@ async fn a_watch_that_falls_silent_is_begun_again_where_it_stood() {
         Answer::Silent(vec![bookmark(9)]),
         Answer::Silent(vec![]),
     ]);
-    let _follower = script.follow();
+    let (_follower, registry) = script.follow_and_count();
     let asked = script.asked(3).await;
     assert!(
         asked[2].1.contains("watch=true") && asked[2].1.contains("resourceVersion=9&"),
         "{asked:?}"
     );
     assert!(asked[2].0 - asked[1].0 >= BRISK.silence);
+    let mut scrape = String::new();
+    encode(&mut scrape, &registry).unwrap();
+    for (end, times) in [("silent", 1), ("over", 0), ("forgotten", 0), ("failed", 0)] {
+        let sample = format!("vscaled_api_watches_total{{resource=\"things\",end=\"{end}\"}} {times}");
+        assert!(scrape.contains(&sample), "{sample} is not in\n{scrape}");
+    }
 }
 
 #[tokio::test]

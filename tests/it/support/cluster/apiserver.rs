@@ -28,10 +28,12 @@ pub(crate) enum User {
     Agent,
     /// A kubelet.
     Kubelet,
+    /// Somebody on call, who may do nothing until a test says so.
+    OnCall,
 }
 
 impl User {
-    const ALL: [Self; 3] = [Self::Admin, Self::Agent, Self::Kubelet];
+    const ALL: [Self; 4] = [Self::Admin, Self::Agent, Self::Kubelet, Self::OnCall];
 
     /// A token that is no secret: the API server listens on loopback and lives for one test.
     const fn token(self) -> &'static str {
@@ -39,6 +41,7 @@ impl User {
             Self::Admin => "token-of-admin",
             Self::Agent => "token-of-agent",
             Self::Kubelet => "token-of-kubelet",
+            Self::OnCall => "token-of-on-call",
         }
     }
 
@@ -50,6 +53,7 @@ impl User {
                 "token-of-agent,system:serviceaccount:vscaled:vscaled,2,\"system:serviceaccounts,system:serviceaccounts:vscaled\"\n"
             }
             Self::Kubelet => "token-of-kubelet,system:node:node-1,3,system:nodes\n",
+            Self::OnCall => "token-of-on-call,on-call,4\n",
         }
     }
 }
@@ -203,6 +207,11 @@ users: [{{name: test, user: {{token: {token}}}}}]
         self.kubectl(&["replace", "--raw", &path, "--filename=-"], &object.to_string());
     }
 
+    /// The real kubectl.
+    pub(crate) fn kubectl_program(&self) -> PathBuf {
+        self.parts.join("kubectl")
+    }
+
     /// What kubectl prints, as admin, given something to read. Its failure fails the test.
     pub(crate) fn kubectl(&self, arguments: &[&str], input: &str) -> String {
         match self.try_kubectl(User::Admin, arguments, input) {
@@ -213,7 +222,7 @@ users: [{{name: test, user: {{token: {token}}}}}]
 
     /// What kubectl prints, or its complaint.
     pub(crate) fn try_kubectl(&self, user: User, arguments: &[&str], input: &str) -> Result<String, String> {
-        let mut kubectl = Command::new(self.parts.join("kubectl"))
+        let mut kubectl = Command::new(self.kubectl_program())
             .args(arguments)
             .env("KUBECONFIG", self.kubeconfig(user))
             .env("HOME", self.directory.path())

@@ -1,0 +1,50 @@
+//! Values of cgroup files, as people read them.
+
+use super::output::or_dash;
+use crate::resources::{Bytes, ControlFile, MemoryLimit, Setting};
+
+/// What a file holds, and how much memory that is where it is memory: `201326592 (192Mi)`. Anything else as it is.
+pub(super) fn in_words(file: &str, text: &str) -> String {
+    let shown = or_dash(text);
+    match memory(file, text) {
+        Some(MemoryLimit::Max) if text.starts_with(|first: char| first.is_ascii_digit()) => format!("{shown} (none)"),
+        Some(MemoryLimit::Bytes(bytes)) if bytes.is_multiple_of(1024) && bytes > 0 => {
+            format!("{shown} ({})", Bytes::new(bytes))
+        }
+        _ => shown,
+    }
+}
+
+/// Whether this is memory, and not limited.
+pub(super) fn is_unlimited(file: &str, text: &str) -> bool {
+    memory(file, text) == Some(MemoryLimit::Max)
+}
+
+fn memory(file: &str, text: &str) -> Option<MemoryLimit> {
+    Setting::parse(ControlFile::named(file)?, text).ok()?.memory()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_has_its_unit_beside_it_and_nothing_else_does() {
+        let cases = [
+            ("memory.max", "201326592", "201326592 (192Mi)"),
+            ("memory.max", "max", "max"),
+            (
+                "memory.limit_in_bytes",
+                "9223372036854771712",
+                "9223372036854771712 (none)",
+            ),
+            ("memory.limit_in_bytes", "1000", "1000"),
+            ("memory.max", "", "-"),
+            ("cpu.cfs_quota_us", "20480", "20480"),
+            ("MemoryMax", "1048576", "1048576"),
+        ];
+        for (file, text, shown) in cases {
+            assert_eq!(in_words(file, text), shown);
+        }
+    }
+}

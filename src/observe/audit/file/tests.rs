@@ -1,0 +1,114 @@
+use super::*;
+use std::path::Path;
+
+fn file(directory: &Path, bytes: u64, files: usize) -> RotatedFile {
+    RotatedFile::new(AuditOptions {
+        path: directory.join("new/audit.jsonl"),
+        bytes,
+        files,
+        sync_within: std::time::Duration::ZERO,
+    })
+}
+
+fn append(file: &mut RotatedFile, text: &str) {
+    let (written, error) = file.append(&[format!("{text}\n")]);
+    assert!(written == 1 && error.is_none(), "{error:?}");
+}
+
+fn read(file: &RotatedFile, number: usize) -> Option<String> {
+    let path = if number == 0 {
+        file.options.path.clone()
+    } else {
+        file.numbered(number)
+    };
+    fs::read_to_string(path).ok()
+}
+
+#[test]
+fn files_are_bounded_in_size_and_number() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut file = file(temp.path(), 10, 3);
+    for number in 0..9 {
+        append(&mut file, &format!("line{number}"));
+    }
+    assert_eq!(read(&file, 0).as_deref(), Some("line8\n"));
+    assert_eq!(read(&file, 1).as_deref(), Some("line7\n"));
+    assert_eq!(read(&file, 2).as_deref(), Some("line6\n"));
+    assert_eq!(read(&file, 3), None);
+    assert_eq!(fs::metadata(&file.options.path).unwrap().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_line_longer_than_a_file_is_written_all_the_same() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut file = file(temp.path(), 4, 1);
+    append(&mut file, "much too long");
+    append(&mut file, "next");
+    assert_eq!(read(&file, 0).as_deref(), Some("next\n"));
+    assert_eq!(read(&file, 1), None);
+}
+
+#[test]
+fn a_torn_line_does_not_spoil_the_next() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut file = file(temp.path(), 100, 2);
+    fs::create_dir(temp.path().join("new")).unwrap();
+    fs::write(&file.options.path, "{\"torn").unwrap();
+    append(&mut file, "whole");
+    assert_eq!(read(&file, 0).as_deref(), Some("{\"torn\nwhole\n"));
+}
+
+#[test]
+fn a_file_that_somebody_else_moved_is_made_anew() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut file = file(temp.path(), 100, 2);
+    append(&mut file, "first");
+    fs::rename(&file.options.path, temp.path().join("elsewhere")).unwrap();
+    append(&mut file, "second");
+    assert_eq!(read(&file, 0).as_deref(), Some("second\n"));
+}
+
+fn is_synced(file: &RotatedFile) -> bool {
+    file.open.as_ref().is_some_and(|open| !open.unsynced)
+}
+
+#[test]
+fn what_is_appended_is_synced_when_it_is_asked_for() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut file = file(temp.path(), 100, 2);
+    file.sync().unwrap();
+    append(&mut file, "first");
+    assert!(!is_synced(&file));
+    file.sync().unwrap();
+    assert!(is_synced(&file));
+    append(&mut file, "second");
+    assert!(!is_synced(&file));
+}
+
+/// A named pipe takes lines and cannot be synced: leaving it unsynced fails.
+#[test]
+fn a_file_is_not_left_before_it_is_synced() {
+    let temp = tempfile::tempdir().unwrap();
+    let pipe = |bytes| {
+        let file = file(temp.path(), bytes, 2);
+        fs::create_dir_all(temp.path().join("new")).unwrap();
+        nix::unistd::mkfifo(&file.options.path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        file
+    };
+    let cannot_sync = |file: &mut RotatedFile| {
+        let (written, error) = file.append(&["next\n".to_owned()]);
+        let error = error.unwrap().to_string();
+        assert!(written == 0 && error.starts_with("cannot sync"), "{error}");
+    };
+    let mut full = pipe(8);
+    append(&mut full, "first");
+    cannot_sync(&mut full);
+    fs::remove_file(&full.options.path).unwrap();
+
+    let mut moved = pipe(100);
+    append(&mut moved, "first");
+    fs::rename(&moved.options.path, temp.path().join("elsewhere")).unwrap();
+    cannot_sync(&mut moved);
+    append(&mut moved, "next");
+    assert_eq!(read(&moved, 0).as_deref(), Some("next\n"));
+}

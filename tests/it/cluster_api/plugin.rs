@@ -1,0 +1,186 @@
+//! `kubectl vscale` with the real kubectl, from a pod's name at a real API server to vscalectl's answer from the agent.
+//!
+//! There is no kubelet, and `kubectl exec` ends at one. So a script stands between the plugin and kubectl: it runs what is to
+//! be executed in the agent's pod here, where the agent is, and hands every other call on. One test leaves exec to kubectl and
+//! sees it get as far as the node.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+
+use super::{NODE, Scene};
+use crate::support::cluster::User;
+
+/// How somebody's command ended.
+#[derive(Debug)]
+struct Ran {
+    code: Option<i32>,
+    out: String,
+    complaint: String,
+}
+
+/// Runs what comes after `--` of an exec, after noting what came before; everything else is kubectl's.
+const KUBECTL: &str = r#"#!/bin/sh
+case " $* " in
+  *' exec '*)
+    while [ "$1" != -- ]; do printf '%s ' "$1" >>"$EXECUTED"; shift; done
+    shift
+    exec "$@"
+    ;;
+esac
+exec "$KUBECTL" "$@"
+"#;
+
+impl Scene {
+    /// Pods of the agent on two nodes, as a DaemonSet makes them; the one on the other node has not started.
+    fn with_agents_pods(self) -> Self {
+        for (name, node, phase) in [("vscaled-a", NODE, "Running"), ("vscaled-b", "node-2", "Pending")] {
+            self.cluster.apply(&json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": name, "namespace": "vscaled", "labels": {"app.kubernetes.io/name": "vscaled"}},
+                "spec": {"nodeName": node, "containers": [{"name": "vscaled", "image": "none"}]},
+            }));
+            let status = json!({"phase": phase});
+            self.cluster
+                .put_status("/api/v1/namespaces/vscaled/pods", name, &status);
+        }
+        self
+    }
+
+    fn plugin(&self, user: User, arguments: &[&str]) -> Ran {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("kubectl"), KUBECTL).unwrap();
+        fs::set_permissions(directory.path().join("kubectl"), Permissions::from_mode(0o755)).unwrap();
+        self.plugin_in(directory.path(), directory.path(), user, arguments)
+    }
+
+    /// With the kubectl of this directory, which may write into the other.
+    fn plugin_in(&self, kubectl: &Path, home: &Path, user: User, arguments: &[&str]) -> Ran {
+        let vscalectl = Path::new(env!("CARGO_BIN_EXE_vscalectl")).parent().unwrap();
+        let system = std::env::var("PATH").unwrap();
+        let output = Command::new("sh")
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/kubectl-vscale"))
+            .args(arguments)
+            .env(
+                "PATH",
+                format!("{}:{}:{system}", kubectl.display(), vscalectl.display()),
+            )
+            .env("HOME", home)
+            .env("KUBECONFIG", self.cluster.kubeconfig(user))
+            .env("KUBECTL", self.cluster.kubectl_program())
+            .env("EXECUTED", home.join("executed"))
+            .env("VSCALED_SOCKET", self.agent.socket())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let executed = fs::read_to_string(home.join("executed")).unwrap_or_default();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let ran = Ran {
+            code: output.status.code(),
+            out: text(output.stdout),
+            complaint: text(output.stderr),
+        };
+        assert!(
+            executed.is_empty() || executed == "exec --namespace vscaled vscaled-a ",
+            "{executed}: {ran:?}"
+        );
+        ran
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_agent_on_the_pods_node_answers() {
+    let Some(scene) = Scene::started("cluster_api::plugin::the_agent_on_the_pods_node").await else {
+        return;
+    };
+    let scene = scene.with_agents_pods();
+    let ran = scene.plugin(User::Admin, &["explain", "test/web-5c4f-x"]);
+    assert!(ran.code == Some(0) && ran.out.contains("test/web-5c4f-x"), "{ran:?}");
+
+    let resize = [
+        "-n",
+        "test",
+        "resize",
+        "web-5c4f-x",
+        "-c",
+        "app",
+        "--memory-limit",
+        "256Mi",
+    ];
+    let ran = scene.plugin(
+        User::Admin,
+        &[&resize[..], &["--reason", "a load test; $HOME"]].concat(),
+    );
+    assert!(ran.code == Some(0) && ran.out.contains("Applied"), "{ran:?}");
+    let pod = scene.agent.pod("web-5c4f-x").await.unwrap();
+    assert_eq!(pod.r#override.unwrap().reason, "a load test; $HOME");
+
+    // Only one of the agent's pods runs, so there is no question which node is meant.
+    let ran = scene.plugin(User::Admin, &["get", "overrides"]);
+    assert!(ran.code == Some(0) && ran.out.contains("test/web-5c4f-x"), "{ran:?}");
+    let ran = scene.plugin(User::Admin, &["explain", "test/nothing"]);
+    assert!(ran.code == Some(1) && ran.complaint.contains("NotFound"), "{ran:?}");
+    let ran = scene.plugin(User::Admin, &["--node", "node-2", "get"]);
+    assert!(
+        ran.code == Some(3) && ran.complaint.contains("runs on node node-2"),
+        "{ran:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn somebody_who_may_look_in_two_namespaces_only_is_told_which_option_helps() {
+    let Some(scene) = Scene::started("cluster_api::plugin::somebody_who_may_look").await else {
+        return;
+    };
+    let scene = scene.with_agents_pods();
+    let rules = [
+        (
+            "test",
+            json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]),
+        ),
+        (
+            "vscaled",
+            json!([
+                {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
+                {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]},
+            ]),
+        ),
+    ];
+    for (namespace, rules) in rules {
+        let metadata = json!({"name": "on-call", "namespace": namespace});
+        scene.cluster.apply(&json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata, "rules": rules,
+        }));
+        scene.cluster.apply(&json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": metadata,
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "on-call"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "on-call"}],
+        }));
+    }
+    let may = async || {
+        let ran = scene.plugin(User::OnCall, &["explain", "test/web-5c4f-x"]);
+        // The API server takes a moment to heed new rules.
+        (!ran.complaint.contains("cannot find the pod")).then_some(ran)
+    };
+    let ran = scene.agent.until("the rules to be heeded", may).await;
+    assert!(
+        ran.code == Some(1) && ran.complaint.contains("Forbidden") && ran.complaint.contains("--agent-namespace NAME"),
+        "{ran:?}"
+    );
+    let explain = ["--agent-namespace", "vscaled", "explain", "test/web-5c4f-x"];
+    let may = async || Some(scene.plugin(User::OnCall, &explain)).filter(|ran| ran.code == Some(0));
+    let ran = scene.agent.until("the rules to be heeded", may).await;
+    assert!(ran.out.contains("test/web-5c4f-x"), "{ran:?}");
+
+    // The real exec: kubectl takes the arguments, the API server lets this user execute, and looks for the node's kubelet.
+    let home = tempfile::tempdir().unwrap();
+    let kubectl = scene.cluster.kubectl_program();
+    let ran = scene.plugin_in(kubectl.parent().unwrap(), home.path(), User::OnCall, &explain);
+    assert!(
+        ran.code == Some(1) && ran.complaint.contains("no preferred addresses found"),
+        "{ran:?}"
+    );
+}

@@ -131,7 +131,12 @@ impl CgroupError {
 /// What the kernel allows in a file (kernel/sched/core.c `tg_set_cfs_bandwidth`, mm/memcontrol.c).
 const fn rule(file: ControlFile) -> &'static str {
     match file {
-        ControlFile::CpuMax => "the quota is `max` or at least 1000, the period 1000 to 1000000 microseconds",
+        ControlFile::CpuMax => {
+            "the quota is `max` or at least 1000 and at least cpu.max.burst, the period 1000 to 1000000 microseconds"
+        }
+        ControlFile::CpuMaxBurst | ControlFile::CfsBurst => {
+            "a burst is at most the quota, in microseconds: lower it before the quota, raise it after"
+        }
         ControlFile::CpuWeight => "a weight is 1 to 10000",
         ControlFile::CpuShares => "shares are 2 to 262144",
         ControlFile::CfsQuota => {

@@ -42,10 +42,12 @@ impl Controller {
     pub const fn of(file: ControlFile) -> Self {
         match file {
             ControlFile::CpuMax
+            | ControlFile::CpuMaxBurst
             | ControlFile::CpuWeight
             | ControlFile::CpuShares
             | ControlFile::CfsQuota
-            | ControlFile::CfsPeriod => Self::Cpu,
+            | ControlFile::CfsPeriod
+            | ControlFile::CfsBurst => Self::Cpu,
             ControlFile::MemoryMax | ControlFile::MemoryLimit | ControlFile::MemswLimit => Self::Memory,
         }
     }

@@ -92,10 +92,12 @@ pub(super) const fn usage_file(limit: ControlFile) -> &'static str {
         ControlFile::MemoryLimit => "memory.usage_in_bytes",
         ControlFile::MemoryMax
         | ControlFile::CpuMax
+        | ControlFile::CpuMaxBurst
         | ControlFile::CpuWeight
         | ControlFile::CpuShares
         | ControlFile::CfsQuota
-        | ControlFile::CfsPeriod => "memory.current",
+        | ControlFile::CfsPeriod
+        | ControlFile::CfsBurst => "memory.current",
     }
 }
 

@@ -72,7 +72,8 @@ impl Cgroup {
         self.outer.state()
     }
 
-    /// Reads what binds: of two limits the tighter, of two weights the outer.
+    /// Reads what binds: of two limits the tighter, of two weights the outer; and the larger burst, which quotas must not go
+    /// below.
     ///
     /// # Errors
     /// [`CgroupError`] of the first file that cannot be read.
@@ -94,6 +95,13 @@ impl Cgroup {
             return self.outer.write(wanted);
         };
         let current = self.outer.read(wanted.file())?;
+        // Runtimes give a burst to the inner one alone; where there is none, none is given.
+        if current.and_then(Setting::burst_us) == Some(0) {
+            return inner.write(wanted);
+        }
+        if inner.read(wanted.file())?.and_then(Setting::burst_us) == Some(0) {
+            return self.outer.write(wanted);
+        }
         let (first, second) = if current.is_some_and(|current| loosens(current, wanted)) {
             (self.outer.write(wanted)?, inner.write(wanted)?)
         } else {
@@ -130,6 +138,12 @@ fn binding(outer: Settings, inner: &Settings) -> Settings {
         && outer.allows(inner_max)
     {
         insert_bound(&mut binding, inner_max);
+    }
+    let burst = |settings: &Settings| settings.burst().and_then(Setting::burst_us);
+    if let Some(inner_burst) = inner.burst()
+        && burst(inner) > burst(&binding)
+    {
+        binding.insert(inner_burst);
     }
     for file in [
         ControlFile::MemoryMax,

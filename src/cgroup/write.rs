@@ -66,10 +66,12 @@ fn flags(file: ControlFile) -> OFlag {
     match file {
         ControlFile::MemoryMax => OFlag::O_NONBLOCK,
         ControlFile::CpuMax
+        | ControlFile::CpuMaxBurst
         | ControlFile::CpuWeight
         | ControlFile::CpuShares
         | ControlFile::CfsQuota
         | ControlFile::CfsPeriod
+        | ControlFile::CfsBurst
         | ControlFile::MemoryLimit
         | ControlFile::MemswLimit => OFlag::empty(),
     }

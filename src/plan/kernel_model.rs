@@ -71,8 +71,9 @@ impl Machine {
             return Err(Errno::Einval);
         }
         let bound = cgroup.cpu_max().expect("every tree has quotas");
-        let in_range =
-            !matches!(bound.quota, CpuQuota::Micros(0..1000)) && (1000..=1_000_000).contains(&bound.period_us);
+        let burst = cgroup.burst().and_then(Setting::burst_us).unwrap_or(0);
+        let in_range = !matches!(bound.quota, CpuQuota::Micros(quota) if quota < burst.max(1000))
+            && (1000..=1_000_000).contains(&bound.period_us);
         let within_pod = tree.containers.values().all(|container| self.quota_fits(container));
         if in_range && within_pod {
             Ok(())
@@ -159,6 +160,7 @@ fn the_model_refuses_what_the_kernel_was_seen_to_refuse() {
             Settings::from_iter([
                 Setting::CfsQuota(CpuQuota::Micros(quota)),
                 Setting::CfsPeriod(period),
+                Setting::CfsBurst(quota / 2),
                 Setting::MemoryLimit(MemoryLimit::Bytes(64 << 20)),
                 Setting::MemswLimit(MemoryLimit::Bytes(64 << 20)),
             ])
@@ -197,6 +199,14 @@ fn the_model_refuses_what_the_kernel_was_seen_to_refuse() {
         None
     );
     assert_eq!(refused(even, even, container(), quota(999)), Some(Errno::Einval));
+    assert_eq!(
+        refused(even, even, container(), Setting::CfsBurst(100_001)),
+        Some(Errno::Einval)
+    );
+    assert_eq!(refused(even, even, container(), Setting::CfsBurst(100_000)), None);
+    assert_eq!(refused(even, even, container(), quota(49_999)), Some(Errno::Einval));
+    assert_eq!(refused(even, even, container(), quota(50_000)), None);
+    assert_eq!(refused(even, even, container(), Setting::CfsQuota(CpuQuota::Max)), None);
     let limit = |mebibytes: u64| MemoryLimit::Bytes(mebibytes << 20);
     assert_eq!(
         refused(even, even, container(), Setting::MemoryLimit(limit(20))),

@@ -5,6 +5,7 @@
 //! ordered [`Step`]s ([`Plan::between`]). No I/O, no clock. Values differ only where they mean something different to
 //! the kernel.
 
+mod burst;
 mod effective;
 mod hierarchy;
 mod order;

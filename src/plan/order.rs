@@ -4,6 +4,7 @@
 //! in whatever state the plan is cut, these hold wherever they hold now and will hold at the end:
 //! - no container's limit is above its pod's: on v1 the kernel refuses such a quota (`tg_cfs_schedulable_down`,
 //!   kernel/sched/core.c), on v2 it would silently not count;
+//! - a quota is not below its burst ([`with_burst`]);
 //! - v1's limit of memory and swap is not below that of memory (`mem_cgroup_resize_max`, mm/memcontrol-v1.c).
 //!
 //! Writes are first sorted the way one would like them: what grows from the pod down, then what shrinks from the
@@ -15,6 +16,7 @@
 
 use crate::resources::{ControlFile, CpuMax, CpuQuota, MemoryLimit, Resource, Setting, Settings};
 
+use super::burst::with_burst;
 use super::types::{PodTree, Target};
 
 /// One value of one file that has to change.
@@ -48,8 +50,14 @@ pub(super) fn ordered_writes(observed: &PodTree, desired: &PodTree) -> Vec<Write
             .position(|write| fits(&mut state, write, &guarded))
             .unwrap_or(0);
         let write = pending.remove(next);
-        state.set(&write.target, write.to.kernel_rounded());
-        ordered.push(write);
+        let writes = match state.get(&write.target) {
+            Some(held) => with_burst(write, held),
+            None => vec![write],
+        };
+        for write in &writes {
+            state.set(&write.target, write.to.kernel_rounded());
+        }
+        ordered.extend(writes);
     }
     ordered
 }
@@ -129,6 +137,8 @@ fn changes(target: &Target, observed: &Settings, desired: &Settings) -> (Vec<Wri
     });
     wanted
         .iter()
+        // Bursts go with their quotas, whoever else wants what.
+        .filter(|to| to.burst_us().is_none())
         .filter_map(|to| observed.get(to.file()).map(|from| (from, to)))
         .filter(|(from, to)| !from.means(*to))
         .map(|(from, to)| Write {

@@ -128,9 +128,12 @@ fn through_systemd(writes: Vec<Write>, mut pod: Settings) -> Vec<Step> {
     steps
 }
 
-/// systemd has no property for the limit of memory and swap on v1.
+/// systemd has no property for v1's limit of memory and swap, nor for bursts.
 fn is_unit_property(file: ControlFile) -> bool {
-    file != ControlFile::MemswLimit
+    !matches!(
+        file,
+        ControlFile::MemswLimit | ControlFile::CpuMaxBurst | ControlFile::CfsBurst
+    )
 }
 
 /// Turns the collected values into steps and notes what the pod's files hold afterwards.

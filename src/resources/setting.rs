@@ -12,6 +12,8 @@ use super::kernel::{CpuMax, CpuQuota, CpuShares, CpuWeight, MemoryLimit};
 pub enum ControlFile {
     /// v2: quota and period.
     CpuMax,
+    /// v2: unused quota of earlier periods that may be spent in one; absent before Linux 5.14.
+    CpuMaxBurst,
     /// v2: weight among siblings.
     CpuWeight,
     /// v2: memory limit.
@@ -22,6 +24,8 @@ pub enum ControlFile {
     CfsQuota,
     /// v1: period.
     CfsPeriod,
+    /// v1: unused quota of earlier periods that may be spent in one; absent before Linux 5.14.
+    CfsBurst,
     /// v1: memory limit.
     MemoryLimit,
     /// v1: limit of memory and swap together; absent where swap accounting is off.
@@ -30,12 +34,13 @@ pub enum ControlFile {
 
 impl ControlFile {
     /// Every file of cgroup v2.
-    pub const V2: [Self; 3] = [Self::CpuMax, Self::CpuWeight, Self::MemoryMax];
+    pub const V2: [Self; 4] = [Self::CpuMax, Self::CpuMaxBurst, Self::CpuWeight, Self::MemoryMax];
     /// Every file of cgroup v1.
-    pub const V1: [Self; 5] = [
+    pub const V1: [Self; 6] = [
         Self::CpuShares,
         Self::CfsQuota,
         Self::CfsPeriod,
+        Self::CfsBurst,
         Self::MemoryLimit,
         Self::MemswLimit,
     ];
@@ -45,11 +50,13 @@ impl ControlFile {
     pub const fn name(self) -> &'static str {
         match self {
             Self::CpuMax => "cpu.max",
+            Self::CpuMaxBurst => "cpu.max.burst",
             Self::CpuWeight => "cpu.weight",
             Self::MemoryMax => "memory.max",
             Self::CpuShares => "cpu.shares",
             Self::CfsQuota => "cpu.cfs_quota_us",
             Self::CfsPeriod => "cpu.cfs_period_us",
+            Self::CfsBurst => "cpu.cfs_burst_us",
             Self::MemoryLimit => "memory.limit_in_bytes",
             Self::MemswLimit => "memory.memsw.limit_in_bytes",
         }
@@ -79,6 +86,8 @@ impl Serialize for ControlFile {
 pub enum Setting {
     /// [`ControlFile::CpuMax`]
     CpuMax(CpuMax),
+    /// [`ControlFile::CpuMaxBurst`], in microseconds
+    CpuMaxBurst(u64),
     /// [`ControlFile::CpuWeight`]
     CpuWeight(CpuWeight),
     /// [`ControlFile::MemoryMax`]
@@ -89,6 +98,8 @@ pub enum Setting {
     CfsQuota(CpuQuota),
     /// [`ControlFile::CfsPeriod`], in microseconds
     CfsPeriod(u64),
+    /// [`ControlFile::CfsBurst`], in microseconds
+    CfsBurst(u64),
     /// [`ControlFile::MemoryLimit`]
     MemoryLimit(MemoryLimit),
     /// [`ControlFile::MemswLimit`]
@@ -111,11 +122,13 @@ impl Setting {
     pub const fn file(&self) -> ControlFile {
         match self {
             Self::CpuMax(_) => ControlFile::CpuMax,
+            Self::CpuMaxBurst(_) => ControlFile::CpuMaxBurst,
             Self::CpuWeight(_) => ControlFile::CpuWeight,
             Self::MemoryMax(_) => ControlFile::MemoryMax,
             Self::CpuShares(_) => ControlFile::CpuShares,
             Self::CfsQuota(_) => ControlFile::CfsQuota,
             Self::CfsPeriod(_) => ControlFile::CfsPeriod,
+            Self::CfsBurst(_) => ControlFile::CfsBurst,
             Self::MemoryLimit(_) => ControlFile::MemoryLimit,
             Self::MemswLimit(_) => ControlFile::MemswLimit,
         }
@@ -129,11 +142,13 @@ impl Setting {
         let text = text.trim();
         let parsed = match file {
             ControlFile::CpuMax => cpu_max(text).map(Self::CpuMax),
+            ControlFile::CpuMaxBurst => number(text).map(Self::CpuMaxBurst),
             ControlFile::CpuWeight => number(text).map(|weight| Self::CpuWeight(CpuWeight::new(weight))),
             ControlFile::MemoryMax => memory(text, "max").map(Self::MemoryMax),
             ControlFile::CpuShares => number(text).map(|shares| Self::CpuShares(CpuShares::new(shares))),
             ControlFile::CfsQuota => quota(text, "-1").map(Self::CfsQuota),
             ControlFile::CfsPeriod => number(text).map(Self::CfsPeriod),
+            ControlFile::CfsBurst => number(text).map(Self::CfsBurst),
             ControlFile::MemoryLimit => memory(text, "-1").map(Self::MemoryLimit),
             ControlFile::MemswLimit => memory(text, "-1").map(Self::MemswLimit),
         };
@@ -150,7 +165,13 @@ impl Setting {
             Self::MemoryMax(limit) => Self::MemoryMax(limit.kernel_rounded()),
             Self::MemoryLimit(limit) => Self::MemoryLimit(limit.kernel_rounded()),
             Self::MemswLimit(limit) => Self::MemswLimit(limit.kernel_rounded()),
-            Self::CpuMax(_) | Self::CpuWeight(_) | Self::CpuShares(_) | Self::CfsQuota(_) | Self::CfsPeriod(_) => self,
+            Self::CpuMax(_)
+            | Self::CpuMaxBurst(_)
+            | Self::CpuWeight(_)
+            | Self::CpuShares(_)
+            | Self::CfsQuota(_)
+            | Self::CfsPeriod(_)
+            | Self::CfsBurst(_) => self,
         }
     }
 
@@ -169,12 +190,50 @@ impl Setting {
         }
     }
 
+    /// The microseconds of burst, if this is a burst.
+    #[must_use]
+    pub const fn burst_us(self) -> Option<u64> {
+        match self {
+            Self::CpuMaxBurst(micros) | Self::CfsBurst(micros) => Some(micros),
+            Self::CpuMax(_)
+            | Self::CpuWeight(_)
+            | Self::MemoryMax(_)
+            | Self::CpuShares(_)
+            | Self::CfsQuota(_)
+            | Self::CfsPeriod(_)
+            | Self::MemoryLimit(_)
+            | Self::MemswLimit(_) => None,
+        }
+    }
+
+    /// The quota, if this is one.
+    #[must_use]
+    pub const fn quota(self) -> Option<CpuQuota> {
+        match self {
+            Self::CpuMax(CpuMax { quota, .. }) | Self::CfsQuota(quota) => Some(quota),
+            Self::CpuMaxBurst(_)
+            | Self::CpuWeight(_)
+            | Self::MemoryMax(_)
+            | Self::CpuShares(_)
+            | Self::CfsPeriod(_)
+            | Self::CfsBurst(_)
+            | Self::MemoryLimit(_)
+            | Self::MemswLimit(_) => None,
+        }
+    }
+
     /// The memory limit, if this is one.
     #[must_use]
     pub const fn memory(self) -> Option<MemoryLimit> {
         match self {
             Self::MemoryMax(limit) | Self::MemoryLimit(limit) | Self::MemswLimit(limit) => Some(limit),
-            Self::CpuMax(_) | Self::CpuWeight(_) | Self::CpuShares(_) | Self::CfsQuota(_) | Self::CfsPeriod(_) => None,
+            Self::CpuMax(_)
+            | Self::CpuMaxBurst(_)
+            | Self::CpuWeight(_)
+            | Self::CpuShares(_)
+            | Self::CfsQuota(_)
+            | Self::CfsPeriod(_)
+            | Self::CfsBurst(_) => None,
         }
     }
 }
@@ -221,7 +280,7 @@ impl fmt::Display for Setting {
             Self::CpuShares(shares) => write!(f, "{}", shares.get()),
             Self::CfsQuota(CpuQuota::Max) => f.write_str("-1"),
             Self::CfsQuota(CpuQuota::Micros(quota)) => write!(f, "{quota}"),
-            Self::CfsPeriod(period_us) => write!(f, "{period_us}"),
+            Self::CfsPeriod(micros) | Self::CpuMaxBurst(micros) | Self::CfsBurst(micros) => write!(f, "{micros}"),
             Self::MemoryMax(MemoryLimit::Max) => f.write_str("max"),
             Self::MemoryLimit(MemoryLimit::Max) | Self::MemswLimit(MemoryLimit::Max) => {
                 write!(f, "{}", MemoryLimit::V1_MAX)
@@ -284,6 +343,13 @@ impl Settings {
         }
     }
 
+    /// The burst, from `cpu.max.burst` or `cpu.cfs_burst_us`.
+    #[must_use]
+    pub fn burst(&self) -> Option<Setting> {
+        self.get(ControlFile::CpuMaxBurst)
+            .or_else(|| self.get(ControlFile::CfsBurst))
+    }
+
     /// The memory limit, from `memory.max` or `memory.limit_in_bytes`.
     #[must_use]
     pub fn memory_limit(&self) -> Option<MemoryLimit> {
@@ -300,63 +366,4 @@ impl FromIterator<Setting> for Settings {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn files_read_and_print_in_the_kernels_words() {
-        let cases = [
-            (ControlFile::CpuMax, "max 100000"),
-            (ControlFile::CpuMax, "20000 100000"),
-            (ControlFile::CpuWeight, "39"),
-            (ControlFile::MemoryMax, "max"),
-            (ControlFile::MemoryMax, "134217728"),
-            (ControlFile::CpuShares, "1024"),
-            (ControlFile::CfsQuota, "-1"),
-            (ControlFile::CfsQuota, "17500"),
-            (ControlFile::CfsPeriod, "100000"),
-            (ControlFile::MemoryLimit, "9223372036854771712"),
-            (ControlFile::MemswLimit, "134217728"),
-        ];
-        for (file, text) in cases {
-            assert_eq!(
-                Setting::parse(file, &format!("{text}\n")).unwrap().to_string(),
-                text,
-                "{file}"
-            );
-        }
-    }
-
-    #[test]
-    fn no_bound_is_written_as_minus_one_on_v1() {
-        let unbounded = Setting::parse(ControlFile::MemoryLimit, "9223372036854771712").unwrap();
-        assert_eq!(unbounded.to_write(), "-1");
-        assert!(unbounded.means(Setting::MemoryLimit(MemoryLimit::Max)));
-    }
-
-    #[test]
-    fn a_limit_and_its_page_rounding_mean_the_same() {
-        let read = Setting::MemoryMax(MemoryLimit::Bytes(19_996_672));
-        assert!(read.means(Setting::MemoryMax(MemoryLimit::Bytes(20_000_001))));
-        assert!(!read.means(Setting::MemoryMax(MemoryLimit::Bytes(20_004_864))));
-    }
-
-    proptest! {
-        #[test]
-        fn garbage_is_an_error_that_quotes_it(text in "[a-z]{4,}") {
-            for file in ControlFile::V2.into_iter().chain(ControlFile::V1) {
-                let error = Setting::parse(file, &text).unwrap_err();
-                prop_assert_eq!(&error.text, &text);
-            }
-        }
-
-        #[test]
-        fn what_is_written_is_what_is_read(bytes in 0_u64..=u64::MAX, quota in 1000_u64..1_000_000_000) {
-            let memory = Setting::MemoryLimit(MemoryLimit::Bytes(bytes)).kernel_rounded();
-            prop_assert_eq!(Setting::parse(ControlFile::MemoryLimit, &memory.to_write()).unwrap(), memory);
-            let max = Setting::CpuMax(CpuMax { quota: CpuQuota::Micros(quota), period_us: 100_000 });
-            prop_assert_eq!(Setting::parse(ControlFile::CpuMax, &max.to_write()).unwrap(), max);
-        }
-    }
-}
+mod tests;

@@ -5,6 +5,7 @@
 //! nothing by itself (sweeps are hours apart), unless a test is about that.
 
 mod agent_restarts;
+mod bursts;
 mod callers;
 mod cgroup_lifetimes;
 mod changes;

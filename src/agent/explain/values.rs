@@ -217,6 +217,6 @@ fn stored_text(stored: &CriResources, file: ControlFile) -> Option<String> {
             Some(format!("shares {}", shares.get()))
         }
         ControlFile::MemoryMax | ControlFile::MemoryLimit => Some(stored.memory_limit_in_bytes?.to_string()),
-        ControlFile::MemswLimit => None,
+        ControlFile::MemswLimit | ControlFile::CpuMaxBurst | ControlFile::CfsBurst => None,
     }
 }

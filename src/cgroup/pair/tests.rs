@@ -107,3 +107,21 @@ fn a_refused_shrink_leaves_the_scope_alone() {
         assert_eq!(values(dir), ["max 100000", "39", "8388608"]);
     }
 }
+
+#[test]
+fn a_burst_is_given_only_where_one_is() {
+    let (tree, hierarchy) = scope(["20000 100000", "39", "max"], Some(["20000 100000", "100", "max"]));
+    let scope = tree.path().join(SCOPE.trim_start_matches('/'));
+    let file = |dir: &str| scope.join(dir).join("cpu.max.burst");
+    for (outer, inner) in [("0", "8000"), ("8000", "0"), ("8000", "4000")] {
+        fs::write(file(""), outer).unwrap();
+        fs::write(file(INNER), inner).unwrap();
+        let cgroup = open(&hierarchy, SCOPE);
+        assert_eq!(cgroup.read_all().unwrap().burst(), Some(Setting::CpuMaxBurst(8000)));
+        assert!(cgroup.write(Setting::CpuMaxBurst(2000)).is_ok());
+        for (dir, before) in cgroup.dirs().zip([outer, inner]) {
+            let expected = if before == "0" { 0 } else { 2000 };
+            assert_eq!(dir.read_all().unwrap().burst(), Some(Setting::CpuMaxBurst(expected)));
+        }
+    }
+}

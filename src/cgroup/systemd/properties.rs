@@ -30,7 +30,7 @@ pub struct Property {
 #[error("cpu.cfs_quota_us and cpu.cfs_period_us make one systemd property: set both, or neither")]
 pub struct QuotaWithoutPeriod;
 
-/// The properties that make systemd write these settings. `memsw` has none; systemd leaves that file alone.
+/// The properties that make systemd write these settings. `memsw` and bursts have none; systemd leaves those files alone.
 ///
 /// A quota is rounded up to a full percent of a cpu ([`CpuMax::systemd_rounded`]): systemd stores percents, so anything
 /// finer would be smaller after the next reload.
@@ -56,7 +56,12 @@ pub fn properties(settings: &Settings, systemd_version: u32) -> Result<Vec<Prope
             Setting::CpuShares(shares) => push(CPU_SHARES, shares.get()),
             Setting::MemoryMax(limit) => push(MEMORY_MAX, bytes(limit)),
             Setting::MemoryLimit(limit) => push(MEMORY_LIMIT, bytes(limit)),
-            Setting::MemswLimit(_) | Setting::CpuMax(_) | Setting::CfsQuota(_) | Setting::CfsPeriod(_) => {}
+            Setting::MemswLimit(_)
+            | Setting::CpuMax(_)
+            | Setting::CpuMaxBurst(_)
+            | Setting::CfsQuota(_)
+            | Setting::CfsPeriod(_)
+            | Setting::CfsBurst(_) => {}
         }
     }
     Ok(properties)

@@ -2,19 +2,29 @@
 
 use proptest::prelude::*;
 
-use super::trees::{Case, case};
+use super::trees::{Case, case, drop_followers};
 use crate::plan::kernel_model::Machine;
 use crate::plan::order::edges;
-use crate::plan::{Plan, PodState, Step, Target};
-use crate::resources::{ControlFile, Settings};
+use crate::plan::{Plan, PodState, PodTree, Step, Target};
+use crate::resources::{CpuQuota, Settings};
 
-/// The limit of memory and swap follows that of memory; nobody wants it for itself.
-fn without_memsw(state: &PodState) -> PodState {
+/// The limit of memory and swap follows that of memory, a burst follows its quota; nobody wants them for themselves.
+fn without_followers(state: &PodState) -> PodState {
     let mut without = state.clone();
     for cgroup in without.tree.containers.values_mut().chain([&mut without.tree.pod]) {
-        cgroup.remove(ControlFile::MemswLimit);
+        drop_followers(cgroup);
     }
     without
+}
+
+/// A cgroup's burst and quota in microseconds, if there is a burst and the quota is bounded.
+fn burst_and_quota(tree: &PodTree, target: &Target) -> Option<(u128, u128)> {
+    let cgroup = tree.get(target)?;
+    let burst = cgroup.burst()?.burst_us()?;
+    match cgroup.cpu_max()?.quota {
+        CpuQuota::Micros(quota) => Some((burst.into(), quota.into())),
+        CpuQuota::Max => None,
+    }
 }
 
 impl Case {
@@ -52,6 +62,18 @@ impl Case {
         Ok(())
     }
 
+    /// Looks that every burst is the part of its quota that it was, but for rounding down.
+    fn assert_bursts(&self, machine: &Machine) -> Result<(), TestCaseError> {
+        let containers = self.observed.tree.containers.keys().cloned().map(Target::Container);
+        for target in containers.chain([Target::Pod]) {
+            let ends = [&self.observed.tree, &machine.state.tree].map(|tree| burst_and_quota(tree, &target));
+            if let [Some((old, old_quota)), Some((new, new_quota))] = ends {
+                prop_assert_eq!(new, old * new_quota / old_quota, "{}", target);
+            }
+        }
+        Ok(())
+    }
+
     fn assert_arrived(&self, machine: &Machine) -> Result<(), TestCaseError> {
         prop_assert_eq!(self.plan_from(machine), Plan::default());
         let wanted = &self.desired.tree;
@@ -84,6 +106,7 @@ proptest! {
         let plan = case.plan_from(&machine);
         case.run(&mut machine, plan.steps())?;
         case.assert_arrived(&machine)?;
+        case.assert_bursts(&machine)?;
     }
 
     #[test]
@@ -104,7 +127,7 @@ proptest! {
         let plan = case.plan_from(&machine);
         let (first, _) = plan.steps().split_at(cut.index(plan.steps().len() + 1));
         case.run(&mut machine, first)?;
-        let back = Case { desired: without_memsw(&case.observed), ..case };
+        let back = Case { desired: without_followers(&case.observed), ..case };
         let undo = back.plan_from(&machine);
         back.run(&mut machine, undo.steps())?;
         back.assert_arrived(&machine)?;

@@ -235,6 +235,53 @@ fn an_unspecified_stored_field_is_unbounded() {
 }
 
 #[test]
+fn a_burst_stays_the_part_of_its_quota_that_it_was() {
+    let cgroup = |quota: u64, burst: u64| format!("cpu.max={quota},100000 cpu.max.burst={burst}");
+    let small = state(&cgroup(30_000, 0), &[("a", &cgroup(30_000, 10_001))]);
+    let to = |quota: &str| state(quota, &[("a", quota)]);
+    assert_eq!(
+        on_v2(&small, &to("cpu.max=60000,100000")),
+        [
+            "pod through cgroup: cpu.max 30000 100000 → 60000 100000",
+            "container a through cgroup: cpu.max 30000 100000 → 60000 100000",
+            "container a through cgroup: cpu.max.burst 10001 → 20002",
+        ]
+    );
+    assert_eq!(
+        on_v2(&small, &to("cpu.max=10000,100000")),
+        [
+            "container a through cgroup: cpu.max.burst 10001 → 3333",
+            "container a through cgroup: cpu.max 30000 100000 → 10000 100000",
+            "pod through cgroup: cpu.max 30000 100000 → 10000 100000",
+        ]
+    );
+    assert_eq!(
+        on_v2(&small, &to("cpu.max=max,100000")).len(),
+        2,
+        "no bound keeps the burst"
+    );
+}
+
+#[test]
+fn a_burst_above_a_quota_that_is_new_comes_down_to_it() {
+    let v1 =
+        |quota: i64, burst: u64| format!("cpu.cfs_quota_us={quota} cpu.cfs_period_us=100000 cpu.cfs_burst_us={burst}");
+    let unbounded = state(&v1(-1, 50_000), &[]);
+    let bounded = state("cpu.cfs_quota_us=20000 cpu.cfs_period_us=100000", &[]);
+    assert_eq!(
+        on_v1(&unbounded, &bounded),
+        [
+            "pod through cgroup: cpu.cfs_burst_us 50000 → 20000",
+            "pod through cgroup: cpu.cfs_quota_us -1 → 20000",
+        ]
+    );
+    let traits = traits(CgroupVersion::V1, Driver::Systemd);
+    let plan = Plan::between(&unbounded, &bounded, &traits).unwrap();
+    let through: Vec<_> = plan.steps().iter().map(|step| step.via().to_string()).collect();
+    assert_eq!(through, ["cgroup", "systemd"], "systemd has no property for bursts");
+}
+
+#[test]
 fn systemd_sets_a_pods_values_as_properties_of_its_slice() {
     let observed = state(
         "cpu.max=10000,100000 cpu.weight=4 memory.max=8192",

@@ -34,6 +34,8 @@ struct Raw {
     shares: u64,
     /// v1: no file, unbounded, or this many pages above the limit.
     memsw: Option<Option<u64>>,
+    /// No file, or this many thousandths of the quota.
+    burst: Option<u64>,
 }
 
 /// A container before and after; what is not declared has no value after.
@@ -64,9 +66,16 @@ fn raw() -> impl Strategy<Value = Raw> {
         Just(Some(Some(0))),
         (0_u64..4096).prop_map(|pages| Some(Some(pages)))
     ];
+    let burst = prop_oneof![Just(None), Just(Some(0)), (0_u64..=1000).prop_map(Some)];
     let numbers = (10_u64..4000, 0_usize..6, 1_u64..100_000, 2_u64..10_000);
-    (prop::bool::weighted(0.8), prop::bool::weighted(0.8), numbers, memsw).prop_map(
-        |(bounded, limited, (milli, period, pages, shares), memsw)| Raw {
+    (
+        prop::bool::weighted(0.8),
+        prop::bool::weighted(0.8),
+        numbers,
+        memsw,
+        burst,
+    )
+        .prop_map(|(bounded, limited, (milli, period, pages, shares), memsw, burst)| Raw {
             bounded,
             milli,
             period,
@@ -74,8 +83,8 @@ fn raw() -> impl Strategy<Value = Raw> {
             pages,
             shares,
             memsw,
-        },
-    )
+            burst,
+        })
 }
 
 fn raw_container() -> impl Strategy<Value = RawContainer> {
@@ -135,7 +144,7 @@ fn build(traits: NodeTraits, pod: &RawPod, containers: &[RawContainer]) -> Case 
         let name = format!("c{index}");
         let old = settings(&container.old, traits, WeightFormula::Quadratic);
         let mut new = settings(&container.new, traits, WeightFormula::Quadratic);
-        new.remove(ControlFile::MemswLimit);
+        drop_followers(&mut new);
         undeclare(&mut new, container.cpu_declared, container.memory_declared);
         if container.spec_known {
             let wanted = spec(&new, container.new.shares);
@@ -153,7 +162,7 @@ fn build(traits: NodeTraits, pod: &RawPod, containers: &[RawContainer]) -> Case 
     observed.tree.pod = held.iter().map(Setting::kernel_rounded).collect();
     let end = observed.tree.clone().overlaid(&desired.tree);
     let mut new = above(&pod.new, &end, &usage, traits);
-    new.remove(ControlFile::MemswLimit);
+    drop_followers(&mut new);
     // An undeclared limit is kept; where that is not enough for the end, there is a new one.
     let enough = |resource| {
         edges(&end)
@@ -198,12 +207,17 @@ fn settings(raw: &Raw, traits: NodeTraits, formula: WeightFormula) -> Settings {
 
 fn files(raw: &Raw, cpu: CpuMax, limit: MemoryLimit, traits: NodeTraits, formula: WeightFormula) -> Settings {
     let shares = CpuShares::new(raw.shares);
+    let burst = raw.burst.map(|thousandths| match cpu.quota {
+        CpuQuota::Micros(quota) => quota * thousandths / 1000,
+        CpuQuota::Max => thousandths * 1000,
+    });
     if traits.version == CgroupVersion::V2 {
-        return Settings::from_iter([
+        let files = [
             Setting::CpuMax(cpu),
             Setting::CpuWeight(formula.weight(shares)),
             Setting::MemoryMax(limit),
-        ]);
+        ];
+        return files.into_iter().chain(burst.map(Setting::CpuMaxBurst)).collect();
     }
     let mut files = Settings::from_iter([
         Setting::CfsQuota(cpu.quota),
@@ -211,6 +225,9 @@ fn files(raw: &Raw, cpu: CpuMax, limit: MemoryLimit, traits: NodeTraits, formula
         Setting::CpuShares(shares),
         Setting::MemoryLimit(limit),
     ]);
+    if let Some(burst) = burst {
+        files.insert(Setting::CfsBurst(burst));
+    }
     match (raw.memsw, limit) {
         (None, _) => {}
         (Some(Some(extra)), MemoryLimit::Bytes(bytes)) => {
@@ -242,6 +259,13 @@ fn above(raw: &Raw, tree: &PodTree, usage: &BTreeMap<String, u64>, traits: NodeT
         false => MemoryLimit::Max,
     };
     files(raw, CpuMax { quota, period_us }, limit, traits, WeightFormula::Linear)
+}
+
+/// What nobody wants for itself, because it goes with other values.
+pub(super) fn drop_followers(settings: &mut Settings) {
+    for file in [ControlFile::MemswLimit, ControlFile::CpuMaxBurst, ControlFile::CfsBurst] {
+        settings.remove(file);
+    }
 }
 
 fn undeclare(settings: &mut Settings, cpu_declared: bool, memory_declared: bool) {

@@ -14,6 +14,7 @@ use super::tree::Tree;
 const fn other_value(file: ControlFile) -> &'static str {
     match file {
         ControlFile::CpuMax => "20000 100000",
+        ControlFile::CpuMaxBurst | ControlFile::CfsBurst => "10000",
         ControlFile::CpuWeight => "39",
         ControlFile::CpuShares => "512",
         ControlFile::CfsQuota => "20000",

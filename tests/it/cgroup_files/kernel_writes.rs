@@ -8,6 +8,7 @@ use vscaled::plan::CgroupVersion;
 use vscaled::resources::{ControlFile, CpuMax, CpuQuota, MemoryLimit, Setting};
 
 use super::tree::{Tree, wait_for};
+use crate::support::skipped;
 
 /// The version's file for a memory limit, with this limit.
 pub(super) fn memory(version: CgroupVersion, limit: MemoryLimit) -> Setting {
@@ -78,6 +79,35 @@ fn a_value_out_of_range_is_refused_with_the_rule() {
     assert_eq!(error.file, tree.file(&tree.path, wanted.file()));
     assert!(error.to_string().contains("at least 1000"), "{error}");
     assert_eq!(cgroup.read_all().unwrap().cpu_max(), Some(CpuMax::UNBOUNDED));
+}
+
+#[test]
+fn a_quota_and_its_burst_are_refused_in_the_wrong_order() {
+    let Some(tree) = Tree::new("burst") else { return };
+    let cgroup = tree.open(&tree.path);
+    let version = cgroup.version();
+    let burst = match version {
+        CgroupVersion::V1 => Setting::CfsBurst,
+        CgroupVersion::V2 => Setting::CpuMaxBurst,
+    };
+    if cgroup.read(burst(0).file()).unwrap().is_none() {
+        skipped("burst", "this kernel has none (Linux 5.14 and later)");
+        return;
+    }
+    for setting in [quota(version, 50_000), burst(40_000)] {
+        assert!(cgroup.write(setting).is_ok());
+    }
+    for wanted in [quota(version, 30_000), burst(50_001)] {
+        assert_eq!(cgroup.write(wanted).unwrap_err().reason, Reason::Invalid { wanted });
+    }
+    for setting in [
+        burst(24_000),
+        quota(version, 30_000),
+        quota(version, 60_000),
+        burst(60_000),
+    ] {
+        assert_eq!(cgroup.write(setting).unwrap().read_back, setting);
+    }
 }
 
 #[test]

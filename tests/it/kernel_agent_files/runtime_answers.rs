@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 use vscaled::runtime::proto;
 use vscaled::runtime::proto::runtime_service_server::{RuntimeService, RuntimeServiceServer};
 
-use super::{AT_FIRST, Amounts, SIDE, Scene, UID, cpu};
+use super::{AT_FIRST, Amounts, SIDE, Scene, UID, bursts, cpu};
 use crate::runtime_faults::fake::Socket;
 
 const TARGET: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", Amounts::doubled(60, 40))];
@@ -171,6 +171,7 @@ impl RuntimeService for OddRuntime {
 #[tokio::test]
 async fn what_the_runtime_refuses_is_undone_everywhere() {
     let mut scene = Scene::new();
+    let with_bursts = bursts::give(&scene, [10_001, 20_000, 0]);
     let (runtime, _socket) = OddRuntime::start(&mut scene, Mood::Refuses("side")).await;
     // The app's spec is told first, and has to be taken back.
     scene.recommend(&TARGET);
@@ -184,6 +185,9 @@ async fn what_the_runtime_refuses_is_undone_everywhere() {
     assert_eq!(change.outcome, "RolledBack", "{change:#?}");
     assert!(scene.agent.pod("web").await.unwrap().r#override.is_none());
     scene.agent.wait_for("everything to be undone", undone).await;
+    if with_bursts {
+        assert_eq!(bursts::held(&scene), Some([10_001, 20_000, 0]), "to the microsecond");
+    }
     let history = scene.agent.history().await;
     assert!(
         history

@@ -1,0 +1,60 @@
+use super::*;
+use proptest::prelude::*;
+
+#[test]
+fn files_read_and_print_in_the_kernels_words() {
+    let cases = [
+        (ControlFile::CpuMax, "max 100000"),
+        (ControlFile::CpuMax, "20000 100000"),
+        (ControlFile::CpuMaxBurst, "0"),
+        (ControlFile::CpuWeight, "39"),
+        (ControlFile::MemoryMax, "max"),
+        (ControlFile::MemoryMax, "134217728"),
+        (ControlFile::CpuShares, "1024"),
+        (ControlFile::CfsQuota, "-1"),
+        (ControlFile::CfsQuota, "17500"),
+        (ControlFile::CfsPeriod, "100000"),
+        (ControlFile::CfsBurst, "8750"),
+        (ControlFile::MemoryLimit, "9223372036854771712"),
+        (ControlFile::MemswLimit, "134217728"),
+    ];
+    for (file, text) in cases {
+        assert_eq!(
+            Setting::parse(file, &format!("{text}\n")).unwrap().to_string(),
+            text,
+            "{file}"
+        );
+    }
+}
+
+#[test]
+fn no_bound_is_written_as_minus_one_on_v1() {
+    let unbounded = Setting::parse(ControlFile::MemoryLimit, "9223372036854771712").unwrap();
+    assert_eq!(unbounded.to_write(), "-1");
+    assert!(unbounded.means(Setting::MemoryLimit(MemoryLimit::Max)));
+}
+
+#[test]
+fn a_limit_and_its_page_rounding_mean_the_same() {
+    let read = Setting::MemoryMax(MemoryLimit::Bytes(19_996_672));
+    assert!(read.means(Setting::MemoryMax(MemoryLimit::Bytes(20_000_001))));
+    assert!(!read.means(Setting::MemoryMax(MemoryLimit::Bytes(20_004_864))));
+}
+
+proptest! {
+    #[test]
+    fn garbage_is_an_error_that_quotes_it(text in "[a-z]{4,}") {
+        for file in ControlFile::V2.into_iter().chain(ControlFile::V1) {
+            let error = Setting::parse(file, &text).unwrap_err();
+            prop_assert_eq!(&error.text, &text);
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_read(bytes in 0_u64..=u64::MAX, quota in 1000_u64..1_000_000_000) {
+        let memory = Setting::MemoryLimit(MemoryLimit::Bytes(bytes)).kernel_rounded();
+        prop_assert_eq!(Setting::parse(ControlFile::MemoryLimit, &memory.to_write()).unwrap(), memory);
+        let max = Setting::CpuMax(CpuMax { quota: CpuQuota::Micros(quota), period_us: 100_000 });
+        prop_assert_eq!(Setting::parse(ControlFile::CpuMax, &max.to_write()).unwrap(), max);
+    }
+}

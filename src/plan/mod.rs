@@ -10,6 +10,7 @@ mod hierarchy;
 mod order;
 mod paths;
 mod planner;
+pub mod resize;
 pub mod shrink;
 mod step;
 mod types;

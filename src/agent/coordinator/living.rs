@@ -103,6 +103,8 @@ fn adopt(entry: &mut Entry, saved: SavedPod) {
     entry.standing.returning = saved.standing.returning;
     entry.shrinking.remember(saved.regrets, Timestamp::now());
     entry.standing.leases = saved.standing.leases;
+    entry.standing.origin = saved.standing.origin;
+    entry.standing.asked = saved.standing.asked;
     if entry.decision.vpa.is_some() && entry.decision.action() != Action::Resize {
         entry.standing.recommended = saved.standing.recommended;
     } else if let (Some(now), Some(before)) = (&mut entry.standing.recommended, saved.standing.recommended)

@@ -47,6 +47,7 @@ fn job(scene: &Scene, mebibytes: u64) -> Job {
             resources,
         }],
         lift_undeclared: false,
+        through: None,
         cause: Cause::Sweep,
         asked: Instant::now(),
         held_before: false,

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use vscaled::control::proto::{Change, Pod};
+use vscaled::resources::MilliCpu;
 
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;
@@ -165,7 +166,7 @@ fn amounts(resources: &vscaled::resources::Requirements) -> Amounts {
     let (requests, limits) = (resources.requests, resources.limits);
     Amounts {
         cpu: requests.cpu.unwrap().get(),
-        cpu_limit: limits.cpu.map(|cpu| cpu.get()),
+        cpu_limit: limits.cpu.map(MilliCpu::get),
         memory: requests.memory.unwrap().get() >> 20,
         memory_limit: limits.memory.map(|memory| memory.get() >> 20),
     }

@@ -42,8 +42,9 @@ impl Coordinator {
         let (Some(node), false) = (&self.node, self.options.observe_only) else {
             return;
         };
-        let due = |entry: &Box<Entry>| entry.work.pending.is_some() && resize::speaks(&entry.pod);
-        let resizer = self.resizer.as_ref().filter(|_| self.entries.values().any(due));
+        let mut entries = self.entries.values();
+        let due = entries.any(|entry| entry.work.pending.is_some() && resize::speaks(&entry.pod));
+        let resizer = self.resizer.as_ref().filter(|_| due);
         let mut roominess = Roominess::of(&self.entries, &self.view, resizer, node);
         for (key, entry) in &mut self.entries {
             // An entry may be new while a pass of an earlier one still runs for the same pod.

@@ -23,6 +23,9 @@ pub(crate) enum Verdict {
     Error(&'static str),
 }
 
+/// Writes the cgroups of a pod.
+type Writes = Arc<dyn Fn(&Pod) + Send + Sync>;
+
 /// How the kubelet behaves.
 pub(crate) struct Kubelet {
     /// It notices nothing.
@@ -31,7 +34,7 @@ pub(crate) struct Kubelet {
     pub(crate) delay: Duration,
     pub(crate) verdict: Verdict,
     /// How it writes cgroups.
-    pub(crate) writes: Option<Arc<dyn Fn(&Pod) + Send + Sync>>,
+    pub(crate) writes: Option<Writes>,
 }
 
 impl fmt::Debug for Kubelet {
@@ -91,10 +94,7 @@ fn unsettled(shared: &Shared, node: &str) -> std::vec::IntoIter<String> {
 
 fn is_settled(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array();
-    let resizing = conditions
-        .into_iter()
-        .flatten()
-        .any(|condition| is_about_resize(condition));
+    let resizing = conditions.into_iter().flatten().any(is_about_resize);
     !resizing && pod["status"]["observedGeneration"] == pod["metadata"]["generation"]
 }
 
@@ -114,7 +114,7 @@ async fn sync(shared: &Shared, node: &str, name: &str, delay: Duration) {
         return say(shared, name, Some(("PodResizePending", reason, &message)), |_| {});
     }
     say(shared, name, Some(("PodResizeInProgress", "", "")), |pod| {
-        report(pod, "allocatedResources")
+        report(pod, "allocatedResources");
     });
     tokio::time::sleep(delay).await;
     if let Verdict::Error(why) = verdict {

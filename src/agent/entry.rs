@@ -209,7 +209,7 @@ impl Entry {
                 Withheld::Deferred(_) => PodState::Deferred,
                 Withheld::Infeasible(_) => PodState::Infeasible,
                 Withheld::Failed(_) => PodState::Refused,
-                Withheld::Unanswered(_) => PodState::Working,
+                Withheld::Unanswered(_) | Withheld::Postponed(_) => PodState::Working,
             }
         } else if self.holds {
             PodState::InSync

@@ -84,7 +84,7 @@ impl History {
 fn log(record: &ChangeRecord) {
     if let Outcome::Withheld(withheld) = &record.outcome {
         let (word, reason) = (withheld.word(), withheld.reason());
-        tracing::warn!(pod = %record.pod, outcome = word, reason, "the kubelet does not let the pod have what is wanted");
+        tracing::warn!(pod = %record.pod, outcome = word, reason, "the pod does not have what is wanted yet");
     }
     for step in &record.steps {
         let took_us = u64::try_from(step.took.as_micros()).unwrap_or(u64::MAX);

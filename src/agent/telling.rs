@@ -43,7 +43,7 @@ fn saying(record: &ChangeRecord) -> Option<Saying> {
         Outcome::Withheld(Withheld::Deferred(_)) => (Severity::Warning, "ResizeDeferred"),
         Outcome::Withheld(Withheld::Infeasible(_)) => (Severity::Warning, "ResizeInfeasible"),
         Outcome::Withheld(Withheld::Failed(_)) => (Severity::Warning, "ResizeError"),
-        Outcome::Withheld(Withheld::Unanswered(_)) => return None,
+        Outcome::Withheld(Withheld::Unanswered(_) | Withheld::Postponed(_)) => return None,
         Outcome::Refused { .. } => (Severity::Warning, "ResizeRefused"),
         Outcome::RolledBack { .. } => (Severity::Warning, "ResizeRolledBack"),
         Outcome::Incomplete { .. } => (Severity::Warning, "ResizeIncomplete"),

@@ -201,6 +201,7 @@ pub(super) fn next(entry: &Entry, now: Timestamp) -> String {
             Withheld::Infeasible(_) => "Nothing until something else is wanted: this node can never do it.",
             Withheld::Failed(_) => "The kubelet tries again by itself.",
             Withheld::Unanswered(_) => "The kubelet is to answer; its values follow then.",
+            Withheld::Postponed(_) => "The kubelet is asked once the limit has stopped growing.",
         }
         .to_owned();
     }

@@ -7,6 +7,7 @@
 
 mod answers;
 mod faults;
+mod memory;
 mod others;
 
 use std::sync::Arc;
@@ -40,14 +41,19 @@ struct Scene {
 impl Scene {
     /// The agent does not run yet.
     async fn new() -> Self {
+        Self::of(APP).await
+    }
+
+    /// The same, with a container that has these amounts and a VPA that recommends them.
+    async fn of(at_first: Amounts) -> Self {
         let mut node = BareNode::new();
         let kubepods = node.kubepods();
-        let pod = node.run(NAME, UID, &AT_FIRST);
+        let pod = node.run(NAME, UID, &[("app", at_first)]);
         let api = ApiModel::start(NODE, &json!({"cpu": "4", "memory": "8Gi"})).await;
         api.put("deployments", workload("web", None));
         api.put("replicasets", workload("web-5c4f", Some(("Deployment", "web"))));
         api.put("pods", object(&pod, "web-5c4f"));
-        api.put("verticalpodautoscalers", vpa(&AT_FIRST));
+        api.put("verticalpodautoscalers", vpa(&[("app", at_first)]));
         let agent = Agent::new(&kubepods)
             .with("--source", "kubernetes")
             .with("--node-name", NODE)
@@ -60,9 +66,13 @@ impl Scene {
     /// The agent knows the pod and leaves it alone.
     async fn started() -> Self {
         let mut scene = Self::new().await;
-        scene.agent.start().await;
-        scene.agent.reaches(NAME, "NotManaged").await;
+        scene.start().await;
         scene
+    }
+
+    async fn start(&mut self) {
+        self.agent.start().await;
+        self.agent.reaches(NAME, "NotManaged").await;
     }
 
     /// The agent has resized the pod once, and the kubelet has followed.

@@ -1,17 +1,17 @@
 //! Asks, once there is room; and reads what was answered to what was asked before.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Answer, ApiReport, Asked, ResizeError, ThroughApi};
 use crate::actuate::floors::lift;
 use crate::actuate::in_kernel::prepare;
 use crate::actuate::job::{Job, JobDone};
 use crate::actuate::node::Node;
-use crate::actuate::record::{Outcome, StepRecord};
+use crate::actuate::record::{Cause, Outcome, StepRecord};
 use crate::objects::Pod;
 use crate::plan::Step;
-use crate::plan::resize::{self, Phase};
+use crate::plan::resize::{self, Phase, Withheld};
 use crate::resources::NamedRequirements;
 
 /// How far the kubelet is with what the spec has, and what it has granted so far.
@@ -41,6 +41,8 @@ pub(in crate::actuate) async fn ask(node: &Arc<Node>, job: &mut Job) -> Result<A
     let fits = through.fits(&job.pod, &job.targets, node.traits.kubelet);
     let standing = if changes.is_empty() {
         Some(so_far(&through, &job.pod))
+    } else if let Some(wait) = through.urgent {
+        return Ok(postponed(job, &through, wait));
     } else {
         if through.room.is_some()
             && let Err(full) = &fits
@@ -79,6 +81,21 @@ fn so_far(through: &ThroughApi, pod: &Pod) -> Standing {
     };
     let granted = resize::granted(pod, &phase, through.held());
     (phase, granted)
+}
+
+/// Nothing is asked for now: the kernel is given what was granted, with the limits that are kept or were grown. A pass that
+/// is for nothing else is done with that.
+fn postponed(job: &mut Job, through: &ThroughApi, wait: Duration) -> Answer {
+    let (phase, granted) = so_far(through, &job.pod);
+    job.held_before &= phase == Phase::Settled;
+    job.targets = granted;
+    let mut answer = Answer::default();
+    if !matches!(job.cause, Cause::Regret { .. } | Cause::Guard { .. }) {
+        let why = "a memory limit is being grown; the API server is asked once that is over";
+        answer.withheld = Some(Withheld::Postponed(why.to_owned()));
+    }
+    answer.report.retry_after = Some(wait);
+    answer
 }
 
 /// Makes room, then asks. None where there is no such way.

@@ -76,6 +76,9 @@ pub struct ThroughApi {
     pub room: Option<Room>,
     /// The kubelet has tried to write what is wanted, and failed, with these words.
     pub failed: Option<String>,
+    /// This is an emergency: nothing is asked for until this much later. Nobody has to wait for an answer, and the kubelet
+    /// cannot write what it was asked for a moment ago over what was given since.
+    pub urgent: Option<Duration>,
 }
 
 /// What asking came to.
@@ -97,7 +100,7 @@ pub struct ApiReport {
     pub asked: Option<Asked>,
     /// It knows no resizing in place.
     pub unsupported: bool,
-    /// How long it wants to be left alone, if it says so.
+    /// How long it wants to be left alone, if it says so, or is not to be asked.
     pub retry_after: Option<Duration>,
     /// It was not asked: the node has no room for what is wanted.
     pub no_room: bool,

@@ -52,7 +52,7 @@ impl Coordinator {
                 continue;
             }
             if let Some((mut job, cause)) = next_job(entry) {
-                job.through = roominess.through(entry, &job.targets);
+                job.through = roominess.through(entry, &job.targets, &cause);
                 self.passes += 1;
                 let pass = Pass {
                     number: self.passes,
@@ -244,6 +244,10 @@ fn settle(entry: &mut Entry, record: &ChangeRecord, retry_after: Option<Duration
                 outcome = record.outcome.word(), reason = record.outcome.reason().unwrap_or_default(), retry_in = ?wait, "not everything is as it should be"
             );
         }
+    }
+    if record.outcome.is_kept() {
+        // The API server is to be asked later.
+        entry.work.retry_at = entry.work.retry_at.or(retry_after.map(|wait| Instant::now() + wait));
     }
     let waiter = entry.work.waiter.take();
     let answer = waiter.map(|waiter| {

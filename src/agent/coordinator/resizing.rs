@@ -3,17 +3,22 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::Coordinator;
 use crate::actuate::{Asked, Cause, Node, PodResizer, ThroughApi};
-use crate::agent::entry::Entry;
+use crate::agent::entry::{Entry, FIRST_RETRY};
 use crate::objects::Pod;
 use crate::plan::resize::{self, Phase, Room, Withheld};
 use crate::plan::{KubeletVersion, Target, pod_requests};
 use crate::resources::{MemoryLimit, NamedRequirements, Resource, ResourceList};
 use crate::sources::NodeView;
+
+/// A limit that was not grown for so long is not being grown: longer than a kubelet takes from being asked to having
+/// written (a second, where it is slow), with some to spare.
+const CALM: SignedDuration = SignedDuration::from_secs(5);
 
 /// The node's room while passes are handed out, and the way to ask for some.
 pub(super) struct Roominess {
@@ -49,7 +54,12 @@ impl Roominess {
     }
 
     /// How a pass for this pod goes through the API server, if it does. What it asks for is taken from now on.
-    pub(super) fn through(&mut self, entry: &Entry, targets: &[NamedRequirements]) -> Option<ThroughApi> {
+    pub(super) fn through(
+        &mut self,
+        entry: &Entry,
+        targets: &[NamedRequirements],
+        cause: &Cause,
+    ) -> Option<ThroughApi> {
         let resizer = self.resizer.clone().filter(|_| resize::speaks(&entry.pod))?;
         let own = takes(entry, self.kubelet);
         let others = difference(self.taken, own);
@@ -66,8 +76,19 @@ impl Roominess {
                 Some(Withheld::Failed(why)) => Some(why.clone()),
                 _ => None,
             },
+            urgent: urgent(entry, cause),
         })
     }
+}
+
+/// How long it is still too early to ask: what was lent may be more in a moment, and what hurts is undone first.
+fn urgent(entry: &Entry, cause: &Cause) -> Option<Duration> {
+    if let Cause::Regret { .. } = cause {
+        return Some(FIRST_RETRY);
+    }
+    let calm = entry.standing.leases.iter().map(|lease| lease.until(CALM)).max()?;
+    let wait = Duration::try_from(calm.duration_since(Timestamp::now())).ok()?;
+    (!wait.is_zero()).then_some(wait)
 }
 
 /// What a pod takes of the node, as far as is known.
@@ -110,7 +131,7 @@ impl Coordinator {
     pub(super) fn through_now(&self, entry: &Entry) -> Option<ThroughApi> {
         let node = self.node.as_deref()?;
         let resizer = self.resizer.as_ref().filter(|_| resize::speaks(&entry.pod));
-        Roominess::of(&self.entries, &self.view, resizer, node).through(entry, &[])
+        Roominess::of(&self.entries, &self.view, resizer, node).through(entry, &[], &Cause::Sweep)
     }
 
     /// Room has perhaps been made: what was refused is tried at once.

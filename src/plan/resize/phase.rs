@@ -31,6 +31,8 @@ pub enum Withheld {
     Failed(String),
     /// The kubelet has not answered, and whether the node has room is not known here.
     Unanswered(String),
+    /// The kubelet was not asked yet, because what is wanted changes from one moment to the next.
+    Postponed(String),
 }
 
 impl Phase {
@@ -93,6 +95,7 @@ impl Withheld {
             Self::Infeasible(_) => "Infeasible",
             Self::Failed(_) => "ResizeError",
             Self::Unanswered(_) => "Unanswered",
+            Self::Postponed(_) => "Postponed",
         }
     }
 
@@ -100,7 +103,11 @@ impl Withheld {
     #[must_use]
     pub fn reason(&self) -> &str {
         match self {
-            Self::Deferred(why) | Self::Infeasible(why) | Self::Failed(why) | Self::Unanswered(why) => why,
+            Self::Deferred(why)
+            | Self::Infeasible(why)
+            | Self::Failed(why)
+            | Self::Unanswered(why)
+            | Self::Postponed(why) => why,
         }
     }
 }

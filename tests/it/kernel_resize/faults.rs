@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{AT_FIRST, LARGER, NAME, SMALLER, Scene, resources};
 use crate::support::apimodel::{Effect, Fault};
 
-fn patches(times: Option<u32>, effect: Effect) -> Fault {
+pub(super) fn patches(times: Option<u32>, effect: Effect) -> Fault {
     Fault {
         verb: "patch",
         resource: "pods/resize",

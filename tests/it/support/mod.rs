@@ -9,6 +9,7 @@ pub(crate) mod allocator;
 pub(crate) mod amounts;
 pub(crate) mod apimodel;
 pub(crate) mod bare;
+pub(crate) mod cached;
 pub(crate) mod churn;
 pub(crate) mod cluster;
 pub(crate) mod containerd;

@@ -12,7 +12,7 @@ use crate::actuate::record::{Cause, Outcome, StepRecord};
 use crate::objects::Pod;
 use crate::plan::Step;
 use crate::plan::resize::{self, Phase, Withheld};
-use crate::resources::NamedRequirements;
+use crate::resources::{NamedRequirements, Resource};
 
 /// How far the kubelet is with what the spec has, and what it has granted so far.
 type Standing = (Phase, Vec<NamedRequirements>);
@@ -90,7 +90,12 @@ fn postponed(job: &mut Job, through: &ThroughApi, wait: Duration) -> Answer {
     job.held_before &= phase == Phase::Settled;
     job.targets = granted;
     let mut answer = Answer::default();
-    if !matches!(job.cause, Cause::Regret { .. } | Cause::Guard { .. }) {
+    let done = match job.cause {
+        Cause::Regret { .. } => true,
+        Cause::Guard { resource, .. } => resource == Resource::Memory,
+        _ => false,
+    };
+    if !done {
         let why = "a memory limit is being grown; the API server is asked once that is over";
         answer.withheld = Some(Withheld::Postponed(why.to_owned()));
     }

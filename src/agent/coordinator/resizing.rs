@@ -86,7 +86,9 @@ fn urgent(entry: &Entry, cause: &Cause) -> Option<Duration> {
     if let Cause::Regret { .. } = cause {
         return Some(FIRST_RETRY);
     }
-    let calm = entry.standing.leases.iter().map(|lease| lease.until(CALM)).max()?;
+    let grown = entry.standing.leases.iter();
+    let grown = grown.filter(|lease| lease.resource == Resource::Memory);
+    let calm = grown.map(|lease| lease.until(CALM)).max()?;
     let wait = Duration::try_from(calm.duration_since(Timestamp::now())).ok()?;
     (!wait.is_zero()).then_some(wait)
 }

@@ -4,6 +4,7 @@
 //!
 //! Parts, all of them by default:
 //! - `files`: one pod of three containers, through cgroup files alone;
+//! - `api`: one pod whose kubelet resizes in place, from a VPA's status at an API server of the benchmark's own;
 //! - `crowd`: 50 and then 250 pods changed by one recommendation;
 //! - `rest`: memory and processor time of the agent that looks after 250 containers when nothing happens;
 //! - `runtime`: one pod of three containers of a real containerd, and on the same containers what one would call instead:
@@ -14,6 +15,7 @@
 
 mod agent;
 mod alternatives;
+mod api;
 #[path = "../common/mod.rs"]
 mod common;
 mod crowd;
@@ -55,6 +57,7 @@ struct Arguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     Files,
+    Api,
     Crowd,
     Rest,
     Runtime,
@@ -68,6 +71,9 @@ async fn main() -> anyhow::Result<()> {
     machine::print()?;
     if wanted(Part::Files) {
         files::measure(several(100, 1000)).await?;
+    }
+    if wanted(Part::Api) {
+        api::measure(several(30, 300)).await?;
     }
     if wanted(Part::Crowd) {
         for pods in [50, 250] {

@@ -41,6 +41,18 @@ impl Executed {
         Self::nothing(End::Interrupted(reason))
     }
 
+    /// Nothing was written, because a check says that it could not be.
+    pub(super) fn refused(error: &StepError) -> Self {
+        Self {
+            not_shrinkable: error.is_not_shrinkable(),
+            ..Self::nothing(if error.is_gone() {
+                End::Interrupted(error.to_string())
+            } else {
+                End::Refused(error.to_string())
+            })
+        }
+    }
+
     /// Nothing was written, and that is how it ended.
     pub(super) const fn nothing(end: End) -> Self {
         Self {
@@ -127,11 +139,11 @@ impl<'a> Executor<'a> {
 
     /// Runs the file and unit steps of a plan; steps for the runtime are not this executor's and are passed over.
     pub(super) fn run(mut self, plan: &Plan) -> Executed {
+        if let Err(error) = self.check_all(plan) {
+            return Executed::refused(&error);
+        }
         let mut records = Vec::new();
-        let (end, not_shrinkable) = match self.check_all(plan) {
-            Ok(()) => self.run_all(plan, &mut records),
-            Err(refusal) => (End::Refused(refusal.to_string()), refusal.is_not_shrinkable()),
-        };
+        let (end, not_shrinkable) = self.run_all(plan, &mut records);
         Executed {
             records,
             end,
@@ -143,8 +155,7 @@ impl<'a> Executor<'a> {
     /// Runs them, and says how that ended and whether it was because of a limit that could not be lowered.
     fn run_all(&mut self, plan: &Plan, records: &mut Vec<StepRecord>) -> (End, bool) {
         let mut done = Vec::new();
-        let ours = |step: &&Step| !matches!(step.change, Change::Spec { .. });
-        for step in plan.steps().iter().filter(ours) {
+        for step in plan.steps().iter().filter(|step| step.change.is_kernels()) {
             let mut record = StepRecord::planned(step);
             let start = Instant::now();
             let result = self.carry_out(step);
@@ -184,7 +195,7 @@ impl<'a> Executor<'a> {
                     from: to.clone(),
                     to: from.clone(),
                 },
-                Change::Spec { .. } => continue,
+                Change::Spec { .. } | Change::Resize { .. } => continue,
             };
             let reversed = Step {
                 target: step.target.clone(),
@@ -228,7 +239,7 @@ impl<'a> Executor<'a> {
         match &step.change {
             Change::File { .. } => self.write_all(cgroup, step),
             Change::Unit { to, .. } => self.set_unit(cgroup, to, step),
-            Change::Spec { .. } => Ok(()),
+            Change::Spec { .. } | Change::Resize { .. } => Ok(()),
         }
     }
 

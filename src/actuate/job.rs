@@ -11,12 +11,13 @@ use std::time::Instant;
 use super::execute::Executor;
 use super::foreign::{ForeignWriters, Verdict};
 use super::handles::{LivePod, PodHandles};
+use super::in_kernel;
 use super::node::Node;
 use super::observe::wanted;
-use super::pass::{Errand, KernelPass, Pass, Progress};
 use super::record::{Cause, Outcome, Stages, StepRecord};
 use super::runtime_stage::{self, RuntimeEnd};
 use super::shrink::{Grounds, Next, SeenBefore, ShrinkReport};
+use super::through_api::{self, Answer, ApiReport, ThroughApi};
 use crate::objects::Pod;
 use crate::plan::shrink::Holds;
 use crate::plan::{Plan, PodState, Target};
@@ -35,6 +36,8 @@ pub struct Job {
     pub targets: Vec<NamedRequirements>,
     /// Whether limits the pod does not declare are to be lifted, rather than left as they are.
     pub lift_undeclared: bool,
+    /// Where the kubelet resizes in place: how the API server is asked.
+    pub through: Option<ThroughApi>,
     /// Who asked.
     pub cause: Cause,
     /// When the decision was made.
@@ -72,20 +75,31 @@ pub struct JobDone {
     pub formula: Option<WeightFormula>,
     /// What was done about lower memory limits.
     pub shrink: ShrinkReport,
+    /// What there is to know about the API server.
+    pub api: ApiReport,
 }
 
 /// Does the pass. Never blocks the caller's thread for longer than it takes to hand work over.
 ///
 /// A pass that lowers memory limits may take seconds, for most of which it waits: other pods have their turn meanwhile.
-pub async fn reconcile(node: Arc<Node>, job: Job) -> JobDone {
+pub async fn reconcile(node: Arc<Node>, mut job: Job) -> JobDone {
     let (check_runtime, live) = (job.check_runtime, Arc::clone(&job.live));
-    let mut kernel = match in_the_kernel(&node, job, Errand::Apply).await {
-        Ok(kernel) => kernel,
+    // Boxed, so that the many passes that only wait for their turn at the files are small.
+    let mut answer = match Box::pin(through_api::ask(&node, &mut job)).await {
+        Ok(answer) => answer,
         Err(done) => return *done,
+    };
+    let written = match answer.prepared.take() {
+        Some(pass) => in_kernel::write(&node, pass).await,
+        None => in_kernel::apply(&node, job).await,
+    };
+    let mut kernel = match written {
+        Ok(kernel) => kernel,
+        Err(done) => return done.with(answer),
     };
     let mut stages = kernel.stages;
 
-    let mut stale = kernel.incomplete || matches!(kernel.outcome, Outcome::Interrupted { .. });
+    let mut stale = kernel.is_stale();
     let mut formula = None;
     if kernel.outcome.holds() && (check_runtime || !kernel.plan.is_empty()) {
         let start = Instant::now();
@@ -102,57 +116,11 @@ pub async fn reconcile(node: Arc<Node>, job: Job) -> JobDone {
         kernel.shrink.touched.clear();
     }
     kernel.stages = stages;
-    JobDone {
+    let done = JobDone {
         formula,
         ..kernel.into_done(stale)
-    }
-}
-
-/// Makes room for the lower memory limits of a pass and writes none of them: whoever owns them (a kubelet that was asked
-/// for a resize) finds less in use than they allow. The outcome is [`Outcome::Unchanged`] once there is room, and
-/// [`Outcome::Refused`] with the numbers where there cannot be.
-pub async fn make_room(node: Arc<Node>, job: Job) -> JobDone {
-    match in_the_kernel(&node, job, Errand::MakeRoom).await {
-        Ok(kernel) => {
-            let stale = kernel.incomplete;
-            kernel.into_done(stale)
-        }
-        Err(done) => *done,
-    }
-}
-
-/// The first part of a pass, on threads that may block and a lane of the kernel's for as long as there is something to do.
-async fn in_the_kernel(node: &Arc<Node>, job: Job, errand: Errand) -> Result<KernelPass, Box<JobDone>> {
-    let first = Arc::clone(node);
-    let mut progress = on_a_lane(node, move || {
-        Pass::begin(&first, job, errand).and_then(|pass| pass.advance(&first))
-    })
-    .await?;
-    loop {
-        match progress {
-            Progress::Ended(kernel) => return Ok(*kernel),
-            Progress::Waits(pass, until) => {
-                tokio::time::sleep_until(until.into()).await;
-                let next = Arc::clone(node);
-                progress = on_a_lane(node, move || pass.advance(&next)).await?;
-            }
-        }
-    }
-}
-
-async fn on_a_lane(
-    node: &Node,
-    work: impl FnOnce() -> Result<Progress, Box<JobDone>> + Send + 'static,
-) -> Result<Progress, Box<JobDone>> {
-    let _lane = node.lanes.kernel().await;
-    let span = tracing::Span::current();
-    match tokio::task::spawn_blocking(move || span.in_scope(work)).await {
-        Ok(progress) => progress,
-        Err(panic) => {
-            let reason = format!("internal error: {panic}");
-            Err(Box::new(JobDone::failed(reason, ForeignWriters::default())))
-        }
-    }
+    };
+    done.with(answer)
 }
 
 /// The steps a pass would take, without taking any. Blocks for the files; asks the runtime for its stored specs.
@@ -160,6 +128,7 @@ async fn on_a_lane(
 /// # Errors
 /// A sentence: what could not be read, or why there is no plan.
 pub async fn preview(node: Arc<Node>, job: Job) -> Result<Vec<StepRecord>, String> {
+    let asking = through_api::preview(&node, &job)?;
     let specs = runtime_stage::stored_specs(&node, &job.live).await;
     let planned = tokio::task::spawn_blocking(move || {
         let handles = PodHandles::open(&node.hierarchy, &job.live).map_err(|error| error.to_string())?;
@@ -171,7 +140,8 @@ pub async fn preview(node: Arc<Node>, job: Job) -> Result<Vec<StepRecord>, Strin
             .check_all(&plan)
             .map_err(|error| error.to_string())?;
         refuse_at_once(&plan, &handles, &job.seen)?;
-        Ok(plan.steps().iter().map(StepRecord::planned).collect())
+        let steps = plan.steps().iter().map(StepRecord::planned);
+        Ok(asking.into_iter().chain(steps).collect())
     });
     planned.await.map_err(|panic| format!("internal error: {panic}"))?
 }
@@ -198,6 +168,20 @@ impl JobDone {
             stale: false,
             formula: None,
             shrink: ShrinkReport::default(),
+            api: ApiReport::default(),
         }
+    }
+
+    /// With what asking the API server came to before.
+    fn with(mut self, answer: Answer) -> Self {
+        self.steps.splice(0..0, answer.steps);
+        self.api = answer.report;
+        self.stages.ask = answer.took;
+        self.outcome = match (self.outcome, answer.withheld) {
+            (Outcome::Applied | Outcome::Unchanged, Some(withheld)) => Outcome::Withheld(withheld),
+            (Outcome::Unchanged, None) if self.api.asked.is_some() => Outcome::Applied,
+            (outcome, _) => outcome,
+        };
+        self
     }
 }

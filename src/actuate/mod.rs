@@ -2,13 +2,15 @@
 //!
 //! [`reconcile`] is the only path by which anything is written, whoever asked: a recommendation, an operator, a drift
 //! repair or a container that just started. It observes (the kernel's files, then the runtime's stored spec), plans
-//! (pure, [`crate::plan`]), runs the steps, verifies by reading back, and undoes everything it did when a step is
-//! refused. Limits of memory come down in a way of their own ([`shrink`]). It never decides what a pod should have, and it never remembers what a file held: each pass reads.
+//! (pure, [`crate::plan`]), asks the API server first where the kubelet resizes in place, runs the steps, verifies by
+//! reading back, and undoes everything it did when a step is refused. Limits of memory come down in a way of their own
+//! ([`shrink`]). It never decides what a pod should have, and it never remembers what a file held: each pass reads.
 
 mod execute;
 mod floors;
 mod foreign;
 mod handles;
+mod in_kernel;
 mod job;
 mod lanes;
 mod node;
@@ -17,14 +19,17 @@ mod pass;
 mod record;
 mod runtime_stage;
 pub mod shrink;
+mod through_api;
 mod urgent;
 
 pub use floors::Floors;
 pub use foreign::{ForeignWriters, Verdict};
 pub use handles::{LiveContainer, LivePod, PodHandles};
-pub use job::{Job, JobDone, make_room, preview, reconcile};
+pub use in_kernel::make_room;
+pub use job::{Job, JobDone, preview, reconcile};
 pub use lanes::Lanes;
 pub use node::{DriverFrom, FormulaFrom, Node, RuntimeLink};
 pub use record::{Cause, ChangeRecord, Outcome, PodId, Stages, StepRecord};
 pub use runtime_stage::stored_specs;
+pub use through_api::{ApiReport, Asked, PodResizer, ResizeError, ThroughApi};
 pub use urgent::{Grown, grow_memory};

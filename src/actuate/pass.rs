@@ -14,8 +14,9 @@ use super::node::Node;
 use super::observe::{flips, observe, unobservable, wanted};
 use super::record::{Outcome, Stages, StepRecord};
 use super::shrink::{Grounds, Lowering, Next, ShrinkReport, lowerings};
+use super::through_api::ApiReport;
 use crate::cgroup::CgroupError;
-use crate::plan::{Change, Plan, PlanError, PodState, PodTree, Step, Target};
+use crate::plan::{Plan, PlanError, PodState, PodTree, Step, Target};
 use crate::resources::{Bytes, ControlFile, MemoryLimit};
 
 /// A pass on its way.
@@ -44,8 +45,10 @@ pub(super) struct Pass {
 pub(super) enum Errand {
     /// Until every file holds what it should.
     Apply,
-    /// Until there is room for every lower limit, for somebody else to write it.
+    /// Until there is room for every lower limit, so that somebody can be asked first.
     MakeRoom,
+    /// There is room: until every file holds what it should.
+    Write,
 }
 
 /// What became of a pass so far.
@@ -53,6 +56,8 @@ pub(super) enum Errand {
 pub(super) enum Progress {
     /// It is to go on then.
     Waits(Box<Pass>, Instant),
+    /// There is room, and it was to do no more.
+    Prepared(Box<Pass>),
     /// It is over.
     Ended(Box<KernelPass>),
 }
@@ -135,7 +140,7 @@ impl Pass {
         let waited = self.preparing.is_some();
         let preparing = *self.preparing.get_or_insert_with(Instant::now);
         let next = self.grounds.advance(&self.handles);
-        if !self.grounds.is_empty() {
+        if !self.grounds.is_empty() && self.errand != Errand::Write {
             self.stages.prepare = preparing.elapsed();
         }
         let kernel = match next {
@@ -143,14 +148,16 @@ impl Pass {
             Ok(Next::Refused(target, why)) => {
                 self.end(Executed::not_shrinkable(format!("{target}: {why}")), Vec::new())
             }
-            Ok(Next::Ready) if self.errand == Errand::MakeRoom => {
-                self.plan = Plan::default();
-                self.end(Executed::nothing(End::Done), Vec::new())
-            }
             Ok(Next::Ready) if node.floors.of(&self.uid) != self.floors => {
                 let overtaken = "a limit was grown in an emergency meanwhile".to_owned();
                 self.plan = Plan::default();
                 self.end(Executed::nothing(End::Interrupted(overtaken)), Vec::new())
+            }
+            Ok(Next::Ready) if self.errand == Errand::MakeRoom => {
+                match Executor::new(node, &self.handles).check_all(&self.plan) {
+                    Ok(()) => return Ok(Progress::Prepared(self)),
+                    Err(error) => self.end(Executed::refused(&error), Vec::new()),
+                }
             }
             Ok(Next::Ready) => {
                 if waited {
@@ -161,6 +168,18 @@ impl Pass {
             Err(error) => return Err(unobservable(&error, self.foreign)),
         };
         Ok(Progress::Ended(Box::new(kernel)))
+    }
+
+    /// There is room, and whoever was to be asked has agreed.
+    pub(super) fn to_write(mut self: Box<Self>) -> Box<Self> {
+        self.errand = Errand::Write;
+        self
+    }
+
+    /// Whoever was to be asked did not agree: nothing was written.
+    pub(super) fn into_abandoned(mut self: Box<Self>) -> JobDone {
+        self.plan = Plan::default();
+        self.end(Executed::nothing(End::Done), Vec::new()).into_done(false)
     }
 
     /// Making room took a while: starts from what is there now.
@@ -270,7 +289,13 @@ impl KernelPass {
             stale,
             formula: None,
             shrink: self.shrink,
+            api: ApiReport::default(),
         }
+    }
+
+    /// Whether the node is to be looked at again: what lives there has changed.
+    pub(super) const fn is_stale(&self) -> bool {
+        self.incomplete || matches!(self.outcome, Outcome::Interrupted { .. })
     }
 
     /// Undoes the file steps, because the runtime refused.
@@ -279,7 +304,7 @@ impl KernelPass {
             .plan
             .steps()
             .iter()
-            .filter(|step| !matches!(step.change, Change::Spec { .. }))
+            .filter(|step| step.change.is_kernels())
             .collect();
         Executor::new(node, &self.handles).undo(&done, &mut self.steps)
     }

@@ -7,8 +7,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::decide::Reason;
+use crate::plan::resize::Withheld;
 use crate::plan::{Change, CriResources, Step, Target, Via};
-use crate::resources::{Resource, Settings};
+use crate::resources::{Requirements, Resource, Settings};
 
 /// Which pod: the UID decides, names are for people.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -70,6 +71,8 @@ pub enum Cause {
     LoanEnded,
     /// Something else changed a value.
     Drift,
+    /// The kubelet answered a resize.
+    Kubelet,
     /// A container of the pod appeared.
     ContainerStarted,
     /// The agent started and checks what it finds.
@@ -106,6 +109,7 @@ impl fmt::Display for Cause {
             } => write!(f, "guard: container {container} is held back by its cpu limit"),
             Self::LoanEnded => f.write_str("guard: what was lent is not needed any more"),
             Self::Drift => f.write_str("drift: something else changed a value"),
+            Self::Kubelet => f.write_str("the kubelet answered"),
             Self::ContainerStarted => f.write_str("container started"),
             Self::AgentStarted => f.write_str("agent started"),
             Self::Sweep => f.write_str("periodic check"),
@@ -127,6 +131,9 @@ pub enum Outcome {
         /// What the runtime answered.
         reason: String,
     },
+    /// The API server holds what is wanted, and the kubelet does not let the pod have it, yet or at all: every level
+    /// holds what it let it have before.
+    Withheld(Withheld),
     /// Nothing was written: a check before the first step failed.
     Refused {
         /// What failed, with the numbers.
@@ -150,10 +157,16 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the kernel holds every value.
+    /// Whether the kernel holds every value that is wanted.
     #[must_use]
     pub const fn holds(&self) -> bool {
         matches!(self, Self::Applied | Self::Unchanged | Self::RuntimeOwed { .. })
+    }
+
+    /// Whether the kernel holds every value it was to hold: those wanted, or those that the kubelet granted.
+    #[must_use]
+    pub const fn is_kept(&self) -> bool {
+        self.holds() || matches!(self, Self::Withheld(_))
     }
 
     /// One word, for metrics and tables.
@@ -163,6 +176,7 @@ impl Outcome {
             Self::Applied => "Applied",
             Self::Unchanged => "Unchanged",
             Self::RuntimeOwed { .. } => "RuntimeOwed",
+            Self::Withheld(withheld) => withheld.word(),
             Self::Refused { .. } => "Refused",
             Self::Interrupted { .. } => "Interrupted",
             Self::RolledBack { .. } => "RolledBack",
@@ -175,6 +189,7 @@ impl Outcome {
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Applied | Self::Unchanged => None,
+            Self::Withheld(withheld) => Some(withheld.reason()),
             Self::RuntimeOwed { reason }
             | Self::Refused { reason }
             | Self::Interrupted { reason }
@@ -217,6 +232,7 @@ impl StepRecord {
             ),
             Change::Unit { from, to } => (None, files(from), files(to)),
             Change::Spec { from, to } => (None, fields(from), fields(to)),
+            Change::Resize { from, to } => (None, amounts(from), amounts(to)),
         };
         Self {
             target: step.target.clone(),
@@ -249,6 +265,13 @@ fn fields(resources: &CriResources) -> String {
     specified.collect::<Vec<_>>().join(", ")
 }
 
+/// `requests.cpu=100m, limits.cpu=200m`; empty when nothing is set.
+fn amounts(requirements: &Requirements) -> String {
+    let set = requirements.fields().into_iter();
+    let texts = set.filter_map(|(name, amount)| Some(format!("{name}={}", amount?)));
+    texts.collect::<Vec<_>>().join(", ")
+}
+
 /// How long each stage of a pass took; zero for stages that were not entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stages {
@@ -256,6 +279,8 @@ pub struct Stages {
     pub decide: Duration,
     /// Waiting for a worker, from the moment the decision was made.
     pub queued: Duration,
+    /// Asking the API server, and what was checked before.
+    pub ask: Duration,
     /// Reading what is there.
     pub observe: Duration,
     /// Working out the steps.

@@ -77,6 +77,7 @@ impl AgentBackend {
             live,
             node,
             room,
+            through,
             ..
         } = self.ask(|reply| Request::Snapshot(pod, reply)).await?;
         let cause = Cause::Operator {
@@ -96,6 +97,7 @@ impl AgentBackend {
             handles: None,
             targets,
             lift_undeclared: false,
+            through,
             cause: cause.clone(),
             asked: std::time::Instant::now(),
             held_before: false,

@@ -8,7 +8,7 @@
 use std::fmt;
 
 use super::overrides::Override;
-use super::standing::{Standing, spec_of};
+use super::standing::Standing;
 use crate::objects::{Node, Pod};
 use crate::plan::{KubeletVersion, pod_requests};
 use crate::resources::{Bytes, MilliCpu, NamedRequirements, Resource, ResourceList};
@@ -198,7 +198,7 @@ impl Room {
     /// # Errors
     /// A sentence with the numbers.
     pub(super) fn set_override(&self, standing: &mut Standing, pod: &Pod, values: Override) -> Result<(), String> {
-        let before = standing.targets(pod).unwrap_or_else(|| spec_of(pod));
+        let before = standing.targets(pod).unwrap_or_else(|| pod.requirements());
         let mut wanted = standing.clone();
         wanted.set_override(pod, values).map_err(|error| error.to_string())?;
         let after = wanted.targets(pod).unwrap_or_default();

@@ -21,7 +21,7 @@ use super::shrinking::WatchId;
 use super::state::SavedPod;
 use super::watching::{Watching, Written};
 use crate::actuate::shrink::Verdict;
-use crate::actuate::{Cause, ChangeRecord, Floors, JobDone, Node};
+use crate::actuate::{Cause, ChangeRecord, Floors, JobDone, Node, PodResizer};
 use crate::decide;
 use crate::guard::{self, Guard};
 use crate::observe::audit::Audit;
@@ -35,6 +35,7 @@ mod dispatch;
 mod guarding;
 mod living;
 mod requests;
+mod resizing;
 mod saving;
 mod shrinks;
 
@@ -120,6 +121,8 @@ pub(super) struct Coordinator {
     passes: u64,
     /// The UIDs of the pods that passes run for now.
     busy: BTreeSet<String>,
+    /// The way to the `resize` subresource, unless the API server turned out not to know it.
+    resizer: Option<Arc<dyn PodResizer>>,
     watching: Watching,
     /// Pods whose files were written, and when to look at them.
     written: BTreeSet<String>,
@@ -178,6 +181,7 @@ pub(super) struct Links {
     pub(super) guard: Option<Guard>,
     pub(super) reports: mpsc::UnboundedReceiver<guard::Report>,
     pub(super) floors: Arc<Floors>,
+    pub(super) resizer: Option<Arc<dyn PodResizer>>,
 }
 
 impl Coordinator {
@@ -206,6 +210,7 @@ impl Coordinator {
             entries: BTreeMap::new(),
             passes: 0,
             busy: BTreeSet::new(),
+            resizer: links.resizer,
             watching: Watching::new(),
             written: BTreeSet::new(),
             guard: links.guard,

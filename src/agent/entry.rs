@@ -16,7 +16,9 @@ use crate::decide::PodDecision;
 use crate::guard::lease::Lease;
 use crate::objects::Pod;
 use crate::observe::metrics::PodState;
+use crate::plan::resize::Withheld;
 use crate::plan::shrink::Regrets;
+use crate::resources::NamedRequirements;
 
 pub(super) const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(5 * 60);
@@ -42,6 +44,8 @@ pub(super) struct Entry {
     pub(super) foreign: ForeignWriters,
     /// Whether the last pass left every file as it should be.
     pub(super) holds: bool,
+    /// Why the kubelet does not let the pod have what is wanted, as far as the last pass knew.
+    pub(super) withheld: Option<Withheld>,
     /// Whether the runtime could not be told yet.
     pub(super) owed: bool,
     /// Counts up when what a pass starts from changes: a pass that began before says little about what is now.
@@ -71,6 +75,8 @@ pub(super) struct Work {
     pub(super) failures: u32,
     /// When to try again.
     pub(super) retry_at: Option<Instant>,
+    /// Whether it failed for want of room on the node.
+    pub(super) waits_for_room: bool,
 }
 
 /// A pass that is asked for.
@@ -93,6 +99,7 @@ pub(super) struct Waiter {
 #[derive(Debug, Clone)]
 pub(super) struct ByHand {
     overridden: Option<Override>,
+    origin: Option<Vec<NamedRequirements>>,
     returning: bool,
     regrets: Regrets,
     leases: Vec<Lease>,
@@ -102,6 +109,7 @@ impl ByHand {
     pub(super) fn of(entry: &Entry) -> Self {
         Self {
             overridden: entry.standing.overridden.clone(),
+            origin: entry.standing.origin.clone(),
             returning: entry.standing.returning,
             leases: entry.standing.leases.clone(),
             regrets: entry.shrinking.regrets().clone(),
@@ -115,6 +123,7 @@ impl ByHand {
 
     pub(super) fn put_back(self, entry: &mut Entry) {
         entry.standing.overridden = self.overridden;
+        entry.standing.origin = self.origin;
         entry.standing.returning = self.returning;
         for lease in self.leases {
             entry.standing.keep_higher(lease);
@@ -135,6 +144,7 @@ impl Entry {
             handles: None,
             foreign: ForeignWriters::default(),
             holds: false,
+            withheld: None,
             owed: false,
             epoch: 0,
             work: Work::default(),
@@ -194,6 +204,13 @@ impl Entry {
             PodState::Owed
         } else if self.work.failures > 0 || self.shrinking.next_regret(now).is_some() {
             PodState::Refused
+        } else if let Some(withheld) = &self.withheld {
+            match withheld {
+                Withheld::Deferred(_) => PodState::Deferred,
+                Withheld::Infeasible(_) => PodState::Infeasible,
+                Withheld::Failed(_) => PodState::Refused,
+                Withheld::Unanswered(_) | Withheld::Postponed(_) => PodState::Working,
+            }
         } else if self.holds {
             PodState::InSync
         } else {
@@ -208,9 +225,9 @@ impl Entry {
     }
 
     /// Notes a failed pass; returns how long to wait before the next.
-    pub(super) fn back_off(&mut self, now: Instant) -> Duration {
+    pub(super) fn back_off(&mut self, now: Instant, at_least: Option<Duration>) -> Duration {
         let doubled = FIRST_RETRY.saturating_mul(1 << self.work.failures.min(16));
-        let wait = doubled.min(LONGEST_RETRY);
+        let wait = doubled.min(LONGEST_RETRY).max(at_least.unwrap_or_default());
         self.work.failures = self.work.failures.saturating_add(1);
         self.work.retry_at = Some(now + wait);
         wait
@@ -222,6 +239,7 @@ impl Entry {
         self.epoch += 1;
         self.foreign.forget();
         self.holds = false;
+        self.withheld = None;
         self.reset_retries();
     }
 
@@ -265,12 +283,13 @@ const fn rank(cause: &Cause) -> u8 {
         Cause::Retry => 1,
         Cause::Drift => 2,
         Cause::AgentStarted => 3,
-        Cause::ContainerStarted => 4,
-        Cause::OverrideEnded | Cause::LoanEnded => 5,
-        Cause::Guard { .. } => 6,
-        Cause::Recommendation { .. } => 7,
-        Cause::Operator { .. } | Cause::Released { .. } => 8,
+        Cause::Kubelet => 4,
+        Cause::ContainerStarted => 5,
+        Cause::OverrideEnded | Cause::LoanEnded => 6,
+        Cause::Guard { .. } => 7,
+        Cause::Recommendation { .. } => 8,
+        Cause::Operator { .. } | Cause::Released { .. } => 9,
         // What hurts now says more than what was decided.
-        Cause::Regret { .. } => 9,
+        Cause::Regret { .. } => 10,
     }
 }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tokio::sync::broadcast;
 
-use crate::actuate::{Cause, ChangeRecord, JobDone, PodId};
+use crate::actuate::{Cause, ChangeRecord, JobDone, Outcome, PodId};
 use crate::observe::audit::Audit;
+use crate::plan::resize::Withheld;
 
 /// How many changes are kept: one or two kilobytes each.
 const KEPT: usize = 256;
@@ -31,9 +32,18 @@ impl History {
         }
     }
 
-    /// Takes the steps out of what a pass did, and keeps them. A pass that found everything in order is not news.
-    pub(super) fn add(&mut self, at: Timestamp, pod: PodId, cause: Cause, done: &mut JobDone) -> Arc<ChangeRecord> {
-        let news = !done.steps.is_empty() || done.outcome.reason().is_some();
+    /// Takes the steps out of what a pass did, and keeps them. A pass that found everything in order is not news, nor is
+    /// one that only found what the kubelet had `said` before.
+    pub(super) fn add(
+        &mut self,
+        at: Timestamp,
+        pod: PodId,
+        cause: Cause,
+        done: &mut JobDone,
+        said: Option<&Withheld>,
+    ) -> Arc<ChangeRecord> {
+        let known = matches!(&done.outcome, Outcome::Withheld(says) if Some(says) == said);
+        let news = !done.steps.is_empty() || done.outcome.reason().is_some() && !known;
         let record = Arc::new(ChangeRecord {
             sequence: if news { self.next } else { 0 },
             at,
@@ -72,6 +82,10 @@ impl History {
 
 /// One line for each step, in the span of its pass.
 fn log(record: &ChangeRecord) {
+    if let Outcome::Withheld(withheld) = &record.outcome {
+        let (word, reason) = (withheld.word(), withheld.reason());
+        tracing::warn!(pod = %record.pod, outcome = word, reason, "the pod does not have what is wanted yet");
+    }
     for step in &record.steps {
         let took_us = u64::try_from(step.took.as_micros()).unwrap_or(u64::MAX);
         tracing::info!(

@@ -112,6 +112,7 @@ const fn outcome(outcome: &Outcome) -> ResizeOutcome {
         Outcome::Applied => ResizeOutcome::Applied,
         Outcome::Unchanged => ResizeOutcome::Unchanged,
         Outcome::RuntimeOwed { .. } => ResizeOutcome::RuntimeOwed,
+        Outcome::Withheld(_) => ResizeOutcome::Withheld,
         Outcome::Refused { .. } => ResizeOutcome::Refused,
         Outcome::RolledBack { .. } => ResizeOutcome::RolledBack,
         Outcome::Interrupted { .. } | Outcome::Incomplete { .. } => ResizeOutcome::Incomplete,

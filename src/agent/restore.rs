@@ -19,7 +19,6 @@ use super::coordinator::{Event, Refreshed};
 use super::inventory::Inventory;
 use super::options::{start_audit, survey_options};
 use super::run::{RunError, allow_open_files, connect, load, start_sources, thaw};
-use super::standing::spec_of;
 use super::state::{SavedPod, StateError, StateFile};
 use super::survey::Survey;
 use super::view;
@@ -289,8 +288,9 @@ fn job_for(pod: &Arc<Pod>, live: &Arc<LivePod>, ours: bool) -> Job {
         pod: Arc::clone(pod),
         live: Arc::clone(live),
         handles: None,
-        targets: spec_of(pod),
+        targets: pod.requirements(),
         lift_undeclared: ours,
+        through: None,
         cause: Cause::Operator {
             uid: nix::unistd::getuid().as_raw(),
             pid: nix::unistd::getpid().as_raw(),

@@ -23,12 +23,12 @@ use super::survey::Survey;
 use super::telling::tell;
 use super::view;
 use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
-use crate::actuate::{ChangeRecord, Floors, Lanes};
+use crate::actuate::{ChangeRecord, Floors, Lanes, PodResizer};
 use crate::config::{Config, Sources};
 use crate::control::{Access, AgentLock, BindError, ControlSocket, Limits, proto, serve};
 use crate::guard::Guard;
 use crate::kubernetes::events::Events;
-use crate::kubernetes::{self, ApiClient, ConnectError, Timing};
+use crate::kubernetes::{self, ApiClient, ApiResizer, ConnectError, Timing};
 use crate::observe::health::{Heartbeat, Readiness};
 use crate::observe::http::{Exposed, HttpServer, ListenError};
 use crate::observe::log::LogFilter;
@@ -123,6 +123,9 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         let kubernetes_events = Events::start(api.clone(), &config.node_name, counted_events, stop.clone());
         tokio::spawn(tell(records.subscribe(), kubernetes_events));
     }
+    let resizer = api
+        .clone()
+        .map(|api| Arc::new(ApiResizer::new(api)) as Arc<dyn PodResizer>);
     let feeding = start_sources(&config, api.clone(), &stop);
     tokio::spawn(feeding.run(views, events.clone()));
     let lanes = Arc::new(Lanes::new(config.workers));
@@ -183,6 +186,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         audit,
         machine: machine::capacity(),
         problems: [oom.problems.clone(), vec![reporting::problems(reporter.handle())]].concat(),
+        resizer,
     };
     let saver = Saver::start(state);
     let coordinator = Coordinator::new(options(&config), saver, restored, links);

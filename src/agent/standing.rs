@@ -7,8 +7,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::overrides::{Override, OverrideError, check_names, check_result, overlay, overlay_sparse};
+use crate::actuate::Asked;
 use crate::guard::lease::Lease;
 use crate::objects::Pod;
+use crate::plan::resize;
 use crate::resources::NamedRequirements;
 
 mod lend;
@@ -27,6 +29,10 @@ pub(super) struct Standing {
     pub(super) returning: bool,
     /// Limits that were grown in an emergency.
     pub(super) leases: Vec<Lease>,
+    /// What the spec had before an override or a loan: through the API server, they change the spec.
+    pub(super) origin: Option<Vec<NamedRequirements>>,
+    /// What the API server was asked for last.
+    pub(super) asked: Option<Asked>,
 }
 
 /// A recommendation that was acted on: enforced until the next one is.
@@ -72,10 +78,10 @@ impl Standing {
     }
 
     /// What the pod would have without the override.
-    fn base(&self, pod: &Pod) -> Vec<NamedRequirements> {
+    pub(super) fn base(&self, pod: &Pod) -> Vec<NamedRequirements> {
         match &self.recommended {
             Some(recommended) => recommended.targets.clone(),
-            None => spec_of(pod),
+            None => self.origin.clone().unwrap_or_else(|| pod.requirements()),
         }
     }
 
@@ -90,6 +96,7 @@ impl Standing {
         }
         let result = overlay(self.base(pod), &wanted.values);
         check_result(pod, &wanted.values, &result)?;
+        self.remember_origin(pod);
         self.overridden = Some(wanted);
         self.end_overridden_loans();
         self.returning = false;
@@ -103,21 +110,42 @@ impl Standing {
         ended
     }
 
+    /// Something is about to be changed in the spec that is to be undone later.
+    pub(super) fn remember_origin(&mut self, pod: &Pod) {
+        if resize::speaks(pod) && self.origin.is_none() {
+            self.origin = Some(self.base(pod));
+        }
+    }
+
+    /// Nobody asks for what was recommended any more.
+    pub(super) fn let_go(&mut self) {
+        if let (Some(recommended), Some(origin)) = (self.recommended.take(), &mut self.origin) {
+            *origin = recommended.targets;
+        }
+    }
+
+    /// Somebody else has changed the spec to this: it stands, and what was lent on top of it.
+    pub(super) fn yield_to(&mut self, spec: Vec<NamedRequirements>) {
+        self.recommended = None;
+        self.asked = None;
+        self.origin = (!self.leases.is_empty()).then_some(spec);
+        // A pass that did not know yet may have written the earlier values after the kubelet wrote these.
+        self.returning = true;
+    }
+
+    /// What an override or a loan left behind is undone, if there was any; returns whether there was.
+    pub(super) fn has_returned(&mut self) -> bool {
+        if self.overridden.is_none() && self.leases.is_empty() {
+            self.origin = None;
+        }
+        std::mem::take(&mut self.returning)
+    }
+
     /// When the override ends by itself.
     #[must_use]
     pub(super) fn ends_at(&self) -> Option<Timestamp> {
         self.overridden.as_ref().and_then(|overridden| overridden.until)
     }
-}
-
-/// Requests and limits of the pod's regular containers as its spec has them.
-#[must_use]
-pub(super) fn spec_of(pod: &Pod) -> Vec<NamedRequirements> {
-    let named = |container: &crate::objects::Container| NamedRequirements {
-        name: container.name.clone(),
-        resources: container.resources,
-    };
-    pod.spec.containers.iter().map(named).collect()
 }
 
 #[cfg(test)]
@@ -175,13 +203,13 @@ spec:
         assert_eq!(targets[1].resources, pod.spec.containers[1].resources);
         assert!(standing.end_override());
         assert!(standing.returning);
-        assert_eq!(standing.targets(&pod), Some(spec_of(&pod)));
+        assert_eq!(standing.targets(&pod), Some(pod.requirements()));
     }
 
     #[test]
     fn an_override_wins_over_the_recommendation_until_it_ends() {
         let pod = pod();
-        let mut targets = spec_of(&pod);
+        let mut targets = pod.requirements();
         targets[0].resources.limits.cpu = Some(MilliCpu::new(300));
         let recommended = Recommended {
             vpa: "web".to_owned(),

@@ -6,6 +6,7 @@ use tokio::sync::broadcast;
 
 use crate::actuate::{Cause, ChangeRecord, Outcome};
 use crate::kubernetes::events::{About, Events, Saying, Severity};
+use crate::plan::resize::Withheld;
 
 /// Says what the records tell, until there are no more.
 pub(super) async fn tell(mut records: broadcast::Receiver<Arc<ChangeRecord>>, events: Events) {
@@ -33,11 +34,16 @@ fn saying(record: &ChangeRecord) -> Option<Saying> {
             | Cause::Released { .. }
             | Cause::Guard { .. }
             | Cause::LoanEnded
+            | Cause::Kubelet
             | Cause::ContainerStarted
             | Cause::AgentStarted
             | Cause::Regret { .. }
             | Cause::Retry => (Severity::Normal, "ResourcesResized"),
         },
+        Outcome::Withheld(Withheld::Deferred(_)) => (Severity::Warning, "ResizeDeferred"),
+        Outcome::Withheld(Withheld::Infeasible(_)) => (Severity::Warning, "ResizeInfeasible"),
+        Outcome::Withheld(Withheld::Failed(_)) => (Severity::Warning, "ResizeError"),
+        Outcome::Withheld(Withheld::Unanswered(_) | Withheld::Postponed(_)) => return None,
         Outcome::Refused { .. } => (Severity::Warning, "ResizeRefused"),
         Outcome::RolledBack { .. } => (Severity::Warning, "ResizeRolledBack"),
         Outcome::Incomplete { .. } => (Severity::Warning, "ResizeIncomplete"),

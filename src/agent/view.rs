@@ -5,12 +5,12 @@ use tokio::time::Instant;
 
 use super::entry::Entry;
 use super::overrides::Override;
-use super::standing::spec_of;
 use crate::actuate::{Cause, ChangeRecord, Node, PodId, StepRecord};
 use crate::control::proto;
 use crate::guard::lease::Lease;
 use crate::observe::audit::Who;
 use crate::observe::metrics::PodState;
+use crate::plan::resize::Withheld;
 use crate::plan::{CgroupVersion, Driver, Target};
 use crate::resources::{Bytes, MilliCpu, Requirements, Resource};
 
@@ -41,7 +41,7 @@ pub(super) fn pod(entry: &Entry, now: Timestamp, quiet: SignedDuration) -> proto
     let wanted = entry
         .standing
         .targets(&entry.pod)
-        .unwrap_or_else(|| spec_of(&entry.pod));
+        .unwrap_or_else(|| entry.pod.requirements());
     let container = |named: &crate::resources::NamedRequirements| proto::Container {
         name: named.name.clone(),
         id: entry
@@ -118,7 +118,7 @@ fn detail(entry: &Entry, state: PodState, now: Timestamp) -> String {
             .map_or_else(String::new, |(target, file, until)| {
                 format!("something else keeps changing {file} of {target}; left alone until {until}")
             }),
-        PodState::Refused if entry.work.failures == 0 => {
+        PodState::Refused if entry.work.failures == 0 && entry.withheld.is_none() => {
             entry.shrinking.next_regret(now).map_or_else(String::new, |regret| {
                 format!(
                     "a lower memory limit was undone (time {} in a row) and is tried again at {}: {}",
@@ -126,7 +126,10 @@ fn detail(entry: &Entry, state: PodState, now: Timestamp) -> String {
                 )
             })
         }
-        PodState::Owed | PodState::Refused => entry.last_reason(),
+        PodState::Owed | PodState::Refused | PodState::Deferred | PodState::Infeasible => match &entry.withheld {
+            Some(withheld) => withheld.reason().to_owned(),
+            None => entry.last_reason(),
+        },
         PodState::NotManaged | PodState::InSync | PodState::Working => grown(entry),
     }
 }
@@ -162,6 +165,8 @@ const fn word(state: PodState) -> &'static str {
         PodState::Working => "Working",
         PodState::Owed => "Owed",
         PodState::Refused => "Refused",
+        PodState::Deferred => "Deferred",
+        PodState::Infeasible => "Infeasible",
         PodState::Foreign => "Foreign",
         PodState::NotRunning => "NotRunning",
     }
@@ -189,6 +194,18 @@ pub(super) fn next(entry: &Entry, now: Timestamp) -> String {
     }
     if let Some((target, file, until)) = entry.foreign.all_paused(now).next() {
         return format!("{file} of {target} is looked at again at {until:.0}.");
+    }
+    if let Some(withheld) = &entry.withheld {
+        return match withheld {
+            Withheld::Deferred(_) => {
+                "The kubelet tries again when the node has room; a smaller recommendation replaces this one at once."
+            }
+            Withheld::Infeasible(_) => "Nothing until something else is wanted: this node can never do it.",
+            Withheld::Failed(_) => "The kubelet tries again by itself.",
+            Withheld::Unanswered(_) => "The kubelet is to answer; its values follow then.",
+            Withheld::Postponed(_) => "The kubelet is asked once the limit has stopped growing.",
+        }
+        .to_owned();
     }
     if let Some(until) = entry.standing.ends_at() {
         return format!(

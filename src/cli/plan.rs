@@ -19,7 +19,7 @@ use crate::plan::{
     CgroupVersion, Change, CriResources, Driver, Hierarchy, KubeletVersion, NodeTraits, Plan, PodTree, RuntimeKind,
     Step, Target, Via, container_cgroup_name, hierarchy, in_force, pod_cgroup_path,
 };
-use crate::resources::{ControlFile, NamedRequirements, QosClass, Setting, Settings, WeightFormula};
+use crate::resources::{ControlFile, NamedRequirements, QosClass, Requirements, Setting, Settings, WeightFormula};
 
 /// Says what the cgroups of the pods in a file of manifests hold after the decision, and how they get there.
 #[derive(Debug, Args)]
@@ -146,6 +146,7 @@ enum Value<'a> {
     File(Setting),
     Files(&'a Settings),
     Spec(&'a CriResources),
+    Amounts(&'a Requirements),
 }
 
 impl<'a> ShownPod<'a> {
@@ -232,6 +233,7 @@ impl<'a> From<&'a Step> for ShownStep<'a> {
             Change::File { from, to } => (Some(to.file()), Value::File(*from), Value::File(*to)),
             Change::Unit { from, to } => (None, Value::Files(from), Value::Files(to)),
             Change::Spec { from, to } => (None, Value::Spec(from), Value::Spec(to)),
+            Change::Resize { from, to } => (None, Value::Amounts(from), Value::Amounts(to)),
         };
         Self {
             via: step.via(),

@@ -147,6 +147,7 @@ impl Reason {
             Self::NotScheduled => "the pod is bound to no node",
             Self::Ended => "the pod has ended",
             Self::Terminating => "the pod is being deleted",
+            Self::SourcesSilent => "no source has said anything since the agent started, so what stood before counts",
             Self::QosClassChange => "the change would move the pod to another QoS class, which Kubernetes never does",
             Self::RestartRequired => "the container's resizePolicy asks for a restart, and vscaled never restarts",
             Self::PodLevelExceeded => "the containers would need more than the pod's own resources allow",

@@ -17,6 +17,7 @@ mod error;
 pub mod events;
 mod follow;
 mod object;
+mod resize;
 
 pub use call::{Call, Kind, Verb};
 pub use client::{ApiClient, Lines};
@@ -25,3 +26,4 @@ pub use delay::{Backoff, scattered};
 pub use error::{ApiError, Problem};
 pub use follow::{Followed, Follower, Place, Timing, follow};
 pub use object::{Key, Object, strip_nulls};
+pub use resize::ApiResizer;

@@ -18,6 +18,8 @@ pub struct ObjectMeta {
     pub uid: String,
     /// Changes with every update of the object.
     pub resource_version: String,
+    /// Counts the versions of the spec; 0 where the API server does not count them (pods before 1.33).
+    pub generation: i64,
     /// Labels, for selectors.
     pub labels: BTreeMap<String, String>,
     /// Annotations.

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::meta::ObjectMeta;
-use crate::resources::{QosClass, Requirements, Resource, ResourceList};
+use crate::resources::{NamedRequirements, QosClass, Requirements, Resource, ResourceList};
 
 /// A pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -88,6 +88,8 @@ pub struct PodStatus {
     pub qos_class: Option<QosClass>,
     /// When the kubelet acknowledged the pod.
     pub start_time: Option<Timestamp>,
+    /// The generation of the spec this is about; 0 where the kubelet does not say (before 1.34).
+    pub observed_generation: i64,
     /// Conditions, such as Ready and PodResizePending.
     pub conditions: Vec<PodCondition>,
     /// One for each regular container that exists.
@@ -109,6 +111,8 @@ pub struct PodCondition {
     pub reason: String,
     /// A sentence for people.
     pub message: String,
+    /// The generation of the spec this is about; 0 where the kubelet does not say.
+    pub observed_generation: i64,
     /// When the status last changed.
     pub last_transition_time: Option<Timestamp>,
 }
@@ -170,6 +174,16 @@ impl Pod {
     #[must_use]
     pub fn container(&self, name: &str) -> Option<&Container> {
         self.spec.containers.iter().find(|container| container.name == name)
+    }
+
+    /// Requests and limits of the regular containers as the spec has them.
+    #[must_use]
+    pub fn requirements(&self) -> Vec<NamedRequirements> {
+        let named = |container: &Container| NamedRequirements {
+            name: container.name.clone(),
+            resources: container.resources,
+        };
+        self.spec.containers.iter().map(named).collect()
     }
 
     /// The status of the regular container of that name.

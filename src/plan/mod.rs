@@ -11,6 +11,7 @@ mod hierarchy;
 mod order;
 mod paths;
 mod planner;
+pub mod resize;
 pub mod shrink;
 mod step;
 mod types;

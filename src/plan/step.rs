@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::types::{CriResources, Target};
-use crate::resources::{Setting, Settings};
+use crate::resources::{Requirements, Setting, Settings};
 
 /// How a step is carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -39,6 +39,13 @@ pub enum Change {
         /// What they should hold.
         to: Settings,
     },
+    /// Requests and limits of a container in the pod spec, through the API server.
+    Resize {
+        /// What the spec has now.
+        from: Requirements,
+        /// What it should have.
+        to: Requirements,
+    },
     /// Fields of the runtime's stored spec; only those that change are set.
     Spec {
         /// What the runtime has stored in these fields.
@@ -55,7 +62,7 @@ impl Change {
         match self {
             Self::File { from, to } => vec![(*from, *to)],
             Self::Unit { from, to } => to.iter().filter_map(|to| Some((from.get(to.file())?, to))).collect(),
-            Self::Spec { .. } => Vec::new(),
+            Self::Spec { .. } | Self::Resize { .. } => Vec::new(),
         }
     }
 }
@@ -69,6 +76,17 @@ pub struct Step {
     pub change: Change,
 }
 
+impl Change {
+    /// Whether this is written to the kernel's files, directly or through systemd.
+    #[must_use]
+    pub const fn is_kernels(&self) -> bool {
+        match self {
+            Self::File { .. } | Self::Unit { .. } => true,
+            Self::Resize { .. } | Self::Spec { .. } => false,
+        }
+    }
+}
+
 impl Step {
     /// How this step is carried out.
     #[must_use]
@@ -77,6 +95,7 @@ impl Step {
             Change::File { .. } => Via::Cgroup,
             Change::Unit { .. } => Via::Systemd,
             Change::Spec { .. } => Via::Cri,
+            Change::Resize { .. } => Via::Resize,
         }
     }
 }
@@ -104,6 +123,11 @@ impl fmt::Display for Change {
             Self::Spec { from, to } => {
                 let fields = from.fields().into_iter().zip(to.fields());
                 write_changes(f, fields.filter_map(|((name, old), (_, new))| Some((name, old, new?))))
+            }
+            Self::Resize { from, to } => {
+                let fields = from.fields().into_iter().zip(to.fields());
+                let changed = fields.filter(|((_, old), (_, new))| old != new);
+                write_changes(f, changed.filter_map(|((name, old), (_, new))| Some((name, old, new?))))
             }
         }
     }

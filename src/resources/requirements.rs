@@ -78,6 +78,17 @@ impl Requirements {
         }
         self.limits.set(resource, Some(least));
     }
+
+    /// Every amount with its name, written as a quantity.
+    #[must_use]
+    pub fn fields(&self) -> [(&'static str, Option<String>); 4] {
+        [
+            ("requests.cpu", self.requests.text(Resource::Cpu)),
+            ("requests.memory", self.requests.text(Resource::Memory)),
+            ("limits.cpu", self.limits.text(Resource::Cpu)),
+            ("limits.memory", self.limits.text(Resource::Memory)),
+        ]
+    }
 }
 
 /// Requests and limits of one named container.

@@ -20,6 +20,7 @@ use vscaled::resources::MemoryLimit;
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;
 use crate::support::bare::{BareNode, BarePod};
+use crate::support::cached::Cached;
 
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000051";
 /// The limit that everything starts from, in MiB.
@@ -58,6 +59,12 @@ impl Scene {
     fn spawn(&mut self, command: &str) -> u32 {
         let cgroup = self.app();
         self.node.spawn(&cgroup, command)
+    }
+
+    /// Has the container hold 150 MiB of page cache.
+    async fn caches(&mut self) -> Cached {
+        let cgroup = self.app();
+        Cached::by(&mut self.node, &cgroup, &self.agent).await
     }
 
     fn app(&self) -> CgroupPath {

@@ -24,6 +24,7 @@ mod kernel_guard;
 mod kernel_logs;
 mod kernel_metrics;
 mod kernel_oom;
+mod kernel_resize;
 mod kernel_shrink;
 mod kubectl_plugin;
 mod kubelet_recordings;

@@ -10,16 +10,21 @@ use crate::agent::entry::Entry;
 use crate::agent::standing::Recommended;
 use crate::decide::{self, Action, Reason};
 use crate::objects::{Pod, VerticalPodAutoscaler};
+use crate::plan::resize;
 use crate::sources::NodeView;
 
 impl Coordinator {
     pub(super) fn take_view(&mut self, view: Arc<NodeView>, problems: Vec<String>) {
         let other_pods = !self.seen_view || self.view.pods != view.pods;
+        let other_node = other_pods || self.view.node != view.node;
         self.view = view;
         self.seen_view = true;
         self.source_problems = problems;
         self.decide_all(Timestamp::now());
         self.match_live();
+        if other_node {
+            self.try_refused_again();
+        }
         if other_pods {
             // Manifests may name containers that nobody could name before. A recommendation names none.
             self.ask_refresh();
@@ -36,47 +41,50 @@ impl Coordinator {
         let view = Arc::clone(&self.view);
         let index = decide::Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
         let observe_only = self.options.observe_only;
+        let (options, resizes) = (&self.options.decide, self.resizer.is_some());
         let decided = |pod: &Pod, recommended: Option<&Recommended>| {
             // What is only observed never comes into force.
             let recommended = recommended.filter(|_| !observe_only);
             let in_force = recommended.map(|recommended| &*recommended.targets);
-            decide::decide_pod(pod, &index, now, &self.options.decide, in_force)
+            // Where the kubelet resizes, the spec is what was last asked for, by whomever.
+            let spec = (resizes && resize::speaks(pod)).then(|| pod.requirements());
+            decide::decide_pod(pod, &index, now, options, spec.as_deref().or(in_force))
         };
         let mut known = std::mem::take(&mut self.entries);
+        let mut yielded = false;
         for pod in &view.pods {
             let key = pod.full_name();
             let old = known
                 .remove(&key)
                 .filter(|entry| entry.pod.cgroup_uid() == pod.cgroup_uid());
             let deciding = std::time::Instant::now();
-            let decision = decided(pod, old.as_ref().and_then(|entry| entry.standing.recommended.as_ref()));
-            if old
-                .as_ref()
-                .is_none_or(|entry| entry.decision.reason != decision.reason)
-            {
-                self.metrics.decided(&decision);
-            }
-            let decided_in = deciding.elapsed();
-            let mut entry = match old {
+            let (mut entry, earlier) = match old {
                 Some(mut entry) => {
                     // It is saved with what stands for it.
                     self.unsaved |= entry.pod != *pod && !entry.standing.is_empty();
-                    entry.pod = Arc::clone(pod);
-                    entry.decision = decision;
-                    entry
+                    entry.describe(pod);
+                    yielded |= entry.yield_to_spec();
+                    let earlier = entry.decision.reason;
+                    entry.decision = decided(&entry.undisturbed(), entry.standing.recommended.as_ref());
+                    (entry, Some(earlier))
                 }
-                None => Box::new(Entry::new(Arc::clone(pod), decision)),
+                None => (Box::new(Entry::new(Arc::clone(pod), decided(pod, None))), None),
             };
+            if earlier != Some(entry.decision.reason) {
+                self.metrics.decided(&entry.decision);
+            }
+            let decided_in = deciding.elapsed();
             if follow(&mut entry, &view.vpas, now) {
                 self.unsaved = true;
                 entry.decided_in = decided_in;
                 // What is left to decide, for those who ask.
-                entry.decision = decided(pod, entry.standing.recommended.as_ref());
+                entry.decision = decided(&entry.undisturbed(), entry.standing.recommended.as_ref());
             }
             self.unsaved |= Self::end_overtaken(&mut entry, &self.floors);
             self.entries.insert(key, entry);
         }
         self.unwatched = true;
+        self.unsaved |= yielded;
         for (key, entry) in known {
             self.watching.forget(&key);
             if let Some(id) = entry.id() {
@@ -106,7 +114,7 @@ fn follow(entry: &mut Entry, vpas: &[VerticalPodAutoscaler], now: Timestamp) -> 
                 targets,
             });
         }
-        (_, Action::None | Action::Skip) if lets_go(reason) => entry.standing.recommended = None,
+        (_, Action::None | Action::Skip) if lets_go(reason) => entry.standing.let_go(),
         (_, Action::Resize | Action::None | Action::Skip) => {}
     }
     let after = entry.standing.targets(&entry.pod);

@@ -8,11 +8,12 @@ use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 use super::guarding::raise_floors;
+use super::resizing::Roominess;
 use super::{Coordinator, Event, Reply};
 use crate::actuate::{Cause, ChangeRecord, Job, JobDone, Node, Outcome, Verdict, reconcile};
 use crate::agent::entry::{ByHand, Entry, FIRST_RETRY, Pending};
 use crate::agent::shrinking::WatchId;
-use crate::plan::Target;
+use crate::plan::{Target, resize};
 use crate::resources::ControlFile;
 
 /// One pass, as it is known while it runs.
@@ -41,12 +42,17 @@ impl Coordinator {
         let (Some(node), false) = (&self.node, self.options.observe_only) else {
             return;
         };
+        let mut entries = self.entries.values();
+        let due = entries.any(|entry| entry.work.pending.is_some() && resize::speaks(&entry.pod));
+        let resizer = self.resizer.as_ref().filter(|_| due);
+        let mut roominess = Roominess::of(&self.entries, &self.view, resizer, node);
         for (key, entry) in &mut self.entries {
             // An entry may be new while a pass of an earlier one still runs for the same pod.
             if entry.live.as_ref().is_none_or(|live| self.busy.contains(&live.id.uid)) {
                 continue;
             }
-            if let Some((job, cause)) = next_job(entry) {
+            if let Some((mut job, cause)) = next_job(entry) {
+                job.through = roominess.through(entry, &job.targets, &cause);
                 self.passes += 1;
                 let pass = Pass {
                     number: self.passes,
@@ -73,6 +79,9 @@ impl Coordinator {
         let _about = pass.span.enter();
         done.stages.decide = pass.decided_in;
         self.busy.remove(&pass.uid);
+        if done.api.unsupported && self.resizer.take().is_some() {
+            tracing::info!("the API server does not resize pods in place: values are written directly");
+        }
         if done.stale {
             self.ask_refresh();
         }
@@ -90,9 +99,17 @@ impl Coordinator {
             return;
         };
         report_foreign(&done);
-        let record = self
-            .history
-            .add(Timestamp::now(), live.id.clone(), pass.cause.clone(), &mut done);
+        let record = self.history.add(
+            Timestamp::now(),
+            live.id.clone(),
+            pass.cause.clone(),
+            &mut done,
+            entry.withheld.as_ref(),
+        );
+        if let Some(asked) = done.api.asked.take() {
+            entry.standing.asked = Some(asked);
+            self.unsaved = true;
+        }
         if let Some(node) = &self.node {
             let id = WatchId {
                 key: pass.key.clone(),
@@ -103,6 +120,7 @@ impl Coordinator {
                 .shrinking
                 .passed(report, id, Arc::clone(node), Arc::clone(live), self.events.clone());
         }
+        self.unsaved |= entry.yield_to_spec();
         entry.owed = matches!(done.outcome, Outcome::RuntimeOwed { .. });
         if !record.steps.is_empty() || record.outcome.reason().is_some() {
             entry.last = Some(Arc::clone(&record));
@@ -111,7 +129,11 @@ impl Coordinator {
             // Something else is wanted meanwhile, or lives there: the pass that is asked for starts anew.
             return;
         }
-        entry.holds = done.outcome.holds();
+        entry.holds = done.outcome.is_kept();
+        entry.withheld = match &record.outcome {
+            Outcome::Withheld(withheld) => Some(withheld.clone()),
+            _ => None,
+        };
         entry.foreign = done.foreign;
         if let Some(handles) = done.handles {
             if self.watching.watch(&pass.key, &handles) && entry.holds {
@@ -122,7 +144,8 @@ impl Coordinator {
         } else {
             self.watching.forget(&pass.key);
         }
-        let Settled { undone, answer } = settle(entry, &record);
+        entry.work.waits_for_room = done.api.no_room;
+        let Settled { undone, answer } = settle(entry, &record, done.api.retry_after);
         if undone && let Some(live) = &entry.live {
             raise_floors(&self.floors, &live.id.uid, &entry.standing.leases);
         }
@@ -152,13 +175,14 @@ fn next_job(entry: &mut Entry) -> Option<(Job, Cause)> {
         asked,
         check_runtime,
     } = entry.work.pending.take()?;
-    let targets = entry.standing.targets(&entry.pod)?;
+    let targets = entry.aims()?;
     let job = Job {
         pod: Arc::clone(&entry.pod),
         live,
         handles: entry.handles.take(),
         targets,
         lift_undeclared: entry.standing.returning,
+        through: None,
         cause: cause.clone(),
         asked,
         held_before: entry.holds,
@@ -193,13 +217,15 @@ struct Settled {
 }
 
 /// Decides what follows from a finished pass.
-fn settle(entry: &mut Entry, record: &ChangeRecord) -> Settled {
+fn settle(entry: &mut Entry, record: &ChangeRecord, retry_after: Option<Duration>) -> Settled {
     let mut undone = false;
     match &record.outcome {
         Outcome::Applied | Outcome::Unchanged => {
             entry.reset_retries();
-            undone = std::mem::take(&mut entry.standing.returning);
+            undone = entry.standing.has_returned();
         }
+        // The kubelet has said so, and says so again when it thinks otherwise.
+        Outcome::Withheld(_) => entry.reset_retries(),
         // Whoever lives there now is being looked up, and a pass follows at once if that is somebody else. An operator
         // waits for that one.
         Outcome::Interrupted { .. } => {
@@ -210,7 +236,7 @@ fn settle(entry: &mut Entry, record: &ChangeRecord) -> Settled {
         | Outcome::Refused { .. }
         | Outcome::RolledBack { .. }
         | Outcome::Incomplete { .. } => {
-            let wait = entry.back_off(Instant::now());
+            let wait = entry.back_off(Instant::now(), retry_after);
             if !entry.is_looked_after() {
                 entry.forget_notices();
             }
@@ -219,9 +245,13 @@ fn settle(entry: &mut Entry, record: &ChangeRecord) -> Settled {
             );
         }
     }
+    if record.outcome.is_kept() {
+        // The API server is to be asked later.
+        entry.work.retry_at = entry.work.retry_at.or(retry_after.map(|wait| Instant::now() + wait));
+    }
     let waiter = entry.work.waiter.take();
     let answer = waiter.map(|waiter| {
-        if let (false, Some(before)) = (record.outcome.holds(), waiter.before) {
+        if let (false, Some(before)) = (record.outcome.is_kept(), waiter.before) {
             undone = true;
             withdraw(entry, before, &record.outcome);
         }

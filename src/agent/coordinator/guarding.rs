@@ -6,9 +6,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Coordinator;
 use crate::actuate::shrink::ShrinkReport;
-use crate::actuate::{Cause, ForeignWriters, Grown, JobDone, Outcome, Stages};
+use crate::actuate::{ApiReport, Cause, ForeignWriters, Grown, JobDone, Outcome, Stages};
 use crate::agent::entry::Entry;
-use crate::agent::standing::{Lent, spec_of};
+use crate::agent::standing::Lent;
 use crate::guard::lease::{AfterQuiet, Lease};
 use crate::guard::ledger::Refusal;
 use crate::guard::{Claim, CpuTerms, Guarded, GuardedPod, Report, Terms, Watchlist};
@@ -35,6 +35,7 @@ impl Coordinator {
             Report::Quiet { of, peak } => self.take_quiet(&of, peak),
             Report::Throttled { of, from, to, why } => {
                 let lent = |entry: &mut Entry| {
+                    entry.standing.remember_origin(&entry.pod);
                     entry.standing.lend(Lent {
                         container: &of.container,
                         resource: Resource::Cpu,
@@ -72,6 +73,7 @@ impl Coordinator {
         } else if applied {
             let now = Timestamp::now();
             entry.not_saved.remove(&of.container);
+            entry.standing.remember_origin(&entry.pod);
             entry.standing.lend(Lent {
                 container: &of.container,
                 resource: Resource::Memory,
@@ -184,10 +186,15 @@ impl Coordinator {
             stale: false,
             formula: None,
             shrink: ShrinkReport::default(),
+            api: ApiReport::default(),
         };
-        let record = self
-            .history
-            .add(Timestamp::now(), of.pod.clone(), cause(of, Resource::Memory), &mut done);
+        let record = self.history.add(
+            Timestamp::now(),
+            of.pod.clone(),
+            cause(of, Resource::Memory),
+            &mut done,
+            None,
+        );
         if let Some(entry) = self.guarded(of) {
             entry.last = Some(record);
         }
@@ -217,7 +224,7 @@ fn terms(entry: &Entry) -> Option<GuardedPod> {
     let targets = entry
         .standing
         .targets(&entry.pod)
-        .unwrap_or_else(|| spec_of(&entry.pod));
+        .unwrap_or_else(|| entry.pod.requirements());
     let containers: Vec<Terms> = entry
         .decision
         .ceilings

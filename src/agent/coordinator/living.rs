@@ -122,6 +122,8 @@ fn adopt(entry: &mut Entry, saved: SavedPod) {
     entry.standing.returning = saved.standing.returning;
     entry.shrinking.remember(saved.regrets, Timestamp::now());
     entry.standing.leases = saved.standing.leases;
+    entry.standing.origin = saved.standing.origin;
+    entry.standing.asked = saved.standing.asked;
     let unasked = entry.decision.reason == Reason::SourcesSilent;
     if unasked || (entry.decision.vpa.is_some() && entry.decision.action() != Action::Resize) {
         entry.standing.recommended = saved.standing.recommended;

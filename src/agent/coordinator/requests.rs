@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::Coordinator;
 use super::guarding::release_floors;
-use crate::actuate::{Cause, ChangeRecord, LivePod, Node, PodId};
+use crate::actuate::{Cause, ChangeRecord, LivePod, Node, PodId, ThroughApi};
 use crate::agent::capacity::{Capacity, Room};
 use crate::agent::entry::{ByHand, Entry, Waiter};
 use crate::agent::overrides::Override;
@@ -17,6 +17,7 @@ use crate::agent::view;
 use crate::control::{ControlError, Selector, find_pod, proto};
 use crate::decide::PodDecision;
 use crate::objects::{Pod, VerticalPodAutoscaler};
+use crate::plan::resize::{self, Withheld};
 use crate::plan::shrink::Holds;
 use crate::plan::{KubeletVersion, Target, pod_requests};
 use crate::resources::ControlFile;
@@ -96,6 +97,8 @@ pub(in crate::agent) struct Snapshot {
     pub(in crate::agent) live: Option<Arc<LivePod>>,
     pub(in crate::agent) holds: Holds,
     pub(in crate::agent) node: Option<Arc<Node>>,
+    pub(in crate::agent) through: Option<ThroughApi>,
+    pub(in crate::agent) withheld: Option<Withheld>,
     pub(in crate::agent) next: String,
     pub(in crate::agent) changes: Vec<Arc<ChangeRecord>>,
     /// The VPA behind the decision.
@@ -124,19 +127,11 @@ impl Coordinator {
     }
 
     fn health(&self) -> Health {
-        let reports = |entry: &Entry| {
-            entry
-                .pod
-                .status
-                .container_statuses
-                .iter()
-                .any(|status| status.resources.is_some())
-        };
         Health {
             node: self.node.clone(),
             problems: self.problems(),
             pods: self.entries.len(),
-            kubelet_resizes: self.entries.values().any(|entry| reports(entry)),
+            kubelet_resizes: self.entries.values().any(|entry| resize::speaks(&entry.pod)),
         }
     }
 
@@ -246,6 +241,8 @@ impl Coordinator {
             live: entry.live.clone(),
             holds: entry.shrinking.holds(now),
             node: self.node.clone(),
+            through: self.through_now(entry),
+            withheld: entry.withheld.clone(),
             next: view::next(entry, now),
             changes,
             vpa: self.vpa_of(entry),

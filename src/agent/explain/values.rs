@@ -159,6 +159,10 @@ fn kernel_difference(
                 .find(|(of, file, _)| of == target && *file == held.file());
             Some(match paused {
                 Some((_, _, until)) => format!("something else keeps changing it; left alone until {until:.0}"),
+                None if snapshot.withheld.is_some() => {
+                    let why = &snapshot.summary.detail;
+                    format!("the kubelet does not let the pod have what is wanted: {why}")
+                }
                 None => {
                     let last = snapshot.summary.detail.as_str();
                     let why = if last.is_empty() {

@@ -51,6 +51,7 @@ impl<'a> From<&'a Cause> for Who<'a> {
             Cause::Regret { .. }
             | Cause::OverrideEnded
             | Cause::Drift
+            | Cause::Kubelet
             | Cause::ContainerStarted
             | Cause::AgentStarted
             | Cause::Sweep

@@ -67,6 +67,8 @@ labels! {
         Unchanged = "unchanged",
         /// The files are verified; the runtime's stored spec is still to follow.
         RuntimeOwed = "runtime_owed",
+        /// The API server holds what is wanted, and the kubelet does not let the pod have it yet, or at all.
+        Withheld = "withheld",
         /// Nothing was written, because a rule forbids it.
         Refused = "refused",
         /// A step failed, and the values before are back.
@@ -173,6 +175,10 @@ labels! {
         Owed = "owed",
         /// What it should have is refused.
         Refused = "refused",
+        /// The kubelet has no room for what it should have.
+        Deferred = "deferred",
+        /// The kubelet can never let it have what it should.
+        Infeasible = "infeasible",
         /// Somebody else keeps changing its values.
         Foreign = "foreign",
         /// It has no running containers here.

@@ -16,7 +16,6 @@ use vscaled::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKi
 use vscaled::resources::{Bytes, NamedRequirements, WeightFormula};
 use vscaled::sources::parse_manifests;
 
-use super::cache::Cached;
 use super::{ROOMY, Scene};
 
 /// A pass that is to make the container's limit so many MiB, as the part that talks to a kubelet would ask for it.
@@ -47,6 +46,7 @@ fn job(scene: &Scene, mebibytes: u64) -> Job {
             resources,
         }],
         lift_undeclared: false,
+        through: None,
         cause: Cause::Sweep,
         asked: Instant::now(),
         held_before: false,
@@ -83,7 +83,7 @@ fn node(scene: &Scene, state: &TempDir) -> Arc<Node> {
 #[tokio::test]
 async fn room_is_made_for_a_kubelet_and_no_limit_is_touched() {
     let mut scene = Scene::started().await;
-    let _cached = Cached::by(&mut scene).await;
+    let _cached = scene.caches().await;
     let state = TempDir::new().unwrap();
     let node = node(&scene, &state);
     let before = scene.node.held(&scene.pod);

@@ -7,7 +7,9 @@
 pub(crate) mod agent;
 pub(crate) mod allocator;
 pub(crate) mod amounts;
+pub(crate) mod apimodel;
 pub(crate) mod bare;
+pub(crate) mod cached;
 pub(crate) mod churn;
 pub(crate) mod cluster;
 pub(crate) mod containerd;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::agent::overrides::Override;
-use crate::agent::standing::{Recommended, spec_of};
+use crate::agent::standing::Recommended;
 use crate::resources::Bytes;
 use crate::sources::parse_manifests;
 
@@ -49,7 +49,7 @@ fn a_loan_lies_over_the_spec_and_ends_in_it() {
     assert_eq!(standing.leases[0].from, 128 * MIB, "where it began");
     standing.end_lease("app", Resource::Memory);
     assert!(standing.returning);
-    assert_eq!(standing.targets(&pod), Some(spec_of(&pod)));
+    assert_eq!(standing.targets(&pod), Some(pod.requirements()));
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_request_that_equals_its_limit_follows_it() {
 #[test]
 fn a_recommendation_that_has_caught_up_ends_the_loan() {
     let pod = pod();
-    let mut targets = spec_of(&pod);
+    let mut targets = pod.requirements();
     let mut standing = Standing::default();
     standing.lend(lent("app", 128, 200));
     for (limit, ended) in [(199, 0), (200, 1)] {

@@ -1,0 +1,126 @@
+//! From a VPA's status at the API server to every level of the pod, where the kubelet resizes in place.
+//!
+//! The API server and the kubelet are the tests' own (`support::apimodel`); watches, patches and cgroups are real, and the
+//! kubelet takes 310 ms, as one was measured to do by itself. Waits for the kubelet between two rounds, so that each
+//! finds everything settled.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::common::{Samples, Table};
+use crate::support::agent::Agent;
+use crate::support::amounts::Amounts;
+use crate::support::apimodel::ApiModel;
+use crate::support::bare::BareNode;
+
+const NODE: &str = "node-1";
+const NAME: &str = "web-1";
+const UID: &str = "0a1b2c3d-0000-4000-8000-000000000081";
+/// Until a kubelet of 1.36 with containerd had written a cgroup (docs/performance.md).
+const KUBELET: Duration = Duration::from_millis(310);
+/// Longest wait for anything.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
+    let mut node = BareNode::new();
+    let kubepods = node.kubepods();
+    let at_first = Amounts::doubled(100, 64);
+    let pod = node.run(NAME, UID, &[("app", at_first)]);
+    let api = ApiModel::start(NODE, &json!({"cpu": "4", "memory": "8Gi"})).await;
+    api.kubelet(|kubelet| kubelet.delay = KUBELET / 2);
+    let writes = |_: &vscaled::objects::Pod| {};
+    api.kubelet(|kubelet| kubelet.writes = Some(Arc::new(writes)));
+    let selector = json!({"selector": {"matchLabels": {"app": "web"}}});
+    api.put(
+        "replicasets",
+        json!({"metadata": {"name": "web", "namespace": "test", "uid": "o"}, "spec": selector}),
+    );
+    api.put("pods", object(&pod.containers["app"].id, at_first));
+    api.put("verticalpodautoscalers", vpa(at_first));
+    let mut agent = Agent::new(&kubepods)
+        .with("--source", "kubernetes")
+        .with("--node-name", NODE)
+        .with("--kubeconfig", api.kubeconfig());
+    agent.start().await;
+    agent.reaches(NAME, "NotManaged").await;
+
+    let (mut verified, mut inside) = (Samples::default(), Samples::default());
+    // The first one is preceded by a dry run.
+    for round in 0..=rounds {
+        let target = if round % 2 == 0 {
+            Amounts::doubled(200, 100)
+        } else {
+            Amounts::doubled(250, 120)
+        };
+        let start = Instant::now();
+        api.put("verticalpodautoscalers", vpa(target));
+        while !node.holds(&pod, &[("app", target)]) {
+            anyhow::ensure!(start.elapsed() < PATIENCE, "waited in vain\n{}", agent.log());
+            tokio::time::sleep(Duration::from_micros(100)).await;
+        }
+        let took = start.elapsed();
+        let settled = || api.get("pods", NAME).is_some_and(|pod| is_settled(&pod));
+        agent.wait_for("the kubelet to follow", settled).await;
+        agent.reaches(NAME, "InSync").await;
+        if round > 0 {
+            verified.push(took);
+            if let Some(change) = agent
+                .history()
+                .await
+                .into_iter()
+                .rev()
+                .find(|change| change.cause.contains("VPA"))
+            {
+                inside.push(Duration::from_micros(change.stages.unwrap_or_default().verified_us));
+            }
+        }
+    }
+    let mut table = Table::new("A VPA's status at the API server → every level, past a kubelet that takes 310 ms");
+    table.row("status written → all levels hold it", verified);
+    table.row("decided → verified, in the agent", inside);
+    table.print();
+    Ok(())
+}
+
+fn is_settled(pod: &Value) -> bool {
+    pod["status"]["observedGeneration"] == pod["metadata"]["generation"]
+        && pod["status"]["conditions"].as_array().is_some_and(Vec::is_empty)
+}
+
+fn resources(amounts: Amounts) -> Value {
+    let list = |cpu: u64, memory: u64| json!({"cpu": format!("{cpu}m"), "memory": format!("{memory}Mi")});
+    json!({
+        "requests": list(amounts.cpu, amounts.memory),
+        "limits": list(2 * amounts.cpu, 2 * amounts.memory),
+    })
+}
+
+fn object(id: &str, amounts: Amounts) -> Value {
+    let has = resources(amounts);
+    json!({
+        "metadata": {"name": NAME, "namespace": "test", "uid": UID, "generation": 1, "labels": {"app": "web"},
+            "annotations": {}, "ownerReferences": [
+                {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "o", "controller": true}
+            ]},
+        "spec": {"nodeName": NODE, "containers": [{"name": "app", "resources": has}]},
+        "status": {
+            "phase": "Running", "qosClass": "Burstable", "observedGeneration": 1, "conditions": [],
+            "containerStatuses": [{
+                "name": "app", "containerID": format!("containerd://{id}"), "state": {"running": {}},
+                "resources": has, "allocatedResources": has["requests"],
+            }],
+        },
+    })
+}
+
+fn vpa(amounts: Amounts) -> Value {
+    let target = &resources(amounts)["requests"];
+    let recommended = json!([{"containerName": "app", "target": target, "lowerBound": target, "upperBound": target}]);
+    json!({
+        "metadata": {"name": "web", "namespace": "test"},
+        "spec": {"targetRef": {"kind": "ReplicaSet", "name": "web"}, "updatePolicy": {"updateMode": "InPlaceOrRecreate"}},
+        "status": {"recommendation": {"containerRecommendations": recommended}},
+    })
+}

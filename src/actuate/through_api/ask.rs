@@ -1,0 +1,209 @@
+//! Asks, once there is room; and reads what was answered to what was asked before.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Answer, ApiReport, Asked, ResizeError, ThroughApi};
+use crate::actuate::floors::lift;
+use crate::actuate::in_kernel::prepare;
+use crate::actuate::job::{Job, JobDone};
+use crate::actuate::node::Node;
+use crate::actuate::record::{Cause, Outcome, StepRecord};
+use crate::objects::Pod;
+use crate::plan::Step;
+use crate::plan::resize::{self, Phase, Withheld};
+use crate::resources::{NamedRequirements, Resource};
+
+/// How far the kubelet is with what the spec has, and what it has granted so far.
+type Standing = (Phase, Vec<NamedRequirements>);
+
+/// Sees to it that the spec has the job's targets, and leaves in the job what the kernel may hold.
+///
+/// # Errors
+/// The end of the pass: nothing was asked for, or nothing came of it, and every value stays as it is.
+pub(in crate::actuate) async fn ask(node: &Arc<Node>, job: &mut Job) -> Result<Answer, Box<JobDone>> {
+    let Some(through) = job.through.take() else {
+        return Ok(Answer::default());
+    };
+    let start = Instant::now();
+    let mut answer = Answer::default();
+    // A limit that is there cannot be taken away through the API server.
+    let lift_undeclared = std::mem::take(&mut job.lift_undeclared);
+    // What was given in an emergency is asked for, too: the kubelet would take it away.
+    lift(&mut job.targets, &node.floors.of(&job.live.id.uid));
+    let changes = match through.unseen(&job.pod) {
+        Some(asked) if resize::same(&asked.targets, &job.targets) => Vec::new(),
+        _ => match resize::changes(&job.pod, &job.targets) {
+            Ok(changes) => changes,
+            Err(unaskable) => return Err(refused(job, unaskable.to_string())),
+        },
+    };
+    let fits = through.fits(&job.pod, &job.targets, node.traits.kubelet);
+    let standing = if changes.is_empty() {
+        Some(so_far(&through, &job.pod))
+    } else if let Some(wait) = through.urgent {
+        return Ok(postponed(job, &through, wait));
+    } else {
+        if through.room.is_some()
+            && let Err(full) = &fits
+        {
+            let mut done = refused(job, full.clone());
+            done.api.no_room = true;
+            return Err(done);
+        }
+        request(node, job, &through, &changes, &mut answer).await?
+    };
+    answer.took = start.elapsed();
+    let Some((phase, granted)) = standing else {
+        answer.report.unsupported = true;
+        job.lift_undeclared = lift_undeclared;
+        return Ok(answer);
+    };
+    // Until the kubelet is done it writes these files as well, not all of them at once.
+    job.held_before &= phase == Phase::Settled;
+    if let Err(withheld) = phase.grants(fits) {
+        if let Some(pass) = answer.prepared.take() {
+            take_back(job, pass.into_abandoned());
+        }
+        job.targets = granted;
+        answer.withheld = Some(withheld);
+    }
+    Ok(answer)
+}
+
+/// Where what the spec has already got to.
+fn so_far(through: &ThroughApi, pod: &Pod) -> Standing {
+    let phase = match (through.unseen(pod), Phase::of(pod), &through.failed) {
+        (Some(_), _, _) => Phase::Accepted,
+        // It tries again: until it has succeeded, this is no reason to write what it could not.
+        (None, Phase::InProgress, Some(why)) => Phase::Failed(why.clone()),
+        (None, phase, _) => phase,
+    };
+    let granted = resize::granted(pod, &phase, through.held());
+    (phase, granted)
+}
+
+/// Nothing is asked for now: the kernel is given what was granted, with the limits that are kept or were grown. A pass that
+/// is for nothing else is done with that.
+fn postponed(job: &mut Job, through: &ThroughApi, wait: Duration) -> Answer {
+    let (phase, granted) = so_far(through, &job.pod);
+    job.held_before &= phase == Phase::Settled;
+    job.targets = granted;
+    let mut answer = Answer::default();
+    let done = match job.cause {
+        Cause::Regret { .. } => true,
+        Cause::Guard { resource, .. } => resource == Resource::Memory,
+        _ => false,
+    };
+    if !done {
+        let why = "a memory limit is being grown; the API server is asked once that is over";
+        answer.withheld = Some(Withheld::Postponed(why.to_owned()));
+    }
+    answer.report.retry_after = Some(wait);
+    answer
+}
+
+/// Makes room, then asks. None where there is no such way.
+async fn request(
+    node: &Arc<Node>,
+    job: &mut Job,
+    through: &ThroughApi,
+    changes: &[Step],
+    answer: &mut Answer,
+) -> Result<Option<Standing>, Box<JobDone>> {
+    let granted = resize::granted(&job.pod, &Phase::of(&job.pod), through.held());
+    let pass = prepare(node, errand(job)).await?;
+    let start = Instant::now();
+    let result = through.resizer.resize(&job.live.id, changes).await;
+    let (took, error) = (start.elapsed(), result.as_ref().err().map(ToString::to_string));
+    let record = |step: &Step| StepRecord {
+        took,
+        error: error.clone(),
+        ..StepRecord::planned(step)
+    };
+    let steps: Vec<StepRecord> = changes.iter().map(record).collect();
+    let error = match result {
+        Ok(pod) => {
+            answer.steps = steps;
+            answer.prepared = Some(pass);
+            answer.report.asked = Some(Asked {
+                targets: job.targets.clone(),
+                generation: pod.metadata.generation,
+                held: granted.clone(),
+            });
+            return Ok(Some((Phase::of(&pod), granted)));
+        }
+        Err(error) => error,
+    };
+    let done = pass.into_abandoned();
+    let (outcome, retry_after) = match error {
+        ResizeError::Unsupported(_) => {
+            take_back(job, done);
+            return Ok(None);
+        }
+        ResizeError::Gone(reason) => (Outcome::Interrupted { reason }, None),
+        ResizeError::Refused { reason, retry_after } => (Outcome::Refused { reason }, retry_after),
+    };
+    Err(Box::new(JobDone {
+        stale: matches!(outcome, Outcome::Interrupted { .. }),
+        outcome,
+        steps,
+        api: ApiReport {
+            retry_after,
+            ..ApiReport::default()
+        },
+        ..done
+    }))
+}
+
+/// The job of making room for what is to be asked for. Takes over what the job knows about the pod's cgroups.
+fn errand(job: &mut Job) -> Job {
+    Job {
+        pod: Arc::clone(&job.pod),
+        live: Arc::clone(&job.live),
+        handles: job.handles.take(),
+        targets: job.targets.clone(),
+        lift_undeclared: false,
+        through: None,
+        cause: job.cause.clone(),
+        asked: job.asked,
+        // The targets are new: what differs from them was not changed by anybody.
+        held_before: false,
+        foreign: std::mem::take(&mut job.foreign),
+        check_runtime: job.check_runtime,
+        holds: job.holds.clone(),
+        seen: job.seen.clone(),
+    }
+}
+
+/// What the errand knows about the pod's cgroups is the job's again.
+fn take_back(job: &mut Job, done: JobDone) {
+    job.handles = done.handles;
+    job.foreign = done.foreign;
+    job.seen.extend(done.shrink.seen);
+}
+
+fn refused(job: &mut Job, reason: String) -> Box<JobDone> {
+    let foreign = std::mem::take(&mut job.foreign);
+    Box::new(JobDone {
+        handles: job.handles.take(),
+        ..JobDone::failed(reason, foreign)
+    })
+}
+
+/// The steps that asking would take, for those who only want to know.
+///
+/// # Errors
+/// A sentence: why nothing would be asked for.
+pub(in crate::actuate) fn preview(node: &Node, job: &Job) -> Result<Vec<StepRecord>, String> {
+    let Some(through) = &job.through else {
+        return Ok(Vec::new());
+    };
+    let mut targets = job.targets.clone();
+    lift(&mut targets, &node.floors.of(&job.live.id.uid));
+    let changes = resize::changes(&job.pod, &targets).map_err(|error| error.to_string())?;
+    if through.room.is_some() && !changes.is_empty() {
+        through.fits(&job.pod, &targets, node.traits.kubelet)?;
+    }
+    Ok(changes.iter().map(StepRecord::planned).collect())
+}

@@ -1,0 +1,130 @@
+//! The first part of a pass where the kubelet resizes in place: the pod's spec is made to have what is wanted, and what
+//! the kubelet says decides what the kernel may hold.
+//!
+//! Nothing is asked for that could not be done: room on the node is looked at before, and room under lower memory limits
+//! is made before, as for a write of our own. The cgroups are given what was asked for at once when the node is known to
+//! have room (the fast path), before the kubelet gets there: what it finds is what it would write, so that its own write,
+//! which does not look twice, cannot kill. They are given what the kubelet granted before when it says no. The API server is called in one
+//! place, behind [`PodResizer`].
+
+mod ask;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::pass::Pass;
+use super::record::{PodId, StepRecord};
+use crate::objects::Pod;
+use crate::plan::resize::{self, Room, Withheld};
+use crate::plan::{KubeletVersion, Step};
+use crate::resources::NamedRequirements;
+
+pub(super) use ask::{ask, preview};
+
+/// The way to the `resize` subresource.
+#[tonic::async_trait]
+pub trait PodResizer: Debug + Send + Sync {
+    /// Makes these changes to the spec of the pod with this UID; returns the pod as it is then.
+    ///
+    /// # Errors
+    /// [`ResizeError`], which says what to do about it.
+    async fn resize(&self, pod: &PodId, changes: &[Step]) -> Result<Pod, ResizeError>;
+}
+
+/// The API server did not make a change.
+#[derive(Debug, thiserror::Error)]
+pub enum ResizeError {
+    /// It, or the pod's kubelet, cannot resize in place at all.
+    #[error("no resizing in place here: {0}")]
+    Unsupported(String),
+    /// There is no such pod any more.
+    #[error("{0}")]
+    Gone(String),
+    /// It says no, or nothing.
+    #[error("{reason}")]
+    Refused {
+        /// Its words.
+        reason: String,
+        /// How long it wants to be left alone, if it says so.
+        retry_after: Option<Duration>,
+    },
+}
+
+/// What was asked of the API server last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Asked {
+    /// What the spec was given.
+    pub targets: Vec<NamedRequirements>,
+    /// The spec's generation with it.
+    pub generation: i64,
+    /// What the kubelet had granted before.
+    pub held: Vec<NamedRequirements>,
+}
+
+/// How a pass goes through the API server.
+#[derive(Debug, Clone)]
+pub struct ThroughApi {
+    /// The way.
+    pub resizer: Arc<dyn PodResizer>,
+    /// What was asked for last.
+    pub asked: Option<Asked>,
+    /// The node's room, if it is known.
+    pub room: Option<Room>,
+    /// The kubelet has tried to write what is wanted, and failed, with these words.
+    pub failed: Option<String>,
+    /// This is an emergency: nothing is asked for until this much later. Nobody has to wait for an answer, and the kubelet
+    /// cannot write what it was asked for a moment ago over what was given since.
+    pub urgent: Option<Duration>,
+}
+
+/// What asking came to.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    pub(super) steps: Vec<StepRecord>,
+    pub(super) report: ApiReport,
+    /// Why the kernel is given what was granted instead of what is wanted.
+    pub(super) withheld: Option<Withheld>,
+    /// The pass that made room for what was asked for, and may write it now.
+    pub(super) prepared: Option<Box<Pass>>,
+    pub(super) took: Duration,
+}
+
+/// What a pass leaves to be known about the API server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ApiReport {
+    /// What it was asked for, and has accepted.
+    pub asked: Option<Asked>,
+    /// It knows no resizing in place.
+    pub unsupported: bool,
+    /// How long it wants to be left alone, if it says so, or is not to be asked.
+    pub retry_after: Option<Duration>,
+    /// It was not asked: the node has no room for what is wanted.
+    pub no_room: bool,
+}
+
+impl ThroughApi {
+    /// What was asked for last, if the pod was read before that.
+    fn unseen(&self, pod: &Pod) -> Option<&Asked> {
+        self.asked
+            .as_ref()
+            .filter(|asked| pod.metadata.generation < asked.generation)
+    }
+
+    /// What the kubelet had granted when it was asked last.
+    fn held(&self) -> Option<&[NamedRequirements]> {
+        self.asked.as_ref().map(|asked| asked.held.as_slice())
+    }
+
+    /// Whether the node has room for a pod with these amounts.
+    fn fits(&self, pod: &Pod, targets: &[NamedRequirements], kubelet: KubeletVersion) -> Result<(), String> {
+        match &self.room {
+            Some(room) => room.check(pod, targets, kubelet).map_err(|full| full.to_string()),
+            None if !resize::grows(pod, targets, kubelet) => Ok(()),
+            None => Err("the kubelet has not answered, and how much room the node has is not known".to_owned()),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Pods whose kubelet resizes in place: their spec at the API server is the truth, and the kubelet's word about it is news.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::Coordinator;
+use crate::actuate::{Asked, Cause, Node, PodResizer, ThroughApi};
+use crate::agent::entry::{Entry, FIRST_RETRY};
+use crate::objects::Pod;
+use crate::plan::resize::{self, Phase, Room, Withheld};
+use crate::plan::{KubeletVersion, Target, pod_requests};
+use crate::resources::{MemoryLimit, NamedRequirements, Resource, ResourceList};
+use crate::sources::NodeView;
+
+/// A limit that was not grown for so long is not being grown: longer than a kubelet takes from being asked to having
+/// written (a second, where it is slow), with some to spare.
+const CALM: SignedDuration = SignedDuration::from_secs(5);
+
+/// The node's room while passes are handed out, and the way to ask for some.
+pub(super) struct Roominess {
+    resizer: Option<Arc<dyn PodResizer>>,
+    allocatable: Option<ResourceList>,
+    /// What all pods take together.
+    taken: ResourceList,
+    kubelet: KubeletVersion,
+}
+
+impl Roominess {
+    /// What the node's pods take now, those included for which more was asked and nobody has seen it yet.
+    pub(super) fn of(
+        entries: &BTreeMap<String, Box<Entry>>,
+        view: &NodeView,
+        resizer: Option<&Arc<dyn PodResizer>>,
+        node: &Node,
+    ) -> Self {
+        let kubelet = node.traits.kubelet;
+        let mut roominess = Self {
+            resizer: resizer.cloned(),
+            allocatable: None,
+            taken: ResourceList::default(),
+            kubelet,
+        };
+        if roominess.resizer.is_some() {
+            roominess.allocatable = view.node.as_ref().map(|node| node.status.allocatable);
+            for entry in entries.values() {
+                roominess.taken = sum(roominess.taken, takes(entry, kubelet));
+            }
+        }
+        roominess
+    }
+
+    /// How a pass for this pod goes through the API server, if it does. What it asks for is taken from now on.
+    pub(super) fn through(
+        &mut self,
+        entry: &Entry,
+        targets: &[NamedRequirements],
+        cause: &Cause,
+    ) -> Option<ThroughApi> {
+        let resizer = self.resizer.clone().filter(|_| resize::speaks(&entry.pod))?;
+        let own = takes(entry, self.kubelet);
+        let others = difference(self.taken, own);
+        let after = pod_requests(&entry.pod, targets, self.kubelet);
+        let room = self.allocatable.map(|allocatable| Room { allocatable, others });
+        if room.is_none_or(|room| room.check(&entry.pod, targets, self.kubelet).is_ok()) {
+            self.taken = sum(others, larger(own, after));
+        }
+        Some(ThroughApi {
+            resizer,
+            asked: entry.standing.asked.clone(),
+            room,
+            failed: match &entry.withheld {
+                Some(Withheld::Failed(why)) => Some(why.clone()),
+                _ => None,
+            },
+            urgent: urgent(entry, cause),
+        })
+    }
+}
+
+/// How long it is still too early to ask: what was lent may be more in a moment, and what hurts is undone first.
+fn urgent(entry: &Entry, cause: &Cause) -> Option<Duration> {
+    if let Cause::Regret { .. } = cause {
+        return Some(FIRST_RETRY);
+    }
+    let grown = entry.standing.leases.iter();
+    let grown = grown.filter(|lease| lease.resource == Resource::Memory);
+    let calm = grown.map(|lease| lease.until(CALM)).max()?;
+    let wait = Duration::try_from(calm.duration_since(Timestamp::now())).ok()?;
+    (!wait.is_zero()).then_some(wait)
+}
+
+/// What a pod takes of the node, as far as is known.
+fn takes(entry: &Entry, kubelet: KubeletVersion) -> ResourceList {
+    let reserved = resize::reserved(&entry.pod, kubelet);
+    let asked = entry.standing.asked.as_ref();
+    let unseen = asked.filter(|asked| entry.pod.metadata.generation < asked.generation);
+    match (unseen, entry.work.running) {
+        (Some(asked), _) => larger(reserved, pod_requests(&entry.pod, &asked.targets, kubelet)),
+        (None, Some(_)) => {
+            let targets = entry.standing.targets(&entry.pod).unwrap_or_default();
+            larger(reserved, pod_requests(&entry.pod, &targets, kubelet))
+        }
+        (None, None) => reserved,
+    }
+}
+
+fn each(one: ResourceList, other: ResourceList, with: fn(u64, u64) -> u64) -> ResourceList {
+    let mut all = ResourceList::default();
+    for resource in Resource::ALL {
+        all.set(resource, Some(with(one.amount(resource), other.amount(resource))));
+    }
+    all
+}
+
+fn sum(one: ResourceList, other: ResourceList) -> ResourceList {
+    each(one, other, u64::saturating_add)
+}
+
+fn difference(one: ResourceList, other: ResourceList) -> ResourceList {
+    each(one, other, u64::saturating_sub)
+}
+
+fn larger(one: ResourceList, other: ResourceList) -> ResourceList {
+    each(one, other, u64::max)
+}
+
+impl Coordinator {
+    /// How a pass for this pod would go through the API server now, if it would.
+    pub(super) fn through_now(&self, entry: &Entry) -> Option<ThroughApi> {
+        let node = self.node.as_deref()?;
+        let resizer = self.resizer.as_ref().filter(|_| resize::speaks(&entry.pod));
+        Roominess::of(&self.entries, &self.view, resizer, node).through(entry, &[], &Cause::Sweep)
+    }
+
+    /// Room has perhaps been made: what was refused is tried at once.
+    pub(super) fn try_refused_again(&mut self) {
+        if self.resizer.is_none() {
+            return;
+        }
+        for entry in self.entries.values_mut().filter(|entry| entry.work.waits_for_room) {
+            entry.ask(Cause::Retry, true);
+        }
+    }
+}
+
+impl Entry {
+    /// Takes over a newer description of the pod, and asks for a pass when the kubelet has answered in it.
+    pub(super) fn describe(&mut self, pod: &Arc<Pod>) {
+        let before = std::mem::replace(&mut self.pod, Arc::clone(pod));
+        if self.standing.is_empty() || !resize::speaks(pod) {
+            return;
+        }
+        let spec = |pod: &Pod| pod.requirements();
+        let news = Phase::of(&before) != Phase::of(pod) || spec(&before) != spec(pod);
+        if news {
+            // What is held stays so, but another answer may call for something else.
+            self.ask(Cause::Kubelet, true);
+        }
+    }
+
+    /// What the next pass is to see to. Where the kubelet resizes in place, limits that are kept for now although lower
+    /// ones are wanted are asked for as well.
+    pub(super) fn aims(&self) -> Option<Vec<NamedRequirements>> {
+        let mut aims = self.standing.targets(&self.pod)?;
+        if resize::speaks(&self.pod) {
+            for (target, limit) in self.shrinking.holds(Timestamp::now()) {
+                if let (Target::Container(name), MemoryLimit::Bytes(limit)) = (target, limit)
+                    && let Some(named) = aims.iter_mut().find(|named| named.name == name)
+                {
+                    named.resources.lift(Resource::Memory, limit);
+                }
+            }
+        }
+        Some(aims)
+    }
+
+    /// Where somebody else has changed the spec since it was last asked for anything, what they wrote is the truth: the
+    /// recommendation acted on before stands no longer. Returns whether that changed anything.
+    pub(super) fn yield_to_spec(&mut self) -> bool {
+        // While a pass runs nobody knows yet what it was that it asked for.
+        if !resize::speaks(&self.pod) || self.work.running.is_some() || self.standing.overridden.is_some() {
+            return false;
+        }
+        let (Some(aims), Some(asked)) = (self.aims(), &self.standing.asked) else {
+            return false;
+        };
+        let spec = self.pod.requirements();
+        // What was not asked for yet is newer than whatever they wrote.
+        let answered = asked.generation < self.pod.metadata.generation && resize::same(&asked.targets, &aims);
+        let theirs = answered && !resize::same(&aims, &spec);
+        if theirs {
+            tracing::info!(pod = %self.pod.full_name(), "somebody else changed the spec: that stands now");
+            self.standing.yield_to(spec);
+            self.start_over();
+            self.ask(Cause::Kubelet, true);
+        }
+        theirs
+    }
+
+    /// The pod as the VPA's rules see it: the spec without what an override, a loan or a limit that is kept has changed in
+    /// it through the API server.
+    pub(super) fn undisturbed(&self) -> Cow<'_, Pod> {
+        let standing = &self.standing;
+        let asked = |asked: &Asked| resize::same(&asked.targets, &self.pod.requirements());
+        let ours = standing.recommended.is_some() && standing.asked.as_ref().is_some_and(asked);
+        if standing.origin.is_none() && !ours {
+            return Cow::Borrowed(&self.pod);
+        }
+        let mut pod = Pod::clone(&self.pod);
+        for named in standing.base(&self.pod) {
+            let containers = pod.spec.containers.iter_mut();
+            for container in containers.filter(|container| container.name == named.name) {
+                container.resources = named.resources;
+            }
+        }
+        Cow::Owned(pod)
+    }
+}

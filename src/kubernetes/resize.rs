@@ -1,0 +1,164 @@
+//! The `resize` subresource of pods: changes to requests and limits → a patch, and what the API server says to it.
+//!
+//! Whether the API server knows it is found out by asking, not by version: the first patch is made as a dry run before.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::{Map, Value, json};
+
+use super::call::{Call, Kind, Verb};
+use super::client::ApiClient;
+use super::error::{ApiError, Problem};
+use crate::actuate::{PodId, PodResizer, ResizeError};
+use crate::objects::Pod;
+use crate::plan::{Change, Step, Target};
+use crate::resources::{Resource, ResourceList};
+
+const PODS: Kind = Kind::new("", "v1", "pods");
+
+/// Asks an API server for resizes.
+#[derive(Debug)]
+pub struct ApiResizer {
+    client: ApiClient,
+    /// It has accepted one, dry or not.
+    proven: AtomicBool,
+}
+
+impl ApiResizer {
+    /// Asks through this client. Nothing is sent yet.
+    #[must_use]
+    pub const fn new(client: ApiClient) -> Self {
+        Self {
+            client,
+            proven: AtomicBool::new(false),
+        }
+    }
+
+    async fn patch(&self, call: &Call, body: &Value) -> Result<Pod, ResizeError> {
+        self.client.send(call, body).await.map_err(refusal)
+    }
+}
+
+#[tonic::async_trait]
+impl PodResizer for ApiResizer {
+    async fn resize(&self, pod: &PodId, changes: &[Step]) -> Result<Pod, ResizeError> {
+        let mut call = Call::new(Verb::Patch, PODS)
+            .within(Some(&pod.namespace))
+            .named(&pod.name);
+        call.subresource = Some("resize");
+        let body = body(&pod.uid, changes);
+        if !self.proven.load(Ordering::Relaxed) {
+            self.patch(&call.clone().with("dryRun", "All"), &body).await?;
+            self.proven.store(true, Ordering::Relaxed);
+        }
+        self.patch(&call, &body).await
+    }
+}
+
+/// A strategic merge patch: containers are merged by name, lists of amounts by resource. The UID makes it one for this pod
+/// and no other of its name; there is no resource version in it, so that nobody else's write is in its way.
+fn body(uid: &str, changes: &[Step]) -> Value {
+    let changed = changes.iter().filter_map(|step| match (&step.target, &step.change) {
+        (Target::Container(name), Change::Resize { to, .. }) => Some(json!({
+            "name": name,
+            "resources": {"requests": amounts(to.requests), "limits": amounts(to.limits)},
+        })),
+        _ => None,
+    });
+    let containers: Vec<_> = changed.collect();
+    json!({"metadata": {"uid": uid}, "spec": {"containers": containers}})
+}
+
+fn amounts(list: ResourceList) -> Map<String, Value> {
+    let set = Resource::ALL
+        .into_iter()
+        .filter_map(|resource| Some((resource.to_string(), list.text(resource)?.into())));
+    set.collect()
+}
+
+/// What follows from an error. Words are all there is to tell some of them apart: 404 is a pod that is gone or a path
+/// nobody serves, 422 is another pod (the UID cannot change) or a rule.
+fn refusal(error: ApiError) -> ResizeError {
+    let reason = error.to_string();
+    let retry_after = error.problem.retry_after();
+    match error.problem {
+        Problem::NotFound(message) if message.contains("could not find the requested resource") => {
+            ResizeError::Unsupported(message)
+        }
+        Problem::NotFound(_) => ResizeError::Gone(reason),
+        Problem::Conflict(message) if message.to_lowercase().contains("uid") => ResizeError::Gone(reason),
+        Problem::Refused { code: 405, message, .. } => ResizeError::Unsupported(message),
+        Problem::Refused { message, .. } if message.contains("without support for resize") => {
+            ResizeError::Unsupported(message)
+        }
+        Problem::Refused { message, .. } if message.contains("metadata.uid") => ResizeError::Gone(reason),
+        Problem::Timeout(_)
+        | Problem::Unreachable(_)
+        | Problem::Unauthorised(_)
+        | Problem::Forbidden { .. }
+        | Problem::Conflict(_)
+        | Problem::Expired
+        | Problem::Throttled { .. }
+        | Problem::Unavailable { .. }
+        | Problem::Refused { .. }
+        | Problem::Unreadable(_) => ResizeError::Refused { reason, retry_after },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::{MilliCpu, Requirements};
+
+    #[test]
+    fn a_patch_names_the_pod_by_uid_and_only_what_changes() {
+        let to = Requirements {
+            requests: ResourceList {
+                cpu: Some(MilliCpu::new(250)),
+                memory: None,
+            },
+            ..Requirements::default()
+        };
+        let step = Step {
+            target: Target::Container("app".to_owned()),
+            change: Change::Resize {
+                from: Requirements::default(),
+                to,
+            },
+        };
+        let expected = json!({"metadata": {"uid": "u1"}, "spec": {"containers": [
+            {"name": "app", "resources": {"requests": {"cpu": "250m"}, "limits": {}}}
+        ]}});
+        assert_eq!(body("u1", &[step]), expected);
+    }
+
+    fn refused(problem: Problem) -> ResizeError {
+        refusal(ApiError {
+            call: "patch pods/resize shop/web".to_owned(),
+            problem,
+        })
+    }
+
+    #[test]
+    fn a_path_nobody_serves_is_told_from_a_pod_that_is_gone() {
+        let path = Problem::NotFound("the server could not find the requested resource".to_owned());
+        assert!(matches!(refused(path), ResizeError::Unsupported(_)));
+        let pod = Problem::NotFound("pods \"web\" not found".to_owned());
+        assert!(matches!(refused(pod), ResizeError::Gone(_)));
+    }
+
+    #[test]
+    fn another_pod_of_the_name_is_no_refusal() {
+        let refusal = |message: &str| {
+            refused(Problem::Refused {
+                code: 422,
+                reason: "Invalid".to_owned(),
+                message: message.to_owned(),
+            })
+        };
+        let other = refusal("Pod \"web\" is invalid: metadata.uid: Invalid value: \"u1\": field is immutable");
+        assert!(matches!(other, ResizeError::Gone(_)));
+        let rule = refusal("Pod \"web\" is invalid: spec: Invalid value: \"Burstable\": Pod QOS Class may not change");
+        assert!(matches!(rule, ResizeError::Refused { .. }), "{rule}");
+    }
+}

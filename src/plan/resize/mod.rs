@@ -1,0 +1,107 @@
+//! A resize through the API server: what to ask for, how far it has got, and what the kernel may hold meanwhile. Pure.
+//!
+//! In come a pod as the API server has it, what its containers should have, and what is known about the node's room; out
+//! come changes to ask for ([`changes`]), the [`Phase`] a resize is in, and from it what the cgroups may be given
+//! ([`Phase::grants`]): what was asked for only once nothing but the kubelet's turn to write is missing, else what the
+//! kubelet has [`granted`] so far.
+//!
+//! Where the kubelet resizes in place (KEP-1287), the pod spec is the truth. A resize goes from the spec to what the
+//! kubelet has allocated, to what it has written; conditions say where it stopped.
+
+mod phase;
+mod room;
+#[cfg(test)]
+mod tests;
+
+pub use phase::{Phase, Withheld, granted};
+pub use room::{NoRoom, Room, grows, reserved};
+
+use crate::objects::Pod;
+use crate::resources::{NamedRequirements, Resource};
+
+use super::step::{Change, Step};
+use super::types::Target;
+
+/// On the copy of a static pod that the kubelet shows the API server: it cannot be resized there.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Whether the pod's kubelet resizes in place, as far as the pod shows it: the kubelet then says of its containers what
+/// they have (`ValidatePodResize`, kubernetes `pkg/apis/core/validation`, asks for the same).
+#[must_use]
+pub fn speaks(pod: &Pod) -> bool {
+    let says = |resources: &Option<_>| resources.is_some();
+    let mut statuses = pod.status.container_statuses.iter();
+    !pod.metadata.annotations.contains_key(MIRROR) && statuses.any(|status| says(&status.resources))
+}
+
+/// Why the API server cannot be asked for something.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "container {container}: its {field} of {amount} cannot be taken away from a running pod, only changed: the API server \
+     refuses that"
+)]
+pub struct Unaskable {
+    /// Whose.
+    pub container: String,
+    /// Such as `limits.cpu`.
+    pub field: &'static str,
+    /// What it is.
+    pub amount: String,
+}
+
+/// What to ask the API server for, so that the pod's spec has what is wanted: a step for each container that differs.
+///
+/// # Errors
+/// [`Unaskable`] when an amount would have to go.
+pub fn changes(pod: &Pod, wanted: &[NamedRequirements]) -> Result<Vec<Step>, Unaskable> {
+    let mut steps = Vec::new();
+    for NamedRequirements { name, resources: to } in wanted {
+        let Some(container) = pod.container(name) else { continue };
+        let from = container.resources;
+        let fields = from.fields().into_iter().zip(to.fields());
+        for ((field, old), (_, new)) in fields {
+            if let (Some(amount), None) = (old, new) {
+                return Err(Unaskable {
+                    container: name.clone(),
+                    field,
+                    amount,
+                });
+            }
+        }
+        if from != *to {
+            steps.push(Step {
+                target: Target::Container(name.clone()),
+                change: Change::Resize { from, to: *to },
+            });
+        }
+    }
+    Ok(steps)
+}
+
+/// The amounts of `wanted` in place of the spec's.
+fn overlaid(pod: &Pod, wanted: &[NamedRequirements]) -> Vec<NamedRequirements> {
+    let mut all = pod.requirements();
+    for named in &mut all {
+        if let Some(other) = wanted.iter().find(|other| other.name == named.name) {
+            named.resources = other.resources;
+        }
+    }
+    all
+}
+
+/// Whether both give every container the same amounts; unset and zero are the same here.
+#[must_use]
+pub fn same(one: &[NamedRequirements], other: &[NamedRequirements]) -> bool {
+    let amounts = |named: &NamedRequirements| {
+        let lists = [named.resources.requests, named.resources.limits];
+        lists.map(|list| Resource::ALL.map(|resource| list.amount(resource)))
+    };
+    one.len() == other.len()
+        && one.iter().all(|named| {
+            let same = |other: &&NamedRequirements| other.name == named.name;
+            other
+                .iter()
+                .find(same)
+                .is_some_and(|other| amounts(other) == amounts(named))
+        })
+}

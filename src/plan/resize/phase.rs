@@ -1,0 +1,160 @@
+//! How far a resize has got, from what the kubelet says about the pod.
+
+use crate::objects::{Pod, PodCondition};
+use crate::resources::{NamedRequirements, Requirements, Resource};
+
+/// How far the latest resize of a pod has got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// The API server has accepted it; the kubelet has not answered yet.
+    Accepted,
+    /// The node has no room for it now: the kubelet tries again when that changes. With its words.
+    Deferred(String),
+    /// This node can never do it: the kubelet waits for another spec. With its words.
+    Infeasible(String),
+    /// The kubelet has set the amounts aside and is writing them.
+    InProgress,
+    /// The kubelet has set the amounts aside and could not write them; it tries again. With its words.
+    Failed(String),
+    /// What runs has what the spec says.
+    Settled,
+}
+
+/// Why the cgroups are not given what the spec says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Withheld {
+    /// The kubelet has no room for it now.
+    Deferred(String),
+    /// The kubelet never will.
+    Infeasible(String),
+    /// The kubelet tried and failed.
+    Failed(String),
+    /// The kubelet has not answered, and whether the node has room is not known here.
+    Unanswered(String),
+    /// The kubelet was not asked yet, because what is wanted changes from one moment to the next.
+    Postponed(String),
+}
+
+impl Phase {
+    /// The phase of the resize that led to the pod's spec as it is.
+    ///
+    /// Conditions about an earlier spec say nothing about this one. Kubelets before 1.34 do not say which spec they mean:
+    /// then a condition counts, and without one the containers' amounts are compared.
+    #[must_use]
+    pub fn of(pod: &Pod) -> Self {
+        let generation = pod.metadata.generation;
+        let about_this = |observed: i64| observed == 0 || observed >= generation;
+        let condition = |kind: &str| {
+            let said = |condition: &&PodCondition| {
+                condition.kind == kind && condition.status == "True" && about_this(condition.observed_generation)
+            };
+            pod.status.conditions.iter().find(said)
+        };
+        if let Some(pending) = condition("PodResizePending") {
+            let why = pending.message.clone();
+            return match pending.reason.as_str() {
+                "Infeasible" => Self::Infeasible(why),
+                _ => Self::Deferred(why),
+            };
+        }
+        if let Some(progress) = condition("PodResizeInProgress") {
+            return match progress.reason.as_str() {
+                "Error" => Self::Failed(progress.message.clone()),
+                _ => Self::InProgress,
+            };
+        }
+        let settled = match pod.status.observed_generation {
+            0 => runs_with_spec(pod),
+            observed => observed >= generation,
+        };
+        if settled { Self::Settled } else { Self::Accepted }
+    }
+
+    /// Whether the cgroups may be given what was asked for: once the kubelet has set it aside, and before that when the
+    /// node is known to have `room`.
+    ///
+    /// # Errors
+    /// [`Withheld`]: they are to hold what the kubelet has [`granted`].
+    pub fn grants(&self, room: Result<(), String>) -> Result<(), Withheld> {
+        match self {
+            Self::InProgress | Self::Settled => Ok(()),
+            Self::Accepted => room.map_err(Withheld::Unanswered),
+            Self::Deferred(why) => Err(Withheld::Deferred(why.clone())),
+            Self::Infeasible(why) => Err(Withheld::Infeasible(why.clone())),
+            Self::Failed(why) => Err(Withheld::Failed(why.clone())),
+        }
+    }
+}
+
+impl Withheld {
+    /// One word.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Deferred(_) => "Deferred",
+            Self::Infeasible(_) => "Infeasible",
+            Self::Failed(_) => "ResizeError",
+            Self::Unanswered(_) => "Unanswered",
+            Self::Postponed(_) => "Postponed",
+        }
+    }
+
+    /// Why.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Deferred(why)
+            | Self::Infeasible(why)
+            | Self::Failed(why)
+            | Self::Unanswered(why)
+            | Self::Postponed(why) => why,
+        }
+    }
+}
+
+/// What the kubelet lets the containers have, as far as is known: the spec once it has set that aside; before, and where
+/// it could not write it, what was `held` when it was asked, or else what it reports.
+#[must_use]
+pub fn granted(pod: &Pod, phase: &Phase, held: Option<&[NamedRequirements]>) -> Vec<NamedRequirements> {
+    match (phase, held) {
+        (Phase::InProgress | Phase::Settled, _) => pod.requirements(),
+        (_, Some(held)) => super::overlaid(pod, held),
+        (_, None) => reported(pod),
+    }
+}
+
+/// What the kubelet reports: requests as it has set them aside, limits as they are in force; the spec's where it says
+/// nothing. A fast path may have changed what is in force.
+fn reported(pod: &Pod) -> Vec<NamedRequirements> {
+    let mut all = pod.requirements();
+    for named in &mut all {
+        let Some(status) = pod.container_status(&named.name) else {
+            continue;
+        };
+        if let Some(in_force) = status.resources {
+            named.resources = in_force;
+        }
+        if let Some(requests) = status.allocated_resources {
+            named.resources.requests = requests;
+        }
+    }
+    all
+}
+
+fn runs_with_spec(pod: &Pod) -> bool {
+    pod.spec.containers.iter().all(|container| {
+        let status = pod.container_status(&container.name);
+        let in_force = status.and_then(|status| status.resources);
+        in_force.is_none_or(|in_force| holds(&in_force, &container.resources))
+    })
+}
+
+/// Whether every amount of the spec is in force.
+fn holds(in_force: &Requirements, spec: &Requirements) -> bool {
+    let lists = [(in_force.requests, spec.requests), (in_force.limits, spec.limits)];
+    lists.into_iter().all(|(in_force, spec)| {
+        Resource::ALL
+            .into_iter()
+            .all(|resource| spec.get(resource).is_none() || spec.get(resource) == in_force.get(resource))
+    })
+}

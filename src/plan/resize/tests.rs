@@ -1,0 +1,287 @@
+//! What a pod's status says of a resize, by example, and a kubelet that does anything at any time.
+
+use proptest::prelude::*;
+
+use super::{NoRoom, Phase, Room, Withheld, changes, granted, grows, reserved, same, speaks};
+use crate::objects::{Container, ContainerStatus, Pod, PodCondition};
+use crate::plan::{KubeletVersion, pod_requests};
+use crate::resources::{Bytes, MilliCpu, NamedRequirements, Requirements, Resource, ResourceList};
+
+const KUBELET: KubeletVersion = KubeletVersion::NEWEST;
+
+fn amounts(cpu: u64) -> Requirements {
+    let list = |cpu: u64| ResourceList {
+        cpu: Some(MilliCpu::new(cpu)),
+        memory: Some(Bytes::new(cpu << 20)),
+    };
+    Requirements {
+        requests: list(cpu),
+        limits: list(2 * cpu),
+    }
+}
+
+fn named(cpu: u64) -> Vec<NamedRequirements> {
+    vec![NamedRequirements {
+        name: "app".to_owned(),
+        resources: amounts(cpu),
+    }]
+}
+
+/// A pod that has what its spec says.
+fn settled(cpu: u64) -> Pod {
+    let mut pod = Pod::default();
+    pod.metadata.generation = 1;
+    pod.spec.containers = vec![Container {
+        name: "app".to_owned(),
+        resources: amounts(cpu),
+        ..Container::default()
+    }];
+    pod.status.observed_generation = 1;
+    pod.status.container_statuses = vec![ContainerStatus {
+        name: "app".to_owned(),
+        resources: Some(amounts(cpu)),
+        allocated_resources: Some(amounts(cpu).requests),
+        ..ContainerStatus::default()
+    }];
+    pod
+}
+
+fn ask(pod: &mut Pod, cpu: u64) {
+    pod.spec.containers[0].resources = amounts(cpu);
+    pod.metadata.generation += 1;
+}
+
+fn answer(pod: &mut Pod, kind: &str, reason: &str) {
+    let generation = pod.metadata.generation;
+    pod.status.observed_generation = generation;
+    pod.status.conditions = vec![PodCondition {
+        kind: kind.to_owned(),
+        status: "True".to_owned(),
+        reason: reason.to_owned(),
+        message: "why".to_owned(),
+        observed_generation: generation,
+        ..PodCondition::default()
+    }];
+}
+
+#[test]
+fn every_answer_of_the_kubelet_is_a_phase() {
+    let why = || "why".to_owned();
+    for (kind, reason, phase) in [
+        ("PodResizePending", "Deferred", Phase::Deferred(why())),
+        ("PodResizePending", "Infeasible", Phase::Infeasible(why())),
+        ("PodResizeInProgress", "", Phase::InProgress),
+        ("PodResizeInProgress", "Error", Phase::Failed(why())),
+        ("Ready", "", Phase::Settled),
+    ] {
+        let mut pod = settled(100);
+        ask(&mut pod, 200);
+        assert_eq!(Phase::of(&pod), Phase::Accepted);
+        answer(&mut pod, kind, reason);
+        assert_eq!(Phase::of(&pod), phase);
+    }
+}
+
+#[test]
+fn an_answer_to_an_earlier_request_says_nothing_about_this_one() {
+    let mut pod = settled(100);
+    ask(&mut pod, 900);
+    answer(&mut pod, "PodResizePending", "Deferred");
+    ask(&mut pod, 200);
+    assert_eq!(Phase::of(&pod), Phase::Accepted);
+}
+
+#[test]
+fn a_kubelet_that_counts_no_generations_is_judged_by_what_runs() {
+    let mut pod = settled(100);
+    pod.status.observed_generation = 0;
+    assert_eq!(Phase::of(&pod), Phase::Settled);
+    ask(&mut pod, 200);
+    assert_eq!(Phase::of(&pod), Phase::Accepted);
+    pod.status.container_statuses[0].resources = Some(amounts(200));
+    assert_eq!(Phase::of(&pod), Phase::Settled);
+}
+
+#[test]
+fn old_kubelets_and_copies_of_static_pods_are_not_asked() {
+    let mut pod = settled(100);
+    assert!(speaks(&pod));
+    pod.metadata
+        .annotations
+        .insert(super::MIRROR.to_owned(), "x".to_owned());
+    assert!(!speaks(&pod));
+    let mut pod = settled(100);
+    pod.status.container_statuses[0].resources = None;
+    assert!(!speaks(&pod));
+}
+
+#[test]
+fn what_cannot_be_taken_away_is_not_asked_for() {
+    let pod = settled(100);
+    let mut wanted = named(200);
+    wanted[0].resources.limits.cpu = None;
+    let error = changes(&pod, &wanted).unwrap_err().to_string();
+    assert!(error.contains("container app: its limits.cpu of 200m"), "{error}");
+    assert_eq!(changes(&pod, &named(100)), Ok(Vec::new()));
+    assert_eq!(changes(&pod, &named(101)).unwrap().len(), 1);
+}
+
+#[test]
+fn a_full_node_is_refused_with_the_numbers() {
+    let room = Room {
+        allocatable: amounts(1000).requests,
+        others: amounts(600).requests,
+    };
+    let check = |cpu| room.check(&settled(300), &named(cpu), KUBELET);
+    assert_eq!(check(400), Ok(()));
+    let NoRoom { wanted, left, .. } = check(401).unwrap_err();
+    assert_eq!((wanted.as_str(), left.as_str()), ("401m", "400m"));
+}
+
+#[test]
+fn what_does_not_grow_fits_an_overfull_node() {
+    let room = Room {
+        allocatable: amounts(100).requests,
+        others: amounts(600).requests,
+    };
+    assert_eq!(room.check(&settled(300), &named(300), KUBELET), Ok(()));
+    assert_eq!(room.check(&settled(300), &named(200), KUBELET), Ok(()));
+    assert!(room.check(&settled(300), &named(301), KUBELET).is_err());
+}
+
+#[test]
+fn a_deferred_resize_takes_no_room_and_an_unanswered_one_does() {
+    let mut pod = settled(100);
+    ask(&mut pod, 900);
+    assert_eq!(reserved(&pod, KUBELET), amounts(900).requests);
+    answer(&mut pod, "PodResizePending", "Deferred");
+    assert_eq!(reserved(&pod, KUBELET), amounts(100).requests);
+}
+
+#[test]
+fn what_was_only_asked_for_still_has_to_fit() {
+    let room = Room {
+        allocatable: amounts(1000).requests,
+        others: amounts(600).requests,
+    };
+    let mut pod = settled(100);
+    ask(&mut pod, 900);
+    assert!(grows(&pod, &named(900), KUBELET) && !grows(&pod, &named(100), KUBELET));
+    assert!(room.check(&pod, &named(900), KUBELET).is_err());
+    assert_eq!(room.check(&pod, &named(400), KUBELET), Ok(()));
+}
+
+/// What may happen to a pod.
+#[derive(Debug, Clone)]
+enum Event {
+    /// We ask, if there is anything to ask for.
+    Ask(u64),
+    /// The kubelet has room, and sets the amounts aside.
+    Allocate,
+    /// It writes them.
+    Write,
+    /// It could not.
+    Fail,
+    Defer,
+    Refuse,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        (1..1000_u64).prop_map(Event::Ask),
+        Just(Event::Allocate),
+        Just(Event::Write),
+        Just(Event::Fail),
+        Just(Event::Defer),
+        Just(Event::Refuse),
+    ]
+}
+
+/// A pod, what its kubelet has really set aside, and what is remembered of before the last request.
+struct World {
+    pod: Pod,
+    set_aside: Vec<NamedRequirements>,
+    held: Option<Vec<NamedRequirements>>,
+}
+
+impl World {
+    fn step(&mut self, event: &Event) {
+        let allocated = same(&self.set_aside, &self.pod.requirements());
+        match event {
+            Event::Ask(cpu) => {
+                if !changes(&self.pod, &named(*cpu)).unwrap().is_empty() {
+                    self.held = Some(granted(&self.pod, &Phase::of(&self.pod), self.held.as_deref()));
+                    ask(&mut self.pod, *cpu);
+                }
+            }
+            Event::Allocate => {
+                self.set_aside = self.pod.requirements();
+                let status = &mut self.pod.status.container_statuses[0];
+                status.allocated_resources = Some(self.pod.spec.containers[0].resources.requests);
+                answer(&mut self.pod, "PodResizeInProgress", "");
+            }
+            Event::Write if allocated => {
+                self.pod.status.container_statuses[0].resources = Some(self.pod.spec.containers[0].resources);
+                answer(&mut self.pod, "Ready", "");
+            }
+            Event::Fail if allocated => answer(&mut self.pod, "PodResizeInProgress", "Error"),
+            // Once set aside, a resize is not deferred any more.
+            Event::Defer if !allocated => answer(&mut self.pod, "PodResizePending", "Deferred"),
+            Event::Refuse if !allocated => answer(&mut self.pod, "PodResizePending", "Infeasible"),
+            Event::Write | Event::Fail | Event::Defer | Event::Refuse => {}
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_held_that_was_never_granted(events in prop::collection::vec(event(), 1..40), roomy: bool) {
+        let mut world = World {
+            pod: settled(100), set_aside: named(100), held: None
+        };
+        let mut ever = vec![named(100)];
+        for event in &events {
+            world.step(event);
+            ever.push(world.set_aside.clone());
+            let phase = Phase::of(&world.pod);
+            let room = roomy.then_some(()).ok_or_else(|| "unknown".to_owned());
+            let grants = phase.grants(room);
+            let spec = world.pod.requirements();
+            let kernel = match &grants {
+                Ok(()) => spec.clone(),
+                Err(_) => granted(&world.pod, &phase, world.held.as_deref()),
+            };
+            // The spec, once the kubelet has it or while nothing speaks against it; else what the kubelet once gave.
+            let fast = roomy && phase == Phase::Accepted;
+            prop_assert!(fast && same(&kernel, &spec) || ever.contains(&kernel), "{event:?}: {kernel:?} in {phase:?}");
+            if let Err(Withheld::Deferred(_) | Withheld::Infeasible(_)) = grants {
+                prop_assert!(!same(&kernel, &spec), "{event:?}: what the kubelet refuses is held");
+            }
+            if phase == Phase::Settled {
+                prop_assert!(same(&kernel, &spec) && same(&world.set_aside, &spec));
+            }
+        }
+    }
+
+    #[test]
+    fn asking_for_what_differs_leaves_nothing_to_ask(before in 1..1000_u64, after in 1..1000_u64) {
+        let mut pod = settled(before);
+        let steps = changes(&pod, &named(after)).unwrap();
+        prop_assert_eq!(steps.is_empty(), before == after);
+        ask(&mut pod, after);
+        prop_assert!(changes(&pod, &named(after)).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_fits_never_overfills_the_node(own in 1..500_u64, wanted in 1..1000_u64, others in 0..1000_u64) {
+        let room = Room { allocatable: amounts(1000).requests, others: amounts(others).requests };
+        let (pod, wanted) = (settled(own), named(wanted));
+        if room.check(&pod, &wanted, KUBELET).is_ok() {
+            for resource in Resource::ALL {
+                let after = pod_requests(&pod, &wanted, KUBELET).amount(resource);
+                let grows = after > reserved(&pod, KUBELET).amount(resource);
+                prop_assert!(!grows || after + room.others.amount(resource) <= room.allocatable.amount(resource));
+            }
+        }
+    }
+}

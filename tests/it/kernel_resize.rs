@@ -1,0 +1,246 @@
+//! Promise: where the kubelet resizes in place, the pod spec at the API server is the truth. What is recommended is asked
+//! for there, the kernel has it at once if the node has room, and when the kubelet says no every level is as before and
+//! the reason is there to read.
+//!
+//! The real agent and real cgroups; the API server and the kubelet are made up (`apimodel`), because those that can be had
+//! here know no resizing in place.
+
+mod answers;
+mod faults;
+mod memory;
+mod others;
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use vscaled::control::proto::{Change, Pod};
+use vscaled::resources::MilliCpu;
+
+use crate::support::agent::Agent;
+use crate::support::amounts::Amounts;
+use crate::support::apimodel::{ApiModel, Verdict};
+use crate::support::bare::{BareNode, BarePod};
+
+const NODE: &str = "node-1";
+const UID: &str = "0a1b2c3d-0000-4000-8000-000000000071";
+const NAME: &str = "web-5c4f-x";
+
+const APP: Amounts = Amounts::doubled(100, 64);
+const AT_FIRST: [(&str, Amounts); 1] = [("app", APP)];
+const LARGER: [(&str, Amounts); 1] = [("app", Amounts::doubled(300, 128))];
+const SMALLER: [(&str, Amounts); 1] = [("app", Amounts::doubled(200, 96))];
+
+/// A pod of a Deployment, and an agent.
+struct Scene {
+    agent: Agent,
+    node: BareNode,
+    pod: BarePod,
+    api: ApiModel,
+}
+
+impl Scene {
+    /// The agent does not run yet.
+    async fn new() -> Self {
+        Self::of(APP).await
+    }
+
+    /// The same, with a container that has these amounts and a VPA that recommends them.
+    async fn of(at_first: Amounts) -> Self {
+        let mut node = BareNode::new();
+        let kubepods = node.kubepods();
+        let pod = node.run(NAME, UID, &[("app", at_first)]);
+        let api = ApiModel::start(NODE, &json!({"cpu": "4", "memory": "8Gi"})).await;
+        api.put("deployments", workload("web", None));
+        api.put("replicasets", workload("web-5c4f", Some(("Deployment", "web"))));
+        api.put("pods", object(&pod, "web-5c4f"));
+        api.put("verticalpodautoscalers", vpa(&[("app", at_first)]));
+        let agent = Agent::new(&kubepods)
+            .with("--source", "kubernetes")
+            .with("--node-name", NODE)
+            .with("--kubeconfig", api.kubeconfig());
+        let scene = Self { agent, node, pod, api };
+        scene.kubelet_writes();
+        scene
+    }
+
+    /// The agent knows the pod and leaves it alone.
+    async fn started() -> Self {
+        let mut scene = Self::new().await;
+        scene.start().await;
+        scene
+    }
+
+    async fn start(&mut self) {
+        self.agent.start().await;
+        self.agent.reaches(NAME, "NotManaged").await;
+    }
+
+    /// The agent has resized the pod once, and the kubelet has followed.
+    async fn managed() -> Self {
+        let scene = Self::started().await;
+        scene.recommend(&SMALLER);
+        scene.settles(&SMALLER).await;
+        scene.confirmed(&SMALLER).await;
+        scene
+    }
+
+    /// The kubelet writes the same cgroups, as it does in real life.
+    fn kubelet_writes(&self) {
+        let version = self.node.cgroups().version();
+        let cgroups = [&self.pod.cgroup, &self.pod.containers["app"].cgroup].map(Clone::clone);
+        let hierarchy = vscaled::cgroup::Hierarchy::discover(None).unwrap();
+        let write = move |pod: &vscaled::objects::Pod| {
+            let amounts = amounts(&pod.spec.containers[0].resources);
+            for cgroup in &cgroups {
+                let cgroup = vscaled::cgroup::CgroupDir::open(&hierarchy, cgroup).unwrap();
+                for setting in amounts.settings(version).iter() {
+                    cgroup
+                        .write(setting)
+                        .map_or_else(|error| eprintln!("the kubelet: {error}"), drop);
+                }
+            }
+        };
+        self.api.kubelet(|kubelet| kubelet.writes = Some(Arc::new(write)));
+    }
+
+    fn recommend(&self, targets: &[(&str, Amounts)]) {
+        self.api.put("verticalpodautoscalers", vpa(targets));
+    }
+
+    fn kubelet_says(&self, verdict: Verdict) {
+        self.api.kubelet(|kubelet| kubelet.verdict = verdict);
+    }
+
+    fn holds(&self, containers: &[(&str, Amounts)]) -> bool {
+        self.node.holds(&self.pod, containers)
+    }
+
+    async fn holds_soon(&self, containers: &[(&str, Amounts)]) {
+        let wanted = format!("every level to hold {containers:?}");
+        self.agent.wait_for(&wanted, || self.holds(containers)).await;
+    }
+
+    /// Waits until every level holds these values and the agent is content.
+    async fn settles(&self, containers: &[(&str, Amounts)]) {
+        self.holds_soon(containers).await;
+        self.agent.reaches(NAME, "InSync").await;
+    }
+
+    /// Waits until the kubelet says that the pod has these amounts.
+    async fn confirmed(&self, containers: &[(&str, Amounts)]) {
+        let wanted = resources(containers[0].1);
+        let confirmed = || {
+            let pod = self.object();
+            pod["status"]["containerStatuses"][0]["resources"] == wanted
+                && pod["status"]["observedGeneration"] == pod["metadata"]["generation"]
+                && pod["status"]["conditions"].as_array().is_some_and(Vec::is_empty)
+        };
+        self.agent.wait_for("the kubelet to confirm", confirmed).await;
+    }
+
+    fn object(&self) -> Value {
+        self.api.get("pods", NAME).unwrap()
+    }
+
+    fn spec(&self) -> Value {
+        self.object()["spec"]["containers"][0]["resources"].clone()
+    }
+
+    /// Waits until the pod is in a state whose detail says this.
+    async fn says(&self, state: &str, words: &str) -> Pod {
+        let said = async || {
+            self.agent
+                .pod(NAME)
+                .await
+                .filter(|pod| pod.state == state && pod.detail.contains(words))
+        };
+        self.agent.until(&format!("{state}: {words}"), said).await
+    }
+
+    /// Waits for a pass with this outcome.
+    async fn passes(&self, outcome: &str) -> Change {
+        let passed = async || {
+            self.agent
+                .history()
+                .await
+                .into_iter()
+                .rev()
+                .find(|change| change.outcome == outcome)
+        };
+        self.agent.until(&format!("a pass that is {outcome}"), passed).await
+    }
+}
+
+/// The other way round than [`resources`].
+fn amounts(resources: &vscaled::resources::Requirements) -> Amounts {
+    let (requests, limits) = (resources.requests, resources.limits);
+    Amounts {
+        cpu: requests.cpu.unwrap().get(),
+        cpu_limit: limits.cpu.map(MilliCpu::get),
+        memory: requests.memory.unwrap().get() >> 20,
+        memory_limit: limits.memory.map(|memory| memory.get() >> 20),
+    }
+}
+
+fn resources(amounts: Amounts) -> Value {
+    let list = |cpu: u64, memory: u64| json!({"cpu": format!("{cpu}m"), "memory": format!("{memory}Mi")});
+    json!({
+        "requests": list(amounts.cpu, amounts.memory),
+        "limits": list(amounts.cpu_limit.unwrap(), amounts.memory_limit.unwrap()),
+    })
+}
+
+fn workload(name: &str, owner: Option<(&str, &str)>) -> Value {
+    let owners: Vec<_> = owner
+        .iter()
+        .map(
+            |(kind, name)| json!({"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": "o", "controller": true}),
+        )
+        .collect();
+    json!({
+        "metadata": {"name": name, "namespace": "test", "uid": "o", "ownerReferences": owners},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}},
+    })
+}
+
+/// A pod that runs, as the API server has it once its kubelet has said so.
+fn object(pod: &BarePod, replica_set: &str) -> Value {
+    let container = &pod.containers["app"];
+    let has = resources(container.amounts);
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": pod.name, "namespace": "test", "uid": pod.uid, "generation": 1, "labels": {"app": "web"},
+            "annotations": {}, "ownerReferences": [
+                {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": replica_set, "uid": "o", "controller": true}
+            ],
+        },
+        "spec": {"nodeName": NODE, "containers": [{"name": "app", "image": "none", "resources": has}]},
+        "status": {
+            "phase": "Running", "qosClass": "Burstable", "observedGeneration": 1, "conditions": [],
+            "containerStatuses": [{
+                "name": "app", "containerID": format!("containerd://{}", container.id), "ready": true, "restartCount": 0,
+                "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+                "resources": has, "allocatedResources": has["requests"],
+            }],
+        },
+    })
+}
+
+fn vpa(targets: &[(&str, Amounts)]) -> Value {
+    let recommended: Vec<_> = targets
+        .iter()
+        .map(|(name, amounts)| {
+            let requests = &resources(*amounts)["requests"];
+            json!({"containerName": name, "target": requests, "lowerBound": requests, "upperBound": requests})
+        })
+        .collect();
+    json!({
+        "metadata": {"name": "web", "namespace": "test"},
+        "spec": {
+            "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "updatePolicy": {"updateMode": "InPlaceOrRecreate"},
+        },
+        "status": {"recommendation": {"containerRecommendations": recommended}},
+    })
+}

@@ -1,0 +1,172 @@
+//! What the kubelet answers, and what becomes of it.
+
+use serde_json::json;
+
+use super::{APP, AT_FIRST, Amounts, LARGER, NAME, NODE, SMALLER, Scene, Verdict, resources};
+
+const FULL: &str = "Node didn't have enough resource: memory";
+
+#[tokio::test]
+async fn a_recommendation_is_asked_for_at_the_api_server_and_is_there_before_the_kubelet() {
+    let scene = Scene::started().await;
+    scene.api.kubelet(|kubelet| kubelet.asleep = true);
+    scene.recommend(&LARGER);
+    scene.settles(&LARGER).await;
+    assert_eq!(scene.spec(), resources(LARGER[0].1));
+    assert_eq!(scene.object()["metadata"]["generation"], 2);
+    let history = scene.agent.history().await;
+    let steps: Vec<_> = history[0]
+        .steps
+        .iter()
+        .map(|step| (step.via.as_str(), step.level.as_str()))
+        .collect();
+    assert_eq!(
+        (history[0].outcome.as_str(), steps[0], steps[1]),
+        ("Applied", ("resize", "container"), ("cgroup", "pod"))
+    );
+    assert_eq!(scene.api.calls("patch pods/resize"), 1);
+    assert_eq!(scene.api.calls("dry-run pods/resize"), 1);
+
+    // The kubelet arrives at the same values, and nobody takes that for a change by somebody else.
+    scene.api.kubelet(|kubelet| kubelet.asleep = false);
+    scene.confirmed(&LARGER).await;
+    scene.settles(&LARGER).await;
+    assert!(scene.node.all_run(&scene.pod));
+    assert!(!scene.agent.log().contains("something else"), "{}", scene.agent.log());
+    assert_eq!(scene.api.calls("patch pods/resize"), 1);
+}
+
+#[tokio::test]
+async fn the_subresource_is_probed_once() {
+    let scene = Scene::managed().await;
+    scene.recommend(&LARGER);
+    scene.settles(&LARGER).await;
+    assert_eq!(
+        (
+            scene.api.calls("dry-run pods/resize"),
+            scene.api.calls("patch pods/resize")
+        ),
+        (1, 2)
+    );
+}
+
+#[tokio::test]
+async fn a_resize_the_kubelet_defers_is_taken_back_and_done_when_it_says_so() {
+    let scene = Scene::managed().await;
+    scene.kubelet_says(Verdict::Deferred(FULL));
+    scene.recommend(&LARGER);
+    scene.says("Deferred", FULL).await;
+    scene.holds_soon(&SMALLER).await;
+    let change = scene.passes("Deferred").await;
+    assert!(
+        change.cause.contains("kubelet") && change.reason.contains(FULL),
+        "{change:#?}"
+    );
+    assert_eq!(
+        scene.spec(),
+        resources(LARGER[0].1),
+        "the kubelet is still asked for it"
+    );
+
+    scene.kubelet_says(Verdict::ByRoom);
+    scene.settles(&LARGER).await;
+    scene.confirmed(&LARGER).await;
+}
+
+#[tokio::test]
+async fn a_smaller_recommendation_replaces_a_deferred_one_at_once() {
+    let scene = Scene::managed().await;
+    scene.kubelet_says(Verdict::Deferred(FULL));
+    scene.recommend(&LARGER);
+    scene.says("Deferred", FULL).await;
+    scene.kubelet_says(Verdict::ByRoom);
+    scene.api.kubelet(|kubelet| kubelet.asleep = true);
+    let between = [("app", Amounts::doubled(220, 100))];
+    scene.recommend(&between);
+    scene.settles(&between).await;
+    assert_eq!(scene.spec(), resources(between[0].1));
+    scene.api.kubelet(|kubelet| kubelet.asleep = false);
+    scene.confirmed(&between).await;
+}
+
+#[tokio::test]
+async fn what_the_kubelet_can_never_do_is_taken_back_and_said() {
+    let scene = Scene::managed().await;
+    let why = "In-place resize of Guaranteed pods on static cpu policy";
+    scene.kubelet_says(Verdict::Infeasible(why));
+    scene.recommend(&LARGER);
+    scene.says("Infeasible", why).await;
+    scene.holds_soon(&SMALLER).await;
+    let patches = scene.api.calls("patch pods/resize");
+    scene.kubelet_says(Verdict::ByRoom);
+    scene.recommend(&AT_FIRST);
+    scene.settles(&AT_FIRST).await;
+    assert_eq!(
+        scene.api.calls("patch pods/resize"),
+        patches + 1,
+        "asked again for what can never be"
+    );
+}
+
+#[tokio::test]
+async fn what_the_kubelet_could_not_write_is_taken_back_until_it_can() {
+    let scene = Scene::managed().await;
+    let why = "cannot decrease memory limits: attempting to set below current usage";
+    scene.kubelet_says(Verdict::Error(why));
+    scene.recommend(&LARGER);
+    scene.passes("ResizeError").await;
+    scene.says("Refused", why).await;
+    scene.holds_soon(&SMALLER).await;
+    // It tries again and again, and nothing goes back and forth meanwhile.
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert!(scene.holds(&SMALLER));
+    let history = scene.agent.history().await;
+    let failures = history.iter().filter(|change| change.outcome == "ResizeError").count();
+    assert_eq!(failures, 1, "{history:#?}");
+    scene.kubelet_says(Verdict::ByRoom);
+    scene.settles(&LARGER).await;
+    scene.confirmed(&LARGER).await;
+}
+
+#[tokio::test]
+async fn what_the_node_has_no_room_for_is_not_asked_for_until_it_has() {
+    let scene = Scene::managed().await;
+    let patches = scene.api.calls("patch pods/resize");
+    let huge = [("app", Amounts::doubled(3900, 128))];
+    scene.api.allocatable(NODE, &json!({"cpu": "2", "memory": "8Gi"}));
+    scene.recommend(&huge);
+    let pod = scene.says("Refused", "no room").await;
+    for number in ["3900m of cpu", "2 of 2 are left"] {
+        assert!(pod.detail.contains(number), "{}", pod.detail);
+    }
+    assert_eq!(scene.api.calls("patch pods/resize"), patches);
+    assert!(scene.holds(&SMALLER));
+    scene.api.allocatable(NODE, &json!({"cpu": "4", "memory": "8Gi"}));
+    scene.settles(&huge).await;
+}
+
+#[tokio::test]
+async fn without_knowing_the_nodes_room_the_kubelet_goes_first() {
+    let scene = Scene::managed().await;
+    scene.api.remove("nodes", NODE);
+    scene.api.kubelet(|kubelet| kubelet.asleep = true);
+    scene.recommend(&LARGER);
+    scene.passes("Unanswered").await;
+    assert!(scene.holds(&SMALLER));
+    scene.api.kubelet(|kubelet| kubelet.asleep = false);
+    scene.settles(&LARGER).await;
+}
+
+#[tokio::test]
+async fn a_pods_limit_that_the_kubelet_left_behind_is_repaired() {
+    let scene = Scene::managed().await;
+    // A container that is down while the kubelet resizes counts for nothing there: its pod's limit stays as it was.
+    let before = vscaled::resources::Settings::from_iter(
+        APP.settings(scene.node.cgroups().version())
+            .iter()
+            .filter(|setting| setting.memory().is_some()),
+    );
+    scene.node.put(&scene.pod.cgroup, &before);
+    scene.settles(&SMALLER).await;
+    scene.agent.reaches(NAME, "InSync").await;
+}

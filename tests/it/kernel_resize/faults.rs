@@ -1,0 +1,113 @@
+//! An API server that says no, or nothing, or not yet.
+
+use std::time::Duration;
+
+use super::{AT_FIRST, LARGER, NAME, SMALLER, Scene, resources};
+use crate::support::apimodel::{Effect, Fault};
+
+pub(super) fn patches(times: Option<u32>, effect: Effect) -> Fault {
+    Fault {
+        verb: "patch",
+        resource: "pods/resize",
+        times,
+        effect,
+    }
+}
+
+#[tokio::test]
+async fn a_missing_rule_is_named_and_nothing_is_written() {
+    let scene = Scene::started().await;
+    scene.api.fault(patches(None, Effect::Forbidden));
+    scene.recommend(&LARGER);
+    let rule = "{apiGroups: [\"\"], resources: [pods/resize], verbs: [patch]}";
+    scene.says("Refused", rule).await;
+    assert!(scene.holds(&AT_FIRST));
+    scene.api.mend();
+    scene.settles(&LARGER).await;
+}
+
+#[tokio::test]
+async fn a_webhook_that_denies_is_quoted_and_nothing_is_written() {
+    let scene = Scene::managed().await;
+    let message = "admission webhook \"quota.example.com\" denied the request: ask finance";
+    scene
+        .api
+        .fault(patches(None, Effect::Says(400, "BadRequest", message, None)));
+    scene.recommend(&LARGER);
+    scene.says("Refused", "ask finance").await;
+    assert!(scene.holds(&SMALLER));
+}
+
+#[tokio::test]
+async fn a_conflict_is_tried_again() {
+    let scene = Scene::managed().await;
+    let message = "the object has been modified; please apply your changes to the latest version and try again";
+    scene
+        .api
+        .fault(patches(Some(1), Effect::Says(409, "Conflict", message, None)));
+    scene.recommend(&LARGER);
+    scene.settles(&LARGER).await;
+    assert_eq!(scene.spec(), resources(LARGER[0].1));
+}
+
+#[tokio::test]
+async fn an_api_server_that_asks_for_a_pause_gets_it() {
+    let scene = Scene::managed().await;
+    let asked = scene.api.calls("patch pods/resize");
+    scene
+        .api
+        .fault(patches(Some(1), Effect::Says(429, "TooManyRequests", "later", Some(3))));
+    let from = std::time::Instant::now();
+    scene.recommend(&LARGER);
+    scene.says("Refused", "429").await;
+    scene.settles(&LARGER).await;
+    assert!(from.elapsed() >= Duration::from_secs(3), "after {:?}", from.elapsed());
+    assert_eq!(scene.api.calls("patch pods/resize"), asked + 2);
+}
+
+#[tokio::test]
+async fn a_slow_api_server_keeps_nobody_else_waiting() {
+    let scene = Scene::managed().await;
+    scene.api.fault(patches(Some(1), Effect::Slow(Duration::from_secs(2))));
+    scene.recommend(&LARGER);
+    // Meanwhile whoever asks is answered, and what is held is held.
+    scene.agent.reaches(NAME, "Working").await;
+    assert!(scene.holds(&SMALLER));
+    scene.settles(&LARGER).await;
+}
+
+#[tokio::test]
+async fn an_api_server_without_the_subresource_leaves_the_cgroups_to_the_agent() {
+    let scene = Scene::started().await;
+    scene.api.fault(patches(None, Effect::Unknown));
+    scene.recommend(&LARGER);
+    scene.settles(&LARGER).await;
+    assert_eq!(scene.spec(), resources(AT_FIRST[0].1));
+    assert_eq!(scene.api.calls("patch pods/resize"), 0);
+}
+
+#[tokio::test]
+async fn a_past_that_is_gone_is_read_anew() {
+    let scene = Scene::managed().await;
+    scene.api.compact();
+    scene.recommend(&LARGER);
+    scene.settles(&LARGER).await;
+}
+
+#[tokio::test]
+async fn a_watch_that_has_stalled_costs_time_and_no_truth() {
+    let scene = Scene::managed().await;
+    scene.api.fault(Fault {
+        verb: "watch",
+        resource: "pods",
+        times: Some(0),
+        effect: Effect::Stalls,
+    });
+    scene.recommend(&LARGER);
+    // The answer to the patch is enough for the fast path.
+    scene.settles(&LARGER).await;
+    scene.confirmed(&LARGER).await;
+    scene.api.mend();
+    scene.recommend(&SMALLER);
+    scene.settles(&SMALLER).await;
+}

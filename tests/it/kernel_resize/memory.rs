@@ -1,0 +1,198 @@
+//! Lower memory limits, and limits that grow in an emergency, beside a kubelet that writes them, too.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::json;
+use vscaled::cgroup::{CgroupDir, CgroupPath, Hierarchy};
+use vscaled::plan::CgroupVersion;
+use vscaled::resources::MemoryLimit;
+
+use super::faults::patches;
+use super::{Amounts, NAME, Scene, amounts, resources, vpa};
+use crate::support::allocator::{Allocator, Appetite, End};
+use crate::support::apimodel::Effect;
+use crate::support::cached::Cached;
+
+/// A limit of 200 MiB.
+const ROOMY: Amounts = Amounts::doubled(100, 100);
+/// A limit of 80 MiB.
+const TIGHT: Amounts = Amounts::doubled(100, 40);
+
+/// What the kubelet found when it came to write: what was in use, and the limit.
+type Found = Arc<Mutex<Option<(u64, MemoryLimit)>>>;
+
+impl Scene {
+    fn app(&self) -> CgroupPath {
+        self.pod.containers["app"].cgroup.clone()
+    }
+
+    fn kills(&self) -> u64 {
+        self.node.cgroups().oom_kills(&self.app())
+    }
+
+    /// The container's limit, in MiB.
+    fn limit(&self) -> u64 {
+        match self.node.held(&self.pod)["app"].memory_limit() {
+            Some(MemoryLimit::Bytes(bytes)) => bytes >> 20,
+            limit => panic!("{limit:?}"),
+        }
+    }
+
+    /// The limit that the spec has, in MiB.
+    fn asked(&self) -> u64 {
+        let spec = serde_json::from_value(self.spec()).unwrap();
+        amounts(&spec).memory_limit.unwrap()
+    }
+
+    async fn caches(&mut self) -> Cached {
+        let app = self.app();
+        Cached::by(&mut self.node, &app, &self.agent).await
+    }
+
+    fn takes(&self, rate: u64, until: u64) -> Allocator {
+        Allocator::start(self.node.cgroups(), &self.app(), Appetite { rate, until })
+    }
+
+    /// Waits until the kubelet says that the pod has what its spec has.
+    async fn agrees(&self) {
+        let agrees = || {
+            let pod = self.object();
+            pod["status"]["containerStatuses"][0]["resources"] == pod["spec"]["containers"][0]["resources"]
+                && pod["status"]["conditions"].as_array().is_some_and(Vec::is_empty)
+        };
+        self.agent.wait_for("the kubelet to agree", agrees).await;
+    }
+
+    /// The kubelet looks before it writes.
+    fn kubelet_looks(&self) -> Found {
+        let found = Found::default();
+        let (noted, app) = (Arc::clone(&found), self.app());
+        let hierarchy = Hierarchy::discover(None).unwrap();
+        self.api.kubelet(|kubelet| {
+            let write = kubelet.writes.take().unwrap();
+            kubelet.writes = Some(Arc::new(move |pod| {
+                let cgroup = CgroupDir::open(&hierarchy, &app).unwrap();
+                let limit = cgroup.read_all().unwrap().memory_limit().unwrap();
+                *noted.lock().unwrap() = Some((cgroup.memory_usage().unwrap().get(), limit));
+                write(pod);
+            }));
+        });
+        found
+    }
+}
+
+#[tokio::test]
+async fn a_lower_limit_is_there_before_the_kubelet_comes_to_write_it() {
+    let mut scene = Scene::of(ROOMY).await;
+    scene.start().await;
+    let _cached = scene.caches().await;
+    let found = scene.kubelet_looks();
+    scene.api.kubelet(|kubelet| kubelet.asleep = true);
+    scene.recommend(&[("app", TIGHT)]);
+    scene.settles(&[("app", TIGHT)]).await;
+    scene.api.kubelet(|kubelet| kubelet.asleep = false);
+    scene.confirmed(&[("app", TIGHT)]).await;
+    let (usage, limit) = found.lock().unwrap().take().unwrap();
+    assert_eq!(limit, MemoryLimit::Bytes(80 << 20), "there is nothing left to lower");
+    assert!(usage <= 80 << 20, "{usage}");
+    assert_eq!(scene.kills(), 0);
+    assert_eq!(scene.api.calls("patch pods/resize"), 1);
+}
+
+#[tokio::test]
+async fn room_is_made_before_anybody_is_asked_and_no_limit_is_touched_when_they_say_no() {
+    let mut scene = Scene::of(ROOMY).await;
+    scene.start().await;
+    let _cached = scene.caches().await;
+    scene
+        .api
+        .fault(patches(None, Effect::Says(400, "BadRequest", "ask finance", None)));
+    scene.recommend(&[("app", TIGHT)]);
+    scene.says("Refused", "ask finance").await;
+    assert!(scene.holds(&[("app", ROOMY)]));
+    assert_eq!(scene.spec(), resources(ROOMY));
+    if scene.node.cgroups().version() == CgroupVersion::V2 {
+        // v1 can only be made to reclaim by the write itself, and kills nobody by it.
+        assert!(scene.node.cgroups().memory_usage(&scene.app()) < 80 << 20);
+    }
+    scene.api.mend();
+    scene.settles(&[("app", TIGHT)]).await;
+    assert_eq!(scene.kills(), 0);
+}
+
+#[tokio::test]
+async fn a_limit_below_what_is_in_use_is_not_asked_for() {
+    let mut scene = Scene::of(ROOMY).await;
+    scene.start().await;
+    let mut process = scene.takes(0, 150);
+    assert!(matches!(process.wait(), End::Satisfied(_)));
+    scene.recommend(&[("app", TIGHT)]);
+    scene.says("Refused", "not shrinkable now").await;
+    assert!(scene.holds(&[("app", ROOMY)]));
+    assert_eq!(scene.spec(), resources(ROOMY));
+    let calls = ["dry-run pods/resize", "patch pods/resize"].map(|call| scene.api.calls(call));
+    assert_eq!(calls, [0, 0]);
+    assert!(process.lives() && scene.kills() == 0);
+}
+
+#[tokio::test]
+async fn a_shrink_that_hurts_is_undone_at_the_api_server_as_well() {
+    let mut scene = Scene::of(ROOMY).await;
+    scene.agent.set("--guard", "false");
+    scene.start().await;
+    scene.recommend(&[("app", TIGHT)]);
+    scene.settles(&[("app", TIGHT)]).await;
+    scene.confirmed(&[("app", TIGHT)]).await;
+    // What stands in the way of death does not wait for an API server.
+    scene.api.fault(patches(Some(1), Effect::Slow(Duration::from_secs(10))));
+    let mut process = scene.takes(20, 120);
+    let taken = || process.taken() == 120;
+    scene.agent.wait_for("the process to have everything", taken).await;
+    scene.says("Refused", "a lower memory limit was undone").await;
+    scene
+        .agent
+        .wait_for("the spec to follow", || scene.asked() == 200)
+        .await;
+    scene.agrees().await;
+    assert_eq!(scene.spec()["requests"], resources(TIGHT)["requests"]);
+    assert_eq!(scene.limit(), 200);
+    assert!(process.lives() && scene.kills() == 0);
+}
+
+#[tokio::test]
+async fn what_is_lent_in_an_emergency_is_asked_for_once_it_is_over_and_given_back() {
+    let app = Amounts::doubled(1000, 64);
+    let mut scene = Scene::of(app).await;
+    for (flag, value) in [
+        ("--guard-reserve", "100Mi"),
+        ("--guard-pod-budget", "100%"),
+        ("--guard-node-budget", "100%"),
+        ("--guard-quiet-period", "8s"),
+    ] {
+        scene.agent.set(flag, value);
+    }
+    let mut lets_grow = vpa(&[("app", app)]);
+    lets_grow["spec"]["resourcePolicy"] =
+        json!({"containerPolicies": [{"containerName": "*", "maxAllowed": {"memory": "4Gi"}}]});
+    scene.api.put("verticalpodautoscalers", lets_grow);
+    scene.start().await;
+    let lives = async || scene.agent.pod(NAME).await.filter(|pod| pod.containers[0].id.is_some());
+    scene.agent.until("the pod to live", lives).await;
+
+    let mut process = scene.takes(100, 200);
+    assert!(matches!(process.wait(), End::Satisfied(_)));
+    let lent = || scene.asked() > 200 && scene.asked() == scene.limit();
+    scene.agent.wait_for("what was lent to be asked for", lent).await;
+    scene.agrees().await;
+    assert!(scene.limit() > 200 && process.lives() && scene.kills() == 0);
+    let said = scene.agent.pod(NAME).await.unwrap();
+    assert_eq!(said.leases.len(), 1, "what is in the spec is no less lent: {said:#?}");
+
+    drop(process);
+    let back = || scene.asked() == 128 && scene.limit() == 128;
+    scene.agent.wait_for("the loan to end", back).await;
+    scene.agrees().await;
+    assert_eq!(scene.spec(), resources(app));
+    scene.agent.reaches(NAME, "NotManaged").await;
+}

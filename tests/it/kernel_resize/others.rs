@@ -1,0 +1,125 @@
+//! Restarts, deletions, and others who resize the same pod.
+
+use serde_json::json;
+use vscaled::control::proto;
+
+use super::{AT_FIRST, Amounts, LARGER, NAME, SMALLER, Scene, Verdict, object, resources};
+
+const FULL: &str = "Node didn't have enough resource: cpu";
+
+#[tokio::test]
+async fn an_agent_restarted_while_a_resize_is_pending_goes_on_where_it_was() {
+    let mut scene = Scene::managed().await;
+    scene.kubelet_says(Verdict::Deferred(FULL));
+    scene.recommend(&LARGER);
+    scene.says("Deferred", FULL).await;
+    scene.holds_soon(&SMALLER).await;
+    let patches = scene.api.calls("patch pods/resize");
+    scene.agent.kill();
+    scene.agent.start().await;
+    scene.says("Deferred", FULL).await;
+    assert!(scene.holds(&SMALLER), "what is deferred is not held");
+    scene.kubelet_says(Verdict::ByRoom);
+    scene.settles(&LARGER).await;
+    assert_eq!(
+        scene.api.calls("patch pods/resize"),
+        patches,
+        "asked again for what was asked for"
+    );
+}
+
+#[tokio::test]
+async fn an_agent_that_was_away_when_the_kubelet_said_no_takes_back_what_it_wrote() {
+    let mut scene = Scene::managed().await;
+    scene.api.kubelet(|kubelet| kubelet.asleep = true);
+    scene.recommend(&LARGER);
+    scene.settles(&LARGER).await;
+    scene.agent.stop();
+    scene.kubelet_says(Verdict::Deferred(FULL));
+    scene.api.kubelet(|kubelet| kubelet.asleep = false);
+    let deferred = || scene.object()["status"]["conditions"][0]["reason"] == "Deferred";
+    while !deferred() {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert!(scene.holds(&LARGER));
+    scene.agent.start().await;
+    scene.says("Deferred", FULL).await;
+    scene.holds_soon(&SMALLER).await;
+}
+
+#[tokio::test]
+async fn a_pod_deleted_in_the_middle_of_a_resize_is_forgotten() {
+    let scene = Scene::managed().await;
+    scene.kubelet_says(Verdict::Deferred(FULL));
+    scene.recommend(&LARGER);
+    scene.says("Deferred", FULL).await;
+    scene.api.remove("pods", NAME);
+    let gone = async || scene.agent.pod(NAME).await.is_none().then_some(());
+    scene.agent.until("the pod to be forgotten", gone).await;
+    assert!(!scene.agent.log().contains("panic"));
+}
+
+#[tokio::test]
+async fn another_pod_that_took_the_name_is_not_resized_in_its_place() {
+    let scene = Scene::managed().await;
+    // The agent has not heard of it yet: the UID in the patch keeps it from being taken for the other.
+    scene.api.fault(crate::support::apimodel::Fault {
+        verb: "watch",
+        resource: "pods",
+        times: Some(0),
+        effect: crate::support::apimodel::Effect::Stalls,
+    });
+    let mut other = object(&scene.pod, "web-5c4f");
+    other["metadata"]["uid"] = json!("0a1b2c3d-0000-4000-8000-000000000099");
+    scene.api.put("pods", other);
+    scene.recommend(&LARGER);
+    scene.passes("Interrupted").await;
+    assert_eq!(scene.spec(), resources(AT_FIRST[0].1));
+    assert!(scene.holds(&SMALLER));
+}
+
+#[tokio::test]
+async fn what_somebody_else_writes_into_the_spec_stands() {
+    let scene = Scene::managed().await;
+    // Within what the VPA recommends: nobody has a reason to change it back.
+    let theirs = Amounts::doubled(210, 100);
+    let mut wide = super::vpa(&SMALLER);
+    wide["status"]["recommendation"]["containerRecommendations"][0]["upperBound"] =
+        json!({"cpu": "1", "memory": "1Gi"});
+    scene.api.put("verticalpodautoscalers", wide);
+    scene
+        .api
+        .resize(NAME, &json!([{"name": "app", "resources": resources(theirs)}]))
+        .unwrap();
+    scene.confirmed(&[("app", theirs)]).await;
+    scene.agent.reaches(NAME, "NotManaged").await;
+    assert!(scene.holds(&[("app", theirs)]));
+    assert_eq!(scene.spec(), resources(theirs));
+}
+
+#[tokio::test]
+async fn an_operators_values_go_through_the_api_server_and_back() {
+    let scene = Scene::managed().await;
+    let limit = proto::Amounts {
+        cpu: Some("500m".to_owned()),
+        memory: None,
+    };
+    let values = proto::Requirements {
+        requests: None,
+        limits: Some(limit),
+    };
+    let request = proto::ResizeRequest {
+        pod: scene.pod.full_name(),
+        containers: vec![proto::ContainerValues {
+            name: "app".to_owned(),
+            values: Some(values),
+        }],
+        ..proto::ResizeRequest::default()
+    };
+    scene.agent.resize(request).await.unwrap();
+    scene.agent.reaches(NAME, "InSync").await;
+    assert_eq!(scene.spec()["limits"]["cpu"], "500m");
+    scene.agent.release(&scene.pod.full_name()).await.unwrap();
+    scene.settles(&SMALLER).await;
+    assert_eq!(scene.spec(), resources(SMALLER[0].1));
+}

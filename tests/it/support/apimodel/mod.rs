@@ -1,0 +1,162 @@
+//! An API server of the test's own that speaks HTTP: lists, watches, patches, the `resize` subresource with the rules of
+//! 1.36, and a kubelet that plays its part in the pods' status.
+//!
+//! Made up, because the API server that can be had here knows no resizing in place. What it says and when follows
+//! upstream: `ValidatePodResize` and `dropNonResizeUpdates` for what is accepted, the kubelet's allocation manager for
+//! what becomes of it. A test decides what the node has, how long things take, and what fails.
+
+mod faults;
+mod kubelet;
+mod rules;
+mod serve;
+mod store;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+use faults::Faults;
+pub(crate) use faults::{Effect, Fault};
+pub(crate) use kubelet::{Kubelet, Verdict};
+use store::Store;
+
+/// A running API server. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct ApiModel {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    directory: TempDir,
+    _tasks: Vec<AbortOnDropHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    store: Mutex<Store>,
+    faults: Mutex<Faults>,
+    kubelet: Mutex<Kubelet>,
+    /// Tells of every change, with the newest version.
+    changed: watch::Sender<u64>,
+}
+
+impl Shared {
+    fn store(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap()
+    }
+
+    /// Changes what is stored, and tells everybody.
+    fn change<R>(&self, change: impl FnOnce(&mut Store) -> R) -> R {
+        let mut store = self.store();
+        let result = change(&mut store);
+        self.changed.send_replace(store.version());
+        result
+    }
+}
+
+impl ApiModel {
+    /// An API server with a node of this name that has these amounts, and nothing else.
+    pub(crate) async fn start(node: &str, allocatable: &Value) -> Self {
+        let shared = Arc::new(Shared {
+            store: Mutex::default(),
+            faults: Mutex::default(),
+            kubelet: Mutex::new(Kubelet::prompt()),
+            changed: watch::Sender::new(0),
+        });
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = serve::router(Arc::clone(&shared));
+        let server = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let kubelet = tokio::spawn(kubelet::run(Arc::clone(&shared), node.to_owned()));
+        let model = Self {
+            shared,
+            address,
+            directory: tempfile::Builder::new()
+                .prefix("vscaled-")
+                .tempdir_in(crate::support::scratch())
+                .unwrap(),
+            _tasks: [server, kubelet].map(AbortOnDropHandle::new).into(),
+        };
+        model.allocatable(node, allocatable);
+        model
+    }
+
+    /// What the node has from now on.
+    pub(crate) fn allocatable(&self, node: &str, allocatable: &Value) {
+        self.put(
+            "nodes",
+            json!({"metadata": {"name": node}, "status": {"allocatable": allocatable, "capacity": allocatable}}),
+        );
+    }
+
+    /// A kubeconfig for it.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        let path = self.directory.path().join("kubeconfig");
+        let text = format!(
+            "apiVersion: v1
+kind: Config
+current-context: test
+contexts: [{{name: test, context: {{cluster: test, user: test}}}}]
+clusters: [{{name: test, cluster: {{server: 'http://{}'}}}}]
+users: [{{name: test, user: {{}}}}]
+",
+            self.address
+        );
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Makes an object, or puts another in its place.
+    pub(crate) fn put(&self, plural: &str, object: Value) {
+        self.shared.change(|store| store.put(plural, object));
+    }
+
+    /// Removes an object at once.
+    pub(crate) fn remove(&self, plural: &str, name: &str) {
+        self.shared.change(|store| store.remove(plural, name));
+    }
+
+    /// An object as it is now.
+    pub(crate) fn get(&self, plural: &str, name: &str) -> Option<Value> {
+        self.shared.store().find(plural, name).cloned()
+    }
+
+    /// Resizes a pod as anybody with the right to would.
+    pub(crate) fn resize(&self, name: &str, containers: &Value) -> Result<(), String> {
+        let patch = json!({"spec": {"containers": containers}});
+        self.shared
+            .change(|store| store.resize(name, &patch, false))
+            .map_err(|refusal| refusal.message)
+            .map(drop)
+    }
+
+    /// How often a call was made, such as `patch pods/resize`; dry runs are `dry-run pods/resize`.
+    pub(crate) fn calls(&self, call: &str) -> usize {
+        self.shared.faults.lock().unwrap().calls(call)
+    }
+
+    /// From now on this goes wrong.
+    pub(crate) fn fault(&self, fault: Fault) {
+        self.shared.faults.lock().unwrap().add(fault);
+    }
+
+    /// Nothing goes wrong any more.
+    pub(crate) fn mend(&self) {
+        self.shared.faults.lock().unwrap().mend();
+        self.shared.changed.send_modify(|_| {});
+    }
+
+    /// How the kubelet behaves from now on.
+    pub(crate) fn kubelet(&self, behave: impl FnOnce(&mut Kubelet)) {
+        behave(&mut self.shared.kubelet.lock().unwrap());
+        self.shared.changed.send_modify(|_| {});
+    }
+
+    /// Forgets the past: whoever asks for it is told that it is gone.
+    pub(crate) fn compact(&self) {
+        self.shared.store().compact();
+    }
+}

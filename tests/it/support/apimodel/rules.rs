@@ -1,0 +1,155 @@
+//! What the `resize` subresource accepts: `dropNonResizeUpdates` (kubernetes `pkg/registry/core/pod`), then
+//! `ValidatePodResize` (`pkg/apis/core/validation`), then the admission plugin `PodResize` of 1.36.
+
+use serde_json::{Map, Value};
+use vscaled::objects::Pod;
+use vscaled::resources::Requirements;
+
+use super::store::Refusal;
+
+/// The pod after the patch, status and version untouched.
+pub(super) fn resized(old: &Value, patch: &Value, allocatable: Option<&Value>) -> Result<Value, Refusal> {
+    let name = old["metadata"]["name"].as_str().unwrap();
+    let invalid = |field: &str, message: &str| Refusal {
+        code: 422,
+        reason: "Invalid",
+        message: format!("Pod \"{name}\" is invalid: {field}: {message}"),
+    };
+    if let Some(version) = patch["metadata"].get("resourceVersion")
+        && *version != old["metadata"]["resourceVersion"]
+    {
+        let message = "the object has been modified; please apply your changes to the latest version and try again";
+        return Err(Refusal {
+            code: 409,
+            reason: "Conflict",
+            message: format!("Operation cannot be fulfilled on pods \"{name}\": {message}"),
+        });
+    }
+    if let Some(uid) = patch["metadata"].get("uid")
+        && *uid != old["metadata"]["uid"]
+    {
+        return Err(invalid(
+            "metadata.uid",
+            &format!("Invalid value: {uid}: field is immutable"),
+        ));
+    }
+    if old["metadata"]["annotations"]
+        .get("kubernetes.io/config.mirror")
+        .is_some()
+    {
+        return Err(invalid("", "Forbidden: static pods cannot be resized"));
+    }
+    let mut new = old.clone();
+    for list in ["containers", "initContainers"] {
+        for change in patch["spec"][list].as_array().into_iter().flatten() {
+            let there = new["spec"][list].as_array_mut().into_iter().flatten();
+            let Some(container) = there.into_iter().find(|container| container["name"] == change["name"]) else {
+                let message = "Forbidden: containers may not be added, removed or renamed on resize";
+                return Err(invalid(&format!("spec.{list}"), message));
+            };
+            if change
+                .get("resizePolicy")
+                .is_some_and(|policy| *policy != container["resizePolicy"])
+            {
+                return Err(invalid("spec", "Forbidden: only cpu and memory resources are mutable"));
+            }
+            let init = list == "initContainers" && container["restartPolicy"] != "Always";
+            merge(container, change).map_err(|message| invalid(&format!("spec.{list}[].resources"), message))?;
+            if init {
+                return Err(invalid(
+                    "spec.initContainers",
+                    "Forbidden: only sidecars may be resized",
+                ));
+            }
+            check(container).map_err(|message| invalid(&format!("spec.{list}[].resources"), &message))?;
+        }
+    }
+    check_pod(old, &new).map_err(|message| invalid("spec", message))?;
+    admit(name, &new, allocatable)?;
+    Ok(new)
+}
+
+/// Lays the lists of amounts over a container's.
+fn merge(container: &mut Value, change: &Value) -> Result<(), &'static str> {
+    for list in ["requests", "limits"] {
+        let amounts: Map<String, Value> = change["resources"][list].as_object().cloned().unwrap_or_default();
+        for (resource, amount) in amounts {
+            let there = container["resources"][list].get(&resource).cloned();
+            if amount.is_null() && there.is_some() {
+                return Err("Forbidden: resource requests and limits cannot be removed");
+            }
+            if !["cpu", "memory"].contains(&resource.as_str()) && there.as_ref() != Some(&amount) {
+                return Err("Forbidden: only cpu and memory resources are mutable");
+            }
+            if !amount.is_null() && !means_the_same(&resource, there.as_ref(), &amount) {
+                container["resources"][list][resource] = amount;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A quantity may be written in several ways, and is stored as it was written first.
+fn means_the_same(resource: &str, one: Option<&Value>, other: &Value) -> bool {
+    let list = |amount: &Value| {
+        let list = serde_json::json!({"requests": {resource: amount}});
+        serde_json::from_value::<Requirements>(list).unwrap()
+    };
+    one.is_some_and(|one| list(one) == list(other))
+}
+
+/// No request is above its limit.
+fn check(container: &Value) -> Result<(), String> {
+    let has: Requirements =
+        serde_json::from_value(container["resources"].clone()).map_err(|error| error.to_string())?;
+    for resource in vscaled::resources::Resource::ALL {
+        if has
+            .limits
+            .get(resource)
+            .is_some_and(|limit| has.requests.amount(resource) > limit)
+        {
+            return Err(format!(
+                "Invalid value: {resource} request must be less than or equal to its limit"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_pod(old: &Value, new: &Value) -> Result<(), &'static str> {
+    let pod = |value: &Value| serde_json::from_value::<Pod>(value.clone()).unwrap();
+    if pod(old).qos_class() != pod(new).computed_qos() {
+        return Err("Invalid value: Pod QOS Class may not change as a result of resizing");
+    }
+    let statuses = old["status"]["containerStatuses"].as_array().into_iter().flatten();
+    let running = statuses
+        .into_iter()
+        .find(|status| status["state"].get("running").is_some());
+    if running.is_some_and(|status| status.get("resources").is_none()) {
+        return Err("Forbidden: Pod running on node without support for resize");
+    }
+    Ok(())
+}
+
+/// 1.36 says no at once to what the whole node could not hold.
+fn admit(name: &str, new: &Value, allocatable: Option<&Value>) -> Result<(), Refusal> {
+    let Some(allocatable) = allocatable else { return Ok(()) };
+    let pod: Pod = serde_json::from_value(new.clone()).unwrap();
+    let all: Requirements = serde_json::from_value(serde_json::json!({"limits": allocatable})).unwrap();
+    for resource in vscaled::resources::Resource::ALL {
+        let asked: u64 = pod
+            .spec
+            .containers
+            .iter()
+            .map(|c| c.resources.requests.amount(resource))
+            .sum();
+        if all.limits.get(resource).is_some_and(|has| asked > has) {
+            return Err(Refusal {
+                code: 403,
+                reason: "Forbidden",
+                message: format!("pods \"{name}\" is forbidden: node didn't have enough allocatable {resource}"),
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,282 @@
+//! HTTP: paths and parameters → what is stored.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::Response;
+use futures::stream;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use super::Shared;
+use super::faults::Effect;
+use super::store::{Change, Refusal, not_found};
+
+/// Bookmarks come this often: more often than in real life, so that they play a part.
+const BOOKMARKS: Duration = Duration::from_millis(500);
+
+pub(super) fn router(shared: Arc<Shared>) -> Router {
+    Router::new().fallback(answer).with_state(shared)
+}
+
+/// What a path is about.
+#[derive(Debug, Clone, Default)]
+struct Place {
+    namespace: Option<String>,
+    plural: String,
+    name: Option<String>,
+    subresource: Option<String>,
+    selector: String,
+}
+
+impl Place {
+    /// `/api/v1/…` or `/apis/<group>/<version>/…`.
+    fn of(path: &str, parameters: &HashMap<String, String>) -> Self {
+        let mut segments: Vec<_> = path.split('/').skip(1).map(str::to_owned).collect();
+        let rest = segments.split_off(if segments[0] == "api" { 2 } else { 3 });
+        let mut rest = rest.into_iter().peekable();
+        let mut place = Self {
+            selector: parameters.get("fieldSelector").cloned().unwrap_or_default(),
+            ..Self::default()
+        };
+        if rest.next_if(|first| first == "namespaces").is_some() {
+            place.namespace = rest.next();
+        }
+        place.plural = rest.next().unwrap_or_default();
+        place.name = rest.next();
+        place.subresource = rest.next();
+        place
+    }
+
+    fn resource(&self) -> String {
+        match &self.subresource {
+            Some(subresource) => format!("{}/{subresource}", self.plural),
+            None => self.plural.clone(),
+        }
+    }
+
+    /// Whether an object is in this place, by namespace and field selector.
+    fn has(&self, object: &Value) -> bool {
+        let field = |path: &str| {
+            let found = path.split('.').fold(object, |value, field| &value[field]);
+            found.as_str().unwrap_or_default().to_owned()
+        };
+        let here = self
+            .namespace
+            .as_ref()
+            .is_none_or(|namespace| field("metadata.namespace") == *namespace);
+        here && self
+            .selector
+            .split(',')
+            .filter(|term| !term.is_empty())
+            .all(|term| match term.split_once("!=") {
+                Some((path, value)) => field(path) != value,
+                None => term.split_once('=').is_some_and(|(path, value)| field(path) == value),
+            })
+    }
+}
+
+async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, body: Bytes) -> Response {
+    let parameters = parameters(uri.query().unwrap_or_default());
+    let place = Place::of(uri.path(), &parameters);
+    let dry = parameters.contains_key("dryRun");
+    let watches = parameters.contains_key("watch");
+    let verb = match (&method, &place.name) {
+        (&Method::GET, None) if watches => "watch",
+        (&Method::GET, None) => "list",
+        (&Method::GET, Some(_)) => "get",
+        (&Method::POST, _) => "create",
+        _ => "patch",
+    };
+    let effect = shared.faults.lock().unwrap().meet(verb, &place.resource(), dry);
+    match effect {
+        Some(Effect::Slow(time)) => tokio::time::sleep(time).await,
+        Some(Effect::Stalls) | None => {}
+        Some(Effect::Forbidden) => return status(&forbidden(verb, &place), None),
+        Some(Effect::Unknown) => return status(&unknown(), None),
+        Some(Effect::Says(code, reason, message, retry_after)) => {
+            let message = message.to_owned();
+            return status(&Refusal { code, reason, message }, retry_after);
+        }
+    }
+    let result = match verb {
+        "watch" => return watch(shared, place, &parameters),
+        "list" => Ok(list(&shared, &place)),
+        "get" => get(&shared, &place),
+        "create" => create(&shared, &place, &body),
+        _ => patch(&shared, &place, &body, dry),
+    };
+    result.map_or_else(
+        |refusal| status(&refusal, None),
+        |object| reply(StatusCode::OK, &object),
+    )
+}
+
+fn parameters(query: &str) -> HashMap<String, String> {
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.map(|(name, value)| (name.to_owned(), unescaped(value))).collect()
+}
+
+fn unescaped(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let (code, rest) = part.split_at(2);
+        bytes.push(u8::from_str_radix(code, 16).unwrap());
+        bytes.extend(rest.as_bytes());
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+fn list(shared: &Shared, place: &Place) -> Value {
+    let store = shared.store();
+    let items: Vec<_> = store.all(&place.plural).filter(|object| place.has(object)).collect();
+    json!({"kind": "List", "metadata": {"resourceVersion": store.version().to_string()}, "items": items})
+}
+
+fn get(shared: &Shared, place: &Place) -> Result<Value, Refusal> {
+    let name = place.name.as_deref().unwrap_or_default();
+    let store = shared.store();
+    store
+        .find(&place.plural, name)
+        .cloned()
+        .ok_or_else(|| not_found(&place.plural, name))
+}
+
+fn create(shared: &Shared, place: &Place, body: &Bytes) -> Result<Value, Refusal> {
+    let object: Value = serde_json::from_slice(body).unwrap();
+    shared.change(|store| store.put(&place.plural, object.clone()));
+    Ok(object)
+}
+
+fn patch(shared: &Shared, place: &Place, body: &Bytes, dry: bool) -> Result<Value, Refusal> {
+    let name = place.name.as_deref().unwrap_or_default();
+    let patch: Value = serde_json::from_slice(body).unwrap();
+    if place.subresource.as_deref() == Some("resize") {
+        return shared.change(|store| store.resize(name, &patch, dry));
+    }
+    let mut object = get(shared, place)?;
+    merge(&mut object, patch);
+    shared.change(|store| store.put(&place.plural, object.clone()));
+    Ok(object)
+}
+
+fn merge(object: &mut Value, patch: Value) {
+    match (object, patch) {
+        (Value::Object(object), Value::Object(patch)) => {
+            for (field, value) in patch {
+                merge(object.entry(field).or_insert(Value::Null), value);
+            }
+        }
+        (object, patch) => *object = patch,
+    }
+}
+
+/// A watch, until its time is over or its past is forgotten.
+fn watch(shared: Arc<Shared>, place: Place, parameters: &HashMap<String, String>) -> Response {
+    let number = |name: &str| parameters.get(name).and_then(|text| text.parse::<u64>().ok());
+    let end = Instant::now() + Duration::from_secs(number("timeoutSeconds").unwrap_or(600));
+    let from = number("resourceVersion").unwrap_or_default();
+    let changed = shared.changed.subscribe();
+    let lines = stream::unfold((shared, place, from, changed, false), move |state| async move {
+        let (shared, place, from, mut changed, ended) = state;
+        let mut bookmark = Instant::now() + BOOKMARKS;
+        loop {
+            if ended || Instant::now() >= end {
+                return None;
+            }
+            changed.borrow_and_update();
+            let stalls = shared.faults.lock().unwrap().stalls(&place.plural);
+            if !stalls {
+                let (text, to, ended) = news(&shared, &place, from);
+                let due = Instant::now() >= bookmark;
+                if !text.is_empty() || due {
+                    let text = if text.is_empty() { bookmark_at(to) } else { text };
+                    return Some((
+                        Ok::<_, std::convert::Infallible>(text),
+                        (shared, place, to, changed, ended),
+                    ));
+                }
+            }
+            if timeout_at(end.min(bookmark), changed.changed()).await.is_err() && stalls {
+                bookmark = Instant::now() + BOOKMARKS;
+            }
+        }
+    });
+    Response::new(Body::from_stream(lines))
+}
+
+/// The lines about what happened since a version, up to which version, and whether that is the end.
+fn news(shared: &Shared, place: &Place, from: u64) -> (String, u64, bool) {
+    let store = shared.store();
+    let Some(changes) = store.since(from) else {
+        let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"});
+        return (line("ERROR", &gone), from, true);
+    };
+    let text = changes
+        .filter(|change| change.plural == place.plural)
+        .filter_map(|change| told(place, change));
+    (text.collect(), store.version(), false)
+}
+
+/// An object that comes into a selection is added to it, and one that leaves it is deleted.
+fn told(place: &Place, change: &Change) -> Option<String> {
+    let before = change.before.as_ref().filter(|object| place.has(object));
+    let after = change.after.as_ref().filter(|object| place.has(object));
+    match (before, after) {
+        (None, None) => None,
+        (None, Some(after)) => Some(line("ADDED", after)),
+        (Some(_), Some(after)) => Some(line("MODIFIED", after)),
+        (Some(before), None) => Some(line("DELETED", before)),
+    }
+}
+
+fn bookmark_at(version: u64) -> String {
+    line(
+        "BOOKMARK",
+        &json!({"metadata": {"resourceVersion": version.to_string()}}),
+    )
+}
+
+fn line(kind: &str, object: &Value) -> String {
+    format!("{}\n", json!({"type": kind, "object": object}))
+}
+
+fn reply(code: StatusCode, object: &Value) -> Response {
+    let mut response = Response::new(Body::from(object.to_string()));
+    *response.status_mut() = code;
+    response
+}
+
+fn status(refusal: &Refusal, retry_after: Option<u32>) -> Response {
+    let Refusal { code, reason, message } = refusal;
+    let status = json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message});
+    let mut response = reply(StatusCode::from_u16(*code).unwrap(), &status);
+    if let Some(seconds) = retry_after {
+        response.headers_mut().insert("Retry-After", seconds.into());
+    }
+    response
+}
+
+fn forbidden(verb: &str, place: &Place) -> Refusal {
+    let (resource, name) = (place.resource(), place.name.as_deref().unwrap_or_default());
+    let who = "User \"system:serviceaccount:vscaled:vscaled\"";
+    Refusal {
+        code: 403,
+        reason: "Forbidden",
+        message: format!("pods \"{name}\" is forbidden: {who} cannot {verb} resource \"{resource}\" in API group \"\""),
+    }
+}
+
+fn unknown() -> Refusal {
+    Refusal {
+        code: 404,
+        reason: "NotFound",
+        message: "the server could not find the requested resource".to_owned(),
+    }
+}

@@ -1,0 +1,131 @@
+//! What is stored, in which version, and what happened since.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::rules;
+
+/// Kind, namespace, name.
+type Key = (String, String, String);
+
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    version: u64,
+    objects: BTreeMap<Key, Value>,
+    log: Vec<Change>,
+    /// Changes up to this version are forgotten.
+    forgotten: u64,
+}
+
+/// One change of one object.
+#[derive(Debug, Clone)]
+pub(super) struct Change {
+    pub(super) version: u64,
+    pub(super) plural: String,
+    pub(super) before: Option<Value>,
+    pub(super) after: Option<Value>,
+}
+
+/// Why a call is refused.
+#[derive(Debug, Clone)]
+pub(super) struct Refusal {
+    pub(super) code: u16,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+fn key(plural: &str, object: &Value) -> Key {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+    (plural.to_owned(), text("namespace"), text("name"))
+}
+
+impl Store {
+    pub(super) const fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub(super) fn put(&mut self, plural: &str, mut object: Value) {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let before = self.objects.insert(key(plural, &object), object.clone());
+        self.record(plural, before, Some(object));
+    }
+
+    pub(super) fn remove(&mut self, plural: &str, name: &str) {
+        let Some(key) = self
+            .objects
+            .keys()
+            .find(|key| key.0 == plural && key.2 == name)
+            .cloned()
+        else {
+            return;
+        };
+        self.version += 1;
+        let mut before = self.objects.remove(&key);
+        if let Some(object) = &mut before {
+            object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        }
+        self.record(plural, before, None);
+    }
+
+    fn record(&mut self, plural: &str, before: Option<Value>, after: Option<Value>) {
+        self.log.push(Change {
+            version: self.version,
+            plural: plural.to_owned(),
+            before,
+            after,
+        });
+    }
+
+    pub(super) fn compact(&mut self) {
+        self.version += 1;
+        self.forgotten = self.version;
+        self.log.clear();
+    }
+
+    pub(super) fn find(&self, plural: &str, name: &str) -> Option<&Value> {
+        let found = |(key, _): &(&Key, &Value)| key.0 == plural && key.2 == name;
+        self.objects.iter().find(found).map(|(_, object)| object)
+    }
+
+    pub(super) fn all(&self, plural: &str) -> impl Iterator<Item = &Value> {
+        self.objects
+            .iter()
+            .filter(move |(key, _)| key.0 == plural)
+            .map(|(_, object)| object)
+    }
+
+    /// What happened after a version; none if that is forgotten.
+    pub(super) fn since(&self, version: u64) -> Option<impl Iterator<Item = &Change>> {
+        (version >= self.forgotten).then(|| self.log.iter().filter(move |change| change.version > version))
+    }
+
+    /// The subresource: merges, checks, and stores unless the run is dry.
+    pub(super) fn resize(&mut self, name: &str, patch: &Value, dry: bool) -> Result<Value, Refusal> {
+        let Some(old) = self.find("pods", name).cloned() else {
+            return Err(not_found("pods", name));
+        };
+        let node = old["spec"]["nodeName"].as_str().unwrap_or_default();
+        let allocatable = self
+            .find("nodes", node)
+            .map(|node| node["status"]["allocatable"].clone());
+        let mut new = rules::resized(&old, patch, allocatable.as_ref())?;
+        if new["spec"] != old["spec"] {
+            new["metadata"]["generation"] = json!(old["metadata"]["generation"].as_i64().unwrap_or(1) + 1);
+            if !dry {
+                self.put("pods", new);
+                return Ok(self.find("pods", name).unwrap().clone());
+            }
+        }
+        Ok(new)
+    }
+}
+
+pub(super) fn not_found(plural: &str, name: &str) -> Refusal {
+    Refusal {
+        code: 404,
+        reason: "NotFound",
+        message: format!("{plural} \"{name}\" not found"),
+    }
+}

@@ -2,6 +2,7 @@
 //!
 //! Nothing is retried here: who calls knows what else has happened meanwhile, and how long it was told to wait.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
@@ -21,11 +22,16 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// A longer line of a watch is not an object that etcd could hold.
 const LONGEST_LINE: usize = 16 << 20;
 
+/// Watches on one connection before another is made. API servers allow 100 or 250 streams, and what is more would wait
+/// until a watch ends.
+const WATCHES_PER_CONNECTION: usize = 80;
+
 /// The way to the API server. Cheap to clone.
 #[derive(Clone)]
 pub struct ApiClient {
     calls: kube::Client,
-    watches: kube::Client,
+    /// Each with what its open watches hold.
+    watches: Arc<[(kube::Client, Arc<()>)]>,
     deadline: Duration,
     counted: ApiMetrics,
 }
@@ -39,10 +45,15 @@ impl std::fmt::Debug for ApiClient {
 }
 
 impl ApiClient {
-    pub(super) const fn new(calls: kube::Client, watches: kube::Client, counted: ApiMetrics) -> Self {
+    pub(super) fn new(
+        calls: kube::Client,
+        watches: impl IntoIterator<Item = kube::Client>,
+        counted: ApiMetrics,
+    ) -> Self {
+        let unused = |client| (client, Arc::default());
         Self {
             calls,
-            watches,
+            watches: watches.into_iter().map(unused).collect(),
             deadline: DEADLINE,
             counted,
         }
@@ -80,7 +91,12 @@ impl ApiClient {
     /// [`ApiError`], until the API server has begun to answer.
     pub async fn watch(&self, call: &Call) -> Result<Lines, ApiError> {
         let begun = async {
-            let response = tokio::time::timeout(self.deadline, self.begin(&self.watches, call, None))
+            let open = self.watches.iter().map(|(_, open)| Arc::strong_count(open) - 1);
+            let (client, open) = roomiest(open).map_or((&self.calls, None), |index| {
+                let (client, open) = &self.watches[index];
+                (client, Some(Arc::clone(open)))
+            });
+            let response = tokio::time::timeout(self.deadline, self.begin(client, call, None))
                 .await
                 .map_err(|_| Problem::Timeout(self.deadline))??;
             if !response.status().is_success() {
@@ -90,6 +106,7 @@ impl ApiClient {
                 body: response.into_body(),
                 buffer: Vec::new(),
                 searched: 0,
+                _open: open,
             })
         };
         self.counted(call, begun.await)
@@ -163,6 +180,15 @@ impl ApiClient {
     }
 }
 
+/// Of connections with so many watches, which one takes the next: the first with room, or else the one with the fewest.
+fn roomiest(open: impl IntoIterator<Item = usize>) -> Option<usize> {
+    let least = |open: usize| if open < WATCHES_PER_CONNECTION { 0 } else { open };
+    open.into_iter()
+        .enumerate()
+        .min_by_key(|(_, open)| least(*open))
+        .map(|(index, _)| index)
+}
+
 fn decode<T: DeserializeOwned>(call: &Call, body: &[u8]) -> Result<T, ApiError> {
     let mut text = serde_json::Deserializer::from_slice(body);
     serde_path_to_error::deserialize(&mut text).map_err(|error| ApiError {
@@ -193,6 +219,8 @@ pub struct Lines {
     buffer: Vec<u8>,
     /// How much of the buffer holds no end of a line.
     searched: usize,
+    /// Its place on a connection.
+    _open: Option<Arc<()>>,
 }
 
 impl Lines {
@@ -221,5 +249,21 @@ impl Lines {
                 None => return Ok(None),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_connection_is_made_only_when_those_there_are_have_no_room() {
+        let full = WATCHES_PER_CONNECTION;
+        assert_eq!(roomiest([0, 0, 0]), Some(0));
+        assert_eq!(roomiest([full - 1, 0, 0]), Some(0));
+        assert_eq!(roomiest([full, 0, 0]), Some(1));
+        assert_eq!(roomiest([full, full, full - 1]), Some(2));
+        assert_eq!(roomiest([full + 1, full, full + 1]), Some(1));
+        assert_eq!(roomiest([]), None);
     }
 }

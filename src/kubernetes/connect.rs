@@ -1,7 +1,6 @@
 //! Where the API server is and who calls it: a service account in a pod, or a kubeconfig → an [`ApiClient`].
 //!
-//! The transport is put together here rather than by kube's builder, for HTTP/2: all watches of a node share one
-//! connection, and pings notice within seconds that it has gone silent. kube reads the configuration and keeps the
+//! The transport is put together here rather than by kube's builder, for HTTP/2: a node's watches share connections, and pings notice within seconds that it has gone silent. kube reads the configuration and keeps the
 //! credentials fresh.
 
 use std::path::PathBuf;
@@ -9,7 +8,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use http::header::USER_AGENT;
-use hyper_rustls::HttpsConnectorBuilder;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -26,6 +25,9 @@ const CONNECT: Duration = Duration::from_secs(10);
 const PING: Duration = Duration::from_secs(10);
 /// How long it may take to say so.
 const PONG: Duration = Duration::from_secs(10);
+
+/// Connections that watches may be spread over. All but the first stay unused on a node that has few namespaces.
+const WATCH_CONNECTIONS: usize = 8;
 
 /// How the API server is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,9 +66,11 @@ impl Access {
         let mut config = self.config().await?;
         let agent = concat!("vscaled/", env!("CARGO_PKG_VERSION"));
         config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
-        // Two connections: a server that allows few streams on one may be full of watches, and calls must not queue.
-        let (calls, watches) = (transport(&config)?, transport(&config)?);
-        Ok(ApiClient::new(calls, watches, counted))
+        // Calls have a connection of their own: a server that allows few streams on one may be full of watches.
+        let connector = connector(&config)?;
+        let calls = transport(&config, connector.clone())?;
+        let watches = (0..WATCH_CONNECTIONS).map(|_| transport(&config, connector.clone()));
+        Ok(ApiClient::new(calls, watches.collect::<Result<Vec<_>, _>>()?, counted))
     }
 
     async fn config(&self) -> Result<kube::Config, ConnectError> {
@@ -86,18 +90,22 @@ impl Access {
     }
 }
 
-/// One connection, made when it is needed and again when it is lost.
-fn transport(config: &kube::Config) -> Result<kube::Client, ConnectError> {
+/// How connections are made.
+fn connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector>, ConnectError> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_connect_timeout(Some(CONNECT));
     tcp.set_keepalive(Some(PING));
     let tls = config.rustls_client_config().map_err(ConnectError::Credentials)?;
-    let connector = HttpsConnectorBuilder::new()
+    Ok(HttpsConnectorBuilder::new()
         .with_tls_config(tls)
         .https_or_http()
         .enable_all_versions()
-        .wrap_connector(tcp);
+        .wrap_connector(tcp))
+}
+
+/// One connection, made when it is needed and again when it is lost.
+fn transport(config: &kube::Config, connector: HttpsConnector<HttpConnector>) -> Result<kube::Client, ConnectError> {
     let http = HttpClient::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .http2_keep_alive_interval(PING)

@@ -53,9 +53,9 @@ pub struct Timing {
 impl Default for Timing {
     fn default() -> Self {
         Self {
-            watch: Duration::from_secs(40 * 60),
+            watch: Duration::from_secs(60 * 60),
             silence: Duration::from_secs(150),
-            long_silence: Duration::from_secs(10 * 60),
+            long_silence: Duration::from_secs(60 * 60),
             first_pause: Duration::from_secs(1),
             longest_pause: Duration::from_secs(60),
             unknown: Duration::from_secs(5 * 60),

@@ -80,7 +80,7 @@ impl Script {
         let router = Router::new().fallback(move |uri: Uri| script.clone().answer(uri));
         let client = || kube::Client::new(router.clone(), "default");
         let mut registry = registry();
-        let client = ApiClient::new(client(), client(), ApiMetrics::register(&mut registry));
+        let client = ApiClient::new(client(), [client()], ApiMetrics::register(&mut registry));
         let follower = follow(client, Place::default(), BRISK, Arc::new(Notify::new()));
         (follower, registry)
     }

@@ -3,6 +3,8 @@
 //! Nothing of the agent takes part. A hand as late as an agent on a busy machine might be grows the limit so long after use
 //! has passed nine tenths of it; until then the process has only the kernel.
 
+mod steady;
+
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -41,6 +43,7 @@ pub(crate) async fn measure(runs: usize) -> anyhow::Result<()> {
     }
     time_bought(runs)?;
     left_behind()?;
+    steady::measure()?;
     cache(runs.min(5))
 }
 

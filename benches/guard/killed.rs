@@ -146,7 +146,10 @@ impl Tally {
     /// Waits until the agent is content, and looks whether the files hold what stands.
     async fn settles(&mut self, scene: &Scene) {
         for pod in &scene.pods {
-            let found = scene.agent.reaches(pod.name, "InSync").await;
+            // Not managed: what it has is recommended, and nothing is lent.
+            let content = |found: &proto::Pod| ["InSync", "NotManaged"].contains(&found.state.as_str());
+            let found = async || scene.agent.pod(pod.name).await.filter(content);
+            let found = scene.agent.until("the pod to be in order", found).await;
             let held = scene.node.held(pod);
             let (app, above) = (&held["app"], &held["pod"]);
             let lent = |resource: &str| found.leases.iter().any(|lease| lease.resource == resource);

@@ -6,7 +6,8 @@
 //! - `growth`: a process takes memory from a limit of 128 MiB on, at several rates, with the guard and without;
 //! - `rest`: processor time of the agent while 250 guarded containers do nothing;
 //! - `killed`: the agent killed at random moments of growths, of races for the last memory, and of cpu lending;
-//! - `brake`: cgroup v2 only: what a `memory.high` below the limit would add, and cost.
+//! - `brake`: cgroup v2 only: what a `memory.high` below the limit would add;
+//! - `steady`: cgroup v2 only: what it would cost a process that works between it and the limit.
 //!
 //! Prints and never judges. Everything is made below cgroups and temporary directories of its own and removed again.
 
@@ -37,7 +38,7 @@ struct Arguments {
     /// Fewer and shorter measurements.
     #[arg(long)]
     quick: bool,
-    /// How often the agent is killed.
+    /// How often the agent is killed; a tenth of it with --quick.
     #[arg(long, default_value_t = 130)]
     kills: usize,
     /// What cargo passes to every benchmark.
@@ -53,6 +54,7 @@ enum Part {
     Rest,
     Killed,
     Brake,
+    Steady,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -72,10 +74,18 @@ async fn main() -> anyhow::Result<()> {
         rest::measure(250, period).await?;
     }
     if wanted(Part::Killed) {
-        killed::measure(arguments.kills).await?;
+        let kills = if arguments.quick {
+            arguments.kills / 10
+        } else {
+            arguments.kills
+        };
+        killed::measure(kills).await?;
     }
     if wanted(Part::Brake) {
         brake::measure(runs).await?;
+    }
+    if wanted(Part::Steady) {
+        brake::steady::measure()?;
     }
     Ok(())
 }

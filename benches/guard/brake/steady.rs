@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
+use vscaled::plan::CgroupVersion;
+
 use super::{BRAKES, Braked, LIMIT, shown};
+use crate::support::bare::BareNode;
 
 /// Working sets in percent of the limit.
 const SETS: [u64; 3] = [85, 93, 96];
@@ -17,7 +20,11 @@ const PERIOD: Duration = Duration::from_secs(8);
 /// How much is given back and taken again in a turn, in MiB.
 const TURN: u64 = 4;
 
-pub(super) fn measure() -> anyhow::Result<()> {
+pub(crate) fn measure() -> anyhow::Result<()> {
+    if BareNode::new().cgroups().version() == CgroupVersion::V1 {
+        println!("\nsteady: there is no memory.high on cgroup v1");
+        return Ok(());
+    }
     println!(
         "\na process that holds a part of {LIMIT} MiB, and gives back and takes again {TURN} MiB of it in each turn, {PERIOD:?} each"
     );

@@ -55,7 +55,7 @@ impl Alarms {
     }
 
     /// Alarms to be ordered for a container at rest: none where those there are will be heard.
-    pub(super) fn to_order(&mut self, now: Duration, limit: u64, usage: u64) -> Option<Vec<u64>> {
+    pub(super) fn wanted(&mut self, now: Duration, limit: u64, usage: u64) -> Option<Vec<u64>> {
         if now < self.deaf || self.ordered.is_some_and(|at| now.saturating_sub(at) < ANEW) {
             return None;
         }
@@ -134,7 +134,7 @@ mod tests {
     /// At rest at this use, with its alarms set.
     fn resting(usage: u64) -> Alarms {
         let mut alarms = Alarms::default();
-        let wanted = alarms.to_order(at(10), LIMIT, usage).unwrap();
+        let wanted = alarms.wanted(at(10), LIMIT, usage).unwrap();
         assert_eq!(alarms.next(LIMIT, usage), None, "not before they are set");
         alarms.set(armed(wanted));
         alarms
@@ -145,21 +145,21 @@ mod tests {
         let mut alarms = resting(60 * MIB);
         assert_eq!(alarms.next(LIMIT, 60 * MIB), Some(LIMIT / 100 * 50));
         assert_eq!(
-            alarms.to_order(at(20), LIMIT, 100 * MIB),
+            alarms.wanted(at(20), LIMIT, 100 * MIB),
             None,
             "the one at 90 % is ahead"
         );
-        let wanted = alarms.to_order(at(20), LIMIT, 120 * MIB).unwrap();
+        let wanted = alarms.wanted(at(20), LIMIT, 120 * MIB).unwrap();
         assert_eq!(wanted[3..], [122 * MIB, 124 * MIB, 126 * MIB]);
         alarms.set(armed(wanted));
         assert_eq!(alarms.next(LIMIT, 123 * MIB), Some(124 * MIB));
         assert_eq!(alarms.next(2 * LIMIT, 123 * MIB), None, "they are of another limit");
-        assert_eq!(alarms.to_order(at(20), LIMIT, 127 * MIB), None, "not so soon again");
+        assert_eq!(alarms.wanted(at(20), LIMIT, 127 * MIB), None, "not so soon again");
         assert!(
-            alarms.to_order(at(30), LIMIT, 127 * MIB).is_some(),
+            alarms.wanted(at(30), LIMIT, 127 * MIB).is_some(),
             "the fixed ones, to hear it fall"
         );
-        assert_eq!(alarms.to_order(at(40), LIMIT, 127 * MIB), None, "and those will do");
+        assert_eq!(alarms.wanted(at(40), LIMIT, 127 * MIB), None, "and those will do");
     }
 
     #[test]
@@ -169,8 +169,8 @@ mod tests {
             alarms.rang(at(20));
         }
         assert_eq!(alarms.next(LIMIT, 120 * MIB), None);
-        assert_eq!(alarms.to_order(at(29), LIMIT, 120 * MIB), None);
-        assert!(alarms.to_order(at(30), LIMIT, 120 * MIB).is_some());
+        assert_eq!(alarms.wanted(at(29), LIMIT, 120 * MIB), None);
+        assert!(alarms.wanted(at(30), LIMIT, 120 * MIB).is_some());
     }
 
     #[test]

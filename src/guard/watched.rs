@@ -251,7 +251,7 @@ impl Watched {
     /// Alarms to be ordered, where nothing is going on.
     pub(super) fn alarms_to_order(&mut self, now: Duration, version: CgroupVersion) -> Option<Vec<u64>> {
         let (look, _) = self.looked.filter(|_| version == CgroupVersion::V1 && !self.grows)?;
-        self.alarms.to_order(now, look.limit, look.usage)
+        self.alarms.wanted(now, look.limit, look.usage)
     }
 
     /// Takes in alarms that were set.

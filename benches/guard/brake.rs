@@ -3,6 +3,8 @@
 //! Nothing of the agent takes part. A hand as late as an agent on a busy machine might be grows the limit so long after use
 //! has passed nine tenths of it; until then the process has only the kernel.
 
+pub(crate) mod steady;
+
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

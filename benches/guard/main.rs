@@ -1,16 +1,19 @@
 //! What the guard saves and what it costs, measured on the built daemon with processes that really take memory.
 //!
-//!     cargo bench --bench guard [-- [--quick] [PART...]]      as root
+//!     cargo bench --bench guard [-- [--quick] [--kills COUNT] [PART...]]      as root
 //!
 //! Parts, all of them by default:
 //! - `growth`: a process takes memory from a limit of 128 MiB on, at several rates, with the guard and without;
 //! - `rest`: processor time of the agent while 250 guarded containers do nothing;
-//! - `brake`: cgroup v2 only: what a `memory.high` below the limit would add.
+//! - `killed`: the agent killed at random moments of growths, of races for the last memory, and of cpu lending;
+//! - `brake`: cgroup v2 only: what a `memory.high` below the limit would add;
+//! - `steady`: cgroup v2 only: what it would cost a process that works between it and the limit.
 //!
 //! Prints and never judges. Everything is made below cgroups and temporary directories of its own and removed again.
 
 mod brake;
 mod growth;
+mod killed;
 mod rest;
 mod scene;
 
@@ -35,6 +38,9 @@ struct Arguments {
     /// Fewer and shorter measurements.
     #[arg(long)]
     quick: bool,
+    /// How often the agent is killed; a tenth of it with --quick.
+    #[arg(long, default_value_t = 130)]
+    kills: usize,
     /// What cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
@@ -46,7 +52,9 @@ struct Arguments {
 enum Part {
     Growth,
     Rest,
+    Killed,
     Brake,
+    Steady,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -65,8 +73,19 @@ async fn main() -> anyhow::Result<()> {
         let period = Duration::from_secs(if arguments.quick { 10 } else { 60 });
         rest::measure(250, period).await?;
     }
+    if wanted(Part::Killed) {
+        let kills = if arguments.quick {
+            arguments.kills / 10
+        } else {
+            arguments.kills
+        };
+        killed::measure(kills).await?;
+    }
     if wanted(Part::Brake) {
         brake::measure(runs).await?;
+    }
+    if wanted(Part::Steady) {
+        brake::steady::measure()?;
     }
     Ok(())
 }

@@ -18,6 +18,11 @@ pub(crate) struct Scene {
 impl Scene {
     /// So many pods of one container that a VPA lets grow to 4 GiB, known to a running agent.
     pub(crate) async fn start(pods: usize, guard: bool) -> Self {
+        Self::of(pods, guard, APP).await
+    }
+
+    /// The same with other amounts.
+    pub(crate) async fn of(pods: usize, guard: bool, app: Amounts) -> Self {
         let mut node = BareNode::new();
         let kubepods = node.kubepods();
         let mut agent = Agent::new(&kubepods)
@@ -29,13 +34,13 @@ impl Scene {
             .map(|number| {
                 let uid: &'static str = format!("0a1b2c3d-0000-4000-8000-{number:012x}").leak();
                 let name: &'static str = format!("web-{number}").leak();
-                node.run(name, uid, &[("app", APP)])
+                node.run(name, uid, &[("app", app)])
             })
             .collect();
         for pod in &pods {
             agent.write(
                 &format!("{}.yaml", pod.name),
-                &format!("{}---\n{}", pod.manifest(), vpa(pod.name)),
+                &format!("{}---\n{}", pod.manifest(), vpa(pod.name, app)),
             );
         }
         agent.start().await;
@@ -57,8 +62,10 @@ impl Scene {
     }
 }
 
-fn vpa(name: &str) -> String {
-    let amounts = "{cpu: 1000m, memory: 64Mi}";
+/// What it has is recommended, and four times as much cpu allowed.
+fn vpa(name: &str, app: Amounts) -> String {
+    let amounts = format!("{{cpu: {}m, memory: {}Mi}}", app.cpu, app.memory);
+    let cpu = format!("{}m", 4 * app.cpu);
     format!(
         "apiVersion: autoscaling.k8s.io/v1
 kind: VerticalPodAutoscaler
@@ -66,7 +73,7 @@ metadata: {{name: {name}, namespace: test}}
 spec:
   targetRef: {{apiVersion: apps/v1, kind: StatefulSet, name: {name}}}
   updatePolicy: {{updateMode: InPlaceOrRecreate}}
-  resourcePolicy: {{containerPolicies: [{{containerName: '*', maxAllowed: {{memory: 4Gi}}}}]}}
+  resourcePolicy: {{containerPolicies: [{{containerName: '*', maxAllowed: {{memory: 4Gi, cpu: {cpu}}}}}]}}
 status:
   recommendation:
     containerRecommendations:

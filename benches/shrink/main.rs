@@ -1,7 +1,7 @@
 //! Memory limits that come down under a process that takes and gives back memory as fast as it can: who is killed, what
 //! succeeds, how long anybody stands still.
 //!
-//!     cargo bench --bench shrink [-- [--quick] [PART...]]      as root
+//!     cargo bench --bench shrink [-- [--quick] [--kills COUNT] [PART...]]      as root
 //!
 //! Parts, all of them by default:
 //! - `kills`: from 200 MiB to limits below and above what the process uses, by a plain write, by a write with a look before
@@ -38,6 +38,9 @@ struct Arguments {
     /// A tenth of it.
     #[arg(long)]
     quick: bool,
+    /// How often the agent is killed; a fifth of all tries by default.
+    #[arg(long)]
+    kills: Option<usize>,
     /// What cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
@@ -65,7 +68,7 @@ async fn main() -> anyhow::Result<()> {
         freeze::measure(tries)?;
     }
     if wanted(Part::Killed) {
-        killed::measure(tries / 5).await?;
+        killed::measure(arguments.kills.unwrap_or(tries / 5)).await?;
     }
     machine::print_load()
 }

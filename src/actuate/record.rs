@@ -66,6 +66,8 @@ pub enum Cause {
         container: String,
         /// Which limit.
         resource: Resource,
+        /// What was seen of it, in the words of a sentence about the container; none where that is said beside this.
+        why: Option<String>,
     },
     /// A limit that was grown in an emergency is not needed any more, or not all of it.
     LoanEnded,
@@ -101,12 +103,16 @@ impl fmt::Display for Cause {
             Self::OverrideEnded => f.write_str("override ended"),
             Self::Guard {
                 container,
-                resource: Resource::Memory,
-            } => write!(f, "guard: container {container} was about to reach its memory limit"),
-            Self::Guard {
-                container,
-                resource: Resource::Cpu,
-            } => write!(f, "guard: container {container} is held back by its cpu limit"),
+                resource,
+                why,
+            } => {
+                let what = match resource {
+                    Resource::Memory => "was about to reach its memory limit",
+                    Resource::Cpu => "is held back by its cpu limit",
+                };
+                write!(f, "guard: container {container} {what}")?;
+                why.iter().try_for_each(|why| write!(f, " (it {why})"))
+            }
             Self::LoanEnded => f.write_str("guard: what was lent is not needed any more"),
             Self::Drift => f.write_str("drift: something else changed a value"),
             Self::Kubelet => f.write_str("the kubelet answered"),

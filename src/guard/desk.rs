@@ -92,10 +92,10 @@ impl Desk {
         }
     }
 
-    /// Looks at one container of a pod, and grows its limit if it has to. Whether it is still there.
-    pub(super) fn look(&mut self, pod: &PodId, handles: &PodHandles, watched: &mut Watched) -> bool {
+    /// Looks at one container of a pod, and grows its limit if it has to. `rang` if it passed an alarm. Whether it is still there.
+    pub(super) fn look(&mut self, pod: &PodId, handles: &PodHandles, watched: &mut Watched, rang: bool) -> bool {
         let now = self.now();
-        match watched.look(now, self.act) {
+        match watched.look(now, self.act, rang) {
             Ok(Seen::Unlimited) => {}
             Ok(Seen::Look(look, verdict)) => {
                 let claimant = claimant(pod, watched);

@@ -26,6 +26,8 @@ const LONGEST_REACTION: Duration = Duration::from_millis(400);
 const SUDDEN: BytesPerSecond = 2 << 30;
 /// The shortest time between two looks at a container whose use grows.
 const QUICKEST: Duration = Duration::from_millis(1);
+/// The time between two looks after use passed an alarm: enough for a rate.
+pub(super) const AGAIN: Duration = Duration::from_millis(2);
 /// The shortest time between two looks at a container whose use does not grow.
 const RESTING: Duration = Duration::from_millis(10);
 /// The same where use stands at the limit with memory that can be taken back: then the kernel slows growth down.
@@ -63,6 +65,8 @@ pub struct Pace {
     pub act: Duration,
     /// The kernel wakes the guard when use passes this many bytes.
     pub tripwire: Option<u64>,
+    /// The kernel has just woken the guard because use passed such an amount.
+    pub tripped: bool,
     /// The kernel wakes the guard when it has to take memory back at the limit.
     pub told_of_reclaim: bool,
 }
@@ -148,7 +152,9 @@ fn wait(look: Look, pace: Pace, rate: BytesPerSecond, room: u64, reach: u64) -> 
         _ => time_for(room / 2, SUDDEN).max(RESTING),
     };
     let seen = time_for(room.saturating_sub(reach) / 2, rate).max(QUICKEST);
-    untold.min(seen).min(LONGEST)
+    // The look before was long ago, so the rate says nothing: look twice.
+    let tripped = if pace.tripped { AGAIN } else { LONGEST };
+    untold.min(seen).min(tripped)
 }
 
 /// The distance from the limit at which to act.

@@ -14,6 +14,7 @@
 //! for anything but the kernel; write other than by the plans and the executor of all passes.
 
 mod account;
+mod alarms;
 mod desk;
 pub mod judge;
 pub mod lease;

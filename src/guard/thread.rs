@@ -14,11 +14,13 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::desk::Desk;
+use super::judge::AGAIN;
 use super::ledger::Claimant;
 use super::pods::Pod;
 use super::watched::{ITSELF, Watched};
 use super::watchlist::{Report, Watchlist};
 use super::wires::{FIRST, Token, Wires};
+use crate::plan::CgroupVersion;
 
 /// No look is taken to have been later than this: more is a machine that slept.
 const LATEST: Duration = Duration::from_millis(50);
@@ -224,16 +226,18 @@ impl Work {
         for pod in &mut self.pods {
             let mut gone = false;
             for watched in &mut pod.containers {
-                let told = told.contains(&watched.token);
+                let told = told.contains(&watched.token) && !watched.is_due_within(now, AGAIN);
                 if watched.cpu_is_due(now) {
                     desk.look_at_cpu(&pod.live.id, watched);
                 }
                 if !told && (watched.rests(now, of_all) || watched.next() > now) {
                     continue;
                 }
-                gone |= !desk.look(&pod.live.id, &pod.handles, watched);
+                let version = desk.node.traits.version;
+                let rang = told && version == CgroupVersion::V1;
+                gone |= !desk.look(&pod.live.id, &pod.handles, watched, rang);
                 watched.looked_with(of_all);
-                if let Some(amounts) = watched.alarms_to_order(desk.node.traits.version) {
+                if let Some(amounts) = watched.alarms_to_order(now, version) {
                     self.wires
                         .arm(watched.token, &pod.handles, &watched.terms.container, amounts);
                 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::alarms::Alarms;
 use super::judge::{LONGEST, Look, Pace, Track, Verdict, near};
 use super::throttle::{self, Finding, Periods, Throttling};
 use super::watchlist::Terms;
@@ -11,8 +12,6 @@ use crate::cgroup::{CgroupError, MemoryMeter, ThrottleMeter};
 use crate::plan::{CgroupVersion, Target};
 use crate::resources::Bytes;
 
-/// Alarms are set at these parts of the limit, in percent (v1).
-const ALARMS: [u64; 3] = [50, 75, 90];
 /// A container is calm enough for alarms if it need not be looked at for so long, or would not with them.
 const CALM: Duration = Duration::from_millis(10);
 /// A container that was lent memory is looked at so often, to know what it uses at most.
@@ -57,16 +56,6 @@ pub(super) struct Watched {
     quiet_at: Option<Duration>,
 }
 
-/// v1's alarms.
-#[derive(Debug)]
-enum Alarms {
-    None,
-    /// For this limit.
-    Ordered(u64),
-    /// For this limit.
-    Set(u64, Armed),
-}
-
 /// The next moment that is a whole number of times this long after the start.
 fn next_multiple(now: Duration, every: Duration) -> Duration {
     let times = now.as_nanos() / every.as_nanos() + 1;
@@ -107,7 +96,7 @@ impl Watched {
             of_all: u64::MAX,
             grows: false,
             told_of_reclaim: false,
-            alarms: Alarms::None,
+            alarms: Alarms::default(),
             refused: None,
             peak: 0,
             quiet_at: None,
@@ -145,8 +134,11 @@ impl Watched {
         Ok(self.throttling.look(now, Periods { all, throttled }, quiet))
     }
 
-    /// Looks, and works out when to look again.
-    pub(super) fn look(&mut self, now: Duration, act: Duration) -> Result<Seen, CgroupError> {
+    /// Looks, because an alarm rang or for some other reason, and works out when to look again.
+    pub(super) fn look(&mut self, now: Duration, act: Duration, rang: bool) -> Result<Seen, CgroupError> {
+        if rang {
+            self.alarms.rang(now);
+        }
         if self.terms.memory.is_none() {
             self.due = now + LONGEST;
             return Ok(Seen::Unlimited);
@@ -158,7 +150,8 @@ impl Watched {
         };
         let pace = Pace {
             act,
-            tripwire: self.next_alarm(limit, usage),
+            tripwire: self.alarms.next(limit, usage),
+            tripped: rang,
             told_of_reclaim: self.told_of_reclaim,
         };
         let mut look = Look {
@@ -255,33 +248,19 @@ impl Watched {
         Some(peak)
     }
 
-    /// Alarms to be ordered: none are set for this limit, and nothing is going on.
-    pub(super) fn alarms_to_order(&mut self, version: CgroupVersion) -> Option<Vec<u64>> {
+    /// Alarms to be ordered, where nothing is going on.
+    pub(super) fn alarms_to_order(&mut self, now: Duration, version: CgroupVersion) -> Option<Vec<u64>> {
         let (look, _) = self.looked.filter(|_| version == CgroupVersion::V1 && !self.grows)?;
-        if let Alarms::Ordered(limit) | Alarms::Set(limit, _) = &self.alarms
-            && *limit == look.limit
-        {
-            return None;
-        }
-        // Alarms for another limit end here.
-        self.alarms = Alarms::Ordered(look.limit);
-        Some(ALARMS.map(|percent| look.limit / 100 * percent).to_vec())
+        self.alarms.wanted(now, look.limit, look.usage)
     }
 
-    /// Takes in alarms that were set; those for a limit that is no more end.
+    /// Takes in alarms that were set.
     pub(super) fn armed(&mut self, armed: Armed) {
-        if let Alarms::Ordered(limit) = self.alarms
-            && armed.amounts.first() == Some(&(limit / 100 * ALARMS[0]))
-        {
-            self.alarms = Alarms::Set(limit, armed);
-        }
+        self.alarms.set(armed);
     }
 
-    /// The next amount at which the kernel wakes the guard.
-    fn next_alarm(&self, limit: u64, usage: u64) -> Option<u64> {
-        match &self.alarms {
-            Alarms::Set(of, armed) if *of == limit => armed.amounts.iter().copied().find(|amount| *amount > usage),
-            _ => None,
-        }
+    /// Whether it is looked at so soon anyhow that an alarm is no news.
+    pub(super) fn is_due_within(&self, now: Duration, time: Duration) -> bool {
+        self.due <= now + time
     }
 }

@@ -60,7 +60,7 @@ pub(super) struct Armed {
     pub(super) token: Token,
     /// Bytes in use, in rising order; none if they could not be set.
     pub(super) amounts: Vec<u64>,
-    told: EventFd,
+    pub(super) told: EventFd,
 }
 
 impl Wires {

@@ -1,6 +1,8 @@
 //! Promise: what is said about a pod becomes Events at a real API server, with the rights the agent is deployed with, one
 //! for what repeats, and none that says again what was said.
 
+mod guard;
+
 use std::path::Path;
 use std::time::Duration;
 

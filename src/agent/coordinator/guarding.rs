@@ -29,11 +29,12 @@ impl Coordinator {
                 if let Some(entry) = self.guarded(&of) {
                     let reason = format!("container {}: memory limit not grown: {why}", of.container);
                     entry.not_saved.insert(of.container.clone(), why);
-                    self.note(&of, Outcome::Refused { reason }, Vec::new(), Stages::default());
+                    self.note(&of, None, Outcome::Refused { reason }, Vec::new(), Stages::default());
                 }
             }
             Report::Quiet { of, peak } => self.take_quiet(&of, peak),
             Report::Throttled { of, from, to, why } => {
+                let cause = cause(&of, Resource::Cpu, Some(why.clone()));
                 let lent = |entry: &mut Entry| {
                     entry.standing.remember_origin(&entry.pod);
                     entry.standing.lend(Lent {
@@ -45,7 +46,7 @@ impl Coordinator {
                         now: Timestamp::now(),
                     });
                 };
-                self.change_loan(&of, cause(&of, Resource::Cpu), lent);
+                self.change_loan(&of, cause, lent);
             }
             Report::Unthrottled { of } => {
                 let ended = |entry: &mut Entry| entry.standing.end_lease(&of.container, Resource::Cpu);
@@ -69,7 +70,7 @@ impl Coordinator {
         if applied && entry.standing.is_set_by_hand(&of.container, Resource::Memory) {
             // An operator was a moment faster.
             floors.replace(&of.pod.uid, &of.container, to, None);
-            entry.ask(cause(of, Resource::Memory), true);
+            entry.ask(cause(of, Resource::Memory, Some(why.clone())), true);
         } else if applied {
             let now = Timestamp::now();
             entry.not_saved.remove(&of.container);
@@ -79,11 +80,11 @@ impl Coordinator {
                 resource: Resource::Memory,
                 from: grown.from.unwrap_or_default().get(),
                 to: to.get(),
-                why,
+                why: why.clone(),
                 now,
             });
             entry.start_over();
-            entry.ask(cause(of, Resource::Memory), true);
+            entry.ask(cause(of, Resource::Memory, Some(why.clone())), true);
             self.unsaved = true;
         }
         let stages = Stages {
@@ -91,7 +92,7 @@ impl Coordinator {
             verified: grown.took,
             ..Stages::default()
         };
-        self.note(of, grown.outcome, grown.steps, stages);
+        self.note(of, Some(why), grown.outcome, grown.steps, stages);
     }
 
     /// Changes what is lent to a container, and has a pass make it so.
@@ -175,7 +176,14 @@ impl Coordinator {
         same.then_some(entry)
     }
 
-    fn note(&mut self, of: &Guarded, outcome: Outcome, steps: Vec<crate::actuate::StepRecord>, stages: Stages) {
+    fn note(
+        &mut self,
+        of: &Guarded,
+        why: Option<String>,
+        outcome: Outcome,
+        steps: Vec<crate::actuate::StepRecord>,
+        stages: Stages,
+    ) {
         let mut done = JobDone {
             handles: None,
             foreign: ForeignWriters::default(),
@@ -191,7 +199,7 @@ impl Coordinator {
         let record = self.history.add(
             Timestamp::now(),
             of.pod.clone(),
-            cause(of, Resource::Memory),
+            cause(of, Resource::Memory, why),
             &mut done,
             None,
         );
@@ -201,10 +209,11 @@ impl Coordinator {
     }
 }
 
-fn cause(of: &Guarded, resource: Resource) -> Cause {
+fn cause(of: &Guarded, resource: Resource, why: Option<String>) -> Cause {
     Cause::Guard {
         container: of.container.clone(),
         resource,
+        why,
     }
 }
 

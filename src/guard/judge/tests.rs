@@ -11,6 +11,7 @@ fn pace() -> Pace {
     Pace {
         act: ms(2),
         tripwire: None,
+        tripped: false,
         told_of_reclaim: false,
     }
 }
@@ -120,6 +121,33 @@ fn a_steady_growth_of_two_gibibytes_takes_few_steps() {
         let growths = race(rate * MIB, 30 * MIB, 2048 * MIB, pace(), ms(1)).unwrap();
         assert!((1..=24).contains(&growths), "{growths} growths at {rate} MiB/s");
     }
+}
+
+/// Lets use grow from rest at an amount, with the kernel's word that it passed an alarm half a mebibyte ago.
+#[test]
+fn a_growth_that_begins_close_to_the_limit_is_seen_by_the_second_look_after_its_alarm() {
+    let resting = 120 * MIB;
+    let rate = 500 * MIB;
+    let mut track = Track::default();
+    let armed = Pace {
+        tripwire: Some(122 * MIB),
+        ..pace()
+    };
+    assert_eq!(track.judge(look(0, resting), armed), Verdict::Wait(LONGEST));
+    let rang = Pace {
+        tripwire: Some(124 * MIB),
+        tripped: true,
+        ..pace()
+    };
+    let heard = 122 * MIB + MIB / 2;
+    assert_eq!(track.judge(look(60_000, heard), rang), Verdict::Wait(AGAIN));
+    let later = heard + grown(rate, AGAIN);
+    let verdict = track.judge(look(60_002, later), pace());
+    assert!(
+        matches!(verdict, Verdict::Grow(need) if need.rate >= rate),
+        "{verdict:?}"
+    );
+    assert!(128 * MIB - later > grown(rate, ms(8)), "with time to act");
 }
 
 proptest! {

@@ -29,6 +29,20 @@ async fn a_process_that_takes_two_hundred_mebibytes_a_second_is_not_killed() {
 }
 
 #[tokio::test]
+async fn a_process_that_begins_to_take_memory_after_a_long_rest_close_to_the_limit_is_not_killed() {
+    let scene = Scene::guarded("4Gi").await;
+    let mut resting = scene.takes(20, 112);
+    assert!(matches!(resting.wait(), End::Satisfied(_)));
+    // Long enough to be left alone, with alarms where there are any.
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    assert_eq!(scene.limit(), 128, "{}", scene.agent.log());
+    let mut sudden = scene.takes(200, plenty() / 2);
+    let end = sudden.wait();
+    assert!(matches!(end, End::Satisfied(_)), "{end:?}\n{}", scene.agent.log());
+    assert!(resting.lives() && scene.kills() == 0);
+}
+
+#[tokio::test]
 async fn without_the_guard_the_same_process_is_killed() {
     let mut scene = Scene::new("4Gi");
     scene.agent.set("--guard", "false");

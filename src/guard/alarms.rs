@@ -1,0 +1,195 @@
+//! v1's alarms of one container: at which amounts of memory in use the kernel wakes the guard.
+//!
+//! In come what a look found and alarms that were set; out come the next amount that is heard of, and alarms to be ordered.
+//! Some stand at fixed parts of the limit, so that use is followed up and down. Where it comes to rest above all of them,
+//! others are set between there and the limit, and again where it rests next. A container that keeps passing its alarms is
+//! followed by the clock for a while instead: that has a price that is known.
+
+use std::time::Duration;
+
+use super::wires::Armed;
+
+/// Fixed alarms, in percent of the limit.
+const FIXED: [u64; 3] = [50, 75, 90];
+/// Alarms between use at rest and the limit, in quarters of the way.
+const QUARTERS: [u64; 3] = [1, 2, 3];
+/// Alarms closer together than this are not worth setting: the kernel compares once for so many pages that a processor has
+/// charged (`THRESHOLDS_EVENTS_TARGET`, mm/memcontrol-v1.c, 512 KiB), and then late.
+const CLOSEST: u64 = 1 << 20;
+/// Alarms are not set anew more often than this.
+const ANEW: Duration = Duration::from_secs(1);
+/// An alarm that rings more often than this within [`ANEW`] is noise.
+const NOISE: u32 = 20;
+/// For how long noise is followed by the clock.
+const DEAF: Duration = Duration::from_secs(10);
+
+/// Alarms, and how they ring.
+#[derive(Debug, Default)]
+pub(super) struct Alarms {
+    state: State,
+    /// The limit they are for.
+    limit: u64,
+    /// When they were ordered last.
+    ordered: Option<Duration>,
+    /// How often they rang since a moment.
+    rang: (u32, Duration),
+    /// Until when none are set.
+    deaf: Duration,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    None,
+    Ordered(Vec<u64>),
+    Set(Armed),
+}
+
+impl Alarms {
+    /// The next amount at which the kernel wakes the guard, if there is one for this limit.
+    pub(super) fn next(&self, limit: u64, usage: u64) -> Option<u64> {
+        match &self.state {
+            State::Set(armed) if self.limit == limit => first_above(&armed.amounts, usage),
+            State::None | State::Ordered(_) | State::Set(_) => None,
+        }
+    }
+
+    /// Alarms to be ordered for a container at rest: none where those there are will be heard.
+    pub(super) fn wanted(&mut self, now: Duration, limit: u64, usage: u64) -> Option<Vec<u64>> {
+        if now < self.deaf || self.ordered.is_some_and(|at| now.saturating_sub(at) < ANEW) {
+            return None;
+        }
+        let wanted = amounts(limit, usage);
+        let (State::Ordered(there) | State::Set(Armed { amounts: there, .. })) = &self.state else {
+            return Some(self.order(now, limit, wanted));
+        };
+        let will_do = self.limit == limit && (first_above(there, usage).is_some() || *there == wanted);
+        (!will_do).then(|| self.order(now, limit, wanted))
+    }
+
+    /// Those that were set before end here.
+    fn order(&mut self, now: Duration, limit: u64, wanted: Vec<u64>) -> Vec<u64> {
+        self.state = State::Ordered(wanted.clone());
+        self.limit = limit;
+        self.ordered = Some(now);
+        wanted
+    }
+
+    /// Takes in alarms that were set; those that were not ordered last end.
+    pub(super) fn set(&mut self, armed: Armed) {
+        if matches!(&self.state, State::Ordered(wanted) if *wanted == armed.amounts) {
+            self.state = State::Set(armed);
+        }
+    }
+
+    /// Notes that one rang.
+    pub(super) fn rang(&mut self, now: Duration) {
+        let (count, since) = &mut self.rang;
+        if now.saturating_sub(*since) > ANEW {
+            (*count, *since) = (0, now);
+        }
+        *count += 1;
+        if *count > NOISE {
+            self.state = State::None;
+            self.deaf = now + DEAF;
+        }
+    }
+}
+
+fn first_above(amounts: &[u64], usage: u64) -> Option<u64> {
+    amounts.iter().copied().find(|amount| *amount > usage)
+}
+
+/// Where alarms are to stand for a container that uses so much, in rising order.
+fn amounts(limit: u64, usage: u64) -> Vec<u64> {
+    let mut amounts = FIXED.map(|percent| limit / 100 * percent).to_vec();
+    let step = limit.saturating_sub(usage) / 4;
+    if first_above(&amounts, usage).is_none() && step >= CLOSEST {
+        amounts.extend(QUARTERS.map(|quarter| usage + step * quarter));
+    }
+    amounts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::eventfd::EventFd;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+    const LIMIT: u64 = 128 * MIB;
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn armed(amounts: Vec<u64>) -> Armed {
+        Armed {
+            token: 2,
+            amounts,
+            told: EventFd::new().unwrap(),
+        }
+    }
+
+    /// At rest at this use, with its alarms set.
+    fn resting(usage: u64) -> Alarms {
+        let mut alarms = Alarms::default();
+        let wanted = alarms.wanted(at(10), LIMIT, usage).unwrap();
+        assert_eq!(alarms.next(LIMIT, usage), None, "not before they are set");
+        alarms.set(armed(wanted));
+        alarms
+    }
+
+    #[test]
+    fn use_at_rest_above_the_fixed_alarms_gets_others_ahead_of_it() {
+        let mut alarms = resting(60 * MIB);
+        assert_eq!(alarms.next(LIMIT, 60 * MIB), Some(LIMIT / 100 * 50));
+        assert_eq!(
+            alarms.wanted(at(20), LIMIT, 100 * MIB),
+            None,
+            "the one at 90 % is ahead"
+        );
+        let wanted = alarms.wanted(at(20), LIMIT, 120 * MIB).unwrap();
+        assert_eq!(wanted[3..], [122 * MIB, 124 * MIB, 126 * MIB]);
+        alarms.set(armed(wanted));
+        assert_eq!(alarms.next(LIMIT, 123 * MIB), Some(124 * MIB));
+        assert_eq!(alarms.next(2 * LIMIT, 123 * MIB), None, "they are of another limit");
+        assert_eq!(alarms.wanted(at(20), LIMIT, 127 * MIB), None, "not so soon again");
+        assert!(
+            alarms.wanted(at(30), LIMIT, 127 * MIB).is_some(),
+            "the fixed ones, to hear it fall"
+        );
+        assert_eq!(alarms.wanted(at(40), LIMIT, 127 * MIB), None, "and those will do");
+    }
+
+    #[test]
+    fn alarms_that_ring_all_the_time_are_taken_down_for_a_while() {
+        let mut alarms = resting(120 * MIB);
+        for _ in 0..=NOISE {
+            alarms.rang(at(20));
+        }
+        assert_eq!(alarms.next(LIMIT, 120 * MIB), None);
+        assert_eq!(alarms.wanted(at(29), LIMIT, 120 * MIB), None);
+        assert!(alarms.wanted(at(30), LIMIT, 120 * MIB).is_some());
+    }
+
+    #[test]
+    fn alarms_that_ring_now_and_then_stay() {
+        let mut alarms = resting(120 * MIB);
+        for second in 0..100 {
+            alarms.rang(at(20 + 2 * second));
+        }
+        assert!(alarms.next(LIMIT, 120 * MIB).is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn an_alarm_is_ahead_wherever_there_is_room_for_one(limit in 0_u64..(1 << 40), part in 0_u64..=1000) {
+            let usage = limit / 1000 * part;
+            let amounts = amounts(limit, usage);
+            prop_assert!(amounts.is_sorted() && amounts.iter().all(|amount| *amount <= limit));
+            let next = first_above(&amounts, usage);
+            prop_assert!(next.is_some() || (limit - usage) / 4 < CLOSEST);
+        }
+    }
+}

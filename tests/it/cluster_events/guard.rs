@@ -1,0 +1,88 @@
+//! What the guard did and could not do is said on the pod.
+
+use serde_json::{Value, json};
+
+use crate::cluster_api::Scene;
+use crate::support::allocator::{Allocator, Appetite, End};
+use crate::support::amounts::Amounts;
+use crate::support::cluster::objects;
+
+/// New Events that a pod may have at once.
+const AT_MOST: usize = 8;
+
+/// The Events about a pod that the guard is the cause of.
+fn by_the_guard(scene: &Scene) -> Vec<Value> {
+    let printed = scene
+        .cluster
+        .kubectl(&["--namespace=test", "get", "events", "--output=json"], "");
+    let list: Value = serde_json::from_str(&printed).unwrap();
+    let events = list["items"].as_array().unwrap().iter();
+    let ours = events.filter(|event| {
+        event["involvedObject"]["name"] == scene.pod.name
+            && event["message"].as_str().is_some_and(|text| text.starts_with("guard:"))
+    });
+    ours.cloned().collect()
+}
+
+fn saying<'e>(events: &'e [Value], reason: &str, words: &str) -> Vec<&'e Value> {
+    let about = |event: &&Value| event["reason"] == reason && event["message"].as_str().unwrap().contains(words);
+    events.iter().filter(about).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_growth_and_a_refused_one_become_events_with_their_reasons() {
+    let Some(mut scene) = Scene::new("cluster_events::guard::a_growth_and_a_refused_one") else {
+        return;
+    };
+    let mut vpa = objects::vpa("InPlaceOrRecreate");
+    vpa["spec"]["resourcePolicy"] =
+        json!({"containerPolicies": [{"containerName": "*", "maxAllowed": {"memory": "192Mi"}}]});
+    scene.cluster.apply(&vpa);
+    scene.recommend(&[("app", Amounts::doubled(100, 64))]);
+    for (flag, value) in [
+        ("--guard-reserve", "100Mi"),
+        ("--guard-pod-budget", "100%"),
+        ("--guard-node-budget", "100%"),
+    ] {
+        scene.agent.set(flag, value);
+    }
+    scene.agent.start().await;
+    // What it has is recommended: it is guarded as soon as it is known to live.
+    let lives = async || {
+        let pod = scene.agent.pod(scene.pod.name).await?;
+        pod.containers[0].id.clone()
+    };
+    scene.agent.until("the pod to live", lives).await;
+
+    // A leak: it is grown as far as the VPA allows, and then it dies.
+    let appetite = Appetite {
+        rate: 40,
+        until: 1 << 20,
+    };
+    let cgroup = &scene.pod.containers["app"].cgroup;
+    let end = Allocator::start(scene.node.cgroups(), cgroup, appetite).wait();
+    assert!(matches!(end, End::Killed(taken) if taken > 128), "{end:?}");
+
+    let said = async || {
+        let events = by_the_guard(&scene);
+        let grown = saying(&events, "ResourcesResized", "grew by").len();
+        let refused = saying(&events, "ResizeRefused", "as high as its VPA lets it be (192Mi)").len();
+        (grown > 0 && refused > 0).then_some(events)
+    };
+    let events = scene.agent.until("the Events", said).await;
+    let grown = saying(&events, "ResourcesResized", "grew by");
+    let text = grown[0]["message"].as_str().unwrap();
+    assert!(
+        text.contains("container app was about to reach its memory limit (it used "),
+        "{text}"
+    );
+    assert_eq!(
+        (&grown[0]["type"], &grown[0]["involvedObject"]["uid"]),
+        (&json!("Normal"), &json!(scene.pod.uid))
+    );
+    let refused = saying(&events, "ResizeRefused", "memory limit not grown");
+    assert_eq!(refused.len(), 1, "said once: {refused:#?}");
+    let text = refused[0]["message"].as_str().unwrap();
+    assert!(text.contains("; it used ") && refused[0]["type"] == "Warning", "{text}");
+    assert!(events.len() <= AT_MOST, "{events:#?}");
+}

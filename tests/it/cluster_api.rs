@@ -20,7 +20,7 @@ use crate::support::cluster::{ApiServer, NODE, User, objects};
 /// What the container has at first.
 const APP: Amounts = Amounts::doubled(100, 64);
 const AT_FIRST: [(&str, Amounts); 1] = [("app", APP)];
-const LARGER: [(&str, Amounts); 1] = [("app", Amounts::doubled(300, 128))];
+pub(crate) const LARGER: [(&str, Amounts); 1] = [("app", Amounts::doubled(300, 128))];
 
 /// A pod below a ReplicaSet below a Deployment, and an agent that does not run yet.
 pub(crate) struct Scene {
@@ -91,7 +91,7 @@ impl Scene {
     }
 
     /// Waits until every level holds these values and the agent is content.
-    async fn settles(&self, containers: &[(&str, Amounts)]) {
+    pub(crate) async fn settles(&self, containers: &[(&str, Amounts)]) {
         let wanted = format!("every level to hold {containers:?}");
         let holds = || self.node.holds(&self.pod, containers);
         self.agent.wait_for(&wanted, holds).await;

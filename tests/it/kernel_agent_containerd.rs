@@ -1,10 +1,12 @@
 //! Promise: with a real container runtime, the kernel's values and the runtime's stored spec agree with what was decided,
-//! whether or not the runtime is there when it is decided; and no container notices.
+//! whether or not the runtime is there when it is decided; and no container notices. What the kernel kills in containers is
+//! told for them.
 //!
 //! The real agent against a private containerd with runc, and pods made through CRI as a kubelet makes them, on cgroup v1
 //! or v2. The manifests name no container ids: who is who, the agent learns from the runtime.
 
 mod containers;
+mod kills;
 mod operators;
 mod outages;
 mod values;

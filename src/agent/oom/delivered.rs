@@ -1,7 +1,9 @@
 //! Reports into the spool, for whoever is configured to get them, and into the file that operators' list is read from.
 //!
 //! The spool comes first: an agent that ends between the two finds the same kills again, under the same ids, and the spool
-//! knows them already. The checkpoint that is gone on from is the file's.
+//! knows them already. The checkpoint that is gone on from is the file's. One thing can make that another id: the kernel's
+//! log could not be read before the end and can be read after it, so that a kill known by its counter alone is found by its
+//! record. Receivers then get the kills of that one commit twice; the other order would lose them.
 
 use super::file::FileLedger;
 use crate::oom::OomReport;

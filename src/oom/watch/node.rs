@@ -262,3 +262,20 @@ fn read(path: &Path) -> Option<String> {
     let bytes = fs::read(path).ok()?;
     Some(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oom::parse_log;
+
+    #[test]
+    fn a_victim_that_is_gone_or_whose_id_is_another_process_by_now_tells_nothing() {
+        let gone = 1 << 30;
+        for pid in [gone, std::process::id()] {
+            let log =
+                format!("Out of memory: Killed process {pid} (no such name) total-vm:4kB, anon-rss:3kB, file-rss:2kB");
+            let [kill] = parse_log(log.as_bytes()).try_into().unwrap();
+            assert_eq!((kill.pid, NodeFiles::new().glimpse(&kill)), (pid, Glimpse::NONE));
+        }
+    }
+}

@@ -42,6 +42,14 @@ impl Kernel {
         }
     }
 
+    /// In place of a cgroup comes another one, which has its inode.
+    pub(super) fn replace(&mut self, path: &CgroupPath) {
+        let counters = self.counters.get_mut();
+        if let Some(reading) = counters.get_mut(path) {
+            (reading.kills, reading.groups) = (0, 0);
+        }
+    }
+
     pub(super) fn remove(&mut self, path: &CgroupPath) {
         self.counters.get_mut().retain(|other, _| other.below(path).is_none());
     }

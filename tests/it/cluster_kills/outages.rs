@@ -1,6 +1,7 @@
 //! The API server goes away, and the agent is killed meanwhile.
 
 use super::Scene;
+use crate::cluster_api::LARGER;
 
 #[tokio::test]
 async fn what_is_killed_while_the_api_server_is_away_is_told_once_it_is_back() {
@@ -43,4 +44,34 @@ async fn an_agent_that_is_killed_in_the_middle_tells_nothing_twice() {
     scene.tells(&scene.cluster.pod, 9).await;
     scene.kill(&scene.cluster.pod, 1);
     scene.tells(&scene.cluster.pod, 10).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_starts_while_nobody_answers_names_the_pods_that_it_changed() {
+    let test = "cluster_kills::outages::an_agent_that_starts_while_nobody_answers";
+    let Some(mut scene) = Scene::started(test).await else {
+        return;
+    };
+    scene.cluster.make_vpa("InPlaceOrRecreate");
+    scene.cluster.recommend(&LARGER);
+    scene.cluster.settles(&LARGER).await;
+    let (agent, pod) = (&mut scene.cluster.agent, &scene.cluster.pod);
+    let saved = || std::fs::read_to_string(agent.state_file()).is_ok_and(|text| text.contains(pod.name));
+    agent.wait_for("what stands to be saved", saved).await;
+    agent.kill();
+    scene.cluster.cluster.stop();
+    scene.cluster.agent.start().await;
+    scene.kill(&scene.cluster.pod, 1);
+    let (agent, pod) = (&scene.cluster.agent, &scene.cluster.pod);
+    let told = async || {
+        let kills = agent.client().await.oom_list(pod.uid.to_owned()).await.unwrap().kills;
+        kills.into_iter().next()
+    };
+    let kill = agent.until("the kill to be told", told).await;
+    let (of, container) = (kill.pod.as_ref().unwrap(), kill.container.as_ref().unwrap());
+    assert_eq!(
+        (&*of.namespace, &*of.name, &*container.name),
+        ("test", pod.name, "app"),
+        "{kill:#?}"
+    );
 }

@@ -153,10 +153,11 @@ fn labels(spec: &PodSpec) -> HashMap<String, String> {
     ])
 }
 
-/// On the host's network, so that no network plugin is needed.
-fn host_network() -> Option<proto::NamespaceOption> {
+/// On the host's network, so that no network plugin is needed; each container with processes of its own, as is usual.
+fn namespaces() -> Option<proto::NamespaceOption> {
     Some(proto::NamespaceOption {
         network: proto::NamespaceMode::Node.into(),
+        pid: proto::NamespaceMode::Container.into(),
         ..proto::NamespaceOption::default()
     })
 }
@@ -173,7 +174,7 @@ fn sandbox(spec: &PodSpec, cgroup: &CgroupPath) -> proto::PodSandboxConfig {
         linux: Some(proto::LinuxPodSandboxConfig {
             cgroup_parent: cgroup.to_string(),
             security_context: Some(proto::LinuxSandboxSecurityContext {
-                namespace_options: host_network(),
+                namespace_options: namespaces(),
             }),
         }),
         ..proto::PodSandboxConfig::default()
@@ -194,7 +195,7 @@ fn container(sandbox: &proto::PodSandboxConfig, spec: &ContainerSpec, attempt: u
         linux: Some(proto::LinuxContainerConfig {
             resources: Some(spec.resources),
             security_context: Some(proto::LinuxContainerSecurityContext {
-                namespace_options: host_network(),
+                namespace_options: namespaces(),
             }),
         }),
         ..proto::ContainerConfig::default()

@@ -95,6 +95,25 @@ fn another_cgroup_of_the_same_name_counts_from_zero() {
 }
 
 #[test]
+fn a_counter_that_goes_backwards_is_another_cgroups_even_with_the_same_inode() {
+    let mut kernel = Kernel::default();
+    kernel.local = true;
+    kernel.make(&container(0, 1));
+    (0..3).for_each(|_| kernel.kill(&container(0, 1)));
+    let mut accounts = accounts(Counting::Local);
+    accounts.begin_here(&kernel);
+    assert_eq!(risen(accounts.sweep(&kernel)), []);
+    kernel.replace(&container(0, 1));
+    (0..2).for_each(|_| kernel.kill(&container(0, 1)));
+    assert_eq!(risen(accounts.sweep(&kernel)), [(container(0, 1), 2)]);
+    assert_eq!(
+        risen(restarted(&accounts).sweep(&kernel)),
+        [(container(0, 1), 2)],
+        "not told yet"
+    );
+}
+
+#[test]
 fn a_kill_told_where_none_was_counted_hides_no_later_one() {
     let mut kernel = Kernel::default();
     kernel.make(&container(0, 1));

@@ -116,6 +116,38 @@ fn a_named_kill_in_a_known_container_is_told_at_once() {
     assert_eq!(finish(&mut desk, &kernel, 30), []);
 }
 
+#[test]
+fn a_clock_that_is_set_back_or_forth_changes_the_times_of_kills_and_nothing_else() {
+    let mut kernel = Kernel::default();
+    kernel.make(&container(0, 1));
+    let mut desk = desk(None, 0);
+    look(&mut desk, &kernel, 1);
+    let mut told = Vec::new();
+    for (record, hours) in [(40, 0), (50, -1), (60, 24)] {
+        kernel.kill(&container(0, 1));
+        let stepped = |milliseconds| {
+            let moment = at(milliseconds);
+            let wall = moment.wall + SignedDuration::from_hours(hours);
+            Moment { wall, ..moment }
+        };
+        let now = record;
+        let event = Event::Kill(Box::new(kill(7, record, Some(container(0, 1)))));
+        let wall = stepped(now).wall;
+        let event = Told {
+            wall,
+            ..logged(event, record, now, Origin::Live)
+        };
+        desk.take_event(event, Glimpse::NONE, stepped(now), &kernel);
+        assert!(desk.look(ms(now + 1), &kernel, || stepped(now + 1)).is_none());
+        desk.release(stepped(now + 20_000), &kernel);
+        let reports = desk.take_reports();
+        assert_eq!(reports.iter().map(|report| report.time).collect::<Vec<_>>(), [wall]);
+        told.extend(reports);
+    }
+    assert_eq!(finish(&mut desk, &kernel, 50_000), [], "nothing is told twice");
+    assert_eq!(told.len(), 3);
+}
+
 fn residents_with(path: &CgroupPath) -> Residents {
     use crate::actuate::{LiveContainer, LivePod, PodId};
     let pod = LivePod {

@@ -1,0 +1,143 @@
+//! More kills than the kernel explains, for as long as it takes.
+
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use procfs::process::Process;
+
+use crate::common::{Samples, Table};
+use crate::scene::{Learnt, Scene, Watching, at_the_socket, rereader};
+use crate::stamps::Stamps;
+use crate::support::agent::Agent;
+use crate::victim::Victims;
+
+const EACH_SECOND: u32 = 75;
+const PODS: usize = 100;
+/// What is told late is told by then.
+const AFTERWARDS: Duration = Duration::from_secs(5);
+
+pub(crate) async fn measure(period: Duration) -> anyhow::Result<()> {
+    let scene = Scene::new(PODS);
+    let agent = scene.agent().await;
+    let told = at_the_socket(&scene, &agent).await?;
+    // What starting leaves to be done is over by then.
+    tokio::time::sleep(AFTERWARDS).await;
+    let before = Cost::of(&agent)?;
+    let (pids, took, stamps, most) = flood(&scene, Some(&agent), period).await?;
+    let after = Cost::of(&agent)?;
+    let title = format!(
+        "{} kills in {took:.1?}, {PODS} containers, {} of them explained by the kernel",
+        pids.len(),
+        stamps.explained
+    );
+    let mut table = Table::new(format!("{title}: from the kernel's stamp"));
+    table.row(
+        "the agent has kept it and told its socket",
+        samples(&told, &pids, &stamps),
+    );
+    let share = |used: Duration| used.as_secs_f64() / took.as_secs_f64() * 100.0;
+    let mebibytes = |kilobytes: u64| kilobytes as f64 / 1024.0;
+    let mut lines = told.learner.with(|learnt| said("agent", learnt, &pids));
+    lines += &format!(
+        "\n  agent: {:.1} % of a core; {:.1} MiB anonymous before, {:.1} at most, {:.1} at the end",
+        share(after.processor.saturating_sub(before.processor)),
+        mebibytes(before.anonymous),
+        mebibytes(most),
+        mebibytes(after.anonymous)
+    );
+    drop((told, agent));
+
+    let (again, used) = rereader(Duration::from_secs(1));
+    let (pids, took, stamps, _) = flood(&scene, None, period).await?;
+    table.row("reading the log again each second", samples(&again, &pids, &stamps));
+    table.print();
+    println!("{lines}");
+    println!("{}", again.learner.with(|learnt| found_again(learnt, &pids)));
+    let used = *used.lock().unwrap_or_else(PoisonError::into_inner);
+    println!(
+        "  reading again: {:.1} % of a core",
+        used.as_secs_f64() / took.as_secs_f64() * 100.0
+    );
+    Ok(())
+}
+
+fn said(who: &str, learnt: &Learnt, pids: &[u32]) -> String {
+    let named = pids.iter().filter(|pid| learnt.by_process.contains_key(pid)).count();
+    format!(
+        "  {who}: {} kills told of {}, {} of them with the container, {named} with the process, {} told twice",
+        learnt.kills.len(),
+        pids.len(),
+        learnt.placed,
+        learnt.twice
+    )
+}
+
+fn found_again(learnt: &Learnt, pids: &[u32]) -> String {
+    let found = pids.iter().filter(|pid| learnt.by_process.contains_key(pid)).count();
+    let explained = pids.iter().filter(|pid| learnt.explained.contains(pid)).count();
+    format!(
+        "  reading again: {found} kills found of {}, {explained} of them with the container",
+        pids.len()
+    )
+}
+
+fn samples(watching: &Watching, pids: &[u32], stamps: &Stamps) -> Samples {
+    watching.learner.with(|learnt| {
+        let time = |pid: &u32| stamps.since(*pid, *learnt.by_process.get(pid)?);
+        pids.iter().filter_map(time).collect()
+    })
+}
+
+/// Gets processes killed at a steady rate; their ids, how long that took, when they were killed, and the most anonymous
+/// memory of the agent, in kilobytes.
+async fn flood(
+    scene: &Scene,
+    agent: Option<&Agent>,
+    period: Duration,
+) -> anyhow::Result<(Vec<u32>, Duration, Stamps, u64)> {
+    let mut stamps = Stamps::new()?;
+    let cgroups = scene.cgroups();
+    let mut victims = Victims::in_all(scene.node.cgroups(), &cgroups)?;
+    let (mut pids, mut most) = (Vec::new(), 0);
+    let start = Instant::now();
+    let mut seconds = 0;
+    for number in 0_u32.. {
+        let due = Duration::from_secs(1) * number / EACH_SECOND;
+        if due >= period {
+            break;
+        }
+        tokio::time::sleep(due.saturating_sub(start.elapsed())).await;
+        pids.push(victims.start()?);
+        if due.as_secs() > seconds {
+            seconds = due.as_secs();
+            stamps.update()?;
+            if let Some(agent) = agent {
+                most = most.max(Cost::of(agent)?.anonymous);
+            }
+        }
+    }
+    victims.all_killed(scene.node.cgroups(), &cgroups).await?;
+    let took = start.elapsed();
+    stamps.update()?;
+    tokio::time::sleep(AFTERWARDS).await;
+    Ok((pids, took, stamps, most))
+}
+
+/// What the agent used so far.
+struct Cost {
+    /// All threads, those that ended included.
+    processor: Duration,
+    /// Kilobytes.
+    anonymous: u64,
+}
+
+impl Cost {
+    fn of(agent: &Agent) -> anyhow::Result<Self> {
+        let clock = nix::time::clock_getcpuclockid(nix::unistd::Pid::from_raw(agent.pid()))?;
+        let status = Process::new(agent.pid())?.status()?;
+        Ok(Self {
+            processor: clock.now()?.into(),
+            anonymous: status.rssanon.unwrap_or(0),
+        })
+    }
+}

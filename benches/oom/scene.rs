@@ -1,0 +1,250 @@
+//! Pods whose containers may have next to no memory, and those who are to learn of kills in them.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use vscaled::actuate::{LiveContainer, LivePod, PodId};
+use vscaled::cgroup::{CgroupPath, Hierarchy};
+use vscaled::oom::kmsg::monotonic;
+use vscaled::oom::watch::{Links, Residents, WatchOptions, start};
+
+use crate::log::{Log, Said};
+use crate::support::agent::Agent;
+use crate::support::amounts::Amounts;
+use crate::support::bare::{BareNode, BarePod};
+
+/// A limit of 4 MiB.
+const SMALL: Amounts = Amounts::doubled(1000, 2);
+
+/// The pods. Dropping them ends and removes everything.
+#[derive(Debug)]
+pub(crate) struct Scene {
+    pub(crate) node: BareNode,
+    pods: Vec<BarePod>,
+}
+
+impl Scene {
+    /// So many pods of one container.
+    pub(crate) fn new(pods: usize) -> Self {
+        let mut node = BareNode::new();
+        let pods = (0..pods)
+            .map(|number| {
+                let uid: &'static str = format!("0a1b2c3d-0000-4000-9000-{number:012x}").leak();
+                let name: &'static str = format!("web-{number}").leak();
+                node.run(name, uid, &[("app", SMALL)])
+            })
+            .collect();
+        Self { node, pods }
+    }
+
+    pub(crate) fn cgroups(&self) -> Vec<CgroupPath> {
+        self.pods
+            .iter()
+            .map(|pod| pod.containers["app"].cgroup.clone())
+            .collect()
+    }
+
+    /// An agent that knows the pods and watches.
+    pub(crate) async fn agent(&self) -> Agent {
+        let mut agent = Agent::new(&self.node.kubepods());
+        for pod in &self.pods {
+            agent.write(&format!("{}.yaml", pod.name), &pod.manifest());
+        }
+        agent.start().await;
+        let live = async || {
+            let known = agent.get().await.pods;
+            let live = |pod: &vscaled::control::proto::Pod| pod.containers.iter().all(|one| one.id.is_some());
+            (known.len() == self.pods.len() && known.iter().all(live)).then_some(())
+        };
+        agent.until("all pods to live", live).await;
+        agent.wait_for("the agent to watch", || agent.oom_file().exists()).await;
+        agent
+    }
+
+    /// The pods as the watcher gets them from the rest of the agent.
+    fn residents(&self) -> anyhow::Result<Residents> {
+        let live = |pod: &BarePod| {
+            let container = |(name, one): (&&str, &crate::support::bare::BareContainer)| {
+                let live = LiveContainer {
+                    id: one.id.clone(),
+                    path: one.cgroup.clone(),
+                };
+                ((*name).to_owned(), live)
+            };
+            Arc::new(LivePod {
+                id: PodId {
+                    uid: pod.uid.to_owned(),
+                    namespace: "test".to_owned(),
+                    name: pod.name.to_owned(),
+                },
+                path: pod.cgroup.clone(),
+                containers: pod.containers.iter().map(container).collect::<BTreeMap<_, _>>(),
+            })
+        };
+        Ok(Residents {
+            tree: Some((Hierarchy::discover(None)?, self.node.kubepods())),
+            pods: self.pods.iter().map(live).collect(),
+        })
+    }
+}
+
+/// When somebody learnt of which process's kill, on CLOCK_MONOTONIC, and in how many kills of ours.
+#[derive(Debug, Default)]
+pub(crate) struct Learnt {
+    pub(crate) by_process: HashMap<u32, Duration>,
+    /// Kills, by their ids.
+    pub(crate) kills: HashSet<String>,
+    /// Kills that were told more than once.
+    pub(crate) twice: usize,
+    /// Kills with the container they happened in.
+    pub(crate) placed: usize,
+    /// Processes whose cgroup the kernel named.
+    pub(crate) explained: HashSet<u32>,
+}
+
+/// The same, while somebody is learning.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Learner(Arc<Mutex<Learnt>>);
+
+impl Learner {
+    pub(crate) fn with<T>(&self, use_it: impl FnOnce(&mut Learnt) -> T) -> T {
+        use_it(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn told(&self, id: String, pid: Option<u32>, container: bool) {
+        let now = monotonic().unwrap_or_default();
+        self.with(|learnt| {
+            learnt.placed += usize::from(container);
+            learnt.twice += usize::from(!learnt.kills.insert(id));
+            if let Some(pid) = pid {
+                learnt.by_process.insert(pid, now);
+            }
+        });
+    }
+}
+
+/// Somebody who learns of kills. Dropping it ends that.
+#[derive(Debug)]
+pub(crate) struct Watching {
+    pub(crate) learner: Learner,
+    _end: End,
+}
+
+/// What ends the learning.
+#[derive(Debug)]
+#[expect(dead_code, reason = "held for what dropping it does")]
+enum End {
+    Watcher(
+        tokio_util::sync::DropGuard,
+        watch::Sender<Arc<Residents>>,
+        broadcast::Sender<Arc<vscaled::actuate::ChangeRecord>>,
+    ),
+    Reader(tokio_util::sync::DropGuard),
+    Socket(tokio::task::JoinHandle<anyhow::Result<()>>),
+}
+
+/// The watcher alone, in this process: what it hands to the reporter.
+pub(crate) async fn watcher(scene: &Scene) -> anyhow::Result<Watching> {
+    let tree = scene.node.kubepods();
+    let (residents, pods) = watch::channel(Arc::new(scene.residents()?));
+    let (changes, written) = broadcast::channel(16);
+    let (batches, mut taken) = mpsc::channel::<vscaled::oom::watch::Batch>(64);
+    let (problems, _) = watch::channel(Vec::new());
+    let stop = CancellationToken::new();
+    let learner = Learner::default();
+    let (learning, (ready, is_ready)) = (learner.clone(), tokio::sync::oneshot::channel());
+    let taker = async move {
+        let mut ready = Some(ready);
+        while let Some(batch) = taken.recv().await {
+            for report in batch.reports {
+                let ours = report.cgroup.as_deref().and_then(|path| CgroupPath::new(path).ok());
+                if ours.is_some_and(|path| path.below(&tree).is_some()) {
+                    let pid = report.victim.as_ref().map(|victim| victim.pid);
+                    learning.told(report.id, pid, report.container.is_some());
+                }
+            }
+            // The first batch says that everything from before is read.
+            if let Some(ready) = ready.take() {
+                ready.send(()).unwrap_or_default();
+            }
+        }
+    };
+    start(
+        WatchOptions {
+            kmsg: "/dev/kmsg".into(),
+            node_name: "bench".to_owned(),
+            checkpoint: None,
+        },
+        Links {
+            residents: pods,
+            changes: written,
+            batches,
+            problems,
+            stop: stop.clone(),
+        },
+        taker,
+    )?;
+    is_ready.await?;
+    let _end = End::Watcher(stop.drop_guard(), residents, changes);
+    Ok(Watching { learner, _end })
+}
+
+/// Somebody at the agent's socket.
+pub(crate) async fn at_the_socket(scene: &Scene, agent: &Agent) -> anyhow::Result<Watching> {
+    let mut watch = agent.client().await.watch().await?;
+    let tree = scene.node.kubepods();
+    let learner = Learner::default();
+    let learning = learner.clone();
+    let task = tokio::spawn(async move {
+        loop {
+            let change = watch.next().await?;
+            anyhow::ensure!(change.missed == 0, "{} kills were missed", change.missed);
+            let Some(kill) = change.kill else { continue };
+            let ours = kill.cgroup.as_deref().and_then(|path| CgroupPath::new(path).ok());
+            if ours.is_some_and(|path| path.below(&tree).is_some()) {
+                learning.told(kill.id, kill.victim.map(|victim| victim.pid), kill.container.is_some());
+            }
+        }
+    });
+    let _end = End::Socket(task);
+    Ok(Watching { learner, _end })
+}
+
+/// Somebody who reads all of the log again, pausing so long in between; `dmesg` reads it the same way. Also the processor
+/// time that takes, so far.
+pub(crate) fn rereader(pause: Duration) -> (Watching, Arc<Mutex<Duration>>) {
+    let learner = Learner::default();
+    let stop = CancellationToken::new();
+    let used = Arc::new(Mutex::new(Duration::ZERO));
+    let (learning, stopped, using) = (learner.clone(), stop.clone(), Arc::clone(&used));
+    std::thread::spawn(move || {
+        let mut next = 0;
+        while !stopped.is_cancelled() {
+            match Log::from_the_beginning().and_then(|mut log| log.read()) {
+                Ok(records) => {
+                    let end = records.iter().map(|record| record.number + 1).max();
+                    for record in records.into_iter().filter(|record| record.number >= next) {
+                        match record.said {
+                            Said::Killed(pid) => learning.told(record.number.to_string(), Some(pid), false),
+                            Said::Explained(pid) => learning.with(|learnt| {
+                                learnt.explained.insert(pid);
+                            }),
+                            Said::Written(_) => {}
+                        }
+                    }
+                    next = next.max(end.unwrap_or(0));
+                }
+                Err(error) => eprintln!("the kernel's log: {error}"),
+            }
+            if let Ok(time) = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID) {
+                *using.lock().unwrap_or_else(PoisonError::into_inner) = time.into();
+            }
+            std::thread::sleep(pause);
+        }
+    });
+    let _end = End::Reader(stop.drop_guard());
+    (Watching { learner, _end }, used)
+}

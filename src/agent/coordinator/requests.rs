@@ -143,6 +143,7 @@ impl Coordinator {
         problems.extend(self.saver.problem());
         problems.extend(self.history.problem());
         problems.extend(self.kill_problems());
+        problems.extend(self.applied_problems());
         problems.extend(
             self.options
                 .observe_only

@@ -167,15 +167,20 @@ impl Entry {
     pub(super) fn aims(&self) -> Option<Vec<NamedRequirements>> {
         let mut aims = self.standing.targets(&self.pod)?;
         if resize::speaks(&self.pod) {
-            for (target, limit) in self.shrinking.holds(Timestamp::now()) {
-                if let (Target::Container(name), MemoryLimit::Bytes(limit)) = (target, limit)
-                    && let Some(named) = aims.iter_mut().find(|named| named.name == name)
-                {
-                    named.resources.lift(Resource::Memory, limit);
-                }
-            }
+            self.lift_what_is_kept(&mut aims);
         }
         Some(aims)
+    }
+
+    /// Lays the limits that are kept for now over the lower ones that are wanted.
+    pub(in crate::agent) fn lift_what_is_kept(&self, aims: &mut [NamedRequirements]) {
+        for (target, limit) in self.shrinking.holds(Timestamp::now()) {
+            if let (Target::Container(name), MemoryLimit::Bytes(limit)) = (target, limit)
+                && let Some(named) = aims.iter_mut().find(|named| named.name == name)
+            {
+                named.resources.lift(Resource::Memory, limit);
+            }
+        }
     }
 
     /// Where somebody else has changed the spec since it was last asked for anything, what they wrote is the truth: the

@@ -38,6 +38,7 @@ mod living;
 mod recording;
 mod requests;
 mod resizing;
+mod room;
 mod saving;
 mod shrinks;
 
@@ -389,12 +390,5 @@ impl Coordinator {
             .chain(periodic)
             .min()
             .unwrap_or(self.next_sweep)
-    }
-
-    fn ask_refresh(&self) {
-        // A full channel means that a look at the node is due anyway.
-        if let Err(mpsc::error::TrySendError::Closed(())) = self.refresh.try_send(()) {
-            tracing::debug!("the node is not looked at any more: shutting down");
-        }
     }
 }

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 
 use super::Coordinator;
 use super::guarding::release_floors;
+use super::room::has_ended;
 use crate::actuate::{Cause, ChangeRecord, LivePod, Node, PodId, ThroughApi};
 use crate::agent::capacity::{Capacity, Room};
 use crate::agent::entry::{ByHand, Entry, Waiter};
@@ -206,11 +207,10 @@ impl Coordinator {
             .node
             .as_ref()
             .map_or(KubeletVersion::NEWEST, |node| node.traits.kubelet);
-        let ended = |entry: &Entry| matches!(entry.pod.status.phase.as_str(), "Succeeded" | "Failed");
         let others = self
             .entries
             .iter()
-            .filter(|(other, entry)| *other != key && !ended(entry))
+            .filter(|(other, entry)| *other != key && !has_ended(&entry.pod))
             .map(|(_, entry)| {
                 pod_requests(
                     &entry.pod,

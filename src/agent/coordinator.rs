@@ -35,6 +35,7 @@ mod deciding;
 mod dispatch;
 mod guarding;
 mod living;
+mod others;
 mod recording;
 mod requests;
 mod resizing;

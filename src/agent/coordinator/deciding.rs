@@ -195,6 +195,6 @@ fn cause(entry: &Entry, vpas: &[VerticalPodAutoscaler]) -> Option<Cause> {
 }
 
 /// Whether a decision ends what an earlier recommendation left standing: nobody asks for these values any more.
-const fn lets_go(reason: Reason) -> bool {
+pub(super) const fn lets_go(reason: Reason) -> bool {
     matches!(reason, Reason::NoVpa | Reason::NotActedOn | Reason::Ignored)
 }

@@ -145,6 +145,7 @@ impl Coordinator {
         problems.extend(self.history.problem());
         problems.extend(self.kill_problems());
         problems.extend(self.applied_problems());
+        problems.extend(self.updater_problems());
         problems.extend(
             self.options
                 .observe_only
@@ -257,7 +258,7 @@ impl Coordinator {
         })
     }
 
-    fn vpa_of(&self, entry: &Entry) -> Option<Arc<VerticalPodAutoscaler>> {
+    pub(super) fn vpa_of(&self, entry: &Entry) -> Option<Arc<VerticalPodAutoscaler>> {
         let (name, namespace) = (entry.decision.vpa.as_ref()?, &entry.pod.metadata.namespace);
         let mut vpas = self.view.vpas.iter();
         let found = vpas.find(|vpa| vpa.metadata.name == *name && vpa.metadata.namespace == *namespace);

@@ -157,7 +157,8 @@ fn refuse_at_once(plan: &Plan, handles: &PodHandles, seen: &SeenBefore) -> Resul
 }
 
 impl JobDone {
-    pub(super) fn failed(reason: String, foreign: ForeignWriters) -> Self {
+    /// Nothing was written, for that reason.
+    pub(crate) fn failed(reason: String, foreign: ForeignWriters) -> Self {
         Self {
             handles: None,
             foreign,

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::Instant;
 
+use super::applied::Applied;
 use super::entry::Entry;
 use super::history::History;
 use super::inventory::Inventory;
@@ -34,8 +35,11 @@ mod deciding;
 mod dispatch;
 mod guarding;
 mod living;
+mod others;
+mod recording;
 mod requests;
 mod resizing;
+mod room;
 mod saving;
 mod shrinks;
 
@@ -92,6 +96,8 @@ pub(super) struct Options {
     pub(super) decide: decide::Options,
     pub(super) sweep_interval: Duration,
     pub(super) observe_only: bool,
+    /// Whether pods say what is applied to them.
+    pub(super) annotate: bool,
     /// How to grow limits in an emergency; `None` is not at all.
     pub(super) guard: Option<guard::Settings>,
 }
@@ -123,6 +129,7 @@ pub(super) struct Coordinator {
     busy: BTreeSet<String>,
     /// The way to the `resize` subresource, unless the API server turned out not to know it.
     resizer: Option<Arc<dyn PodResizer>>,
+    applied: Option<Applied>,
     watching: Watching,
     /// Pods whose files were written, and when to look at them.
     written: BTreeSet<String>,
@@ -182,6 +189,8 @@ pub(super) struct Links {
     pub(super) reports: mpsc::UnboundedReceiver<guard::Report>,
     pub(super) floors: Arc<Floors>,
     pub(super) resizer: Option<Arc<dyn PodResizer>>,
+    /// Where pods are to say what is applied to them; `None` without an API server.
+    pub(super) applied: Option<Applied>,
 }
 
 impl Coordinator {
@@ -211,6 +220,7 @@ impl Coordinator {
             passes: 0,
             busy: BTreeSet::new(),
             resizer: links.resizer,
+            applied: links.applied,
             watching: Watching::new(),
             written: BTreeSet::new(),
             guard: links.guard,
@@ -381,12 +391,5 @@ impl Coordinator {
             .chain(periodic)
             .min()
             .unwrap_or(self.next_sweep)
-    }
-
-    fn ask_refresh(&self) {
-        // A full channel means that a look at the node is due anyway.
-        if let Err(mpsc::error::TrySendError::Closed(())) = self.refresh.try_send(()) {
-            tracing::debug!("the node is not looked at any more: shutting down");
-        }
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Entry {
     pub(super) pod: Arc<Pod>,
     /// What the latest decision says.
     pub(super) decision: PodDecision,
-    /// How long the decision took that changed what stands.
+    /// How long that took.
     pub(super) decided_in: Duration,
     /// What stands for it.
     pub(super) standing: Standing,
@@ -54,10 +54,21 @@ pub(super) struct Entry {
     pub(super) work: Work,
     /// What is known about its lower memory limits.
     pub(super) shrinking: Shrinking,
+    /// What is recommended and does not stand because the node has no room for it.
+    pub(super) too_much: Option<TooMuch>,
     /// Why containers were not given more memory when they needed it, by name.
     pub(super) not_saved: BTreeMap<String, String>,
     /// The latest pass that did anything.
     pub(super) last: Option<Arc<ChangeRecord>>,
+}
+
+/// What the node has no room for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooMuch {
+    /// What is recommended.
+    pub(super) targets: Vec<NamedRequirements>,
+    /// The refusal, with the numbers.
+    pub(super) why: String,
 }
 
 /// The pass that runs for a pod, and what comes after it.
@@ -149,6 +160,7 @@ impl Entry {
             epoch: 0,
             work: Work::default(),
             shrinking: Shrinking::default(),
+            too_much: None,
             not_saved: BTreeMap::new(),
             last: None,
         }
@@ -196,13 +208,13 @@ impl Entry {
     pub(super) fn state(&self, now: Timestamp) -> PodState {
         if self.live.is_none() {
             PodState::NotRunning
-        } else if self.standing.is_empty() {
+        } else if self.standing.is_empty() && self.too_much.is_none() {
             PodState::NotManaged
         } else if self.foreign.all_paused(now).next().is_some() {
             PodState::Foreign
         } else if self.owed {
             PodState::Owed
-        } else if self.work.failures > 0 || self.shrinking.next_regret(now).is_some() {
+        } else if self.work.failures > 0 || self.shrinking.next_regret(now).is_some() || self.too_much.is_some() {
             PodState::Refused
         } else if let Some(withheld) = &self.withheld {
             match withheld {

@@ -14,10 +14,12 @@
 //! - the audit log ([`crate::observe::audit`]): what passes did, who was refused → its file;
 //! - the control socket ([`crate::control`]): operators' requests → the coordinator;
 //! - `telling`: what was done → Kubernetes Events, where there is an API server;
+//! - `applied`: what pods hold besides their specs → an annotation on them, where nothing else at the API server says it;
 //! - HTTP: metrics and health.
 //!
 //! The coordinator owns everything that is known, so nothing is shared and nothing is locked.
 
+mod applied;
 mod backend;
 mod capacity;
 mod coordinator;

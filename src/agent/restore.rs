@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::applied::erase;
 use super::coordinator::{Event, Refreshed};
 use super::inventory::Inventory;
 use super::options::{start_audit, survey_options};
@@ -28,6 +29,7 @@ use crate::actuate::{
 };
 use crate::config::Config;
 use crate::control::{AgentLock, BindError, proto};
+use crate::kubernetes::ApiClient;
 use crate::objects::Pod;
 use crate::observe::audit::Audit;
 use crate::observe::metrics::{ApiMetrics, registry};
@@ -89,7 +91,9 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, Resto
     let restored = load(&state)?;
     let freezer = thaw(&config.state_dir)?;
     let mut remarks: Vec<String> = restored.problem.into_iter().collect();
-    let view = read_sources(config, &mut remarks).await?;
+    let api = connect(config, ApiMetrics::register(&mut registry())).await;
+    let api = api.map_err(RunError::from)?;
+    let view = read_sources(config, api.clone(), &mut remarks).await?;
     let (node, inventory) = look(config, freezer, &view, &mut remarks).await?;
     let pods: Vec<_> = view
         .pods
@@ -138,6 +142,12 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, Resto
             }
         }
         state.save(restorer.saved.clone())?;
+    }
+    if let Some(api) = api.filter(|_| config.applied_annotation) {
+        let restored = pods
+            .iter()
+            .filter(|(_, live)| !restorer.saved.contains_key(&live.id.uid));
+        remarks.extend(erase(&api, restored.map(|(pod, _)| &***pod)).await);
     }
     drop(restorer);
     if let Some(writer) = writer
@@ -219,11 +229,14 @@ impl Restorer {
 }
 
 /// What the sources that are configured say, once all of them have spoken.
-async fn read_sources(config: &Config, remarks: &mut Vec<String>) -> Result<NodeView, RestoreError> {
+async fn read_sources(
+    config: &Config,
+    api: Option<ApiClient>,
+    remarks: &mut Vec<String>,
+) -> Result<NodeView, RestoreError> {
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
-    let api = connect(config, ApiMetrics::register(&mut registry())).await;
-    let feeding = start_sources(config, api.map_err(RunError::from)?, &stop);
+    let feeding = start_sources(config, api, &stop);
     let (views, _viewed) = watch::channel(Arc::new(NodeView::default()));
     let (events, mut spoken) = mpsc::channel(8);
     tokio::spawn(feeding.run(views, events));

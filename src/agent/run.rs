@@ -8,6 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::applied::Applied;
 use super::backend::AgentBackend;
 use super::coordinator::{Coordinator, Event, Links, Restored};
 use super::doctor;
@@ -126,6 +127,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let resizer = api
         .clone()
         .map(|api| Arc::new(ApiResizer::new(api)) as Arc<dyn PodResizer>);
+    let applied = api.clone().map(|api| Applied::start(api, stop.clone()));
     let feeding = start_sources(&config, api.clone(), &stop);
     tokio::spawn(feeding.run(views, events.clone()));
     let lanes = Arc::new(Lanes::new(config.workers));
@@ -187,6 +189,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         machine: machine::capacity(),
         problems: [oom.problems.clone(), vec![reporting::problems(reporter.handle())]].concat(),
         resizer,
+        applied,
     };
     let saver = Saver::start(state);
     let coordinator = Coordinator::new(options(&config), saver, restored, links);

@@ -118,6 +118,10 @@ fn detail(entry: &Entry, state: PodState, now: Timestamp) -> String {
             .map_or_else(String::new, |(target, file, until)| {
                 format!("something else keeps changing {file} of {target}; left alone until {until}")
             }),
+        PodState::Refused if entry.work.failures == 0 && entry.too_much.is_some() => entry
+            .too_much
+            .as_ref()
+            .map_or_else(String::new, |much| much.why.clone()),
         PodState::Refused if entry.work.failures == 0 && entry.withheld.is_none() => {
             entry.shrinking.next_regret(now).map_or_else(String::new, |regret| {
                 format!(
@@ -185,6 +189,11 @@ pub(super) fn next(entry: &Entry, now: Timestamp) -> String {
             0 => "The next attempt comes within a second.".to_owned(),
             wait => format!("The next attempt is in {wait} s, or at once when the decision changes."),
         };
+    }
+    if entry.too_much.is_some() {
+        return "The recommendation is followed once the node has room for it: looked at every minute, and when pods come, go or \
+                take less."
+            .to_owned();
     }
     if let Some(regret) = entry.shrinking.next_regret(now) {
         return format!(

@@ -347,6 +347,14 @@ keys! {
         live: true,
         meaning: "How long a container that was lent memory or cpu has to be quiet before what it does not need is taken back (1s to 24h).",
     }
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    applied_annotation {
+        name: "appliedAnnotation",
+        env: "VSCALED_APPLIED_ANNOTATION",
+        default: "true",
+        live: true,
+        meaning: "With `true`, pods whose kubelet does not resize in place say what is applied to them in the annotation vscaled.io/applied; needs an API server.",
+    }
     log_format {
         name: "logFormat",
         env: "VSCALED_LOG_FORMAT",

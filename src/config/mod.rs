@@ -136,6 +136,8 @@ pub struct Config {
     /// How long a container has to be quiet before what it was lent is taken back.
     #[serde(serialize_with = "values::duration")]
     pub guard_quiet_period: Duration,
+    /// Whether pods say what is applied to them.
+    pub applied_annotation: bool,
     /// How log lines look.
     pub log_format: LogFormat,
     /// What is logged, in the syntax of tracing's `EnvFilter`.
@@ -296,6 +298,7 @@ impl Config {
                 .guard_quiet_period
                 .duration(seconds(1)..=hours(24))?
                 .unsigned_abs(),
+            applied_annotation: given.applied_annotation.one_of(&[("false", false), ("true", true)])?,
             log_format: given.log_format.one_of(&[
                 ("auto", LogFormat::Auto),
                 ("text", LogFormat::Text),

@@ -154,6 +154,24 @@ impl Problem {
         }
     }
 
+    /// Whether a patch that names an object by its UID found none: it is gone, and perhaps another has its name.
+    #[must_use]
+    pub fn names_nobody(&self) -> bool {
+        match self {
+            Self::NotFound(message) => !message.contains("could not find the requested resource"),
+            Self::Conflict(message) => message.to_lowercase().contains("uid"),
+            Self::Refused { message, .. } => message.contains("metadata.uid"),
+            Self::Timeout(_)
+            | Self::Unreachable(_)
+            | Self::Unauthorised(_)
+            | Self::Forbidden { .. }
+            | Self::Expired
+            | Self::Throttled { .. }
+            | Self::Unavailable { .. }
+            | Self::Unreadable(_) => false,
+        }
+    }
+
     /// How long the API server wants to be left alone, if it says so.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {

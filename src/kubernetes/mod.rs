@@ -9,6 +9,7 @@
 //!
 //! Nothing here decides anything, and nothing is retried without a pause.
 
+mod annotate;
 mod call;
 mod client;
 mod connect;
@@ -19,6 +20,7 @@ mod follow;
 mod object;
 mod resize;
 
+pub use annotate::{Annotated, PodRef};
 pub use call::{Call, Kind, Verb};
 pub use client::{ApiClient, Lines};
 pub use connect::{Access, ConnectError};

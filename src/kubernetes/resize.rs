@@ -82,16 +82,12 @@ fn refusal(error: ApiError) -> ResizeError {
     let reason = error.to_string();
     let retry_after = error.problem.retry_after();
     match error.problem {
-        Problem::NotFound(message) if message.contains("could not find the requested resource") => {
-            ResizeError::Unsupported(message)
-        }
-        Problem::NotFound(_) => ResizeError::Gone(reason),
-        Problem::Conflict(message) if message.to_lowercase().contains("uid") => ResizeError::Gone(reason),
+        problem if problem.names_nobody() => ResizeError::Gone(reason),
+        Problem::NotFound(message) => ResizeError::Unsupported(message),
         Problem::Refused { code: 405, message, .. } => ResizeError::Unsupported(message),
         Problem::Refused { message, .. } if message.contains("without support for resize") => {
             ResizeError::Unsupported(message)
         }
-        Problem::Refused { message, .. } if message.contains("metadata.uid") => ResizeError::Gone(reason),
         Problem::Timeout(_)
         | Problem::Unreachable(_)
         | Problem::Unauthorised(_)

@@ -6,6 +6,7 @@
 
 mod follows;
 mod metrics;
+mod others;
 mod outages;
 mod plugin;
 mod restore;

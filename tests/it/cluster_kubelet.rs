@@ -4,6 +4,7 @@
 //! Everything is real: etcd, kube-apiserver, a kubelet, containerd, and the agent with its service account's own token and
 //! the rights it is deployed with.
 
+mod applied;
 mod changes;
 mod kubelet;
 mod restarts;

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::Coordinator;
-use crate::actuate::Cause;
-use crate::agent::entry::Entry;
+use super::room::Room;
+use crate::actuate::{Cause, ForeignWriters, JobDone};
+use crate::agent::entry::{Entry, TooMuch};
 use crate::agent::standing::Recommended;
-use crate::decide::{self, Action, Reason};
+use crate::decide::{self, Action, PodDecision, Reason};
 use crate::objects::{Pod, VerticalPodAutoscaler};
 use crate::plan::resize;
 use crate::sources::NodeView;
@@ -41,14 +42,14 @@ impl Coordinator {
         let view = Arc::clone(&self.view);
         let index = decide::Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
         let observe_only = self.options.observe_only;
-        let (options, resizes) = (&self.options.decide, self.resizer.is_some());
+        let (options, resizes) = (self.options.decide.clone(), self.resizer.is_some());
         let decided = |pod: &Pod, recommended: Option<&Recommended>| {
             // What is only observed never comes into force.
             let recommended = recommended.filter(|_| !observe_only);
             let in_force = recommended.map(|recommended| &*recommended.targets);
             // Where the kubelet resizes, the spec is what was last asked for, by whomever.
             let spec = (resizes && resize::speaks(pod)).then(|| pod.requirements());
-            decide::decide_pod(pod, &index, now, options, spec.as_deref().or(in_force))
+            decide::decide_pod(pod, &index, now, &options, spec.as_deref().or(in_force))
         };
         let mut known = std::mem::take(&mut self.entries);
         let mut yielded = false;
@@ -73,16 +74,10 @@ impl Coordinator {
             if earlier != Some(entry.decision.reason) {
                 self.metrics.decided(&entry.decision);
             }
-            let decided_in = deciding.elapsed();
-            if follow(&mut entry, &view.vpas, now) {
-                self.unsaved = true;
-                entry.decided_in = decided_in;
-                // What is left to decide, for those who ask.
-                entry.decision = decided(&entry.undisturbed(), entry.standing.recommended.as_ref());
-            }
-            self.unsaved |= Self::end_overtaken(&mut entry, &self.floors);
+            entry.decided_in = deciding.elapsed();
             self.entries.insert(key, entry);
         }
+        self.follow_all(&view.vpas, now, &decided);
         self.unwatched = true;
         self.unsaved |= yielded;
         for (key, entry) in known {
@@ -100,47 +95,106 @@ impl Coordinator {
     }
 }
 
-/// Turns a decision into what stands, and asks for a pass if that changed.
-fn follow(entry: &mut Entry, vpas: &[VerticalPodAutoscaler], now: Timestamp) -> bool {
+/// What a pod's decision is, given what of it is in force.
+type Decided<'a> = &'a dyn Fn(&Pod, Option<&Recommended>) -> PodDecision;
+
+impl Coordinator {
+    /// Turns decisions into what stands. What the node has no room for is tried again every time, and at once where others
+    /// have come to take less.
+    fn follow_all(&mut self, vpas: &[VerticalPodAutoscaler], now: Timestamp, decided: Decided<'_>) {
+        let mut room = self.room();
+        let mut refused = Vec::new();
+        for (key, entry) in &mut self.entries {
+            let known = entry.too_much.take().map(|too_much| too_much.targets);
+            if follow(entry, &mut room, vpas, now) {
+                self.unsaved = true;
+                // What is left to decide, for those who ask.
+                entry.decision = decided(&entry.undisturbed(), entry.standing.recommended.as_ref());
+            }
+            self.unsaved |= Self::end_overtaken(entry, &self.floors);
+            if entry.too_much.is_some() {
+                refused.push((key.clone(), known));
+            }
+        }
+        for (key, known) in refused {
+            let Some(entry) = self.entries.get_mut(&key) else {
+                continue;
+            };
+            if room.was_made() && follow(entry, &mut room, vpas, now) {
+                self.unsaved = true;
+                entry.decision = decided(&entry.undisturbed(), entry.standing.recommended.as_ref());
+            }
+            let news = entry
+                .too_much
+                .as_ref()
+                .filter(|much| Some(&much.targets) != known.as_ref());
+            if let (Some(much), Some(cause), Some(live)) = (news, cause(entry, vpas), &entry.live) {
+                tracing::warn!(pod = key, %cause, "not done: {}", much.why);
+                let mut done = JobDone::failed(much.why.clone(), ForeignWriters::default());
+                entry.last = Some(self.history.add(now, live.id.clone(), cause, &mut done, None));
+            }
+        }
+    }
+}
+
+/// Turns a decision into what stands, if the node has room for that, and asks for a pass if that changed.
+fn follow(entry: &mut Entry, room: &mut Room, vpas: &[VerticalPodAutoscaler], now: Timestamp) -> bool {
     let before = entry.standing.targets(&entry.pod);
     let decision = &entry.decision;
     let reason = decision.reason;
+    let mut too_much = None;
     match (&decision.vpa, decision.action()) {
         (Some(vpa), Action::Resize) => {
-            let targets = decision.containers.clone();
-            entry.standing.recommended = Some(Recommended {
+            let recommended = Recommended {
                 vpa: vpa.clone(),
                 at: now,
-                targets,
-            });
+                targets: decision.containers.clone(),
+            };
+            match room.admit(entry, &recommended) {
+                Ok(()) => entry.standing.recommended = Some(recommended),
+                Err(full) => {
+                    too_much = Some(TooMuch {
+                        targets: recommended.targets,
+                        why: full.to_string(),
+                    });
+                }
+            }
         }
         (_, Action::None | Action::Skip) if lets_go(reason) => entry.standing.let_go(),
         (_, Action::Resize | Action::None | Action::Skip) => {}
     }
+    entry.too_much = too_much;
     let after = entry.standing.targets(&entry.pod);
     if before == after {
         return false;
     }
     entry.start_over();
-    if let (Some(vpa), Some(_)) = (entry.decision.vpa.clone(), &after) {
-        let namespace = &entry.pod.metadata.namespace;
-        let found = vpas
-            .iter()
-            .find(|other| other.metadata.name == vpa && other.metadata.namespace == *namespace);
-        let resource_version = found
-            .map(|vpa| vpa.metadata.resource_version.clone())
-            .unwrap_or_default();
-        let cause = Cause::Recommendation {
-            vpa,
-            resource_version,
-            reason,
-        };
+    if after.is_some()
+        && let Some(cause) = cause(entry, vpas)
+    {
         entry.ask(cause, true);
     }
     true
 }
 
+/// The VPA behind a decision, as the cause of what follows.
+fn cause(entry: &Entry, vpas: &[VerticalPodAutoscaler]) -> Option<Cause> {
+    let vpa = entry.decision.vpa.clone()?;
+    let namespace = &entry.pod.metadata.namespace;
+    let found = vpas
+        .iter()
+        .find(|other| other.metadata.name == vpa && other.metadata.namespace == *namespace);
+    let resource_version = found
+        .map(|vpa| vpa.metadata.resource_version.clone())
+        .unwrap_or_default();
+    Some(Cause::Recommendation {
+        vpa,
+        resource_version,
+        reason: entry.decision.reason,
+    })
+}
+
 /// Whether a decision ends what an earlier recommendation left standing: nobody asks for these values any more.
-const fn lets_go(reason: Reason) -> bool {
+pub(super) const fn lets_go(reason: Reason) -> bool {
     matches!(reason, Reason::NoVpa | Reason::NotActedOn | Reason::Ignored)
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use tokio::sync::mpsc;
 
 use super::guarding::raise_floors;
 use super::{Coordinator, Refreshed};
@@ -62,6 +63,14 @@ impl Coordinator {
                 entry.start_over();
                 entry.ask(Cause::Sweep, true);
             }
+        }
+    }
+
+    /// Has the node looked at.
+    pub(super) fn ask_refresh(&self) {
+        // A full channel means that a look at the node is due anyway.
+        if let Err(mpsc::error::TrySendError::Closed(())) = self.refresh.try_send(()) {
+            tracing::debug!("the node is not looked at any more: shutting down");
         }
     }
 
@@ -125,7 +134,8 @@ fn adopt(entry: &mut Entry, saved: SavedPod) {
     entry.standing.origin = saved.standing.origin;
     entry.standing.asked = saved.standing.asked;
     let unasked = entry.decision.reason == Reason::SourcesSilent;
-    if unasked || (entry.decision.vpa.is_some() && entry.decision.action() != Action::Resize) {
+    let not_followed = entry.decision.action() != Action::Resize || entry.too_much.is_some();
+    if unasked || (entry.decision.vpa.is_some() && not_followed) {
         entry.standing.recommended = saved.standing.recommended;
     } else if let (Some(now), Some(before)) = (&mut entry.standing.recommended, saved.standing.recommended)
         && now.vpa == before.vpa

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 
 use super::Coordinator;
 use super::guarding::release_floors;
+use super::room::has_ended;
 use crate::actuate::{Cause, ChangeRecord, LivePod, Node, PodId, ThroughApi};
 use crate::agent::capacity::{Capacity, Room};
 use crate::agent::entry::{ByHand, Entry, Waiter};
@@ -143,6 +144,8 @@ impl Coordinator {
         problems.extend(self.saver.problem());
         problems.extend(self.history.problem());
         problems.extend(self.kill_problems());
+        problems.extend(self.applied_problems());
+        problems.extend(self.updater_problems());
         problems.extend(
             self.options
                 .observe_only
@@ -205,11 +208,10 @@ impl Coordinator {
             .node
             .as_ref()
             .map_or(KubeletVersion::NEWEST, |node| node.traits.kubelet);
-        let ended = |entry: &Entry| matches!(entry.pod.status.phase.as_str(), "Succeeded" | "Failed");
         let others = self
             .entries
             .iter()
-            .filter(|(other, entry)| *other != key && !ended(entry))
+            .filter(|(other, entry)| *other != key && !has_ended(&entry.pod))
             .map(|(_, entry)| {
                 pod_requests(
                     &entry.pod,
@@ -256,7 +258,7 @@ impl Coordinator {
         })
     }
 
-    fn vpa_of(&self, entry: &Entry) -> Option<Arc<VerticalPodAutoscaler>> {
+    pub(super) fn vpa_of(&self, entry: &Entry) -> Option<Arc<VerticalPodAutoscaler>> {
         let (name, namespace) = (entry.decision.vpa.as_ref()?, &entry.pod.metadata.namespace);
         let mut vpas = self.view.vpas.iter();
         let found = vpas.find(|vpa| vpa.metadata.name == *name && vpa.metadata.namespace == *namespace);

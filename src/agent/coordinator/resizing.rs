@@ -8,6 +8,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::Coordinator;
+use super::room::{difference, larger, sum, takes};
 use crate::actuate::{Asked, Cause, Node, PodResizer, ThroughApi};
 use crate::agent::entry::{Entry, FIRST_RETRY};
 use crate::objects::Pod;
@@ -47,7 +48,7 @@ impl Roominess {
         if roominess.resizer.is_some() {
             roominess.allocatable = view.node.as_ref().map(|node| node.status.allocatable);
             for entry in entries.values() {
-                roominess.taken = sum(roominess.taken, takes(entry, kubelet));
+                roominess.taken = sum(roominess.taken, takes(entry, true, kubelet));
             }
         }
         roominess
@@ -61,7 +62,7 @@ impl Roominess {
         cause: &Cause,
     ) -> Option<ThroughApi> {
         let resizer = self.resizer.clone().filter(|_| resize::speaks(&entry.pod))?;
-        let own = takes(entry, self.kubelet);
+        let own = takes(entry, true, self.kubelet);
         let others = difference(self.taken, own);
         let after = pod_requests(&entry.pod, targets, self.kubelet);
         let room = self.allocatable.map(|allocatable| Room { allocatable, others });
@@ -91,41 +92,6 @@ fn urgent(entry: &Entry, cause: &Cause) -> Option<Duration> {
     let calm = grown.map(|lease| lease.until(CALM)).max()?;
     let wait = Duration::try_from(calm.duration_since(Timestamp::now())).ok()?;
     (!wait.is_zero()).then_some(wait)
-}
-
-/// What a pod takes of the node, as far as is known.
-fn takes(entry: &Entry, kubelet: KubeletVersion) -> ResourceList {
-    let reserved = resize::reserved(&entry.pod, kubelet);
-    let asked = entry.standing.asked.as_ref();
-    let unseen = asked.filter(|asked| entry.pod.metadata.generation < asked.generation);
-    match (unseen, entry.work.running) {
-        (Some(asked), _) => larger(reserved, pod_requests(&entry.pod, &asked.targets, kubelet)),
-        (None, Some(_)) => {
-            let targets = entry.standing.targets(&entry.pod).unwrap_or_default();
-            larger(reserved, pod_requests(&entry.pod, &targets, kubelet))
-        }
-        (None, None) => reserved,
-    }
-}
-
-fn each(one: ResourceList, other: ResourceList, with: fn(u64, u64) -> u64) -> ResourceList {
-    let mut all = ResourceList::default();
-    for resource in Resource::ALL {
-        all.set(resource, Some(with(one.amount(resource), other.amount(resource))));
-    }
-    all
-}
-
-fn sum(one: ResourceList, other: ResourceList) -> ResourceList {
-    each(one, other, u64::saturating_add)
-}
-
-fn difference(one: ResourceList, other: ResourceList) -> ResourceList {
-    each(one, other, u64::saturating_sub)
-}
-
-fn larger(one: ResourceList, other: ResourceList) -> ResourceList {
-    each(one, other, u64::max)
 }
 
 impl Coordinator {
@@ -167,15 +133,20 @@ impl Entry {
     pub(super) fn aims(&self) -> Option<Vec<NamedRequirements>> {
         let mut aims = self.standing.targets(&self.pod)?;
         if resize::speaks(&self.pod) {
-            for (target, limit) in self.shrinking.holds(Timestamp::now()) {
-                if let (Target::Container(name), MemoryLimit::Bytes(limit)) = (target, limit)
-                    && let Some(named) = aims.iter_mut().find(|named| named.name == name)
-                {
-                    named.resources.lift(Resource::Memory, limit);
-                }
-            }
+            self.lift_what_is_kept(&mut aims);
         }
         Some(aims)
+    }
+
+    /// Lays the limits that are kept for now over the lower ones that are wanted.
+    pub(in crate::agent) fn lift_what_is_kept(&self, aims: &mut [NamedRequirements]) {
+        for (target, limit) in self.shrinking.holds(Timestamp::now()) {
+            if let (Target::Container(name), MemoryLimit::Bytes(limit)) = (target, limit)
+                && let Some(named) = aims.iter_mut().find(|named| named.name == name)
+            {
+                named.resources.lift(Resource::Memory, limit);
+            }
+        }
     }
 
     /// Where somebody else has changed the spec since it was last asked for anything, what they wrote is the truth: the

@@ -41,8 +41,14 @@ impl Room {
     /// # Errors
     /// [`NoRoom`] with the numbers, for the first resource that does not fit.
     pub fn check(&self, pod: &Pod, wanted: &[NamedRequirements], kubelet: KubeletVersion) -> Result<(), NoRoom> {
-        let before = set_aside(pod, kubelet);
-        let after = pod_requests(pod, wanted, kubelet);
+        self.check_growth(set_aside(pod, kubelet), pod_requests(pod, wanted, kubelet))
+    }
+
+    /// Whether the node has room for a pod that takes as much as `after` where it took as much as `before`.
+    ///
+    /// # Errors
+    /// [`NoRoom`] with the numbers, for the first resource that grows and does not fit.
+    pub fn check_growth(&self, before: ResourceList, after: ResourceList) -> Result<(), NoRoom> {
         for resource in Resource::ALL {
             let Some(allocatable) = self.allocatable.get(resource) else {
                 continue;

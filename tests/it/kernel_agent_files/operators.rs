@@ -9,7 +9,7 @@ use super::{AT_FIRST, Amounts, SIDE, Scene, memory};
 use crate::support::bare::BarePod;
 
 const UID_DB: &str = "0a1b2c3d-0000-4000-8000-000000000012";
-const DB: (&str, Amounts) = ("db", Amounts::doubled(100, 64));
+pub(super) const DB: (&str, Amounts) = ("db", Amounts::doubled(100, 64));
 
 /// What a command printed, and how it ended.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Scene {
     }
 
     /// A second pod beside the first.
-    async fn with_database(&mut self) -> BarePod {
+    pub(super) async fn with_database(&mut self) -> BarePod {
         let db = self.node.run("db", UID_DB, &[DB]);
         self.agent.write("db.yaml", &db.manifest());
         self.agent.reaches("db", "NotManaged").await;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use vscaled::resources::MemoryLimit;
 
+use super::operators::DB;
 use super::{AT_FIRST, Amounts, SIDE, Scene, cpu, memory};
 use crate::support::mounts;
 
@@ -200,4 +201,35 @@ async fn what_was_only_observed_is_done_once_that_ends() {
     configure(false);
     scene.agent.reload();
     scene.settles(&ROOMY).await;
+}
+
+#[tokio::test]
+async fn what_the_node_has_no_room_for_is_refused_with_the_numbers_and_done_once_there_is_room() {
+    let mut scene = Scene::started().await;
+    let neighbour = scene.with_database().await;
+    let node = |cpu: &str| {
+        format!("kind: Node\nmetadata: {{name: this-node}}\nstatus: {{allocatable: {{cpu: \"{cpu}\", memory: 100Gi}}}}")
+    };
+    let theirs = DB.1.cpu;
+    let wanted = [("app", Amounts::doubled(500, 96)), ("side", SIDE)];
+    let ours = 500 + SIDE.cpu;
+    scene
+        .agent
+        .write("node.yaml", &node(&format!("{}m", ours + theirs - 1)));
+    scene.recommend(&wanted);
+    let pod = scene.agent.reaches("web", "Refused").await;
+    let numbers = format!(
+        "to request {ours}m of cpu, {}m of {}m are left",
+        ours - 1,
+        ours + theirs - 1
+    );
+    assert!(pod.detail.contains(&numbers), "{}", pod.detail);
+    assert!(scene.holds(&AT_FIRST));
+    let history = scene.agent.history().await;
+    let told = |change: &&vscaled::control::proto::Change| change.reason.contains(&numbers);
+    assert_eq!(history.iter().filter(told).count(), 1, "{history:#?}");
+
+    scene.agent.write("node.yaml", &node(&format!("{}m", ours + theirs)));
+    scene.settles(&wanted).await;
+    assert!(scene.node.holds(&neighbour, &[DB]));
 }

@@ -1,0 +1,67 @@
+//! What a pod is to say of itself. Pure.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::agent::entry::Entry;
+use crate::kubernetes::PodRef;
+use crate::objects::Pod;
+use crate::resources::{NamedRequirements, Requirements};
+
+/// What a pod is to say, where that is known: none while a pass is still to show what it holds, and while something else
+/// keeps changing it. `Some(None)` is nothing: its kubelet says it (`kubelet_says`), or nothing is applied to it.
+pub(in crate::agent) fn says(entry: &Entry, kubelet_says: bool, now: Timestamp) -> Option<Option<String>> {
+    entry.live.as_ref()?;
+    if kubelet_says {
+        return Some(None);
+    }
+    let Some(mut applied) = entry.standing.targets(&entry.pod) else {
+        return Some(None);
+    };
+    let known = entry.holds && entry.foreign.all_paused(now).next().is_none();
+    if !known {
+        return None;
+    }
+    entry.lift_what_is_kept(&mut applied);
+    text(&applied).map(Some)
+}
+
+/// The pod at the API server; none for one that only a manifest without a UID describes.
+pub(in crate::agent) fn object(pod: &Pod) -> Option<PodRef> {
+    let metadata = &pod.metadata;
+    (!metadata.uid.is_empty()).then(|| PodRef {
+        uid: metadata.uid.clone(),
+        namespace: metadata.namespace.clone(),
+        name: metadata.name.clone(),
+    })
+}
+
+/// `{"app":{"requests":{"cpu":"300m"},"limits":{"cpu":"600m"}}}`, a container after the other by name, so that the same is
+/// always written the same.
+fn text(applied: &[NamedRequirements]) -> Option<String> {
+    let containers: BTreeMap<&str, &Requirements> = applied
+        .iter()
+        .map(|named| (named.name.as_str(), &named.resources))
+        .collect();
+    serde_json::to_string(&containers)
+        .inspect_err(|error| tracing::error!(%error, "what is applied cannot be written as JSON"))
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_say_their_requests_and_limits_as_manifests_do() {
+        let named = |name: &str, resources: &str| NamedRequirements {
+            name: name.to_owned(),
+            resources: serde_json::from_str(resources).unwrap(),
+        };
+        let app = r#"{"requests":{"cpu":"300m","memory":"128Mi"},"limits":{"cpu":"2","memory":"1Gi"}}"#;
+        let side = r#"{"requests":{"cpu":"10m"},"limits":{}}"#;
+        let said = text(&[named("side", side), named("app", app)]).unwrap();
+        assert_eq!(said, format!(r#"{{"app":{app},"side":{side}}}"#));
+    }
+}

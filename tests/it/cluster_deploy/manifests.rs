@@ -219,10 +219,6 @@ fn lies_in_mounts(overlay: &str, agent: &Value, config: &Value) {
         // On cgroup v1 its hierarchies are mounted below.
         let held =
             |mount: &&str| path.starts_with(mount) || (key == "cgroupRoot" && Path::new(mount).starts_with(path));
-        assert!(
-            mounts.iter().any(|mount| held(&mount)),
-            "{overlay}: {key} {}",
-            path.display()
-        );
+        assert!(mounts.iter().any(held), "{overlay}: {key} {}", path.display());
     }
 }

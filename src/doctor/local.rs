@@ -69,9 +69,10 @@ fn cgroup_files(around: &Surroundings) -> Check {
         return Check::fail(NAME, "there are none", "see cgroups");
     };
     for controller in Controller::ALL {
-        let directory = hierarchy.mount(controller);
-        if let Err(error) = access(directory, AccessFlags::W_OK) {
-            let found = format!("{} may not be written: {error}", directory.display());
+        // A file, as it is files that are written: the directory at the top is read-only to who has no capability.
+        let file = hierarchy.mount(controller).join("cgroup.procs");
+        if let Err(error) = access(&file, AccessFlags::W_OK) {
+            let found = format!("{} may not be written: {error}", file.display());
             let mend = match error {
                 nix::errno::Errno::EROFS => {
                     "mount it read-write (in a container: a volume of the host's, and privileged)"

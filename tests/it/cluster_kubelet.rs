@@ -22,24 +22,25 @@ use crate::support::cluster::{ApiServer, Kubelet, NODE, objects};
 use crate::support::containerd::{Containerd, OciRuntime};
 use crate::support::image::BUSYBOX;
 
-const WEB: &str = "web-5c4f-x";
+pub(crate) const WEB: &str = "web-5c4f-x";
 const APP: Amounts = Amounts::doubled(100, 64);
 const SIDE: Amounts = Amounts::doubled(50, 32);
 const AT_FIRST: [(&str, Amounts); 2] = [("app", APP), ("side", SIDE)];
-const LARGER: [(&str, Amounts); 2] = [("app", Amounts::doubled(300, 128)), ("side", Amounts::doubled(80, 48))];
+pub(crate) const LARGER: [(&str, Amounts); 2] =
+    [("app", Amounts::doubled(300, 128)), ("side", Amounts::doubled(80, 48))];
 const SMALLER: [(&str, Amounts); 2] = [("app", Amounts::doubled(60, 40)), ("side", Amounts::doubled(40, 24))];
 
 /// A node with a pod of a Deployment, and an agent that does not run yet. Dropped in this order.
-struct Scene {
-    agent: Agent,
+pub(crate) struct Scene {
+    pub(crate) agent: Agent,
     kubelet: Kubelet,
-    cluster: ApiServer,
-    containerd: Containerd,
+    pub(crate) cluster: ApiServer,
+    pub(crate) containerd: Containerd,
 }
 
 /// A pod whose containers all run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Running {
+pub(crate) struct Running {
     cgroup: CgroupPath,
     containers: BTreeMap<String, Container>,
 }
@@ -52,7 +53,7 @@ struct Container {
 
 impl Scene {
     /// None where there are no parts to make a cluster of.
-    async fn new(test: &str) -> Option<Self> {
+    pub(crate) async fn new(test: &str) -> Option<Self> {
         let cluster = ApiServer::start(test)?;
         objects::prepare(&cluster);
         let containerd = Containerd::enclosed(OciRuntime::Runc).await;
@@ -115,13 +116,13 @@ impl Scene {
     }
 
     /// Has the recommender speak, with the tool that people use.
-    fn recommend(&self, targets: &[(&str, Amounts)]) {
+    pub(crate) fn recommend(&self, targets: &[(&str, Amounts)]) {
         self.cluster
             .put_status(objects::VPAS, "web", &objects::recommendation(targets));
     }
 
     /// Waits until all containers of a pod run, as the API server has it from the kubelet.
-    async fn runs(&self, name: &str) -> Running {
+    pub(crate) async fn runs(&self, name: &str) -> Running {
         let what = format!("pod {name} to run");
         self.agent.until(&what, async || self.running(name)).await
     }
@@ -158,7 +159,7 @@ impl Scene {
     }
 
     /// Whether the pod and all its containers hold these values.
-    fn holds(&self, pod: &Running, containers: &[(&str, Amounts)]) -> bool {
+    pub(crate) fn holds(&self, pod: &Running, containers: &[(&str, Amounts)]) -> bool {
         let cgroups = self.containerd.cgroups();
         let holds = |path: &CgroupPath, amounts: Amounts| cgroups.holds(path, &amounts.settings(cgroups.version()));
         let each = |(name, amounts): &(&str, Amounts)| {

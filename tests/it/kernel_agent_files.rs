@@ -9,6 +9,7 @@ mod bursts;
 mod callers;
 mod cgroup_lifetimes;
 mod changes;
+mod confinement;
 mod drift;
 mod manifests;
 mod operators;

@@ -9,6 +9,7 @@
 mod architecture;
 mod cgroup_files;
 mod cluster_api;
+mod cluster_deploy;
 mod cluster_events;
 mod cluster_kills;
 mod cluster_kubelet;

@@ -1,7 +1,7 @@
 //! A private containerd with its CRI, and what is left to clean up after it.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -146,11 +146,16 @@ impl Containerd {
         self.file("state/io.containerd.runtime.v2.task/k8s.io")
     }
 
-    /// Imports the images and waits until CRI has heard of them.
+    /// Imports the images that every test needs.
     async fn import(&self) {
+        self.import_archive(image::archive, &[BUSYBOX, PAUSE]).await;
+    }
+
+    /// Builds an archive of images in a directory of their own, imports them, and waits until CRI has heard of them.
+    pub(crate) async fn import_archive(&self, build: impl FnOnce(&Path) -> PathBuf, names: &[&str]) {
         let directory = self.file("images");
         fs::create_dir(&directory).unwrap();
-        let archive = image::archive(&directory);
+        let archive = build(&directory);
         image::output(
             Command::new("ctr")
                 .arg("--address")
@@ -160,10 +165,9 @@ impl Containerd {
         );
         fs::remove_dir_all(&directory).unwrap();
         let started = Instant::now();
-        for name in [BUSYBOX, PAUSE] {
-            let request = proto::ImageStatusRequest {
-                image: Some(proto::ImageSpec { image: name.into() }),
-            };
+        for name in names {
+            let image = Some(proto::ImageSpec { image: (*name).into() });
+            let request = proto::ImageStatusRequest { image };
             let mut images = ImageServiceClient::new(self.channel());
             while self.expect(images.image_status(request.clone()).await).image.is_none() {
                 assert!(started.elapsed() < PATIENCE, "CRI does not see {name}\n{}", self.log());

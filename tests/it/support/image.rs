@@ -1,4 +1,4 @@
-//! Two images made of busybox alone, in the archive format of `docker save`.
+//! Two images made of busybox alone, and the agent's own, in the archive format of `docker save`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,6 +50,51 @@ pub(crate) fn archive(directory: &Path) -> PathBuf {
             .args(files),
     );
     directory.join("images.tar")
+}
+
+/// Builds an archive of the agent's image as a node pulls it: the program at its place, with the libraries that this build
+/// of it is linked to, and nothing else.
+pub(crate) fn agent_archive(directory: &Path, tag: &str) -> PathBuf {
+    let program = env!("CARGO_BIN_EXE_vscaled");
+    let bin = directory.join("layer/usr/local/bin");
+    fs::create_dir_all(&bin).unwrap();
+    // Symbols are four fifths of it.
+    output(Command::new("strip").arg("-o").arg(bin.join("vscaled")).arg(program));
+    for library in libraries(program) {
+        let place = directory.join("layer").join(library.trim_start_matches('/'));
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        fs::copy(library, place).unwrap();
+    }
+    output(
+        Command::new("tar")
+            .current_dir(directory)
+            .args(["-C", "layer", "-cf", "layer.tar", "."]),
+    );
+    let digest = output(Command::new("sha256sum").arg(directory.join("layer.tar")));
+    let digest = digest.split(' ').next().expect("sha256sum prints a digest");
+    let image = json!({
+        "architecture": architecture(), "os": "linux",
+        "config": {"Entrypoint": ["/usr/local/bin/vscaled"], "User": "0:0"},
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
+    });
+    fs::write(directory.join("vscaled.json"), image.to_string()).unwrap();
+    let manifest = json!([{"Config": "vscaled.json", "RepoTags": [tag], "Layers": ["layer.tar"]}]);
+    fs::write(directory.join("manifest.json"), manifest.to_string()).unwrap();
+    let files = ["manifest.json", "vscaled.json", "layer.tar"];
+    output(
+        Command::new("tar")
+            .current_dir(directory)
+            .args(["-cf", "images.tar"])
+            .args(files),
+    );
+    directory.join("images.tar")
+}
+
+/// The libraries of a program, its loader included, by their paths.
+fn libraries(program: &str) -> Vec<String> {
+    let listed = output(Command::new("ldd").arg(program));
+    let paths = listed.split_whitespace().filter(|word| word.starts_with('/'));
+    paths.map(str::to_owned).collect()
 }
 
 /// Go's name of this processor.

@@ -174,6 +174,16 @@ users: [{{name: test, user: {{token: {token}}}}}]
         self.write_kubeconfig("deployed", answer["status"]["token"].as_str().unwrap())
     }
 
+    /// Where it listens, on loopback.
+    pub(crate) const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its certificate (PEM), which is its own authority.
+    pub(crate) fn certificate(&self) -> String {
+        fs::read_to_string(self.file("apiserver.crt")).unwrap()
+    }
+
     /// One of the programs of a cluster.
     pub(crate) fn program(&self, name: &str) -> PathBuf {
         self.parts.join(name)

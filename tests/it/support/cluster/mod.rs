@@ -31,7 +31,7 @@ pub(crate) fn parts(test: &str) -> Option<PathBuf> {
 }
 
 /// A port on loopback that nobody listens on now.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     listener.local_addr().unwrap().port()
 }

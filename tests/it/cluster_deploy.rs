@@ -1,0 +1,44 @@
+//! Promise: what `deploy/` has for a cluster is what a cluster takes, from the oldest kubectl on, and the agent works with
+//! no more rights than it gives.
+
+mod agent_in_a_pod;
+mod manifests;
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::image::output;
+
+/// Everything that is applied with `kubectl apply -k` and has the agent in it.
+const OVERLAYS: [&str; 9] = [
+    "deploy/base",
+    "deploy/overlays/cgroup-v1",
+    "deploy/overlays/cgroup-v2",
+    "deploy/overlays/cri-o",
+    "deploy/overlays/kernel-log",
+    "deploy/overlays/legacy",
+    "deploy/overlays/observe-only",
+    "deploy/overlays/restore",
+    "deploy/observability",
+];
+
+/// What a kubectl makes of a directory with a kustomization.
+fn rendered(kubectl: &Path, directory: &str) -> String {
+    let absolute = format!("{}/{directory}", env!("CARGO_MANIFEST_DIR"));
+    output(Command::new(kubectl).args(["kustomize", &absolute]))
+}
+
+/// The objects in YAML.
+fn objects(text: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(text).unwrap()
+}
+
+/// The only object of a kind.
+fn the<'o>(kind: &str, objects: &'o [Value]) -> &'o Value {
+    let mut found = objects.iter().filter(|object| object["kind"] == kind);
+    let object = found.next().unwrap_or_else(|| panic!("no {kind}"));
+    assert!(found.next().is_none(), "more than one {kind}");
+    object
+}

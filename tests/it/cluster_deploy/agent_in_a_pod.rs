@@ -1,0 +1,239 @@
+//! The pod of the DaemonSet, run by a real kubelet: user, capabilities, seccomp, mounts, probes, service account and
+//! configuration are those that are delivered. What differs is where things are on this machine, and that there is no
+//! network for pods.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{objects, rendered, the};
+use crate::cluster_kubelet::{LARGER, Scene, WEB};
+use crate::support::cluster::{NODE, free_port, objects as cluster_objects};
+use crate::support::http;
+use crate::support::image::{agent_archive, output};
+use crate::support::{scratch, skipped};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const POD: &str = "/api/v1/namespaces/vscaled/pods/vscaled-x";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_resizes_with_no_more_rights_than_it_is_given() {
+    let Some(node) = Node::new("cluster_deploy::agent_in_a_pod::it_resizes").await else {
+        return;
+    };
+    node.deploy("deploy/base");
+    node.resizes().await;
+    assert_eq!(node.capabilities(), 0, "the agent has a capability");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hierarchies_are_enough_on_cgroup_v1() {
+    const NAME: &str = "cluster_deploy::agent_in_a_pod::two_hierarchies";
+    if !Path::new("/sys/fs/cgroup/memory").exists() {
+        return skipped(NAME, "this machine has cgroup v2");
+    }
+    let Some(node) = Node::new(NAME).await else { return };
+    node.deploy("deploy/overlays/cgroup-v1");
+    node.resizes().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_kernels_log_is_read_where_the_overlay_gives_access_to_it() {
+    const NAME: &str = "cluster_deploy::agent_in_a_pod::the_kernels_log";
+    if fs::read_link("/proc/self/ns/pid").unwrap() != Path::new("pid:[4026531836]") {
+        return skipped(NAME, "this machine's process ids are not those of the kernel's log");
+    }
+    let Some(node) = Node::new(NAME).await else { return };
+    node.deploy("deploy/overlays/kernel-log");
+    node.resizes().await;
+    node.until("nothing to be in the way of explaining kills", || {
+        node.problems("kills") == Some(0)
+    })
+    .await;
+}
+
+/// A node with a pod to be resized, and what the agent's pod finds on it.
+struct Node {
+    scene: Scene,
+    http: u16,
+    places: TempDir,
+}
+
+impl Node {
+    async fn new(test: &str) -> Option<Self> {
+        let scene = Scene::new(test).await?;
+        let build = |directory: &Path| agent_archive(directory, "docker.io/library/vscaled:latest");
+        scene.containerd.import_archive(build, &["vscaled:latest"]).await;
+        let places = tempfile::Builder::new()
+            .prefix("vscaled-")
+            .tempdir_in(scratch())
+            .unwrap();
+        Some(Self {
+            scene,
+            http: free_port(),
+            places,
+        })
+    }
+
+    /// Applies what an overlay consists of, and makes its pod for this node, as the controller of DaemonSets does.
+    fn deploy(&self, overlay: &str) {
+        let cluster = &self.scene.cluster;
+        let text = rendered(&cluster.kubectl_program(), overlay);
+        cluster.kubectl(&["apply", "--filename=-"], &text);
+        // As the controllers of a cluster have it in every namespace.
+        cluster.apply(&json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "kube-root-ca.crt", "namespace": "vscaled"},
+            "data": {"ca.crt": cluster.certificate()},
+        }));
+        let objects = objects(&text);
+        let template = &the("DaemonSet", &objects)["spec"]["template"];
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"], "spec": template["spec"],
+        });
+        pod["metadata"]["name"] = json!("vscaled-x");
+        pod["metadata"]["namespace"] = json!("vscaled");
+        self.settle_in(&mut pod["spec"]);
+        cluster.apply(&pod);
+    }
+
+    /// Says where things are here.
+    fn settle_in(&self, spec: &mut Value) {
+        spec["nodeName"] = json!(NODE);
+        // There is no network for pods here, so the host's, and on it nothing but loopback.
+        spec["hostNetwork"] = json!(true);
+        let socket = self.scene.containerd.socket();
+        for volume in spec["volumes"].as_array_mut().unwrap() {
+            let place = match volume["name"].as_str().unwrap() {
+                "runtime" => socket.parent().unwrap().to_owned(),
+                name @ ("dbus" | "state") => self.places.path().join(name),
+                _ => continue,
+            };
+            fs::create_dir_all(&place).unwrap();
+            volume["hostPath"]["path"] = json!(place);
+        }
+        // The admission plugin for service accounts, which adds this, is not there.
+        spec["volumes"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"name": "token", "projected": {"sources": [
+                {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+                {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+                {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+            ]}}));
+        let agent = &mut spec["containers"][0];
+        agent["volumeMounts"].as_array_mut().unwrap().push(json!({
+            "name": "token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": true,
+        }));
+        agent["ports"][0]["containerPort"] = json!(self.http);
+        for probe in ["readinessProbe", "livenessProbe"] {
+            agent[probe]["httpGet"]["host"] = json!("127.0.0.1");
+        }
+        // The tests' pods are not below the top of the tree, and there is no service network.
+        let kubepods = self
+            .scene
+            .containerd
+            .cgroups()
+            .make_everywhere()
+            .child("kubepods")
+            .unwrap();
+        for (name, value) in [
+            ("KUBERNETES_SERVICE_HOST", "127.0.0.1".to_owned()),
+            ("KUBERNETES_SERVICE_PORT", self.scene.cluster.port().to_string()),
+            ("VSCALED_HTTP_ADDRESS", format!("127.0.0.1:{}", self.http)),
+            ("VSCALED_KUBEPODS", kubepods.to_string()),
+        ] {
+            agent["env"]
+                .as_array_mut()
+                .unwrap()
+                .push(json!({"name": name, "value": value}));
+        }
+    }
+
+    /// Waits until the kubelet's probe finds the agent ready, and a recommendation is what the containers have.
+    async fn resizes(&self) {
+        let scene = &self.scene;
+        let ready = || {
+            let conditions = self.status()["conditions"].clone();
+            let is_ready = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
+            conditions.as_array().is_some_and(|all| all.iter().any(is_ready))
+        };
+        self.until("the agent's pod to be ready", ready).await;
+        scene.cluster.apply(&cluster_objects::vpa("Recreate"));
+        scene.recommend(&LARGER);
+        let web = scene.runs(WEB).await;
+        self.until("the recommended values", || scene.holds(&web, &LARGER))
+            .await;
+        self.until("everything but the explanation of kills to be in order", || {
+            self.is_content()
+        })
+        .await;
+    }
+
+    /// Whether the agent finds nothing degraded, the runtime was told, and no pod waits.
+    fn is_content(&self) -> bool {
+        ["node", "manifests", "state"]
+            .iter()
+            .all(|with| self.problems(with) == Some(0))
+            && self.metric(r#"vscaled_pods{state="owed"}"#) == Some(0)
+    }
+
+    /// How much is degraded with something.
+    fn problems(&self, with: &str) -> Option<u64> {
+        self.metric(&format!("vscaled_problems{{with=\"{with}\"}}"))
+    }
+
+    /// A metric, by its name and labels as they are served.
+    fn metric(&self, name: &str) -> Option<u64> {
+        let (_, text) = http::get(([127, 0, 0, 1], self.http).into(), "/metrics")?;
+        text.lines()
+            .find_map(|line| line.strip_prefix(name))?
+            .trim()
+            .parse()
+            .ok()
+    }
+
+    /// Waits until something holds.
+    async fn until(&self, what: &str, holds: impl Fn() -> bool) {
+        let started = Instant::now();
+        while !holds() {
+            assert!(
+                started.elapsed() < PATIENCE,
+                "waited in vain for {what}: {}\n{}",
+                self.status(),
+                self.log()
+            );
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    fn status(&self) -> Value {
+        let pod: Value = serde_json::from_str(&self.scene.cluster.kubectl(&["get", "--raw", POD], "")).unwrap();
+        pod["status"].clone()
+    }
+
+    /// The id of the agent's container.
+    fn container(&self) -> Option<String> {
+        let status = self.status();
+        let id = status["containerStatuses"][0]["containerID"].as_str()?;
+        Some(id.trim_start_matches("containerd://").to_owned())
+    }
+
+    /// The capabilities that are in effect in the agent's process, a bit for each.
+    fn capabilities(&self) -> u64 {
+        let pid = self.scene.containerd.pid(&self.container().unwrap());
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+        u64::from_str_radix(line.trim(), 16).unwrap()
+    }
+
+    /// What the agent said, as the kubelet keeps it.
+    fn log(&self) -> String {
+        let find = "cat /var/log/pods/vscaled_vscaled-x_*/agent/*.log 2>&1 || true";
+        output(self.scene.containerd.beside("sh").args(["-c", find]))
+    }
+}

@@ -1,0 +1,224 @@
+//! What the manifests say: to the API server, and to who reads them for what they allow.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::{OVERLAYS, objects, rendered, the};
+use crate::support::cluster::{ApiServer, User, parts};
+use crate::support::image::output;
+use crate::support::skipped;
+
+/// The one that gives up what the others keep.
+const PRIVILEGED: &str = "deploy/overlays/kernel-log";
+
+/// The agents of an overlay, by the kubectl of the parts of a cluster.
+fn with_agents(kubectl: &Path) -> Vec<(&'static str, Vec<Value>)> {
+    OVERLAYS
+        .into_iter()
+        .filter(|directory| *directory != "deploy/observability")
+        .map(|directory| (directory, objects(&rendered(kubectl, directory))))
+        .collect()
+}
+
+fn pod_spec(objects: &[Value]) -> &Value {
+    &the("DaemonSet", objects)["spec"]["template"]["spec"]
+}
+
+fn containers(spec: &Value) -> Vec<&Value> {
+    let of = |list: &str| spec[list].as_array().into_iter().flatten();
+    of("initContainers").chain(of("containers")).collect()
+}
+
+/// A kind of the Prometheus operator, of which no more is known than that it is there.
+fn kind_of_the_operator(plural: &str, kind: &str) -> Value {
+    let anything = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.monitoring.coreos.com")},
+        "spec": {
+            "group": "monitoring.coreos.com", "scope": "Namespaced",
+            "names": {"plural": plural, "kind": kind},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": anything}}],
+        },
+    })
+}
+
+/// The same with lists of objects sorted. Volumes, their mounts and variables mean the same in any order.
+fn unordered(value: Value) -> Value {
+    match value {
+        Value::Array(items) => {
+            let mut items: Vec<_> = items.into_iter().map(unordered).collect();
+            if items.iter().all(Value::is_object) {
+                items.sort_by_cached_key(Value::to_string);
+            }
+            Value::Array(items)
+        }
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(name, field)| (name, unordered(field)))
+            .collect(),
+        other => other,
+    }
+}
+
+#[test]
+fn every_overlay_is_accepted_by_a_real_api_server() {
+    let Some(cluster) = ApiServer::start("cluster_deploy::manifests::every_overlay") else {
+        return;
+    };
+    cluster.kubectl(&["apply", "--filename=deploy/base/namespace.yaml"], "");
+    for (plural, kind) in [("podmonitors", "PodMonitor"), ("prometheusrules", "PrometheusRule")] {
+        cluster.apply(&kind_of_the_operator(plural, kind));
+        let crd = format!("crd/{plural}.monitoring.coreos.com");
+        cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=120s", &crd], "");
+    }
+    // Server-side apply knows every field, and refuses those that there are not.
+    let dry_run = ["apply", "--server-side", "--dry-run=server", "--filename=-"];
+    for directory in OVERLAYS {
+        let text = rendered(&cluster.kubectl_program(), directory);
+        let said = cluster.kubectl(&dry_run, &text);
+        assert_eq!(said.lines().count(), objects(&text).len(), "{directory}: {said}");
+    }
+    let unknown = rendered(&cluster.kubectl_program(), "deploy/base").replace("tolerations:", "tolerates:");
+    let refused = cluster.try_kubectl(User::Admin, &dry_run, &unknown);
+    assert!(
+        refused.unwrap_err().contains("tolerates"),
+        "a misspelt field was accepted"
+    );
+}
+
+#[test]
+fn an_old_and_a_new_kubectl_make_the_same_of_it() {
+    const NAME: &str = "cluster_deploy::manifests::an_old_and_a_new_kubectl";
+    let Some(parts) = parts(NAME) else { return };
+    let old = parts.join("kubectl");
+    let version = Command::new("kubectl").args(["version", "--client"]).output();
+    let new = PathBuf::from("kubectl");
+    if !version.is_ok_and(|said| String::from_utf8_lossy(&said.stdout).contains("Kustomize Version")) {
+        return skipped(NAME, "no kubectl in PATH that says which kustomize it has");
+    }
+    // The name of the configuration ends in a hash, which they compute differently.
+    let comparable = |kubectl: &Path, directory: &str| {
+        let text = rendered(kubectl, directory);
+        let all = objects(&text);
+        let config = all.iter().find(|object| object["kind"] == "ConfigMap");
+        let name = config.map_or("none", |config| config["metadata"]["name"].as_str().unwrap());
+        let objects = objects(&text.replace(name, "vscaled-hash"));
+        objects
+            .into_iter()
+            .map(|object| unordered(object).to_string())
+            .collect::<BTreeSet<_>>()
+    };
+    for directory in OVERLAYS {
+        assert_eq!(comparable(&old, directory), comparable(&new, directory), "{directory}");
+    }
+}
+
+#[test]
+fn no_agent_has_more_rights_than_its_overlay_says() {
+    let Some(parts) = parts("cluster_deploy::manifests::no_agent_has_more_rights") else {
+        return;
+    };
+    for (directory, objects) in with_agents(&parts.join("kubectl")) {
+        let spec = pod_spec(&objects);
+        let gives_up = directory == PRIVILEGED;
+        assert_eq!(spec["hostPID"] == true, gives_up, "{directory}");
+        assert_eq!(
+            (&spec["hostNetwork"], &spec["hostIPC"]),
+            (&Value::Null, &Value::Null),
+            "{directory}"
+        );
+        assert_eq!(
+            spec["securityContext"]["seccompProfile"]["type"], "RuntimeDefault",
+            "{directory}"
+        );
+        for container in containers(spec) {
+            let context = &container["securityContext"];
+            assert_eq!(context["privileged"], gives_up, "{directory}");
+            assert_eq!(context["allowPrivilegeEscalation"], gives_up, "{directory}");
+            assert_eq!(context["readOnlyRootFilesystem"], true, "{directory}");
+            assert_eq!(context["capabilities"], json!({"drop": ["ALL"]}), "{directory}");
+        }
+        let may_resize = the("ClusterRole", &objects).to_string().contains("pods/resize");
+        assert_eq!(may_resize, directory != "deploy/overlays/legacy", "{directory}");
+    }
+}
+
+#[test]
+fn what_restores_works_as_what_it_undoes() {
+    let Some(parts) = parts("cluster_deploy::manifests::what_restores") else {
+        return;
+    };
+    let objects = objects(&rendered(&parts.join("kubectl"), "deploy/overlays/restore"));
+    let [restore, agent] = containers(pod_spec(&objects))[..] else {
+        panic!("not two containers");
+    };
+    for same in ["image", "securityContext", "resources", "volumeMounts"] {
+        assert_eq!(restore[same], agent[same], "{same}");
+    }
+    let variables = |container: &Value| container["env"].as_array().unwrap().clone();
+    let inherited = variables(agent);
+    assert!(variables(restore).iter().all(|variable| inherited.contains(variable)));
+}
+
+#[test]
+fn every_configuration_is_one_that_the_agent_accepts() {
+    let Some(parts) = parts("cluster_deploy::manifests::every_configuration") else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("agent.yaml");
+    for (overlay, objects) in with_agents(&parts.join("kubectl")) {
+        let config = the("ConfigMap", &objects);
+        fs::write(&file, config["data"]["agent.yaml"].as_str().unwrap()).unwrap();
+        let spec = pod_spec(&objects);
+        let mounted = spec["volumes"].as_array().unwrap();
+        assert!(
+            mounted
+                .iter()
+                .any(|volume| volume["configMap"]["name"] == config["metadata"]["name"]),
+            "{overlay}"
+        );
+        let agent = containers(spec).pop().unwrap();
+        let mut run = Command::new(env!("CARGO_BIN_EXE_vscaled"));
+        run.args(["run", "--print-config"])
+            .arg("--config")
+            .arg(&file)
+            .env_clear();
+        for variable in agent["env"].as_array().unwrap() {
+            let name = variable["name"].as_str().unwrap();
+            let known = vscaled::config::KEYS.iter().any(|key| key.env == name);
+            assert!(known || name == "DBUS_SYSTEM_BUS_ADDRESS", "{overlay}: {name}");
+            run.env(name, variable["value"].as_str().unwrap_or("node-1"));
+        }
+        let printed: Value = serde_json::from_str(&output(&mut run)).unwrap();
+        let observes = ["deploy/overlays/observe-only", "deploy/overlays/restore"].contains(&overlay);
+        assert_eq!(printed["observeOnly"], observes, "{overlay}");
+        assert_eq!(
+            (&printed["source"], &printed["nodeName"]),
+            (&json!("kubernetes"), &json!("node-1"))
+        );
+        lies_in_mounts(overlay, agent, &printed);
+    }
+}
+
+/// Every place the configuration names is below something that the container mounts.
+fn lies_in_mounts(overlay: &str, agent: &Value, config: &Value) {
+    let mounts: Vec<_> = agent["volumeMounts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|mount| mount["mountPath"].as_str().unwrap())
+        .collect();
+    for key in ["stateDir", "socket", "runtimeSocket", "cgroupRoot"] {
+        let path = Path::new(config[key].as_str().unwrap());
+        // On cgroup v1 its hierarchies are mounted below.
+        let held =
+            |mount: &&str| path.starts_with(mount) || (key == "cgroupRoot" && Path::new(mount).starts_with(path));
+        assert!(mounts.iter().any(held), "{overlay}: {key} {}", path.display());
+    }
+}

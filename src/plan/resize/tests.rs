@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{NoRoom, Phase, Room, Withheld, changes, granted, grows, reserved, same, speaks};
-use crate::objects::{Container, ContainerStatus, Pod, PodCondition};
+use crate::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePolicy};
 use crate::plan::{KubeletVersion, pod_requests};
 use crate::resources::{Bytes, MilliCpu, NamedRequirements, Requirements, Resource, ResourceList};
 
@@ -195,6 +195,23 @@ fn event() -> impl Strategy<Value = Event> {
         Just(Event::Defer),
         Just(Event::Refuse),
     ]
+}
+
+#[test]
+fn what_would_restart_a_container_is_not_asked_for() {
+    let mut pod = settled(100);
+    pod.spec.containers[0].resize_policy = vec![ResizePolicy {
+        resource_name: "memory".to_owned(),
+        restart_policy: "RestartContainer".to_owned(),
+    }];
+    let mut wanted = named(100);
+    wanted[0].resources.limits.cpu = Some(MilliCpu::new(300));
+    assert_eq!(changes(&pod, &wanted).unwrap().len(), 1, "cpu may change");
+    wanted[0].resources.limits.memory = Some(Bytes::new(300 << 20));
+    let error = changes(&pod, &wanted).unwrap_err().to_string();
+    for words in ["container app: its limits.memory stays 200Mi instead of 300Mi", "RestartContainer", "set NotRequired"] {
+        assert!(error.contains(words), "{error}");
+    }
 }
 
 /// A pod, what its kubelet has really set aside, and what is remembered of before the last request.

@@ -27,7 +27,7 @@ use crate::decide;
 use crate::guard::{self, Guard};
 use crate::observe::audit::Audit;
 use crate::observe::health::{Heartbeat, Latch};
-use crate::resources::{ResourceList, WeightFormula};
+use crate::resources::{Resource, ResourceList, WeightFormula};
 use crate::sources::NodeView;
 
 mod counting;
@@ -320,7 +320,12 @@ impl Coordinator {
             }
         }
         if !self.written.is_empty() {
-            self.look_at.get_or_insert_with(|| Instant::now() + SETTLE);
+            let at = self.look_at.get_or_insert_with(|| Instant::now() + SETTLE);
+            // Where memory was lent somebody may be about to run out of it: the rest of the burst is looked at afterwards.
+            let entries = self.written.iter().filter_map(|key| self.entries.get(key));
+            if entries.flat_map(|entry| &entry.standing.leases).any(|lease| lease.resource == Resource::Memory) {
+                *at = Instant::now();
+            }
         }
     }
 

@@ -86,6 +86,8 @@ pub(super) struct Work {
     pub(super) failures: u32,
     /// When to try again.
     pub(super) retry_at: Option<Instant>,
+    /// When the API server last accepted a request.
+    pub(super) accepted_at: Option<Instant>,
     /// Whether it failed for want of room on the node.
     pub(super) waits_for_room: bool,
 }
@@ -257,8 +259,9 @@ impl Entry {
 
     /// Whether its values are compared with what is wanted whenever they may have changed. Not while a failed pass waits
     /// to be tried again: what it wrote and undid looks like a change, and would be the reason for the next one at once.
+    /// What only waits for the API server holds what it should meanwhile.
     pub(super) fn is_looked_after(&self) -> bool {
-        !self.standing.is_empty() && (self.work.retry_at.is_none() || self.owed)
+        !self.standing.is_empty() && (self.work.retry_at.is_none() || self.owed || self.holds)
     }
 
     /// Drops a pass that was asked for only because something was noticed: a failed pass and its undoing, most likely.

@@ -13,7 +13,7 @@ mod room;
 #[cfg(test)]
 mod tests;
 
-pub use phase::{Phase, Withheld, granted};
+pub use phase::{Phase, Withheld, granted, meanwhile};
 pub use room::{NoRoom, Room, grows, reserved};
 
 use crate::objects::{Container, Pod};

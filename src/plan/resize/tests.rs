@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{NoRoom, Phase, Room, Withheld, changes, granted, grows, reserved, same, speaks};
+use super::{NoRoom, Phase, Room, Withheld, changes, granted, grows, meanwhile, reserved, same, speaks};
 use crate::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePolicy};
 use crate::plan::{KubeletVersion, pod_requests};
 use crate::resources::{Bytes, MilliCpu, NamedRequirements, Requirements, Resource, ResourceList};
@@ -195,6 +195,17 @@ fn event() -> impl Strategy<Value = Event> {
         Just(Event::Defer),
         Just(Event::Refuse),
     ]
+}
+
+#[test]
+fn a_memory_limit_the_kubelet_could_not_lower_is_low_meanwhile_and_nothing_else_changes() {
+    let failed = Withheld::Failed("below current usage".to_owned());
+    let mut kept = named(200);
+    kept[0].resources.limits.memory = Some(Bytes::new(200 << 20));
+    assert_eq!(meanwhile(&failed, &named(100), named(200)), kept);
+    assert_eq!(meanwhile(&failed, &named(300), named(200)), named(200), "a higher one is not there yet");
+    let deferred = Withheld::Deferred("no room".to_owned());
+    assert_eq!(meanwhile(&deferred, &named(100), named(200)), named(200));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use vscaled::resources::MemoryLimit;
 use super::faults::patches;
 use super::{Amounts, NAME, Scene, amounts, resources, vpa};
 use crate::support::allocator::{Allocator, Appetite, End};
-use crate::support::apimodel::Effect;
+use crate::support::apimodel::{Effect, Verdict};
 use crate::support::cached::Cached;
 
 /// A limit of 200 MiB.
@@ -133,6 +133,57 @@ async fn a_limit_below_what_is_in_use_is_not_asked_for() {
     assert_eq!(scene.spec(), resources(ROOMY));
     let calls = ["dry-run pods/resize", "patch pods/resize"].map(|call| scene.api.calls(call));
     assert_eq!(calls, [0, 0]);
+    assert!(process.lives() && scene.kills() == 0);
+}
+
+#[tokio::test]
+async fn a_limit_the_kubelet_could_not_lower_is_kept_low_and_has_room_until_it_can() {
+    let mut scene = Scene::of(ROOMY).await;
+    scene.start().await;
+    let _cached = scene.caches().await;
+    scene.api.kubelet(|kubelet| kubelet.asleep = true);
+    scene.recommend(&[("app", TIGHT)]);
+    scene.settles(&[("app", TIGHT)]).await;
+    let why = "cannot decrease memory limits: attempting to set below current usage";
+    scene.kubelet_says(Verdict::Error(why));
+    scene.api.kubelet(|kubelet| kubelet.asleep = false);
+    scene.passes("ResizeError").await;
+    scene.says("Refused", why).await;
+    assert!(scene.holds(&[("app", TIGHT)]), "what keeps use below it was taken away");
+    if scene.node.cgroups().version() == CgroupVersion::V2 {
+        // On v1 the kernel cannot be asked.
+        let roomy = || scene.node.cgroups().memory_usage(&scene.app()) <= 76 << 20;
+        scene.agent.wait_for("room for the kubelet", roomy).await;
+    }
+    scene.kubelet_says(Verdict::ByRoom);
+    scene.confirmed(&[("app", TIGHT)]).await;
+    scene.settles(&[("app", TIGHT)]).await;
+    assert_eq!(scene.kills(), 0);
+}
+
+#[tokio::test]
+async fn what_turns_out_not_to_be_possible_after_it_was_accepted_is_taken_back_before_the_kubelet_writes_it() {
+    let mut scene = Scene::of(ROOMY).await;
+    scene.agent.set("--guard", "false");
+    scene.start().await;
+    let found = scene.kubelet_looks();
+    scene.api.kubelet(|kubelet| kubelet.asleep = true);
+    // There is room when it is asked, and none any more when the answer comes.
+    scene.api.fault(patches(Some(2), Effect::Slow(Duration::from_secs(2))));
+    scene.recommend(&[("app", TIGHT)]);
+    let asked = || scene.api.calls("dry-run pods/resize") == 1;
+    scene.agent.wait_for("the API server to be asked", asked).await;
+    let mut process = scene.takes(0, 150);
+    assert!(matches!(process.wait(), End::Satisfied(_)));
+    let taken_back = || scene.api.calls("patch pods/resize") >= 2 && scene.spec() == resources(ROOMY);
+    scene.agent.wait_for("the request to be taken back", taken_back).await;
+    scene.says("Refused", "not shrinkable now").await;
+    assert!(scene.holds(&[("app", ROOMY)]));
+    scene.api.kubelet(|kubelet| kubelet.asleep = false);
+    scene.confirmed(&[("app", ROOMY)]).await;
+    assert_eq!(scene.limit(), 200);
+    let (usage, _) = found.lock().unwrap().take().unwrap();
+    assert!(usage >= 150 << 20, "{usage}");
     assert!(process.lives() && scene.kills() == 0);
 }
 

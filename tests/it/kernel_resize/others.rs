@@ -3,7 +3,7 @@
 use serde_json::json;
 use vscaled::control::proto;
 
-use super::{AT_FIRST, Amounts, LARGER, NAME, SMALLER, Scene, Verdict, object, resources};
+use super::{AT_FIRST, Amounts, LARGER, NAME, SMALLER, Scene, UID, Verdict, object, resources};
 
 const FULL: &str = "Node didn't have enough resource: cpu";
 
@@ -15,6 +15,13 @@ async fn an_agent_restarted_while_a_resize_is_pending_goes_on_where_it_was() {
     scene.says("Deferred", FULL).await;
     scene.holds_soon(&SMALLER).await;
     let patches = scene.api.calls("patch pods/resize");
+    // What it asked for is saved after it has asked.
+    let saved = || {
+        let text = std::fs::read_to_string(scene.agent.state_file()).unwrap_or_default();
+        let state: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        state["pods"][UID]["standing"]["asked"]["generation"] == 3
+    };
+    scene.agent.wait_for("what was asked for to be saved", saved).await;
     scene.agent.kill();
     scene.agent.start().await;
     scene.says("Deferred", FULL).await;
@@ -132,7 +139,7 @@ async fn an_operators_values_that_would_restart_a_container_are_refused() {
         };
         let refused = match scene.agent.resize(request).await {
             Ok(change) => change.reason,
-            Err(status) => status.message().to_owned(),
+            Err(error) => error.to_string(),
         };
         for words in ["limits.memory stays 128Mi instead of 256Mi", "RestartContainer"] {
             assert!(refused.contains(words), "dry run {dry_run}: {refused}");

@@ -228,9 +228,10 @@ impl Pass {
     /// Has the kernel reclaim what the containers use of the last part of their memory limits, one step at most.
     fn press(&self) -> Result<(), CgroupError> {
         for (name, settings) in &self.wanted.tree.containers {
-            let (Some(MemoryLimit::Bytes(limit)), Some(cgroup)) =
-                (settings.memory_limit(), self.handles.get(&Target::Container(name.clone())))
-            else {
+            let (Some(MemoryLimit::Bytes(limit)), Some(cgroup)) = (
+                settings.memory_limit(),
+                self.handles.get(&Target::Container(name.clone())),
+            ) else {
                 continue;
             };
             let roof = Bytes::new(limit - limit / PRESSED);

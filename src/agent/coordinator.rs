@@ -323,7 +323,10 @@ impl Coordinator {
             let at = self.look_at.get_or_insert_with(|| Instant::now() + SETTLE);
             // Where memory was lent somebody may be about to run out of it: the rest of the burst is looked at afterwards.
             let entries = self.written.iter().filter_map(|key| self.entries.get(key));
-            if entries.flat_map(|entry| &entry.standing.leases).any(|lease| lease.resource == Resource::Memory) {
+            if entries
+                .flat_map(|entry| &entry.standing.leases)
+                .any(|lease| lease.resource == Resource::Memory)
+            {
                 *at = Instant::now();
             }
         }

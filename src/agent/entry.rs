@@ -308,3 +308,21 @@ const fn rank(cause: &Cause) -> u8 {
         Cause::Regret { .. } => 10,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_is_looked_after_while_it_waits_and_what_failed_is_not() {
+        let pod = Arc::new(Pod::default());
+        let mut entry = Entry::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+        assert!(!entry.is_looked_after(), "nothing stands");
+        entry.standing.returning = true;
+        assert!(entry.is_looked_after());
+        entry.back_off(Instant::now(), None);
+        assert!(!entry.is_looked_after(), "it failed, and is tried again later");
+        entry.holds = true;
+        assert!(entry.is_looked_after(), "the API server is to be asked later");
+    }
+}

@@ -287,13 +287,18 @@ spec:
             "container mesh is an init container (a sidecar): vscaled resizes regular containers only; change its resources in \
              the workload's pod template"
         );
-        pod.spec.resources = serde_json::from_str(r#"{"requests":{"cpu":"300m"},"limits":{"memory":"200Mi"}}"#).unwrap();
+        pod.spec.resources =
+            serde_json::from_str(r#"{"requests":{"cpu":"300m"},"limits":{"memory":"200Mi"}}"#).unwrap();
         let limit = refused(&pod, "app", r#"{"limits":{"memory":"256Mi"}}"#);
         assert!(
-            limit.starts_with("the containers would have 256Mi of memory, and the pod's own spec.resources allow 200Mi"),
+            limit
+                .starts_with("the containers would have 256Mi of memory, and the pod's own spec.resources allow 200Mi"),
             "{limit}"
         );
         let sum = refused(&pod, "side", r#"{"requests":{"cpu":"250m"}}"#);
-        assert!(sum.contains("would have 350m of cpu") && sum.contains("allow 300m"), "{sum}");
+        assert!(
+            sum.contains("would have 350m of cpu") && sum.contains("allow 300m"),
+            "{sum}"
+        );
     }
 }

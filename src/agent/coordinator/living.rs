@@ -131,10 +131,6 @@ fn adopt(entry: &mut Entry, saved: SavedPod) {
     entry.standing.returning = saved.standing.returning;
     entry.shrinking.remember(saved.regrets, Timestamp::now());
     entry.standing.leases = saved.standing.leases;
-    // Nobody watched meanwhile: a loan may have been needed until a moment ago, and is counted as quiet from now.
-    for lease in &mut entry.standing.leases {
-        lease.renewed = Timestamp::now();
-    }
     entry.standing.origin = saved.standing.origin;
     entry.standing.asked = saved.standing.asked;
     let unasked = entry.decision.reason == Reason::SourcesSilent;

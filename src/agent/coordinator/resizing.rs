@@ -117,11 +117,7 @@ fn too_early(calm: Duration, about_to_lower: bool, since_accepted: Option<Durati
 }
 
 /// Whether the kubelet has yet to write what it was asked for, and that is a lower memory limit than one of these.
-fn is_about_to_lower<'a>(
-    pod: &Pod,
-    asked: Option<&Asked>,
-    given: impl IntoIterator<Item = (&'a str, u64)>,
-) -> bool {
+fn is_about_to_lower<'a>(pod: &Pod, asked: Option<&Asked>, given: impl IntoIterator<Item = (&'a str, u64)>) -> bool {
     let unseen = asked.filter(|asked| pod.metadata.generation < asked.generation);
     let spec = match (unseen, Phase::of(pod)) {
         (Some(asked), _) => asked.targets.clone(),
@@ -130,7 +126,13 @@ fn is_about_to_lower<'a>(
     };
     given.into_iter().any(|(name, limit)| {
         let asked = spec.iter().find(|named| named.name == name);
-        asked.is_some_and(|named| named.resources.limits.get(Resource::Memory).is_some_and(|asked| asked < limit))
+        asked.is_some_and(|named| {
+            named
+                .resources
+                .limits
+                .get(Resource::Memory)
+                .is_some_and(|asked| asked < limit)
+        })
     })
 }
 

@@ -135,7 +135,10 @@ pub fn meanwhile(
     if let Withheld::Failed(_) = withheld {
         for has in &mut granted {
             let wanted = wanted.iter().find(|wanted| wanted.name == has.name);
-            let (has, wanted) = (&mut has.resources.limits, wanted.and_then(|wanted| wanted.resources.limits.memory));
+            let (has, wanted) = (
+                &mut has.resources.limits,
+                wanted.and_then(|wanted| wanted.resources.limits.memory),
+            );
             if wanted.is_some() && wanted < has.memory {
                 has.memory = wanted;
             }

@@ -203,7 +203,11 @@ fn a_memory_limit_the_kubelet_could_not_lower_is_low_meanwhile_and_nothing_else_
     let mut kept = named(200);
     kept[0].resources.limits.memory = Some(Bytes::new(200 << 20));
     assert_eq!(meanwhile(&failed, &named(100), named(200)), kept);
-    assert_eq!(meanwhile(&failed, &named(300), named(200)), named(200), "a higher one is not there yet");
+    assert_eq!(
+        meanwhile(&failed, &named(300), named(200)),
+        named(200),
+        "a higher one is not there yet"
+    );
     let deferred = Withheld::Deferred("no room".to_owned());
     assert_eq!(meanwhile(&deferred, &named(100), named(200)), named(200));
 }
@@ -220,7 +224,11 @@ fn what_would_restart_a_container_is_not_asked_for() {
     assert_eq!(changes(&pod, &wanted).unwrap().len(), 1, "cpu may change");
     wanted[0].resources.limits.memory = Some(Bytes::new(300 << 20));
     let error = changes(&pod, &wanted).unwrap_err().to_string();
-    for words in ["container app: its limits.memory stays 200Mi instead of 300Mi", "RestartContainer", "set NotRequired"] {
+    for words in [
+        "container app: its limits.memory stays 200Mi instead of 300Mi",
+        "RestartContainer",
+        "set NotRequired",
+    ] {
         assert!(error.contains(words), "{error}");
     }
 }

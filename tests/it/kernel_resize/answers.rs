@@ -173,5 +173,9 @@ async fn a_pods_limit_that_the_kubelet_left_behind_is_repaired() {
     scene.node.put(&scene.pod.cgroup, &before);
     scene.agent.start().await;
     scene.settles(&SMALLER).await;
-    assert_eq!(scene.api.calls("patch pods/resize"), 1, "the spec was right all the time");
+    assert_eq!(
+        scene.api.calls("patch pods/resize"),
+        1,
+        "the spec was right all the time"
+    );
 }

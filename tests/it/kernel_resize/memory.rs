@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use vscaled::cgroup::{CgroupDir, CgroupPath, Hierarchy};
 use vscaled::plan::CgroupVersion;
-use vscaled::resources::MemoryLimit;
+use vscaled::resources::{MemoryLimit, Settings};
 
 use super::faults::patches;
 use super::{Amounts, NAME, Scene, amounts, resources, vpa};
@@ -19,10 +19,34 @@ const ROOMY: Amounts = Amounts::doubled(100, 100);
 /// A limit of 80 MiB.
 const TIGHT: Amounts = Amounts::doubled(100, 40);
 
+/// What may be lent memory: a limit of 128 MiB.
+const LENDER: Amounts = Amounts::doubled(1000, 64);
+
 /// What the kubelet found when it came to write: what was in use, and the limit.
 type Found = Arc<Mutex<Option<(u64, MemoryLimit)>>>;
 
 impl Scene {
+    /// A pod whose container is lent memory when it needs it, until it has been quiet for so long.
+    async fn lending(quiet: &str) -> Self {
+        let mut scene = Self::of(LENDER).await;
+        for (flag, value) in [
+            ("--guard-reserve", "100Mi"),
+            ("--guard-pod-budget", "100%"),
+            ("--guard-node-budget", "100%"),
+            ("--guard-quiet-period", quiet),
+        ] {
+            scene.agent.set(flag, value);
+        }
+        let mut lets_grow = vpa(&[("app", LENDER)]);
+        lets_grow["spec"]["resourcePolicy"] =
+            json!({"containerPolicies": [{"containerName": "*", "maxAllowed": {"memory": "4Gi"}}]});
+        scene.api.put("verticalpodautoscalers", lets_grow);
+        scene.start().await;
+        let lives = async || scene.agent.pod(NAME).await.filter(|pod| pod.containers[0].id.is_some());
+        scene.agent.until("the pod to live", lives).await;
+        scene
+    }
+
     fn app(&self) -> CgroupPath {
         self.pod.containers["app"].cgroup.clone()
     }
@@ -212,25 +236,24 @@ async fn a_shrink_that_hurts_is_undone_at_the_api_server_as_well() {
 }
 
 #[tokio::test]
-async fn what_is_lent_in_an_emergency_is_asked_for_once_it_is_over_and_given_back() {
-    let app = Amounts::doubled(1000, 64);
-    let mut scene = Scene::of(app).await;
-    for (flag, value) in [
-        ("--guard-reserve", "100Mi"),
-        ("--guard-pod-budget", "100%"),
-        ("--guard-node-budget", "100%"),
-        ("--guard-quiet-period", "8s"),
-    ] {
-        scene.agent.set(flag, value);
-    }
-    let mut lets_grow = vpa(&[("app", app)]);
-    lets_grow["spec"]["resourcePolicy"] =
-        json!({"containerPolicies": [{"containerName": "*", "maxAllowed": {"memory": "4Gi"}}]});
-    scene.api.put("verticalpodautoscalers", lets_grow);
-    scene.start().await;
-    let lives = async || scene.agent.pod(NAME).await.filter(|pod| pod.containers[0].id.is_some());
-    scene.agent.until("the pod to live", lives).await;
+async fn a_lent_limit_that_somebody_lowers_is_repaired_also_before_it_is_asked_for() {
+    let scene = Scene::lending("10min").await;
+    let mut process = scene.takes(100, 200);
+    assert!(matches!(process.wait(), End::Satisfied(_)));
+    drop(process);
+    // Whatever was asked for in between, as a kubelet would write it that comes late.
+    let before = LENDER.settings(scene.node.cgroups().version());
+    let before = before.iter().filter(|setting| setting.memory().is_some());
+    scene.node.put(&scene.app(), &Settings::from_iter(before));
+    scene
+        .agent
+        .wait_for("what was lent to be back", || scene.limit() > 200)
+        .await;
+}
 
+#[tokio::test]
+async fn what_is_lent_in_an_emergency_is_asked_for_once_it_is_over_and_given_back() {
+    let scene = Scene::lending("8s").await;
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
     let lent = || scene.asked() > 200 && scene.asked() == scene.limit();
@@ -244,6 +267,6 @@ async fn what_is_lent_in_an_emergency_is_asked_for_once_it_is_over_and_given_bac
     let back = || scene.asked() == 128 && scene.limit() == 128;
     scene.agent.wait_for("the loan to end", back).await;
     scene.agrees().await;
-    assert_eq!(scene.spec(), resources(app));
+    assert_eq!(scene.spec(), resources(LENDER));
     scene.agent.reaches(NAME, "NotManaged").await;
 }

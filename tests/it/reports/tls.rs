@@ -140,7 +140,9 @@ async fn a_receiver_may_ask_for_the_agents_certificate() {
 /// agent took the connection for good, and when it hangs up, what the agent writes may fail before its reason is read.
 fn says(error: &str, word: &str) -> bool {
     let error = error.to_lowercase();
-    [word, "broken pipe", "connection reset"].iter().any(|honest| error.contains(honest))
+    [word, "broken pipe", "connection reset"]
+        .iter()
+        .any(|honest| error.contains(honest))
 }
 
 #[tokio::test]

@@ -43,7 +43,10 @@ fn a_kubelet_that_has_yet_to_write_may_lower_what_was_given_since() {
         generation: 3,
         held: Vec::new(),
     };
-    assert!(!is_about_to_lower(&pod, Some(&unseen), [("app", 120)]), "asked for more since");
+    assert!(
+        !is_about_to_lower(&pod, Some(&unseen), [("app", 120)]),
+        "asked for more since"
+    );
     assert!(is_about_to_lower(&pod, Some(&unseen), [("app", 151)]));
     pod.status.observed_generation = 2;
     assert!(!is_about_to_lower(&pod, None, [("app", 101)]), "it has written it");

@@ -27,7 +27,7 @@ use crate::decide;
 use crate::guard::{self, Guard};
 use crate::observe::audit::Audit;
 use crate::observe::health::{Heartbeat, Latch};
-use crate::resources::{Resource, ResourceList, WeightFormula};
+use crate::resources::{ResourceList, WeightFormula};
 use crate::sources::NodeView;
 
 mod counting;
@@ -311,24 +311,20 @@ impl Coordinator {
         match written {
             Written::Pods(pods) => self.written.extend(pods),
             Written::PerhapsAll => {
-                let all = self
-                    .entries
-                    .iter()
-                    .filter(|(_, entry)| ours(entry))
-                    .map(|(key, _)| key.clone());
-                self.written.extend(all);
+                let all = self.entries.iter().filter(|(_, entry)| ours(entry));
+                self.written.extend(all.map(|(key, _)| key.clone()));
             }
         }
         if !self.written.is_empty() {
-            let at = self.look_at.get_or_insert_with(|| Instant::now() + SETTLE);
             // Where memory was lent somebody may be about to run out of it: the rest of the burst is looked at afterwards.
-            let entries = self.written.iter().filter_map(|key| self.entries.get(key));
-            if entries
-                .flat_map(|entry| &entry.standing.leases)
-                .any(|lease| lease.resource == Resource::Memory)
-            {
-                *at = Instant::now();
-            }
+            let lent = |key: &String| self.entries.get(key).is_some_and(|entry| entry.has_lent_memory());
+            let wait = if self.written.iter().any(lent) {
+                Duration::ZERO
+            } else {
+                SETTLE
+            };
+            let at = Instant::now() + wait;
+            self.look_at = Some(self.look_at.map_or(at, |known| known.min(at)));
         }
     }
 

@@ -18,7 +18,7 @@ use crate::objects::Pod;
 use crate::observe::metrics::PodState;
 use crate::plan::resize::Withheld;
 use crate::plan::shrink::Regrets;
-use crate::resources::NamedRequirements;
+use crate::resources::{NamedRequirements, Resource};
 
 pub(super) const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(5 * 60);
@@ -262,6 +262,12 @@ impl Entry {
     /// What only waits for the API server holds what it should meanwhile.
     pub(super) fn is_looked_after(&self) -> bool {
         !self.standing.is_empty() && (self.work.retry_at.is_none() || self.owed || self.holds)
+    }
+
+    /// Whether a memory limit of it was grown in an emergency, and is so still.
+    pub(super) fn has_lent_memory(&self) -> bool {
+        let mut leases = self.standing.leases.iter();
+        leases.any(|lease| lease.resource == Resource::Memory)
     }
 
     /// Drops a pass that was asked for only because something was noticed: a failed pass and its undoing, most likely.

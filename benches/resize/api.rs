@@ -46,7 +46,7 @@ pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
     agent.start().await;
     agent.reaches(NAME, "NotManaged").await;
 
-    let (mut verified, mut inside) = (Samples::default(), Samples::default());
+    let (mut verified, mut inside, mut asked) = (Samples::default(), Samples::default(), Samples::default());
     // The first one is preceded by a dry run.
     for round in 0..=rounds {
         let target = if round % 2 == 0 {
@@ -73,13 +73,16 @@ pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
                 .rev()
                 .find(|change| change.cause.contains("VPA"))
             {
-                inside.push(Duration::from_micros(change.stages.unwrap_or_default().verified_us));
+                let stages = change.stages.unwrap_or_default();
+                inside.push(Duration::from_micros(stages.verified_us));
+                asked.push(Duration::from_micros(stages.ask_us));
             }
         }
     }
     let mut table = Table::new("A VPA's status at the API server → every level, past a kubelet that takes 310 ms");
     table.row("status written → all levels hold it", verified);
     table.row("decided → verified, in the agent", inside);
+    table.row("of that at the API server", asked);
     table.print();
     Ok(())
 }

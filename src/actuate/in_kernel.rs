@@ -13,6 +13,11 @@ pub(super) async fn apply(node: &Arc<Node>, job: Job) -> Result<KernelPass, Box<
     written(drive(node, start(node, job, Errand::Apply).await?).await?)
 }
 
+/// All of it, and less is in use afterwards than the limits allow, as far as the kernel can be asked for that.
+pub(super) async fn apply_and_press(node: &Arc<Node>, job: Job) -> Result<KernelPass, Box<JobDone>> {
+    written(drive(node, start(node, job, Errand::Press).await?).await?)
+}
+
 /// Until there is room for every lower limit. Nothing is written; the pass can [`write()`] then.
 pub(super) async fn prepare(node: &Arc<Node>, job: Job) -> Result<Box<Pass>, Box<JobDone>> {
     match drive(node, start(node, job, Errand::MakeRoom).await?).await? {

@@ -14,6 +14,7 @@ use super::handles::{LivePod, PodHandles};
 use super::in_kernel;
 use super::node::Node;
 use super::observe::wanted;
+use super::pass::KernelPass;
 use super::record::{Cause, Outcome, Stages, StepRecord};
 use super::runtime_stage::{self, RuntimeEnd};
 use super::shrink::{Grounds, Next, SeenBefore, ShrinkReport};
@@ -89,23 +90,32 @@ pub async fn reconcile(node: Arc<Node>, mut job: Job) -> JobDone {
         Ok(answer) => answer,
         Err(done) => return *done,
     };
+    let undo = answer.undo.take();
     let written = match answer.prepared.take() {
         Some(pass) => in_kernel::write(&node, pass).await,
+        None if answer.makes_room => in_kernel::apply_and_press(&node, job).await,
         None => in_kernel::apply(&node, job).await,
     };
-    let mut kernel = match written {
-        Ok(kernel) => kernel,
-        Err(done) => return done.with(answer),
+    let done = match written {
+        Ok(kernel) => tell(&node, &live, check_runtime, kernel).await,
+        Err(done) => *done,
     };
-    let mut stages = kernel.stages;
+    let mut done = done.with(answer);
+    if let Some(undo) = undo {
+        Box::pin(undo.unless_held(&node, &mut done)).await;
+    }
+    done
+}
 
+/// Tells the runtime what the kernel holds, if that is news.
+async fn tell(node: &Arc<Node>, live: &LivePod, check_runtime: bool, mut kernel: KernelPass) -> JobDone {
     let mut stale = kernel.is_stale();
     let mut formula = None;
     if kernel.outcome.holds() && (check_runtime || !kernel.plan.is_empty()) {
         let start = Instant::now();
         // Boxed, so that the many passes that only wait for their turn at the files are small.
-        let told = Box::pin(runtime_stage::tell(&node, &live, &mut kernel)).await;
-        stages.runtime = start.elapsed();
+        let told = Box::pin(runtime_stage::tell(node, live, &mut kernel)).await;
+        kernel.stages.runtime = start.elapsed();
         formula = told.formula;
         stale |= matches!(told.end, RuntimeEnd::Gone);
         kernel.outcome = told.end.into_outcome(kernel.outcome, !kernel.steps.is_empty());
@@ -115,12 +125,10 @@ pub async fn reconcile(node: Arc<Node>, mut job: Job) -> JobDone {
         kernel.shrink.lowered.clear();
         kernel.shrink.touched.clear();
     }
-    kernel.stages = stages;
-    let done = JobDone {
+    JobDone {
         formula,
         ..kernel.into_done(stale)
-    };
-    done.with(answer)
+    }
 }
 
 /// The steps a pass would take, without taking any. Blocks for the files; asks the runtime for its stored specs.

@@ -16,8 +16,13 @@ use super::record::{Outcome, Stages, StepRecord};
 use super::shrink::{Grounds, Lowering, Next, ShrinkReport, lowerings};
 use super::through_api::ApiReport;
 use crate::cgroup::CgroupError;
+use crate::plan::shrink::{RECLAIM_STEP, Reclaim};
 use crate::plan::{Plan, PlanError, PodState, PodTree, Step, Target};
 use crate::resources::{Bytes, ControlFile, MemoryLimit};
+
+/// The part of a memory limit that is kept free for a kubelet that looks before it writes: more than is cached again
+/// before it does.
+const PRESSED: u64 = 16;
 
 /// A pass on its way.
 #[derive(Debug)]
@@ -45,6 +50,9 @@ pub(super) struct Pass {
 pub(super) enum Errand {
     /// Until every file holds what it should.
     Apply,
+    /// The same, and what comes close to a memory limit is reclaimed: somebody else is to write that limit, too, and looks
+    /// at what is in use before.
+    Press,
     /// Until there is room for every lower limit, so that somebody can be asked first.
     MakeRoom,
     /// There is room: until every file holds what it should.
@@ -209,7 +217,30 @@ impl Pass {
             writing.elapsed()
         };
         self.stages.verified = self.asked.elapsed();
+        if self.errand == Errand::Press
+            && let Err(error) = self.press()
+        {
+            tracing::warn!(%error, "no room is made for the kubelet");
+        }
         self.end(executed, lowered)
+    }
+
+    /// Has the kernel reclaim what the containers use of the last part of their memory limits, one step at most.
+    fn press(&self) -> Result<(), CgroupError> {
+        for (name, settings) in &self.wanted.tree.containers {
+            let (Some(MemoryLimit::Bytes(limit)), Some(cgroup)) = (
+                settings.memory_limit(),
+                self.handles.get(&Target::Container(name.clone())),
+            ) else {
+                continue;
+            };
+            let roof = Bytes::new(limit - limit / PRESSED);
+            let too_much = cgroup.outer().memory_usage()?.saturating_sub(roof);
+            if !too_much.is_zero() && cgroup.outer().reclaim_way()? == Reclaim::OnRequest {
+                cgroup.outer().reclaim(too_much.min(RECLAIM_STEP))?;
+            }
+        }
+        Ok(())
     }
 
     /// What the cgroups say whose limits are about to come down: what is seen later is compared with it.

@@ -175,6 +175,19 @@ impl Outcome {
         self.holds() || matches!(self, Self::Withheld(_))
     }
 
+    /// Adds to the reason, where there is one.
+    pub(super) fn add(&mut self, more: &str) {
+        if let Self::RuntimeOwed { reason }
+        | Self::Refused { reason }
+        | Self::Interrupted { reason }
+        | Self::RolledBack { reason }
+        | Self::Incomplete { reason } = self
+        {
+            reason.push_str("; ");
+            reason.push_str(more);
+        }
+    }
+
     /// One word, for metrics and tables.
     #[must_use]
     pub const fn word(&self) -> &'static str {
@@ -285,7 +298,7 @@ pub struct Stages {
     pub decide: Duration,
     /// Waiting for a worker, from the moment the decision was made.
     pub queued: Duration,
-    /// Asking the API server, and what was checked before.
+    /// At the API server, where it was asked.
     pub ask: Duration,
     /// Reading what is there.
     pub observe: Duration,

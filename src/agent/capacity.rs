@@ -11,7 +11,7 @@ use super::overrides::Override;
 use super::standing::Standing;
 use crate::objects::{Node, Pod};
 use crate::plan::{KubeletVersion, pod_requests};
-use crate::resources::{Bytes, MilliCpu, NamedRequirements, Resource, ResourceList};
+use crate::resources::{NamedRequirements, Resource, ResourceList};
 
 /// What a node has for its pods, and who says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,11 +71,11 @@ enum TooMuch {
     #[error(
         "the node cannot hold it: {resource} requests would be {} of {} ({from}): this pod {} instead of {}, the {others} other \
          pods {}; at most {} is left for this pod",
-        quantity(*resource, theirs.saturating_add(*after)),
-        quantity(*resource, *has),
-        quantity(*resource, *after),
-        quantity(*resource, *before),
-        quantity(*resource, *theirs),
+        resource.quantity(theirs.saturating_add(*after)),
+        resource.quantity(*has),
+        resource.quantity(*after),
+        resource.quantity(*before),
+        resource.quantity(*theirs),
         room(*resource, has.saturating_sub(*theirs))
     )]
     Requests {
@@ -97,7 +97,7 @@ enum TooMuch {
     /// One limit alone.
     #[error(
         "the node cannot hold it: container {container} could use {} of {resource}, and there is {} ({from})",
-        quantity(*resource, *limit),
+        resource.quantity(*limit),
         room(*resource, *has)
     )]
     Limit {
@@ -170,15 +170,8 @@ fn check_limits(
 /// Whole mebibytes: the exact amount of a machine is nothing to read.
 fn room(resource: Resource, amount: u64) -> String {
     match resource {
-        Resource::Memory if amount > 1 << 20 => quantity(resource, amount >> 20 << 20),
-        Resource::Memory | Resource::Cpu => quantity(resource, amount),
-    }
-}
-
-fn quantity(resource: Resource, amount: u64) -> String {
-    match resource {
-        Resource::Cpu => MilliCpu::new(amount).to_string(),
-        Resource::Memory => Bytes::new(amount).to_string(),
+        Resource::Memory if amount > 1 << 20 => resource.quantity(amount >> 20 << 20),
+        Resource::Memory | Resource::Cpu => resource.quantity(amount),
     }
 }
 
@@ -216,7 +209,7 @@ impl Room {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resources::Requirements;
+    use crate::resources::{Bytes, MilliCpu, Requirements};
 
     const GI: u64 = 1 << 30;
 

@@ -311,16 +311,20 @@ impl Coordinator {
         match written {
             Written::Pods(pods) => self.written.extend(pods),
             Written::PerhapsAll => {
-                let all = self
-                    .entries
-                    .iter()
-                    .filter(|(_, entry)| ours(entry))
-                    .map(|(key, _)| key.clone());
-                self.written.extend(all);
+                let all = self.entries.iter().filter(|(_, entry)| ours(entry));
+                self.written.extend(all.map(|(key, _)| key.clone()));
             }
         }
         if !self.written.is_empty() {
-            self.look_at.get_or_insert_with(|| Instant::now() + SETTLE);
+            // Where memory was lent somebody may be about to run out of it: the rest of the burst is looked at afterwards.
+            let lent = |key: &String| self.entries.get(key).is_some_and(|entry| entry.has_lent_memory());
+            let wait = if self.written.iter().any(lent) {
+                Duration::ZERO
+            } else {
+                SETTLE
+            };
+            let at = Instant::now() + wait;
+            self.look_at = Some(self.look_at.map_or(at, |known| known.min(at)));
         }
     }
 

@@ -18,7 +18,7 @@ use crate::objects::Pod;
 use crate::observe::metrics::PodState;
 use crate::plan::resize::Withheld;
 use crate::plan::shrink::Regrets;
-use crate::resources::NamedRequirements;
+use crate::resources::{NamedRequirements, Resource};
 
 pub(super) const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(5 * 60);
@@ -86,6 +86,8 @@ pub(super) struct Work {
     pub(super) failures: u32,
     /// When to try again.
     pub(super) retry_at: Option<Instant>,
+    /// When the API server last accepted a request.
+    pub(super) accepted_at: Option<Instant>,
     /// Whether it failed for want of room on the node.
     pub(super) waits_for_room: bool,
 }
@@ -257,8 +259,15 @@ impl Entry {
 
     /// Whether its values are compared with what is wanted whenever they may have changed. Not while a failed pass waits
     /// to be tried again: what it wrote and undid looks like a change, and would be the reason for the next one at once.
+    /// What only waits for the API server holds what it should meanwhile.
     pub(super) fn is_looked_after(&self) -> bool {
-        !self.standing.is_empty() && (self.work.retry_at.is_none() || self.owed)
+        !self.standing.is_empty() && (self.work.retry_at.is_none() || self.owed || self.holds)
+    }
+
+    /// Whether a memory limit of it was grown in an emergency, and is so still.
+    pub(super) fn has_lent_memory(&self) -> bool {
+        let mut leases = self.standing.leases.iter();
+        leases.any(|lease| lease.resource == Resource::Memory)
     }
 
     /// Drops a pass that was asked for only because something was noticed: a failed pass and its undoing, most likely.
@@ -303,5 +312,23 @@ const fn rank(cause: &Cause) -> u8 {
         Cause::Operator { .. } | Cause::Released { .. } => 9,
         // What hurts now says more than what was decided.
         Cause::Regret { .. } => 10,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_is_looked_after_while_it_waits_and_what_failed_is_not() {
+        let pod = Arc::new(Pod::default());
+        let mut entry = Entry::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+        assert!(!entry.is_looked_after(), "nothing stands");
+        entry.standing.returning = true;
+        assert!(entry.is_looked_after());
+        entry.back_off(Instant::now(), None);
+        assert!(!entry.is_looked_after(), "it failed, and is tried again later");
+        entry.holds = true;
+        assert!(entry.is_looked_after(), "the API server is to be asked later");
     }
 }

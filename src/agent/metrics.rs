@@ -132,6 +132,7 @@ const fn step_outcome(step: &StepRecord, outcome: &Outcome) -> StepOutcome {
 fn stages(stages: &Stages) -> Vec<(Stage, Duration)> {
     let all = [
         (Stage::Decide, stages.decide),
+        (Stage::Ask, stages.ask),
         (Stage::Observe, stages.observe),
         (Stage::Plan, stages.plan),
         (Stage::Prepare, stages.prepare),

@@ -40,6 +40,31 @@ pub(super) enum OverrideError {
         /// What there is.
         known: Vec<String>,
     },
+    /// A container that runs before the others, or beside them as a sidecar.
+    #[error(
+        "container {name} is an init container{}: vscaled resizes regular containers only; change its resources in the workload's \
+         pod template",
+        if *.sidecar { " (a sidecar)" } else { "" }
+    )]
+    InitContainer {
+        /// What was asked for.
+        name: String,
+        /// Whether it runs for the pod's whole life.
+        sidecar: bool,
+    },
+    /// The pod itself has less.
+    #[error(
+        "the containers would have {wanted} of {resource}, and the pod's own spec.resources allow {allowed}, which vscaled leaves \
+         as they are: set at most that, or change spec.resources in the workload's pod template"
+    )]
+    AbovePodLevel {
+        /// The resource.
+        resource: Resource,
+        /// What the containers would have: one's limit, or all requests together.
+        wanted: String,
+        /// What the pod has.
+        allowed: String,
+    },
     /// Nothing to change.
     #[error("nothing to change: give at least one of --cpu-request, --cpu-limit, --memory-request, --memory-limit")]
     Empty,
@@ -120,16 +145,19 @@ pub(super) fn check_names(pod: &Pod, values: &[NamedRequirements]) -> Result<(),
     if values.iter().all(|value| value.resources == Requirements::default()) {
         return Err(OverrideError::Empty);
     }
-    match values.iter().find(|value| pod.container(&value.name).is_none()) {
-        None => Ok(()),
-        Some(value) => Err(OverrideError::UnknownContainer {
-            name: value.name.clone(),
-            known: pod
-                .spec
-                .containers
-                .iter()
-                .map(|container| container.name.clone())
-                .collect(),
+    let Some(value) = values.iter().find(|value| pod.container(&value.name).is_none()) else {
+        return Ok(());
+    };
+    let name = value.name.clone();
+    let mut init = pod.spec.init_containers.iter();
+    match init.find(|container| container.name == name) {
+        Some(container) => Err(OverrideError::InitContainer {
+            name,
+            sidecar: container.is_sidecar(),
+        }),
+        None => Err(OverrideError::UnknownContainer {
+            name,
+            known: pod.requirements().into_iter().map(|named| named.name).collect(),
         }),
     }
 }
@@ -144,6 +172,13 @@ pub(super) fn check_result(
         .filter(|container| values.iter().any(|value| value.name == container.name))
     {
         check_container(container)?;
+    }
+    if let Some((resource, wanted, allowed)) = pod.exceeded_by(result) {
+        return Err(OverrideError::AbovePodLevel {
+            resource,
+            wanted: resource.quantity(wanted),
+            allowed: resource.quantity(allowed),
+        });
     }
     let before = pod.qos_class();
     let after = match &pod.spec.resources {

@@ -270,4 +270,35 @@ spec:
             "the pod's QoS class would change from Burstable to Guaranteed, which a running pod cannot do: keep at least one request below its limit"
         );
     }
+
+    #[test]
+    fn what_is_not_a_regular_containers_own_is_refused_with_a_way_out() {
+        let mut pod = pod();
+        let refused = |pod: &Pod, name: &str, list: &str| {
+            let wanted = by_hand(values(name, list));
+            Standing::default().set_override(pod, wanted).unwrap_err().to_string()
+        };
+        let mut sidecar = pod.spec.containers[1].clone();
+        sidecar.name = "mesh".to_owned();
+        sidecar.restart_policy = Some("Always".to_owned());
+        pod.spec.init_containers = vec![sidecar];
+        assert_eq!(
+            refused(&pod, "mesh", r#"{"limits":{"cpu":"1"}}"#),
+            "container mesh is an init container (a sidecar): vscaled resizes regular containers only; change its resources in \
+             the workload's pod template"
+        );
+        pod.spec.resources =
+            serde_json::from_str(r#"{"requests":{"cpu":"300m"},"limits":{"memory":"200Mi"}}"#).unwrap();
+        let limit = refused(&pod, "app", r#"{"limits":{"memory":"256Mi"}}"#);
+        assert!(
+            limit
+                .starts_with("the containers would have 256Mi of memory, and the pod's own spec.resources allow 200Mi"),
+            "{limit}"
+        );
+        let sum = refused(&pod, "side", r#"{"requests":{"cpu":"250m"}}"#);
+        assert!(
+            sum.contains("would have 350m of cpu") && sum.contains("allow 300m"),
+            "{sum}"
+        );
+    }
 }

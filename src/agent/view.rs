@@ -250,6 +250,7 @@ pub(super) fn change(record: &ChangeRecord) -> proto::Change {
         stages: Some(proto::Stages {
             decide_us: micros(stages.decide),
             queued_us: micros(stages.queued),
+            ask_us: micros(stages.ask),
             observe_us: micros(stages.observe),
             plan_us: micros(stages.plan),
             prepare_us: micros(stages.prepare),

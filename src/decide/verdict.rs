@@ -45,30 +45,9 @@ fn has_lone_limit(has: &Requirements) -> bool {
         .any(|resource| has.limits.amount(resource) > 0 && has.requests.amount(resource) == 0)
 }
 
-/// With pod-level resources, no container's limit may pass the pod's, nor all requests together the pod's request
-/// (`validatePodResources`, kubernetes `pkg/apis/core/validation`).
 fn exceeds_pod(pod: &Pod, outcome: &[NamedRequirements]) -> Option<Note> {
-    let pod_level = pod.spec.resources?;
-    Resource::ALL.into_iter().find_map(|resource| {
-        let limit = outcome
-            .iter()
-            .map(|named| named.resources.limits.amount(resource))
-            .max()?;
-        let requests = outcome
-            .iter()
-            .map(|named| named.resources.requests.amount(resource))
-            .fold(0, u64::saturating_add);
-        let limits = (limit, pod_level.limits.get(resource).unwrap_or(u64::MAX));
-        let sums = (requests, pod_level.requests.get(resource).unwrap_or(u64::MAX));
-        [limits, sums]
-            .into_iter()
-            .find(|(to, bound)| to > bound)
-            .map(|(to, bound)| Note::WouldExceedPod {
-                resource,
-                to,
-                pod: bound,
-            })
-    })
+    let (resource, to, pod) = pod.exceeded_by(outcome)?;
+    Some(Note::WouldExceedPod { resource, to, pod })
 }
 
 /// A resource that changes, in its request or its limit, must not restart its container.

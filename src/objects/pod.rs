@@ -209,6 +209,23 @@ impl Pod {
         self.status.qos_class.unwrap_or_else(|| self.computed_qos())
     }
 
+    /// Whether these amounts of the regular containers would leave the pod's own (`spec.resources`): no container's limit
+    /// may pass the pod's, nor all requests together the pod's request (`validatePodResources`, kubernetes
+    /// `pkg/apis/core/validation`). Returns the resource, what the containers would have, and what the pod allows.
+    #[must_use]
+    pub fn exceeded_by(&self, containers: &[NamedRequirements]) -> Option<(Resource, u64, u64)> {
+        let pod_level = self.spec.resources?;
+        Resource::ALL.into_iter().find_map(|resource| {
+            let limits = containers.iter().map(|named| named.resources.limits.amount(resource));
+            let requests = containers.iter().map(|named| named.resources.requests.amount(resource));
+            let bound = |list: ResourceList| list.get(resource).unwrap_or(u64::MAX);
+            let limit = (limits.max()?, bound(pod_level.limits));
+            let sum = (requests.fold(0, u64::saturating_add), bound(pod_level.requests));
+            let exceeded = [limit, sum].into_iter().find(|(to, bound)| to > bound);
+            exceeded.map(|(to, bound)| (resource, to, bound))
+        })
+    }
+
     /// The UID in cgroup paths and runtime labels: for a mirror pod the static pod's, else the object's own.
     #[must_use]
     pub fn cgroup_uid(&self) -> &str {

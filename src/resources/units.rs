@@ -19,6 +19,15 @@ pub enum Resource {
 impl Resource {
     /// Both, in the order in which they are listed everywhere.
     pub const ALL: [Self; 2] = [Self::Cpu, Self::Memory];
+
+    /// An amount of it, in its unit (thousandths of a cpu, bytes), as a quantity.
+    #[must_use]
+    pub fn quantity(self, amount: u64) -> String {
+        match self {
+            Self::Cpu => MilliCpu::new(amount).to_string(),
+            Self::Memory => Bytes::new(amount).to_string(),
+        }
+    }
 }
 
 impl fmt::Display for Resource {

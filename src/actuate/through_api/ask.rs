@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::undo::Undo;
 use super::{Answer, ApiReport, Asked, ResizeError, ThroughApi};
 use crate::actuate::floors::lift;
 use crate::actuate::in_kernel::prepare;
@@ -13,6 +14,9 @@ use crate::objects::Pod;
 use crate::plan::Step;
 use crate::plan::resize::{self, Phase, Withheld};
 use crate::resources::{NamedRequirements, Resource};
+
+/// A kubelet that could not lower a limit tries again every ten seconds or so, and looks at what is in use first.
+const MAKE_ROOM_EVERY: Duration = Duration::from_secs(2);
 
 /// How far the kubelet is with what the spec has, and what it has granted so far.
 type Standing = (Phase, Vec<NamedRequirements>);
@@ -25,7 +29,6 @@ pub(in crate::actuate) async fn ask(node: &Arc<Node>, job: &mut Job) -> Result<A
     let Some(through) = job.through.take() else {
         return Ok(Answer::default());
     };
-    let start = Instant::now();
     let mut answer = Answer::default();
     // A limit that is there cannot be taken away through the API server.
     let lift_undeclared = std::mem::take(&mut job.lift_undeclared);
@@ -53,7 +56,6 @@ pub(in crate::actuate) async fn ask(node: &Arc<Node>, job: &mut Job) -> Result<A
         }
         request(node, job, &through, &changes, &mut answer).await?
     };
-    answer.took = start.elapsed();
     let Some((phase, granted)) = standing else {
         answer.report.unsupported = true;
         job.lift_undeclared = lift_undeclared;
@@ -65,7 +67,11 @@ pub(in crate::actuate) async fn ask(node: &Arc<Node>, job: &mut Job) -> Result<A
         if let Some(pass) = answer.prepared.take() {
             take_back(job, pass.into_abandoned());
         }
-        job.targets = granted;
+        answer.undo = None;
+        let kept = resize::meanwhile(&withheld, &job.targets, granted.clone());
+        answer.makes_room = !resize::same(&kept, &granted);
+        answer.report.retry_after = answer.makes_room.then_some(MAKE_ROOM_EVERY);
+        job.targets = kept;
         answer.withheld = Some(withheld);
     }
     Ok(answer)
@@ -116,6 +122,7 @@ async fn request(
     let start = Instant::now();
     let result = through.resizer.resize(&job.live.id, changes).await;
     let (took, error) = (start.elapsed(), result.as_ref().err().map(ToString::to_string));
+    answer.took = took;
     let record = |step: &Step| StepRecord {
         took,
         error: error.clone(),
@@ -126,6 +133,12 @@ async fn request(
         Ok(pod) => {
             answer.steps = steps;
             answer.prepared = Some(pass);
+            answer.undo = Some(Undo {
+                resizer: Arc::clone(&through.resizer),
+                id: job.live.id.clone(),
+                pod: pod.clone(),
+                held: granted.clone(),
+            });
             answer.report.asked = Some(Asked {
                 targets: job.targets.clone(),
                 generation: pod.metadata.generation,
@@ -135,7 +148,8 @@ async fn request(
         }
         Err(error) => error,
     };
-    let done = pass.into_abandoned();
+    let mut done = pass.into_abandoned();
+    done.stages.ask = took;
     let (outcome, retry_after) = match error {
         ResizeError::Unsupported(_) => {
             take_back(job, done);

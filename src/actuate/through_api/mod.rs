@@ -4,10 +4,11 @@
 //! Nothing is asked for that could not be done: room on the node is looked at before, and room under lower memory limits
 //! is made before, as for a write of our own. The cgroups are given what was asked for at once when the node is known to
 //! have room (the fast path), before the kubelet gets there: what it finds is what it would write, so that its own write,
-//! which does not look twice, cannot kill. They are given what the kubelet granted before when it says no. The API server is called in one
+//! which does not look twice, cannot kill. Where they cannot hold it after all, the request is taken back. They are given what the kubelet granted before when it says no. The API server is called in one
 //! place, behind [`PodResizer`].
 
 mod ask;
+mod undo;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::plan::{KubeletVersion, Step};
 use crate::resources::NamedRequirements;
 
 pub(super) use ask::{ask, preview};
+use undo::Undo;
 
 /// The way to the `resize` subresource.
 #[tonic::async_trait]
@@ -90,6 +92,10 @@ pub(super) struct Answer {
     pub(super) withheld: Option<Withheld>,
     /// The pass that made room for what was asked for, and may write it now.
     pub(super) prepared: Option<Box<Pass>>,
+    /// The kubelet waits for less to be in use than a memory limit that the cgroups have already.
+    pub(super) makes_room: bool,
+    /// What to do if what was prepared comes to nothing.
+    pub(super) undo: Option<Undo>,
     pub(super) took: Duration,
 }
 

@@ -108,6 +108,7 @@ impl Coordinator {
         );
         if let Some(asked) = done.api.asked.take() {
             entry.standing.asked = Some(asked);
+            entry.work.accepted_at = Some(Instant::now());
             self.unsaved = true;
         }
         if let Some(node) = &self.node {

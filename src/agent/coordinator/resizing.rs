@@ -84,14 +84,56 @@ impl Roominess {
 
 /// How long it is still too early to ask: what was lent may be more in a moment, and what hurts is undone first.
 fn urgent(entry: &Entry, cause: &Cause) -> Option<Duration> {
-    if let Cause::Regret { .. } = cause {
-        return Some(FIRST_RETRY);
-    }
     let grown = entry.standing.leases.iter();
     let grown = grown.filter(|lease| lease.resource == Resource::Memory);
-    let calm = grown.map(|lease| lease.until(CALM)).max()?;
-    let wait = Duration::try_from(calm.duration_since(Timestamp::now())).ok()?;
+    let calm = grown.clone().map(|lease| lease.until(CALM)).max();
+    let calm = calm.and_then(|at| Duration::try_from(at.duration_since(Timestamp::now())).ok());
+    let grown = grown.map(|lease| (lease.container.as_str(), lease.to));
+    let kept = entry.shrinking.holds(Timestamp::now());
+    let kept: Vec<_> = kept
+        .iter()
+        .filter_map(|(target, limit)| match (target, limit) {
+            (Target::Container(name), MemoryLimit::Bytes(limit)) => Some((name.as_str(), *limit)),
+            _ => None,
+        })
+        .collect();
+    let ahead = is_about_to_lower(&entry.pod, entry.standing.asked.as_ref(), grown.chain(kept));
+    let since = entry.work.accepted_at.map(|at| at.elapsed());
+    match cause {
+        Cause::Regret { .. } => Some(if ahead { Duration::ZERO } else { FIRST_RETRY }),
+        _ => too_early(calm.unwrap_or_default(), ahead, since),
+    }
+}
+
+/// How long to wait before asking for what was lent: until the limit has not been grown for a while. But where the kubelet
+/// is about to write less than that it is asked at once, though not more often than once in [`FIRST_RETRY`].
+fn too_early(calm: Duration, about_to_lower: bool, since_accepted: Option<Duration>) -> Option<Duration> {
+    let wait = if about_to_lower {
+        calm.min(since_accepted.map_or(Duration::ZERO, |since| FIRST_RETRY.saturating_sub(since)))
+    } else {
+        calm
+    };
     (!wait.is_zero()).then_some(wait)
+}
+
+/// Whether the kubelet has yet to write what it was asked for, and that is a lower memory limit than one of these.
+fn is_about_to_lower<'a>(pod: &Pod, asked: Option<&Asked>, given: impl IntoIterator<Item = (&'a str, u64)>) -> bool {
+    let unseen = asked.filter(|asked| pod.metadata.generation < asked.generation);
+    let spec = match (unseen, Phase::of(pod)) {
+        (Some(asked), _) => asked.targets.clone(),
+        (None, Phase::Settled | Phase::Infeasible(_)) => return false,
+        (None, _) => pod.requirements(),
+    };
+    given.into_iter().any(|(name, limit)| {
+        let asked = spec.iter().find(|named| named.name == name);
+        asked.is_some_and(|named| {
+            named
+                .resources
+                .limits
+                .get(Resource::Memory)
+                .is_some_and(|asked| asked < limit)
+        })
+    })
 }
 
 impl Coordinator {
@@ -120,9 +162,13 @@ impl Entry {
         if self.standing.is_empty() || !resize::speaks(pod) {
             return;
         }
-        let spec = |pod: &Pod| pod.requirements();
-        let news = Phase::of(&before) != Phase::of(pod) || spec(&before) != spec(pod);
-        if news {
+        // Init containers and what the pod has of its own count for the pod's cgroup.
+        let news = Phase::of(&before) != Phase::of(pod) || before.spec != pod.spec;
+        // What a failed pass asked for and took back comes by again, and is no reason to try at once.
+        let takes_its_course = matches!(Phase::of(pod), Phase::Accepted | Phase::InProgress | Phase::Settled);
+        let asked = self.standing.asked.as_ref();
+        let echo = takes_its_course && asked.is_some_and(|asked| resize::same(&asked.targets, &pod.requirements()));
+        if news && !(self.work.failures > 0 && echo) {
             // What is held stays so, but another answer may call for something else.
             self.ask(Cause::Kubelet, true);
         }
@@ -191,3 +237,6 @@ impl Entry {
         Cow::Owned(pod)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -45,6 +45,8 @@ labels! {
     Stage {
         /// Matching and mathematics.
         Decide = "decide",
+        /// At the API server, where the kubelet resizes in place.
+        Ask = "ask",
         /// Reading what the files and the runtime hold.
         Observe = "observe",
         /// Ordering steps.

@@ -13,11 +13,11 @@ mod room;
 #[cfg(test)]
 mod tests;
 
-pub use phase::{Phase, Withheld, granted};
+pub use phase::{Phase, Withheld, granted, meanwhile};
 pub use room::{NoRoom, Room, grows, reserved};
 
-use crate::objects::Pod;
-use crate::resources::{NamedRequirements, Resource};
+use crate::objects::{Container, Pod};
+use crate::resources::{NamedRequirements, Requirements, Resource};
 
 use super::step::{Change, Step};
 use super::types::Target;
@@ -36,38 +36,50 @@ pub fn speaks(pod: &Pod) -> bool {
 
 /// Why the API server cannot be asked for something.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "container {container}: its {field} of {amount} cannot be taken away from a running pod, only changed: the API server \
-     refuses that"
-)]
-pub struct Unaskable {
-    /// Whose.
-    pub container: String,
-    /// Such as `limits.cpu`.
-    pub field: &'static str,
-    /// What it is.
-    pub amount: String,
+pub enum Unaskable {
+    /// An amount would have to go.
+    #[error(
+        "container {container}: its {field} of {amount} cannot be taken away from a running pod, only changed: the API server \
+         refuses that"
+    )]
+    Removed {
+        /// Whose.
+        container: String,
+        /// Such as `limits.cpu`.
+        field: &'static str,
+        /// What it is.
+        amount: String,
+    },
+    /// The kubelet would kill the container and start it anew.
+    #[error(
+        "container {container}: its {field} stays {from} instead of {to}: its resizePolicy for {resource} is RestartContainer, \
+         so the kubelet would restart it, and vscaled never restarts; set NotRequired in the workload's pod template, or \
+         change the amount there and let new pods have it"
+    )]
+    Restarts {
+        /// Whose.
+        container: String,
+        /// Such as `limits.cpu`.
+        field: &'static str,
+        /// Which resource's policy it is.
+        resource: Resource,
+        /// What it is.
+        from: String,
+        /// What it was to be.
+        to: String,
+    },
 }
 
 /// What to ask the API server for, so that the pod's spec has what is wanted: a step for each container that differs.
 ///
 /// # Errors
-/// [`Unaskable`] when an amount would have to go.
+/// [`Unaskable`] when an amount would have to go, or its change would restart a container.
 pub fn changes(pod: &Pod, wanted: &[NamedRequirements]) -> Result<Vec<Step>, Unaskable> {
     let mut steps = Vec::new();
     for NamedRequirements { name, resources: to } in wanted {
         let Some(container) = pod.container(name) else { continue };
+        check(container, to)?;
         let from = container.resources;
-        let fields = from.fields().into_iter().zip(to.fields());
-        for ((field, old), (_, new)) in fields {
-            if let (Some(amount), None) = (old, new) {
-                return Err(Unaskable {
-                    container: name.clone(),
-                    field,
-                    amount,
-                });
-            }
-        }
         if from != *to {
             steps.push(Step {
                 target: Target::Container(name.clone()),
@@ -76,6 +88,34 @@ pub fn changes(pod: &Pod, wanted: &[NamedRequirements]) -> Result<Vec<Step>, Una
         }
     }
     Ok(steps)
+}
+
+/// Whether a container of a running pod can be given these amounts.
+fn check(container: &Container, to: &Requirements) -> Result<(), Unaskable> {
+    let fields = container.resources.fields().into_iter().zip(to.fields());
+    for ((field, old), (_, new)) in fields.filter(|((_, old), (_, new))| old != new) {
+        let name = || container.name.clone();
+        let Some(new) = new else {
+            return Err(Unaskable::Removed {
+                container: name(),
+                field,
+                amount: old.unwrap_or_default(),
+            });
+        };
+        let restarting = Resource::ALL
+            .into_iter()
+            .find(|resource| field.ends_with(&resource.to_string()) && container.restarts_for(*resource));
+        if let Some(resource) = restarting {
+            return Err(Unaskable::Restarts {
+                container: name(),
+                field,
+                resource,
+                from: old.unwrap_or_else(|| "unset".to_owned()),
+                to: new,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The amounts of `wanted` in place of the spec's.

@@ -123,6 +123,30 @@ pub fn granted(pod: &Pod, phase: &Phase, held: Option<&[NamedRequirements]>) -> 
     }
 }
 
+/// What the cgroups are given while they cannot have what is wanted: what was granted. But where the kubelet has set a
+/// lower memory limit aside and could not write it, they have that one already or are to get it: what keeps use below it
+/// is what the kubelet waits for.
+#[must_use]
+pub fn meanwhile(
+    withheld: &Withheld,
+    wanted: &[NamedRequirements],
+    mut granted: Vec<NamedRequirements>,
+) -> Vec<NamedRequirements> {
+    if let Withheld::Failed(_) = withheld {
+        for has in &mut granted {
+            let wanted = wanted.iter().find(|wanted| wanted.name == has.name);
+            let (has, wanted) = (
+                &mut has.resources.limits,
+                wanted.and_then(|wanted| wanted.resources.limits.memory),
+            );
+            if wanted.is_some() && wanted < has.memory {
+                has.memory = wanted;
+            }
+        }
+    }
+    granted
+}
+
 /// What the kubelet reports: requests as it has set them aside, limits as they are in force; the spec's where it says
 /// nothing. A fast path may have changed what is in force.
 fn reported(pod: &Pod) -> Vec<NamedRequirements> {

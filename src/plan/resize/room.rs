@@ -57,21 +57,15 @@ impl Room {
             if wanted > before.amount(resource) && wanted.saturating_add(others) > allocatable {
                 return Err(NoRoom {
                     resource,
-                    wanted: written(resource, wanted),
-                    left: written(resource, allocatable.saturating_sub(others)),
-                    allocatable: written(resource, allocatable),
-                    others: written(resource, others),
+                    wanted: resource.quantity(wanted),
+                    left: resource.quantity(allocatable.saturating_sub(others)),
+                    allocatable: resource.quantity(allocatable),
+                    others: resource.quantity(others),
                 });
             }
         }
         Ok(())
     }
-}
-
-fn written(resource: Resource, amount: u64) -> String {
-    let mut list = ResourceList::default();
-    list.set(resource, Some(amount));
-    list.text(resource).unwrap_or_default()
 }
 
 /// Whether a pod would take more of its node with the `wanted` amounts than the kubelet has set aside for it.

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::{NoRoom, Phase, Room, Withheld, changes, granted, grows, reserved, same, speaks};
-use crate::objects::{Container, ContainerStatus, Pod, PodCondition};
+use super::{NoRoom, Phase, Room, Withheld, changes, granted, grows, meanwhile, reserved, same, speaks};
+use crate::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePolicy};
 use crate::plan::{KubeletVersion, pod_requests};
 use crate::resources::{Bytes, MilliCpu, NamedRequirements, Requirements, Resource, ResourceList};
 
@@ -195,6 +195,42 @@ fn event() -> impl Strategy<Value = Event> {
         Just(Event::Defer),
         Just(Event::Refuse),
     ]
+}
+
+#[test]
+fn a_memory_limit_the_kubelet_could_not_lower_is_low_meanwhile_and_nothing_else_changes() {
+    let failed = Withheld::Failed("below current usage".to_owned());
+    let mut kept = named(200);
+    kept[0].resources.limits.memory = Some(Bytes::new(200 << 20));
+    assert_eq!(meanwhile(&failed, &named(100), named(200)), kept);
+    assert_eq!(
+        meanwhile(&failed, &named(300), named(200)),
+        named(200),
+        "a higher one is not there yet"
+    );
+    let deferred = Withheld::Deferred("no room".to_owned());
+    assert_eq!(meanwhile(&deferred, &named(100), named(200)), named(200));
+}
+
+#[test]
+fn what_would_restart_a_container_is_not_asked_for() {
+    let mut pod = settled(100);
+    pod.spec.containers[0].resize_policy = vec![ResizePolicy {
+        resource_name: "memory".to_owned(),
+        restart_policy: "RestartContainer".to_owned(),
+    }];
+    let mut wanted = named(100);
+    wanted[0].resources.limits.cpu = Some(MilliCpu::new(300));
+    assert_eq!(changes(&pod, &wanted).unwrap().len(), 1, "cpu may change");
+    wanted[0].resources.limits.memory = Some(Bytes::new(300 << 20));
+    let error = changes(&pod, &wanted).unwrap_err().to_string();
+    for words in [
+        "container app: its limits.memory stays 200Mi instead of 300Mi",
+        "RestartContainer",
+        "set NotRequired",
+    ] {
+        assert!(error.contains(words), "{error}");
+    }
 }
 
 /// A pod, what its kubelet has really set aside, and what is remembered of before the last request.

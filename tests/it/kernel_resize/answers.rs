@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{APP, AT_FIRST, Amounts, LARGER, NAME, NODE, SMALLER, Scene, Verdict, resources};
+use super::{APP, AT_FIRST, Amounts, LARGER, NODE, SMALLER, Scene, Verdict, resources};
 
 const FULL: &str = "Node didn't have enough resource: memory";
 
@@ -159,7 +159,7 @@ async fn without_knowing_the_nodes_room_the_kubelet_goes_first() {
 
 #[tokio::test]
 async fn a_pods_limit_that_the_kubelet_left_behind_is_repaired() {
-    let scene = Scene::managed().await;
+    let mut scene = Scene::managed().await;
     // A container that is down while the kubelet resizes counts for nothing there: its pod's limit stays as it was.
     let before = vscaled::resources::Settings::from_iter(
         APP.settings(scene.node.cgroups().version())
@@ -168,5 +168,14 @@ async fn a_pods_limit_that_the_kubelet_left_behind_is_repaired() {
     );
     scene.node.put(&scene.pod.cgroup, &before);
     scene.settles(&SMALLER).await;
-    scene.agent.reaches(NAME, "InSync").await;
+    // And when the agent was away meanwhile.
+    scene.agent.stop();
+    scene.node.put(&scene.pod.cgroup, &before);
+    scene.agent.start().await;
+    scene.settles(&SMALLER).await;
+    assert_eq!(
+        scene.api.calls("patch pods/resize"),
+        1,
+        "the spec was right all the time"
+    );
 }

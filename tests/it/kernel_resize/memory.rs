@@ -6,12 +6,12 @@ use std::time::Duration;
 use serde_json::json;
 use vscaled::cgroup::{CgroupDir, CgroupPath, Hierarchy};
 use vscaled::plan::CgroupVersion;
-use vscaled::resources::MemoryLimit;
+use vscaled::resources::{MemoryLimit, Settings};
 
 use super::faults::patches;
 use super::{Amounts, NAME, Scene, amounts, resources, vpa};
 use crate::support::allocator::{Allocator, Appetite, End};
-use crate::support::apimodel::Effect;
+use crate::support::apimodel::{Effect, Verdict};
 use crate::support::cached::Cached;
 
 /// A limit of 200 MiB.
@@ -19,10 +19,34 @@ const ROOMY: Amounts = Amounts::doubled(100, 100);
 /// A limit of 80 MiB.
 const TIGHT: Amounts = Amounts::doubled(100, 40);
 
+/// What may be lent memory: a limit of 128 MiB.
+const LENDER: Amounts = Amounts::doubled(1000, 64);
+
 /// What the kubelet found when it came to write: what was in use, and the limit.
 type Found = Arc<Mutex<Option<(u64, MemoryLimit)>>>;
 
 impl Scene {
+    /// A pod whose container is lent memory when it needs it, until it has been quiet for so long.
+    async fn lending(quiet: &str) -> Self {
+        let mut scene = Self::of(LENDER).await;
+        for (flag, value) in [
+            ("--guard-reserve", "100Mi"),
+            ("--guard-pod-budget", "100%"),
+            ("--guard-node-budget", "100%"),
+            ("--guard-quiet-period", quiet),
+        ] {
+            scene.agent.set(flag, value);
+        }
+        let mut lets_grow = vpa(&[("app", LENDER)]);
+        lets_grow["spec"]["resourcePolicy"] =
+            json!({"containerPolicies": [{"containerName": "*", "maxAllowed": {"memory": "4Gi"}}]});
+        scene.api.put("verticalpodautoscalers", lets_grow);
+        scene.start().await;
+        let lives = async || scene.agent.pod(NAME).await.filter(|pod| pod.containers[0].id.is_some());
+        scene.agent.until("the pod to live", lives).await;
+        scene
+    }
+
     fn app(&self) -> CgroupPath {
         self.pod.containers["app"].cgroup.clone()
     }
@@ -137,6 +161,57 @@ async fn a_limit_below_what_is_in_use_is_not_asked_for() {
 }
 
 #[tokio::test]
+async fn a_limit_the_kubelet_could_not_lower_is_kept_low_and_has_room_until_it_can() {
+    let mut scene = Scene::of(ROOMY).await;
+    scene.start().await;
+    let _cached = scene.caches().await;
+    scene.api.kubelet(|kubelet| kubelet.asleep = true);
+    scene.recommend(&[("app", TIGHT)]);
+    scene.settles(&[("app", TIGHT)]).await;
+    let why = "cannot decrease memory limits: attempting to set below current usage";
+    scene.kubelet_says(Verdict::Error(why));
+    scene.api.kubelet(|kubelet| kubelet.asleep = false);
+    scene.passes("ResizeError").await;
+    scene.says("Refused", why).await;
+    assert!(scene.holds(&[("app", TIGHT)]), "what keeps use below it was taken away");
+    if scene.node.cgroups().version() == CgroupVersion::V2 {
+        // On v1 the kernel cannot be asked.
+        let roomy = || scene.node.cgroups().memory_usage(&scene.app()) <= 76 << 20;
+        scene.agent.wait_for("room for the kubelet", roomy).await;
+    }
+    scene.kubelet_says(Verdict::ByRoom);
+    scene.confirmed(&[("app", TIGHT)]).await;
+    scene.settles(&[("app", TIGHT)]).await;
+    assert_eq!(scene.kills(), 0);
+}
+
+#[tokio::test]
+async fn what_turns_out_not_to_be_possible_after_it_was_accepted_is_taken_back_before_the_kubelet_writes_it() {
+    let mut scene = Scene::of(ROOMY).await;
+    scene.agent.set("--guard", "false");
+    scene.start().await;
+    let found = scene.kubelet_looks();
+    scene.api.kubelet(|kubelet| kubelet.asleep = true);
+    // There is room when it is asked, and none any more when the answer comes.
+    scene.api.fault(patches(Some(2), Effect::Slow(Duration::from_secs(2))));
+    scene.recommend(&[("app", TIGHT)]);
+    let asked = || scene.api.calls("dry-run pods/resize") == 1;
+    scene.agent.wait_for("the API server to be asked", asked).await;
+    let mut process = scene.takes(0, 150);
+    assert!(matches!(process.wait(), End::Satisfied(_)));
+    let taken_back = || scene.api.calls("patch pods/resize") >= 2 && scene.spec() == resources(ROOMY);
+    scene.agent.wait_for("the request to be taken back", taken_back).await;
+    scene.says("Refused", "not shrinkable now").await;
+    assert!(scene.holds(&[("app", ROOMY)]));
+    scene.api.kubelet(|kubelet| kubelet.asleep = false);
+    scene.confirmed(&[("app", ROOMY)]).await;
+    assert_eq!(scene.limit(), 200);
+    let (usage, _) = found.lock().unwrap().take().unwrap();
+    assert!(usage >= 150 << 20, "{usage}");
+    assert!(process.lives() && scene.kills() == 0);
+}
+
+#[tokio::test]
 async fn a_shrink_that_hurts_is_undone_at_the_api_server_as_well() {
     let mut scene = Scene::of(ROOMY).await;
     scene.agent.set("--guard", "false");
@@ -161,25 +236,24 @@ async fn a_shrink_that_hurts_is_undone_at_the_api_server_as_well() {
 }
 
 #[tokio::test]
-async fn what_is_lent_in_an_emergency_is_asked_for_once_it_is_over_and_given_back() {
-    let app = Amounts::doubled(1000, 64);
-    let mut scene = Scene::of(app).await;
-    for (flag, value) in [
-        ("--guard-reserve", "100Mi"),
-        ("--guard-pod-budget", "100%"),
-        ("--guard-node-budget", "100%"),
-        ("--guard-quiet-period", "8s"),
-    ] {
-        scene.agent.set(flag, value);
-    }
-    let mut lets_grow = vpa(&[("app", app)]);
-    lets_grow["spec"]["resourcePolicy"] =
-        json!({"containerPolicies": [{"containerName": "*", "maxAllowed": {"memory": "4Gi"}}]});
-    scene.api.put("verticalpodautoscalers", lets_grow);
-    scene.start().await;
-    let lives = async || scene.agent.pod(NAME).await.filter(|pod| pod.containers[0].id.is_some());
-    scene.agent.until("the pod to live", lives).await;
+async fn a_lent_limit_that_somebody_lowers_is_repaired_also_before_it_is_asked_for() {
+    let scene = Scene::lending("10min").await;
+    let mut process = scene.takes(100, 200);
+    assert!(matches!(process.wait(), End::Satisfied(_)));
+    drop(process);
+    // Whatever was asked for in between, as a kubelet would write it that comes late.
+    let before = LENDER.settings(scene.node.cgroups().version());
+    let before = before.iter().filter(|setting| setting.memory().is_some());
+    scene.node.put(&scene.app(), &Settings::from_iter(before));
+    scene
+        .agent
+        .wait_for("what was lent to be back", || scene.limit() > 200)
+        .await;
+}
 
+#[tokio::test]
+async fn what_is_lent_in_an_emergency_is_asked_for_once_it_is_over_and_given_back() {
+    let scene = Scene::lending("8s").await;
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
     let lent = || scene.asked() > 200 && scene.asked() == scene.limit();
@@ -193,6 +267,6 @@ async fn what_is_lent_in_an_emergency_is_asked_for_once_it_is_over_and_given_bac
     let back = || scene.asked() == 128 && scene.limit() == 128;
     scene.agent.wait_for("the loan to end", back).await;
     scene.agrees().await;
-    assert_eq!(scene.spec(), resources(app));
+    assert_eq!(scene.spec(), resources(LENDER));
     scene.agent.reaches(NAME, "NotManaged").await;
 }

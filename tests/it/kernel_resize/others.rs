@@ -3,7 +3,7 @@
 use serde_json::json;
 use vscaled::control::proto;
 
-use super::{AT_FIRST, Amounts, LARGER, NAME, SMALLER, Scene, Verdict, object, resources};
+use super::{AT_FIRST, Amounts, LARGER, NAME, SMALLER, Scene, UID, Verdict, object, resources};
 
 const FULL: &str = "Node didn't have enough resource: cpu";
 
@@ -15,6 +15,13 @@ async fn an_agent_restarted_while_a_resize_is_pending_goes_on_where_it_was() {
     scene.says("Deferred", FULL).await;
     scene.holds_soon(&SMALLER).await;
     let patches = scene.api.calls("patch pods/resize");
+    // What it asked for is saved after it has asked.
+    let saved = || {
+        let text = std::fs::read_to_string(scene.agent.state_file()).unwrap_or_default();
+        let state: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        state["pods"][UID]["standing"]["asked"]["generation"] == 3
+    };
+    scene.agent.wait_for("what was asked for to be saved", saved).await;
     scene.agent.kill();
     scene.agent.start().await;
     scene.says("Deferred", FULL).await;
@@ -97,25 +104,60 @@ async fn what_somebody_else_writes_into_the_spec_stands() {
     assert_eq!(scene.spec(), resources(theirs));
 }
 
-#[tokio::test]
-async fn an_operators_values_go_through_the_api_server_and_back() {
-    let scene = Scene::managed().await;
-    let limit = proto::Amounts {
-        cpu: Some("500m".to_owned()),
-        memory: None,
+/// A request for these limits.
+fn limits(scene: &Scene, cpu: Option<&str>, memory: Option<&str>) -> proto::ResizeRequest {
+    let limits = proto::Amounts {
+        cpu: cpu.map(str::to_owned),
+        memory: memory.map(str::to_owned),
     };
     let values = proto::Requirements {
         requests: None,
-        limits: Some(limit),
+        limits: Some(limits),
     };
-    let request = proto::ResizeRequest {
+    proto::ResizeRequest {
         pod: scene.pod.full_name(),
         containers: vec![proto::ContainerValues {
             name: "app".to_owned(),
             values: Some(values),
         }],
         ..proto::ResizeRequest::default()
-    };
+    }
+}
+
+#[tokio::test]
+async fn an_operators_values_that_would_restart_a_container_are_refused() {
+    let mut scene = Scene::new().await;
+    let mut restarts = scene.object();
+    restarts["spec"]["containers"][0]["resizePolicy"] =
+        json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
+    scene.api.put("pods", restarts);
+    scene.start().await;
+    for dry_run in [true, false] {
+        let request = proto::ResizeRequest {
+            dry_run,
+            ..limits(&scene, None, Some("256Mi"))
+        };
+        let refused = match scene.agent.resize(request).await {
+            Ok(change) => change.reason,
+            Err(error) => error.to_string(),
+        };
+        for words in ["limits.memory stays 128Mi instead of 256Mi", "RestartContainer"] {
+            assert!(refused.contains(words), "dry run {dry_run}: {refused}");
+        }
+    }
+    assert!(scene.holds(&AT_FIRST));
+    assert_eq!(scene.spec(), resources(AT_FIRST[0].1));
+    let calls = ["dry-run pods/resize", "patch pods/resize"].map(|call| scene.api.calls(call));
+    assert_eq!(calls, [0, 0]);
+    // What restarts nothing is done as ever.
+    scene.agent.resize(limits(&scene, Some("500m"), None)).await.unwrap();
+    assert_eq!(scene.spec()["limits"]["cpu"], "500m");
+}
+
+#[tokio::test]
+async fn an_operators_values_go_through_the_api_server_and_back() {
+    let scene = Scene::managed().await;
+    let request = limits(&scene, Some("500m"), None);
     scene.agent.resize(request).await.unwrap();
     scene.agent.reaches(NAME, "InSync").await;
     assert_eq!(scene.spec()["limits"]["cpu"], "500m");

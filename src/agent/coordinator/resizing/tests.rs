@@ -1,0 +1,64 @@
+use super::*;
+use crate::objects::{Container, ContainerStatus};
+use crate::resources::{Bytes, Requirements};
+
+const NONE: Duration = Duration::ZERO;
+const SECOND: Duration = Duration::from_secs(1);
+
+fn of(limit: u64) -> Requirements {
+    let mut has = Requirements::default();
+    has.limits.memory = Some(Bytes::new(limit));
+    has
+}
+
+/// A pod whose spec was given this limit, which its kubelet has not written yet.
+fn asked(limit: u64) -> Pod {
+    let mut pod = Pod::default();
+    pod.metadata.generation = 2;
+    pod.spec.containers = vec![Container {
+        name: "app".to_owned(),
+        resources: of(limit),
+        ..Container::default()
+    }];
+    pod.status.observed_generation = 1;
+    pod.status.container_statuses = vec![ContainerStatus {
+        name: "app".to_owned(),
+        resources: Some(of(200)),
+        ..ContainerStatus::default()
+    }];
+    pod
+}
+
+#[test]
+fn a_kubelet_that_has_yet_to_write_may_lower_what_was_given_since() {
+    let mut pod = asked(100);
+    assert!(is_about_to_lower(&pod, None, [("app", 101)]));
+    assert!(!is_about_to_lower(&pod, None, [("app", 100)]));
+    assert!(!is_about_to_lower(&pod, None, [("other", 101)]));
+    let unseen = Asked {
+        targets: vec![NamedRequirements {
+            name: "app".to_owned(),
+            resources: of(150),
+        }],
+        generation: 3,
+        held: Vec::new(),
+    };
+    assert!(
+        !is_about_to_lower(&pod, Some(&unseen), [("app", 120)]),
+        "asked for more since"
+    );
+    assert!(is_about_to_lower(&pod, Some(&unseen), [("app", 151)]));
+    pod.status.observed_generation = 2;
+    assert!(!is_about_to_lower(&pod, None, [("app", 101)]), "it has written it");
+}
+
+#[test]
+fn what_grows_is_asked_for_when_it_is_over_or_at_once_before_the_kubelet_lowers_it() {
+    assert_eq!(too_early(NONE, false, None), None);
+    assert_eq!(too_early(5 * SECOND, false, Some(SECOND)), Some(5 * SECOND));
+    assert_eq!(too_early(5 * SECOND, true, None), None);
+    assert_eq!(too_early(5 * SECOND, true, Some(2 * SECOND)), None);
+    // A limit that grows every few milliseconds is no reason to ask as often.
+    assert_eq!(too_early(5 * SECOND, true, Some(SECOND / 4)), Some(SECOND * 3 / 4));
+    assert_eq!(too_early(SECOND / 2, true, Some(NONE)), Some(SECOND / 2));
+}

@@ -46,9 +46,17 @@ pub struct OomReport {
     /// Who may have been the victim, where [`Confidence::Ambiguous`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<Victim>,
+    /// How many more may have been.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub more_candidates: u32,
     /// Seen when the agent started: it happened while no agent ran.
     #[serde(default)]
     pub while_down: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde passes it")]
+const fn is_none(count: &u32) -> bool {
+    *count == 0
 }
 
 /// The pod of a report.

@@ -43,6 +43,7 @@ pub(crate) fn kill_of(pod: &str, number: u64) -> OomReport {
         own_write: None,
         confidence: Confidence::Exact,
         candidates: Vec::new(),
+        more_candidates: 0,
         while_down: false,
     }
 }
@@ -147,6 +148,7 @@ pub(crate) fn arbitrary_kill() -> impl Strategy<Value = OomReport> {
                 group,
                 own_write: own.map(|(time, what)| OwnWrite { time, what }),
                 confidence,
+                more_candidates: u32::from(down),
                 candidates,
                 while_down: down,
             }

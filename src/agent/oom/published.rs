@@ -148,6 +148,7 @@ pub(super) mod tests {
             own_write: None,
             confidence: Confidence::CounterAlone,
             candidates: Vec::new(),
+            more_candidates: 0,
             while_down: false,
         }
     }

@@ -35,6 +35,7 @@ pub(in crate::agent) fn kill(report: &OomReport) -> proto::OomKill {
         }),
         confidence: confidence(report.confidence).to_owned(),
         candidates: report.candidates.iter().map(victim).collect(),
+        more_candidates: report.more_candidates,
         while_down: report.while_down,
     }
 }

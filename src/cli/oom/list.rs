@@ -93,7 +93,8 @@ fn killed(kill: &OomKill) -> String {
             .map(|victim| victim.pid.to_string())
             .collect::<Vec<_>>()
     };
-    match (&kill.victim, kill.candidates.len()) {
+    let more = usize::try_from(kill.more_candidates).unwrap_or(usize::MAX);
+    match (&kill.victim, kill.candidates.len().saturating_add(more)) {
         (Some(victim), _) => one(victim),
         (None, 0) => String::new(),
         (None, 1..=4) => format!("one of {}", candidates().join(", ")),

@@ -185,7 +185,10 @@ fn killed(kill: &OomReport) -> String {
             };
             format!("killed \"{}\" ({}){role}", clean(&victim.comm), victim.pid)
         }
-        None => format!("killed one of {}", kill.candidates.len().max(1)),
+        None => {
+            let more = usize::try_from(kill.more_candidates).unwrap_or(usize::MAX);
+            format!("killed one of {}", kill.candidates.len().saturating_add(more).max(1))
+        }
     }
 }
 

@@ -24,6 +24,7 @@ pub(super) struct Open {
     pub(super) while_down: bool,
     pub(super) victim: Option<Victim>,
     pub(super) candidates: Vec<Victim>,
+    pub(super) more_candidates: u32,
     pub(super) limit: HitLimit,
     pub(super) group: Option<OpenGroup>,
     /// The records that are told with it.
@@ -95,6 +96,7 @@ impl Open {
             own_write: None,
             confidence: confidence(&self.kill.evidence),
             candidates: self.candidates,
+            more_candidates: self.more_candidates,
             while_down: self.while_down,
         }
     }

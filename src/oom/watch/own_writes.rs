@@ -195,6 +195,7 @@ mod tests {
             own_write: None,
             confidence: Confidence::Exact,
             candidates: Vec::new(),
+            more_candidates: 0,
             while_down: false,
         }
     }

@@ -45,6 +45,7 @@ fn kill(message: proto::Report) -> Result<OomReport, BadMessage> {
         own_write: message.own_write.map(own_write).transpose()?,
         confidence: words::confidence_of(message.confidence).ok_or(BadMessage::Field("confidence"))?,
         candidates: message.candidates.into_iter().map(victim).collect(),
+        more_candidates: message.more_candidates,
         while_down: message.while_down,
     })
 }

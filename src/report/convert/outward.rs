@@ -39,6 +39,7 @@ fn of_kill(kill: &OomReport) -> proto::Report {
         own_write: kill.own_write.as_ref().map(own_write),
         confidence: words::confidence(kill.confidence).into(),
         candidates: kill.candidates.iter().map(victim).collect(),
+        more_candidates: kill.more_candidates,
         while_down: kill.while_down,
     }
 }

@@ -242,6 +242,7 @@ pub(super) fn kill() -> OomKill {
             what: "memory.max of pod from 134217728 to 67108864".to_owned(),
         }),
         confidence: "exact".to_owned(),
+        more_candidates: 0,
         while_down: true,
         ..OomKill::default()
     }

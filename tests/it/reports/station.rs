@@ -147,6 +147,7 @@ pub(crate) fn kill(number: u64) -> OomReport {
         own_write: None,
         confidence: Confidence::Exact,
         candidates: Vec::new(),
+        more_candidates: 0,
         while_down: false,
     }
 }

@@ -17,6 +17,8 @@ use crate::oom::summary::Limit;
 
 /// Limits from here on are none: the kernel prints the most its counter can hold.
 const NO_LIMIT: u64 = 1 << 60;
+/// In a flood every kill may be any of hundreds; what a report lists must stay something that can be sent and kept.
+pub(super) const MOST_CANDIDATES: usize = 16;
 
 /// Something in the log, with the number of its record and its time.
 #[derive(Debug)]
@@ -104,17 +106,22 @@ impl Desk {
             let facts = kill.seq.and_then(|record| self.logged.get(&record));
             facts.map_or(Role::Unknown, |facts| facts.role)
         };
-        let candidates = match &kill.evidence {
-            Evidence::Ambiguous(candidates) => candidates.iter().map(|kill| victim(kill, role(kill))).collect(),
-            _ => Vec::new(),
+        let possible: &[Kill] = match &kill.evidence {
+            Evidence::Ambiguous(candidates) => candidates,
+            _ => &[],
         };
+        let candidates = possible
+            .iter()
+            .take(MOST_CANDIDATES)
+            .map(|kill| victim(kill, role(kill)));
         let counted_at_start = self.first_look.is_none_or(|first| kill.at <= first);
         let open = Open {
             since: now.monotonic,
             time: facts.map_or_else(|| now.wall_at(kill.at), |facts| facts.wall),
             while_down: facts.map_or(counted_at_start && self.continues, |facts| facts.while_down),
             victim: kill.victim().map(|kill| victim(kill, role(kill))),
-            candidates,
+            candidates: candidates.collect(),
+            more_candidates: u32::try_from(possible.len().saturating_sub(MOST_CANDIDATES)).unwrap_or(u32::MAX),
             limit: kill.victim().map(|kill| hit_limit(kill, around)).unwrap_or_default(),
             group: open_group(&kill, now.monotonic, around),
             records: kill.record.into_iter().collect(),

@@ -3,6 +3,7 @@ mod story;
 use super::super::roster::Residents;
 use super::super::surroundings::Glimpse;
 use super::super::testing::{Kernel, container, root};
+use super::events::MOST_CANDIDATES;
 use super::*;
 use crate::oom::kill::Kill;
 use crate::oom::kmsg::Origin;
@@ -114,6 +115,29 @@ fn a_named_kill_in_a_known_container_is_told_at_once() {
     desk.release(at(20), &kernel);
     assert_eq!(desk.take_reports().len(), 1);
     assert_eq!(finish(&mut desk, &kernel, 30), []);
+}
+
+#[test]
+fn a_kill_that_may_be_any_of_a_flood_lists_some_and_counts_the_others() {
+    let mut kernel = Kernel::default();
+    let places = [container(0, 1), container(0, 2)];
+    places.iter().for_each(|place| kernel.make(place));
+    let mut desk = desk(None, 0);
+    look(&mut desk, &kernel, 1);
+    for number in 0..100 {
+        kernel.kill(&places[usize::from(number % 2 == 1)]);
+        live(
+            &mut desk,
+            &kernel,
+            kill(1000 + number, 40 + u64::from(number), None),
+            10,
+        );
+    }
+    let told = finish(&mut desk, &kernel, 20);
+    assert_eq!(told.len(), 100);
+    for told in told {
+        assert_eq!((told.candidates.len(), told.more_candidates), (MOST_CANDIDATES, 84));
+    }
 }
 
 #[test]

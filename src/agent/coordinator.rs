@@ -19,12 +19,12 @@ use super::inventory::Inventory;
 use super::metrics::Metrics;
 use super::saver::Saver;
 use super::shrinking::WatchId;
-use super::state::SavedPod;
+use super::state::{Restored, SavedPod};
 use super::watching::{Watching, Written};
 use crate::actuate::shrink::Verdict;
 use crate::actuate::{Cause, ChangeRecord, Floors, JobDone, Node, PodResizer};
 use crate::decide;
-use crate::guard::{self, Guard};
+use crate::guard::{self, Guard, Marked};
 use crate::observe::audit::Audit;
 use crate::observe::health::{Heartbeat, Latch};
 use crate::resources::{ResourceList, WeightFormula};
@@ -135,6 +135,8 @@ pub(super) struct Coordinator {
     written: BTreeSet<String>,
     guard: Option<Guard>,
     reports: mpsc::UnboundedReceiver<guard::Report>,
+    /// Pods that an earlier agent may have lent memory without noting it.
+    marked: Marked,
     floors: Arc<Floors>,
     /// What the guard is to watch may have changed.
     unwatched: bool,
@@ -149,25 +151,6 @@ pub(super) struct Coordinator {
     next_count: Instant,
     /// Held until the source and the node are known.
     starting: Vec<Latch>,
-}
-
-/// What an earlier agent left.
-#[derive(Debug, Default)]
-pub(super) struct Restored {
-    /// What stood, by the pods' UIDs.
-    pub(super) pods: BTreeMap<String, SavedPod>,
-    /// Why that is not all, if it is not. Said for as long as the agent runs: nothing makes it good.
-    pub(super) problem: Option<String>,
-}
-
-impl Restored {
-    /// The pods that something stood for, as they were described last.
-    pub(super) fn described(&self) -> NodeView {
-        NodeView {
-            pods: self.pods.values().filter_map(|saved| saved.described.clone()).collect(),
-            ..NodeView::default()
-        }
-    }
 }
 
 /// What the coordinator is connected to.
@@ -187,6 +170,7 @@ pub(super) struct Links {
     /// Grows limits in an emergency; `None` where it could not be started.
     pub(super) guard: Option<Guard>,
     pub(super) reports: mpsc::UnboundedReceiver<guard::Report>,
+    pub(super) marked: Marked,
     pub(super) floors: Arc<Floors>,
     pub(super) resizer: Option<Arc<dyn PodResizer>>,
     /// Where pods are to say what is applied to them; `None` without an API server.
@@ -225,6 +209,7 @@ impl Coordinator {
             written: BTreeSet::new(),
             guard: links.guard,
             reports: links.reports,
+            marked: links.marked,
             floors: links.floors,
             unwatched: true,
             look_at: None,

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::applied::Applied;
 use super::backend::AgentBackend;
-use super::coordinator::{Coordinator, Event, Links, Restored};
+use super::coordinator::{Coordinator, Event, Links};
 use super::doctor;
 use super::feeding::Feeding;
 use super::machine::{self, UnknownGroup};
@@ -19,7 +19,7 @@ use super::oom::{OomLinks, watch_for_kills};
 use super::options::{oom_options, options, start_audit, survey_options};
 use super::reporting;
 use super::saver::Saver;
-use super::state::{Loaded, StateError, StateFile};
+use super::state::{Loaded, Restored, StateError, StateFile};
 use super::survey::Survey;
 use super::telling::tell;
 use super::view;
@@ -27,7 +27,7 @@ use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
 use crate::actuate::{ChangeRecord, Floors, Lanes, PodResizer};
 use crate::config::{Config, Sources};
 use crate::control::{Access, AgentLock, BindError, ControlSocket, Limits, proto, serve};
-use crate::guard::Guard;
+use crate::guard::{Guard, Marks};
 use crate::kubernetes::events::Events;
 use crate::kubernetes::{self, ApiClient, ApiResizer, ConnectError, Timing};
 use crate::observe::health::{Heartbeat, Readiness};
@@ -57,7 +57,7 @@ pub enum RunError {
     /// The state directory.
     #[error("stateDir: {0}")]
     State(#[from] StateError),
-    /// The place for what tells of frozen cgroups.
+    /// The places for what tells of frozen cgroups and lent memory.
     #[error("stateDir: cannot use {}: {source}; check that it is writable and has free space", directory.display())]
     Markers {
         /// The directory.
@@ -172,12 +172,17 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let control = tokio::spawn(serve(socket, backend, Limits::default(), stop.clone()));
 
     let (reported, reports) = mpsc::unbounded_channel();
-    let guard = Guard::start(reported)
+    let (marks, marked) = Marks::below(&config.state_dir).map_err(|source| RunError::Markers {
+        directory: config.state_dir.clone(),
+        source,
+    })?;
+    let guard = Guard::start(reported, marks)
         .inspect_err(|error| tracing::error!(%error, "no guard: no limit is grown in an emergency"))
         .ok();
     let links = Links {
         guard,
         reports,
+        marked,
         floors,
         events: events.clone(),
         refresh,

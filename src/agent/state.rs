@@ -15,6 +15,7 @@ use super::standing::Standing;
 use crate::actuate::PodId;
 use crate::objects::Pod;
 use crate::plan::shrink::Regrets;
+use crate::sources::NodeView;
 
 const FILE_NAME: &str = "state.json";
 /// Raised when the meaning of the content changes; other versions are set aside.
@@ -47,6 +48,25 @@ pub(super) struct SavedPod {
     /// Shrinks that were undone.
     #[serde(default, skip_serializing_if = "Regrets::is_empty")]
     pub(super) regrets: Regrets,
+}
+
+/// What an earlier agent left.
+#[derive(Debug, Default)]
+pub(super) struct Restored {
+    /// What stood, by the pods' UIDs.
+    pub(super) pods: BTreeMap<String, SavedPod>,
+    /// Why that is not all, if it is not. Said for as long as the agent runs: nothing makes it good.
+    pub(super) problem: Option<String>,
+}
+
+impl Restored {
+    /// The pods that something stood for, as they were described last.
+    pub(super) fn described(&self) -> NodeView {
+        NodeView {
+            pods: self.pods.values().filter_map(|saved| saved.described.clone()).collect(),
+            ..NodeView::default()
+        }
+    }
 }
 
 /// What loading found.

@@ -10,6 +10,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::account::Account;
 use super::judge::{Need, Verdict};
 use super::ledger::{Claimant, Ledger, Refusal};
+use super::marks::Marks;
 use super::throttle::{Finding, raised};
 use super::watched::{ITSELF, Seen, Watched};
 use super::watchlist::{Claim, Guarded, Report, Settings};
@@ -32,10 +33,17 @@ pub(super) struct Desk {
     /// How long it takes from the moment a look is due until a limit is grown.
     act: Duration,
     reports: UnboundedSender<Report>,
+    marks: Arc<Marks>,
 }
 
 impl Desk {
-    pub(super) fn new(started: Instant, node: Arc<Node>, settings: Settings, reports: UnboundedSender<Report>) -> Self {
+    pub(super) fn new(
+        started: Instant,
+        node: Arc<Node>,
+        settings: Settings,
+        reports: UnboundedSender<Report>,
+        marks: Arc<Marks>,
+    ) -> Self {
         Self {
             started,
             node,
@@ -44,6 +52,7 @@ impl Desk {
             account: Account::default(),
             act: ACT_AT_FIRST,
             reports,
+            marks,
         }
     }
 
@@ -163,6 +172,7 @@ impl Desk {
         need: &Need,
     ) {
         let name = watched.terms.container.clone();
+        self.marks.place(&pod.uid);
         self.node.floors.raise(&pod.uid, &name, to);
         let grown = grow_memory(&self.node, handles, &name, to);
         self.took(grown.took);

@@ -19,6 +19,7 @@ mod desk;
 pub mod judge;
 pub mod lease;
 pub mod ledger;
+mod marks;
 mod pods;
 pub mod rate;
 mod thread;
@@ -27,5 +28,6 @@ mod watched;
 mod watchlist;
 mod wires;
 
+pub use marks::{Marked, Marks};
 pub use thread::Guard;
 pub use watchlist::{Claim, CpuTerms, Guarded, GuardedPod, Report, Settings, Terms, Watchlist};

@@ -16,6 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::desk::Desk;
 use super::judge::AGAIN;
 use super::ledger::Claimant;
+use super::marks::Marks;
 use super::pods::Pod;
 use super::watched::{ITSELF, Watched};
 use super::watchlist::{Report, Watchlist};
@@ -43,17 +44,17 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts the thread. Nothing is guarded before the first watchlist.
+    /// Starts the thread. Nothing is guarded before the first watchlist. Pods that are lent memory are marked.
     ///
     /// # Errors
     /// What the kernel says to the descriptors and the thread.
-    pub fn start(reports: UnboundedSender<Report>) -> io::Result<Self> {
+    pub fn start(reports: UnboundedSender<Report>, marks: Marks) -> io::Result<Self> {
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let (orders, inbox) = mpsc::channel();
         let wires = Wires::new(Arc::clone(&wake))?;
         let thread = std::thread::Builder::new()
             .name("guard".to_owned())
-            .spawn(move || Work::new(wires, reports).run(&inbox))?;
+            .spawn(move || Work::new(wires, reports, Arc::new(marks)).run(&inbox))?;
         Ok(Self { orders, wake, thread })
     }
 
@@ -84,6 +85,7 @@ struct Work {
     started: Instant,
     wires: Wires,
     reports: UnboundedSender<Report>,
+    marks: Arc<Marks>,
     /// None before the first watchlist of a known node.
     desk: Option<Desk>,
     pods: Vec<Pod>,
@@ -91,11 +93,12 @@ struct Work {
 }
 
 impl Work {
-    fn new(wires: Wires, reports: UnboundedSender<Report>) -> Self {
+    fn new(wires: Wires, reports: UnboundedSender<Report>, marks: Arc<Marks>) -> Self {
         Self {
             started: Instant::now(),
             wires,
             reports,
+            marks,
             desk: None,
             pods: Vec::new(),
             next_token: FIRST,
@@ -148,10 +151,10 @@ impl Work {
             self.pods.clear();
             return;
         };
-        let (started, reports) = (self.started, &self.reports);
+        let (started, reports, marks) = (self.started, &self.reports, &self.marks);
         let desk = self
             .desk
-            .get_or_insert_with(|| Desk::new(started, Arc::clone(&node), settings, reports.clone()));
+            .get_or_insert_with(|| Desk::new(started, Arc::clone(&node), settings, reports.clone(), Arc::clone(marks)));
         desk.set(Arc::clone(&node), settings, claims);
         let now = started.elapsed();
         let mut known: HashMap<String, Pod> = std::mem::take(&mut self.pods)

@@ -113,6 +113,12 @@ impl Coordinator {
                 adopt(entry, saved);
                 raise_floors(&self.floors, &live.id.uid, &entry.standing.leases);
             }
+            if self.marked.take(&live.id.uid) && entry.standing.is_empty() {
+                // What a killed agent lent last it may not have noted: back to the spec.
+                entry.standing.returning = true;
+                cause = Cause::AgentStarted;
+                self.unsaved = true;
+            }
             if !entry.standing.is_empty() {
                 entry.ask(cause, true);
             }

@@ -1,5 +1,6 @@
 //! What stands, to be saved; operators are answered once it is.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{Coordinator, answer};
@@ -43,12 +44,16 @@ impl Coordinator {
         });
     }
 
-    /// Forgets what was saved for pods that no source describes any more.
+    /// Forgets what was saved for pods that no source describes any more, and marks of pods that are gone.
     pub(super) fn forget_saved(&mut self) {
         let entries = &self.entries;
         let before = self.saved.len();
         self.saved
             .retain(|_, saved| entries.contains_key(&saved.pod.to_string()));
         self.unsaved |= self.saved.len() != before;
+        if self.seen_view {
+            let uids: HashSet<&str> = self.inventory.pods().map(|pod| pod.id.uid.as_str()).collect();
+            self.marked.forget_all_but(|uid| uids.contains(uid));
+        }
     }
 }

@@ -55,3 +55,21 @@ async fn killed_at_any_moment_it_leaves_limits_that_hold_and_go_on_growing() {
         );
     }
 }
+
+#[tokio::test]
+async fn what_an_agent_lent_that_was_killed_before_it_noted_it_is_taken_back() {
+    let mut scene = Scene::guarded("4Gi").await;
+    let before = (scene.limit(), scene.pod_limit());
+    let mut process = scene.takes(100, 200);
+    assert!(matches!(process.wait(), End::Satisfied(_)));
+    scene.lease().await;
+    scene.agent.kill();
+    drop(process);
+    assert!(scene.limit() > before.0);
+    // As if it had not come to write that down.
+    std::fs::remove_file(scene.agent.state_file()).unwrap();
+    scene.agent.start().await;
+    let taken_back = || (scene.limit(), scene.pod_limit()) == before;
+    scene.agent.wait_for("the loan to be taken back", taken_back).await;
+    scene.agent.reaches("web", "NotManaged").await;
+}

@@ -53,7 +53,7 @@ async fn explained_kill(reader: &mut KmsgReader, pod: &TestPod) -> (Kill, u64, u
         let pid = pod.exceed();
         let (kill, seq, origin) = told(reader, pid).await;
         assert_eq!(origin, Origin::Live);
-        assert_eq!(kill.comm, "dd");
+        assert_eq!(kill.comm, "sh");
         if kill.limit != Limit::Unknown {
             return (kill, seq, u64::try_from(kills).unwrap());
         }

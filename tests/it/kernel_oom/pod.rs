@@ -1,7 +1,6 @@
 //! A pod's cgroups of the test's own, and processes that use more memory than they may.
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 
@@ -11,11 +10,12 @@ use vscaled::plan::CgroupVersion;
 use vscaled::resources::MemoryLimit;
 
 use crate::support::tree::CgroupTree;
+use crate::support::victims::TOO_MUCH;
+pub(super) use crate::support::victims::was_killed;
 
 pub(super) const POD_UID: &str = "6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77";
 pub(super) const CONTAINER: &str = "a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1";
 const LIMIT: MemoryLimit = MemoryLimit::Bytes(16 << 20);
-const MORE: &str = "64M";
 
 fn below() -> String {
     format!("kubepods/burstable/pod{POD_UID}/{CONTAINER}")
@@ -76,10 +76,7 @@ impl TestPod {
     /// Starts a process in the container that will use more than the limit.
     pub(super) fn start(&self) -> Child {
         let procs = self.directory(&self.container).join("cgroup.procs");
-        let script = format!(
-            "echo $$ >{} && exec dd if=/dev/zero of=/dev/null bs={MORE} count=1",
-            procs.display()
-        );
+        let script = format!("echo $$ >{} && {TOO_MUCH}", procs.display());
         Command::new("sh").args(["-c", &script]).spawn().unwrap()
     }
 
@@ -96,13 +93,4 @@ impl TestPod {
     pub(super) fn directory(&self, path: &CgroupPath) -> PathBuf {
         path.under(self.hierarchy.mount(Controller::Memory))
     }
-}
-
-/// Waits for the end of a process, which must be the kernel's doing.
-pub(super) fn was_killed(mut child: Child) {
-    assert_eq!(
-        child.wait().unwrap().signal(),
-        Some(9),
-        "dd was not killed; is there swap?"
-    );
 }

@@ -9,6 +9,7 @@ use vscaled::cgroup::{CgroupDir, CgroupPath, Hierarchy};
 use vscaled::plan::CgroupVersion;
 use vscaled::resources::Settings;
 
+use super::systemd_real::held;
 use crate::cgroup_files::tree::wait_for;
 use crate::support::agent::Agent;
 use crate::support::amounts::{Amounts, pod_manifest, vpa_manifest};
@@ -73,7 +74,7 @@ impl Pod {
     }
 
     fn held(&self, path: &CgroupPath) -> Settings {
-        CgroupDir::open(&self.hierarchy, path).unwrap().read_all().unwrap()
+        held(&CgroupDir::open(&self.hierarchy, path).unwrap())
     }
 
     /// Whether pod and container hold this.

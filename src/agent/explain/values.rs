@@ -44,7 +44,8 @@ pub(super) fn values(
             Target::Container(name) => specs.get(name),
         };
         let systemd = properties(node, cgroup.path());
-        for setting in held.iter() {
+        // Where nobody has set a burst, there is nothing to say of it.
+        for setting in held.iter().filter(|setting| setting.burst_us() != Some(0)) {
             let file = setting.file();
             let seen = Seen {
                 kernel: setting,

@@ -1,7 +1,7 @@
 //! Says on pods what is applied to them, where their kubelet cannot: in come the pods that are to say something else than
 //! they do, out go patches of one annotation.
 //!
-//! The coordinator looks once a second at what every pod is to say ([`says`]) and what it says; only pods where that
+//! The coordinator looks once a second at what every pod is to say ([`says()`]) and what it says; only pods where that
 //! differs come here, and leave again when the API server shows that they say it. So whatever is lost is sent again, and an API server that was away gets what counts then and not what happened meanwhile.
 //!
 //! Never in a hurry: one patch at a time, [`PAUSE`] between two, and [`CALM`] between two about one pod. Nothing waits for

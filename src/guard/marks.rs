@@ -75,12 +75,14 @@ impl Marked {
 
     /// Removes the marks of pods that are not there any more.
     pub fn forget_all_but(&mut self, is_there: impl Fn(&str) -> bool) {
-        for gone in self.uids.extract_if(.., |uid| !is_there(uid)) {
-            let mark = self.directory.join(gone);
-            if let Err(error) = fs::remove_file(&mark) {
+        self.uids.retain(|uid| {
+            let stays = is_there(uid);
+            let mark = self.directory.join(uid);
+            if !stays && let Err(error) = fs::remove_file(&mark) {
                 tracing::warn!(mark = %mark.display(), %error, "the mark of a pod that is gone could not be removed");
             }
-        }
+            stays
+        });
     }
 }
 

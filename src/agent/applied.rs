@@ -31,8 +31,9 @@ pub(super) const APPLIED: &str = "vscaled.io/applied";
 const PAUSE: Duration = Duration::from_millis(500);
 /// The least time between two patches of one pod.
 const CALM: Duration = Duration::from_secs(5);
-/// A pod whose patch was refused is tried again after this long: somebody has to change a rule first.
-const REFUSED: Duration = Duration::from_secs(300);
+/// A pod whose patch was refused is tried again after this long, and after what the other failures have to wait: somebody has
+/// to change a rule first, unless the API server has just started and does not know its rules yet.
+const REFUSED: Duration = Duration::from_secs(20);
 /// The wait after the first failure, about.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The longest, unless the API server asks for more.

@@ -1,4 +1,4 @@
-//! A bucket of tokens: how many Events may be sent now. Pure.
+//! Buckets of tokens: how many Events may be sent now. Pure.
 
 use std::time::{Duration, Instant};
 
@@ -33,5 +33,32 @@ impl Bucket {
     /// Whether it is as good as a new one.
     pub(super) fn is_full(&self, now: Instant) -> bool {
         self.full_at <= now
+    }
+}
+
+/// A bucket for each of two rates, both of which hold.
+#[derive(Debug, Clone)]
+pub(super) struct Pair([Bucket; 2]);
+
+impl Pair {
+    /// Full buckets.
+    pub(super) fn new(rates: [Rate; 2], now: Instant) -> Self {
+        Self(rates.map(|rate| Bucket::new(rate, now)))
+    }
+
+    /// When there is a token to take in each; in the past if there is one now.
+    pub(super) fn ready_at(&self) -> Instant {
+        let [first, second] = &self.0;
+        first.ready_at().max(second.ready_at())
+    }
+
+    /// Takes a token out of each, whether or not there is one.
+    pub(super) fn take(&mut self, now: Instant) {
+        self.0.iter_mut().for_each(|bucket| bucket.take(now));
+    }
+
+    /// Whether they are as good as new ones.
+    pub(super) fn is_full(&self, now: Instant) -> bool {
+        self.0.iter().all(|bucket| bucket.is_full(now))
     }
 }

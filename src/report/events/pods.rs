@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::bucket::Bucket;
+use super::bucket::{Bucket, Pair};
 use super::{PlannedEvent, Rate, Regarding, Told, event_name, text};
 use crate::oom::Level;
 use crate::report::content::Report;
@@ -12,21 +12,28 @@ use crate::report::spool::Owed;
 /// How many Events may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rates {
-    /// About one pod.
-    pub pod: Rate,
+    /// About one pod. Both hold: the first spaces what comes at once, the second what does not end.
+    pub pod: [Rate; 2],
     /// From this node.
     pub node: Rate,
 }
 
 impl Default for Rates {
-    /// Below what the API server's own limits on Events allow a source and object (`EventRateLimit`, client-go's
-    /// `EventSourceObjectSpamFilter`: 25, then one in five minutes), and about one a second from a node.
+    /// About a pod ten at once, so that the first of a flood are told as they come; the rest of a short one five seconds
+    /// later; and one a minute of a flood that goes on. What is told so quickly, twenty, is below what client-go lets a source
+    /// say about an object at once (`EventSourceObjectSpamFilter`: 25). From a node about one a second.
     fn default() -> Self {
         Self {
-            pod: Rate {
-                burst: 10,
-                every: Duration::from_secs(60),
-            },
+            pod: [
+                Rate {
+                    burst: 10,
+                    every: Duration::from_secs(5),
+                },
+                Rate {
+                    burst: 20,
+                    every: Duration::from_secs(60),
+                },
+            ],
             node: Rate {
                 burst: 50,
                 every: Duration::from_secs(1),
@@ -43,7 +50,7 @@ pub struct PodEvents {
     most: usize,
     node: Bucket,
     /// Those that are not full, by the pod's UID.
-    pods: BTreeMap<String, Bucket>,
+    pods: BTreeMap<String, Pair>,
     /// In the order in which their first report came.
     groups: VecDeque<Group>,
 }
@@ -105,7 +112,7 @@ impl PodEvents {
         if let Regarding::Pod { uid, .. } = &group.regarding {
             self.pods
                 .entry(uid.clone())
-                .or_insert_with(|| Bucket::new(self.rates.pod, now))
+                .or_insert_with(|| Pair::new(self.rates.pod, now))
                 .take(now);
         }
         Some(group.event())
@@ -144,7 +151,7 @@ impl PodEvents {
             Regarding::Pod { uid, .. } => self.pods.get(uid),
             Regarding::Node => None,
         };
-        bucket.map_or_else(|| self.node.ready_at(), Bucket::ready_at)
+        bucket.map_or_else(|| self.node.ready_at(), Pair::ready_at)
     }
 }
 

@@ -18,7 +18,7 @@ const fn rate(burst: u32, seconds: u64) -> Rate {
 }
 
 const RATES: Rates = Rates {
-    pod: rate(2, 60),
+    pod: [rate(2, 5), rate(3, 60)],
     node: rate(5, 10),
 };
 
@@ -64,8 +64,8 @@ fn a_flood_in_one_pod_becomes_one_event_with_a_count_and_holds_up_no_other_pod()
     assert_eq!(events.waiting(), 98);
     events.offer(owed(101, kill_of("db", 101)));
     assert_eq!(all(&mut events, start)[0].numbers(), [101]);
-    assert_eq!(events.ready_at(), Some(start + Duration::from_secs(60)));
-    let later = all(&mut events, start + Duration::from_secs(60));
+    assert_eq!(events.ready_at(), Some(start + Duration::from_secs(5)));
+    let later = all(&mut events, start + Duration::from_secs(5));
     assert_eq!(later.len(), 1);
     assert_eq!((later[0].count, later[0].reports.len()), (98, 98));
     assert!(
@@ -74,6 +74,19 @@ fn a_flood_in_one_pod_becomes_one_event_with_a_count_and_holds_up_no_other_pod()
             .starts_with("The kernel killed 98 processes from 2023-11-14T22:13:23Z to ")
     );
     assert_eq!(events.ready_at(), None);
+}
+
+#[test]
+fn a_flood_that_goes_on_is_told_ever_more_rarely() {
+    let start = Instant::now();
+    let mut events = PodEvents::new(RATES, usize::MAX, start);
+    let mut told = Vec::new();
+    for second in 0..=125 {
+        events.offer(owed(second + 1, kill_of("web", second + 1)));
+        let now = start + Duration::from_secs(second);
+        told.extend(all(&mut events, now).iter().map(|_| second));
+    }
+    assert_eq!(told, [0, 1, 5, 60, 120]);
 }
 
 #[test]
@@ -282,7 +295,7 @@ proptest! {
         pod in (1u32..4, 1u64..100),
         node in (1u32..6, 1u64..20),
     ) {
-        let rates = Rates { pod: rate(pod.0, pod.1), node: rate(node.0, node.1) };
+        let rates = Rates { pod: [rate(pod.0, pod.1), rate(2 * pod.0, 12 * pod.1)], node: rate(node.0, node.1) };
         let mut now = Instant::now();
         let mut events = PodEvents::new(rates, usize::MAX, now);
         let mut sent: Vec<(Instant, PlannedEvent)> = Vec::new();
@@ -309,7 +322,7 @@ proptest! {
         let pods: BTreeSet<_> = sent.iter().map(|(_, event)| pod_of(event)).collect();
         for uid in pods.into_iter().flatten() {
             let times: Vec<_> = sent.iter().filter(|(_, event)| pod_of(event) == Some(uid)).map(|(at, _)| *at).collect();
-            prop_assert!(within(&times, rates.pod));
+            prop_assert!(rates.pod.iter().all(|rate| within(&times, *rate)));
         }
     }
 

@@ -1,8 +1,8 @@
 //! Which Events to write for what is said. Pure; time is an argument.
 //!
-//! What is new is written at once, as long as the pod and the node have not said too much lately. What was said before
-//! raises the count of its Event, at most every few seconds. What is too much is counted with the last Event of its pod and
-//! reason, or held back.
+//! What is new is written at once, as long as the pod and the node have not said too much lately; the first of its pod and
+//! reason whatever else was said about the pod. What was said before raises the count of its Event: soon the first time, and
+//! ever more rarely while it goes on. What is too much is counted with the last Event of its pod and reason, or held back.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,8 +17,12 @@ pub(super) type Time = Duration;
 
 /// How long an Event is kept in mind. The API server forgets it after an hour.
 const REMEMBERED: Duration = Duration::from_secs(50 * 60);
-/// The shortest time between two changes of one Event.
-const BETWEEN_CHANGES: Duration = Duration::from_secs(10);
+/// The shortest time until an Event is changed. It doubles with each change.
+const FIRST_CHANGE: Duration = Duration::from_secs(1);
+/// The longest it becomes.
+const BETWEEN_CHANGES: Duration = Duration::from_secs(64);
+/// How long an Event is kept in mind when there are too many.
+const REMEMBERED_OF_MANY: Duration = Duration::from_secs(10);
 /// New Events about one pod: so many at once, then one in this time.
 const OF_A_POD: Rate = Rate(8, Duration::from_secs(60));
 /// Writes of this node: so many at once, then one in this time.
@@ -63,6 +67,8 @@ struct Known {
     count: u32,
     /// How often as written.
     written: u32,
+    /// How often it was changed.
+    changes: u32,
     written_at: Time,
     said_at: Time,
 }
@@ -93,6 +99,14 @@ impl Rate {
     }
 }
 
+impl Known {
+    /// When its Event may be changed, if it has happened again since.
+    fn change_at(&self) -> Option<Time> {
+        let doubled = FIRST_CHANGE.saturating_mul(1_u32.checked_shl(self.changes).unwrap_or(u32::MAX));
+        (self.count > self.written).then(|| self.written_at + doubled.min(BETWEEN_CHANGES))
+    }
+}
+
 impl Limits {
     pub(super) const fn new() -> Self {
         Self {
@@ -118,13 +132,16 @@ impl Limits {
             .pods
             .entry(saying.about.uid.clone())
             .or_insert(Bucket { full_at: Time::ZERO });
-        if OF_A_POD.take(pod, now) && OF_THE_NODE.take(&mut self.node, now) {
+        // There are few reasons, and without a first Event there is none to count in.
+        let is_first = known.is_empty();
+        if (OF_A_POD.take(pod, now) || is_first) && OF_THE_NODE.take(&mut self.node, now) {
             self.tickets += 1;
             known.push(Known {
                 last: saying.clone(),
                 ticket: self.tickets,
                 count: 1,
                 written: 1,
+                changes: 0,
                 written_at: now,
                 said_at: now,
             });
@@ -143,12 +160,13 @@ impl Limits {
 
     /// The next change of an Event that is due.
     pub(super) fn due(&mut self, now: Time) -> Option<Write> {
-        let due = |known: &&mut Known| known.count > known.written && known.written_at + BETWEEN_CHANGES <= now;
-        let known = self.known.values_mut().flatten().find(due)?;
+        let is_due = |known: &&mut Known| known.change_at().is_some_and(|at| at <= now);
+        let known = self.known.values_mut().flatten().find(is_due)?;
         if !OF_THE_NODE.take(&mut self.node, now) {
             return None;
         }
         known.written = known.count;
+        known.changes = known.changes.saturating_add(1);
         known.written_at = now;
         Some(Write::Again {
             saying: known.last.clone(),
@@ -160,12 +178,7 @@ impl Limits {
     /// How long until a change may be due.
     pub(super) fn next_due(&self, now: Time) -> Option<Duration> {
         const NOT_AT_ONCE: Duration = Duration::from_millis(100);
-        let changed = self
-            .known
-            .values()
-            .flatten()
-            .filter(|known| known.count > known.written);
-        let first = changed.map(|known| known.written_at + BETWEEN_CHANGES).min()?;
+        let first = self.known.values().flatten().filter_map(Known::change_at).min()?;
         // Due already, and yet not written: the node has written too much.
         Some(first.saturating_sub(now).max(NOT_AT_ONCE))
     }
@@ -178,7 +191,7 @@ impl Limits {
     /// Forgets Events that the API server has or will have forgotten, and a flood's when there are too many.
     fn forget(&mut self, now: Time) {
         let all: usize = self.known.values().map(Vec::len).sum();
-        let remembered = if all < MOST { REMEMBERED } else { BETWEEN_CHANGES };
+        let remembered = if all < MOST { REMEMBERED } else { REMEMBERED_OF_MANY };
         for known in self.known.values_mut() {
             known.retain(|known| known.said_at + remembered > now || known.count > known.written);
         }

@@ -42,14 +42,15 @@ impl Writer {
         loop {
             let due = self.limits.next_due(self.started.elapsed()).unwrap_or(LONG);
             // Cancel-safe: `recv` loses nothing, the other only tells the time.
-            let write = tokio::select! {
+            let new = tokio::select! {
                 saying = said.recv() => match saying {
                     Some(saying) => self.limits.say(saying, self.started.elapsed()),
                     None => return,
                 },
-                () = sleep(due) => self.limits.due(self.started.elapsed()),
+                () = sleep(due) => None,
             };
-            if let Some(write) = write {
+            // Also when something was said: whoever never pauses would put off what is due for ever.
+            if let Some(write) = new.or_else(|| self.limits.due(self.started.elapsed())) {
                 self.write(&write).await;
             }
             self.counted.held_back(self.limits.take_held_back());

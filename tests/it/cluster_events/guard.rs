@@ -7,8 +7,8 @@ use crate::support::allocator::{Allocator, Appetite, End};
 use crate::support::amounts::Amounts;
 use crate::support::cluster::objects;
 
-/// New Events that a pod may have at once.
-const AT_MOST: usize = 8;
+/// New Events that a pod may have at once, and the first of another reason.
+const AT_MOST: usize = 9;
 
 /// The Events about a pod that the guard is the cause of.
 fn by_the_guard(scene: &Scene) -> Vec<Value> {

@@ -28,17 +28,39 @@ fn what_is_new_is_written_at_once_and_what_repeats_raises_a_count() {
         Some(Write::New(resized.clone(), 1))
     );
     for _ in 0..5 {
-        assert_eq!(limits.say(resized.clone(), SECOND), None);
+        assert_eq!(limits.say(resized.clone(), SECOND / 2), None);
     }
-    assert_eq!(limits.due(SECOND), None, "not so soon");
+    assert_eq!(limits.due(SECOND / 2), None, "not so soon");
     let changed = Write::Again {
         saying: resized,
         ticket: 1,
         count: 6,
     };
-    assert_eq!(limits.due(11 * SECOND), Some(changed));
+    assert_eq!(limits.due(SECOND), Some(changed));
     assert_eq!(limits.due(30 * SECOND), None);
     assert_eq!(limits.next_due(30 * SECOND), None);
+}
+
+#[test]
+fn what_repeats_for_long_is_counted_ever_more_rarely() {
+    let mut limits = Limits::new();
+    let resized = saying(1, "Resized", "cpu 1 to 2");
+    let mut written = Vec::new();
+    for second in 0..300 {
+        limits.say(resized.clone(), second * SECOND);
+        written.extend(limits.due(second * SECOND).map(|_| second));
+    }
+    assert_eq!(written, [1, 3, 7, 15, 31, 63, 127, 191, 255]);
+}
+
+#[test]
+fn the_first_of_its_reason_is_written_however_much_else_was_said_about_the_pod() {
+    let mut limits = Limits::new();
+    for index in 0..100 {
+        limits.say(saying(1, "Resized", &index.to_string()), Time::ZERO);
+    }
+    let refused = saying(1, "Refused", "no room");
+    assert_eq!(limits.say(refused.clone(), Time::ZERO), Some(Write::New(refused, 9)));
 }
 
 #[test]
@@ -90,7 +112,7 @@ proptest! {
         prop_assert!(writes <= 40 + 1 + u32::try_from(now.as_secs()).unwrap() / 2);
         // What is left comes due sooner or later; then every saying is in a count or was held back.
         for _ in 0..2000 {
-            now += 10 * SECOND;
+            now += 64 * SECOND;
             if let Some(Write::Again { ticket, count, .. }) = limits.due(now) {
                 counts.insert(ticket, count);
             }

@@ -105,13 +105,22 @@ impl Connections {
     }
 
     /// From now on there are no new connections, and those that never called are cut: the server's farewell to a peer
-    /// that says nothing would wait for an answer.
-    pub(super) fn close(&self) {
+    /// that says nothing would wait for an answer. Returns which others have no call in progress.
+    pub(super) fn close(&self) -> Vec<u64> {
         let mut state = self.state();
         state.closed = true;
         for slot in state.open.values().filter(|slot| !slot.called) {
             slot.cut.cancel();
         }
+        let idle = state.open.iter().filter(|(_, slot)| slot.called && slot.calls == 0);
+        idle.map(|(&id, _)| id).collect()
+    }
+
+    /// Cuts those of these that still have no call in progress.
+    pub(super) fn cut_idle(&self, which: &[u64]) {
+        let state = self.state();
+        let slots = which.iter().filter_map(|id| state.open.get(id));
+        slots.filter(|slot| slot.calls == 0).for_each(|slot| slot.cut.cancel());
     }
 
     /// Cuts every connection.

@@ -42,6 +42,8 @@ const CALLS_PER_CONNECTION: u32 = 16;
 const CONNECTION_WINDOW: u32 = 128 << 10;
 /// How often a peer is asked whether it still lives, and how long it may take to answer.
 const KEEPALIVE: Duration = Duration::from_secs(20);
+/// How long a peer that waits for nothing may take to hear that the agent stops. One that is itself stopped never does.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// A refused user is logged once in this time.
 const LOG_REFUSALS_EVERY: Duration = Duration::from_secs(60);
 
@@ -131,15 +133,21 @@ pub async fn serve<B: Backend>(
         result = &mut serving => return Ok(result?),
     }
     drop(file);
-    connections.close();
+    let idle = connections.close();
     changes.close();
     let end = tokio::time::Instant::now() + limits.grace;
-    let served = match tokio::time::timeout_at(end, &mut serving).await {
+    let served = match tokio::time::timeout(limits.grace.min(FAREWELL), &mut serving).await {
         Ok(served) => served,
         Err(_elapsed) => {
-            tracing::warn!(grace = ?limits.grace, "stopping: callers at the control socket are cut off");
-            connections.cut_all();
-            serving.await
+            connections.cut_idle(&idle);
+            match tokio::time::timeout_at(end, &mut serving).await {
+                Ok(served) => served,
+                Err(_elapsed) => {
+                    tracing::warn!(grace = ?limits.grace, "stopping: callers at the control socket are cut off");
+                    connections.cut_all();
+                    serving.await
+                }
+            }
         }
     };
     if tokio::time::timeout_at(end, changes.wait()).await.is_err() {

@@ -4,7 +4,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Stdio;
 use std::time::Duration;
 
-use vscaled::control::{BindError, ControlSocket, Limits};
+use vscaled::control::{BindError, Client, ControlSocket, Limits};
 
 use super::agent::{Agent, Answer, vscalectl};
 
@@ -59,6 +59,22 @@ fn stopping_removes_the_socket_and_lets_go_of_silent_callers() {
     agent.stop();
     assert!(!agent.socket.exists());
     assert!(agent.run(&["get"]).error(3).contains("no vscaled answers"));
+}
+
+#[test]
+fn stopping_waits_for_nobody_who_does_not_listen() {
+    let mut agent = Agent::with(Limits {
+        grace: Duration::from_secs(3600),
+        ..Limits::default()
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let mut client = runtime.block_on(Client::connect(&agent.socket)).unwrap();
+    runtime.block_on(client.get()).unwrap();
+    // From here on nothing drives the connection.
+    agent.stop();
 }
 
 #[test]

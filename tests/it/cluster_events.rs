@@ -63,7 +63,7 @@ async fn events(cluster: &ApiServer, count: usize) -> Vec<Value> {
         if items.len() >= count {
             return items.clone();
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
@@ -119,7 +119,7 @@ async fn events_are_made_once_and_counted() {
             .find(|event| event["message"] == "over and over" && event["count"] == 50)
     };
     while repeated().await.is_none() {
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     stop.cancel();
 }

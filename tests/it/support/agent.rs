@@ -212,15 +212,17 @@ impl Agent {
             .await
     }
 
-    /// Waits until something is there.
+    /// Waits until something is there. What it costs to look is spent a third of the time at most: a look may be a program.
     pub(crate) async fn until<T>(&self, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
         let started = Instant::now();
         loop {
+            let looked = Instant::now();
             if let Some(found) = look().await {
                 return found;
             }
             assert!(started.elapsed() < PATIENCE, "waited in vain for {what}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            let pause = Duration::from_millis(10).max(2 * looked.elapsed());
+            tokio::time::sleep(pause).await;
         }
     }
 

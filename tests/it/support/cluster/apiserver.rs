@@ -123,7 +123,7 @@ impl ApiServer {
             let ended = self.server.as_mut().and_then(|server| server.try_wait().unwrap());
             let in_time = started.elapsed() < PATIENCE;
             assert!(in_time && ended.is_none(), "{ended:?}\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(100));
         }
     }
 
@@ -259,7 +259,7 @@ users: [{{name: test, user: {{token: {token}}}}}]
         let started = Instant::now();
         while !listed().contains("autoscaling.k8s.io") || self.try_kubectl(User::Admin, &vpas, "").is_err() {
             assert!(started.elapsed() < PATIENCE, "no VPAs\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(100));
         }
         // kubectl remembers for minutes which kinds there are.
         fs::remove_dir_all(self.file(".kube")).unwrap();

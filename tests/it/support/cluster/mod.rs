@@ -7,9 +7,11 @@ mod enclosure;
 mod kubelet;
 pub(crate) mod objects;
 
+use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 
 pub(crate) use apiserver::{ApiServer, User};
 pub(crate) use enclosure::Enclosure;
@@ -30,8 +32,14 @@ pub(crate) fn parts(test: &str) -> Option<PathBuf> {
     None
 }
 
-/// A port on loopback that nobody listens on now.
+/// A port on loopback that nobody listens on now, and that nobody else in this process was given.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    listener.local_addr().unwrap().port()
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        if GIVEN.lock().unwrap().insert(port) {
+            return port;
+        }
+    }
 }

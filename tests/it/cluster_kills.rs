@@ -8,8 +8,7 @@ mod pods;
 mod recommender;
 
 use serde_json::Value;
-use vscaled::plan::CgroupVersion;
-use vscaled::resources::{CpuMax, CpuQuota, MemoryLimit, Setting};
+use vscaled::resources::MemoryLimit;
 
 use crate::cluster_api::Scene as Cluster;
 use crate::support::bare::BarePod;
@@ -44,22 +43,11 @@ impl Scene {
         agent.wait_for("the agent to watch", || agent.oom_file().exists()).await;
     }
 
-    /// Has only the container's memory limit count: what is in the pod's own cgroup counts, too, and many that share a
-    /// fifth of a processor take minutes to die.
+    /// Has only the container's memory limit count: what is in the pod's own cgroup counts, too.
     fn free(&self, pod: &BarePod) {
-        let node = &self.cluster.node;
-        let limit = MemoryLimit::Bytes(4 << 30);
-        node.cgroups().limit_memory(&pod.cgroup, limit);
-        let quota = match node.cgroups().version() {
-            CgroupVersion::V1 => Setting::CfsQuota(CpuQuota::Max),
-            CgroupVersion::V2 => Setting::CpuMax(CpuMax {
-                quota: CpuQuota::Max,
-                period_us: 100_000,
-            }),
-        };
-        for cgroup in [&pod.cgroup, &pod.containers["app"].cgroup] {
-            node.cgroups().put(cgroup, quota);
-        }
+        let cgroups = self.cluster.node.cgroups();
+        cgroups.limit_memory(&pod.cgroup, MemoryLimit::Bytes(4 << 30));
+        cgroups.free_cpu([&pod.cgroup, &pod.containers["app"].cgroup]);
     }
 
     /// Has so many processes of a pod's container killed.

@@ -27,10 +27,17 @@ impl Scene {
         scene
     }
 
+    /// Has `app` do what it waits to do, as fast as it can.
+    fn go(&self) {
+        let app = &self.pod.containers[0];
+        self.containerd.cgroups().free_cpu([&self.pod.cgroup, &app.cgroup]);
+        fs::write(format!("/proc/{}/root/go", app.pid), "").unwrap();
+    }
+
     /// Has `app` do what it waits to do, and waits until one more kill is told of the pod.
     async fn next_kill(&self) -> OomKill {
         let before = self.kills().await.len();
-        fs::write(format!("/proc/{}/root/go", self.pod.containers[0].pid), "").unwrap();
+        self.go();
         let told = async || Some(self.kills().await).filter(|kills| kills.len() > before);
         let mut kills = self.agent.until("a kill to be told", told).await;
         assert_eq!(kills.len(), before + 1, "{kills:#?}");
@@ -107,7 +114,7 @@ async fn a_kill_while_no_agent_runs_is_told_for_the_container_it_happened_in() {
     let mut scene = Scene::watching(CHILD_TAKES_TOO_MUCH).await;
     scene.agent.kill();
     let counted = |scene: &Scene| scene.containerd.cgroups().oom_kills(&scene.pod.containers[0].cgroup);
-    fs::write(format!("/proc/{}/root/go", scene.pod.containers[0].pid), "").unwrap();
+    scene.go();
     scene
         .agent
         .wait_for("the kernel to kill", || counted(&scene) == 1)

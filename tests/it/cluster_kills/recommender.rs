@@ -13,11 +13,12 @@ fn with_vpa(test: &str) -> Option<Scene> {
     scene.cluster.recommend(&[("app", Amounts::doubled(100, 64))]);
     scene.cluster.agent.set("--report-vpa-events", "true");
     scene.cluster.agent.set("--http-address", "127.0.0.1:0");
+    scene.cluster.agent.set("--log-level", "info,vscaled::report=debug");
     Some(scene)
 }
 
-/// How many reports were withheld from the recommender.
-fn withheld(scene: &Scene) -> Option<u64> {
+/// How many reports were withheld from the recommender, of this pod or not: others on the machine may be killed meanwhile.
+fn counted(scene: &Scene) -> Option<u64> {
     let log = scene.cluster.agent.log();
     let (_, rest) = log.split_once(" http=")?;
     let address = rest.split_whitespace().next()?.parse().ok()?;
@@ -27,10 +28,29 @@ fn withheld(scene: &Scene) -> Option<u64> {
     value.parse().ok()
 }
 
-async fn withholds(scene: &Scene, count: u64) {
-    let enough = || withheld(scene).is_some_and(|withheld| withheld >= count);
-    scene.cluster.agent.wait_for("kills to be withheld", enough).await;
-    assert_eq!(withheld(scene), Some(count));
+/// Why kills in the pod were withheld from the recommender, as the agent's log says it of each.
+async fn withheld(scene: &Scene) -> Vec<&'static str> {
+    let agent = &scene.cluster.agent;
+    let reply = agent.client().await.oom_list(scene.cluster.pod.uid.to_owned()).await;
+    let kills = reply.unwrap().kills;
+    let log = agent.log();
+    let lines = log
+        .lines()
+        .filter(|line| line.contains("the VPA recommender is not told"));
+    let ours = lines.filter(|line| kills.iter().any(|kill| line.contains(&format!("id={} ", kill.id))));
+    let why = ours.map(|line| ["WithinWindow", "InStatus"].into_iter().find(|why| line.contains(why)));
+    why.map(|why| why.unwrap_or("another reason")).collect()
+}
+
+/// Waits until one kill in the pod was withheld.
+async fn withholds(scene: &Scene, why: &str) {
+    let some = async || Some(withheld(scene).await).filter(|withheld| !withheld.is_empty());
+    let agent = &scene.cluster.agent;
+    let withheld = agent.until("a kill to be withheld", some).await;
+    assert_eq!(withheld, [why]);
+    agent
+        .wait_for("it to be counted", || counted(scene).is_some_and(|count| count > 0))
+        .await;
 }
 
 #[tokio::test]
@@ -52,7 +72,7 @@ async fn the_recommender_is_told_of_a_container_that_runs_on_and_once_in_its_win
         event["message"].as_str().unwrap().contains("nothing was evicted"),
         "{event:#}"
     );
-    withholds(&scene, 1).await;
+    withholds(&scene, "WithinWindow").await;
 
     // The window outlives the agent.
     scene.cluster.agent.stop();
@@ -81,7 +101,7 @@ async fn what_a_pods_status_tells_is_not_told_again() {
             "state": {"terminated": {"reason": "OOMKilled", "exitCode": 137, "containerID": id}},
         }]}),
     );
-    withholds(&scene, 1).await;
+    withholds(&scene, "InStatus").await;
     assert_eq!(scene.events(pod, "Evicted"), [Value::Null; 0]);
     scene.tells(pod, 1).await;
 }

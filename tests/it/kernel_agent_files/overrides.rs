@@ -5,6 +5,7 @@ use std::time::Duration;
 use vscaled::resources::MemoryLimit;
 
 use super::{AT_FIRST, Amounts, SIDE, Scene, cpu, memory};
+use crate::support::victims::holding;
 
 const RECOMMENDED: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
 /// [`super::APP`] with a cpu limit of one.
@@ -163,10 +164,7 @@ async fn a_refused_resize_does_not_take_another_one_with_it() {
     let mut scene = Scene::started().await;
     let bytes = 100_u64 << 20;
     let cgroup = scene.pod.containers["app"].cgroup.clone();
-    scene.node.spawn(
-        &cgroup,
-        &format!("head -c {bytes} /dev/zero | tail -c {bytes} | sleep 1000"),
-    );
+    scene.node.spawn(&cgroup, &holding(bytes));
     scene
         .agent
         .wait_for("the memory to be in use", || {

@@ -7,6 +7,7 @@ use vscaled::resources::MemoryLimit;
 use super::operators::DB;
 use super::{AT_FIRST, Amounts, SIDE, Scene, cpu, memory};
 use crate::support::mounts;
+use crate::support::victims::holding;
 
 const ROOMY: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
 
@@ -14,9 +15,7 @@ const ROOMY: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side"
 async fn occupy(scene: &mut Scene, mebibytes: u64) {
     let bytes = mebibytes << 20;
     let cgroup = scene.pod.containers["app"].cgroup.clone();
-    // `tail` holds what it read until somebody reads its pipe.
-    let command = format!("head -c {bytes} /dev/zero | tail -c {bytes} | sleep 1000");
-    scene.node.spawn(&cgroup, &command);
+    scene.node.spawn(&cgroup, &holding(bytes));
     let used = || scene.node.cgroups().memory_usage(&cgroup) >= bytes;
     scene.agent.wait_for("the memory to be in use", used).await;
 }

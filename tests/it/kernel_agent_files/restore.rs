@@ -1,6 +1,7 @@
 //! Taking vscaled off a node: every value goes back to what the pods' specs say.
 
 use super::{AT_FIRST, Amounts, SIDE, Scene, memory};
+use crate::support::victims::holding;
 
 const RECOMMENDED: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
 
@@ -65,8 +66,7 @@ async fn a_pod_that_uses_more_than_its_spec_allows_stays_as_it_is_and_is_named()
     scene.agent.resize(scene.by_hand(memory("512Mi"))).await.unwrap();
     let bytes = 200_u64 << 20;
     let cgroup = scene.pod.containers["app"].cgroup.clone();
-    let command = format!("head -c {bytes} /dev/zero | tail -c {bytes} | sleep 1000");
-    scene.node.spawn(&cgroup, &command);
+    scene.node.spawn(&cgroup, &holding(bytes));
     scene
         .agent
         .wait_for("the memory to be in use", || {
@@ -95,8 +95,9 @@ async fn a_limit_that_does_harm_goes_up_again() {
     // Begins to grow once the spec's limit of 128 MiB is there, up to just below it.
     let start = scene.agent.path().join("grow");
     let grow = format!(
-        "while ! test -e {}; do sleep 0.01; done; head -c {bytes} /dev/zero | tail -c {bytes} | sleep 1000",
-        start.display()
+        "while ! test -e {}; do sleep 0.01; done; {}",
+        start.display(),
+        holding(bytes)
     );
     scene.node.spawn(&cgroup, &grow);
     scene.agent.resize(scene.by_hand(memory("512Mi"))).await.unwrap();

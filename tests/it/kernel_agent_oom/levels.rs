@@ -1,6 +1,7 @@
 //! One kill at a time: whose limit was hit, and what the victim was.
 
 use super::*;
+use crate::support::victims::holding;
 
 #[tokio::test]
 async fn a_container_over_its_own_limit_is_told_with_everything_the_kernel_says() {
@@ -30,10 +31,10 @@ async fn a_pod_over_its_limit_is_told_as_that_whichever_container_pays_for_it() 
     // The largest process is killed: the one in A holds 28 MiB, while the one in B asks for the rest and more.
     let kill = scene
         .explained(|| {
-            let holder = scene.victim(&scene.cgroup("a"), &taking(28));
+            let holder = scene.victim(&scene.cgroup("a"), &holding(28 << 20));
             let pid = holder.id();
             wait_for_usage(&scene.node, &scene.cgroup("a"), 28 << 20);
-            let mut asking = scene.victim(&scene.cgroup("b"), &taking(24));
+            let mut asking = scene.victim(&scene.cgroup("b"), &holding(24 << 20));
             was_killed(holder);
             asking.kill().unwrap();
             asking.wait().unwrap();
@@ -43,11 +44,6 @@ async fn a_pod_over_its_limit_is_told_as_that_whichever_container_pays_for_it() 
     assert_eq!((container(&kill), &*kill.level), ("a", "pod"));
     assert_eq!(kill.limit.as_ref().unwrap().cgroup, Some(scene.pod.cgroup.to_string()));
     assert_eq!(kill.limit.as_ref().unwrap().limit_bytes, Some(48 << 20));
-}
-
-/// A shell command that takes so many mebibytes and holds them.
-fn taking(mebibytes: u32) -> String {
-    format!("exec perl -e 'my $held = \"x\" x ({mebibytes} << 20); sleep 1000'")
 }
 
 fn wait_for_usage(node: &BareNode, cgroup: &CgroupPath, bytes: u64) {

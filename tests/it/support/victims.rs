@@ -11,6 +11,12 @@ use super::tree::CgroupTree;
 /// process is killed in the middle of that.
 pub(crate) const TOO_MUCH: &str = "x=x; while :; do x=$x$x; done";
 
+/// A shell command that takes so many bytes, no more, and holds them. Not by reading /dev/zero either, which takes User-Mode
+/// Linux long on a container's share of a processor.
+pub(crate) fn holding(bytes: u64) -> String {
+    format!("exec perl -e 'vec(my $held, {bytes} - 1, 8) = 1; sleep 1000'")
+}
+
 /// Starts a shell command in a cgroup that is going to be killed.
 pub(crate) fn victim(cgroups: &CgroupTree, cgroup: &CgroupPath, command: &str) -> Child {
     let directories = cgroups.directories(cgroup);

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 use vscaled::cgroup::{CgroupDir, CgroupPath, Hierarchy};
 use vscaled::plan::CgroupVersion;
 use vscaled::resources::{MemoryLimit, Settings};
@@ -193,12 +194,14 @@ async fn what_turns_out_not_to_be_possible_after_it_was_accepted_is_taken_back_b
     let found = scene.kubelet_looks();
     scene.api.kubelet(|kubelet| kubelet.asleep = true);
     // There is room when it is asked, and none any more when the answer comes.
-    scene.api.fault(patches(Some(2), Effect::Slow(Duration::from_secs(2))));
+    let answer = CancellationToken::new();
+    scene.api.fault(patches(Some(2), Effect::Held(answer.clone())));
     scene.recommend(&[("app", TIGHT)]);
     let asked = || scene.api.calls("dry-run pods/resize") == 1;
     scene.agent.wait_for("the API server to be asked", asked).await;
     let mut process = scene.takes(0, 150);
     assert!(matches!(process.wait(), End::Satisfied(_)));
+    answer.cancel();
     let taken_back = || scene.api.calls("patch pods/resize") >= 2 && scene.spec() == resources(ROOMY);
     scene.agent.wait_for("the request to be taken back", taken_back).await;
     scene.says("Refused", "not shrinkable now").await;

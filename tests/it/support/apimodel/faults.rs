@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 /// One thing that goes wrong.
 #[derive(Debug, Clone)]
 pub(crate) struct Fault {
@@ -25,6 +27,8 @@ pub(crate) enum Effect {
     Says(u16, &'static str, &'static str, Option<u32>),
     /// The answer takes its time.
     Slow(Duration),
+    /// The answer waits until this is cancelled.
+    Held(CancellationToken),
     /// The path is not served.
     Unknown,
     /// Watches stand, and tell nothing.

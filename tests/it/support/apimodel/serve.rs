@@ -96,6 +96,7 @@ async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, bod
     let effect = shared.faults.lock().unwrap().meet(verb, &place.resource(), dry);
     match effect {
         Some(Effect::Slow(time)) => tokio::time::sleep(time).await,
+        Some(Effect::Held(end)) => end.cancelled().await,
         Some(Effect::Stalls) | None => {}
         Some(Effect::Forbidden) => return status(&forbidden(verb, &place), None),
         Some(Effect::Unknown) => return status(&unknown(), None),

@@ -1,5 +1,9 @@
 //! Taking vscaled off a node: every value goes back to what the pods' specs say.
 
+use std::time::Duration;
+
+use vscaled::resources::MemoryLimit;
+
 use super::{AT_FIRST, Amounts, SIDE, Scene, memory};
 use crate::support::victims::holding;
 
@@ -103,26 +107,20 @@ async fn a_limit_that_does_harm_goes_up_again() {
     scene.agent.resize(scene.by_hand(memory("512Mi"))).await.unwrap();
     scene.agent.stop();
     let held = scene.node.held(&scene.pod);
-    let watcher = std::thread::spawn({
-        let directories = scene.node.cgroups().directories(&cgroup);
-        move || {
-            let file = |name: &str| {
-                directories
-                    .iter()
-                    .map(|directory| directory.join(name))
-                    .find(|file| file.exists())
-            };
-            let limit = file("memory.max").or_else(|| file("memory.limit_in_bytes")).unwrap();
-            while std::fs::read_to_string(&limit).unwrap().trim() != (128 << 20).to_string() {
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
-            // After the pass, so that it is the watch that sees it.
-            std::thread::sleep(std::time::Duration::from_millis(500));
-            std::fs::write(start, "").unwrap();
+    let grow_under_watch = || {
+        let cgroups = scene.node.cgroups();
+        while cgroups.settings(&cgroup).memory_limit() != Some(MemoryLimit::Bytes(128 << 20)) {
+            std::thread::sleep(Duration::from_millis(1));
         }
+        // After the pass, so that it is the watch that sees it; and fast, so that it sees it within its minute.
+        std::thread::sleep(Duration::from_millis(500));
+        cgroups.free_cpu([&scene.pod.cgroup, &cgroup]);
+        std::fs::write(start, "").unwrap();
+    };
+    let (code, shown, error) = std::thread::scope(|threads| {
+        threads.spawn(grow_under_watch);
+        scene.agent.restore(&["--yes"])
     });
-    let (code, shown, error) = scene.agent.restore(&["--yes"]);
-    watcher.join().unwrap();
     assert_eq!(code, Some(1), "{shown}{error}");
     assert!(
         shown.contains("did harm") && shown.contains("the limits from before: Applied"),

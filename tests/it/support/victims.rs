@@ -11,8 +11,7 @@ use super::tree::CgroupTree;
 /// process is killed in the middle of that.
 pub(crate) const TOO_MUCH: &str = "x=x; while :; do x=$x$x; done";
 
-/// A shell command that takes so many bytes, no more, and holds them. Not by reading /dev/zero either, which takes User-Mode
-/// Linux long on a container's share of a processor.
+/// A shell command that takes so many bytes, no more, and holds them; not by reading /dev/zero either.
 pub(crate) fn holding(bytes: u64) -> String {
     format!("exec perl -e 'vec(my $held, {bytes} - 1, 8) = 1; sleep 1000'")
 }

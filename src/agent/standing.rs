@@ -39,8 +39,8 @@ pub(super) struct Standing {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Recommended {
-    /// The VPA's name.
-    pub(super) vpa: String,
+    /// The VPA's name; none where what a VPA that is gone had given is taken back.
+    pub(super) vpa: Option<String>,
     /// When it was decided.
     pub(super) at: Timestamp,
     /// What every regular container should have.
@@ -212,7 +212,7 @@ spec:
         let mut targets = pod.requirements();
         targets[0].resources.limits.cpu = Some(MilliCpu::new(300));
         let recommended = Recommended {
-            vpa: "web".to_owned(),
+            vpa: Some("web".to_owned()),
             at: Timestamp::UNIX_EPOCH,
             targets: targets.clone(),
         };

@@ -62,7 +62,7 @@ impl Coordinator {
                     span: tracing::error_span!("pass", pod = %job.live.id, %cause),
                     epoch: entry.epoch,
                     decided_in: match cause {
-                        Cause::Recommendation { .. } => entry.decided_in,
+                        Cause::Recommendation { .. } | Cause::BoostEnded { .. } => entry.decided_in,
                         _ => Duration::ZERO,
                     },
                     cause,

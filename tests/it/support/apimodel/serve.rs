@@ -160,6 +160,9 @@ fn patch(shared: &Shared, place: &Place, body: &Bytes, dry: bool) -> Result<Valu
     if place.subresource.as_deref() == Some("resize") {
         return shared.change(|store| store.resize(name, &patch, dry));
     }
+    if place.subresource.as_deref() == Some("status") {
+        return shared.change(|store| store.patch_status(name, &patch));
+    }
     let mut object = get(shared, place)?;
     merge(&mut object, patch);
     shared.change(|store| store.put(&place.plural, object.clone()));

@@ -148,3 +148,54 @@ fn check_boost(path: &str, boost: Option<&StartupBoost>) -> Result<(), Invalid> 
         Some(0..) | None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn boost(cpu: &str) -> Result<(), Invalid> {
+        let vpa = format!(
+            r#"{{"spec": {{"targetRef": {{"kind": "Deployment", "name": "web"}}, "resourcePolicy": {{"containerPolicies":
+            [{{"containerName": "app", "startupBoost": {{"cpu": {cpu}}}}}]}}}}}}"#
+        );
+        check_vpa(&serde_json::from_str(&vpa).unwrap())
+    }
+
+    #[test]
+    fn a_startup_boost_says_how_much_in_one_way_and_for_how_long() {
+        boost(r#"{"type": "Factor", "factor": 2, "durationSeconds": 10}"#).unwrap();
+        boost(r#"{"type": "Quantity", "quantity": "500m"}"#).unwrap();
+        let refused = |cpu: &str| {
+            let invalid = boost(cpu).unwrap_err();
+            let field = invalid
+                .field
+                .replace("spec.resourcePolicy.containerPolicies[0].startupBoost.cpu.", "");
+            format!("{field}: {}", invalid.message)
+        };
+        assert_eq!(refused(r#"{"type": "Factor", "factor": 0}"#), "factor: 0 is below 1");
+        assert_eq!(
+            refused(r#"{"type": "Factor"}"#),
+            "factor: required where the type is Factor"
+        );
+        assert_eq!(
+            refused(r#"{"type": "Factor", "factor": 2, "quantity": "1"}"#),
+            "quantity: must not be set where the type is Factor"
+        );
+        assert_eq!(
+            refused(r#"{"type": "Quantity", "factor": 2, "quantity": "1"}"#),
+            "factor: must not be set where the type is Quantity"
+        );
+        assert_eq!(
+            refused(r#"{"type": "Quantity"}"#),
+            "quantity: required where the type is Quantity"
+        );
+        assert_eq!(
+            refused(r#"{"type": "Twice"}"#),
+            "type: \"Twice\" is neither Factor nor Quantity"
+        );
+        assert_eq!(
+            refused(r#"{"type": "Quantity", "quantity": "1", "durationSeconds": -1}"#),
+            "durationSeconds: -1 is below 0"
+        );
+    }
+}

@@ -6,6 +6,7 @@
 //! here know no resizing in place.
 
 mod answers;
+mod boost;
 mod faults;
 mod memory;
 mod others;

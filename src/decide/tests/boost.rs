@@ -1,6 +1,7 @@
 //! Startup boosts, as VPA's webhook leaves them on pods.
 
 mod properties;
+mod several;
 
 use jiff::SignedDuration;
 

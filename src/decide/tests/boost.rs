@@ -188,7 +188,7 @@ fn what_nothing_is_recommended_for_gets_back_what_it_had_before() {
     type Change = fn(&mut NodeView);
     let cases: [(&str, Change); 5] = [
         ("no recommendation yet", |view| {
-            view.vpas[0].status.recommendation = None
+            view.vpas[0].status.recommendation = None;
         }),
         ("the container's mode is Off", |view| {
             let policy = ContainerPolicy {

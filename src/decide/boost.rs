@@ -82,6 +82,11 @@ pub(super) fn take_up(
             boosts.done.extend(lasts.is_none().then(|| container.to_owned()));
             continue;
         };
+        if changes(&candidate.in_force, &candidate.spec.resources, Resource::Cpu) {
+            // Taken back already, and not to be given again.
+            keep_ratio(candidate, read(before).ok());
+            continue;
+        }
         match lasts {
             Some(lasts) => {
                 if let Lasts::Until(end) = lasts {
@@ -128,12 +133,15 @@ fn end(candidate: &mut Candidate<'_>, before: &str, notes: &mut Vec<Note>) {
         });
     });
     let before = before.ok();
+    keep_ratio(candidate, before);
+    candidate.boost = Some(Boost::Over(before));
+}
+
+/// The limit is to be as many times the request as it was before the boost.
+fn keep_ratio(candidate: &mut Candidate<'_>, before: Option<Requirements>) {
     if let Some(before) = before.filter(|before| before.requests.amount(Resource::Cpu) > 0) {
         candidate.ratio.requests.cpu = before.requests.cpu;
         candidate.ratio.limits.cpu = before.limits.cpu;
-    }
-    if !changes(&candidate.in_force, &candidate.spec.resources, Resource::Cpu) {
-        candidate.boost = Some(Boost::Over(before));
     }
 }
 

@@ -8,6 +8,7 @@
 mod answers;
 mod boost;
 mod faults;
+mod killed;
 mod memory;
 mod others;
 

@@ -96,7 +96,7 @@ async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, bod
     let effect = shared.faults.lock().unwrap().meet(verb, &place.resource(), dry);
     match effect {
         Some(Effect::Slow(time)) => tokio::time::sleep(time).await,
-        Some(Effect::Stalls) | None => {}
+        Some(Effect::Stalls | Effect::Mute) | None => {}
         Some(Effect::Forbidden) => return status(&forbidden(verb, &place), None),
         Some(Effect::Unknown) => return status(&unknown(), None),
         Some(Effect::Says(code, reason, message, retry_after)) => {
@@ -111,6 +111,9 @@ async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, bod
         "create" => create(&shared, &place, &body),
         _ => patch(&shared, &place, &body, dry),
     };
+    if matches!(effect, Some(Effect::Mute)) {
+        std::future::pending::<()>().await;
+    }
     result.map_or_else(
         |refusal| status(&refusal, None),
         |object| reply(StatusCode::OK, &object),

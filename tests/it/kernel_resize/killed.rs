@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use vscaled::control::proto;
 
-use super::{Amounts, LARGER, SMALLER, Scene, resources};
+use super::{Amounts, LARGER, NAME, SMALLER, Scene, UID, resources, vpa};
 use crate::support::apimodel::{Effect, Fault};
 
 const PATCH: &str = "patch pods/resize";
@@ -52,14 +53,30 @@ async fn before_the_answer_it_knows_its_own_request_again() {
         .agent
         .wait_for("the spec to change", || scene.spec() == wanted)
         .await;
+    let text = std::fs::read_to_string(scene.agent.state_file()).unwrap();
+    let state: Value = serde_json::from_str(&text).unwrap();
+    for noted in ["asking", "recommended"] {
+        let noted = &state["pods"][UID]["standing"][noted]["targets"][0];
+        assert_eq!(noted["limits"], wanted["limits"], "noted before it was asked for");
+    }
     let patches = scene.api.calls(PATCH);
     scene.is_killed().await;
     scene.settles(&LARGER).await;
     assert_eq!(scene.api.calls(PATCH), patches, "asked again for what was there");
     assert!(!scene.agent.log().contains(THEIRS), "{}", scene.agent.log());
-    // It is followed on: what stands is the recommendation.
-    scene.recommend(&SMALLER);
-    scene.settles(&SMALLER).await;
+    // What was its own is known from what is not.
+    let mut wide = vpa(&LARGER);
+    wide["status"]["recommendation"]["containerRecommendations"][0]["upperBound"] =
+        json!({"cpu": "1", "memory": "1Gi"});
+    scene.api.put("verticalpodautoscalers", wide);
+    let theirs = Amounts::doubled(310, 130);
+    scene
+        .api
+        .resize(NAME, &json!([{"name": "app", "resources": resources(theirs)}]))
+        .unwrap();
+    scene.confirmed(&[("app", theirs)]).await;
+    scene.agent.reaches(NAME, "NotManaged").await;
+    assert_eq!(scene.spec(), resources(theirs));
 }
 
 #[tokio::test]

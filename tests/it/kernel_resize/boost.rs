@@ -118,8 +118,8 @@ async fn a_boost_that_outlasts_readiness_ends_by_the_clock_alone() {
     scene.explains(&format!("A startup boost ends at {hour:.0}")).await;
     assert!(scene.holds(&[("app", BOOSTED)]));
 
-    let lasts = jiff::SignedDuration::from_secs(3);
-    let since = scene.becomes_ready();
+    let elapsed = Timestamp::now().duration_since(since).as_secs();
+    let lasts = jiff::SignedDuration::from_secs(elapsed + 3);
     scene.boost_for(lasts.as_secs());
     scene.settles(&[("app", Amounts::doubled(200, 64))]).await;
     let history = scene.agent.history().await;

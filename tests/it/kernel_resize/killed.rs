@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use vscaled::control::proto;
 
-use super::{Amounts, LARGER, NAME, SMALLER, Scene, UID, resources, vpa};
+use super::{Amounts, LARGER, NAME, SMALLER, Scene, UID, resources};
 use crate::support::apimodel::{Effect, Fault};
 
 const PATCH: &str = "patch pods/resize";
@@ -65,10 +65,7 @@ async fn before_the_answer_it_knows_its_own_request_again() {
     assert_eq!(scene.api.calls(PATCH), patches, "asked again for what was there");
     assert!(!scene.agent.log().contains(THEIRS), "{}", scene.agent.log());
     // What was its own is known from what is not.
-    let mut wide = vpa(&LARGER);
-    wide["status"]["recommendation"]["containerRecommendations"][0]["upperBound"] =
-        json!({"cpu": "1", "memory": "1Gi"});
-    scene.api.put("verticalpodautoscalers", wide);
+    scene.recommend_widely(&LARGER).await;
     let theirs = Amounts::doubled(310, 130);
     scene
         .api

@@ -31,5 +31,5 @@ pub use lanes::Lanes;
 pub use node::{DriverFrom, FormulaFrom, Node, RuntimeLink};
 pub use record::{Cause, ChangeRecord, Outcome, PodId, Stages, StepRecord};
 pub use runtime_stage::stored_specs;
-pub use through_api::{ApiReport, Asked, PodResizer, ResizeError, ThroughApi};
+pub use through_api::{ApiReport, Asked, Intention, Noted, PodResizer, ResizeError, ThroughApi, intention};
 pub use urgent::{Grown, grow_memory};

@@ -40,6 +40,11 @@ pub enum Cause {
         /// Why it was acted on.
         reason: Reason,
     },
+    /// The pod has started: what a container was given only for that is taken back.
+    BoostEnded {
+        /// The VPA's name; none where it is gone.
+        vpa: Option<String>,
+    },
     /// An operator at the socket.
     Operator {
         /// The caller's user id.
@@ -94,6 +99,8 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Recommendation { vpa, reason, .. } => write!(f, "recommendation of VPA {vpa} ({reason})"),
+            Self::BoostEnded { vpa: Some(vpa) } => write!(f, "startup boost of VPA {vpa} ended"),
+            Self::BoostEnded { vpa: None } => f.write_str("startup boost ended; its VPA is gone"),
             Self::Operator { uid, pid, reason } if reason.is_empty() => write!(f, "operator (uid {uid}, pid {pid})"),
             Self::Operator { uid, pid, reason } => write!(f, "operator (uid {uid}, pid {pid}): {reason}"),
             Self::Released { uid, pid, reason } if reason.is_empty() => {

@@ -1,8 +1,8 @@
-//! Says on pods what is applied to them, where their kubelet cannot: in come the pods that are to say something else than
-//! they do, out go patches of one annotation.
+//! Says on pods what is applied to them, where their kubelet cannot, and that a startup boost was taken back, where VPA's
+//! webhook has noted one: in come the pods that are to say something else than they do, out go patches of annotations.
 //!
-//! The coordinator looks once a second at what every pod is to say ([`says()`]) and what it says; only pods where that
-//! differs come here, and leave again when the API server shows that they say it. So whatever is lost is sent again, and an API server that was away gets what counts then and not what happened meanwhile.
+//! The coordinator looks once a second at what every pod is to say ([`says()`], [`outlived()`]) and what it says; only pods
+//! where that differs come here, and leave again when the API server shows that they say it. So whatever is lost is sent again, and an API server that was away gets what counts then and not what happened meanwhile.
 //!
 //! Never in a hurry: one patch at a time, [`PAUSE`] between two, and [`CALM`] between two about one pod. Nothing waits for
 //! it, and what is applied does not depend on it.
@@ -18,11 +18,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::kubernetes::{ApiClient, Backoff, PodRef, scattered};
+use crate::kubernetes::{Annotations, ApiClient, Backoff, PodRef, scattered};
 use crate::objects::Pod;
 use pace::Pace;
 
-pub(super) use says::{object, says};
+pub(super) use says::{object, outlived, says};
 
 /// The annotation.
 pub(super) const APPLIED: &str = "vscaled.io/applied";
@@ -39,8 +39,8 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The longest, unless the API server asks for more.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// What pods are to say that say something else now; none for nothing.
-pub(super) type Notes = BTreeMap<PodRef, Option<String>>;
+/// What pods are to say that say something else now.
+pub(super) type Notes = BTreeMap<PodRef, Annotations>;
 
 /// The way to the task that has pods say what is applied to them.
 #[derive(Debug)]
@@ -111,8 +111,8 @@ impl Writer {
             }
             match self.pace.next(&notes, now) {
                 Some((at, pod)) if at <= now => {
-                    let value = notes.get(&pod).cloned().flatten();
-                    let pause = self.write(pod, value).await;
+                    let annotations = notes.get(&pod).cloned().unwrap_or_default();
+                    let pause = self.write(pod, &annotations).await;
                     sleep_until(Instant::now() + pause).await;
                 }
                 next => {
@@ -130,8 +130,8 @@ impl Writer {
     }
 
     /// Patches one pod; returns how long to wait before the next.
-    async fn write(&mut self, pod: PodRef, value: Option<String>) -> Duration {
-        let answer = self.client.annotate(&pod, APPLIED, value.as_deref()).await;
+    async fn write(&mut self, pod: PodRef, annotations: &Annotations) -> Duration {
+        let answer = self.client.annotate(&pod, annotations).await;
         let now = Instant::now();
         match answer {
             Ok(_) => {
@@ -144,7 +144,9 @@ impl Writer {
                 if !error.problem.is_retryable() {
                     self.pace.not_before(pod, now + REFUSED);
                 }
-                let problem = format!("not every pod says in {APPLIED} what is applied to it: {error}");
+                let names: Vec<_> = annotations.keys().map(String::as_str).collect();
+                let names = names.join(", ");
+                let problem = format!("not every pod says in its annotations what is applied to it ({names}): {error}");
                 let wait = self.backoff.next(error.problem.retry_after());
                 tracing::warn!(?wait, "{problem}");
                 self.problems.send_replace(vec![problem]);
@@ -166,7 +168,9 @@ pub(super) async fn erase(client: &ApiClient, pods: impl Iterator<Item = &Pod>) 
     let mut problems = Vec::new();
     for pod in pods.filter(|pod| pod.metadata.annotations.contains_key(APPLIED)) {
         if let Some(object) = object(pod)
-            && let Err(error) = client.annotate(&object, APPLIED, None).await
+            && let Err(error) = client
+                .annotate(&object, &Annotations::from([(APPLIED.to_owned(), None)]))
+                .await
         {
             let name = pod.full_name();
             problems.push(format!(

@@ -337,6 +337,7 @@ impl Coordinator {
             }
         }
         self.end_overrides(wall);
+        self.end_boosts(wall);
         self.try_shrinks_again(wall);
         if self.next_decide <= now {
             self.next_decide = now + DECIDE_AGAIN;
@@ -365,12 +366,26 @@ impl Coordinator {
         }
     }
 
+    /// Decides again once a startup boost is over.
+    fn end_boosts(&mut self, now: Timestamp) {
+        let over = |entry: &Entry| entry.decision.boosts.next_end.is_some_and(|end| end <= now);
+        if self.entries.values().any(|entry| over(entry)) {
+            self.decide_all(now);
+        }
+    }
+
     /// The next moment at which something is due.
     fn next_wake(&self) -> Instant {
         let wall = Timestamp::now();
         let now = Instant::now();
         let retries = self.entries.values().filter_map(|entry| entry.work.retry_at);
-        let ends = |entry: &Entry| [entry.standing.ends_at(), entry.shrinking.again()];
+        let ends = |entry: &Entry| {
+            [
+                entry.standing.ends_at(),
+                entry.shrinking.again(),
+                entry.decision.boosts.next_end,
+            ]
+        };
         let dated = self.entries.values().flat_map(|entry| ends(entry)).flatten();
         let dated = dated.map(|at| now + Duration::try_from(at.duration_since(wall)).unwrap_or_default());
         let periodic = [self.next_sweep, self.next_decide, now + BEAT];

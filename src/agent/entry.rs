@@ -308,7 +308,7 @@ const fn rank(cause: &Cause) -> u8 {
         Cause::ContainerStarted => 5,
         Cause::OverrideEnded | Cause::LoanEnded => 6,
         Cause::Guard { .. } => 7,
-        Cause::Recommendation { .. } => 8,
+        Cause::Recommendation { .. } | Cause::BoostEnded { .. } => 8,
         Cause::Operator { .. } | Cause::Released { .. } => 9,
         // What hurts now says more than what was decided.
         Cause::Regret { .. } => 10,

@@ -55,7 +55,16 @@ impl Saver {
 
     /// Waits until everything left so far is saved, or has failed to be; not for ever.
     pub(super) fn settled(&self) -> impl Future<Output = ()> + use<> {
-        let (left, mut progress) = (self.left, self.progress.clone());
+        self.settled_up_to(self.left)
+    }
+
+    /// The same, with what is left next.
+    pub(super) fn next_settled(&self) -> impl Future<Output = ()> + use<> {
+        self.settled_up_to(self.left + 1)
+    }
+
+    fn settled_up_to(&self, left: u64) -> impl Future<Output = ()> + use<> {
+        let mut progress = self.progress.clone();
         async move {
             let settled = progress.wait_for(|progress| progress.done >= left);
             if tokio::time::timeout(PATIENCE, settled).await.is_err() {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::overrides::{Override, OverrideError, check_names, check_result, overlay, overlay_sparse};
-use crate::actuate::Asked;
+use crate::actuate::{Asked, Intention};
 use crate::guard::lease::Lease;
 use crate::objects::Pod;
 use crate::plan::resize;
@@ -33,14 +33,17 @@ pub(super) struct Standing {
     pub(super) origin: Option<Vec<NamedRequirements>>,
     /// What the API server was asked for last.
     pub(super) asked: Option<Asked>,
+    /// What it is about to be asked for, or was without an answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) asking: Option<Intention>,
 }
 
 /// A recommendation that was acted on: enforced until the next one is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Recommended {
-    /// The VPA's name.
-    pub(super) vpa: String,
+    /// The VPA's name; none where what a VPA that is gone had given is taken back.
+    pub(super) vpa: Option<String>,
     /// When it was decided.
     pub(super) at: Timestamp,
     /// What every regular container should have.
@@ -128,6 +131,7 @@ impl Standing {
     pub(super) fn yield_to(&mut self, spec: Vec<NamedRequirements>) {
         self.recommended = None;
         self.asked = None;
+        self.asking = None;
         self.origin = (!self.leases.is_empty()).then_some(spec);
         // A pass that did not know yet may have written the earlier values after the kubelet wrote these.
         self.returning = true;
@@ -212,7 +216,7 @@ spec:
         let mut targets = pod.requirements();
         targets[0].resources.limits.cpu = Some(MilliCpu::new(300));
         let recommended = Recommended {
-            vpa: "web".to_owned(),
+            vpa: Some("web".to_owned()),
             at: Timestamp::UNIX_EPOCH,
             targets: targets.clone(),
         };

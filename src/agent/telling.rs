@@ -29,6 +29,7 @@ fn saying(record: &ChangeRecord) -> Option<Saying> {
         Outcome::Applied | Outcome::RuntimeOwed { .. } => match record.cause {
             Cause::Drift | Cause::Sweep => (Severity::Warning, "ResourcesRestored"),
             Cause::Recommendation { .. }
+            | Cause::BoostEnded { .. }
             | Cause::Operator { .. }
             | Cause::OverrideEnded
             | Cause::Released { .. }

@@ -7,6 +7,7 @@ use super::entry::Entry;
 use super::overrides::Override;
 use crate::actuate::{Cause, ChangeRecord, Node, PodId, StepRecord};
 use crate::control::proto;
+use crate::decide::Reason;
 use crate::guard::lease::Lease;
 use crate::observe::audit::Who;
 use crate::observe::metrics::PodState;
@@ -220,6 +221,12 @@ pub(super) fn next(entry: &Entry, now: Timestamp) -> String {
         return format!(
             "The override ends at {until:.0}, and what was decided comes back; until then its values are kept true."
         );
+    }
+    if let Some(end) = entry.decision.boosts.next_end {
+        return format!("A startup boost ends at {end:.0}, and that container's cpu goes back.");
+    }
+    if entry.decision.reason == Reason::StartupBoost {
+        return "A startup boost ends once the pod is ready, or as long after that as its VPA says.".to_owned();
     }
     if entry.standing.is_empty() {
         return "Nothing: this pod is not managed.".to_owned();

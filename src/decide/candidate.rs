@@ -1,5 +1,6 @@
 //! A container on its way through the rules, and where its amounts come from.
 
+use super::boost::Boost;
 use super::note::Note;
 use crate::objects::{
     Container, ContainerPolicy, ContainerRecommendation, ControlledValues, Pod, VerticalPodAutoscaler,
@@ -64,6 +65,8 @@ pub(super) struct Candidate<'a> {
     pub(super) ratio: Requirements,
     /// What stands where nothing changes.
     pub(super) standing: Requirements,
+    /// Whether it has more cpu than it is to keep.
+    pub(super) boost: Option<Boost>,
 }
 
 impl<'a> Candidate<'a> {
@@ -88,6 +91,7 @@ impl<'a> Candidate<'a> {
             in_force,
             ratio,
             standing,
+            boost: None,
         }
     }
 
@@ -136,6 +140,33 @@ impl<'a> Candidate<'a> {
     pub(super) fn leave(&mut self, resource: Resource) {
         if let Some(recommended) = &mut self.recommended {
             recommended.drop(resource);
+        }
+    }
+
+    /// Leaves everything as it is, but for cpu whose boost is over.
+    pub(super) fn leave_all_but_boost(&mut self) {
+        for resource in Resource::ALL {
+            if !self.ends_boost(resource) {
+                self.leave(resource);
+            }
+        }
+    }
+
+    /// Whether a resource is to change: to its target, or back from a boost.
+    pub(super) fn moves(&self, resource: Resource) -> bool {
+        self.target(resource).is_some() || (resource == Resource::Cpu && self.before_boost().is_some())
+    }
+
+    /// Whether a boost of the resource is over and the container still has it.
+    pub(super) fn ends_boost(&self, resource: Resource) -> bool {
+        resource == Resource::Cpu && matches!(self.boost, Some(Boost::Over(_)))
+    }
+
+    /// What the container had before a boost that is over, where that is known.
+    pub(super) const fn before_boost(&self) -> Option<Requirements> {
+        match self.boost {
+            Some(Boost::Over(before)) => before,
+            Some(Boost::Lasts) | None => None,
         }
     }
 

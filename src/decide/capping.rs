@@ -4,6 +4,7 @@
 //! containers, the VPA's policy, and with `RequestsOnly` the container's own limit. Later bounds win: the policy beats
 //! the LimitRange, and nothing beats a limit that may not change.
 
+use super::boost;
 use super::candidate::{Candidate, Part};
 use super::limit_range::{Bounds, Limits};
 use super::note::{Note, Rule};
@@ -123,6 +124,9 @@ pub(super) fn outcome(candidate: &Candidate<'_>, limits: &Bounds, notes: &mut Ve
     let mut outcome = candidate.standing();
     for resource in Resource::ALL {
         let Some(target) = candidate.target(resource) else {
+            if candidate.ends_boost(resource) {
+                boost::take_back(candidate, &mut outcome.resources, notes);
+            }
             continue;
         };
         outcome.resources.requests.set(resource, Some(target));

@@ -2,12 +2,14 @@
 
 use jiff::Timestamp;
 
+use super::boost::{self, Boost, Boosts};
 use super::candidate::{Candidate, recommendations};
 use super::growth::{self, Ceiling};
 use super::index::{Index, Namespace};
+use super::limit_range::Bounds;
 use super::matching::Chain;
 use super::{Action, IGNORE_ANNOTATION, Note, Options, Reason, capping, trigger, verdict};
-use crate::objects::{Pod, VerticalPodAutoscaler};
+use crate::objects::{Pod, UpdateMode, VerticalPodAutoscaler};
 use crate::resources::{NamedRequirements, Resource};
 
 /// What is known about one pod so far.
@@ -23,6 +25,16 @@ pub(super) struct Case<'a> {
     pub(super) notes: Vec<Note>,
     /// How far limits may grow in an emergency.
     pub(super) ceilings: Vec<Ceiling>,
+    /// What becomes of startup boosts.
+    pub(super) boosts: Boosts,
+}
+
+/// Who controls a pod.
+struct Control<'a> {
+    vpa: &'a VerticalPodAutoscaler,
+    chain: Chain<'a>,
+    /// Whether the VPA is acted on.
+    acts: bool,
 }
 
 impl<'a> Case<'a> {
@@ -41,6 +53,7 @@ impl<'a> Case<'a> {
             vpa: None,
             notes: Vec::new(),
             ceilings: Vec::new(),
+            boosts: Boosts::default(),
         }
     }
 
@@ -51,37 +64,95 @@ impl<'a> Case<'a> {
 
     /// The amounts to give all containers and why, or why to leave them.
     pub(super) fn decide(&mut self, index: &Index<'a>) -> Result<(Reason, Vec<NamedRequirements>), Reason> {
-        let namespace = index.namespace(&self.pod.metadata.namespace).ok_or(Reason::NoVpa)?;
-        let (vpa, chain) = self.control(namespace)?;
-        self.may_change()?;
-        let followed = self.follow(vpa, namespace, &chain);
+        let namespace = index.namespace(&self.pod.metadata.namespace).ok_or(Reason::NoVpa);
+        match namespace.and_then(|namespace| Ok((namespace, self.control(namespace)?))) {
+            Ok((namespace, Control { vpa, chain, acts: true })) => {
+                self.may_change()?;
+                self.by_recommendation(vpa, namespace, &chain)
+            }
+            Ok((namespace, control)) => self.only_boosts(Some((namespace, control)), Reason::NotActedOn),
+            Err(reason) => self.only_boosts(None, reason),
+        }
+    }
+
+    /// What the VPA recommends is what counts.
+    fn by_recommendation(
+        &mut self,
+        vpa: &'a VerticalPodAutoscaler,
+        namespace: &Namespace<'a>,
+        chain: &Chain<'a>,
+    ) -> Result<(Reason, Vec<NamedRequirements>), Reason> {
+        let followed = self.follow(vpa, namespace, chain);
+        self.boosts = boost::take_up(self.pod, Some(vpa), self.now, &mut self.candidates, &mut self.notes);
         if followed.is_ok() {
             capping::cap(&mut self.candidates, &namespace.limits, &mut self.notes);
         }
         let by_hpa = |resource| chain.hpa_on(resource, namespace).is_some();
         self.ceilings = growth::ceilings(self.pod, &self.candidates, &namespace.limits, by_hpa);
-        followed?;
-        let (pod, now) = (self.pod, self.now);
-        let due = trigger::when(pod, vpa, &self.candidates, now, self.options, &mut self.notes);
-        if due.action() != Action::Resize {
-            return Err(due);
+        let due = match followed {
+            Ok(()) => trigger::when(self.pod, vpa, &self.candidates, self.now, self.options, &mut self.notes),
+            Err(reason) => reason,
+        };
+        self.conclude(due, &namespace.limits.container)
+    }
+
+    /// Nobody's recommendation counts, for this reason. What a container was given only for its start ends all the same: a
+    /// VPA of mode `Initial` says what such a container has from its creation on, else it has what it had before.
+    fn only_boosts(
+        &mut self,
+        control: Option<(&Namespace<'a>, Control<'a>)>,
+        reason: Reason,
+    ) -> Result<(Reason, Vec<NamedRequirements>), Reason> {
+        if !boost::is_marked(self.pod) || !self.options.ends_boosts(self.vpa) {
+            return Err(reason);
+        }
+        self.may_change()?;
+        let initial = control.filter(|(_, control)| control.vpa.update_mode() == UpdateMode::Initial);
+        let limits = initial
+            .as_ref()
+            .map(|(namespace, _)| namespace.limits)
+            .unwrap_or_default();
+        let recommends =
+            initial.is_some_and(|(namespace, control)| self.follow(control.vpa, namespace, &control.chain).is_ok());
+        self.boosts = boost::take_up(self.pod, self.vpa, self.now, &mut self.candidates, &mut self.notes);
+        if recommends {
+            capping::cap(&mut self.candidates, &limits, &mut self.notes);
+        }
+        self.conclude(Reason::AtTarget, &limits.container)
+    }
+
+    /// What follows from what is `due` and from boosts that are over.
+    fn conclude(&mut self, due: Reason, limits: &Bounds) -> Result<(Reason, Vec<NamedRequirements>), Reason> {
+        let is_due = due.action() == Action::Resize;
+        let lasts = self.candidates.iter().any(|one| one.boost == Some(Boost::Lasts));
+        let content = if lasts { Reason::StartupBoost } else { due };
+        if !is_due {
+            if !self.candidates.iter().any(|one| one.ends_boost(Resource::Cpu)) {
+                return Err(content);
+            }
+            self.candidates.iter_mut().for_each(Candidate::leave_all_but_boost);
         }
         let outcome: Vec<NamedRequirements> = self
             .candidates
             .iter()
-            .map(|candidate| capping::outcome(candidate, &namespace.limits.container, &mut self.notes))
+            .map(|candidate| capping::outcome(candidate, limits, &mut self.notes))
             .collect();
+        let done = boost::taken_back(&self.candidates, &outcome);
+        self.boosts.done.extend(done);
         if !verdict::changes_anything(&self.candidates, &outcome) {
-            return Err(Reason::AtTarget);
+            let stuck = self.candidates.iter().any(boost::is_stuck);
+            let reason = if is_due { Reason::AtTarget } else { content };
+            return Err(if stuck { Reason::BoostUnreadable } else { reason });
         }
-        match verdict::forbids(pod, &self.candidates, &outcome, &mut self.notes) {
+        match verdict::forbids(self.pod, &self.candidates, &outcome, &mut self.notes) {
             Some(reason) => Err(reason),
-            None => Ok((due, outcome)),
+            None if is_due => Ok((due, outcome)),
+            None => Ok((Reason::StartupBoostEnded, outcome)),
         }
     }
 
-    /// Finds the VPA that controls the pod. One that is only not acted on is named, but ends the case.
-    fn control(&mut self, namespace: &Namespace<'a>) -> Result<(&'a VerticalPodAutoscaler, Chain<'a>), Reason> {
+    /// Finds the VPA that controls the pod, or would if it were acted on.
+    fn control(&mut self, namespace: &Namespace<'a>) -> Result<Control<'a>, Reason> {
         let chain = Chain::above(self.pod, namespace);
         let found = chain.and_then(|chain| Ok((chain.vpas(self.pod, namespace)?, chain)));
         let (vpas, chain) = found.map_err(|unmatched| {
@@ -89,15 +160,19 @@ impl<'a> Case<'a> {
             Reason::NoVpa
         })?;
         let mut active = vpas.iter().filter(|vpa| self.options.acts_on(vpa));
-        let Some(&vpa) = active.next() else {
-            self.vpa = vpas.first().copied();
-            return Err(self.vpa.map_or(Reason::NoVpa, |_| Reason::NotActedOn));
-        };
-        self.notes.extend(active.map(|outranked| Note::Outranked {
+        let first = active.next();
+        let vpa = first.or_else(|| vpas.first()).copied();
+        let outranked = active.map(|outranked| Note::Outranked {
             vpa: outranked.metadata.name.clone(),
-        }));
-        self.vpa = Some(vpa);
-        Ok((vpa, chain))
+        });
+        self.notes.extend(outranked);
+        self.vpa = vpa;
+        let control = vpa.map(|vpa| Control {
+            vpa,
+            chain,
+            acts: first.is_some(),
+        });
+        control.ok_or(Reason::NoVpa)
     }
 
     /// Whether the pod is in a state to be changed at all (`NewPodLister`, autoscaler `pkg/updater/logic`).

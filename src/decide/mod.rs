@@ -5,6 +5,7 @@
 //! A decision goes through these rooms, in this order:
 //! 1. `matching`: the workload above the pod, and the VPA that controls it, found in an [`Index`];
 //! 2. `candidate`: what each container has, and what is recommended for it;
+//!    `boost`: whose cpu is not to be touched while the pod starts, or goes back because it has started;
 //! 3. `capping` with `pod_share`, `limit_range` and `proportional`: bounds on the recommendation, and limits;
 //! 4. `trigger`: whether to act now;
 //! 5. `verdict`: whether that is allowed in place.
@@ -32,8 +33,11 @@
 //!   they are skipped.
 //! - Resources that a horizontal autoscaler follows are left alone.
 //! - Owners of kinds that are not well known end the owner chain.
-//! - Replica counts, `evictionRequirements` and startup boosts play no part: nothing is evicted.
+//! - Replica counts and `evictionRequirements` play no part: nothing is evicted.
+//! - While a startup boost lasts only the boosted cpu is left alone; upstream changes nothing of the pod. Its end moves that
+//!   cpu and nothing else, also where the VPA was deleted meanwhile.
 
+mod boost;
 mod candidate;
 mod capping;
 mod case;
@@ -60,6 +64,7 @@ use crate::objects::{Container, Pod, UpdateMode, VerticalPodAutoscaler};
 use crate::resources::NamedRequirements;
 use case::Case;
 
+pub use boost::{ANNOTATION as BOOST_ANNOTATION, Boosts, Lasts};
 pub use growth::Ceiling;
 pub use index::Index;
 pub use matching::Unmatched;
@@ -113,13 +118,31 @@ impl Options {
             .annotations
             .get(ACT_ANNOTATION)
             .and_then(|act| act.parse().ok());
+        asked.unwrap_or_else(|| self.modes.contains(&vpa.update_mode())) && self.recommends(vpa)
+    }
+
+    /// Whether startup boosts end by this agent where no VPA is acted on. Modes that leave running pods alone leave their
+    /// boosts to whoever acts for the other modes; so does a VPA that is gone (`None`).
+    fn ends_boosts(&self, vpa: Option<&VerticalPodAutoscaler>) -> bool {
+        let left_to_us = |vpa: &VerticalPodAutoscaler| {
+            let declined = vpa
+                .metadata
+                .annotations
+                .get(ACT_ANNOTATION)
+                .is_some_and(|act| act == "false");
+            !declined && matches!(vpa.update_mode(), UpdateMode::Off | UpdateMode::Initial) && self.recommends(vpa)
+        };
+        !self.modes.is_empty() && vpa.is_none_or(left_to_us)
+    }
+
+    /// Whether a VPA's recommendations come from the recommender whose VPAs are acted on.
+    fn recommends(&self, vpa: &VerticalPodAutoscaler) -> bool {
         let recommender = vpa
             .spec
             .recommenders
             .first()
             .map_or(DEFAULT_RECOMMENDER, |first| &first.name);
-        asked.unwrap_or_else(|| self.modes.contains(&vpa.update_mode()))
-            && self.recommender.as_deref().is_none_or(|ours| ours == recommender)
+        self.recommender.as_deref().is_none_or(|ours| ours == recommender)
     }
 }
 
@@ -143,6 +166,8 @@ pub struct PodDecision {
     pub notes: Vec<Note>,
     /// How far limits may grow in an emergency, whatever is decided. None for a pod that is not to be changed.
     pub ceilings: Vec<Ceiling>,
+    /// What becomes of its startup boosts.
+    pub boosts: Boosts,
 }
 
 impl PodDecision {
@@ -162,6 +187,7 @@ impl PodDecision {
             containers: pod.spec.containers.iter().map(as_declared).collect(),
             notes: Vec::new(),
             ceilings: Vec::new(),
+            boosts: Boosts::default(),
         }
     }
 
@@ -201,5 +227,6 @@ pub fn decide_pod(
         containers,
         notes: case.notes,
         ceilings: case.ceilings,
+        boosts: case.boosts,
     }
 }

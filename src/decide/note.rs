@@ -4,6 +4,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 
+use super::boost::{ANNOTATION, Lasts};
 use super::matching::Unmatched;
 use crate::resources::{Bytes, MilliCpu, QosClass, Resource};
 
@@ -156,6 +157,25 @@ pub enum Note {
         /// The name.
         container: String,
     },
+    /// A container has more cpu while its pod starts, and keeps it for now.
+    Boosted {
+        /// The container.
+        container: String,
+        /// For how long.
+        lasts: Lasts,
+    },
+    /// It is not known what a container had before its boost.
+    BoostUnreadable {
+        /// The container.
+        container: String,
+        /// What is wrong with the pod's annotation.
+        why: String,
+    },
+    /// A boost cannot be taken back: the container had no request before.
+    BoostStays {
+        /// The container.
+        container: String,
+    },
 }
 
 impl Note {
@@ -171,6 +191,9 @@ impl Note {
             | Self::UnknownContainer { container }
             | Self::NotControlled { container, .. }
             | Self::WouldRestart { container, .. }
+            | Self::Boosted { container, .. }
+            | Self::BoostUnreadable { container, .. }
+            | Self::BoostStays { container }
             | Self::SharedName { container } => Some(container),
             Self::PodMaxTaken { .. }
             | Self::FollowedByHpa { .. }
@@ -196,6 +219,7 @@ impl Note {
             | Self::FollowedByHpa { resource, .. }
             | Self::WouldRestart { resource, .. }
             | Self::WouldExceedPod { resource, .. } => Some(*resource),
+            Self::Boosted { .. } | Self::BoostUnreadable { .. } | Self::BoostStays { .. } => Some(Resource::Cpu),
             Self::UnknownContainer { .. }
             | Self::Outranked { .. }
             | Self::Unmatched(_)
@@ -293,6 +317,17 @@ impl fmt::Display for Note {
                 quantity(*resource, *pod)
             ),
             Self::SharedName { container } => write!(f, "{container}: two containers have this name"),
+            Self::Boosted { container, lasts } => write!(f, "{container}: cpu keeps its startup boost until {lasts}"),
+            Self::BoostUnreadable { container, why } => write!(
+                f,
+                "{container}: what it had before its startup boost is not known: annotation {ANNOTATION}{container} should hold \
+                 the requests and limits of then as JSON: {why}"
+            ),
+            Self::BoostStays { container } => write!(
+                f,
+                "{container}: cpu stays as its startup boost left it: it had no request before, and a request cannot be removed \
+                 from a running pod"
+            ),
         }
     }
 }

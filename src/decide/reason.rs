@@ -37,7 +37,11 @@ pub enum Reason {
     QuickOom,
     /// The requests lie within their bounds, but the pod is old and the difference large enough.
     LongLived,
+    /// The pod has started: a container's cpu goes back from its startup boost.
+    StartupBoostEnded,
 
+    /// A container keeps more cpu while its pod starts, and nothing else is to be done.
+    StartupBoost,
     /// The requests lie within their bounds, near enough to the target.
     InRange,
     /// The requests lie within their bounds, and the pod is too young to be changed for the difference.
@@ -73,6 +77,8 @@ pub enum Reason {
     PodLevelExceeded,
     /// Two containers of the pod share a name.
     DuplicateContainer,
+    /// A startup boost is over, but nothing says what the container had before, or should have.
+    BoostUnreadable,
 }
 
 impl Reason {
@@ -82,6 +88,8 @@ impl Reason {
         Self::RequestMissing,
         Self::QuickOom,
         Self::LongLived,
+        Self::StartupBoostEnded,
+        Self::StartupBoost,
         Self::InRange,
         Self::TooYoung,
         Self::AgeUnknown,
@@ -99,14 +107,18 @@ impl Reason {
         Self::RestartRequired,
         Self::PodLevelExceeded,
         Self::DuplicateContainer,
+        Self::BoostUnreadable,
     ];
 
     /// What follows.
     #[must_use]
     pub const fn action(self) -> Action {
         match self {
-            Self::OutOfBounds | Self::RequestMissing | Self::QuickOom | Self::LongLived => Action::Resize,
-            Self::InRange
+            Self::OutOfBounds | Self::RequestMissing | Self::QuickOom | Self::LongLived | Self::StartupBoostEnded => {
+                Action::Resize
+            }
+            Self::StartupBoost
+            | Self::InRange
             | Self::TooYoung
             | Self::AgeUnknown
             | Self::AtTarget
@@ -119,9 +131,11 @@ impl Reason {
             | Self::Ended
             | Self::Terminating
             | Self::SourcesSilent => Action::None,
-            Self::QosClassChange | Self::RestartRequired | Self::PodLevelExceeded | Self::DuplicateContainer => {
-                Action::Skip
-            }
+            Self::QosClassChange
+            | Self::RestartRequired
+            | Self::PodLevelExceeded
+            | Self::DuplicateContainer
+            | Self::BoostUnreadable => Action::Skip,
         }
     }
 
@@ -133,6 +147,8 @@ impl Reason {
             Self::RequestMissing => "a resource has a recommendation but no request, so the pod goes to the target",
             Self::QuickOom => "a container was killed for memory soon after it started, so the pod goes to the target",
             Self::LongLived => "the pod is old and far enough from the VPA's target, so it goes there",
+            Self::StartupBoostEnded => "the pod has started, so a container's cpu goes back from its startup boost",
+            Self::StartupBoost => "a container keeps more cpu while its pod starts, and nothing else is to be done",
             Self::InRange => "the requests lie within the VPA's bounds and near enough to its target",
             Self::TooYoung => {
                 "the requests lie within the VPA's bounds, and the pod is too young to be changed for the difference"
@@ -152,6 +168,7 @@ impl Reason {
             Self::RestartRequired => "the container's resizePolicy asks for a restart, and vscaled never restarts",
             Self::PodLevelExceeded => "the containers would need more than the pod's own resources allow",
             Self::DuplicateContainer => "two containers of the pod share a name",
+            Self::BoostUnreadable => "a startup boost is over, but nothing says what the container had before it",
         }
     }
 
@@ -163,6 +180,8 @@ impl Reason {
             Self::RequestMissing => "RequestMissing",
             Self::QuickOom => "QuickOOM",
             Self::LongLived => "LongLived",
+            Self::StartupBoostEnded => "StartupBoostEnded",
+            Self::StartupBoost => "StartupBoost",
             Self::InRange => "InRange",
             Self::TooYoung => "TooYoung",
             Self::AgeUnknown => "AgeUnknown",
@@ -180,6 +199,7 @@ impl Reason {
             Self::RestartRequired => "RestartRequired",
             Self::PodLevelExceeded => "PodLevelExceeded",
             Self::DuplicateContainer => "DuplicateContainer",
+            Self::BoostUnreadable => "BoostUnreadable",
         }
     }
 }

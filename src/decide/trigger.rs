@@ -123,7 +123,7 @@ impl Drift {
             let (mut requests, mut targets, mut targeted) = (0_u128, 0_u128, false);
             let counted = candidates
                 .iter()
-                .filter(|candidate| observed.counts(&candidate.spec.name));
+                .filter(|candidate| observed.counts(&candidate.spec.name) && !candidate.ends_boost(resource));
             for (candidate, recommended) in counted.filter_map(|one| Some((one, one.recommended.as_ref()?))) {
                 let Some(target) = recommended.target.get(resource) else {
                     continue;

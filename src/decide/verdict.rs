@@ -56,7 +56,7 @@ fn restart(candidates: &[Candidate<'_>], outcome: &[NamedRequirements]) -> Optio
         let differs = move |resource| changes(&candidate.in_force, &new.resources, resource);
         Resource::ALL
             .into_iter()
-            .filter(move |resource| candidate.target(*resource).is_some() && differs(*resource))
+            .filter(move |resource| candidate.moves(*resource) && differs(*resource))
             .map(move |resource| (candidate.spec, resource))
     });
     changed
@@ -68,19 +68,19 @@ fn restart(candidates: &[Candidate<'_>], outcome: &[NamedRequirements]) -> Optio
         .next()
 }
 
-/// Whether the outcome differs from what is in force or from what stands, in a resource that has a target.
+/// Whether the outcome differs from what is in force or from what stands, in a resource that is to change.
 pub(super) fn changes_anything(candidates: &[Candidate<'_>], outcome: &[NamedRequirements]) -> bool {
     candidates.iter().zip(outcome).any(|(candidate, new)| {
         let differs = |from, resource| changes(from, &new.resources, resource);
         Resource::ALL
             .into_iter()
-            .filter(|resource| candidate.target(*resource).is_some())
+            .filter(|resource| candidate.moves(*resource))
             .any(|resource| differs(&candidate.in_force, resource) || differs(&candidate.standing, resource))
     })
 }
 
 /// Whether a resource has another request or limit; unset and zero are the same here.
-fn changes(from: &Requirements, to: &Requirements, resource: Resource) -> bool {
+pub(super) fn changes(from: &Requirements, to: &Requirements, resource: Resource) -> bool {
     from.requests.amount(resource) != to.requests.amount(resource)
         || from.limits.amount(resource) != to.limits.amount(resource)
 }

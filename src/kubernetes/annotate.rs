@@ -1,7 +1,9 @@
-//! One annotation on one pod: a value, or none → a patch of the pod's `status` subresource, and what became of it.
+//! Annotations of one pod: a value each, or none → a patch of the pod's `status` subresource, and what became of it.
 //!
-//! The status, because that is what the annotation tells of, and because whoever may patch it may still not change what a
+//! The status, because that is what the annotations tell of, and because whoever may patch it may still not change what a
 //! pod runs: the API server takes over annotations from such a patch, and leaves the spec as it is.
+
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
@@ -22,26 +24,29 @@ pub struct PodRef {
     pub name: String,
 }
 
-/// What became of an annotation.
+/// Annotations by their names, and what each is to be; none removes it.
+pub type Annotations = BTreeMap<String, Option<String>>;
+
+/// What became of annotations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Annotated {
-    /// The pod has it.
+    /// The pod has them.
     Done,
     /// There is no such pod any more.
     Gone,
 }
 
 impl ApiClient {
-    /// Sets an annotation of a pod, or removes it.
+    /// Sets annotations of a pod, or removes them; all at once.
     ///
     /// # Errors
-    /// [`ApiError`]; the annotation is then as it was, or the answer was lost.
-    pub async fn annotate(&self, pod: &PodRef, name: &str, value: Option<&str>) -> Result<Annotated, ApiError> {
+    /// [`ApiError`]; the annotations are then as they were, or the answer was lost.
+    pub async fn annotate(&self, pod: &PodRef, annotations: &Annotations) -> Result<Annotated, ApiError> {
         let mut call = Call::new(Verb::Patch, PODS)
             .within(Some(&pod.namespace))
             .named(&pod.name);
         call.subresource = Some("status");
-        match self.send::<Value>(&call, &body(&pod.uid, name, value)).await {
+        match self.send::<Value>(&call, &body(&pod.uid, annotations)).await {
             Ok(_) => Ok(Annotated::Done),
             Err(error) if error.problem.names_nobody() => Ok(Annotated::Gone),
             Err(error) => Err(error),
@@ -50,8 +55,8 @@ impl ApiClient {
 }
 
 /// The UID makes it a patch for this pod and no other of its name. Null removes.
-fn body(uid: &str, name: &str, value: Option<&str>) -> Value {
-    json!({"metadata": {"uid": uid, "annotations": {name: value}}})
+fn body(uid: &str, annotations: &Annotations) -> Value {
+    json!({"metadata": {"uid": uid, "annotations": annotations}})
 }
 
 #[cfg(test)]
@@ -59,10 +64,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_patch_names_the_pod_by_uid_and_nothing_but_the_annotation() {
-        let set = json!({"metadata": {"uid": "u1", "annotations": {"a.io/b": "{}"}}});
-        assert_eq!(body("u1", "a.io/b", Some("{}")), set);
-        let removed = json!({"metadata": {"uid": "u1", "annotations": {"a.io/b": null}}});
-        assert_eq!(body("u1", "a.io/b", None), removed);
+    fn a_patch_names_the_pod_by_uid_and_nothing_but_the_annotations() {
+        let annotations = Annotations::from([("a.io/b".to_owned(), Some("{}".to_owned())), ("c/d".to_owned(), None)]);
+        let patch = json!({"metadata": {"uid": "u1", "annotations": {"a.io/b": "{}", "c/d": null}}});
+        assert_eq!(body("u1", &annotations), patch);
     }
 }

@@ -20,7 +20,7 @@ mod follow;
 mod object;
 mod resize;
 
-pub use annotate::{Annotated, PodRef};
+pub use annotate::{Annotated, Annotations, PodRef};
 pub use call::{Call, Kind, Verb};
 pub use client::{ApiClient, Lines};
 pub use connect::{Access, ConnectError};

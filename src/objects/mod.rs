@@ -14,8 +14,8 @@ pub use pod::{
     Container, ContainerState, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus, ResizePolicy, Terminated,
 };
 pub use vpa::{
-    ContainerPolicy, ContainerRecommendation, ControlledValues, Recommendation, RecommenderSelector, ResourcePolicy,
-    TargetRef, UpdateMode, UpdatePolicy, VerticalPodAutoscaler, VpaSpec, VpaStatus,
+    ContainerPolicy, ContainerRecommendation, ControlledValues, CpuBoost, Recommendation, RecommenderSelector,
+    ResourcePolicy, StartupBoost, TargetRef, UpdateMode, UpdatePolicy, VerticalPodAutoscaler, VpaSpec, VpaStatus,
 };
 pub use workload::{
     HorizontalPodAutoscaler, HpaMetric, HpaSpec, LabelSelector, LimitRange, LimitRangeItem, LimitRangeSpec,

@@ -1,9 +1,10 @@
 //! `autoscaling.k8s.io/v1` VerticalPodAutoscaler.
 
+use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
 use super::meta::ObjectMeta;
-use crate::resources::{Resource, ResourceList};
+use crate::resources::{MilliCpu, Resource, ResourceList};
 
 /// A VerticalPodAutoscaler: whose resources to follow, within which bounds, and what the recommender says.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -29,6 +30,31 @@ pub struct VpaSpec {
     pub resource_policy: Option<ResourcePolicy>,
     /// The recommender that serves this VPA; none means the one called `default`.
     pub recommenders: Vec<RecommenderSelector>,
+    /// More cpu for the containers of a pod that starts.
+    pub startup_boost: Option<StartupBoost>,
+}
+
+/// What a container has more of while its pod starts (AEP-7862). VPA's webhook gives it, at the pod's creation.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StartupBoost {
+    /// More cpu.
+    pub cpu: Option<CpuBoost>,
+}
+
+/// How much more cpu, and for how long.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CpuBoost {
+    /// `Factor` or `Quantity`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// How many times the request; with `Factor`.
+    pub factor: Option<i64>,
+    /// What is added to the request; with `Quantity`.
+    pub quantity: Option<MilliCpu>,
+    /// How long the boost goes on once the pod is ready, in seconds; none is 0.
+    pub duration_seconds: Option<i64>,
 }
 
 /// Names a recommender.
@@ -111,6 +137,8 @@ pub struct ContainerPolicy {
     pub controlled_resources: Option<Vec<String>>,
     /// `RequestsAndLimits` (default) or `RequestsOnly`.
     pub controlled_values: Option<String>,
+    /// More cpu while the pod starts, instead of what the VPA says of all containers.
+    pub startup_boost: Option<StartupBoost>,
 }
 
 /// What a VPA changes in a container.
@@ -198,6 +226,19 @@ impl VerticalPodAutoscaler {
             "InPlace" => UpdateMode::InPlace,
             _ => UpdateMode::Unknown,
         }
+    }
+
+    /// How long a container's boost goes on once the pod is ready: what its own policy says, else what is said of all.
+    #[must_use]
+    pub fn boost_duration(&self, container: &str) -> SignedDuration {
+        let own = self
+            .policy_for(container)
+            .and_then(|policy| policy.startup_boost.as_ref());
+        let seconds = |boost: &StartupBoost| boost.cpu.as_ref()?.duration_seconds;
+        let seconds = own
+            .and_then(seconds)
+            .or_else(|| self.spec.startup_boost.as_ref().and_then(seconds));
+        SignedDuration::from_secs(seconds.unwrap_or(0).max(0))
     }
 
     /// The policy for a container: the first of its own, else the last for `*` (`GetContainerResourcePolicy`).

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::objects::{Container, Pod, VerticalPodAutoscaler};
+use crate::objects::{Container, Pod, StartupBoost, VerticalPodAutoscaler};
 use crate::resources::{Requirements, Resource};
 
 /// A field that cannot be used.
@@ -71,7 +71,7 @@ fn check_requirements(path: &str, resources: &Requirements) -> Result<(), Invali
     Ok(())
 }
 
-/// A VPA names its workload, and its bounds are not inverted.
+/// A VPA names its workload, its bounds are not inverted, and its startup boosts are such as its API takes.
 pub(super) fn check_vpa(vpa: &VerticalPodAutoscaler) -> Result<(), Invalid> {
     if vpa
         .spec
@@ -90,7 +90,10 @@ pub(super) fn check_vpa(vpa: &VerticalPodAutoscaler) -> Result<(), Invalid> {
         .resource_policy
         .iter()
         .flat_map(|policy| &policy.container_policies);
+    check_boost("spec.startupBoost", vpa.spec.startup_boost.as_ref())?;
     for (index, policy) in policies.enumerate() {
+        let field = format!("spec.resourcePolicy.containerPolicies[{index}].startupBoost");
+        check_boost(&field, policy.startup_boost.as_ref())?;
         for resource in Resource::ALL {
             if let (Some(min), Some(max)) = (policy.min_allowed.get(resource), policy.max_allowed.get(resource))
                 && min > max
@@ -105,4 +108,94 @@ pub(super) fn check_vpa(vpa: &VerticalPodAutoscaler) -> Result<(), Invalid> {
         }
     }
     Ok(())
+}
+
+/// As the rules of VPA's own definition have it (`StartupBoost`, autoscaler `pkg/apis/autoscaling.k8s.io/v1`).
+fn check_boost(path: &str, boost: Option<&StartupBoost>) -> Result<(), Invalid> {
+    let Some(cpu) = boost.and_then(|boost| boost.cpu.as_ref()) else {
+        return Ok(());
+    };
+    let invalid = |field: &str, message: String| Invalid {
+        field: format!("{path}.cpu.{field}"),
+        message,
+    };
+    match cpu.kind.as_str() {
+        "Factor" => match cpu.factor {
+            Some(1..) if cpu.quantity.is_none() => {}
+            Some(1..) => {
+                return Err(invalid(
+                    "quantity",
+                    "must not be set where the type is Factor".to_owned(),
+                ));
+            }
+            Some(factor) => return Err(invalid("factor", format!("{factor} is below 1"))),
+            None => return Err(invalid("factor", "required where the type is Factor".to_owned())),
+        },
+        "Quantity" if cpu.factor.is_some() => {
+            return Err(invalid(
+                "factor",
+                "must not be set where the type is Quantity".to_owned(),
+            ));
+        }
+        "Quantity" if cpu.quantity.is_none() => {
+            return Err(invalid("quantity", "required where the type is Quantity".to_owned()));
+        }
+        "Quantity" => {}
+        other => return Err(invalid("type", format!("{other:?} is neither Factor nor Quantity"))),
+    }
+    match cpu.duration_seconds {
+        Some(seconds @ ..0) => Err(invalid("durationSeconds", format!("{seconds} is below 0"))),
+        Some(0..) | None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn boost(cpu: &str) -> Result<(), Invalid> {
+        let vpa = format!(
+            r#"{{"spec": {{"targetRef": {{"kind": "Deployment", "name": "web"}}, "resourcePolicy": {{"containerPolicies":
+            [{{"containerName": "app", "startupBoost": {{"cpu": {cpu}}}}}]}}}}}}"#
+        );
+        check_vpa(&serde_json::from_str(&vpa).unwrap())
+    }
+
+    #[test]
+    fn a_startup_boost_says_how_much_in_one_way_and_for_how_long() {
+        boost(r#"{"type": "Factor", "factor": 2, "durationSeconds": 10}"#).unwrap();
+        boost(r#"{"type": "Quantity", "quantity": "500m"}"#).unwrap();
+        let refused = |cpu: &str| {
+            let invalid = boost(cpu).unwrap_err();
+            let field = invalid
+                .field
+                .replace("spec.resourcePolicy.containerPolicies[0].startupBoost.cpu.", "");
+            format!("{field}: {}", invalid.message)
+        };
+        assert_eq!(refused(r#"{"type": "Factor", "factor": 0}"#), "factor: 0 is below 1");
+        assert_eq!(
+            refused(r#"{"type": "Factor"}"#),
+            "factor: required where the type is Factor"
+        );
+        assert_eq!(
+            refused(r#"{"type": "Factor", "factor": 2, "quantity": "1"}"#),
+            "quantity: must not be set where the type is Factor"
+        );
+        assert_eq!(
+            refused(r#"{"type": "Quantity", "factor": 2, "quantity": "1"}"#),
+            "factor: must not be set where the type is Quantity"
+        );
+        assert_eq!(
+            refused(r#"{"type": "Quantity"}"#),
+            "quantity: required where the type is Quantity"
+        );
+        assert_eq!(
+            refused(r#"{"type": "Twice"}"#),
+            "type: \"Twice\" is neither Factor nor Quantity"
+        );
+        assert_eq!(
+            refused(r#"{"type": "Quantity", "quantity": "1", "durationSeconds": -1}"#),
+            "durationSeconds: -1 is below 0"
+        );
+    }
 }

@@ -4,6 +4,7 @@
 //! Pods are objects at the API server and bare cgroups with live processes, put together by the API server's own UIDs;
 //! there is no kubelet here.
 
+mod boost;
 mod follows;
 mod metrics;
 mod others;

@@ -6,7 +6,9 @@
 //! here know no resizing in place.
 
 mod answers;
+mod boost;
 mod faults;
+mod killed;
 mod memory;
 mod others;
 
@@ -105,6 +107,20 @@ impl Scene {
 
     fn recommend(&self, targets: &[(&str, Amounts)]) {
         self.api.put("verticalpodautoscalers", vpa(targets));
+    }
+
+    /// The same, with upper bounds far above; the agent has heard of it. Pods come on a watch of their own.
+    async fn recommend_widely(&self, targets: &[(&str, Amounts)]) {
+        let mut wide = vpa(targets);
+        wide["status"]["recommendation"]["containerRecommendations"][0]["upperBound"] =
+            json!({"cpu": "1", "memory": "1Gi"});
+        self.api.put("verticalpodautoscalers", wide);
+        let heard = async || {
+            let reply = self.agent.client().await.explain(self.pod.full_name()).await.ok()?;
+            let bounds = reply.amounts.iter().filter_map(|amount| amount.upper_bound.as_deref());
+            bounds.into_iter().any(|bound| bound == "1Gi").then_some(())
+        };
+        self.agent.until("the bounds to be heard of", heard).await;
     }
 
     fn kubelet_says(&self, verdict: Verdict) {

@@ -34,12 +34,9 @@ pub(in crate::actuate) async fn ask(node: &Arc<Node>, job: &mut Job) -> Result<A
     let lift_undeclared = std::mem::take(&mut job.lift_undeclared);
     // What was given in an emergency is asked for, too: the kubelet would take it away.
     lift(&mut job.targets, &node.floors.of(&job.live.id.uid));
-    let changes = match through.unseen(&job.pod) {
-        Some(asked) if resize::same(&asked.targets, &job.targets) => Vec::new(),
-        _ => match resize::changes(&job.pod, &job.targets) {
-            Ok(changes) => changes,
-            Err(unaskable) => return Err(refused(job, unaskable.to_string())),
-        },
+    let changes = match through.changes(&job.pod, &job.targets) {
+        Ok(changes) => changes,
+        Err(unaskable) => return Err(refused(job, unaskable.to_string())),
     };
     let fits = through.fits(&job.pod, &job.targets, node.traits.kubelet);
     let standing = if changes.is_empty() {
@@ -119,6 +116,9 @@ async fn request(
 ) -> Result<Option<Standing>, Box<JobDone>> {
     let granted = resize::granted(&job.pod, &Phase::of(&job.pod), through.held());
     let pass = prepare(node, errand(job)).await?;
+    if let Some(noted) = &through.noted {
+        noted.clone().await;
+    }
     let start = Instant::now();
     let result = through.resizer.resize(&job.live.id, changes).await;
     let (took, error) = (start.elapsed(), result.as_ref().err().map(ToString::to_string));

@@ -14,12 +14,16 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::{BoxFuture, Shared};
 use serde::{Deserialize, Serialize};
 
+use super::floors::lift;
+use super::job::Job;
+use super::node::Node;
 use super::pass::Pass;
 use super::record::{PodId, StepRecord};
 use crate::objects::Pod;
-use crate::plan::resize::{self, Room, Withheld};
+use crate::plan::resize::{self, Phase, Room, Unaskable, Withheld};
 use crate::plan::{KubeletVersion, Step};
 use crate::resources::NamedRequirements;
 
@@ -67,6 +71,55 @@ pub struct Asked {
     pub held: Vec<NamedRequirements>,
 }
 
+/// What the API server is about to be asked for. Noted before it is: an agent that is killed in between knows its own request
+/// when it sees it in the spec, and does not take it for somebody else's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Intention {
+    /// What the spec is to be given.
+    pub targets: Vec<NamedRequirements>,
+    /// What the kubelet has granted so far: what the spec gets back if the cgroups cannot hold the targets.
+    pub held: Vec<NamedRequirements>,
+}
+
+impl Intention {
+    /// What was asked for, if a pod's spec says that it was. `known` is the last request whose answer was seen.
+    #[must_use]
+    pub fn carried_out(&self, pod: &Pod, known: Option<&Asked>) -> Option<Asked> {
+        let spec = pod.requirements();
+        let newer = |known: &Asked| known.generation < pod.metadata.generation;
+        let taken_back = known.is_some_and(newer) && resize::same(&self.held, &spec);
+        let targets = if known.is_none_or(newer) && resize::same(&self.targets, &spec) {
+            &self.targets
+        } else if taken_back {
+            &self.held
+        } else {
+            return None;
+        };
+        Some(Asked {
+            targets: targets.clone(),
+            generation: pod.metadata.generation,
+            held: self.held.clone(),
+        })
+    }
+}
+
+/// Done when an intention is on the disk, or cannot be brought there.
+pub type Noted = Shared<BoxFuture<'static, ()>>;
+
+/// What a pass will ask for, unless there turns out to be no room for it.
+#[must_use]
+pub fn intention(node: &Node, job: &Job) -> Option<Intention> {
+    let through = job.through.as_ref().filter(|through| through.urgent.is_none())?;
+    let mut targets = job.targets.clone();
+    lift(&mut targets, &node.floors.of(&job.live.id.uid));
+    let changes = through.changes(&job.pod, &targets).ok()?;
+    (!changes.is_empty()).then(|| Intention {
+        targets,
+        held: resize::granted(&job.pod, &Phase::of(&job.pod), through.held()),
+    })
+}
+
 /// How a pass goes through the API server.
 #[derive(Debug, Clone)]
 pub struct ThroughApi {
@@ -81,6 +134,8 @@ pub struct ThroughApi {
     /// This is an emergency: nothing is asked for until this much later. Nobody has to wait for an answer, and the kubelet
     /// cannot write what it was asked for a moment ago over what was given since.
     pub urgent: Option<Duration>,
+    /// Nothing is asked for before this; none where nothing is intended.
+    pub noted: Option<Noted>,
 }
 
 /// What asking came to.
@@ -118,6 +173,14 @@ impl ThroughApi {
         self.asked
             .as_ref()
             .filter(|asked| pod.metadata.generation < asked.generation)
+    }
+
+    /// What is to be changed in the spec.
+    fn changes(&self, pod: &Pod, targets: &[NamedRequirements]) -> Result<Vec<Step>, Unaskable> {
+        match self.unseen(pod) {
+            Some(asked) if resize::same(&asked.targets, targets) => Ok(Vec::new()),
+            _ => resize::changes(pod, targets),
+        }
     }
 
     /// What the kubelet had granted when it was asked last.

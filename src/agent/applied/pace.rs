@@ -34,6 +34,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::kubernetes::Annotations;
 
     const SOON: Duration = Duration::from_secs(5);
 
@@ -46,7 +47,7 @@ mod tests {
     }
 
     fn notes(names: &[&str]) -> Notes {
-        names.iter().map(|name| (pod(name), None)).collect()
+        names.iter().map(|name| (pod(name), Annotations::new())).collect()
     }
 
     #[test]

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use crate::agent::entry::Entry;
+use crate::decide::BOOST_ANNOTATION;
 use crate::kubernetes::PodRef;
 use crate::objects::Pod;
+use crate::plan::resize;
 use crate::resources::{NamedRequirements, Requirements};
 
 /// What a pod is to say, where that is known: none while a pass is still to show what it holds, and while something else
@@ -25,6 +27,22 @@ pub(in crate::agent) fn says(entry: &Entry, kubelet_says: bool, now: Timestamp) 
     }
     entry.lift_what_is_kept(&mut applied);
     text(&applied).map(Some)
+}
+
+/// The annotations of startup boosts that were taken back in the pod's spec, as far as the API server shows it. Where no
+/// kubelet resizes in place they stay: the spec keeps the boost, and nothing else says what was there before.
+pub(in crate::agent) fn outlived(entry: &Entry) -> impl Iterator<Item = String> {
+    let pod = &entry.pod;
+    let targets = entry.standing.targets(pod);
+    let shown = targets.is_none_or(|targets| resize::same(&targets, &pod.requirements()));
+    let done = entry
+        .decision
+        .boosts
+        .done
+        .iter()
+        .filter(move |_| shown && resize::speaks(pod));
+    let annotations = done.map(|container| format!("{BOOST_ANNOTATION}{container}"));
+    annotations.filter(|name| pod.metadata.annotations.contains_key(name))
 }
 
 /// The pod at the API server; none for one that only a manifest without a UID describes.

@@ -143,10 +143,10 @@ fn follow(entry: &mut Entry, room: &mut Room, vpas: &[VerticalPodAutoscaler], no
     let decision = &entry.decision;
     let reason = decision.reason;
     let mut too_much = None;
-    match (&decision.vpa, decision.action()) {
-        (Some(vpa), Action::Resize) => {
+    match decision.action() {
+        Action::Resize => {
             let recommended = Recommended {
-                vpa: vpa.clone(),
+                vpa: decision.vpa.clone(),
                 at: now,
                 targets: decision.containers.clone(),
             };
@@ -160,8 +160,8 @@ fn follow(entry: &mut Entry, room: &mut Room, vpas: &[VerticalPodAutoscaler], no
                 }
             }
         }
-        (_, Action::None | Action::Skip) if lets_go(reason) => entry.standing.let_go(),
-        (_, Action::Resize | Action::None | Action::Skip) => {}
+        Action::None | Action::Skip if lets_go(reason) => entry.standing.let_go(),
+        Action::None | Action::Skip => {}
     }
     entry.too_much = too_much;
     let after = entry.standing.targets(&entry.pod);
@@ -177,9 +177,13 @@ fn follow(entry: &mut Entry, room: &mut Room, vpas: &[VerticalPodAutoscaler], no
     true
 }
 
-/// The VPA behind a decision, as the cause of what follows.
+/// What is behind a decision, as the cause of what follows.
 fn cause(entry: &Entry, vpas: &[VerticalPodAutoscaler]) -> Option<Cause> {
-    let vpa = entry.decision.vpa.clone()?;
+    let vpa = entry.decision.vpa.clone();
+    if entry.decision.reason == Reason::StartupBoostEnded {
+        return Some(Cause::BoostEnded { vpa });
+    }
+    let vpa = vpa?;
     let namespace = &entry.pod.metadata.namespace;
     let found = vpas
         .iter()

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use jiff::Timestamp;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
@@ -10,7 +11,7 @@ use tracing::{Instrument, Span};
 use super::guarding::raise_floors;
 use super::resizing::Roominess;
 use super::{Coordinator, Event, Reply};
-use crate::actuate::{Cause, ChangeRecord, Job, JobDone, Node, Outcome, Verdict, reconcile};
+use crate::actuate::{Cause, ChangeRecord, Job, JobDone, Node, Outcome, Verdict, intention, reconcile};
 use crate::agent::entry::{ByHand, Entry, FIRST_RETRY, Pending};
 use crate::agent::shrinking::WatchId;
 use crate::plan::{Target, resize};
@@ -53,6 +54,12 @@ impl Coordinator {
             }
             if let Some((mut job, cause)) = next_job(entry) {
                 job.through = roominess.through(entry, &job.targets, &cause);
+                let intention = intention(node, &job);
+                if let (Some(through), Some(intention)) = (&mut job.through, intention) {
+                    through.noted = Some(self.saver.next_settled().boxed().shared());
+                    entry.standing.asking = Some(intention);
+                    self.unsaved = true;
+                }
                 self.passes += 1;
                 let pass = Pass {
                     number: self.passes,
@@ -62,7 +69,7 @@ impl Coordinator {
                     span: tracing::error_span!("pass", pod = %job.live.id, %cause),
                     epoch: entry.epoch,
                     decided_in: match cause {
-                        Cause::Recommendation { .. } => entry.decided_in,
+                        Cause::Recommendation { .. } | Cause::BoostEnded { .. } => entry.decided_in,
                         _ => Duration::ZERO,
                     },
                     cause,
@@ -108,6 +115,7 @@ impl Coordinator {
         );
         if let Some(asked) = done.api.asked.take() {
             entry.standing.asked = Some(asked);
+            entry.standing.asking = None;
             entry.work.accepted_at = Some(Instant::now());
             self.unsaved = true;
         }

@@ -139,6 +139,7 @@ fn adopt(entry: &mut Entry, saved: SavedPod) {
     entry.standing.leases = saved.standing.leases;
     entry.standing.origin = saved.standing.origin;
     entry.standing.asked = saved.standing.asked;
+    entry.standing.asking = saved.standing.asking;
     let unasked = entry.decision.reason == Reason::SourcesSilent;
     let not_followed = entry.decision.action() != Action::Resize || entry.too_much.is_some();
     if unasked || (entry.decision.vpa.is_some() && not_followed) {

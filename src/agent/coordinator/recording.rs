@@ -3,27 +3,30 @@
 use jiff::Timestamp;
 
 use super::Coordinator;
-use crate::agent::applied::{APPLIED, Applied, object, says};
+use crate::agent::applied::{APPLIED, Applied, object, outlived, says};
 use crate::agent::entry::Entry;
-use crate::kubernetes::PodRef;
+use crate::kubernetes::Annotations;
 use crate::plan::resize;
 
 impl Coordinator {
     /// Notes every pod that says something else than it is to say. Nothing is noted while nothing is to be written.
     pub(super) fn note_applied(&self, now: Timestamp) {
         let Some(applied) = &self.applied else { return };
-        let writes = self.options.annotate && !self.options.observe_only;
-        let entries = self.entries.values().filter(|_| writes);
-        applied.note(entries.filter_map(|entry| self.due_to_say(entry, now)).collect());
+        let entries = self.entries.values().filter(|_| !self.options.observe_only);
+        let due = entries.filter_map(|entry| Some((object(&entry.pod)?, self.due_to_say(entry, now))));
+        applied.note(due.filter(|(_, annotations)| !annotations.is_empty()).collect());
     }
 
-    /// A pod that says something else than it is to say, and that.
-    fn due_to_say(&self, entry: &Entry, now: Timestamp) -> Option<(PodRef, Option<String>)> {
+    /// What a pod is to say that it does not.
+    fn due_to_say(&self, entry: &Entry, now: Timestamp) -> Annotations {
         let kubelet_says = self.resizer.is_some() && resize::speaks(&entry.pod);
-        let wanted = says(entry, kubelet_says, now)?;
+        let boosts = outlived(entry).filter(|_| kubelet_says).map(|name| (name, None));
+        let wanted = says(entry, kubelet_says, now).filter(|_| self.options.annotate);
         let is = entry.pod.metadata.annotations.get(APPLIED);
-        (is != wanted.as_ref()).then_some(())?;
-        Some((object(&entry.pod)?, wanted))
+        let wanted = wanted.filter(|wanted| is != wanted.as_ref());
+        boosts
+            .chain(wanted.map(|wanted| (APPLIED.to_owned(), wanted)))
+            .collect()
     }
 
     /// Why pods do not say what is applied to them.

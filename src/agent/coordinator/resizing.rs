@@ -78,6 +78,7 @@ impl Roominess {
                 _ => None,
             },
             urgent: urgent(entry, cause),
+            noted: None,
         })
     }
 }
@@ -196,14 +197,18 @@ impl Entry {
     }
 
     /// Where somebody else has changed the spec since it was last asked for anything, what they wrote is the truth: the
-    /// recommendation acted on before stands no longer. Returns whether that changed anything.
+    /// recommendation acted on before stands no longer. Returns whether anything is known now that was not.
     pub(super) fn yield_to_spec(&mut self) -> bool {
         // While a pass runs nobody knows yet what it was that it asked for.
-        if !resize::speaks(&self.pod) || self.work.running.is_some() || self.standing.overridden.is_some() {
+        if !resize::speaks(&self.pod) || self.work.running.is_some() {
             return false;
         }
+        let known = self.knows_its_request();
+        if self.standing.overridden.is_some() {
+            return known;
+        }
         let (Some(aims), Some(asked)) = (self.aims(), &self.standing.asked) else {
-            return false;
+            return known;
         };
         let spec = self.pod.requirements();
         // What was not asked for yet is newer than whatever they wrote.
@@ -215,7 +220,21 @@ impl Entry {
             self.start_over();
             self.ask(Cause::Kubelet, true);
         }
-        theirs
+        theirs || known
+    }
+
+    /// What the spec says was asked for by this agent or one before, which did not live to see the answer. Returns whether
+    /// that is news.
+    fn knows_its_request(&mut self) -> bool {
+        let standing = &mut self.standing;
+        let intention = standing.asking.as_ref();
+        let asked = intention.and_then(|intention| intention.carried_out(&self.pod, standing.asked.as_ref()));
+        let news = asked.is_some();
+        if news {
+            standing.asked = asked;
+            standing.asking = None;
+        }
+        news
     }
 
     /// The pod as the VPA's rules see it: the spec without what an override, a loan or a limit that is kept has changed in

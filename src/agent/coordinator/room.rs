@@ -151,7 +151,7 @@ mod tests {
 
     fn recommended(requests: ResourceList) -> Recommended {
         Recommended {
-            vpa: "web".to_owned(),
+            vpa: Some("web".to_owned()),
             at: Timestamp::UNIX_EPOCH,
             targets: requesting(requests),
         }

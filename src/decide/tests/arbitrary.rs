@@ -64,6 +64,7 @@ fn policy() -> impl Strategy<Value = ContainerPolicy> {
             max_allowed,
             controlled_resources: None,
             controlled_values: values.map(str::to_owned),
+            startup_boost: None,
         },
     )
 }

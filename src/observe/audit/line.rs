@@ -49,6 +49,7 @@ impl<'a> From<&'a Cause> for Who<'a> {
             },
             Cause::Guard { .. } | Cause::LoanEnded => Self::Guard,
             Cause::Regret { .. }
+            | Cause::BoostEnded { .. }
             | Cause::OverrideEnded
             | Cause::Drift
             | Cause::Kubelet

@@ -90,10 +90,7 @@ async fn what_somebody_else_writes_into_the_spec_stands() {
     let scene = Scene::managed().await;
     // Within what the VPA recommends: nobody has a reason to change it back.
     let theirs = Amounts::doubled(210, 100);
-    let mut wide = super::vpa(&SMALLER);
-    wide["status"]["recommendation"]["containerRecommendations"][0]["upperBound"] =
-        json!({"cpu": "1", "memory": "1Gi"});
-    scene.api.put("verticalpodautoscalers", wide);
+    scene.recommend_widely(&SMALLER).await;
     scene
         .api
         .resize(NAME, &json!([{"name": "app", "resources": resources(theirs)}]))

@@ -71,7 +71,7 @@ fn a_recommendation_that_has_caught_up_ends_the_loan() {
     for (limit, ended) in [(199, 0), (200, 1)] {
         targets[0].resources.limits.memory = Some(Bytes::new(limit * MIB));
         standing.recommended = Some(Recommended {
-            vpa: "web".to_owned(),
+            vpa: Some("web".to_owned()),
             at: Timestamp::UNIX_EPOCH,
             targets: targets.clone(),
         });

@@ -25,10 +25,12 @@ pub(crate) enum Effect {
     Forbidden,
     /// A status: code, reason, message, and the seconds of Retry-After.
     Says(u16, &'static str, &'static str, Option<u32>),
-    /// The answer takes its time.
+    /// The answer takes its time, and so does what was asked for.
     Slow(Duration),
     /// The answer waits until this is cancelled.
     Held(CancellationToken),
+    /// What was asked for is done, and no answer comes.
+    Mute,
     /// The path is not served.
     Unknown,
     /// Watches stand, and tell nothing.

@@ -114,6 +114,15 @@ users: [{{name: test, user: {{}}}}]
         self.shared.change(|store| store.put(plural, object));
     }
 
+    /// Changes an object that is there.
+    pub(crate) fn change(&self, plural: &str, name: &str, change: impl FnOnce(&mut Value)) {
+        self.shared.change(|store| {
+            let mut object = store.find(plural, name).unwrap().clone();
+            change(&mut object);
+            store.put(plural, object);
+        });
+    }
+
     /// Removes an object at once.
     pub(crate) fn remove(&self, plural: &str, name: &str) {
         self.shared.change(|store| store.remove(plural, name));

@@ -96,8 +96,8 @@ async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, bod
     let effect = shared.faults.lock().unwrap().meet(verb, &place.resource(), dry);
     match effect {
         Some(Effect::Slow(time)) => tokio::time::sleep(time).await,
-        Some(Effect::Held(end)) => end.cancelled().await,
-        Some(Effect::Stalls) | None => {}
+        Some(Effect::Held(ref end)) => end.cancelled().await,
+        Some(Effect::Stalls | Effect::Mute) | None => {}
         Some(Effect::Forbidden) => return status(&forbidden(verb, &place), None),
         Some(Effect::Unknown) => return status(&unknown(), None),
         Some(Effect::Says(code, reason, message, retry_after)) => {
@@ -112,6 +112,9 @@ async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, bod
         "create" => create(&shared, &place, &body),
         _ => patch(&shared, &place, &body, dry),
     };
+    if matches!(effect, Some(Effect::Mute)) {
+        std::future::pending::<()>().await;
+    }
     result.map_or_else(
         |refusal| status(&refusal, None),
         |object| reply(StatusCode::OK, &object),
@@ -160,6 +163,9 @@ fn patch(shared: &Shared, place: &Place, body: &Bytes, dry: bool) -> Result<Valu
     let patch: Value = serde_json::from_slice(body).unwrap();
     if place.subresource.as_deref() == Some("resize") {
         return shared.change(|store| store.resize(name, &patch, dry));
+    }
+    if place.subresource.as_deref() == Some("status") {
+        return shared.change(|store| store.patch_status(name, &patch));
     }
     let mut object = get(shared, place)?;
     merge(&mut object, patch);

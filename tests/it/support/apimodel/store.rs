@@ -120,6 +120,32 @@ impl Store {
         }
         Ok(new)
     }
+
+    /// The subresource `status` of a pod, as far as annotations go: they are taken over, what the pod runs is not
+    /// (`podStatusStrategy`, kubernetes `pkg/registry/core/pod`). A null removes.
+    pub(super) fn patch_status(&mut self, name: &str, patch: &Value) -> Result<Value, Refusal> {
+        let Some(mut pod) = self.find("pods", name).cloned() else {
+            return Err(not_found("pods", name));
+        };
+        assert!(patch.get("spec").is_none() && patch.get("status").is_none(), "{patch}");
+        if patch["metadata"]["uid"] != pod["metadata"]["uid"] {
+            return Err(Refusal {
+                code: 409,
+                reason: "Conflict",
+                message: format!("the UID in the precondition is not that of pods \"{name}\""),
+            });
+        }
+        let annotations = pod["metadata"]["annotations"].as_object_mut().unwrap();
+        for (name, value) in patch["metadata"]["annotations"].as_object().unwrap() {
+            if value.is_null() {
+                annotations.remove(name);
+            } else {
+                annotations.insert(name.clone(), value.clone());
+            }
+        }
+        self.put("pods", pod.clone());
+        Ok(pod)
+    }
 }
 
 pub(super) fn not_found(plural: &str, name: &str) -> Refusal {

@@ -1,0 +1,136 @@
+//! An agent that is killed between two steps of a resize: the next one knows what was its own.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use vscaled::control::proto;
+
+use super::{Amounts, LARGER, NAME, SMALLER, Scene, UID, resources};
+use crate::support::apimodel::{Effect, Fault};
+
+const PATCH: &str = "patch pods/resize";
+const THEIRS: &str = "somebody else changed the spec";
+
+impl Scene {
+    fn patches_meet(&self, effect: Effect) {
+        self.api.fault(Fault {
+            verb: "patch",
+            resource: "pods/resize",
+            times: Some(1),
+            effect,
+        });
+    }
+
+    /// Kills the agent, and starts the next one at an API server that is well.
+    async fn is_killed(&mut self) {
+        self.agent.kill();
+        self.api.mend();
+        self.agent.start().await;
+    }
+}
+
+#[tokio::test]
+async fn before_the_api_server_has_done_it_asks_again() {
+    let mut scene = Scene::managed().await;
+    let patches = scene.api.calls(PATCH);
+    scene.patches_meet(Effect::Slow(Duration::from_secs(3600)));
+    scene.recommend(&LARGER);
+    let asks = || scene.api.calls(PATCH) > patches;
+    scene.agent.wait_for("the API server to be asked", asks).await;
+    assert_eq!(scene.spec(), resources(SMALLER[0].1));
+    scene.is_killed().await;
+    scene.settles(&LARGER).await;
+    assert_eq!(scene.spec(), resources(LARGER[0].1));
+}
+
+#[tokio::test]
+async fn before_the_answer_it_knows_its_own_request_again() {
+    let mut scene = Scene::managed().await;
+    scene.patches_meet(Effect::Mute);
+    scene.recommend(&LARGER);
+    let wanted = resources(LARGER[0].1);
+    scene
+        .agent
+        .wait_for("the spec to change", || scene.spec() == wanted)
+        .await;
+    let text = std::fs::read_to_string(scene.agent.state_file()).unwrap();
+    let state: Value = serde_json::from_str(&text).unwrap();
+    for noted in ["asking", "recommended"] {
+        let noted = &state["pods"][UID]["standing"][noted]["targets"][0];
+        assert_eq!(noted["limits"], wanted["limits"], "noted before it was asked for");
+    }
+    let patches = scene.api.calls(PATCH);
+    scene.is_killed().await;
+    scene.settles(&LARGER).await;
+    assert_eq!(scene.api.calls(PATCH), patches, "asked again for what was there");
+    assert!(!scene.agent.log().contains(THEIRS), "{}", scene.agent.log());
+    // What was its own is known from what is not.
+    scene.recommend_widely(&LARGER).await;
+    let theirs = Amounts::doubled(310, 130);
+    scene
+        .api
+        .resize(NAME, &json!([{"name": "app", "resources": resources(theirs)}]))
+        .unwrap();
+    scene.confirmed(&[("app", theirs)]).await;
+    scene.agent.reaches(NAME, "NotManaged").await;
+    assert_eq!(scene.spec(), resources(theirs));
+}
+
+#[tokio::test]
+async fn before_the_answer_to_an_operator_the_way_back_is_known() {
+    let mut scene = Scene::managed().await;
+    scene.patches_meet(Effect::Mute);
+    let by_hand = [(
+        "app",
+        Amounts {
+            cpu_limit: Some(800),
+            ..SMALLER[0].1
+        },
+    )];
+    let limits = proto::Amounts {
+        cpu: Some("800m".to_owned()),
+        memory: None,
+    };
+    let request = proto::ResizeRequest {
+        pod: scene.pod.full_name(),
+        containers: vec![proto::ContainerValues {
+            name: "app".to_owned(),
+            values: Some(proto::Requirements {
+                requests: None,
+                limits: Some(limits),
+            }),
+        }],
+        ..proto::ResizeRequest::default()
+    };
+    let mut client = scene.agent.client().await;
+    let asked = tokio::spawn(async move { client.resize(request).await });
+    let wanted = resources(by_hand[0].1);
+    scene
+        .agent
+        .wait_for("the spec to change", || scene.spec() == wanted)
+        .await;
+    scene.is_killed().await;
+    assert!(asked.await.unwrap().is_err(), "nobody has answered");
+    scene.settles(&by_hand).await;
+    scene.agent.release(&scene.pod.full_name()).await.unwrap();
+    scene.settles(&SMALLER).await;
+    assert_eq!(scene.spec(), resources(SMALLER[0].1));
+}
+
+#[tokio::test]
+async fn at_any_moment_of_a_resize_it_goes_on_where_it_was() {
+    let mut scene = Scene::managed().await;
+    for (round, millis) in [0, 1, 2, 4, 6, 8, 12, 16, 24, 40].into_iter().enumerate() {
+        let wanted = if round % 2 == 0 { &LARGER } else { &SMALLER };
+        scene.recommend(wanted);
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+        scene.is_killed().await;
+        scene.settles(wanted).await;
+        scene.confirmed(wanted).await;
+        assert!(
+            !scene.agent.log().contains(THEIRS),
+            "killed after {millis} ms: {}",
+            scene.agent.log()
+        );
+    }
+}

@@ -102,6 +102,8 @@ impl ApiServer {
         command
             .arg(format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port))
             .args(["--bind-address=127.0.0.1", "--endpoint-reconciler-type=none"])
+            // Otherwise it looks for an address on the way out, which a machine of loopback alone has not.
+            .arg("--advertise-address=127.0.0.1")
             .arg(format!("--secure-port={}", self.port))
             .arg(format!("--cert-dir={}", self.directory.path().display()))
             .arg(format!("--token-auth-file={}", self.file("tokens.csv").display()))

@@ -118,7 +118,7 @@ async fn request(
     answer: &mut Answer,
 ) -> Result<Option<Standing>, Box<JobDone>> {
     let granted = resize::granted(&job.pod, &Phase::of(&job.pod), through.held());
-    let pass = prepare(node, errand(job)).await?;
+    let pass = prepare(node, Box::new(errand(job))).await?;
     let start = Instant::now();
     let result = through.resizer.resize(&job.live.id, changes).await;
     let (took, error) = (start.elapsed(), result.as_ref().err().map(ToString::to_string));

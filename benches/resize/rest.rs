@@ -11,8 +11,9 @@ use crate::workload::Workload;
 
 /// Recommendations that are followed before: an agent that has never worked is no agent at rest.
 const WORK: usize = 4;
-/// What the last pass leaves to be done (looking at its own writes, saving) is over by then.
-const SETTLE: Duration = Duration::from_secs(2);
+/// What the last pass leaves to be done is over by then: looking at its own writes, saving, and setting the guard's alarms
+/// anew, of which the kernel takes some fifty a second. The last recommendation raises limits, so nothing is watched.
+const SETTLE: Duration = Duration::from_secs(30);
 
 pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()> {
     let workload = Workload::new(pods, 1);

@@ -9,17 +9,17 @@ use super::node::Node;
 use super::pass::{Errand, KernelPass, Pass, Progress};
 
 /// All of it: until every file holds what it should, or nothing more can be done.
-pub(super) async fn apply(node: &Arc<Node>, job: Job) -> Result<KernelPass, Box<JobDone>> {
+pub(super) async fn apply(node: &Arc<Node>, job: Box<Job>) -> Result<Box<KernelPass>, Box<JobDone>> {
     written(drive(node, start(node, job, Errand::Apply).await?).await?)
 }
 
 /// All of it, and less is in use afterwards than the limits allow, as far as the kernel can be asked for that.
-pub(super) async fn apply_and_press(node: &Arc<Node>, job: Job) -> Result<KernelPass, Box<JobDone>> {
+pub(super) async fn apply_and_press(node: &Arc<Node>, job: Box<Job>) -> Result<Box<KernelPass>, Box<JobDone>> {
     written(drive(node, start(node, job, Errand::Press).await?).await?)
 }
 
 /// Until there is room for every lower limit. Nothing is written; the pass can [`write()`] then.
-pub(super) async fn prepare(node: &Arc<Node>, job: Job) -> Result<Box<Pass>, Box<JobDone>> {
+pub(super) async fn prepare(node: &Arc<Node>, job: Box<Job>) -> Result<Box<Pass>, Box<JobDone>> {
     match drive(node, start(node, job, Errand::MakeRoom).await?).await? {
         Reached::Room(pass) => Ok(pass),
         Reached::End(kernel) => {
@@ -30,7 +30,7 @@ pub(super) async fn prepare(node: &Arc<Node>, job: Job) -> Result<Box<Pass>, Box
 }
 
 /// Writes what room was made for.
-pub(super) async fn write(node: &Arc<Node>, pass: Box<Pass>) -> Result<KernelPass, Box<JobDone>> {
+pub(super) async fn write(node: &Arc<Node>, pass: Box<Pass>) -> Result<Box<KernelPass>, Box<JobDone>> {
     let next = Arc::clone(node);
     let progress = on_a_lane(node, move || pass.to_write().advance(&next)).await?;
     written(drive(node, progress).await?)
@@ -43,7 +43,7 @@ pub(super) async fn write(node: &Arc<Node>, pass: Box<Pass>) -> Result<KernelPas
 /// [`Outcome::Unchanged`]: super::Outcome::Unchanged
 /// [`Outcome::Refused`]: super::Outcome::Refused
 pub async fn make_room(node: Arc<Node>, job: Job) -> JobDone {
-    match prepare(&node, job).await {
+    match prepare(&node, Box::new(job)).await {
         Ok(pass) => pass.into_abandoned(),
         Err(done) => *done,
     }
@@ -57,17 +57,17 @@ enum Reached {
     End(Box<KernelPass>),
 }
 
-fn written(reached: Reached) -> Result<KernelPass, Box<JobDone>> {
+fn written(reached: Reached) -> Result<Box<KernelPass>, Box<JobDone>> {
     match reached {
-        Reached::End(kernel) => Ok(*kernel),
+        Reached::End(kernel) => Ok(kernel),
         Reached::Room(pass) => Err(Box::new(pass.into_abandoned())),
     }
 }
 
-async fn start(node: &Arc<Node>, job: Job, errand: Errand) -> Result<Progress, Box<JobDone>> {
+async fn start(node: &Arc<Node>, job: Box<Job>, errand: Errand) -> Result<Progress, Box<JobDone>> {
     let first = Arc::clone(node);
     on_a_lane(node, move || {
-        Pass::begin(&first, job, errand).and_then(|pass| pass.advance(&first))
+        Pass::begin(&first, *job, errand).and_then(|pass| pass.advance(&first))
     })
     .await
 }

@@ -83,9 +83,9 @@ pub struct JobDone {
 /// Does the pass. Never blocks the caller's thread for longer than it takes to hand work over.
 ///
 /// A pass that lowers memory limits may take seconds, for most of which it waits: other pods have their turn meanwhile.
-pub async fn reconcile(node: Arc<Node>, mut job: Job) -> JobDone {
+/// Every pod of a node may be waiting at once, so that what a pass carries along is boxed.
+pub async fn reconcile(node: Arc<Node>, mut job: Box<Job>) -> JobDone {
     let (check_runtime, live) = (job.check_runtime, Arc::clone(&job.live));
-    // Boxed, so that the many passes that only wait for their turn at the files are small.
     let mut answer = match Box::pin(through_api::ask(&node, &mut job)).await {
         Ok(answer) => answer,
         Err(done) => return *done,
@@ -108,12 +108,11 @@ pub async fn reconcile(node: Arc<Node>, mut job: Job) -> JobDone {
 }
 
 /// Tells the runtime what the kernel holds, if that is news.
-async fn tell(node: &Arc<Node>, live: &LivePod, check_runtime: bool, mut kernel: KernelPass) -> JobDone {
+async fn tell(node: &Arc<Node>, live: &LivePod, check_runtime: bool, mut kernel: Box<KernelPass>) -> JobDone {
     let mut stale = kernel.is_stale();
     let mut formula = None;
     if kernel.outcome.holds() && (check_runtime || !kernel.plan.is_empty()) {
         let start = Instant::now();
-        // Boxed, so that the many passes that only wait for their turn at the files are small.
         let told = Box::pin(runtime_stage::tell(node, live, &mut kernel)).await;
         kernel.stages.runtime = start.elapsed();
         formula = told.formula;

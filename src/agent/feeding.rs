@@ -15,8 +15,6 @@ use crate::sources::kubernetes::ClusterState;
 pub(super) struct Feeding {
     pub(super) directory: Option<watch::Receiver<Arc<DirectoryState>>>,
     pub(super) cluster: Option<watch::Receiver<Arc<ClusterState>>>,
-    /// Empty if not known.
-    pub(super) node_name: String,
 }
 
 /// What the sources say together.
@@ -58,7 +56,7 @@ impl Feeding {
             let state = Arc::clone(&directory.borrow_and_update());
             known &= state.generation > 0;
             problems.extend(state.problems.iter().map(ToString::to_string));
-            view = with_manifests(view, localised(&state.view, &self.node_name));
+            view = with_manifests(view, state.view.clone());
         }
         Together {
             view: known.then_some(view),
@@ -81,19 +79,6 @@ async fn news<T>(receiver: Option<&mut watch::Receiver<T>>) -> bool {
         Some(receiver) => receiver.changed().await.is_ok(),
         None => std::future::pending().await,
     }
-}
-
-/// The pods bound to this node, or to none yet: a manifest here is placed here, like a static pod.
-pub(super) fn localised(view: &NodeView, node_name: &str) -> NodeView {
-    const UNNAMED: &str = "this-node";
-    let here = if node_name.is_empty() { UNNAMED } else { node_name };
-    let mut view = view.clone();
-    view.pods
-        .retain(|pod| node_name.is_empty() || pod.spec.node_name.is_empty() || pod.spec.node_name == node_name);
-    for pod in view.pods.iter_mut().filter(|pod| pod.spec.node_name.is_empty()) {
-        here.clone_into(&mut Arc::make_mut(pod).spec.node_name);
-    }
-    view
 }
 
 /// What the cluster says, and what manifests say of anything else.
@@ -166,21 +151,6 @@ mod tests {
         );
     }
 
-    #[test]
-    fn manifests_of_another_node_are_left_out_and_those_of_none_are_placed_here() {
-        let all = view(
-            &[
-                pod("here", "u1", "n"),
-                pod("there", "u2", "m"),
-                pod("anywhere", "u3", ""),
-            ]
-            .concat(),
-        );
-        let localised = localised(&all, "n");
-        assert_eq!(names(&localised), ["here u1", "anywhere u3"]);
-        assert!(localised.pods.iter().all(|pod| pod.spec.node_name == "n"));
-    }
-
     #[tokio::test]
     async fn nothing_is_told_before_every_source_knows_but_what_is_wrong_is() {
         let (_directory, directory) = watch::channel(Arc::new(DirectoryState {
@@ -194,7 +164,6 @@ mod tests {
         let feeding = Feeding {
             directory: Some(directory),
             cluster: Some(cluster),
-            node_name: "n".to_owned(),
         };
         let (views, _view) = watch::channel(Arc::default());
         let (events, mut told) = mpsc::channel(8);

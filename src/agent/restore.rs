@@ -213,7 +213,7 @@ impl Restorer {
             stages,
             shrink,
             ..
-        } = reconcile(Arc::clone(&self.node), job).await;
+        } = reconcile(Arc::clone(&self.node), Box::new(job)).await;
         let record = Arc::new(ChangeRecord {
             sequence: 0,
             at: Timestamp::now(),

@@ -300,7 +300,7 @@ pub(super) async fn connect(config: &Config, counted: ApiMetrics) -> Result<Opti
 /// Starts the sources that are configured.
 pub(super) fn start_sources(config: &Config, api: Option<ApiClient>, stop: &CancellationToken) -> Feeding {
     let directory = config.source.has_directory().then(|| {
-        let (source, states) = DirectorySource::new(config.manifests.clone());
+        let (source, states) = DirectorySource::new(config.manifests.clone(), &config.node_name);
         tokio::spawn(source.run(stop.clone()));
         states
     });
@@ -309,11 +309,7 @@ pub(super) fn start_sources(config: &Config, api: Option<ApiClient>, stop: &Canc
         tokio::spawn(source.run(stop.clone()));
         states
     });
-    Feeding {
-        directory,
-        cluster,
-        node_name: config.node_name.clone(),
-    }
+    Feeding { directory, cluster }
 }
 
 async fn serve_http(server: HttpServer, exposed: Exposed, stop: CancellationToken) {

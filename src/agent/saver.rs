@@ -3,6 +3,7 @@
 //! Only the newest content is ever written; contents that were overtaken while the disk was busy are skipped.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -13,14 +14,26 @@ use super::state::{SavedPod, StateFile};
 /// How long anybody waits for the disk before going on without it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Content, and the how manieth it is.
-type Numbered = (u64, BTreeMap<String, SavedPod>);
+/// The newest content, until it is written: nobody needs it any more afterwards.
+#[derive(Debug, Clone, Default)]
+struct Slot(Arc<Mutex<Option<BTreeMap<String, SavedPod>>>>);
+
+impl Slot {
+    fn put(&self, content: BTreeMap<String, SavedPod>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(content);
+    }
+
+    fn take(&self) -> Option<BTreeMap<String, SavedPod>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
 
 /// Where to leave what is to be saved.
 #[derive(Debug)]
 pub(super) struct Saver {
-    content: watch::Sender<Numbered>,
-    left: u64,
+    slot: Slot,
+    /// The how manieth content was left last.
+    left: watch::Sender<u64>,
     progress: watch::Receiver<Progress>,
     task: JoinHandle<()>,
 }
@@ -37,30 +50,31 @@ struct Progress {
 impl Saver {
     /// Starts the task that writes the file.
     pub(super) fn start(file: StateFile) -> Self {
-        let (content, contents) = watch::channel(Numbered::default());
+        let slot = Slot::default();
+        let (left, news) = watch::channel(0);
         let (progressed, progress) = watch::channel(Progress::default());
         Self {
-            content,
-            left: 0,
+            task: tokio::spawn(write(file, slot.clone(), news, progressed)),
+            slot,
+            left,
             progress,
-            task: tokio::spawn(write(file, contents, progressed)),
         }
     }
 
     /// Leaves this content to be saved.
     pub(super) fn save(&mut self, content: BTreeMap<String, SavedPod>) {
-        self.left += 1;
-        self.content.send_replace((self.left, content));
+        self.slot.put(content);
+        self.left.send_modify(|left| *left += 1);
     }
 
     /// Waits until everything left so far is saved, or has failed to be; not for ever.
     pub(super) fn settled(&self) -> impl Future<Output = ()> + use<> {
-        self.settled_up_to(self.left)
+        self.settled_up_to(*self.left.borrow())
     }
 
     /// The same, with what is left next.
     pub(super) fn next_settled(&self) -> impl Future<Output = ()> + use<> {
-        self.settled_up_to(self.left + 1)
+        self.settled_up_to(*self.left.borrow() + 1)
     }
 
     fn settled_up_to(&self, left: u64) -> impl Future<Output = ()> + use<> {
@@ -80,33 +94,34 @@ impl Saver {
 
     /// Waits until the newest content is saved, or has failed to be.
     pub(super) async fn finish(self) {
-        drop(self.content);
+        drop(self.left);
         if let Err(error) = self.task.await {
             tracing::error!(%error, "saving ended early");
         }
     }
 }
 
-async fn write(file: StateFile, mut contents: watch::Receiver<Numbered>, progressed: watch::Sender<Progress>) {
-    let file = std::sync::Arc::new(file);
+async fn write(file: StateFile, slot: Slot, mut left: watch::Receiver<u64>, progressed: watch::Sender<Progress>) {
+    let file = Arc::new(file);
     loop {
-        // The last content is still to be seen when the sender is dropped.
-        let open = contents.changed().await.is_ok();
-        if !open && !contents.has_changed().unwrap_or(false) {
-            return;
+        // The last content is still to be written when the sender is dropped.
+        let open = left.changed().await.is_ok();
+        let done = *left.borrow_and_update();
+        // None: the content of this number was there already when the one before was taken.
+        if let Some(content) = slot.take() {
+            let file = Arc::clone(&file);
+            let saved = tokio::task::spawn_blocking(move || file.save(content)).await;
+            let problem = match saved {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(problem) = &problem {
+                tracing::error!(problem, "what was decided will not survive a restart");
+            }
+            progressed.send_modify(|progress| progress.problem = problem);
         }
-        let (done, content) = contents.borrow_and_update().clone();
-        let file = std::sync::Arc::clone(&file);
-        let saved = tokio::task::spawn_blocking(move || file.save(content)).await;
-        let problem = match saved {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error.to_string()),
-            Err(error) => Some(error.to_string()),
-        };
-        if let Some(problem) = &problem {
-            tracing::error!(problem, "what was decided will not survive a restart");
-        }
-        progressed.send_replace(Progress { done, problem });
+        progressed.send_modify(|progress| progress.done = done);
         if !open {
             return;
         }

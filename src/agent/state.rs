@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -135,12 +135,12 @@ impl StateFile {
     pub(super) fn save(&self, pods: BTreeMap<String, SavedPod>) -> Result<(), StateError> {
         let path = self.path();
         let beside = self.directory.join(format!("{FILE_NAME}.new"));
-        let text = serde_json::to_vec(&Saved { version: VERSION, pods })
-            .map_err(|error| failed("encode", &path)(io::Error::other(error)))?;
+        let content = Saved { version: VERSION, pods };
         let write = || -> io::Result<()> {
-            let mut file = File::create(&beside)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
+            // Never as a whole in memory: that would be more than everything it is made from.
+            let mut file = BufWriter::new(File::create(&beside)?);
+            serde_json::to_writer(&mut file, &content)?;
+            file.into_inner()?.sync_all()?;
             fs::rename(&beside, &path)?;
             File::open(&self.directory)?.sync_all()
         };

@@ -42,7 +42,7 @@ impl Pod {
         next_token: &mut Token,
         (now, quiet): (Duration, Duration),
     ) -> Vec<Watched> {
-        let mut known = std::mem::take(&mut self.containers);
+        let mut known = std::mem::replace(&mut self.containers, Vec::with_capacity(terms.len()));
         for terms in terms {
             let Some(live) = self.live.containers.get(&terms.container) else {
                 continue;

@@ -115,7 +115,7 @@ async fn request(
     answer: &mut Answer,
 ) -> Result<Option<Standing>, Box<JobDone>> {
     let granted = resize::granted(&job.pod, &Phase::of(&job.pod), through.held());
-    let pass = prepare(node, errand(job)).await?;
+    let pass = prepare(node, Box::new(errand(job))).await?;
     if let Some(noted) = &through.noted {
         noted.clone().await;
     }

@@ -76,7 +76,7 @@ impl Coordinator {
                 };
                 entry.work.running = Some(pass.number);
                 self.busy.insert(pass.uid.clone());
-                start(Arc::clone(node), pass, job, self.events.clone());
+                start(Arc::clone(node), pass, Box::new(job), self.events.clone());
             }
         }
     }
@@ -204,7 +204,7 @@ fn next_job(entry: &mut Entry) -> Option<(Job, Cause)> {
     Some((job, cause))
 }
 
-fn start(node: Arc<Node>, pass: Pass, job: Job, events: tokio::sync::mpsc::Sender<Event>) {
+fn start(node: Arc<Node>, pass: Pass, job: Box<Job>, events: tokio::sync::mpsc::Sender<Event>) {
     let span = pass.span.clone();
     let work = async move {
         let done = Box::new(reconcile(node, job).await);

@@ -79,6 +79,10 @@ impl OwnWrites {
         while self.lowered.front().is_some_and(old) {
             self.lowered.pop_front();
         }
+        // A recommendation for all pods at once makes many, and the next one may be days away.
+        if self.lowered.is_empty() {
+            self.lowered.shrink_to_fit();
+        }
     }
 }
 

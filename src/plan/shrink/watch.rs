@@ -22,6 +22,8 @@ const LOOKS: [(Duration, Duration); 3] = [
 const SHORTEST: Duration = Duration::from_millis(2);
 /// Rates are taken over at least this long, and at most about twice as long.
 const RATE_OVER: Duration = Duration::from_secs(1);
+/// Readings to take rates from are kept no closer together than this: all pods of a node may be watched at once.
+const KEPT_EVERY: Duration = Duration::from_millis(125);
 /// This part of the limit must stay free of what cannot be reclaimed.
 const ROOM: u64 = 64;
 /// A container that will have filled its limit by then, if it grows on like this, is not waited for: looking, deciding and
@@ -101,6 +103,8 @@ pub struct Watch {
     limit: Bytes,
     began: Instant,
     before: Before,
+    /// What was held when it was looked at last.
+    last: (Instant, Bytes),
     /// Readings of the last moments, oldest first.
     recent: VecDeque<(Instant, WatchReading)>,
 }
@@ -113,6 +117,7 @@ impl Watch {
             limit,
             began: now,
             before,
+            last: (now, before.last.memory.held()),
             recent: VecDeque::from([(now, before.last)]),
         }
     }
@@ -122,13 +127,14 @@ impl Watch {
         if let Some(trouble) = self.trouble(reading, now) {
             return WatchStep::RaiseAgain(trouble);
         }
-        let (held, since_last) = (reading.memory.held(), self.recent.back());
-        let left = since_last.and_then(|(at, earlier)| {
-            let over = now.saturating_duration_since(*at);
-            time_to_fill(earlier.memory.held(), held, over, self.limit)
-        });
+        let held = reading.memory.held();
+        let (at, earlier) = std::mem::replace(&mut self.last, (now, held));
+        let left = time_to_fill(earlier, held, now.saturating_duration_since(at), self.limit);
         let hurry = left.map(|left| (left / 4).max(SHORTEST));
-        self.recent.push_back((now, *reading));
+        let kept = self.recent.back();
+        if kept.is_none_or(|(at, _)| now.saturating_duration_since(*at) >= KEPT_EVERY) {
+            self.recent.push_back((now, *reading));
+        }
         // Keeps the youngest reading that is old enough to take a rate from.
         while let Some((at, _)) = self.recent.get(1)
             && now.saturating_duration_since(*at) >= RATE_OVER

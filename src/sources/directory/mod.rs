@@ -11,6 +11,7 @@
 
 mod combine;
 mod notify;
+mod place;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -46,7 +47,7 @@ const SAFETY: Duration = Duration::from_secs(30);
 /// Everything the directory says.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DirectoryState {
-    /// The objects of all files.
+    /// The objects of all files, of pods those of this node.
     pub view: NodeView,
     /// What cannot be used, until it is mended.
     pub problems: Vec<Problem>,
@@ -83,12 +84,13 @@ pub struct DirectorySource {
 }
 
 impl DirectorySource {
-    /// A source, and where its states appear. Nothing is read before [`Self::run`].
+    /// A source for the node of that name (empty if not known), and where its states appear. Nothing is read before
+    /// [`Self::run`].
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O enabled.
     #[must_use]
-    pub fn new(directory: PathBuf) -> (Self, watch::Receiver<Arc<DirectoryState>>) {
+    pub fn new(directory: PathBuf, node_name: &str) -> (Self, watch::Receiver<Arc<DirectoryState>>) {
         let notifier = Notifier::new(&directory)
             .inspect_err(
                 |error| tracing::warn!(directory = %directory.display(), %error, "no inotify: reading at intervals"),
@@ -96,7 +98,7 @@ impl DirectorySource {
             .ok();
         let (sender, receiver) = watch::channel(Arc::default());
         let source = Self {
-            reader: Arc::new(Mutex::new(Reader::new(directory))),
+            reader: Arc::new(Mutex::new(Reader::new(directory, node_name.to_owned()))),
             notifier,
             sender,
             overtaken: false,

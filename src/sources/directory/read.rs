@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::Problem;
+use super::place::placed_here;
 use crate::sources::{NodeView, parse_manifests};
 
 /// The largest file that is read, in bytes. The manifests of a full node take some hundred KiB.
@@ -25,6 +26,8 @@ const TICK: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct Reader {
     directory: PathBuf,
+    /// Empty if not known.
+    node_name: String,
     /// What is wrong with the directory itself; at first, that nobody has read it.
     problem: Option<String>,
     files: BTreeMap<OsString, Manifest>,
@@ -52,9 +55,10 @@ struct Stamp {
 }
 
 impl Reader {
-    pub(super) fn new(directory: PathBuf) -> Self {
+    pub(super) fn new(directory: PathBuf, node_name: String) -> Self {
         Self {
             directory,
+            node_name,
             problem: Some("not read yet".to_owned()),
             files: BTreeMap::new(),
         }
@@ -112,7 +116,7 @@ impl Reader {
             Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&path).is_err() => {
                 return false;
             }
-            Ok(_) => read_manifest(&path, name),
+            Ok(_) => read_manifest(&path, name, &self.node_name),
             Err(error) => Err((None, format!("cannot be read: {error}"))),
         };
         let file = self.files.entry(name.to_owned()).or_default();
@@ -182,7 +186,11 @@ fn is_manifest(name: &OsStr) -> bool {
 }
 
 /// What a file holds, or why it cannot be used; beside either, what identifies this content.
-fn read_manifest(path: &Path, name: &OsStr) -> Result<(Option<Stamp>, NodeView), (Option<Stamp>, String)> {
+fn read_manifest(
+    path: &Path,
+    name: &OsStr,
+    node_name: &str,
+) -> Result<(Option<Stamp>, NodeView), (Option<Stamp>, String)> {
     let unreadable = |error: io::Error| (None, format!("cannot be read: {error}"));
     // Opening a pipe would wait for its writer.
     let mut file = OpenOptions::new()
@@ -203,7 +211,7 @@ fn read_manifest(path: &Path, name: &OsStr) -> Result<(Option<Stamp>, NodeView),
             for warning in manifests.warnings {
                 tracing::debug!("{warning}");
             }
-            Ok((stamp, manifests.view))
+            Ok((stamp, placed_here(manifests.view, node_name)))
         }
         Err(error) => {
             let message = error.to_string();

@@ -35,7 +35,7 @@ impl Followed {
         let directory = root.path().join("manifests");
         fs::create_dir(&directory).unwrap();
         prepare(&directory);
-        let (source, states) = DirectorySource::new(directory);
+        let (source, states) = DirectorySource::new(directory, "");
         let stop = CancellationToken::new();
         tokio::spawn(change(source).run(stop.clone()));
         Self {

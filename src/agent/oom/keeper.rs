@@ -44,7 +44,7 @@ pub(super) struct Keeper<L> {
     published: Published,
     residents: watch::Receiver<Arc<Residents>>,
     /// Reports that are not kept yet, and the checkpoint that counts them as told.
-    unkept: Vec<OomReport>,
+    unkept: Vec<Arc<OomReport>>,
     checkpoint: Option<Vec<u8>>,
     dropped: usize,
     problem: watch::Sender<Vec<String>>,
@@ -84,7 +84,7 @@ impl<L: Ledger> Keeper<L> {
             }
             let mut news = Vec::new();
             for Batch { reports, checkpoint } in taken.drain(..) {
-                news.extend(reports);
+                news.extend(reports.into_iter().map(Arc::new));
                 self.checkpoint = Some(checkpoint);
             }
             self.unkept.extend(news.iter().cloned());
@@ -167,7 +167,7 @@ mod tests {
     }
 
     impl Ledger for Disk {
-        async fn commit(&mut self, reports: &[OomReport], checkpoint: &[u8]) -> Result<(), LedgerError> {
+        async fn commit(&mut self, reports: &[Arc<OomReport>], checkpoint: &[u8]) -> Result<(), LedgerError> {
             if self.0.lock().unwrap().hangs {
                 std::future::pending::<()>().await;
             }

@@ -112,7 +112,7 @@ proptest! {
         let all_logged = happenings.iter().all(|kill| kill.is_logged);
         for told in told {
             if let Evidence::Ambiguous(candidates) = &told.evidence {
-                let is_possible = |kill: &Kill| Some(place_of(&happenings, kill)) == told.cgroup;
+                let is_possible = |kill: &Arc<Kill>| Some(place_of(&happenings, kill)) == told.cgroup;
                 prop_assert!(candidates.iter().any(is_possible) || !all_logged, "{:?}", told);
             }
         }

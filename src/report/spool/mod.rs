@@ -1,7 +1,7 @@
 //! Keeps reports on disk until every destination has them, together with what the watcher of kills must find again.
 //!
 //! In come kills with a checkpoint, and acknowledgements; out go the next reports for a destination, in order, and after a
-//! restart everything that was still owed. The file is a journal of checksummed frames ([`super::journal`]), each
+//! restart everything that was still owed. The file is a journal of checksummed frames (`report::journal`), each
 //! one step (`step`); what it means is worked out by `replay` and kept in the `index`, all of them pure.
 //!
 //! - Kills and their checkpoint are one frame: after a crash at any byte both are there or neither.

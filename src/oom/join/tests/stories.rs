@@ -123,3 +123,15 @@ proptest! {
         check(&happenings, &play(&happenings, &[]))?;
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    /// So many at once that they are decided before all of them can be.
+    #[test]
+    fn a_flood_that_is_too_dense_to_wait_for_its_end_is_told_as_it_goes(
+        happenings in proptest::collection::vec(happening(4_000), 250..400),
+    ) {
+        check(&happenings, &play(&happenings, &[]))?;
+    }
+}

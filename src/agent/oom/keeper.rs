@@ -152,6 +152,7 @@ mod tests {
 
     use super::super::published::tests::{ids, report};
     use super::*;
+    use crate::observe::audit::Audit;
     use crate::observe::metrics::{KillMetrics, registry};
 
     /// Keeps commits, unless the disk is full or hangs.
@@ -192,7 +193,12 @@ mod tests {
     async fn a_kill_is_kept_before_it_is_told_and_told_even_if_it_cannot_be_kept() {
         let disk = Disk::default();
         let (changes, mut told) = broadcast::channel(16);
-        let (published, kills) = Published::new(KillMetrics::register(&mut registry()), changes, Vec::new());
+        let (published, kills) = Published::new(
+            KillMetrics::register(&mut registry()),
+            changes,
+            Audit::default(),
+            Vec::new(),
+        );
         let (_residents, residents) = watch::channel(Arc::new(Residents {
             tree: None,
             pods: Vec::new(),

@@ -1,4 +1,4 @@
-//! Who is told of kills on this node: the list for operators, watchers at the socket, the metrics, the log.
+//! Who is told of kills on this node: the list for operators, watchers at the socket, the metrics, the log, the audit log.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use super::file::KEPT;
 use super::view;
 use crate::actuate::LivePod;
 use crate::control::proto;
+use crate::observe::audit::Audit;
 use crate::observe::metrics::{KillLabels, KillMetrics};
 use crate::oom::OomReport;
 
@@ -27,6 +28,7 @@ pub(super) struct Published {
     kills: watch::Sender<VecDeque<Arc<OomReport>>>,
     changes: broadcast::Sender<Arc<proto::Change>>,
     metrics: KillMetrics,
+    audit: Audit,
     /// When each series was last of use.
     series: HashMap<KillLabels, Instant>,
 }
@@ -36,6 +38,7 @@ impl Published {
     pub(super) fn new(
         metrics: KillMetrics,
         changes: broadcast::Sender<Arc<proto::Change>>,
+        audit: Audit,
         before: Vec<Arc<OomReport>>,
     ) -> (Self, Kills) {
         let (kills, list) = watch::channel(before.into());
@@ -43,6 +46,7 @@ impl Published {
             kills,
             changes,
             metrics,
+            audit,
             series: HashMap::new(),
         };
         (published, list)
@@ -50,6 +54,7 @@ impl Published {
 
     pub(super) fn publish(&mut self, report: Arc<OomReport>, now: Instant) {
         log(&report);
+        self.audit.kill(&report);
         self.count(&report, now);
         if self.changes.receiver_count() > 0 {
             let change = proto::Change {
@@ -175,6 +180,7 @@ pub(super) mod tests {
         let (mut published, kills) = Published::new(
             KillMetrics::register(&mut registry),
             changes,
+            Audit::default(),
             vec![Arc::new(report("old"))],
         );
         let start = Instant::now();

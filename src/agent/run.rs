@@ -139,7 +139,10 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         residents: watched_residents.clone(),
     };
     let (reporter, _) = reporting::start(&config, api, known, &mut registry, &stop);
+    let (audit, audit_writer) = start_audit(&config).unzip();
+    let audit = audit.unwrap_or_default();
     let oom_links = OomLinks {
+        audit: audit.clone(),
         reporter: reporter.handle(),
         residents: watched_residents,
         records: records.subscribe(),
@@ -160,8 +163,6 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         };
         tokio::spawn(serve_http(server, exposed, stop.clone()));
     }
-    let (audit, audit_writer) = start_audit(&config).unzip();
-    let audit = audit.unwrap_or_default();
     let backend = Arc::new(AgentBackend {
         events: events.clone(),
         changes,

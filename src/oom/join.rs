@@ -19,8 +19,11 @@
 //! not show. Must never tell a kill twice, nor place a victim where it merely may have been.
 
 mod evidence;
+mod groups;
+mod matching;
 mod pairing;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::kill::{Kill, Level};
@@ -34,8 +37,12 @@ use pairing::{Logged, Pairing, Who};
 pub const LOG_DELAY: Duration = Duration::from_millis(250);
 /// How far the time of a record may be off: its clock is not the one counters are read by.
 const SLACK: Duration = Duration::from_millis(50);
-/// In a flood everything hangs together, without an end. What is this old is decided by what is known, up to half of it.
+/// In a flood everything hangs together, without an end. What is this old is decided by what is known, up to half of it. So
+/// long, because one side may be stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same where so many kills and rises hang together, and this is how long both sides are known beyond the oldest of them:
+/// what looking at them takes grows faster than their number.
+const FLOOD: (usize, Duration) = (128, Duration::from_secs(1));
 /// Kills and rises waiting at most, for the same reason.
 const MOST_WAITING: usize = 1024;
 
@@ -65,6 +72,8 @@ pub struct Joiner {
     rises: Vec<Rise>,
     /// Second countings that were not logged, until they are asked for.
     again: Vec<CgroupPath>,
+    /// Up to where everything was decided that could be.
+    settled: Option<Progress>,
 }
 
 impl Joiner {
@@ -76,6 +85,7 @@ impl Joiner {
             logged: Vec::new(),
             rises: Vec::new(),
             again: Vec::new(),
+            settled: None,
         }
     }
 
@@ -92,7 +102,7 @@ impl Joiner {
             (Some(cgroup), _) => (cgroup, Evidence::Named),
             (None, Some(cgroup)) => (cgroup, Evidence::Procfs),
             (None, None) => {
-                let who = Who::Waiting(Box::new(kill));
+                let who = Who::Waiting(Arc::new(kill));
                 self.logged.push(Logged { at, who, outrun: false });
                 return None;
             }
@@ -112,10 +122,11 @@ impl Joiner {
         self.account(at, Who::Again(group.clone()));
         let is_it = |logged: &mut Logged| matches!(&logged.who, Who::Waiting(kill) if kill.pid == pid);
         let first = self.logged.extract_if(.., is_it).next()?;
-        let Who::Waiting(mut kill) = first.who else { return None };
+        let Who::Waiting(kill) = first.who else { return None };
+        let mut kill = Arc::unwrap_or_clone(kill);
         kill.task_cgroup = Some(group.clone());
         kill.group = Some(group.clone());
-        self.logged(first.at, *kill, None)
+        self.logged(first.at, kill, None)
     }
 
     /// Takes a rise of a counter.
@@ -180,23 +191,29 @@ impl Joiner {
         self.logged.iter().any(|logged| matches!(logged.who, Who::Waiting(_)))
     }
 
-    /// Decides what cannot change any more.
+    /// Decides what cannot change any more. Without progress since the last time, nothing is looked at.
     pub fn settle(&mut self, progress: Progress) -> Vec<OomKill> {
         let crowded = self.logged.len() + self.rises.len() > MOST_WAITING;
-        let now = progress.log.max(progress.counters);
+        if self.settled.replace(progress) == Some(progress) && !crowded {
+            return Vec::new();
+        }
         let mut told = Vec::new();
         let logged = std::mem::take(&mut self.logged);
         for pairing in Pairing::independent(logged, std::mem::take(&mut self.rises)) {
-            let end = if crowded || pairing.is_final(progress) {
-                Duration::MAX
-            } else if pairing.began() + PATIENCE < now {
-                now.saturating_sub(PATIENCE / 2)
+            let end = if crowded {
+                Some(Duration::MAX)
             } else {
-                Duration::ZERO
+                pairing.due(progress)
             };
-            let (decided, left) = pairing.decide(end);
-            told.extend(decided.kills);
-            self.again.extend(decided.again);
+            let left = match end {
+                Some(end) => {
+                    let (decided, left) = pairing.decide(end);
+                    told.extend(decided.kills);
+                    self.again.extend(decided.again);
+                    left
+                }
+                None => pairing,
+            };
             self.logged.extend(left.logged);
             self.rises.extend(left.rises);
         }

@@ -1,5 +1,7 @@
 //! Where reports of kills are kept until they are delivered, together with how far the watcher is.
 
+use std::sync::Arc;
+
 use super::report::OomReport;
 
 /// Keeps reports. One commit keeps all of its reports and its checkpoint, or nothing of it, whenever the agent ends.
@@ -8,7 +10,7 @@ pub trait Ledger: Send + 'static {
     /// same report, and not kept twice.
     fn commit(
         &mut self,
-        reports: &[OomReport],
+        reports: &[Arc<OomReport>],
         checkpoint: &[u8],
     ) -> impl Future<Output = Result<(), LedgerError>> + Send;
 }

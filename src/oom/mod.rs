@@ -39,7 +39,7 @@ pub use message::{LimitUsage, VictimMemory};
 pub use parse::{Event, Parser};
 pub use record::Record;
 pub use report::{
-    Confidence, HitLimit, OomReport, OwnWrite, ReportedContainer, ReportedMemory, ReportedPod, Role, Victim,
+    Candidates, Confidence, HitLimit, OomReport, OwnWrite, ReportedContainer, ReportedMemory, ReportedPod, Role, Victim,
 };
 pub use summary::Limit;
 

@@ -3,8 +3,11 @@
 //! Plain data that outlives the agent and the cgroups it speaks of, so everything in it is resolved: names instead of
 //! handles, numbers read at the time. What is not known is absent, never guessed.
 
+use std::ops::Deref;
+use std::sync::Arc;
+
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::kill::Level;
 
@@ -44,8 +47,8 @@ pub struct OomReport {
     /// How the kill is known.
     pub confidence: Confidence,
     /// Who may have been the victim, where [`Confidence::Ambiguous`].
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub candidates: Vec<Victim>,
+    #[serde(default, skip_serializing_if = "is_nobody")]
+    pub candidates: Candidates,
     /// How many more may have been.
     #[serde(default, skip_serializing_if = "is_none")]
     pub more_candidates: u32,
@@ -57,6 +60,10 @@ pub struct OomReport {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde passes it")]
 const fn is_none(count: &u32) -> bool {
     *count == 0
+}
+
+fn is_nobody(candidates: &Candidates) -> bool {
+    candidates.is_empty()
 }
 
 /// The pod of a report.
@@ -116,6 +123,37 @@ pub struct Victim {
     /// Its user, since Linux 5.4.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
+}
+
+/// Processes that may have been a victim. Cheap to clone: in a flood many kills have the same.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "Vec<Victim>")]
+pub struct Candidates(Arc<[Victim]>);
+
+impl Deref for Candidates {
+    type Target = [Victim];
+
+    fn deref(&self) -> &[Victim] {
+        &self.0
+    }
+}
+
+impl From<Vec<Victim>> for Candidates {
+    fn from(victims: Vec<Victim>) -> Self {
+        Self(victims.into())
+    }
+}
+
+impl FromIterator<Victim> for Candidates {
+    fn from_iter<I: IntoIterator<Item = Victim>>(victims: I) -> Self {
+        Self(victims.into_iter().collect())
+    }
+}
+
+impl Serialize for Candidates {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
 }
 
 /// What a killed process held. Bytes, as the kernel logged them (in kibibytes).

@@ -9,6 +9,7 @@
 //!                                 └── acknowledgements ◄──┘
 //! ```
 //! - [`spool`]: the file, its bounds, and what of it is pending. Blocking; everything that can be is pure.
+//! - `journal`: a file of checksummed frames, for the spool and for whoever else appends.
 //! - `keeper`: the task that owns the spool and groups what is waiting, so that a burst costs few waits for the disk.
 //! - [`Reporter`]: starts it all; [`ReporterHandle`] takes kills and says how reporting fares.
 //! - [`Deliver`]: a way to a destination, in a task of its own with a [`Feed`] of its own; a dead one delays nobody.
@@ -27,6 +28,7 @@ pub mod events;
 mod feed;
 mod fold;
 pub mod grpc;
+pub(crate) mod journal;
 mod keeper;
 pub mod proto;
 mod reporter;

@@ -118,6 +118,12 @@ impl ReporterHandle {
         committed.await.map_err(|_| Ended)
     }
 
+    /// Whether anybody is to be told.
+    #[must_use]
+    pub const fn has_destinations(&self) -> bool {
+        !self.links.is_empty()
+    }
+
     /// How reporting fares now.
     #[must_use]
     pub fn status(&self) -> Status {

@@ -4,7 +4,8 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 use crate::oom::{
-    Confidence, HitLimit, Level, OomReport, OwnWrite, ReportedContainer, ReportedMemory, ReportedPod, Role, Victim,
+    Candidates, Confidence, HitLimit, Level, OomReport, OwnWrite, ReportedContainer, ReportedMemory, ReportedPod, Role,
+    Victim,
 };
 
 /// A kill of the container `app` of that pod, unlike those of other numbers.
@@ -42,7 +43,7 @@ pub(crate) fn kill_of(pod: &str, number: u64) -> OomReport {
         group: Vec::new(),
         own_write: None,
         confidence: Confidence::Exact,
-        candidates: Vec::new(),
+        candidates: Candidates::default(),
         more_candidates: 0,
         while_down: false,
     }
@@ -149,7 +150,7 @@ pub(crate) fn arbitrary_kill() -> impl Strategy<Value = OomReport> {
                 own_write: own.map(|(time, what)| OwnWrite { time, what }),
                 confidence,
                 more_candidates: u32::from(down),
-                candidates,
+                candidates: candidates.into(),
                 while_down: down,
             }
         },

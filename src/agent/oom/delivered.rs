@@ -5,6 +5,8 @@
 //! log could not be read before the end and can be read after it, so that a kill known by its counter alone is found by its
 //! record. Receivers then get the kills of that one commit twice; the other order would lose them.
 
+use std::sync::Arc;
+
 use super::file::FileLedger;
 use crate::oom::OomReport;
 use crate::oom::ledger::{Ledger, LedgerError};
@@ -18,9 +20,10 @@ pub(super) struct Delivered {
 }
 
 impl Ledger for Delivered {
-    async fn commit(&mut self, reports: &[OomReport], checkpoint: &[u8]) -> Result<(), LedgerError> {
-        if !reports.is_empty() {
-            let stored = self.reporter.commit(reports.to_vec(), None).await;
+    async fn commit(&mut self, reports: &[Arc<OomReport>], checkpoint: &[u8]) -> Result<(), LedgerError> {
+        if !reports.is_empty() && self.reporter.has_destinations() {
+            let reports = reports.iter().map(|report| OomReport::clone(report)).collect();
+            let stored = self.reporter.commit(reports, None).await;
             stored.map_err(|error| LedgerError(format!("the spool of reports: {error}")))?;
         }
         self.file.commit(reports, checkpoint).await

@@ -44,7 +44,7 @@ pub(super) struct Keeper<L> {
     published: Published,
     residents: watch::Receiver<Arc<Residents>>,
     /// Reports that are not kept yet, and the checkpoint that counts them as told.
-    unkept: Vec<OomReport>,
+    unkept: Vec<Arc<OomReport>>,
     checkpoint: Option<Vec<u8>>,
     dropped: usize,
     problem: watch::Sender<Vec<String>>,
@@ -84,7 +84,7 @@ impl<L: Ledger> Keeper<L> {
             }
             let mut news = Vec::new();
             for Batch { reports, checkpoint } in taken.drain(..) {
-                news.extend(reports);
+                news.extend(reports.into_iter().map(Arc::new));
                 self.checkpoint = Some(checkpoint);
             }
             self.unkept.extend(news.iter().cloned());
@@ -152,6 +152,7 @@ mod tests {
 
     use super::super::published::tests::{ids, report};
     use super::*;
+    use crate::observe::audit::Audit;
     use crate::observe::metrics::{KillMetrics, registry};
 
     /// Keeps commits, unless the disk is full or hangs.
@@ -167,7 +168,7 @@ mod tests {
     }
 
     impl Ledger for Disk {
-        async fn commit(&mut self, reports: &[OomReport], checkpoint: &[u8]) -> Result<(), LedgerError> {
+        async fn commit(&mut self, reports: &[Arc<OomReport>], checkpoint: &[u8]) -> Result<(), LedgerError> {
             if self.0.lock().unwrap().hangs {
                 std::future::pending::<()>().await;
             }
@@ -192,7 +193,12 @@ mod tests {
     async fn a_kill_is_kept_before_it_is_told_and_told_even_if_it_cannot_be_kept() {
         let disk = Disk::default();
         let (changes, mut told) = broadcast::channel(16);
-        let (published, kills) = Published::new(KillMetrics::register(&mut registry()), changes, Vec::new());
+        let (published, kills) = Published::new(
+            KillMetrics::register(&mut registry()),
+            changes,
+            Audit::default(),
+            Vec::new(),
+        );
         let (_residents, residents) = watch::channel(Arc::new(Residents {
             tree: None,
             pods: Vec::new(),

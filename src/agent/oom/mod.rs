@@ -1,7 +1,7 @@
 //! Kills for want of memory, from the watcher ([`crate::oom::watch`]) to everybody who is told.
 //!
 //! The watcher's thread finds kills and hands them to the [`keeper`], on the same thread: it has them kept ([`crate::oom::ledger`]),
-//! then tells of them: the list for operators, watchers at the socket, metrics, the log. What is told is kept, so
+//! then tells of them: the list for operators, watchers at the socket, metrics, the log and the audit log. What is told is kept, so
 //! that a restart tells nothing twice; a disk that takes nothing, or takes its time, delays that by a second at most.
 
 mod delivered;
@@ -23,6 +23,7 @@ use self::keeper::{Keeper, Patience};
 use self::published::Published;
 use crate::actuate::ChangeRecord;
 use crate::control::proto;
+use crate::observe::audit::Audit;
 use crate::observe::metrics::KillMetrics;
 use crate::oom::watch::{Links, Residents, WatchOptions, start};
 use crate::report::ReporterHandle;
@@ -49,6 +50,8 @@ pub(super) struct OomLinks {
     /// Where operators watch.
     pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
     pub(super) stop: CancellationToken,
+    /// Where they are written down beside changes.
+    pub(super) audit: Audit,
     /// Who delivers reports to where they are configured to go.
     pub(super) reporter: ReporterHandle,
 }
@@ -83,7 +86,12 @@ pub(super) fn watch_for_kills(options: OomOptions, links: OomLinks, registry: &m
     };
     let (batches, taken) = mpsc::channel(BATCHES);
     let (problems, watcher_problems) = watch::channel(Vec::new());
-    let (published, kills) = Published::new(KillMetrics::register(registry), links.changes, restored.reports);
+    let (published, kills) = Published::new(
+        KillMetrics::register(registry),
+        links.changes,
+        links.audit,
+        restored.reports,
+    );
     let (keeper, keeper_problems) = Keeper::new(ledger, Patience::default(), published, links.residents.clone());
     let watching = start(
         WatchOptions {

@@ -1,4 +1,4 @@
-//! Who is told of kills on this node: the list for operators, watchers at the socket, the metrics, the log.
+//! Who is told of kills on this node: the list for operators, watchers at the socket, the metrics, the log, the audit log.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use super::file::KEPT;
 use super::view;
 use crate::actuate::LivePod;
 use crate::control::proto;
+use crate::observe::audit::Audit;
 use crate::observe::metrics::{KillLabels, KillMetrics};
 use crate::oom::OomReport;
 
@@ -27,6 +28,7 @@ pub(super) struct Published {
     kills: watch::Sender<VecDeque<Arc<OomReport>>>,
     changes: broadcast::Sender<Arc<proto::Change>>,
     metrics: KillMetrics,
+    audit: Audit,
     /// When each series was last of use.
     series: HashMap<KillLabels, Instant>,
 }
@@ -36,22 +38,24 @@ impl Published {
     pub(super) fn new(
         metrics: KillMetrics,
         changes: broadcast::Sender<Arc<proto::Change>>,
-        before: Vec<OomReport>,
+        audit: Audit,
+        before: Vec<Arc<OomReport>>,
     ) -> (Self, Kills) {
-        let (kills, list) = watch::channel(before.into_iter().map(Arc::new).collect());
+        let (kills, list) = watch::channel(before.into());
         let published = Self {
             kills,
             changes,
             metrics,
+            audit,
             series: HashMap::new(),
         };
         (published, list)
     }
 
-    pub(super) fn publish(&mut self, report: OomReport, now: Instant) {
+    pub(super) fn publish(&mut self, report: Arc<OomReport>, now: Instant) {
         log(&report);
+        self.audit.kill(&report);
         self.count(&report, now);
-        let report = Arc::new(report);
         if self.changes.receiver_count() > 0 {
             let change = proto::Change {
                 at: report.time.to_string(),
@@ -123,7 +127,7 @@ pub(super) mod tests {
     use crate::actuate::PodId;
     use crate::cgroup::CgroupPath;
     use crate::observe::metrics::registry;
-    use crate::oom::{Confidence, HitLimit, Level, ReportedContainer, ReportedPod};
+    use crate::oom::{Candidates, Confidence, HitLimit, Level, ReportedContainer, ReportedPod};
 
     /// A kill in the pod of that name.
     pub(in crate::agent::oom) fn report(id: &str) -> OomReport {
@@ -147,7 +151,7 @@ pub(super) mod tests {
             group: Vec::new(),
             own_write: None,
             confidence: Confidence::CounterAlone,
-            candidates: Vec::new(),
+            candidates: Candidates::default(),
             more_candidates: 0,
             while_down: false,
         }
@@ -173,9 +177,14 @@ pub(super) mod tests {
     fn the_list_and_the_series_are_bounded_and_series_go_with_their_pods() {
         let mut registry = registry();
         let (changes, _) = broadcast::channel(1);
-        let (mut published, kills) = Published::new(KillMetrics::register(&mut registry), changes, vec![report("old")]);
+        let (mut published, kills) = Published::new(
+            KillMetrics::register(&mut registry),
+            changes,
+            Audit::default(),
+            vec![Arc::new(report("old"))],
+        );
         let start = Instant::now();
-        (0..KEPT).for_each(|number| published.publish(report(&number.to_string()), start));
+        (0..KEPT).for_each(|number| published.publish(Arc::new(report(&number.to_string())), start));
         assert_eq!(ids(&kills).len(), KEPT);
         assert!(!ids(&kills).contains(&"old".to_owned()));
         let series = |published: &mut Published, minutes: u64, live: &[Arc<LivePod>]| {
@@ -189,7 +198,7 @@ pub(super) mod tests {
         assert_eq!(series(&mut published, 11, &[live("1")]), 1);
         assert_eq!(series(&mut published, 20, &[]), 1);
         assert_eq!(series(&mut published, 22, &[]), 0);
-        (0..=MOST_SERIES).for_each(|number| published.publish(report(&number.to_string()), start));
+        (0..=MOST_SERIES).for_each(|number| published.publish(Arc::new(report(&number.to_string())), start));
         assert_eq!(published.series.len(), MOST_SERIES);
     }
 }

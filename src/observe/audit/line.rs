@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::refusals::Refusal;
 use crate::actuate::{Cause, ChangeRecord, PodId, StepRecord};
+use crate::oom::{Confidence, Level, OomReport, ReportedPod};
 use crate::plan::Target;
 
 /// Whose wish a change was.
@@ -89,6 +90,25 @@ enum Line<'a> {
         /// How often it was said.
         times: u64,
     },
+    /// The kernel killed for want of memory.
+    Kill {
+        time: Timestamp,
+        /// The same as wherever else this kill is told.
+        id: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pod: Option<&'a ReportedPod>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        container: Option<&'a str>,
+        /// Whose limit was hit.
+        level: Level,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        limit_bytes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pid: Option<u32>,
+        confidence: Confidence,
+    },
+    /// Kills that were too many to have lines of their own.
+    MoreKills { time: Timestamp, kills: u64 },
     /// Lines that are missing before this one.
     Lost { time: Timestamp, lines: u64 },
 }
@@ -156,6 +176,24 @@ pub(super) fn of_change(record: &ChangeRecord) -> Vec<String> {
 
 pub(super) fn of_refusal(refusal: &Refusal, times: u64) -> String {
     text(&Line::Refusal { refusal, times })
+}
+
+/// Without what the victim called itself.
+pub(super) fn of_kill(report: &OomReport) -> String {
+    text(&Line::Kill {
+        time: report.time,
+        id: &report.id,
+        pod: report.pod.as_ref(),
+        container: report.container.as_ref().map(|container| container.name.as_str()),
+        level: report.level,
+        limit_bytes: report.limit.limit_bytes,
+        pid: report.victim.as_ref().map(|victim| victim.pid),
+        confidence: report.confidence,
+    })
+}
+
+pub(super) fn of_more_kills(time: Timestamp, kills: u64) -> String {
+    text(&Line::MoreKills { time, kills })
 }
 
 pub(super) fn of_loss(time: Timestamp, lines: u64) -> String {

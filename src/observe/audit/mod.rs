@@ -1,6 +1,6 @@
-//! The audit log: who changed what, why, and how it ended; and who was turned away.
+//! The audit log: who changed what, why, and how it ended; who was turned away; and what the kernel killed.
 //!
-//! In come finished passes ([`ChangeRecord`]) and refusals; out goes one line of JSON for each value written, in a file
+//! In come finished passes ([`ChangeRecord`]), refusals and kills; out goes one line of JSON for each value written, in a file
 //! of its own that is rotated ([`file`](self)), so that it outlives both the agent's memory and the log. It holds names,
 //! amounts and what operators gave as reasons, and nothing else that comes out of pods.
 //!
@@ -12,6 +12,7 @@
 //! problem, and the count is the first line written once there is room again.
 
 mod file;
+mod kills;
 mod line;
 mod refusals;
 
@@ -26,8 +27,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use self::file::RotatedFile;
+use self::kills::Kills;
 use self::refusals::Refusals;
 use crate::actuate::ChangeRecord;
+use crate::oom::OomReport;
 
 pub use line::Who;
 pub use refusals::Refusal;
@@ -58,6 +61,7 @@ pub struct AuditOptions {
 enum Event {
     Change(Arc<ChangeRecord>),
     Refusal(Refusal),
+    Kill(Arc<OomReport>),
 }
 
 /// Where to leave what is to be written down. Cloned freely; without a file everything is dropped.
@@ -102,6 +106,11 @@ impl Audit {
         self.leave(|| Event::Refusal(refusal));
     }
 
+    /// Writes down that the kernel killed for want of memory. Of very many kills some are only counted.
+    pub fn kill(&self, report: &Arc<OomReport>) {
+        self.leave(|| Event::Kill(Arc::clone(report)));
+    }
+
     /// Why not everything is written down, if so.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
@@ -134,7 +143,8 @@ struct Writer {
 
 impl Writer {
     async fn run(mut self, mut waiting: mpsc::Receiver<Event>) {
-        let (mut events, mut refusals) = (Vec::with_capacity(AT_ONCE), Refusals::default());
+        let (mut events, mut refusals, mut kills) =
+            (Vec::with_capacity(AT_ONCE), Refusals::default(), Kills::default());
         let mut tick = tokio::time::interval(WINDOW);
         loop {
             // Cancel-safe: `recv_many` takes nothing unless it returns, and a tick or a moment that is missed comes again.
@@ -149,9 +159,11 @@ impl Writer {
                 match event {
                     Event::Change(record) => lines.extend(line::of_change(&record)),
                     Event::Refusal(refusal) => lines.extend(refusals.note(refusal, now)),
+                    Event::Kill(report) => lines.extend(kills.note(&report, now)),
                 }
             }
             lines.extend(if open { refusals.due(now) } else { refusals.all() });
+            lines.extend(if open { kills.due(now) } else { kills.all(now) });
             self.write(lines, !open).await;
             if !open {
                 return;

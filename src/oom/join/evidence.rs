@@ -32,7 +32,7 @@ pub enum Evidence {
     /// The kernel logged the process, and this was the only counter that rose.
     OnlyCounter(Box<Kill>),
     /// The counter rose, and so did others: the victim is one of these, unless its record was lost.
-    Ambiguous(Arc<[Kill]>),
+    Ambiguous(Arc<[Arc<Kill>]>),
     /// The counter rose, and nothing was logged: the log was lost, or cannot be read.
     CounterAlone,
     /// The kernel logged the process, and no counter rose: it was in none that is watched, or its cgroup is gone.

@@ -1,12 +1,14 @@
 //! Kills and rises that can be each other's → which are.
 
 use std::cmp::Reverse;
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Evidence, LOG_DELAY, OomKill, Progress, SLACK};
+use super::groups::Groups;
+use super::matching::{Possible, matched};
+use super::{Evidence, FLOOD, LOG_DELAY, OomKill, PATIENCE, Progress, SLACK};
 use crate::cgroup::CgroupPath;
 use crate::oom::kill::Kill;
 use crate::oom::summary::Limit;
@@ -28,7 +30,7 @@ pub(super) enum Who {
     /// It is the second logging of a kill in this group, and accounts for a rise there that is no kill.
     Again(CgroupPath),
     /// It was not: where it happened is not known yet.
-    Waiting(Box<Kill>),
+    Waiting(Arc<Kill>),
 }
 
 /// A counter rose between two reads.
@@ -47,6 +49,11 @@ pub struct Rise {
 }
 
 impl Rise {
+    /// Whether all that can be in it was logged before that time.
+    fn is_over(&self, end: Duration) -> bool {
+        end == Duration::MAX || self.by.saturating_add(LOG_DELAY) < end
+    }
+
     /// Tells those that were counted without being logged, where these were.
     fn told_alone<'a>(&self, logged: impl Iterator<Item = &'a Logged> + Clone, told: &mut Decided) {
         let logged_again = logged.clone().filter(|logged| matches!(logged.who, Who::Again(_)));
@@ -92,30 +99,53 @@ pub(super) struct Pairing {
 impl Pairing {
     /// Takes kills and rises apart into pairings that cannot influence each other.
     pub(super) fn independent(logged: Vec<Logged>, rises: Vec<Rise>) -> Vec<Self> {
-        let mut pairings: Vec<Self> = Vec::new();
-        for rise in rises {
-            let rises = vec![rise];
-            pairings.push(Self {
-                logged: Vec::new(),
-                rises,
-            });
+        // The rises come first in the numbering, then the kills.
+        let mut groups = Groups::new(rises.len() + logged.len());
+        for (number, logged) in (rises.len()..).zip(&logged) {
+            let concerned = rises.iter().enumerate().filter(|(_, rise)| logged.may_be_in(rise));
+            concerned.for_each(|(rise, _)| groups.join(rise, number));
         }
-        for logged in logged {
-            let concerns = |pairing: &mut Self| pairing.rises.iter().any(|rise| logged.may_be_in(rise));
-            let mut merged = Self::default();
-            for pairing in pairings.extract_if(.., concerns) {
-                merged.logged.extend(pairing.logged);
-                merged.rises.extend(pairing.rises);
-            }
-            merged.logged.push(logged);
-            pairings.push(merged);
+        let mut pairings: Vec<Self> = Vec::new();
+        let mut places = HashMap::new();
+        let mut place = |number: usize, pairings: &mut Vec<Self>| {
+            *places.entry(groups.of(number)).or_insert_with(|| {
+                pairings.push(Self::default());
+                pairings.len() - 1
+            })
+        };
+        let first = rises.len();
+        for (number, rise) in rises.into_iter().enumerate() {
+            let place = place(number, &mut pairings);
+            pairings[place].rises.push(rise);
+        }
+        for (number, logged) in (first..).zip(logged) {
+            let place = place(number, &mut pairings);
+            pairings[place].logged.push(logged);
         }
         pairings
     }
 
+    /// Up to when kills and rises are to be decided now, if they are.
+    pub(super) fn due(&self, progress: Progress) -> Option<Duration> {
+        if self.is_final(progress) {
+            return Some(Duration::MAX);
+        }
+        let began = self.began();
+        let up_to = |known: Duration, within: Duration| {
+            (began.saturating_add(within) < known).then(|| known.saturating_sub(within / 2))
+        };
+        let (many, within) = FLOOD;
+        // What a rise may still take from others is not over, and nothing would be decided.
+        let is_news = |end: &Duration| self.rises.iter().any(|rise| rise.is_over(*end));
+        Some(progress.log.min(progress.counters))
+            .filter(|_| self.logged.len() + self.rises.len() > many)
+            .and_then(|known| up_to(known, within).filter(is_news))
+            .or_else(|| up_to(progress.log.max(progress.counters), PATIENCE))
+    }
+
     /// Whether nothing that is still to come can belong here: later rises begin after these kills, and later kills were
     /// logged after these rises.
-    pub(super) fn is_final(&self, progress: Progress) -> bool {
+    fn is_final(&self, progress: Progress) -> bool {
         self.logged
             .iter()
             .all(|logged| logged.at.saturating_add(SLACK) < progress.counters)
@@ -126,7 +156,7 @@ impl Pairing {
     }
 
     /// The time of the oldest part.
-    pub(super) fn began(&self) -> Duration {
+    fn began(&self) -> Duration {
         let logged = self.logged.iter().map(|logged| logged.at);
         logged
             .chain(self.rises.iter().map(|rise| rise.by))
@@ -138,8 +168,7 @@ impl Pairing {
     /// ones. Returns what is left undecided, too.
     pub(super) fn decide(mut self, end: Duration) -> (Decided, Self) {
         let is_old = |logged: &Logged| logged.at < end;
-        // All that can be in such a rise is old.
-        let is_over = |rise: &Rise| end == Duration::MAX || rise.by.saturating_add(LOG_DELAY) < end;
+        let is_over = |rise: &Rise| rise.is_over(end);
         // What is newer may take a rise in place of its own, which is still to come, so it comes last. Of the others, those
         // that were told come first: a rise of theirs is never left for others.
         self.logged
@@ -147,7 +176,8 @@ impl Pairing {
         // So do the rises of inner cgroups: what they counted is not left for those around them.
         self.rises
             .sort_by_key(|rise| (Reverse(rise.cgroup.segments().count()), rise.by));
-        let held = self.assign();
+        let possible = Possible::new(&self.logged, &self.rises, Logged::may_be_in);
+        let held = matched(&possible, self.rises.iter().map(|rise| rise.kills.get()).collect());
         let is_decided = |(logged, held): &(&Logged, Option<&Rise>)| is_old(logged) && held.is_none_or(is_over);
 
         let mut told = Decided::default();
@@ -156,10 +186,13 @@ impl Pairing {
             rise.told_alone(holders.map(|(logged, _)| logged), &mut told);
         }
         let held = || held.iter().map(|held| held.map(|rise| &self.rises[rise]));
-        for (logged, rise) in self.logged.iter().zip(held()).filter(is_decided) {
-            if let Who::Waiting(kill) = &logged.who {
+        let mut lists = Lists::default();
+        for (at, (logged, rise)) in self.logged.iter().zip(held()).enumerate() {
+            if let Who::Waiting(kill) = &logged.who
+                && is_decided(&(logged, rise))
+            {
                 told.kills.push(match rise {
-                    Some(rise) => self.paired(logged, kill, rise),
+                    Some(rise) => self.paired(&possible, (at, kill), rise, &mut lists),
                     None => OomKill::log_alone((**kill).clone(), logged.at),
                 });
             }
@@ -182,16 +215,13 @@ impl Pairing {
         (told, left)
     }
 
-    fn paired(&self, logged: &Logged, kill: &Kill, rise: &Rise) -> OomKill {
-        let possible: Vec<&Rise> = self.rises.iter().filter(|rise| logged.may_be_in(rise)).collect();
-        let is_rival = |rival: &&Logged| possible.iter().any(|rise| rival.may_be_in(rise));
-        let counted = possible
-            .iter()
-            .map(|rise| rise.kills.get())
-            .fold(0, u64::saturating_add);
-        let one_cgroup = possible.iter().all(|other| other.cgroup == rise.cgroup);
+    fn paired(&self, possible: &Possible, (at, kill): (usize, &Kill), rise: &Rise, lists: &mut Lists) -> OomKill {
+        let logged = &self.logged[at];
+        let rises = || self.rises.iter().zip(possible.row(at)).filter(|(_, may)| **may);
+        let counted = rises().map(|(rise, _)| rise.kills.get()).fold(0, u64::saturating_add);
+        let one_cgroup = rises().all(|(other, _)| other.cgroup == rise.cgroup);
         // More kills than were counted: one of them was somewhere else, and it may be this one.
-        let all_counted = count(self.logged.iter().filter(is_rival)) <= counted;
+        let all_counted = || count(possible.rivals(possible.row(at))) <= counted;
         let told = |evidence| OomKill {
             cgroup: Some(rise.cgroup.clone()),
             evidence,
@@ -199,98 +229,25 @@ impl Pairing {
             record: kill.seq,
             at: logged.at,
         };
-        if one_cgroup && all_counted && !logged.outrun {
+        if one_cgroup && !logged.outrun && all_counted() {
             return told(Evidence::OnlyCounter(Box::new(kill.clone())));
         }
         // Rises of one cgroup can change places, so all kills that may be in any of them may be meant.
-        let here = || self.rises.iter().filter(|other| other.cgroup == rise.cgroup);
-        let is_candidate = |candidate: &&Logged| here().any(|rise| candidate.may_be_in(rise));
-        let candidates = self.logged.iter().filter(is_candidate);
-        let candidates: Arc<[Kill]> = candidates
-            .filter_map(|candidate| match &candidate.who {
-                Who::Waiting(kill) => Some((**kill).clone()),
+        let here: Vec<bool> = self.rises.iter().map(|other| other.cgroup == rise.cgroup).collect();
+        let candidates: Vec<usize> = possible.rivals(&here).collect();
+        let list = lists.entry(candidates).or_insert_with_key(|candidates| {
+            let waiting = |at: &usize| match &self.logged.get(*at)?.who {
+                Who::Waiting(kill) => Some(Arc::clone(kill)),
                 Who::Told(_) | Who::Again(_) => None,
-            })
-            .collect();
-        told(Evidence::Ambiguous(candidates))
-    }
-
-    /// Pairs as many kills as possible with rises, and of all such ways, one in which the first kills and the first rises
-    /// have partners. Gives each kill the index of its rise.
-    fn assign(&self) -> Vec<Option<usize>> {
-        let mut assigned = vec![None; self.logged.len()];
-        let mut free: Vec<u64> = self.rises.iter().map(|rise| rise.kills.get()).collect();
-        for kill in 0..self.logged.len() {
-            if let Some(taken) = self.augment(kill, &mut assigned, &free) {
-                free[taken] -= 1;
-            }
-        }
-        self.prefer_first(&mut assigned, &mut free);
-        assigned
-    }
-
-    /// Moves kills to the first rises that they can fill together: later ones may be needed by what is still to come. A
-    /// way that gives the same kills and the first rises partners exists (Mendelsohn and Dulmage, 1958).
-    fn prefer_first(&self, assigned: &mut [Option<usize>], free: &mut [u64]) {
-        for first in 0..self.rises.len() {
-            while free[first] > 0
-                && let Some(freed) = self.refill(first, assigned)
-            {
-                (free[first], free[freed]) = (free[first] - 1, free[freed] + 1);
-            }
-        }
-    }
-
-    /// Fills one more of this rise from later ones, others changing places if they must. Returns the one that has one more
-    /// free: the last there is.
-    fn refill(&self, first: usize, assigned: &mut [Option<usize>]) -> Option<usize> {
-        // Who would move where, so that the rise it has becomes free.
-        let mut moves: Vec<Option<(usize, usize)>> = vec![None; self.rises.len()];
-        let mut queue = VecDeque::from([first]);
-        while let Some(wanted) = queue.pop_front() {
-            for (kill, held) in assigned.iter().enumerate() {
-                let Some(held) = *held else { continue };
-                if held != first && moves[held].is_none() && self.logged[kill].may_be_in(&self.rises[wanted]) {
-                    moves[held] = Some((kill, wanted));
-                    queue.push_back(held);
-                }
-            }
-        }
-        let last = moves.iter().rposition(Option::is_some).filter(|last| *last > first)?;
-        let mut freed = last;
-        while freed != first {
-            let (kill, to) = moves[freed]?;
-            assigned[kill] = Some(to);
-            freed = to;
-        }
-        Some(last)
-    }
-
-    /// Finds a rise for one more kill, others changing places if they must. Returns the rise that has one free less.
-    fn augment(&self, kill: usize, assigned: &mut [Option<usize>], free: &[u64]) -> Option<usize> {
-        let mut wanted_by: Vec<Option<usize>> = vec![None; self.rises.len()];
-        let mut queue = VecDeque::from([kill]);
-        while let Some(seeking) = queue.pop_front() {
-            for (at, rise) in self.rises.iter().enumerate() {
-                if wanted_by[at].is_some() || !self.logged[seeking].may_be_in(rise) {
-                    continue;
-                }
-                wanted_by[at] = Some(seeking);
-                if free[at] > 0 {
-                    let mut next = Some(at);
-                    while let Some(rise) = next {
-                        let mover = wanted_by[rise]?;
-                        next = assigned[mover].replace(rise);
-                    }
-                    return Some(at);
-                }
-                let holders = assigned.iter().enumerate().filter(|(_, held)| **held == Some(at));
-                queue.extend(holders.map(|(holder, _)| holder));
-            }
-        }
-        None
+            };
+            candidates.iter().filter_map(waiting).collect()
+        });
+        told(Evidence::Ambiguous(Arc::clone(list)))
     }
 }
+
+/// Who may be meant, by their places: in a flood nearly every kill may be any of the same hundred.
+type Lists = HashMap<Vec<usize>, Arc<[Arc<Kill>]>>;
 
 fn count<T>(items: impl Iterator<Item = T>) -> u64 {
     items.fold(0, |count, _| count + 1)

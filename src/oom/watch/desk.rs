@@ -11,6 +11,7 @@ mod release;
 pub(super) use events::Told;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -25,8 +26,9 @@ use super::surroundings::Surroundings;
 use crate::cgroup::CgroupPath;
 use crate::oom::counters::CounterError;
 use crate::oom::join::{Joiner, Progress, Rise};
+use crate::oom::kill::Kill;
 use crate::oom::kmsg::{BootId, Position};
-use crate::oom::report::{OomReport, Role};
+use crate::oom::report::{Candidates, OomReport, Role};
 
 /// How far the time of a record may be off.
 const SLACK: Duration = Duration::from_millis(50);
@@ -82,6 +84,8 @@ pub(super) struct Desk {
     roster: Roster,
     own_writes: OwnWrites,
     open: Vec<Open>,
+    /// Lists of possible victims that were made of others just now.
+    listed: Vec<(Arc<[Arc<Kill>]>, Candidates)>,
     reports: Vec<OomReport>,
     unsaved: bool,
 }
@@ -131,6 +135,7 @@ impl Desk {
             roster: Roster::default(),
             own_writes: OwnWrites::default(),
             open: Vec::new(),
+            listed: Vec::new(),
             reports: Vec::new(),
             // An agent that goes on from here has to know that it does.
             unsaved: true,
@@ -179,6 +184,7 @@ impl Desk {
         for kill in self.joiner.log_ended() {
             self.open(kill, now, around);
         }
+        self.listed.clear();
     }
 
     /// Looks at all counters that may have risen, from `before` on. Returns whether one could not be read.
@@ -223,6 +229,7 @@ impl Desk {
         for kill in self.joiner.settle(progress) {
             self.open(kill, now, around);
         }
+        self.listed.clear();
         self.account_for_counted_again();
     }
 

@@ -8,7 +8,7 @@ use super::roster::{Roster, Whose};
 use crate::cgroup::CgroupPath;
 use crate::oom::join::{Evidence, OomKill};
 use crate::oom::kill::{Kill, Level};
-use crate::oom::report::{Confidence, HitLimit, OomReport, ReportedMemory, Role, Victim};
+use crate::oom::report::{Candidates, Confidence, HitLimit, OomReport, ReportedMemory, Role, Victim};
 use crate::oom::summary::Limit;
 
 /// How long the report of a kill waits for the agent to learn whose container it is.
@@ -23,7 +23,7 @@ pub(super) struct Open {
     pub(super) time: Timestamp,
     pub(super) while_down: bool,
     pub(super) victim: Option<Victim>,
-    pub(super) candidates: Vec<Victim>,
+    pub(super) candidates: Candidates,
     pub(super) more_candidates: u32,
     pub(super) limit: HitLimit,
     pub(super) group: Option<OpenGroup>,
@@ -112,7 +112,7 @@ fn level(kill: &OomKill, roster: &Roster) -> Level {
     match (&kill.evidence, kill.victim()) {
         (_, Some(victim)) => of(victim),
         (Evidence::Ambiguous(candidates), None) => {
-            let mut levels = candidates.iter().map(of);
+            let mut levels = candidates.iter().map(|kill| of(kill));
             let first = levels.next().unwrap_or(Level::Unknown);
             if levels.all(|level| level == first) {
                 first

@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
     use crate::actuate::{Cause, Outcome, PodId, Stages};
-    use crate::oom::report::{Confidence, HitLimit, ReportedContainer, ReportedPod};
+    use crate::oom::report::{Candidates, Confidence, HitLimit, ReportedContainer, ReportedPod};
     use crate::plan::Via;
 
     fn step(target: Target, file: Option<&'static str>, from: &str, to: &str) -> StepRecord {
@@ -198,7 +198,7 @@ mod tests {
             group: Vec::new(),
             own_write: None,
             confidence: Confidence::Exact,
-            candidates: Vec::new(),
+            candidates: Candidates::default(),
             more_candidates: 0,
             while_down: false,
         }

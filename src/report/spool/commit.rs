@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::index::{Place, Slot};
-use super::journal::{Journal, JournalError};
 use super::step::{Head, Settled, Stored, read_report, write_report};
-use super::{Spool, frame, wide};
+use super::{Journal, JournalError, Spool, wide};
 use crate::oom::OomReport;
 use crate::report::content::Report;
 use crate::report::destination::{Destination, Destinations};
+use crate::report::journal::frame;
 use crate::report::seen::IdHash;
 
 /// A report with a longer text loses its detail: what may have been sent cannot be folded, so it must not fill the spool.
@@ -268,8 +268,7 @@ pub(super) fn append_step(journal: &mut Journal, head: &Head, texts: &[&[u8]]) -
     let payload = head.payload(texts);
     let texts_length: usize = texts.iter().map(|text| text.len()).sum();
     let mut offset = frame::OVERHEAD + payload.len() - texts_length;
-    let frame = frame::frame(&payload).ok_or_else(|| journal.too_long(payload.len()))?;
-    let at = journal.append(&frame)?;
+    let at = journal.append_frame(&payload)?;
     let mut places = Vec::with_capacity(texts.len());
     for text in texts {
         places.push(at + wide(offset));

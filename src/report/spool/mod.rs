@@ -1,9 +1,8 @@
 //! Keeps reports on disk until every destination has them, together with what the watcher of kills must find again.
 //!
 //! In come kills with a checkpoint, and acknowledgements; out go the next reports for a destination, in order, and after a
-//! restart everything that was still owed. The file is a journal of checksummed frames (`frame`), each one step
-//! (`step`); what it means is worked out by `replay` and kept in the `index`, all of them pure. `journal` does the I/O,
-//! which blocks.
+//! restart everything that was still owed. The file is a journal of checksummed frames (`report::journal`), each
+//! one step (`step`); what it means is worked out by `replay` and kept in the `index`, all of them pure.
 //!
 //! - Kills and their checkpoint are one frame: after a crash at any byte both are there or neither.
 //! - A step is written before [`Spool::commit`] returns, so it survives the agent. [`Spool::sync`] makes it survive the
@@ -16,9 +15,7 @@
 //! It must never drop a report silently, give back one that was not stored, or grow beyond its bounds.
 
 mod commit;
-mod frame;
 mod index;
-mod journal;
 mod replay;
 mod room;
 mod step;
@@ -28,12 +25,21 @@ mod tests;
 use std::path::Path;
 
 use index::Index;
-use journal::{Home, Journal, JournalError};
 
 pub use commit::{Commit, Committed, Owed};
 
 use super::destination::{Destination, Destinations};
+use super::journal::{Home, Journal, JournalError, Kind, wide};
 use super::seen::Seen;
+
+/// The spool's files.
+const KIND: Kind = Kind {
+    header: *b"vscspl\x00\x01",
+    file: "reports.journal",
+    new_file: "reports.journal.new",
+    set_aside: "reports.journal.set-aside",
+    lock: "reports.lock",
+};
 
 /// How much a spool may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +143,7 @@ impl Spool {
 
     /// The checkpoint, and how many reports were given up.
     fn recover(&mut self) -> Result<(Option<Vec<u8>>, usize), JournalError> {
-        let home = Home::enter(&self.directory)?;
+        let home = Home::enter(&KIND, &self.directory)?;
         let found = home.read();
         let home = self.home.insert(home);
         let (mut journal, bytes) = match found {
@@ -158,7 +164,7 @@ impl Spool {
         self.seen = replayed.seen;
         self.checkpoint = replayed.checkpoint.clone().unwrap_or_default();
         match replayed.damage {
-            None if wide(replayed.end) < frame_header() => self.rewrite(),
+            None if replayed.end < KIND.header.len() => self.rewrite(),
             None => {
                 journal.cut(wide(replayed.end))?;
                 self.journal = Some(journal);
@@ -211,7 +217,7 @@ impl Spool {
         if self.home.is_some() {
             return Ok(());
         }
-        let home = Home::enter(&self.directory)?;
+        let home = Home::enter(&KIND, &self.directory)?;
         if home.read().is_ok_and(|found| found.is_some()) {
             let aside = home.set_aside()?;
             self.troubles.opening = Some(format!(
@@ -275,13 +281,4 @@ impl Spool {
     pub const fn totals(&self) -> Totals {
         self.totals
     }
-}
-
-fn frame_header() -> u64 {
-    wide(frame::HEADER.len())
-}
-
-/// A length in memory is at most 64 bits wide.
-const fn wide(length: usize) -> u64 {
-    length as u64
 }

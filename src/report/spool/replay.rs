@@ -3,11 +3,11 @@
 //! Everything up to the first damage counts, nothing after it does: a step is believed only together with all before.
 //! Reports that only destinations wait for which are not selected any more are given up, and counted.
 
-use super::frame::{self, OVERHEAD, Tail};
 use super::index::{Index, Place, Slot};
 use super::step::{Head, read_report};
-use super::wide;
+use super::{KIND, wide};
 use crate::report::destination::{Destination, Destinations};
+use crate::report::journal::frame::{self, OVERHEAD, Tail};
 use crate::report::seen::{IdHash, Seen};
 
 /// What a journal says.
@@ -29,7 +29,7 @@ pub(super) struct Replayed {
 
 /// Reads a journal for these destinations; the others are not owed anything any more.
 pub(super) fn replay(bytes: &[u8], selected: Destinations, remembered: usize) -> Replayed {
-    let scanned = frame::scan(bytes);
+    let scanned = frame::scan(&KIND.header, bytes);
     let mut replayed = Replayed {
         index: Index::default(),
         seen: Seen::new(remembered),

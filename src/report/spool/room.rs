@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use super::commit::{append_step, length_of};
 use super::index::{Place, Slot};
-use super::journal::{Home, Journal, JournalError};
 use super::step::{Head, Stored, write_report};
-use super::{Spool, wide};
+use super::{Home, Journal, JournalError, Spool, wide};
 use crate::report::content::Report;
 use crate::report::destination::Destinations;
 use crate::report::fold::{Folder, Grain, Kept};

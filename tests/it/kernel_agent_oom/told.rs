@@ -1,4 +1,4 @@
-//! Where kills are told: to watchers at the socket, in the metrics, by `vscalectl`.
+//! Where kills are told: to watchers at the socket, in the metrics, by `vscalectl`, in the audit log.
 
 use std::net::TcpListener;
 use std::process::{Command, Output};
@@ -15,7 +15,7 @@ fn vscalectl(scene: &Scene, arguments: &[&str]) -> Output {
 }
 
 #[tokio::test]
-async fn a_kill_reaches_watchers_metrics_and_the_command_line() {
+async fn a_kill_reaches_watchers_metrics_the_command_line_and_the_audit_log() {
     let mut scene = Scene::of(&[("app", SMALL)]);
     // Free a moment ago, and nobody else on this machine is told of it.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -38,6 +38,17 @@ async fn a_kill_reaches_watchers_metrics_and_the_command_line() {
     );
     let metrics = scrape(address).await;
     assert!(metrics.contains(&series), "{metrics}");
+
+    let audit = scene.agent.state_directory().join("audit.jsonl");
+    let line = || {
+        std::fs::read_to_string(&audit).ok()?.lines().find_map(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).ok()?;
+            (line["event"] == "kill" && line["id"] == *told.id).then_some(line)
+        })
+    };
+    let waited_for = "the kill to be in the audit log";
+    scene.agent.wait_for(waited_for, || line().is_some()).await;
+    assert_eq!(line().unwrap()["container"], "app");
 
     let listed = vscalectl(&scene, &["oom", "list", "test/web", "-o", "json"]);
     let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();

@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 use vscaled::observe::metrics::ReportMetrics;
-use vscaled::oom::{Confidence, HitLimit, Level, OomReport, ReportedContainer, ReportedPod, Role, Victim};
+use vscaled::oom::{Candidates, Confidence, HitLimit, Level, OomReport, ReportedContainer, ReportedPod, Role, Victim};
 use vscaled::report::grpc::{GrpcDelivery, GrpcOptions, Identity, TlsFiles};
 use vscaled::report::spool::{Bounds, Recovered, Spool};
 use vscaled::report::{Deliver, DestinationStatus, Destinations, Link, Reporter, ReporterHandle};
@@ -146,7 +146,7 @@ pub(crate) fn kill(number: u64) -> OomReport {
         group: Vec::new(),
         own_write: None,
         confidence: Confidence::Exact,
-        candidates: Vec::new(),
+        candidates: Candidates::default(),
         more_candidates: 0,
         while_down: false,
     }

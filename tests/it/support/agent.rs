@@ -251,7 +251,7 @@ impl Agent {
 
     /// Where it keeps what it told of kills.
     pub(crate) fn oom_file(&self) -> PathBuf {
-        self.state_directory().join("oom.jsonl")
+        self.state_directory().join("oom.journal")
     }
 
     pub(crate) fn path(&self) -> &Path {

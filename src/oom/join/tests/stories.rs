@@ -112,7 +112,7 @@ proptest! {
         let all_logged = happenings.iter().all(|kill| kill.is_logged);
         for told in told {
             if let Evidence::Ambiguous(candidates) = &told.evidence {
-                let is_possible = |kill: &Kill| Some(place_of(&happenings, kill)) == told.cgroup;
+                let is_possible = |kill: &Arc<Kill>| Some(place_of(&happenings, kill)) == told.cgroup;
                 prop_assert!(candidates.iter().any(is_possible) || !all_logged, "{:?}", told);
             }
         }
@@ -120,6 +120,18 @@ proptest! {
 
     #[test]
     fn a_flood_without_an_end_is_told_as_it_goes(happenings in proptest::collection::vec(happening(15_000), 40..120)) {
+        check(&happenings, &play(&happenings, &[]))?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    /// So many at once that they are decided before all of them can be.
+    #[test]
+    fn a_flood_that_is_too_dense_to_wait_for_its_end_is_told_as_it_goes(
+        happenings in proptest::collection::vec(happening(4_000), 250..400),
+    ) {
         check(&happenings, &play(&happenings, &[]))?;
     }
 }

@@ -1,5 +1,6 @@
 //! What the log says → kills that are known, each with what its files still say.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -12,7 +13,7 @@ use crate::oom::join::{Evidence, OomKill};
 use crate::oom::kill::Kill;
 use crate::oom::kmsg::Origin;
 use crate::oom::parse::Event;
-use crate::oom::report::{HitLimit, Role};
+use crate::oom::report::{Candidates, HitLimit, Role, Victim};
 use crate::oom::summary::Limit;
 
 /// Limits from here on are none: the kernel prints the most its counter can hold.
@@ -101,27 +102,19 @@ impl Desk {
             group.take(kill, now.monotonic);
             return;
         }
+        let (candidates, more_candidates) = match &kill.evidence {
+            Evidence::Ambiguous(possible) => self.candidates(possible),
+            _ => Default::default(),
+        };
         let facts = kill.record.and_then(|record| self.logged.get(&record));
-        let role = |kill: &Kill| {
-            let facts = kill.seq.and_then(|record| self.logged.get(&record));
-            facts.map_or(Role::Unknown, |facts| facts.role)
-        };
-        let possible: &[Kill] = match &kill.evidence {
-            Evidence::Ambiguous(candidates) => candidates,
-            _ => &[],
-        };
-        let candidates = possible
-            .iter()
-            .take(MOST_CANDIDATES)
-            .map(|kill| victim(kill, role(kill)));
         let counted_at_start = self.first_look.is_none_or(|first| kill.at <= first);
         let open = Open {
             since: now.monotonic,
             time: facts.map_or_else(|| now.wall_at(kill.at), |facts| facts.wall),
             while_down: facts.map_or(counted_at_start && self.continues, |facts| facts.while_down),
-            victim: kill.victim().map(|kill| victim(kill, role(kill))),
-            candidates: candidates.collect(),
-            more_candidates: u32::try_from(possible.len().saturating_sub(MOST_CANDIDATES)).unwrap_or(u32::MAX),
+            victim: kill.victim().map(|kill| self.as_victim(kill)),
+            candidates,
+            more_candidates,
             limit: kill.victim().map(|kill| hit_limit(kill, around)).unwrap_or_default(),
             group: open_group(&kill, now.monotonic, around),
             records: kill.record.into_iter().collect(),
@@ -130,6 +123,24 @@ impl Desk {
             kill,
         };
         self.open.push(open);
+    }
+
+    /// The first of those who may be meant, and how many more there are.
+    fn candidates(&mut self, possible: &Arc<[Arc<Kill>]>) -> (Candidates, u32) {
+        let more = u32::try_from(possible.len().saturating_sub(MOST_CANDIDATES)).unwrap_or(u32::MAX);
+        let listed = self.listed.iter().find(|(listed, _)| Arc::ptr_eq(listed, possible));
+        if let Some((_, candidates)) = listed {
+            return (candidates.clone(), more);
+        }
+        let first = possible.iter().take(MOST_CANDIDATES);
+        let candidates: Candidates = first.map(|kill| self.as_victim(kill)).collect();
+        self.listed.push((Arc::clone(possible), candidates.clone()));
+        (candidates, more)
+    }
+
+    fn as_victim(&self, kill: &Kill) -> Victim {
+        let facts = kill.seq.and_then(|record| self.logged.get(&record));
+        victim(kill, facts.map_or(Role::Unknown, |facts| facts.role))
     }
 
     /// Makes the paths in a record those that we see.

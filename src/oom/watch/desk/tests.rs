@@ -191,7 +191,7 @@ fn residents_with(path: &CgroupPath) -> Residents {
     };
     Residents {
         tree: None,
-        pods: vec![std::sync::Arc::new(pod)],
+        pods: vec![Arc::new(pod)],
     }
 }
 

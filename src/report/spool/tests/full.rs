@@ -108,7 +108,7 @@ fn one_report_never_takes_all_the_room() {
         comm: "x".repeat(15),
         ..kill.victim.clone().unwrap()
     };
-    kill.candidates = vec![victim; 1000];
+    kill.candidates = vec![victim; 1000].into();
     spool.commit(vec![Commit {
         reports: vec![kill],
         checkpoint: None,

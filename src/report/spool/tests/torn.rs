@@ -1,6 +1,7 @@
 //! Files that a crash cut off, or a disk changed.
 
 use super::*;
+use crate::report::journal::frame;
 
 /// A journal of six steps: commits of one, two and three kills, an acknowledgement in between.
 fn journal() -> Vec<u8> {
@@ -28,7 +29,7 @@ fn states() -> [(Option<Vec<u8>>, Vec<String>); 5] {
 
 /// The ends of the steps.
 fn ends(journal: &[u8]) -> Vec<usize> {
-    frame::scan(journal)
+    frame::scan(&KIND.header, journal)
         .payloads
         .iter()
         .map(|payload| payload.end)
@@ -104,7 +105,7 @@ fn a_report_of_a_newer_agent_is_not_guessed_at() {
         }],
         ..step::Head::default()
     };
-    let mut bytes = frame::HEADER.to_vec();
+    let mut bytes = KIND.header.to_vec();
     bytes.extend(frame::frame(&head.payload(&[br#"{"rumour":"weird"}"#])).unwrap());
     let (_directory, recovered, found) = opened(&bytes);
     assert_eq!(found, [""; 0]);
@@ -145,7 +146,7 @@ proptest! {
         }
         let first = bytes.iter().zip(&whole).position(|(now, before)| now != before);
         let intact = match first {
-            Some(first) if first < frame::HEADER.len() => 0,
+            Some(first) if first < KIND.header.len() => 0,
             Some(first) => ends(&whole).iter().filter(|end| **end <= first).count(),
             None => states().len(),
         };

@@ -1,26 +1,37 @@
-//! The journal's file. All of it blocks.
+//! A journal: a file of checksummed frames ([`frame`]) that are appended. All of it blocks.
 //!
-//! Frames are appended; a frame that could not be written whole is taken back. To get rid of what is settled, what is
+//! Frames are appended; a frame that could not be written whole is taken back. To get rid of what is not needed any more, what is
 //! left is written into a new file, which takes the old one's place once the disk has it. The length kept here is the
 //! truth: what lies beyond it was never promised to anybody.
+
+pub(crate) mod frame;
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::frame::HEADER;
-use super::wide;
+use frame::Header;
 
-const FILE: &str = "reports.journal";
-const NEW_FILE: &str = "reports.journal.new";
-const SET_ASIDE: &str = "reports.journal.set-aside";
-const LOCK: &str = "reports.lock";
+/// What a journal is about: how it begins, and what its files are called.
+#[derive(Debug)]
+pub(crate) struct Kind {
+    /// The first bytes of the journal.
+    pub(crate) header: Header,
+    /// The journal.
+    pub(crate) file: &'static str,
+    /// Another that is to take its place.
+    pub(crate) new_file: &'static str,
+    /// One that is not understood.
+    pub(crate) set_aside: &'static str,
+    /// Whoever holds this one's lock may write the others.
+    pub(crate) lock: &'static str,
+}
 
-/// Something went wrong with the spool's files.
+/// Something went wrong with a journal's files.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {path}: {source}", path = .path.display())]
-pub(super) struct JournalError {
+pub(crate) struct JournalError {
     action: &'static str,
     path: PathBuf,
     source: io::Error,
@@ -28,14 +39,15 @@ pub(super) struct JournalError {
 
 /// The directory of the journal, and the right to write there.
 #[derive(Debug)]
-pub(super) struct Home {
+pub(crate) struct Home {
+    kind: &'static Kind,
     directory: PathBuf,
     _lock: File,
 }
 
 /// An open journal.
 #[derive(Debug)]
-pub(super) struct Journal {
+pub(crate) struct Journal {
     file: File,
     path: PathBuf,
     length: u64,
@@ -45,13 +57,13 @@ pub(super) struct Journal {
 impl Home {
     /// Makes the directory, private to the agent, and takes the right to write there; the kernel gives it back when this
     /// process ends, however it ends.
-    pub(super) fn enter(directory: &Path) -> Result<Self, JournalError> {
+    pub(crate) fn enter(kind: &'static Kind, directory: &Path) -> Result<Self, JournalError> {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(directory)
             .map_err(failed("create", directory))?;
-        let path = directory.join(LOCK);
+        let path = directory.join(kind.lock);
         let lock = OpenOptions::new()
             .write(true)
             .create(true)
@@ -64,14 +76,15 @@ impl Home {
             TryLockError::Error(error) => failed("lock", &path)(error),
         })?;
         Ok(Self {
+            kind,
             directory: directory.to_owned(),
             _lock: lock,
         })
     }
 
     /// Opens the journal, if there is one, and reads all of it.
-    pub(super) fn read(&self) -> Result<Option<(Journal, Vec<u8>)>, JournalError> {
-        let path = self.directory.join(FILE);
+    pub(crate) fn read(&self) -> Result<Option<(Journal, Vec<u8>)>, JournalError> {
+        let path = self.directory.join(self.kind.file);
         let opened = OpenOptions::new().read(true).write(true).open(&path);
         let file = match opened {
             Ok(file) => file,
@@ -90,16 +103,16 @@ impl Home {
     }
 
     /// Gives the journal another name, under which nobody touches it; one set aside earlier goes.
-    pub(super) fn set_aside(&self) -> Result<PathBuf, JournalError> {
-        let path = self.directory.join(FILE);
-        let aside = self.directory.join(SET_ASIDE);
+    pub(crate) fn set_aside(&self) -> Result<PathBuf, JournalError> {
+        let path = self.directory.join(self.kind.file);
+        let aside = self.directory.join(self.kind.set_aside);
         fs::rename(&path, &aside).map_err(failed("set aside", &path))?;
         Ok(aside)
     }
 
     /// Begins a new journal beside the one in use.
-    pub(super) fn begin(&self) -> Result<Journal, JournalError> {
-        let path = self.directory.join(NEW_FILE);
+    pub(crate) fn begin(&self) -> Result<Journal, JournalError> {
+        let path = self.directory.join(self.kind.new_file);
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -114,14 +127,14 @@ impl Home {
             length: 0,
             dirty: false,
         };
-        journal.append(&HEADER)?;
+        journal.append(&self.kind.header)?;
         Ok(journal)
     }
 
     /// Puts a new journal in the place of the one in use, once the disk has it.
-    pub(super) fn replace(&self, mut journal: Journal) -> Result<Journal, JournalError> {
+    pub(crate) fn replace(&self, mut journal: Journal) -> Result<Journal, JournalError> {
         journal.sync()?;
-        let path = self.directory.join(FILE);
+        let path = self.directory.join(self.kind.file);
         fs::rename(&journal.path, &path).map_err(failed("replace", &path))?;
         File::open(&self.directory)
             .and_then(|directory| directory.sync_all())
@@ -131,8 +144,8 @@ impl Home {
     }
 
     /// Takes back a new journal that was not finished.
-    pub(super) fn abandon(&self) {
-        let path = self.directory.join(NEW_FILE);
+    pub(crate) fn abandon(&self) {
+        let path = self.directory.join(self.kind.new_file);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!(path = %path.display(), %error, "an unfinished file could not be removed");
@@ -144,7 +157,7 @@ impl Home {
 
 impl Journal {
     /// Appends bytes and says where they begin. If that fails, nothing was appended.
-    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<u64, JournalError> {
+    fn append(&mut self, bytes: &[u8]) -> Result<u64, JournalError> {
         let at = self.length;
         if let Err(error) = self.file.write_all_at(bytes, at) {
             // Part of it may be there. If it cannot be cut off, it is a torn end: the length kept here goes on from before.
@@ -159,7 +172,7 @@ impl Journal {
     }
 
     /// Cuts off what comes after the last good step.
-    pub(super) fn cut(&mut self, length: u64) -> Result<(), JournalError> {
+    pub(crate) fn cut(&mut self, length: u64) -> Result<(), JournalError> {
         self.file
             .set_len(length)
             .map_err(failed("cut off the end of", &self.path))?;
@@ -168,7 +181,7 @@ impl Journal {
     }
 
     /// Waits until the disk has everything. Whether there was anything to wait for.
-    pub(super) fn sync(&mut self) -> Result<bool, JournalError> {
+    pub(crate) fn sync(&mut self) -> Result<bool, JournalError> {
         if !self.dirty {
             return Ok(false);
         }
@@ -178,12 +191,12 @@ impl Journal {
     }
 
     /// Whether something is not yet known to be on the disk.
-    pub(super) const fn is_dirty(&self) -> bool {
+    pub(crate) const fn is_dirty(&self) -> bool {
         self.dirty
     }
 
     /// Bytes from anywhere in it.
-    pub(super) fn read_at(&self, at: u64, length: usize) -> Result<Vec<u8>, JournalError> {
+    pub(crate) fn read_at(&self, at: u64, length: usize) -> Result<Vec<u8>, JournalError> {
         let mut bytes = vec![0; length];
         self.file
             .read_exact_at(&mut bytes, at)
@@ -191,14 +204,20 @@ impl Journal {
         Ok(bytes)
     }
 
-    /// The error of a step that no frame can hold.
-    pub(super) fn too_long(&self, length: usize) -> JournalError {
-        let message = format!("a step of {length} bytes is more than a frame can hold");
-        failed("write", &self.path)(io::Error::new(io::ErrorKind::FileTooLarge, message))
+    /// Appends a frame of this payload and says where the frame begins. If that fails, nothing was appended.
+    pub(crate) fn append_frame(&mut self, payload: &[u8]) -> Result<u64, JournalError> {
+        let Some(frame) = frame::frame(payload) else {
+            let message = format!("{} bytes are more than a frame can hold", payload.len());
+            return Err(failed("write", &self.path)(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                message,
+            )));
+        };
+        self.append(&frame)
     }
 
     /// Its length in bytes.
-    pub(super) const fn length(&self) -> u64 {
+    pub(crate) const fn length(&self) -> u64 {
         self.length
     }
 }
@@ -210,4 +229,9 @@ fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> JournalErr
         path: path.clone(),
         source,
     }
+}
+
+/// A length in memory is at most 64 bits wide.
+pub(crate) const fn wide(length: usize) -> u64 {
+    length as u64
 }

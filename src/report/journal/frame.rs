@@ -6,16 +6,16 @@
 use std::ops::Range;
 
 /// The first bytes of a journal: what it is, and the version of its format.
-pub(super) const HEADER: [u8; 8] = *b"vscspl\x00\x01";
+pub(crate) type Header = [u8; 8];
 
 /// Begins every frame. No UTF-8 text holds it, so no report does.
 const MARK: [u8; 4] = [0xF6, b'v', b's', 0xFE];
 
 /// The bytes of a frame besides its payload: mark, length, checksum.
-pub(super) const OVERHEAD: usize = 12;
+pub(crate) const OVERHEAD: usize = 12;
 
 /// The payload as a frame; nothing where it is longer than a frame can say.
-pub(super) fn frame(payload: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn frame(payload: &[u8]) -> Option<Vec<u8>> {
     let length = u32::try_from(payload.len()).ok()?.to_le_bytes();
     let mut frame = Vec::with_capacity(OVERHEAD + payload.len());
     frame.extend_from_slice(&MARK);
@@ -27,18 +27,18 @@ pub(super) fn frame(payload: &[u8]) -> Option<Vec<u8>> {
 
 /// What a journal holds.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Scanned {
+pub(crate) struct Scanned {
     /// Where the payloads are, up to the first thing that is none.
-    pub(super) payloads: Vec<Range<usize>>,
+    pub(crate) payloads: Vec<Range<usize>>,
     /// Where the last of them ends.
-    pub(super) end: usize,
+    pub(crate) end: usize,
     /// What comes after.
-    pub(super) tail: Tail,
+    pub(crate) tail: Tail,
 }
 
 /// What comes after the last frame that could be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tail {
+pub(crate) enum Tail {
     /// Nothing.
     Clean,
     /// The beginning of a frame, or what a file system leaves of one: it was being written when the machine or the agent
@@ -48,22 +48,22 @@ pub(super) enum Tail {
     Damaged,
 }
 
-/// Reads a journal.
-pub(super) fn scan(bytes: &[u8]) -> Scanned {
+/// Reads a journal that begins like this.
+pub(crate) fn scan(header: &Header, bytes: &[u8]) -> Scanned {
     let mut scanned = Scanned {
         payloads: Vec::new(),
         end: 0,
         tail: Tail::Clean,
     };
-    if !bytes.starts_with(&HEADER) {
+    if !bytes.starts_with(header) {
         scanned.tail = match bytes {
             [] => Tail::Clean,
-            _ if HEADER.starts_with(bytes) => Tail::Torn,
+            _ if header.starts_with(bytes) => Tail::Torn,
             _ => Tail::Damaged,
         };
         return scanned;
     }
-    scanned.end = HEADER.len();
+    scanned.end = header.len();
     while let Some(payload) = intact(bytes, scanned.end) {
         scanned.end = payload.end;
         scanned.payloads.push(payload);
@@ -105,6 +105,8 @@ mod tests {
 
     use super::*;
 
+    const HEADER: Header = *b"vscspl\x00\x01";
+
     fn journal(payloads: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
         let (mut bytes, mut ends) = (HEADER.to_vec(), Vec::new());
         for payload in payloads {
@@ -115,7 +117,7 @@ mod tests {
     }
 
     fn read(bytes: &[u8]) -> (Vec<Vec<u8>>, Tail) {
-        let scanned = scan(bytes);
+        let scanned = scan(&HEADER, bytes);
         let payloads = scanned.payloads.into_iter().map(|range| bytes[range].to_vec());
         (payloads.collect(), scanned.tail)
     }
@@ -168,7 +170,7 @@ mod tests {
             if as_journal {
                 bytes.splice(0..0, HEADER);
             }
-            let scanned = scan(&bytes);
+            let scanned = scan(&HEADER, &bytes);
             prop_assert!(scanned.end <= bytes.len());
         }
     }

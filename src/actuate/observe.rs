@@ -19,7 +19,10 @@ use crate::resources::{Bytes, ControlFile};
 pub(super) fn wanted(node: &Node, job: &Job, floors: &BTreeMap<String, Bytes>) -> PodState {
     let mut targets = job.targets.clone();
     lift(&mut targets, floors);
-    let hierarchy = hierarchy(&job.pod, &targets, &node.traits);
+    let mut hierarchy = hierarchy(&job.pod, &targets, &node.traits);
+    if job.through.is_none() {
+        hierarchy = hierarchy.admitting(&job.pod);
+    }
     let mut wanted = if job.lift_undeclared {
         hierarchy.created()
     } else {

@@ -135,6 +135,22 @@ fn container_allowance(container: &EffectiveContainer<'_>, pod: &EffectivePod<'_
 }
 
 impl Hierarchy {
+    /// The same with a cpu limit of the pod within which its kubelet, which was not asked, can start every container again:
+    /// it does so with what it [reports](in_force), or else with the spec, and on cgroup v1 the kernel refuses a quota
+    /// above the parent's (`__cfs_schedulable`, `kernel/sched/core.c`), so that the container would not start any more. On
+    /// v2 the lower of both binds.
+    #[must_use]
+    pub fn admitting(mut self, pod: &Pod) -> Self {
+        if let (CgroupVersion::V1, Some(limit)) = (self.traits.version, &mut self.pod.cpu_limit) {
+            let started = EffectivePod::new(pod, &in_force(pod), self.traits.kubelet);
+            let containers = started.regular.iter().chain(&started.init);
+            let limits =
+                containers.filter_map(|container| container_allowance(container, &started, &self.traits).cpu_limit);
+            *limit = limits.fold(*limit, MilliCpu::max);
+        }
+        self
+    }
+
     /// What every file reads in a pod created like this, and what its runtime has stored.
     #[must_use]
     pub fn created(&self) -> PodState {

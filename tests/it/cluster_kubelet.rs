@@ -29,6 +29,8 @@ const AT_FIRST: [(&str, Amounts); 2] = [("app", APP), ("side", SIDE)];
 pub(crate) const LARGER: [(&str, Amounts); 2] =
     [("app", Amounts::doubled(300, 128)), ("side", Amounts::doubled(80, 48))];
 const SMALLER: [(&str, Amounts); 2] = [("app", Amounts::doubled(60, 40)), ("side", Amounts::doubled(40, 24))];
+/// Less for all containers together than one of them has at first.
+const LEAST: [(&str, Amounts); 2] = [("app", Amounts::doubled(50, 40)), ("side", Amounts::doubled(30, 24))];
 
 /// A node with a pod of a Deployment, and an agent that does not run yet. Dropped in this order.
 pub(crate) struct Scene {
@@ -166,10 +168,9 @@ impl Scene {
             let container = pod.cgroup.child(&pod.containers[*name].id).unwrap();
             holds(&container, *amounts)
         };
-        holds(
-            &pod.cgroup,
-            Amounts::sum(containers.iter().map(|(_, amounts)| *amounts)),
-        ) && containers.iter().all(each)
+        let together = Amounts::sum(containers.iter().map(|(_, amounts)| *amounts));
+        let specs = AT_FIRST.map(|(_, amounts)| amounts);
+        holds(&pod.cgroup, together.admitting(specs, cgroups.version())) && containers.iter().all(each)
     }
 
     /// Ends a container's first process.

@@ -128,7 +128,7 @@ impl Scene {
     }
 
     fn holds(&self, containers: &[(&str, Amounts)]) -> bool {
-        self.node.holds(&self.pod, containers)
+        self.node.holds_as_specified(&self.pod, containers)
     }
 
     async fn holds_soon(&self, containers: &[(&str, Amounts)]) {

@@ -64,7 +64,10 @@ fn sides(node: &Node, snapshot: &Snapshot) -> Sides {
     let created = |targets: &[NamedRequirements]| hierarchy(&snapshot.pod, targets, &node.traits).created();
     let in_force = in_force(&snapshot.pod);
     let wanted = snapshot.standing.targets(&snapshot.pod).map(|targets| {
-        let hierarchy = hierarchy(&snapshot.pod, &targets, &node.traits);
+        let mut hierarchy = hierarchy(&snapshot.pod, &targets, &node.traits);
+        if snapshot.through.is_none() {
+            hierarchy = hierarchy.admitting(&snapshot.pod);
+        }
         if snapshot.standing.returning {
             hierarchy.created()
         } else {

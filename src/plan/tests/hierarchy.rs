@@ -215,6 +215,28 @@ fn a_decision_changes_neither_the_class_nor_pod_level_requests() {
 }
 
 #[test]
+fn on_v1_a_pod_admits_containers_that_are_started_again_with_what_their_spec_says() {
+    let pod = pod(&json!({ "containers": [
+        { "name": "a", "resources": limited("500m", "64Mi") },
+        { "name": "b", "resources": limited("300m", "64Mi") },
+    ] }));
+    let quota = |cpu: [&str; 2], version| {
+        let targets = [("a", cpu[0]), ("b", cpu[1])]
+            .map(|(name, cpu)| json!({ "name": name, "requests": { "cpu": cpu }, "limits": { "cpu": cpu, "memory": "64Mi" } }))
+            .map(|target| serde_json::from_value::<NamedRequirements>(target).unwrap());
+        let given = hierarchy(&pod, &targets, &traits(version, Driver::Cgroupfs)).admitting(&pod);
+        given.pod.cpu_limit.map(MilliCpu::get)
+    };
+    assert_eq!(quota(["100m", "50m"], CgroupVersion::V1), Some(500));
+    assert_eq!(quota(["400m", "200m"], CgroupVersion::V1), Some(600), "enough for each");
+    assert_eq!(
+        quota(["100m", "50m"], CgroupVersion::V2),
+        Some(150),
+        "there nothing is refused"
+    );
+}
+
+#[test]
 fn systemd_rounds_quotas_to_percents_at_both_levels_but_not_for_the_runtime() {
     let pod = pod(&json!({ "containers": [{ "name": "a", "resources": limited("175m", "20000001") }] }));
     let created = hierarchy(&pod, &[], &traits(CgroupVersion::V1, Driver::Systemd)).created();

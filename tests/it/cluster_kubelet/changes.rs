@@ -3,7 +3,7 @@
 use serde_json::json;
 use vscaled::control::proto;
 
-use super::{APP, AT_FIRST, LARGER, SIDE, SMALLER, Scene, WEB};
+use super::{APP, AT_FIRST, LARGER, LEAST, SIDE, SMALLER, Scene, WEB};
 use crate::support::amounts::Amounts;
 use crate::support::cluster::objects;
 
@@ -65,17 +65,21 @@ async fn a_container_that_the_kubelet_starts_again_has_the_decided_values() {
     let Some(scene) = Scene::resized("cluster_kubelet::changes::a_container_that_starts_again").await else {
         return;
     };
-    let before = scene.runs(WEB).await;
-    scene.kill(&before.containers["app"]);
-    let restarted = async || {
-        scene
-            .running(WEB)
-            .filter(|pod| pod.containers["app"].restarts > before.containers["app"].restarts)
-    };
-    let after = scene.agent.until("the container to run again", restarted).await;
-    assert_ne!(after.containers["app"].id, before.containers["app"].id);
-    assert_eq!(after.containers["side"], before.containers["side"]);
-    scene.settles(WEB, &LARGER).await;
+    // The kubelet starts it with what the spec says, whether that is less or more than the whole pod has.
+    for decided in [&LARGER, &LEAST] {
+        scene.recommend(decided);
+        let before = scene.settles(WEB, decided).await;
+        scene.kill(&before.containers["app"]);
+        let restarted = async || {
+            scene
+                .running(WEB)
+                .filter(|pod| pod.containers["app"].restarts > before.containers["app"].restarts)
+        };
+        let after = scene.agent.until("the container to run again", restarted).await;
+        assert_ne!(after.containers["app"].id, before.containers["app"].id);
+        assert_eq!(after.containers["side"], before.containers["side"]);
+        scene.settles(WEB, decided).await;
+    }
     let history = scene.agent.history().await;
     assert!(
         history.iter().any(|change| change.cause == "container started"),

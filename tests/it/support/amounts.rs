@@ -51,6 +51,19 @@ impl Amounts {
         })
     }
 
+    /// These, a pod's, where its containers have others in their specs, with which its kubelet may start them again: on
+    /// cgroup v1 the kernel refuses them a cpu limit above the pod's.
+    pub(crate) fn admitting(self, specs: impl IntoIterator<Item = Self>, version: CgroupVersion) -> Self {
+        let largest = specs.into_iter().filter_map(|spec| spec.cpu_limit).max();
+        Self {
+            cpu_limit: match version {
+                CgroupVersion::V1 => self.cpu_limit.map(|limit| limit.max(largest.unwrap_or(0))),
+                CgroupVersion::V2 => self.cpu_limit,
+            },
+            ..self
+        }
+    }
+
     /// What the kernel's files then hold: the kubelet's arithmetic, and the linear formula for weights.
     pub(crate) fn settings(self, version: CgroupVersion) -> Settings {
         let shares = self.cpu * 1024 / 1000;

@@ -151,9 +151,21 @@ impl BareNode {
             .collect()
     }
 
-    /// Whether every level of a pod holds what these containers should have.
+    /// Whether every level of a pod holds what these containers should have that were created with other amounts, which
+    /// their spec still says.
     pub(crate) fn holds(&self, pod: &BarePod, containers: &[(&str, Amounts)]) -> bool {
+        let specs: Vec<_> = pod.containers.values().map(|container| container.amounts).collect();
+        self.holds_beside(pod, containers, &specs)
+    }
+
+    /// The same where their spec says it, too.
+    pub(crate) fn holds_as_specified(&self, pod: &BarePod, containers: &[(&str, Amounts)]) -> bool {
+        self.holds_beside(pod, containers, &[])
+    }
+
+    fn holds_beside(&self, pod: &BarePod, containers: &[(&str, Amounts)], specs: &[Amounts]) -> bool {
         let sum = Amounts::sum(containers.iter().map(|(_, amounts)| *amounts));
+        let sum = sum.admitting(specs.iter().copied(), self.cgroups.version());
         self.cgroup_holds(&pod.cgroup, sum)
             && containers
                 .iter()

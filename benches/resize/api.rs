@@ -15,7 +15,7 @@ use crate::support::amounts::Amounts;
 use crate::support::apimodel::ApiModel;
 use crate::support::bare::BareNode;
 
-const NODE: &str = "node-1";
+pub(crate) const NODE: &str = "node-1";
 const NAME: &str = "web-1";
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000081";
 /// Until a kubelet of 1.36 with containerd had written a cgroup (docs/performance.md).
@@ -32,12 +32,8 @@ pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
     api.kubelet(|kubelet| kubelet.delay = KUBELET / 2);
     let writes = |_: &vscaled::objects::Pod| {};
     api.kubelet(|kubelet| kubelet.writes = Some(Arc::new(writes)));
-    let selector = json!({"selector": {"matchLabels": {"app": "web"}}});
-    api.put(
-        "replicasets",
-        json!({"metadata": {"name": "web", "namespace": "test", "uid": "o"}, "spec": selector}),
-    );
-    api.put("pods", object(&pod.containers["app"].id, at_first));
+    api.put("replicasets", owner());
+    api.put("pods", object(NAME, UID, &pod.containers["app"].id, at_first));
     api.put("verticalpodautoscalers", vpa(at_first));
     let mut agent = Agent::new(&kubepods)
         .with("--source", "kubernetes")
@@ -100,10 +96,17 @@ fn resources(amounts: Amounts) -> Value {
     })
 }
 
-fn object(id: &str, amounts: Amounts) -> Value {
+/// What all pods belong to.
+pub(crate) fn owner() -> Value {
+    let selector = json!({"selector": {"matchLabels": {"app": "web"}}});
+    json!({"metadata": {"name": "web", "namespace": "test", "uid": "o"}, "spec": selector})
+}
+
+/// A pod of one container.
+pub(crate) fn object(name: &str, uid: &str, id: &str, amounts: Amounts) -> Value {
     let has = resources(amounts);
     json!({
-        "metadata": {"name": NAME, "namespace": "test", "uid": UID, "generation": 1, "labels": {"app": "web"},
+        "metadata": {"name": name, "namespace": "test", "uid": uid, "generation": 1, "labels": {"app": "web"},
             "annotations": {}, "ownerReferences": [
                 {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "o", "controller": true}
             ]},
@@ -118,7 +121,8 @@ fn object(id: &str, amounts: Amounts) -> Value {
     })
 }
 
-fn vpa(amounts: Amounts) -> Value {
+/// The VPA of all of them.
+pub(crate) fn vpa(amounts: Amounts) -> Value {
     let target = &resources(amounts)["requests"];
     let recommended = json!([{"containerName": "app", "target": target, "lowerBound": target, "upperBound": target}]);
     json!({

@@ -7,6 +7,7 @@
 //! - `api`: one pod whose kubelet resizes in place, from a VPA's status at an API server of the benchmark's own;
 //! - `crowd`: 50 and then 250 pods changed by one recommendation;
 //! - `rest`: memory and processor time of the agent that looks after 250 containers when nothing happens;
+//! - `api-rest`: the same of an agent that follows 250 pods at an API server, and how often it calls there;
 //! - `runtime`: one pod of three containers of a real containerd, and on the same containers what one would call instead:
 //!   `runc update`, containerd's task service, CRI.
 //!
@@ -16,6 +17,7 @@
 mod agent;
 mod alternatives;
 mod api;
+mod api_rest;
 #[path = "../common/mod.rs"]
 mod common;
 mod crowd;
@@ -60,6 +62,7 @@ enum Part {
     Api,
     Crowd,
     Rest,
+    ApiRest,
     Runtime,
 }
 
@@ -83,6 +86,9 @@ async fn main() -> anyhow::Result<()> {
     if wanted(Part::Rest) {
         let period = Duration::from_secs(if arguments.quick { 10 } else { 60 });
         rest::measure(250, period).await?;
+    }
+    if wanted(Part::ApiRest) {
+        api_rest::measure(250, Duration::from_secs(60)).await?;
     }
     if wanted(Part::Runtime) {
         through_cri::measure(several(15, 100)).await?;

@@ -13,7 +13,7 @@ use crate::workload::Workload;
 const WORK: usize = 4;
 /// What the last pass leaves to be done is over by then: looking at its own writes, saving, and setting the guard's alarms
 /// anew, of which the kernel takes some fifty a second. The last recommendation raises limits, so nothing is watched.
-const SETTLE: Duration = Duration::from_secs(30);
+pub(crate) const SETTLE: Duration = Duration::from_secs(30);
 
 pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()> {
     let workload = Workload::new(pods, 1);
@@ -38,14 +38,14 @@ pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()>
 }
 
 /// In kilobytes.
-struct Memory {
+pub(crate) struct Memory {
     resident: u64,
     anonymous: u64,
     peak: u64,
 }
 
 impl Memory {
-    fn of(process: &Process) -> anyhow::Result<Self> {
+    pub(crate) fn of(process: &Process) -> anyhow::Result<Self> {
         let status = process.status()?;
         Ok(Self {
             resident: status.vmrss.context("no VmRSS")?,
@@ -54,7 +54,7 @@ impl Memory {
         })
     }
 
-    fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         let [resident, anonymous, peak] = [self.resident, self.anonymous, self.peak].map(|kilobytes| {
             let tenths = (kilobytes * 10).div_ceil(1024);
             format!("{}.{} MiB", tenths / 10, tenths % 10)
@@ -64,7 +64,7 @@ impl Memory {
 }
 
 /// In user and kernel mode, all threads.
-fn processor_time(process: &Process) -> anyhow::Result<Duration> {
+pub(crate) fn processor_time(process: &Process) -> anyhow::Result<Duration> {
     let stat = process.stat()?;
     let ticks = procfs::ticks_per_second();
     Ok(Duration::from_millis((stat.utime + stat.stime) * 1000 / ticks))

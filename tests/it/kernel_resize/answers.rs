@@ -1,5 +1,7 @@
 //! What the kubelet answers, and what becomes of it.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::{APP, AT_FIRST, Amounts, LARGER, NODE, SMALLER, Scene, Verdict, resources};
@@ -48,6 +50,22 @@ async fn the_subresource_is_probed_once() {
         ),
         (1, 2)
     );
+}
+
+#[tokio::test]
+async fn nothing_is_asked_while_nothing_happens() {
+    const QUIET: Duration = Duration::from_secs(3);
+    let scene = Scene::managed().await;
+    scene.recommend(&LARGER);
+    scene.settles(&LARGER).await;
+    scene.confirmed(&LARGER).await;
+    // Events may still be on their way, and all that is cleared up afterwards.
+    let silence = async || {
+        let before = scene.api.all_calls();
+        tokio::time::sleep(QUIET).await;
+        (scene.api.all_calls() == before).then_some(())
+    };
+    scene.agent.until("some seconds without a call", silence).await;
 }
 
 #[tokio::test]

@@ -56,6 +56,10 @@ impl Faults {
         self.calls.get(call).copied().unwrap_or_default()
     }
 
+    pub(super) fn all_calls(&self) -> usize {
+        self.calls.values().sum()
+    }
+
     /// Counts a call; returns what is wrong with it.
     pub(super) fn meet(&mut self, verb: &'static str, resource: &str, dry: bool) -> Option<Effect> {
         let shown = if dry { "dry-run" } else { verb };

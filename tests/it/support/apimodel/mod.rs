@@ -147,6 +147,11 @@ users: [{{name: test, user: {{}}}}]
         self.shared.faults.lock().unwrap().calls(call)
     }
 
+    /// How often anything was called.
+    pub(crate) fn all_calls(&self) -> usize {
+        self.shared.faults.lock().unwrap().all_calls()
+    }
+
     /// From now on this goes wrong.
     pub(crate) fn fault(&self, fault: Fault) {
         self.shared.faults.lock().unwrap().add(fault);

@@ -1,0 +1,86 @@
+//! What the agent costs while nothing happens, where pods and VPAs come from an API server.
+//!
+//! The API server is the tests' own, like that of `api`; the pods are as long as real ones, most of which the agent has
+//! no use for.
+
+use std::time::Duration;
+
+use procfs::process::Process;
+use serde_json::{Value, json};
+
+use crate::api::{NODE, object, owner, vpa};
+use crate::rest::{Memory, SETTLE, processor_time};
+use crate::support::agent::Agent;
+use crate::support::amounts::Amounts;
+use crate::support::apimodel::ApiModel;
+use crate::support::tree::CgroupTree;
+
+/// What the kubelet took over, one recommendation after the other: an agent that has never worked is no agent at rest.
+const AMOUNTS: [Amounts; 4] = [
+    Amounts::doubled(100, 64),
+    Amounts::doubled(80, 48),
+    Amounts::doubled(60, 40),
+    Amounts::doubled(120, 96),
+];
+const AT_FIRST: Amounts = Amounts::doubled(50, 32);
+
+pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()> {
+    let tree = CgroupTree::new();
+    let kubepods = tree.make("kubepods");
+    let api = ApiModel::start(NODE, &json!({"cpu": "400", "memory": "800Gi"})).await;
+    api.put("replicasets", owner());
+    api.put("verticalpodautoscalers", vpa(AT_FIRST));
+    let mut length = 0;
+    let containers: Vec<_> = (0..pods)
+        .map(|pod| {
+            let (uid, id) = (format!("0a1b2c3d-0000-4000-8000-{pod:012x}"), format!("{pod:064x}"));
+            let container = tree.make(&format!("kubepods/burstable/pod{uid}/{id}"));
+            let object = lengthened(object(&format!("web-{pod}"), &uid, &id, AT_FIRST));
+            length = object.to_string().len();
+            api.put("pods", object);
+            container
+        })
+        .collect();
+    let mut agent = Agent::new(&kubepods)
+        .with("--source", "kubernetes")
+        .with("--node-name", NODE)
+        .with("--kubeconfig", api.kubeconfig());
+    agent.start().await;
+    let process = Process::new(agent.pid())?;
+    let all_hold = |amounts: Amounts| {
+        let settings = amounts.settings(tree.version());
+        containers.iter().all(|container| tree.holds(container, &settings))
+    };
+    for amounts in AMOUNTS {
+        api.put("verticalpodautoscalers", vpa(amounts));
+        agent.wait_for("all pods to be resized", || all_hold(amounts)).await;
+        for pod in 0..pods {
+            agent.reaches(&format!("web-{pod}"), "InSync").await;
+        }
+    }
+    tokio::time::sleep(SETTLE).await;
+
+    let (calls, before) = (api.all_calls(), processor_time(&process)?);
+    tokio::time::sleep(period).await;
+    let used = processor_time(&process)?.saturating_sub(before);
+    let share = used.as_secs_f64() / period.as_secs_f64() * 100.0;
+    println!("\nat rest with {pods} pods from an API server, {length} bytes each");
+    println!("  {:<44} {share:.2} % of a core over {period:?}", "processor time");
+    println!("  {:<44} {}", "memory", Memory::of(&process)?.shown());
+    println!("  {:<44} {}", "calls to the API server", api.all_calls() - calls);
+    Ok(())
+}
+
+/// With what real pods are full of: their template's environment and mounts, and who set which field.
+fn lengthened(mut pod: Value) -> Value {
+    let environment =
+        (0..20).map(|number| json!({"name": format!("SETTING_{number}"), "value": "a value like many others"}));
+    pod["spec"]["containers"][0]["env"] = environment.collect();
+    let mounts =
+        (0..6).map(|number| json!({"name": format!("volume-{number}"), "mountPath": format!("/var/lib/web/{number}")}));
+    pod["spec"]["containers"][0]["volumeMounts"] = mounts.collect();
+    let fields = (0..60).map(|number| (format!("f:field-{number}"), json!({".": {}, "f:value": {}})));
+    let fields: serde_json::Map<_, _> = fields.collect();
+    pod["metadata"]["managedFields"] = json!([{"manager": "kubelet", "operation": "Update", "fieldsV1": fields}]);
+    pod
+}

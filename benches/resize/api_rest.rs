@@ -22,6 +22,8 @@ const AMOUNTS: [Amounts; 4] = [
     Amounts::doubled(60, 40),
     Amounts::doubled(120, 96),
 ];
+/// Without a call for so long, nothing is owed to the API server any more.
+const SILENCE: Duration = Duration::from_secs(30);
 const AT_FIRST: Amounts = Amounts::doubled(50, 32);
 
 pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()> {
@@ -47,6 +49,8 @@ pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()>
         .with("--kubeconfig", api.kubeconfig());
     agent.start().await;
     let process = Process::new(agent.pid())?;
+    agent.reaches(&format!("web-{}", pods - 1), "InSync").await;
+    let fresh = Memory::of(&process)?;
     let all_hold = |amounts: Amounts| {
         let settings = amounts.settings(tree.version());
         containers.iter().all(|container| tree.holds(container, &settings))
@@ -59,6 +63,15 @@ pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()>
         }
     }
     tokio::time::sleep(SETTLE).await;
+    // Events about so many changes are spread over minutes.
+    let mut calls = api.all_calls();
+    loop {
+        tokio::time::sleep(SILENCE).await;
+        let now = api.all_calls();
+        if std::mem::replace(&mut calls, now) == now {
+            break;
+        }
+    }
 
     let (calls, before) = (api.all_calls(), processor_time(&process)?);
     tokio::time::sleep(period).await;
@@ -66,7 +79,8 @@ pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()>
     let share = used.as_secs_f64() / period.as_secs_f64() * 100.0;
     println!("\nat rest with {pods} pods from an API server, {length} bytes each");
     println!("  {:<44} {share:.2} % of a core over {period:?}", "processor time");
-    println!("  {:<44} {}", "memory", Memory::of(&process)?.shown());
+    println!("  {:<44} {}", "memory before the first recommendation", fresh.shown());
+    println!("  {:<44} {}", "memory at the end", Memory::of(&process)?.shown());
     println!("  {:<44} {}", "calls to the API server", api.all_calls() - calls);
     Ok(())
 }

@@ -39,6 +39,8 @@ pub struct Job {
     pub lift_undeclared: bool,
     /// Where the kubelet resizes in place: how the API server is asked.
     pub through: Option<ThroughApi>,
+    /// Whether nobody asks the kubelet, so that it starts containers again with what it has had them have.
+    pub kubelet_unasked: bool,
     /// Who asked.
     pub cause: Cause,
     /// When the decision was made.

@@ -20,7 +20,7 @@ pub(super) fn wanted(node: &Node, job: &Job, floors: &BTreeMap<String, Bytes>) -
     let mut targets = job.targets.clone();
     lift(&mut targets, floors);
     let mut hierarchy = hierarchy(&job.pod, &targets, &node.traits);
-    if job.through.is_none() {
+    if job.kubelet_unasked {
         hierarchy = hierarchy.admitting(&job.pod);
     }
     let mut wanted = if job.lift_undeclared {

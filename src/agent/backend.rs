@@ -97,6 +97,7 @@ impl AgentBackend {
             handles: None,
             targets,
             lift_undeclared: false,
+            kubelet_unasked: through.is_none(),
             through,
             cause: cause.clone(),
             asked: std::time::Instant::now(),

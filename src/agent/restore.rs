@@ -304,6 +304,7 @@ fn job_for(pod: &Arc<Pod>, live: &Arc<LivePod>, ours: bool) -> Job {
         targets: pod.requirements(),
         lift_undeclared: ours,
         through: None,
+        kubelet_unasked: true,
         cause: Cause::Operator {
             uid: nix::unistd::getuid().as_raw(),
             pid: nix::unistd::getpid().as_raw(),

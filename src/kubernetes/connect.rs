@@ -1,7 +1,7 @@
 //! Where the API server is and who calls it: a service account in a pod, or a kubeconfig → an [`ApiClient`].
 //!
-//! The transport is put together here rather than by kube's builder, for HTTP/2: a node's watches share connections, and pings notice within seconds that it has gone silent. kube reads the configuration and keeps the
-//! credentials fresh.
+//! The transport is put together here rather than by kube's builder, for HTTP/2: a node's watches share connections, and
+//! pings notice within seconds that it has gone silent. kube reads the configuration and keeps the credentials fresh.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -56,6 +56,7 @@ pub(in crate::actuate) async fn ask(node: &Arc<Node>, job: &mut Job) -> Result<A
     let Some((phase, granted)) = standing else {
         answer.report.unsupported = true;
         job.lift_undeclared = lift_undeclared;
+        job.kubelet_unasked = true;
         return Ok(answer);
     };
     // Until the kubelet is done it writes these files as well, not all of them at once.
@@ -179,6 +180,7 @@ fn errand(job: &mut Job) -> Job {
         targets: job.targets.clone(),
         lift_undeclared: false,
         through: None,
+        kubelet_unasked: job.kubelet_unasked,
         cause: job.cause.clone(),
         asked: job.asked,
         // The targets are new: what differs from them was not changed by anybody.

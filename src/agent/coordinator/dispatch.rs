@@ -54,6 +54,7 @@ impl Coordinator {
             }
             if let Some((mut job, cause)) = next_job(entry) {
                 job.through = roominess.through(entry, &job.targets, &cause);
+                job.kubelet_unasked = job.through.is_none();
                 let intention = intention(node, &job);
                 if let (Some(through), Some(intention)) = (&mut job.through, intention) {
                     through.noted = Some(self.saver.next_settled().boxed().shared());
@@ -192,6 +193,7 @@ fn next_job(entry: &mut Entry) -> Option<(Job, Cause)> {
         targets,
         lift_undeclared: entry.standing.returning,
         through: None,
+        kubelet_unasked: true,
         cause: cause.clone(),
         asked,
         held_before: entry.holds,

@@ -34,8 +34,16 @@ async fn a_recommendation_is_asked_for_at_the_api_server_and_is_there_before_the
     scene.confirmed(&LARGER).await;
     scene.settles(&LARGER).await;
     assert!(scene.node.all_run(&scene.pod));
-    assert!(!scene.agent.log().contains("something else"), "{}", scene.agent.log());
     assert_eq!(scene.api.calls("patch pods/resize"), 1);
+
+    // So is less, at every level.
+    scene.api.kubelet(|kubelet| kubelet.asleep = true);
+    scene.recommend(&SMALLER);
+    scene.settles(&SMALLER).await;
+    scene.api.kubelet(|kubelet| kubelet.asleep = false);
+    scene.confirmed(&SMALLER).await;
+    assert!(!scene.agent.log().contains("something else"), "{}", scene.agent.log());
+    assert_eq!(scene.api.calls("patch pods/resize"), 2);
 }
 
 #[tokio::test]

@@ -47,6 +47,7 @@ fn job(scene: &Scene, mebibytes: u64) -> Job {
         }],
         lift_undeclared: false,
         through: None,
+        kubelet_unasked: true,
         cause: Cause::Sweep,
         asked: Instant::now(),
         held_before: false,

@@ -49,7 +49,8 @@ pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()>
         .with("--kubeconfig", api.kubeconfig());
     agent.start().await;
     let process = Process::new(agent.pid())?;
-    agent.reaches(&format!("web-{}", pods - 1), "InSync").await;
+    let all_known = async || (agent.get().await.pods.len() == pods).then_some(());
+    agent.until("all pods to be known", all_known).await;
     let fresh = Memory::of(&process)?;
     let all_hold = |amounts: Amounts| {
         let settings = amounts.settings(tree.version());

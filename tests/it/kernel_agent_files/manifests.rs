@@ -12,7 +12,7 @@ async fn a_broken_manifest_is_named_and_changes_nothing_until_it_is_mended() {
     for (from, to, words) in [
         ("target: {cpu: 250m", "target: {cpu: 12Qx", ["vpa.yaml", "target.cpu"]),
         ("target: {cpu: 250m", "target: {cpu: -1", ["vpa.yaml", "negative"]),
-        ("spec:", "spec: [", ["vpa.yaml", "document 1"]),
+        ("spec:", "spec: [", ["vpa.yaml", "not readable as YAML"]),
         ("name: web, namespace", "namespace", ["vpa.yaml", "metadata.name"]),
     ] {
         assert!(broken.contains(from));

@@ -144,7 +144,7 @@ async fn what_the_kubelet_could_not_write_is_taken_back_until_it_can() {
     scene.says("Refused", why).await;
     scene.holds_soon(&SMALLER).await;
     // It tries again and again, and nothing goes back and forth meanwhile.
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(scene.holds(&SMALLER));
     let history = scene.agent.history().await;
     let failures = history.iter().filter(|change| change.outcome == "ResizeError").count();

@@ -119,6 +119,10 @@ impl Watcher {
     }
 
     fn take_notices(&mut self, first: Option<Notice>) {
+        // Of two things that wait, a container that started came before a kill in it.
+        if self.residents.has_changed().unwrap_or(false) {
+            self.take_residents();
+        }
         let Some(first) = first else {
             // What was told of the log is in the counters, and must not be told from there.
             self.look();

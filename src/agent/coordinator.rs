@@ -42,6 +42,7 @@ mod resizing;
 mod room;
 mod saving;
 mod shrinks;
+mod unnoted;
 
 pub(super) use dispatch::Pass;
 pub(super) use requests::{Health, Order, Reply, Request, Selection, Snapshot, Wish, answer, not_running};

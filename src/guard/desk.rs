@@ -172,7 +172,7 @@ impl Desk {
         need: &Need,
     ) {
         let name = watched.terms.container.clone();
-        self.marks.place(&pod.uid);
+        self.marks.place(&pod.uid, &name, to);
         self.node.floors.raise(&pod.uid, &name, to);
         let grown = grow_memory(&self.node, handles, &name, to);
         self.took(grown.took);

@@ -28,6 +28,6 @@ mod watched;
 mod watchlist;
 mod wires;
 
-pub use marks::{Marked, Marks};
+pub use marks::{LentLast, Marked, Marks};
 pub use thread::Guard;
 pub use watchlist::{Claim, CpuTerms, Guarded, GuardedPod, Report, Settings, Terms, Watchlist};

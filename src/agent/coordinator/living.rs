@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 
 use super::guarding::raise_floors;
+use super::unnoted::take_over;
 use super::{Coordinator, Refreshed};
 use crate::actuate::{Cause, Node};
 use crate::agent::entry::Entry;
@@ -113,9 +114,9 @@ impl Coordinator {
                 adopt(entry, saved);
                 raise_floors(&self.floors, &live.id.uid, &entry.standing.leases);
             }
-            if self.marked.take(&live.id.uid) && entry.standing.is_empty() {
-                // What a killed agent lent last it may not have noted: back to the spec.
-                entry.standing.returning = true;
+            if let Some(lent) = self.marked.take(&live.id.uid) {
+                take_over(entry, &lent, self.node.as_deref(), Timestamp::now());
+                raise_floors(&self.floors, &live.id.uid, &entry.standing.leases);
                 cause = Cause::AgentStarted;
                 self.unsaved = true;
             }

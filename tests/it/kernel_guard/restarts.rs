@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use vscaled::resources::MemoryLimit;
+
 use super::Scene;
 use crate::support::allocator::End;
 
@@ -57,7 +59,35 @@ async fn killed_at_any_moment_it_leaves_limits_that_hold_and_go_on_growing() {
 }
 
 #[tokio::test]
-async fn what_an_agent_lent_that_was_killed_before_it_noted_it_is_taken_back() {
+async fn what_an_agent_lent_that_was_killed_before_it_noted_it_is_known_to_the_next() {
+    let mut scene = Scene::new("4Gi");
+    scene.agent.set("--guard-quiet-period", "5s");
+    scene.agent.start().await;
+    scene.guards("web").await;
+    let before = (scene.limit(), scene.pod_limit());
+    let mut process = scene.takes(100, 200);
+    assert!(matches!(process.wait(), End::Satisfied(_)));
+    scene.lease().await;
+    scene.agent.kill();
+    let lent = (scene.limit(), scene.pod_limit());
+    assert!(lent > before);
+    // As if it had not come to write that down.
+    std::fs::remove_file(scene.agent.state_file()).unwrap();
+    scene.agent.start().await;
+    let lease = scene.lease().await;
+    assert!(lease.reason.contains("killed before it noted"), "{lease:?}");
+    scene.agent.reaches("web", "InSync").await;
+    assert!((scene.limit(), scene.pod_limit()) <= lent && scene.limit() >= 200);
+    assert!(process.lives() && scene.kills() == 0);
+
+    drop(process);
+    let taken_back = || (scene.limit(), scene.pod_limit()) == before;
+    scene.agent.wait_for("the loan to be taken back", taken_back).await;
+    scene.agent.reaches("web", "NotManaged").await;
+}
+
+#[tokio::test]
+async fn a_limit_that_somebody_raised_while_no_agent_ran_is_no_loan() {
     let mut scene = Scene::guarded("4Gi").await;
     let before = (scene.limit(), scene.pod_limit());
     let mut process = scene.takes(100, 200);
@@ -65,11 +95,12 @@ async fn what_an_agent_lent_that_was_killed_before_it_noted_it_is_taken_back() {
     scene.lease().await;
     scene.agent.kill();
     drop(process);
-    assert!(scene.limit() > before.0);
-    // As if it had not come to write that down.
     std::fs::remove_file(scene.agent.state_file()).unwrap();
+    for cgroup in [&scene.pod.cgroup, &scene.pod.containers["app"].cgroup] {
+        scene.node.cgroups().limit_memory(cgroup, MemoryLimit::Bytes(3 << 30));
+    }
     scene.agent.start().await;
     let taken_back = || (scene.limit(), scene.pod_limit()) == before;
-    scene.agent.wait_for("the loan to be taken back", taken_back).await;
+    scene.agent.wait_for("the limit to be taken back", taken_back).await;
     scene.agent.reaches("web", "NotManaged").await;
 }

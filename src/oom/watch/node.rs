@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::accounts::{Counters, Counting};
 use super::roster::Residents;
@@ -30,15 +31,16 @@ pub(super) struct NodeFiles {
     sees_pids: bool,
 }
 
-/// How often a container's first process is looked for: some have none that can be told apart.
-const SEEK: u8 = 3;
+/// For how long a container's first process is looked for whenever there is news: some have none that can be told apart,
+/// and a runtime takes its time to start one.
+const SEEK: Duration = Duration::from_secs(60);
 
 /// The search for a container's first process.
 #[derive(Debug, Clone, Copy)]
 enum Sought {
     Found(u32),
-    /// So many times, in vain.
-    InVain(u8),
+    /// In vain since then.
+    InVain(Duration),
 }
 
 /// Where the counters are.
@@ -72,8 +74,9 @@ impl NodeFiles {
         !is_namespace("cgroup", FIRST_CGROUP_NAMESPACE)
     }
 
-    /// Takes in where cgroups are and who lives in them. Returns what the counters of the tree count, once it is known.
-    pub(super) fn take_residents(&mut self, residents: &Residents) -> Option<(Counting, CgroupPath)> {
+    /// Takes in where cgroups are and who lives in them now, a moment of CLOCK_MONOTONIC. Returns what the counters of the
+    /// tree count, once it is known.
+    pub(super) fn take_residents(&mut self, residents: &Residents, now: Duration) -> Option<(Counting, CgroupPath)> {
         let (hierarchy, root) = residents.tree.as_ref()?;
         let mount = hierarchy.mount(Controller::Memory).to_owned();
         let (counter, counting) = match hierarchy.version() {
@@ -83,9 +86,9 @@ impl NodeFiles {
         };
         let known = std::mem::take(&mut self.first_processes);
         let containers = residents.pods.iter().flat_map(|pod| pod.containers.values());
-        let seek = |path: &CgroupPath| match known.get(path).copied().unwrap_or(Sought::InVain(0)) {
-            Sought::InVain(times) if times < SEEK && self.sees_pids => {
-                first_process(&mount, path).map_or(Sought::InVain(times + 1), Sought::Found)
+        let seek = |path: &CgroupPath| match known.get(path).copied().unwrap_or(Sought::InVain(now)) {
+            Sought::InVain(since) if now.saturating_sub(since) < SEEK && self.sees_pids => {
+                first_process(&mount, path).map_or(Sought::InVain(since), Sought::Found)
             }
             sought => sought,
         };

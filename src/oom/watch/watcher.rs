@@ -184,7 +184,7 @@ impl Watcher {
     fn take_residents(&mut self) {
         let residents = Arc::clone(&self.residents.borrow_and_update());
         self.desk.take_residents(&residents, self.clock.now());
-        let Some((counting, root)) = self.files.take_residents(&residents) else {
+        let Some((counting, root)) = self.files.take_residents(&residents, self.clock.monotonic()) else {
             return;
         };
         if self.counting.replace(counting).is_none() {

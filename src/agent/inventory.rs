@@ -2,11 +2,14 @@
 //!
 //! Pure assembly of three views of the same thing: the runtime's lists (names), the cgroup tree (places) and, where no
 //! runtime can be asked, the container ids in the manifests' status. A container counts when its cgroup is there and
-//! somebody can name it; a sandbox has a cgroup and no container name. A pod counts without containers, too: its limit
-//! must be right before a container that crashed for want of memory starts again.
+//! somebody can name it; a sandbox has a cgroup and no container name. Of two of the same name the one that was started
+//! later counts: the other has ended, and the runtime has not come to clear it away. A pod counts without containers, too:
+//! its limit must be right before a container that crashed for want of memory starts again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+
+use jiff::Timestamp;
 
 use crate::actuate::{LiveContainer, LivePod, PodId};
 use crate::cgroup::PodEntry;
@@ -34,15 +37,22 @@ impl Inventory {
         for entry in scanned {
             let uid = entry.place.uid.as_str();
             let Some(id) = names.pods.get(uid) else { continue };
-            let live = entry.containers.into_iter().filter_map(|container| {
-                let container_id = container.place.id.as_str();
-                let (of, name) = names.containers.get(container_id)?;
-                let live = LiveContainer {
-                    id: container_id.to_owned(),
-                    path: container.path,
-                };
-                (*of == uid).then(|| ((*name).to_owned(), live))
-            });
+            let mut live: Vec<(&Named<'_>, LiveContainer)> = entry
+                .containers
+                .into_iter()
+                .filter_map(|container| {
+                    let container_id = container.place.id.as_str();
+                    let named = names.containers.get(container_id).filter(|named| named.uid == uid)?;
+                    let live = LiveContainer {
+                        id: container_id.to_owned(),
+                        path: container.path,
+                    };
+                    Some((named, live))
+                })
+                .collect();
+            // The last of a name stays.
+            live.sort_by_key(|(named, _)| named.age);
+            let live = live.into_iter().map(|(named, live)| (named.name.to_owned(), live));
             let pod = Arc::new(LivePod {
                 id: id.clone(),
                 containers: live.collect(),
@@ -79,8 +89,17 @@ impl Inventory {
 struct Names<'a> {
     /// Pods by UID.
     pods: HashMap<&'a str, PodId>,
-    /// The UID of the pod, and the name in it, by container id.
-    containers: HashMap<&'a str, (&'a str, &'a str)>,
+    /// Containers by id.
+    containers: HashMap<&'a str, Named<'a>>,
+}
+
+/// A container that somebody can name.
+struct Named<'a> {
+    /// The pod's.
+    uid: &'a str,
+    name: &'a str,
+    /// How often it was started before, and when this time.
+    age: (u32, Option<Timestamp>),
 }
 
 impl<'a> Names<'a> {
@@ -95,7 +114,14 @@ impl<'a> Names<'a> {
                 .container_statuses
                 .iter()
                 .chain(&pod.status.init_container_statuses);
-            let named = statuses.filter_map(|status| Some((bare_id(status)?, (uid, status.name.as_str()))));
+            let named = statuses.filter_map(|status| {
+                let named = Named {
+                    uid,
+                    name: &status.name,
+                    age: (0, None),
+                };
+                Some((bare_id(status)?, named))
+            });
             names.containers.extend(named);
         }
         for pod in pods {
@@ -103,9 +129,12 @@ impl<'a> Names<'a> {
         }
         for container in listed {
             names.pod(&container.pod_uid, &container.pod_namespace, &container.pod_name);
-            names
-                .containers
-                .insert(&container.id, (&container.pod_uid, &container.name));
+            let named = Named {
+                uid: &container.pod_uid,
+                name: &container.name,
+                age: (container.restart_count, container.created_at),
+            };
+            names.containers.insert(&container.id, named);
         }
         names
     }
@@ -199,6 +228,22 @@ mod tests {
         assert_eq!(by_name.id.uid, UID);
         assert_eq!(by_name.containers.keys().collect::<Vec<_>>(), ["app"]);
         assert!(inventory.find(&manifest(UID, "")[0]).is_some());
+    }
+
+    #[test]
+    fn of_two_containers_of_a_name_the_one_that_was_started_later_counts() {
+        let again = ListedContainer {
+            restart_count: 1,
+            ..listed(&id('a'), "app", UID)
+        };
+        let lists = [again, listed(&id('b'), "app", UID)];
+        for order in [[id('a'), id('b')], [id('b'), id('a')]] {
+            let inventory = Inventory::assemble(scanned(&order), &[], &lists, &[]);
+            assert_eq!(
+                inventory.find(&manifest(UID, "")[0]).unwrap().containers["app"].id,
+                id('a')
+            );
+        }
     }
 
     #[test]

@@ -45,7 +45,10 @@ fn held<'a>(node: &Node, live: &LivePod, lent: &'a LentLast) -> Result<Vec<(&'a 
 }
 
 fn lend(entry: &mut Entry, container: &str, to: Bytes, now: Timestamp) {
-    let limits = entry.standing.targets(&entry.pod).unwrap_or_else(|| entry.pod.requirements());
+    let limits = entry
+        .standing
+        .targets(&entry.pod)
+        .unwrap_or_else(|| entry.pod.requirements());
     let named = limits.iter().find(|named| named.name == container);
     let noted = named.and_then(|named| named.resources.limits.memory);
     let by_hand = entry.standing.is_set_by_hand(container, Resource::Memory);

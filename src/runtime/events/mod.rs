@@ -28,7 +28,7 @@ use super::Cri;
 pub enum Happened {
     /// Its process started: a new cgroup with the runtime's values.
     Started,
-    /// Its process is gone.
+    /// Its process is gone; with containerd told again when its cgroup is.
     Stopped,
     /// The runtime forgot it.
     Removed,

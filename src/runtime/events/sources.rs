@@ -1,6 +1,6 @@
 //! The two event services runtimes have, translated.
 
-use containerd_client::events::{ContainerDelete, ContainerUpdate, TaskExit, TaskOom, TaskStart};
+use containerd_client::events::{ContainerDelete, ContainerUpdate, TaskDelete, TaskExit, TaskOom, TaskStart};
 use containerd_client::services::v1::SubscribeRequest;
 use containerd_client::types::Envelope;
 use futures::StreamExt;
@@ -18,10 +18,19 @@ use super::{Happened, RuntimeEvent};
 const NAMESPACE: &str = "k8s.io";
 const TASK_START: &str = "/tasks/start";
 const TASK_EXIT: &str = "/tasks/exit";
+/// After the end: only then is the cgroup gone.
+const TASK_DELETE: &str = "/tasks/delete";
 const TASK_OOM: &str = "/tasks/oom";
 const CONTAINER_UPDATE: &str = "/containers/update";
 const CONTAINER_DELETE: &str = "/containers/delete";
-const TOPICS: [&str; 5] = [TASK_START, TASK_EXIT, TASK_OOM, CONTAINER_UPDATE, CONTAINER_DELETE];
+const TOPICS: [&str; 6] = [
+    TASK_START,
+    TASK_EXIT,
+    TASK_DELETE,
+    TASK_OOM,
+    CONTAINER_UPDATE,
+    CONTAINER_DELETE,
+];
 
 /// A service that streams events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +101,13 @@ fn decode(topic: &str, payload: &[u8]) -> Result<Option<RuntimeEvent>, DecodeErr
             }
             RuntimeEvent::container(exit.container_id, Happened::Stopped)
         }
+        TASK_DELETE => {
+            let deleted = TaskDelete::decode(payload)?;
+            if !deleted.id.is_empty() && deleted.id != deleted.container_id {
+                return Ok(None);
+            }
+            RuntimeEvent::container(deleted.container_id, Happened::Stopped)
+        }
         TASK_OOM => RuntimeEvent::container(TaskOom::decode(payload)?.container_id, Happened::OutOfMemory),
         CONTAINER_UPDATE => RuntimeEvent::container(ContainerUpdate::decode(payload)?.id, Happened::Updated),
         CONTAINER_DELETE => RuntimeEvent::container(ContainerDelete::decode(payload)?.id, Happened::Removed),
@@ -128,6 +144,21 @@ mod tests {
         };
         assert_eq!(exit("exec-7"), None);
         assert_eq!(exit("c1"), Some(RuntimeEvent::container("c1", Happened::Stopped)));
+    }
+
+    #[test]
+    fn a_container_ends_once_more_when_its_cgroup_is_gone() {
+        let deleted = |id: &str| {
+            let deleted = TaskDelete {
+                container_id: "c1".into(),
+                id: id.into(),
+                ..TaskDelete::default()
+            };
+            decode(TASK_DELETE, &deleted.encode_to_vec()).unwrap()
+        };
+        let stopped = Some(RuntimeEvent::container("c1", Happened::Stopped));
+        assert_eq!((deleted(""), deleted("c1")), (stopped.clone(), stopped));
+        assert_eq!(deleted("exec-7"), None);
     }
 
     #[test]

@@ -41,7 +41,8 @@ impl Summary {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let rest = text.strip_prefix("oom-kill:constraint=")?;
         let (rest, uid) = rest.rsplit_once(",uid=")?;
-        number::<u32>(uid)?;
+        // Printed with `%d`: users from 2^31 on are negative.
+        number::<u32>(uid.strip_prefix('-').unwrap_or(uid))?;
         let (rest, pid) = rest.rsplit_once(",pid=")?;
         let before_comm = rest
             .match_indices(",task=")
@@ -165,6 +166,13 @@ mod tests {
     fn a_task_that_left_the_cgroup_is_where_the_kernel_says() {
         assert_eq!(parse(",oom_memcg=/a/b,task_memcg=/", "a"), read(7, "/a/b", "/"));
         assert_eq!(parse(",global_oom,task_memcg=/a b/c", "a"), read(7, "node", "/a b/c"));
+    }
+
+    #[test]
+    fn users_beyond_those_an_int_holds_have_their_kills_explained() {
+        let line = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a,task=x,pid=7,uid=-2";
+        assert_eq!(Summary::parse(line).unwrap().pid, 7);
+        assert_eq!(Summary::parse(&line.replace("-2", "--2")), None);
     }
 
     #[test]

@@ -77,7 +77,12 @@ impl Shape {
                 ];
                 path_due() || text.ends_with(",cpuset=") || KEYS.iter().any(|key| next.starts_with(key))
             }
-            Self::LimitHit => path_due() || next.starts_with(" killed as a result of limit of "),
+            Self::LimitHit => {
+                path_due()
+                    || next.starts_with(" killed as a result of limit of ")
+                    // With Linux 3.10 the first piece ends here.
+                    || (text.ends_with(" killed") && next.starts_with(" as a result of limit of "))
+            }
             Self::Group => path_due() || next.starts_with(" are going to be killed "),
         }
     }
@@ -182,6 +187,21 @@ mod tests {
             "Tasks in /a are going to be killed due to memory.oom.group set",
         ] {
             assert_eq!(texts([line(Part::Start, None, whole)]), [whole]);
+        }
+    }
+
+    #[test]
+    fn every_kernel_cuts_its_lines_in_its_own_places() {
+        const WHOLE: &str = "Task in /a/b killed as a result of limit of /a";
+        let cuts: [&[&str]; 3] = [
+            &["Task in /a/b killed", " as a result of limit of /a"],
+            &["Task in ", "/a/b", " killed as a result of limit of ", "/a"],
+            &["Task in /a/b", " killed as a result of limit of /a"],
+        ];
+        for pieces in cuts {
+            // Before Linux 4.10 the first piece of a line is marked, too.
+            let parts = pieces.iter().map(|text| line(Part::Continued, None, text));
+            assert_eq!(texts(parts), [WHOLE], "{pieces:?}");
         }
     }
 

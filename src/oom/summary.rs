@@ -37,6 +37,11 @@ pub(super) struct Cgroups {
     pub(super) task: CgroupPath,
 }
 
+/// Whether a text can be the name of a command. `dmesg` shows what cannot be printed as `\xNN`, for a byte each.
+pub(super) fn is_comm(text: &str) -> bool {
+    text.chars().count() <= LONGEST_COMM + 3 * text.matches("\\x").count()
+}
+
 impl Summary {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let rest = text.strip_prefix("oom-kill:constraint=")?;
@@ -46,7 +51,7 @@ impl Summary {
         let (rest, pid) = rest.rsplit_once(",pid=")?;
         let before_comm = rest
             .match_indices(",task=")
-            .find(|(at, key)| rest[at + key.len()..].chars().count() <= LONGEST_COMM)
+            .find(|(at, key)| is_comm(&rest[at + key.len()..]))
             .map(|(at, _)| &rest[..at])?;
         Some(Self {
             pid: number(pid)?,
@@ -134,6 +139,7 @@ mod tests {
             "",
             ",task_memcg=/b",
             "x) total-vm:9kB",
+            &"\\x01".repeat(15),
         ] {
             assert_eq!(
                 parse(",oom_memcg=/a,task_memcg=/a/b", comm),

@@ -2,29 +2,34 @@
 //!
 //! An empty file for each, named after the pod's UID, made before its first growth. Like the growth it outlives the process
 //! and not the machine, so nothing waits for the disk. The next agent has every marked pod compared with what stands for
-//! it; a mark stays until its pod is gone.
+//! it; a mark stays until its pod is gone, and goes with it.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Below the state directory.
 const DIRECTORY: &str = "lent";
+
+/// Which pods have a mark, by UID.
+type Made = Arc<Mutex<HashSet<String>>>;
 
 /// Makes marks.
 #[derive(Debug)]
 pub struct Marks {
     directory: PathBuf,
-    made: Mutex<HashSet<String>>,
+    made: Made,
 }
 
-/// The marks that an earlier agent left.
+/// Knows the marks that an earlier agent left, and removes all that are not needed any more.
 #[derive(Debug, Default)]
 pub struct Marked {
     directory: PathBuf,
+    /// Those left and not taken up yet.
     uids: BTreeSet<String>,
+    made: Made,
 }
 
 impl Marks {
@@ -38,12 +43,15 @@ impl Marks {
         let mut marked = Marked {
             directory: directory.clone(),
             uids: BTreeSet::new(),
+            made: Made::default(),
         };
         for entry in fs::read_dir(&directory)? {
             // What is no text was not made here.
             marked.uids.extend(entry?.file_name().into_string().ok());
         }
-        let made = Mutex::default();
+        let made: HashSet<String> = marked.uids.iter().cloned().collect();
+        marked.made = Arc::new(Mutex::new(made));
+        let made = Arc::clone(&marked.made);
         Ok((Self { directory, made }, marked))
     }
 
@@ -73,16 +81,19 @@ impl Marked {
         self.uids.remove(uid)
     }
 
-    /// Removes the marks of pods that are not there any more.
+    /// Removes the marks of pods that are not there any more, whoever made them.
     pub fn forget_all_but(&mut self, is_there: impl Fn(&str) -> bool) {
-        self.uids.retain(|uid| {
-            let stays = is_there(uid);
+        self.uids.retain(|uid| is_there(uid));
+        // The guard must not wait for the disk.
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone: Vec<String> = made.extract_if(|uid| !is_there(uid)).collect();
+        drop(made);
+        for uid in gone {
             let mark = self.directory.join(uid);
-            if !stays && let Err(error) = fs::remove_file(&mark) {
+            if let Err(error) = fs::remove_file(&mark) {
                 tracing::warn!(mark = %mark.display(), %error, "the mark of a pod that is gone could not be removed");
             }
-            stays
-        });
+        }
     }
 }
 
@@ -103,6 +114,24 @@ mod tests {
         marked.forget_all_but(|uid| uid == "uid-a");
         let (_, mut marked) = Marks::below(state.path()).unwrap();
         assert!(marked.take("uid-a") && !marked.take("uid-b"));
+    }
+
+    #[test]
+    fn a_mark_goes_with_its_pod_whoever_made_it() {
+        let state = tempfile::tempdir().unwrap();
+        let (marks, _) = Marks::below(state.path()).unwrap();
+        marks.place("earlier");
+        let (marks, mut marked) = Marks::below(state.path()).unwrap();
+        assert!(marked.take("earlier"));
+        marks.place("now");
+        let left = || fs::read_dir(state.path().join(DIRECTORY)).unwrap().count();
+        assert_eq!(left(), 2);
+        marked.forget_all_but(|uid| uid == "now");
+        assert_eq!(left(), 1);
+        marked.forget_all_but(|_| false);
+        assert_eq!(left(), 0);
+        marks.place("now");
+        assert_eq!(left(), 1, "it was there after all");
     }
 
     #[test]

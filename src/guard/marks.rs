@@ -3,12 +3,13 @@
 //! A file for each pod, named after the pod's UID, with a line for each growth, written before the growth. Like the growth
 //! it outlives the process and not the machine, so nothing waits for the disk. The next agent takes a limit that is still
 //! the one in its latest line for what it is, a loan, and has every marked pod compared with what stands for it; a mark
-//! stays until its pod is gone.
+//! stays until its pod is gone, and goes with it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::resources::Bytes;
 
@@ -17,21 +18,26 @@ const DIRECTORY: &str = "lent";
 /// A mark that has grown longer than this begins anew: only the latest lines count.
 const LONGEST: u64 = 4096;
 
+/// Which pods have a mark, by UID.
+type Made = Arc<Mutex<HashSet<String>>>;
+
 /// Makes marks.
 #[derive(Debug)]
 pub struct Marks {
     directory: PathBuf,
+    made: Made,
 }
 
 /// The memory limits that a pod's containers were lent last, by name.
 pub type LentLast = BTreeMap<String, Bytes>;
 
-/// The marks that an earlier agent left.
+/// Knows the marks that an earlier agent left, and removes all that are not needed any more.
 #[derive(Debug, Default)]
 pub struct Marked {
     directory: PathBuf,
-    uids: HashSet<String>,
-    untaken: BTreeMap<String, LentLast>,
+    made: Made,
+    /// What those say that were left, until it is taken.
+    left: BTreeMap<String, LentLast>,
 }
 
 impl Marks {
@@ -42,26 +48,28 @@ impl Marks {
     pub fn below(state_directory: &Path) -> io::Result<(Self, Marked)> {
         let directory = state_directory.join(DIRECTORY);
         fs::create_dir_all(&directory)?;
-        let mut untaken = BTreeMap::new();
+        let mut left = BTreeMap::new();
         for entry in fs::read_dir(&directory)? {
             let entry = entry?;
             // What is no text was not made here.
             if let Ok(uid) = entry.file_name().into_string() {
                 let text = fs::read(entry.path())?;
-                untaken.insert(uid, parse(&String::from_utf8_lossy(&text)));
+                left.insert(uid, parse(&String::from_utf8_lossy(&text)));
             }
         }
+        let made: Made = Arc::new(Mutex::new(left.keys().cloned().collect()));
         let marked = Marked {
             directory: directory.clone(),
-            uids: untaken.keys().cloned().collect(),
-            untaken,
+            made: Arc::clone(&made),
+            left,
         };
-        Ok((Self { directory }, marked))
+        Ok((Self { directory, made }, marked))
     }
 
     /// This container is about to be lent a memory limit.
     pub(super) fn place(&self, uid: &str, container: &str, to: Bytes) {
         let mark = self.directory.join(uid);
+        lock(&self.made).insert(uid.to_owned());
         // A growth that saves a process is not given up for want of a mark.
         if let Err(error) = append(&mark, &format!("{container} {}\n", to.get())) {
             tracing::warn!(
@@ -94,21 +102,30 @@ fn parse(text: &str) -> LentLast {
 impl Marked {
     /// What this pod was lent last, if it was marked. Says so once.
     pub fn take(&mut self, uid: &str) -> Option<LentLast> {
-        self.untaken.remove(uid)
+        self.left.remove(uid)
     }
 
-    /// Removes the marks of pods that are not there any more.
+    /// Removes the marks of pods that are not there any more, whoever made them.
     pub fn forget_all_but(&mut self, is_there: impl Fn(&str) -> bool) {
-        self.untaken.retain(|uid, _| is_there(uid));
-        self.uids.retain(|uid| {
-            let stays = is_there(uid);
+        self.left.retain(|uid, _| is_there(uid));
+        // The guard must not wait for the disk.
+        let mut made = lock(&self.made);
+        let gone: Vec<String> = made.extract_if(|uid| !is_there(uid)).collect();
+        drop(made);
+        for uid in gone {
             let mark = self.directory.join(uid);
-            if !stays && let Err(error) = fs::remove_file(&mark) {
-                tracing::warn!(mark = %mark.display(), %error, "the mark of a pod that is gone could not be removed");
+            match fs::remove_file(&mark) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(mark = %mark.display(), %error, "the mark of a pod that is gone could not be removed");
+                }
+                _ => {}
             }
-            stays
-        });
+        }
     }
+}
+
+fn lock(made: &Made) -> MutexGuard<'_, HashSet<String>> {
+    made.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -127,7 +144,7 @@ mod tests {
     fn a_mark_is_found_by_every_later_agent_until_its_pod_is_gone() {
         let state = tempfile::tempdir().unwrap();
         let (marks, none) = Marks::below(state.path()).unwrap();
-        assert_eq!(none.uids.len(), 0);
+        assert!(none.left.is_empty());
         marks.place("uid-a", "app", mib(128));
         marks.place("uid-b", "app", mib(64));
         marks.place("uid-a", "side", mib(32));
@@ -139,6 +156,24 @@ mod tests {
         marked.forget_all_but(|uid| uid == "uid-a");
         let mut marked = found(state.path());
         assert!(marked.take("uid-a").is_some() && marked.take("uid-b").is_none());
+    }
+
+    #[test]
+    fn a_mark_goes_with_its_pod_whoever_made_it() {
+        let state = tempfile::tempdir().unwrap();
+        let (marks, _) = Marks::below(state.path()).unwrap();
+        marks.place("earlier", "app", mib(128));
+        let (marks, mut marked) = Marks::below(state.path()).unwrap();
+        assert!(marked.take("earlier").is_some());
+        marks.place("now", "app", mib(128));
+        let left = || fs::read_dir(state.path().join(DIRECTORY)).unwrap().count();
+        assert_eq!(left(), 2);
+        marked.forget_all_but(|uid| uid == "now");
+        assert_eq!(left(), 1);
+        marked.forget_all_but(|_| false);
+        assert_eq!(left(), 0);
+        marks.place("now", "app", mib(128));
+        assert_eq!(left(), 1, "it was there after all");
     }
 
     #[test]

@@ -80,11 +80,4 @@ impl Pod {
             }
         }
     }
-
-    /// Is not looked at before this moment.
-    pub(super) fn postpone(&mut self, until: Duration) {
-        for watched in &mut self.containers {
-            watched.due = watched.due.max(until);
-        }
-    }
 }

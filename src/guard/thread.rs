@@ -227,7 +227,6 @@ impl Work {
         let Some(desk) = &mut self.desk else { return };
         let of_all = desk.usage_of_all();
         for pod in &mut self.pods {
-            let mut gone = false;
             for watched in &mut pod.containers {
                 let told = told.contains(&watched.token) && !watched.is_due_within(now, AGAIN);
                 if watched.cpu_is_due(now) {
@@ -238,16 +237,15 @@ impl Work {
                 }
                 let version = desk.node.traits.version;
                 let rang = told && version == CgroupVersion::V1;
-                gone |= !desk.look(&pod.live.id, &pod.handles, watched, rang);
+                if !desk.look(&pod.live.id, &pod.handles, watched, rang) {
+                    // The runtime tells, and the next watchlist is without it.
+                    watched.postpone(now + ITSELF);
+                }
                 watched.looked_with(of_all);
                 if let Some(amounts) = watched.alarms_to_order(now, version) {
                     self.wires
                         .arm(watched.token, &pod.handles, &watched.terms.container, amounts);
                 }
-            }
-            if gone {
-                // The runtime tells, and the next watchlist is without it.
-                pod.postpone(now + ITSELF);
             }
         }
     }

@@ -221,6 +221,13 @@ impl Watched {
         self.rest(now, quiet);
     }
 
+    /// It has ended: nothing is done before this moment, also nothing that is overdue.
+    pub(super) fn postpone(&mut self, until: Duration) {
+        self.due = self.due.max(until);
+        self.throttle_due = self.throttle_due.max(until);
+        self.quiet_at = self.quiet_at.map(|at| at.max(until));
+    }
+
     /// When something is to be done next.
     pub(super) fn next(&self) -> Duration {
         let throttle = self.terms.cpu.map(|_| self.throttle_due);
@@ -262,5 +269,70 @@ impl Watched {
     /// Whether it is looked at so soon anyhow that an alarm is no news.
     pub(super) fn is_due_within(&self, now: Duration, time: Duration) -> bool {
         self.due <= now + time
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::actuate::{LiveContainer, LivePod, PodId};
+    use crate::cgroup::{CgroupPath, Hierarchy};
+
+    /// A guarded container, on plain files.
+    fn watched(root: &Path) -> Watched {
+        let container = root.join("pod/app");
+        fs::create_dir_all(&container).unwrap();
+        for directory in [root, &root.join("pod"), &container] {
+            let texts = [
+                ("cgroup.controllers", "cpu memory\n"),
+                ("cgroup.subtree_control", "cpu memory\n"),
+                ("memory.max", "4096\n"),
+                ("memory.current", "4096\n"),
+                ("memory.stat", ""),
+                ("cpu.stat", ""),
+            ];
+            for (name, text) in texts {
+                fs::write(directory.join(name), text).unwrap();
+            }
+        }
+        let path = |text| CgroupPath::new(text).unwrap();
+        let (id, path, inner) = ("c".to_owned(), path("/pod"), path("/pod/app"));
+        let live = LivePod {
+            id: PodId {
+                uid: "u".to_owned(),
+                namespace: "test".to_owned(),
+                name: "web".to_owned(),
+            },
+            path,
+            containers: BTreeMap::from([(
+                "app".to_owned(),
+                LiveContainer {
+                    id: id.clone(),
+                    path: inner,
+                },
+            )]),
+        };
+        let handles = PodHandles::open(&Hierarchy::of_tree(root).unwrap(), &live).unwrap();
+        let terms = Terms {
+            container: "app".to_owned(),
+            memory: Some(Bytes::new(1 << 30)),
+            cpu: None,
+        };
+        Watched::open(2, id, terms, &handles).unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_container_that_has_ended_is_left_alone_even_if_its_quiet_time_is_over() {
+        let root = tempfile::tempdir().unwrap();
+        let seconds = Duration::from_secs;
+        let mut watched = watched(root.path());
+        watched.lend(Bytes::new(1 << 20), seconds(1), seconds(60));
+        assert_eq!(watched.next(), seconds(1));
+        watched.postpone(seconds(90));
+        assert_eq!(watched.next(), seconds(90));
     }
 }

@@ -108,6 +108,7 @@ impl<'a> Message<'a> {
         if let Some(rest) = text.strip_prefix("CPU: ") {
             let (pid, rest) = rest.split_once(" PID: ")?.1.split_once(" Comm: ")?;
             let comm = rest.get(..rest.rfind(" Not tainted").or_else(|| rest.rfind(" Tainted: "))?)?;
+            let comm = comm.strip_suffix(" Kdump: loaded").unwrap_or(comm);
             return Some(Self::Cpu {
                 pid: number(pid)?,
                 comm,

@@ -173,7 +173,11 @@ impl Parser {
 
     fn kill(&mut self, line: &Line, killed: &Killed<'_>) -> Event {
         let (pid, at) = (killed.pid, line.timestamp_us);
-        let told = self.summaries.remove(&pid).filter(|summary| summary.is_recent(at));
+        let chosen = self.legacy.take_chosen(at, killed);
+        // Linux 5.0 names the victim in its report and may still kill a child of it.
+        let parents = || chosen.map(|chosen| chosen.pid);
+        let told = (self.summaries.remove(&pid)).or_else(|| self.summaries.remove(&parents()?));
+        let told = told.filter(|summary| summary.is_recent(at));
         if told.is_some() || self.group.as_ref().is_some_and(|group| group.is_over(at)) {
             self.group = None;
         }
@@ -185,7 +189,10 @@ impl Parser {
                 group: Some(group.cgroup().clone()),
             };
         }
-        if self.killed.insert(pid, at).is_some_and(|before| within(before, at)) {
+        let before = self.killed.insert(pid, at);
+        // Without times order alone decides: a process is reported on once, so this one has the pid of an earlier one.
+        let anew = told.is_some() && at.is_none();
+        if before.is_some_and(|before| within(before, at)) && !anew {
             return Event::Again { pid, group: None };
         }
         if self.killed.len() > MANY_PIDS {
@@ -200,7 +207,7 @@ impl Parser {
             (Some(cgroups), invoker, usage)
         });
         let was_told = told.is_some();
-        let (told, whose) = self.legacy.explain(at, killed, told);
+        let (told, whose) = self.legacy.explain(at, killed, chosen, told);
         // Before Linux 5.0 the line comes between the report's first and its kill.
         let usage = match &told {
             Some(_) if !was_told => self.take_usage(at),

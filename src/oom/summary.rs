@@ -37,15 +37,21 @@ pub(super) struct Cgroups {
     pub(super) task: CgroupPath,
 }
 
+/// Whether a text can be the name of a command. `dmesg` shows what cannot be printed as `\xNN`, for a byte each.
+pub(super) fn is_comm(text: &str) -> bool {
+    text.chars().count() <= LONGEST_COMM + 3 * text.matches("\\x").count()
+}
+
 impl Summary {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let rest = text.strip_prefix("oom-kill:constraint=")?;
         let (rest, uid) = rest.rsplit_once(",uid=")?;
-        number::<u32>(uid)?;
+        // Printed with `%d`: users from 2^31 on are negative.
+        number::<u32>(uid.strip_prefix('-').unwrap_or(uid))?;
         let (rest, pid) = rest.rsplit_once(",pid=")?;
         let before_comm = rest
             .match_indices(",task=")
-            .find(|(at, key)| rest[at + key.len()..].chars().count() <= LONGEST_COMM)
+            .find(|(at, key)| is_comm(&rest[at + key.len()..]))
             .map(|(at, _)| &rest[..at])?;
         Some(Self {
             pid: number(pid)?,
@@ -133,6 +139,7 @@ mod tests {
             "",
             ",task_memcg=/b",
             "x) total-vm:9kB",
+            &"\\x01".repeat(15),
         ] {
             assert_eq!(
                 parse(",oom_memcg=/a,task_memcg=/a/b", comm),
@@ -165,6 +172,13 @@ mod tests {
     fn a_task_that_left_the_cgroup_is_where_the_kernel_says() {
         assert_eq!(parse(",oom_memcg=/a/b,task_memcg=/", "a"), read(7, "/a/b", "/"));
         assert_eq!(parse(",global_oom,task_memcg=/a b/c", "a"), read(7, "node", "/a b/c"));
+    }
+
+    #[test]
+    fn users_beyond_those_an_int_holds_have_their_kills_explained() {
+        let line = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a,task=x,pid=7,uid=-2";
+        assert_eq!(Summary::parse(line).unwrap().pid, 7);
+        assert_eq!(Summary::parse(&line.replace("-2", "--2")), None);
     }
 
     #[test]

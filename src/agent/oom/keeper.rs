@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
+use super::clerk::Clerk;
 use super::published::Published;
 use crate::oom::OomReport;
 use crate::oom::ledger::{Ledger, LedgerError};
@@ -39,7 +40,7 @@ const MOST_UNKEPT: usize = 4096;
 /// Takes batches from the watcher.
 #[derive(Debug)]
 pub(super) struct Keeper<L> {
-    ledger: L,
+    ledger: Clerk<L>,
     patience: Patience,
     published: Published,
     residents: watch::Receiver<Arc<Residents>>,
@@ -59,7 +60,7 @@ impl<L: Ledger> Keeper<L> {
     ) -> (Self, watch::Receiver<Vec<String>>) {
         let (problem, problems) = watch::channel(Vec::new());
         let keeper = Self {
-            ledger,
+            ledger: Clerk::new(ledger),
             patience,
             published,
             residents,
@@ -169,14 +170,18 @@ mod tests {
 
     impl Ledger for Disk {
         async fn commit(&mut self, reports: &[Arc<OomReport>], checkpoint: &[u8]) -> Result<(), LedgerError> {
-            if self.0.lock().unwrap().hangs {
-                std::future::pending::<()>().await;
+            while self.0.lock().unwrap().hangs {
+                tokio::time::sleep(Duration::from_millis(1)).await;
             }
             let mut disk = self.0.lock().unwrap();
             if disk.full {
                 return Err(LedgerError("no space left".to_owned()));
             }
-            disk.kept.extend(reports.iter().map(|report| report.id.clone()));
+            for report in reports {
+                if !disk.kept.contains(&report.id) {
+                    disk.kept.push(report.id.clone());
+                }
+            }
             disk.checkpoint = checkpoint.to_owned();
             Ok(())
         }

@@ -4,6 +4,7 @@
 //! then tells of them: the list for operators, watchers at the socket, metrics, the log and the audit log. What is told is kept, so
 //! that a restart tells nothing twice; a disk that takes nothing, or takes its time, delays that by a second at most.
 
+mod clerk;
 mod delivered;
 mod file;
 mod keeper;

@@ -26,6 +26,20 @@ fn time_and_number_are_those_of_the_kill() {
 }
 
 #[test]
+fn without_times_a_process_with_a_report_of_its_own_is_not_an_earlier_one_of_that_pid() {
+    let report = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/,task=x,pid=7,uid=0";
+    let dates = ["Nov 20", "Nov 21"];
+    let lines = dates.map(|date| {
+        [report, KILLED]
+            .map(|text| format!("{date} 02:53:00 n kernel: {text}\n"))
+            .concat()
+    });
+    assert_eq!(parse_log(lines.concat().as_bytes()).len(), 2);
+    let logged_again = lines.concat() + &format!("Nov 21 02:53:00 n kernel: {KILLED}");
+    assert_eq!(parse_log(logged_again.as_bytes()).len(), 2);
+}
+
+#[test]
 fn a_group_found_later_is_added_to_its_first_victim() {
     let log = "Memory cgroup out of memory: Killed process 7 (x) total-vm:4kB\n\
                Tasks in /a are going to be killed due to memory.oom.group set\n\

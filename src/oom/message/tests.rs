@@ -120,6 +120,14 @@ fn the_lines_around_a_kill_are_told_apart() {
             "CPU: 0 PID: 141 Comm: x Tainted: G  W",
             Message::Cpu { pid: 141, comm: "x" },
         ),
+        (
+            "CPU: 0 PID: 141 Comm: a b Kdump: loaded Not tainted 5.14",
+            Message::Cpu { pid: 141, comm: "a b" },
+        ),
+        (
+            "CPU: 0 PID: 141 Comm: x Kdump: loaded Tainted: G  W",
+            Message::Cpu { pid: 141, comm: "x" },
+        ),
         ("[   9270]     0  9270    15609 hog", Message::Candidate { pid: 9270 }),
         (
             "Memory cgroup out of memory: Kill process 7 (x (y)) score 9 or sacrifice child",

@@ -18,7 +18,14 @@ const LARGEST_TABLE: usize = 65_536;
 #[derive(Debug, Default)]
 pub(super) struct Legacy {
     report: Option<Dated<Report>>,
-    chosen: Vec<Dated<(u32, Whose)>>,
+    chosen: Vec<Dated<Chosen>>,
+}
+
+/// A process that was to be killed, or a child of it in its place.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Chosen {
+    pub(super) pid: u32,
+    whose: Whose,
 }
 
 #[derive(Debug)]
@@ -48,7 +55,20 @@ impl Legacy {
 
     pub(super) fn chosen(&mut self, at: Option<u64>, pid: u32, whose: Whose) {
         self.chosen.retain(|chosen| chosen.is_recent(at));
-        self.chosen.push(Dated { at, what: (pid, whose) });
+        let what = Chosen { pid, whose };
+        self.chosen.push(Dated { at, what });
+    }
+
+    /// The choice that led to this kill: of the process itself, or of its parent.
+    pub(super) fn take_chosen(&mut self, at: Option<u64>, killed: &Killed<'_>) -> Option<Chosen> {
+        self.chosen.retain(|chosen| chosen.is_recent(at));
+        let chosen = match self.chosen.iter().position(|chosen| chosen.what.pid == killed.pid) {
+            Some(at) => Some(self.chosen.remove(at)),
+            // The child of a chosen process, which can only be told while a single one is chosen.
+            None if self.chosen.len() == 1 && killed.whose == Whose::NotSaid => self.chosen.pop(),
+            None => None,
+        };
+        chosen.map(|chosen| chosen.what)
     }
 
     /// Completes what is known about a kill: its cgroups, unless a newer kernel told them, and whose memory it was.
@@ -56,17 +76,11 @@ impl Legacy {
         &mut self,
         at: Option<u64>,
         killed: &Killed<'_>,
+        chosen: Option<Chosen>,
         told: Option<Cgroups>,
     ) -> (Option<Cgroups>, Whose) {
-        self.chosen.retain(|chosen| chosen.is_recent(at));
-        let chosen = match self.chosen.iter().position(|chosen| chosen.what.0 == killed.pid) {
-            Some(at) => Some(self.chosen.remove(at)),
-            // The child of a chosen process, which can only be told while a single one is chosen.
-            None if self.chosen.len() == 1 && killed.whose == Whose::NotSaid => self.chosen.pop(),
-            None => None,
-        };
-        let whose = match (killed.whose, &chosen) {
-            (Whose::NotSaid, Some(chosen)) => chosen.what.1,
+        let whose = match (killed.whose, chosen) {
+            (Whose::NotSaid, Some(chosen)) => chosen.whose,
             (whose, _) => whose,
         };
         if told.is_some() || whose == Whose::Nodes {

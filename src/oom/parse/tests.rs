@@ -256,3 +256,14 @@ fn before_linux_5_0_a_node_without_memory_is_known_by_the_chosen_process() {
         (1240, &Limit::Node, None)
     );
 }
+
+#[test]
+fn with_linux_5_0_a_report_explains_the_kill_of_its_victims_child() {
+    let report = summary(1234, "/kubepods/a");
+    let found = kills_in(&[&report, OLD[5], OLD[6]]);
+    assert_eq!((found[0].pid, cgroup_of(&found[0])), (1240, Some("/kubepods/a")));
+    // Two processes are chosen: whose child was killed is not certain.
+    let another = OLD[5].replace("1234", "77");
+    let found = kills_in(&[&report, OLD[5], &another, OLD[6]]);
+    assert_eq!(cgroup_of(&found[0]), None);
+}

@@ -37,6 +37,14 @@ pub struct Regret {
 #[serde(transparent)]
 pub struct Regrets(Vec<Regret>);
 
+impl Regret {
+    /// Whether its limit is still left alone. Nothing is for longer than the longest wait: where it seems so, the clock was
+    /// set back since, and would be believed for as long as it had been wrong.
+    fn is_in_force(&self, now: Timestamp) -> bool {
+        now < self.until && self.until <= later(now, LONGEST_WAIT)
+    }
+}
+
 impl Regrets {
     /// Notes that a limit was lowered from `before` and should not have been; returns when it may be tried again.
     pub fn note(&mut self, target: &Target, before: MemoryLimit, why: &str, now: Timestamp) -> Timestamp {
@@ -65,7 +73,7 @@ impl Regrets {
     /// The limits that are kept at this moment.
     #[must_use]
     pub fn holds(&self, now: Timestamp) -> Holds {
-        let held = self.0.iter().filter(|regret| now < regret.until);
+        let held = self.0.iter().filter(|regret| regret.is_in_force(now));
         held.map(|regret| {
             (
                 regret.target.clone(),
@@ -78,7 +86,7 @@ impl Regrets {
     /// The shrink among those left alone now that may be tried first.
     #[must_use]
     pub fn next(&self, now: Timestamp) -> Option<&Regret> {
-        let held = self.0.iter().filter(|regret| now < regret.until);
+        let held = self.0.iter().filter(|regret| regret.is_in_force(now));
         held.min_by_key(|regret| regret.until)
     }
 

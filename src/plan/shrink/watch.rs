@@ -172,7 +172,8 @@ impl Watch {
             return None;
         }
         let rate = rate(earlier.memory.refaults, reading.memory.refaults, over);
-        let bound = self.before.refaults.get().saturating_mul(2) + limit.get() / REFAULT_SHARE;
+        let usual = self.before.refaults.get().saturating_mul(2);
+        let bound = usual.saturating_add(limit.get() / REFAULT_SHARE);
         // Without the limit in the way, somebody else has the memory.
         if rate.get() > bound && reading.memory.usage.saturating_add(room) > limit {
             let before = self.before.refaults;

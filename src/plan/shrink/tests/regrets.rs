@@ -55,6 +55,17 @@ fn what_was_undone_is_left_alone_for_longer_each_time_until_it_goes_well() {
 }
 
 #[test]
+fn a_clock_that_was_set_back_leaves_nothing_alone_for_as_long_as_it_was_wrong() {
+    let mut regrets = Regrets::default();
+    let year = 365 * 24 * 3600;
+    regrets.note(&app(), limit(200), "it hurt", at(year));
+    assert!(regrets.holds(at(0)).is_empty() && regrets.next(at(0)).is_none());
+    assert_eq!(regrets.holds(at(year - 3600)).len(), 1, "a little is no reason");
+    let until = regrets.note(&app(), limit(200), "it hurt", at(0));
+    assert_eq!(until, at(240), "how often it happened is still known");
+}
+
+#[test]
 fn it_is_remembered_over_a_restart() {
     let mut regrets = Regrets::default();
     regrets.note(&app(), limit(200), "it hurt", at(0));

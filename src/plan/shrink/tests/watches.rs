@@ -47,6 +47,26 @@ fn trouble(step: WatchStep) -> Trouble {
 }
 
 #[test]
+fn a_container_that_read_again_beyond_all_measure_before_may_do_so_after() {
+    let clock = Clock::new();
+    let mut watch = Watch::new(LIMIT, clock.after(0.0), earlier(Bytes::MAX));
+    let (end, ..) = follow(&mut watch, clock, |seconds| {
+        let mut reading = calm();
+        reading.memory.usage = LIMIT;
+        reading.memory.evictable = reading.memory.usage.saturating_sub(mib(60));
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a minute of seconds"
+        )]
+        let pages = (seconds * 1e6) as u64;
+        reading.memory.refaults = pages;
+        reading
+    });
+    assert_eq!(end, WatchStep::Done);
+}
+
+#[test]
 fn a_container_that_lives_as_before_is_left_alone_when_the_time_is_over() {
     let clock = Clock::new();
     let (end, seconds, looks) = follow(&mut watch(clock), clock, |_| calm());

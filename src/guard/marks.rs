@@ -1,20 +1,23 @@
 //! What a killed agent may have lent, without having had the time to note it.
 //!
-//! A file for each pod, named after the pod's UID, with a line for each growth, written before the growth. Like the growth
-//! it outlives the process and not the machine, so nothing waits for the disk. The next agent takes a limit that is still
-//! the one in its latest line for what it is, a loan, and has every marked pod compared with what stands for it; a mark
-//! stays until its pod is gone, and goes with it.
+//! A file for each pod, named after the pod's UID, with a line for each growth, sent off before the growth. Like the growth
+//! it outlives the process and not the machine, so nothing is synced; and a thread of its own writes it, so that no growth
+//! waits for a disk that is slow. The next agent takes a limit that is still the one in its latest line for what it is, a
+//! loan, and has every marked pod compared with what stands for it; a mark stays until its pod is gone, and goes with it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use crate::resources::Bytes;
 
 /// Below the state directory.
 const DIRECTORY: &str = "lent";
+const UNMARKED: &str = "if the agent is killed now, its successor may not know that a limit was grown";
 /// A mark that has grown longer than this begins anew: only the latest lines count.
 const LONGEST: u64 = 4096;
 
@@ -24,8 +27,16 @@ type Made = Arc<Mutex<HashSet<String>>>;
 /// Makes marks.
 #[derive(Debug)]
 pub struct Marks {
-    directory: PathBuf,
     made: Made,
+    lines: Sender<Line>,
+}
+
+/// A line to be written.
+#[derive(Debug)]
+struct Line {
+    uid: String,
+    container: String,
+    to: Bytes,
 }
 
 /// The memory limits that a pod's containers were lent last, by name.
@@ -44,7 +55,7 @@ impl Marks {
     /// The marks below a state directory, whose place for them is made if it is missing, and those that are there.
     ///
     /// # Errors
-    /// When it cannot be made or read.
+    /// When it cannot be made or read, or there can be no thread.
     pub fn below(state_directory: &Path) -> io::Result<(Self, Marked)> {
         let directory = state_directory.join(DIRECTORY);
         fs::create_dir_all(&directory)?;
@@ -63,20 +74,33 @@ impl Marks {
             made: Arc::clone(&made),
             left,
         };
-        Ok((Self { directory, made }, marked))
+        let (lines, sent) = mpsc::channel();
+        thread::Builder::new()
+            .name("marks".to_owned())
+            .spawn(move || sent.iter().for_each(|line| write(&directory, &line)))?;
+        Ok((Self { made, lines }, marked))
     }
 
     /// This container is about to be lent a memory limit.
     pub(super) fn place(&self, uid: &str, container: &str, to: Bytes) {
-        let mark = self.directory.join(uid);
         lock(&self.made).insert(uid.to_owned());
-        // A growth that saves a process is not given up for want of a mark.
-        if let Err(error) = append(&mark, &format!("{container} {}\n", to.get())) {
-            tracing::warn!(
-                mark = %mark.display(), %error,
-                "if the agent is killed now, its successor may not know that a limit was grown"
-            );
+        let line = Line {
+            uid: uid.to_owned(),
+            container: container.to_owned(),
+            to,
+        };
+        if self.lines.send(line).is_err() {
+            tracing::warn!(uid, container, "{UNMARKED}");
         }
+    }
+}
+
+fn write(directory: &Path, line: &Line) {
+    let Line { uid, container, to } = line;
+    let mark = directory.join(uid);
+    // A growth that saves a process is not given up for want of a mark.
+    if let Err(error) = append(&mark, &format!("{container} {}\n", to.get())) {
+        tracing::warn!(mark = %mark.display(), %error, "{UNMARKED}");
     }
 }
 
@@ -136,8 +160,20 @@ mod tests {
         Bytes::new(mebibytes << 20)
     }
 
-    fn found(state: &Path) -> Marked {
-        Marks::below(state).unwrap().1
+    fn wait_for(happens: impl Fn() -> bool) {
+        while !happens() {
+            thread::yield_now();
+        }
+    }
+
+    /// What a later agent finds, once these marks are written.
+    fn found(state: &Path, marks: Marks) -> (Marks, Marked) {
+        let last = state.join(DIRECTORY).join("last");
+        marks.place("last", "app", mib(1));
+        drop(marks);
+        wait_for(|| last.exists());
+        fs::remove_file(last).unwrap();
+        Marks::below(state).unwrap()
     }
 
     #[test]
@@ -149,12 +185,12 @@ mod tests {
         marks.place("uid-b", "app", mib(64));
         marks.place("uid-a", "side", mib(32));
         marks.place("uid-a", "app", mib(256));
-        let mut marked = found(state.path());
+        let (marks, mut marked) = found(state.path(), marks);
         let latest = [("app".to_owned(), mib(256)), ("side".to_owned(), mib(32))];
         assert_eq!(marked.take("uid-a"), Some(latest.into()));
         assert_eq!((marked.take("uid-a"), marked.take("uid-c")), (None, None));
         marked.forget_all_but(|uid| uid == "uid-a");
-        let mut marked = found(state.path());
+        let (_, mut marked) = found(state.path(), marks);
         assert!(marked.take("uid-a").is_some() && marked.take("uid-b").is_none());
     }
 
@@ -163,17 +199,18 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let (marks, _) = Marks::below(state.path()).unwrap();
         marks.place("earlier", "app", mib(128));
-        let (marks, mut marked) = Marks::below(state.path()).unwrap();
+        let (marks, mut marked) = found(state.path(), marks);
         assert!(marked.take("earlier").is_some());
         marks.place("now", "app", mib(128));
         let left = || fs::read_dir(state.path().join(DIRECTORY)).unwrap().count();
-        assert_eq!(left(), 2);
+        wait_for(|| left() == 2);
         marked.forget_all_but(|uid| uid == "now");
         assert_eq!(left(), 1);
         marked.forget_all_but(|_| false);
         assert_eq!(left(), 0);
+        // It was there after all.
         marks.place("now", "app", mib(128));
-        assert_eq!(left(), 1, "it was there after all");
+        wait_for(|| left() == 1);
     }
 
     #[test]
@@ -189,9 +226,10 @@ mod tests {
         for mebibytes in 1..=2000 {
             marks.place("uid-a", "app", mib(mebibytes));
         }
+        let (_, mut marked) = found(state.path(), marks);
+        assert_eq!(marked.take("uid-a").unwrap()["app"], mib(2000));
         let length = fs::metadata(state.path().join(DIRECTORY).join("uid-a")).unwrap().len();
         assert!(length < 2 * LONGEST, "{length}");
-        assert_eq!(found(state.path()).take("uid-a").unwrap()["app"], mib(2000));
     }
 
     #[test]
@@ -200,6 +238,9 @@ mod tests {
         let (marks, _) = Marks::below(state.path()).unwrap();
         fs::remove_dir(state.path().join(DIRECTORY)).unwrap();
         marks.place("uid-a", "app", mib(128));
-        assert!(found(state.path()).take("uid-a").is_none());
+        fs::create_dir(state.path().join(DIRECTORY)).unwrap();
+        marks.place("uid-b", "app", mib(128));
+        let (_, mut marked) = found(state.path(), marks);
+        assert!(marked.take("uid-b").is_some());
     }
 }

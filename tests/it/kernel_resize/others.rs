@@ -3,7 +3,7 @@
 use serde_json::json;
 use vscaled::control::proto;
 
-use super::{AT_FIRST, Amounts, LARGER, NAME, SMALLER, Scene, UID, Verdict, object, resources};
+use super::{AT_FIRST, Amounts, LARGER, NAME, NODE, SMALLER, Scene, UID, Verdict, object, resources};
 
 const FULL: &str = "Node didn't have enough resource: cpu";
 
@@ -161,4 +161,45 @@ async fn an_operators_values_go_through_the_api_server_and_back() {
     scene.agent.release(&scene.pod.full_name()).await.unwrap();
     scene.settles(&SMALLER).await;
     assert_eq!(scene.spec(), resources(SMALLER[0].1));
+}
+
+#[tokio::test]
+async fn what_is_recommended_and_not_granted_takes_no_room_from_an_operator() {
+    let mut scene = Scene::managed().await;
+    let uid = "0a1b2c3d-0000-4000-8000-000000000072";
+    let beside = scene.node.run("beside", uid, &AT_FIRST);
+    let mut bare = object(&beside, "none");
+    bare["metadata"]["ownerReferences"] = json!([]);
+    scene.api.put("pods", bare);
+    scene.agent.reaches("beside", "NotManaged").await;
+    scene.api.allocatable(NODE, &json!({"cpu": "2", "memory": "8Gi"}));
+    scene.recommend(&[("app", Amounts::doubled(3900, 128))]);
+    scene.says("Refused", "no room").await;
+
+    let cpu = |amount: &str| {
+        Some(proto::Amounts {
+            cpu: Some(amount.to_owned()),
+            memory: None,
+        })
+    };
+    let rehearse = async |request| {
+        let values = proto::Requirements {
+            requests: cpu(request),
+            limits: cpu("2"),
+        };
+        let request = proto::ResizeRequest {
+            pod: beside.full_name(),
+            containers: vec![proto::ContainerValues {
+                name: "app".to_owned(),
+                values: Some(values),
+            }],
+            dry_run: true,
+            ..proto::ResizeRequest::default()
+        };
+        scene.agent.resize(request).await
+    };
+    assert_eq!(rehearse("1800m").await.unwrap().outcome, "Planned");
+    let refused = rehearse("1801m").await.unwrap_err().to_string();
+    let words = "cpu requests would be 2001m of 2 (allocatable): this pod 1801m instead of 100m, the 1 other pods 200m";
+    assert!(refused.contains(words), "{refused}");
 }

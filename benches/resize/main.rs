@@ -5,6 +5,8 @@
 //! Parts, all of them by default:
 //! - `files`: one pod of three containers, through cgroup files alone;
 //! - `api`: one pod whose kubelet resizes in place, from a VPA's status at an API server of the benchmark's own;
+//! - `legacy`: one pod of three containers whose kubelet cannot, from a VPA's status at a real kube-apiserver (needs
+//!   `scripts/kube-parts`), and on the same node the pod made again instead;
 //! - `crowd`: 50 and then 250 pods changed by one recommendation;
 //! - `rest`: memory and processor time of the agent that looks after 250 containers when nothing happens;
 //! - `api-rest`: the same of an agent that follows 250 pods at an API server, and how often it calls there;
@@ -22,6 +24,7 @@ mod api_rest;
 mod common;
 mod crowd;
 mod files;
+mod legacy;
 mod machine;
 mod rest;
 mod rounds;
@@ -60,6 +63,7 @@ struct Arguments {
 enum Part {
     Files,
     Api,
+    Legacy,
     Crowd,
     Rest,
     ApiRest,
@@ -77,6 +81,9 @@ async fn main() -> anyhow::Result<()> {
     }
     if wanted(Part::Api) {
         api::measure(several(30, 300)).await?;
+    }
+    if wanted(Part::Legacy) {
+        legacy::measure(several(50, 300), several(5, 20)).await?;
     }
     if wanted(Part::Crowd) {
         for pods in [50, 250] {

@@ -76,7 +76,7 @@ impl AgentBackend {
             mut standing,
             live,
             node,
-            room,
+            headroom,
             through,
             ..
         } = self.ask(|reply| Request::Snapshot(pod, reply)).await?;
@@ -85,7 +85,8 @@ impl AgentBackend {
             pid: wanted.pid,
             reason: wanted.reason.clone(),
         };
-        room.set_override(&mut standing, &pod, wanted)
+        headroom
+            .set_override(&mut standing, &pod, wanted)
             .map_err(ControlError::Refused)?;
         let (Some(node), Some(live), Some(targets)) = (node, live, standing.targets(&pod)) else {
             return Err(not_running(&pod));

@@ -1,104 +1,43 @@
 //! Whether the node can hold what an operator wants. Pure.
 //!
-//! In come what the node has, what every pod on it requests, and what one pod would have; out comes a refusal with the
-//! numbers, or none. Requests are what a node is divided by: their sum must stay within what the node gives to pods.
-//! Limits may exceed it together, but not one alone. Only what a change takes *more* of is looked at: making less of it
-//! is always fine, also on a node that is too full already.
-
-use std::fmt;
+//! In come what other pods leave of the node ([`Room`]), what one pod takes, and what it would have; out comes a refusal
+//! with the numbers, or none. Beside its requests each limit is looked at: limits may exceed what there is together, but
+//! not one alone. What recommends limits in proportion may; whoever types one has mistyped.
 
 use super::overrides::Override;
 use super::standing::Standing;
-use crate::objects::{Node, Pod};
-use crate::plan::{KubeletVersion, pod_requests};
+use crate::objects::Pod;
+use crate::plan::{Capacity, CapacityFrom, KubeletVersion, NoRoom, Room, pod_requests};
 use crate::resources::{NamedRequirements, Resource, ResourceList};
-
-/// What a node has for its pods, and who says so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Capacity {
-    pub(super) amounts: ResourceList,
-    pub(super) from: CapacityFrom,
-}
-
-/// Who says what a node has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CapacityFrom {
-    /// The Node object: what is left after what the kubelet and the system reserve.
-    Allocatable,
-    /// The kernel: processors online, `MemTotal`.
-    Machine,
-}
-
-impl Capacity {
-    /// What the Node object says, else what the machine has. An object that says nothing counts as none.
-    pub(super) fn of(node: Option<&Node>, machine: ResourceList) -> Self {
-        let allocatable = node.map(|node| node.status.allocatable).filter(|list| !list.is_empty());
-        match allocatable {
-            Some(amounts) => Self {
-                amounts,
-                from: CapacityFrom::Allocatable,
-            },
-            None => Self {
-                amounts: machine,
-                from: CapacityFrom::Machine,
-            },
-        }
-    }
-}
-
-impl fmt::Display for CapacityFrom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Allocatable => "allocatable",
-            Self::Machine => "all this machine has",
-        })
-    }
-}
-
-/// One pod, before and after a change.
-#[derive(Debug)]
-struct Growth<'a> {
-    /// Requests of the whole pod, overhead included.
-    requests: [ResourceList; 2],
-    /// Its regular containers.
-    containers: [&'a [NamedRequirements]; 2],
-}
 
 /// The node cannot hold it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum TooMuch {
     /// All requests together.
     #[error(
-        "the node cannot hold it: {resource} requests would be {} of {} ({from}): this pod {} instead of {}, the {others} other \
-         pods {}; at most {} is left for this pod",
-        resource.quantity(theirs.saturating_add(*after)),
-        resource.quantity(*has),
-        resource.quantity(*after),
-        resource.quantity(*before),
-        resource.quantity(*theirs),
-        room(*resource, has.saturating_sub(*theirs))
+        "the node cannot hold it: {} requests would be {} of {} ({}): this pod {} instead of {}, the {} other pods {}; at \
+         most {} is left for this pod",
+        full.resource,
+        full.resource.quantity(full.others.saturating_add(full.after)),
+        full.resource.quantity(full.has),
+        room.capacity.from,
+        full.resource.quantity(full.after),
+        full.resource.quantity(full.before),
+        room.others.pods,
+        full.resource.quantity(full.others),
+        readable(full.resource, full.left())
     )]
     Requests {
-        /// The resource, in whose unit the amounts are.
-        resource: Resource,
-        /// What there is.
-        has: u64,
-        /// Who says so.
-        from: CapacityFrom,
-        /// What this pod requests now.
-        before: u64,
-        /// What it would request.
-        after: u64,
-        /// How many other pods there are.
-        others: usize,
-        /// What they request.
-        theirs: u64,
+        /// What does not fit.
+        full: NoRoom,
+        /// Where.
+        room: Room,
     },
     /// One limit alone.
     #[error(
         "the node cannot hold it: container {container} could use {} of {resource}, and there is {} ({from})",
         resource.quantity(*limit),
-        room(*resource, *has)
+        readable(*resource, *has)
     )]
     Limit {
         /// The container.
@@ -114,78 +53,58 @@ enum TooMuch {
     },
 }
 
-/// Refuses a growth that does not fit beside what the others request.
-fn check(capacity: Capacity, others: &[ResourceList], growth: &Growth<'_>) -> Result<(), TooMuch> {
+/// Refuses a growth that does not fit beside what the others take.
+fn check(room: Room, takes: [ResourceList; 2], containers: [&[NamedRequirements]; 2]) -> Result<(), TooMuch> {
+    let [before, after] = takes;
+    room.check(before, after)
+        .map_err(|full| TooMuch::Requests { full, room })?;
+    check_limits(room.capacity, containers)
+}
+
+fn check_limits(capacity: Capacity, [before, after]: [&[NamedRequirements]; 2]) -> Result<(), TooMuch> {
+    let limit = |list: &[NamedRequirements], name: &str, resource| {
+        let container = list.iter().find(|container| container.name == name);
+        container.map_or(0, |container| container.resources.limits.amount(resource))
+    };
     for resource in Resource::ALL {
         let Some(has) = capacity.amounts.get(resource) else {
             continue;
         };
-        let [before, after] = growth.requests.map(|requests| requests.amount(resource));
-        let theirs = others
-            .iter()
-            .map(|requests| requests.amount(resource))
-            .fold(0, u64::saturating_add);
-        if after > before && theirs.saturating_add(after) > has {
-            return Err(TooMuch::Requests {
-                resource,
-                has,
-                from: capacity.from,
-                before,
-                after,
-                others: others.len(),
-                theirs,
-            });
+        for NamedRequirements { name, resources } in after {
+            let wanted = resources.limits.amount(resource);
+            if wanted > has && wanted > limit(before, name, resource) {
+                return Err(TooMuch::Limit {
+                    container: name.clone(),
+                    resource,
+                    limit: wanted,
+                    has,
+                    from: capacity.from,
+                });
+            }
         }
-        check_limits(capacity, resource, has, growth.containers)?;
     }
     Ok(())
 }
 
-fn check_limits(
-    capacity: Capacity,
-    resource: Resource,
-    has: u64,
-    [before, after]: [&[NamedRequirements]; 2],
-) -> Result<(), TooMuch> {
-    let limit = |list: &[NamedRequirements], name: &str| {
-        let container = list.iter().find(|container| container.name == name);
-        container.map_or(0, |container| container.resources.limits.amount(resource))
-    };
-    let too_large = after.iter().find(|container| {
-        let limit_after = container.resources.limits.amount(resource);
-        limit_after > has && limit_after > limit(before, &container.name)
-    });
-    match too_large {
-        None => Ok(()),
-        Some(container) => Err(TooMuch::Limit {
-            container: container.name.clone(),
-            resource,
-            limit: container.resources.limits.amount(resource),
-            has,
-            from: capacity.from,
-        }),
-    }
-}
-
 /// Whole mebibytes: the exact amount of a machine is nothing to read.
-fn room(resource: Resource, amount: u64) -> String {
+fn readable(resource: Resource, amount: u64) -> String {
     match resource {
         Resource::Memory if amount > 1 << 20 => resource.quantity(amount >> 20 << 20),
         Resource::Memory | Resource::Cpu => resource.quantity(amount),
     }
 }
 
-/// What other pods leave of the node for one of them.
+/// The node's room for one pod whose values an operator sets.
 #[derive(Debug)]
-pub(super) struct Room {
-    pub(super) capacity: Capacity,
-    /// What each of the others requests.
-    pub(super) others: Vec<ResourceList>,
+pub(super) struct Headroom {
+    pub(super) room: Room,
+    /// What the pod takes now.
+    pub(super) takes: ResourceList,
     /// Whose rules say what a pod requests.
     pub(super) kubelet: KubeletVersion,
 }
 
-impl Room {
+impl Headroom {
     /// Sets an override, unless the pod could not run with it or the node not hold it: then nothing is changed.
     ///
     /// # Errors
@@ -195,12 +114,8 @@ impl Room {
         let mut wanted = standing.clone();
         wanted.set_override(pod, values).map_err(|error| error.to_string())?;
         let after = wanted.targets(pod).unwrap_or_default();
-        let requests = [&before, &after].map(|targets| pod_requests(pod, targets, self.kubelet));
-        let growth = Growth {
-            requests,
-            containers: [&before, &after],
-        };
-        check(self.capacity, &self.others, &growth).map_err(|error| error.to_string())?;
+        let takes = [self.takes, pod_requests(pod, &after, self.kubelet)];
+        check(self.room, takes, [&before, &after]).map_err(|error| error.to_string())?;
         *standing = wanted;
         Ok(())
     }
@@ -209,6 +124,7 @@ impl Room {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Account;
     use crate::resources::{Bytes, MilliCpu, Requirements};
 
     const GI: u64 = 1 << 30;
@@ -231,14 +147,14 @@ mod tests {
     }
 
     fn checked(requests: [ResourceList; 2], limits: [ResourceList; 2]) -> Result<(), String> {
-        let capacity = Capacity::of(None, list(4000, 8 * GI));
-        let others = [list(1000, 3 * GI), list(2000, GI)];
-        let [before, after] = limits.map(container);
-        let growth = Growth {
-            requests,
-            containers: [&before, &after],
+        let small = list(500, GI);
+        let account = Account::from_iter([list(1000, 3 * GI), list(2000, GI), small]);
+        let room = Room {
+            capacity: Capacity::of_node_or(None, list(4000, 8 * GI)),
+            others: account.others(small),
         };
-        check(capacity, &others, &growth).map_err(|error| error.to_string())
+        let [before, after] = limits.map(container);
+        check(room, requests, [&before, &after]).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -268,18 +184,6 @@ mod tests {
         assert_eq!(
             checked([small, small], [small, list(500, 100 * GI)]).unwrap_err(),
             "the node cannot hold it: container app could use 100Gi of memory, and there is 8Gi (all this machine has)"
-        );
-    }
-
-    #[test]
-    fn the_node_object_counts_for_more_than_the_machine() {
-        let mut node = Node::default();
-        assert_eq!(Capacity::of(Some(&node), list(1, 1)).from, CapacityFrom::Machine);
-        node.status.allocatable = list(2, 2);
-        let capacity = Capacity::of(Some(&node), list(1, 1));
-        assert_eq!(
-            (capacity.from, capacity.amounts),
-            (CapacityFrom::Allocatable, list(2, 2))
         );
     }
 }

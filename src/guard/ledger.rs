@@ -5,6 +5,9 @@
 //! promised, nor into the node's reserve; and never by more than the budgets of its pod and of the node allow, which is
 //! what stops many small growths of a runaway. Because there is one account and one decision at a time, two pods that race for the
 //! last memory cannot both be given it.
+//!
+//! This is about the memory there is at this moment, and who uses it. Whether the node has room for what a pod is to
+//! *request* is another question, and [`crate::plan::Room`] answers it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;

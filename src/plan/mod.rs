@@ -12,6 +12,7 @@ mod order;
 mod paths;
 mod planner;
 pub mod resize;
+mod room;
 pub mod shrink;
 mod step;
 mod types;
@@ -25,6 +26,7 @@ pub use effective::pod_requests;
 pub use hierarchy::{Allowance, ContainerAllowance, Hierarchy, hierarchy, in_force};
 pub use paths::{container_cgroup_name, pod_cgroup_path};
 pub use planner::{Plan, PlanError};
+pub use room::{Account, Capacity, CapacityFrom, NoRoom, Others, Room, larger};
 pub use step::{Change, Step, Via};
 pub use types::{
     CgroupVersion, CriResources, Driver, KubeletVersion, NodeTraits, ParseKubeletVersionError, PodState, PodTree,

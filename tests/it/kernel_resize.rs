@@ -15,7 +15,7 @@ mod others;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use vscaled::control::proto::{Change, Pod};
+use vscaled::control::proto::{Change, Pod, ResizeRequest};
 use vscaled::resources::MilliCpu;
 
 use crate::support::agent::Agent;
@@ -121,6 +121,18 @@ impl Scene {
             bounds.into_iter().any(|bound| bound == "1Gi").then_some(())
         };
         self.agent.until("the bounds to be heard of", heard).await;
+    }
+
+    /// Waits until the agent has heard how large the node is, in the words in which it refuses more. Nodes come on a watch
+    /// of their own.
+    async fn hears(&self, size: &str) {
+        let request = || ResizeRequest {
+            dry_run: true,
+            ..others::limits(&self.pod, Some("640"), None)
+        };
+        let refused = async || self.agent.resize(request()).await.err().map(|error| error.to_string());
+        let heard = async || refused().await.filter(|why| why.contains(size)).map(drop);
+        self.agent.until("the node's size to be heard of", heard).await;
     }
 
     fn kubelet_says(&self, verdict: Verdict) {

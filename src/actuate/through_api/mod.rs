@@ -23,8 +23,8 @@ use super::node::Node;
 use super::pass::Pass;
 use super::record::{PodId, StepRecord};
 use crate::objects::Pod;
-use crate::plan::resize::{self, Phase, Room, Unaskable, Withheld};
-use crate::plan::{KubeletVersion, Step};
+use crate::plan::resize::{self, Phase, Unaskable, Withheld};
+use crate::plan::{KubeletVersion, Room, Step};
 use crate::resources::NamedRequirements;
 
 pub(super) use ask::{ask, preview};
@@ -191,7 +191,7 @@ impl ThroughApi {
     /// Whether the node has room for a pod with these amounts.
     fn fits(&self, pod: &Pod, targets: &[NamedRequirements], kubelet: KubeletVersion) -> Result<(), String> {
         match &self.room {
-            Some(room) => room.check(pod, targets, kubelet).map_err(|full| full.to_string()),
+            Some(room) => resize::check_room(room, pod, targets, kubelet).map_err(|full| full.to_string()),
             None if !resize::grows(pod, targets, kubelet) => Ok(()),
             None => Err("the kubelet has not answered, and how much room the node has is not known".to_owned()),
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::Coordinator;
-use super::room::Room;
+use super::room::Admission;
 use crate::actuate::{Cause, ForeignWriters, JobDone};
 use crate::agent::entry::{Entry, TooMuch};
 use crate::agent::standing::Recommended;
@@ -102,11 +102,11 @@ impl Coordinator {
     /// Turns decisions into what stands. What the node has no room for is tried again every time, and at once where others
     /// have come to take less.
     fn follow_all(&mut self, vpas: &[VerticalPodAutoscaler], now: Timestamp, decided: Decided<'_>) {
-        let mut room = self.room();
+        let mut admission = self.admission();
         let mut refused = Vec::new();
         for (key, entry) in &mut self.entries {
             let known = entry.too_much.take().map(|too_much| too_much.targets);
-            if follow(entry, &mut room, vpas, now) {
+            if follow(entry, &mut admission, vpas, now) {
                 self.unsaved = true;
                 // What is left to decide, for those who ask.
                 entry.decision = decided(&entry.undisturbed(), entry.standing.recommended.as_ref());
@@ -120,7 +120,7 @@ impl Coordinator {
             let Some(entry) = self.entries.get_mut(&key) else {
                 continue;
             };
-            if room.was_made() && follow(entry, &mut room, vpas, now) {
+            if admission.made_room() && follow(entry, &mut admission, vpas, now) {
                 self.unsaved = true;
                 entry.decision = decided(&entry.undisturbed(), entry.standing.recommended.as_ref());
             }
@@ -138,36 +138,39 @@ impl Coordinator {
 }
 
 /// Turns a decision into what stands, if the node has room for that, and asks for a pass if that changed.
-fn follow(entry: &mut Entry, room: &mut Room, vpas: &[VerticalPodAutoscaler], now: Timestamp) -> bool {
-    let before = entry.standing.targets(&entry.pod);
+fn follow(entry: &mut Entry, admission: &mut Admission, vpas: &[VerticalPodAutoscaler], now: Timestamp) -> bool {
     let decision = &entry.decision;
-    let reason = decision.reason;
+    let resizes = decision.action() == Action::Resize;
+    if !resizes && !lets_go(decision.reason) {
+        entry.too_much = None;
+        return false;
+    }
+    let (before, took) = (entry.standing.targets(&entry.pod), admission.takes(entry));
     let mut too_much = None;
-    match decision.action() {
-        Action::Resize => {
-            let recommended = Recommended {
-                vpa: decision.vpa.clone(),
-                at: now,
-                targets: decision.containers.clone(),
-            };
-            match room.admit(entry, &recommended) {
-                Ok(()) => entry.standing.recommended = Some(recommended),
-                Err(full) => {
-                    too_much = Some(TooMuch {
-                        targets: recommended.targets,
-                        why: full.to_string(),
-                    });
-                }
+    if resizes {
+        let recommended = Recommended {
+            vpa: decision.vpa.clone(),
+            at: now,
+            targets: decision.containers.clone(),
+        };
+        match admission.check(entry, &recommended) {
+            Ok(()) => entry.standing.recommended = Some(recommended),
+            Err(full) => {
+                too_much = Some(TooMuch {
+                    targets: recommended.targets,
+                    why: full.to_string(),
+                });
             }
         }
-        Action::None | Action::Skip if lets_go(reason) => entry.standing.let_go(),
-        Action::None | Action::Skip => {}
+    } else {
+        entry.standing.let_go();
     }
     entry.too_much = too_much;
     let after = entry.standing.targets(&entry.pod);
     if before == after {
         return false;
     }
+    admission.changed(took, entry);
     entry.start_over();
     if after.is_some()
         && let Some(cause) = cause(entry, vpas)

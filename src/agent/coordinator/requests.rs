@@ -8,9 +8,8 @@ use tokio::sync::oneshot;
 
 use super::Coordinator;
 use super::guarding::release_floors;
-use super::room::has_ended;
 use crate::actuate::{Cause, ChangeRecord, LivePod, Node, PodId, ThroughApi};
-use crate::agent::capacity::{Capacity, Room};
+use crate::agent::capacity::Headroom;
 use crate::agent::entry::{ByHand, Entry, Waiter};
 use crate::agent::overrides::Override;
 use crate::agent::standing::Standing;
@@ -18,9 +17,9 @@ use crate::agent::view;
 use crate::control::{ControlError, Selector, find_pod, proto};
 use crate::decide::PodDecision;
 use crate::objects::{Pod, VerticalPodAutoscaler};
+use crate::plan::Target;
 use crate::plan::resize::{self, Withheld};
 use crate::plan::shrink::Holds;
-use crate::plan::{KubeletVersion, Target, pod_requests};
 use crate::resources::ControlFile;
 
 /// Where an answer goes.
@@ -109,7 +108,7 @@ pub(in crate::agent) struct Snapshot {
     /// What the runtime could not be told yet, and why.
     pub(in crate::agent) owed: Option<String>,
     /// Whether the node can hold an override, and if not, why.
-    pub(in crate::agent) room: Room,
+    pub(in crate::agent) headroom: Headroom,
 }
 
 impl Coordinator {
@@ -202,30 +201,6 @@ impl Coordinator {
         Ok(fitting.map(|entry| id(entry)).collect())
     }
 
-    /// What the other pods leave of the node.
-    fn room_beside(&self, key: &str) -> Room {
-        let kubelet = self
-            .node
-            .as_ref()
-            .map_or(KubeletVersion::NEWEST, |node| node.traits.kubelet);
-        let others = self
-            .entries
-            .iter()
-            .filter(|(other, entry)| *other != key && !has_ended(&entry.pod))
-            .map(|(_, entry)| {
-                pod_requests(
-                    &entry.pod,
-                    &entry.standing.targets(&entry.pod).unwrap_or_default(),
-                    kubelet,
-                )
-            });
-        Room {
-            capacity: Capacity::of(self.view.node.as_ref(), self.machine),
-            others: others.collect(),
-            kubelet,
-        }
-    }
-
     fn snapshot(&self, text: &str) -> Result<Snapshot, ControlError> {
         let (key, entry) = self.find(text)?;
         let now = Timestamp::now();
@@ -254,7 +229,7 @@ impl Coordinator {
                 .map(|(target, file, until)| (target.clone(), file, until))
                 .collect(),
             owed: entry.owed.then(|| entry.last_reason()),
-            room: self.room_beside(&key),
+            headroom: self.headroom(&key),
         })
     }
 
@@ -267,7 +242,7 @@ impl Coordinator {
 
     /// Does what an operator wants, once it is its turn.
     fn carry_out(&mut self, key: &str, order: Order) {
-        let room = self.room_beside(key);
+        let headroom = self.headroom(key);
         let Some(entry) = self.entries.get_mut(key) else {
             return answer(order.reply, Err(gone(key)));
         };
@@ -283,7 +258,7 @@ impl Coordinator {
                     pid: values.pid,
                     reason: values.reason.clone(),
                 };
-                if let Err(error) = room.set_override(&mut entry.standing, &entry.pod, values) {
+                if let Err(error) = headroom.set_override(&mut entry.standing, &entry.pod, values) {
                     return answer(order.reply, Err(ControlError::Refused(error)));
                 }
                 entry.shrinking.forget_regrets();

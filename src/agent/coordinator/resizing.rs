@@ -8,13 +8,13 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::Coordinator;
-use super::room::{difference, larger, sum, takes};
+use super::room::{account, takes};
 use crate::actuate::{Asked, Cause, Node, PodResizer, ThroughApi};
 use crate::agent::entry::{Entry, FIRST_RETRY};
 use crate::objects::Pod;
-use crate::plan::resize::{self, Phase, Room, Withheld};
-use crate::plan::{KubeletVersion, Target, pod_requests};
-use crate::resources::{MemoryLimit, NamedRequirements, Resource, ResourceList};
+use crate::plan::resize::{self, Phase, Withheld};
+use crate::plan::{Account, Capacity, KubeletVersion, Room, Target, larger, pod_requests};
+use crate::resources::{MemoryLimit, NamedRequirements, Resource};
 use crate::sources::NodeView;
 
 /// A limit that was not grown for so long is not being grown: longer than a kubelet takes from being asked to having
@@ -24,9 +24,8 @@ const CALM: SignedDuration = SignedDuration::from_secs(5);
 /// The node's room while passes are handed out, and the way to ask for some.
 pub(super) struct Roominess {
     resizer: Option<Arc<dyn PodResizer>>,
-    allocatable: Option<ResourceList>,
-    /// What all pods take together.
-    taken: ResourceList,
+    capacity: Option<Capacity>,
+    account: Account,
     kubelet: KubeletVersion,
 }
 
@@ -41,15 +40,13 @@ impl Roominess {
         let kubelet = node.traits.kubelet;
         let mut roominess = Self {
             resizer: resizer.cloned(),
-            allocatable: None,
-            taken: ResourceList::default(),
+            capacity: None,
+            account: Account::default(),
             kubelet,
         };
         if roominess.resizer.is_some() {
-            roominess.allocatable = view.node.as_ref().map(|node| node.status.allocatable);
-            for entry in entries.values() {
-                roominess.taken = sum(roominess.taken, takes(entry, true, kubelet));
-            }
+            roominess.capacity = Capacity::of(view.node.as_ref());
+            roominess.account = account(entries.values().map(|entry| &**entry), true, kubelet);
         }
         roominess
     }
@@ -63,11 +60,11 @@ impl Roominess {
     ) -> Option<ThroughApi> {
         let resizer = self.resizer.clone().filter(|_| resize::speaks(&entry.pod))?;
         let own = takes(entry, true, self.kubelet);
-        let others = difference(self.taken, own);
+        let others = self.account.others(own);
         let after = pod_requests(&entry.pod, targets, self.kubelet);
-        let room = self.allocatable.map(|allocatable| Room { allocatable, others });
-        if room.is_none_or(|room| room.check(&entry.pod, targets, self.kubelet).is_ok()) {
-            self.taken = sum(others, larger(own, after));
+        let room = self.capacity.map(|capacity| Room { capacity, others });
+        if room.is_none_or(|room| resize::check_room(&room, &entry.pod, targets, self.kubelet).is_ok()) {
+            self.account.change(own, larger(own, after));
         }
         Some(ThroughApi {
             resizer,

@@ -9,12 +9,12 @@
 //! kubelet has allocated, to what it has written; conditions say where it stopped.
 
 mod phase;
-mod room;
+mod reserved;
 #[cfg(test)]
 mod tests;
 
 pub use phase::{Phase, Withheld, granted, meanwhile};
-pub use room::{NoRoom, Room, grows, reserved};
+pub use reserved::{check_room, grows, reserved};
 
 use crate::objects::{Container, Pod};
 use crate::resources::{NamedRequirements, Requirements, Resource};

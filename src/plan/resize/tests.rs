@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::{NoRoom, Phase, Room, Withheld, changes, granted, grows, meanwhile, reserved, same, speaks};
+use super::{Phase, Withheld, changes, check_room, granted, grows, meanwhile, reserved, same, speaks};
 use crate::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePolicy};
-use crate::plan::{KubeletVersion, pod_requests};
+use crate::plan::{Account, Capacity, CapacityFrom, KubeletVersion, Room, pod_requests};
 use crate::resources::{Bytes, MilliCpu, NamedRequirements, Requirements, Resource, ResourceList};
 
 const KUBELET: KubeletVersion = KubeletVersion::NEWEST;
@@ -44,6 +44,18 @@ fn settled(cpu: u64) -> Pod {
         ..ContainerStatus::default()
     }];
     pod
+}
+
+/// A node with so much, of which others take so much.
+fn room(has: u64, others: u64) -> Room {
+    let all = Account::from_iter([others, 0].map(|cpu| amounts(cpu).requests));
+    Room {
+        capacity: Capacity {
+            amounts: amounts(has).requests,
+            from: CapacityFrom::Allocatable,
+        },
+        others: all.others(amounts(0).requests),
+    }
 }
 
 fn ask(pod: &mut Pod, cpu: u64) {
@@ -127,26 +139,10 @@ fn what_cannot_be_taken_away_is_not_asked_for() {
 }
 
 #[test]
-fn a_full_node_is_refused_with_the_numbers() {
-    let room = Room {
-        allocatable: amounts(1000).requests,
-        others: amounts(600).requests,
-    };
-    let check = |cpu| room.check(&settled(300), &named(cpu), KUBELET);
-    assert_eq!(check(400), Ok(()));
-    let NoRoom { wanted, left, .. } = check(401).unwrap_err();
-    assert_eq!((wanted.as_str(), left.as_str()), ("401m", "400m"));
-}
-
-#[test]
 fn what_does_not_grow_fits_an_overfull_node() {
-    let room = Room {
-        allocatable: amounts(100).requests,
-        others: amounts(600).requests,
-    };
-    assert_eq!(room.check(&settled(300), &named(300), KUBELET), Ok(()));
-    assert_eq!(room.check(&settled(300), &named(200), KUBELET), Ok(()));
-    assert!(room.check(&settled(300), &named(301), KUBELET).is_err());
+    let check = |wanted| check_room(&room(100, 600), &settled(300), &named(wanted), KUBELET);
+    assert_eq!((check(300), check(200)), (Ok(()), Ok(())));
+    assert!(check(301).is_err());
 }
 
 #[test]
@@ -160,15 +156,12 @@ fn a_deferred_resize_takes_no_room_and_an_unanswered_one_does() {
 
 #[test]
 fn what_was_only_asked_for_still_has_to_fit() {
-    let room = Room {
-        allocatable: amounts(1000).requests,
-        others: amounts(600).requests,
-    };
     let mut pod = settled(100);
     ask(&mut pod, 900);
     assert!(grows(&pod, &named(900), KUBELET) && !grows(&pod, &named(100), KUBELET));
-    assert!(room.check(&pod, &named(900), KUBELET).is_err());
-    assert_eq!(room.check(&pod, &named(400), KUBELET), Ok(()));
+    let check = |wanted| check_room(&room(1000, 600), &pod, &named(wanted), KUBELET);
+    assert!(check(900).is_err());
+    assert_eq!(check(400), Ok(()));
 }
 
 /// What may happen to a pod.
@@ -310,13 +303,13 @@ proptest! {
 
     #[test]
     fn what_fits_never_overfills_the_node(own in 1..500_u64, wanted in 1..1000_u64, others in 0..1000_u64) {
-        let room = Room { allocatable: amounts(1000).requests, others: amounts(others).requests };
         let (pod, wanted) = (settled(own), named(wanted));
-        if room.check(&pod, &wanted, KUBELET).is_ok() {
+        if check_room(&room(1000, others), &pod, &wanted, KUBELET).is_ok() {
             for resource in Resource::ALL {
                 let after = pod_requests(&pod, &wanted, KUBELET).amount(resource);
                 let grows = after > reserved(&pod, KUBELET).amount(resource);
-                prop_assert!(!grows || after + room.others.amount(resource) <= room.allocatable.amount(resource));
+                let [others, has] = [others, 1000].map(|cpu| amounts(cpu).requests.amount(resource));
+                prop_assert!(!grows || after + others <= has);
             }
         }
     }

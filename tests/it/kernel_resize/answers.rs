@@ -160,6 +160,7 @@ async fn what_the_node_has_no_room_for_is_not_asked_for_until_it_has() {
     let patches = scene.api.calls("patch pods/resize");
     let huge = [("app", Amounts::doubled(3900, 128))];
     scene.api.allocatable(NODE, &json!({"cpu": "2", "memory": "8Gi"}));
+    scene.hears("there is 2 (allocatable)").await;
     scene.recommend(&huge);
     let pod = scene.says("Refused", "no room").await;
     for number in ["3900m of cpu", "2 of 2 are left"] {
@@ -175,6 +176,7 @@ async fn what_the_node_has_no_room_for_is_not_asked_for_until_it_has() {
 async fn without_knowing_the_nodes_room_the_kubelet_goes_first() {
     let scene = Scene::managed().await;
     scene.api.remove("nodes", NODE);
+    scene.hears("(all this machine has)").await;
     scene.api.kubelet(|kubelet| kubelet.asleep = true);
     scene.recommend(&LARGER);
     scene.passes("Unanswered").await;

@@ -3,7 +3,7 @@
 use serde_json::json;
 use vscaled::control::proto;
 
-use super::{AT_FIRST, Amounts, LARGER, NAME, SMALLER, Scene, UID, Verdict, object, resources};
+use super::{AT_FIRST, Amounts, BarePod, LARGER, NAME, NODE, SMALLER, Scene, UID, Verdict, object, resources};
 
 const FULL: &str = "Node didn't have enough resource: cpu";
 
@@ -102,7 +102,7 @@ async fn what_somebody_else_writes_into_the_spec_stands() {
 }
 
 /// A request for these limits.
-fn limits(scene: &Scene, cpu: Option<&str>, memory: Option<&str>) -> proto::ResizeRequest {
+pub(super) fn limits(pod: &BarePod, cpu: Option<&str>, memory: Option<&str>) -> proto::ResizeRequest {
     let limits = proto::Amounts {
         cpu: cpu.map(str::to_owned),
         memory: memory.map(str::to_owned),
@@ -112,7 +112,7 @@ fn limits(scene: &Scene, cpu: Option<&str>, memory: Option<&str>) -> proto::Resi
         limits: Some(limits),
     };
     proto::ResizeRequest {
-        pod: scene.pod.full_name(),
+        pod: pod.full_name(),
         containers: vec![proto::ContainerValues {
             name: "app".to_owned(),
             values: Some(values),
@@ -132,7 +132,7 @@ async fn an_operators_values_that_would_restart_a_container_are_refused() {
     for dry_run in [true, false] {
         let request = proto::ResizeRequest {
             dry_run,
-            ..limits(&scene, None, Some("256Mi"))
+            ..limits(&scene.pod, None, Some("256Mi"))
         };
         let refused = match scene.agent.resize(request).await {
             Ok(change) => change.reason,
@@ -147,18 +147,52 @@ async fn an_operators_values_that_would_restart_a_container_are_refused() {
     let calls = ["dry-run pods/resize", "patch pods/resize"].map(|call| scene.api.calls(call));
     assert_eq!(calls, [0, 0]);
     // What restarts nothing is done as ever.
-    scene.agent.resize(limits(&scene, Some("500m"), None)).await.unwrap();
+    scene
+        .agent
+        .resize(limits(&scene.pod, Some("500m"), None))
+        .await
+        .unwrap();
     assert_eq!(scene.spec()["limits"]["cpu"], "500m");
 }
 
 #[tokio::test]
 async fn an_operators_values_go_through_the_api_server_and_back() {
     let scene = Scene::managed().await;
-    let request = limits(&scene, Some("500m"), None);
+    let request = limits(&scene.pod, Some("500m"), None);
     scene.agent.resize(request).await.unwrap();
     scene.agent.reaches(NAME, "InSync").await;
     assert_eq!(scene.spec()["limits"]["cpu"], "500m");
     scene.agent.release(&scene.pod.full_name()).await.unwrap();
     scene.settles(&SMALLER).await;
     assert_eq!(scene.spec(), resources(SMALLER[0].1));
+}
+
+#[tokio::test]
+async fn what_is_recommended_and_not_granted_takes_no_room_from_an_operator() {
+    let mut scene = Scene::managed().await;
+    let uid = "0a1b2c3d-0000-4000-8000-000000000072";
+    let beside = scene.node.run("beside", uid, &AT_FIRST);
+    let mut bare = object(&beside, "none");
+    bare["metadata"]["ownerReferences"] = json!([]);
+    scene.api.put("pods", bare);
+    scene.agent.reaches("beside", "NotManaged").await;
+    scene.api.allocatable(NODE, &json!({"cpu": "2", "memory": "8Gi"}));
+    scene.hears("there is 2 (allocatable)").await;
+    scene.recommend(&[("app", Amounts::doubled(3900, 128))]);
+    scene.says("Refused", "no room").await;
+
+    let rehearse = async |cpu: &str| {
+        let mut request = limits(&beside, Some("2"), None);
+        request.dry_run = true;
+        let values = request.containers[0].values.as_mut().unwrap();
+        values.requests = Some(proto::Amounts {
+            cpu: Some(cpu.to_owned()),
+            memory: None,
+        });
+        scene.agent.resize(request).await
+    };
+    assert_eq!(rehearse("1800m").await.unwrap().outcome, "Planned");
+    let refused = rehearse("1801m").await.unwrap_err().to_string();
+    let words = "cpu requests would be 2001m of 2 (allocatable): this pod 1801m instead of 100m, the 1 other pods 200m";
+    assert!(refused.contains(words), "{refused}");
 }

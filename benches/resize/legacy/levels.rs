@@ -1,0 +1,54 @@
+//! The cgroups of one pod: when they come to hold what they should, without looking at them all the time.
+
+use std::io;
+
+use anyhow::Context;
+use tokio::io::unix::AsyncFd;
+use vscaled::cgroup::{Cgroup, CgroupDir, CgroupPath, Hierarchy, Watch};
+use vscaled::resources::{Setting, Settings};
+
+/// Every cgroup that a change concerns.
+#[derive(Debug)]
+pub(super) struct Levels {
+    /// Tells of everybody's writes as they happen.
+    writes: AsyncFd<Watch>,
+    cgroups: Vec<CgroupDir>,
+}
+
+impl Levels {
+    pub(super) fn open(paths: &[CgroupPath]) -> anyhow::Result<Self> {
+        let hierarchy = Hierarchy::discover(None)?;
+        let mut writes = Watch::new().context("inotify")?;
+        let mut cgroups = Vec::new();
+        for path in paths {
+            writes.add(&Cgroup::open(&hierarchy, path)?)?;
+            cgroups.push(CgroupDir::open(&hierarchy, path)?);
+        }
+        Ok(Self {
+            writes: writes.into_async()?,
+            cgroups,
+        })
+    }
+
+    /// Waits until each level holds what it should; `wanted` is in the order in which they were opened.
+    pub(super) async fn hold(&mut self, wanted: &[Settings]) -> anyhow::Result<()> {
+        let mut missing: Vec<_> = self.cgroups.iter().zip(wanted).collect();
+        loop {
+            // One look for one write: whoever looks more often takes the processor from those that write.
+            while let Some((cgroup, wanted)) = missing.last() {
+                let held = cgroup.read_all()?;
+                let holds = |wanted: Setting| held.get(wanted.file()).is_some_and(|held| held.means(wanted));
+                if !wanted.iter().all(holds) {
+                    break;
+                }
+                missing.pop();
+            }
+            if missing.is_empty() {
+                return Ok(());
+            }
+            let mut written = self.writes.readable_mut().await?;
+            written.get_inner_mut().drain().map_err(io::Error::from)?;
+            written.clear_ready();
+        }
+    }
+}

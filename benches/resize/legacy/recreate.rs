@@ -1,0 +1,32 @@
+//! The same without resizing: the pod goes, and another comes with the new values.
+
+use std::time::Instant;
+
+use kube::api::DeleteParams;
+
+use super::levels::Levels;
+use super::recommended;
+use super::scene::{POD, Scene};
+use crate::common::Samples;
+
+/// Deletes the pod without any grace and makes it again, so many times; until the containers run, which start with what
+/// they are to hold. The agent must not run.
+pub(super) async fn measure(scene: &Scene, times: usize) -> anyhow::Result<Samples> {
+    let mut samples = Samples::default();
+    let mut name = POD.to_owned();
+    for number in 0..times {
+        let next = format!("web-5c4f-{number}");
+        let amounts = recommended(number);
+        let start = Instant::now();
+        scene
+            .pods
+            .delete(&name, &DeleteParams::default().grace_period(0))
+            .await?;
+        scene.make_pod(&next, amounts).await?;
+        let running = scene.runs(&next).await?;
+        Levels::open(&running)?.hold(&scene.wanted(amounts, amounts)).await?;
+        samples.push(start.elapsed());
+        name = next;
+    }
+    Ok(samples)
+}

@@ -4,18 +4,16 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::sys::eventfd::EventFd;
 
 use super::file::{Dir, refused};
 use super::{Cgroup, CgroupDir, CgroupError, Controller, Reason};
 use crate::plan::CgroupVersion;
-use crate::resources::{Bytes, ControlFile, MemoryLimit, Setting};
+use crate::resources::{ControlFile, MemoryLimit, Setting};
 
 /// More than any kernel prints into `memory.stat` or `memory.events`.
 const LONGEST: usize = 8192;
@@ -156,27 +154,6 @@ impl UsageMeter {
     }
 }
 
-impl CgroupDir {
-    /// Has the kernel tell an eventfd whenever use passes one of these amounts, up or down (v1 only). The
-    /// alarms end when the eventfd is closed. Blocks for some ten milliseconds each: the kernel waits for all processors
-    /// (`synchronize_rcu` in `__mem_cgroup_usage_register_event`, mm/memcontrol-v1.c).
-    ///
-    /// # Errors
-    /// [`CgroupError`].
-    pub fn alarm_at(&self, amounts: &[Bytes], told: &EventFd) -> Result<(), CgroupError> {
-        let dir = self.dir(Controller::Memory);
-        let usage = dir.open_file(usage_file(CgroupVersion::V1), OFlag::O_RDONLY)?;
-        let control = dir.open_file("cgroup.event_control", OFlag::O_WRONLY)?;
-        for amount in amounts {
-            let order = format!("{} {} {}", told.as_raw_fd(), usage.as_fd().as_raw_fd(), amount.get());
-            control
-                .write(&order)
-                .map_err(|errno| dir.failed("cgroup.event_control", errno, "set an alarm"))?;
-        }
-        Ok(())
-    }
-}
-
 const fn limit_file(version: CgroupVersion) -> ControlFile {
     match version {
         CgroupVersion::V1 => ControlFile::MemoryLimit,
@@ -184,7 +161,7 @@ const fn limit_file(version: CgroupVersion) -> ControlFile {
     }
 }
 
-const fn usage_file(version: CgroupVersion) -> &'static str {
+pub(super) const fn usage_file(version: CgroupVersion) -> &'static str {
     match version {
         CgroupVersion::V1 => "memory.usage_in_bytes",
         CgroupVersion::V2 => "memory.current",

@@ -17,6 +17,7 @@
 //! cgroups-rs supplies the names of systemd's properties. Its own file setters are not used: they swallow errors, create
 //! missing files and know only one root.
 
+mod alarm;
 mod dir;
 mod error;
 mod file;

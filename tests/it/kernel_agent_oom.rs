@@ -110,12 +110,20 @@ impl Scene {
 
     /// Gets processes killed until the kernel explains one of the kills.
     async fn explained(&self, mut kill: impl FnMut() -> u32) -> OomKill {
-        let before = self.told().await.len();
-        for attempt in 1..=ATTEMPTS {
+        for _ in 0..ATTEMPTS {
+            let before = self.told().await.len();
             let pid = kill();
-            let told = self.tells(before + attempt).await.pop().unwrap();
+            let told = self.agent.until("the kill to be told", async || {
+                let reply = self.agent.client().await.oom_list(String::new()).await.unwrap();
+                // Whose it was nobody knows, if the cgroup is gone and the kernel explained nothing.
+                let by_pid = |kill: &OomKill| kill.victim.as_ref().is_some_and(|victim| victim.pid == pid);
+                let told = reply.kills.iter().rfind(|kill| by_pid(kill)).cloned();
+                told.or(self.told().await.into_iter().nth(before))
+            });
+            let told = told.await;
             if told.level != "unknown" {
                 assert_eq!(told.victim.as_ref().unwrap().pid, pid, "{told:#?}");
+                assert_eq!(self.told().await.len(), before + 1);
                 return told;
             }
             tokio::time::sleep(Duration::from_secs(2)).await;

@@ -1,6 +1,7 @@
 //! Promise: a real kill by the kernel is told as it happens, with the right process, cgroup and level, and the counters of
 //! its cgroups rise by it. Needs root; the same on cgroup v1 and v2.
 
+mod alarm;
 mod burst;
 mod pod;
 

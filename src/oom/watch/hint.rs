@@ -1,76 +1,77 @@
-//! Learns at once that a counter may have risen, where the kernel says so.
+//! Learns at once that a counter may have risen, or is about to, where the kernel says so.
 //!
-//! v2 tells everybody who watches `memory.events` of a cgroup by inotify whenever it changes, and it also changes when that
-//! of a cgroup below does (`memcg_memory_event`, include/linux/memcontrol.h). So one watch, on the root of all pods, is
-//! told of every kill in any of them, at most ten milliseconds later. It is also told of every time a limit is reached.
+//! It says so in two ways: v2 changes a file that can be watched ([`events`]), v1 raises an eventfd ([`alarm`]). Neither
+//! tells of a kill. What comes out of here may only have the counters looked at.
+
+mod alarm;
+mod events;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use nix::errno::Errno;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 
-/// The watch, or none.
-#[derive(Debug, Default)]
-pub(super) struct Hint {
-    watch: Option<AsyncFd<Descriptor>>,
+use alarm::Alarm;
+use events::Events;
+
+pub(super) use alarm::Unheard;
+
+use crate::cgroup::{CgroupPath, Hierarchy};
+
+/// What the kernel told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sign {
+    /// Something was counted: v2.
+    Counted,
+    /// Something may be counted soon: v1.
+    Expected,
 }
 
-#[derive(Debug)]
-struct Descriptor(Inotify);
-
-impl AsRawFd for Descriptor {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
+/// What the kernel was asked to tell.
+#[derive(Debug, Default)]
+pub(super) struct Hint {
+    events: Events,
+    alarm: Alarm,
 }
 
 impl Hint {
-    /// Watches this file, too. The same one again costs nothing.
+    /// Watches this counter (v2), too. The same one again costs nothing.
     ///
     /// # Errors
     /// What the kernel says; then the counters are looked at once a second.
-    pub(super) fn watch(&mut self, file: &Path) -> io::Result<()> {
-        let watch = match self.watch.take() {
-            Some(watch) => watch,
-            None => {
-                let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-                #[expect(
-                    deprecated,
-                    reason = "the unsafe constructor wants a descriptor that stays open and the same: this one is owned for life"
-                )]
-                AsyncFd::try_new(Descriptor(inotify)).map_err(io::Error::from)?
-            }
-        };
-        let added = watch.get_ref().0.add_watch(file, AddWatchFlags::IN_MODIFY);
-        self.watch = Some(watch);
-        added.map(drop).map_err(io::Error::from)
+    pub(super) fn watch(&mut self, counter: &Path) -> io::Result<()> {
+        self.events.watch(counter)
     }
 
-    /// Waits until a counter may have risen. Cancel-safe: what was told stays told until it is drained, which does not
-    /// wait.
-    pub(super) async fn told(&mut self) -> io::Result<()> {
-        let Some(watch) = &mut self.watch else {
-            return std::future::pending().await;
-        };
-        let told = async {
-            let mut ready = watch.readable_mut().await?;
-            loop {
-                match ready.get_inner_mut().0.read_events() {
-                    Ok(_) | Err(Errno::EINTR) => {}
-                    Err(Errno::EAGAIN) => break,
-                    Err(errno) => return Err(io::Error::from(errno)),
-                }
-            }
-            ready.clear_ready();
-            Ok(())
-        };
-        let told = told.await;
-        if told.is_err() {
-            self.watch = None;
+    /// Has the kernel tell of these containers (v1), too. Those it was asked about before cost a look at their directories.
+    ///
+    /// # Errors
+    /// The first that the kernel refuses; then the counters are looked at once a second for that one.
+    pub(super) fn order<'c>(
+        &mut self,
+        hierarchy: &Hierarchy,
+        containers: impl Iterator<Item = &'c CgroupPath>,
+    ) -> Result<(), Unheard> {
+        self.alarm.order(hierarchy, containers)
+    }
+
+    /// Waits until the kernel tells something. Cancel-safe, as both of those it waits for are.
+    pub(super) async fn told(&mut self) -> io::Result<Sign> {
+        tokio::select! {
+            told = self.events.told() => told.map(|()| Sign::Counted),
+            told = self.alarm.told() => told.map(|()| Sign::Expected),
         }
-        told
     }
 }
+
+fn listening<T: AsRawFd>(descriptor: T) -> io::Result<AsyncFd<T>> {
+    #[expect(
+        deprecated,
+        reason = "the unsafe constructor wants a descriptor that stays open and the same: all that come here own theirs for life"
+    )]
+    AsyncFd::try_new(descriptor).map_err(io::Error::from)
+}
+
+#[cfg(test)]
+mod tests;

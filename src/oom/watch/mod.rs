@@ -1,7 +1,7 @@
 //! Sees every kill on the node, and tells of each one once: [`start()`] runs the thread that does.
 //!
 //! ```text
-//! memory.events of all pods (inotify) ─► hint ─┐
+//! memory.events (v2), an eventfd (v1) ─► hint ─┐
 //! the clock ─────────────────────► schedule ───┤ look at the counters ─► accounts ─┐
 //! /dev/kmsg (a thread of its own) ─► log_side ─┤ /proc, limits ─► node ────────────┤
 //! who lives here ─► roster ────────────────────┤                                   ├─► desk ─► outlet

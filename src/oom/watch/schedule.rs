@@ -17,6 +17,8 @@ const LEAST: Duration = Duration::from_millis(2);
 pub(super) struct Schedule {
     next: Duration,
     not_before: Duration,
+    /// How long after the next look another one is worth while, if something is expected.
+    again: Option<Duration>,
 }
 
 impl Schedule {
@@ -25,6 +27,7 @@ impl Schedule {
         Self {
             next: now,
             not_before: now,
+            again: None,
         }
     }
 
@@ -33,11 +36,22 @@ impl Schedule {
         self.next = self.next.min(at.max(self.not_before));
     }
 
+    /// Something is about to be counted, nobody knows when: asks for a look soon, and for others after it, each of them
+    /// after twice as long. The kernel mostly kills at once, but may print a report first, over a slow line.
+    pub(super) fn expect(&mut self, now: Duration) {
+        self.ask(now + LEAST);
+        self.again = Some(LEAST);
+    }
+
     /// A look was taken.
     pub(super) fn looked(&mut self, from: Duration, to: Duration) {
         let rest = to.saturating_sub(from).saturating_mul(SHARE).clamp(LEAST, TICK);
         self.not_before = to + rest;
         self.next = to + TICK;
+        if let Some(pause) = self.again {
+            self.ask(to + pause);
+            self.again = Some(pause * 2).filter(|pause| *pause < TICK);
+        }
     }
 
     pub(super) const fn next(&self) -> Duration {
@@ -70,5 +84,25 @@ mod tests {
             ms(1400),
             "however long a look takes, there is one each second"
         );
+    }
+
+    #[test]
+    fn what_is_expected_is_looked_for_soon_and_ever_less_often_until_the_clock_takes_over() {
+        let mut schedule = Schedule::new(ms(0));
+        schedule.looked(ms(0), ms(0));
+        schedule.expect(ms(100));
+        let mut looks = Vec::new();
+        while looks.len() < 12 {
+            let next = schedule.next();
+            looks.push(next.as_millis());
+            schedule.looked(next, next);
+        }
+        assert_eq!(looks[..6], [102, 104, 108, 116, 132, 164]);
+        assert_eq!(looks[9..], [1124, 2124, 3124], "once a second again");
+        // However often something is expected, looking takes its share of the time at most.
+        schedule.looked(ms(5000), ms(5010));
+        schedule.expect(ms(5011));
+        schedule.expect(ms(5012));
+        assert_eq!(schedule.next(), ms(5510));
     }
 }

@@ -11,7 +11,7 @@ use super::accounts::Counting;
 use super::checkpoint::CheckpointError;
 use super::clock::Clock;
 use super::desk::{Desk, Told};
-use super::hint::Hint;
+use super::hint::{Hint, Sign};
 use super::log_side::LogSide;
 use super::node::{NodeFiles, kills_on_machine};
 use super::outlet::{Batch, Closed, Outlet};
@@ -24,6 +24,7 @@ use crate::cgroup::CgroupPath;
 use crate::oom::join::Progress;
 use crate::oom::kmsg::{BootId, Notice, Origin};
 use crate::oom::parse::Event;
+use crate::plan::CgroupVersion;
 
 /// Notices taken in before anything else is done. What `/proc` knows of a victim does not last.
 const AT_ONCE: usize = 256;
@@ -171,14 +172,16 @@ impl Watcher {
         }
     }
 
-    fn take_hint(&mut self, told: io::Result<()>) {
-        let later = if self.log.is_open() {
-            LOG_EXPLAINS
-        } else {
-            Duration::ZERO
-        };
-        self.schedule.ask(self.clock.monotonic() + later);
-        self.hint_problem = told.err().map(|error| error.to_string());
+    fn take_hint(&mut self, told: io::Result<Sign>) {
+        let now = self.clock.monotonic();
+        match told {
+            _ if self.log.is_open() => self.schedule.ask(now + LOG_EXPLAINS),
+            Ok(Sign::Expected) => self.schedule.expect(now),
+            Ok(Sign::Counted) | Err(_) => self.schedule.ask(now),
+        }
+        if let Err(error) = told {
+            self.hint_problem = Some(error.to_string());
+        }
     }
 
     fn take_residents(&mut self) {
@@ -191,20 +194,27 @@ impl Watcher {
             self.schedule.ask(self.clock.monotonic());
         }
         self.desk.take_tree(counting, &root, NodeFiles::is_namespaced());
-        self.watch_root(counting, &root);
+        self.hint_problem = self.listen(counting, &root, &residents);
     }
 
-    fn watch_root(&mut self, counting: Counting, root: &CgroupPath) {
-        let Some(counter) = self.files.top_counter(root).filter(|_| counting == Counting::Below) else {
-            return;
-        };
-        self.hint_problem = self.hint.watch(&counter).err().map(|error| {
+    /// Has the kernel say when to look at the counters. Returns what is missing for that, in words.
+    fn listen(&mut self, counting: Counting, root: &CgroupPath, residents: &Residents) -> Option<String> {
+        const OTHERWISE: &str = "kills that the kernel's log does not tell are found within a second";
+        let (hierarchy, _) = residents.tree.as_ref()?;
+        if hierarchy.version() == CgroupVersion::V1 {
+            let containers = residents.pods.iter().flat_map(|pod| pod.containers.values());
+            let ordered = self.hint.order(hierarchy, containers.map(|container| &container.path));
+            return ordered.err().map(|error| {
+                format!("the kernel does not say when memory runs out in every container ({error}): {OTHERWISE}")
+            });
+        }
+        let counter = self.files.top_counter(root).filter(|_| counting == Counting::Below)?;
+        self.hint.watch(&counter).err().map(|error| {
             format!(
-                "{} is not watched ({error}; fs.inotify.max_user_watches and max_user_instances): kills that the kernel's \
-                 log does not tell are found within a second",
+                "{} is not watched ({error}; fs.inotify.max_user_watches and max_user_instances): {OTHERWISE}",
                 counter.display()
             )
-        });
+        })
     }
 
     /// Does what is due, and hands on what is to be told.
@@ -244,7 +254,7 @@ impl Watcher {
             let quiet = kills.is_some() && self.on_machine == [kills; 2] && !self.desk.waits_for_counters();
             self.on_machine = [self.on_machine[1], kills];
             if quiet {
-                self.schedule.looked(now, now);
+                self.schedule.looked(now, self.clock.monotonic());
                 return;
             }
         }

@@ -1,9 +1,15 @@
 //! Kills of which something is missing: the log, the container, a truthful name.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use jiff::Timestamp;
+
+use super::bursts::{check, containers, start_burst};
 use super::*;
+
+const ONE_BY_ONE: usize = 20;
 
 #[tokio::test]
 async fn without_the_kernels_log_counters_alone_tell_of_every_kill_and_the_agent_says_what_is_missing() {
@@ -22,6 +28,33 @@ async fn without_the_kernels_log_counters_alone_tell_of_every_kill_and_the_agent
         told.iter()
             .all(|kill| kill.confidence == "counter-alone" && kill.victim.is_none())
     );
+}
+
+#[tokio::test]
+async fn without_the_kernels_log_many_kills_are_told_as_soon_as_the_kernel_hints_at_them() {
+    let mut scene = Scene::of(&containers());
+    scene.agent.set("--kmsg", scene.agent.path().join("no-such-device"));
+    scene.start().await;
+    let mut waits = Vec::new();
+    for (count, (name, _)) in (1..).zip(containers().iter().cycle().take(ONE_BY_ONE)) {
+        scene.kill_one(name);
+        let ended = Timestamp::now();
+        let kill = scene.tells(count).await.pop().unwrap();
+        assert_eq!((container(&kill), &*kill.confidence), (*name, "counter-alone"));
+        let counted: Timestamp = kill.time.parse().unwrap();
+        waits.push(counted.duration_since(ended).as_millis());
+    }
+    waits.sort_unstable();
+    println!(
+        "counted so many ms after the victim's end: median {}, all {waits:?}",
+        waits[waits.len() / 2]
+    );
+    let burst = start_burst(&scene);
+    let victims: BTreeMap<u32, &str> = burst.iter().map(|(name, child)| (child.id(), *name)).collect();
+    burst.into_iter().for_each(|(_, child)| was_killed(child));
+    let told = scene.tells(ONE_BY_ONE + victims.len()).await;
+    check(&told[ONE_BY_ONE..], &victims);
+    assert!(told.iter().all(|kill| kill.confidence == "counter-alone"));
 }
 
 #[tokio::test]

@@ -1,8 +1,11 @@
 //! A kernel log that people paste: what `dmesg` and `journalctl -k` print, and the files syslog writes.
 //!
-//! Each line may carry a level, a time and a name before the text; which of them depends on the options of the command.
+//! Each line may carry a level, a time and a name before the text; which of them depends on the options of the command. It
+//! may be coloured, as terminals are told to, and set in by tabs, as quotations are.
 //! A line whose header names a writer other than the kernel is passed over. A log without such names (plain `dmesg`)
 //! cannot be told from a forgery: only [`Record`](super::record::Record)s can.
+
+use std::borrow::Cow;
 
 use super::line::{Line, Part};
 use super::record::number;
@@ -27,11 +30,12 @@ struct Stripped<'a> {
 /// The kernel's line in a pasted one; `None` when its header names another writer. Without a header, all is text.
 #[must_use]
 pub(super) fn kernel_line(pasted: &str) -> Option<Line> {
+    let plain = plain(pasted);
     let Stripped {
         timestamp_us,
         caller,
         text,
-    } = strip(pasted)?;
+    } = strip(plain.trim_start_matches('\t'))?;
     Some(Line {
         seq: None,
         timestamp_us,
@@ -44,7 +48,29 @@ pub(super) fn kernel_line(pasted: &str) -> Option<Line> {
 /// Whether the line has a header as `dmesg`, `journalctl` or syslog write it.
 #[must_use]
 pub(super) fn has_header(pasted: &str) -> bool {
-    strip(pasted).is_none_or(|stripped| stripped.text.len() != pasted.len())
+    let plain = plain(pasted);
+    let line = plain.trim_start_matches('\t');
+    strip(line).is_none_or(|stripped| stripped.text.len() != line.len())
+}
+
+/// The line without colours: without the sequences that set them (`ESC [ … m`) or clear the line in them (`ESC [ K`, as grep
+/// prints beside each).
+fn plain(pasted: &str) -> Cow<'_, str> {
+    const SEQUENCE: &str = "\x1b[";
+    let Some((first, rest)) = pasted.split_once(SEQUENCE) else {
+        return Cow::Borrowed(pasted);
+    };
+    let mut plain = first.to_owned();
+    for part in rest.split(SEQUENCE) {
+        let after = part.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';' || c == ':');
+        if let Some(text) = after.strip_prefix(['m', 'K']) {
+            plain.push_str(text);
+        } else {
+            plain.push_str(SEQUENCE);
+            plain.push_str(part);
+        }
+    }
+    Cow::Owned(plain)
 }
 
 fn strip(pasted: &str) -> Option<Stripped<'_>> {
@@ -60,7 +86,7 @@ fn strip(pasted: &str) -> Option<Stripped<'_>> {
     };
     let (caller, rest) = after_caller(rest);
     // `journalctl -o short-monotonic` puts host and identifier behind the time.
-    let text = match rest.split_once(" kernel: ") {
+    let text = match split_at_identifier(rest) {
         Some((host, text)) if !host.contains(' ') => text,
         _ => rest,
     };
@@ -98,13 +124,30 @@ fn without_facility(line: &str) -> Option<&str> {
     }
 }
 
-/// `journalctl -k` and syslog: a time, a host, ` kernel: `. Leaves a line alone that has another identifier: its text
-/// does not begin where a kernel message would.
+/// `journalctl -k` and syslog: a time, a host, `kernel: `, of which only the last may be there. Leaves a line alone that has
+/// another identifier: its text does not begin where a kernel message would.
 fn after_syslog_header(line: &str) -> &str {
-    match line.split_once(" kernel: ") {
-        Some((header, rest)) if is_syslog_header(header) => rest,
+    match split_at_identifier(line) {
+        Some((header, rest)) if header.is_empty() || is_syslog_header(header) => rest,
         _ => line,
     }
+}
+
+/// What is before and after the first `kernel: `. Some loggers add a process id: init's or none, as the kernel has no other;
+/// any process may call itself `kernel`, but not have these.
+fn split_at_identifier(line: &str) -> Option<(&str, &str)> {
+    line.match_indices("kernel").find_map(|(at, name)| {
+        let (before, after) = (&line[..at], &line[at + name.len()..]);
+        let header = match before {
+            "" => before,
+            _ => before.strip_suffix(' ')?,
+        };
+        let after = ["[0]", "[1]"]
+            .into_iter()
+            .find_map(|id| after.strip_prefix(id))
+            .unwrap_or(after);
+        Some((header, after.strip_prefix(": ")?))
+    })
 }
 
 fn is_syslog_header(header: &str) -> bool {
@@ -202,6 +245,16 @@ mod tests {
             "Fri 2025-11-21 02:53:00 UTC node-1 kernel: ",
             "1763693580.123456 node-1 kernel: ",
             "[  123.456789] node-1 kernel: ",
+            "kernel: ",
+            "kernel: [  123.456789] ",
+            "kernel[1]: ",
+            "Nov 21 02:53:00 node-1 kernel[1]: [  123.456789] ",
+            "Nov 21 02:53:00 kernel kernel[0]: ",
+            "\x1b[32m[  123.456789] \x1b[0m",
+            "\x1b[32m[Nov21 02:53] \x1b[0m\x1b[01;31m\x1b[K",
+            "Nov 21 02:53:00 node-1 kernel: \x1b[0;1;31m",
+            "\t\t[  123.456789] ",
+            "\t<3>[  123.456789] ",
         ];
         for header in headers {
             let line = kernel_line(&format!("{header}{TEXT}")).unwrap();
@@ -215,6 +268,16 @@ mod tests {
     }
 
     #[test]
+    fn colours_and_indentation_are_no_text() {
+        let coloured = "\t\x1b[33mOut of memory\x1b[0m: \x1b[1;31m\x1b[KKilled\x1b[m\x1b[K process 1 (x: y [z]) total-vm:1kB\x1b[0m";
+        assert_eq!(kernel_line(coloured).unwrap().text, TEXT);
+        assert!(!has_header(coloured));
+        for other in ["\x1b[2J", "\x1b[", "\x1b[31", "\x1b]0;m", "x\t"] {
+            assert_eq!(kernel_line(other).unwrap().text, other);
+        }
+    }
+
+    #[test]
     fn other_writers_are_passed_over_or_keep_their_header() {
         assert_eq!(kernel_line(&format!("<12>[  1.5] {TEXT}")), None);
         assert_eq!(kernel_line(&format!("user  :notice: [  1.5] {TEXT}")), None);
@@ -224,6 +287,9 @@ mod tests {
             format!("Nov 21 02:53:00 node-1 app[7]: kernel: {TEXT}"),
             format!("Nov 21 02:53:00 node-1 app[7]: the kernel: {TEXT}"),
             format!("2025-11-21T02:53:00+0000 node-1 app[7]: {TEXT}"),
+            format!("Nov 21 02:53:00 node-1 kernel[7]: {TEXT}"),
+            format!("Nov 21 02:53:00 node-1 my-kernel: {TEXT}"),
+            format!("my kernel: {TEXT}"),
         ] {
             assert_ne!(kernel_line(&other).unwrap().text, TEXT, "{other}");
         }
@@ -244,9 +310,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_without_panic(line in "[\\[<]?\\PC{0,60}") {
+        fn any_text_is_read_without_panic(line in "[\\[<]?(\\PC|kernel|\\[1\\]|: ){0,60}") {
             let text = kernel_line(&line).map(|line| line.text);
             prop_assert!(text.is_none_or(|text| line.ends_with(&text)));
+        }
+
+        #[test]
+        fn what_is_no_colour_stays(line in "(\x1b|\\[|[0-9;:mKJ]|\t|\\PC){0,40}") {
+            let text = plain(&line);
+            prop_assert!(text.len() <= line.len() && (line.contains("\x1b[") || *text == line));
         }
     }
 }

@@ -14,6 +14,23 @@ fn a_line_without_a_header_counts_only_in_a_pasted_text() {
 }
 
 #[test]
+fn a_byte_order_mark_and_colours_hide_no_kill() {
+    for line in [
+        format!("\u{feff}{KILLED}"),
+        format!("\u{feff}3,8,9,-;{KILLED}"),
+        format!("\u{feff}\t\x1b[32m[    1.5] \x1b[0m\x1b[31m{KILLED}\x1b[0m\r\n"),
+        format!("kernel: {KILLED}"),
+    ] {
+        assert_eq!(parse_log(line.as_bytes()).len(), 1, "{line:?}");
+    }
+    let coloured = |text: &str| format!("\x1b[32m[    1.5] \x1b[0m\x1b[31m{text}\x1b[0m\n");
+    let report = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/a,task=x,pid=7,uid=0";
+    let kills = parse_log([coloured(report), coloured(KILLED)].concat().as_bytes());
+    assert_eq!(kills[0].task_cgroup.as_ref().map(CgroupPath::as_str), Some("/a"));
+    assert_eq!(kills[0].timestamp_us, Some(1_500_000));
+}
+
+#[test]
 fn time_and_number_are_those_of_the_kill() {
     let of = |log: String| {
         parse_log(log.as_bytes())
@@ -56,12 +73,15 @@ fn a_group_found_later_is_added_to_its_first_victim() {
 use crate::cgroup::CgroupPath;
 
 /// Pieces that come close to what is looked for.
-const PIECES: [&str; 24] = [
+const PIECES: [&str; 27] = [
     "3,1,2,-;",
     "6,2,3,c;",
     "11,3,4,-;",
     "[   1.5] ",
     "kernel: ",
+    "\x1b[0;31m",
+    "\t",
+    "\u{feff}",
     "\n",
     "\r\n",
     " ",

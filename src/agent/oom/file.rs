@@ -128,6 +128,8 @@ impl Book {
             // Nobody has come to it.
             self.shorten();
         }
+        // Another took its place and the disk would not say that it has it, or somebody tidied up.
+        self.journal.take_if(|journal| !journal.is_in_place());
         if let Some(journal) = &mut self.journal {
             journal.append_frame(&payload(&checkpoint, &new)?)?;
             self.take(new, checkpoint);

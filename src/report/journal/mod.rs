@@ -8,7 +8,7 @@ pub(crate) mod frame;
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use frame::Header;
@@ -131,7 +131,8 @@ impl Home {
         Ok(journal)
     }
 
-    /// Puts a new journal in the place of the one in use, once the disk has it.
+    /// Puts a new journal in the place of the one in use, once the disk has it. If that fails, either of them may be there:
+    /// the new one, if only the directory could not be synced.
     pub(crate) fn replace(&self, mut journal: Journal) -> Result<Journal, JournalError> {
         journal.sync()?;
         let path = self.directory.join(self.kind.file);
@@ -214,6 +215,15 @@ impl Journal {
             )));
         };
         self.append(&frame)
+    }
+
+    /// Whether its path still leads to it, so that whoever comes later finds what is appended: not if another one took its
+    /// place, or somebody removed it. If that cannot be found out, nobody can be sure of it either.
+    pub(crate) fn is_in_place(&self) -> bool {
+        let identity = |file: fs::Metadata| (file.dev(), file.ino());
+        let there = fs::metadata(&self.path).map(identity);
+        let this = self.file.metadata().map(identity);
+        matches!((there, this), (Ok(there), Ok(this)) if there == this)
     }
 
     /// Its length in bytes.

@@ -81,6 +81,24 @@ async fn a_disk_that_takes_nothing_is_an_error_that_names_the_file_and_is_tried_
 }
 
 #[tokio::test]
+async fn nothing_is_written_into_a_file_that_is_not_in_its_place_any_more() {
+    let replaced = |book: &Book| {
+        // As when the directory could not be synced after that.
+        drop(written(book.home.as_ref().unwrap(), &book.checkpoint, &book.kept).unwrap());
+    };
+    let removed = |book: &Book| fs::remove_file(book.directory.join(KIND.file)).unwrap();
+    for happened in [&replaced as &dyn Fn(&Book), &removed] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut ledger = ledger_of(directory.path(), &["a"]).await;
+        happened(&ledger.book.lock().unwrap());
+        ledger.commit(&reports(["b"]), b"{}").await.unwrap();
+        ledger.commit(&reports(["c"]), b"{}").await.unwrap();
+        let (_, restored) = FileLedger::open(directory.path());
+        assert_eq!(restored.reports, reports(["a", "b", "c"]));
+    }
+}
+
+#[tokio::test]
 async fn of_two_agents_one_writes() {
     let directory = tempfile::tempdir().unwrap();
     let first = ledger_of(directory.path(), &["a"]).await;

@@ -7,8 +7,8 @@ use rcgen::{CertifiedKey, generate_simple_self_signed};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::service::Routes;
+use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Identity, Server, ServerTlsConfig};
 
 /// What newer API servers allow on one connection; older ones allow 250.
@@ -49,7 +49,7 @@ users: [{{name: test, user: {{}}}}]
             .unwrap()
             .max_concurrent_streams(STREAMS)
             .add_routes(Routes::from(router))
-            .serve_with_incoming(TcpListenerStream::new(listener));
+            .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
         (entrance, tokio::spawn(async move { server.await.unwrap() }))
     }
 

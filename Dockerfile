@@ -12,7 +12,8 @@ ARG BUILDARCH
 ARG TARGETARCH
 WORKDIR /src
 
-# protoc generates containerd-client's code. A C compiler links, and builds ring; the image has the builder's own.
+# protoc generates containerd-client's code. A C compiler links, and builds ring and, with make, jemalloc; the image has the
+# builder's own.
 RUN set -eu; \
     case "$BUILDARCH:$TARGETARCH" in \
         amd64:amd64 | arm64:arm64) cross='' ;; \
@@ -21,7 +22,7 @@ RUN set -eu; \
         *) echo "cannot build for $TARGETARCH on $BUILDARCH" >&2; exit 1 ;; \
     esac; \
     apt-get update; \
-    apt-get install --yes --no-install-recommends protobuf-compiler $cross; \
+    apt-get install --yes --no-install-recommends make protobuf-compiler $cross; \
     rm -rf /var/lib/apt/lists/*
 
 # An explicit target keeps the flags for static linking away from procedural macros and build scripts.
@@ -36,7 +37,8 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     set -eu; \
     case "$TARGETARCH" in \
         amd64) target=x86_64-unknown-linux-gnu ;; \
-        arm64) target=aarch64-unknown-linux-gnu ;; \
+        # Kernels there have pages of up to 64 KiB, and jemalloc must know the largest.
+        arm64) target=aarch64-unknown-linux-gnu; export JEMALLOC_SYS_WITH_LG_PAGE=16 ;; \
     esac; \
     rustup target add "$target"; \
     cargo build --release --locked --bins --target "$target"; \

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-/// One heap that gives memory back. The C library's has one for each thread, and an agent that has just changed 250 pods
-/// would keep half as much again in them.
+/// One heap that gives every page back at once (`.cargo/config.toml`). The C library's has one heap for each thread and
+/// gives back little, and an agent that has just changed 250 pods would keep half as much again in them.
 #[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 use clap::{CommandFactory, FromArgMatches};
 use vscaled::cli::daemon::{Command, CommandLine};

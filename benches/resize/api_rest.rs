@@ -3,6 +3,7 @@
 //! The API server is the tests' own, like that of `api`; the pods are as long as real ones, most of which the agent has
 //! no use for.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use procfs::process::Process;
@@ -68,8 +69,8 @@ pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()>
     let mut calls = api.all_calls();
     loop {
         tokio::time::sleep(SILENCE).await;
-        let now = api.all_calls();
-        if std::mem::replace(&mut calls, now) == now {
+        let before = std::mem::replace(&mut calls, api.all_calls());
+        if calls == before {
             break;
         }
     }
@@ -82,8 +83,23 @@ pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()>
     println!("  {:<44} {share:.2} % of a core over {period:?}", "processor time");
     println!("  {:<44} {}", "memory before the first recommendation", fresh.shown());
     println!("  {:<44} {}", "memory at the end", Memory::of(&process)?.shown());
-    println!("  {:<44} {}", "calls to the API server", api.all_calls() - calls);
+    let made = since(&calls, &api.all_calls());
+    println!("  {:<44} {made}", "calls to the API server");
     Ok(())
+}
+
+/// Which calls were made, and how often.
+fn since(before: &BTreeMap<String, usize>, now: &BTreeMap<String, usize>) -> String {
+    let made = now.iter().filter_map(|(call, count)| {
+        let more = count - before.get(call).copied().unwrap_or_default();
+        (more > 0).then(|| format!("{more} {call}"))
+    });
+    let made: Vec<_> = made.collect();
+    if made.is_empty() {
+        "none".to_owned()
+    } else {
+        made.join(", ")
+    }
 }
 
 /// With what real pods are full of: their template's environment and mounts, and who set which field.

@@ -1,4 +1,4 @@
-//! Calls to the API server: a [`Call`] → its answer, or an [`ApiError`]. Every call is counted.
+//! Calls to the API server: a [`Call`] → its answer, or an [`ApiError`]. Every call is counted, and few are made at once.
 //!
 //! Nothing is retried here: who calls knows what else has happened meanwhile, and how long it was told to wait.
 
@@ -11,13 +11,19 @@ use http_body_util::BodyExt;
 use kube::client::Body;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
 
 use super::call::{Call, Verb};
 use super::error::{ApiError, Problem, Status};
 use crate::observe::metrics::ApiMetrics;
 
-/// How long a call may take, its answer's body included.
+/// How long a call may take, its answer's body included; and how long may be waited for the turn to make it.
 const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Calls under way at once, watches apart; others wait for their turn. One recommendation may concern every pod of a node,
+/// and of all other nodes at the same moment.
+pub(super) const CALLS_AT_ONCE: usize = 10;
 
 /// A longer line of a watch is not an object that etcd could hold.
 const LONGEST_LINE: usize = 16 << 20;
@@ -30,6 +36,8 @@ const WATCHES_PER_CONNECTION: usize = 80;
 #[derive(Clone)]
 pub struct ApiClient {
     calls: kube::Client,
+    /// What is left of [`CALLS_AT_ONCE`].
+    turns: Arc<Semaphore>,
     /// Each with what its open watches hold.
     watches: Arc<[(kube::Client, Arc<()>)]>,
     deadline: Duration,
@@ -53,9 +61,25 @@ impl ApiClient {
         let unused = |client| (client, Arc::default());
         Self {
             calls,
+            turns: Arc::new(Semaphore::new(CALLS_AT_ONCE)),
             watches: watches.into_iter().map(unused).collect(),
             deadline: DEADLINE,
             counted,
+        }
+    }
+
+    /// Waits for the turn to make a call, and others after it.
+    ///
+    /// # Errors
+    /// [`Problem::Timeout`] when those who have theirs are not answered either.
+    pub async fn turn(&self, call: &Call) -> Result<Turn<'_>, ApiError> {
+        match timeout(self.deadline, self.turns.acquire()).await {
+            Ok(permit) => Ok(Turn {
+                client: self,
+                // There is always one: they are never closed.
+                _permit: permit.ok(),
+            }),
+            Err(_) => self.counted(call, Err(Problem::Timeout(self.deadline))),
         }
     }
 
@@ -64,6 +88,7 @@ impl ApiClient {
     /// # Errors
     /// [`ApiError`].
     pub async fn call(&self, call: &Call) -> Result<Vec<u8>, ApiError> {
+        let _turn = self.turn(call).await?;
         self.counted(call, self.exchange(call, None).await)
     }
 
@@ -81,8 +106,7 @@ impl ApiClient {
     /// # Errors
     /// [`ApiError`].
     pub async fn send<T: DeserializeOwned>(&self, call: &Call, body: &Value) -> Result<T, ApiError> {
-        let answer = self.counted(call, self.exchange(call, Some(body)).await)?;
-        decode(call, &answer)
+        self.turn(call).await?.send(call, body).await
     }
 
     /// Begins a watch.
@@ -96,7 +120,7 @@ impl ApiClient {
                 let (client, open) = &self.watches[index];
                 (client, Some(Arc::clone(open)))
             });
-            let response = tokio::time::timeout(self.deadline, self.begin(client, call, None))
+            let response = timeout(self.deadline, self.begin(client, call, None))
                 .await
                 .map_err(|_| Problem::Timeout(self.deadline))??;
             if !response.status().is_success() {
@@ -131,7 +155,7 @@ impl ApiClient {
                 .map_err(|error| broken(&error))?;
             Ok(bytes.to_vec())
         };
-        tokio::time::timeout(self.deadline, exchanged)
+        timeout(self.deadline, exchanged)
             .await
             .unwrap_or(Err(Problem::Timeout(self.deadline)))
     }
@@ -162,7 +186,7 @@ impl ApiClient {
     /// What an answer says that is no success.
     async fn refusal(&self, call: &Call, response: Response<Body>) -> Problem {
         let (code, retry_after) = (response.status(), retry_after(response.headers()));
-        let body = tokio::time::timeout(self.deadline, response.into_body().collect_bytes()).await;
+        let body = timeout(self.deadline, response.into_body().collect_bytes()).await;
         let body = body.map_or_else(
             |_| Vec::new(),
             |body| body.map_or_else(|_| Vec::new(), |bytes| bytes.to_vec()),
@@ -177,6 +201,25 @@ impl ApiClient {
             call: call.to_string(),
             problem,
         })
+    }
+}
+
+/// The turn to make calls, one after the other. Watches need none: there are few, and they never end.
+#[derive(Debug)]
+pub struct Turn<'a> {
+    client: &'a ApiClient,
+    _permit: Option<SemaphorePermit<'a>>,
+}
+
+impl Turn<'_> {
+    /// Makes a call with a body, as [`ApiClient::send`] does.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn send<T: DeserializeOwned>(&self, call: &Call, body: &Value) -> Result<T, ApiError> {
+        let Self { client, .. } = self;
+        let answer = client.counted(call, client.exchange(call, Some(body)).await)?;
+        decode(call, &answer)
     }
 }
 
@@ -253,17 +296,4 @@ impl Lines {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn another_connection_is_made_only_when_those_there_are_have_no_room() {
-        let full = WATCHES_PER_CONNECTION;
-        assert_eq!(roomiest([0, 0, 0]), Some(0));
-        assert_eq!(roomiest([full - 1, 0, 0]), Some(0));
-        assert_eq!(roomiest([full, 0, 0]), Some(1));
-        assert_eq!(roomiest([full, full, full - 1]), Some(2));
-        assert_eq!(roomiest([full + 1, full, full + 1]), Some(1));
-        assert_eq!(roomiest([]), None);
-    }
-}
+mod tests;

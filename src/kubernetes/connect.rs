@@ -16,7 +16,7 @@ use kube::client::{Body, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tower::{BoxError, ServiceBuilder};
 
-use super::client::ApiClient;
+use super::client::{ApiClient, CALLS_AT_ONCE};
 use crate::observe::metrics::ApiMetrics;
 
 /// How long a connection may take to be made.
@@ -25,6 +25,9 @@ const CONNECT: Duration = Duration::from_secs(10);
 const PING: Duration = Duration::from_secs(10);
 /// How long it may take to say so.
 const PONG: Duration = Duration::from_secs(10);
+
+/// How long the connection for calls is kept for the next one; the API server itself closes it after 90 seconds.
+const IDLE: Duration = Duration::from_secs(60);
 
 /// Connections that watches may be spread over. All but the first stay unused on a node that has few namespaces.
 const WATCH_CONNECTIONS: usize = 8;
@@ -68,8 +71,8 @@ impl Access {
         config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
         // Calls have a connection of their own: a server that allows few streams on one may be full of watches.
         let connector = connector(&config)?;
-        let calls = transport(&config, connector.clone())?;
-        let watches = (0..WATCH_CONNECTIONS).map(|_| transport(&config, connector.clone()));
+        let calls = transport(&config, connector.clone(), Some(IDLE))?;
+        let watches = (0..WATCH_CONNECTIONS).map(|_| transport(&config, connector.clone(), None));
         Ok(ApiClient::new(calls, watches.collect::<Result<Vec<_>, _>>()?, counted))
     }
 
@@ -106,10 +109,18 @@ fn connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector>, Con
         .wrap_connector(tcp))
 }
 
-/// One connection, made when it is needed and again when it is lost.
-fn transport(config: &kube::Config, connector: HttpsConnector<HttpConnector>) -> Result<kube::Client, ConnectError> {
+/// One connection, made when it is needed and again when it is lost, and closed when nothing has been begun on it for so
+/// long. Where HTTP/2 is not spoken, one for each of what is under way at once.
+fn transport(
+    config: &kube::Config,
+    connector: HttpsConnector<HttpConnector>,
+    idle: Option<Duration>,
+) -> Result<kube::Client, ConnectError> {
     let http = HttpClient::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(idle)
+        .pool_max_idle_per_host(CALLS_AT_ONCE)
         .http2_keep_alive_interval(PING)
         .http2_keep_alive_timeout(PONG)
         .build::<_, Body>(connector);

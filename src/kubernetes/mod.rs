@@ -22,7 +22,7 @@ mod resize;
 
 pub use annotate::{Annotated, Annotations, PodRef};
 pub use call::{Call, Kind, Verb};
-pub use client::{ApiClient, Lines};
+pub use client::{ApiClient, Lines, Turn};
 pub use connect::{Access, ConnectError};
 pub use delay::{Backoff, scattered};
 pub use error::{ApiError, Problem};

@@ -26,7 +26,7 @@ pub trait Object: DeserializeOwned + PartialEq + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Drops what nobody here needs.
+    /// Gives back memory that nobody here needs.
     fn slim(&mut self) {}
 }
 

@@ -34,8 +34,14 @@ impl ApiResizer {
         }
     }
 
-    async fn patch(&self, call: &Call, body: &Value) -> Result<Pod, ResizeError> {
-        self.client.send(call, body).await.map_err(refusal)
+    async fn patch(&self, call: &Call, body: &Value) -> Result<Pod, ApiError> {
+        // Many may want to be the first. Those whose turn comes later know what came of it.
+        let turn = self.client.turn(call).await?;
+        if !self.proven.load(Ordering::Relaxed) {
+            turn.send::<Pod>(&call.clone().with("dryRun", "All"), body).await?;
+            self.proven.store(true, Ordering::Relaxed);
+        }
+        turn.send(call, body).await
     }
 }
 
@@ -46,12 +52,7 @@ impl PodResizer for ApiResizer {
             .within(Some(&pod.namespace))
             .named(&pod.name);
         call.subresource = Some("resize");
-        let body = body(&pod.uid, changes);
-        if !self.proven.load(Ordering::Relaxed) {
-            self.patch(&call.clone().with("dryRun", "All"), &body).await?;
-            self.proven.store(true, Ordering::Relaxed);
-        }
-        self.patch(&call, &body).await
+        self.patch(&call, &body(&pod.uid, changes)).await.map_err(refusal)
     }
 }
 

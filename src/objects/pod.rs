@@ -186,6 +186,19 @@ impl Pod {
         self.spec.containers.iter().map(named).collect()
     }
 
+    /// Gives back what its lists have room for and do not hold: they grow by fours as they are read, and most hold one.
+    pub fn shrink_to_fit(&mut self) {
+        self.metadata.owner_references.shrink_to_fit();
+        for containers in [&mut self.spec.containers, &mut self.spec.init_containers] {
+            containers.shrink_to_fit();
+        }
+        let status = &mut self.status;
+        for statuses in [&mut status.container_statuses, &mut status.init_container_statuses] {
+            statuses.shrink_to_fit();
+        }
+        status.conditions.shrink_to_fit();
+    }
+
     /// The status of the regular container of that name.
     #[must_use]
     pub fn container_status(&self, name: &str) -> Option<&ContainerStatus> {

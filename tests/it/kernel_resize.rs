@@ -9,6 +9,7 @@ mod answers;
 mod boost;
 mod faults;
 mod killed;
+mod manners;
 mod memory;
 mod others;
 

@@ -5,7 +5,7 @@ use crate::objects::{HorizontalPodAutoscaler, LimitRange, Node, ObjectMeta, Owne
 use crate::sources::validate::check_vpa;
 
 macro_rules! followed {
-    ($($object:ty: $kinds:expr $(, $check:expr)?;)*) => {$(
+    ($($object:ty: $kinds:expr $(, check $check:expr)? $(, slim $slim:expr)?;)*) => {$(
         impl Object for $object {
             const KINDS: &'static [Kind] = $kinds;
 
@@ -20,12 +20,16 @@ macro_rules! followed {
             $(fn check(&self) -> Result<(), String> {
                 $check(self).map_err(|invalid| format!("{}: {}", invalid.field, invalid.message))
             })?
+
+            $(fn slim(&mut self) {
+                $slim(self);
+            })?
         }
     )*};
 }
 
 followed! {
-    Pod: &[Kind::new("", "v1", "pods")];
+    Pod: &[Kind::new("", "v1", "pods")], slim Pod::shrink_to_fit;
     Node: &[Kind::new("", "v1", "nodes")];
     LimitRange: &[Kind::new("", "v1", "limitranges")];
     // v2 came with 1.23; before, v2beta2 had the same shape.
@@ -33,7 +37,7 @@ followed! {
         Kind::new("autoscaling", "v2", "horizontalpodautoscalers"),
         Kind::new("autoscaling", "v2beta2", "horizontalpodautoscalers"),
     ];
-    VerticalPodAutoscaler: &[Kind::new("autoscaling.k8s.io", "v1", "verticalpodautoscalers")], check_vpa;
+    VerticalPodAutoscaler: &[Kind::new("autoscaling.k8s.io", "v1", "verticalpodautoscalers")], check check_vpa;
 }
 
 /// Where workloads of a kind are served, newest version first.

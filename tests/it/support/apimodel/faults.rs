@@ -37,6 +37,20 @@ pub(crate) enum Effect {
     Stalls,
 }
 
+/// Calls that are not answered yet, watches apart.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct UnderWay {
+    pub(super) now: usize,
+    pub(super) most: usize,
+}
+
+impl UnderWay {
+    pub(super) fn begin(&mut self) {
+        self.now += 1;
+        self.most = self.most.max(self.now);
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     faults: Vec<Fault>,
@@ -56,8 +70,8 @@ impl Faults {
         self.calls.get(call).copied().unwrap_or_default()
     }
 
-    pub(super) fn all_calls(&self) -> usize {
-        self.calls.values().sum()
+    pub(super) const fn all_calls(&self) -> &BTreeMap<String, usize> {
+        &self.calls
     }
 
     /// Counts a call; returns what is wrong with it.

@@ -5,23 +5,24 @@
 //! upstream: `ValidatePodResize` and `dropNonResizeUpdates` for what is accepted, the kubelet's allocation manager for
 //! what becomes of it. A test decides what the node has, how long things take, and what fails.
 
+mod entrance;
 mod faults;
 mod kubelet;
 mod rules;
 mod serve;
 mod store;
 
-use std::net::SocketAddr;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use faults::Faults;
+use entrance::Entrance;
 pub(crate) use faults::{Effect, Fault};
+use faults::{Faults, UnderWay};
 pub(crate) use kubelet::{Kubelet, Verdict};
 use store::Store;
 
@@ -29,8 +30,7 @@ use store::Store;
 #[derive(Debug)]
 pub(crate) struct ApiModel {
     shared: Arc<Shared>,
-    address: SocketAddr,
-    directory: TempDir,
+    entrance: Entrance,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
@@ -39,6 +39,7 @@ struct Shared {
     store: Mutex<Store>,
     faults: Mutex<Faults>,
     kubelet: Mutex<Kubelet>,
+    under_way: Mutex<UnderWay>,
     /// Tells of every change, with the newest version.
     changed: watch::Sender<u64>,
 }
@@ -64,20 +65,14 @@ impl ApiModel {
             store: Mutex::default(),
             faults: Mutex::default(),
             kubelet: Mutex::new(Kubelet::prompt()),
+            under_way: Mutex::default(),
             changed: watch::Sender::new(0),
         });
-        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let router = serve::router(Arc::clone(&shared));
-        let server = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let (entrance, server) = Entrance::open(serve::router(Arc::clone(&shared))).await;
         let kubelet = tokio::spawn(kubelet::run(Arc::clone(&shared), node.to_owned()));
         let model = Self {
             shared,
-            address,
-            directory: tempfile::Builder::new()
-                .prefix("vscaled-")
-                .tempdir_in(crate::support::scratch())
-                .unwrap(),
+            entrance,
             _tasks: [server, kubelet].map(AbortOnDropHandle::new).into(),
         };
         model.allocatable(node, allocatable);
@@ -94,19 +89,7 @@ impl ApiModel {
 
     /// A kubeconfig for it.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
-        let path = self.directory.path().join("kubeconfig");
-        let text = format!(
-            "apiVersion: v1
-kind: Config
-current-context: test
-contexts: [{{name: test, context: {{cluster: test, user: test}}}}]
-clusters: [{{name: test, cluster: {{server: 'http://{}'}}}}]
-users: [{{name: test, user: {{}}}}]
-",
-            self.address
-        );
-        std::fs::write(&path, text).unwrap();
-        path
+        self.entrance.kubeconfig()
     }
 
     /// Makes an object, or puts another in its place.
@@ -147,9 +130,15 @@ users: [{{name: test, user: {{}}}}]
         self.shared.faults.lock().unwrap().calls(call)
     }
 
-    /// How often anything was called.
-    pub(crate) fn all_calls(&self) -> usize {
-        self.shared.faults.lock().unwrap().all_calls()
+    /// How often which calls were made.
+    pub(crate) fn all_calls(&self) -> BTreeMap<String, usize> {
+        self.shared.faults.lock().unwrap().all_calls().clone()
+    }
+
+    /// How many calls wait for an answer now, and how many have at most.
+    pub(crate) fn under_way(&self) -> (usize, usize) {
+        let UnderWay { now, most } = *self.shared.under_way.lock().unwrap();
+        (now, most)
     }
 
     /// From now on this goes wrong.

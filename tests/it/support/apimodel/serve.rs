@@ -93,6 +93,7 @@ async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, bod
         (&Method::POST, _) => "create",
         _ => "patch",
     };
+    let _call = (verb != "watch").then(|| Answering::begin(&shared));
     let effect = shared.faults.lock().unwrap().meet(verb, &place.resource(), dry);
     match effect {
         Some(Effect::Slow(time)) => tokio::time::sleep(time).await,
@@ -119,6 +120,22 @@ async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, bod
         |refusal| status(&refusal, None),
         |object| reply(StatusCode::OK, &object),
     )
+}
+
+/// A call that is being answered, until that is done or nobody waits for it any more.
+struct Answering(Arc<Shared>);
+
+impl Answering {
+    fn begin(shared: &Arc<Shared>) -> Self {
+        shared.under_way.lock().unwrap().begin();
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.under_way.lock().unwrap().now -= 1;
+    }
 }
 
 fn parameters(query: &str) -> HashMap<String, String> {

@@ -1,0 +1,119 @@
+//! An API server that answers when it is told to.
+
+use std::sync::Mutex;
+
+use axum::Router;
+use axum::http::Uri;
+use futures::future::join_all;
+use prometheus_client::registry::Registry;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::kubernetes::Kind;
+
+const PODS: Kind = Kind::new("", "v1", "pods");
+
+/// Calls that the API server has not answered yet.
+#[derive(Debug, Default)]
+struct UnderWay {
+    now: usize,
+    most: usize,
+}
+
+impl UnderWay {
+    fn begin(&mut self) {
+        self.now += 1;
+        self.most = self.most.max(self.now);
+    }
+}
+
+/// A client of an API server that begins watches at once and answers calls once `answering` is cancelled.
+struct Scene {
+    client: ApiClient,
+    answering: CancellationToken,
+    under_way: Arc<Mutex<UnderWay>>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (answering, under_way) = (CancellationToken::new(), Arc::<Mutex<UnderWay>>::default());
+        let (answers, counted) = (answering.clone(), Arc::clone(&under_way));
+        let router = Router::new().fallback(async move |uri: Uri| {
+            if uri.query().is_none_or(|query| !query.contains("watch=true")) {
+                counted.lock().unwrap().begin();
+                answers.cancelled().await;
+                counted.lock().unwrap().now -= 1;
+            }
+            "{}"
+        });
+        let to_it = || kube::Client::new(router.clone(), "default");
+        let counted = ApiMetrics::register(&mut Registry::default());
+        Self {
+            client: ApiClient::new(to_it(), [to_it()], counted),
+            answering,
+            under_way,
+        }
+    }
+
+    /// Waits until so many calls wait for their answer.
+    async fn asked(&self, calls: usize) {
+        while self.under_way.lock().unwrap().now < calls {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_more_calls_than_that_are_made_at_once_and_all_are_made() {
+    let scene = Scene::new();
+    let patches = join_all((0..4 * CALLS_AT_ONCE).map(async |pod| {
+        let call = Call::new(Verb::Patch, PODS).named(&pod.to_string());
+        scene.client.send::<Value>(&call, &json!({})).await
+    }));
+    let end = async {
+        scene.asked(CALLS_AT_ONCE).await;
+        scene.answering.cancel();
+    };
+    let (answers, ()) = tokio::join!(patches, end);
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert_eq!(scene.under_way.lock().unwrap().most, CALLS_AT_ONCE);
+}
+
+#[tokio::test]
+async fn a_watch_begins_however_many_calls_wait_for_their_turn() {
+    let scene = Scene::new();
+    let list = Call::new(Verb::List, PODS);
+    let calls = join_all((0..2 * CALLS_AT_ONCE).map(|_| scene.client.call(&list)));
+    let watch = async {
+        scene.asked(CALLS_AT_ONCE).await;
+        let watch = scene.client.watch(&Call::new(Verb::Watch, PODS)).await;
+        scene.answering.cancel();
+        watch.map(drop)
+    };
+    let (_, watch) = tokio::join!(calls, watch);
+    watch.unwrap();
+}
+
+#[tokio::test]
+async fn nobody_waits_for_ever_for_a_turn() {
+    let mut scene = Scene::new();
+    scene.client.deadline = Duration::from_millis(20);
+    let list = Call::new(Verb::List, PODS);
+    let answers = join_all((0..2 * CALLS_AT_ONCE).map(|_| scene.client.call(&list))).await;
+    for answer in answers {
+        let problem = answer.unwrap_err().problem;
+        assert!(matches!(problem, Problem::Timeout(_)), "{problem}");
+    }
+}
+
+#[test]
+fn another_connection_is_made_only_when_those_there_are_have_no_room() {
+    let full = WATCHES_PER_CONNECTION;
+    assert_eq!(roomiest([0, 0, 0]), Some(0));
+    assert_eq!(roomiest([full - 1, 0, 0]), Some(0));
+    assert_eq!(roomiest([full, 0, 0]), Some(1));
+    assert_eq!(roomiest([full, full, full - 1]), Some(2));
+    assert_eq!(roomiest([full + 1, full, full + 1]), Some(1));
+    assert_eq!(roomiest([]), None);
+}

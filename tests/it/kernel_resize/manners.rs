@@ -1,0 +1,66 @@
+//! What a recommendation that concerns many pods costs the API server.
+
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use vscaled::cgroup::CgroupPath;
+
+use super::faults::patches;
+use super::{LARGER, NAME, NODE, SMALLER, Scene};
+use crate::support::amounts::Amounts;
+use crate::support::apimodel::Effect;
+
+/// Pods besides the scene's.
+const OTHERS: usize = 24;
+/// What docs/api-server.md says.
+const AT_ONCE: usize = 10;
+
+/// Another pod of the workload; returns its container's cgroup.
+fn another(scene: &Scene, number: usize) -> CgroupPath {
+    let (uid, id) = (
+        format!("0a1b2c3d-0000-4000-8000-{number:012x}"),
+        format!("{number:064x}"),
+    );
+    let mut pod = scene.object();
+    pod["metadata"]["name"] = json!(format!("web-{number}"));
+    pod["metadata"]["uid"] = json!(uid);
+    pod["status"]["containerStatuses"][0]["containerID"] = json!(format!("containerd://{id}"));
+    scene.api.put("pods", pod);
+    scene.node.cgroups().make(&format!("kubepods/burstable/pod{uid}/{id}"))
+}
+
+#[tokio::test]
+async fn many_pods_are_asked_for_a_few_at_a_time_and_all_get_what_is_recommended() {
+    let mut scene = Scene::new().await;
+    scene.api.allocatable(NODE, &json!({"cpu": "400", "memory": "800Gi"}));
+    let mut containers: Vec<_> = (100..100 + OTHERS).map(|number| another(&scene, number)).collect();
+    containers.push(scene.pod.containers["app"].cgroup.clone());
+    scene.start().await;
+    let cgroups = scene.node.cgroups();
+    let all_hold = |target: [(&str, Amounts); 1]| {
+        let settings = target[0].1.settings(cgroups.version());
+        containers.iter().all(|container| cgroups.holds(container, &settings))
+    };
+    scene.recommend(&SMALLER);
+    scene
+        .agent
+        .wait_for("all pods to be resized", || all_hold(SMALLER))
+        .await;
+    scene.agent.reaches(NAME, "InSync").await;
+
+    let answering = CancellationToken::new();
+    scene.api.fault(patches(None, Effect::Held(answering.clone())));
+    scene.recommend(&LARGER);
+    let asked = || scene.api.under_way().0 == AT_ONCE;
+    scene.agent.wait_for("so many to be asked for", asked).await;
+    let all_at_work = async || {
+        let pods = scene.agent.get().await.pods;
+        pods.iter().all(|pod| pod.state == "Working").then_some(())
+    };
+    scene.agent.until("all pods to be worked on", all_at_work).await;
+    answering.cancel();
+    scene
+        .agent
+        .wait_for("all pods to be resized", || all_hold(LARGER))
+        .await;
+    assert_eq!(scene.api.under_way().1, AT_ONCE);
+}

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use procfs::process::Process;
 use serde_json::{Value, json};
+use vscaled::plan::shrink::WATCH_PERIOD;
 
 use crate::api::{NODE, object, owner, vpa};
 use crate::rest::{Memory, SETTLE, processor_time};
@@ -64,7 +65,8 @@ pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()>
             agent.reaches(&format!("web-{pod}"), "InSync").await;
         }
     }
-    tokio::time::sleep(SETTLE).await;
+    // Until no limit that came down is watched any more.
+    tokio::time::sleep(WATCH_PERIOD + SETTLE).await;
     // Events about so many changes are spread over minutes.
     let mut calls = api.all_calls();
     loop {

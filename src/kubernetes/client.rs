@@ -3,6 +3,7 @@
 //! Nothing is retried here: who calls knows what else has happened meanwhile, and how long it was told to wait.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
@@ -42,6 +43,8 @@ pub struct ApiClient {
     watches: Arc<[(kube::Client, Arc<()>)]>,
     deadline: Duration,
     counted: ApiMetrics,
+    /// Whether the API server may begin watches with what is there already.
+    streams_lists: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for ApiClient {
@@ -65,7 +68,18 @@ impl ApiClient {
             watches: watches.into_iter().map(unused).collect(),
             deadline: DEADLINE,
             counted,
+            streams_lists: Arc::new(AtomicBool::new(true)),
         }
+    }
+
+    /// Whether the API server may begin watches with what is there already: until it has said no.
+    pub(super) fn streams_lists(&self) -> bool {
+        self.streams_lists.load(Ordering::Relaxed)
+    }
+
+    /// It has said no.
+    pub(super) fn streams_no_lists(&self) {
+        self.streams_lists.store(false, Ordering::Relaxed);
     }
 
     /// Waits for the turn to make a call, and others after it.

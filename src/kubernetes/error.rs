@@ -17,6 +17,15 @@ pub struct ApiError {
     pub problem: Problem,
 }
 
+impl ApiError {
+    pub(super) fn of(call: &Call, problem: Problem) -> Self {
+        Self {
+            call: call.to_string(),
+            problem,
+        }
+    }
+}
+
 /// Why a call came to nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {

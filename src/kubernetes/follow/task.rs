@@ -1,4 +1,7 @@
 //! The task behind a [`super::Follower`]: list, watch, and again.
+//!
+//! Where the API server offers it, the list is the beginning of the watch, object by object (`sendInitialEvents`, KEP-3157):
+//! neither side ever holds it whole as text. One that does not offer it says so once for all lists.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,15 +9,17 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::state::Heard;
+use super::state::{Arrived, Arriving, Heard};
 use super::{Known, Place, Timing};
-use crate::kubernetes::call::{Call, Verb};
+use crate::kubernetes::call::{Call, Kind, Verb};
 use crate::kubernetes::client::{ApiClient, Lines};
 use crate::kubernetes::delay::{Backoff, scattered};
 use crate::kubernetes::error::{ApiError, Problem};
 use crate::kubernetes::object::Object;
 use crate::observe::metrics::WatchEnd;
 
+/// An API server that does not go on with a list for so long does not know that it was asked for one.
+const LIST_SILENCE: Duration = Duration::from_secs(20);
 /// A watch that ends sooner did not end because its time was over.
 const SHORT: Duration = Duration::from_secs(1);
 
@@ -29,6 +34,23 @@ pub(super) struct Task<T> {
     version: Option<String>,
     known: Known<T>,
     changed: Arc<Notify>,
+}
+
+/// How it began.
+enum Begun {
+    /// It did not; what was to be waited for has been.
+    Not,
+    /// The list is known, and is to be watched from its version on.
+    Listed,
+    /// The list is known, and what happens since comes here.
+    Streams(Box<(Call, Lines)>),
+}
+
+/// How a list at the beginning of a watch ended.
+enum Streamed {
+    Whole(String),
+    NotOffered,
+    Failed(Problem),
 }
 
 /// How a watch ended.
@@ -72,12 +94,17 @@ impl<T: Object> Task<T> {
     pub(super) async fn run(mut self) {
         self.client.counts().watching(Self::plural());
         loop {
-            if !self.list().await {
-                continue;
-            }
+            let mut stream = match self.begin().await {
+                Begun::Not => continue,
+                Begun::Listed => None,
+                Begun::Streams(begun) => Some(begun),
+            };
             loop {
                 let begun = Instant::now();
-                let end = self.watch().await;
+                let end = match stream.take().map(|begun| *begun) {
+                    Some((call, lines)) => self.listen(&call, lines).await,
+                    None => self.watch().await,
+                };
                 self.client.counts().watched(Self::plural(), end.counted());
                 match end {
                     End::Over | End::Silent if begun.elapsed() >= SHORT => {}
@@ -99,52 +126,81 @@ impl<T: Object> Task<T> {
         }
     }
 
-    /// Lists, and says whether that succeeded; if not, waits.
-    async fn list(&mut self) -> bool {
-        let Some(kind) = T::KINDS.get(self.served) else {
+    /// Gets to know the list; if that fails, waits.
+    async fn begin(&mut self) -> Begun {
+        let Some(kind) = T::KINDS.get(self.served).copied() else {
             return self.not_served().await;
         };
         // Not older than what was seen already, and from the API server's cache: a list "as of now" would read every
         // object of the kind from etcd, whatever the selector.
         let version = self.version.clone().unwrap_or_else(|| "0".to_owned());
-        let call = self
-            .selecting(Call::new(Verb::List, *kind))
-            .with("resourceVersion", version);
-        match self.client.call(&call).await {
-            Ok(body) => match self.known.with(|known| known.list(&body)) {
-                Ok((version, news)) => {
-                    self.version = Some(version);
-                    self.backoff.reset();
-                    self.publish(news);
-                    true
-                }
-                Err(why) => {
-                    let error = ApiError {
-                        call: call.to_string(),
-                        problem: Problem::Unreadable(why),
-                    };
-                    self.failed(&error).await;
-                    false
-                }
-            },
-            Err(error) => {
-                match &error.problem {
-                    // An older version of the kind may be served.
-                    Problem::NotFound(_) => self.served += 1,
-                    // The version cannot be had: it is too old, or newer than an etcd that was restored from a backup.
-                    Problem::Expired | Problem::Unavailable { code: 504, .. } => {
-                        self.version = None;
-                        self.failed(&error).await;
+        if self.client.streams_lists() {
+            let call = self
+                .watching(kind, version.clone())
+                .with("sendInitialEvents", "true")
+                .with("resourceVersionMatch", "NotOlderThan");
+            let mut arriving = Arriving::default();
+            match self.client.watch(&call).await {
+                Ok(mut lines) => match arrive(&mut arriving, &mut lines, &call).await {
+                    Streamed::Whole(version) => {
+                        let news = self.known.with(|known| known.take(arriving));
+                        self.listed(version, news);
+                        return Begun::Streams(Box::new((call, lines)));
                     }
-                    _ => self.failed(&error).await,
-                }
-                false
+                    Streamed::NotOffered => {}
+                    Streamed::Failed(problem) => return self.not_listed(ApiError::of(&call, problem)).await,
+                },
+                Err(error) if is_not_offered(&error.problem) => {}
+                Err(error) => return self.not_listed(error).await,
             }
+            tracing::debug!("the API server does not begin watches with lists");
+            self.client.streams_no_lists();
+        }
+        self.list(kind, version).await
+    }
+
+    async fn list(&mut self, kind: Kind, version: String) -> Begun {
+        let call = self
+            .selecting(Call::new(Verb::List, kind))
+            .with("resourceVersion", version);
+        let listed = match self.client.call(&call).await {
+            Ok(body) => self
+                .known
+                .with(|known| known.list(&body))
+                .map_err(|why| ApiError::of(&call, Problem::Unreadable(why))),
+            Err(error) => Err(error),
+        };
+        match listed {
+            Ok((version, news)) => {
+                self.listed(version, news);
+                Begun::Listed
+            }
+            Err(error) => self.not_listed(error).await,
         }
     }
 
+    fn listed(&mut self, version: String, news: bool) {
+        self.version = Some(version);
+        self.backoff.reset();
+        self.publish(news);
+    }
+
+    async fn not_listed(&mut self, error: ApiError) -> Begun {
+        match &error.problem {
+            // An older version of the kind may be served.
+            Problem::NotFound(_) => self.served += 1,
+            // The version cannot be had: it is too old, or newer than an etcd that was restored from a backup.
+            Problem::Expired | Problem::Unavailable { code: 504, .. } => {
+                self.version = None;
+                self.failed(&error).await;
+            }
+            _ => self.failed(&error).await,
+        }
+        Begun::Not
+    }
+
     /// No version of the kind is served: there are no such objects until it is.
-    async fn not_served(&mut self) -> bool {
+    async fn not_served(&mut self) -> Begun {
         self.served = 0;
         let names = Self::plural();
         let news = self.known.with(|followed| {
@@ -158,20 +214,15 @@ impl<T: Object> Task<T> {
             news,
         );
         sleep(scattered(self.timing.unknown)).await;
-        false
+        Begun::Not
     }
 
     /// Watches from where the list or the last watch ended.
     async fn watch(&mut self) -> End {
-        let Some(kind) = T::KINDS.get(self.served) else {
+        let Some(kind) = T::KINDS.get(self.served).copied() else {
             return End::Forgotten;
         };
-        let lasting = scattered(self.timing.watch).max(Duration::from_secs(1));
-        let call = self
-            .selecting(Call::new(Verb::Watch, *kind))
-            .with("allowWatchBookmarks", "true")
-            .with("resourceVersion", self.version.clone().unwrap_or_default())
-            .with("timeoutSeconds", lasting.as_secs().to_string());
+        let call = self.watching(kind, self.version.clone().unwrap_or_default());
         match self.client.watch(&call).await {
             Ok(lines) => {
                 self.publish(false);
@@ -182,12 +233,7 @@ impl<T: Object> Task<T> {
     }
 
     async fn listen(&mut self, call: &Call, mut lines: Lines) -> End {
-        let failed = |problem| {
-            ended(ApiError {
-                call: call.to_string(),
-                problem,
-            })
-        };
+        let failed = |problem| ended(ApiError::of(call, problem));
         let mut bookmarks_come = false;
         loop {
             let patience = if bookmarks_come {
@@ -219,6 +265,14 @@ impl<T: Object> Task<T> {
                 Heard::Nonsense(why) => return failed(Problem::Unreadable(why)),
             }
         }
+    }
+
+    fn watching(&self, kind: Kind, version: String) -> Call {
+        let lasting = scattered(self.timing.watch).max(Duration::from_secs(1));
+        self.selecting(Call::new(Verb::Watch, kind))
+            .with("allowWatchBookmarks", "true")
+            .with("resourceVersion", version)
+            .with("timeoutSeconds", lasting.as_secs().to_string())
     }
 
     fn selecting(&self, call: Call) -> Call {
@@ -278,6 +332,32 @@ impl<T: Object> Task<T> {
             None => kind.to_owned(),
         }
     }
+}
+
+/// Takes in the list at the beginning of a watch.
+async fn arrive<T: Object>(arriving: &mut Arriving<T>, lines: &mut Lines, call: &Call) -> Streamed {
+    loop {
+        let line = match timeout(LIST_SILENCE, lines.next()).await {
+            Ok(Ok(Some(line))) => line,
+            Ok(Ok(None)) => {
+                return Streamed::Failed(Problem::Unreadable("the list ended before it was whole".to_owned()));
+            }
+            Ok(Err(problem)) => return Streamed::Failed(problem),
+            Err(_) => return Streamed::NotOffered,
+        };
+        match arriving.hear(&line) {
+            Arrived::More => {}
+            Arrived::Whole(version) => return Streamed::Whole(version),
+            Arrived::NotAList => return Streamed::NotOffered,
+            Arrived::Error(status) => return Streamed::Failed(Problem::of(status, call, None)),
+            Arrived::Nonsense(why) => return Streamed::Failed(Problem::Unreadable(why)),
+        }
+    }
+}
+
+/// Before Kubernetes 1.27, and where its feature gate is off, `sendInitialEvents` or what goes with it is an invalid option.
+fn is_not_offered(problem: &Problem) -> bool {
+    matches!(problem, Problem::Refused { code: 400 | 422, .. })
 }
 
 /// What an error means for a watch.

@@ -74,15 +74,28 @@ impl Script {
         self.follow_and_count().0
     }
 
-    /// With what is counted about it.
+    /// With what is counted about it. Known to begin no watch with a list.
     fn follow_and_count(&self) -> (Follower<Thing>, Registry) {
+        let (client, registry) = self.client();
+        client.streams_no_lists();
+        (
+            follow(client, Place::default(), BRISK, Arc::new(Notify::new())),
+            registry,
+        )
+    }
+
+    /// Where nothing is known of the API server.
+    fn follow_anew(&self) -> Follower<Thing> {
+        follow(self.client().0, Place::default(), BRISK, Arc::new(Notify::new()))
+    }
+
+    fn client(&self) -> (ApiClient, Registry) {
         let script = self.clone();
         let router = Router::new().fallback(move |uri: Uri| script.clone().answer(uri));
         let client = || kube::Client::new(router.clone(), "default");
         let mut registry = registry();
         let client = ApiClient::new(client(), [client()], ApiMetrics::register(&mut registry));
-        let follower = follow(client, Place::default(), BRISK, Arc::new(Notify::new()));
-        (follower, registry)
+        (client, registry)
     }
 
     /// What was asked, once there was as much of it.
@@ -256,4 +269,85 @@ async fn a_missing_right_is_named_and_asked_for_again() {
         (known.known && !known.refused && known.trouble.is_none()).then_some(())
     })
     .await;
+}
+
+const ALL_TOLD: &str = r#"{"metadata":{"resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}}}"#;
+
+#[tokio::test]
+async fn where_it_is_offered_the_list_is_the_beginning_of_the_watch() {
+    let script = Script::of([Answer::Silent(vec![
+        line("ADDED", &thing("x", 1, 1)),
+        line("ADDED", &thing("gone", 2, 1)),
+        line("DELETED", &thing("gone", 3, 1)),
+        line("BOOKMARK", ALL_TOLD),
+        line("MODIFIED", &thing("x", 8, 2)),
+    ])]);
+    let follower = script.follow_anew();
+    let size = |followed: &Followed<Thing>| followed.objects.values().next().map(|thing| thing.size);
+    until(&follower, |followed| (size(followed) == Some(2)).then_some(())).await;
+    assert_eq!(
+        follower.look(|followed| (followed.known, followed.objects.len())),
+        (true, 1)
+    );
+    let asked = &script.asked(1).await[0].1;
+    let parameters = "allowWatchBookmarks=true&resourceVersion=0&";
+    assert!(asked.contains("watch=true") && asked.contains(parameters), "{asked}");
+    assert!(
+        asked.ends_with("&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"),
+        "{asked}"
+    );
+}
+
+#[tokio::test]
+async fn nothing_is_gone_while_a_list_is_only_half_told() {
+    let told = |things: &[String]| things.iter().map(|thing| line("ADDED", thing)).collect::<Vec<_>>();
+    let both = [thing("x", 1, 1), thing("y", 2, 1)];
+    let mut whole = told(&both);
+    whole.extend([line("BOOKMARK", ALL_TOLD), forgotten()]);
+    let script = Script::of([
+        Answer::Lines(whole),
+        Answer::Lines(told(&both[..1])),
+        Answer::Silent(told(&both[..1])),
+    ]);
+    let follower = script.follow_anew();
+    let asked = script.asked(3).await;
+    assert!(
+        asked[1].1.contains("&resourceVersion=7&") && asked[2].1.contains("&resourceVersion=7&"),
+        "{asked:?}"
+    );
+    assert_eq!(follower.look(|followed| followed.objects.len()), 2);
+}
+
+#[tokio::test]
+async fn an_api_server_that_refuses_it_is_asked_once() {
+    let invalid = r#"{"kind":"Status","code":422,"reason":"Invalid","message":"sendInitialEvents: Forbidden"}"#;
+    let script = Script::of([
+        Answer::Says(422, invalid.to_owned()),
+        Answer::Says(200, list(7, &[thing("x", 1, 1)])),
+        Answer::Lines(vec![forgotten()]),
+        Answer::Says(200, list(9, &[])),
+    ]);
+    let follower = script.follow_anew();
+    until(&follower, |followed| {
+        (followed.known && followed.objects.is_empty()).then_some(())
+    })
+    .await;
+    let asked = script.asked(4).await;
+    assert_eq!(asked[1].1, "/apis/test/v2/things?resourceVersion=0");
+    assert_eq!(asked[3].1, "/apis/test/v2/things?resourceVersion=7");
+}
+
+#[tokio::test]
+async fn an_api_server_that_does_not_know_it_tells_no_list_and_is_asked_for_one() {
+    let script = Script::of([
+        Answer::Silent(vec![line("ADDED", &thing("x", 1, 1)), bookmark(7)]),
+        Answer::Says(200, list(8, &[thing("y", 1, 1)])),
+    ]);
+    let follower = script.follow_anew();
+    let names = until(&follower, |followed| {
+        followed
+            .known
+            .then(|| followed.objects.keys().map(|key| key.name.clone()).collect::<Vec<_>>())
+    });
+    assert_eq!(names.await, ["y"]);
 }

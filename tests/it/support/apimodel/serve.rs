@@ -9,7 +9,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::Response;
-use futures::stream;
+use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
@@ -205,8 +205,13 @@ fn merge(object: &mut Value, patch: Value) {
 fn watch(shared: Arc<Shared>, place: Place, parameters: &HashMap<String, String>) -> Response {
     let number = |name: &str| parameters.get(name).and_then(|text| text.parse::<u64>().ok());
     let end = Instant::now() + Duration::from_secs(number("timeoutSeconds").unwrap_or(600));
-    let from = number("resourceVersion").unwrap_or_default();
+    let mut from = number("resourceVersion").unwrap_or_default();
     let changed = shared.changed.subscribe();
+    let mut initial = String::new();
+    if parameters.contains_key("sendInitialEvents") {
+        (initial, from) = everything(&shared, &place);
+    }
+    let first = stream::iter((!initial.is_empty()).then_some(Ok(initial)));
     let lines = stream::unfold((shared, place, from, changed, false), move |state| async move {
         let (shared, place, from, mut changed, ended) = state;
         let mut bookmark = Instant::now() + BOOKMARKS;
@@ -232,7 +237,18 @@ fn watch(shared: Arc<Shared>, place: Place, parameters: &HashMap<String, String>
             }
         }
     });
-    Response::new(Body::from_stream(lines))
+    Response::new(Body::from_stream(first.chain(lines)))
+}
+
+/// What is there, line by line, and the bookmark that ends it.
+fn everything(shared: &Shared, place: &Place) -> (String, u64) {
+    let store = shared.store();
+    let there = store.all(&place.plural).filter(|object| place.has(object));
+    let mut text: String = there.map(|object| line("ADDED", object)).collect();
+    let version = store.version().to_string();
+    let end = json!({"metadata": {"resourceVersion": version, "annotations": {"k8s.io/initial-events-end": "true"}}});
+    text += &line("BOOKMARK", &end);
+    (text, store.version())
 }
 
 /// The lines about what happened since a version, up to which version, and whether that is the end.

@@ -150,6 +150,11 @@ impl<T: Object> Task<T> {
                     Streamed::NotOffered => {}
                     Streamed::Failed(problem) => return self.not_listed(ApiError::of(&call, problem)).await,
                 },
+                // The list says which rule is missing.
+                Err(ApiError {
+                    problem: Problem::Forbidden { .. } | Problem::Refused { code: 403, .. },
+                    ..
+                }) => return self.list(kind, version).await,
                 Err(error) if is_not_offered(&error.problem) => {}
                 Err(error) => return self.not_listed(error).await,
             }

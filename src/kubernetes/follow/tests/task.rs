@@ -338,6 +338,21 @@ async fn an_api_server_that_refuses_it_is_asked_once() {
 }
 
 #[tokio::test]
+async fn a_right_that_is_missing_is_said_of_the_list_and_the_watch_is_asked_for_again() {
+    let forbidden = r#"{"kind":"Status","code":403,"reason":"Forbidden","message":"not today"}"#;
+    let says_no = || Answer::Says(403, forbidden.to_owned());
+    let whole = vec![line("ADDED", &thing("x", 1, 1)), line("BOOKMARK", ALL_TOLD)];
+    let script = Script::of([says_no(), says_no(), Answer::Silent(whole)]);
+    let follower = script.follow_anew();
+    let trouble = until(&follower, |followed| followed.trouble.clone()).await;
+    assert!(
+        trouble.starts_with("list things: ") && trouble.contains("not today"),
+        "{trouble}"
+    );
+    until(&follower, |followed| followed.known.then_some(())).await;
+}
+
+#[tokio::test]
 async fn an_api_server_that_does_not_know_it_tells_no_list_and_is_asked_for_one() {
     let script = Script::of([
         Answer::Silent(vec![line("ADDED", &thing("x", 1, 1)), bookmark(7)]),

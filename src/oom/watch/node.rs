@@ -31,8 +31,8 @@ pub(super) struct NodeFiles {
     sees_pids: bool,
 }
 
-/// For how long a container's first process is looked for whenever there is news: some have none that can be told apart,
-/// and a runtime takes its time to start one.
+/// For how long a container's first process is looked for: some have none that can be told apart, and a runtime takes its
+/// time to start one.
 const SEEK: Duration = Duration::from_secs(60);
 
 /// The search for a container's first process.
@@ -86,14 +86,9 @@ impl NodeFiles {
         };
         let known = std::mem::take(&mut self.first_processes);
         let containers = residents.pods.iter().flat_map(|pod| pod.containers.values());
-        let seek = |path: &CgroupPath| match known.get(path).copied().unwrap_or(Sought::InVain(now)) {
-            Sought::InVain(since) if now.saturating_sub(since) < SEEK && self.sees_pids => {
-                first_process(&mount, path).map_or(Sought::InVain(since), Sought::Found)
-            }
-            sought => sought,
-        };
+        let sought = |path: &CgroupPath| known.get(path).copied().unwrap_or(Sought::InVain(now));
         self.first_processes = containers
-            .map(|container| (container.path.clone(), seek(&container.path)))
+            .map(|container| (container.path.clone(), sought(&container.path)))
             .collect();
         self.tree = Some(Tree {
             hierarchy: hierarchy.clone(),
@@ -101,6 +96,25 @@ impl NodeFiles {
             counter,
         });
         Some((counting, root.clone()))
+    }
+
+    /// Looks for first processes that are not known yet. Whether any is still worth looking for.
+    pub(super) fn seek(&mut self, now: Duration) -> bool {
+        let Some(tree) = self.tree.as_ref().filter(|_| self.sees_pids) else {
+            return false;
+        };
+        let mut missing = false;
+        for (path, sought) in &mut self.first_processes {
+            if let Sought::InVain(since) = *sought
+                && now.saturating_sub(since) < SEEK
+            {
+                match first_process(&tree.mount, path) {
+                    Some(first) => *sought = Sought::Found(first),
+                    None => missing = true,
+                }
+            }
+        }
+        missing
     }
 
     /// The file of the counter that rises with every kill in the tree, where there is one.

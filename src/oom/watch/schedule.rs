@@ -1,4 +1,4 @@
-//! When to look at the counters. Pure.
+//! When to look at the counters, and at containers that are new. Pure.
 //!
 //! Once a second anyway, sooner when something asks for it, and never so often that looking takes more than a fiftieth of
 //! the time: on a node full of kills the log tells of nearly all of them, and the counters only have to agree in the end.
@@ -45,8 +45,7 @@ impl Schedule {
 
     /// A look was taken.
     pub(super) fn looked(&mut self, from: Duration, to: Duration) {
-        let rest = to.saturating_sub(from).saturating_mul(SHARE).clamp(LEAST, TICK);
-        self.not_before = to + rest;
+        self.not_before = to + rest(from, to);
         self.next = to + TICK;
         if let Some(pause) = self.again {
             self.ask(to + pause);
@@ -57,6 +56,37 @@ impl Schedule {
     pub(super) const fn next(&self) -> Duration {
         self.next
     }
+}
+
+/// When to look at containers that are new: at once when asked, and no more often than is fit.
+#[derive(Debug, Default)]
+pub(super) struct Upkeep {
+    due: Option<Duration>,
+    not_before: Duration,
+}
+
+impl Upkeep {
+    /// Asks for a look as soon as may be.
+    pub(super) fn ask(&mut self, now: Duration) {
+        let at = now.max(self.not_before);
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    /// When it is due, if it is asked for.
+    pub(super) const fn due(&self) -> Option<Duration> {
+        self.due
+    }
+
+    /// A look was taken, and another is worth while in a second or not.
+    pub(super) fn looked(&mut self, from: Duration, to: Duration, again: bool) {
+        self.not_before = to + rest(from, to);
+        self.due = again.then_some(to + TICK);
+    }
+}
+
+/// How long to rest after work of that long.
+fn rest(from: Duration, to: Duration) -> Duration {
+    to.saturating_sub(from).saturating_mul(SHARE).clamp(LEAST, TICK)
 }
 
 #[cfg(test)]
@@ -104,5 +134,22 @@ mod tests {
         schedule.expect(ms(5011));
         schedule.expect(ms(5012));
         assert_eq!(schedule.next(), ms(5510));
+    }
+
+    #[test]
+    fn new_containers_are_looked_at_at_once_and_in_a_storm_of_them_now_and_then() {
+        let mut upkeep = Upkeep::default();
+        assert_eq!(upkeep.due(), None);
+        upkeep.ask(ms(100));
+        assert_eq!(upkeep.due(), Some(ms(100)));
+        upkeep.looked(ms(100), ms(110), false);
+        assert_eq!(upkeep.due(), None);
+        upkeep.ask(ms(111));
+        upkeep.ask(ms(700));
+        assert_eq!(upkeep.due(), Some(ms(610)));
+        upkeep.looked(ms(610), ms(611), true);
+        assert_eq!(upkeep.due(), Some(ms(1611)));
+        upkeep.ask(ms(1000));
+        assert_eq!(upkeep.due(), Some(ms(1000)));
     }
 }

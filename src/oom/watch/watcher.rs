@@ -16,7 +16,7 @@ use super::log_side::LogSide;
 use super::node::{NodeFiles, kills_on_machine};
 use super::outlet::{Batch, Closed, Outlet};
 use super::roster::Residents;
-use super::schedule::Schedule;
+use super::schedule::{Schedule, Upkeep};
 use super::start::{Links, WatchOptions};
 use super::surroundings::Glimpse;
 use crate::actuate::ChangeRecord;
@@ -44,6 +44,7 @@ pub(super) struct Watcher {
     log: LogSide,
     hint: Hint,
     schedule: Schedule,
+    upkeep: Upkeep,
     counting: Option<Counting>,
     /// A moment before the latest look at the counters.
     looked: Duration,
@@ -80,6 +81,7 @@ impl Watcher {
             log: LogSide::new(kmsg),
             hint: Hint::default(),
             schedule: Schedule::new(now.monotonic),
+            upkeep: Upkeep::default(),
             counting: None,
             looked: Duration::ZERO,
             on_machine: [None; 2],
@@ -123,6 +125,7 @@ impl Watcher {
         // Of two things that wait, a container that started came before a kill in it.
         if self.residents.has_changed().unwrap_or(false) {
             self.take_residents();
+            self.keep_up();
         }
         let Some(first) = first else {
             // What was told of the log is in the counters, and must not be told from there.
@@ -194,7 +197,21 @@ impl Watcher {
             self.schedule.ask(self.clock.monotonic());
         }
         self.desk.take_tree(counting, &root, NodeFiles::is_namespaced());
-        self.hint_problem = self.listen(counting, &root, &residents);
+        self.upkeep.ask(self.clock.monotonic());
+    }
+
+    /// Does for containers that are new what takes a look at each of them, if it is time to.
+    fn keep_up(&mut self) {
+        let from = self.clock.monotonic();
+        if self.upkeep.due().is_none_or(|due| due > from) {
+            return;
+        }
+        let residents = Arc::clone(&self.residents.borrow());
+        let again = self.files.seek(from);
+        if let (Some(counting), Some((_, root))) = (self.counting, &residents.tree) {
+            self.hint_problem = self.listen(counting, root, &residents);
+        }
+        self.upkeep.looked(from, self.clock.monotonic(), again);
     }
 
     /// Has the kernel say when to look at the counters. Returns what is missing for that, in words.
@@ -226,6 +243,7 @@ impl Watcher {
         if self.desk.waits_for_counters() {
             self.schedule.ask(now.monotonic);
         }
+        self.keep_up();
         let ticked = self.schedule.next() <= now.monotonic;
         if ticked {
             self.look_if_needed();
@@ -317,6 +335,7 @@ impl Watcher {
             self.log.try_at(),
             self.desk.next_release(now),
             Some(self.schedule.next()),
+            self.upkeep.due(),
         ]
         .into_iter()
         .flatten()

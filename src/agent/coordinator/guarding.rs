@@ -203,7 +203,8 @@ impl Coordinator {
             &mut done,
             None,
         );
-        if let Some(entry) = self.guarded(of) {
+        // Why a pass failed stays the pod's reason until a pass says otherwise.
+        if let Some(entry) = self.guarded(of).filter(|entry| entry.work.failures == 0) {
             entry.last = Some(record);
         }
     }

@@ -59,6 +59,26 @@ async fn a_limit_below_what_is_in_use_is_refused_with_both_numbers() {
 }
 
 #[tokio::test]
+async fn why_a_limit_was_refused_is_still_said_when_the_guard_cannot_raise_it_either() {
+    let mut scene = Scene::managed(&ROOMY).await;
+    occupy(&mut scene, 100).await;
+    scene.recommend(&[("app", Amounts::doubled(300, 32)), ("side", SIDE)]);
+    scene.agent.reaches("web", "Refused").await;
+    // Towards the limit that stands, which is above what the VPA allows by now.
+    occupy(&mut scene, 70).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let pod = scene.agent.pod("web").await.unwrap();
+    let guarded = scene.agent.history().await;
+    let guarded = guarded
+        .iter()
+        .filter(|change| change.cause.starts_with("guard:"))
+        .count();
+    println!("the guard said something {guarded} times");
+    assert_eq!(pod.state, "Refused");
+    assert!(pod.detail.contains("wanted limit of"), "{}", pod.detail);
+}
+
+#[tokio::test]
 async fn what_is_refused_is_done_once_it_can_be() {
     let mut scene = Scene::managed(&ROOMY).await;
     occupy(&mut scene, 100).await;

@@ -63,6 +63,8 @@ impl Schedule {
 pub(super) struct Upkeep {
     due: Option<Duration>,
     not_before: Duration,
+    /// How often in a row another look was worth while.
+    again: u32,
 }
 
 impl Upkeep {
@@ -70,6 +72,7 @@ impl Upkeep {
     pub(super) fn ask(&mut self, now: Duration) {
         let at = now.max(self.not_before);
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
+        self.again = 0;
     }
 
     /// When it is due, if it is asked for.
@@ -77,10 +80,11 @@ impl Upkeep {
         self.due
     }
 
-    /// A look was taken, and another is worth while in a second or not.
+    /// A look was taken, and another is worth while or not: in a second, then after twice as long each time.
     pub(super) fn looked(&mut self, from: Duration, to: Duration, again: bool) {
         self.not_before = to + rest(from, to);
-        self.due = again.then_some(to + TICK);
+        self.due = again.then(|| to + TICK * (1 << self.again.min(16)));
+        self.again += 1;
     }
 }
 
@@ -149,7 +153,11 @@ mod tests {
         assert_eq!(upkeep.due(), Some(ms(610)));
         upkeep.looked(ms(610), ms(611), true);
         assert_eq!(upkeep.due(), Some(ms(1611)));
-        upkeep.ask(ms(1000));
-        assert_eq!(upkeep.due(), Some(ms(1000)));
+        upkeep.looked(ms(1611), ms(1612), true);
+        assert_eq!(upkeep.due(), Some(ms(3612)));
+        upkeep.ask(ms(2000));
+        assert_eq!(upkeep.due(), Some(ms(2000)));
+        upkeep.looked(ms(2000), ms(2001), true);
+        assert_eq!(upkeep.due(), Some(ms(3001)));
     }
 }

@@ -112,13 +112,14 @@ impl Coordinator {
                 decide_again = true;
                 cause = Cause::AgentStarted;
                 adopt(entry, saved);
-                raise_floors(&self.floors, &live.id.uid, &entry.standing.leases);
             }
             if let Some(lent) = self.marked.take(&live.id.uid) {
                 take_over(entry, &lent, self.node.as_deref(), Timestamp::now());
-                raise_floors(&self.floors, &live.id.uid, &entry.standing.leases);
                 cause = Cause::AgentStarted;
                 self.unsaved = true;
+            }
+            if matches!(cause, Cause::AgentStarted) {
+                raise_floors(&self.floors, &live.id.uid, &entry.standing.leases);
             }
             if !entry.standing.is_empty() {
                 entry.ask(cause, true);

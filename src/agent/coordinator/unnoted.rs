@@ -45,21 +45,16 @@ fn held<'a>(node: &Node, live: &LivePod, lent: &'a LentLast) -> Result<Vec<(&'a 
 }
 
 fn lend(entry: &mut Entry, container: &str, to: Bytes, now: Timestamp) {
-    let limits = entry
-        .standing
-        .targets(&entry.pod)
-        .unwrap_or_else(|| entry.pod.requirements());
-    let named = limits.iter().find(|named| named.name == container);
-    let noted = named.and_then(|named| named.resources.limits.memory);
+    let noted = entry.standing.limit(&entry.pod, container, Resource::Memory);
     let by_hand = entry.standing.is_set_by_hand(container, Resource::Memory);
-    let Some(from) = noted.filter(|noted| *noted < to && !by_hand) else {
+    let Some(from) = noted.filter(|noted| *noted < to.get() && !by_hand) else {
         return;
     };
     entry.standing.remember_origin(&entry.pod);
     entry.standing.lend(Lent {
         container,
         resource: Resource::Memory,
-        from: from.get(),
+        from,
         to: to.get(),
         why: WHY.to_owned(),
         now,

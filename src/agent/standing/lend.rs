@@ -97,6 +97,12 @@ impl Standing {
         values.is_some_and(|values| limit_in(values, container, resource).is_some())
     }
 
+    /// The limit as it stands, or in the spec where nothing does, in bytes or thousandths of a cpu.
+    pub(in crate::agent) fn limit(&self, pod: &Pod, container: &str, resource: Resource) -> Option<u64> {
+        let standing = self.targets(pod).unwrap_or_else(|| pod.requirements());
+        limit_in(&standing, container, resource)
+    }
+
     /// The limit as it would be if nothing was lent, in bytes or thousandths of a cpu.
     pub(in crate::agent) fn limit_without_loan(&self, pod: &Pod, container: &str, resource: Resource) -> Option<u64> {
         limit_in(&self.without_loans(pod), container, resource)

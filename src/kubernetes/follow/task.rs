@@ -46,13 +46,6 @@ enum Begun {
     Streams(Box<(Call, Lines)>),
 }
 
-/// How a list at the beginning of a watch ended.
-enum Streamed {
-    Whole(String),
-    NotOffered,
-    Failed(Problem),
-}
-
 /// How a watch ended.
 enum End {
     /// Its time was over, or nothing was ever heard on it: it goes on where it stands.
@@ -142,13 +135,13 @@ impl<T: Object> Task<T> {
             let mut arriving = Arriving::default();
             match self.client.watch(&call).await {
                 Ok(mut lines) => match arrive(&mut arriving, &mut lines, &call).await {
-                    Streamed::Whole(version) => {
+                    Ok(Some(version)) => {
                         let news = self.known.with(|known| known.take(arriving));
                         self.listed(version, news);
                         return Begun::Streams(Box::new((call, lines)));
                     }
-                    Streamed::NotOffered => {}
-                    Streamed::Failed(problem) => return self.not_listed(ApiError::of(&call, problem)).await,
+                    Ok(None) => {}
+                    Err(problem) => return self.not_listed(ApiError::of(&call, problem)).await,
                 },
                 // The list says which rule is missing.
                 Err(ApiError {
@@ -339,23 +332,23 @@ impl<T: Object> Task<T> {
     }
 }
 
-/// Takes in the list at the beginning of a watch.
-async fn arrive<T: Object>(arriving: &mut Arriving<T>, lines: &mut Lines, call: &Call) -> Streamed {
+/// Takes in the list at the beginning of a watch, and returns its version; none if the API server does not tell it there.
+async fn arrive<T: Object>(
+    arriving: &mut Arriving<T>,
+    lines: &mut Lines,
+    call: &Call,
+) -> Result<Option<String>, Problem> {
     loop {
-        let line = match timeout(LIST_SILENCE, lines.next()).await {
-            Ok(Ok(Some(line))) => line,
-            Ok(Ok(None)) => {
-                return Streamed::Failed(Problem::Unreadable("the list ended before it was whole".to_owned()));
-            }
-            Ok(Err(problem)) => return Streamed::Failed(problem),
-            Err(_) => return Streamed::NotOffered,
+        let Ok(line) = timeout(LIST_SILENCE, lines.next()).await else {
+            return Ok(None);
         };
-        match arriving.hear(&line) {
+        let cut_short = || Problem::Unreadable("the list ended before it was whole".to_owned());
+        match arriving.hear(&line?.ok_or_else(cut_short)?) {
             Arrived::More => {}
-            Arrived::Whole(version) => return Streamed::Whole(version),
-            Arrived::NotAList => return Streamed::NotOffered,
-            Arrived::Error(status) => return Streamed::Failed(Problem::of(status, call, None)),
-            Arrived::Nonsense(why) => return Streamed::Failed(Problem::Unreadable(why)),
+            Arrived::Whole(version) => return Ok(Some(version)),
+            Arrived::NotAList => return Ok(None),
+            Arrived::Error(status) => return Err(Problem::of(status, call, None)),
+            Arrived::Nonsense(why) => return Err(Problem::Unreadable(why)),
         }
     }
 }

@@ -20,7 +20,6 @@ use super::schedule::{Schedule, Upkeep};
 use super::start::{Links, WatchOptions};
 use super::surroundings::Glimpse;
 use crate::actuate::ChangeRecord;
-use crate::cgroup::CgroupPath;
 use crate::oom::join::Progress;
 use crate::oom::kmsg::{BootId, Notice, Origin};
 use crate::oom::parse::Event;
@@ -208,16 +207,14 @@ impl Watcher {
         }
         let residents = Arc::clone(&self.residents.borrow());
         let again = self.files.seek(from);
-        if let (Some(counting), Some((_, root))) = (self.counting, &residents.tree) {
-            self.hint_problem = self.listen(counting, root, &residents);
-        }
+        self.hint_problem = self.listen(&residents);
         self.upkeep.looked(from, self.clock.monotonic(), again);
     }
 
     /// Has the kernel say when to look at the counters. Returns what is missing for that, in words.
-    fn listen(&mut self, counting: Counting, root: &CgroupPath, residents: &Residents) -> Option<String> {
+    fn listen(&mut self, residents: &Residents) -> Option<String> {
         const OTHERWISE: &str = "kills that the kernel's log does not tell are found within a second";
-        let (hierarchy, _) = residents.tree.as_ref()?;
+        let (hierarchy, root) = residents.tree.as_ref()?;
         if hierarchy.version() == CgroupVersion::V1 {
             let containers = residents.pods.iter().flat_map(|pod| pod.containers.values());
             let ordered = self.hint.order(hierarchy, containers.map(|container| &container.path));
@@ -225,7 +222,8 @@ impl Watcher {
                 format!("the kernel does not say when memory runs out in every container ({error}): {OTHERWISE}")
             });
         }
-        let counter = self.files.top_counter(root).filter(|_| counting == Counting::Below)?;
+        let below = self.counting == Some(Counting::Below);
+        let counter = self.files.top_counter(root).filter(|_| below)?;
         self.hint.watch(&counter).err().map(|error| {
             format!(
                 "{} is not watched ({error}; fs.inotify.max_user_watches and max_user_instances): {OTHERWISE}",

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use vscaled::plan::shrink::WATCH_PERIOD;
 
 use crate::api::{NODE, object, owner, vpa};
-use crate::rest::{Memory, SETTLE, processor_time};
+use crate::rest::{Memory, SETTLE, measure_rest};
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;
 use crate::support::apimodel::ApiModel;
@@ -77,14 +77,8 @@ pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()>
         }
     }
 
-    let (calls, before) = (api.all_calls(), processor_time(&process)?);
-    tokio::time::sleep(period).await;
-    let used = processor_time(&process)?.saturating_sub(before);
-    let share = used.as_secs_f64() / period.as_secs_f64() * 100.0;
     println!("\nat rest with {pods} pods from an API server, {length} bytes each");
-    println!("  {:<44} {share:.2} % of a core over {period:?}", "processor time");
-    println!("  {:<44} {}", "memory before the first recommendation", fresh.shown());
-    println!("  {:<44} {}", "memory at the end", Memory::of(&process)?.shown());
+    measure_rest(&process, period, &fresh).await?;
     let made = since(&calls, &api.all_calls());
     println!("  {:<44} {made}", "calls to the API server");
     Ok(())

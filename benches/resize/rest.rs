@@ -24,16 +24,21 @@ pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()>
     run(&mut agent, &workload, WORK).await?;
     tokio::time::sleep(SETTLE).await;
 
-    let (start, before) = (Instant::now(), processor_time(&process)?);
-    tokio::time::sleep(period).await;
-    let used = processor_time(&process)?.saturating_sub(before);
-    let share = used.as_secs_f64() / start.elapsed().as_secs_f64() * 100.0;
-    let after = Memory::of(&process)?;
     println!("\nat rest with {pods} containers");
+    measure_rest(&process, period, &fresh).await?;
+    println!("  {:<44} {}", "threads", process.status()?.threads);
+    Ok(())
+}
+
+/// Prints what a process that rests takes, and what it took when it was `fresh`.
+pub(crate) async fn measure_rest(process: &Process, period: Duration, fresh: &Memory) -> anyhow::Result<()> {
+    let (start, before) = (Instant::now(), processor_time(process)?);
+    tokio::time::sleep(period).await;
+    let used = processor_time(process)?.saturating_sub(before);
+    let share = used.as_secs_f64() / start.elapsed().as_secs_f64() * 100.0;
     println!("  {:<44} {share:.2} % of a core over {period:?}", "processor time");
     println!("  {:<44} {}", "memory before the first recommendation", fresh.shown());
-    println!("  {:<44} {}", "memory at the end", after.shown());
-    println!("  {:<44} {}", "threads", process.status()?.threads);
+    println!("  {:<44} {}", "memory at the end", Memory::of(process)?.shown());
     Ok(())
 }
 
@@ -54,7 +59,7 @@ impl Memory {
         })
     }
 
-    pub(crate) fn shown(&self) -> String {
+    fn shown(&self) -> String {
         let [resident, anonymous, peak] = [self.resident, self.anonymous, self.peak].map(|kilobytes| {
             let tenths = (kilobytes * 10).div_ceil(1024);
             format!("{}.{} MiB", tenths / 10, tenths % 10)
@@ -64,7 +69,7 @@ impl Memory {
 }
 
 /// In user and kernel mode, all threads.
-pub(crate) fn processor_time(process: &Process) -> anyhow::Result<Duration> {
+fn processor_time(process: &Process) -> anyhow::Result<Duration> {
     let stat = process.stat()?;
     let ticks = procfs::ticks_per_second();
     Ok(Duration::from_millis((stat.utime + stat.stime) * 1000 / ticks))

@@ -13,14 +13,13 @@ use std::collections::BTreeMap;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::{Value, json};
+use serde_json::Value;
 use vscaled::cgroup::CgroupPath;
 
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;
-use crate::support::cluster::{ApiServer, Kubelet, NODE, objects};
-use crate::support::containerd::{Containerd, OciRuntime};
-use crate::support::image::BUSYBOX;
+use crate::support::cluster::{ApiServer, Kubelet, Node, objects};
+use crate::support::containerd::Containerd;
 
 pub(crate) const WEB: &str = "web-5c4f-x";
 const APP: Amounts = Amounts::doubled(100, 64);
@@ -38,6 +37,7 @@ pub(crate) struct Scene {
     kubelet: Kubelet,
     pub(crate) cluster: ApiServer,
     pub(crate) containerd: Containerd,
+    kubepods: CgroupPath,
 }
 
 /// A pod whose containers all run.
@@ -57,21 +57,18 @@ impl Scene {
     /// None where there are no parts to make a cluster of.
     pub(crate) async fn new(test: &str) -> Option<Self> {
         let cluster = ApiServer::start(test)?;
-        objects::prepare(&cluster);
-        let containerd = Containerd::enclosed(OciRuntime::Runc).await;
-        let kubepods = containerd.cgroups().make_everywhere().child("kubepods").unwrap();
-        let agent = Agent::new(&kubepods)
-            .with("--source", "kubernetes")
-            .with("--node-name", NODE)
-            .with("--kubeconfig", cluster.deployed_kubeconfig())
-            .with("--runtime-socket", containerd.socket());
-        let mut kubelet = Kubelet::new(&cluster, &containerd);
-        kubelet.launch(&containerd);
+        let Node {
+            agent,
+            kubelet,
+            containerd,
+            kubepods,
+        } = Node::join(&cluster).await;
         let scene = Self {
             agent,
             kubelet,
             cluster,
             containerd,
+            kubepods,
         };
         scene.make_pod(WEB, &objects::owned(&scene.cluster), &AT_FIRST);
         scene.runs(WEB).await;
@@ -97,24 +94,7 @@ impl Scene {
 
     /// Makes a pod that is bound to the node.
     fn make_pod(&self, name: &str, owners: &Value, containers: &[(&str, Amounts)]) {
-        let containers: Vec<_> = containers
-            .iter()
-            .map(|(name, amounts)| {
-                json!({
-                    "name": name, "image": BUSYBOX, "imagePullPolicy": "Never",
-                    "command": ["/bin/sh", "-c", "while true; do sleep 1000; done"],
-                    "resources": objects::resources(*amounts),
-                })
-            })
-            .collect();
-        self.cluster.apply(&json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": name, "namespace": "test", "labels": {"app": "web"}, "ownerReferences": owners},
-            "spec": {
-                "nodeName": NODE, "hostNetwork": true, "automountServiceAccountToken": false,
-                "terminationGracePeriodSeconds": 0, "containers": containers,
-            },
-        }));
+        self.cluster.apply(&objects::pod(name, owners, containers));
     }
 
     /// Has the recommender speak, with the tool that people use.
@@ -133,7 +113,6 @@ impl Scene {
         let path = format!("{}/{name}", objects::PODS);
         let pod: Value = serde_json::from_str(&self.cluster.kubectl(&["get", "--raw", &path], "")).unwrap();
         let uid = pod["metadata"]["uid"].as_str()?;
-        let kubepods = self.containerd.cgroups().make_everywhere().child("kubepods").ok()?;
         let wanted = pod["spec"]["containers"].as_array()?.len();
         let containers: BTreeMap<_, _> = pod["status"]["containerStatuses"]
             .as_array()?
@@ -151,7 +130,12 @@ impl Scene {
                 Some((status["name"].as_str()?.to_owned(), container))
             })
             .collect();
-        let cgroup = kubepods.child("burstable").ok()?.child(&format!("pod{uid}")).ok()?;
+        let cgroup = self
+            .kubepods
+            .child("burstable")
+            .ok()?
+            .child(&format!("pod{uid}"))
+            .ok()?;
         (containers.len() == wanted).then_some(Running { cgroup, containers })
     }
 

@@ -9,7 +9,7 @@ use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::client::{Body, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::GroupVersionKind;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tower::{BoxError, ServiceBuilder};
 use vscaled::cgroup::CgroupPath;
 use vscaled::resources::Settings;
@@ -17,9 +17,8 @@ use vscaled::resources::Settings;
 use super::{AT_FIRST, PATIENCE};
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;
-use crate::support::cluster::{ApiServer, Kubelet, NODE, User, objects};
-use crate::support::containerd::{Containerd, OciRuntime};
-use crate::support::image::BUSYBOX;
+use crate::support::cluster::{ApiServer, Kubelet, Node, User, objects};
+use crate::support::containerd::Containerd;
 
 pub(super) const POD: &str = "web-5c4f-x";
 pub(super) const CONTAINERS: [&str; 3] = ["app", "proxy", "logs"];
@@ -47,16 +46,12 @@ impl Scene {
         let Some(cluster) = ApiServer::start("legacy") else {
             return Ok(None);
         };
-        objects::prepare(&cluster);
-        let containerd = Containerd::enclosed(OciRuntime::Runc).await;
-        let kubepods = containerd.cgroups().make_everywhere().child("kubepods")?;
-        let agent = Agent::new(&kubepods)
-            .with("--source", "kubernetes")
-            .with("--node-name", NODE)
-            .with("--kubeconfig", cluster.deployed_kubeconfig())
-            .with("--runtime-socket", containerd.socket());
-        let mut kubelet = Kubelet::new(&cluster, &containerd);
-        kubelet.launch(&containerd);
+        let Node {
+            agent,
+            kubelet,
+            containerd,
+            kubepods,
+        } = Node::join(&cluster).await;
         let client = client(&cluster).await?;
         let of = |group, version, kind| {
             let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
@@ -83,21 +78,7 @@ impl Scene {
 
     /// Makes a pod that is bound to the node.
     pub(super) async fn make_pod(&self, name: &str, amounts: Amounts) -> anyhow::Result<()> {
-        let containers = CONTAINERS.map(|name| {
-            json!({
-                "name": name, "image": BUSYBOX, "imagePullPolicy": "Never",
-                "command": ["/bin/sh", "-c", "while true; do sleep 1000; done"],
-                "resources": objects::resources(amounts),
-            })
-        });
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": name, "namespace": "test", "labels": {"app": "web"}, "ownerReferences": self.owners},
-            "spec": {
-                "nodeName": NODE, "hostNetwork": true, "automountServiceAccountToken": false,
-                "terminationGracePeriodSeconds": 0, "containers": containers,
-            },
-        });
+        let pod = objects::pod(name, &self.owners, &CONTAINERS.map(|name| (name, amounts)));
         self.pods
             .create(&PostParams::default(), &serde_json::from_value(pod)?)
             .await?;

@@ -5,6 +5,7 @@
 mod apiserver;
 mod enclosure;
 mod kubelet;
+mod node;
 pub(crate) mod objects;
 
 use std::collections::BTreeSet;
@@ -16,6 +17,7 @@ use std::sync::Mutex;
 pub(crate) use apiserver::{ApiServer, User};
 pub(crate) use enclosure::Enclosure;
 pub(crate) use kubelet::{Kubelet, NODE};
+pub(crate) use node::Node;
 
 /// Where the programs are; none, after saying so, where nobody has built them.
 pub(crate) fn parts(test: &str) -> Option<PathBuf> {

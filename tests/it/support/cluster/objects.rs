@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::ApiServer;
+use super::{ApiServer, NODE};
 use crate::support::amounts::Amounts;
+use crate::support::image::BUSYBOX;
 
 /// Where the API server has the pods.
 pub(crate) const PODS: &str = "/api/v1/namespaces/test/pods";
@@ -22,6 +23,28 @@ pub(crate) fn prepare(cluster: &ApiServer) {
     let deployment = cluster.uid("deployment", "web");
     let owner = ("Deployment", "web", deployment.as_str());
     cluster.apply(&workload("ReplicaSet", REPLICA_SET, Some(owner)));
+}
+
+/// A pod that is bound to the node, of containers that do nothing.
+pub(crate) fn pod(name: &str, owners: &Value, containers: &[(&str, Amounts)]) -> Value {
+    let containers: Vec<_> = containers
+        .iter()
+        .map(|(name, amounts)| {
+            json!({
+                "name": name, "image": BUSYBOX, "imagePullPolicy": "Never",
+                "command": ["/bin/sh", "-c", "while true; do sleep 1000; done"],
+                "resources": resources(*amounts),
+            })
+        })
+        .collect();
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "test", "labels": {"app": "web"}, "ownerReferences": owners},
+        "spec": {
+            "nodeName": NODE, "hostNetwork": true, "automountServiceAccountToken": false,
+            "terminationGracePeriodSeconds": 0, "containers": containers,
+        },
+    })
 }
 
 /// Who owns the pods of the ReplicaSet.

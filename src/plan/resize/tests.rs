@@ -226,6 +226,27 @@ fn what_would_restart_a_container_is_not_asked_for() {
     }
 }
 
+#[test]
+fn what_the_kubelet_could_not_take_away_stays_though_it_would_not_give_it_again() {
+    let mut world = World {
+        pod: settled(100),
+        set_aside: named(100),
+        held: None,
+    };
+    for event in [
+        Event::Ask(1),
+        Event::Allocate,
+        Event::Fail,
+        Event::Ask(100),
+        Event::Defer,
+    ] {
+        world.step(&event);
+    }
+    let phase = Phase::of(&world.pod);
+    assert_eq!(phase, Phase::Deferred("why".to_owned()));
+    assert_eq!(granted(&world.pod, &phase, world.held.as_deref()), named(100));
+}
+
 /// A pod, what its kubelet has really set aside, and what is remembered of before the last request.
 struct World {
     pod: Pod,
@@ -253,7 +274,10 @@ impl World {
                 self.pod.status.container_statuses[0].resources = Some(self.pod.spec.containers[0].resources);
                 answer(&mut self.pod, "Ready", "");
             }
-            Event::Fail if allocated => answer(&mut self.pod, "PodResizeInProgress", "Error"),
+            // What is written it does not write again.
+            Event::Fail if allocated && Phase::of(&self.pod) != Phase::Settled => {
+                answer(&mut self.pod, "PodResizeInProgress", "Error");
+            }
             // Once set aside, a resize is not deferred any more.
             Event::Defer if !allocated => answer(&mut self.pod, "PodResizePending", "Deferred"),
             Event::Refuse if !allocated => answer(&mut self.pod, "PodResizePending", "Infeasible"),
@@ -269,6 +293,8 @@ proptest! {
             pod: settled(100), set_aside: named(100), held: None
         };
         let mut ever = vec![named(100)];
+        // What is held since the kubelet last said something.
+        let mut firm = named(100);
         for event in &events {
             world.step(event);
             ever.push(world.set_aside.clone());
@@ -284,7 +310,10 @@ proptest! {
             let fast = roomy && phase == Phase::Accepted;
             prop_assert!(fast && same(&kernel, &spec) || ever.contains(&kernel), "{event:?}: {kernel:?} in {phase:?}");
             if let Err(Withheld::Deferred(_) | Withheld::Infeasible(_)) = grants {
-                prop_assert!(!same(&kernel, &spec), "{event:?}: what the kubelet refuses is held");
+                prop_assert!(same(&kernel, &firm), "{event:?}: a refusal changes what is held");
+            }
+            if phase != Phase::Accepted {
+                firm = kernel.clone();
             }
             if phase == Phase::Settled {
                 prop_assert!(same(&kernel, &spec) && same(&world.set_aside, &spec));

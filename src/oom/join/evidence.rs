@@ -86,6 +86,15 @@ impl OomKill {
         }
     }
 
+    /// Whether it is known where this victim was.
+    #[must_use]
+    pub const fn is_certain(&self) -> bool {
+        match self.evidence {
+            Evidence::Named(_) | Evidence::Procfs(_) | Evidence::OnlyCounter(_) => true,
+            Evidence::Ambiguous(_) | Evidence::CounterAlone | Evidence::LogAlone(_) => false,
+        }
+    }
+
     /// The level whose limit was hit. Of several candidates, the one they have in common.
     #[must_use]
     pub fn level(&self) -> Level {

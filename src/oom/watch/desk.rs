@@ -264,18 +264,25 @@ impl Desk {
                 .accounts
                 .as_ref()
                 .map_or_else(|| self.saved.clone(), Accounts::saved);
-            let unread = self.doubted.iter().filter(|record| !self.records.is_told(**record));
-            let mut doubted: Vec<u64> = unread.copied().chain(self.joiner.doubted()).collect();
-            doubted.sort_unstable();
-            doubted.dedup();
             let left = Left {
                 log_from: self.log_from,
                 records: self.records.clone(),
-                doubted,
+                doubted: self.still_doubted(),
                 counters,
             };
             Checkpoint::new(self.boot.clone(), left)
         })
+    }
+
+    /// The records of kills that are not told, and of which an agent that finds them again must not be more certain.
+    fn still_doubted(&self) -> Vec<u64> {
+        let unread = self.doubted.iter().filter(|record| !self.records.is_told(**record));
+        let open = self.open.iter().filter(|open| !open.kill.is_certain());
+        let open = open.flat_map(|open| &open.records);
+        let mut doubted: Vec<u64> = unread.chain(open).copied().chain(self.joiner.doubted()).collect();
+        doubted.sort_unstable();
+        doubted.dedup();
+        doubted
     }
 }
 

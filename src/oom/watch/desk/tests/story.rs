@@ -182,6 +182,31 @@ impl Node {
     }
 }
 
+#[test]
+fn a_kill_in_doubt_stays_so_when_the_agent_ends_after_what_it_may_have_been_was_told() {
+    let (other, alive, gone) = (container(0, 1), container(0, 2), container(1, 1));
+    let mut node = Node::new(&[other.clone(), alive.clone(), gone.clone()]);
+    node.kill(&other, false);
+    node.settle(1815);
+    node.kill(&gone, false);
+    node.kernel.remove(&gone);
+    node.kernel.make(&container(1, 3));
+    node.kill(&alive, false);
+    node.look();
+    node.kill(&alive, true);
+    node.settle(820);
+    node.kill(&alive, false);
+    // The first two may be each other: one is told for what both cgroups counted, and the other one a moment later.
+    [2354, 1306, 692].into_iter().for_each(|after| node.settle(after));
+    node.commit();
+    let told: Vec<&str> = node.kept.iter().map(|report| &*report.id).collect();
+    assert_eq!(told, ["b007-log-4", "b007-log-1", "b007-log-3"]);
+    node.restart();
+    node.finish();
+    let first = node.kept.iter().find(|report| report.id == "b007-log-2").unwrap();
+    assert_eq!((&first.victim, first.confidence), (&None, Confidence::Ambiguous));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 

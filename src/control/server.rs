@@ -124,36 +124,48 @@ pub async fn serve<B: Backend>(
         );
     tokio::pin!(serving);
 
-    tokio::select! {
-        // First, because the server hears of it too: the changes are to be waited for even if nobody is connected.
-        biased;
+    let served = tokio::select! {
         // Cancel-safe: waiting for a token holds nothing.
-        () = stop.cancelled() => {}
-        // Cancel-safe: the server is polled again below.
-        result = &mut serving => return Ok(result?),
-    }
+        () = stop.cancelled() => None,
+        // Cancel-safe: the server is polled again below. It hears of the stop too, and with nobody connected it may have
+        // ended by then: the changes are to be waited for all the same.
+        result = &mut serving => Some(result),
+    };
     drop(file);
     let idle = connections.close();
     changes.close();
     let end = tokio::time::Instant::now() + limits.grace;
-    let served = match tokio::time::timeout(limits.grace.min(FAREWELL), &mut serving).await {
-        Ok(served) => served,
-        Err(_elapsed) => {
-            connections.cut_idle(&idle);
-            match tokio::time::timeout_at(end, &mut serving).await {
-                Ok(served) => served,
-                Err(_elapsed) => {
-                    tracing::warn!(grace = ?limits.grace, "stopping: callers at the control socket are cut off");
-                    connections.cut_all();
-                    serving.await
-                }
+    let served = match served {
+        Some(served) => served,
+        None => match tokio::time::timeout(limits.grace.min(FAREWELL), &mut serving).await {
+            Ok(served) => served,
+            Err(_elapsed) => {
+                connections.cut_idle(&idle);
+                cut_off(&connections, serving, end, limits.grace).await
             }
-        }
+        },
     };
     if tokio::time::timeout_at(end, changes.wait()).await.is_err() {
         tracing::warn!(grace = ?limits.grace, "stopping: changes asked for at the control socket are left unfinished");
     }
     Ok(served?)
+}
+
+/// Waits for callers until `end`, and then for none.
+async fn cut_off<T>(
+    connections: &Connections,
+    mut serving: Pin<&mut impl Future<Output = T>>,
+    end: tokio::time::Instant,
+    grace: Duration,
+) -> T {
+    match tokio::time::timeout_at(end, &mut serving).await {
+        Ok(served) => served,
+        Err(_elapsed) => {
+            tracing::warn!(?grace, "stopping: callers at the control socket are cut off");
+            connections.cut_all();
+            serving.await
+        }
+    }
 }
 
 /// How many may call, and how often.

@@ -14,7 +14,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::judge::Need;
-use crate::resources::Bytes;
+use crate::resources::{Bytes, PAGE_SIZE};
 
 /// Budgets are for this long.
 pub const WINDOW: Duration = Duration::from_secs(3600);
@@ -181,11 +181,13 @@ impl Ledger {
         node: NodeMemory,
     ) -> Result<Bytes, Refusal> {
         self.expire(at);
-        if ceiling <= limit {
+        // The kernel counts whole pages: what is left above them is nothing that could be given.
+        let highest = Bytes::new(ceiling.get() / PAGE_SIZE * PAGE_SIZE);
+        if highest <= limit {
             return Err(Refusal::Ceiling { ceiling });
         }
-        let least = need.least.min(ceiling).get();
-        let to = need.wanted.min(ceiling).get();
+        let least = need.least.min(highest).get();
+        let to = need.wanted.min(highest).get();
         let left = self.left(claimant, node);
         let to = to.min(need.used.get().saturating_add(left));
         if to < least {

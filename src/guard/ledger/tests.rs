@@ -51,6 +51,17 @@ fn what_is_needed_is_granted_up_to_the_ceiling() {
 }
 
 #[test]
+fn a_ceiling_is_reached_with_the_last_page_below_it() {
+    let mut ledger = Ledger::new(AMPLE);
+    let web = claimant("web");
+    // `200M`, as people write it, is no whole number of pages.
+    let (ceiling, last) = (Bytes::new(200_000_000), Bytes::new(199_999_488));
+    let mut ask = |limit| ledger.grant(NOW, &web, limit, &need(189, 196, 900), ceiling, node(10_000, 0));
+    assert_eq!(ask(mib(190)), Ok(last));
+    assert_eq!(ask(last), Err(Refusal::Ceiling { ceiling }));
+}
+
+#[test]
 fn the_last_memory_goes_to_the_first_who_asks() {
     let mut ledger = Ledger::new(AMPLE);
     let (first, second) = (claimant("first"), claimant("second"));

@@ -38,6 +38,28 @@ async fn a_leak_ends_at_max_allowed_and_is_explained_once() {
     );
 }
 
+/// The kernel counts whole pages.
+#[tokio::test]
+async fn a_ceiling_that_no_limit_can_be_exactly_is_reached_and_explained_once() {
+    let scene = Scene::guarded("200M").await;
+    let end = scene.takes(100, 1 << 20).wait();
+    assert!(matches!(end, End::Killed(taken) if taken > 128), "{end:?}");
+    assert_eq!(scene.limit(), 190);
+    let refused = async || {
+        let changes = scene.by_the_guard().await;
+        changes.into_iter().find(|change| change.outcome == "Refused")
+    };
+    let refused = scene.agent.until("the refusal", refused).await;
+    assert!(
+        refused.reason.contains("as high as its VPA lets it be"),
+        "{}",
+        refused.reason
+    );
+    let changes = scene.by_the_guard().await;
+    let vain = changes.iter().filter(|change| change.outcome == "Unchanged").count();
+    assert_eq!(vain, 0, "{changes:#?}");
+}
+
 #[tokio::test]
 async fn a_runaway_ends_at_its_pods_budget() {
     let mut scene = Scene::new("4Gi");

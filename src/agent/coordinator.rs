@@ -27,6 +27,7 @@ use crate::decide;
 use crate::guard::{self, Guard, Marked};
 use crate::observe::audit::Audit;
 use crate::observe::health::{Heartbeat, Latch};
+use crate::oom::OomReport;
 use crate::resources::{ResourceList, WeightFormula};
 use crate::sources::NodeView;
 
@@ -46,6 +47,7 @@ mod unnoted;
 
 pub(super) use dispatch::Pass;
 pub(super) use requests::{Health, Order, Reply, Request, Selection, Snapshot, Wish, answer, not_running};
+pub(super) use shrinks::tell_of_blame;
 
 /// Time-dependent decisions (a pod grows old enough) are looked at this often.
 const DECIDE_AGAIN: Duration = Duration::from_secs(60);
@@ -74,6 +76,8 @@ pub(super) enum Event {
     },
     /// Watching a pod whose memory limits were lowered ended.
     Watched(WatchId, Verdict),
+    /// Somebody was killed for a limit that was lowered.
+    Blamed(Arc<OomReport>),
     /// An operator asks.
     Request(Request),
 }
@@ -287,6 +291,7 @@ impl Coordinator {
             Event::Refreshed(refreshed) => self.take_refreshed(refreshed),
             Event::Done { pass, done } => self.take_done(&pass, *done),
             Event::Watched(id, verdict) => self.take_watched(&id, verdict),
+            Event::Blamed(kill) => self.take_blame(&kill),
             Event::Request(request) => self.take_request(request),
         }
     }
@@ -364,14 +369,6 @@ impl Coordinator {
                 entry.start_over();
                 entry.ask(Cause::OverrideEnded, true);
             }
-        }
-    }
-
-    /// Decides again once a startup boost is over.
-    fn end_boosts(&mut self, now: Timestamp) {
-        let over = |entry: &Entry| entry.decision.boosts.next_end.is_some_and(|end| end <= now);
-        if self.entries.values().any(|entry| over(entry)) {
-            self.decide_all(now);
         }
     }
 

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::applied::Applied;
 use super::backend::AgentBackend;
-use super::coordinator::{Coordinator, Event, Links};
+use super::coordinator::{Coordinator, Event, Links, tell_of_blame};
 use super::doctor;
 use super::feeding::Feeding;
 use super::machine::{self, UnknownGroup};
@@ -197,6 +197,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         resizer,
         applied,
     };
+    tokio::spawn(tell_of_blame(oom.kills.clone(), events.clone()));
     let saver = Saver::start(state);
     let coordinator = Coordinator::new(options(&config), saver, restored, links);
     let coordinator = tokio::spawn(coordinator.run(inbox, stop.clone(), heartbeat));

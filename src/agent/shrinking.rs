@@ -21,6 +21,9 @@ pub(super) struct Shrinking {
     /// When a shrink that was undone is to be tried again.
     again: Option<Timestamp>,
     watched: Option<Watched>,
+    /// What was lowered last and neither kept nor undone since, watched or not: whoever is killed for it may take with it
+    /// what was watched, and is told of later.
+    lately: Vec<Lowering>,
 }
 
 /// Limits that were lowered a moment ago.
@@ -60,6 +63,7 @@ impl Shrinking {
             .into_iter()
             .filter(|known| !report.touched.contains(&known.target));
         let lowered: Vec<Lowering> = untouched.chain(report.lowered).collect();
+        self.lately.clone_from(&lowered);
         if lowered.is_empty() {
             return;
         }
@@ -84,20 +88,35 @@ impl Shrinking {
         match verdict {
             Verdict::Gone => None,
             Verdict::Kept => {
+                self.lately.clear();
                 for lowering in &watched.lowered {
                     self.regrets.forgive(&lowering.target);
                 }
                 Some(Ended::Kept)
             }
-            Verdict::Trouble(target, trouble) => {
-                let why = describe(&target, trouble);
-                for lowering in &watched.lowered {
-                    let until = self.regrets.note(&lowering.target, lowering.from, &why, now);
-                    self.again = Some(self.again.map_or(until, |again| again.min(until)));
-                }
-                Some(Ended::Undone(why))
-            }
+            Verdict::Trouble(target, trouble) => Some(self.undo(&watched.lowered, &target, trouble, now)),
         }
+    }
+
+    /// Takes in that somebody in this cgroup was killed for a limit that was lowered; returns what went wrong, unless that
+    /// was known. Whatever came down with it goes up with it.
+    pub(super) fn blamed(&mut self, target: &Target, now: Timestamp) -> Option<Ended> {
+        let lowered = std::mem::take(&mut self.lately);
+        if lowered.is_empty() {
+            return None;
+        }
+        self.watched = None;
+        Some(self.undo(&lowered, target, Trouble::Killed(1), now))
+    }
+
+    fn undo(&mut self, lowered: &[Lowering], target: &Target, trouble: Trouble, now: Timestamp) -> Ended {
+        self.lately.clear();
+        let why = describe(target, trouble);
+        for lowering in lowered {
+            let until = self.regrets.note(&lowering.target, lowering.from, &why, now);
+            self.again = Some(self.again.map_or(until, |again| again.min(until)));
+        }
+        Ended::Undone(why)
     }
 
     /// The limits that are kept now although lower ones are wanted.
@@ -194,6 +213,7 @@ mod tests {
             },
         };
         Shrinking {
+            lately: targets.iter().map(lowering).collect(),
             watched: Some(Watched {
                 number,
                 lowered: targets.iter().map(lowering).collect(),
@@ -227,6 +247,28 @@ mod tests {
         assert_eq!(shrinking.watch_ended(7, trouble.clone(), at(0)), None);
         assert!(shrinking.watch_ended(8, trouble, at(0)).is_some());
         assert_eq!(shrinking.watch_ended(8, Verdict::Kept, at(1)), None, "it ended already");
+    }
+
+    #[tokio::test]
+    async fn a_kill_that_ended_what_was_watched_is_blamed_once() {
+        let mut shrinking = lowered(8, &[container("app"), Target::Pod]);
+        shrinking.start_over();
+        assert!(matches!(
+            shrinking.blamed(&container("app"), at(0)),
+            Some(Ended::Undone(why)) if why.starts_with("container app: 1 processes were killed")
+        ));
+        assert_eq!((shrinking.holds(at(1)).len(), shrinking.again()), (2, Some(at(120))));
+        assert_eq!(shrinking.blamed(&container("app"), at(1)), None, "it was told twice");
+    }
+
+    #[tokio::test]
+    async fn a_kill_is_not_blamed_on_what_is_undone_or_kept_already() {
+        let trouble = Verdict::Trouble(container("app"), Trouble::Killed(1));
+        for verdict in [trouble, Verdict::Kept] {
+            let mut shrinking = lowered(8, &[container("app")]);
+            assert!(shrinking.watch_ended(8, verdict, at(0)).is_some());
+            assert_eq!(shrinking.blamed(&container("app"), at(1)), None);
+        }
     }
 
     #[tokio::test]

@@ -137,6 +137,14 @@ impl Standing {
         self.returning = true;
     }
 
+    /// A limit that was lowered goes up again for a while. On a way back to the spec that had ended, it begins anew.
+    pub(super) fn return_later(&mut self, pod: &Pod) {
+        if self.is_empty() {
+            self.remember_origin(pod);
+            self.returning = true;
+        }
+    }
+
     /// What an override or a loan left behind is undone, if there was any; returns whether there was.
     pub(super) fn has_returned(&mut self) -> bool {
         if self.overridden.is_none() && self.leases.is_empty() {

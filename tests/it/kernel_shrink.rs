@@ -45,9 +45,14 @@ struct Scene {
 
 impl Scene {
     async fn started() -> Self {
+        Self::with(ROOMY).await
+    }
+
+    /// With a container whose spec has this limit in MiB.
+    async fn with(limit: u64) -> Self {
         let mut node = BareNode::new();
         let kubepods = node.kubepods();
-        let pod = node.run("web", UID, &[("app", roomy(ROOMY))]);
+        let pod = node.run("web", UID, &[("app", roomy(limit))]);
         let mut agent = Agent::new(&kubepods);
         agent.write("pod.yaml", &pod.manifest());
         agent.start().await;

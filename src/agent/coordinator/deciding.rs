@@ -32,6 +32,14 @@ impl Coordinator {
         }
     }
 
+    /// Decides again once a startup boost is over.
+    pub(super) fn end_boosts(&mut self, now: Timestamp) {
+        let over = |entry: &Entry| entry.decision.boosts.next_end.is_some_and(|end| end <= now);
+        if self.entries.values().any(|entry| over(entry)) {
+            self.decide_all(now);
+        }
+    }
+
     /// Decides for every pod of the view, and asks for passes where that changes what stands. Pods that left the view are
     /// no longer ours.
     pub(super) fn decide_all(&mut self, now: Timestamp) {

@@ -233,7 +233,8 @@ fn settle(entry: &mut Entry, record: &ChangeRecord, retry_after: Option<Duration
     match &record.outcome {
         Outcome::Applied | Outcome::Unchanged => {
             entry.reset_retries();
-            undone = entry.standing.has_returned();
+            // A limit that is kept for now is still on its way back.
+            undone = entry.shrinking.again().is_none() && entry.standing.has_returned();
         }
         // The kubelet has said so, and says so again when it thinks otherwise.
         Outcome::Withheld(_) => entry.reset_retries(),

@@ -2,11 +2,16 @@
 
 use jiff::Timestamp;
 
-use super::Coordinator;
+use tokio::sync::mpsc;
+
+use super::{Coordinator, Event};
 use crate::actuate::Cause;
 use crate::actuate::shrink::Verdict;
+use crate::agent::oom::Kills;
 use crate::agent::shrinking::{Ended, WatchId};
 use crate::observe::metrics::ShrinkOutcome;
+use crate::oom::OomReport;
+use crate::plan::Target;
 
 impl Coordinator {
     /// A watch ended. Where something went wrong, a pass raises the limits again, and they stay so for a while.
@@ -14,21 +19,41 @@ impl Coordinator {
         let Some(entry) = self.entries.get_mut(&id.key) else {
             return;
         };
-        let now = Timestamp::now();
-        match entry.shrinking.watch_ended(id.number, verdict, now) {
-            None => {}
-            Some(Ended::Kept) => {
-                self.metrics.shrunk(ShrinkOutcome::Kept);
-                self.unsaved = true;
-            }
-            Some(Ended::Undone(why)) => {
-                tracing::warn!(pod = id.key, why, again = ?entry.shrinking.again(), "a shrink is undone");
+        let ended = entry.shrinking.watch_ended(id.number, verdict, Timestamp::now());
+        self.follow_up(&id.key, ended);
+    }
+
+    /// Somebody was killed for a limit that was lowered, and perhaps took along what was watched.
+    pub(super) fn take_blame(&mut self, kill: &OomReport) {
+        let Some(pod) = &kill.pod else { return };
+        let key = format!("{}/{}", pod.namespace, pod.name);
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        if entry.id().is_none_or(|id| id.uid != pod.uid) {
+            return;
+        }
+        let container = kill.container.as_ref();
+        let target = container.map_or(Target::Pod, |container| Target::Container(container.name.clone()));
+        let ended = entry.shrinking.blamed(&target, Timestamp::now());
+        self.follow_up(&key, ended);
+    }
+
+    fn follow_up(&mut self, key: &str, ended: Option<Ended>) {
+        let (Some(ended), Some(entry)) = (ended, self.entries.get_mut(key)) else {
+            return;
+        };
+        match ended {
+            Ended::Kept => self.metrics.shrunk(ShrinkOutcome::Kept),
+            Ended::Undone(why) => {
+                tracing::warn!(pod = key, why, again = ?entry.shrinking.again(), "a shrink is undone");
                 self.metrics.shrunk(ShrinkOutcome::Undone);
+                entry.standing.return_later(&entry.pod);
                 entry.start_over();
                 entry.ask(Cause::Regret { why }, true);
-                self.unsaved = true;
             }
         }
+        self.unsaved = true;
     }
 
     /// Tries again what was undone long enough ago.
@@ -37,6 +62,25 @@ impl Coordinator {
             if entry.shrinking.is_due(now) {
                 entry.start_over();
                 entry.ask(Cause::Retry, true);
+            }
+        }
+    }
+}
+
+/// Tells of kills that are blamed on limits of the agent's own, until nobody tells of kills any more.
+pub(in crate::agent) async fn tell_of_blame(mut kills: Kills, events: mpsc::Sender<Event>) {
+    let newest = |kills: &mut Kills| kills.borrow_and_update().back().map(|kill| kill.id.clone());
+    let mut told = newest(&mut kills);
+    while kills.changed().await.is_ok() {
+        let news: Vec<_> = {
+            let all = kills.borrow_and_update();
+            let news = all.iter().rev().take_while(|kill| Some(&kill.id) != told.as_ref());
+            news.cloned().collect()
+        };
+        told = news.first().map(|kill| kill.id.clone()).or(told);
+        for kill in news.into_iter().rev().filter(|kill| kill.own_write.is_some()) {
+            if events.send(Event::Blamed(kill)).await.is_err() {
+                return;
             }
         }
     }

@@ -1,8 +1,10 @@
 //! A shrink that should not have been.
 
+use std::time::{Duration, Instant};
+
 use vscaled::control::proto;
 
-use super::{ROOMY, Scene};
+use super::{ROOMY, Scene, roomy};
 
 /// Has the container grow to this many MiB, a mebibyte at a time, and stay there.
 fn grow(scene: &mut Scene, mebibytes: u64) {
@@ -67,4 +69,74 @@ async fn a_shrink_that_hurts_is_undone_in_time_and_remembered() {
     assert!(change.reason.contains("not shrinkable now"), "{change:#?}");
     assert_eq!(scene.resize(100).await.outcome, "Applied");
     assert_eq!((scene.limits(), scene.kills()), ([100, 100], 0));
+}
+
+#[tokio::test]
+async fn the_way_back_to_a_spec_is_undone_like_any_other_and_ends_there_all_the_same() {
+    let mut scene = Scene::with(40).await;
+    assert_eq!(scene.resize(ROOMY).await.outcome, "Applied");
+    assert_eq!(scene.agent.release("test/web").await.unwrap().outcome, "Applied");
+    assert_eq!(scene.limits(), [40, 40]);
+    grow(&mut scene, 60);
+    let raised = || scene.limits() == [ROOMY, ROOMY];
+    scene.agent.wait_for("the limits to go up again", raised).await;
+    assert_eq!(scene.kills(), 0);
+    let pod = scene.agent.reaches("web", "Refused").await;
+    assert!(pod.detail.contains("a lower memory limit was undone"), "{}", pod.detail);
+
+    // The next agent knows as well.
+    scene.agent.kill();
+    scene.agent.start().await;
+    scene.agent.reaches("web", "Refused").await;
+    assert_eq!(scene.limits(), [ROOMY, ROOMY]);
+}
+
+/// How often it is killed before that is explained: the kernel does so for ten kills in five seconds on the whole machine,
+/// where others may be killed, too.
+const ATTEMPTS: usize = 16;
+/// How long that is waited for each time.
+const EXPLAINED: Duration = Duration::from_secs(10);
+
+impl Scene {
+    async fn has_undone(&self) -> bool {
+        let pod = self.agent.pod("web").await;
+        pod.is_some_and(|pod| pod.detail.contains("a lower memory limit was undone"))
+    }
+
+    /// The container ends with the process that was killed, and its cgroup before anybody could read there why. Another
+    /// follows, with the limit of its spec at first.
+    async fn dies_as_a_whole(&mut self) {
+        self.spawn("exec perl -e '$x = \"a\" x (100 << 20); sleep 1000'");
+        while self.kills() == 0 && !self.has_undone().await {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        self.node.cgroups().remove(&self.app());
+        self.node.run_container(&mut self.pod, "app", roomy(ROOMY));
+        self.agent.write("pod.yaml", &self.pod.manifest());
+    }
+}
+
+#[tokio::test]
+async fn a_shrink_that_killed_a_whole_container_is_undone_for_the_one_that_follows() {
+    let mut scene = Scene::started().await;
+    assert_eq!(scene.resize(40).await.outcome, "Applied");
+    'undone: {
+        for _ in 0..ATTEMPTS {
+            let low = || scene.limits() == [40, 40] || scene.limits() == [ROOMY, ROOMY];
+            scene.agent.wait_for("the container to have a limit", low).await;
+            // It is looked at ten times a second by now.
+            tokio::time::sleep(Duration::from_millis(2500)).await;
+            scene.dies_as_a_whole().await;
+            let died = Instant::now();
+            while died.elapsed() < EXPLAINED {
+                if scene.has_undone().await {
+                    break 'undone;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        panic!("killed {ATTEMPTS} times, and nothing was undone");
+    }
+    let raised = || scene.limits() == [ROOMY, ROOMY];
+    scene.agent.wait_for("the limits to go up again", raised).await;
 }

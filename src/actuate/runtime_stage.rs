@@ -197,7 +197,8 @@ async fn spec_steps(
         .unwrap_or_default())
 }
 
-/// Puts back stored specs and then files, because the runtime refused one of its steps.
+/// Puts back files and then stored specs, because the runtime refused one of its steps. The files first: the runtime
+/// writes a lower limit without a look at what is in use, and one that the files could not be given back would kill.
 async fn undo(
     node: &Node,
     runtime: &dyn ContainerRuntime,
@@ -206,6 +207,7 @@ async fn undo(
     done: &[Step],
     refusal: &RuntimeError,
 ) -> RuntimeEnd {
+    let files = kernel.undo(node);
     let mut failures = Vec::new();
     for step in done.iter().rev() {
         let (Target::Container(name), Change::Spec { from, to }) = (&step.target, &step.change) else {
@@ -214,26 +216,27 @@ async fn undo(
         let Some(container) = live.containers.get(name) else {
             continue;
         };
+        let mut back = unbounded(*from, *to);
+        if files.is_err() {
+            back.memory_limit_in_bytes = None;
+        }
+        if back == CriResources::default() {
+            continue;
+        }
         let reversed = Step {
             target: step.target.clone(),
-            change: Change::Spec {
-                from: *to,
-                to: unbounded(*from, *to),
-            },
-        };
-        let Change::Spec { to: back, .. } = &reversed.change else {
-            continue;
+            change: Change::Spec { from: *to, to: back },
         };
         let mut record = StepRecord {
             rollback: true,
             ..StepRecord::planned(&reversed)
         };
-        let result = runtime.update(&container.id, back).await;
+        let result = runtime.update(&container.id, &back).await;
         record.error = result.err().map(|error| error.to_string());
         failures.extend(record.error.clone());
         kernel.steps.push(record);
     }
-    failures.extend(kernel.undo(node).err());
+    failures.extend(files.err());
     if failures.is_empty() {
         RuntimeEnd::RolledBack(refusal.to_string())
     } else {

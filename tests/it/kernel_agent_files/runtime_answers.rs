@@ -4,8 +4,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
@@ -26,6 +27,9 @@ enum Mood {
     Refuses(&'static str),
     /// Is asked about one container and speaks of another, so it never comes to an update.
     Confused,
+    /// Refuses it for `side`; when `app` is told of, whoever waits for this file gets to work, until this one says so many
+    /// bytes.
+    Busy(PathBuf, PathBuf, u64),
     /// Stores it, and once writes this into a file.
     Writes(PathBuf, &'static str),
 }
@@ -35,6 +39,8 @@ enum Mood {
 struct OddRuntime {
     containers: Arc<Mutex<BTreeMap<String, (&'static str, proto::LinuxContainerResources)>>>,
     mood: Arc<Mutex<Mood>>,
+    /// Whether it was told a memory limit below what was in use, which a real one would have written.
+    kills: Arc<Mutex<bool>>,
 }
 
 impl OddRuntime {
@@ -45,6 +51,7 @@ impl OddRuntime {
         let runtime = Self {
             containers: Arc::new(Mutex::new(containers.collect())),
             mood: Arc::new(Mutex::new(mood)),
+            kills: Arc::default(),
         };
         let service = RuntimeServiceServer::new(runtime.clone());
         let socket = Socket::serving(Server::builder().add_service(service));
@@ -73,6 +80,11 @@ impl OddRuntime {
         };
         wanted.iter().all(|(name, amounts)| stored(name) == Some(amounts.cri()))
     }
+}
+
+/// What a file says is in use.
+fn in_use(file: &Path) -> u64 {
+    fs::read_to_string(file).unwrap().trim().parse().unwrap()
 }
 
 fn labels(name: &str) -> HashMap<String, String> {
@@ -150,6 +162,17 @@ impl RuntimeService for OddRuntime {
                 self.feels(Mood::Fair);
                 fs::write(file, text).unwrap();
             }
+            Mood::Busy(..) if *name == "side" => return Err(Status::unknown("not in the mood")),
+            Mood::Busy(go, usage, until) => {
+                fs::write(go, "").unwrap();
+                let deadline = Instant::now() + Duration::from_secs(60);
+                while in_use(&usage) < until && Instant::now() < deadline {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                let limit = request.linux.unwrap().memory_limit_in_bytes;
+                let kills = limit > 0 && limit.cast_unsigned() < in_use(&usage);
+                *self.kills.lock().unwrap() |= kills;
+            }
             Mood::Fair | Mood::Refuses(_) | Mood::Confused => {}
         }
         let told = request.linux.unwrap();
@@ -199,6 +222,36 @@ async fn what_the_runtime_refuses_is_undone_everywhere() {
     runtime.feels(Mood::Fair);
     scene.settles(&TARGET).await;
     assert!(runtime.stores(&TARGET));
+}
+
+#[tokio::test]
+async fn what_is_in_use_by_then_is_not_taken_back_through_the_runtime() {
+    let mut scene = Scene::new();
+    let cgroup = scene.pod.containers["app"].cgroup.clone();
+    let directories = scene.node.cgroups().directories(&cgroup);
+    let usage = directories.iter().flat_map(|directory| {
+        let files = ["memory.usage_in_bytes", "memory.current"];
+        files.map(|file| directory.join(file))
+    });
+    let usage = usage.into_iter().find(|file| file.exists()).unwrap();
+    let go = scene.agent.path().join("go");
+    let program = format!(
+        "select undef, undef, undef, 0.01 until -e \"{}\"; my $n = 150 << 20; my $x = \"a\" x $n; sleep 1000",
+        go.display()
+    );
+    scene.node.spawn(&cgroup, &format!("exec perl -e '{program}'"));
+    // More than the 128 MiB that the app has at first.
+    let (runtime, _socket) = OddRuntime::start(&mut scene, Mood::Busy(go, usage, 150 << 20)).await;
+    scene.recommend(&TARGET);
+    let incomplete = async || {
+        let history = scene.agent.history().await;
+        history.into_iter().find(|change| change.outcome == "Incomplete")
+    };
+    let change = scene.agent.until("the pass to end", incomplete).await;
+    assert!(change.reason.contains("not in the mood"), "{change:#?}");
+    assert!(change.reason.contains("could not be undone"), "{change:#?}");
+    assert!(!*runtime.kills.lock().unwrap(), "{change:#?}");
+    assert_eq!(scene.node.cgroups().oom_kills(&cgroup), 0);
 }
 
 #[tokio::test]

@@ -112,6 +112,18 @@ impl StepError {
     }
 }
 
+/// The files of a unit, a step each. One file is written or not.
+fn parts(step: &Step) -> Vec<Step> {
+    let Change::Unit { .. } = step.change else {
+        return Vec::new();
+    };
+    let part = |(from, to)| Step {
+        target: step.target.clone(),
+        change: Change::File { from, to },
+    };
+    step.change.files().into_iter().map(part).collect()
+}
+
 const fn is_too_low(error: &CgroupError) -> bool {
     matches!(error.reason, Reason::BelowUsage { .. } | Reason::Busy { .. })
 }
@@ -166,6 +178,9 @@ impl<'a> Executor<'a> {
                 Ok(()) => done.push(step),
                 Err(error) if error.is_gone() => return (End::Interrupted(error.to_string()), false),
                 Err(error) => {
+                    // Of a unit's files some may be written, although systemd did not take its properties.
+                    let parts = parts(step);
+                    let done = done.into_iter().chain(&parts).collect::<Vec<_>>();
                     let end = match self.undo(&done, records) {
                         Ok(()) => End::RolledBack(error.to_string()),
                         Err(undoing) => End::Incomplete(format!("{error}; and it could not be undone: {undoing}")),

@@ -9,6 +9,7 @@ mod ended;
 mod frozen;
 mod regretted;
 mod room;
+mod undone;
 mod waiting;
 
 use std::fs;

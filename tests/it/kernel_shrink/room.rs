@@ -17,14 +17,15 @@ use vscaled::resources::{Bytes, NamedRequirements, WeightFormula};
 use vscaled::sources::parse_manifests;
 
 use super::{ROOMY, Scene};
+use crate::support::bare::{BareNode, BarePod};
 
 /// A pass that is to make the container's limit so many MiB, as the part that talks to a kubelet would ask for it.
-fn job(scene: &Scene, mebibytes: u64) -> Job {
-    let view = parse_manifests("pod.yaml", &scene.pod.manifest()).unwrap().view;
+pub(super) fn job(of: &BarePod, mebibytes: u64) -> Job {
+    let view = parse_manifests("pod.yaml", &of.manifest()).unwrap().view;
     let pod = Arc::clone(&view.pods[0]);
     let mut resources = pod.spec.containers[0].resources;
     resources.limits.memory = Some(Bytes::new(mebibytes << 20));
-    let app = &scene.pod.containers["app"];
+    let app = &of.containers["app"];
     let live = LiveContainer {
         id: app.id.clone(),
         path: app.cgroup.clone(),
@@ -32,11 +33,11 @@ fn job(scene: &Scene, mebibytes: u64) -> Job {
     Job {
         live: Arc::new(LivePod {
             id: PodId {
-                uid: scene.pod.uid.to_owned(),
+                uid: of.uid.to_owned(),
                 namespace: "test".to_owned(),
-                name: scene.pod.name.to_owned(),
+                name: of.name.to_owned(),
             },
-            path: scene.pod.cgroup.clone(),
+            path: of.cgroup.clone(),
             containers: BTreeMap::from([("app".to_owned(), live)]),
         }),
         pod,
@@ -58,10 +59,10 @@ fn job(scene: &Scene, mebibytes: u64) -> Job {
     }
 }
 
-fn node(scene: &Scene, state: &TempDir) -> Arc<Node> {
+pub(super) fn node(bare: &BareNode, state: &TempDir) -> Node {
     let hierarchy = Hierarchy::discover(None).unwrap();
-    Arc::new(Node {
-        kubepods: Kubepods::at(scene.node.kubepods()).unwrap(),
+    Node {
+        kubepods: Kubepods::at(bare.kubepods()).unwrap(),
         traits: NodeTraits {
             version: hierarchy.version(),
             driver: Driver::Cgroupfs,
@@ -78,7 +79,7 @@ fn node(scene: &Scene, state: &TempDir) -> Arc<Node> {
         lanes: Arc::new(Lanes::new(1)),
         floors: Arc::default(),
         freezer: Arc::new(Freezer::new(Markers::below(state.path()).unwrap())),
-    })
+    }
 }
 
 #[tokio::test]
@@ -86,10 +87,10 @@ async fn room_is_made_for_a_kubelet_and_no_limit_is_touched() {
     let mut scene = Scene::started().await;
     let _cached = scene.caches().await;
     let state = TempDir::new().unwrap();
-    let node = node(&scene, &state);
+    let node = Arc::new(node(&scene.node, &state));
     let before = scene.node.held(&scene.pod);
 
-    let done = make_room(Arc::clone(&node), job(&scene, 64)).await;
+    let done = make_room(Arc::clone(&node), job(&scene.pod, 64)).await;
     assert_eq!(done.outcome, Outcome::Unchanged);
     assert_eq!(done.steps, []);
     assert_eq!(scene.node.held(&scene.pod), before);
@@ -100,7 +101,7 @@ async fn room_is_made_for_a_kubelet_and_no_limit_is_touched() {
         CgroupVersion::V1 => assert!(scene.usage() > 64 << 20),
     }
 
-    let refused = make_room(node, job(&scene, 1)).await;
+    let refused = make_room(node, job(&scene.pod, 1)).await;
     let reason = refused.outcome.reason().unwrap();
     assert!(reason.contains("not shrinkable now"), "{reason}");
     assert!(refused.shrink.refused);

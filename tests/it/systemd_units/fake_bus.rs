@@ -76,6 +76,17 @@ impl Drop for Bus {
     }
 }
 
+/// A connection to a systemd that has ended since; `None`, with the reason printed, without a bus.
+pub(crate) fn ended_systemd() -> Option<Systemd> {
+    let bus = Bus::start()?;
+    let manager = Manager {
+        properties: Properties::default(),
+        forgetful: false,
+    };
+    let _service = bus.serve(manager, Properties::default());
+    Some(bus.client().unwrap())
+}
+
 type Properties = Arc<Mutex<HashMap<String, u64>>>;
 
 #[derive(DBusError, Debug)]

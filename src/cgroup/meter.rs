@@ -30,7 +30,11 @@ pub struct MemoryMeter {
 
 /// The memory of one cgroup alone: for those of which nothing else matters.
 #[derive(Debug)]
-pub struct UsageMeter(Open);
+pub struct UsageMeter {
+    version: CgroupVersion,
+    usage: Open,
+    stat: Open,
+}
 
 /// How often a cgroup's cpu limit held it back.
 #[derive(Debug)]
@@ -91,13 +95,17 @@ impl MemoryMeter {
     /// # Errors
     /// [`CgroupError`].
     pub fn reclaimable(&self) -> Result<u64, CgroupError> {
-        let mut buffer = [0; LONGEST];
-        let keys = match self.version {
-            CgroupVersion::V1 => ["total_inactive_file ", "total_active_file "],
-            CgroupVersion::V2 => ["inactive_file ", "active_file "],
-        };
-        Ok(sum_of(self.stat.text(&mut buffer)?, &keys))
+        pages_of_files(&self.stat, self.version)
     }
+}
+
+fn pages_of_files(stat: &Open, version: CgroupVersion) -> Result<u64, CgroupError> {
+    let mut buffer = [0; LONGEST];
+    let keys = match version {
+        CgroupVersion::V1 => ["total_inactive_file ", "total_active_file "],
+        CgroupVersion::V2 => ["inactive_file ", "active_file "],
+    };
+    Ok(sum_of(stat.text(&mut buffer)?, &keys))
 }
 
 impl ThrottleMeter {
@@ -137,20 +145,26 @@ fn sum_of(text: &str, keys: &[&str]) -> u64 {
 }
 
 impl UsageMeter {
-    /// Opens the file.
+    /// Opens the files.
     ///
     /// # Errors
-    /// [`CgroupError`].
+    /// [`CgroupError`] of the first that cannot be opened.
     pub fn open(dir: &CgroupDir) -> Result<Self, CgroupError> {
-        Open::of(dir.dir(Controller::Memory), usage_file(dir.version())).map(Self)
+        let version = dir.version();
+        Ok(Self {
+            version,
+            usage: Open::of(dir.dir(Controller::Memory), usage_file(version))?,
+            stat: Open::of(dir.dir(Controller::Memory), "memory.stat")?,
+        })
     }
 
-    /// Bytes in use, page cache and kernel memory included.
+    /// Bytes in use without pages of files: on the node they count as available.
     ///
     /// # Errors
     /// [`CgroupError`].
-    pub fn usage(&self) -> Result<u64, CgroupError> {
-        self.0.number()
+    pub fn used(&self) -> Result<u64, CgroupError> {
+        let usage = self.usage.number()?;
+        Ok(usage.saturating_sub(pages_of_files(&self.stat, self.version)?))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the node has to give at this moment.
 //!
 //! Reads `/proc/meminfo` and memory use of the pods' root when asked; what pods have requested and do not use is swept at
-//! most once a second, because it takes a read for each pod.
+//! most once a second, because it takes two reads for each pod.
 
 use std::time::Duration;
 
@@ -102,9 +102,57 @@ impl Account {
         }
         self.swept = Some(now);
         for claimed in &mut self.claims {
-            let used = claimed.meter.as_ref().and_then(|meter| meter.usage().ok());
+            let used = claimed.meter.as_ref().and_then(|meter| meter.used().ok());
             // A pod that cannot be read has ended.
             claimed.unused = used.map_or(0, |used| claimed.claim.request.get().saturating_sub(used));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::cgroup::{CgroupPath, Hierarchy};
+
+    #[test]
+    fn what_a_pod_caches_of_files_is_still_its_own_to_claim() {
+        // Plain files in the place of a cgroup.
+        let root = tempfile::tempdir().unwrap();
+        let pod = root.path().join("pod");
+        fs::create_dir(&pod).unwrap();
+        for directory in [root.path(), &pod] {
+            let texts = [
+                ("cgroup.controllers", "cpu memory\n"),
+                ("cgroup.subtree_control", "cpu memory\n"),
+                ("memory.current", "900\n"),
+                ("memory.stat", "anon 100\ninactive_file 500\nactive_file 300\n"),
+            ];
+            for (name, text) in texts {
+                fs::write(directory.join(name), text).unwrap();
+            }
+        }
+        let (hierarchy, path) = (
+            Hierarchy::of_tree(root.path()).unwrap(),
+            CgroupPath::new("/pod").unwrap(),
+        );
+        let dir = CgroupDir::open(&hierarchy, &path).unwrap();
+        let claim = Claim {
+            uid: "u".to_owned(),
+            path,
+            request: Bytes::new(1000),
+        };
+        let claimed = Claimed {
+            claim,
+            meter: Some(UsageMeter::open(&dir).unwrap()),
+            unused: 0,
+        };
+        let mut account = Account {
+            claims: vec![claimed],
+            ..Account::default()
+        };
+        account.sweep(Duration::ZERO);
+        assert_eq!(account.claims[0].unused, 900, "available memory has those 800 in it");
     }
 }

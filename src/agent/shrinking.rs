@@ -160,6 +160,16 @@ impl Shrinking {
         self.again = None;
     }
 
+    /// Containers of the pod have ended or started: what was seen of it says nothing, but whoever is left is watched on.
+    pub(super) fn live_changed(&mut self, earlier: Option<&LivePod>, live: Option<&LivePod>) {
+        let same = |(earlier, live): (&LivePod, &LivePod)| earlier.id == live.id && earlier.path == live.path;
+        if earlier.zip(live).is_some_and(same) {
+            self.seen.clear();
+        } else {
+            self.start_over();
+        }
+    }
+
     /// The pod's cgroups are other ones now: what is known about the earlier ones says nothing.
     pub(super) fn start_over(&mut self) {
         self.seen.clear();

@@ -19,7 +19,7 @@ pub enum Verdict {
     Kept,
     /// Something went wrong in this cgroup.
     Trouble(Target, Trouble),
-    /// A cgroup ended, or cannot be read.
+    /// All of the cgroups ended, or one cannot be read.
     Gone,
 }
 
@@ -71,25 +71,30 @@ fn watches(lowered: Vec<Lowering>) -> Vec<(Target, Watch)> {
     lowered.into_iter().map(watch).collect()
 }
 
-/// Reads each cgroup once.
+/// Reads each cgroup once. One that has ended is left out from then on.
 fn look(mut watched: Box<Watched>) -> Look {
     let mut next = None::<Instant>;
-    for (target, watch) in &mut watched.watches {
-        let Some(cgroup) = watched.handles.get(target) else {
-            return Look::End(Verdict::Gone);
+    let mut left = Vec::with_capacity(watched.watches.len());
+    for (target, mut watch) in watched.watches {
+        let Some(cgroup) = watched.handles.get(&target) else {
+            continue;
         };
         let reading = match cgroup.outer().watch_reading() {
             Ok(reading) => reading,
+            Err(error) if error.is_gone() => continue,
             Err(error) => return Look::End(gone(&error)),
         };
         match watch.next(&reading, Instant::now()) {
             WatchStep::LookAt(at) => next = Some(next.map_or(at, |next| next.min(at))),
-            WatchStep::RaiseAgain(trouble) => return Look::End(Verdict::Trouble(target.clone(), trouble)),
+            WatchStep::RaiseAgain(trouble) => return Look::End(Verdict::Trouble(target, trouble)),
             WatchStep::Done => {}
         }
+        left.push((target, watch));
     }
+    watched.watches = left;
     match next {
         Some(at) => Look::Again(watched, at),
+        None if watched.watches.is_empty() => Look::End(Verdict::Gone),
         None => Look::End(Verdict::Kept),
     }
 }

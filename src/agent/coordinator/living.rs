@@ -95,7 +95,8 @@ impl Coordinator {
             self.unwatched = true;
             let first = earlier.is_none();
             entry.handles = None;
-            entry.shrinking.start_over();
+            let before = earlier.as_deref();
+            entry.shrinking.live_changed(before, live.map(AsRef::as_ref));
             entry.start_over();
             self.watching.forget(key);
             let Some(live) = live else {

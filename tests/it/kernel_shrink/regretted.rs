@@ -91,6 +91,23 @@ async fn the_way_back_to_a_spec_is_undone_like_any_other_and_ends_there_all_the_
     assert_eq!(scene.limits(), [ROOMY, ROOMY]);
 }
 
+#[tokio::test]
+async fn a_shrink_is_watched_on_when_another_container_of_the_pod_starts_again() {
+    let mut scene = Scene::started().await;
+    scene.starts("side").await;
+    assert_eq!(scene.resize(40).await.outcome, "Applied");
+    assert_eq!(scene.limits(), [40, 90]);
+    let side = scene.pod.containers["side"].cgroup.clone();
+    scene.node.cgroups().remove(&side);
+    scene.starts("side").await;
+    grow(&mut scene, 60);
+    let raised = || scene.limits()[0] == ROOMY;
+    scene.agent.wait_for("the limit to go up again", raised).await;
+    let grown = || scene.usage() > 60 << 20;
+    scene.agent.wait_for("the container to grow on", grown).await;
+    assert_eq!(scene.kills(), 0);
+}
+
 /// How often it is killed before that is explained: the kernel does so for ten kills in five seconds on the whole machine,
 /// where others may be killed, too.
 const ATTEMPTS: usize = 16;
@@ -98,6 +115,19 @@ const ATTEMPTS: usize = 16;
 const EXPLAINED: Duration = Duration::from_secs(10);
 
 impl Scene {
+    /// A container of the pod starts, and the agent knows.
+    async fn starts(&mut self, name: &'static str) {
+        self.node.run_container(&mut self.pod, name, roomy(50));
+        self.agent.write("pod.yaml", &self.pod.manifest());
+        let id = &self.pod.containers[name].id;
+        let known = async || {
+            let pod = self.agent.pod("web").await?;
+            let mut ids = pod.containers.iter().filter_map(|container| container.id.as_ref());
+            ids.any(|known| known == id).then_some(())
+        };
+        self.agent.until("the container to be known", known).await;
+    }
+
     async fn has_undone(&self) -> bool {
         let pod = self.agent.pod("web").await;
         pod.is_some_and(|pod| pod.detail.contains("a lower memory limit was undone"))

@@ -13,7 +13,7 @@ use crate::guard::lease::{AfterQuiet, Lease};
 use crate::guard::ledger::Refusal;
 use crate::guard::{Claim, CpuTerms, Guarded, GuardedPod, Report, Terms, Watchlist};
 use crate::observe::metrics::GrowthOutcome;
-use crate::resources::{Bytes, Resource};
+use crate::resources::{Bytes, MilliCpu, Resource};
 
 impl Coordinator {
     /// Takes in what the guard did or could not do.
@@ -228,31 +228,36 @@ const fn not_grown(refusal: Option<Refusal>) -> GrowthOutcome {
     }
 }
 
-/// What of a pod may grow. What an operator has set is the operator's.
+/// What of a pod may grow. What an operator has set is the operator's. What was lent and nobody lets grow any more is
+/// followed until it is taken back, and goes no higher.
 fn terms(entry: &Entry) -> Option<GuardedPod> {
     let live = entry.live.clone()?;
     let targets = entry
         .standing
         .targets(&entry.pod)
         .unwrap_or_else(|| entry.pod.requirements());
-    let containers: Vec<Terms> = entry
-        .decision
-        .ceilings
-        .iter()
-        .filter(|ceiling| live.containers.contains_key(&ceiling.container))
-        .map(|ceiling| {
-            let free = |resource| !entry.standing.is_set_by_hand(&ceiling.container, resource);
-            let has = targets.iter().find(|target| target.name == ceiling.container);
+    let ceilings = &entry.decision.ceilings;
+    let containers: Vec<Terms> = live
+        .containers
+        .keys()
+        .map(|name| {
+            let ceiling = ceilings.iter().find(|ceiling| ceiling.container == *name);
+            let lent = |resource| entry.standing.lease(name, resource).map(|lease| lease.to);
+            let highest = |resource| {
+                let decided = ceiling.and_then(|ceiling| ceiling.limits.get(resource));
+                let free = !entry.standing.is_set_by_hand(name, resource);
+                decided.or_else(|| lent(resource)).filter(|_| free)
+            };
+            let has = targets.iter().find(|target| target.name == *name);
             let limit = has.and_then(|has| has.resources.limits.cpu);
-            let cpu = limit.zip(ceiling.limits.cpu).map(|(limit, ceiling_of)| CpuTerms {
-                limit,
-                ceiling: ceiling_of,
-                lent: entry.standing.lease(&ceiling.container, Resource::Cpu).is_some(),
-            });
             Terms {
-                container: ceiling.container.clone(),
-                memory: ceiling.limits.memory.filter(|_| free(Resource::Memory)),
-                cpu: cpu.filter(|_| free(Resource::Cpu)),
+                container: name.clone(),
+                memory: highest(Resource::Memory).map(Bytes::new),
+                cpu: limit.zip(highest(Resource::Cpu)).map(|(limit, highest)| CpuTerms {
+                    limit,
+                    ceiling: MilliCpu::new(highest),
+                    lent: lent(Resource::Cpu).is_some(),
+                }),
             }
         })
         .filter(|terms| terms.memory.is_some() || terms.cpu.is_some())

@@ -51,6 +51,24 @@ async fn a_loan_that_is_not_needed_any_more_is_taken_back() {
 }
 
 #[tokio::test]
+async fn a_loan_is_taken_back_also_when_nobody_lets_it_grow_any_more() {
+    let mut scene = Scene::new("4Gi");
+    scene.agent.set("--guard-quiet-period", "2s");
+    scene.agent.start().await;
+    scene.guards("web").await;
+    let mut process = scene.takes(100, 200);
+    assert!(matches!(process.wait(), End::Satisfied(_)));
+    scene.lease().await;
+    scene.agent.remove("vpa.yaml");
+    let alone = async || scene.agent.pod("web").await.filter(|pod| pod.vpa.is_none());
+    let pod = scene.agent.until("the VPA to be gone", alone).await;
+    assert_eq!(pod.leases.len(), 1, "it is needed: {pod:#?}");
+    drop(process);
+    let back = || scene.limit() == 128 && scene.pod_limit() == 128;
+    scene.agent.wait_for("the loan to be taken back", back).await;
+}
+
+#[tokio::test]
 async fn a_loan_that_is_needed_stays_as_far_as_it_is() {
     let mut scene = Scene::new("4Gi");
     scene.agent.set("--guard-quiet-period", "1s");

@@ -5,8 +5,8 @@
 //! LimitRanges and HorizontalPodAutoscalers. Workloads are asked for one by one (`owners`). Nothing is followed
 //! for the whole cluster, so that what a node costs the API server depends on the node alone.
 //!
-//! A pod is told of once all that decides about it is known (`view`). While the API server is away, what was last seen
-//! stays, with a problem that says so.
+//! A pod is told of once all that decides about it is known (`view`), and from then on until it leaves the node. While the
+//! API server is away, what was last seen stays, with a problem that says so.
 
 mod feeds;
 mod kinds;
@@ -15,7 +15,7 @@ mod owners;
 mod tests;
 mod view;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,15 +91,23 @@ impl KubernetesSource {
             .collect();
         self.feeds.follow_vpas(&wanted, now);
         let namespaces = self.feeds.namespaces();
+        // What was told of a pod stays true while more is asked about it: it has not left the node.
+        let before = Arc::clone(&self.sender.borrow());
+        let told: HashSet<&str> = before.view.pods.iter().map(|pod| pod.metadata.uid.as_str()).collect();
         let mut asked = Asked::default();
         let mut view = NodeView::default();
         for pod in pods {
             let namespace = &pod.metadata.namespace;
-            match view::standing(&pod, namespaces.get(namespace), &self.feeds.owners, &mut asked.passed) {
-                Standing::Settled => view.pods.push(pod),
+            let standing = view::standing(&pod, namespaces.get(namespace), &self.feeds.owners, &mut asked.passed);
+            let tell = standing == Standing::Settled || told.contains(pod.metadata.uid.as_str());
+            match standing {
+                Standing::Settled => {}
                 Standing::NeedsVpas => asked.waiting += 1,
                 Standing::NeedsOwner(owner) => asked.needs_owner(owner),
                 Standing::NeedsBounds => asked.needs_bounds(namespace.clone()),
+            }
+            if tell {
+                view.pods.push(pod);
             }
         }
         self.feeds.ask(&asked, now);

@@ -168,6 +168,37 @@ async fn an_operators_values_go_through_the_api_server_and_back() {
 }
 
 #[tokio::test]
+async fn an_operators_values_outlast_the_coming_of_a_namespaces_first_vpa() {
+    let mut scene = Scene::new().await;
+    scene.api.remove("verticalpodautoscalers", "web");
+    scene.start().await;
+    scene
+        .agent
+        .resize(limits(&scene.pod, Some("500m"), None))
+        .await
+        .unwrap();
+    // From now on it takes knowing the pod's owners to decide about it, and the API server takes its time.
+    let answering = tokio_util::sync::CancellationToken::new();
+    scene.api.fault(crate::support::apimodel::Fault {
+        verb: "get",
+        resource: "replicasets",
+        times: None,
+        effect: crate::support::apimodel::Effect::Held(answering.clone()),
+    });
+    scene.recommend(&AT_FIRST);
+    let asked = || scene.api.calls("get replicasets") > 0;
+    scene.agent.wait_for("the owner to be asked for", asked).await;
+    assert!(scene.agent.pod(NAME).await.is_some());
+    answering.cancel();
+    let matched = async || scene.agent.pod(NAME).await.filter(|pod| pod.vpa.is_some());
+    let pod = scene.agent.until("the VPA to be matched", matched).await;
+    assert!(pod.r#override.is_some(), "{pod:#?}");
+    scene.agent.release(&scene.pod.full_name()).await.unwrap();
+    scene.holds_soon(&AT_FIRST).await;
+    assert_eq!(scene.spec(), resources(AT_FIRST[0].1));
+}
+
+#[tokio::test]
 async fn what_is_recommended_and_not_granted_takes_no_room_from_an_operator() {
     let mut scene = Scene::managed().await;
     let uid = "0a1b2c3d-0000-4000-8000-000000000072";

@@ -32,6 +32,8 @@ pub(super) struct Task<T> {
     served: usize,
     /// The newest version seen, which no later list may fall behind.
     version: Option<String>,
+    /// A list was read, and its watch has not begun yet.
+    listed: bool,
     known: Known<T>,
     changed: Arc<Notify>,
 }
@@ -78,6 +80,7 @@ impl<T: Object> Task<T> {
             backoff: Backoff::new(timing.first_pause, timing.longest_pause),
             served: 0,
             version: None,
+            listed: false,
             known,
             changed,
         }
@@ -138,6 +141,7 @@ impl<T: Object> Task<T> {
                     Ok(Some(version)) => {
                         let news = self.known.with(|known| known.take(arriving));
                         self.listed(version, news);
+                        self.begun();
                         return Begun::Streams(Box::new((call, lines)));
                     }
                     Ok(None) => {}
@@ -179,8 +183,16 @@ impl<T: Object> Task<T> {
 
     fn listed(&mut self, version: String, news: bool) {
         self.version = Some(version);
-        self.backoff.reset();
+        self.listed = true;
         self.publish(news);
+    }
+
+    /// The watch has begun. Only that makes a list a success: what may be listed and not watched must not be listed all the
+    /// time.
+    fn begun(&mut self) {
+        if std::mem::take(&mut self.listed) {
+            self.backoff.reset();
+        }
     }
 
     async fn not_listed(&mut self, error: ApiError) -> Begun {
@@ -197,21 +209,24 @@ impl<T: Object> Task<T> {
         Begun::Not
     }
 
-    /// No version of the kind is served: there are no such objects until it is.
+    /// No version of the kind is served: there are no such objects until it is. But those that are known are not gone, or
+    /// the watch would have said so: an API server that is starting does not serve everything yet, and others may answer
+    /// in its place.
     async fn not_served(&mut self) -> Begun {
         self.served = 0;
         let names = Self::plural();
-        let news = self.known.with(|followed| {
-            let news = !followed.known || !followed.objects.is_empty();
-            followed.objects.clear();
-            followed.known = true;
-            news
+        let (news, none) = self.known.with(|followed| {
+            let news = !std::mem::replace(&mut followed.known, true);
+            (news, followed.objects.is_empty())
         });
-        self.trouble(
-            &format!("the API server knows no {names}: their CustomResourceDefinition is not installed"),
-            news,
-        );
-        sleep(scattered(self.timing.unknown)).await;
+        let (what, pause) = if none {
+            let what = "their CustomResourceDefinition is not installed";
+            (what, scattered(self.timing.unknown))
+        } else {
+            ("what was known of them before counts", self.backoff.next(None))
+        };
+        self.trouble(&format!("the API server knows no {names}: {what}"), news);
+        sleep(pause).await;
         Begun::Not
     }
 
@@ -223,6 +238,7 @@ impl<T: Object> Task<T> {
         let call = self.watching(kind, self.version.clone().unwrap_or_default());
         match self.client.watch(&call).await {
             Ok(lines) => {
+                self.begun();
                 self.publish(false);
                 self.listen(&call, lines).await
             }

@@ -29,7 +29,7 @@ const BRISK: Timing = Timing {
 };
 
 /// What the API server answers.
-enum Answer {
+pub(super) enum Answer {
     Says(u16, String),
     Wait(u16, u64),
     /// A watch that says this and ends.
@@ -40,13 +40,13 @@ enum Answer {
 
 /// An API server that answers by a script, whatever it is asked, and then no more; and when it was asked what.
 #[derive(Clone, Default)]
-struct Script {
+pub(super) struct Script {
     answers: Arc<Mutex<VecDeque<Answer>>>,
     asked: Arc<Mutex<Vec<(Instant, String)>>>,
 }
 
 impl Script {
-    fn of(answers: impl IntoIterator<Item = Answer>) -> Self {
+    pub(super) fn of(answers: impl IntoIterator<Item = Answer>) -> Self {
         Self {
             answers: Arc::new(Mutex::new(answers.into_iter().collect())),
             ..Self::default()
@@ -85,7 +85,7 @@ impl Script {
     }
 
     /// Where nothing is known of the API server.
-    fn follow_anew(&self) -> Follower<Thing> {
+    pub(super) fn follow_anew(&self) -> Follower<Thing> {
         follow(self.client().0, Place::default(), BRISK, Arc::new(Notify::new()))
     }
 
@@ -99,7 +99,7 @@ impl Script {
     }
 
     /// What was asked, once there was as much of it.
-    async fn asked(&self, count: usize) -> Vec<(Instant, String)> {
+    pub(super) async fn asked(&self, count: usize) -> Vec<(Instant, String)> {
         loop {
             let asked = self.asked.lock().unwrap().clone();
             if asked.len() >= count {
@@ -111,7 +111,7 @@ impl Script {
 }
 
 /// Waits until what is known is so.
-async fn until<R>(follower: &Follower<Thing>, so: impl Fn(&Followed<Thing>) -> Option<R>) -> R {
+pub(super) async fn until<R>(follower: &Follower<Thing>, so: impl Fn(&Followed<Thing>) -> Option<R>) -> R {
     loop {
         if let Some(found) = follower.look(&so) {
             return found;
@@ -120,7 +120,7 @@ async fn until<R>(follower: &Follower<Thing>, so: impl Fn(&Followed<Thing>) -> O
     }
 }
 
-fn forgotten() -> String {
+pub(super) fn forgotten() -> String {
     line(
         "ERROR",
         r#"{"kind":"Status","code":410,"reason":"Expired","message":"too old"}"#,
@@ -229,6 +229,25 @@ async fn failures_are_spaced_further_and_further_and_nothing_known_is_lost() {
 }
 
 #[tokio::test]
+async fn a_list_that_may_not_be_watched_is_read_ever_more_rarely() {
+    let may_list_only = || {
+        let forbidden = r#"{"message":"things is forbidden: User \"x\" cannot watch resource \"things\""}"#;
+        [
+            Answer::Says(200, list(7, &[thing("x", 1, 1)])),
+            Answer::Says(403, forbidden.to_owned()),
+        ]
+    };
+    let script = Script::of((0..8).flat_map(|_| may_list_only()));
+    let follower = script.follow();
+    let asked = script.asked(16).await;
+    let lists: Vec<_> = asked.iter().step_by(2).map(|(at, _)| *at).collect();
+    let pauses: Vec<_> = lists.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(pauses[6] >= BRISK.longest_pause / 2, "{pauses:?}");
+    let trouble = until(&follower, |known| known.trouble.clone()).await;
+    assert!(trouble.contains("lacks the rule"), "{trouble}");
+}
+
+#[tokio::test]
 async fn an_older_version_is_taken_where_the_newer_is_not_served() {
     let script = Script::of([
         Answer::Says(404, String::new()),
@@ -238,6 +257,21 @@ async fn an_older_version_is_taken_where_the_newer_is_not_served() {
     let asked = script.asked(3).await;
     assert!(asked[1].1.starts_with("/apis/test/v1/things?") && asked[2].1.starts_with("/apis/test/v1/things?watch"));
     assert_eq!(follower.look(|known| known.objects.len()), 1);
+}
+
+#[tokio::test]
+async fn what_is_known_stays_known_while_its_kind_is_not_served() {
+    let script = Script::of([
+        Answer::Says(200, list(7, &[thing("x", 1, 1)])),
+        Answer::Says(404, "404 page not found".to_owned()),
+        Answer::Says(404, "404 page not found".to_owned()),
+        Answer::Says(404, "404 page not found".to_owned()),
+        Answer::Says(404, "404 page not found".to_owned()),
+    ]);
+    let follower = script.follow();
+    script.asked(6).await;
+    let (count, trouble) = until(&follower, |known| Some((known.objects.len(), known.trouble.clone()?))).await;
+    assert_eq!(count, 1, "{trouble}");
 }
 
 #[tokio::test]
@@ -269,100 +303,4 @@ async fn a_missing_right_is_named_and_asked_for_again() {
         (known.known && !known.refused && known.trouble.is_none()).then_some(())
     })
     .await;
-}
-
-const ALL_TOLD: &str = r#"{"metadata":{"resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}}}"#;
-
-#[tokio::test]
-async fn where_it_is_offered_the_list_is_the_beginning_of_the_watch() {
-    let script = Script::of([Answer::Silent(vec![
-        line("ADDED", &thing("x", 1, 1)),
-        line("ADDED", &thing("gone", 2, 1)),
-        line("DELETED", &thing("gone", 3, 1)),
-        line("BOOKMARK", ALL_TOLD),
-        line("MODIFIED", &thing("x", 8, 2)),
-    ])]);
-    let follower = script.follow_anew();
-    let size = |followed: &Followed<Thing>| followed.objects.values().next().map(|thing| thing.size);
-    until(&follower, |followed| (size(followed) == Some(2)).then_some(())).await;
-    assert_eq!(
-        follower.look(|followed| (followed.known, followed.objects.len())),
-        (true, 1)
-    );
-    let asked = &script.asked(1).await[0].1;
-    let parameters = "allowWatchBookmarks=true&resourceVersion=0&";
-    assert!(asked.contains("watch=true") && asked.contains(parameters), "{asked}");
-    assert!(
-        asked.ends_with("&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"),
-        "{asked}"
-    );
-}
-
-#[tokio::test]
-async fn nothing_is_gone_while_a_list_is_only_half_told() {
-    let told = |things: &[String]| things.iter().map(|thing| line("ADDED", thing)).collect::<Vec<_>>();
-    let both = [thing("x", 1, 1), thing("y", 2, 1)];
-    let mut whole = told(&both);
-    whole.extend([line("BOOKMARK", ALL_TOLD), forgotten()]);
-    let script = Script::of([
-        Answer::Lines(whole),
-        Answer::Lines(told(&both[..1])),
-        Answer::Silent(told(&both[..1])),
-    ]);
-    let follower = script.follow_anew();
-    let asked = script.asked(3).await;
-    assert!(
-        asked[1].1.contains("&resourceVersion=7&") && asked[2].1.contains("&resourceVersion=7&"),
-        "{asked:?}"
-    );
-    assert_eq!(follower.look(|followed| followed.objects.len()), 2);
-}
-
-#[tokio::test]
-async fn an_api_server_that_refuses_it_is_asked_once() {
-    let invalid = r#"{"kind":"Status","code":422,"reason":"Invalid","message":"sendInitialEvents: Forbidden"}"#;
-    let script = Script::of([
-        Answer::Says(422, invalid.to_owned()),
-        Answer::Says(200, list(7, &[thing("x", 1, 1)])),
-        Answer::Lines(vec![forgotten()]),
-        Answer::Says(200, list(9, &[])),
-    ]);
-    let follower = script.follow_anew();
-    until(&follower, |followed| {
-        (followed.known && followed.objects.is_empty()).then_some(())
-    })
-    .await;
-    let asked = script.asked(4).await;
-    assert_eq!(asked[1].1, "/apis/test/v2/things?resourceVersion=0");
-    assert_eq!(asked[3].1, "/apis/test/v2/things?resourceVersion=7");
-}
-
-#[tokio::test]
-async fn a_right_that_is_missing_is_said_of_the_list_and_the_watch_is_asked_for_again() {
-    let forbidden = r#"{"kind":"Status","code":403,"reason":"Forbidden","message":"not today"}"#;
-    let says_no = || Answer::Says(403, forbidden.to_owned());
-    let whole = vec![line("ADDED", &thing("x", 1, 1)), line("BOOKMARK", ALL_TOLD)];
-    let script = Script::of([says_no(), says_no(), Answer::Silent(whole)]);
-    let follower = script.follow_anew();
-    let trouble = until(&follower, |followed| followed.trouble.clone()).await;
-    assert!(
-        trouble.starts_with("list things: ") && trouble.contains("not today"),
-        "{trouble}"
-    );
-    until(&follower, |followed| followed.known.then_some(())).await;
-}
-
-#[tokio::test]
-async fn an_api_server_that_does_not_know_it_tells_no_list_and_is_asked_for_one() {
-    let script = Script::of([
-        Answer::Silent(vec![line("ADDED", &thing("x", 1, 1)), bookmark(7)]),
-        Answer::Says(200, list(8, &[thing("y", 1, 1)])),
-    ]);
-    let follower = script.follow_anew();
-    let names = until(&follower, |followed| {
-        followed
-            .known
-            .then(|| followed.objects.keys().map(|key| key.name.clone()).collect::<Vec<_>>())
-    });
-    assert_eq!(names.await, ["y"]);
 }

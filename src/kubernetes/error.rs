@@ -125,8 +125,9 @@ impl Problem {
         let Status { code, reason, message } = status;
         match code {
             401 => Self::Unauthorised(message),
-            // Admission says 403 as well; only RBAC speaks of what somebody cannot do.
-            403 if message.contains(" cannot ") => Self::Forbidden {
+            // Admission says 403 as well, and its words may be anything; only authorisers speak of what a user cannot do
+            // (`forbiddenMessage`, apiserver `pkg/endpoints/handlers/responsewriters`).
+            403 if message.contains(": User \"") && message.contains("\" cannot ") => Self::Forbidden {
                 group: call.kind.group.to_owned(),
                 resource: call.resource(),
                 verb: call.verb.as_str(),
@@ -244,6 +245,14 @@ mod tests {
     fn an_admission_plugin_that_says_403_is_no_missing_rule() {
         let refused = problem(403, "pods \"web\" is forbidden: exceeded quota: compute");
         assert!(matches!(refused, Problem::Refused { code: 403, .. }), "{refused}");
+    }
+
+    #[test]
+    fn an_admission_webhook_that_speaks_of_what_cannot_be_is_quoted() {
+        let words = "admission webhook \"limits.example.com\" denied the request: memory of web cannot be above 2Gi";
+        let refused = problem(403, words).to_string();
+        assert!(refused.contains("memory of web cannot be above 2Gi"), "{refused}");
+        assert!(!refused.contains("the role lacks"), "{refused}");
     }
 
     #[test]

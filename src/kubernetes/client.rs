@@ -26,6 +26,9 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// and of all other nodes at the same moment.
 pub(super) const CALLS_AT_ONCE: usize = 10;
 
+/// The longest that the API server is left alone because it asks for it: what asks for more is broken.
+const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
+
 /// A longer line of a watch is not an object that etcd could hold.
 const LONGEST_LINE: usize = 16 << 20;
 
@@ -266,7 +269,7 @@ fn broken(error: &dyn std::error::Error) -> Problem {
 /// Whole seconds; the API server gives no dates.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
+    Some(Duration::from_secs(seconds).min(LONGEST_WAIT))
 }
 
 /// The lines of a watch as they come.

@@ -117,3 +117,13 @@ fn another_connection_is_made_only_when_those_there_are_have_no_room() {
     assert_eq!(roomiest([full + 1, full, full + 1]), Some(1));
     assert_eq!(roomiest([]), None);
 }
+
+#[test]
+fn nobody_can_have_the_agent_wait_beyond_the_end_of_time() {
+    let asked = |seconds: &str| retry_after(&HeaderMap::from_iter([(RETRY_AFTER, seconds.parse().unwrap())]));
+    assert_eq!(asked("7"), Some(Duration::from_secs(7)));
+    for seconds in [u64::MAX, u64::MAX / 2, 1 << 40] {
+        let wait = asked(&seconds.to_string()).unwrap();
+        assert!(wait <= LONGEST_WAIT, "{wait:?}");
+    }
+}

@@ -10,7 +10,7 @@ use super::overrides::{Override, OverrideError, check_names, check_result, overl
 use crate::actuate::{Asked, Intention};
 use crate::guard::lease::Lease;
 use crate::objects::Pod;
-use crate::plan::resize;
+use crate::plan::resize::{self, Phase};
 use crate::resources::NamedRequirements;
 
 mod lend;
@@ -142,6 +142,17 @@ impl Standing {
         if self.is_empty() {
             self.remember_origin(pod);
             self.returning = true;
+        }
+    }
+
+    /// What the kubelet has settled on since it was asked last is what it has granted, whatever is asked for next, and by
+    /// whomever. Only where it says which spec it means: what is in force may be what the fast path wrote.
+    pub(super) fn settle(&mut self, pod: &Pod) {
+        let seen = |asked: &&mut Asked| asked.generation <= pod.status.observed_generation;
+        if let Some(asked) = self.asked.as_mut().filter(seen)
+            && Phase::of(pod) == Phase::Settled
+        {
+            asked.held = pod.requirements();
         }
     }
 

@@ -157,6 +157,7 @@ impl Entry {
     /// Takes over a newer description of the pod, and asks for a pass when the kubelet has answered in it.
     pub(super) fn describe(&mut self, pod: &Arc<Pod>) {
         let before = std::mem::replace(&mut self.pod, Arc::clone(pod));
+        self.standing.settle(pod);
         if self.standing.is_empty() || !resize::speaks(pod) {
             return;
         }

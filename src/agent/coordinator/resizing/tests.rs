@@ -62,3 +62,36 @@ fn what_grows_is_asked_for_when_it_is_over_or_at_once_before_the_kubelet_lowers_
     assert_eq!(too_early(5 * SECOND, true, Some(SECOND / 4)), Some(SECOND * 3 / 4));
     assert_eq!(too_early(SECOND / 2, true, Some(NONE)), Some(SECOND / 2));
 }
+
+#[test]
+fn what_the_kubelet_has_settled_on_since_is_what_it_falls_back_to() {
+    let mut pod = asked(100);
+    pod.status.observed_generation = 2;
+    let named = |limit| {
+        vec![NamedRequirements {
+            name: "app".to_owned(),
+            resources: of(limit),
+        }]
+    };
+    let decision = crate::decide::PodDecision::undecided(&pod);
+    let mut entry = Entry::new(Arc::new(asked(200)), decision);
+    entry.standing.asked = Some(Asked {
+        targets: named(100),
+        generation: 2,
+        held: named(200),
+    });
+    entry.describe(&Arc::new(pod.clone()));
+    // Somebody else asks for something that the node has no room for.
+    pod.metadata.generation = 3;
+    pod.spec.containers[0].resources = of(300);
+    pod.status.conditions = vec![crate::objects::PodCondition {
+        kind: "PodResizePending".to_owned(),
+        status: "True".to_owned(),
+        reason: "Deferred".to_owned(),
+        observed_generation: 3,
+        ..crate::objects::PodCondition::default()
+    }];
+    entry.describe(&Arc::new(pod.clone()));
+    let held = entry.standing.asked.as_ref().map(|asked| asked.held.as_slice());
+    assert_eq!(resize::granted(&pod, &Phase::of(&pod), held), named(100));
+}

@@ -165,7 +165,7 @@ fn defaulted(container: &Container, sidecar: bool) -> EffectiveContainer<'_> {
 }
 
 /// A limit without a request is also the request (`SetDefaults_Pod`, kubernetes `pkg/apis/core/v1/defaults.go`).
-fn with_requests(resources: Requirements) -> Requirements {
+pub(super) fn with_requests(resources: Requirements) -> Requirements {
     Requirements {
         requests: or(resources.requests, resources.limits),
         ..resources

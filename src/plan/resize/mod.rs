@@ -19,6 +19,7 @@ pub use reserved::{check_room, grows, reserved};
 use crate::objects::{Container, Pod};
 use crate::resources::{NamedRequirements, Requirements, Resource};
 
+use super::effective::with_requests;
 use super::step::{Change, Step};
 use super::types::Target;
 
@@ -76,14 +77,16 @@ pub enum Unaskable {
 /// [`Unaskable`] when an amount would have to go, or its change would restart a container.
 pub fn changes(pod: &Pod, wanted: &[NamedRequirements]) -> Result<Vec<Step>, Unaskable> {
     let mut steps = Vec::new();
-    for NamedRequirements { name, resources: to } in wanted {
+    for NamedRequirements { name, resources } in wanted {
         let Some(container) = pod.container(name) else { continue };
-        check(container, to)?;
+        // The API server would fill them in.
+        let to = with_requests(*resources);
+        check(container, &to)?;
         let from = container.resources;
-        if from != *to {
+        if from != to {
             steps.push(Step {
                 target: Target::Container(name.clone()),
-                change: Change::Resize { from, to: *to },
+                change: Change::Resize { from, to },
             });
         }
     }
@@ -129,11 +132,13 @@ fn overlaid(pod: &Pod, wanted: &[NamedRequirements]) -> Vec<NamedRequirements> {
     all
 }
 
-/// Whether both give every container the same amounts; unset and zero are the same here.
+/// Whether both give every container the same amounts; unset and zero are the same here, and so are a limit without a request
+/// and one with an equal request.
 #[must_use]
 pub fn same(one: &[NamedRequirements], other: &[NamedRequirements]) -> bool {
     let amounts = |named: &NamedRequirements| {
-        let lists = [named.resources.requests, named.resources.limits];
+        let has = with_requests(named.resources);
+        let lists = [has.requests, has.limits];
         lists.map(|list| Resource::ALL.map(|resource| list.amount(resource)))
     };
     one.len() == other.len()

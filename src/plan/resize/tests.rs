@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{Phase, Withheld, changes, check_room, granted, grows, meanwhile, reserved, same, speaks};
 use crate::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePolicy};
-use crate::plan::{Account, Capacity, CapacityFrom, KubeletVersion, Room, pod_requests};
+use crate::plan::{Account, Capacity, CapacityFrom, Change, KubeletVersion, Room, pod_requests};
 use crate::resources::{Bytes, MilliCpu, NamedRequirements, Requirements, Resource, ResourceList};
 
 const KUBELET: KubeletVersion = KubeletVersion::NEWEST;
@@ -342,4 +342,33 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_limit_without_a_request_is_asked_for_with_the_request_that_it_stands_for() {
+    let limit = Requirements {
+        limits: ResourceList {
+            cpu: Some(MilliCpu::new(500)),
+            memory: None,
+        },
+        ..Requirements::default()
+    };
+    let wanted = vec![NamedRequirements {
+        name: "app".to_owned(),
+        resources: limit,
+    }];
+    let mut pod = Pod::default();
+    pod.spec.containers = vec![Container {
+        name: "app".to_owned(),
+        ..Container::default()
+    }];
+    let steps = changes(&pod, &wanted).unwrap();
+    let Change::Resize { to, .. } = steps[0].change else {
+        panic!("{steps:?}")
+    };
+    // So the API server has it then, whether it is told or not.
+    assert_eq!((to.requests, to.limits), (limit.limits, limit.limits));
+    pod.spec.containers[0].resources = to;
+    assert_eq!(changes(&pod, &wanted), Ok(Vec::new()));
+    assert!(same(&wanted, &pod.requirements()));
 }

@@ -12,6 +12,10 @@ pub trait Object: DeserializeOwned + PartialEq + Send + Sync + 'static {
     /// Where the API server serves it, newest version first.
     const KINDS: &'static [Kind];
 
+    /// Whether the object's version is kept, because it is named as the reason of what follows. Every write is then a
+    /// change of the object, and news.
+    const IS_CITED: bool = false;
+
     /// Name, namespace, UID.
     fn metadata(&self) -> &ObjectMeta;
 
@@ -65,7 +69,10 @@ pub(super) fn decode<T: Object>(text: &str) -> Option<Decoded<T>> {
     match serde_json::from_str::<T>(text).or_else(|_| decode_leniently(text)) {
         Ok(mut object) => {
             let metadata = object.metadata_mut();
-            let resource_version = std::mem::take(&mut metadata.resource_version);
+            let resource_version = metadata.resource_version.clone();
+            if !T::IS_CITED {
+                metadata.resource_version = String::new();
+            }
             metadata.annotations.retain(|name, _| is_read(name));
             let key = Key {
                 namespace: metadata.namespace.clone(),
@@ -138,6 +145,15 @@ mod tests {
         );
         assert_eq!(pod.metadata.resource_version, "");
         assert_eq!(pod.metadata.annotations.len(), 1);
+    }
+
+    #[test]
+    fn which_version_of_a_vpa_it_was_is_kept_for_those_who_ask_who_did_that() {
+        let text =
+            r#"{"metadata":{"name":"web","resourceVersion":"4711"},"spec":{"targetRef":{"kind":"Job","name":"x"}}}"#;
+        let decoded = decode::<VerticalPodAutoscaler>(text).unwrap();
+        assert_eq!(decoded.resource_version, "4711");
+        assert_eq!(decoded.object.unwrap().metadata.resource_version, "4711");
     }
 
     #[test]

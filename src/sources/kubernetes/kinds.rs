@@ -5,9 +5,10 @@ use crate::objects::{HorizontalPodAutoscaler, LimitRange, Node, ObjectMeta, Owne
 use crate::sources::validate::check_vpa;
 
 macro_rules! followed {
-    ($($object:ty: $kinds:expr $(, check $check:expr)? $(, slim $slim:expr)?;)*) => {$(
+    ($($object:ty: $kinds:expr $(, cited $cited:expr)? $(, check $check:expr)? $(, slim $slim:expr)?;)*) => {$(
         impl Object for $object {
             const KINDS: &'static [Kind] = $kinds;
+            $(const IS_CITED: bool = $cited;)?
 
             fn metadata(&self) -> &ObjectMeta {
                 &self.metadata
@@ -37,7 +38,7 @@ followed! {
         Kind::new("autoscaling", "v2", "horizontalpodautoscalers"),
         Kind::new("autoscaling", "v2beta2", "horizontalpodautoscalers"),
     ];
-    VerticalPodAutoscaler: &[Kind::new("autoscaling.k8s.io", "v1", "verticalpodautoscalers")], check check_vpa;
+    VerticalPodAutoscaler: &[Kind::new("autoscaling.k8s.io", "v1", "verticalpodautoscalers")], cited true, check check_vpa;
 }
 
 /// Where workloads of a kind are served, newest version first.

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{Coordinator, answer};
+use crate::agent::entry::Entry;
 use crate::agent::state::SavedPod;
 
 impl Coordinator {
@@ -44,16 +45,56 @@ impl Coordinator {
         });
     }
 
-    /// Forgets what was saved for pods that no source describes any more, and marks of pods that are gone.
+    /// Forgets what was saved for pods that no source describes any more, and marks of pods that are gone. Not before the
+    /// sources have spoken.
     pub(super) fn forget_saved(&mut self) {
+        if !self.seen_view {
+            return;
+        }
         let entries = &self.entries;
         let before = self.saved.len();
-        self.saved
-            .retain(|_, saved| entries.contains_key(&saved.pod.to_string()));
+        self.saved.retain(|_, saved| {
+            entries
+                .get(&saved.pod.to_string())
+                .is_some_and(|entry| is_of(saved, entry))
+        });
         self.unsaved |= self.saved.len() != before;
-        if self.seen_view {
-            let uids: HashSet<&str> = self.inventory.pods().map(|pod| pod.id.uid.as_str()).collect();
-            self.marked.forget_all_but(|uid| uids.contains(uid));
-        }
+        let uids: HashSet<&str> = self.inventory.pods().map(|pod| pod.id.uid.as_str()).collect();
+        self.marked.forget_all_but(|uid| uids.contains(uid));
+    }
+}
+
+/// Whether it was saved for this pod, and not for another that had the name before. A manifest may name no UID.
+fn is_of(saved: &SavedPod, entry: &Entry) -> bool {
+    ["", &saved.pod.uid].contains(&entry.pod.cgroup_uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actuate::PodId;
+    use crate::decide::PodDecision;
+    use crate::objects::Pod;
+
+    #[test]
+    fn what_was_saved_for_an_earlier_pod_of_the_name_is_not_this_ones() {
+        let entry = |uid: &str| {
+            let mut pod = Pod::default();
+            pod.metadata.uid = uid.to_owned();
+            let decision = PodDecision::undecided(&pod);
+            Entry::new(Arc::new(pod), decision)
+        };
+        let saved = SavedPod {
+            pod: PodId {
+                uid: "u1".to_owned(),
+                namespace: "shop".to_owned(),
+                name: "db-0".to_owned(),
+            },
+            described: None,
+            standing: Default::default(),
+            regrets: Default::default(),
+        };
+        assert!(is_of(&saved, &entry("u1")) && is_of(&saved, &entry("")));
+        assert!(!is_of(&saved, &entry("u2")));
     }
 }

@@ -134,3 +134,27 @@ async fn at_any_moment_of_a_resize_it_goes_on_where_it_was() {
         );
     }
 }
+
+#[tokio::test]
+async fn what_stood_is_kept_however_long_the_api_server_takes_to_say_anything() {
+    let mut scene = Scene::managed().await;
+    let request = super::others::limits(&scene.pod, Some("500m"), None);
+    scene.agent.resize(request).await.unwrap();
+    scene.agent.stop();
+    let answering = tokio_util::sync::CancellationToken::new();
+    for verb in ["list", "watch"] {
+        scene.api.fault(Fault {
+            verb,
+            resource: "pods",
+            times: None,
+            effect: Effect::Held(answering.clone()),
+        });
+    }
+    scene.agent.set("--sweep-interval", "1s");
+    scene.agent.start().await;
+    // It looks around meanwhile.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    answering.cancel();
+    let pod = scene.agent.reaches(NAME, "InSync").await;
+    assert!(pod.r#override.is_some(), "{pod:#?}");
+}

@@ -169,7 +169,8 @@ impl Problem {
     pub fn names_nobody(&self) -> bool {
         match self {
             Self::NotFound(message) => !message.contains("could not find the requested resource"),
-            Self::Conflict(message) => message.to_lowercase().contains("uid"),
+            // In capitals: what it quotes besides, such as names, has none.
+            Self::Conflict(message) => message.contains("UID"),
             Self::Refused { message, .. } => message.contains("metadata.uid"),
             Self::Timeout(_)
             | Self::Unreachable(_)
@@ -253,6 +254,14 @@ mod tests {
         let refused = problem(403, words).to_string();
         assert!(refused.contains("memory of web cannot be above 2Gi"), "{refused}");
         assert!(!refused.contains("the role lacks"), "{refused}");
+    }
+
+    #[test]
+    fn a_conflict_over_a_pod_is_not_another_pod_whatever_its_name() {
+        let modified = "Operation cannot be fulfilled on pods \"druid-0\": the object has been modified";
+        assert!(!problem(409, modified).names_nobody());
+        let other = "Precondition failed: UID in precondition: a, UID in object meta: b";
+        assert!(problem(409, other).names_nobody());
     }
 
     #[test]

@@ -38,12 +38,10 @@ pub(super) struct Asked {
 
 impl Asked {
     pub(super) fn needs_owner(&mut self, owner: OwnerKey) {
-        self.waiting += 1;
         self.owners.insert(owner);
     }
 
     pub(super) fn needs_bounds(&mut self, namespace: String) {
-        self.waiting += 1;
         self.bounds.insert(namespace);
     }
 }
@@ -78,6 +76,8 @@ struct Asking {
     /// None while an answer is awaited.
     again_at: Option<Instant>,
     problem: Option<String>,
+    /// Whether that lasts until somebody changes something.
+    refused: bool,
 }
 
 impl Feeds {
@@ -125,6 +125,7 @@ impl Feeds {
                 if let Some(asking) = self.asking.get_mut(&key) {
                     asking.again_at = Some(now + asking.backoff.next(error.problem.retry_after()));
                     asking.problem = Some(error.to_string());
+                    asking.refused = !error.problem.is_retryable();
                 }
             }
             None => {}
@@ -171,6 +172,7 @@ impl Feeds {
                 backoff: Backoff::new(self.timing.first_pause, self.timing.longest_pause),
                 again_at: Some(now),
                 problem: None,
+                refused: false,
             });
             if asking.again_at.is_some_and(|at| at <= now) {
                 asking.again_at = None;
@@ -182,6 +184,11 @@ impl Feeds {
                 ));
             }
         }
+    }
+
+    /// Whether asking for a workload is in vain until somebody changes something.
+    pub(super) fn is_owner_refused(&self, key: &OwnerKey) -> bool {
+        self.asking.get(key).is_some_and(|asking| asking.refused)
     }
 
     /// When something is due that nobody tells of.

@@ -99,15 +99,23 @@ impl KubernetesSource {
         for pod in pods {
             let namespace = &pod.metadata.namespace;
             let standing = view::standing(&pod, namespaces.get(namespace), &self.feeds.owners, &mut asked.passed);
-            let tell = standing == Standing::Settled || told.contains(pod.metadata.uid.as_str());
-            match standing {
-                Standing::Settled => {}
-                Standing::NeedsVpas => asked.waiting += 1,
-                Standing::NeedsOwner(owner) => asked.needs_owner(owner),
-                Standing::NeedsBounds => asked.needs_bounds(namespace.clone()),
-            }
-            if tell {
+            let known = match standing {
+                Standing::Settled => true,
+                Standing::NeedsVpas => false,
+                Standing::NeedsOwner(owner) => {
+                    let refused = self.feeds.is_owner_refused(&owner);
+                    asked.needs_owner(owner);
+                    refused
+                }
+                Standing::NeedsBounds => {
+                    asked.needs_bounds(namespace.clone());
+                    false
+                }
+            };
+            if known || told.contains(pod.metadata.uid.as_str()) {
                 view.pods.push(pod);
+            } else {
+                asked.waiting += 1;
             }
         }
         self.feeds.ask(&asked, now);

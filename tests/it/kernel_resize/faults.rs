@@ -27,6 +27,25 @@ async fn a_missing_rule_is_named_and_nothing_is_written() {
 }
 
 #[tokio::test]
+async fn a_workload_that_may_not_be_read_is_named_and_keeps_nobody_waiting() {
+    let mut scene = Scene::new().await;
+    scene.api.fault(Fault {
+        verb: "get",
+        resource: "replicasets",
+        times: None,
+        effect: Effect::Forbidden,
+    });
+    scene.start().await;
+    scene
+        .agent
+        .reports(&["lacks the rule", "resources: [replicasets], verbs: [get]"])
+        .await;
+    scene.recommend(&LARGER);
+    scene.api.mend();
+    scene.settles(&LARGER).await;
+}
+
+#[tokio::test]
 async fn a_webhook_that_denies_is_quoted_and_nothing_is_written() {
     let scene = Scene::managed().await;
     let message = "admission webhook \"quota.example.com\" denied the request: ask finance";

@@ -122,9 +122,8 @@ async fn tell(node: &Arc<Node>, live: &LivePod, check_runtime: bool, mut kernel:
         kernel.outcome = told.end.into_outcome(kernel.outcome, !kernel.steps.is_empty());
     }
     if !kernel.outcome.holds() {
-        // What was written was undone, or is planned anew.
-        kernel.shrink.lowered.clear();
-        kernel.shrink.touched.clear();
+        // What was written was undone, or holds although the rest is planned anew.
+        kernel.shrink.retain_written(&kernel.steps);
     }
     JobDone {
         formula,

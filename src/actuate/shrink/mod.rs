@@ -20,9 +20,10 @@ pub use watch::{Verdict, watch};
 
 pub(super) use ground::{Grounds, Next, lowerings};
 
+use super::record::StepRecord;
 use crate::plan::Target;
 use crate::plan::shrink::Before;
-use crate::resources::{Bytes, MemoryLimit};
+use crate::resources::{Bytes, ControlFile, MemoryLimit};
 
 /// A limit that was lowered, as it is to be watched.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,3 +52,29 @@ pub struct ShrinkReport {
     /// What was seen on the way, for the next try.
     pub seen: SeenBefore,
 }
+
+impl ShrinkReport {
+    /// Leaves out what a pass that did not come to its end has not written, or has put back. What it wrote before it was
+    /// interrupted holds, and is to be watched like any other lower limit: no later pass finds a reason to write it.
+    pub(super) fn retain_written(&mut self, records: &[StepRecord]) {
+        let holds = |target: &Target| {
+            let mut of_target = records.iter().rev().filter(|record| record.target == *target);
+            let last = of_target.find(|record| record.error.is_none() && writes_a_limit(record));
+            last.is_some_and(|last| !last.rollback)
+        };
+        self.lowered.retain(|lowering| holds(&lowering.target));
+        self.touched.retain(holds);
+    }
+}
+
+/// Whether a step writes a limit of memory alone: a file, or a unit's files, which it names with their values.
+fn writes_a_limit(record: &StepRecord) -> bool {
+    let files = [ControlFile::MemoryMax, ControlFile::MemoryLimit];
+    match record.file {
+        Some(file) => files.iter().any(|limit| limit.name() == file),
+        None => files.iter().any(|limit| record.to.contains(limit.name())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

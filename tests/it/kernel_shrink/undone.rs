@@ -1,11 +1,15 @@
 //! What fails in the middle leaves every limit where it was.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use vscaled::actuate::{Node, Outcome, reconcile};
-use vscaled::plan::{Driver, NodeTraits};
+use vscaled::actuate::{Node, Outcome, RuntimeLink, reconcile};
+use vscaled::plan::{CriResources, Driver, NodeTraits, Target};
 use vscaled::resources::MemoryLimit;
+use vscaled::runtime::{
+    Call, ContainerRuntime, EventStream, Listing, Problem, RuntimeContainer, RuntimeError, RuntimeInfo, RuntimePod,
+};
 
 use super::room::{job, node};
 use super::{ROOMY, roomy};
@@ -37,4 +41,65 @@ async fn a_pod_is_not_left_below_its_container_when_systemd_is_gone() {
         let limit = held[level].memory_limit();
         assert_eq!(limit, Some(MemoryLimit::Bytes(ROOMY << 20)), "{level}");
     }
+}
+
+/// A runtime that has forgotten every container.
+#[derive(Debug)]
+struct Forgetful;
+
+impl Forgetful {
+    fn not_found<T>() -> Result<T, RuntimeError> {
+        Err(RuntimeError {
+            call: Call {
+                method: "ContainerStatus",
+                socket: Arc::from(Path::new("/nowhere.sock")),
+                container: None,
+            },
+            problem: Problem::NotFound,
+        })
+    }
+}
+
+#[tonic::async_trait]
+impl ContainerRuntime for Forgetful {
+    async fn info(&self) -> Result<RuntimeInfo, RuntimeError> {
+        Self::not_found()
+    }
+
+    async fn list_pods(&self) -> Result<Vec<RuntimePod>, RuntimeError> {
+        Ok(Vec::new())
+    }
+
+    async fn list_containers(&self) -> Result<Listing, RuntimeError> {
+        Ok(Listing::default())
+    }
+
+    async fn container(&self, _: &str) -> Result<RuntimeContainer, RuntimeError> {
+        Self::not_found()
+    }
+
+    async fn update(&self, _: &str, _: &CriResources) -> Result<(), RuntimeError> {
+        Self::not_found()
+    }
+
+    fn events(&self) -> EventStream {
+        unreachable!("a pass follows nobody")
+    }
+}
+
+#[tokio::test]
+async fn what_was_lowered_is_told_although_a_container_ended_before_its_runtime_was() {
+    let mut bare = BareNode::new();
+    let pod = bare.run("web", super::UID, &[("app", roomy(ROOMY))]);
+    let state = TempDir::new().unwrap();
+    let node = Node {
+        runtime: RuntimeLink::Found(Arc::new(Forgetful)),
+        ..node(&bare, &state)
+    };
+    let done = reconcile(Arc::new(node), Box::new(job(&pod, 100))).await;
+    assert!(matches!(done.outcome, Outcome::Interrupted { .. }), "{done:#?}");
+    let limit = bare.held(&pod)["app"].memory_limit();
+    assert_eq!(limit, Some(MemoryLimit::Bytes(100 << 20)));
+    let lowered: Vec<_> = done.shrink.lowered.iter().map(|lowering| &lowering.target).collect();
+    assert_eq!(lowered, [&Target::Container("app".to_owned()), &Target::Pod]);
 }

@@ -8,7 +8,7 @@ use super::handles::LivePod;
 use super::node::{Node, RuntimeLink};
 use super::pass::KernelPass;
 use super::record::{Outcome, StepRecord};
-use crate::cgroup::CgroupError;
+use crate::cgroup::{CgroupError, State};
 use crate::plan::{CgroupVersion, Change, CriResources, Plan, PodState, Step, Target};
 use crate::resources::{ControlFile, CpuShares, Setting, WeightFormula};
 use crate::runtime::{ContainerRuntime, RuntimeContainer, RuntimeError, weight};
@@ -171,7 +171,15 @@ async fn spec_steps(
 ) -> Result<Vec<Step>, RuntimeError> {
     let mut specs = BTreeMap::new();
     for (name, answer) in ask(runtime, live, kernel.wanted.specs.keys()).await {
-        let stored = answer?.resources;
+        let stored = match answer {
+            Ok(container) => container.resources,
+            // Only a manifest names it: the runtime never writes what it does not know.
+            Err(error) if error.is_not_found() && lives(kernel, name) => {
+                tracing::debug!(container = %name, %error, "nothing to tell the runtime of it");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         // A runtime that does not say what it has stored is told everything once for each change.
         let touched = || {
             kernel
@@ -195,6 +203,12 @@ async fn spec_steps(
     Ok(Plan::between(&observed, &wanted, &node.traits)
         .map(|plan| plan.steps().to_vec())
         .unwrap_or_default())
+}
+
+/// Whether a container's cgroup is there still: a runtime forgets a container of its own after that.
+fn lives(kernel: &KernelPass, name: &str) -> bool {
+    let cgroup = kernel.handles.get(&Target::Container(name.to_owned()));
+    cgroup.is_some_and(|cgroup| matches!(cgroup.state(), Ok(State::Alive)))
 }
 
 /// Puts back files and then stored specs, because the runtime refused one of its steps. The files first: the runtime

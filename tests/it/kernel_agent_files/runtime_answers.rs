@@ -295,3 +295,14 @@ async fn what_the_runtime_writes_beside_what_it_was_told_is_found_and_repaired()
         "{history:#?}"
     );
 }
+
+#[tokio::test]
+async fn a_container_that_the_runtime_never_had_is_nothing_to_tell_it_of() {
+    let mut scene = Scene::new();
+    let (runtime, _socket) = OddRuntime::start(&mut scene, Mood::Fair).await;
+    runtime.containers.lock().unwrap().clear();
+    scene.recommend(&TARGET);
+    scene.settles(&TARGET).await;
+    let change = scene.agent.resize(scene.by_hand(cpu("1"))).await.unwrap();
+    assert_eq!(change.outcome, "Applied", "{change:#?}");
+}

@@ -8,7 +8,8 @@ use vscaled::actuate::{Node, Outcome, RuntimeLink, reconcile};
 use vscaled::plan::{CriResources, Driver, NodeTraits, Target};
 use vscaled::resources::MemoryLimit;
 use vscaled::runtime::{
-    Call, ContainerRuntime, EventStream, Listing, Problem, RuntimeContainer, RuntimeError, RuntimeInfo, RuntimePod,
+    Call, ContainerRuntime, ContainerState, EventStream, Listing, Problem, RuntimeContainer, RuntimeError, RuntimeInfo,
+    RuntimePod,
 };
 
 use super::room::{job, node};
@@ -43,7 +44,7 @@ async fn a_pod_is_not_left_below_its_container_when_systemd_is_gone() {
     }
 }
 
-/// A runtime that has forgotten every container.
+/// A runtime that forgets every container once it was asked about it.
 #[derive(Debug)]
 struct Forgetful;
 
@@ -51,7 +52,7 @@ impl Forgetful {
     fn not_found<T>() -> Result<T, RuntimeError> {
         Err(RuntimeError {
             call: Call {
-                method: "ContainerStatus",
+                method: "UpdateContainerResources",
                 socket: Arc::from(Path::new("/nowhere.sock")),
                 container: None,
             },
@@ -74,8 +75,19 @@ impl ContainerRuntime for Forgetful {
         Ok(Listing::default())
     }
 
-    async fn container(&self, _: &str) -> Result<RuntimeContainer, RuntimeError> {
-        Self::not_found()
+    async fn container(&self, id: &str) -> Result<RuntimeContainer, RuntimeError> {
+        Ok(RuntimeContainer {
+            id: id.to_owned(),
+            name: "app".to_owned(),
+            pod_uid: super::UID.to_owned(),
+            pod_name: "web".to_owned(),
+            pod_namespace: "test".to_owned(),
+            state: ContainerState::Running,
+            pid: None,
+            resources: None,
+            restart_count: 0,
+            started_at: None,
+        })
     }
 
     async fn update(&self, _: &str, _: &CriResources) -> Result<(), RuntimeError> {

@@ -285,6 +285,7 @@ impl Coordinator {
             Event::SourceProblems(problems) => self.take_silence(problems),
             Event::Options(options) => {
                 self.options = options;
+                self.next_sweep = self.next_sweep.min(Instant::now() + self.options.sweep_interval);
                 self.unwatched = true;
                 self.decide_all(Timestamp::now());
             }

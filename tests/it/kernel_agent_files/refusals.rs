@@ -223,6 +223,29 @@ async fn what_was_only_observed_is_done_once_that_ends() {
 }
 
 #[tokio::test]
+async fn a_shorter_sweep_interval_counts_from_the_reload_on() {
+    let mut scene = Scene::new();
+    let file = scene.agent.path().join("config.yaml");
+    let configure = |interval: &str| {
+        let text = format!("apiVersion: vscaled.io/v1alpha1\nkind: AgentConfiguration\nsweepInterval: {interval}\n");
+        std::fs::write(&file, text).unwrap();
+    };
+    configure("1h");
+    scene.agent.unset("--sweep-interval");
+    scene.agent.set("--config", &file);
+    scene.agent.start().await;
+    scene.agent.reaches("web", "NotManaged").await;
+    // Nobody tells of it but a sweep.
+    for container in scene.pod.containers.values() {
+        scene.node.cgroups().remove(&container.cgroup);
+    }
+    scene.node.cgroups().remove(&scene.pod.cgroup);
+    configure("1s");
+    scene.agent.reload();
+    scene.agent.reaches("web", "NotRunning").await;
+}
+
+#[tokio::test]
 async fn what_the_node_has_no_room_for_is_refused_with_the_numbers_and_done_once_there_is_room() {
     let mut scene = Scene::started().await;
     let neighbour = scene.with_database().await;

@@ -72,6 +72,13 @@ impl Agent {
         self.arguments.push(argument);
     }
 
+    /// Leaves an option to the configuration file.
+    pub(crate) fn unset(&mut self, flag: &str) {
+        let before = format!("{flag}=");
+        self.arguments
+            .retain(|other| !other.as_encoded_bytes().starts_with(before.as_bytes()));
+    }
+
     /// Runs the agent by a shell script that ends in `exec "$@"`.
     pub(crate) fn wrapped(mut self, program: &[&str], script: &str) -> Self {
         self.wrapper = program

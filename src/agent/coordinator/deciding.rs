@@ -1,5 +1,6 @@
 //! From what sources say to what stands.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -8,6 +9,7 @@ use super::Coordinator;
 use super::room::Admission;
 use crate::actuate::{Cause, ForeignWriters, JobDone};
 use crate::agent::entry::{Entry, TooMuch};
+use crate::agent::inventory::Inventory;
 use crate::agent::standing::Recommended;
 use crate::decide::{self, Action, PodDecision, Reason};
 use crate::objects::{Pod, VerticalPodAutoscaler};
@@ -61,8 +63,7 @@ impl Coordinator {
         };
         let mut known = std::mem::take(&mut self.entries);
         let mut yielded = false;
-        for pod in &view.pods {
-            let key = pod.full_name();
+        for (key, pod) in one_of_each_name(&view.pods, &self.inventory) {
             let old = known
                 .remove(&key)
                 .filter(|entry| entry.pod.cgroup_uid() == pod.cgroup_uid());
@@ -101,6 +102,18 @@ impl Coordinator {
             }
         }
     }
+}
+
+/// Pods that follow each other share a name, and may be described side by side: the one that lives counts, or else the last.
+fn one_of_each_name<'a>(pods: &'a [Arc<Pod>], inventory: &Inventory) -> BTreeMap<String, &'a Arc<Pod>> {
+    let mut chosen: BTreeMap<String, &Arc<Pod>> = BTreeMap::new();
+    for pod in pods {
+        let earlier = chosen.entry(pod.full_name()).or_insert(pod);
+        if inventory.find(pod).is_some() || inventory.find(earlier).is_none() {
+            *earlier = pod;
+        }
+    }
+    chosen
 }
 
 /// What a pod's decision is, given what of it is in force.

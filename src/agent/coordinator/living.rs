@@ -26,6 +26,10 @@ impl Coordinator {
         if self.node.is_some() && self.seen_view {
             self.starting.clear();
         }
+        if self.view.pods.len() != self.entries.len() {
+            // Of pods of one name, the one that lives counts, and that may be another one now.
+            self.decide_all(Timestamp::now());
+        }
         self.match_live();
         let back = refreshed.runtime_answers && !self.runtime_answers;
         self.runtime_answers = refreshed.runtime_answers;

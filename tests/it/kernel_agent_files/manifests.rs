@@ -1,6 +1,6 @@
 //! Whatever is wrong with what people write is said by name, and what was right before stays in force.
 
-use super::{AT_FIRST, Amounts, SIDE, Scene, vpa_manifest};
+use super::{AT_FIRST, Amounts, SIDE, Scene, UID, cpu, vpa_manifest};
 
 const TARGET: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
 const NEXT: [(&str, Amounts); 2] = [("app", Amounts::doubled(250, 120)), ("side", SIDE)];
@@ -50,6 +50,27 @@ async fn a_pod_that_could_not_be_is_named_and_stays_as_it_was() {
     scene.agent.wait_for("the values", || scene.holds(&NEXT)).await;
     scene.agent.write("pod.yaml", &good);
     scene.settles(&NEXT).await;
+}
+
+#[tokio::test]
+async fn a_manifest_of_an_earlier_pod_of_the_name_takes_nothing_from_the_one_that_lives() {
+    let mut scene = Scene::managed(&TARGET).await;
+    scene.agent.resize(scene.by_hand(cpu("1"))).await.unwrap();
+    let earlier = scene.pod.manifest().replace(UID, &UID.replace("0a1b", "0a1c"));
+    let app = |target: Amounts| Amounts {
+        cpu_limit: Some(1000),
+        ..target
+    };
+    for (file, target) in [("a.yaml", NEXT), ("z.yaml", TARGET)] {
+        scene.agent.write(file, &earlier);
+        scene.recommend(&target);
+        scene.settles(&[("app", app(target[0].1)), target[1]]).await;
+    }
+    // Also not where both are known before anybody has looked who lives.
+    scene.agent.stop();
+    scene.agent.start().await;
+    scene.settles(&[("app", app(TARGET[0].1)), TARGET[1]]).await;
+    assert!(scene.agent.pod("web").await.unwrap().r#override.is_some());
 }
 
 #[tokio::test]

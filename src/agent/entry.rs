@@ -200,6 +200,8 @@ impl Entry {
         let earlier = self.last_lived.replace(id.clone());
         let another = earlier.is_some_and(|earlier| earlier.uid != id.uid);
         if another {
+            // Nothing more will be done to the earlier one.
+            self.leave();
             self.standing = Standing::default();
             self.shrinking = Shrinking::default();
         }
@@ -330,5 +332,26 @@ mod tests {
         assert!(!entry.is_looked_after(), "it failed, and is tried again later");
         entry.holds = true;
         assert!(entry.is_looked_after(), "the API server is to be asked later");
+    }
+    #[test]
+    fn whoever_waits_for_a_pod_is_told_when_another_takes_its_name() {
+        let pod = Arc::new(Pod::default());
+        let mut entry = Entry::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+        let id = |uid: &str| PodId {
+            uid: uid.to_owned(),
+            namespace: "shop".to_owned(),
+            name: "db-0".to_owned(),
+        };
+        assert!(!entry.settle_at(&id("u1")));
+        let before = Some(ByHand {
+            returning: true,
+            ..ByHand::of(&entry)
+        });
+        let (reply, mut answer) = tokio::sync::oneshot::channel();
+        entry.work.waiter = Some(Waiter { reply, before });
+        assert!(!entry.settle_at(&id("u1")) && entry.work.waiter.is_some());
+        assert!(entry.settle_at(&id("u2")));
+        assert!(matches!(answer.try_recv(), Ok(Err(_))), "it would wait for ever");
+        assert!(entry.standing.is_empty(), "what stood for the earlier one came back");
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::types::{CriResources, Target};
-use crate::resources::{Requirements, Setting, Settings};
+use crate::resources::{CpuQuota, Requirements, Setting, Settings};
 
 /// How a step is carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -56,14 +56,28 @@ pub enum Change {
 }
 
 impl Change {
-    /// Every cgroup file this changes, with what it holds now and what it should hold.
+    /// Every cgroup file this changes, with what it holds now and what it should hold. Of v1's quota and period one comes
+    /// first with which the share is, in between, not below both ends: it would be below what containers have.
     #[must_use]
     pub fn files(&self) -> Vec<(Setting, Setting)> {
         match self {
             Self::File { from, to } => vec![(*from, *to)],
-            Self::Unit { from, to } => to.iter().filter_map(|to| Some((from.get(to.file())?, to))).collect(),
+            Self::Unit { from, to } => {
+                let mut files: Vec<_> = to.iter().filter_map(|to| Some((from.get(to.file())?, to))).collect();
+                files.sort_by_key(|(from, to)| is_lower_quota(*from, *to));
+                files
+            }
             Self::Spec { .. } | Self::Resize { .. } => Vec::new(),
         }
+    }
+}
+
+/// Whether v1's quota comes down, whatever its period does.
+const fn is_lower_quota(from: Setting, to: Setting) -> bool {
+    match (from, to) {
+        (Setting::CfsQuota(CpuQuota::Micros(from)), Setting::CfsQuota(CpuQuota::Micros(to))) => to < from,
+        (Setting::CfsQuota(CpuQuota::Max), Setting::CfsQuota(CpuQuota::Micros(_))) => true,
+        _ => false,
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 use vscaled::actuate::{Node, Outcome, RuntimeLink, reconcile};
-use vscaled::plan::{CriResources, Driver, NodeTraits, Target};
-use vscaled::resources::MemoryLimit;
+use vscaled::plan::{CgroupVersion, CriResources, Driver, NodeTraits, Target};
+use vscaled::resources::{CpuQuota, MemoryLimit, Setting};
 use vscaled::runtime::{
     Call, ContainerRuntime, ContainerState, EventStream, Listing, Problem, RuntimeContainer, RuntimeError, RuntimeInfo,
     RuntimePod,
@@ -42,6 +42,36 @@ async fn a_pod_is_not_left_below_its_container_when_systemd_is_gone() {
         let limit = held[level].memory_limit();
         assert_eq!(limit, Some(MemoryLimit::Bytes(ROOMY << 20)), "{level}");
     }
+}
+
+#[tokio::test]
+async fn a_slices_longer_period_is_shortened_without_its_quota_going_below_its_containers() {
+    let mut bare = BareNode::new();
+    let pod = bare.run("web", UID, &[("app", roomy(ROOMY))]);
+    if bare.cgroups().version() == CgroupVersion::V2 {
+        println!("SKIPPED a_slices_longer_period: cgroup v2 has quota and period in one file");
+        return;
+    }
+    let state = TempDir::new().unwrap();
+    let node = node(&bare, &state);
+    let node = Node {
+        traits: NodeTraits {
+            driver: Driver::Systemd,
+            ..node.traits
+        },
+        ..node
+    };
+    let before = bare.held(&pod);
+    let cpu = before["pod"].cpu_max().unwrap();
+    let CpuQuota::Micros(quota) = cpu.quota else {
+        panic!("{cpu:?}")
+    };
+    bare.cgroups()
+        .put(&pod.cgroup, Setting::CfsQuota(CpuQuota::Micros(2 * quota)));
+    bare.cgroups().put(&pod.cgroup, Setting::CfsPeriod(2 * cpu.period_us));
+    let done = reconcile(Arc::new(node), Box::new(job(&pod, ROOMY))).await;
+    assert_eq!(done.outcome, Outcome::Applied, "{done:#?}");
+    assert_eq!(bare.held(&pod), before);
 }
 
 /// A runtime that forgets every container once it was asked about it.

@@ -15,6 +15,7 @@ use vscaled::runtime::{
 use super::room::{job, node};
 use super::{ROOMY, roomy};
 use crate::support::bare::BareNode;
+use crate::support::skipped;
 use crate::systemd_units::fake_bus::ended_systemd;
 
 /// Makes the pod's cgroup one that would be systemd's.
@@ -49,7 +50,7 @@ async fn a_slices_longer_period_is_shortened_without_its_quota_going_below_its_c
     let mut bare = BareNode::new();
     let pod = bare.run("web", UID, &[("app", roomy(ROOMY))]);
     if bare.cgroups().version() == CgroupVersion::V2 {
-        println!("SKIPPED a_slices_longer_period: cgroup v2 has quota and period in one file");
+        skipped("slices-longer-period", "cgroup v2 has quota and period in one file");
         return;
     }
     let state = TempDir::new().unwrap();

@@ -18,7 +18,7 @@ use super::through_api::ApiReport;
 use crate::cgroup::CgroupError;
 use crate::plan::shrink::{RECLAIM_STEP, Reclaim};
 use crate::plan::{Plan, PlanError, PodState, PodTree, Step, Target};
-use crate::resources::{Bytes, ControlFile, MemoryLimit};
+use crate::resources::{Bytes, ControlFile, MemoryLimit, Settings};
 
 /// The part of a memory limit that is kept free for a kubelet that looks before it writes: more than is cached again
 /// before it does.
@@ -39,6 +39,8 @@ pub(super) struct Pass {
     grounds: Grounds,
     /// Since when room is being made for that.
     preparing: Option<Instant>,
+    /// What somebody else has lowered meanwhile, as this pass was about to.
+    overtaken: Vec<Lowering>,
     incomplete: bool,
     flipped: Vec<(Target, ControlFile, Verdict)>,
     foreign: ForeignWriters,
@@ -129,6 +131,7 @@ impl Pass {
                 plan,
                 grounds,
                 preparing: None,
+                overtaken: Vec::new(),
                 incomplete,
                 flipped,
                 foreign,
@@ -192,10 +195,14 @@ impl Pass {
 
     /// Making room took a while: starts from what is there now.
     fn plan_again(mut self: Box<Self>, node: &Node) -> Result<Box<Self>, Box<JobDone>> {
-        match self.handles.read() {
-            Ok(tree) => match plan(node, tree, &self.wanted) {
+        let read = self
+            .handles
+            .read()
+            .and_then(|tree| Ok((self.overtaken_in(&tree)?, tree)));
+        match read {
+            Ok((overtaken, tree)) => match plan(node, tree, &self.wanted) {
                 Ok(plan) => {
-                    self.plan = plan;
+                    (self.plan, self.overtaken) = (plan, overtaken);
                     Ok(self)
                 }
                 Err(error) => Err(Box::new(JobDone::failed(error.to_string(), self.foreign))),
@@ -204,9 +211,20 @@ impl Pass {
         }
     }
 
+    /// The limits that were to come down and hold that already: a kubelet that was asked writes them as well, and may be
+    /// first. They are watched all the same.
+    fn overtaken_in(&self, tree: &PodTree) -> Result<Vec<Lowering>, CgroupError> {
+        let mut lowered = self.before_lowering()?;
+        lowered.retain(|lowering| {
+            let held = tree.get(&lowering.target).and_then(Settings::memory_limit);
+            held == Some(MemoryLimit::Bytes(lowering.to.get()).kernel_rounded())
+        });
+        Ok(lowered)
+    }
+
     fn execute(mut self: Box<Self>, node: &Node) -> KernelPass {
         let lowered = match self.before_lowering() {
-            Ok(lowered) => lowered,
+            Ok(lowered) => [std::mem::take(&mut self.overtaken), lowered].concat(),
             Err(error) => return self.end(Executed::interrupted(error.to_string()), Vec::new()),
         };
         let writing = Instant::now();
@@ -268,9 +286,12 @@ impl Pass {
     fn end(self: Box<Self>, executed: Executed, lowered: Vec<Lowering>) -> KernelPass {
         let changes_memory = |step: &&Step| step.change.files().iter().any(|(_, to)| to.memory().is_some());
         let steps = self.plan.steps().iter().filter(changes_memory);
+        let touched = steps
+            .map(|step| &step.target)
+            .chain(lowered.iter().map(|lowering| &lowering.target));
         let shrink = ShrinkReport {
+            touched: touched.cloned().collect(),
             lowered,
-            touched: steps.map(|step| step.target.clone()).collect(),
             refused: executed.not_shrinkable,
             freezes: executed.freezes,
             seen: self.grounds.seen(),

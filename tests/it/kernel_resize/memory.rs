@@ -239,6 +239,32 @@ async fn a_shrink_that_hurts_is_undone_at_the_api_server_as_well() {
 }
 
 #[tokio::test]
+async fn a_shrink_is_watched_also_where_the_kubelet_was_faster() {
+    let mut scene = Scene::of(ROOMY).await;
+    scene.agent.set("--guard", "false");
+    scene.start().await;
+    let answer = CancellationToken::new();
+    scene.api.fault(patches(Some(2), Effect::Held(answer.clone())));
+    scene.recommend(&[("app", TIGHT)]);
+    let asked = || scene.api.calls("dry-run pods/resize") == 1;
+    scene.agent.wait_for("the API server to be asked", asked).await;
+    // As a kubelet writes it that hears of the new spec before the agent has its answer.
+    let version = scene.node.cgroups().version();
+    for cgroup in [scene.app(), scene.pod.cgroup.clone()] {
+        let lower = TIGHT.settings(version);
+        let lower = lower.iter().filter(|setting| setting.memory().is_some());
+        scene.node.put(&cgroup, &Settings::from_iter(lower));
+    }
+    answer.cancel();
+    scene.settles(&[("app", TIGHT)]).await;
+    scene.confirmed(&[("app", TIGHT)]).await;
+    let mut process = scene.takes(20, 120);
+    let taken = || process.taken() == 120;
+    scene.agent.wait_for("the process to have everything", taken).await;
+    assert!(process.lives() && scene.kills() == 0);
+}
+
+#[tokio::test]
 async fn a_lent_limit_that_somebody_lowers_is_repaired_also_before_it_is_asked_for() {
     let scene = Scene::lending("10min").await;
     let mut process = scene.takes(100, 200);

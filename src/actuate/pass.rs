@@ -39,8 +39,6 @@ pub(super) struct Pass {
     grounds: Grounds,
     /// Since when room is being made for that.
     preparing: Option<Instant>,
-    /// What somebody else has lowered meanwhile, as this pass was about to.
-    overtaken: Vec<Lowering>,
     incomplete: bool,
     flipped: Vec<(Target, ControlFile, Verdict)>,
     foreign: ForeignWriters,
@@ -131,7 +129,6 @@ impl Pass {
                 plan,
                 grounds,
                 preparing: None,
-                overtaken: Vec::new(),
                 incomplete,
                 flipped,
                 foreign,
@@ -171,10 +168,11 @@ impl Pass {
                 }
             }
             Ok(Next::Ready) => {
+                let mut overtaken = Vec::new();
                 if waited {
-                    self = self.plan_again(node)?;
+                    (self, overtaken) = self.plan_again(node)?;
                 }
-                self.execute(node)
+                self.execute(node, overtaken)
             }
             Err(error) => return Err(unobservable(&error, self.foreign)),
         };
@@ -193,17 +191,18 @@ impl Pass {
         self.end(Executed::nothing(End::Done), Vec::new()).into_done(false)
     }
 
-    /// Making room took a while: starts from what is there now.
-    fn plan_again(mut self: Box<Self>, node: &Node) -> Result<Box<Self>, Box<JobDone>> {
-        let read = self
-            .handles
-            .read()
-            .and_then(|tree| Ok((self.overtaken_in(&tree)?, tree)));
+    /// Making room took a while: starts from what is there now. Returns also the limits that were to come down and hold that
+    /// already: a kubelet that was asked writes them as well, and may be first. They are watched all the same.
+    fn plan_again(mut self: Box<Self>, node: &Node) -> Result<(Box<Self>, Vec<Lowering>), Box<JobDone>> {
+        let read = self.handles.read().and_then(|tree| {
+            let holds = |target: &Target, to| tree.get(target).and_then(Settings::memory_limit) == Some(to);
+            Ok((self.before_lowering(holds)?, tree))
+        });
         match read {
             Ok((overtaken, tree)) => match plan(node, tree, &self.wanted) {
                 Ok(plan) => {
-                    (self.plan, self.overtaken) = (plan, overtaken);
-                    Ok(self)
+                    self.plan = plan;
+                    Ok((self, overtaken))
                 }
                 Err(error) => Err(Box::new(JobDone::failed(error.to_string(), self.foreign))),
             },
@@ -211,22 +210,11 @@ impl Pass {
         }
     }
 
-    /// The limits that were to come down and hold that already: a kubelet that was asked writes them as well, and may be
-    /// first. They are watched all the same.
-    fn overtaken_in(&self, tree: &PodTree) -> Result<Vec<Lowering>, CgroupError> {
-        let mut lowered = self.before_lowering()?;
-        lowered.retain(|lowering| {
-            let held = tree.get(&lowering.target).and_then(Settings::memory_limit);
-            held == Some(MemoryLimit::Bytes(lowering.to.get()).kernel_rounded())
-        });
-        Ok(lowered)
-    }
-
-    fn execute(mut self: Box<Self>, node: &Node) -> KernelPass {
-        let lowered = match self.before_lowering() {
-            Ok(lowered) => [std::mem::take(&mut self.overtaken), lowered].concat(),
+    fn execute(mut self: Box<Self>, node: &Node, mut lowered: Vec<Lowering>) -> KernelPass {
+        match self.before_lowering(|_, _| true) {
+            Ok(lowering) => lowered.extend(lowering),
             Err(error) => return self.end(Executed::interrupted(error.to_string()), Vec::new()),
-        };
+        }
         let writing = Instant::now();
         let executed = Executor::new(node, &self.handles).run(&self.plan);
         self.stages.write = if self.plan.is_empty() {
@@ -261,8 +249,9 @@ impl Pass {
         Ok(())
     }
 
-    /// What the cgroups say whose limits are about to come down: what is seen later is compared with it.
-    fn before_lowering(&self) -> Result<Vec<Lowering>, CgroupError> {
+    /// What the cgroups say whose limits are about to come down, those of them that count: what is seen later is compared
+    /// with it.
+    fn before_lowering(&self, counts: impl Fn(&Target, MemoryLimit) -> bool) -> Result<Vec<Lowering>, CgroupError> {
         let mut lowered = Vec::new();
         for step in self.plan.steps() {
             for (from, to) in lowerings(step) {
@@ -271,6 +260,9 @@ impl Pass {
                 else {
                     continue;
                 };
+                if !counts(&step.target, MemoryLimit::Bytes(to).kernel_rounded()) {
+                    continue;
+                }
                 let last = cgroup.outer().watch_reading()?;
                 lowered.push(Lowering {
                     target: step.target.clone(),

@@ -333,6 +333,7 @@ mod tests {
         entry.holds = true;
         assert!(entry.is_looked_after(), "the API server is to be asked later");
     }
+
     #[test]
     fn whoever_waits_for_a_pod_is_told_when_another_takes_its_name() {
         let pod = Arc::new(Pod::default());

@@ -21,16 +21,15 @@ pub(super) struct Shrinking {
     /// When a shrink that was undone is to be tried again.
     again: Option<Timestamp>,
     watched: Option<Watched>,
-    /// What was lowered last and neither kept nor undone since, watched or not: whoever is killed for it may take with it
-    /// what was watched, and is told of later.
+    /// What was lowered last and neither kept nor undone since. It outlasts its watch: whoever is killed for it may take with
+    /// it what was watched, and is told of later.
     lately: Vec<Lowering>,
 }
 
-/// Limits that were lowered a moment ago.
+/// The watch of what was lowered lately.
 #[derive(Debug)]
 struct Watched {
     number: u64,
-    lowered: Vec<Lowering>,
     /// Ends with this value.
     _task: AbortOnDropHandle<()>,
 }
@@ -58,16 +57,15 @@ impl Shrinking {
         if report.touched.is_empty() {
             return;
         }
-        let before = self.watched.take().map(|watched| watched.lowered).unwrap_or_default();
-        let untouched = before
-            .into_iter()
-            .filter(|known| !report.touched.contains(&known.target));
-        let lowered: Vec<Lowering> = untouched.chain(report.lowered).collect();
-        self.lately.clone_from(&lowered);
-        if lowered.is_empty() {
+        if self.watched.take().is_none() {
+            self.lately.clear();
+        }
+        self.lately.retain(|known| !report.touched.contains(&known.target));
+        self.lately.extend(report.lowered);
+        if self.lately.is_empty() {
             return;
         }
-        let (number, watching) = (id.number, lowered.clone());
+        let (number, watching) = (id.number, self.lately.clone());
         let task = tokio::spawn(async move {
             let verdict = watch(node, live, watching).await;
             // Fails only when the coordinator is gone, and then limits stay as they are.
@@ -77,46 +75,43 @@ impl Shrinking {
         });
         self.watched = Some(Watched {
             number,
-            lowered,
             _task: AbortOnDropHandle::new(task),
         });
     }
 
     /// Takes in how a watch ended; returns what went wrong, if anything did. Whatever came down with it goes up with it.
     pub(super) fn watch_ended(&mut self, number: u64, verdict: Verdict, now: Timestamp) -> Option<Ended> {
-        let watched = self.watched.take_if(|watched| watched.number == number)?;
+        self.watched.take_if(|watched| watched.number == number)?;
         match verdict {
             Verdict::Gone => None,
             Verdict::Kept => {
-                self.lately.clear();
-                for lowering in &watched.lowered {
+                for lowering in self.lately.drain(..) {
                     self.regrets.forgive(&lowering.target);
                 }
                 Some(Ended::Kept)
             }
-            Verdict::Trouble(target, trouble) => Some(self.undo(&watched.lowered, &target, trouble, now)),
+            Verdict::Trouble(target, trouble) => self.undo(&target, trouble, now),
         }
     }
 
     /// Takes in that somebody in this cgroup was killed for a limit that was lowered; returns what went wrong, unless that
     /// was known. Whatever came down with it goes up with it.
     pub(super) fn blamed(&mut self, target: &Target, now: Timestamp) -> Option<Ended> {
-        let lowered = std::mem::take(&mut self.lately);
-        if lowered.is_empty() {
-            return None;
-        }
+        let ended = self.undo(target, Trouble::Killed(1), now)?;
         self.watched = None;
-        Some(self.undo(&lowered, target, Trouble::Killed(1), now))
+        Some(ended)
     }
 
-    fn undo(&mut self, lowered: &[Lowering], target: &Target, trouble: Trouble, now: Timestamp) -> Ended {
-        self.lately.clear();
+    fn undo(&mut self, target: &Target, trouble: Trouble, now: Timestamp) -> Option<Ended> {
+        if self.lately.is_empty() {
+            return None;
+        }
         let why = describe(target, trouble);
-        for lowering in lowered {
+        for lowering in self.lately.drain(..) {
             let until = self.regrets.note(&lowering.target, lowering.from, &why, now);
             self.again = Some(self.again.map_or(until, |again| again.min(until)));
         }
-        Ended::Undone(why)
+        Some(Ended::Undone(why))
     }
 
     /// The limits that are kept now although lower ones are wanted.
@@ -226,7 +221,6 @@ mod tests {
             lately: targets.iter().map(lowering).collect(),
             watched: Some(Watched {
                 number,
-                lowered: targets.iter().map(lowering).collect(),
                 _task: AbortOnDropHandle::new(tokio::spawn(std::future::pending())),
             }),
             ..Shrinking::default()

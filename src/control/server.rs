@@ -137,13 +137,7 @@ pub async fn serve<B: Backend>(
     let end = tokio::time::Instant::now() + limits.grace;
     let served = match served {
         Some(served) => served,
-        None => match tokio::time::timeout(limits.grace.min(FAREWELL), &mut serving).await {
-            Ok(served) => served,
-            Err(_elapsed) => {
-                connections.cut_idle(&idle);
-                cut_off(&connections, serving, end, limits.grace).await
-            }
-        },
+        None => farewell(&connections, &idle, serving, limits.grace).await,
     };
     if tokio::time::timeout_at(end, changes.wait()).await.is_err() {
         tracing::warn!(grace = ?limits.grace, "stopping: changes asked for at the control socket are left unfinished");
@@ -151,21 +145,25 @@ pub async fn serve<B: Backend>(
     Ok(served?)
 }
 
-/// Waits for callers until `end`, and then for none.
-async fn cut_off<T>(
+/// Waits for the end of a server that was told to stop: for calls in progress as long as `grace` allows, and for peers that
+/// were idle then no longer than a moment.
+async fn farewell<T>(
     connections: &Connections,
+    idle: &[u64],
     mut serving: Pin<&mut impl Future<Output = T>>,
-    end: tokio::time::Instant,
     grace: Duration,
 ) -> T {
-    match tokio::time::timeout_at(end, &mut serving).await {
-        Ok(served) => served,
-        Err(_elapsed) => {
-            tracing::warn!(?grace, "stopping: callers at the control socket are cut off");
-            connections.cut_all();
-            serving.await
-        }
+    let end = tokio::time::Instant::now() + grace;
+    if let Ok(served) = tokio::time::timeout(grace.min(FAREWELL), &mut serving).await {
+        return served;
     }
+    connections.cut_idle(idle);
+    if let Ok(served) = tokio::time::timeout_at(end, &mut serving).await {
+        return served;
+    }
+    tracing::warn!(?grace, "stopping: callers at the control socket are cut off");
+    connections.cut_all();
+    serving.await
 }
 
 /// How many may call, and how often.

@@ -14,7 +14,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::judge::Need;
-use crate::resources::{Bytes, PAGE_SIZE};
+use crate::resources::{Bytes, MemoryLimit};
 
 /// Budgets are for this long.
 pub const WINDOW: Duration = Duration::from_secs(3600);
@@ -182,7 +182,10 @@ impl Ledger {
     ) -> Result<Bytes, Refusal> {
         self.expire(at);
         // The kernel counts whole pages: what is left above them is nothing that could be given.
-        let highest = Bytes::new(ceiling.get() / PAGE_SIZE * PAGE_SIZE);
+        let highest = match MemoryLimit::Bytes(ceiling.get()).kernel_rounded() {
+            MemoryLimit::Bytes(pages) => Bytes::new(pages),
+            MemoryLimit::Max => ceiling,
+        };
         if highest <= limit {
             return Err(Refusal::Ceiling { ceiling });
         }

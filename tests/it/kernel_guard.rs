@@ -53,10 +53,20 @@ impl Scene {
 
     /// With the agent running and guarding.
     async fn guarded(max_allowed: &str) -> Self {
-        let mut scene = Self::new(max_allowed);
-        scene.agent.start().await;
-        scene.guards("web").await;
-        scene
+        Self::new(max_allowed).started().await
+    }
+
+    /// The same, where loans that are not needed end after so long.
+    async fn lending_for(quiet_period: &str) -> Self {
+        let mut scene = Self::new("4Gi");
+        scene.agent.set("--guard-quiet-period", quiet_period);
+        scene.started().await
+    }
+
+    async fn started(mut self) -> Self {
+        self.agent.start().await;
+        self.guards("web").await;
+        self
     }
 
     /// Waits until a pod is known to live: from then on it is guarded.

@@ -68,12 +68,6 @@ async fn why_a_limit_was_refused_is_still_said_when_the_guard_cannot_raise_it_ei
     occupy(&mut scene, 70).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     let pod = scene.agent.pod("web").await.unwrap();
-    let guarded = scene.agent.history().await;
-    let guarded = guarded
-        .iter()
-        .filter(|change| change.cause.starts_with("guard:"))
-        .count();
-    println!("the guard said something {guarded} times");
     assert_eq!(pod.state, "Refused");
     assert!(pod.detail.contains("wanted limit of"), "{}", pod.detail);
 }

@@ -22,10 +22,7 @@ async fn a_loan_ends_when_the_recommendation_has_caught_up() {
 
 #[tokio::test]
 async fn a_loan_that_is_not_needed_any_more_is_taken_back() {
-    let mut scene = Scene::new("4Gi");
-    scene.agent.set("--guard-quiet-period", "2s");
-    scene.agent.start().await;
-    scene.guards("web").await;
+    let scene = Scene::lending_for("2s").await;
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
     let lent = scene.lease().await;
@@ -52,10 +49,7 @@ async fn a_loan_that_is_not_needed_any_more_is_taken_back() {
 
 #[tokio::test]
 async fn a_loan_is_taken_back_also_when_nobody_lets_it_grow_any_more() {
-    let mut scene = Scene::new("4Gi");
-    scene.agent.set("--guard-quiet-period", "2s");
-    scene.agent.start().await;
-    scene.guards("web").await;
+    let scene = Scene::lending_for("2s").await;
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
     scene.lease().await;
@@ -70,10 +64,7 @@ async fn a_loan_is_taken_back_also_when_nobody_lets_it_grow_any_more() {
 
 #[tokio::test]
 async fn a_loan_that_is_needed_stays_as_far_as_it_is() {
-    let mut scene = Scene::new("4Gi");
-    scene.agent.set("--guard-quiet-period", "1s");
-    scene.agent.start().await;
-    scene.guards("web").await;
+    let scene = Scene::lending_for("1s").await;
     let mut process = scene.takes(400, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
     // At this rate much more was lent than is needed in the end.

@@ -133,6 +133,18 @@ impl Scene {
         pod.is_some_and(|pod| pod.detail.contains("a lower memory limit was undone"))
     }
 
+    /// Waits for the kill to be explained, and undone for that; whether it was.
+    async fn explains(&self) -> bool {
+        let died = Instant::now();
+        while !self.has_undone().await {
+            if died.elapsed() >= EXPLAINED {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        true
+    }
+
     /// The container ends with the process that was killed, and its cgroup before anybody could read there why. Another
     /// follows, with the limit of its spec at first.
     async fn dies_as_a_whole(&mut self) {
@@ -150,22 +162,16 @@ impl Scene {
 async fn a_shrink_that_killed_a_whole_container_is_undone_for_the_one_that_follows() {
     let mut scene = Scene::started().await;
     assert_eq!(scene.resize(40).await.outcome, "Applied");
-    'undone: {
-        for _ in 0..ATTEMPTS {
-            let low = || scene.limits() == [40, 40] || scene.limits() == [ROOMY, ROOMY];
-            scene.agent.wait_for("the container to have a limit", low).await;
-            // It is looked at ten times a second by now.
-            tokio::time::sleep(Duration::from_millis(2500)).await;
-            scene.dies_as_a_whole().await;
-            let died = Instant::now();
-            while died.elapsed() < EXPLAINED {
-                if scene.has_undone().await {
-                    break 'undone;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
+    for attempt in 1.. {
+        assert!(attempt <= ATTEMPTS, "killed {ATTEMPTS} times, and nothing was undone");
+        let low = || scene.limits() == [40, 40] || scene.limits() == [ROOMY, ROOMY];
+        scene.agent.wait_for("the container to have a limit", low).await;
+        // It is looked at ten times a second by now.
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        scene.dies_as_a_whole().await;
+        if scene.explains().await {
+            break;
         }
-        panic!("killed {ATTEMPTS} times, and nothing was undone");
     }
     let raised = || scene.limits() == [ROOMY, ROOMY];
     scene.agent.wait_for("the limits to go up again", raised).await;

@@ -21,20 +21,27 @@ use crate::systemd_units::fake_bus::ended_systemd;
 /// Makes the pod's cgroup one that would be systemd's.
 const UID: &str = "0123.slice";
 
+/// A node whose cgroups are systemd's.
+fn of_slices(bare: &BareNode, state: &TempDir) -> Node {
+    let node = node(bare, state);
+    Node {
+        traits: NodeTraits {
+            driver: Driver::Systemd,
+            ..node.traits
+        },
+        ..node
+    }
+}
+
 #[tokio::test]
 async fn a_pod_is_not_left_below_its_container_when_systemd_is_gone() {
     let Some(systemd) = ended_systemd() else { return };
     let mut bare = BareNode::new();
     let pod = bare.run("web", UID, &[("app", roomy(ROOMY))]);
     let state = TempDir::new().unwrap();
-    let node = node(&bare, &state);
     let node = Node {
-        traits: NodeTraits {
-            driver: Driver::Systemd,
-            ..node.traits
-        },
         units: Some(Arc::new(systemd)),
-        ..node
+        ..of_slices(&bare, &state)
     };
     let done = reconcile(Arc::new(node), Box::new(job(&pod, 100))).await;
     assert!(matches!(done.outcome, Outcome::RolledBack { .. }), "{done:#?}");
@@ -54,14 +61,7 @@ async fn a_slices_longer_period_is_shortened_without_its_quota_going_below_its_c
         return;
     }
     let state = TempDir::new().unwrap();
-    let node = node(&bare, &state);
-    let node = Node {
-        traits: NodeTraits {
-            driver: Driver::Systemd,
-            ..node.traits
-        },
-        ..node
-    };
+    let node = of_slices(&bare, &state);
     let before = bare.held(&pod);
     let cpu = before["pod"].cpu_max().unwrap();
     let CpuQuota::Micros(quota) = cpu.quota else {

@@ -9,7 +9,7 @@
 //! * A kill without a cgroup, and a rise, wait until both sides are known up to their time and cannot change any more
 //!   ([`Progress`]). Then as many as possible are paired. A kill for which all possible rises are one container's was
 //!   there; otherwise the container is certain and the victim one of several.
-//! * What finds no partner is told alone.
+//! * What finds no partner waits longer for one, and is told alone if none comes ([`LATEST`]).
 //!
 //! The kernel counts a kill just before it logs it (`__oom_kill_process`), so a kill belongs to the rise between whose two
 //! reads it was logged. It counts the first victim of a group twice and logs it twice; the second time accounts for a rise,
@@ -20,6 +20,7 @@
 
 mod evidence;
 mod groups;
+mod late;
 mod matching;
 mod pairing;
 
@@ -30,11 +31,15 @@ use super::kill::{Kill, Level};
 use crate::cgroup::CgroupPath;
 
 pub use evidence::{Evidence, OomKill};
+use late::Unclaimed;
 pub use pairing::Rise;
 use pairing::{Logged, Pairing, Who};
 
-/// How long the kernel may take to log a kill that it counted; a stalled virtual machine was seen to take 156 ms.
+/// How long the kernel takes at most, in the ordinary course of things, to log a kill that it counted; a stalled virtual
+/// machine was seen to take 156 ms.
 pub const LOG_DELAY: Duration = Duration::from_millis(250);
+/// How long it may take on a machine that has no time for it. What is counted is not told alone before.
+pub const LATEST: Duration = Duration::from_secs(2);
 /// How far the time of a record may be off: its clock is not the one counters are read by.
 const SLACK: Duration = Duration::from_millis(50);
 /// In a flood everything hangs together, without an end. What is this old is decided by what is known, up to half of it. So
@@ -70,6 +75,8 @@ pub struct Joiner {
     /// In the order in which they came.
     logged: Vec<Logged>,
     rises: Vec<Rise>,
+    /// Counted and not logged in time.
+    unclaimed: Unclaimed,
     /// Second countings that were not logged, until they are asked for.
     again: Vec<CgroupPath>,
     /// Up to where everything was decided that could be.
@@ -84,6 +91,7 @@ impl Joiner {
             has_log,
             logged: Vec::new(),
             rises: Vec::new(),
+            unclaimed: Unclaimed::new(),
             again: Vec::new(),
             settled: None,
         }
@@ -135,12 +143,7 @@ impl Joiner {
             self.rises.push(rise);
             return Vec::new();
         }
-        let total = rise.kills.get();
-        let kills = total.saturating_sub(rise.again);
-        self.again.extend((kills..total).map(|_| rise.cgroup.clone()));
-        (0..kills)
-            .map(|_| OomKill::counter_alone(rise.cgroup.clone(), rise.by))
-            .collect()
+        self.alone(&rise)
     }
 
     /// The log cannot be read any more: tells everything that waits, and from now on rises at once.
@@ -182,7 +185,7 @@ impl Joiner {
     /// Whether anything waits for progress.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        !self.rises.is_empty() || self.has_kills_waiting()
+        !self.rises.is_empty() || self.unclaimed.len() > 0 || self.has_kills_waiting()
     }
 
     /// Whether a kill waits for counters to be read.
@@ -193,11 +196,12 @@ impl Joiner {
 
     /// Decides what cannot change any more. Without progress since the last time, nothing is looked at.
     pub fn settle(&mut self, progress: Progress) -> Vec<OomKill> {
-        let crowded = self.logged.len() + self.rises.len() > MOST_WAITING;
+        let crowded = self.logged.len() + self.rises.len() + self.unclaimed.len() > MOST_WAITING;
         if self.settled.replace(progress) == Some(progress) && !crowded {
             return Vec::new();
         }
         let mut told = Vec::new();
+        let mut unplaced = Vec::new();
         let logged = std::mem::take(&mut self.logged);
         for pairing in Pairing::independent(logged, std::mem::take(&mut self.rises)) {
             let end = if crowded {
@@ -209,7 +213,8 @@ impl Joiner {
                 Some(end) => {
                     let (decided, left) = pairing.decide(end);
                     told.extend(decided.kills);
-                    self.again.extend(decided.again);
+                    unplaced.extend(decided.unplaced);
+                    self.unclaimed.add(decided.unclaimed);
                     left
                 }
                 None => pairing,
@@ -217,7 +222,37 @@ impl Joiner {
             self.logged.extend(left.logged);
             self.rises.extend(left.rises);
         }
+        told.extend(self.place(unplaced));
+        let known = if crowded { Progress::END } else { progress };
+        for rise in self.unclaimed.expire(known, &self.logged) {
+            told.extend(self.alone(&rise));
+        }
         told
+    }
+
+    /// Looks for what these were counted in among what was not logged in time. What was told comes first, as ever.
+    fn place(&mut self, mut unplaced: Vec<Logged>) -> Vec<OomKill> {
+        unplaced.sort_by_key(|logged| matches!(logged.who, Who::Waiting(_)));
+        let mut told = Vec::new();
+        for logged in unplaced {
+            match (self.unclaimed.claim(&logged), &logged.who) {
+                (None, _) if self.rises.iter().any(|rise| late::is_claim(&logged, rise)) => self.logged.push(logged),
+                (Some(cgroup), Who::Waiting(kill)) => told.push(OomKill::late(Arc::clone(kill), cgroup, logged.at)),
+                (None, Who::Waiting(kill)) => told.push(OomKill::log_alone((**kill).clone(), logged.at)),
+                (_, Who::Told(_) | Who::Again(_)) => {}
+            }
+        }
+        told
+    }
+
+    /// Tells what a counter alone shows.
+    fn alone(&mut self, rise: &Rise) -> Vec<OomKill> {
+        let total = rise.kills.get();
+        let kills = total.saturating_sub(rise.again);
+        self.again.extend((kills..total).map(|_| rise.cgroup.clone()));
+        (0..kills)
+            .map(|_| OomKill::counter_alone(rise.cgroup.clone(), rise.by))
+            .collect()
     }
 
     fn account(&mut self, at: Duration, who: Who) {

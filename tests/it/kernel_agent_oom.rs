@@ -104,7 +104,8 @@ impl Scene {
     async fn tells(&self, count: usize) -> Vec<OomKill> {
         let told = async || Some(self.told().await).filter(|told| told.len() >= count);
         let told = self.agent.until(&format!("{count} kills to be told"), told).await;
-        assert_eq!(told.len(), count, "{told:#?}");
+        let lines = || told.iter().map(line).collect::<Vec<_>>().join("\n");
+        assert_eq!(told.len(), count, "told were:\n{}", lines());
         told
     }
 
@@ -130,6 +131,19 @@ impl Scene {
         }
         panic!("the kernel explained none of {ATTEMPTS} kills");
     }
+}
+
+/// A kill in a line: many of them are easier to compare.
+fn line(kill: &OomKill) -> String {
+    let victim = kill
+        .victim
+        .as_ref()
+        .map(|victim| (victim.pid, &victim.comm, &victim.role));
+    let container = container(kill);
+    let OomKill {
+        time, confidence, id, ..
+    } = kill;
+    format!("{time} {container} {confidence} {victim:?} {id}")
 }
 
 fn container(kill: &OomKill) -> &str {

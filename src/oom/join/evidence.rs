@@ -65,6 +65,17 @@ impl OomKill {
         }
     }
 
+    /// Logged so late that another one, logged as late, may have been the one that was counted there.
+    pub(super) fn late(kill: Arc<Kill>, cgroup: CgroupPath, at: Duration) -> Self {
+        Self {
+            cgroup: Some(cgroup.clone()),
+            record: kill.seq,
+            evidence: Evidence::Ambiguous(Arc::from([kill])),
+            counted_in: Some(cgroup),
+            at,
+        }
+    }
+
     pub(super) fn log_alone(kill: Kill, at: Duration) -> Self {
         Self {
             cgroup: None,

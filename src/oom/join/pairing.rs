@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::groups::Groups;
 use super::matching::{Possible, matched};
-use super::{Evidence, FLOOD, LOG_DELAY, OomKill, PATIENCE, Progress, SLACK};
+use super::{Evidence, FLOOD, LATEST, LOG_DELAY, OomKill, PATIENCE, Progress, SLACK};
 use crate::cgroup::CgroupPath;
 use crate::oom::kill::Kill;
 use crate::oom::summary::Limit;
@@ -54,22 +54,19 @@ impl Rise {
         end == Duration::MAX || self.by.saturating_add(LOG_DELAY) < end
     }
 
-    /// Tells those that were counted without being logged, where these were.
-    fn told_alone<'a>(&self, logged: impl Iterator<Item = &'a Logged> + Clone, told: &mut Decided) {
+    /// What is left of it without these.
+    pub(super) fn without<'a>(self, logged: impl Iterator<Item = &'a Logged> + Clone) -> Option<Self> {
         let logged_again = logged.clone().filter(|logged| matches!(logged.who, Who::Again(_)));
         let again = self.again.saturating_sub(count(logged_again));
-        let alone = self.kills.get().saturating_sub(count(logged));
-        let kills = alone.saturating_sub(again);
-        told.kills
-            .extend((0..kills).map(|_| OomKill::counter_alone(self.cgroup.clone(), self.by)));
-        told.again.extend((kills..alone).map(|_| self.cgroup.clone()));
+        let kills = NonZeroU64::new(self.kills.get().saturating_sub(count(logged)))?;
+        Some(Self { kills, again, ..self })
     }
 }
 
 impl Logged {
-    /// Whether this can be among the kills that were counted there then.
-    fn may_be_in(&self, rise: &Rise) -> bool {
-        let in_time = rise.after <= self.at.saturating_add(SLACK) && self.at <= rise.by.saturating_add(LOG_DELAY);
+    /// Whether this can be among the kills that were counted there then, if the kernel logged it within this time.
+    pub(super) fn may_be_in(&self, rise: &Rise, delay: Duration) -> bool {
+        let in_time = rise.after <= self.at.saturating_add(SLACK) && self.at <= rise.by.saturating_add(delay);
         in_time
             && match &self.who {
                 Who::Told(cgroup) | Who::Again(cgroup) => cgroup.below(&rise.cgroup).is_some(),
@@ -79,14 +76,25 @@ impl Logged {
                 },
             }
     }
+
+    /// Within what time the kernel logged this. Late may be what was told: where it was is certain, and time decides nothing
+    /// but which rise of several. What waits is dealt with in [`super::late`].
+    const fn delay(&self) -> Duration {
+        match self.who {
+            Who::Told(_) | Who::Again(_) => LATEST,
+            Who::Waiting(_) => LOG_DELAY,
+        }
+    }
 }
 
 /// What was decided.
 #[derive(Debug, Default)]
 pub(super) struct Decided {
     pub(super) kills: Vec<OomKill>,
-    /// The cgroups in which the first victim of a group was counted again, and its second logging was lost.
-    pub(super) again: Vec<CgroupPath>,
+    /// What was counted without having been logged in time.
+    pub(super) unclaimed: Vec<Rise>,
+    /// What was logged without having been counted just before.
+    pub(super) unplaced: Vec<Logged>,
 }
 
 /// Kills and rises that have nothing to do with any others.
@@ -102,7 +110,8 @@ impl Pairing {
         // The rises come first in the numbering, then the kills.
         let mut groups = Groups::new(rises.len() + logged.len());
         for (number, logged) in (rises.len()..).zip(&logged) {
-            let concerned = rises.iter().enumerate().filter(|(_, rise)| logged.may_be_in(rise));
+            let concerned = rises.iter().enumerate();
+            let concerned = concerned.filter(|(_, rise)| logged.may_be_in(rise, logged.delay()));
             concerned.for_each(|(rise, _)| groups.join(rise, number));
         }
         let mut pairings: Vec<Self> = Vec::new();
@@ -144,15 +153,16 @@ impl Pairing {
     }
 
     /// Whether nothing that is still to come can belong here: later rises begin after these kills, and later kills were
-    /// logged after these rises.
+    /// logged after these rises. What is logged so far may be late for a rise elsewhere ([`super::late`]): all that were
+    /// before it are known by then, too.
     fn is_final(&self, progress: Progress) -> bool {
-        self.logged
-            .iter()
-            .all(|logged| logged.at.saturating_add(SLACK) < progress.counters)
-            && self
-                .rises
-                .iter()
-                .all(|rise| rise.by.saturating_add(LOG_DELAY) < progress.log)
+        let counted = self.rises.iter().map(|rise| rise.kills.get());
+        let is_all_logged = counted.fold(0, u64::saturating_add) <= count(self.logged.iter());
+        let delay = if is_all_logged { LOG_DELAY } else { LATEST };
+        let are_known =
+            |logged: &Logged| logged.at.saturating_add(SLACK) < progress.counters && logged.at < progress.log;
+        let are_over = |rise: &Rise| rise.by.saturating_add(delay) < progress.log;
+        self.logged.iter().all(are_known) && self.rises.iter().all(are_over)
     }
 
     /// The time of the oldest part.
@@ -176,52 +186,59 @@ impl Pairing {
         // So do the rises of inner cgroups: what they counted is not left for those around them.
         self.rises
             .sort_by_key(|rise| (Reverse(rise.cgroup.segments().count()), rise.by));
-        let possible = Possible::new(&self.logged, &self.rises, Logged::may_be_in);
+        let table = |delay: fn(&Logged) -> Duration| {
+            Possible::new(&self.logged, &self.rises, |logged, rise| {
+                logged.may_be_in(rise, delay(logged))
+            })
+        };
+        let possible = table(Logged::delay);
         let held = matched(&possible, self.rises.iter().map(|rise| rise.kills.get()).collect());
-        let is_decided = |(logged, held): &(&Logged, Option<&Rise>)| is_old(logged) && held.is_none_or(is_over);
-
-        let mut told = Decided::default();
+        let is_decided = |logged: &Logged, held: Option<usize>| match held.and_then(|rise| self.rises.get(rise)) {
+            Some(rise) => is_over(rise),
+            None => is_old(logged),
+        };
+        let mut decided = Decided::default();
         for (at, rise) in self.rises.iter().enumerate().filter(|(_, rise)| is_over(rise)) {
             let holders = self.logged.iter().zip(&held).filter(|(_, held)| **held == Some(at));
-            rise.told_alone(holders.map(|(logged, _)| logged), &mut told);
+            let left = rise.clone().without(holders.map(|(logged, _)| logged));
+            decided.unclaimed.extend(left);
         }
-        let held = || held.iter().map(|held| held.map(|rise| &self.rises[rise]));
+        // What is seldom does not make others less certain.
+        let likely = table(|_| LOG_DELAY);
         let mut lists = Lists::default();
-        for (at, (logged, rise)) in self.logged.iter().zip(held()).enumerate() {
-            if let Who::Waiting(kill) = &logged.who
-                && is_decided(&(logged, rise))
+        for (at, (logged, held)) in self.logged.iter().zip(&held).enumerate() {
+            if let (Who::Waiting(kill), Some(rise)) = (&logged.who, *held)
+                && is_decided(logged, *held)
             {
-                told.kills.push(match rise {
-                    Some(rise) => self.paired(&possible, (at, kill), rise, &mut lists),
-                    None => OomKill::log_alone((**kill).clone(), logged.at),
-                });
+                let rise = &self.rises[rise];
+                decided.kills.push(self.paired(&likely, (at, kill), rise, &mut lists));
             }
         }
-        let decided: Vec<bool> = self.logged.iter().zip(held()).map(|held| is_decided(&held)).collect();
+        let fates = self.logged.iter().zip(&held);
+        let fates: Vec<bool> = fates.map(|(logged, held)| is_decided(logged, *held)).collect();
         let (over, left): (Vec<_>, Vec<_>) = self.rises.into_iter().partition(is_over);
         let mut left = Self {
             logged: Vec::new(),
             rises: left,
         };
-        for (mut logged, _) in self
-            .logged
-            .into_iter()
-            .zip(decided)
-            .filter(|(_, is_decided)| !is_decided)
-        {
-            logged.outrun |= over.iter().any(|rise| logged.may_be_in(rise));
-            left.logged.push(logged);
+        for ((mut logged, held), is_decided) in self.logged.into_iter().zip(held).zip(fates) {
+            if !is_decided {
+                logged.outrun |= over.iter().any(|rise| logged.may_be_in(rise, LOG_DELAY));
+                left.logged.push(logged);
+            } else if held.is_none() {
+                decided.unplaced.push(logged);
+            }
         }
-        (told, left)
+        (decided, left)
     }
 
-    fn paired(&self, possible: &Possible, (at, kill): (usize, &Kill), rise: &Rise, lists: &mut Lists) -> OomKill {
+    fn paired(&self, likely: &Possible, (at, kill): (usize, &Kill), rise: &Rise, lists: &mut Lists) -> OomKill {
         let logged = &self.logged[at];
-        let rises = || self.rises.iter().zip(possible.row(at)).filter(|(_, may)| **may);
+        let rises = || self.rises.iter().zip(likely.row(at)).filter(|(_, may)| **may);
         let counted = rises().map(|(rise, _)| rise.kills.get()).fold(0, u64::saturating_add);
         let one_cgroup = rises().all(|(other, _)| other.cgroup == rise.cgroup);
         // More kills than were counted: one of them was somewhere else, and it may be this one.
-        let all_counted = || count(possible.rivals(possible.row(at))) <= counted;
+        let all_counted = || count(likely.rivals(likely.row(at))) <= counted;
         let told = |evidence| OomKill {
             cgroup: Some(rise.cgroup.clone()),
             evidence,
@@ -234,7 +251,7 @@ impl Pairing {
         }
         // Rises of one cgroup can change places, so all kills that may be in any of them may be meant.
         let here: Vec<bool> = self.rises.iter().map(|other| other.cgroup == rise.cgroup).collect();
-        let candidates: Vec<usize> = possible.rivals(&here).collect();
+        let candidates: Vec<usize> = likely.rivals(&here).collect();
         let list = lists.entry(candidates).or_insert_with_key(|candidates| {
             let waiting = |at: &usize| match &self.logged.get(*at)?.who {
                 Who::Waiting(kill) => Some(Arc::clone(kill)),

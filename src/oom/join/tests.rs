@@ -158,13 +158,13 @@ fn a_pods_limit_narrows_down_where_its_victim_was() {
     assert_eq!(joiner.logged(ms(0), victim, None), None);
     assert_eq!(joiner.counted(rise(ms(0), ms(1), &elsewhere, once())), []);
     assert_eq!(joiner.counted(rise(ms(0), ms(2), &container(1), once())), []);
-    let told = joiner.settle(all_known(1000));
+    let told = joiner.settle(Progress::END);
     let expected = [
-        (Some(&elsewhere), "counter-alone", None),
         (Some(&container(1)), "only-counter-that-rose", Some(7)),
+        (Some(&elsewhere), "counter-alone", None),
     ];
     assert_eq!(found(&told), expected);
-    assert_eq!(told[1].level(), Level::Pod);
+    assert_eq!(told[0].level(), Level::Pod);
 }
 
 #[test]
@@ -185,14 +185,52 @@ fn a_kill_more_than_was_counted_makes_all_of_them_uncertain() {
 fn a_counter_without_a_log_and_a_log_without_a_counter_are_both_told() {
     let mut joiner = Joiner::new(true);
     assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(1), once())), []);
+    assert_eq!(joiner.settle(all_known(300)), []);
+    assert!(joiner.is_waiting(), "it may be logged late");
     assert_eq!(
-        found(&joiner.settle(all_known(300))),
+        found(&joiner.settle(all_known(2002))),
         [(Some(&container(1)), "counter-alone", None)]
     );
     assert_eq!(joiner.logged(ms(5000), unexplained(7), None), None);
     assert_eq!(found(&joiner.settle(all_known(6000))), [(None, "log-alone", Some(7))]);
     let told = Joiner::new(false).counted(rise(ms(0), ms(0), &container(1), NonZeroU64::new(3).unwrap()));
     assert_eq!(told.len(), 3, "without a log there is nothing to wait for");
+}
+
+#[test]
+fn what_the_kernel_logs_late_is_no_second_kill() {
+    let pod = container(1).parent().unwrap();
+    let elsewhere = CgroupPath::new("/kubepods/other").unwrap();
+    // Of the second, only whose limit was hit is known.
+    for late in [named(7, 1), kill(7, Limit::Cgroup(pod), None)] {
+        let mut joiner = Joiner::new(true);
+        for cgroup in [&elsewhere, &container(1)] {
+            assert_eq!(joiner.counted(rise(ms(0), ms(1), cgroup, once())), []);
+        }
+        assert_eq!(joiner.settle(all_known(1000)), []);
+        let mut told = Vec::from_iter(joiner.logged(ms(1900), late, None));
+        told.extend(joiner.settle(all_known(2500)));
+        let cgroups: Vec<_> = told.iter().map(|kill| kill.cgroup.as_ref()).collect();
+        assert_eq!(cgroups, [Some(&container(1)), Some(&elsewhere)]);
+        assert!(matches!(&told[0].evidence, Evidence::Named(_) | Evidence::Ambiguous(_)));
+        assert_eq!(told[1].evidence, Evidence::CounterAlone);
+        assert!(!joiner.is_waiting());
+    }
+}
+
+#[test]
+fn what_was_logged_late_and_is_undecided_is_waited_for() {
+    let mut joiner = Joiner::new(true);
+    assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(1), once())), []);
+    assert!(joiner.logged(ms(1900), named(7, 1), None).is_some());
+    let progress = |counters| Progress {
+        log: ms(2500),
+        counters: ms(counters),
+    };
+    assert_eq!(joiner.settle(progress(1000)), []);
+    assert!(joiner.is_waiting());
+    assert_eq!(joiner.settle(progress(2000)), []);
+    assert!(!joiner.is_waiting());
 }
 
 #[test]
@@ -255,7 +293,7 @@ fn the_second_counting_of_a_groups_first_victim_is_no_kill_even_if_nothing_was_l
         if logged_again {
             assert_eq!(joiner.logged_again(ms(1), 7, &container(1)), None);
         }
-        let told = joiner.settle(all_known(2000));
+        let told = joiner.settle(all_known(3000));
         assert_eq!(found(&told), [(Some(&container(1)), "counter-alone", None); 3]);
         assert_eq!(joiner.take_counted_again().len(), usize::from(!logged_again));
     }
@@ -273,7 +311,7 @@ fn a_kill_is_found_in_the_counter_nearest_to_it() {
         );
         let both = if pod_first { [above, inside] } else { [inside, above] };
         both.into_iter().for_each(|rise| assert_eq!(joiner.counted(rise), []));
-        let told = joiner.settle(all_known(2000));
+        let told = joiner.settle(all_known(3000));
         assert_eq!(
             found(&told),
             [(Some(&pod), "counter-alone", None)],

@@ -9,6 +9,8 @@ use super::*;
 struct Happening {
     at: u64,
     container: u64,
+    /// How long the kernel takes to log it.
+    late: u64,
     log_delay: u64,
     known: Known,
     is_logged: bool,
@@ -32,6 +34,7 @@ fn happening(until: u64) -> impl Strategy<Value = Happening> {
         |(at, container, log_delay, known, is_logged)| Happening {
             at,
             container,
+            late: 0,
             log_delay,
             known,
             is_logged,
@@ -45,11 +48,13 @@ fn play(happenings: &[Happening], extra: &[(u64, u64)]) -> Vec<OomKill> {
     let mut joiner = Joiner::new(true);
     let mut told = Vec::new();
     let mut last_read = [0; 4];
-    let end = happenings.iter().map(|kill| kill.at).max().unwrap_or(0) + 6000;
+    let last = happenings.iter().map(|kill| kill.at + kill.late).max();
+    let end = last.unwrap_or(0) + 6000;
     for now in 0..end {
         for (kill, pid) in happenings.iter().zip(1..) {
-            if kill.is_logged && kill.at + kill.log_delay == now {
-                let (logged, unexplained) = (ms(kill.at), unexplained(pid));
+            let logged = kill.at + kill.late;
+            if kill.is_logged && logged + kill.log_delay == now {
+                let (logged, unexplained) = (ms(logged), unexplained(pid));
                 told.extend(match kill.known {
                     Known::ByName => joiner.logged(logged, named(pid, kill.container), None),
                     Known::ByProc => joiner.logged(logged, unexplained, Some(container(kill.container))),
@@ -79,7 +84,7 @@ fn play(happenings: &[Happening], extra: &[(u64, u64)]) -> Vec<OomKill> {
 
 /// Checks that each container lost as many as it did, and that nobody is told to have been where he was not.
 fn check(happenings: &[Happening], told: &[OomKill]) -> Result<(), TestCaseError> {
-    prop_assert_eq!(told.len(), happenings.len(), "{:?}", told);
+    prop_assert_eq!(told.len(), happenings.len(), "{:?}", found(told));
     for number in 0..4 {
         let happened = happenings.iter().filter(|kill| kill.container == number).count();
         let path = container(number);
@@ -116,6 +121,20 @@ proptest! {
                 prop_assert!(candidates.iter().any(is_possible) || !all_logged, "{:?}", told);
             }
         }
+    }
+
+    /// What is logged with its cgroup, that is; of what is not, it would be told wrongly where it was.
+    #[test]
+    fn every_kill_is_told_once_however_late_the_kernel_logs_it(
+        happenings in proptest::collection::vec((happening(4000), 0..1500_u64), 0..25),
+        extra in proptest::collection::vec((0..5000_u64, 0..4_u64), 0..10),
+    ) {
+        let late = |(happening, late): (Happening, u64)| match happening.known {
+            Known::ByName | Known::ByProc => Happening { late, ..happening },
+            Known::Not => Happening { late: late / 10, ..happening },
+        };
+        let happenings: Vec<Happening> = happenings.into_iter().map(late).collect();
+        check(&happenings, &play(&happenings, &extra))?;
     }
 
     #[test]

@@ -1,0 +1,55 @@
+//! Counted, and not logged in time → logged late after all, or told alone. Pure.
+//!
+//! Between counting a kill and logging it, the kernel wakes the victim (`__oom_kill_process` sends its signal in between),
+//! and may run it and others first; a busy hypervisor may run nothing at all. Meanwhile the rest of what belongs together
+//! is decided without the late one: whatever is found here is never certain, but for what the kernel logged with its cgroup.
+
+use std::cmp::Reverse;
+use std::iter::once;
+
+use super::pairing::{Logged, Rise};
+use super::{LATEST, PATIENCE, Progress};
+use crate::cgroup::CgroupPath;
+
+/// Rises, or what is left of them, for which nothing was logged yet.
+#[derive(Debug)]
+pub(super) struct Unclaimed(Vec<Rise>);
+
+impl Unclaimed {
+    pub(super) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(super) fn add(&mut self, rises: Vec<Rise>) {
+        self.0.extend(rises);
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Finds what this was counted in, the innermost first, and takes it off. Returns where that was.
+    pub(super) fn claim(&mut self, logged: &Logged) -> Option<CgroupPath> {
+        let possible = self.0.iter().enumerate().filter(|(_, rise)| is_claim(logged, rise));
+        let (at, _) = possible.min_by_key(|(_, rise)| (Reverse(rise.cgroup.segments().count()), rise.by))?;
+        let rise = self.0.swap_remove(at);
+        let cgroup = rise.cgroup.clone();
+        self.0.extend(rise.without(once(logged)));
+        Some(cgroup)
+    }
+
+    /// Hands out those that nothing can belong to any more, neither of what is still to come nor of what is undecided.
+    pub(super) fn expire(&mut self, progress: Progress, undecided: &[Logged]) -> Vec<Rise> {
+        let is_over = |rise: &mut Rise| {
+            let is_known = rise.by.saturating_add(LATEST) < progress.log;
+            let is_stuck = rise.by.saturating_add(PATIENCE) < progress.log.max(progress.counters);
+            is_stuck || (is_known && !undecided.iter().any(|logged| is_claim(logged, rise)))
+        };
+        self.0.extract_if(.., is_over).collect()
+    }
+}
+
+/// Whether this may have been counted there, however late it was logged.
+pub(super) fn is_claim(logged: &Logged, rise: &Rise) -> bool {
+    logged.may_be_in(rise, LATEST)
+}

@@ -33,6 +33,7 @@
 //!   they are skipped.
 //! - Resources that a horizontal autoscaler follows are left alone.
 //! - Owners of kinds that are not well known end the owner chain.
+//! - What the kubelet has put off or refused is replaced by a smaller target at once, also where it lies within the bounds.
 //! - Replica counts and `evictionRequirements` play no part: nothing is evicted.
 //! - While a startup boost lasts only the boosted cpu is left alone; upstream changes nothing of the pod. Its end moves that
 //!   cpu and nothing else, also where the VPA was deleted meanwhile.

@@ -35,6 +35,8 @@ pub enum Reason {
     RequestMissing,
     /// A container was killed for memory soon after it started.
     QuickOom,
+    /// The kubelet has put off or refused what the pod was to have, and less is recommended now.
+    AskedTooMuch,
     /// The requests lie within their bounds, but the pod is old and the difference large enough.
     LongLived,
     /// The pod has started: a container's cpu goes back from its startup boost.
@@ -87,6 +89,7 @@ impl Reason {
         Self::OutOfBounds,
         Self::RequestMissing,
         Self::QuickOom,
+        Self::AskedTooMuch,
         Self::LongLived,
         Self::StartupBoostEnded,
         Self::StartupBoost,
@@ -114,9 +117,12 @@ impl Reason {
     #[must_use]
     pub const fn action(self) -> Action {
         match self {
-            Self::OutOfBounds | Self::RequestMissing | Self::QuickOom | Self::LongLived | Self::StartupBoostEnded => {
-                Action::Resize
-            }
+            Self::OutOfBounds
+            | Self::RequestMissing
+            | Self::QuickOom
+            | Self::AskedTooMuch
+            | Self::LongLived
+            | Self::StartupBoostEnded => Action::Resize,
             Self::StartupBoost
             | Self::InRange
             | Self::TooYoung
@@ -146,6 +152,9 @@ impl Reason {
             Self::OutOfBounds => "a request lies outside of the VPA's bounds, so the pod goes to the target",
             Self::RequestMissing => "a resource has a recommendation but no request, so the pod goes to the target",
             Self::QuickOom => "a container was killed for memory soon after it started, so the pod goes to the target",
+            Self::AskedTooMuch => {
+                "the kubelet does not let the pod have what was asked for, and less is recommended now, so it goes to the target"
+            }
             Self::LongLived => "the pod is old and far enough from the VPA's target, so it goes there",
             Self::StartupBoostEnded => "the pod has started, so a container's cpu goes back from its startup boost",
             Self::StartupBoost => "a container keeps more cpu while its pod starts, and nothing else is to be done",
@@ -179,6 +188,7 @@ impl Reason {
             Self::OutOfBounds => "OutOfBounds",
             Self::RequestMissing => "RequestMissing",
             Self::QuickOom => "QuickOOM",
+            Self::AskedTooMuch => "AskedTooMuch",
             Self::LongLived => "LongLived",
             Self::StartupBoostEnded => "StartupBoostEnded",
             Self::StartupBoost => "StartupBoost",

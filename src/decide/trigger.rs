@@ -40,6 +40,9 @@ pub(super) fn when(
     if drift.outside {
         return Reason::OutOfBounds;
     }
+    if asked_too_much(pod, candidates, &observed) {
+        return Reason::AskedTooMuch;
+    }
     if drift.relative < options.update_threshold {
         return Reason::InRange;
     }
@@ -51,6 +54,20 @@ pub(super) fn when(
     }
     notes.extend(start.checked_add(options.lifetime).map(|at| Note::ActsFrom { at }));
     Reason::TooYoung
+}
+
+/// Whether the kubelet has put off or refused what the spec asks for, and less is recommended. What nobody has is no reason
+/// to wait.
+fn asked_too_much(pod: &Pod, candidates: &[Candidate<'_>], observed: &Observed<'_>) -> bool {
+    let less = |one: &Candidate<'_>| {
+        Resource::ALL.into_iter().any(|resource| {
+            let asked = one.standing.requests.get(resource);
+            let target = one.target(resource);
+            asked.zip(target).is_some_and(|(asked, target)| target < asked)
+        })
+    };
+    let mut counted = candidates.iter().filter(|one| observed.counts(&one.spec.name));
+    pod.resize_condition("PodResizePending").is_some() && counted.any(less)
 }
 
 /// Whether the container's last end was a kill for memory soon after its start.

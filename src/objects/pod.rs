@@ -205,6 +205,17 @@ impl Pod {
         self.status.container_statuses.iter().find(|status| status.name == name)
     }
 
+    /// The condition of that type, if it holds and is about the spec as it is. Kubelets before 1.34 do not say which spec
+    /// they mean: then it counts.
+    #[must_use]
+    pub fn resize_condition(&self, kind: &str) -> Option<&PodCondition> {
+        let about_this = |observed: i64| observed == 0 || observed >= self.metadata.generation;
+        let mut conditions = self.status.conditions.iter();
+        conditions.find(|condition| {
+            condition.kind == kind && condition.status == "True" && about_this(condition.observed_generation)
+        })
+    }
+
     /// The class the spec gives the pod: from pod-level resources where they are set, else from all containers.
     ///
     /// `ComputePodQOS` (kubernetes `pkg/apis/core/v1/helper/qos/qos.go`).

@@ -1,6 +1,6 @@
 //! How far a resize has got, from what the kubelet says about the pod.
 
-use crate::objects::{Pod, PodCondition};
+use crate::objects::Pod;
 use crate::resources::{NamedRequirements, Requirements, Resource};
 
 /// How far the latest resize of a pod has got.
@@ -42,22 +42,14 @@ impl Phase {
     /// then a condition counts, and without one the containers' amounts are compared.
     #[must_use]
     pub fn of(pod: &Pod) -> Self {
-        let generation = pod.metadata.generation;
-        let about_this = |observed: i64| observed == 0 || observed >= generation;
-        let condition = |kind: &str| {
-            let said = |condition: &&PodCondition| {
-                condition.kind == kind && condition.status == "True" && about_this(condition.observed_generation)
-            };
-            pod.status.conditions.iter().find(said)
-        };
-        if let Some(pending) = condition("PodResizePending") {
+        if let Some(pending) = pod.resize_condition("PodResizePending") {
             let why = pending.message.clone();
             return match pending.reason.as_str() {
                 "Infeasible" => Self::Infeasible(why),
                 _ => Self::Deferred(why),
             };
         }
-        if let Some(progress) = condition("PodResizeInProgress") {
+        if let Some(progress) = pod.resize_condition("PodResizeInProgress") {
             return match progress.reason.as_str() {
                 "Error" => Self::Failed(progress.message.clone()),
                 _ => Self::InProgress,
@@ -65,7 +57,7 @@ impl Phase {
         }
         let settled = match pod.status.observed_generation {
             0 => runs_with_spec(pod),
-            observed => observed >= generation,
+            observed => observed >= pod.metadata.generation,
         };
         if settled { Self::Settled } else { Self::Accepted }
     }

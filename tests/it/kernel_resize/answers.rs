@@ -116,6 +116,20 @@ async fn a_smaller_recommendation_replaces_a_deferred_one_at_once() {
 }
 
 #[tokio::test]
+async fn a_smaller_recommendation_replaces_a_deferred_one_that_its_bounds_would_allow() {
+    let scene = Scene::managed().await;
+    scene.kubelet_says(Verdict::Deferred(FULL));
+    scene.recommend(&LARGER);
+    scene.says("Deferred", FULL).await;
+    scene.kubelet_says(Verdict::ByRoom);
+    scene.api.kubelet(|kubelet| kubelet.asleep = true);
+    let between = [("app", Amounts::doubled(220, 100))];
+    scene.recommend_widely(&between).await;
+    scene.settles(&between).await;
+    assert_eq!(scene.spec(), resources(between[0].1));
+}
+
+#[tokio::test]
 async fn what_the_kubelet_can_never_do_is_taken_back_and_said() {
     let scene = Scene::managed().await;
     let why = "In-place resize of Guaranteed pods on static cpu policy";

@@ -67,8 +67,11 @@ pub(super) async fn run(shared: Arc<Shared>, node: String) {
         };
         if !asleep && unsettled(&shared, &node).next().is_some() {
             tokio::time::sleep(delay).await;
+            // It may have fallen asleep meanwhile, while it had a resize put off.
             for name in unsettled(&shared, &node) {
-                sync(&shared, &node, &name, delay).await;
+                if !shared.kubelet.lock().unwrap().asleep {
+                    sync(&shared, &node, &name, delay).await;
+                }
             }
         }
         if changed.changed().await.is_err() {

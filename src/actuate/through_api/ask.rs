@@ -130,43 +130,51 @@ async fn request(
         ..StepRecord::planned(step)
     };
     let steps: Vec<StepRecord> = changes.iter().map(record).collect();
-    let error = match result {
+    let mut report = ApiReport::default();
+    let outcome = match result {
         Ok(pod) => {
-            answer.steps = steps;
-            answer.prepared = Some(pass);
-            answer.undo = Some(Undo {
-                resizer: Arc::clone(&through.resizer),
-                id: job.live.id.clone(),
-                pod: pod.clone(),
-                held: granted.clone(),
-            });
-            answer.report.asked = Some(Asked {
+            let asked = Asked {
                 targets: job.targets.clone(),
                 generation: pod.metadata.generation,
                 held: granted.clone(),
-            });
-            return Ok(Some((Phase::of(&pod), granted)));
+            };
+            let Some(altered) = resize::altered(&pod, &job.targets) else {
+                answer.steps = steps;
+                answer.prepared = Some(pass);
+                answer.undo = Some(Undo {
+                    resizer: Arc::clone(&through.resizer),
+                    id: job.live.id.clone(),
+                    pod: pod.clone(),
+                    held: granted.clone(),
+                });
+                answer.report.asked = Some(asked);
+                return Ok(Some((Phase::of(&pod), granted)));
+            };
+            // What the spec has become is somebody else's answer, and the kubelet is about to write it.
+            let generation = job.pod.metadata.generation;
+            report.asked = Some(Asked { generation, ..asked });
+            let reason = format!("admission made something else of what was asked for: {altered}");
+            Outcome::Refused { reason }
         }
-        Err(error) => error,
-    };
-    let mut done = pass.into_abandoned();
-    done.stages.ask = took;
-    let (outcome, retry_after) = match error {
-        ResizeError::Unsupported(_) => {
+        Err(ResizeError::Unsupported(_)) => {
+            let mut done = pass.into_abandoned();
+            done.stages.ask = took;
             take_back(job, done);
             return Ok(None);
         }
-        ResizeError::Gone(reason) => (Outcome::Interrupted { reason }, None),
-        ResizeError::Refused { reason, retry_after } => (Outcome::Refused { reason }, retry_after),
+        Err(ResizeError::Gone(reason)) => Outcome::Interrupted { reason },
+        Err(ResizeError::Refused { reason, retry_after }) => {
+            report.retry_after = retry_after;
+            Outcome::Refused { reason }
+        }
     };
+    let mut done = pass.into_abandoned();
+    done.stages.ask = took;
     Err(Box::new(JobDone {
         stale: matches!(outcome, Outcome::Interrupted { .. }),
         outcome,
         steps,
-        api: ApiReport {
-            retry_after,
-            ..ApiReport::default()
-        },
+        api: report,
         ..done
     }))
 }

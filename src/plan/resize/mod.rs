@@ -93,6 +93,19 @@ pub fn changes(pod: &Pod, wanted: &[NamedRequirements]) -> Result<Vec<Step>, Una
     Ok(steps)
 }
 
+/// What the API server made of a request, in words, where it accepted something else: plugins and webhooks may change what they
+/// admit.
+#[must_use]
+pub fn altered(accepted: &Pod, wanted: &[NamedRequirements]) -> Option<String> {
+    let altered = wanted.iter().filter_map(|NamedRequirements { name, resources }| {
+        let (from, to) = (with_requests(*resources), accepted.container(name)?.resources);
+        let change = Change::Resize { from, to };
+        (from != to).then(|| format!("container {name}: {change}"))
+    });
+    let altered: Vec<String> = altered.collect();
+    (!altered.is_empty()).then(|| altered.join("; "))
+}
+
 /// Whether a container of a running pod can be given these amounts.
 fn check(container: &Container, to: &Requirements) -> Result<(), Unaskable> {
     let fields = container.resources.fields().into_iter().zip(to.fields());

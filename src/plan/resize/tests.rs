@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{Phase, Withheld, changes, check_room, granted, grows, meanwhile, reserved, same, speaks};
+use super::{Phase, Withheld, altered, changes, check_room, granted, grows, meanwhile, reserved, same, speaks};
 use crate::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePolicy};
 use crate::plan::{Account, Capacity, CapacityFrom, Change, KubeletVersion, Room, pod_requests};
 use crate::resources::{Bytes, MilliCpu, NamedRequirements, Requirements, Resource, ResourceList};
@@ -74,6 +74,22 @@ fn answer(pod: &mut Pod, kind: &str, reason: &str) {
         observed_generation: generation,
         ..PodCondition::default()
     }];
+}
+
+#[test]
+fn what_admission_made_of_a_request_is_told_from_what_it_only_filled_in() {
+    let mut wanted = named(300);
+    assert_eq!(altered(&settled(300), &wanted), None);
+    let told = altered(&settled(310), &wanted).unwrap();
+    assert!(told.starts_with("container app: requests.cpu 300m → 310m, "), "{told}");
+    wanted[0].resources.requests = ResourceList::default();
+    let filled_in = Requirements {
+        requests: amounts(300).limits,
+        ..amounts(300)
+    };
+    let mut pod = settled(300);
+    pod.spec.containers[0].resources = filled_in;
+    assert_eq!(altered(&pod, &wanted), None);
 }
 
 #[test]

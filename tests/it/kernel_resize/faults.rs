@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{AT_FIRST, LARGER, NAME, SMALLER, Scene, resources};
+use serde_json::json;
+
+use super::{AT_FIRST, Amounts, LARGER, NAME, SMALLER, Scene, resources};
 use crate::support::apimodel::{Effect, Fault};
 
 pub(super) fn patches(times: Option<u32>, effect: Effect) -> Fault {
@@ -129,4 +131,28 @@ async fn a_watch_that_has_stalled_costs_time_and_no_truth() {
     scene.api.mend();
     scene.recommend(&SMALLER);
     scene.settles(&SMALLER).await;
+}
+
+#[tokio::test]
+async fn what_admission_makes_of_a_request_is_what_the_pod_gets() {
+    let scene = Scene::managed().await;
+    let rounded = [("app", Amounts::doubled(400, 160))];
+    let admitted = json!({"spec": {"containers": [{"name": "app", "resources": resources(rounded[0].1)}]}});
+    scene.api.fault(patches(None, Effect::Alters(admitted)));
+    scene.api.kubelet(|kubelet| kubelet.asleep = true);
+    scene.recommend_widely(&LARGER).await;
+    let change = scene.passes("Refused").await;
+    assert!(change.reason.contains("limits.memory 256Mi → 320Mi"), "{change:#?}");
+    scene.agent.reaches(NAME, "NotManaged").await;
+    scene.api.kubelet(|kubelet| kubelet.asleep = false);
+    scene.confirmed(&rounded).await;
+    assert!(scene.holds(&rounded));
+    let refused = (256_u64 << 20).to_string();
+    let history = scene.agent.history().await;
+    let mut steps = history.iter().flat_map(|change| &change.steps);
+    assert!(
+        steps.all(|step| step.to != refused),
+        "the kernel was given what nobody accepted"
+    );
+    assert_eq!(scene.spec(), resources(rounded[0].1));
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 /// One thing that goes wrong.
@@ -31,6 +32,8 @@ pub(crate) enum Effect {
     Held(CancellationToken),
     /// What was asked for is done, and no answer comes.
     Mute,
+    /// Admission makes this of what is asked for.
+    Alters(Value),
     /// The path is not served.
     Unknown,
     /// Watches stand, and tell nothing.

@@ -81,7 +81,7 @@ impl Place {
     }
 }
 
-async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, body: Bytes) -> Response {
+async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, mut body: Bytes) -> Response {
     let parameters = parameters(uri.query().unwrap_or_default());
     let place = Place::of(uri.path(), &parameters);
     let dry = parameters.contains_key("dryRun");
@@ -98,6 +98,7 @@ async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, bod
     match effect {
         Some(Effect::Slow(time)) => tokio::time::sleep(time).await,
         Some(Effect::Held(ref end)) => end.cancelled().await,
+        Some(Effect::Alters(ref other)) => body = other.to_string().into(),
         Some(Effect::Stalls | Effect::Mute) | None => {}
         Some(Effect::Forbidden) => return status(&forbidden(verb, &place), None),
         Some(Effect::Unknown) => return status(&unknown(), None),

@@ -179,10 +179,12 @@ impl Pairing {
     pub(super) fn decide(mut self, end: Duration) -> (Decided, Self) {
         let is_old = |logged: &Logged| logged.at < end;
         let is_over = |rise: &Rise| rise.is_over(end);
-        // What is newer may take a rise in place of its own, which is still to come, so it comes last. Of the others, those
-        // that were told come first: a rise of theirs is never left for others.
-        self.logged
-            .sort_by_key(|logged| (!is_old(logged), matches!(logged.who, Who::Waiting(_)), logged.at));
+        // What is newer may take a rise in place of its own, which is still to come, so the newest comes last. Of the others,
+        // those that were told come first: a rise of theirs is never left for others.
+        self.logged.sort_by_key(|logged| {
+            let waits = matches!(logged.who, Who::Waiting(_));
+            (!is_old(logged), is_old(logged) && waits, logged.at)
+        });
         // So do the rises of inner cgroups: what they counted is not left for those around them.
         self.rises
             .sort_by_key(|rise| (Reverse(rise.cgroup.segments().count()), rise.by));

@@ -11,7 +11,7 @@ use super::client::ApiClient;
 use super::error::{ApiError, Problem};
 use crate::actuate::{PodId, PodResizer, ResizeError};
 use crate::objects::Pod;
-use crate::plan::{Change, Step, Target};
+use crate::plan::{Change, Step, Target, resize};
 use crate::resources::{Resource, ResourceList};
 
 const PODS: Kind = Kind::new("", "v1", "pods");
@@ -52,7 +52,11 @@ impl PodResizer for ApiResizer {
             .within(Some(&pod.namespace))
             .named(&pod.name);
         call.subresource = Some("resize");
-        self.patch(&call, &body(&pod.uid, changes)).await.map_err(refusal)
+        let accepted = self.patch(&call, &body(&pod.uid, changes)).await.map_err(refusal)?;
+        match resize::altered(&accepted, changes) {
+            Some(altered) => Err(ResizeError::Altered(altered)),
+            None => Ok(accepted),
+        }
     }
 }
 

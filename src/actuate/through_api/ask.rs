@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::undo::Undo;
-use super::{Answer, ApiReport, Asked, ResizeError, ThroughApi};
+use super::{Answer, Asked, ResizeError, ThroughApi};
 use crate::actuate::floors::lift;
 use crate::actuate::in_kernel::prepare;
 use crate::actuate::job::{Job, JobDone};
@@ -130,53 +130,57 @@ async fn request(
         ..StepRecord::planned(step)
     };
     let steps: Vec<StepRecord> = changes.iter().map(record).collect();
-    let mut report = ApiReport::default();
-    let outcome = match result {
+    let asked = |generation| Asked {
+        targets: job.targets.clone(),
+        generation,
+        held: granted.clone(),
+    };
+    match result {
         Ok(pod) => {
-            let asked = Asked {
-                targets: job.targets.clone(),
-                generation: pod.metadata.generation,
-                held: granted.clone(),
-            };
-            let Some(altered) = resize::altered(&pod, &job.targets) else {
-                answer.steps = steps;
-                answer.prepared = Some(pass);
-                answer.undo = Some(Undo {
-                    resizer: Arc::clone(&through.resizer),
-                    id: job.live.id.clone(),
-                    pod: pod.clone(),
-                    held: granted.clone(),
-                });
-                answer.report.asked = Some(asked);
-                return Ok(Some((Phase::of(&pod), granted)));
-            };
-            // What the spec has become is somebody else's answer, and the kubelet is about to write it.
-            let generation = job.pod.metadata.generation;
-            report.asked = Some(Asked { generation, ..asked });
-            let reason = format!("admission made something else of what was asked for: {altered}");
-            Outcome::Refused { reason }
+            answer.steps = steps;
+            answer.report.asked = Some(asked(pod.metadata.generation));
+            answer.prepared = Some(pass);
+            let standing = (Phase::of(&pod), granted.clone());
+            answer.undo = Some(Undo {
+                resizer: Arc::clone(&through.resizer),
+                id: job.live.id.clone(),
+                pod,
+                held: granted,
+            });
+            Ok(Some(standing))
         }
-        Err(ResizeError::Unsupported(_)) => {
+        Err(error) => {
             let mut done = pass.into_abandoned();
             done.stages.ask = took;
-            take_back(job, done);
-            return Ok(None);
+            done.steps = steps;
+            // What the spec has become is somebody else's, and later than what was asked for.
+            let altered = matches!(error, ResizeError::Altered(_));
+            done.api.asked = altered.then(|| asked(job.pod.metadata.generation));
+            turned_down(job, done, error).map(|()| None)
         }
-        Err(ResizeError::Gone(reason)) => Outcome::Interrupted { reason },
-        Err(ResizeError::Refused { reason, retry_after }) => {
-            report.retry_after = retry_after;
+    }
+}
+
+/// Nothing came of asking; the pass ends with that, unless there is no such way.
+fn turned_down(job: &mut Job, mut done: JobDone, error: ResizeError) -> Result<(), Box<JobDone>> {
+    done.outcome = match error {
+        ResizeError::Unsupported(_) => {
+            take_back(job, done);
+            return Ok(());
+        }
+        ResizeError::Gone(reason) => {
+            done.stale = true;
+            Outcome::Interrupted { reason }
+        }
+        ResizeError::Altered(_) => Outcome::Refused {
+            reason: error.to_string(),
+        },
+        ResizeError::Refused { reason, retry_after } => {
+            done.api.retry_after = retry_after;
             Outcome::Refused { reason }
         }
     };
-    let mut done = pass.into_abandoned();
-    done.stages.ask = took;
-    Err(Box::new(JobDone {
-        stale: matches!(outcome, Outcome::Interrupted { .. }),
-        outcome,
-        steps,
-        api: report,
-        ..done
-    }))
+    Err(Box::new(done))
 }
 
 /// The job of making room for what is to be asked for. Takes over what the job knows about the pod's cgroups.

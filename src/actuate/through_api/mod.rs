@@ -40,7 +40,7 @@ pub trait PodResizer: Debug + Send + Sync {
     async fn resize(&self, pod: &PodId, changes: &[Step]) -> Result<Pod, ResizeError>;
 }
 
-/// The API server did not make a change.
+/// The API server did not make the change that was asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum ResizeError {
     /// It, or the pod's kubelet, cannot resize in place at all.
@@ -49,6 +49,9 @@ pub enum ResizeError {
     /// There is no such pod any more.
     #[error("{0}")]
     Gone(String),
+    /// It made another change: what was wanted, and what it accepted instead.
+    #[error("admission made something else of what was asked for: {0}")]
+    Altered(String),
     /// It says no, or nothing.
     #[error("{reason}")]
     Refused {

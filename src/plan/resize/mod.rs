@@ -93,14 +93,17 @@ pub fn changes(pod: &Pod, wanted: &[NamedRequirements]) -> Result<Vec<Step>, Una
     Ok(steps)
 }
 
-/// What the API server made of a request, in words, where it accepted something else: plugins and webhooks may change what they
+/// What the API server made of changes, in words, where it accepted something else: plugins and webhooks may change what they
 /// admit.
 #[must_use]
-pub fn altered(accepted: &Pod, wanted: &[NamedRequirements]) -> Option<String> {
-    let altered = wanted.iter().filter_map(|NamedRequirements { name, resources }| {
-        let (from, to) = (with_requests(*resources), accepted.container(name)?.resources);
-        let change = Change::Resize { from, to };
-        (from != to).then(|| format!("container {name}: {change}"))
+pub fn altered(accepted: &Pod, asked: &[Step]) -> Option<String> {
+    let altered = asked.iter().filter_map(|step| {
+        let (Target::Container(name), Change::Resize { to, .. }) = (&step.target, &step.change) else {
+            return None;
+        };
+        let has = accepted.container(name)?.resources;
+        let change = Change::Resize { from: *to, to: has };
+        (has != *to).then(|| format!("container {name}: {change}"))
     });
     let altered: Vec<String> = altered.collect();
     (!altered.is_empty()).then(|| altered.join("; "))

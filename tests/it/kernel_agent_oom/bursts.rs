@@ -9,11 +9,9 @@ const EACH: usize = 10;
 
 /// Starts fifty processes that are killed at once.
 pub(super) fn start_burst(scene: &Scene) -> Vec<(&'static str, Child)> {
-    // Of those that are there, the kernel is to choose them and not the main process, however small they are yet.
-    let command = format!("echo 1000 >/proc/$$/oom_score_adj && {TOO_MUCH}");
     let victims = (0..EACH).flat_map(|_| CONTAINERS);
     victims
-        .map(|container| (container, scene.victim(&scene.cgroup(container), &command)))
+        .map(|container| (container, scene.victim(&scene.cgroup(container), TOO_MUCH)))
         .collect()
 }
 

@@ -11,12 +11,16 @@ use super::tree::CgroupTree;
 /// process is killed in the middle of that.
 pub(crate) const TOO_MUCH: &str = "x=x; while :; do x=$x$x; done";
 
+/// Has the kernel choose this shell, and what it becomes, before others.
+const FIRST: &str = "echo 1000 >/proc/$$/oom_score_adj";
+
 /// A shell command that takes so many bytes, no more, and holds them; not by reading /dev/zero either.
 pub(crate) fn holding(bytes: u64) -> String {
     format!("exec perl -e 'vec(my $held, {bytes} - 1, 8) = 1; sleep 1000'")
 }
 
-/// Starts a shell command in a cgroup that is going to be killed.
+/// Starts a shell command in a cgroup that is going to be killed: the kernel chooses it before the cgroup's other processes,
+/// also while it is smaller than they are.
 pub(crate) fn victim(cgroups: &CgroupTree, cgroup: &CgroupPath, command: &str) -> Child {
     let directories = cgroups.directories(cgroup);
     let enter: Vec<String> = directories
@@ -24,7 +28,7 @@ pub(crate) fn victim(cgroups: &CgroupTree, cgroup: &CgroupPath, command: &str) -
         .map(|directory| format!("echo $$ >{}/cgroup.procs", directory.display()))
         .collect();
     Command::new("sh")
-        .args(["-ec", &format!("{} && {command}", enter.join(" && "))])
+        .args(["-ec", &format!("{FIRST} && {} && {command}", enter.join(" && "))])
         .stdin(Stdio::null())
         // Nobody reads: what it writes there, it holds.
         .stdout(Stdio::piped())

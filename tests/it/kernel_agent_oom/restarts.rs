@@ -11,12 +11,11 @@ async fn a_kill_while_no_agent_runs_is_told_once_when_there_is_one_again() {
     let mut scene = Scene::started(&[("app", SMALL)]).await;
     scene.kill_one("app");
     let before = scene.tells(1).await;
-    for stop in [Agent::stop, Agent::kill] {
+    for (kills, stop) in (2..).zip([Agent::stop, Agent::kill]) {
         stop(&mut scene.agent);
         scene.kill_one("app");
         scene.start().await;
-        let told = async || Some(scene.told().await).filter(|told| told.iter().any(|kill| kill.while_down));
-        scene.agent.until("the kill to be told", told).await;
+        scene.tells(kills).await;
     }
     scene.kill_one("app");
     let told = scene.tells(4).await;

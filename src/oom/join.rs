@@ -236,7 +236,7 @@ impl Joiner {
         let mut told = Vec::new();
         for logged in unplaced {
             match (self.unclaimed.claim(&logged), &logged.who) {
-                (None, _) if self.rises.iter().any(|rise| late::is_claim(&logged, rise)) => self.logged.push(logged),
+                (None, _) if self.rises.iter().any(|rise| logged.may_be_in(rise, LATEST)) => self.logged.push(logged),
                 (Some(cgroup), Who::Waiting(kill)) => told.push(OomKill::late(Arc::clone(kill), cgroup, logged.at)),
                 (None, Who::Waiting(kill)) => told.push(OomKill::log_alone((**kill).clone(), logged.at)),
                 (_, Who::Told(_) | Who::Again(_)) => {}

@@ -156,27 +156,26 @@ async fn request(
             // What the spec has become is somebody else's, and later than what was asked for.
             let altered = matches!(error, ResizeError::Altered(_));
             done.api.asked = altered.then(|| asked(job.pod.metadata.generation));
-            turned_down(job, done, error).map(|()| None)
+            turned_down(job, done, &error).map(|()| None)
         }
     }
 }
 
 /// Nothing came of asking; the pass ends with that, unless there is no such way.
-fn turned_down(job: &mut Job, mut done: JobDone, error: ResizeError) -> Result<(), Box<JobDone>> {
+fn turned_down(job: &mut Job, mut done: JobDone, error: &ResizeError) -> Result<(), Box<JobDone>> {
+    let reason = error.to_string();
     done.outcome = match error {
         ResizeError::Unsupported(_) => {
             take_back(job, done);
             return Ok(());
         }
-        ResizeError::Gone(reason) => {
+        ResizeError::Gone(_) => {
             done.stale = true;
             Outcome::Interrupted { reason }
         }
-        ResizeError::Altered(_) => Outcome::Refused {
-            reason: error.to_string(),
-        },
-        ResizeError::Refused { reason, retry_after } => {
-            done.api.retry_after = retry_after;
+        ResizeError::Altered(_) => Outcome::Refused { reason },
+        ResizeError::Refused { retry_after, .. } => {
+            done.api.retry_after = *retry_after;
             Outcome::Refused { reason }
         }
     };

@@ -30,7 +30,11 @@ impl Unclaimed {
 
     /// Finds what this was counted in, the innermost first, and takes it off. Returns where that was.
     pub(super) fn claim(&mut self, logged: &Logged) -> Option<CgroupPath> {
-        let possible = self.0.iter().enumerate().filter(|(_, rise)| is_claim(logged, rise));
+        let possible = self
+            .0
+            .iter()
+            .enumerate()
+            .filter(|(_, rise)| logged.may_be_in(rise, LATEST));
         let (at, _) = possible.min_by_key(|(_, rise)| (Reverse(rise.cgroup.segments().count()), rise.by))?;
         let rise = self.0.swap_remove(at);
         let cgroup = rise.cgroup.clone();
@@ -43,13 +47,8 @@ impl Unclaimed {
         let is_over = |rise: &mut Rise| {
             let is_known = rise.by.saturating_add(LATEST) < progress.log;
             let is_stuck = rise.by.saturating_add(PATIENCE) < progress.log.max(progress.counters);
-            is_stuck || (is_known && !undecided.iter().any(|logged| is_claim(logged, rise)))
+            is_stuck || (is_known && !undecided.iter().any(|logged| logged.may_be_in(rise, LATEST)))
         };
         self.0.extract_if(.., is_over).collect()
     }
-}
-
-/// Whether this may have been counted there, however late it was logged.
-pub(super) fn is_claim(logged: &Logged, rise: &Rise) -> bool {
-    logged.may_be_in(rise, LATEST)
 }

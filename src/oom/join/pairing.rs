@@ -153,11 +153,10 @@ impl Pairing {
     }
 
     /// Whether nothing that is still to come can belong here: later rises begin after these kills, and later kills were
-    /// logged after these rises. What is logged so far may be late for a rise elsewhere ([`super::late`]): all that were
-    /// before it are known by then, too.
+    /// logged after these rises, late ones included where less was logged than counted. What is logged so far may be late
+    /// for a rise elsewhere ([`super::late`]): all that were before it are known by then, too.
     fn is_final(&self, progress: Progress) -> bool {
-        let counted = self.rises.iter().map(|rise| rise.kills.get());
-        let is_all_logged = counted.fold(0, u64::saturating_add) <= count(self.logged.iter());
+        let is_all_logged = counted(self.rises.iter()) <= count(self.logged.iter());
         let delay = if is_all_logged { LOG_DELAY } else { LATEST };
         let are_known =
             |logged: &Logged| logged.at.saturating_add(SLACK) < progress.counters && logged.at < progress.log;
@@ -237,7 +236,7 @@ impl Pairing {
     fn paired(&self, likely: &Possible, (at, kill): (usize, &Kill), rise: &Rise, lists: &mut Lists) -> OomKill {
         let logged = &self.logged[at];
         let rises = || self.rises.iter().zip(likely.row(at)).filter(|(_, may)| **may);
-        let counted = rises().map(|(rise, _)| rise.kills.get()).fold(0, u64::saturating_add);
+        let counted = counted(rises().map(|(rise, _)| rise));
         let one_cgroup = rises().all(|(other, _)| other.cgroup == rise.cgroup);
         // More kills than were counted: one of them was somewhere else, and it may be this one.
         let all_counted = || count(likely.rivals(likely.row(at))) <= counted;
@@ -267,6 +266,11 @@ impl Pairing {
 
 /// Who may be meant, by their places: in a flood nearly every kill may be any of the same hundred.
 type Lists = HashMap<Vec<usize>, Arc<[Arc<Kill>]>>;
+
+/// How many kills these are.
+fn counted<'a>(rises: impl Iterator<Item = &'a Rise>) -> u64 {
+    rises.map(|rise| rise.kills.get()).fold(0, u64::saturating_add)
+}
 
 fn count<T>(items: impl Iterator<Item = T>) -> u64 {
     items.fold(0, |count, _| count + 1)

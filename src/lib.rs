@@ -31,6 +31,7 @@
 //! - [`agent`]: the tasks, and the one owner of everything that is known.
 //! - [`control`]: the unix socket, both ends.
 //! - [`observe`]: metrics, health, logs, the audit log.
+//! - [`files`]: the one way to replace a file atomically.
 //! - [`doctor`]: what the agent needs of the machine, and what is missing.
 //! - [`config`]: flags, environment and file → one checked configuration.
 //! - [`cli`]: the local command line, `vscalectl`.
@@ -45,6 +46,7 @@ pub mod config;
 pub mod control;
 pub mod decide;
 pub mod doctor;
+pub mod files;
 pub mod guard;
 pub mod kubernetes;
 pub mod objects;

@@ -1,11 +1,11 @@
 //! What must survive a restart: for each pod, what stands for it ([`Standing`]).
 //!
-//! One JSON file, replaced whole (written beside, flushed, renamed), so that a crash at any moment leaves the old or
-//! the new content. A file that cannot be understood is set aside, never overwritten and never half-believed.
+//! One JSON file, replaced whole ([`files::replace_atomically`]). A file that cannot be understood is set aside, never
+//! overwritten and never half-believed.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, BufWriter};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::standing::Standing;
 use crate::actuate::PodId;
+use crate::files;
 use crate::objects::Pod;
 use crate::plan::shrink::Regrets;
 use crate::sources::NodeView;
@@ -134,17 +135,11 @@ impl StateFile {
     /// [`StateError`] when anything fails; the earlier content is then still there.
     pub(super) fn save(&self, pods: BTreeMap<String, SavedPod>) -> Result<(), StateError> {
         let path = self.path();
-        let beside = self.directory.join(format!("{FILE_NAME}.new"));
         let content = Saved { version: VERSION, pods };
-        let write = || -> io::Result<()> {
-            // Never as a whole in memory: that would be more than everything it is made from.
-            let mut file = BufWriter::new(File::create(&beside)?);
-            serde_json::to_writer(&mut file, &content)?;
-            file.into_inner()?.sync_all()?;
-            fs::rename(&beside, &path)?;
-            File::open(&self.directory)?.sync_all()
-        };
-        write().map_err(failed("write", &path))
+        // Written piece by piece: the whole text in memory would be larger than everything it is made from.
+        files::replace_atomically(&path, |file| Ok(serde_json::to_writer(file, &content)?))
+            .map(drop)
+            .map_err(failed("write", &path))
     }
 
     fn path(&self) -> PathBuf {

@@ -51,6 +51,7 @@ const MODULES: &[Module] = &[
     pure("plan", &["objects", "resources"]),
     effects("cgroup", &["plan", "resources"]),
     effects("runtime", &["plan", "resources"]),
+    effects("files", &[]),
     wiring("actuate"),
     wiring("agent"),
     wiring("bin"),

@@ -12,6 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use super::AuditOptions;
+use crate::files;
 
 /// The file that is written, and those that were.
 #[derive(Debug)]
@@ -130,10 +131,8 @@ impl RotatedFile {
                 bytes += 1;
             }
         }
-        if let Some(parent) = parent {
-            // Its name, and those of the files rotated before, are the directory's to keep.
-            File::open(parent)?.sync_all()?;
-        }
+        // The names of this file and of those rotated before.
+        files::sync_directory_of(path)?;
         Ok(Open {
             file,
             bytes,

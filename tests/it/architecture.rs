@@ -4,6 +4,7 @@
 //! import would end that quietly, so it fails here instead.
 
 mod source;
+mod stages;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 //! the one that was opened is touched.
 //!
 //! Modules named `kernel_*` need root and a real kernel. They use what the machine has, v1 or v2, so that the same binary
-//! tests both: on the host, and in the v2 lab with `kernel_` as the filter. A test of one version's own behaviour says
+//! tests both: on the host, and in the v2 lab. A test of one version's own behaviour says
 //! loudly that it is skipped on the other.
 
 mod kernel_lifetime;

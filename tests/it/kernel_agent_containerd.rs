@@ -6,9 +6,9 @@
 //! or v2. The manifests name no container ids: who is who, the agent learns from the runtime.
 
 mod containers;
+mod host_operators;
+mod host_outages;
 mod kills;
-mod operators;
-mod outages;
 mod values;
 
 use std::time::Duration;

@@ -6,18 +6,19 @@
 
 mod agent_restarts;
 mod bursts;
-mod callers;
 mod cgroup_lifetimes;
 mod changes;
 mod confinement;
 mod drift;
-mod manifests;
-mod operators;
-mod overrides;
+mod host_callers;
+mod host_manifests;
+mod host_operators;
+mod host_overrides;
+mod host_refusals;
+mod host_runtime_answers;
+mod host_runtime_socket;
 mod refusals;
 mod restore;
-mod runtime_answers;
-mod runtime_socket;
 
 use std::fs;
 
@@ -33,6 +34,8 @@ const UID: &str = "0a1b2c3d-0000-4000-8000-000000000011";
 const APP: Amounts = Amounts::doubled(100, 64);
 const SIDE: Amounts = Amounts::doubled(50, 32);
 const AT_FIRST: [(&str, Amounts); 2] = [("app", APP), ("side", SIDE)];
+/// More of everything.
+const ROOMY: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
 
 /// A pod of two containers, and an agent that does not run yet.
 struct Scene {

@@ -5,13 +5,13 @@
 //! The real agent and real cgroups; the API server and the kubelet are made up (`apimodel`), because those that can be had
 //! here know no resizing in place.
 
-mod answers;
-mod boost;
-mod faults;
-mod killed;
-mod manners;
+mod host_answers;
+mod host_boost;
+mod host_faults;
+mod host_killed;
+mod host_manners;
+mod host_others;
 mod memory;
-mod others;
 
 use std::sync::Arc;
 
@@ -129,7 +129,7 @@ impl Scene {
     async fn hears(&self, size: &str) {
         let request = || ResizeRequest {
             dry_run: true,
-            ..others::limits(&self.pod, Some("640"), None)
+            ..host_others::limits(&self.pod, Some("640"), None)
         };
         let refused = async || self.agent.resize(request()).await.err().map(|error| error.to_string());
         let heard = async || refused().await.filter(|why| why.contains(size)).map(drop);

@@ -3,8 +3,8 @@
 
 mod crash;
 mod delivery;
-mod kernel_agent;
-mod kernel_disk_full;
+mod host_agent;
+mod host_disk_full;
 mod manners;
 mod receiver;
 pub(crate) mod sink;

@@ -9,7 +9,7 @@ use vscaled::cgroup::{CgroupDir, CgroupPath, Hierarchy};
 use vscaled::plan::CgroupVersion;
 use vscaled::resources::{MemoryLimit, Settings};
 
-use super::faults::patches;
+use super::host_faults::patches;
 use super::{Amounts, NAME, Scene, amounts, resources, vpa};
 use crate::support::allocator::{Allocator, Appetite, End};
 use crate::support::apimodel::{Effect, Verdict};

@@ -8,8 +8,9 @@ mod kubelet;
 mod node;
 pub(crate) mod objects;
 
-use std::collections::BTreeSet;
 use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -34,13 +35,16 @@ pub(crate) fn parts(test: &str) -> Option<PathBuf> {
     None
 }
 
-/// A port on loopback that nobody listens on now, and that nobody else in this process was given.
+/// A port on loopback that nobody listens on now, and that no other test is given while this one runs.
 pub(crate) fn free_port() -> u16 {
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    /// Listeners at names that stand for the ports. The names go with the process.
+    static GIVEN: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
     loop {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        if GIVEN.lock().unwrap().insert(port) {
+        let name = SocketAddr::from_abstract_name(format!("vscaled-test-port-{port}")).unwrap();
+        if let Ok(claim) = UnixListener::bind_addr(&name) {
+            GIVEN.lock().unwrap().push(claim);
             return port;
         }
     }

@@ -4,7 +4,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use vscaled::cgroup::CgroupPath;
 
-use super::faults::patches;
+use super::host_faults::patches;
 use super::{LARGER, NAME, NODE, SMALLER, Scene};
 use crate::support::amounts::Amounts;
 use crate::support::apimodel::Effect;

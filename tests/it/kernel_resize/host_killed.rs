@@ -138,7 +138,7 @@ async fn at_any_moment_of_a_resize_it_goes_on_where_it_was() {
 #[tokio::test]
 async fn what_stood_is_kept_however_long_the_api_server_takes_to_say_anything() {
     let mut scene = Scene::managed().await;
-    let request = super::others::limits(&scene.pod, Some("500m"), None);
+    let request = super::host_others::limits(&scene.pod, Some("500m"), None);
     scene.agent.resize(request).await.unwrap();
     scene.agent.stop();
     let answering = tokio_util::sync::CancellationToken::new();

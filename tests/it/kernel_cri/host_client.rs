@@ -1,0 +1,177 @@
+//! What the runtime client reads and hears from containerd.
+
+use std::time::Duration;
+
+use vscaled::plan::{CriResources, Driver, RuntimeKind};
+use vscaled::runtime::{ContainerState, EventStream, Happened, Problem, RuntimeEvent, discover};
+
+use super::*;
+
+/// The next event that is told about, whatever comes in between. Waits so long only where it never comes.
+async fn expect(events: &mut EventStream, wanted: &RuntimeEvent) {
+    let found = async {
+        while let Some(event) = events.next().await {
+            if event == *wanted {
+                return;
+            }
+        }
+        panic!("the stream ended before {wanted:?}");
+    };
+    tokio::time::timeout(Duration::from_secs(60), found)
+        .await
+        .unwrap_or_else(|_| panic!("{wanted:?} was never told"));
+}
+
+fn about(id: &str, happened: Happened) -> RuntimeEvent {
+    RuntimeEvent::Container {
+        id: id.to_owned(),
+        happened,
+    }
+}
+
+#[tokio::test]
+async fn containers_are_listed_by_name_and_each_tells_its_process_and_stored_resources() {
+    let containerd = Containerd::start(OciRuntime::Runc).await;
+    let pod = containerd.run(&pod()).await;
+    let (cri, info) = discover(Some(&containerd.socket()), patient()).await.unwrap();
+    assert_eq!((info.name.as_str(), info.kind), ("containerd", RuntimeKind::Containerd));
+    // containerd tells from 2.0 on; an older one must not be taken for systemd's.
+    assert!(matches!(info.cgroup_driver, None | Some(Driver::Cgroupfs)), "{info:?}");
+
+    let pods = cri.list_pods().await.unwrap();
+    assert_eq!(pods.len(), 1);
+    assert_eq!(
+        (pods[0].uid.as_str(), pods[0].namespace.as_str(), pods[0].name.as_str()),
+        (UID, "test", "web-0")
+    );
+    let listing = cri.list_containers().await.unwrap();
+    assert!(listing.unusable.is_empty(), "{:?}", listing.unusable);
+    let mut containers = listing.containers;
+    containers.sort_by(|a, b| a.name.cmp(&b.name));
+    assert_eq!(containers.len(), 2);
+    let app = &containers[0];
+    assert_eq!(
+        (app.name.as_str(), app.pod_name.as_str(), app.pod_namespace.as_str()),
+        ("app", "web-0", "test")
+    );
+    assert_eq!((app.pod_uid.as_str(), &app.id), (UID, &pod.containers[0].id));
+    assert_eq!(app.sandbox_id, pod.sandbox_id);
+    let sidecar = &containers[1];
+    assert_eq!((sidecar.name.as_str(), &sidecar.id), ("sidecar", &pod.containers[1].id));
+    assert!(app.created_at.is_some() && app.created_at < sidecar.created_at);
+
+    let told = cri.container(&app.id).await.unwrap();
+    assert_eq!(
+        (&told.id, &told.name, &told.pod_uid, &told.pod_name, &told.pod_namespace),
+        (&app.id, &app.name, &app.pod_uid, &app.pod_name, &app.pod_namespace)
+    );
+    assert_eq!(
+        (told.state, told.pid),
+        (ContainerState::Running, Some(pod.containers[0].pid))
+    );
+    assert!(told.started_at >= app.created_at);
+    let stored = CriResources {
+        cpu_shares: Some(512),
+        cpu_quota: Some(20_000),
+        cpu_period: Some(100_000),
+        memory_limit_in_bytes: Some(64 * MIB),
+    };
+    assert_eq!(told.resources, Some(stored));
+    let told = cri.container(&sidecar.id).await.unwrap();
+    assert_eq!(told.resources.unwrap().memory_limit_in_bytes, Some(32 * MIB));
+}
+
+#[tokio::test]
+async fn starts_updates_and_ends_are_told() {
+    let containerd = Containerd::start(OciRuntime::Runc).await;
+    let cri = client(&containerd);
+    let mut events = cri.events();
+    expect(&mut events, &RuntimeEvent::Resync).await;
+
+    let pod = containerd.run(&pod()).await;
+    let app = &pod.containers[0];
+    expect(&mut events, &about(&app.id, Happened::Started)).await;
+
+    let change = CriResources {
+        cpu_shares: Some(1024),
+        ..CriResources::default()
+    };
+    cri.update(&app.id, &change).await.unwrap();
+    expect(&mut events, &about(&app.id, Happened::Updated)).await;
+
+    containerd.end(app).await;
+    expect(&mut events, &about(&app.id, Happened::Stopped)).await;
+    assert_eq!(cri.container(&app.id).await.unwrap().state, ContainerState::Exited);
+    let running = cri.list_containers().await.unwrap().containers;
+    assert_eq!(
+        running.iter().map(|container| &container.id).collect::<Vec<_>>(),
+        [&pod.containers[1].id]
+    );
+}
+
+#[tokio::test]
+async fn a_runtime_that_stopped_is_unavailable_until_it_is_back() {
+    let mut containerd = Containerd::start(OciRuntime::Runc).await;
+    let pod = containerd.run(&pod()).await;
+    let cri = client(&containerd);
+    let mut events = cri.events();
+    expect(&mut events, &RuntimeEvent::Resync).await;
+    assert_eq!(cri.list_containers().await.unwrap().containers.len(), 2);
+
+    containerd.stop();
+    let lost = async {
+        loop {
+            if let Some(RuntimeEvent::Lost { why }) = events.next().await {
+                return why;
+            }
+        }
+    };
+    let why = tokio::time::timeout(Duration::from_secs(60), lost).await.unwrap();
+    let socket = containerd.socket().display().to_string();
+    assert!(why.contains(&socket), "{why}");
+    let change = CriResources {
+        memory_limit_in_bytes: Some(96 * MIB),
+        ..CriResources::default()
+    };
+    let error = cri.update(&pod.containers[0].id, &change).await.unwrap_err();
+    let gone = matches!(error.problem, Problem::NoSocket | Problem::Unavailable { .. });
+    assert!(gone, "{error}");
+    assert!(error.is_retryable());
+    assert!(
+        error.to_string().contains(&socket) && error.to_string().contains(&pod.containers[0].id),
+        "{error}"
+    );
+
+    containerd.launch().await;
+    expect(&mut events, &RuntimeEvent::Resync).await;
+    assert_eq!(cri.list_containers().await.unwrap().containers.len(), 2);
+    for container in &pod.containers {
+        assert_eq!(cri.container(&container.id).await.unwrap().pid, Some(container.pid));
+    }
+}
+
+#[tokio::test]
+async fn the_beginning_of_an_id_is_not_taken_for_the_container() {
+    let containerd = Containerd::start(OciRuntime::Runc).await;
+    let pod = containerd.run(&pod()).await;
+    let app = &pod.containers[0].id;
+    let error = client(&containerd).container(&app[..12]).await.unwrap_err();
+    assert!(matches!(error.problem, Problem::Nonsense { .. }), "{error}");
+    assert!(error.to_string().contains(app), "{error}");
+}
+
+#[tokio::test]
+async fn a_container_the_runtime_never_had_is_not_found() {
+    let containerd = Containerd::start(OciRuntime::Runc).await;
+    let cri = client(&containerd);
+    let change = CriResources {
+        cpu_shares: Some(1024),
+        ..CriResources::default()
+    };
+    for error in [
+        cri.container("nobody").await.unwrap_err(),
+        cri.update("nobody", &change).await.unwrap_err(),
+    ] {
+        assert!(error.is_not_found() && error.to_string().contains("nobody"), "{error}");
+    }
+}

@@ -5,6 +5,10 @@
 //! lasts, or it is over and the container goes to what is recommended for it, else to what it had before. Nothing here
 //! ever makes a boost.
 //!
+//! Whoever may write pods may write these annotations. So they count only for containers that the pod's VPA boosts, the cpu
+//! only ever comes down when a boost ends, and the annotation's ratio of limit to request counts only where it is not above
+//! the pod's own.
+//!
 //! A kubelet that resizes in place has what was decided in its pod's spec, and the annotation goes once the spec says so.
 //! Elsewhere the spec keeps the boost for good, and so does the pod its annotation; that the record of what was applied
 //! differs from the spec says that the boost has been taken back.
@@ -14,10 +18,11 @@ use std::fmt;
 use jiff::{SignedDuration, Timestamp};
 
 use super::candidate::Candidate;
+use super::limit_range::Bounds;
 use super::note::Note;
 use super::verdict::changes;
 use crate::objects::{Pod, VerticalPodAutoscaler};
-use crate::resources::{NamedRequirements, Requirements, Resource};
+use crate::resources::{MilliCpu, NamedRequirements, Requirements, Resource, ResourceList};
 
 /// What the webhook's annotation begins with; the container's name follows. Its value is what the container had before
 /// (`StartupCPUBoostAnnotation`, autoscaler `pkg/utils/annotations`).
@@ -60,24 +65,22 @@ pub(super) enum Boost {
     Over(Option<Requirements>),
 }
 
-/// Whether the webhook has boosted any container of the pod.
-pub(super) fn is_marked(pod: &Pod) -> bool {
-    marks(pod).next().is_some()
+/// Whether the webhook has boosted any container of the pod for this VPA.
+pub(super) fn is_marked(pod: &Pod, vpa: &VerticalPodAutoscaler) -> bool {
+    marks(pod, vpa).next().is_some()
 }
 
-/// Marks the containers that have a boost, by the rules of this VPA: of none, where it is gone, a boost ends with the pod's
-/// being ready.
+/// Marks the containers that have a boost, by the rules of this VPA.
 pub(super) fn take_up(
     pod: &Pod,
-    vpa: Option<&VerticalPodAutoscaler>,
+    vpa: &VerticalPodAutoscaler,
     now: Timestamp,
     candidates: &mut [Candidate<'_>],
     notes: &mut Vec<Note>,
 ) -> Boosts {
     let mut boosts = Boosts::default();
-    for (container, before) in marks(pod) {
-        let duration = vpa.map_or(SignedDuration::ZERO, |vpa| vpa.boost_duration(container));
-        let lasts = lasts(pod, duration, now);
+    for (container, before) in marks(pod, vpa) {
+        let lasts = lasts(pod, vpa.boost_duration(container), now);
         let Some(candidate) = candidates.iter_mut().find(|one| one.spec.name == container) else {
             boosts.done.extend(lasts.is_none().then(|| container.to_owned()));
             continue;
@@ -105,10 +108,26 @@ pub(super) fn take_up(
     boosts
 }
 
-/// Containers and what is said of them.
-fn marks(pod: &Pod) -> impl Iterator<Item = (&str, &str)> {
+/// The containers that the VPA boosts, and what the annotations say of them.
+fn marks<'a>(pod: &'a Pod, vpa: &'a VerticalPodAutoscaler) -> impl Iterator<Item = (&'a str, &'a str)> {
     let annotations = pod.metadata.annotations.iter();
-    annotations.filter_map(|(name, value)| Some((name.strip_prefix(ANNOTATION)?, value.as_str())))
+    let marks = annotations.filter_map(|(name, value)| Some((name.strip_prefix(ANNOTATION)?, value.as_str())));
+    marks.filter(|(container, _)| vpa.boosts(container))
+}
+
+/// Drops boosts that are over where more cpu is recommended, within all bounds, than the container has with its boost: the
+/// recommendation counts then, as it does without a boost.
+pub(super) fn yield_to_larger_targets(candidates: &mut [Candidate<'_>], boosts: &mut Boosts) {
+    for candidate in candidates
+        .iter_mut()
+        .filter(|candidate| candidate.ends_boost(Resource::Cpu))
+    {
+        let has = candidate.in_force.requests.amount(Resource::Cpu);
+        if candidate.target(Resource::Cpu).is_some_and(|target| target > has) {
+            candidate.boost = None;
+            boosts.done.push(candidate.spec.name.clone());
+        }
+    }
 }
 
 /// Until when, if a boost is not over (`GetExpiredStartupCPUBoostAnnotations`, autoscaler `pkg/utils/vpa`). A pod that is
@@ -137,12 +156,37 @@ fn end(candidate: &mut Candidate<'_>, before: &str, notes: &mut Vec<Note>) {
     candidate.boost = Some(Boost::Over(before));
 }
 
-/// The limit is to be as many times the request as it was before the boost.
+/// The limit is to be as many times the request as it was before the boost, and no more times than it is now: the webhook
+/// multiplies both alike, and rounds the limit.
 fn keep_ratio(candidate: &mut Candidate<'_>, before: Option<Requirements>) {
-    if let Some(before) = before.filter(|before| before.requests.amount(Resource::Cpu) > 0) {
+    let Some(before) = before.filter(|before| before.requests.amount(Resource::Cpu) > 0) else {
+        return;
+    };
+    let has = candidate.ratio;
+    let cpu = |list: ResourceList| u128::from(list.amount(Resource::Cpu));
+    let is_above = cpu(before.limits) * cpu(has.requests) > (cpu(has.limits) + 1) * cpu(before.requests);
+    if cpu(has.limits) == 0 || !is_above {
         candidate.ratio.requests.cpu = before.requests.cpu;
         candidate.ratio.limits.cpu = before.limits.cpu;
     }
+}
+
+/// The end of a boost gives nothing: no amount is above what the container has, nor above the LimitRange.
+pub(super) fn only_lower(candidate: &Candidate<'_>, limits: &Bounds, outcome: &mut Requirements) {
+    let (has, stands) = (candidate.in_force, candidate.standing);
+    let request = has.requests.cpu.or(has.limits.cpu);
+    let max = limits.max.cpu.filter(|max| !max.is_zero());
+    let bounded = |amount: Option<MilliCpu>, stands: Option<MilliCpu>, has: Option<MilliCpu>| {
+        let changed = amount
+            .filter(|_| amount != stands)?
+            .max(limits.min.cpu.unwrap_or_default());
+        Some([has, max].into_iter().flatten().fold(changed, MilliCpu::min))
+    };
+    let limit = bounded(outcome.limits.cpu, stands.limits.cpu, has.limits.cpu);
+    outcome.limits.cpu = limit.or(stands.limits.cpu);
+    let request = request.and_then(|request| bounded(outcome.requests.cpu, stands.requests.cpu, Some(request)));
+    let request = request.or(stands.requests.cpu);
+    outcome.requests.cpu = request.map(|request| outcome.limits.cpu.map_or(request, |limit| request.min(limit)));
 }
 
 fn read(before: &str) -> Result<Requirements, String> {
@@ -173,11 +217,7 @@ pub(super) fn take_back(candidate: &Candidate<'_>, outcome: &mut Requirements, n
         return;
     }
     outcome.requests.set(Resource::Cpu, Some(request));
-    let limit = before
-        .limits
-        .cpu
-        .or(outcome.limits.cpu)
-        .map(crate::resources::MilliCpu::get);
+    let limit = before.limits.cpu.or(outcome.limits.cpu).map(MilliCpu::get);
     let limit = limit.filter(|limit| *limit > 0);
     if let Some(limit) = limit {
         outcome.limits.set(Resource::Cpu, Some(limit.max(request)));

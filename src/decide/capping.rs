@@ -141,6 +141,9 @@ pub(super) fn outcome(candidate: &Candidate<'_>, limits: &Bounds, notes: &mut Ve
             explain_limit(candidate, resource, limit, target, notes);
         }
     }
+    if candidate.ends_boost(Resource::Cpu) {
+        boost::only_lower(candidate, limits, &mut outcome.resources);
+    }
     outcome
 }
 

@@ -70,8 +70,8 @@ impl<'a> Case<'a> {
                 self.may_change()?;
                 self.by_recommendation(vpa, namespace, &chain)
             }
-            Ok((namespace, control)) => self.only_boosts(Some((namespace, control)), Reason::NotActedOn),
-            Err(reason) => self.only_boosts(None, reason),
+            Ok((namespace, control)) => self.only_boosts(namespace, &control),
+            Err(reason) => Err(reason),
         }
     }
 
@@ -83,9 +83,10 @@ impl<'a> Case<'a> {
         chain: &Chain<'a>,
     ) -> Result<(Reason, Vec<NamedRequirements>), Reason> {
         let followed = self.follow(vpa, namespace, chain);
-        self.boosts = boost::take_up(self.pod, Some(vpa), self.now, &mut self.candidates, &mut self.notes);
+        self.boosts = boost::take_up(self.pod, vpa, self.now, &mut self.candidates, &mut self.notes);
         if followed.is_ok() {
             capping::cap(&mut self.candidates, &namespace.limits, &mut self.notes);
+            boost::yield_to_larger_targets(&mut self.candidates, &mut self.boosts);
         }
         let by_hpa = |resource| chain.hpa_on(resource, namespace).is_some();
         self.ceilings = growth::ceilings(self.pod, &self.candidates, &namespace.limits, by_hpa);
@@ -96,29 +97,26 @@ impl<'a> Case<'a> {
         self.conclude(due, &namespace.limits.container)
     }
 
-    /// Nobody's recommendation counts, for this reason. What a container was given only for its start ends all the same: a
-    /// VPA of mode `Initial` says what such a container has from its creation on, else it has what it had before.
+    /// The VPA is not acted on. What a container was given only for its start ends all the same: a VPA of mode `Initial`
+    /// says what such a container has from its creation on, else the container has what it had before.
     fn only_boosts(
         &mut self,
-        control: Option<(&Namespace<'a>, Control<'a>)>,
-        reason: Reason,
+        namespace: &Namespace<'a>,
+        control: &Control<'a>,
     ) -> Result<(Reason, Vec<NamedRequirements>), Reason> {
-        if !boost::is_marked(self.pod) || !self.options.ends_boosts(self.vpa) {
-            return Err(reason);
+        let vpa = control.vpa;
+        if !boost::is_marked(self.pod, vpa) || !self.options.ends_boosts(vpa) {
+            return Err(Reason::NotActedOn);
         }
         self.may_change()?;
-        let initial = control.filter(|(_, control)| control.vpa.update_mode() == UpdateMode::Initial);
-        let limits = initial
-            .as_ref()
-            .map(|(namespace, _)| namespace.limits)
-            .unwrap_or_default();
-        let recommends =
-            initial.is_some_and(|(namespace, control)| self.follow(control.vpa, namespace, &control.chain).is_ok());
-        self.boosts = boost::take_up(self.pod, self.vpa, self.now, &mut self.candidates, &mut self.notes);
+        let initial = vpa.update_mode() == UpdateMode::Initial;
+        let recommends = initial && self.follow(vpa, namespace, &control.chain).is_ok();
+        self.boosts = boost::take_up(self.pod, vpa, self.now, &mut self.candidates, &mut self.notes);
         if recommends {
-            capping::cap(&mut self.candidates, &limits, &mut self.notes);
+            capping::cap(&mut self.candidates, &namespace.limits, &mut self.notes);
+            boost::yield_to_larger_targets(&mut self.candidates, &mut self.boosts);
         }
-        self.conclude(Reason::AtTarget, &limits.container)
+        self.conclude(Reason::AtTarget, &namespace.limits.container)
     }
 
     /// What follows from what is `due` and from boosts that are over.

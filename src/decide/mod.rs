@@ -36,7 +36,8 @@
 //! - What the kubelet has put off or refused is replaced by a smaller target at once, also where it lies within the bounds.
 //! - Replica counts and `evictionRequirements` play no part: nothing is evicted.
 //! - While a startup boost lasts only the boosted cpu is left alone; upstream changes nothing of the pod. Its end moves that
-//!   cpu and nothing else, also where the VPA was deleted meanwhile.
+//!   cpu and nothing else, and only down.
+//! - The annotation of a startup boost counts only where the VPA has a `startupBoost` for the container.
 
 mod boost;
 mod candidate;
@@ -122,18 +123,16 @@ impl Options {
         asked.unwrap_or_else(|| self.modes.contains(&vpa.update_mode())) && self.recommends(vpa)
     }
 
-    /// Whether startup boosts end by this agent where no VPA is acted on. Modes that leave running pods alone leave their
-    /// boosts to whoever acts for the other modes; so does a VPA that is gone (`None`).
-    fn ends_boosts(&self, vpa: Option<&VerticalPodAutoscaler>) -> bool {
-        let left_to_us = |vpa: &VerticalPodAutoscaler| {
-            let declined = vpa
-                .metadata
-                .annotations
-                .get(ACT_ANNOTATION)
-                .is_some_and(|act| act == "false");
-            !declined && matches!(vpa.update_mode(), UpdateMode::Off | UpdateMode::Initial) && self.recommends(vpa)
-        };
-        !self.modes.is_empty() && vpa.is_none_or(left_to_us)
+    /// Whether startup boosts end by this agent where the VPA is not acted on. Modes that leave running pods alone leave
+    /// their boosts to whoever acts for the other modes.
+    fn ends_boosts(&self, vpa: &VerticalPodAutoscaler) -> bool {
+        let declined = vpa
+            .metadata
+            .annotations
+            .get(ACT_ANNOTATION)
+            .is_some_and(|act| act == "false");
+        let leaves_pods_alone = matches!(vpa.update_mode(), UpdateMode::Off | UpdateMode::Initial);
+        !self.modes.is_empty() && !declined && leaves_pods_alone && self.recommends(vpa)
     }
 
     /// Whether a VPA's recommendations come from the recommender whose VPAs are acted on.

@@ -228,6 +228,16 @@ impl VerticalPodAutoscaler {
         }
     }
 
+    /// Whether containers of this name are boosted, by their own policy or for all.
+    #[must_use]
+    pub fn boosts(&self, container: &str) -> bool {
+        let own = self
+            .policy_for(container)
+            .and_then(|policy| policy.startup_boost.as_ref());
+        let mut boosts = own.into_iter().chain(&self.spec.startup_boost);
+        boosts.any(|boost| boost.cpu.is_some())
+    }
+
     /// How long a container's boost goes on once the pod is ready: what its own policy says, else what is said of all.
     #[must_use]
     pub fn boost_duration(&self, container: &str) -> SignedDuration {

@@ -101,6 +101,29 @@ proptest! {
     }
 
     #[test]
+    fn the_end_of_a_boost_gives_nothing_whatever_the_annotation_says(
+        mut view in starting(), request in 0_u64..100_000, more in 0_u64..1_000_000, limited in any::<bool>(),
+    ) {
+        view.vpas[0].status.recommendation = None;
+        let pod = pod_of(&mut view);
+        ready(pod, None);
+        let mut before = serde_json::json!({"requests": {"cpu": format!("{request}m")}});
+        if limited {
+            before["limits"] = serde_json::json!({"cpu": format!("{}m", request + more)});
+        }
+        for name in ["a", "b", "c"] {
+            annotate(pod, name, &before.to_string());
+        }
+        let decision = at(&view, now());
+        for (was, becomes) in view.pods[0].spec.containers.iter().zip(&decision.containers) {
+            let (was, becomes) = (was.resources, becomes.resources);
+            prop_assert!(becomes.requests.cpu <= was.requests.cpu.or(was.limits.cpu), "{:?}", decision);
+            let raised = was.limits.cpu.is_some_and(|limit| becomes.limits.cpu.is_none_or(|to| to > limit));
+            prop_assert!(!raised, "{:?}", decision);
+        }
+    }
+
+    #[test]
     fn whatever_an_annotation_says_there_is_a_decision(mut view in starting(), before in ".*", name in "[ab]?") {
         annotate(pod_of(&mut view), &name, &before);
         ready(pod_of(&mut view), Some(Timestamp::MIN));

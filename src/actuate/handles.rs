@@ -1,9 +1,10 @@
 //! The open cgroups of one live pod.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use crate::actuate::PodId;
 use crate::cgroup::{Cgroup, CgroupError, CgroupPath, Hierarchy};
+use crate::objects::{Pod, PodId};
 use crate::plan::{PodTree, Target};
 
 /// A pod that has a cgroup, and its containers that have one and a name.
@@ -24,6 +25,36 @@ pub struct LiveContainer {
     pub id: String,
     /// Where its cgroup is.
     pub path: CgroupPath,
+}
+
+/// A pod that runs, together with the object that describes it. Nothing else is ever written to, or asked for.
+#[derive(Debug, Clone)]
+pub struct BoundPod {
+    object: Arc<Pod>,
+    live: Arc<LivePod>,
+}
+
+impl BoundPod {
+    /// None if the object describes another pod ([`Pod::describes`]).
+    #[must_use]
+    pub fn new(object: &Arc<Pod>, live: &Arc<LivePod>) -> Option<Self> {
+        object.describes(&live.id).then(|| Self {
+            object: Arc::clone(object),
+            live: Arc::clone(live),
+        })
+    }
+
+    /// The pod as its source describes it.
+    #[must_use]
+    pub const fn object(&self) -> &Arc<Pod> {
+        &self.object
+    }
+
+    /// Its cgroups and their identity.
+    #[must_use]
+    pub const fn live(&self) -> &Arc<LivePod> {
+        &self.live
+    }
 }
 
 /// The cgroups of a pod, held open: the same ones until they are opened anew, whatever happens to their paths.

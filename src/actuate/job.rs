@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use super::execute::Executor;
 use super::foreign::{ForeignWriters, Verdict};
-use super::handles::{LivePod, PodHandles};
+use super::handles::{BoundPod, LivePod, PodHandles};
 use super::in_kernel;
 use super::node::Node;
 use super::observe::wanted;
@@ -19,7 +19,6 @@ use super::record::{Cause, Outcome, Stages, StepRecord};
 use super::runtime_stage::{self, RuntimeEnd};
 use super::shrink::{Grounds, Next, SeenBefore, ShrinkReport};
 use super::through_api::{self, Answer, ApiReport, ThroughApi};
-use crate::objects::Pod;
 use crate::plan::shrink::Holds;
 use crate::plan::{Plan, PodState, Target};
 use crate::resources::{ControlFile, NamedRequirements, WeightFormula};
@@ -27,10 +26,8 @@ use crate::resources::{ControlFile, NamedRequirements, WeightFormula};
 /// What to do in one pass.
 #[derive(Debug)]
 pub struct Job {
-    /// The pod as its source describes it.
-    pub pod: Arc<Pod>,
-    /// Where it lives.
-    pub live: Arc<LivePod>,
+    /// The pod.
+    pub bound: BoundPod,
     /// Its cgroups, if an earlier pass opened them.
     pub handles: Option<PodHandles>,
     /// What its containers should have.
@@ -87,7 +84,7 @@ pub struct JobDone {
 /// A pass that lowers memory limits may take seconds, for most of which it waits: other pods have their turn meanwhile.
 /// Every pod of a node may be waiting at once, so that what a pass carries along is boxed.
 pub async fn reconcile(node: Arc<Node>, mut job: Box<Job>) -> JobDone {
-    let (check_runtime, live) = (job.check_runtime, Arc::clone(&job.live));
+    let (check_runtime, live) = (job.check_runtime, Arc::clone(job.bound.live()));
     let mut answer = match Box::pin(through_api::ask(&node, &mut job)).await {
         Ok(answer) => answer,
         Err(done) => return *done,
@@ -137,11 +134,11 @@ async fn tell(node: &Arc<Node>, live: &LivePod, check_runtime: bool, mut kernel:
 /// A sentence: what could not be read, or why there is no plan.
 pub async fn preview(node: Arc<Node>, job: Job) -> Result<Vec<StepRecord>, String> {
     let asking = through_api::preview(&node, &job)?;
-    let specs = runtime_stage::stored_specs(&node, &job.live).await;
+    let specs = runtime_stage::stored_specs(&node, job.bound.live()).await;
     let planned = tokio::task::spawn_blocking(move || {
-        let handles = PodHandles::open(&node.hierarchy, &job.live).map_err(|error| error.to_string())?;
+        let handles = PodHandles::open(&node.hierarchy, job.bound.live()).map_err(|error| error.to_string())?;
         let tree = handles.read().map_err(|error| error.to_string())?;
-        let wanted = wanted(&node, &job, &node.floors.of(&job.live.id.uid));
+        let wanted = wanted(&node, &job, &node.floors.of(&job.bound.live().id.uid));
         let plan =
             Plan::between(&PodState { tree, specs }, &wanted, &node.traits).map_err(|error| error.to_string())?;
         Executor::new(&node, &handles)

@@ -22,14 +22,15 @@ pub mod shrink;
 mod through_api;
 mod urgent;
 
+pub use crate::objects::PodId;
 pub use floors::Floors;
 pub use foreign::{ForeignWriters, Verdict};
-pub use handles::{LiveContainer, LivePod, PodHandles};
+pub use handles::{BoundPod, LiveContainer, LivePod, PodHandles};
 pub use in_kernel::make_room;
 pub use job::{Job, JobDone, preview, reconcile};
 pub use lanes::Lanes;
 pub use node::{DriverFrom, FormulaFrom, Node, RuntimeLink};
-pub use record::{Cause, ChangeRecord, Outcome, PodId, Stages, StepRecord};
+pub use record::{Cause, ChangeRecord, Outcome, Stages, StepRecord};
 pub use runtime_stage::stored_specs;
 pub use through_api::{ApiReport, Asked, Intention, Noted, PodResizer, ResizeError, ThroughApi, intention};
 pub use urgent::{Grown, grow_memory};

@@ -19,9 +19,9 @@ use crate::resources::{Bytes, ControlFile};
 pub(super) fn wanted(node: &Node, job: &Job, floors: &BTreeMap<String, Bytes>) -> PodState {
     let mut targets = job.targets.clone();
     lift(&mut targets, floors);
-    let mut hierarchy = hierarchy(&job.pod, &targets, &node.traits);
+    let mut hierarchy = hierarchy(job.bound.object(), &targets, &node.traits);
     if job.kubelet_unasked {
-        hierarchy = hierarchy.admitting(&job.pod);
+        hierarchy = hierarchy.admitting(job.bound.object());
     }
     let mut wanted = if job.lift_undeclared {
         hierarchy.created()
@@ -50,12 +50,14 @@ pub(super) fn observe(node: &Node, job: &mut Job) -> Result<(PodHandles, PodTree
     let reopened = known.is_some();
     if let Some(handles) = known {
         match handles.read() {
-            Ok(tree) if tree.containers.len() == job.live.containers.len() => return Ok((handles, tree, false)),
+            Ok(tree) if tree.containers.len() == job.bound.live().containers.len() => {
+                return Ok((handles, tree, false));
+            }
             Err(error) if !error.is_gone() => return Err(error),
             Ok(_) | Err(_) => {}
         }
     }
-    let handles = PodHandles::open(&node.hierarchy, &job.live)?;
+    let handles = PodHandles::open(&node.hierarchy, job.bound.live())?;
     let tree = handles.read()?;
     Ok((handles, tree, reopened))
 }

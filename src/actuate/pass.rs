@@ -103,9 +103,9 @@ impl Pass {
         };
         stages.observe = observing.elapsed();
 
-        let incomplete = tree.containers.len() < job.live.containers.len();
+        let incomplete = tree.containers.len() < job.bound.live().containers.len();
         let planning = Instant::now();
-        let floors = node.floors.of(&job.live.id.uid);
+        let floors = node.floors.of(&job.bound.live().id.uid);
         let mut wanted = wanted(node, &job, &floors);
         let flipped = if job.held_before && !reopened {
             flips(&tree, &mut wanted, &mut foreign)
@@ -122,7 +122,7 @@ impl Pass {
             Ok((plan, grounds)) => Ok(Box::new(Self {
                 errand,
                 asked: job.asked,
-                uid: job.live.id.uid.clone(),
+                uid: job.bound.live().id.uid.clone(),
                 handles,
                 wanted,
                 floors,

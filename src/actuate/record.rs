@@ -4,29 +4,12 @@ use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
 use crate::decide::Reason;
+use crate::objects::PodId;
 use crate::plan::resize::Withheld;
 use crate::plan::{Change, CriResources, Step, Target, Via};
 use crate::resources::{Requirements, Resource, Settings};
-
-/// Which pod: the UID decides, names are for people.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct PodId {
-    /// The UID in cgroup paths and runtime labels.
-    pub uid: String,
-    /// The pod's namespace.
-    pub namespace: String,
-    /// The pod's name.
-    pub name: String,
-}
-
-impl fmt::Display for PodId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
 
 /// Who or what asked for a pass.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use super::oom::{self, Kills};
 use super::overrides::Override;
 use super::{explain, view};
 use crate::actuate::shrink::SeenBefore;
-use crate::actuate::{Cause, Job, PodId, preview};
+use crate::actuate::{BoundPod, Cause, Job, PodId, preview};
 use crate::control::{Backend, Caller, ControlError, Selector, proto, resize_values};
 use crate::observe::audit::{Audit, Refusal};
 use crate::plan::shrink::Holds;
@@ -88,13 +88,13 @@ impl AgentBackend {
         headroom
             .set_override(&mut standing, &pod, wanted)
             .map_err(ControlError::Refused)?;
-        let (Some(node), Some(live), Some(targets)) = (node, live, standing.targets(&pod)) else {
+        let bound = live.and_then(|live| BoundPod::new(&pod, &live));
+        let (Some(node), Some(bound), Some(targets)) = (node, bound, standing.targets(&pod)) else {
             return Err(not_running(&pod));
         };
-        let id = live.id.clone();
+        let id = bound.live().id.clone();
         let job = Job {
-            pod,
-            live,
+            bound,
             handles: None,
             targets,
             lift_undeclared: false,

@@ -36,8 +36,9 @@ pub(super) struct Entry {
     pub(super) standing: Standing,
     /// Where it lives, if it does.
     pub(super) live: Option<Arc<LivePod>>,
-    /// Which pod it was that lived here last: a manifest without a UID means whichever has its name.
-    last_lived: Option<PodId>,
+    /// The pod that the object described last. What stands is saved for it alone: an object can claim any UID, and a manifest
+    /// without a UID means whichever pod has its name.
+    pub(super) last_lived: Option<PodId>,
     /// Its open cgroups, unless a pass has them.
     pub(super) handles: Option<PodHandles>,
     /// Who else changes its values.
@@ -181,18 +182,6 @@ impl Entry {
             pending.asked = std::time::Instant::now();
         }
         pending.check_runtime |= check_runtime;
-    }
-
-    /// Which pod this is, as far as that is known: a manifest without a UID tells once its pod lives.
-    pub(super) fn id(&self) -> Option<PodId> {
-        let metadata = &self.pod.metadata;
-        let described = PodId {
-            uid: self.pod.cgroup_uid().to_owned(),
-            namespace: metadata.namespace.clone(),
-            name: metadata.name.clone(),
-        };
-        let lived = self.last_lived.clone();
-        lived.or_else(|| (!described.uid.is_empty()).then_some(described))
     }
 
     /// Notes which pod lives here; returns whether another one did before, whose standing is dropped.

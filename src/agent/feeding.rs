@@ -83,11 +83,11 @@ async fn news<T>(receiver: Option<&mut watch::Receiver<T>>) -> bool {
 
 /// What the cluster says, and what manifests say of anything else.
 fn with_manifests(cluster: NodeView, mut manifests: NodeView) -> NodeView {
-    let uids: HashSet<_> = cluster.pods.iter().map(|pod| pod.cgroup_uid()).collect();
+    let uids: HashSet<_> = cluster.pods.iter().map(|pod| &pod.metadata.uid).collect();
     let names: HashSet<_> = cluster.pods.iter().map(|pod| pod.full_name()).collect();
     manifests
         .pods
-        .retain(|pod| !uids.contains(pod.cgroup_uid()) && !names.contains(&pod.full_name()));
+        .retain(|pod| !uids.contains(&pod.metadata.uid) && !names.contains(&pod.full_name()));
     macro_rules! only_others {
         ($($field:ident by $key:expr;)*) => {$({
             let known: HashSet<_> = cluster.$field.iter().map($key).collect();

@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::actuate::{LiveContainer, LivePod, PodId};
+use crate::actuate::{LiveContainer, LivePod};
 use crate::cgroup::PodEntry;
-use crate::objects::{ContainerStatus, Pod};
+use crate::objects::{ContainerStatus, Pod, PodId, pod_of_uid};
 use crate::runtime::{ListedContainer, RuntimePod};
 
-/// The node's pods, by UID.
+/// The node's pods, by the UID in their cgroup's name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Inventory {
     pods: BTreeMap<String, Arc<LivePod>>,
@@ -36,18 +36,19 @@ impl Inventory {
         let mut inventory = Self::default();
         for entry in scanned {
             let uid = entry.place.uid.as_str();
-            let Some(id) = names.pods.get(uid) else { continue };
+            let Some((id, containers)) = names.of_pod(uid) else {
+                continue;
+            };
             let mut live: Vec<(&Named<'_>, LiveContainer)> = entry
                 .containers
                 .into_iter()
                 .filter_map(|container| {
                     let container_id = container.place.id.as_str();
-                    let named = names.containers.get(container_id).filter(|named| named.uid == uid)?;
                     let live = LiveContainer {
                         id: container_id.to_owned(),
                         path: container.path,
                     };
-                    Some((named, live))
+                    Some((containers.get(container_id)?, live))
                 })
                 .collect();
             // The last of a name stays.
@@ -58,9 +59,7 @@ impl Inventory {
                 containers: live.collect(),
                 path: entry.path,
             });
-            inventory
-                .uids_by_name
-                .insert((id.namespace.clone(), id.name.clone()), uid.to_owned());
+            inventory.uids_by_name.insert((id.namespace, id.name), uid.to_owned());
             inventory.pods.insert(uid.to_owned(), pod);
         }
         inventory
@@ -71,7 +70,7 @@ impl Inventory {
         self.pods.values()
     }
 
-    /// The live pod a manifest describes: of the same UID, or of the same name where the manifest has no UID.
+    /// The live pod that an object describes ([`Pod::describes`]).
     #[must_use]
     pub(super) fn find(&self, pod: &Pod) -> Option<&Arc<LivePod>> {
         let uid = match pod.cgroup_uid() {
@@ -80,49 +79,37 @@ impl Inventory {
                 .get(&(pod.metadata.namespace.clone(), pod.metadata.name.clone()))?,
             uid => uid,
         };
-        self.pods.get(uid)
+        self.pods.get(uid).filter(|live| pod.describes(&live.id))
     }
 }
 
-/// What everything is called.
+/// Names of pods and containers, by the UID that each source gives them. No source names anything of another pod's.
 #[derive(Default)]
 struct Names<'a> {
-    /// Pods by UID.
+    /// The runtime's names of pods.
     pods: HashMap<&'a str, PodId>,
-    /// Containers by id.
-    containers: HashMap<&'a str, Named<'a>>,
+    /// The runtime's containers, by id.
+    listed: HashMap<&'a str, Containers<'a>>,
+    /// Objects.
+    objects: HashMap<&'a str, Vec<&'a Arc<Pod>>>,
 }
 
+/// One pod's containers, by id.
+type Containers<'a> = HashMap<&'a str, Named<'a>>;
+
 /// A container that somebody can name.
+#[derive(Clone, Copy)]
 struct Named<'a> {
-    /// The pod's.
-    uid: &'a str,
     name: &'a str,
     /// How often it was started before, and when this time.
     age: (u32, Option<Timestamp>),
 }
 
 impl<'a> Names<'a> {
-    /// The runtime's word comes last and wins over a manifest's, which may be old.
     fn gather(pods: &'a [RuntimePod], listed: &'a [ListedContainer], manifests: &'a [Arc<Pod>]) -> Self {
         let mut names = Self::default();
         for pod in manifests.iter().filter(|pod| !pod.cgroup_uid().is_empty()) {
-            let uid = pod.cgroup_uid();
-            names.pod(uid, &pod.metadata.namespace, &pod.metadata.name);
-            let statuses = pod
-                .status
-                .container_statuses
-                .iter()
-                .chain(&pod.status.init_container_statuses);
-            let named = statuses.filter_map(|status| {
-                let named = Named {
-                    uid,
-                    name: &status.name,
-                    age: (0, None),
-                };
-                Some((bare_id(status)?, named))
-            });
-            names.containers.extend(named);
+            names.objects.entry(pod.cgroup_uid()).or_default().push(pod);
         }
         for pod in pods {
             names.pod(&pod.uid, &pod.namespace, &pod.name);
@@ -130,11 +117,11 @@ impl<'a> Names<'a> {
         for container in listed {
             names.pod(&container.pod_uid, &container.pod_namespace, &container.pod_name);
             let named = Named {
-                uid: &container.pod_uid,
                 name: &container.name,
                 age: (container.restart_count, container.created_at),
             };
-            names.containers.insert(&container.id, named);
+            let of_pod = names.listed.entry(&container.pod_uid).or_default();
+            of_pod.insert(&container.id, named);
         }
         names
     }
@@ -146,6 +133,36 @@ impl<'a> Names<'a> {
             name: name.to_owned(),
         };
         self.pods.insert(uid, id);
+    }
+
+    /// Which pod has this UID in its cgroup's name, and what its containers are called. The runtime's word wins: only the
+    /// object that describes the pod it names adds to that.
+    fn of_pod(&self, uid: &str) -> Option<(PodId, Containers<'a>)> {
+        let objects = self.objects.get(uid).map_or(&[][..], Vec::as_slice);
+        let id = match self.pods.get(uid) {
+            Some(id) => id.clone(),
+            None => pod_of_uid(objects.iter().copied(), uid)?.id_with(uid),
+        };
+        let mut containers = Containers::new();
+        for pod in objects.iter().filter(|pod| pod.describes(&id)) {
+            let status = &pod.status;
+            let statuses = status.container_statuses.iter().chain(&status.init_container_statuses);
+            containers.extend(statuses.filter_map(|status| {
+                let named = Named {
+                    name: &status.name,
+                    age: (0, None),
+                };
+                Some((bare_id(status)?, named))
+            }));
+        }
+        containers.extend(
+            self.listed
+                .get(uid)
+                .into_iter()
+                .flatten()
+                .map(|(id, named)| (*id, *named)),
+        );
+        Some((id, containers))
     }
 }
 
@@ -160,8 +177,13 @@ fn bare_id(status: &ContainerStatus) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
     use super::*;
     use crate::cgroup::{CgroupPath, ContainerEntry, ContainerId, ContainerPlace, PodPlace, PodUid};
+    use crate::objects::OwnerReference;
     use crate::sources::parse_manifests;
 
     const UID: &str = "6c4b2d1e-0000-4000-8000-00000000000a";
@@ -271,5 +293,62 @@ mod tests {
         assert!(inventory.find(&manifest(other, "")[0]).is_none());
         let mislabelled = Inventory::assemble(scanned(&[id('a')]), &[], &[listed(&id('a'), "app", other)], &[]);
         assert!(mislabelled.find(&manifest(UID, "")[0]).is_none());
+    }
+
+    /// Pods of a tenant who knows the victim's UID, name and container id, and may write everything but a UID.
+    fn tenants() -> impl Strategy<Value = Arc<Pod>> {
+        let victims = || select(vec![UID.to_owned(), id('a'), "web".to_owned(), "default".to_owned()]);
+        let annotation = select(&["config.mirror", "config.hash", "config.source", "other"][..]);
+        let owners = vec(select(&["Node", "Pod", "StatefulSet"][..]), 0..3);
+        let statuses = vec((victims(), select(vec![id('a'), id('b'), id_of_sandbox()])), 0..3);
+        let own_uid = select(&["", "22222222-0000-4000-8000-00000000000a"][..]);
+        (vec((annotation, victims()), 0..3), owners, statuses, victims(), own_uid).prop_map(
+            |(annotations, owners, statuses, name, uid)| {
+                let mut pod = Pod::default();
+                pod.metadata.namespace = "tenant".to_owned();
+                pod.metadata.name = name;
+                pod.metadata.uid = uid.to_owned();
+                let annotation = |(name, value)| (format!("kubernetes.io/{name}"), value);
+                pod.metadata.annotations = annotations.into_iter().map(annotation).collect();
+                let owner = |kind: &str| OwnerReference {
+                    kind: kind.to_owned(),
+                    uid: UID.to_owned(),
+                    ..OwnerReference::default()
+                };
+                pod.metadata.owner_references = owners.into_iter().map(owner).collect();
+                let status = |(name, container_id)| ContainerStatus {
+                    name,
+                    container_id,
+                    ..ContainerStatus::default()
+                };
+                pod.status.container_statuses = statuses.into_iter().map(status).collect();
+                Arc::new(pod)
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_tenant_writes_another_namespaces_pod_is_not_the_tenants(
+            tenants in vec(tenants(), 1..4),
+            runtime in any::<bool>(),
+            first in any::<bool>(),
+        ) {
+            let victim = manifest(UID, &format!("containerd://{}", id('a')));
+            let (mut before, mut after) = (tenants.clone(), victim.clone());
+            if first {
+                std::mem::swap(&mut before, &mut after);
+            }
+            let manifests = [before, after].concat();
+            let listed = [listed(&id('a'), "app", UID)];
+            let listed = if runtime { &listed[..] } else { &[] };
+            let inventory = Inventory::assemble(scanned(&[id('a'), id_of_sandbox()]), &[], listed, &manifests);
+            for tenant in &tenants {
+                prop_assert!(inventory.find(tenant).is_none());
+            }
+            let live = inventory.find(&victim[0]).unwrap();
+            prop_assert_eq!(live.containers.keys().collect::<Vec<_>>(), ["app"]);
+            prop_assert_eq!(&live.containers["app"].id, &id('a'));
+        }
     }
 }

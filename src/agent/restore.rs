@@ -25,12 +25,11 @@ use super::survey::Survey;
 use super::view;
 use crate::actuate::shrink::{self, Freezer, Lowering, SeenBefore, Verdict};
 use crate::actuate::{
-    Cause, ChangeRecord, ForeignWriters, Job, JobDone, Lanes, LivePod, Node, Outcome, preview, reconcile,
+    BoundPod, Cause, ChangeRecord, ForeignWriters, Job, JobDone, Lanes, LivePod, Node, Outcome, preview, reconcile,
 };
 use crate::config::Config;
 use crate::control::{AgentLock, BindError, proto};
 use crate::kubernetes::ApiClient;
-use crate::objects::Pod;
 use crate::observe::audit::Audit;
 use crate::observe::metrics::{ApiMetrics, registry};
 use crate::plan::shrink::Holds;
@@ -98,13 +97,14 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, Resto
     let pods: Vec<_> = view
         .pods
         .iter()
-        .filter_map(|pod| Some((pod, inventory.find(pod)?)))
+        .filter_map(|pod| BoundPod::new(pod, inventory.find(pod)?))
         .collect();
     if how == Restore::Rehearse {
         let saved = restored.pods;
         let mut results = Vec::with_capacity(pods.len());
-        for (pod, live) in pods {
-            results.push(rehearsed(&node, live, job_for(pod, live, saved.contains_key(&live.id.uid))).await);
+        for pod in pods {
+            let ours = saved.contains_key(&pod.live().id.uid);
+            results.push(rehearsed(&node, job_for(&pod, ours)).await);
         }
         remarks.extend(left_alone(&saved, &view));
         return Ok(Restoration { results, remarks });
@@ -119,8 +119,8 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, Resto
     };
     let mut results = Vec::with_capacity(pods.len());
     let mut lowered = Vec::new();
-    for (index, (pod, live)) in pods.iter().enumerate() {
-        let (result, lower) = restorer.put_back(pod, live).await;
+    for (index, pod) in pods.iter().enumerate() {
+        let (result, lower) = restorer.put_back(pod).await;
         results.push(result);
         lowered.extend((!lower.is_empty()).then_some((index, lower)));
     }
@@ -129,16 +129,15 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, Resto
     state.save(restorer.saved.clone())?;
     if how == Restore::ApplyAndWatch {
         let watched = lowered.into_iter().map(async |(index, lowered)| {
-            let live = Arc::clone(pods[index].1);
+            let live = Arc::clone(pods[index].live());
             let verdict = shrink::watch(Arc::clone(&restorer.node), live, lowered.clone()).await;
             (index, lowered, verdict)
         });
         let watched = join_all(watched).await;
         for (index, lowered, verdict) in watched {
             if let Verdict::Trouble(target, trouble) = verdict {
-                let (pod, live) = pods[index];
                 let why = format!("{target}: {trouble}");
-                results[index] = restorer.raise_again(pod, live, &lowered, why).await;
+                results[index] = restorer.raise_again(&pods[index], &lowered, why).await;
             }
         }
         state.save(restorer.saved.clone())?;
@@ -146,8 +145,8 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, Resto
     if let Some(api) = api.filter(|_| config.applied_annotation) {
         let restored = pods
             .iter()
-            .filter(|(_, live)| !restorer.saved.contains_key(&live.id.uid));
-        remarks.extend(erase(&api, restored.map(|(pod, _)| &***pod)).await);
+            .filter(|pod| !restorer.saved.contains_key(&pod.live().id.uid));
+        remarks.extend(erase(&api, restored.map(|pod| &**pod.object())).await);
     }
     drop(restorer);
     if let Some(writer) = writer
@@ -170,30 +169,25 @@ struct Restorer {
 
 impl Restorer {
     /// One pass towards the spec; also which memory limits it lowered.
-    async fn put_back(&mut self, pod: &Arc<Pod>, live: &Arc<LivePod>) -> (proto::PodResult, Vec<Lowering>) {
-        let job = job_for(pod, live, self.saved.contains_key(&live.id.uid));
-        let (record, lowered) = self.pass(live, job).await;
+    async fn put_back(&mut self, pod: &BoundPod) -> (proto::PodResult, Vec<Lowering>) {
+        let uid = &pod.live().id.uid;
+        let (record, lowered) = self.pass(job_for(pod, self.saved.contains_key(uid))).await;
         if matches!(record.outcome, Outcome::Applied | Outcome::Unchanged) {
-            self.saved.remove(&live.id.uid);
+            self.saved.remove(uid);
         }
-        (result(live, Ok(view::change(&record))), lowered)
+        (result(pod.live(), Ok(view::change(&record))), lowered)
     }
 
     /// Lower limits did harm: they are what they were before, and so is what stands for the pod.
-    async fn raise_again(
-        &mut self,
-        pod: &Arc<Pod>,
-        live: &Arc<LivePod>,
-        lowered: &[Lowering],
-        why: String,
-    ) -> proto::PodResult {
+    async fn raise_again(&mut self, pod: &BoundPod, lowered: &[Lowering], why: String) -> proto::PodResult {
         let before = lowered.iter().map(|lowering| (lowering.target.clone(), lowering.from));
         let job = Job {
             holds: before.collect(),
             cause: Cause::Regret { why: why.clone() },
-            ..job_for(pod, live, false)
+            ..job_for(pod, false)
         };
-        let (record, _) = self.pass(live, job).await;
+        let (record, _) = self.pass(job).await;
+        let live = pod.live();
         let stood = self.stood.get(&live.id.uid).cloned();
         self.saved.extend(stood.map(|stood| (live.id.uid.clone(), stood)));
         let outcome = record.outcome.word();
@@ -205,8 +199,8 @@ impl Restorer {
         )
     }
 
-    async fn pass(&self, live: &LivePod, job: Job) -> (Arc<ChangeRecord>, Vec<Lowering>) {
-        let cause = job.cause.clone();
+    async fn pass(&self, job: Job) -> (Arc<ChangeRecord>, Vec<Lowering>) {
+        let (cause, pod) = (job.cause.clone(), job.bound.live().id.clone());
         let JobDone {
             outcome,
             steps,
@@ -217,7 +211,7 @@ impl Restorer {
         let record = Arc::new(ChangeRecord {
             sequence: 0,
             at: Timestamp::now(),
-            pod: live.id.clone(),
+            pod,
             cause,
             outcome,
             steps,
@@ -296,12 +290,11 @@ async fn look(
 }
 
 /// A pass towards the spec. Limits that the spec does not declare are lifted only where they may be ours.
-fn job_for(pod: &Arc<Pod>, live: &Arc<LivePod>, ours: bool) -> Job {
+fn job_for(pod: &BoundPod, ours: bool) -> Job {
     Job {
-        pod: Arc::clone(pod),
-        live: Arc::clone(live),
+        bound: pod.clone(),
         handles: None,
-        targets: pod.requirements(),
+        targets: pod.object().requirements(),
         lift_undeclared: ours,
         through: None,
         kubelet_unasked: true,
@@ -319,10 +312,10 @@ fn job_for(pod: &Arc<Pod>, live: &Arc<LivePod>, ours: bool) -> Job {
     }
 }
 
-async fn rehearsed(node: &Arc<Node>, live: &LivePod, job: Job) -> proto::PodResult {
-    let cause = job.cause.clone();
+async fn rehearsed(node: &Arc<Node>, job: Job) -> proto::PodResult {
+    let (cause, live) = (job.cause.clone(), Arc::clone(job.bound.live()));
     let steps = preview(Arc::clone(node), job).await;
-    result(live, steps.map(|steps| view::planned(live.id.clone(), &cause, &steps)))
+    result(&live, steps.map(|steps| view::planned(live.id.clone(), &cause, &steps)))
 }
 
 fn result(live: &LivePod, ended: Result<proto::Change, String>) -> proto::PodResult {

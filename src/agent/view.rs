@@ -62,7 +62,7 @@ pub(super) fn pod(entry: &Entry, now: Timestamp, quiet: SignedDuration) -> proto
         uid: entry
             .live
             .as_ref()
-            .map_or(entry.pod.cgroup_uid(), |live| &live.id.uid)
+            .map_or(&entry.pod.metadata.uid, |live| &live.id.uid)
             .to_owned(),
         qos_class: entry.pod.qos_class().to_string(),
         vpa: entry.decision.vpa.clone(),

@@ -4,11 +4,13 @@
 //! grow are kept as text and interpreted where they are used, so that a value nobody has heard of never breaks a list.
 //! Unknown fields are ignored.
 
+mod binding;
 mod meta;
 mod pod;
 mod vpa;
 mod workload;
 
+pub use binding::{MIRROR_ANNOTATION, PodId, pod_of_uid};
 pub use meta::{ObjectMeta, OwnerReference};
 pub use pod::{
     Container, ContainerState, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus, ResizePolicy, Terminated,

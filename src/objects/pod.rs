@@ -249,14 +249,4 @@ impl Pod {
             exceeded.map(|(to, bound)| (resource, to, bound))
         })
     }
-
-    /// The UID in cgroup paths and runtime labels: for a mirror pod the static pod's, else the object's own.
-    #[must_use]
-    pub fn cgroup_uid(&self) -> &str {
-        let annotations = &self.metadata.annotations;
-        annotations
-            .get("kubernetes.io/config.mirror")
-            .or_else(|| annotations.get("kubernetes.io/config.hash"))
-            .unwrap_or(&self.metadata.uid)
-    }
 }

@@ -17,6 +17,7 @@ mod host_overrides;
 mod host_refusals;
 mod host_runtime_answers;
 mod host_runtime_socket;
+mod host_tenants;
 mod refusals;
 mod restore;
 

@@ -11,6 +11,7 @@ mod host_faults;
 mod host_killed;
 mod host_manners;
 mod host_others;
+mod host_tenants;
 mod memory;
 
 use std::sync::Arc;

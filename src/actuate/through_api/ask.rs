@@ -33,14 +33,14 @@ pub(in crate::actuate) async fn ask(node: &Arc<Node>, job: &mut Job) -> Result<A
     // A limit that is there cannot be taken away through the API server.
     let lift_undeclared = std::mem::take(&mut job.lift_undeclared);
     // What was given in an emergency is asked for, too: the kubelet would take it away.
-    lift(&mut job.targets, &node.floors.of(&job.live.id.uid));
-    let changes = match through.changes(&job.pod, &job.targets) {
+    lift(&mut job.targets, &node.floors.of(&job.bound.live().id.uid));
+    let changes = match through.changes(job.bound.object(), &job.targets) {
         Ok(changes) => changes,
         Err(unaskable) => return Err(refused(job, unaskable.to_string())),
     };
-    let fits = through.fits(&job.pod, &job.targets, node.traits.kubelet);
+    let fits = through.fits(job.bound.object(), &job.targets, node.traits.kubelet);
     let standing = if changes.is_empty() {
-        Some(so_far(&through, &job.pod))
+        Some(so_far(&through, job.bound.object()))
     } else if let Some(wait) = through.urgent {
         return Ok(postponed(job, &through, wait));
     } else {
@@ -90,7 +90,7 @@ fn so_far(through: &ThroughApi, pod: &Pod) -> Standing {
 /// Nothing is asked for now: the kernel is given what was granted, with the limits that are kept or were grown. A pass that
 /// is for nothing else is done with that.
 fn postponed(job: &mut Job, through: &ThroughApi, wait: Duration) -> Answer {
-    let (phase, granted) = so_far(through, &job.pod);
+    let (phase, granted) = so_far(through, job.bound.object());
     job.held_before &= phase == Phase::Settled;
     job.targets = granted;
     let mut answer = Answer::default();
@@ -115,13 +115,13 @@ async fn request(
     changes: &[Step],
     answer: &mut Answer,
 ) -> Result<Option<Standing>, Box<JobDone>> {
-    let granted = resize::granted(&job.pod, &Phase::of(&job.pod), through.held());
+    let granted = resize::granted(job.bound.object(), &Phase::of(job.bound.object()), through.held());
     let pass = prepare(node, Box::new(errand(job))).await?;
     if let Some(noted) = &through.noted {
         noted.clone().await;
     }
     let start = Instant::now();
-    let result = through.resizer.resize(&job.live.id, changes).await;
+    let result = through.resizer.resize(&job.bound.live().id, changes).await;
     let (took, error) = (start.elapsed(), result.as_ref().err().map(ToString::to_string));
     answer.took = took;
     let record = |step: &Step| StepRecord {
@@ -143,7 +143,7 @@ async fn request(
             let standing = (Phase::of(&pod), granted.clone());
             answer.undo = Some(Undo {
                 resizer: Arc::clone(&through.resizer),
-                id: job.live.id.clone(),
+                id: job.bound.live().id.clone(),
                 pod,
                 held: granted,
             });
@@ -155,7 +155,7 @@ async fn request(
             done.steps = steps;
             // What the spec has become is somebody else's, and later than what was asked for.
             let altered = matches!(error, ResizeError::Altered(_));
-            done.api.asked = altered.then(|| asked(job.pod.metadata.generation));
+            done.api.asked = altered.then(|| asked(job.bound.object().metadata.generation));
             turned_down(job, done, &error).map(|()| None)
         }
     }
@@ -185,8 +185,7 @@ fn turned_down(job: &mut Job, mut done: JobDone, error: &ResizeError) -> Result<
 /// The job of making room for what is to be asked for. Takes over what the job knows about the pod's cgroups.
 fn errand(job: &mut Job) -> Job {
     Job {
-        pod: Arc::clone(&job.pod),
-        live: Arc::clone(&job.live),
+        bound: job.bound.clone(),
         handles: job.handles.take(),
         targets: job.targets.clone(),
         lift_undeclared: false,
@@ -227,10 +226,10 @@ pub(in crate::actuate) fn preview(node: &Node, job: &Job) -> Result<Vec<StepReco
         return Ok(Vec::new());
     };
     let mut targets = job.targets.clone();
-    lift(&mut targets, &node.floors.of(&job.live.id.uid));
-    let changes = resize::changes(&job.pod, &targets).map_err(|error| error.to_string())?;
+    lift(&mut targets, &node.floors.of(&job.bound.live().id.uid));
+    let changes = resize::changes(job.bound.object(), &targets).map_err(|error| error.to_string())?;
     if through.room.is_some() && !changes.is_empty() {
-        through.fits(&job.pod, &targets, node.traits.kubelet)?;
+        through.fits(job.bound.object(), &targets, node.traits.kubelet)?;
     }
     Ok(changes.iter().map(StepRecord::planned).collect())
 }

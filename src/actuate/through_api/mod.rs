@@ -21,8 +21,8 @@ use super::floors::lift;
 use super::job::Job;
 use super::node::Node;
 use super::pass::Pass;
-use super::record::{PodId, StepRecord};
-use crate::objects::Pod;
+use super::record::StepRecord;
+use crate::objects::{Pod, PodId};
 use crate::plan::resize::{self, Phase, Unaskable, Withheld};
 use crate::plan::{KubeletVersion, Room, Step};
 use crate::resources::NamedRequirements;
@@ -115,11 +115,11 @@ pub type Noted = Shared<BoxFuture<'static, ()>>;
 pub fn intention(node: &Node, job: &Job) -> Option<Intention> {
     let through = job.through.as_ref().filter(|through| through.urgent.is_none())?;
     let mut targets = job.targets.clone();
-    lift(&mut targets, &node.floors.of(&job.live.id.uid));
-    let changes = through.changes(&job.pod, &targets).ok()?;
+    lift(&mut targets, &node.floors.of(&job.bound.live().id.uid));
+    let changes = through.changes(job.bound.object(), &targets).ok()?;
     (!changes.is_empty()).then(|| Intention {
         targets,
-        held: resize::granted(&job.pod, &Phase::of(&job.pod), through.held()),
+        held: resize::granted(job.bound.object(), &Phase::of(job.bound.object()), through.held()),
     })
 }
 

@@ -9,8 +9,8 @@ use super::{Asked, PodResizer};
 use crate::actuate::Node;
 use crate::actuate::floors::lift;
 use crate::actuate::job::JobDone;
-use crate::actuate::record::{PodId, StepRecord};
-use crate::objects::Pod;
+use crate::actuate::record::StepRecord;
+use crate::objects::{Pod, PodId};
 use crate::plan::resize;
 use crate::resources::NamedRequirements;
 

@@ -91,7 +91,7 @@ impl Coordinator {
         self.unsaved |= yielded;
         for (key, entry) in known {
             self.watching.forget(&key);
-            if let Some(id) = entry.id() {
+            if let Some(id) = &entry.last_lived {
                 self.floors.forget(&id.uid);
             }
             if !entry.standing.is_empty() {

@@ -11,7 +11,7 @@ use tracing::{Instrument, Span};
 use super::guarding::raise_floors;
 use super::resizing::Roominess;
 use super::{Coordinator, Event, Reply};
-use crate::actuate::{Cause, ChangeRecord, Job, JobDone, Node, Outcome, Verdict, intention, reconcile};
+use crate::actuate::{BoundPod, Cause, ChangeRecord, Job, JobDone, Node, Outcome, Verdict, intention, reconcile};
 use crate::agent::entry::{ByHand, Entry, FIRST_RETRY, Pending};
 use crate::agent::shrinking::WatchId;
 use crate::plan::{Target, resize};
@@ -65,9 +65,9 @@ impl Coordinator {
                 let pass = Pass {
                     number: self.passes,
                     key: key.clone(),
-                    uid: job.live.id.uid.clone(),
+                    uid: job.bound.live().id.uid.clone(),
                     // An error's, so that it is there whatever the level of what is logged.
-                    span: tracing::error_span!("pass", pod = %job.live.id, %cause),
+                    span: tracing::error_span!("pass", pod = %job.bound.live().id, %cause),
                     epoch: entry.epoch,
                     decided_in: match cause {
                         Cause::Recommendation { .. } | Cause::BoostEnded { .. } => entry.decided_in,
@@ -179,7 +179,7 @@ fn next_job(entry: &mut Entry) -> Option<(Job, Cause)> {
     if entry.work.running.is_some() {
         return None;
     }
-    let live = entry.live.clone()?;
+    let bound = BoundPod::new(&entry.pod, entry.live.as_ref()?)?;
     let Pending {
         cause,
         asked,
@@ -187,8 +187,7 @@ fn next_job(entry: &mut Entry) -> Option<(Job, Cause)> {
     } = entry.work.pending.take()?;
     let targets = entry.aims()?;
     let job = Job {
-        pod: Arc::clone(&entry.pod),
-        live,
+        bound,
         handles: entry.handles.take(),
         targets,
         lift_undeclared: entry.standing.returning,

@@ -113,7 +113,11 @@ impl Coordinator {
                 self.unsaved = true;
             }
             let mut cause = Cause::ContainerStarted;
-            if first && let Some(saved) = self.saved.remove(&live.id.uid) {
+            let saved = self.saved.get(&live.id.uid).is_some_and(|saved| saved.pod == live.id);
+            if first
+                && saved
+                && let Some(saved) = self.saved.remove(&live.id.uid)
+            {
                 decide_again = true;
                 cause = Cause::AgentStarted;
                 adopt(entry, saved);

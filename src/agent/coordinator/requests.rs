@@ -192,10 +192,9 @@ impl Coordinator {
                 && wanted.selector.selects(&metadata.labels)
                 && (!wanted.overridden_only || entry.standing.overridden.is_some())
         };
-        let id = |entry: &Entry| PodId {
-            uid: entry.id().map(|id| id.uid).unwrap_or_default(),
-            namespace: entry.pod.metadata.namespace.clone(),
-            name: entry.pod.metadata.name.clone(),
+        let id = |entry: &Entry| {
+            let described = || entry.pod.id_with(&entry.pod.metadata.uid);
+            entry.last_lived.clone().unwrap_or_else(described)
         };
         let fitting = self.entries.values().filter(|entry| fits(entry));
         Ok(fitting.map(|entry| id(entry)).collect())

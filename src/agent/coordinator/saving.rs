@@ -16,7 +16,7 @@ impl Coordinator {
         let standing = self.entries.values().filter(|entry| !entry.standing.is_empty());
         let mut pods = self.saved.clone();
         pods.extend(standing.filter_map(|entry| {
-            let pod = entry.id()?;
+            let pod = entry.last_lived.clone()?;
             Some((
                 pod.uid.clone(),
                 SavedPod {
@@ -66,7 +66,7 @@ impl Coordinator {
 
 /// Whether it was saved for this pod, and not for another that had the name before. A manifest may name no UID.
 fn is_of(saved: &SavedPod, entry: &Entry) -> bool {
-    ["", &saved.pod.uid].contains(&entry.pod.cgroup_uid())
+    entry.pod.describes(&saved.pod)
 }
 
 #[cfg(test)]
@@ -81,6 +81,8 @@ mod tests {
         let entry = |uid: &str| {
             let mut pod = Pod::default();
             pod.metadata.uid = uid.to_owned();
+            pod.metadata.namespace = "shop".to_owned();
+            pod.metadata.name = "db-0".to_owned();
             let decision = PodDecision::undecided(&pod);
             Entry::new(Arc::new(pod), decision)
         };

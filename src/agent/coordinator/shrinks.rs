@@ -30,7 +30,7 @@ impl Coordinator {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
-        if entry.id().is_none_or(|id| id.uid != pod.uid) {
+        if entry.last_lived.as_ref().is_none_or(|id| id.uid != pod.uid) {
             return;
         }
         let container = kill.container.as_ref();

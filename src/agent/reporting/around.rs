@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use crate::decide::{self, Index};
-use crate::objects::{Pod, VerticalPodAutoscaler};
+use crate::objects::{Pod, PodId, VerticalPodAutoscaler, pod_of_uid};
 use crate::oom::ReportedContainer;
 use crate::oom::watch::Residents;
 use crate::report::Report;
@@ -33,7 +33,7 @@ impl Around for Known {
 
     fn names(&self, uid: &str, container: &str) -> Option<Names> {
         let view = Arc::clone(&self.view.borrow());
-        let pod = view.pods.iter().find(|pod| pod.cgroup_uid() == uid)?;
+        let pod = pod_of_uid(&view.pods, uid)?;
         let statuses = [&pod.status.container_statuses, &pod.status.init_container_statuses];
         let mut statuses = statuses.into_iter().flatten();
         let this = statuses.find(|status| {
@@ -49,9 +49,9 @@ impl Around for Known {
         })
     }
 
-    fn object(&self, uid: &str, container: Option<&str>) -> Option<PodObject> {
+    fn object(&self, id: &PodId, container: Option<&str>) -> Option<PodObject> {
         let view = Arc::clone(&self.view.borrow());
-        let pod = view.pods.iter().find(|pod| pod.cgroup_uid() == uid)?;
+        let pod = view.pods.iter().find(|pod| pod.describes(id))?;
         let path = |name: &str| {
             let init = pod.spec.init_containers.iter().any(|container| container.name == name);
             let list = if init { "initContainers" } else { "containers" };
@@ -68,7 +68,12 @@ impl Around for Known {
         let (Some(pod), Some(container)) = (report.pod(), report.container()) else {
             return ContainerFacts::default();
         };
-        let Some(pod) = view.pods.iter().find(|known| known.cgroup_uid() == pod.uid) else {
+        let id = PodId {
+            uid: pod.uid.clone(),
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+        };
+        let Some(pod) = view.pods.iter().find(|pod| pod.describes(&id)) else {
             return ContainerFacts::default();
         };
         let vpa = controlling(&view, pod);
@@ -121,7 +126,7 @@ fn survived(pod: &Pod, container: &ReportedContainer, residents: &Residents) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actuate::{LiveContainer, LivePod, PodId};
+    use crate::actuate::{LiveContainer, LivePod};
     use crate::cgroup::CgroupPath;
     use crate::report::testing::kill_of;
     use crate::sources::parse_manifests;
@@ -215,9 +220,25 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
     #[test]
     fn an_init_container_has_its_place_in_the_object() {
         let known = known(&running(), true);
-        let path = |name: &str| known.object("uid-of-web", Some(name)).unwrap().field_path.unwrap();
+        let web = PodId {
+            uid: "uid-of-web".to_owned(),
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        };
+        let path = |name: &str| known.object(&web, Some(name)).unwrap().field_path.unwrap();
         assert_eq!(path("first"), "spec.initContainers{first}");
         assert_eq!(path("app"), "spec.containers{app}");
-        assert_eq!(known.object("another", None), None);
+        for other in [
+            PodId {
+                uid: "another".to_owned(),
+                ..web.clone()
+            },
+            PodId {
+                namespace: "bank".to_owned(),
+                ..web
+            },
+        ] {
+            assert_eq!(known.object(&other, None), None);
+        }
     }
 }

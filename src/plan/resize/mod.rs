@@ -16,23 +16,21 @@ mod tests;
 pub use phase::{Phase, Withheld, granted, meanwhile};
 pub use reserved::{check_room, grows, reserved};
 
-use crate::objects::{Container, Pod};
+use crate::objects::{Container, MIRROR_ANNOTATION, Pod};
 use crate::resources::{NamedRequirements, Requirements, Resource};
 
 use super::effective::with_requests;
 use super::step::{Change, Step};
 use super::types::Target;
 
-/// On the copy of a static pod that the kubelet shows the API server: it cannot be resized there.
-const MIRROR: &str = "kubernetes.io/config.mirror";
-
 /// Whether the pod's kubelet resizes in place, as far as the pod shows it: the kubelet then says of its containers what
-/// they have (`ValidatePodResize`, kubernetes `pkg/apis/core/validation`, asks for the same).
+/// they have (`ValidatePodResize`, kubernetes `pkg/apis/core/validation`, asks for the same). Nothing that has the annotation
+/// of a mirror pod can be resized there.
 #[must_use]
 pub fn speaks(pod: &Pod) -> bool {
     let says = |resources: &Option<_>| resources.is_some();
     let mut statuses = pod.status.container_statuses.iter();
-    !pod.metadata.annotations.contains_key(MIRROR) && statuses.any(|status| says(&status.resources))
+    !pod.metadata.annotations.contains_key(MIRROR_ANNOTATION) && statuses.any(|status| says(&status.resources))
 }
 
 /// Why the API server cannot be asked for something.

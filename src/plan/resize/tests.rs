@@ -128,7 +128,7 @@ fn old_kubelets_and_copies_of_static_pods_are_not_asked() {
     assert!(speaks(&pod));
     pod.metadata
         .annotations
-        .insert(super::MIRROR.to_owned(), "x".to_owned());
+        .insert(super::MIRROR_ANNOTATION.to_owned(), "x".to_owned());
     assert!(!speaks(&pod));
     let mut pod = settled(100);
     pod.status.container_statuses[0].resources = None;

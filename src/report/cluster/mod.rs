@@ -20,6 +20,7 @@ pub use vpa::{VpaEventDelivery, VpaEventOptions};
 use super::content::Report;
 use super::events::ContainerFacts;
 use super::spool::Owed;
+use crate::objects::PodId;
 
 /// What the agent knows besides the reports, at the moment it is asked.
 pub trait Around: fmt::Debug + Send + Sync {
@@ -30,9 +31,8 @@ pub trait Around: fmt::Debug + Send + Sync {
     /// The names of the pod with this UID in its cgroup's name, and of its container with this id.
     fn names(&self, uid: &str, container: &str) -> Option<Names>;
 
-    /// How the API server knows the pod with this UID in its cgroup's name, and one of its containers; none while it is
-    /// not known.
-    fn object(&self, uid: &str, container: Option<&str>) -> Option<PodObject>;
+    /// How the API server knows this pod, and one of its containers; none while it is not known.
+    fn object(&self, pod: &PodId, container: Option<&str>) -> Option<PodObject>;
 
     /// What a VPA recommender would have to know of the report's container.
     fn container(&self, report: &Report) -> ContainerFacts;

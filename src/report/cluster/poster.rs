@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Around, PodObject};
 use crate::kubernetes::events::{Notice, Posted, Severity, Subject, post};
 use crate::kubernetes::{ApiClient, ApiError, Backoff, Problem};
+use crate::objects::PodId;
 use crate::observe::metrics::ReportOutcome;
 use crate::report::events::{PlannedEvent, Regarding};
 use crate::report::feed::Feed;
@@ -137,7 +138,12 @@ impl Poster {
                 uid,
                 container,
             } => {
-                let known = self.around.object(uid, container.as_deref());
+                let id = PodId {
+                    uid: uid.clone(),
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                };
+                let known = self.around.object(&id, container.as_deref());
                 let PodObject { uid, field_path } = known.unwrap_or_else(|| PodObject {
                     uid: uid.clone(),
                     field_path: container.as_ref().map(|name| format!("spec.containers{{{name}}}")),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use futures::future::{BoxFuture, FutureExt};
 use serde_json::{Value, json};
 use vscaled::kubernetes::Access;
+use vscaled::objects::PodId;
 use vscaled::observe::metrics::{ApiMetrics, registry};
 use vscaled::report::cluster::{Around, Names, PodEventDelivery, PodObject};
 use vscaled::report::events::ContainerFacts;
@@ -29,7 +30,7 @@ impl Around for Nothing {
         None
     }
 
-    fn object(&self, _: &str, _: Option<&str>) -> Option<PodObject> {
+    fn object(&self, _: &PodId, _: Option<&str>) -> Option<PodObject> {
         None
     }
 

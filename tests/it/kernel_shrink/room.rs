@@ -7,7 +7,7 @@ use std::time::Instant;
 use tempfile::TempDir;
 use vscaled::actuate::shrink::{Freezer, Markers, SeenBefore};
 use vscaled::actuate::{
-    Cause, DriverFrom, ForeignWriters, FormulaFrom, Job, Lanes, LiveContainer, LivePod, Node, Outcome, PodId,
+    BoundPod, Cause, DriverFrom, ForeignWriters, FormulaFrom, Job, Lanes, LiveContainer, LivePod, Node, Outcome,
     RuntimeLink, make_room,
 };
 use vscaled::cgroup::{Hierarchy, Kubepods};
@@ -30,17 +30,13 @@ pub(super) fn job(of: &BarePod, mebibytes: u64) -> Job {
         id: app.id.clone(),
         path: app.cgroup.clone(),
     };
+    let live = Arc::new(LivePod {
+        id: pod.id_with(of.uid),
+        path: of.cgroup.clone(),
+        containers: BTreeMap::from([("app".to_owned(), live)]),
+    });
     Job {
-        live: Arc::new(LivePod {
-            id: PodId {
-                uid: of.uid.to_owned(),
-                namespace: "test".to_owned(),
-                name: of.name.to_owned(),
-            },
-            path: of.cgroup.clone(),
-            containers: BTreeMap::from([("app".to_owned(), live)]),
-        }),
-        pod,
+        bound: BoundPod::new(&pod, &live).unwrap(),
         handles: None,
         targets: vec![NamedRequirements {
             name: "app".to_owned(),

@@ -164,10 +164,8 @@ fn list(shared: &Shared, place: &Place) -> Value {
 fn get(shared: &Shared, place: &Place) -> Result<Value, Refusal> {
     let name = place.name.as_deref().unwrap_or_default();
     let store = shared.store();
-    store
-        .find(&place.plural, name)
-        .cloned()
-        .ok_or_else(|| not_found(&place.plural, name))
+    let found = store.find(&place.plural, name).filter(|object| place.has(object));
+    found.cloned().ok_or_else(|| not_found(&place.plural, name))
 }
 
 fn create(shared: &Shared, place: &Place, body: &Bytes) -> Result<Value, Refusal> {
@@ -179,13 +177,13 @@ fn create(shared: &Shared, place: &Place, body: &Bytes) -> Result<Value, Refusal
 fn patch(shared: &Shared, place: &Place, body: &Bytes, dry: bool) -> Result<Value, Refusal> {
     let name = place.name.as_deref().unwrap_or_default();
     let patch: Value = serde_json::from_slice(body).unwrap();
+    let mut object = get(shared, place)?;
     if place.subresource.as_deref() == Some("resize") {
         return shared.change(|store| store.resize(name, &patch, dry));
     }
     if place.subresource.as_deref() == Some("status") {
         return shared.change(|store| store.patch_status(name, &patch));
     }
-    let mut object = get(shared, place)?;
     merge(&mut object, patch);
     shared.change(|store| store.put(&place.plural, object.clone()));
     Ok(object)

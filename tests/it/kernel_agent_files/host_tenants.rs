@@ -1,0 +1,107 @@
+//! What a tenant writes in a namespace of their own changes nobody else's pod: neither annotations and owners that make
+//! their pod look like the victim's mirror, nor its name, nor the ids of its containers in a status.
+
+use vscaled::control::proto;
+
+use super::{AT_FIRST, Amounts, SIDE, Scene, UID, memory};
+use crate::support::amounts::{pod_manifest, vpa_manifest};
+
+const OWN: &str = "0a1b2c3d-0000-4000-8000-000000000012";
+const WANTED: [(&str, Amounts); 1] = [("app", Amounts::doubled(20, 16))];
+const NODE: &str = "{apiVersion: v1, kind: Node, name: node-1, uid: n, controller: true}";
+
+/// A pod of the tenant's, of this name and UID, with more metadata, that has a VPA of its own.
+fn tenants(name: &str, uid: &str, container: &str, metadata: &str) -> String {
+    let pod = pod_manifest(name, uid, &[("app", Amounts::doubled(100, 64), Some(container))]);
+    let pod = pod.replace(&format!("uid: {uid}\n"), &format!("uid: {uid}\n  {metadata}\n"));
+    format!("{pod}---\n{}", vpa_manifest(name, name, &WANTED)).replace("namespace: test", "namespace: tenant")
+}
+
+fn set_of(name: &str) -> String {
+    format!("{{apiVersion: apps/v1, kind: StatefulSet, name: {name}, uid: set, controller: true}}")
+}
+
+/// The manifest with other owners.
+fn owned_by(manifest: &str, owners: &str) -> String {
+    let line = |line: &str| match line.trim_start().starts_with("ownerReferences:") {
+        true => format!("  ownerReferences: {owners}\n"),
+        false => format!("{line}\n"),
+    };
+    manifest.lines().map(line).collect()
+}
+
+#[tokio::test]
+async fn nothing_in_a_tenants_metadata_resizes_another_namespaces_pod() {
+    let mut scene = Scene::new();
+    let own = scene.node.run("own", OWN, &[("app", Amounts::doubled(100, 64))]);
+    let theirs = scene.pod.containers["app"].id.clone();
+    let annotated = |name: &str| format!("annotations: {{kubernetes.io/config.{name}: {UID}}}");
+    // Runs itself, and has what its own VPA says.
+    let runs = tenants("own", OWN, &own.containers["app"].id, &annotated("hash"));
+    scene.agent.write("a-own.yaml", &runs);
+    let other = |digit: u8| format!("0a1b2c3d-0000-4000-8000-0000000000{digit}");
+    let forged = tenants("forged", &other(25), &theirs, &annotated("mirror"));
+    let both = tenants("both", &other(26), &theirs, &annotated("mirror"));
+    for (file, text) in [
+        ("a-hash", tenants("hash", &other(21), &theirs, &annotated("hash"))),
+        ("a-mirror", tenants("mirror", &other(22), &theirs, &annotated("mirror"))),
+        ("z-mirror", tenants("late", &other(23), &theirs, &annotated("mirror"))),
+        ("z-name", tenants("web", &other(24), &theirs, &annotated("hash"))),
+        ("z-forged", owned_by(&forged, &format!("[{NODE}]"))),
+        ("z-both", owned_by(&both, &format!("[{NODE}, {}]", set_of("both")))),
+    ] {
+        scene.agent.write(&format!("{file}.yaml"), &text);
+    }
+    let before = scene.node.held(&scene.pod);
+    scene.agent.start().await;
+    scene.agent.reaches("own", "InSync").await;
+    assert!(scene.node.holds(&own, &WANTED));
+    for name in ["hash", "mirror", "late", "forged", "both"] {
+        let pod = scene.agent.reaches(name, "NotRunning").await;
+        assert_ne!(pod.uid, UID, "{name} passes for the victim");
+    }
+    assert_eq!(scene.node.held(&scene.pod), before);
+    let request = |pod: &str| proto::ResizeRequest {
+        pod: pod.to_owned(),
+        ..scene.by_hand(memory("512Mi"))
+    };
+    for name in ["hash", "mirror", "forged", "web"] {
+        let refused = scene.agent.resize(request(&format!("tenant/{name}"))).await;
+        assert!(refused.is_err(), "{name}: {refused:?}");
+    }
+
+    // The victim is found, and nobody else's, by its UID and by its own VPA.
+    let wanted = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
+    assert!(scene.node.holds(&scene.pod, &AT_FIRST));
+    scene.recommend(&wanted);
+    scene
+        .agent
+        .wait_for("the victim's own recommendation", || scene.holds(&wanted))
+        .await;
+    let change = scene.agent.resize(request(UID)).await.unwrap();
+    assert_eq!((change.namespace.as_str(), change.name.as_str()), ("test", "web"));
+    for change in scene.agent.history().await {
+        let pod = format!("{}/{}", change.namespace, change.name);
+        assert!(["test/web", "tenant/own"].contains(&pod.as_str()), "{pod}");
+    }
+    // What was saved is saved for those that run, too.
+    let saved = std::fs::read_to_string(scene.agent.state_file()).unwrap();
+    for name in ["hash", "mirror", "late", "forged", "both"] {
+        assert!(!saved.contains(&format!("\"name\":\"{name}\"")), "{saved}");
+    }
+}
+
+#[tokio::test]
+async fn a_mirror_pod_is_the_static_pod_that_its_annotation_names() {
+    let mut scene = Scene::new();
+    let mirrored = owned_by(&scene.pod.manifest(), &format!("[{NODE}]"));
+    let annotations = format!("kubernetes.io/config.mirror: {UID}, kubernetes.io/config.hash: {UID}");
+    let uid = format!("uid: {OWN}\n  annotations: {{{annotations}}}");
+    scene
+        .agent
+        .write("pod.yaml", &mirrored.replace(&format!("uid: {UID}"), &uid));
+    scene.agent.start().await;
+    let pod = scene.agent.reaches("web", "NotManaged").await;
+    assert_eq!(pod.uid, UID);
+    scene.agent.resize(scene.by_hand(memory("256Mi"))).await.unwrap();
+}

@@ -131,28 +131,23 @@ async fn a_boost_that_outlasts_readiness_ends_by_the_clock_alone() {
 }
 
 #[tokio::test]
-async fn a_boost_ends_under_another_agent_though_its_vpa_is_gone() {
+async fn a_boost_counts_only_while_there_is_a_vpa_that_boosts() {
     let mut scene = Scene::boosted(0).await;
     scene.wants(WANTED);
     scene.agent.start().await;
     scene.settles(&BOOSTED_WANTED).await;
     scene.agent.kill();
     scene.api.remove("verticalpodautoscalers", "web");
-    scene.agent.start().await;
-    scene.explains("startup boost").await;
-    assert!(scene.holds(&BOOSTED_WANTED), "it is not ready yet");
-
     scene.becomes_ready();
-    // What the container had before; its memory stays as it was.
-    scene.holds_soon(&[("app", Amounts::doubled(100, 96))]).await;
-    scene.is_unmarked().await;
+    scene.agent.start().await;
     scene.agent.reaches(NAME, "NotManaged").await;
-    assert!(scene.holds(&[("app", Amounts::doubled(100, 96))]));
-    let history = scene.agent.history().await;
-    assert!(
-        Scene::caused(&history, "startup boost ended; its VPA is gone").is_some(),
-        "{history:?}"
-    );
+    assert!(scene.holds(&BOOSTED_WANTED), "an annotation alone says nothing");
+
+    let mut vpa = super::vpa(&[("app", WANTED)]);
+    vpa["spec"]["startupBoost"] = json!({"cpu": {"type": "Factor", "factor": 10}});
+    scene.api.put("verticalpodautoscalers", vpa);
+    scene.holds_soon(&[("app", WANTED)]).await;
+    scene.is_unmarked().await;
 }
 
 #[tokio::test]

@@ -39,6 +39,8 @@ async fn no_patch_goes_to_a_pod_of_another_namespace() {
         }
         scene.api.put("pods", object);
     }
+    // The kubelet of the model would write the victim's cgroups for whichever pod it sees.
+    scene.api.kubelet(|kubelet| kubelet.writes = None);
     let before = (scene.object(), scene.node.held(&scene.pod));
     scene.agent.start().await;
     let asked = || {
@@ -55,6 +57,7 @@ async fn no_patch_goes_to_a_pod_of_another_namespace() {
     assert_eq!(scene.object()["metadata"], before.0["metadata"], "nothing was patched");
     assert_eq!(scene.spec(), resources(AT_FIRST[0].1));
     // It has what its own VPA says, as ever.
+    scene.kubelet_writes();
     let wanted: [(&str, Amounts); 1] = [("app", Amounts::doubled(200, 96))];
     scene.recommend(&wanted);
     scene.settles(&wanted).await;

@@ -60,7 +60,7 @@ impl Scene {
             (known.len() == self.pods.len() && known.iter().all(live)).then_some(())
         };
         agent.until("all pods to live", live).await;
-        agent.wait_for("the agent to watch", || agent.oom_file().exists()).await;
+        agent.wait_for("the agent to watch", || agent.watches_kills()).await;
         agent
     }
 

@@ -29,7 +29,6 @@ pub(super) fn oom_options(config: &Config) -> OomOptions {
     OomOptions {
         kmsg: config.kmsg.clone(),
         node_name: config.node_name.clone(),
-        state_dir: config.state_dir.clone(),
     }
 }
 

@@ -138,12 +138,13 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         view: view.clone(),
         residents: watched_residents.clone(),
     };
-    let (reporter, _) = reporting::start(&config, api, known, &mut registry, &stop);
+    let (reporter, recovered) = reporting::start(&config, api, known, &mut registry, &stop);
     let (audit, audit_writer) = start_audit(&config).unzip();
     let audit = audit.unwrap_or_default();
     let oom_links = OomLinks {
         audit: audit.clone(),
         reporter: reporter.handle(),
+        recovered,
         residents: watched_residents,
         records: records.subscribe(),
         changes: changes.clone(),

@@ -11,7 +11,7 @@ use super::keys::Resolved;
 use super::values::{self, Source};
 use crate::report::events::VpaWindows;
 use crate::report::grpc::{Endpoint, GrpcOptions, TlsFiles};
-use crate::report::spool::Bounds;
+use crate::report::log::Bounds;
 use crate::resources::Bytes;
 
 /// Where OOM reports go, and how much is kept of those that nobody has acknowledged.
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(load(&[]).unwrap().report.grpc(), None);
         assert_eq!(
             load(&[]).unwrap().report.bounds(),
-            crate::report::spool::Bounds::default()
+            crate::report::log::Bounds::default()
         );
     }
 

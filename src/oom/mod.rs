@@ -11,7 +11,7 @@
 //! ```
 //!
 //! [`watch`] is the thread that does all of this on a node, and keeps what it told apart from what it did not, over
-//! restarts; what it tells is kept in a [`ledger`]. Everything but these two, [`kmsg`] and the reading in [`counters`] is
+//! restarts. Everything but these two, [`kmsg`] and the reading in [`counters`] is
 //! pure. Nothing here may invent a kill, take text of a process for the kernel's, or explain a kill by another one's report:
 //! what is not certain stays unknown.
 
@@ -20,7 +20,6 @@ pub mod counters;
 pub mod join;
 mod kill;
 pub mod kmsg;
-pub mod ledger;
 mod line;
 mod log;
 mod message;

@@ -1,4 +1,4 @@
-//! What is told: one kill in detail, or, where the room for detail was used up, how many there were.
+//! What is delivered: one kill in detail, or, where the room for detail was used up, the count of several.
 
 use std::borrow::Cow;
 
@@ -7,20 +7,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::oom::{HitLimit, Level, OomReport, ReportedContainer, ReportedPod};
 
-/// What a destination is told.
+/// What a destination receives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Report {
     /// One kill.
     Kill(Box<OomReport>),
     /// The count of kills whose detail is gone.
-    Folded(Box<Folded>),
+    #[serde(rename = "folded")]
+    Aggregate(Box<Aggregate>),
 }
 
 /// Kills whose detail is gone: the room for it was used up, or one took too much of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Folded {
+pub struct Aggregate {
     /// The node's name.
     pub node: String,
     /// The id of the oldest of them.
@@ -50,8 +51,8 @@ impl Report {
     pub fn id(&self) -> Cow<'_, str> {
         match self {
             Self::Kill(kill) => Cow::Borrowed(&kill.id),
-            // What is folded once more is another report, and has another count.
-            Self::Folded(folded) => Cow::Owned(format!("{}+{}", folded.first_id, folded.count)),
+            // An aggregate that grows is another report, with another count.
+            Self::Aggregate(sum) => Cow::Owned(format!("{}+{}", sum.first_id, sum.count)),
         }
     }
 
@@ -60,7 +61,7 @@ impl Report {
     pub const fn count(&self) -> u64 {
         match self {
             Self::Kill(_) => 1,
-            Self::Folded(folded) => folded.count,
+            Self::Aggregate(sum) => sum.count,
         }
     }
 
@@ -69,7 +70,7 @@ impl Report {
     pub const fn first(&self) -> Timestamp {
         match self {
             Self::Kill(kill) => kill.time,
-            Self::Folded(folded) => folded.first,
+            Self::Aggregate(sum) => sum.first,
         }
     }
 
@@ -78,7 +79,7 @@ impl Report {
     pub const fn last(&self) -> Timestamp {
         match self {
             Self::Kill(kill) => kill.time,
-            Self::Folded(folded) => folded.last,
+            Self::Aggregate(sum) => sum.last,
         }
     }
 
@@ -87,7 +88,7 @@ impl Report {
     pub const fn pod(&self) -> Option<&ReportedPod> {
         match self {
             Self::Kill(kill) => kill.pod.as_ref(),
-            Self::Folded(folded) => folded.pod.as_ref(),
+            Self::Aggregate(sum) => sum.pod.as_ref(),
         }
     }
 
@@ -96,15 +97,15 @@ impl Report {
     pub const fn container(&self) -> Option<&ReportedContainer> {
         match self {
             Self::Kill(kill) => kill.container.as_ref(),
-            Self::Folded(folded) => folded.container.as_ref(),
+            Self::Aggregate(sum) => sum.container.as_ref(),
         }
     }
 
-    /// Both, to be named.
-    pub(super) const fn whose_mut(&mut self) -> (Option<&mut ReportedPod>, Option<&mut ReportedContainer>) {
+    /// The pod and the container, to complete their names.
+    pub(super) const fn pod_and_container_mut(&mut self) -> (Option<&mut ReportedPod>, Option<&mut ReportedContainer>) {
         match self {
             Self::Kill(kill) => (kill.pod.as_mut(), kill.container.as_mut()),
-            Self::Folded(folded) => (folded.pod.as_mut(), folded.container.as_mut()),
+            Self::Aggregate(sum) => (sum.pod.as_mut(), sum.container.as_mut()),
         }
     }
 
@@ -113,7 +114,7 @@ impl Report {
     pub const fn level(&self) -> Level {
         match self {
             Self::Kill(kill) => kill.level,
-            Self::Folded(folded) => folded.level,
+            Self::Aggregate(sum) => sum.level,
         }
     }
 
@@ -122,16 +123,25 @@ impl Report {
     pub const fn limit(&self) -> &HitLimit {
         match self {
             Self::Kill(kill) => &kill.limit,
-            Self::Folded(folded) => &folded.limit,
+            Self::Aggregate(sum) => &sum.limit,
         }
     }
 
-    /// This without its detail.
+    /// The kill, unless its detail is gone.
     #[must_use]
-    pub fn folded(self) -> Folded {
+    pub fn into_kill(self) -> Option<OomReport> {
         match self {
-            Self::Folded(folded) => *folded,
-            Self::Kill(kill) => Folded {
+            Self::Kill(kill) => Some(*kill),
+            Self::Aggregate(_) => None,
+        }
+    }
+
+    /// The report without its detail.
+    #[must_use]
+    pub fn into_aggregate(self) -> Aggregate {
+        match self {
+            Self::Aggregate(sum) => *sum,
+            Self::Kill(kill) => Aggregate {
                 node: kill.node,
                 first_id: kill.id,
                 first: kill.time,
@@ -152,9 +162,9 @@ impl From<OomReport> for Report {
     }
 }
 
-impl Folded {
-    /// Counts younger kills of the same container and level into this.
-    pub(super) fn count_in(&mut self, younger: Self) {
+impl Aggregate {
+    /// Adds younger kills of the same container and level.
+    pub(super) fn add(&mut self, younger: Self) {
         self.count = self.count.saturating_add(younger.count);
         self.first = self.first.min(younger.first);
         if younger.last >= self.last {
@@ -167,8 +177,8 @@ impl Folded {
         self.limit.peak_bytes = self.limit.peak_bytes.max(younger.limit.peak_bytes);
     }
 
-    /// Leaves out what distinguishes it from the kills of other containers.
-    pub(super) fn coarsened(self) -> Self {
+    /// The count as one of the whole node.
+    pub(super) fn of_node(self) -> Self {
         Self {
             pod: None,
             container: None,

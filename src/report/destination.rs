@@ -1,8 +1,8 @@
-//! Who is told: the paths a report can take, and sets of them.
+//! The destinations of reports, and sets of them.
 
 use serde::Serialize;
 
-/// A path that reports take. Each has its own acknowledgements, and none waits for another.
+/// A destination of reports. Each has acknowledgements of its own, and none waits for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Destination {
@@ -37,7 +37,7 @@ impl Destination {
         }
     }
 
-    /// Its place in a set. On disk, too: never changed, never used again for another.
+    /// Its bit in a set. It is on disk: never changed, never used again for another.
     const fn bit(self) -> u8 {
         match self {
             Self::PodEvents => 1,
@@ -46,7 +46,7 @@ impl Destination {
         }
     }
 
-    /// Its place in a list of one value for each destination.
+    /// Its index in an array of one value for each destination.
     pub(super) const fn index(self) -> usize {
         match self {
             Self::PodEvents => 0,

@@ -18,10 +18,10 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::content::Report;
 use super::grpc::PROTOCOL_VERSION;
+use super::log::{IdHash, SeenIds};
 use super::proto::agent_message::Message;
 use super::proto::report_receiver_server::{ReportReceiver, ReportReceiverServer};
 use super::proto::{Ack, AgentMessage, Hello};
-use super::seen::{IdHash, Seen};
 
 /// Ids that are remembered.
 const REMEMBERED: usize = 100_000;
@@ -59,7 +59,7 @@ pub async fn serve(
 ) -> Result<(), tonic::transport::Error> {
     let sink = Sink {
         audience,
-        seen: Arc::new(Mutex::new(Seen::new(REMEMBERED))),
+        seen: Arc::new(Mutex::new(SeenIds::new(REMEMBERED))),
         stop: stop.clone(),
     };
     let mut server = Server::builder().http2_keepalive_interval(Some(PING));
@@ -85,7 +85,7 @@ pub async fn serve(
 #[derive(Clone)]
 struct Sink {
     audience: Arc<dyn Audience>,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<SeenIds>>,
     stop: CancellationToken,
 }
 

@@ -1,4 +1,4 @@
-//! How reporting fares: for metrics, for `doctor`, for the list of problems.
+//! The state of reporting: for metrics, for `doctor`, for the list of problems.
 
 use std::fmt;
 
@@ -6,21 +6,21 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::destination::Destination;
-use super::spool::{Spool, Totals};
+use super::log::{KillLog, Totals};
 
 /// Everything at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// What is kept.
-    pub spool: SpoolStatus,
+    /// The log of kills.
+    pub log: LogStatus,
     /// The selected destinations.
     pub destinations: Vec<DestinationStatus>,
 }
 
-/// What is kept until it is acknowledged.
+/// The log of kills.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SpoolStatus {
-    /// Pending reports.
+pub struct LogStatus {
+    /// Reports that some destination has not acknowledged.
     pub reports: usize,
     /// The bytes they take.
     pub bytes: u64,
@@ -28,20 +28,20 @@ pub struct SpoolStatus {
     pub totals: Totals,
     /// What is wrong with it, for people.
     pub problem: Option<String>,
-    owed: [usize; Destination::ALL.len()],
+    pending_for: [usize; Destination::ALL.len()],
 }
 
 /// One destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DestinationStatus {
-    /// Which.
+    /// Which one.
     pub destination: Destination,
     /// Whether it can be reached.
     pub link: Link,
     /// Reports it has not acknowledged.
-    pub owed: usize,
+    pub pending: usize,
     /// Those of them that are on the way.
-    pub on_the_way: usize,
+    pub in_flight: usize,
 }
 
 /// Whether a destination can be reached.
@@ -59,27 +59,27 @@ pub enum Link {
     Waiting {
         /// Why, for people.
         error: String,
-        /// When it is tried again.
+        /// The time of the next attempt.
         until: Timestamp,
     },
 }
 
-impl SpoolStatus {
-    /// Of that spool.
-    pub(super) fn of(spool: &Spool) -> Self {
+impl LogStatus {
+    pub(super) fn of(log: &KillLog) -> Self {
+        let usage = log.usage();
         Self {
-            reports: spool.reports(),
-            bytes: spool.bytes(),
-            totals: spool.totals(),
-            problem: spool.problem(),
-            owed: Destination::ALL.map(|one| spool.owed(one)),
+            reports: usage.pending,
+            bytes: usage.pending_bytes,
+            totals: log.totals(),
+            problem: log.problem(),
+            pending_for: usage.pending_for,
         }
     }
 
     /// Reports that a destination has not acknowledged.
     #[must_use]
-    pub const fn owed(&self, destination: Destination) -> usize {
-        self.owed[destination.index()]
+    pub const fn pending_for(&self, destination: Destination) -> usize {
+        self.pending_for[destination.index()]
     }
 }
 
@@ -90,22 +90,22 @@ impl Status {
             Link::Waiting { .. } => Some(one.to_string()),
             Link::Starting | Link::Connected { .. } => None,
         });
-        self.spool.problem.clone().into_iter().chain(cut_off)
+        self.log.problem.clone().into_iter().chain(cut_off)
     }
 }
 
 impl fmt::Display for DestinationStatus {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (destination, owed) = (self.destination.as_str(), self.owed);
+        let (destination, pending) = (self.destination.as_str(), self.pending);
         match &self.link {
-            Link::Starting => write!(formatter, "{destination}: starting, {owed} reports wait"),
+            Link::Starting => write!(formatter, "{destination}: starting, {pending} reports wait"),
             Link::Connected { since } => write!(
                 formatter,
-                "{destination}: connected since {since:.0}, {owed} reports are not acknowledged"
+                "{destination}: connected since {since:.0}, {pending} reports are not acknowledged"
             ),
             Link::Waiting { error, until } => write!(
                 formatter,
-                "{destination}: {error}; {owed} reports wait, the next attempt is at {until:.0}"
+                "{destination}: {error}; {pending} reports wait, the next attempt is at {until:.0}"
             ),
         }
     }

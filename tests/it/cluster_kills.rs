@@ -40,7 +40,7 @@ impl Scene {
         let agent = &mut self.cluster.agent;
         agent.start().await;
         agent.reaches(self.cluster.pod.name, "NotManaged").await;
-        agent.wait_for("the agent to watch", || agent.oom_file().exists()).await;
+        agent.wait_for("the agent to watch", || agent.watches_kills()).await;
     }
 
     /// Has only the container's memory limit count: what is in the pod's own cgroup counts, too.

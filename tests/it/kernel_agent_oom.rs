@@ -62,7 +62,7 @@ impl Scene {
         self.agent.start().await;
         self.agent.reaches("web", "NotManaged").await;
         self.agent
-            .wait_for("the agent to watch", || self.agent.oom_file().exists())
+            .wait_for("the agent to watch", || self.agent.watches_kills())
             .await;
     }
 

@@ -1,38 +1,35 @@
-//! Kills for want of memory, from the watcher ([`crate::oom::watch`]) to everybody who is told.
+//! OOM kills, from the watcher ([`crate::oom::watch`]) to the log and to operators.
 //!
-//! The watcher's thread finds kills and hands them to the [`keeper`], on the same thread: it has them kept ([`crate::oom::ledger`]),
-//! then tells of them: the list for operators, watchers at the socket, metrics, the log and the audit log. What is told is kept, so
-//! that a restart tells nothing twice; a disk that takes nothing, or takes its time, delays that by a second at most.
+//! The thread of the watcher finds kills and hands them to the [`recorder`], on the same thread. The recorder stores them in
+//! the log ([`crate::report::log`]) with the checkpoint that counts them as told, then publishes them: in the list for
+//! operators, to watchers at the socket, in metrics, in the log of the agent and in the audit log.
 
-mod clerk;
-mod delivered;
-mod file;
-mod keeper;
 mod published;
+mod recorder;
 mod view;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use futures::future::FutureExt;
 use prometheus_client::registry::Registry;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::delivered::Delivered;
-use self::file::FileLedger;
-use self::keeper::{Keeper, Patience};
 use self::published::Published;
+use self::recorder::{PATIENCE, Recorder};
 use crate::actuate::ChangeRecord;
 use crate::control::proto;
 use crate::observe::audit::Audit;
 use crate::observe::metrics::KillMetrics;
 use crate::oom::watch::{Links, Residents, WatchOptions, start};
 use crate::report::ReporterHandle;
+use crate::report::log::Recovered;
 
 pub(super) use published::Kills;
 pub(super) use view::{is_of, kill};
 
-/// Batches that may wait for the keeper; what does not fit waits with the watcher.
+/// Batches that may wait for the recorder; what does not fit waits with the watcher.
 const BATCHES: usize = 64;
 
 /// What is configured.
@@ -40,7 +37,6 @@ const BATCHES: usize = 64;
 pub(super) struct OomOptions {
     pub(super) kmsg: PathBuf,
     pub(super) node_name: String,
-    pub(super) state_dir: PathBuf,
 }
 
 /// What it is connected to.
@@ -53,8 +49,10 @@ pub(super) struct OomLinks {
     pub(super) stop: CancellationToken,
     /// Where they are written down beside changes.
     pub(super) audit: Audit,
-    /// Who delivers reports to where they are configured to go.
+    /// Stores kills until they are delivered.
     pub(super) reporter: ReporterHandle,
+    /// What an earlier agent left in the log.
+    pub(super) recovered: Recovered,
 }
 
 /// What others see of it.
@@ -80,25 +78,25 @@ impl Watched {
 
 /// Starts to watch. An agent that cannot watch still does everything else, and says so.
 pub(super) fn watch_for_kills(options: OomOptions, links: OomLinks, registry: &mut Registry) -> Watched {
-    let (file, restored) = FileLedger::open(&options.state_dir);
-    let ledger = Delivered {
-        file,
-        reporter: links.reporter,
-    };
     let (batches, taken) = mpsc::channel(BATCHES);
     let (problems, watcher_problems) = watch::channel(Vec::new());
     let (published, kills) = Published::new(
         KillMetrics::register(registry),
         links.changes,
         links.audit,
-        restored.reports,
+        links.recovered.latest,
     );
-    let (keeper, keeper_problems) = Keeper::new(ledger, Patience::default(), published, links.residents.clone());
+    let reporter = links.reporter;
+    let store = move |reports, checkpoint| {
+        let reporter = reporter.clone();
+        async move { reporter.commit(reports, Some(checkpoint)).await }.boxed()
+    };
+    let (recorder, recorder_problems) = Recorder::new(store, PATIENCE, published, links.residents.clone());
     let watching = start(
         WatchOptions {
             kmsg: options.kmsg,
             node_name: options.node_name,
-            checkpoint: restored.checkpoint,
+            checkpoint: links.recovered.checkpoint,
         },
         Links {
             residents: links.residents,
@@ -107,7 +105,7 @@ pub(super) fn watch_for_kills(options: OomOptions, links: OomLinks, registry: &m
             problems: problems.clone(),
             stop: links.stop,
         },
-        keeper.run(taken),
+        recorder.run(taken),
     );
     let thread = match watching {
         Ok(thread) => Some(thread),
@@ -117,11 +115,9 @@ pub(super) fn watch_for_kills(options: OomOptions, links: OomLinks, registry: &m
             None
         }
     };
-    let (opening, opening_problem) = watch::channel(restored.problem.into_iter().collect());
-    drop(opening);
     Watched {
         kills,
-        problems: vec![watcher_problems, keeper_problems, opening_problem],
+        problems: vec![watcher_problems, recorder_problems],
         thread,
     }
 }

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{broadcast, watch};
 
-use super::file::KEPT;
 use super::view;
 use crate::actuate::LivePod;
 use crate::control::proto;
 use crate::observe::audit::Audit;
 use crate::observe::metrics::{KillLabels, KillMetrics};
 use crate::oom::OomReport;
+use crate::report::log::LATEST;
 
 /// The latest kills, oldest first.
 pub(in crate::agent) type Kills = watch::Receiver<VecDeque<Arc<OomReport>>>;
@@ -66,7 +66,7 @@ impl Published {
             drop(self.changes.send(Arc::new(change)));
         }
         self.kills.send_modify(|kills| {
-            if kills.len() == KEPT {
+            if kills.len() == LATEST {
                 kills.pop_front();
             }
             kills.push_back(report);
@@ -184,8 +184,8 @@ pub(super) mod tests {
             vec![Arc::new(report("old"))],
         );
         let start = Instant::now();
-        (0..KEPT).for_each(|number| published.publish(Arc::new(report(&number.to_string())), start));
-        assert_eq!(ids(&kills).len(), KEPT);
+        (0..LATEST).for_each(|number| published.publish(Arc::new(report(&number.to_string())), start));
+        assert_eq!(ids(&kills).len(), LATEST);
         assert!(!ids(&kills).contains(&"old".to_owned()));
         let series = |published: &mut Published, minutes: u64, live: &[Arc<LivePod>]| {
             published.tidy(live, start + Duration::from_secs(60 * minutes));
@@ -194,7 +194,7 @@ pub(super) mod tests {
             let series = text.lines().filter(|line| line.starts_with("vscaled_oom_kills_total"));
             series.count()
         };
-        assert_eq!(series(&mut published, 9, &[live("1")]), KEPT);
+        assert_eq!(series(&mut published, 9, &[live("1")]), LATEST);
         assert_eq!(series(&mut published, 11, &[live("1")]), 1);
         assert_eq!(series(&mut published, 20, &[]), 1);
         assert_eq!(series(&mut published, 22, &[]), 0);

@@ -14,19 +14,17 @@ use crate::observe::metrics::ReportMetrics;
 use crate::oom::kmsg::BootId;
 use crate::report::cluster::{PodEventDelivery, VpaEventDelivery, VpaEventOptions};
 use crate::report::grpc::{GrpcDelivery, Identity};
-use crate::report::spool::{Recovered, Spool};
+use crate::report::log::{KillLog, Recovered};
 use crate::report::{Deliver, Reporter, ReporterHandle};
 
 pub(super) use around::Known;
 
-/// The directory of the spool, below the state directory.
-const SPOOL: &str = "spool";
-/// The file that keeps when the VPA recommender was told of which container, beside it.
+/// The file that keeps when the VPA recommender was told of which container.
 const VPA_EVENTS: &str = "vpa-events.json";
 
-/// Opens the spool and starts delivering what is in it, to the API server too if there is a way to one. What was there is
-/// said in the log, and given back: the watcher of kills goes on from the checkpoint. Blocks for as long as it takes to read
-/// the spool.
+/// Opens the log of kills and starts to deliver what is pending in it, also to the API server if there is a way to one.
+/// Returns what an earlier agent left: the watcher goes on from its checkpoint. Blocks for as long as it takes to read the
+/// log.
 pub(super) fn start(
     config: &Config,
     api: Option<ApiClient>,
@@ -37,7 +35,7 @@ pub(super) fn start(
     let metrics = ReportMetrics::register(registry);
     let destinations = destinations(config, api, known);
     let selected = destinations.iter().map(|one| one.destination()).collect();
-    let (spool, recovered) = Spool::open(&config.state_dir.join(SPOOL), config.report.bounds(), selected);
+    let (log, recovered) = KillLog::open(&config.state_dir, config.report.bounds(), selected);
     if let Some(problem) = &recovered.problem {
         tracing::error!("{problem}");
     }
@@ -54,7 +52,7 @@ pub(super) fn start(
             "OOM reports from before are still to be delivered"
         );
     }
-    (Reporter::start(spool, destinations, &metrics, stop), recovered)
+    (Reporter::start(log, destinations, &metrics, stop), recovered)
 }
 
 fn destinations(config: &Config, api: Option<ApiClient>, known: Known) -> Vec<Box<dyn Deliver>> {

@@ -15,7 +15,7 @@ use crate::cli::{Failure, io};
 use crate::oom::{OomReport, Role};
 use crate::report::proto::Hello;
 use crate::report::sink::{Audience, Listener, serve};
-use crate::report::{Folded, Report};
+use crate::report::{Aggregate, Report};
 use crate::resources::Bytes;
 
 /// Receives reports of OOM kills from agents, prints them and acknowledges them, until interrupted.
@@ -150,7 +150,7 @@ impl Printer {
 fn line(report: &Report, again: bool, paint: Paint) -> String {
     let (node, what) = match report {
         Report::Kill(kill) => (&kill.node, killed(kill)),
-        Report::Folded(folded) => (&folded.node, counted(folded)),
+        Report::Aggregate(folded) => (&folded.node, counted(folded)),
     };
     let pod = report
         .pod()
@@ -192,7 +192,7 @@ fn killed(kill: &OomReport) -> String {
     }
 }
 
-fn counted(folded: &Folded) -> String {
+fn counted(folded: &Aggregate) -> String {
     format!("{} kills since {:.3}, without detail", folded.count, folded.first)
 }
 
@@ -214,9 +214,9 @@ mod tests {
 
     #[test]
     fn a_count_says_since_when() {
-        let mut folded = Report::from(kill_of("web", 7)).folded();
+        let mut folded = Report::from(kill_of("web", 7)).into_aggregate();
         folded.count = 12;
-        let text = line(&Report::Folded(Box::new(folded)), false, Paint::PLAIN);
+        let text = line(&Report::Aggregate(Box::new(folded)), false, Paint::PLAIN);
         assert!(
             text.ends_with("12 kills since 2023-11-14T22:13:27.000Z, without detail"),
             "{text}"

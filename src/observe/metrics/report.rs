@@ -8,7 +8,7 @@ use super::agent::gauge;
 use super::declare::Series;
 use super::families;
 use super::labels::{LinkOutcome, ReportOutcome};
-use crate::report::{Destination, SpoolStatus};
+use crate::report::{Destination, LogStatus};
 
 /// How reports of OOM kills fare on their way.
 #[derive(Debug, Clone)]
@@ -65,7 +65,7 @@ impl ReportMetrics {
     }
 
     /// The spool is like this now.
-    pub fn spool(&self, status: &SpoolStatus) {
+    pub fn spool(&self, status: &LogStatus) {
         self.pending.set(gauge(status.reports));
         self.bytes.set(i64::try_from(status.bytes).unwrap_or(i64::MAX));
         let totals = status.totals;

@@ -9,7 +9,7 @@ use prometheus_client::metrics::counter::Counter;
 use super::*;
 use crate::decide::Reason;
 use crate::plan::Via;
-use crate::report::{Destination, SpoolStatus};
+use crate::report::{Destination, LogStatus};
 use crate::resources::ControlFile;
 use crate::runtime::{Call, Problem, RuntimeError};
 
@@ -47,7 +47,7 @@ fn scrape() -> String {
     reports.selected(Destination::Grpc);
     reports.told(Destination::Grpc, ReportOutcome::Acknowledged, 3);
     reports.link(Destination::Grpc, LinkOutcome::Established);
-    let mut spool = SpoolStatus::default();
+    let mut spool = LogStatus::default();
     spool.reports = 7;
     spool.totals.folded = 5;
     reports.spool(&spool);

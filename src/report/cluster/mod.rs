@@ -1,6 +1,6 @@
 //! Delivery as Kubernetes Events: reports → Events at the API server, as [`events`](super::events) plans them.
 //!
-//! In come the reports of a [`Feed`](super::Feed) and what is known [`Around`] them; out go Events, each acknowledged once
+//! In come the reports of a [`ReportQueue`](super::ReportQueue) and what is known [`Around`] them; out go Events, each acknowledged once
 //! the API server has it. While it is away, or refuses for want of a right, everything waits in the spool, and the link's
 //! state says what is missing. What it will never take on a pod (its namespace is gone, or a quota is used up) is told
 //! about the node instead, so that it is told at all.
@@ -19,7 +19,7 @@ pub use vpa::{VpaEventDelivery, VpaEventOptions};
 
 use super::content::Report;
 use super::events::ContainerFacts;
-use super::spool::Owed;
+use super::log::Pending;
 use crate::objects::PodId;
 
 /// What the agent knows besides the reports, at the moment it is asked.
@@ -59,9 +59,9 @@ pub struct PodObject {
 }
 
 /// With names in place of those that were not known when the kill was seen.
-fn named(mut owed: Owed, around: &dyn Around) -> Owed {
-    let (Some(pod), container) = owed.report.whose_mut() else {
-        return owed;
+fn named(mut pending: Pending, around: &dyn Around) -> Pending {
+    let (Some(pod), container) = pending.report.pod_and_container_mut() else {
+        return pending;
     };
     let nameless = pod.name.is_empty() || container.as_ref().is_some_and(|container| container.name.is_empty());
     let id = container.as_ref().map_or("", |container| &container.id);
@@ -72,5 +72,5 @@ fn named(mut owed: Owed, around: &dyn Around) -> Owed {
             container.name = name;
         }
     }
-    owed
+    pending
 }

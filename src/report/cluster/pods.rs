@@ -12,7 +12,7 @@ use crate::kubernetes::ApiClient;
 use crate::kubernetes::events::Posted;
 use crate::report::destination::Destination;
 use crate::report::events::{PlannedEvent, PodEvents, Rates};
-use crate::report::feed::{Ended, Feed};
+use crate::report::queue::{Ended, ReportQueue};
 use crate::report::reporter::Deliver;
 
 /// Delivers to [`Destination::PodEvents`].
@@ -24,7 +24,7 @@ pub struct PodEventDelivery {
 /// Reports on their way into Events.
 struct Telling {
     poster: Poster,
-    feed: Feed,
+    queue: ReportQueue,
     events: PodEvents,
     /// The number of the last report that was taken in.
     after: u64,
@@ -47,10 +47,10 @@ impl Deliver for PodEventDelivery {
         Destination::PodEvents
     }
 
-    fn run(self: Box<Self>, feed: Feed, stop: CancellationToken) -> BoxFuture<'static, ()> {
+    fn run(self: Box<Self>, queue: ReportQueue, stop: CancellationToken) -> BoxFuture<'static, ()> {
         let telling = Telling {
             poster: self.poster,
-            feed,
+            queue,
             events: PodEvents::new(Rates::default(), Destination::PodEvents.window(), Instant::now()),
             after: 0,
             drained: false,
@@ -70,7 +70,7 @@ impl Telling {
         loop {
             self.take_in().await?;
             if let Some(event) = self.events.next(Instant::now()) {
-                match self.poster.tell(&event, Otherwise::AboutNode, &self.feed, &stop).await {
+                match self.poster.tell(&event, Otherwise::AboutNode, &self.queue, &stop).await {
                     Some(outcome) => self.told(&event, outcome).await?,
                     None => return Ok(()),
                 }
@@ -79,7 +79,7 @@ impl Telling {
             // Cancel-safe, all of them: nothing is in hand.
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
-                more = self.feed.more(), if self.drained => {
+                more = self.queue.more(), if self.drained => {
                     more?;
                     self.drained = false;
                 }
@@ -92,14 +92,14 @@ impl Telling {
     async fn take_in(&mut self) -> Result<(), Ended> {
         let room = Destination::PodEvents.window().saturating_sub(self.events.waiting());
         if room > 0 && !self.drained {
-            let owed = self.feed.take(self.after, room).await?;
-            self.drained = owed.len() < room;
-            for owed in owed {
-                self.after = owed.number;
-                self.events.offer(named(owed, self.poster.around()));
+            let pending = self.queue.next(self.after, room).await?;
+            self.drained = pending.len() < room;
+            for pending in pending {
+                self.after = pending.number;
+                self.events.offer(named(pending, self.poster.around()));
             }
         }
-        self.feed.on_the_way(self.events.waiting());
+        self.queue.set_in_flight(self.events.waiting());
         Ok(())
     }
 
@@ -109,9 +109,9 @@ impl Telling {
             Outcome::Posted(Posted::Now) | Outcome::Refused => event.numbers(),
         };
         let all = numbers.len() == event.reports.len();
-        self.feed.acknowledge(numbers).await?;
+        self.queue.acknowledge(numbers).await?;
         if !all {
-            // An earlier agent told of some. Everything that is still owed is taken in again.
+            // An earlier agent told of some. Everything that is still pending is taken in again.
             self.events.start_over();
             self.after = 0;
             self.drained = false;

@@ -12,7 +12,7 @@ use crate::kubernetes::{ApiClient, ApiError, Backoff, Problem};
 use crate::objects::PodId;
 use crate::observe::metrics::ReportOutcome;
 use crate::report::events::{PlannedEvent, Regarding};
-use crate::report::feed::Feed;
+use crate::report::queue::ReportQueue;
 
 /// The wait after the first failure, about.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -68,13 +68,13 @@ impl Poster {
         &mut self,
         event: &PlannedEvent,
         otherwise: Otherwise,
-        feed: &Feed,
+        queue: &ReportQueue,
         stop: &CancellationToken,
     ) -> Option<Outcome> {
         let mut notice = self.notice(event);
         let mut sent = ReportOutcome::Sent;
         loop {
-            feed.count(
+            queue.count(
                 std::mem::replace(&mut sent, ReportOutcome::SentAgain),
                 event.reports.len(),
             );
@@ -85,20 +85,20 @@ impl Poster {
             };
             let error = match posted {
                 Ok(posted) => {
-                    self.succeeded(feed);
+                    self.succeeded(queue);
                     return Some(Outcome::Posted(posted));
                 }
                 Err(error) => error,
             };
             if !never(&error.problem) {
-                self.wait(&error, feed, stop).await?;
+                self.wait(&error, queue, stop).await?;
                 continue;
             }
             // It did answer.
-            self.succeeded(feed);
+            self.succeeded(queue);
             if notice.subject == Subject::Node || otherwise == Otherwise::GiveUp {
                 tracing::error!(event = notice.name, "an Event is given up: {error}");
-                feed.count(ReportOutcome::Refused, event.reports.len());
+                queue.count(ReportOutcome::Refused, event.reports.len());
                 return Some(Outcome::Refused);
             }
             tracing::warn!(
@@ -109,19 +109,19 @@ impl Poster {
         }
     }
 
-    fn succeeded(&mut self, feed: &Feed) {
+    fn succeeded(&mut self, queue: &ReportQueue) {
         self.backoff.reset();
         if !std::mem::replace(&mut self.connected, true) {
-            feed.connected();
+            queue.connected();
         }
     }
 
     /// None once told to stop.
-    async fn wait(&mut self, error: &ApiError, feed: &Feed, stop: &CancellationToken) -> Option<()> {
+    async fn wait(&mut self, error: &ApiError, queue: &ReportQueue, stop: &CancellationToken) -> Option<()> {
         self.connected = false;
         let wait = self.backoff.next(error.problem.retry_after());
         tracing::warn!(%error, ?wait, "Events about OOM kills are not delivered; they are kept");
-        feed.waiting(error.to_string(), Timestamp::now() + wait);
+        queue.waiting(error.to_string(), Timestamp::now() + wait);
         // Cancel-safe: nothing is in hand.
         tokio::select! {
             () = stop.cancelled() => None,

@@ -20,9 +20,9 @@ use crate::kubernetes::ApiClient;
 use crate::observe::metrics::ReportOutcome;
 use crate::report::destination::Destination;
 use crate::report::events::{VpaEvents, VpaVerdict, VpaWindows};
-use crate::report::feed::{Ended, Feed};
+use crate::report::log::Pending;
+use crate::report::queue::{Ended, ReportQueue};
 use crate::report::reporter::Deliver;
-use crate::report::spool::Owed;
 
 /// How long the kubelet is given. It looks at its containers every second (`genericPlegRelistPeriod`) and writes the status
 /// at once, unless the API server makes it wait.
@@ -47,11 +47,11 @@ pub struct VpaEventDelivery {
 /// Reports on their way to the recommender.
 struct Telling {
     poster: Poster,
-    feed: Feed,
+    queue: ReportQueue,
     events: VpaEvents,
     windows: Windows,
     /// Reports with the moment at which each is looked at again, which ascends.
-    waiting: VecDeque<(Instant, Owed)>,
+    waiting: VecDeque<(Instant, Pending)>,
     /// The number of the last report that was taken in.
     after: u64,
     /// There are no more now.
@@ -74,13 +74,13 @@ impl Deliver for VpaEventDelivery {
         Destination::VpaEvents
     }
 
-    fn run(self: Box<Self>, feed: Feed, stop: CancellationToken) -> BoxFuture<'static, ()> {
+    fn run(self: Box<Self>, queue: ReportQueue, stop: CancellationToken) -> BoxFuture<'static, ()> {
         async move {
             let VpaEventOptions { windows, memory } = self.options;
             let (memory, before) = Windows::open(memory).await;
             let telling = Telling {
                 poster: self.poster,
-                feed,
+                queue,
                 events: VpaEvents::new(windows, before),
                 windows: memory,
                 waiting: VecDeque::new(),
@@ -105,9 +105,9 @@ impl Telling {
             self.take_in().await?;
             if let Some((due, _)) = self.waiting.front()
                 && *due <= Instant::now()
-                && let Some((_, owed)) = self.waiting.pop_front()
+                && let Some((_, pending)) = self.waiting.pop_front()
             {
-                if self.settle(owed, &stop).await?.is_none() {
+                if self.settle(pending, &stop).await?.is_none() {
                     return Ok(());
                 }
                 continue;
@@ -116,7 +116,7 @@ impl Telling {
             // Cancel-safe, all of them: nothing is in hand.
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
-                more = self.feed.more(), if self.drained => {
+                more = self.queue.more(), if self.drained => {
                     more?;
                     self.drained = false;
                 }
@@ -129,47 +129,47 @@ impl Telling {
     async fn take_in(&mut self) -> Result<(), Ended> {
         let room = Destination::VpaEvents.window().saturating_sub(self.waiting.len());
         if room > 0 && !self.drained {
-            let owed = self.feed.take(self.after, room).await?;
-            self.drained = owed.len() < room;
+            let pending = self.queue.next(self.after, room).await?;
+            self.drained = pending.len() < room;
             let (due, now) = (Instant::now() + SETTLE, Timestamp::now());
             let mut withheld = Vec::new();
-            for owed in owed {
-                self.after = owed.number;
-                let owed = named(owed, self.poster.around());
-                match self.events.screen(&owed.report, now) {
-                    Ok(()) => self.waiting.push_back((due, owed)),
+            for pending in pending {
+                self.after = pending.number;
+                let pending = named(pending, self.poster.around());
+                match self.events.screen(&pending.report, now) {
+                    Ok(()) => self.waiting.push_back((due, pending)),
                     Err(why) => {
-                        tracing::debug!(id = %owed.report.id(), ?why, "the VPA recommender is not told");
-                        withheld.push(owed.number);
+                        tracing::debug!(id = %pending.report.id(), ?why, "the VPA recommender is not told");
+                        withheld.push(pending.number);
                     }
                 }
             }
             if !withheld.is_empty() {
-                self.feed.count(ReportOutcome::Withheld, withheld.len());
-                self.feed.acknowledge(withheld).await?;
+                self.queue.count(ReportOutcome::Withheld, withheld.len());
+                self.queue.acknowledge(withheld).await?;
             }
         }
-        self.feed.on_the_way(self.waiting.len());
+        self.queue.set_in_flight(self.waiting.len());
         Ok(())
     }
 
     /// Deals with a report now that it can be known what became of the container; none once told to stop.
-    async fn settle(&mut self, owed: Owed, stop: &CancellationToken) -> Result<Option<()>, Ended> {
-        let facts = self.poster.around().container(&owed.report);
-        match self.events.judge(&owed, facts, Timestamp::now()) {
+    async fn settle(&mut self, pending: Pending, stop: &CancellationToken) -> Result<Option<()>, Ended> {
+        let facts = self.poster.around().container(&pending.report);
+        match self.events.judge(&pending, facts, Timestamp::now()) {
             VpaVerdict::Withhold(why) => {
-                tracing::debug!(id = %owed.report.id(), ?why, "the VPA recommender is not told");
-                self.feed.count(ReportOutcome::Withheld, 1);
+                tracing::debug!(id = %pending.report.id(), ?why, "the VPA recommender is not told");
+                self.queue.count(ReportOutcome::Withheld, 1);
             }
             VpaVerdict::Send(event) => {
-                let told = self.poster.tell(&event, Otherwise::GiveUp, &self.feed, stop).await;
+                let told = self.poster.tell(&event, Otherwise::GiveUp, &self.queue, stop).await;
                 if told.is_none() {
                     return Ok(None);
                 }
                 self.windows.keep(self.events.told()).await;
             }
         }
-        self.feed.acknowledge(vec![owed.number]).await?;
+        self.queue.acknowledge(vec![pending.number]).await?;
         Ok(Some(()))
     }
 }

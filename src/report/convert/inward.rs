@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::words;
 use crate::oom::{HitLimit, OomReport, OwnWrite, ReportedContainer, ReportedMemory, ReportedPod, Victim};
-use crate::report::content::{Folded, Report};
+use crate::report::content::{Aggregate, Report};
 use crate::report::proto;
 
 /// A message that is no report.
@@ -23,7 +23,7 @@ impl TryFrom<proto::Report> for Report {
             return Err(BadMessage::Field("id"));
         }
         match message.first_time {
-            Some(first) => folded(first, message).map(|folded| Self::Folded(Box::new(folded))),
+            Some(first) => folded(first, message).map(|folded| Self::Aggregate(Box::new(folded))),
             None if message.count == 1 => kill(message).map(|kill| Self::Kill(Box::new(kill))),
             None => Err(BadMessage::Field("count")),
         }
@@ -50,10 +50,10 @@ fn kill(message: proto::Report) -> Result<OomReport, BadMessage> {
     })
 }
 
-fn folded(first: prost_types::Timestamp, message: proto::Report) -> Result<Folded, BadMessage> {
+fn folded(first: prost_types::Timestamp, message: proto::Report) -> Result<Aggregate, BadMessage> {
     let suffix = format!("+{}", message.count);
     let first_id = message.id.strip_suffix(&suffix).ok_or(BadMessage::Field("id"))?;
-    Ok(Folded {
+    Ok(Aggregate {
         first_id: first_id.to_owned(),
         node: message.node,
         first: time(Some(first), "first_time")?,

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::words;
 use crate::oom::{HitLimit, OomReport, OwnWrite, ReportedContainer, ReportedMemory, ReportedPod, Victim};
-use crate::report::content::{Folded, Report};
+use crate::report::content::{Aggregate, Report};
 use crate::report::proto;
 
 impl From<&Report> for proto::Report {
@@ -12,7 +12,7 @@ impl From<&Report> for proto::Report {
     fn from(report: &Report) -> Self {
         let message = match report {
             Report::Kill(kill) => of_kill(kill),
-            Report::Folded(folded) => of_folded(folded),
+            Report::Aggregate(folded) => of_folded(folded),
         };
         Self {
             id: report.id().into_owned(),
@@ -44,7 +44,7 @@ fn of_kill(kill: &OomReport) -> proto::Report {
     }
 }
 
-fn of_folded(folded: &Folded) -> proto::Report {
+fn of_folded(folded: &Aggregate) -> proto::Report {
     proto::Report {
         node: folded.node.clone(),
         count: folded.count,

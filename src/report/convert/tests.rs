@@ -50,9 +50,9 @@ proptest! {
         }
         let report = Report::from(kill);
         prop_assert_eq!(there_and_back(&report).unwrap(), report.clone());
-        let mut folded = report.folded();
+        let mut folded = report.into_aggregate();
         folded.count = count;
-        let folded = Report::Folded(Box::new(folded));
+        let folded = Report::Aggregate(Box::new(folded));
         prop_assert_eq!(there_and_back(&folded).unwrap(), folded);
     }
 }

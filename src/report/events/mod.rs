@@ -1,6 +1,6 @@
 //! Which Kubernetes Events a stream of reports comes to. Pure: time is an argument, and nothing is sent from here.
 //!
-//! In come reports as a feed gives them; out come [`PlannedEvent`]s, each saying which reports it tells of, so that they
+//! In come reports as a queue gives them; out come [`PlannedEvent`]s, each saying which reports it tells of, so that they
 //! are acknowledged once the API server has it.
 //!
 //! - [`PodEvents`]: for people. An Event for each kill, on its pod; where kills come faster than a pod or the node may send
@@ -26,8 +26,8 @@ use jiff::Timestamp;
 pub use pods::{PodEvents, Rates};
 pub use vpa::{ContainerFacts, LastTold, VpaEvents, VpaVerdict, VpaWindows, Withheld};
 
-use super::seen::IdHash;
-use super::spool::Owed;
+use super::log::IdHash;
+use super::log::Pending;
 
 /// The longest name of an object (RFC 1123 subdomain), less the suffix that makes an Event's name unique.
 const LONGEST_STEM: usize = 253 - 33;
@@ -84,11 +84,11 @@ impl PlannedEvent {
     }
 }
 
-impl From<&Owed> for Told {
-    fn from(owed: &Owed) -> Self {
+impl From<&Pending> for Told {
+    fn from(pending: &Pending) -> Self {
         Self {
-            number: owed.number,
-            count: owed.report.count(),
+            number: pending.number,
+            count: pending.report.count(),
         }
     }
 }

@@ -7,7 +7,7 @@ use super::bucket::{Bucket, Pair};
 use super::{PlannedEvent, Rate, Regarding, Told, event_name, text};
 use crate::oom::Level;
 use crate::report::content::Report;
-use crate::report::spool::Owed;
+use crate::report::log::Pending;
 
 /// How many Events may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,17 +81,17 @@ impl PodEvents {
     }
 
     /// Takes a report in. It is told with those of the same container and level that wait already.
-    pub fn offer(&mut self, owed: Owed) {
-        let (regarding, level) = (regarding(&owed.report), owed.report.level());
+    pub fn offer(&mut self, pending: Pending) {
+        let (regarding, level) = (regarding(&pending.report), pending.report.level());
         let same = |group: &&mut Group| group.regarding == regarding && group.level == level;
         match self.groups.iter_mut().find(same) {
-            Some(group) => group.add(owed),
+            Some(group) => group.add(pending),
             None => self.groups.push_back(Group {
                 regarding,
                 level,
-                id: owed.report.id().into_owned(),
-                reports: vec![Told::from(&owed)],
-                report: owed.report,
+                id: pending.report.id().into_owned(),
+                reports: vec![Told::from(&pending)],
+                report: pending.report,
             }),
         }
     }
@@ -156,11 +156,11 @@ impl PodEvents {
 }
 
 impl Group {
-    fn add(&mut self, owed: Owed) {
-        self.reports.push(Told::from(&owed));
-        let mut folded = self.report.clone().folded();
-        folded.count_in(owed.report.folded());
-        self.report = Report::Folded(Box::new(folded));
+    fn add(&mut self, pending: Pending) {
+        self.reports.push(Told::from(&pending));
+        let mut folded = self.report.clone().into_aggregate();
+        folded.add(pending.report.into_aggregate());
+        self.report = Report::Aggregate(Box::new(folded));
     }
 
     fn event(self) -> PlannedEvent {

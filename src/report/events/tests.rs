@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::oom::{Confidence, Level, OomReport, ReportedPod, Role};
-use crate::report::spool::Owed;
+use crate::report::log::Pending;
 use crate::report::testing::{arbitrary_kill, kill_of};
 
 const fn rate(burst: u32, seconds: u64) -> Rate {
@@ -22,8 +22,8 @@ const RATES: Rates = Rates {
     node: rate(5, 10),
 };
 
-fn owed(number: u64, kill: OomReport) -> Owed {
-    Owed {
+fn pending(number: u64, kill: OomReport) -> Pending {
+    Pending {
         number,
         report: kill.into(),
     }
@@ -39,7 +39,7 @@ fn each_kill_has_an_event_of_its_own_on_its_pod_while_there_are_few() {
     let mut events = PodEvents::new(RATES, usize::MAX, now);
     let mut told = Vec::new();
     for number in 1..=2 {
-        events.offer(owed(number, kill_of("web", number)));
+        events.offer(pending(number, kill_of("web", number)));
         told.extend(all(&mut events, now));
     }
     assert_eq!(told.len(), 2);
@@ -58,11 +58,11 @@ fn a_flood_in_one_pod_becomes_one_event_with_a_count_and_holds_up_no_other_pod()
     let start = Instant::now();
     let mut events = PodEvents::new(RATES, usize::MAX, start);
     for number in 1..=100 {
-        events.offer(owed(number, kill_of("web", number)));
+        events.offer(pending(number, kill_of("web", number)));
         all(&mut events, start);
     }
     assert_eq!(events.waiting(), 98);
-    events.offer(owed(101, kill_of("db", 101)));
+    events.offer(pending(101, kill_of("db", 101)));
     assert_eq!(all(&mut events, start)[0].numbers(), [101]);
     assert_eq!(events.ready_at(), Some(start + Duration::from_secs(5)));
     let later = all(&mut events, start + Duration::from_secs(5));
@@ -82,7 +82,7 @@ fn a_flood_that_goes_on_is_told_ever_more_rarely() {
     let mut events = PodEvents::new(RATES, usize::MAX, start);
     let mut told = Vec::new();
     for second in 0..=125 {
-        events.offer(owed(second + 1, kill_of("web", second + 1)));
+        events.offer(pending(second + 1, kill_of("web", second + 1)));
         let now = start + Duration::from_secs(second);
         told.extend(all(&mut events, now).iter().map(|_| second));
     }
@@ -100,7 +100,7 @@ fn a_kill_that_belongs_to_no_known_pod_is_told_about_the_node() {
         uid: "only-this".to_owned(),
     });
     kill.level = Level::Node;
-    events.offer(owed(1, kill));
+    events.offer(pending(1, kill));
     let told = all(&mut events, now);
     assert_eq!(told[0].regarding, Regarding::Node);
     assert!(told[0].message.ends_with("the node had no memory left"));
@@ -116,7 +116,7 @@ fn an_event_has_a_valid_name_and_message_whatever_the_pod_and_the_process_are_ca
         time: kill.time,
         what: "\u{fc}".repeat(2000),
     });
-    events.offer(owed(1, kill));
+    events.offer(pending(1, kill));
     let told = all(&mut events, now);
     assert!(
         told[0].name.len() <= 253 && !told[0].name.contains("-."),
@@ -139,7 +139,7 @@ const NOT_SEEN: ContainerFacts = ContainerFacts {
 };
 
 fn judged(kill: OomReport, facts: ContainerFacts) -> VpaVerdict {
-    VpaEvents::new(VpaWindows::default(), []).judge(&owed(7, kill), facts, Timestamp::UNIX_EPOCH)
+    VpaEvents::new(VpaWindows::default(), []).judge(&pending(7, kill), facts, Timestamp::UNIX_EPOCH)
 }
 
 fn changed(change: impl FnOnce(&mut OomReport)) -> OomReport {
@@ -240,7 +240,7 @@ fn what_is_never_told_is_known_at_once_and_the_rest_once_the_container_is_seen_a
     let pod = changed(|kill| kill.level = Level::Pod);
     assert_eq!(screen(&events, pod), Err(Withheld::NotItsLimit));
     assert_eq!(screen(&events, role(Role::Child)), Ok(()));
-    events.judge(&owed(1, role(Role::Child)), RAN_ON, minute(0));
+    events.judge(&pending(1, role(Role::Child)), RAN_ON, minute(0));
     assert_eq!(screen(&events, role(Role::Child)), Err(Withheld::WithinWindow));
 }
 
@@ -248,7 +248,7 @@ fn what_is_never_told_is_known_at_once_and_the_rest_once_the_container_is_seen_a
 fn a_clock_that_is_set_back_by_a_year_costs_one_window_and_not_a_year() {
     let mut events = VpaEvents::new(VpaWindows::default(), []);
     let mut sent = |at: Timestamp| {
-        let verdict = events.judge(&owed(1, role(Role::Child)), RAN_ON, at);
+        let verdict = events.judge(&pending(1, role(Role::Child)), RAN_ON, at);
         matches!(verdict, VpaVerdict::Send(_))
     };
     assert!(sent(minute(1 << 19)));
@@ -263,7 +263,7 @@ fn a_container_is_told_of_once_in_its_window_and_more_rarely_while_it_is_pinned(
         let facts = ContainerFacts { pinned, ..RAN_ON };
         // The windows outlive the agent.
         events = VpaEvents::new(VpaWindows::default(), events.told().collect::<Vec<_>>());
-        match events.judge(&owed(at, kill_of(pod, at + 1)), facts, minute(at)) {
+        match events.judge(&pending(at, kill_of(pod, at + 1)), facts, minute(at)) {
             VpaVerdict::Send(_) => None,
             VpaVerdict::Withhold(why) => Some(why),
         }
@@ -302,7 +302,7 @@ proptest! {
         let total = kills.len();
         for (number, (kill, pause)) in (1..).zip(kills) {
             now += Duration::from_secs(pause);
-            events.offer(owed(number, kill));
+            events.offer(pending(number, kill));
             sent.extend(all(&mut events, now).into_iter().map(|event| (now, event)));
         }
         while let Some(ready) = events.ready_at() {
@@ -338,10 +338,10 @@ proptest! {
             now += Duration::from_secs(pause);
             let facts = ContainerFacts { regular, vpa, pinned, survived };
             let main = kill.victim.as_ref().is_some_and(|victim| victim.role == Role::Main);
-            let owed = owed(number, kill);
-            let VpaVerdict::Send(event) = events.judge(&owed, facts, now) else { continue };
+            let pending = pending(number, kill);
+            let VpaVerdict::Send(event) = events.judge(&pending, facts, now) else { continue };
             prop_assert!(regular && vpa && !main && survived != Some(false));
-            prop_assert_eq!(owed.report.level(), Level::Container);
+            prop_assert_eq!(pending.report.level(), Level::Container);
             let lengths = event.annotations.iter().map(|(_, value)| value.split(',').count());
             prop_assert!(lengths.eq([1, 1, 1]), "as many of each, or the recommender drops it");
             let Regarding::Pod { uid, container, .. } = event.regarding else { panic!("about the node") };
@@ -365,7 +365,7 @@ fn an_event_for_the_same_first_report_has_the_same_name_and_says_which_reports_i
     let plan = |reports: std::ops::RangeInclusive<u64>| {
         let now = Instant::now();
         let mut events = PodEvents::new(RATES, usize::MAX, now);
-        reports.for_each(|number| events.offer(owed(number, kill_of("web", number))));
+        reports.for_each(|number| events.offer(pending(number, kill_of("web", number))));
         events.next(now).unwrap()
     };
     let (sent, again) = (plan(2..=4), plan(2..=9));
@@ -381,13 +381,13 @@ fn once_all_room_is_taken_the_pod_that_takes_most_of_it_is_told_without_waiting(
     let now = Instant::now();
     let mut events = PodEvents::new(RATES, 10, now);
     for number in 1..=11 {
-        events.offer(owed(number, kill_of("web", number)));
+        events.offer(pending(number, kill_of("web", number)));
         if number <= 2 {
             all(&mut events, now);
         }
     }
     assert_eq!(all(&mut events, now), [], "the pod had its share");
-    events.offer(owed(12, kill_of("web", 12)));
+    events.offer(pending(12, kill_of("web", 12)));
     assert!(events.ready_at().unwrap() <= now);
     assert_eq!(events.next(now).unwrap().count, 10);
 }

@@ -1,7 +1,7 @@
 //! What Events say, for people. Pure.
 
 use crate::oom::{Level, OomReport, Role};
-use crate::report::content::{Folded, Report};
+use crate::report::content::{Aggregate, Report};
 use crate::resources::Bytes;
 
 /// The longest message the API server takes (`pkg/apis/core/validation/events.go`).
@@ -11,7 +11,7 @@ const LONGEST: usize = 1024;
 pub(super) fn message(report: &Report) -> String {
     bounded(&match report {
         Report::Kill(kill) => of_kill(kill),
-        Report::Folded(folded) => of_folded(folded),
+        Report::Aggregate(folded) => of_folded(folded),
     })
 }
 
@@ -54,7 +54,7 @@ fn of_kill(kill: &OomReport) -> String {
     text
 }
 
-fn of_folded(folded: &Folded) -> String {
+fn of_folded(folded: &Aggregate) -> String {
     format!(
         "The kernel killed {} processes from {:.0} to {:.0}: {}",
         folded.count,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{PlannedEvent, Regarding, Told, event_name, text};
 use crate::oom::{Confidence, HitLimit, Level, OomReport, ReportedContainer, ReportedPod, Role};
 use crate::report::content::Report;
-use crate::report::spool::Owed;
+use crate::report::log::Pending;
 
 /// Containers that are remembered; the one whose Event is oldest gives way.
 const REMEMBERED: usize = 4096;
@@ -132,15 +132,15 @@ impl VpaEvents {
     }
 
     /// What to do about a report, once it is known what became of the container.
-    pub fn judge(&mut self, owed: &Owed, facts: ContainerFacts, now: Timestamp) -> VpaVerdict {
-        match self.event(owed, facts, now) {
+    pub fn judge(&mut self, pending: &Pending, facts: ContainerFacts, now: Timestamp) -> VpaVerdict {
+        match self.event(pending, facts, now) {
             Ok(event) => VpaVerdict::Send(Box::new(event)),
             Err(why) => VpaVerdict::Withhold(why),
         }
     }
 
-    fn event(&mut self, owed: &Owed, facts: ContainerFacts, now: Timestamp) -> Result<PlannedEvent, Withheld> {
-        let report = &owed.report;
+    fn event(&mut self, pending: &Pending, facts: ContainerFacts, now: Timestamp) -> Result<PlannedEvent, Withheld> {
+        let report = &pending.report;
         let (pod, container, usage) = eligible(report)?;
         if !facts.regular {
             return Err(Withheld::NoContainer);
@@ -175,7 +175,7 @@ impl VpaEvents {
                 ("offending_containers_usage", usage.to_string()),
                 ("starved_resource", "memory".to_owned()),
             ],
-            reports: vec![Told::from(owed)],
+            reports: vec![Told::from(pending)],
         })
     }
 
@@ -246,7 +246,7 @@ fn in_status(report: &Report, survived: Option<bool>) -> bool {
             Some(Role::Child) => survived.is_none() && died_as_a_whole(kill),
             Some(Role::Unknown) | None => survived.is_none(),
         },
-        Report::Folded(_) => survived.is_none(),
+        Report::Aggregate(_) => survived.is_none(),
     }
 }
 

@@ -12,10 +12,10 @@ use super::endpoint::Endpoint;
 use super::error::{GrpcError, in_words};
 use super::session::{End, talk};
 use super::tls::TlsFiles;
-use crate::report::backoff::Backoff;
+use crate::kubernetes::Backoff;
 use crate::report::destination::Destination;
-use crate::report::feed::Feed;
 use crate::report::proto::Hello;
+use crate::report::queue::ReportQueue;
 use crate::report::reporter::Deliver;
 
 /// How long connecting may take, TLS included.
@@ -66,17 +66,17 @@ impl GrpcDelivery {
         Self { options, identity }
     }
 
-    async fn deliver(self, mut feed: Feed, stop: CancellationToken) {
+    async fn deliver(self, mut queue: ReportQueue, stop: CancellationToken) {
         let mut backoff = Backoff::new(FIRST_WAIT, self.options.longest_wait);
         loop {
-            let end = self.once(&mut feed, &stop).await;
+            let end = self.once(&mut queue, &stop).await;
             let Some(error) = end.error else { return };
             if end.progress {
                 backoff.reset();
             }
-            let wait = backoff.wait(fastrand::f64());
+            let wait = backoff.next(None);
             tracing::warn!(%error, ?wait, "OOM reports are not delivered; they are kept");
-            feed.waiting(error.to_string(), Timestamp::now() + wait);
+            queue.waiting(error.to_string(), Timestamp::now() + wait);
             // Cancel-safe: nothing is in hand.
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -86,7 +86,7 @@ impl GrpcDelivery {
     }
 
     /// One connection.
-    async fn once(&self, feed: &mut Feed, stop: &CancellationToken) -> End {
+    async fn once(&self, queue: &mut ReportQueue, stop: &CancellationToken) -> End {
         // Cancel-safe: a connection that was not made yet carries nothing.
         let connected = tokio::select! {
             () = stop.cancelled() => return End { progress: false, error: None },
@@ -102,9 +102,9 @@ impl GrpcDelivery {
             }
         };
         tracing::info!(endpoint = %self.options.endpoint, "connected to the receiver of OOM reports");
-        feed.connected();
+        queue.connected();
         let endpoint = self.options.endpoint.to_string();
-        talk(channel, self.hello(), feed, endpoint, self.options.patience, stop).await
+        talk(channel, self.hello(), queue, endpoint, self.options.patience, stop).await
     }
 
     fn hello(&self) -> Hello {
@@ -154,7 +154,7 @@ impl Deliver for GrpcDelivery {
         Destination::Grpc
     }
 
-    fn run(self: Box<Self>, feed: Feed, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        self.deliver(feed, stop).boxed()
+    fn run(self: Box<Self>, queue: ReportQueue, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        self.deliver(queue, stop).boxed()
     }
 }

@@ -14,10 +14,10 @@ use tonic::transport::Channel;
 use super::error::{GrpcError, bounded};
 use super::window::Window;
 use crate::report::destination::Destination;
-use crate::report::feed::{Ended, Feed};
 use crate::report::proto::agent_message::Message;
 use crate::report::proto::report_receiver_client::ReportReceiverClient;
 use crate::report::proto::{Ack, AgentMessage, Hello, Report};
+use crate::report::queue::{Ended, ReportQueue};
 
 /// An acknowledgement of a whole window by long ids is far from this.
 const LONGEST_ACK: usize = 256 << 10;
@@ -27,7 +27,7 @@ const TOLERATED: usize = 1000;
 /// A stream, and what is on the way on it.
 #[derive(Debug)]
 pub(super) struct Session<'a> {
-    feed: &'a mut Feed,
+    queue: &'a mut ReportQueue,
     endpoint: String,
     patience: Duration,
     window: Window,
@@ -51,7 +51,7 @@ pub(super) struct End {
 pub(super) async fn talk(
     channel: Channel,
     hello: Hello,
-    feed: &mut Feed,
+    queue: &mut ReportQueue,
     endpoint: String,
     patience: Duration,
     stop: &CancellationToken,
@@ -66,7 +66,7 @@ pub(super) async fn talk(
         .map_ok(tonic::Response::into_inner)
         .try_flatten_stream();
     let mut session = Session {
-        feed,
+        queue,
         endpoint,
         patience,
         window: Window::new(limit, Instant::now()),
@@ -110,7 +110,7 @@ impl Session<'_> {
             tokio::select! {
                 () = stop.cancelled() => return Err(None),
                 ack = acks.next() => self.acknowledged(ack).await?,
-                more = self.feed.more(), if drained => {
+                more = self.queue.more(), if drained => {
                     more?;
                     drained = false;
                 }
@@ -122,16 +122,16 @@ impl Session<'_> {
     /// Sends what there is, as far as the window allows. Whether that was all.
     async fn send_more(&mut self) -> Outcome<bool> {
         let room = self.window.room();
-        let owed = self.feed.take(self.after, room).await?;
-        let all = owed.len() < room;
-        for owed in owed {
-            let mut report = Report::from(&owed.report);
-            report.sequence = self.window.send(owed.number, report.id.clone(), Instant::now());
-            self.after = owed.number;
+        let pending = self.queue.next(self.after, room).await?;
+        let all = pending.len() < room;
+        for pending in pending {
+            let mut report = Report::from(&pending.report);
+            report.sequence = self.window.send(pending.number, report.id.clone(), Instant::now());
+            self.after = pending.number;
             self.put(Message::Report(report))?;
-            self.feed.sent(owed.number);
+            self.queue.sent(pending.number);
         }
-        self.feed.on_the_way(self.window.len());
+        self.queue.set_in_flight(self.window.len());
         Ok(all)
     }
 
@@ -156,9 +156,9 @@ impl Session<'_> {
             }));
         }
         if !acknowledged.numbers.is_empty() {
-            self.feed.acknowledge(acknowledged.numbers).await?;
+            self.queue.acknowledge(acknowledged.numbers).await?;
         }
-        self.feed.on_the_way(self.window.len());
+        self.queue.set_in_flight(self.window.len());
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use vscaled::objects::PodId;
 use vscaled::observe::metrics::{ApiMetrics, registry};
 use vscaled::report::cluster::{Around, Names, PodEventDelivery, PodObject};
 use vscaled::report::events::ContainerFacts;
-use vscaled::report::spool::{Bounds, Commit, Spool};
+use vscaled::report::log::{Bounds, Commit, KillLog};
 use vscaled::report::{Deliver, Destination, Destinations, Report};
 
 use crate::reports::station::{Station, kill};
@@ -39,14 +39,14 @@ impl Around for Nothing {
     }
 }
 
-/// Has kills kept in a spool, and nobody told.
+/// Has kills kept in a log, and nobody told.
 fn keep(directory: &Path, numbers: std::ops::RangeInclusive<u64>) {
-    let (mut spool, _) = Spool::open(
+    let (mut log, _) = KillLog::open(
         directory,
         Bounds::default(),
         Destinations::from_iter([Destination::PodEvents]),
     );
-    spool.commit(vec![Commit {
+    log.commit(vec![Commit {
         reports: numbers.map(kill).collect(),
         checkpoint: None,
     }]);
@@ -69,7 +69,7 @@ async fn what_an_event_told_already_is_left_out_of_the_next_one() {
     let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     keep(first.path(), 1..=5);
     // As the disk was before anything was delivered.
-    let journal = "reports.journal";
+    let journal = "kills.log";
     fs::copy(first.path().join(journal), second.path().join(journal)).unwrap();
     deliver(&cluster, first.path()).await;
     keep(second.path(), 6..=7);

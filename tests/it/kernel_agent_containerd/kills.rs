@@ -22,7 +22,7 @@ impl Scene {
     /// With the agent watching for kills.
     async fn watching(script: &'static str) -> Self {
         let scene = Self::started(script).await;
-        let watches = || scene.agent.oom_file().exists();
+        let watches = || scene.agent.watches_kills();
         scene.agent.wait_for("the agent to watch", watches).await;
         scene
     }

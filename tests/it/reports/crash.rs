@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use vscaled::report::spool::{Bounds, Commit, Spool};
+use vscaled::report::log::{Bounds, Commit, KillLog};
 use vscaled::report::{Destination, Destinations};
 
 use super::station::kill;
@@ -22,8 +22,8 @@ fn small() -> Bounds {
     }
 }
 
-fn open(directory: &Path) -> (Spool, vscaled::report::spool::Recovered) {
-    Spool::open(directory, small(), Destinations::from_iter([Destination::Grpc]))
+fn open(directory: &Path) -> (KillLog, vscaled::report::log::Recovered) {
+    KillLog::open(directory, small(), Destinations::from_iter([Destination::Grpc]))
 }
 
 /// The agent of the test below, in a process of its own; run among the other tests, it has nothing to do.
@@ -32,18 +32,18 @@ fn helper_that_stores_until_it_is_killed() {
     let (Some(directory), Ok(from)) = (std::env::var_os(DIRECTORY), std::env::var(FROM)) else {
         return;
     };
-    let (mut spool, _) = open(Path::new(&directory));
+    let (mut log, _) = open(Path::new(&directory));
     let mut number: u64 = from.parse().unwrap();
     loop {
         let reports = (0..=number % 3).map(|more| kill(number + more)).collect::<Vec<_>>();
         number += reports.len() as u64;
-        let done = spool.commit(vec![Commit {
+        let done = log.commit(vec![Commit {
             reports,
             checkpoint: Some((number - 1).to_string().into_bytes()),
         }]);
         assert!(done[0].on_disk);
         if number.is_multiple_of(5) {
-            spool.sync();
+            log.sync();
         }
         println!("stored {}", number - 1);
     }
@@ -97,28 +97,28 @@ fn an_agent_killed_at_any_moment_loses_nothing_it_has_stored_and_tells_nothing_t
     for round in 0..12 {
         let mut agent = Agent::start(directory.path(), from);
         let mut said = 0;
-        // So many that the spool is folded and rewritten again and again, and killed in the middle of that, too.
+        // So many that the log is folded and rewritten again and again, and killed in the middle of that, too.
         for _ in 0..300 + 37 * round {
             said = agent.stored().expect("it stores until it is killed");
         }
         drop(agent);
 
-        let (mut spool, recovered) = open(directory.path());
+        let (mut log, recovered) = open(directory.path());
         assert_eq!(recovered.problem, None);
         let checkpoint: u64 = String::from_utf8(recovered.checkpoint.unwrap())
             .unwrap()
             .parse()
             .unwrap();
         assert!(checkpoint >= said, "{checkpoint} {said}");
-        let owed = spool.take(Destination::Grpc, 0, usize::MAX);
-        assert!(owed.len() <= 400);
-        let count: u64 = owed.iter().map(|owed| owed.report.count()).sum();
+        let pending = log.next_for(Destination::Grpc, 0, usize::MAX);
+        assert!(pending.len() <= 400);
+        let count: u64 = pending.iter().map(|pending| pending.report.count()).sum();
         assert_eq!(count, checkpoint, "kills and checkpoint go together");
         // The newest are there in detail and in order, each once.
-        let detailed: Vec<u64> = owed
+        let detailed: Vec<u64> = pending
             .iter()
-            .filter(|owed| owed.report.count() == 1)
-            .map(|owed| owed.report.id().strip_prefix("kill-").unwrap().parse().unwrap())
+            .filter(|pending| pending.report.count() == 1)
+            .map(|pending| pending.report.id().strip_prefix("kill-").unwrap().parse().unwrap())
             .collect();
         assert!(detailed.windows(2).all(|pair| pair[0] < pair[1]), "{detailed:?}");
         assert_eq!(detailed.last(), Some(&checkpoint));

@@ -2,8 +2,8 @@
 
 use futures::future::{BoxFuture, FutureExt};
 use tokio_util::sync::CancellationToken;
-use vscaled::report::spool::Bounds;
-use vscaled::report::{Deliver, Destination, Feed, Link};
+use vscaled::report::log::Bounds;
+use vscaled::report::{Deliver, Destination, Link, ReportQueue};
 
 use super::receiver::{Manner, Receiver, eventually, socket_in};
 use super::station::{Station, grpc, ids, options};
@@ -55,7 +55,7 @@ async fn what_happens_while_the_receiver_is_away_arrives_when_it_is_back() {
 
     station.kill(101..=4600).await;
     assert!(station.failure().await.contains(&address));
-    assert_eq!(station.first().owed, 4500);
+    assert_eq!(station.first().pending, 4500);
     eventually("many attempts", || {
         station.metric(r#"vscaled_report_connections_total{destination="grpc",outcome="failed"}"#) >= 5
     })
@@ -107,10 +107,10 @@ impl Deliver for Dead {
         Destination::PodEvents
     }
 
-    fn run(self: Box<Self>, feed: Feed, stop: CancellationToken) -> BoxFuture<'static, ()> {
+    fn run(self: Box<Self>, queue: ReportQueue, stop: CancellationToken) -> BoxFuture<'static, ()> {
         async move {
             stop.cancelled().await;
-            drop(feed);
+            drop(queue);
         }
         .boxed()
     }
@@ -129,7 +129,7 @@ async fn a_destination_that_is_dead_delays_neither_the_others_nor_who_stores() {
     for number in 1..=3000 {
         station.kill(number..=number).await;
     }
-    eventually("everything told", || station.first().owed == 0).await;
+    eventually("everything told", || station.first().pending == 0).await;
     let told: u64 = receiver
         .got
         .lock()
@@ -141,8 +141,8 @@ async fn a_destination_that_is_dead_delays_neither_the_others_nor_who_stores() {
     assert_eq!(told, 3000);
     // What nobody takes is kept within the bounds.
     let status = station.handle.status();
-    assert!(status.spool.reports <= 1000 && status.spool.reports == status.destinations[1].owed);
-    assert!(status.spool.totals.folded > 0);
+    assert!(status.log.reports <= 1000 && status.log.reports == status.destinations[1].pending);
+    assert!(status.log.totals.folded > 0);
     station.finish().await;
 }
 
@@ -155,7 +155,7 @@ async fn a_burst_of_kills_waits_for_the_disk_once_or_twice() {
     futures::future::join_all(kills).await;
     let handle = station.handle.clone();
     station.finish().await;
-    assert!((1..=2).contains(&(handle.status().spool.totals.syncs - before)));
+    assert!((1..=2).contains(&(handle.status().log.totals.syncs - before)));
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use vscaled::cgroup::CgroupPath;
-use vscaled::report::spool::{Bounds, Commit, Spool};
+use vscaled::report::log::{Bounds, Commit, KillLog};
 use vscaled::report::{Destination, Destinations};
 
 use super::receiver::{eventually, socket_in};
@@ -14,8 +14,8 @@ use crate::support::agent::Agent;
 /// What an agent that ended before had not delivered.
 fn leave(state: &Path) {
     let grpc = Destinations::from_iter([Destination::Grpc]);
-    let (mut spool, _) = Spool::open(&state.join("spool"), Bounds::default(), grpc);
-    spool.commit(vec![Commit {
+    let (mut log, _) = KillLog::open(state, Bounds::default(), grpc);
+    log.commit(vec![Commit {
         reports: vec![kill(1), kill(2)],
         checkpoint: None,
     }]);
@@ -35,14 +35,14 @@ async fn an_agent_delivers_what_an_earlier_one_left() {
         .with("--report-grpc-endpoint", &sink.address);
     leave(&agent.state_directory());
     agent.start().await;
-    eventually("the spool to be empty", || {
+    eventually("the log to be empty", || {
         let grpc = Destinations::from_iter([Destination::Grpc]);
         agent.log().contains("connected to the receiver") && {
             // Whoever has the lock reads a copy.
             let copy = tempfile::tempdir().unwrap();
-            let journal = agent.state_directory().join("spool/reports.journal");
-            std::fs::copy(journal, copy.path().join("reports.journal")).unwrap();
-            Spool::open(copy.path(), Bounds::default(), grpc).0.reports() == 0
+            let journal = agent.state_directory().join("kills.log");
+            std::fs::copy(journal, copy.path().join("kills.log")).unwrap();
+            KillLog::open(copy.path(), Bounds::default(), grpc).0.pending() == 0
         }
     })
     .await;

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use tempfile::TempDir;
-use vscaled::report::spool::{Bounds, Commit, Spool};
+use vscaled::report::log::{Bounds, Commit, KillLog};
 use vscaled::report::{Destination, Destinations};
 
 use super::station::kill;
@@ -31,9 +31,9 @@ impl Drop for Disk {
     }
 }
 
-fn open(disk: &Disk) -> Spool {
-    let directory = disk.0.path().join("spool");
-    Spool::open(
+fn open(disk: &Disk) -> KillLog {
+    let directory = disk.0.path().join("log");
+    KillLog::open(
         &directory,
         Bounds::default(),
         Destinations::from_iter([Destination::Grpc]),
@@ -41,47 +41,47 @@ fn open(disk: &Disk) -> Spool {
     .0
 }
 
-fn told(spool: &mut Spool) -> u64 {
-    let owed = spool.take(Destination::Grpc, 0, usize::MAX);
-    owed.iter().map(|owed| owed.report.count()).sum()
+fn told(log: &mut KillLog) -> u64 {
+    let pending = log.next_for(Destination::Grpc, 0, usize::MAX);
+    pending.iter().map(|pending| pending.report.count()).sum()
 }
 
 #[test]
 fn a_full_disk_is_said_and_nothing_is_lost_and_all_is_written_once_there_is_room() {
     let disk = Disk::of(512);
-    let mut spool = open(&disk);
+    let mut log = open(&disk);
     let ballast = disk.0.path().join("ballast");
     fs::write(&ballast, vec![0; 300 << 10]).unwrap();
     let mut stored = 0;
-    while !spool.is_in_memory_only() {
+    while !log.is_in_memory_only() {
         stored += 1;
-        spool.commit(vec![Commit {
+        log.commit(vec![Commit {
             reports: vec![kill(stored)],
             checkpoint: Some(vec![7; 4096]),
         }]);
         assert!(stored < 10_000, "the disk never filled up");
     }
-    let problem = spool.problem().unwrap();
+    let problem = log.problem().unwrap();
     assert!(
         problem.contains("No space left") && problem.contains("kept in memory only"),
         "{problem}"
     );
     for number in stored + 1..=stored + 50 {
-        let done = spool.commit(vec![Commit {
+        let done = log.commit(vec![Commit {
             reports: vec![kill(number)],
             checkpoint: None,
         }]);
         assert!(!done[0].on_disk);
     }
-    assert_eq!(told(&mut spool), stored + 50);
+    assert_eq!(told(&mut log), stored + 50);
 
     fs::remove_file(ballast).unwrap();
-    assert!(spool.restore());
-    assert_eq!(spool.problem(), None);
-    spool.commit(vec![Commit {
+    assert!(log.restore());
+    assert_eq!(log.problem(), None);
+    log.commit(vec![Commit {
         reports: vec![kill(stored + 51)],
         checkpoint: None,
     }]);
-    drop(spool);
+    drop(log);
     assert_eq!(told(&mut open(&disk)), stored + 51);
 }

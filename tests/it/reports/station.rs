@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use vscaled::observe::metrics::ReportMetrics;
 use vscaled::oom::{Candidates, Confidence, HitLimit, Level, OomReport, ReportedContainer, ReportedPod, Role, Victim};
 use vscaled::report::grpc::{GrpcDelivery, GrpcOptions, Identity, TlsFiles};
-use vscaled::report::spool::{Bounds, Recovered, Spool};
+use vscaled::report::log::{Bounds, KillLog, Recovered};
 use vscaled::report::{Deliver, DestinationStatus, Destinations, Link, Reporter, ReporterHandle};
 
 use super::receiver::eventually;
@@ -51,11 +51,11 @@ impl Station {
 
     pub(crate) fn with(directory: &Path, bounds: Bounds, destinations: Vec<Box<dyn Deliver>>) -> Self {
         let selected: Destinations = destinations.iter().map(|one| one.destination()).collect();
-        let (spool, recovered) = Spool::open(directory, bounds, selected);
+        let (log, recovered) = KillLog::open(directory, bounds, selected);
         let mut registry = Registry::with_prefix("vscaled");
         let metrics = ReportMetrics::register(&mut registry);
         let stop = CancellationToken::new();
-        let reporter = Reporter::start(spool, destinations, &metrics, &stop);
+        let reporter = Reporter::start(log, destinations, &metrics, &stop);
         Self {
             handle: reporter.handle(),
             reporter,
@@ -72,9 +72,9 @@ impl Station {
         assert!(committed.unwrap().on_disk);
     }
 
-    /// Waits until nothing is owed to anybody.
+    /// Waits until nothing is pending.
     pub(crate) async fn settled(&self) {
-        eventually("everything acknowledged", || self.handle.status().spool.reports == 0).await;
+        eventually("everything acknowledged", || self.handle.status().log.reports == 0).await;
     }
 
     /// Waits until the first destination has failed, and says why.

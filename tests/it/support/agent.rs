@@ -256,9 +256,10 @@ impl Agent {
         &self.arguments
     }
 
-    /// Where it keeps what it told of kills.
-    pub(crate) fn oom_file(&self) -> PathBuf {
-        self.state_directory().join("oom.journal")
+    /// Whether the log of kills has a checkpoint: the agent has looked at all counters.
+    pub(crate) fn watches_kills(&self) -> bool {
+        let log = fs::read(self.state_directory().join("kills.log")).unwrap_or_default();
+        log.windows(11).any(|bytes| bytes == b"\"counters\":")
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -1,19 +1,18 @@
-//! Which ids were stored lately. Pure.
+//! The ids that were stored lately. Pure.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
 
-/// What is remembered of an id: enough to know it again, in little room. FNV-1a of 128 bits
-/// (<https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>), because it lies on disk and must stay the same.
+/// FNV-1a of 128 bits of an id (<https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>). It is on disk and in the
+/// names of Events, so it never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct IdHash(u128);
+pub(in crate::report) struct IdHash(u128);
 
 const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
 const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
 
 impl IdHash {
-    /// Of that id.
-    pub(super) fn of(id: &str) -> Self {
+    pub(in crate::report) fn of(id: &str) -> Self {
         Self(
             id.bytes()
                 .fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME)),
@@ -29,15 +28,14 @@ impl fmt::LowerHex for IdHash {
 
 /// The ids stored last, up to a number of them.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(in crate::report) struct SeenIds {
     most: usize,
     order: VecDeque<IdHash>,
     known: HashSet<IdHash>,
 }
 
-impl Seen {
-    /// None yet.
-    pub(super) fn new(most: usize) -> Self {
+impl SeenIds {
+    pub(in crate::report) fn new(most: usize) -> Self {
         Self {
             most: most.max(1),
             order: VecDeque::new(),
@@ -45,8 +43,8 @@ impl Seen {
         }
     }
 
-    /// Remembers an id. Whether it was new.
-    pub(super) fn insert(&mut self, id: IdHash) -> bool {
+    /// Remembers an id. Returns whether it was new.
+    pub(in crate::report) fn insert(&mut self, id: IdHash) -> bool {
         if !self.known.insert(id) {
             return false;
         }
@@ -59,12 +57,11 @@ impl Seen {
         true
     }
 
-    /// As on disk, oldest first.
+    /// The hashes as on disk, oldest first.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         self.order.iter().flat_map(|id| id.0.to_le_bytes()).collect()
     }
 
-    /// Remembers what lies on disk.
     pub(super) fn insert_bytes(&mut self, bytes: &[u8]) {
         let (hashes, _) = bytes.as_chunks::<16>();
         for hash in hashes {
@@ -79,7 +76,7 @@ mod tests {
 
     #[test]
     fn an_id_is_known_until_as_many_others_came() {
-        let mut seen = Seen::new(2);
+        let mut seen = SeenIds::new(2);
         let [a, b, c] = ["a", "b", "c"].map(IdHash::of);
         assert!(seen.insert(a) && seen.insert(b));
         assert!(!seen.insert(a));
@@ -89,9 +86,9 @@ mod tests {
 
     #[test]
     fn what_was_seen_comes_back_from_disk() {
-        let mut seen = Seen::new(9);
+        let mut seen = SeenIds::new(9);
         assert!(seen.insert(IdHash::of("a")) && seen.insert(IdHash::of("b")));
-        let mut back = Seen::new(9);
+        let mut back = SeenIds::new(9);
         back.insert_bytes(&seen.to_bytes());
         assert!(!back.insert(IdHash::of("a")) && !back.insert(IdHash::of("b")));
         assert!(back.insert(IdHash::of("c")));

@@ -1,20 +1,20 @@
-//! Bytes that prove themselves: a mark, a length, a checksum, the payload. Pure.
+//! Frames of an append-only file: a mark, a length, a checksum, the payload. Pure.
 //!
-//! In come payloads, out goes the file's content, and back. What a crash cut off at the end is told from what was
-//! damaged in the middle: after a torn end nothing intact follows. No payload that was not written is ever given back.
+//! [`scan`] distinguishes an end that a crash cut off from damage in the middle: intact frames follow only damage.
+//! A payload that was not written is never returned.
 
 use std::ops::Range;
 
-/// The first bytes of a journal: what it is, and the version of its format.
+/// The first bytes of a file: the kind of the file, then the version of its format.
 pub(crate) type Header = [u8; 8];
 
-/// Begins every frame. No UTF-8 text holds it, so no report does.
+/// Begins every frame. UTF-8 text, and so a report, cannot contain this mark.
 const MARK: [u8; 4] = [0xF6, b'v', b's', 0xFE];
 
 /// The bytes of a frame besides its payload: mark, length, checksum.
 pub(crate) const OVERHEAD: usize = 12;
 
-/// The payload as a frame; nothing where it is longer than a frame can say.
+/// The payload as a frame; `None` for a payload of 4 GiB and more.
 pub(crate) fn frame(payload: &[u8]) -> Option<Vec<u8>> {
     let length = u32::try_from(payload.len()).ok()?.to_le_bytes();
     let mut frame = Vec::with_capacity(OVERHEAD + payload.len());
@@ -25,30 +25,30 @@ pub(crate) fn frame(payload: &[u8]) -> Option<Vec<u8>> {
     Some(frame)
 }
 
-/// What a journal holds.
+/// The content of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Scanned {
-    /// Where the payloads are, up to the first thing that is none.
+    /// The places of the payloads before the first byte that is not part of an intact frame.
     pub(crate) payloads: Vec<Range<usize>>,
-    /// Where the last of them ends.
+    /// The end of the last intact frame.
     pub(crate) end: usize,
-    /// What comes after.
+    /// What follows the last intact frame.
     pub(crate) tail: Tail,
 }
 
-/// What comes after the last frame that could be read.
+/// What follows the last intact frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tail {
     /// Nothing.
     Clean,
-    /// The beginning of a frame, or what a file system leaves of one: it was being written when the machine or the agent
-    /// died, so nobody was told that it is safe.
+    /// The beginning of a frame, or the zeros that a file system leaves: the write was interrupted by the end of the
+    /// machine or the agent, before anything was promised about it.
     Torn,
-    /// Something else, with intact frames after it; or it is not a journal of this version at all.
+    /// Other bytes with intact frames after them, or a file that does not begin with the header.
     Damaged,
 }
 
-/// Reads a journal that begins like this.
+/// Reads a file that begins with this header.
 pub(crate) fn scan(header: &Header, bytes: &[u8]) -> Scanned {
     let mut scanned = Scanned {
         payloads: Vec::new(),
@@ -79,7 +79,7 @@ pub(crate) fn scan(header: &Header, bytes: &[u8]) -> Scanned {
     scanned
 }
 
-/// The payload of the frame that begins there, if one does.
+/// The payload of the frame that begins at this offset.
 fn intact(bytes: &[u8], at: usize) -> Option<Range<usize>> {
     let (mark, rest) = bytes.get(at..)?.split_first_chunk::<4>()?;
     if *mark != MARK {
@@ -105,9 +105,9 @@ mod tests {
 
     use super::*;
 
-    const HEADER: Header = *b"vscspl\x00\x01";
+    const HEADER: Header = *b"vskills\x01";
 
-    fn journal(payloads: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
+    fn file_of(payloads: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
         let (mut bytes, mut ends) = (HEADER.to_vec(), Vec::new());
         for payload in payloads {
             bytes.extend(frame(payload).unwrap());
@@ -123,9 +123,9 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_cut_off_anywhere_gives_every_frame_before_the_cut() {
+    fn a_file_cut_off_anywhere_gives_every_frame_before_the_cut() {
         let payloads = vec![b"one".to_vec(), Vec::new(), vec![7; 300]];
-        let (bytes, ends) = journal(&payloads);
+        let (bytes, ends) = file_of(&payloads);
         for cut in 0..=bytes.len() {
             let whole = ends.iter().filter(|end| **end <= cut).count();
             let clean = cut == 0 || cut == HEADER.len() || ends.contains(&cut);
@@ -136,14 +136,14 @@ mod tests {
 
     #[test]
     fn zeros_that_a_file_system_left_at_the_end_are_a_torn_end() {
-        let (mut bytes, _) = journal(&[b"one".to_vec()]);
+        let (mut bytes, _) = file_of(&[b"one".to_vec()]);
         bytes.extend([0; 4096]);
         assert_eq!(read(&bytes), (vec![b"one".to_vec()], Tail::Torn));
     }
 
     #[test]
     fn another_version_and_any_other_file_is_damage() {
-        assert_eq!(read(b"vscspl\x00\x02"), (vec![], Tail::Damaged));
+        assert_eq!(read(b"vskills\x02"), (vec![], Tail::Damaged));
         assert_eq!(read(b"{\"version\":1}"), (vec![], Tail::Damaged));
     }
 
@@ -154,7 +154,7 @@ mod tests {
             at in any::<prop::sample::Index>(),
             bit in 0u8..8,
         ) {
-            let (mut bytes, ends) = journal(&payloads);
+            let (mut bytes, ends) = file_of(&payloads);
             let at = at.index(bytes.len());
             bytes[at] ^= 1 << bit;
             let before = if at < HEADER.len() { 0 } else { ends.iter().filter(|end| **end <= at).count() };
@@ -166,8 +166,8 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_can_be_scanned(mut bytes: Vec<u8>, as_journal: bool) {
-            if as_journal {
+        fn any_bytes_can_be_scanned(mut bytes: Vec<u8>, with_header: bool) {
+            if with_header {
                 bytes.splice(0..0, HEADER);
             }
             let scanned = scan(&HEADER, &bytes);

@@ -1,21 +1,20 @@
 //! Files that a crash cut off, or a disk changed.
 
 use super::*;
-use crate::report::journal::frame;
 
-/// A journal of six steps: commits of one, two and three kills, an acknowledgement in between.
-fn journal() -> Vec<u8> {
+/// A log of six entries: commits of one, two and three kills, an acknowledgement in between.
+fn log_bytes() -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
-    let (mut spool, _) = open(directory.path());
-    spool.commit(vec![commit(1..=1)]);
-    spool.commit(vec![commit(2..=3)]);
-    spool.settle(Destination::Grpc, &[1, 2]);
-    spool.commit(vec![commit(4..=6)]);
-    drop(spool);
-    fs::read(directory.path().join(JOURNAL)).unwrap()
+    let (mut log, _) = open(directory.path());
+    log.commit(vec![commit(1..=1)]);
+    log.commit(vec![commit(2..=3)]);
+    log.acknowledge(Destination::Grpc, &[1, 2]);
+    log.commit(vec![commit(4..=6)]);
+    drop(log);
+    fs::read(directory.path().join(FILE)).unwrap()
 }
 
-/// What is there after each step that can be read: the checkpoint and what is pending.
+/// What is there after each entry that can be read: the checkpoint and what is pending.
 fn states() -> [(Option<Vec<u8>>, Vec<String>); 5] {
     let up_to = |number: u64| Some(format!("up to {number}").into_bytes());
     [
@@ -27,9 +26,9 @@ fn states() -> [(Option<Vec<u8>>, Vec<String>); 5] {
     ]
 }
 
-/// The ends of the steps.
-fn ends(journal: &[u8]) -> Vec<usize> {
-    frame::scan(&KIND.header, journal)
+/// The ends of the entries.
+fn ends(log: &[u8]) -> Vec<usize> {
+    frame::scan(&file::HEADER, log)
         .payloads
         .iter()
         .map(|payload| payload.end)
@@ -38,34 +37,34 @@ fn ends(journal: &[u8]) -> Vec<usize> {
 
 fn opened(bytes: &[u8]) -> (tempfile::TempDir, Recovered, Vec<String>) {
     let directory = tempfile::tempdir().unwrap();
-    fs::write(directory.path().join(JOURNAL), bytes).unwrap();
-    let (mut spool, recovered) = open(directory.path());
-    let found = pending(&mut spool);
+    fs::write(directory.path().join(FILE), bytes).unwrap();
+    let (mut log, recovered) = open(directory.path());
+    let found = pending_ids(&mut log);
     (directory, recovered, found)
 }
 
 #[test]
-fn a_journal_cut_off_at_any_byte_gives_kills_and_checkpoint_together_or_neither() {
-    let journal = journal();
-    let ends = ends(&journal);
+fn a_log_cut_off_at_any_byte_gives_kills_and_checkpoint_together_or_neither() {
+    let bytes = log_bytes();
+    let ends = ends(&bytes);
     assert_eq!(ends.len(), states().len());
-    for cut in 0..journal.len() {
-        let (directory, recovered, found) = opened(&journal[..cut]);
+    for cut in 0..bytes.len() {
+        let (directory, recovered, found) = opened(&bytes[..cut]);
         let steps = ends.iter().filter(|end| **end <= cut).count();
         let (checkpoint, expected) = states()[steps.saturating_sub(1)].clone();
         assert_eq!((recovered.checkpoint, found), (checkpoint, expected), "cut at {cut}");
         assert_eq!(recovered.problem, None, "cut at {cut}: a torn end is nobody's fault");
         // And it goes on from there.
-        let (mut spool, _) = open(directory.path());
-        spool.commit(vec![commit(7..=7)]);
-        drop(spool);
-        assert!(pending(&mut open(directory.path()).0).ends_with(&named(7..=7)));
+        let (mut log, _) = open(directory.path());
+        log.commit(vec![commit(7..=7)]);
+        drop(log);
+        assert!(pending_ids(&mut open(directory.path()).0).ends_with(&named(7..=7)));
     }
 }
 
 #[test]
 fn damage_before_the_end_is_set_aside_and_what_came_before_it_is_kept() {
-    let whole = journal();
+    let whole = log_bytes();
     let ends = ends(&whole);
     let mut damaged = whole.clone();
     damaged[ends[1] + 40] ^= 1;
@@ -77,36 +76,36 @@ fn damage_before_the_end_is_set_aside_and_what_came_before_it_is_kept() {
         problem.contains("was damaged at byte") && problem.contains("set-aside"),
         "{problem}"
     );
-    let aside = directory.path().join("reports.journal.set-aside");
+    let aside = directory.path().join("kills.log.set-aside");
     assert_eq!(fs::read(aside).unwrap(), damaged);
-    // What was kept is in a journal of its own.
-    let (mut spool, again) = open(directory.path());
-    assert_eq!((again.problem, pending(&mut spool)), (None, expected));
+    // What was kept is in a log of its own.
+    let (mut log, again) = open(directory.path());
+    assert_eq!((again.problem, pending_ids(&mut log)), (None, expected));
 }
 
 #[test]
-fn what_is_no_journal_is_set_aside() {
-    for bytes in [&b"{\"version\":1}"[..], b"vscspl\x00\x09newer"] {
+fn what_is_no_log_is_set_aside() {
+    for bytes in [&b"{\"version\":1}"[..], b"vskillz\x01"] {
         let (directory, recovered, found) = opened(bytes);
-        assert!(recovered.problem.unwrap().contains("no journal of the version"));
+        assert!(recovered.problem.unwrap().contains("no log of the version"));
         assert_eq!(found, [""; 0]);
-        let aside = directory.path().join("reports.journal.set-aside");
+        let aside = directory.path().join("kills.log.set-aside");
         assert_eq!(fs::read(aside).unwrap(), bytes);
     }
 }
 
 #[test]
 fn a_report_of_a_newer_agent_is_not_guessed_at() {
-    let head = step::Head {
-        stored: vec![step::Stored {
+    let head = entry::Entry {
+        stored: vec![entry::Stored {
             number: 1,
-            owed: 4,
+            pending: 4,
             length: 17,
         }],
-        ..step::Head::default()
+        ..entry::Entry::default()
     };
-    let mut bytes = KIND.header.to_vec();
-    bytes.extend(frame::frame(&head.payload(&[br#"{"rumour":"weird"}"#])).unwrap());
+    let mut bytes = file::HEADER.to_vec();
+    bytes.extend(frame::frame(&head.payload(&[br#"{"rumour":"weird"}"#]).0).unwrap());
     let (_directory, recovered, found) = opened(&bytes);
     assert_eq!(found, [""; 0]);
     assert!(recovered.problem.unwrap().contains("set-aside"));
@@ -115,22 +114,17 @@ fn a_report_of_a_newer_agent_is_not_guessed_at() {
 #[test]
 fn a_report_that_changes_on_the_disk_later_is_never_told() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut spool, _) = open(directory.path());
-    spool.commit(vec![commit(1..=3)]);
-    let path = directory.path().join(JOURNAL);
+    let (mut log, _) = open(directory.path());
+    log.commit(vec![commit(1..=3)]);
+    let path = directory.path().join(FILE);
     let text = fs::read(&path).unwrap();
     let at = text.windows(5).position(|part| part == b"web-2").unwrap();
     let mut changed = text.clone();
     changed[at + 4] = b'9';
     fs::write(&path, changed).unwrap();
-    assert_eq!(pending(&mut spool), ["web-1", "web-3"]);
-    assert_eq!(spool.totals().lost, 1);
-    assert!(
-        spool
-            .problem()
-            .unwrap()
-            .contains("1 OOM reports could not be read back")
-    );
+    assert_eq!(pending_ids(&mut log), ["web-1", "web-3"]);
+    assert_eq!(log.totals().lost, 1);
+    assert!(log.problem().unwrap().contains("1 OOM reports could not be read back"));
 }
 
 proptest! {
@@ -139,14 +133,14 @@ proptest! {
     fn flipped_bits_never_give_a_wrong_report_and_hide_none_before_them(
         flips in prop::collection::vec((any::<prop::sample::Index>(), 0u8..8), 1..4),
     ) {
-        let whole = journal();
+        let whole = log_bytes();
         let mut bytes = whole.clone();
         for (at, bit) in &flips {
             bytes[at.index(whole.len())] ^= 1 << bit;
         }
         let first = bytes.iter().zip(&whole).position(|(now, before)| now != before);
         let intact = match first {
-            Some(first) if first < KIND.header.len() => 0,
+            Some(first) if first < file::HEADER.len() => 0,
             Some(first) => ends(&whole).iter().filter(|end| **end <= first).count(),
             None => states().len(),
         };

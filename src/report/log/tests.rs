@@ -1,0 +1,298 @@
+//! Real files; what is damaged in them is damaged as a crash or a bad disk would.
+
+mod carried_over;
+mod full;
+mod torn;
+
+use std::fs;
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::report::content::Report;
+use crate::report::testing::kill_of;
+
+const FILE: &str = "kills.log";
+
+fn all() -> Destinations {
+    Destination::ALL.into_iter().collect()
+}
+
+fn grpc() -> Destinations {
+    Destinations::from_iter([Destination::Grpc])
+}
+
+fn open(directory: &Path) -> (KillLog, Recovered) {
+    KillLog::open(directory, Bounds::default(), grpc())
+}
+
+/// A commit of kills of `web` with these numbers, and a checkpoint that names the last.
+fn commit(numbers: std::ops::RangeInclusive<u64>) -> Commit {
+    Commit {
+        checkpoint: Some(format!("up to {}", numbers.end()).into_bytes()),
+        reports: numbers.map(|number| kill_of("web", number)).collect(),
+    }
+}
+
+fn pending_ids(log: &mut KillLog) -> Vec<String> {
+    ids(&log.next_for(Destination::Grpc, 0, usize::MAX))
+}
+
+fn ids(pending: &[Pending]) -> Vec<String> {
+    pending.iter().map(|pending| pending.report.id().into_owned()).collect()
+}
+
+fn named(numbers: std::ops::RangeInclusive<u64>) -> Vec<String> {
+    numbers.map(|number| format!("web-{number}")).collect()
+}
+
+#[test]
+fn what_is_committed_is_there_after_a_restart_until_it_is_acknowledged() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, recovered) = open(directory.path());
+    assert_eq!((recovered.checkpoint, recovered.problem), (None, None));
+    let committed = log.commit(vec![commit(1..=3)]);
+    assert_eq!(
+        committed,
+        [Committed {
+            stored: 3,
+            duplicates: 0,
+            on_disk: true
+        }]
+    );
+    assert_eq!(log.acknowledge(Destination::Grpc, &[1, 3]), 2);
+    drop(log);
+
+    let (mut log, recovered) = open(directory.path());
+    assert_eq!(recovered.checkpoint.as_deref(), Some(&b"up to 3"[..]));
+    assert_eq!(recovered.pending, [(Destination::Grpc, 1)]);
+    let pending = log.next_for(Destination::Grpc, 0, 9);
+    assert_eq!(pending[0].report, Report::from(kill_of("web", 2)));
+    assert_eq!(pending.len(), 1);
+    log.acknowledge(Destination::Grpc, &[2]);
+    drop(log);
+    assert_eq!(open(directory.path()).1.pending, [(Destination::Grpc, 0)]);
+}
+
+#[test]
+fn the_same_id_is_stored_once_also_after_a_restart_and_an_acknowledgement() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(directory.path());
+    let twice = log.commit(vec![commit(1..=2), commit(2..=3)]);
+    assert_eq!((twice[1].stored, twice[1].duplicates), (1, 1));
+    assert_eq!(pending_ids(&mut log), named(1..=3));
+    log.acknowledge(Destination::Grpc, &[1, 2, 3]);
+    log.rewrite();
+    drop(log);
+    let (mut log, _) = open(directory.path());
+    assert_eq!(log.commit(vec![commit(1..=3)])[0].duplicates, 3);
+    assert_eq!(pending_ids(&mut log), [""; 0]);
+}
+
+#[test]
+fn destinations_are_owed_independently_and_new_ones_only_what_is_new() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, _) = KillLog::open(directory.path(), Bounds::default(), all());
+    log.commit(vec![commit(1..=2)]);
+    log.acknowledge(Destination::PodEvents, &[1, 2]);
+    assert_eq!(log.next_for(Destination::PodEvents, 0, 9), []);
+    assert_eq!(pending_ids(&mut log), named(1..=2));
+    drop(log);
+    // The VPA's Events are not selected any more: nobody waits for them.
+    let two = Destinations::from_iter([Destination::PodEvents, Destination::Grpc]);
+    let (log, recovered) = KillLog::open(directory.path(), Bounds::default(), two);
+    assert_eq!(recovered.pending, [(Destination::PodEvents, 0), (Destination::Grpc, 2)]);
+    assert_eq!(recovered.forgotten, 0);
+    drop(log);
+    let pods = Destinations::from_iter([Destination::PodEvents]);
+    let (log, recovered) = KillLog::open(directory.path(), Bounds::default(), pods);
+    assert_eq!(
+        (recovered.forgotten, log.pending()),
+        (2, 0),
+        "and it is said that nobody waits"
+    );
+}
+
+#[test]
+fn without_destinations_nothing_is_pending_and_the_latest_kills_and_the_checkpoint_are_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, _) = KillLog::open(directory.path(), Bounds::default(), Destinations::NONE);
+    log.commit(vec![commit(1..=2)]);
+    assert_eq!(log.pending(), 0);
+    drop(log);
+    let (_, recovered) = KillLog::open(directory.path(), Bounds::default(), Destinations::NONE);
+    assert_eq!(recovered.checkpoint.as_deref(), Some(&b"up to 2"[..]));
+    assert_eq!(recovered.latest.len(), 2);
+}
+
+#[test]
+fn the_latest_kills_are_there_again_whatever_was_acknowledged() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(directory.path());
+    let most = u64::try_from(LATEST).unwrap();
+    for number in 1..=most + 50 {
+        log.commit(vec![commit(number..=number)]);
+        log.acknowledge(Destination::Grpc, &[number]);
+    }
+    log.rewrite();
+    drop(log);
+    let (log, recovered) = open(directory.path());
+    let latest: Vec<_> = recovered.latest.iter().map(|kill| kill.id.clone()).collect();
+    assert_eq!((latest, log.pending()), (named(51..=most + 50), 0));
+}
+
+#[test]
+fn a_log_that_somebody_removed_is_written_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(directory.path());
+    log.commit(vec![commit(1..=2)]);
+    fs::remove_file(directory.path().join(FILE)).unwrap();
+    log.commit(vec![commit(3..=3)]);
+    drop(log);
+    let (mut log, recovered) = open(directory.path());
+    assert_eq!(pending_ids(&mut log), named(1..=3));
+    assert_eq!(recovered.checkpoint.as_deref(), Some(&b"up to 3"[..]));
+}
+
+#[test]
+fn a_log_of_a_newer_version_is_left_alone_and_said_to_be() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(FILE);
+    let newer = b"vskills\x02whatever it means";
+    fs::write(&path, newer).unwrap();
+    let (mut log, recovered) = open(directory.path());
+    let problem = recovered.problem.unwrap();
+    assert!(
+        problem.contains("a newer vscaled wrote it (format 2, this one knows up to 1)")
+            && problem.contains("memory only"),
+        "{problem}"
+    );
+    assert!(!log.commit(vec![commit(1..=1)])[0].on_disk);
+    assert!(!log.restore());
+    drop(log);
+    assert_eq!(fs::read(&path).unwrap(), newer);
+    assert_eq!(
+        fs::read_dir(directory.path()).unwrap().count(),
+        2,
+        "the log and its lock"
+    );
+}
+
+#[test]
+fn reports_come_in_order_after_any_number_and_in_parts() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(directory.path());
+    log.commit(vec![commit(1..=700)]);
+    let (mut after, mut found) = (0, Vec::new());
+    loop {
+        let part = log.next_for(Destination::Grpc, after, 64);
+        let Some(last) = part.last() else { break };
+        after = last.number;
+        found.extend(ids(&part));
+    }
+    assert_eq!(found, named(1..=700));
+}
+
+#[test]
+fn a_journal_of_settled_reports_does_not_grow() {
+    let directory = tempfile::tempdir().unwrap();
+    let bounds = Bounds {
+        max_bytes: 256 << 10,
+        max_reports: 100,
+    };
+    let (mut log, _) = KillLog::open(directory.path(), bounds, grpc());
+    for number in 1..=2000 {
+        log.commit(vec![commit(number..=number)]);
+        let pending = log.next_for(Destination::Grpc, 0, 9);
+        log.acknowledge(Destination::Grpc, &[pending[0].number]);
+        assert!(fs::metadata(directory.path().join(FILE)).unwrap().len() <= bounds.max_bytes);
+    }
+    assert_eq!((log.totals().folded, log.totals().lost), (0, 0));
+}
+
+#[test]
+fn a_disk_that_is_waited_for_once_is_clean() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(directory.path());
+    log.sync();
+    let before = log.totals().syncs;
+    log.commit((1..=50).map(|number| commit(number..=number)).collect());
+    assert!(log.is_dirty());
+    log.sync();
+    log.sync();
+    assert_eq!(log.totals().syncs, before + 1);
+    assert!(!log.is_dirty());
+}
+
+#[test]
+fn a_second_agent_does_not_write_into_the_spool_of_a_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut first, _) = open(directory.path());
+    first.commit(vec![commit(1..=1)]);
+    let before = fs::read(directory.path().join(FILE)).unwrap();
+    let (mut second, recovered) = open(directory.path());
+    assert!(recovered.problem.unwrap().contains("another vscaled uses it"));
+    assert!(!second.commit(vec![commit(2..=2)])[0].on_disk);
+    assert_eq!(pending_ids(&mut second), named(2..=2), "it works in memory");
+    assert!(!second.restore());
+    assert_eq!(fs::read(directory.path().join(FILE)).unwrap(), before);
+}
+
+/// What a test does to a log.
+#[derive(Debug, Clone)]
+enum Act {
+    Commit(u64),
+    Settle(Destination, usize),
+    Rewrite,
+    Reopen,
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        (1u64..5).prop_map(Act::Commit),
+        (prop::sample::select(&Destination::ALL[..]), 0usize..9).prop_map(|(to, which)| Act::Settle(to, which)),
+        Just(Act::Rewrite),
+        Just(Act::Reopen),
+    ];
+    prop::collection::vec(act, 1..25)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn every_destination_is_owed_exactly_what_it_has_not_acknowledged(acts in acts()) {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut log, _) = KillLog::open(directory.path(), Bounds::default(), all());
+        let mut expected: [Vec<String>; 3] = Default::default();
+        let mut number = 0;
+        for act in acts {
+            match act {
+                Act::Commit(count) => {
+                    log.commit(vec![commit(number + 1..=number + count)]);
+                    expected.iter_mut().for_each(|ids| ids.extend(named(number + 1..=number + count)));
+                    number += count;
+                }
+                Act::Settle(to, which) => {
+                    let pending = log.next_for(to, 0, usize::MAX);
+                    if let Some(one) = pending.get(which) {
+                        log.acknowledge(to, &[one.number]);
+                        expected[to.index()].remove(which);
+                    }
+                }
+                Act::Rewrite => log.rewrite(),
+                Act::Reopen => {
+                    drop(log);
+                    let (opened, recovered) = KillLog::open(directory.path(), Bounds::default(), all());
+                    prop_assert_eq!(recovered.problem, None);
+                    let checkpoint = (number > 0).then(|| format!("up to {number}").into_bytes());
+                    prop_assert_eq!(recovered.checkpoint, checkpoint);
+                    log = opened;
+                }
+            }
+            for to in Destination::ALL {
+                prop_assert_eq!(&ids(&log.next_for(to, 0, usize::MAX)), &expected[to.index()]);
+            }
+        }
+    }
+}

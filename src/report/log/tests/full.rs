@@ -1,0 +1,177 @@
+//! More reports than there is room for, and disks that refuse.
+
+use super::*;
+use crate::oom::Victim;
+
+fn small() -> Bounds {
+    Bounds {
+        max_bytes: 1 << 20,
+        max_reports: 200,
+    }
+}
+
+fn told(log: &mut KillLog, to: Destination) -> u64 {
+    let pending = log.next_for(to, 0, usize::MAX);
+    pending.iter().map(|pending| pending.report.count()).sum()
+}
+
+/// Kills of many pods, each in a commit of its own.
+fn flood(log: &mut KillLog, from: u64, to: u64, pods: u64) {
+    for number in from..=to {
+        let mut kill = kill_of(&format!("web-{}", number % pods), number);
+        kill.id = format!("kill-{number}");
+        log.commit(vec![Commit {
+            reports: vec![kill],
+            checkpoint: None,
+        }]);
+    }
+}
+
+#[test]
+fn when_it_is_full_the_oldest_detail_becomes_counts_and_no_kill_is_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, _) = KillLog::open(directory.path(), small(), grpc());
+    flood(&mut log, 1, 5000, 7);
+    assert!(log.pending() <= 200, "{}", log.pending());
+    let pending = log.next_for(Destination::Grpc, 0, usize::MAX);
+    assert_eq!(pending.iter().map(|pending| pending.report.count()).sum::<u64>(), 5000);
+    assert!(
+        matches!(pending.last().unwrap().report, Report::Kill(_)),
+        "the newest keep their detail"
+    );
+    let folded = pending.iter().find(|pending| pending.report.count() > 1).unwrap();
+    assert!(folded.report.pod().is_some() && folded.report.container().is_some());
+    let with_detail = pending
+        .iter()
+        .filter(|pending| matches!(pending.report, Report::Kill(_)))
+        .count();
+    assert_eq!(log.totals().folded, 5000 - wide(with_detail));
+    drop(log);
+    let (mut log, recovered) = KillLog::open(directory.path(), small(), grpc());
+    assert_eq!(recovered.problem, None);
+    assert_eq!(told(&mut log, Destination::Grpc), 5000);
+}
+
+#[test]
+fn kills_of_ever_new_pods_are_counted_for_the_node_in_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, _) = KillLog::open(directory.path(), small(), grpc());
+    flood(&mut log, 1, 2000, 2000);
+    assert!(log.pending() <= 200);
+    let pending = log.next_for(Destination::Grpc, 0, usize::MAX);
+    assert_eq!(pending.iter().map(|pending| pending.report.count()).sum::<u64>(), 2000);
+    assert!(
+        pending
+            .iter()
+            .any(|pending| pending.report.count() > 1 && pending.report.pod().is_none())
+    );
+}
+
+#[test]
+fn what_may_have_been_sent_is_not_folded_so_that_it_is_not_counted_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, _) = KillLog::open(directory.path(), small(), grpc());
+    flood(&mut log, 1, 100, 1);
+    let sent = log.next_for(Destination::Grpc, 0, 50);
+    flood(&mut log, 101, 3000, 1);
+    assert!(log.totals().folded > 0);
+    let again = log.next_for(Destination::Grpc, 0, 50);
+    assert_eq!(ids(&again), ids(&sent));
+    // What comes after them in their connection is everything else, counted once.
+    let rest = log.next_for(Destination::Grpc, sent.last().unwrap().number, usize::MAX);
+    assert_eq!(rest.iter().map(|pending| pending.report.count()).sum::<u64>(), 2950);
+}
+
+#[test]
+fn what_a_destination_has_is_not_counted_for_it_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, _) = KillLog::open(directory.path(), small(), all());
+    let mut acknowledged = 0;
+    for from in (1..=3000).step_by(50) {
+        flood(&mut log, from, from + 49, 3);
+        let pending = log.next_for(Destination::PodEvents, 0, 40);
+        acknowledged += pending.iter().map(|pending| pending.report.count()).sum::<u64>();
+        let numbers: Vec<_> = pending.iter().map(|pending| pending.number).collect();
+        log.acknowledge(Destination::PodEvents, &numbers);
+    }
+    assert!(log.pending() <= 200);
+    assert_eq!(acknowledged + told(&mut log, Destination::PodEvents), 3000);
+    assert_eq!(told(&mut log, Destination::Grpc), 3000);
+    assert_eq!(told(&mut log, Destination::VpaEvents), 3000);
+}
+
+#[test]
+fn one_report_never_takes_all_the_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(directory.path());
+    let mut kill = kill_of("web", 1);
+    let victim = Victim {
+        comm: "x".repeat(15),
+        ..kill.victim.clone().unwrap()
+    };
+    kill.candidates = vec![victim; 1000].into();
+    log.commit(vec![Commit {
+        reports: vec![kill],
+        checkpoint: None,
+    }]);
+    let pending = log.next_for(Destination::Grpc, 0, 9);
+    assert!(matches!(&pending[0].report, Report::Aggregate(sum) if sum.count == 1 && sum.pod.is_some()));
+    assert_eq!(log.totals().folded, 1);
+}
+
+#[test]
+fn a_checkpoint_that_is_too_long_is_not_kept_and_said_to_be() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, _) = KillLog::open(directory.path(), small(), grpc());
+    log.commit(vec![commit(1..=1)]);
+    log.commit(vec![Commit {
+        checkpoint: Some(vec![0; 1 << 19]),
+        ..commit(2..=2)
+    }]);
+    assert!(log.problem().unwrap().contains("524288 bytes"));
+    assert_eq!(pending_ids(&mut log), named(1..=2));
+    drop(log);
+    let (mut log, recovered) = KillLog::open(directory.path(), small(), grpc());
+    assert_eq!(recovered.checkpoint.as_deref(), Some(&b"up to 1"[..]));
+    assert_eq!(
+        log.commit(vec![commit(2..=2)])[0].duplicates,
+        1,
+        "found again, told once"
+    );
+}
+
+#[test]
+fn without_a_usable_directory_reports_are_kept_in_memory_and_written_once_there_is_one() {
+    let parent = tempfile::tempdir().unwrap();
+    let directory = parent.path().join("log");
+    // A file in the place of the directory is in the way, also of root.
+    fs::write(&directory, "in the way").unwrap();
+    let (mut log, recovered) = KillLog::open(&directory, small(), grpc());
+    assert!(recovered.problem.unwrap().contains("kept in memory only"));
+    flood(&mut log, 1, 1000, 3);
+    assert!(log.pending() <= 200, "the bounds hold in memory, too");
+    assert!(!log.restore());
+    fs::remove_file(&directory).unwrap();
+    assert!(log.restore());
+    assert_eq!(log.problem(), None);
+    drop(log);
+    let (mut log, _) = KillLog::open(&directory, small(), grpc());
+    assert_eq!(told(&mut log, Destination::Grpc), 1000);
+}
+
+#[test]
+fn a_rewrite_that_fails_loses_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, _) = KillLog::open(directory.path(), small(), grpc());
+    log.commit(vec![commit(1..=3)]);
+    let in_the_way = directory.path().join("kills.log.new");
+    fs::create_dir(&in_the_way).unwrap();
+    flood(&mut log, 1, 500, 3);
+    assert!(log.is_in_memory_only());
+    assert_eq!(told(&mut log, Destination::Grpc), 503);
+    fs::remove_dir(&in_the_way).unwrap();
+    assert!(log.restore());
+    drop(log);
+    let (mut log, _) = KillLog::open(directory.path(), small(), grpc());
+    assert_eq!(told(&mut log, Destination::Grpc), 503);
+}

@@ -9,7 +9,6 @@ mod change;
 mod completions;
 pub mod daemon;
 mod decide;
-mod demo;
 mod doctor;
 mod explain;
 mod get;
@@ -52,11 +51,6 @@ struct Cli {
 enum Command {
     Completions(completions::Arguments),
     Decide(decide::Arguments),
-    Demo(demo::Arguments),
-    #[command(hide = true)]
-    DemoLeash(demo::leash::Arguments),
-    #[command(hide = true)]
-    DemoWorker(demo::worker::Arguments),
     Doctor(doctor::Arguments),
     Explain(explain::Arguments),
     Get(get::Arguments),
@@ -117,9 +111,6 @@ fn run(Cli { agent, command }: Cli) -> Result<(), Failure> {
     match command {
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Decide(arguments) => decide::run(&arguments),
-        Command::Demo(arguments) => demo::run(&arguments),
-        Command::DemoLeash(arguments) => demo::leash::run(&arguments),
-        Command::DemoWorker(arguments) => demo::worker::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments, &agent),
         Command::Explain(arguments) => explain::run(&arguments, &agent),
         Command::Get(arguments) => get::run(&arguments, &agent),

@@ -52,8 +52,6 @@ pub(super) enum Tone {
     Bad,
     /// Begins something.
     Title,
-    /// Matters less than what is around it.
-    Quiet,
     Plain,
 }
 
@@ -112,7 +110,6 @@ impl Paint {
             Tone::Waiting => 33,
             Tone::Bad => 31,
             Tone::Title => 1,
-            Tone::Quiet => 2,
             Tone::Plain => return text,
         };
         if self.colour {

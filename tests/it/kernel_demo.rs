@@ -1,4 +1,4 @@
-//! `vscalectl demo`, from its beginning to whatever end it comes to: nothing of it stays behind.
+//! `examples/demo`, from its beginning to whatever end it comes to: nothing of it stays behind.
 //!
 //! Runs the real thing on this machine's cgroups, or on the lab's. Needs root.
 
@@ -6,7 +6,7 @@ mod host_ends;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -36,8 +36,9 @@ impl Demo {
         static ALONE: Mutex<()> = Mutex::new(());
         assert!(nix::unistd::geteuid().is_root(), "the demo needs root");
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut child = Command::new(env!("CARGO_BIN_EXE_vscalectl"))
-            .arg("demo")
+        let program = Path::new(env!("CARGO_BIN_EXE_vscalectl")).with_file_name("examples/demo");
+        assert!(program.exists(), "run `cargo build --locked --example demo` first");
+        let mut child = Command::new(program)
             .args(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

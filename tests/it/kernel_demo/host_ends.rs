@@ -19,7 +19,7 @@ fn a_signal_at_any_moment_removes_everything() {
         demo.read_to(line);
         demo.send(signal);
         let ended = demo.end();
-        let expected = (Some(1), format!("vscalectl: ended by {signal}\n"));
+        let expected = (Some(1), format!("demo: ended by {signal}\n"));
         assert_eq!(
             (ended.status.code(), ended.errors.clone()),
             expected,
@@ -88,7 +88,7 @@ fn a_daemon_that_dies_ends_the_demo_with_its_status() {
     let ended = demo.end();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.output);
     assert!(
-        ended.errors.starts_with("vscalectl: vscaled ended (signal: 9"),
+        ended.errors.starts_with("demo: vscaled ended (signal: 9"),
         "{}",
         ended.errors
     );

@@ -30,6 +30,7 @@
 //! - [`report`]: kept on disk until every receiver has it: the way of a kill to recommenders and the API.
 //! - [`agent`]: the tasks, and the one owner of everything that is known.
 //! - [`control`]: the unix socket, both ends.
+//! - [`rate_limiter`]: how often something may happen. Pure.
 //! - [`observe`]: metrics, health, logs, the audit log.
 //! - [`files`]: the one way to replace a file atomically.
 //! - [`doctor`]: what the agent needs of the machine, and what is missing.
@@ -53,6 +54,7 @@ pub mod objects;
 pub mod observe;
 pub mod oom;
 pub mod plan;
+pub mod rate_limiter;
 pub mod report;
 pub mod resources;
 pub mod runtime;

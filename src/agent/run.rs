@@ -207,10 +207,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %config.socket.display(), http, "vscaled runs");
     signals.until_stop(config, &sources, &events, &log).await;
     stop.cancel();
-    for (name, ended) in [
-        ("coordinator", coordinator.await),
-        ("control socket", flatten(control.await)),
-    ] {
+    for (name, ended) in [("coordinator", coordinator.await), ("control socket", control.await)] {
         if let Err(error) = ended {
             tracing::error!(task = name, %error, "did not stop in order");
         }
@@ -256,16 +253,6 @@ pub(super) fn allow_open_files() {
     if let Err(error) = raised {
         tracing::warn!(%error, "the limit of open files could not be raised; a full node may need more");
     }
-}
-
-fn flatten(
-    joined: Result<Result<(), crate::control::ServeError>, tokio::task::JoinError>,
-) -> Result<(), tokio::task::JoinError> {
-    joined.map(|served| {
-        if let Err(error) = served {
-            tracing::error!(%error, "the control socket ended early");
-        }
-    })
 }
 
 pub(super) fn load(state: &StateFile) -> Result<Restored, StateError> {

@@ -1,7 +1,7 @@
 //! The other end of the socket: what `vscalectl` calls the agent with.
 //!
-//! A client connects, asks and leaves; nothing is retried. Agents of other versions are tolerated: fields it does not
-//! know are ignored, and a call the agent does not know is an error that says so.
+//! A client connects, calls and leaves; nothing is retried. Agents of other versions are tolerated: unknown fields are
+//! ignored, and a call that the agent does not know is an error that says so.
 
 use std::error::Error;
 use std::future::Future;
@@ -116,8 +116,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`], as for every call.
     pub async fn get(&mut self) -> Result<GetReply, ClientError> {
-        let answer = self.inner.get(GetRequest {});
-        answer_within(READ, &self.socket, answer).await
+        answer_within(READ, &self.socket, self.inner.get(GetRequest {})).await
     }
 
     /// Everything about one pod.
@@ -125,8 +124,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`], as for every call.
     pub async fn explain(&mut self, pod: String) -> Result<ExplainReply, ClientError> {
-        let answer = self.inner.explain(ExplainRequest { pod });
-        answer_within(READ, &self.socket, answer).await
+        answer_within(READ, &self.socket, self.inner.explain(ExplainRequest { pod })).await
     }
 
     /// Sets requests and limits by hand, or shows which steps that would take.
@@ -134,8 +132,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`], as for every call.
     pub async fn resize(&mut self, request: ResizeRequest) -> Result<ResizeReply, ClientError> {
-        let answer = self.inner.resize(request);
-        answer_within(CHANGE, &self.socket, answer).await
+        answer_within(CHANGE, &self.socket, self.inner.resize(request)).await
     }
 
     /// Ends an override, or several.
@@ -143,8 +140,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`], as for every call.
     pub async fn release(&mut self, request: ReleaseRequest) -> Result<ReleaseReply, ClientError> {
-        let answer = self.inner.release(request);
-        answer_within(CHANGE, &self.socket, answer).await
+        answer_within(CHANGE, &self.socket, self.inner.release(request)).await
     }
 
     /// What the agent finds when it looks at itself and the node.
@@ -152,8 +148,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`], as for every call.
     pub async fn doctor(&mut self) -> Result<DoctorReply, ClientError> {
-        let answer = self.inner.doctor(DoctorRequest {});
-        answer_within(READ, &self.socket, answer).await
+        answer_within(READ, &self.socket, self.inner.doctor(DoctorRequest {})).await
     }
 
     /// What was done lately, to one pod or to all if `pod` is empty; newest last.
@@ -161,8 +156,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`], as for every call.
     pub async fn history(&mut self, pod: String) -> Result<HistoryReply, ClientError> {
-        let answer = self.inner.history(HistoryRequest { pod });
-        answer_within(READ, &self.socket, answer).await
+        answer_within(READ, &self.socket, self.inner.history(HistoryRequest { pod })).await
     }
 
     /// What the kernel killed lately, in one pod or on the node if `pod` is empty; newest last.
@@ -170,8 +164,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`], as for every call.
     pub async fn oom_list(&mut self, pod: String) -> Result<OomListReply, ClientError> {
-        let answer = self.inner.oom_list(OomListRequest { pod });
-        answer_within(READ, &self.socket, answer).await
+        answer_within(READ, &self.socket, self.inner.oom_list(OomListRequest { pod })).await
     }
 
     /// What is done, and what the kernel kills, from now on.
@@ -214,36 +207,24 @@ impl Watch {
 
 fn no_connection(socket: &Path, error: &tonic::transport::Error) -> ClientError {
     let socket = socket.to_owned();
-    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<io::Error>() {
-            return match error.kind() {
-                io::ErrorKind::PermissionDenied => ClientError::Denied {
-                    who: entitled(&socket),
-                    socket,
-                },
-                io::ErrorKind::InvalidInput => ClientError::Path { socket },
-                // EAGAIN: more callers wait than the kernel keeps.
-                io::ErrorKind::WouldBlock => ClientError::Lost {
-                    socket,
-                    reason: "too many callers".to_owned(),
-                },
-                kind => ClientError::NoDaemon {
-                    socket,
-                    reason: match kind {
-                        io::ErrorKind::NotFound => "there is no such socket".to_owned(),
-                        io::ErrorKind::ConnectionRefused => "nobody listens there".to_owned(),
-                        _ => error.to_string(),
-                    },
-                },
-            };
+    let mut causes = std::iter::successors(Some(error as &(dyn Error + 'static)), |&error| error.source());
+    let cause = causes.find_map(|error| error.downcast_ref::<io::Error>());
+    let reason = match cause.map(io::Error::kind) {
+        Some(io::ErrorKind::PermissionDenied) => {
+            let who = entitled(&socket);
+            return ClientError::Denied { socket, who };
         }
-        cause = error.source();
-    }
-    ClientError::NoDaemon {
-        socket,
-        reason: error.to_string(),
-    }
+        Some(io::ErrorKind::InvalidInput) => return ClientError::Path { socket },
+        // EAGAIN: more callers wait than the kernel keeps.
+        Some(io::ErrorKind::WouldBlock) => {
+            let reason = "too many callers".to_owned();
+            return ClientError::Lost { socket, reason };
+        }
+        Some(io::ErrorKind::NotFound) => "there is no such socket".to_owned(),
+        Some(io::ErrorKind::ConnectionRefused) => "nobody listens there".to_owned(),
+        _ => cause.map_or_else(|| error.to_string(), ToString::to_string),
+    };
+    ClientError::NoDaemon { socket, reason }
 }
 
 /// Who the socket's file lets connect.

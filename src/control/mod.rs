@@ -5,8 +5,8 @@
 //!
 //! - [`ControlSocket`] owns the file: private from the first moment, never taken from a living daemon, removed at the end.
 //! - `peer` asks the kernel who called, and `access` says what they may.
-//! - `connections` bounds how many callers there are. A silent one gives way to a newer one.
-//! - [`serve`] turns away who has no right, bounds calls in number, rate, size and time, and passes them on.
+//! - `connections` bounds the number of callers. A silent one gives way to a newer one.
+//! - [`serve`] refuses callers without the right, bounds calls in number, rate, size and time, and passes them on.
 //! - `select` and `selector` find the pods a caller means.
 //! - [`Client`] is the other end.
 //!
@@ -19,12 +19,10 @@ mod connections;
 mod convert;
 mod peer;
 pub mod proto;
-mod rate;
 mod select;
 mod selector;
 mod server;
 mod socket;
-mod throttle;
 mod watch;
 
 pub use access::{Access, Group};
@@ -33,7 +31,7 @@ pub use client::{Client, ClientError, Watch};
 pub use convert::resize_values;
 pub use select::find_pod;
 pub use selector::{Selector, SelectorError};
-pub use server::{Limits, ServeError, serve};
+pub use server::{Limits, serve};
 pub use socket::{AgentLock, BindError, ControlSocket};
 
 /// Where the agent listens unless told otherwise.

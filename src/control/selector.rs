@@ -3,28 +3,14 @@
 //! The notation of `kubectl --selector` (`Parse`, apimachinery `pkg/labels/selector.go`), all of whose requirements must
 //! hold.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::str::FromStr;
+
+use kube::core::{self, Expression, SelectorExt};
 
 /// Labels that must or must not be there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Selector {
-    requirements: Vec<Requirement>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Requirement {
-    key: String,
-    wanted: Wanted,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Wanted {
-    Present,
-    Absent,
-    In(BTreeSet<String>),
-    NotIn(BTreeSet<String>),
-}
+pub struct Selector(core::Selector);
 
 /// A text that selects nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,16 +26,7 @@ impl Selector {
     /// Whether every requirement holds for these labels.
     #[must_use]
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.requirements.iter().all(|requirement| {
-            let value = labels.get(&requirement.key);
-            match &requirement.wanted {
-                Wanted::Present => value.is_some(),
-                Wanted::Absent => value.is_none(),
-                Wanted::In(values) => value.is_some_and(|value| values.contains(value)),
-                // A label that is not there has none of the values.
-                Wanted::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
-            }
-        })
+        self.0.matches(labels)
     }
 }
 
@@ -57,8 +34,9 @@ impl FromStr for Selector {
     type Err = SelectorError;
 
     fn from_str(text: &str) -> Result<Self, SelectorError> {
-        let requirements = parts(text).into_iter().map(requirement).collect::<Result<_, _>>()?;
-        Ok(Self { requirements })
+        let read = |part: &str| expression(part).ok_or_else(|| SelectorError { part: part.to_owned() });
+        let expressions: core::Selector = parts(text).into_iter().map(read).collect::<Result<_, _>>()?;
+        Ok(Self(expressions))
     }
 }
 
@@ -76,38 +54,25 @@ fn parts(text: &str) -> Vec<&str> {
     .collect()
 }
 
-fn requirement(part: &str) -> Result<Requirement, SelectorError> {
-    let refused = || SelectorError { part: part.to_owned() };
-    let text = part.trim();
-    let one = |value: &str| BTreeSet::from([value.trim().to_owned()]);
-    let (key, wanted) = if let Some((key, value)) = text.split_once("!=") {
-        (key, Wanted::NotIn(one(value)))
-    } else if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
-        (key, Wanted::In(one(value)))
-    } else if let Some(key) = text.strip_prefix('!') {
-        (key, Wanted::Absent)
-    } else if let Some((head, values)) = text.strip_suffix(')').and_then(|text| text.split_once('(')) {
-        let values = values.split(',').map(|value| value.trim().to_owned()).collect();
-        match head.trim().rsplit_once(char::is_whitespace) {
-            Some((key, "in")) => (key, Wanted::In(values)),
-            Some((key, "notin")) => (key, Wanted::NotIn(values)),
-            _ => return Err(refused()),
+fn expression(part: &str) -> Option<Expression> {
+    let part = part.trim();
+    let key = |text: &str| Some(text.trim().to_owned()).filter(|key| fits(key));
+    let value = |text: &str| Some(text.trim().to_owned()).filter(|value| value.is_empty() || fits(value));
+    if let Some((name, text)) = part.split_once("!=") {
+        Some(Expression::NotEqual(key(name)?, value(text)?))
+    } else if let Some((name, text)) = part.split_once("==").or_else(|| part.split_once('=')) {
+        Some(Expression::Equal(key(name)?, value(text)?))
+    } else if let Some(name) = part.strip_prefix('!') {
+        Some(Expression::DoesNotExist(key(name)?))
+    } else if let Some((head, values)) = part.strip_suffix(')').and_then(|part| part.split_once('(')) {
+        let values = values.split(',').map(value).collect::<Option<_>>()?;
+        match head.trim().rsplit_once(char::is_whitespace)? {
+            (name, "in") => Some(Expression::In(key(name)?, values)),
+            (name, "notin") => Some(Expression::NotIn(key(name)?, values)),
+            _ => None,
         }
     } else {
-        (text, Wanted::Present)
-    };
-    let key = key.trim();
-    let values_fit = match &wanted {
-        Wanted::In(values) | Wanted::NotIn(values) => values.iter().all(|value| value.is_empty() || fits(value)),
-        Wanted::Present | Wanted::Absent => true,
-    };
-    if fits(key) && values_fit {
-        Ok(Requirement {
-            key: key.to_owned(),
-            wanted,
-        })
-    } else {
-        Err(refused())
+        Some(Expression::Exists(key(part)?))
     }
 }
 

@@ -12,15 +12,13 @@
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::AT_FDCWD;
 use nix::sys::stat::{Mode, fchmod};
-use nix::unistd::{FchownatFlags, Gid, fchownat};
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
 
-use super::access::{Access, Group};
+use super::access::Access;
 
 /// Callers that may wait to be accepted.
 const BACKLOG: u32 = 128;
@@ -54,6 +52,18 @@ pub enum BindError {
     },
 }
 
+impl BindError {
+    /// For `map_err`: a system call on `path` failed.
+    fn io<E: Into<io::Error>>(action: &'static str, path: &Path) -> impl FnOnce(E) -> Self + use<E> {
+        let path = path.to_owned();
+        move |error| Self::Io {
+            action,
+            path,
+            source: error.into(),
+        }
+    }
+}
+
 /// A listening socket, and who may call there. Its file goes when this is dropped.
 #[derive(Debug)]
 pub struct ControlSocket {
@@ -78,22 +88,14 @@ impl ControlSocket {
     /// # Errors
     /// [`BindError`].
     pub async fn bind_for(path: &Path, access: Access) -> Result<Self, BindError> {
-        let failed = |action, source| BindError::Io {
-            action,
-            path: path.to_owned(),
-            source,
-        };
-        prepare_directory(path)?;
-        let lock = lock(path)?;
-        remove_stale(path).await?;
-
-        let socket = UnixSocket::new_stream().map_err(|error| failed("make a socket for", error))?;
+        let lock = AgentLock::take(path).await?;
+        let socket = UnixSocket::new_stream().map_err(BindError::io("make a socket for", path))?;
         // bind(2) gives the file the mode of the unbound socket (unix_bind_bsd in net/unix/af_unix.c), so there is no moment
         // at which it is wider; umask, which belongs to the whole process, is left alone.
-        fchmod(socket.as_fd(), Mode::S_IRUSR | Mode::S_IWUSR).map_err(|error| failed("restrict", error.into()))?;
-        socket.bind(path).map_err(|error| failed("bind", error))?;
-        let file = SocketFile::new(path, lock).map_err(|error| failed("look at", error))?;
-        let listener = socket.listen(BACKLOG).map_err(|error| failed("listen at", error))?;
+        fchmod(socket.as_fd(), Mode::S_IRUSR | Mode::S_IWUSR).map_err(BindError::io("restrict", path))?;
+        socket.bind(path).map_err(BindError::io("bind", path))?;
+        let file = SocketFile::new(path, lock).map_err(BindError::io("look at", path))?;
+        let listener = socket.listen(BACKLOG).map_err(BindError::io("listen at", path))?;
         open_to(path, &access)?;
         Ok(Self { listener, file, access })
     }
@@ -120,62 +122,27 @@ impl AgentLock {
 
 /// Lets the configured groups connect.
 fn open_to(path: &Path, access: &Access) -> Result<(), BindError> {
-    let failed = |action, source: nix::Error| BindError::Io {
-        action,
-        path: path.to_owned(),
-        source: source.into(),
+    let Some(group) = access.operators.as_ref().or(access.readers.as_ref()) else {
+        return Ok(());
     };
-    let give = |group: &Group| {
-        fchownat(
-            AT_FDCWD,
-            path,
-            None,
-            Some(Gid::from_raw(group.gid)),
-            FchownatFlags::AT_SYMLINK_NOFOLLOW,
-        )
-        .map_err(|error| failed("give to its group", error))
-    };
-    let mode = match (&access.operators, &access.readers) {
-        (None, None) => return Ok(()),
-        (Some(group), None) | (None, Some(group)) => {
-            give(group)?;
-            0o660
-        }
-        (Some(group), Some(_)) => {
-            give(group)?;
-            0o666
-        }
-    };
-    // The directory belongs to us alone ([`BindError::Exposed`]), so the path still names our socket.
-    std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|source| BindError::Io {
-        action: "open to its group",
-        path: path.to_owned(),
-        source,
-    })
+    let both = access.operators.is_some() && access.readers.is_some();
+    // The directory belongs to the agent alone ([`BindError::Exposed`]), so the path still names this socket.
+    lchown(path, None, Some(group.gid)).map_err(BindError::io("give to its group", path))?;
+    let mode = Permissions::from_mode(if both { 0o666 } else { 0o660 });
+    std::fs::set_permissions(path, mode).map_err(BindError::io("open to its group", path))
 }
 
 fn prepare_directory(path: &Path) -> Result<(), BindError> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        Some(_) | None => Path::new("."),
-    };
-    let failed = |action, source| BindError::Io {
-        action,
-        path: directory.to_owned(),
-        source,
-    };
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o755)
-        .create(directory)
-        .map_err(|error| failed("create the directory", error))?;
-    let mode = directory.metadata().map_err(|error| failed("look at", error))?.mode() & 0o7777;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = parent.unwrap_or(Path::new("."));
+    let made = DirBuilder::new().recursive(true).mode(0o755).create(directory);
+    made.map_err(BindError::io("create the directory", directory))?;
+    let found = directory.metadata().map_err(BindError::io("look at", directory))?;
+    let mode = found.mode() & 0o7777;
     let (writable_by_others, sticky) = (mode & 0o002 != 0, mode & 0o1000 != 0);
     if writable_by_others && !sticky {
-        return Err(BindError::Exposed {
-            directory: directory.to_owned(),
-            mode,
-        });
+        let directory = directory.to_owned();
+        return Err(BindError::Exposed { directory, mode });
     }
     Ok(())
 }
@@ -185,44 +152,30 @@ fn lock(path: &Path) -> Result<File, BindError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let lock_path = PathBuf::from(name);
-    let failed = |action, source| BindError::Io {
-        action,
-        path: lock_path.clone(),
-        source,
-    };
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&lock_path)
-        .map_err(|error| failed("open", error))?;
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(&lock_path).map_err(BindError::io("open", &lock_path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(BindError::Running(path.to_owned())),
-        Err(TryLockError::Error(error)) => Err(failed("lock", error)),
+        Err(TryLockError::Error(error)) => Err(BindError::io("lock", &lock_path)(error)),
     }
 }
 
 /// Removes a socket at which nobody answers.
 async fn remove_stale(path: &Path) -> Result<(), BindError> {
-    let failed = |action, source| BindError::Io {
-        action,
-        path: path.to_owned(),
-        source,
-    };
     match std::fs::symlink_metadata(path) {
         Ok(metadata) if metadata.file_type().is_socket() => {}
         Ok(_) => return Err(BindError::Occupied(path.to_owned())),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(failed("look at", error)),
+        Err(error) => return Err(BindError::io("look at", path)(error)),
     }
     match UnixStream::connect(path).await {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(|error| failed("remove the stale socket", error))
+            std::fs::remove_file(path).map_err(BindError::io("remove the stale socket", path))
         }
         // EAGAIN: so busy that its backlog is full, but alive.
-        Err(error) if error.kind() != ErrorKind::WouldBlock => Err(failed("see who answers at", error)),
+        Err(error) if error.kind() != ErrorKind::WouldBlock => Err(BindError::io("see who answers at", path)(error)),
         Ok(_) | Err(_) => Err(BindError::Running(path.to_owned())),
     }
 }
@@ -232,11 +185,11 @@ async fn remove_stale(path: &Path) -> Result<(), BindError> {
 pub(super) struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
-    _lock: File,
+    _lock: AgentLock,
 }
 
 impl SocketFile {
-    fn new(path: &Path, lock: File) -> io::Result<Self> {
+    fn new(path: &Path, lock: AgentLock) -> io::Result<Self> {
         Ok(Self {
             path: path.to_owned(),
             identity: identity(path)?,

@@ -1,60 +1,46 @@
 //! One watcher's stream of changes.
 //!
-//! Changes wait in a bounded channel. A watcher that reads too slowly loses the oldest ones and is told how many; it
-//! never makes the agent wait or remember more.
+//! Changes wait in a bounded channel. A watcher that reads too slowly loses the oldest ones and hears how many; the agent
+//! never waits for a watcher and never remembers more for one.
 
+use std::future::ready;
 use std::sync::Arc;
 
-use futures::Stream;
+use futures::stream::once;
+use futures::{Stream, StreamExt};
 use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::RecvError;
+use tokio_stream::wrappers::BroadcastStream;
+use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::proto::Change;
 
-struct Watcher<G> {
-    changes: Receiver<Arc<Change>>,
-    stop: CancellationToken,
-    missed: u64,
-    /// Held while anybody listens.
-    _guard: G,
-}
-
-/// The changes from now on. Ends with `UNAVAILABLE` when the agent stops; `guard` is dropped with the stream.
+/// The changes from now on. Ends with `UNAVAILABLE` when the agent stops; `guard` is dropped with the last change.
 pub(super) fn changes<G>(
     changes: Receiver<Arc<Change>>,
     stop: CancellationToken,
     guard: G,
 ) -> impl Stream<Item = Result<Change, Status>> {
-    let watcher = Watcher {
-        changes,
-        stop,
-        missed: 0,
-        _guard: guard,
-    };
-    futures::stream::unfold(Some(watcher), async |watcher| {
-        let mut watcher = watcher?;
-        loop {
-            let received = tokio::select! {
-                // Cancel-safe: waiting for a token holds nothing.
-                () = watcher.stop.cancelled() => Err(RecvError::Closed),
-                // Cancel-safe: a change leaves the channel only when it is returned.
-                received = watcher.changes.recv() => received,
-            };
-            match received {
-                Ok(change) => {
-                    let change = Change {
-                        missed: std::mem::take(&mut watcher.missed),
-                        ..Change::clone(&change)
-                    };
-                    return Some((Ok(change), Some(watcher)));
-                }
-                Err(RecvError::Lagged(missed)) => watcher.missed += missed,
-                Err(RecvError::Closed) => return Some((Err(Status::unavailable("vscaled is stopping")), None)),
+    let mut missed = 0;
+    let number_missed = move |received: Result<Arc<Change>, BroadcastStreamRecvError>| {
+        let _held = &guard;
+        ready(match received {
+            Ok(change) => Some(Ok(Change {
+                missed: std::mem::take(&mut missed),
+                ..Change::clone(&change)
+            })),
+            Err(BroadcastStreamRecvError::Lagged(lost)) => {
+                missed += lost;
+                None
             }
-        }
-    })
+        })
+    };
+    let end = once(ready(Err(Status::unavailable("vscaled is stopping"))));
+    BroadcastStream::new(changes)
+        .filter_map(number_missed)
+        .take_until(stop.cancelled_owned())
+        .chain(end)
 }
 
 #[cfg(test)]

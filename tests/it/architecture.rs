@@ -48,6 +48,7 @@ const fn wiring(name: &'static str) -> Module {
 const MODULES: &[Module] = &[
     pure("resources", &[]),
     pure("objects", &["resources"]),
+    effects("rate_limiter", &[]),
     pure("decide", &["objects", "resources"]),
     pure("plan", &["objects", "resources"]),
     effects("cgroup", &["plan", "resources"]),

@@ -1,3 +1,4 @@
+use super::super::access::Group;
 use super::*;
 
 fn mode(path: &Path) -> u32 {

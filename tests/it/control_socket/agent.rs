@@ -54,7 +54,7 @@ impl Agent {
                 runtime.block_on(async {
                     let socket = ControlSocket::bind_for(&path, access).await.unwrap();
                     bound.send(()).unwrap();
-                    serve(socket, script, limits, stop).await.unwrap();
+                    serve(socket, script, limits, stop).await;
                 });
             }
         });

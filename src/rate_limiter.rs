@@ -1,0 +1,133 @@
+//! How often something may happen. Time is an argument.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A keyed limiter with more keys than this forgets those that have all their turns back.
+const SWEEP_ABOVE: usize = 256;
+/// Intervals are cut to this length, so that times do not overflow.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(1 << 32);
+
+/// So many turns at once, and one more after each interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// How many turns at once; 0 counts as 1.
+    pub burst: u32,
+    /// The time until there is one more.
+    pub every: Duration,
+}
+
+/// Counts the turns of one user of a rate (the generic cell rate algorithm of ATM).
+#[derive(Debug, Clone, Copy)]
+pub struct RateLimiter {
+    rate: Rate,
+    /// When all turns are back; each turn puts that off by one interval.
+    full_at: Instant,
+}
+
+impl RateLimiter {
+    /// A limiter with all its turns.
+    #[must_use]
+    pub const fn new(rate: Rate, now: Instant) -> Self {
+        Self { rate, full_at: now }
+    }
+
+    /// When the next turn is; in the past if that is now.
+    #[must_use]
+    pub fn ready_at(&self) -> Instant {
+        let spare = self.rate.every.saturating_mul(self.rate.burst.max(1) - 1);
+        self.full_at.checked_sub(spare).unwrap_or(self.full_at)
+    }
+
+    /// Uses a turn, whether or not there is one.
+    pub fn use_turn(&mut self, now: Instant) {
+        self.full_at = self.full_at.max(now) + self.rate.every.min(LONGEST_INTERVAL);
+    }
+
+    /// Uses a turn if there is one.
+    pub fn try_use(&mut self, now: Instant) -> bool {
+        let ready = self.ready_at() <= now;
+        if ready {
+            self.use_turn(now);
+        }
+        ready
+    }
+
+    /// Whether all turns are back.
+    #[must_use]
+    pub fn is_full(&self, now: Instant) -> bool {
+        self.full_at <= now
+    }
+}
+
+/// A [`RateLimiter`] for each key.
+#[derive(Debug)]
+pub struct KeyedRateLimiter<K> {
+    rate: Rate,
+    limiters: Mutex<HashMap<K, RateLimiter>>,
+}
+
+impl<K: Eq + Hash> KeyedRateLimiter<K> {
+    /// All keys have the same rate.
+    #[must_use]
+    pub fn new(rate: Rate) -> Self {
+        let limiters = Mutex::default();
+        Self { rate, limiters }
+    }
+
+    /// Uses a turn of this key if there is one.
+    pub fn try_use(&self, key: K, now: Instant) -> bool {
+        let mut limiters = self.limiters.lock().unwrap_or_else(PoisonError::into_inner);
+        if limiters.len() > SWEEP_ABOVE {
+            limiters.retain(|_, limiter| !limiter.is_full(now));
+        }
+        let new = RateLimiter::new(self.rate, now);
+        limiters.entry(key).or_insert(new).try_use(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_fine_and_a_flood_is_slowed_to_the_rate() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let every = Duration::from_millis(100);
+        let limiter = KeyedRateLimiter::new(Rate { burst: 20, every });
+        let allowed = |millis| (0..100).filter(|_| limiter.try_use("a", at(millis))).count();
+        assert_eq!(allowed(0), 20);
+        assert_eq!(allowed(100), 1);
+        assert_eq!(allowed(1100), 10);
+        assert_eq!(allowed(60_000), 20);
+        assert!(limiter.try_use("b", at(0)), "others are not slowed");
+    }
+
+    #[test]
+    fn without_a_burst_each_key_has_one_turn_per_interval() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let every = Duration::from_secs(60);
+        let limiter = KeyedRateLimiter::new(Rate { burst: 1, every });
+        assert!(limiter.try_use(1, at(0)));
+        assert!(!limiter.try_use(1, at(59)));
+        assert!(limiter.try_use(2, at(59)));
+        assert!(limiter.try_use(1, at(60)));
+        assert!(!limiter.try_use(1, at(61)));
+    }
+
+    #[test]
+    fn keys_with_all_their_turns_are_forgotten() {
+        let start = Instant::now();
+        let every = Duration::from_secs(1);
+        let limiter = KeyedRateLimiter::new(Rate { burst: 1, every });
+        for key in 0..10_000 {
+            let now = start + every * key;
+            assert!(limiter.try_use(key, now));
+        }
+        assert!(limiter.limiters.lock().unwrap().len() <= SWEEP_ABOVE + 1);
+    }
+}

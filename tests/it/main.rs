@@ -33,6 +33,7 @@ mod observability;
 mod oom_recordings;
 mod plan_command;
 mod reports;
+mod resize_recordings;
 mod runtime_faults;
 mod shell_help;
 mod support;

@@ -5,6 +5,7 @@
 //! upstream: `ValidatePodResize` and `dropNonResizeUpdates` for what is accepted, the kubelet's allocation manager for
 //! what becomes of it. A test decides what the node has, how long things take, and what fails.
 
+mod admission;
 mod entrance;
 mod faults;
 mod kubelet;
@@ -24,6 +25,7 @@ use entrance::Entrance;
 pub(crate) use faults::{Effect, Fault};
 use faults::{Faults, UnderWay};
 pub(crate) use kubelet::{Kubelet, Verdict};
+pub(crate) use store::Refusal;
 use store::Store;
 
 /// A running API server. Dropping it ends it.
@@ -119,10 +121,18 @@ impl ApiModel {
     /// Resizes a pod as anybody with the right to would.
     pub(crate) fn resize(&self, name: &str, containers: &Value) -> Result<(), String> {
         let patch = json!({"spec": {"containers": containers}});
-        self.shared
-            .change(|store| store.resize(name, &patch, false))
-            .map_err(|refusal| refusal.message)
-            .map(drop)
+        self.patch_resize(name, &patch).map_err(|refusal| refusal.message)
+    }
+
+    /// The same with a patch of the whole pod, and the whole of a refusal.
+    pub(crate) fn patch_resize(&self, name: &str, patch: &Value) -> Result<(), Refusal> {
+        let resized = self.shared.change(|store| store.resize(name, patch, false));
+        resized.map(drop)
+    }
+
+    /// Every state that an object has had, oldest first.
+    pub(crate) fn states(&self, plural: &str, name: &str) -> Vec<Value> {
+        self.shared.store().states(plural, name).cloned().collect()
     }
 
     /// How often a call was made, such as `patch pods/resize`; dry runs are `dry-run pods/resize`.

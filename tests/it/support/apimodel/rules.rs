@@ -1,5 +1,5 @@
 //! What the `resize` subresource accepts: `dropNonResizeUpdates` (kubernetes `pkg/registry/core/pod`), then
-//! `ValidatePodResize` (`pkg/apis/core/validation`), then the admission plugin `PodResize` of 1.36.
+//! `ValidatePodResize` (`pkg/apis/core/validation`).
 
 use serde_json::{Map, Value};
 use vscaled::objects::Pod;
@@ -8,13 +8,14 @@ use vscaled::resources::Requirements;
 use super::store::Refusal;
 
 /// The pod after the patch, status and version untouched.
-pub(super) fn resized(old: &Value, patch: &Value, allocatable: Option<&Value>) -> Result<Value, Refusal> {
+pub(super) fn resized(old: &Value, patch: &Value) -> Result<Value, Refusal> {
     let name = old["metadata"]["name"].as_str().unwrap();
-    let invalid = |field: &str, message: &str| Refusal {
+    let invalid_as = |what: &str| Refusal {
         code: 422,
         reason: "Invalid",
-        message: format!("Pod \"{name}\" is invalid: {field}: {message}"),
+        message: format!("Pod \"{name}\" is invalid: {what}"),
     };
+    let invalid = |field: &str, message: &str| invalid_as(&format!("{field}: {message}"));
     if let Some(version) = patch["metadata"].get("resourceVersion")
         && *version != old["metadata"]["resourceVersion"]
     {
@@ -44,8 +45,10 @@ pub(super) fn resized(old: &Value, patch: &Value, allocatable: Option<&Value>) -
         for change in patch["spec"][list].as_array().into_iter().flatten() {
             let there = new["spec"][list].as_array_mut().into_iter().flatten();
             let Some(container) = there.into_iter().find(|container| container["name"] == change["name"]) else {
-                let message = "Forbidden: containers may not be added, removed or renamed on resize";
-                return Err(invalid(&format!("spec.{list}"), message));
+                // A new container would have to have an image as well.
+                return Err(invalid_as(&format!(
+                    "[spec.{list}[0].image: Required value, spec.{list}: Forbidden: containers may not be added or removed on resize]"
+                )));
             };
             if change
                 .get("resizePolicy")
@@ -54,7 +57,8 @@ pub(super) fn resized(old: &Value, patch: &Value, allocatable: Option<&Value>) -
                 return Err(invalid("spec", "Forbidden: only cpu and memory resources are mutable"));
             }
             let init = list == "initContainers" && container["restartPolicy"] != "Always";
-            merge(container, change).map_err(|message| invalid(&format!("spec.{list}[].resources"), message))?;
+            merge(container, change)
+                .map_err(|(field, message)| invalid(&format!("spec.{list}[0].resources.{field}"), &message))?;
             if init {
                 return Err(invalid(
                     "spec.initContainers",
@@ -64,22 +68,21 @@ pub(super) fn resized(old: &Value, patch: &Value, allocatable: Option<&Value>) -
             check(container).map_err(|message| invalid(&format!("spec.{list}[].resources"), &message))?;
         }
     }
-    check_pod(old, &new).map_err(|message| invalid("spec", message))?;
-    admit(name, &new, allocatable)?;
+    check_pod(old, &new).map_err(|message| invalid("spec", &message))?;
     Ok(new)
 }
 
 /// Lays the lists of amounts over a container's.
-fn merge(container: &mut Value, change: &Value) -> Result<(), &'static str> {
+fn merge(container: &mut Value, change: &Value) -> Result<(), (&'static str, String)> {
     for list in ["requests", "limits"] {
         let amounts: Map<String, Value> = change["resources"][list].as_object().cloned().unwrap_or_default();
         for (resource, amount) in amounts {
             let there = container["resources"][list].get(&resource).cloned();
             if amount.is_null() && there.is_some() {
-                return Err("Forbidden: resource requests and limits cannot be removed");
+                return Err((list, format!("Forbidden: resource {list} cannot be removed")));
             }
             if !["cpu", "memory"].contains(&resource.as_str()) && there.as_ref() != Some(&amount) {
-                return Err("Forbidden: only cpu and memory resources are mutable");
+                return Err((list, "Forbidden: only cpu and memory resources are mutable".to_owned()));
             }
             if !amount.is_null() && !means_the_same(&resource, there.as_ref(), &amount) {
                 container["resources"][list][resource] = amount;
@@ -116,40 +119,20 @@ fn check(container: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn check_pod(old: &Value, new: &Value) -> Result<(), &'static str> {
+fn check_pod(old: &Value, new: &Value) -> Result<(), String> {
     let pod = |value: &Value| serde_json::from_value::<Pod>(value.clone()).unwrap();
-    if pod(old).qos_class() != pod(new).computed_qos() {
-        return Err("Invalid value: Pod QOS Class may not change as a result of resizing");
+    let class = pod(old).qos_class();
+    if class != pod(new).computed_qos() {
+        return Err(format!(
+            "Invalid value: \"{class}\": Pod QOS Class may not change as a result of resizing"
+        ));
     }
     let statuses = old["status"]["containerStatuses"].as_array().into_iter().flatten();
     let running = statuses
         .into_iter()
         .find(|status| status["state"].get("running").is_some());
     if running.is_some_and(|status| status.get("resources").is_none()) {
-        return Err("Forbidden: Pod running on node without support for resize");
-    }
-    Ok(())
-}
-
-/// 1.36 says no at once to what the whole node could not hold.
-fn admit(name: &str, new: &Value, allocatable: Option<&Value>) -> Result<(), Refusal> {
-    let Some(allocatable) = allocatable else { return Ok(()) };
-    let pod: Pod = serde_json::from_value(new.clone()).unwrap();
-    let all: Requirements = serde_json::from_value(serde_json::json!({"limits": allocatable})).unwrap();
-    for resource in vscaled::resources::Resource::ALL {
-        let asked: u64 = pod
-            .spec
-            .containers
-            .iter()
-            .map(|c| c.resources.requests.amount(resource))
-            .sum();
-        if all.limits.get(resource).is_some_and(|has| asked > has) {
-            return Err(Refusal {
-                code: 403,
-                reason: "Forbidden",
-                message: format!("pods \"{name}\" is forbidden: node didn't have enough allocatable {resource}"),
-            });
-        }
+        return Err("Forbidden: Pod running on node without support for resize".to_owned());
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::rules;
+use super::{admission, rules};
 
 /// Kind, namespace, name.
 type Key = (String, String, String);
@@ -29,10 +29,10 @@ pub(super) struct Change {
 
 /// Why a call is refused.
 #[derive(Debug, Clone)]
-pub(super) struct Refusal {
-    pub(super) code: u16,
-    pub(super) reason: &'static str,
-    pub(super) message: String,
+pub(crate) struct Refusal {
+    pub(crate) code: u16,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
 }
 
 fn key(plural: &str, object: &Value) -> Key {
@@ -96,6 +96,14 @@ impl Store {
             .map(|(_, object)| object)
     }
 
+    /// Every state that an object has had since the past was forgotten, oldest first.
+    pub(super) fn states(&self, plural: &str, name: &str) -> impl Iterator<Item = &Value> {
+        let changes = self.log.iter().filter(move |change| change.plural == plural);
+        changes
+            .filter_map(|change| change.after.as_ref())
+            .filter(move |object| object["metadata"]["name"] == name)
+    }
+
     /// What happened after a version; none if that is forgotten.
     pub(super) fn since(&self, version: u64) -> Option<impl Iterator<Item = &Change>> {
         (version >= self.forgotten).then(|| self.log.iter().filter(move |change| change.version > version))
@@ -106,11 +114,8 @@ impl Store {
         let Some(old) = self.find("pods", name).cloned() else {
             return Err(not_found("pods", name));
         };
-        let node = old["spec"]["nodeName"].as_str().unwrap_or_default();
-        let allocatable = self
-            .find("nodes", node)
-            .map(|node| node["status"]["allocatable"].clone());
-        let mut new = rules::resized(&old, patch, allocatable.as_ref())?;
+        let mut new = rules::resized(&old, patch)?;
+        admission::admit(self, &old, &new)?;
         if new["spec"] != old["spec"] {
             new["metadata"]["generation"] = json!(old["metadata"]["generation"].as_i64().unwrap_or(1) + 1);
             if !dry {

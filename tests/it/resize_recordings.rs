@@ -1,0 +1,200 @@
+//! Promise: the API server and the kubelet that the tests of resizing have made up answer as real ones did. The recording is
+//! `tests/data/kubelet-resize-watch`, its README says how it was made.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::support::apimodel::ApiModel;
+
+const NODE: &str = "node-1";
+
+/// What the model does not do: containers that end, limits below what is in use, resources of pods as a whole.
+const LEFT_OUT: [&str; 4] = [
+    "container killed after a resize",
+    "memory limit below what is in use",
+    "back above it",
+    "pod-level resources are resized",
+];
+
+#[derive(Deserialize)]
+struct Recording {
+    scenarios: Vec<Scenario>,
+}
+
+#[derive(Deserialize)]
+struct Scenario {
+    scenario: String,
+    pod: String,
+    before: Value,
+    actions: Vec<Action>,
+    watch: Vec<Seen>,
+}
+
+#[derive(Deserialize)]
+struct Action {
+    patch: Option<Value>,
+    did: Option<String>,
+    code: Option<u16>,
+    answer: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Seen {
+    pod: Value,
+}
+
+/// Where a resize stands: the spec's generation and the one that the status is about, the conditions about the resize, and
+/// whether allocated and actual resources of the container are the spec's.
+type Stage = (i64, i64, Vec<(String, String, String)>, bool, bool);
+
+fn stage(generation: &Value, pod: &Value) -> Stage {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let status = &pod["status"];
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    let conditions = conditions.filter(|condition| text(&condition["type"]).starts_with("PodResize"));
+    let conditions = conditions.map(|condition| {
+        let (kind, reason) = (text(&condition["type"]), text(&condition["reason"]));
+        (kind, reason, text(&condition["message"]))
+    });
+    let container = &pod["spec"]["containers"][0];
+    let has = &status["containerStatuses"][0];
+    (
+        generation.as_i64().unwrap(),
+        status["observedGeneration"].as_i64().unwrap(),
+        conditions.collect(),
+        has["allocatedResources"] == container["resources"]["requests"],
+        has["resources"] == container["resources"],
+    )
+}
+
+fn distinct(stages: impl Iterator<Item = Stage>) -> Vec<Stage> {
+    let mut all: Vec<Stage> = stages.collect();
+    all.dedup();
+    all
+}
+
+/// The model with the pod as it was before, and what stood beside it.
+async fn before(scenario: &Scenario) -> ApiModel {
+    let api = ApiModel::start(NODE, &json!({"cpu": "1", "memory": "2Gi"})).await;
+    let mut pod = scenario.before.clone();
+    pod["metadata"] = json!({
+        "name": scenario.pod, "namespace": "default", "uid": "u", "annotations": {}, "generation": pod["generation"],
+    });
+    pod["spec"]["nodeName"] = NODE.into();
+    api.put("pods", pod);
+    let amounts = json!({"cpu": "600m"});
+    let beside = json!({
+        "metadata": {"name": "beside", "namespace": "default", "uid": "v", "generation": 1, "annotations": {}},
+        "spec": {"nodeName": NODE, "containers": [{"name": "b", "resources": {"requests": amounts}}]},
+        "status": {"phase": "Running", "observedGeneration": 1, "conditions": [],
+            "containerStatuses": [{"name": "b", "resources": {"requests": amounts}, "allocatedResources": amounts}]},
+    });
+    match scenario.pod.as_str() {
+        "def" => api.put("pods", beside),
+        "quota" => api.put(
+            "resourcequotas",
+            json!({"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": {"limits.memory": "150Mi"}}}),
+        ),
+        "lr" => api.put(
+            "limitranges",
+            json!({
+                "metadata": {"name": "l", "namespace": "default"},
+                "spec": {"limits": [{"type": "Container", "max": {"memory": "128Mi"}}]},
+            }),
+        ),
+        _ => {}
+    }
+    api
+}
+
+/// Every stage that the pod has gone through, once its kubelet is done.
+async fn settled(api: &ApiModel, name: &str, last: Option<&Stage>, generation: i64) -> Vec<Stage> {
+    loop {
+        let states = api.states("pods", name);
+        let later = states
+            .iter()
+            .filter(|pod| pod["metadata"]["generation"].as_i64() > Some(generation));
+        let stages = distinct(later.map(|pod| stage(&pod["metadata"]["generation"], pod)));
+        if stages.last() == last {
+            return stages;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn replay(scenario: &Scenario) {
+    let about = &scenario.scenario;
+    let api = before(scenario).await;
+    let generation = scenario.before["generation"].as_i64().unwrap();
+    let recorded = distinct(
+        scenario
+            .watch
+            .iter()
+            .map(|seen| stage(&seen.pod["generation"], &seen.pod)),
+    );
+    for action in &scenario.actions {
+        if action.did.is_some() {
+            let deferred = recorded
+                .iter()
+                .find(|stage| stage.2.iter().any(|condition| condition.1 == "Deferred"));
+            tokio::time::timeout(
+                Duration::from_secs(20),
+                settled(&api, &scenario.pod, deferred, generation),
+            )
+            .await
+            .unwrap_or_else(|_| panic!("{about}: never deferred as recorded: {deferred:?}"));
+            api.remove("pods", "beside");
+            continue;
+        }
+        let (patch, code) = (action.patch.as_ref().unwrap(), action.code.unwrap());
+        match api.patch_resize(&scenario.pod, patch) {
+            Ok(()) => assert_eq!(code, 200, "{about}"),
+            Err(refusal) => {
+                let answer = action.answer.as_ref().unwrap();
+                assert_eq!(
+                    json!([refusal.code, refusal.reason, refusal.message]),
+                    json!([code, answer["reason"], answer["message"]]),
+                    "{about}"
+                );
+            }
+        }
+    }
+    // Two requests in a row: how far the kubelet was with the first is a matter of its pace.
+    let recorded = match scenario
+        .actions
+        .iter()
+        .filter(|action| action.code == Some(200))
+        .count()
+    {
+        2.. => recorded[recorded.len() - 1..].to_vec(),
+        _ => recorded,
+    };
+    let ended = settled(&api, &scenario.pod, recorded.last(), generation);
+    let stages = tokio::time::timeout(Duration::from_secs(20), ended).await;
+    let mut stages = stages.unwrap_or_else(|_| {
+        let states = api.states("pods", &scenario.pod);
+        panic!("{about}: never came to {:?}: {states:#?}", recorded.last())
+    });
+    stages.drain(..stages.len() - recorded.len().min(stages.len()));
+    assert_eq!(stages, recorded, "{about}");
+}
+
+#[tokio::test]
+async fn the_made_up_api_server_and_kubelet_answer_as_recorded() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/kubelet-resize-watch/v2-1.36.json");
+    let recording: Recording = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    let replayed: Vec<_> = recording
+        .scenarios
+        .iter()
+        .filter(|scenario| !LEFT_OUT.contains(&scenario.scenario.as_str()))
+        .collect();
+    assert_eq!(replayed.len() + LEFT_OUT.len(), recording.scenarios.len());
+    assert_eq!(replayed.len(), 15);
+    for scenario in replayed {
+        replay(scenario).await;
+    }
+}

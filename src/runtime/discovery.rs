@@ -7,9 +7,11 @@ use super::error::{Problem, RuntimeError};
 use super::types::RuntimeInfo;
 use super::{ContainerRuntime, Cri, Deadlines};
 
-/// Where runtimes listen by default, in the order in which they are tried: containerd, CRI-O, cri-dockerd, and the
-/// containerd inside k3s.
-pub const WELL_KNOWN_SOCKETS: [&str; 5] = [
+/// Where runtimes listen, in the order in which they are tried: where `deploy/` mounts the directory of the runtime's
+/// socket, then by default containerd, CRI-O, cri-dockerd, and the containerd inside k3s.
+pub const WELL_KNOWN_SOCKETS: [&str; 7] = [
+    "/host/runtime/containerd.sock",
+    "/host/runtime/crio.sock",
     "/run/containerd/containerd.sock",
     "/run/crio/crio.sock",
     "/var/run/crio/crio.sock",

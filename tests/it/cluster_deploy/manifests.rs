@@ -215,10 +215,56 @@ fn lies_in_mounts(overlay: &str, agent: &Value, config: &Value) {
         .map(|mount| mount["mountPath"].as_str().unwrap())
         .collect();
     for key in ["stateDir", "socket", "runtimeSocket", "cgroupRoot"] {
-        let path = Path::new(config[key].as_str().unwrap());
+        let path = Path::new(match config[key].as_str().unwrap() {
+            // It is looked for where the manifests mount its directory.
+            "auto" => vscaled::runtime::WELL_KNOWN_SOCKETS[0],
+            path => path,
+        });
         // On cgroup v1 its hierarchies are mounted below.
         let held =
             |mount: &&str| path.starts_with(mount) || (key == "cgroupRoot" && Path::new(mount).starts_with(path));
         assert!(mounts.iter().any(held), "{overlay}: {key} {}", path.display());
+    }
+}
+
+#[test]
+fn restoring_a_node_with_cri_o_has_what_its_agent_has() {
+    let Some(parts) = parts("cluster_deploy::manifests::restoring_a_node_with_cri_o") else {
+        return;
+    };
+    // Combined as docs/install.md says, in a copy: kustomize takes patches from its own directory only.
+    let copy = tempfile::tempdir().unwrap();
+    let deploy = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy");
+    output(Command::new("cp").args(["-r", deploy]).arg(copy.path()));
+    let overlay = copy.path().join("deploy/overlays/both");
+    fs::create_dir(&overlay).unwrap();
+    fs::copy(
+        format!("{deploy}/overlays/restore/daemonset.yaml"),
+        overlay.join("daemonset.yaml"),
+    )
+    .unwrap();
+    let kustomization = "bases: [../cri-o]\npatchesStrategicMerge: [daemonset.yaml]\n";
+    fs::write(overlay.join("kustomization.yaml"), kustomization).unwrap();
+    let text = output(Command::new(parts.join("kubectl")).arg("kustomize").arg(&overlay));
+    let objects = objects(&text);
+    let spec = pod_spec(&objects);
+    assert_eq!(spec["securityContext"]["seLinuxOptions"]["type"], "spc_t");
+    assert_eq!(spec["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+    let all = containers(spec);
+    assert_eq!(all.len(), 2, "restore and agent");
+    // Both find the socket in the directory that is mounted for both.
+    for container in all {
+        let mounts = container["volumeMounts"].as_array().unwrap();
+        let runtime = mounts.iter().find(|mount| mount["name"] == "runtime").unwrap();
+        assert_eq!(runtime["mountPath"], "/host/runtime");
+        assert!(!container["env"].to_string().contains("RUNTIME_SOCKET"), "{container}");
+    }
+    let config = the("ConfigMap", &objects)["data"]["agent.yaml"].as_str().unwrap();
+    assert!(
+        !config.lines().any(|line| line.starts_with("runtimeSocket:")),
+        "{config}"
+    );
+    for socket in ["/host/runtime/containerd.sock", "/host/runtime/crio.sock"] {
+        assert!(vscaled::runtime::WELL_KNOWN_SOCKETS.contains(&socket), "{socket}");
     }
 }

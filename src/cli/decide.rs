@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{Failure, io, table};
 use crate::decide::{Action, Index, Options, PodDecision, Reason, decide};
 use crate::objects::Pod;
-use crate::resources::{NamedRequirements, Resource, ResourceList};
+use crate::resources::{NamedRequirements, Requirements, Resource, ResourceList};
 use crate::sources::NodeView;
 
 /// Says what would be decided for the pods in a file of manifests.
@@ -71,6 +71,7 @@ struct Shown<'a> {
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct ShownPod<'a> {
     namespace: &'a str,
     name: &'a str,
@@ -78,6 +79,9 @@ struct ShownPod<'a> {
     action: Action,
     reason: Reason,
     containers: &'a [NamedRequirements],
+    /// What the agent changes nevertheless where the whole change would restart a container.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    without_restart: Option<&'a [NamedRequirements]>,
     notes: Vec<String>,
 }
 
@@ -90,6 +94,7 @@ impl<'a> From<&'a PodDecision> for ShownPod<'a> {
             action: decision.action(),
             reason: decision.reason,
             containers: &decision.containers,
+            without_restart: decision.without_restart.as_ref().map(|part| &*part.containers),
             notes: decision.notes.iter().map(ToString::to_string).collect(),
         }
     }
@@ -113,12 +118,36 @@ fn render(pods: &[Arc<Pod>], decisions: &[PodDecision]) -> String {
     }
     let mut text = table::align(&rows);
     for (pod, decision) in pods.iter().zip(decisions) {
-        for note in &decision.notes {
+        let mut lines: Vec<String> = decision.notes.iter().map(ToString::to_string).collect();
+        if let Some(part) = &decision.without_restart {
+            lines.extend(changed_without_restart(pod, &part.containers));
+        }
+        for line in lines {
             // Writing to a String cannot fail.
-            writeln!(text, "{}: {note}", pod.full_name()).ok();
+            writeln!(text, "{}: {line}", pod.full_name()).ok();
         }
     }
     text
+}
+
+/// One sentence for each resource that is changed although the whole change would restart a container.
+fn changed_without_restart(pod: &Pod, after: &[NamedRequirements]) -> Vec<String> {
+    let pairs = pod.spec.containers.iter().zip(after);
+    let resources = pairs.flat_map(|(was, becomes)| Resource::ALL.map(|resource| (was, becomes, resource)));
+    let changed = resources.filter(|(was, becomes, resource)| {
+        let amounts = |has: &Requirements| (has.requests.get(*resource), has.limits.get(*resource));
+        amounts(&was.resources) != amounts(&becomes.resources)
+    });
+    changed
+        .map(|(was, becomes, resource)| {
+            format!(
+                "{}: {resource} is changed without a restart: request {}, limit {}",
+                was.name,
+                change(was.resources.requests, becomes.resources.requests, resource),
+                change(was.resources.limits, becomes.resources.limits, resource),
+            )
+        })
+        .collect()
 }
 
 fn rows_of(pod: &Pod, decision: &PodDecision) -> Vec<Vec<String>> {

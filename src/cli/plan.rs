@@ -13,7 +13,7 @@ use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde::{Serialize, Serializer};
 
 use super::{Failure, io, table};
-use crate::decide::{Action, Index, Options, decide};
+use crate::decide::{Index, Options, decide};
 use crate::objects::Pod;
 use crate::plan::{
     CgroupVersion, Change, CriResources, Driver, Hierarchy, KubeletVersion, NodeTraits, Plan, PodTree, RuntimeKind,
@@ -87,10 +87,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let decisions = decide(&view.pods, &index, now, &Options::default());
     let mut pods = Vec::with_capacity(view.pods.len());
     for (pod, decision) in view.pods.iter().zip(&decisions) {
-        let targets = match decision.action() {
-            Action::Resize => decision.containers.as_slice(),
-            Action::None | Action::Skip => &[],
-        };
+        let targets = decision.change().map_or(&[][..], |(_, containers)| containers);
         pods.push(ShownPod::new(pod, targets, &traits)?);
     }
     io::print(&match arguments.output {

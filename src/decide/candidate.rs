@@ -143,6 +143,14 @@ impl<'a> Candidate<'a> {
         }
     }
 
+    /// Leaves a resource as it is, also where a boost of it is over.
+    pub(super) fn leave_entirely(&mut self, resource: Resource) {
+        self.leave(resource);
+        if resource == Resource::Cpu {
+            self.boost = None;
+        }
+    }
+
     /// Leaves everything as it is, but for cpu whose boost is over.
     pub(super) fn leave_all_but_boost(&mut self) {
         for resource in Resource::ALL {

@@ -8,7 +8,7 @@ use super::growth::{self, Ceiling};
 use super::index::{Index, Namespace};
 use super::limit_range::Bounds;
 use super::matching::Chain;
-use super::{Action, IGNORE_ANNOTATION, Note, Options, Reason, capping, trigger, verdict};
+use super::{Action, IGNORE_ANNOTATION, Note, Options, Reason, WithoutRestart, capping, trigger, verdict};
 use crate::objects::{Pod, UpdateMode, VerticalPodAutoscaler};
 use crate::resources::{NamedRequirements, Resource};
 
@@ -27,6 +27,8 @@ pub(super) struct Case<'a> {
     pub(super) ceilings: Vec<Ceiling>,
     /// What becomes of startup boosts.
     pub(super) boosts: Boosts,
+    /// The part of a forbidden change that restarts no container.
+    pub(super) without_restart: Option<WithoutRestart>,
 }
 
 /// Who controls a pod.
@@ -54,6 +56,7 @@ impl<'a> Case<'a> {
             notes: Vec::new(),
             ceilings: Vec::new(),
             boosts: Boosts::default(),
+            without_restart: None,
         }
     }
 
@@ -94,7 +97,30 @@ impl<'a> Case<'a> {
             Ok(()) => trigger::when(self.pod, vpa, &self.candidates, self.now, self.options, &mut self.notes),
             Err(reason) => reason,
         };
-        self.conclude(due, &namespace.limits.container)
+        let concluded = self.conclude(due, &namespace.limits.container);
+        if let Err(Reason::RestartRequired) = concluded {
+            self.without_restart = self.decide_without_restart(vpa, &namespace.limits.container);
+        }
+        concluded
+    }
+
+    /// Decides again, with every resource left out that would restart its container. Those differ from their target for
+    /// good, which is no reason to change the others.
+    fn decide_without_restart(&mut self, vpa: &VerticalPodAutoscaler, limits: &Bounds) -> Option<WithoutRestart> {
+        for candidate in &mut self.candidates {
+            for resource in Resource::ALL {
+                if candidate.spec.restarts_for(resource) {
+                    candidate.leave_entirely(resource);
+                }
+            }
+        }
+        // The notes are about the whole change.
+        let notes = self.notes.clone();
+        let due = trigger::when(self.pod, vpa, &self.candidates, self.now, self.options, &mut self.notes);
+        let concluded = self.conclude(due, limits);
+        self.notes = notes;
+        let (reason, containers) = concluded.ok()?;
+        Some(WithoutRestart { reason, containers })
     }
 
     /// The VPA is not acted on. What a container was given only for its start ends all the same: a VPA of mode `Initial`

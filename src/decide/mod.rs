@@ -30,7 +30,7 @@
 //! - A request of zero is never written. A limit never ends below its request. Everything saturates, nothing wraps.
 //! - A change that leads to the values there already is none.
 //! - Upstream sends changes of the QoS class and changes that restart containers, and evicts what is refused; here
-//!   they are skipped.
+//!   they are skipped. What can change without a restart is decided on its own ([`WithoutRestart`]).
 //! - Resources that a horizontal autoscaler follows are left alone.
 //! - Owners of kinds that are not well known end the owner chain.
 //! - What the kubelet has put off or refused is replaced by a smaller target at once, also where it lies within the bounds.
@@ -162,12 +162,23 @@ pub struct PodDecision {
     /// Every regular container with what it has after the decision: for a resize the new amounts, else those of the
     /// record that was passed in, or of the spec.
     pub containers: Vec<NamedRequirements>,
+    /// Where the reason is [`Reason::RestartRequired`]: the part of the change that restarts no container.
+    pub without_restart: Option<WithoutRestart>,
     /// What the rules did on the way.
     pub notes: Vec<Note>,
     /// How far limits may grow in an emergency, whatever is decided. None for a pod that is not to be changed.
     pub ceilings: Vec<Ceiling>,
     /// What becomes of its startup boosts.
     pub boosts: Boosts,
+}
+
+/// The part of a due change that restarts no container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WithoutRestart {
+    /// Why that part alone is due.
+    pub reason: Reason,
+    /// Every regular container with what it has after that part.
+    pub containers: Vec<NamedRequirements>,
 }
 
 impl PodDecision {
@@ -185,6 +196,7 @@ impl PodDecision {
             vpa: None,
             reason: Reason::SourcesSilent,
             containers: pod.spec.containers.iter().map(as_declared).collect(),
+            without_restart: None,
             notes: Vec::new(),
             ceilings: Vec::new(),
             boosts: Boosts::default(),
@@ -195,6 +207,16 @@ impl PodDecision {
     #[must_use]
     pub const fn action(&self) -> Action {
         self.reason.action()
+    }
+
+    /// What to change the pod to now, and why; none where nothing changes. Where the whole change would restart a
+    /// container, this is the part that restarts none.
+    #[must_use]
+    pub fn change(&self) -> Option<(Reason, &[NamedRequirements])> {
+        match &self.without_restart {
+            Some(part) => Some((part.reason, &part.containers)),
+            None => (self.action() == Action::Resize).then_some((self.reason, &self.containers)),
+        }
     }
 }
 
@@ -225,6 +247,7 @@ pub fn decide_pod(
         vpa: case.vpa.map(|vpa| vpa.metadata.name.clone()),
         reason,
         containers,
+        without_restart: case.without_restart,
         notes: case.notes,
         ceilings: case.ceilings,
         boosts: case.boosts,

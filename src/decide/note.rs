@@ -308,7 +308,10 @@ impl fmt::Display for Note {
                 write!(f, "the pod is {from} and would become {to}, which the API refuses")
             }
             Self::WouldRestart { container, resource } => {
-                write!(f, "{container}: its resizePolicy restarts it when {resource} changes")
+                write!(
+                    f,
+                    "{container}: {resource} is left as it is: its resizePolicy restarts the container when {resource} changes"
+                )
             }
             Self::WouldExceedPod { resource, to, pod } => write!(
                 f,

@@ -174,7 +174,9 @@ impl Reason {
             Self::Terminating => "the pod is being deleted",
             Self::SourcesSilent => "no source has said anything since the agent started, so what stood before counts",
             Self::QosClassChange => "the change would move the pod to another QoS class, which Kubernetes never does",
-            Self::RestartRequired => "the container's resizePolicy asks for a restart, and vscaled never restarts",
+            Self::RestartRequired => {
+                "a container's resizePolicy asks for a restart, and vscaled never restarts; what needs no restart is changed"
+            }
             Self::PodLevelExceeded => "the containers would need more than the pod's own resources allow",
             Self::DuplicateContainer => "two containers of the pod share a name",
             Self::BoostUnreadable => "a startup boost is over, but nothing says what the container had before it",

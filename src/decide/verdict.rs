@@ -15,10 +15,13 @@ pub(super) fn forbids(
 ) -> Option<Reason> {
     let class = class_change(pod, outcome).map(|note| (Reason::QosClassChange, note));
     let exceeded = || exceeds_pod(pod, outcome).map(|note| (Reason::PodLevelExceeded, note));
-    let restart = || restart(candidates, outcome).map(|note| (Reason::RestartRequired, note));
-    let (reason, note) = class.or_else(exceeded).or_else(restart)?;
-    notes.push(note);
-    Some(reason)
+    if let Some((reason, note)) = class.or_else(exceeded) {
+        notes.push(note);
+        return Some(reason);
+    }
+    let known = notes.len();
+    notes.extend(restarts(candidates, outcome));
+    (notes.len() > known).then_some(Reason::RestartRequired)
 }
 
 /// A resize must leave the class as it is (KEP-1287).
@@ -50,8 +53,8 @@ fn exceeds_pod(pod: &Pod, outcome: &[NamedRequirements]) -> Option<Note> {
     Some(Note::WouldExceedPod { resource, to, pod })
 }
 
-/// A resource that changes, in its request or its limit, must not restart its container.
-fn restart(candidates: &[Candidate<'_>], outcome: &[NamedRequirements]) -> Option<Note> {
+/// The resources that change, in their request or their limit, and would restart their container.
+fn restarts(candidates: &[Candidate<'_>], outcome: &[NamedRequirements]) -> impl Iterator<Item = Note> {
     let changed = candidates.iter().zip(outcome).flat_map(|(candidate, new)| {
         let differs = move |resource| changes(&candidate.in_force, &new.resources, resource);
         Resource::ALL
@@ -65,7 +68,6 @@ fn restart(candidates: &[Candidate<'_>], outcome: &[NamedRequirements]) -> Optio
             container: container.name.clone(),
             resource,
         })
-        .next()
 }
 
 /// Whether the outcome differs from what is in force or from what stands, in a resource that is to change.

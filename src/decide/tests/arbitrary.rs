@@ -108,6 +108,7 @@ fn killed() -> impl Strategy<Value = ContainerStatus> {
                 started_at: Some(now() - SignedDuration::from_secs(ran)),
                 finished_at: Some(now()),
             }),
+            ..ContainerState::default()
         },
         ..ContainerStatus::default()
     })
@@ -203,6 +204,7 @@ fn absurd_status() -> impl Strategy<Value = ContainerStatus> {
                     started_at,
                     finished_at,
                 }),
+                ..ContainerState::default()
             },
             ..ContainerStatus::default()
         })

@@ -81,3 +81,52 @@ fn a_limit_that_has_to_follow_restarts_its_container_too() {
     applied[0].resources.limits.cpu = Some(MilliCpu::new(500));
     assert_eq!(decide_with(&view, &applied).reason, Reason::RestartRequired);
 }
+
+/// [`WEB`] with a container that restarts when its memory changes.
+fn memory_restarts() -> NodeView {
+    let mut view = view(WEB);
+    pod_of(&mut view).spec.containers[0].resize_policy =
+        serde_json::from_str(r#"[{"resourceName": "memory", "restartPolicy": "RestartContainer"}]"#).unwrap();
+    view
+}
+
+#[test]
+fn what_needs_no_restart_is_changed_beside_what_does() {
+    let decision = decide_one(&memory_restarts());
+    assert_eq!(
+        (decision.action(), decision.reason),
+        (Action::Skip, Reason::RestartRequired)
+    );
+    assert_eq!(cpu(&decision, "app"), "100m/300m", "the whole change is forbidden");
+    let (reason, part) = decision.change().unwrap();
+    let has = |resource| amounts(part, "app", resource);
+    assert_eq!(
+        (reason, has(Resource::Cpu), has(Resource::Memory)),
+        (Reason::OutOfBounds, "200m/600m".to_owned(), "100Mi/300Mi".to_owned())
+    );
+    let said = notes(&decision);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].starts_with("app: memory is left as it is"), "{said:?}");
+}
+
+#[test]
+fn what_restarts_is_no_reason_to_change_what_does_not() {
+    let view = memory_restarts();
+    let first = decide_one(&view);
+    let applied = first.change().unwrap().1.to_vec();
+    let again = decide_with(&view, &applied);
+    assert_eq!((again.reason, again.change()), (Reason::RestartRequired, None));
+    let mut near = view;
+    let said = &mut near.vpas[0]
+        .status
+        .recommendation
+        .as_mut()
+        .unwrap()
+        .container_recommendations[0];
+    said.target.cpu = Some(MilliCpu::new(205));
+    assert_eq!(
+        decide_with(&near, &applied).change(),
+        None,
+        "within its bounds and near enough"
+    );
+}

@@ -183,6 +183,9 @@ impl JobDone {
         self.steps.splice(0..0, answer.steps);
         self.api = answer.report;
         self.stages.ask = answer.took;
+        if let Some(why) = &self.api.denied {
+            self.outcome.deny(why);
+        }
         self.outcome = match (self.outcome, answer.withheld) {
             (Outcome::Applied | Outcome::Unchanged, Some(withheld)) => Outcome::Withheld(withheld),
             (Outcome::Unchanged, None) if self.api.asked.is_some() => Outcome::Applied,

@@ -7,7 +7,7 @@ use super::lanes::Lanes;
 use super::shrink::Freezer;
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{Hierarchy, Kubepods};
-use crate::plan::{Driver, NodeTraits};
+use crate::plan::{Driver, KubeletVersion, NodeTraits};
 use crate::runtime::ContainerRuntime;
 
 /// The container runtime, as far as there is one.
@@ -44,6 +44,28 @@ impl DriverFrom {
     }
 }
 
+/// How the kubelet's version is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KubeletFrom {
+    /// It is configured.
+    Configured,
+    /// The Node object states it.
+    Node,
+    /// No source has the Node object: the newest known version is assumed.
+    Assumed,
+}
+
+impl KubeletFrom {
+    /// What the configuration alone says.
+    #[must_use]
+    pub const fn configured(version: Option<KubeletVersion>) -> Self {
+        match version {
+            Some(_) => Self::Configured,
+            None => Self::Assumed,
+        }
+    }
+}
+
 /// How the formula of the runtime's weights is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FormulaFrom {
@@ -72,6 +94,8 @@ pub struct Node {
     pub driver_from: DriverFrom,
     /// How the formula is known.
     pub formula_from: FormulaFrom,
+    /// How the kubelet's version is known.
+    pub kubelet_from: KubeletFrom,
     /// systemd, where it drives the tree and can be reached.
     pub units: Option<Arc<Systemd>>,
     /// How much may be done at once; shared by all passes, however often the node is replaced.
@@ -80,4 +104,34 @@ pub struct Node {
     pub freezer: Arc<Freezer>,
     /// Limits that were grown in an emergency; shared like the lanes.
     pub floors: Arc<Floors>,
+}
+
+impl Node {
+    /// The node with the kubelet's version that the Node object states, unless a version is configured.
+    #[must_use]
+    pub fn with_stated_kubelet(mut self: Arc<Self>, stated: Option<KubeletVersion>) -> Arc<Self> {
+        let news = |stated: &KubeletVersion| match self.kubelet_from {
+            KubeletFrom::Configured => false,
+            KubeletFrom::Node => self.traits.kubelet != *stated,
+            KubeletFrom::Assumed => true,
+        };
+        if let Some(stated) = stated.filter(news) {
+            let node = Self::clone(&self);
+            self = Arc::new(Self {
+                traits: NodeTraits {
+                    kubelet: stated,
+                    ..node.traits
+                },
+                kubelet_from: KubeletFrom::Node,
+                ..node
+            });
+        }
+        self
+    }
+
+    /// The kubelet's version, where it is more than an assumption.
+    #[must_use]
+    pub fn known_kubelet(&self) -> Option<KubeletVersion> {
+        (self.kubelet_from != KubeletFrom::Assumed).then_some(self.traits.kubelet)
+    }
 }

@@ -59,6 +59,13 @@ pub enum Cause {
     },
     /// A limit that was grown in an emergency is not needed any more, or not all of it.
     LoanEnded,
+    /// A limit that was grown in an emergency is taken back because the API server denies it.
+    LoanDenied {
+        /// Which container's.
+        container: String,
+        /// The API server's words.
+        why: String,
+    },
     /// Something else changed a value.
     Drift,
     /// The kubelet answered a resize.
@@ -104,6 +111,10 @@ impl fmt::Display for Cause {
                 why.iter().try_for_each(|why| write!(f, " (it {why})"))
             }
             Self::LoanEnded => f.write_str("guard: what was lent is not needed any more"),
+            Self::LoanDenied { container, why } => write!(
+                f,
+                "guard: what was lent to container {container} is taken back, the API server denies it ({why})"
+            ),
             Self::Drift => f.write_str("drift: something else changed a value"),
             Self::Kubelet => f.write_str("the kubelet answered"),
             Self::ContainerStarted => f.write_str("container started"),
@@ -165,8 +176,22 @@ impl Outcome {
         self.holds() || matches!(self, Self::Withheld(_))
     }
 
+    /// The API server denied what is wanted, and the kernel was to be given what was granted before.
+    pub(super) fn deny(&mut self, why: &str) {
+        let mut reason = why.to_owned();
+        if let Some(more) = self.reason() {
+            reason.push_str("; what was granted before is not there yet: ");
+            reason.push_str(more);
+        }
+        *self = match self {
+            Self::Incomplete { .. } => Self::Incomplete { reason },
+            Self::Interrupted { .. } => Self::Interrupted { reason },
+            _ => Self::Refused { reason },
+        };
+    }
+
     /// Adds to the reason, where there is one.
-    pub(super) fn add(&mut self, more: &str) {
+    pub(crate) fn add(&mut self, more: &str) {
         if let Self::RuntimeOwed { reason }
         | Self::Refused { reason }
         | Self::Interrupted { reason }

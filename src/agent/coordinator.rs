@@ -30,15 +30,18 @@ use crate::observe::health::{Heartbeat, Latch};
 use crate::oom::OomReport;
 use crate::resources::{ResourceList, WeightFormula};
 use crate::sources::NodeView;
+use resizer::Resizer;
 
 mod counting;
 mod deciding;
+mod denials;
 mod dispatch;
 mod guarding;
 mod living;
 mod others;
 mod recording;
 mod requests;
+mod resizer;
 mod resizing;
 mod room;
 mod saving;
@@ -132,8 +135,7 @@ pub(super) struct Coordinator {
     passes: u64,
     /// The UIDs of the pods that passes run for now.
     busy: BTreeSet<String>,
-    /// The way to the `resize` subresource, unless the API server turned out not to know it.
-    resizer: Option<Arc<dyn PodResizer>>,
+    resizer: Resizer,
     applied: Option<Applied>,
     watching: Watching,
     /// Pods whose files were written, and when to look at them.
@@ -208,7 +210,7 @@ impl Coordinator {
             entries: BTreeMap::new(),
             passes: 0,
             busy: BTreeSet::new(),
-            resizer: links.resizer,
+            resizer: Resizer::new(links.resizer),
             applied: links.applied,
             watching: Watching::new(),
             written: BTreeSet::new(),
@@ -343,8 +345,10 @@ impl Coordinator {
                 entry.ask(Cause::Retry, true);
             }
         }
+        self.try_resizer_again(now);
         self.end_overrides(wall);
         self.end_boosts(wall);
+        self.end_denied_loans(wall);
         self.try_shrinks_again(wall);
         if self.next_decide <= now {
             self.next_decide = now + DECIDE_AGAIN;
@@ -362,17 +366,6 @@ impl Coordinator {
         }
     }
 
-    fn end_overrides(&mut self, now: Timestamp) {
-        for entry in self.entries.values_mut() {
-            if entry.standing.ends_at().is_some_and(|at| at <= now) && entry.standing.end_override() {
-                self.unsaved = true;
-                self.unwatched = true;
-                entry.start_over();
-                entry.ask(Cause::OverrideEnded, true);
-            }
-        }
-    }
-
     /// The next moment at which something is due.
     fn next_wake(&self) -> Instant {
         let wall = Timestamp::now();
@@ -383,6 +376,7 @@ impl Coordinator {
                 entry.standing.ends_at(),
                 entry.shrinking.again(),
                 entry.decision.boosts.next_end,
+                entry.denied_loan_ends(),
             ]
         };
         let dated = self.entries.values().flat_map(|entry| ends(entry)).flatten();
@@ -391,6 +385,7 @@ impl Coordinator {
         retries
             .chain(dated)
             .chain(self.look_at)
+            .chain(self.resizer.again())
             .chain(periodic)
             .min()
             .unwrap_or(self.next_sweep)

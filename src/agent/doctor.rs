@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::coordinator::Health;
-use crate::actuate::{DriverFrom, FormulaFrom, Node, RuntimeLink};
+use crate::actuate::{DriverFrom, FormulaFrom, KubeletFrom, Node, RuntimeLink};
 use crate::control::ControlError;
 use crate::doctor::{Check, MEND_RUNTIME, Surroundings, local};
 use crate::plan::{CgroupVersion, Driver};
@@ -12,8 +12,6 @@ use crate::plan::{CgroupVersion, Driver};
 #[derive(Debug)]
 pub(super) struct Doctor {
     pub(super) around: Surroundings,
-    /// Whether the kubelet's version is configured.
-    pub(super) kubelet_configured: bool,
 }
 
 impl Doctor {
@@ -42,23 +40,23 @@ impl Doctor {
             driver(node),
             runtime(node).await,
             formula(node),
-            self.kubelet(node, health),
+            kubelet(node, health),
         ]
     }
+}
 
-    fn kubelet(&self, node: &Node, health: &Health) -> Check {
-        let mode = if health.kubelet_resizes {
-            "resizes in place itself (it reports resources in force)"
-        } else {
-            "does not resize in place, or no source says; the agent keeps its own record"
-        };
-        let from = if self.kubelet_configured {
-            "configured"
-        } else {
-            "the newest known"
-        };
-        Check::ok("kubelet", format!("{mode}; rules of {} ({from})", node.traits.kubelet))
-    }
+fn kubelet(node: &Node, health: &Health) -> Check {
+    let mode = if health.kubelet_resizes {
+        "resizes in place itself (it reports resources in force)"
+    } else {
+        "does not resize in place, or no source says; the agent keeps its own record"
+    };
+    let from = match node.kubelet_from {
+        KubeletFrom::Configured => "configured",
+        KubeletFrom::Node => "as its Node object states",
+        KubeletFrom::Assumed => "assumed: no source has the Node object; set kubeletVersion where that is wrong",
+    };
+    Check::ok("kubelet", format!("{mode}; rules of {} ({from})", node.traits.kubelet))
 }
 
 /// A problem says itself what to do, as far as that is known.
@@ -123,6 +121,5 @@ pub(super) fn of_config(config: &crate::config::Config, cgroup_root: Option<std:
             state_dir: config.state_dir.clone(),
             audit_file: config.audit_file(),
         },
-        kubelet_configured: config.kubelet_version.is_some(),
     })
 }

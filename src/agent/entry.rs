@@ -18,7 +18,7 @@ use crate::objects::Pod;
 use crate::observe::metrics::PodState;
 use crate::plan::resize::Withheld;
 use crate::plan::shrink::Regrets;
-use crate::resources::{NamedRequirements, Resource};
+use crate::resources::{MemoryLimit, NamedRequirements, Resource, ResourceList};
 
 pub(super) const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(5 * 60);
@@ -59,8 +59,22 @@ pub(super) struct Entry {
     pub(super) too_much: Option<TooMuch>,
     /// Why containers were not given more memory when they needed it, by name.
     pub(super) not_saved: BTreeMap<String, String>,
+    /// Containers that are lent nothing for a while because the API server denied it.
+    pub(super) lending_pauses: BTreeMap<String, LendingPause>,
     /// The latest pass that did anything.
     pub(super) last: Option<Arc<ChangeRecord>>,
+}
+
+/// For how long a container is lent nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LendingPause {
+    pub(super) until: Timestamp,
+    /// How often in a row the API server denied what was lent.
+    pub(super) times: u32,
+    /// The limits of its spec at the denial: with others the answer may be another.
+    pub(super) limits: ResourceList,
+    /// The memory limit that was denied.
+    pub(super) denied: MemoryLimit,
 }
 
 /// What the node has no room for.
@@ -165,6 +179,7 @@ impl Entry {
             shrinking: Shrinking::default(),
             too_much: None,
             not_saved: BTreeMap::new(),
+            lending_pauses: BTreeMap::new(),
             last: None,
         }
     }
@@ -297,7 +312,7 @@ const fn rank(cause: &Cause) -> u8 {
         Cause::AgentStarted => 3,
         Cause::Kubelet => 4,
         Cause::ContainerStarted => 5,
-        Cause::OverrideEnded | Cause::LoanEnded => 6,
+        Cause::OverrideEnded | Cause::LoanEnded | Cause::LoanDenied { .. } => 6,
         Cause::Guard { .. } => 7,
         Cause::Recommendation { .. } | Cause::BoostEnded { .. } => 8,
         Cause::Operator { .. } | Cause::Released { .. } => 9,

@@ -263,7 +263,8 @@ pub(super) fn load(state: &StateFile) -> Result<Restored, StateError> {
         },
         Loaded::SetAside { path, reason } => {
             let problem = format!(
-                "the state file was not understood at the start ({reason}) and is now {}; overrides from before are lost",
+                "the state file was not understood at the start ({reason}) and is now {}; overrides from before are lost, \
+                 and pods that an earlier agent wrote to go back to what their specs and VPAs say",
                 path.display()
             );
             tracing::error!("{problem}");

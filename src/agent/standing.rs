@@ -115,7 +115,7 @@ impl Standing {
 
     /// Something is about to be changed in the spec that is to be undone later.
     pub(super) fn remember_origin(&mut self, pod: &Pod) {
-        if resize::speaks(pod) && self.origin.is_none() {
+        if resize::supports_in_place_resize(pod) && self.origin.is_none() {
             self.origin = Some(self.base(pod));
         }
     }

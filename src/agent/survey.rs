@@ -25,7 +25,7 @@ use self::starts::Starts;
 use super::coordinator::{Event, Refreshed};
 use super::inventory::Inventory;
 use crate::actuate::shrink::Freezer;
-use crate::actuate::{DriverFrom, Floors, Lanes, Node, RuntimeLink};
+use crate::actuate::{DriverFrom, Floors, KubeletFrom, Lanes, Node, RuntimeLink};
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{CgroupPath, Hierarchy, Kubepods, PodEntry};
 use crate::oom::watch::Residents;
@@ -192,6 +192,7 @@ impl Survey {
             .runtime
             .as_ref()
             .map(|runtime| format!("{} {}", runtime.info.name, runtime.info.version));
+        let view = Arc::clone(&self.view.borrow());
         let node = Arc::new(Node {
             hierarchy,
             kubepods,
@@ -200,12 +201,13 @@ impl Survey {
             runtime_name,
             driver_from: DriverFrom::of(self.options.driver, told),
             formula_from: self.formula.known_from(self.options.weight),
+            kubelet_from: KubeletFrom::configured(self.options.kubelet),
             units,
             lanes: Arc::clone(&self.lanes),
             freezer: Arc::clone(&self.freezer),
             floors: Arc::clone(&self.floors),
-        });
-        let view = Arc::clone(&self.view.borrow());
+        })
+        .with_stated_kubelet(view.kubelet_version());
         let inventory = Inventory::assemble(scanned, &self.pods, &self.listed, &view.pods);
         self.residents.send_replace(Arc::new(Residents {
             tree: Some((node.hierarchy.clone(), node.kubepods.path.clone())),

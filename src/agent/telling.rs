@@ -35,6 +35,7 @@ fn saying(record: &ChangeRecord) -> Option<Saying> {
             | Cause::Released { .. }
             | Cause::Guard { .. }
             | Cause::LoanEnded
+            | Cause::LoanDenied { .. }
             | Cause::Kubelet
             | Cause::ContainerStarted
             | Cause::AgentStarted

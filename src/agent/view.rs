@@ -89,8 +89,15 @@ fn lent(lease: &Lease, quiet: SignedDuration) -> proto::Lease {
         from: shown(lease.resource, lease.from),
         to: shown(lease.resource, lease.to),
         since: lease.since.to_string(),
-        until: lease.until(quiet).to_string(),
-        reason: lease.why.clone(),
+        until: lease
+            .denied
+            .as_ref()
+            .map_or_else(|| lease.until(quiet), |denied| denied.ends)
+            .to_string(),
+        reason: match &lease.denied {
+            Some(denied) => format!("{}; the API server denies it: {}", lease.why, denied.why),
+            None => lease.why.clone(),
+        },
     }
 }
 
@@ -135,7 +142,12 @@ fn detail(entry: &Entry, state: PodState, now: Timestamp) -> String {
             Some(withheld) => withheld.reason().to_owned(),
             None => entry.last_reason(),
         },
-        PodState::NotManaged | PodState::InSync | PodState::Working => grown(entry),
+        PodState::Working => {
+            let withheld = entry.withheld.iter().map(|withheld| withheld.reason().to_owned());
+            let all = withheld.chain(Some(grown(entry)).filter(|grown| !grown.is_empty()));
+            all.collect::<Vec<_>>().join("; ")
+        }
+        PodState::NotManaged | PodState::InSync => grown(entry),
     }
 }
 

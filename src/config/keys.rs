@@ -154,7 +154,7 @@ keys! {
         env: "VSCALED_KUBELET_VERSION",
         default: "auto",
         live: false,
-        meaning: "The kubelet whose rules the pod level follows, such as 1.36; `auto` takes what the source knows, else the newest.",
+        meaning: "The kubelet whose rules the pod level follows, such as 1.36; `auto` takes what the Node object states, else the newest known.",
     }
     kmsg {
         name: "kmsg",

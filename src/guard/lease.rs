@@ -32,6 +32,19 @@ pub struct Lease {
     pub renewed: Timestamp,
     /// Why, in a sentence.
     pub why: String,
+    /// The API server denies it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied: Option<Denied>,
+}
+
+/// The API server's denial of a limit that was grown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Denied {
+    /// When the lease ends, whatever is in use then.
+    pub ends: Timestamp,
+    /// The API server's words.
+    pub why: String,
 }
 
 /// What becomes of a lease after a quiet time.
@@ -83,6 +96,7 @@ mod tests {
             since: Timestamp::UNIX_EPOCH,
             renewed: Timestamp::UNIX_EPOCH,
             why: String::new(),
+            denied: None,
         }
     }
 

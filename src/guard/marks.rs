@@ -1,9 +1,10 @@
-//! What a killed agent may have lent, without having had the time to note it.
+//! Which pods an agent has written to, and what it may have lent them without having had the time to note it.
 //!
-//! A file for each pod, named after the pod's UID, with a line for each growth, sent off before the growth. Like the growth
-//! it outlives the process and not the machine, so nothing is synced; and a thread of its own writes it, so that no growth
-//! waits for a disk that is slow. The next agent takes a limit that is still the one in its latest line for what it is, a
-//! loan, and has every marked pod compared with what stands for it; a mark stays until its pod is gone, and goes with it.
+//! A file for each pod, named after the pod's UID, made before the pod is first written to, with a line for each growth, sent
+//! off before the growth. Like what is written it outlives the process and not the machine, so nothing is synced; and a thread
+//! of its own writes it, so that no growth waits for a disk that is slow. The next agent takes a limit that is still the one in
+//! its latest line for what it is, a loan, and has the pod compared with what stands for it. Where the state file is lost, it
+//! brings every marked pod back. A mark stays until its pod is gone, and goes with it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, OpenOptions};
@@ -17,7 +18,7 @@ use crate::resources::Bytes;
 
 /// Below the state directory.
 const DIRECTORY: &str = "lent";
-const UNMARKED: &str = "if the agent is killed now, its successor may not know that a limit was grown";
+const UNMARKED: &str = "if the agent is killed now, its successor may not know that a pod was written to";
 /// A mark that has grown longer than this begins anew: only the latest lines count.
 const LONGEST: u64 = 4096;
 
@@ -31,12 +32,11 @@ pub struct Marks {
     lines: Sender<Line>,
 }
 
-/// A line to be written.
+/// A line to be written; an empty one only makes the file.
 #[derive(Debug)]
 struct Line {
     uid: String,
-    container: String,
-    to: Bytes,
+    text: String,
 }
 
 /// The memory limits that a pod's containers were lent last, by name.
@@ -47,6 +47,7 @@ pub type LentLast = BTreeMap<String, Bytes>;
 pub struct Marked {
     directory: PathBuf,
     made: Made,
+    lines: Option<Sender<Line>>,
     /// What those say that were left, until it is taken.
     left: BTreeMap<String, LentLast>,
 }
@@ -69,12 +70,13 @@ impl Marks {
             }
         }
         let made: Made = Arc::new(Mutex::new(left.keys().cloned().collect()));
+        let (lines, sent) = mpsc::channel();
         let marked = Marked {
             directory: directory.clone(),
             made: Arc::clone(&made),
+            lines: Some(lines.clone()),
             left,
         };
-        let (lines, sent) = mpsc::channel();
         thread::Builder::new()
             .name("marks".to_owned())
             .spawn(move || sent.iter().for_each(|line| write(&directory, &line)))?;
@@ -86,8 +88,7 @@ impl Marks {
         lock(&self.made).insert(uid.to_owned());
         let line = Line {
             uid: uid.to_owned(),
-            container: container.to_owned(),
-            to,
+            text: format!("{container} {}\n", to.get()),
         };
         if self.lines.send(line).is_err() {
             tracing::warn!(uid, container, "{UNMARKED}");
@@ -96,10 +97,9 @@ impl Marks {
 }
 
 fn write(directory: &Path, line: &Line) {
-    let Line { uid, container, to } = line;
-    let mark = directory.join(uid);
+    let mark = directory.join(&line.uid);
     // A growth that saves a process is not given up for want of a mark.
-    if let Err(error) = append(&mark, &format!("{container} {}\n", to.get())) {
+    if let Err(error) = append(&mark, &line.text) {
         tracing::warn!(mark = %mark.display(), %error, "{UNMARKED}");
     }
 }
@@ -124,6 +124,20 @@ fn parse(text: &str) -> LentLast {
 }
 
 impl Marked {
+    /// This pod is about to be written to.
+    pub fn note_written(&self, uid: &str) {
+        let news = lock(&self.made).insert(uid.to_owned());
+        let line = Line {
+            uid: uid.to_owned(),
+            text: String::new(),
+        };
+        if let (Some(lines), true) = (&self.lines, news)
+            && lines.send(line).is_err()
+        {
+            tracing::warn!(uid, "{UNMARKED}");
+        }
+    }
+
     /// What this pod was lent last, if it was marked. Says so once.
     pub fn take(&mut self, uid: &str) -> Option<LentLast> {
         self.left.remove(uid)

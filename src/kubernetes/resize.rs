@@ -93,6 +93,7 @@ fn refusal(error: ApiError) -> ResizeError {
         Problem::Refused { message, .. } if message.contains("without support for resize") => {
             ResizeError::Unsupported(message)
         }
+        Problem::Refused { .. } => ResizeError::Denied(reason),
         Problem::Timeout(_)
         | Problem::Unreachable(_)
         | Problem::Unauthorised(_)
@@ -101,7 +102,6 @@ fn refusal(error: ApiError) -> ResizeError {
         | Problem::Expired
         | Problem::Throttled { .. }
         | Problem::Unavailable { .. }
-        | Problem::Refused { .. }
         | Problem::Unreadable(_) => ResizeError::Refused { reason, retry_after },
     }
 }
@@ -160,6 +160,6 @@ mod tests {
         let other = refusal("Pod \"web\" is invalid: metadata.uid: Invalid value: \"u1\": field is immutable");
         assert!(matches!(other, ResizeError::Gone(_)));
         let rule = refusal("Pod \"web\" is invalid: spec: Invalid value: \"Burstable\": Pod QOS Class may not change");
-        assert!(matches!(rule, ResizeError::Refused { .. }), "{rule}");
+        assert!(matches!(rule, ResizeError::Denied(_)), "{rule}");
     }
 }

@@ -13,7 +13,8 @@ mod workload;
 pub use binding::{MIRROR_ANNOTATION, PodId, pod_of_uid};
 pub use meta::{ObjectMeta, OwnerReference};
 pub use pod::{
-    Container, ContainerState, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus, ResizePolicy, Terminated,
+    Container, ContainerState, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus, ResizePolicy, Running,
+    Terminated,
 };
 pub use vpa::{
     ContainerPolicy, ContainerRecommendation, ControlledValues, CpuBoost, Recommendation, RecommenderSelector,
@@ -21,5 +22,5 @@ pub use vpa::{
 };
 pub use workload::{
     HorizontalPodAutoscaler, HpaMetric, HpaSpec, LabelSelector, LimitRange, LimitRangeItem, LimitRangeSpec,
-    MetricSource, Node, NodeStatus, Owner, OwnerKind, SelectorRequirement,
+    MetricSource, Node, NodeInfo, NodeStatus, Owner, OwnerKind, SelectorRequirement,
 };

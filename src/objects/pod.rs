@@ -142,8 +142,18 @@ pub struct ContainerStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerState {
+    /// It runs.
+    pub running: Option<Running>,
     /// It ended.
     pub terminated: Option<Terminated>,
+}
+
+/// Since when a container runs.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Running {
+    /// When it started.
+    pub started_at: Option<Timestamp>,
 }
 
 /// How a container ended.

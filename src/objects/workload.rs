@@ -168,4 +168,15 @@ pub struct NodeStatus {
     pub allocatable: ResourceList,
     /// What there is.
     pub capacity: ResourceList,
+    /// What its kubelet reports about itself.
+    #[serde(rename = "nodeInfo")]
+    pub node_info: NodeInfo,
+}
+
+/// What a kubelet reports about itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeInfo {
+    /// Its version, such as `v1.36.2`.
+    pub kubelet_version: String,
 }

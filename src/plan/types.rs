@@ -47,6 +47,8 @@ pub struct KubeletVersion(pub u32);
 impl KubeletVersion {
     /// The newest whose rules are known here.
     pub const NEWEST: Self = Self(36);
+    /// The oldest whose rules are known here.
+    pub const OLDEST: Self = Self(20);
 
     /// Whether a limit-less init container leaves its pod's limit undeclared: so since `ResourceConfigForPod` takes
     /// its limits from the shared resource helpers, 1.27. Before, only regular containers counted.
@@ -60,6 +62,18 @@ impl KubeletVersion {
     #[must_use]
     pub const fn zero_request_is_least(self) -> bool {
         self.0 >= 25
+    }
+
+    /// Whether the kubelet resizes in place unless its gate `InPlacePodVerticalScaling` is switched off: since 1.33.
+    #[must_use]
+    pub const fn resizes_by_default(self) -> bool {
+        self.0 >= 33
+    }
+
+    /// Whether resizing in place cannot be switched off: the gate is locked since 1.35.
+    #[must_use]
+    pub const fn always_resizes(self) -> bool {
+        self.0 >= 35
     }
 
     /// Whether `spec.resources` counts: the gate `PodLevelResources` is on by default from 1.34.

@@ -14,6 +14,7 @@ pub use manifests::{ManifestError, Manifests, parse_manifests};
 use std::sync::Arc;
 
 use crate::objects::{HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, VerticalPodAutoscaler};
+use crate::plan::KubeletVersion;
 
 /// Everything known about what the node's pods should have, at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -33,6 +34,12 @@ pub struct NodeView {
 }
 
 impl NodeView {
+    /// The kubelet's version as the Node object states it.
+    #[must_use]
+    pub fn kubelet_version(&self) -> Option<KubeletVersion> {
+        self.node.as_ref()?.status.node_info.kubelet_version.parse().ok()
+    }
+
     /// Adds everything another view knows.
     pub fn merge(&mut self, other: Self) {
         self.pods.extend(other.pods);

@@ -9,6 +9,7 @@ mod host_answers;
 mod host_boost;
 mod host_faults;
 mod host_killed;
+mod host_kubelets;
 mod host_manners;
 mod host_others;
 mod host_tenants;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::undo::Undo;
-use super::{Answer, Asked, ResizeError, ThroughApi};
+use super::{Answer, Asked, ResizeError, ThroughApi, Unreported};
 use crate::actuate::floors::lift;
 use crate::actuate::in_kernel::prepare;
 use crate::actuate::job::{Job, JobDone};
@@ -41,6 +41,8 @@ pub(in crate::actuate) async fn ask(node: &Arc<Node>, job: &mut Job) -> Result<A
     let fits = through.fits(job.bound.object(), &job.targets, node.traits.kubelet);
     let standing = if changes.is_empty() {
         Some(so_far(&through, job.bound.object()))
+    } else if let Some(unreported) = &through.unreported {
+        return Err(not_reported(job, unreported));
     } else if let Some(wait) = through.urgent {
         return Ok(postponed(job, &through, wait));
     } else {
@@ -53,6 +55,9 @@ pub(in crate::actuate) async fn ask(node: &Arc<Node>, job: &mut Job) -> Result<A
         }
         request(node, job, &through, &changes, &mut answer).await?
     };
+    if answer.report.denied.is_some() {
+        return Ok(answer);
+    }
     let Some((phase, granted)) = standing else {
         answer.report.unsupported = true;
         job.lift_undeclared = lift_undeclared;
@@ -107,6 +112,14 @@ fn postponed(job: &mut Job, through: &ThroughApi, wait: Duration) -> Answer {
     answer
 }
 
+/// Nothing is asked for, and nothing written, before the kubelet reports the pod's resources.
+fn not_reported(job: &mut Job, unreported: &Unreported) -> Box<JobDone> {
+    let mut done = refused(job, String::new());
+    done.outcome = Outcome::Withheld(Withheld::Unanswered(unreported.why.clone()));
+    done.api.retry_after = unreported.wait;
+    done
+}
+
 /// Makes room, then asks. None where there is no such way.
 async fn request(
     node: &Arc<Node>,
@@ -149,6 +162,15 @@ async fn request(
             });
             Ok(Some(standing))
         }
+        Err(ResizeError::Denied(why)) => {
+            take_back(job, pass.into_abandoned());
+            // What was written before anybody asked is taken back as well.
+            job.targets = granted;
+            job.held_before = false;
+            answer.steps = steps;
+            answer.report.denied = Some(why);
+            Ok(None)
+        }
         Err(error) => {
             let mut done = pass.into_abandoned();
             done.stages.ask = took;
@@ -173,7 +195,7 @@ fn turned_down(job: &mut Job, mut done: JobDone, error: &ResizeError) -> Result<
             done.stale = true;
             Outcome::Interrupted { reason }
         }
-        ResizeError::Altered(_) => Outcome::Refused { reason },
+        ResizeError::Altered(_) | ResizeError::Denied(_) => Outcome::Refused { reason },
         ResizeError::Refused { retry_after, .. } => {
             done.api.retry_after = *retry_after;
             Outcome::Refused { reason }

@@ -52,7 +52,10 @@ pub enum ResizeError {
     /// It made another change: what was wanted, and what it accepted instead.
     #[error("admission made something else of what was asked for: {0}")]
     Altered(String),
-    /// It says no, or nothing.
+    /// A rule says no: a quota, a LimitRange, admission, validation. The same request is refused until a rule changes.
+    #[error("{0}")]
+    Denied(String),
+    /// It says no for now, or nothing.
     #[error("{reason}")]
     Refused {
         /// Its words.
@@ -113,7 +116,8 @@ pub type Noted = Shared<BoxFuture<'static, ()>>;
 /// What a pass will ask for, unless there turns out to be no room for it.
 #[must_use]
 pub fn intention(node: &Node, job: &Job) -> Option<Intention> {
-    let through = job.through.as_ref().filter(|through| through.urgent.is_none())?;
+    let asks = |through: &&ThroughApi| through.urgent.is_none() && through.unreported.is_none();
+    let through = job.through.as_ref().filter(asks)?;
     let mut targets = job.targets.clone();
     lift(&mut targets, &node.floors.of(&job.bound.live().id.uid));
     let changes = through.changes(job.bound.object(), &targets).ok()?;
@@ -137,8 +141,19 @@ pub struct ThroughApi {
     /// This is an emergency: nothing is asked for until this much later. Nobody has to wait for an answer, and the kubelet
     /// cannot write what it was asked for a moment ago over what was given since.
     pub urgent: Option<Duration>,
+    /// The kubelet has not reported the pod's resources yet: nothing is asked for before it has.
+    pub unreported: Option<Unreported>,
     /// Nothing is asked for before this; none where nothing is intended.
     pub noted: Option<Noted>,
+}
+
+/// The pod's status does not show yet that its kubelet resizes in place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreported {
+    /// What is waited for, as a sentence.
+    pub why: String,
+    /// How long at most; unbounded where the kubelet certainly resizes.
+    pub wait: Option<Duration>,
 }
 
 /// What asking came to.
@@ -168,6 +183,8 @@ pub struct ApiReport {
     pub retry_after: Option<Duration>,
     /// It was not asked: the node has no room for what is wanted.
     pub no_room: bool,
+    /// A rule denies what it was asked for, in these words. The kernel is given what was granted before.
+    pub denied: Option<String>,
 }
 
 impl ThroughApi {

@@ -40,7 +40,7 @@ pub(in crate::agent) fn outlived(entry: &Entry) -> impl Iterator<Item = String> 
         .boosts
         .done
         .iter()
-        .filter(move |_| shown && resize::speaks(pod));
+        .filter(move |_| shown && resize::supports_in_place_resize(pod));
     let annotations = done.map(|container| format!("{BOOST_ANNOTATION}{container}"));
     annotations.filter(|name| pod.metadata.annotations.contains_key(name))
 }

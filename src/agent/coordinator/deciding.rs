@@ -11,7 +11,7 @@ use crate::actuate::{Cause, ForeignWriters, JobDone};
 use crate::agent::entry::{Entry, TooMuch};
 use crate::agent::inventory::Inventory;
 use crate::agent::standing::Recommended;
-use crate::decide::{self, Action, PodDecision, Reason};
+use crate::decide::{self, PodDecision, Reason};
 use crate::objects::{Pod, VerticalPodAutoscaler};
 use crate::plan::resize;
 use crate::sources::NodeView;
@@ -23,6 +23,8 @@ impl Coordinator {
         self.view = view;
         self.seen_view = true;
         self.source_problems = problems;
+        // The kubelet may have been upgraded in place.
+        self.take_node(self.node.clone());
         self.decide_all(Timestamp::now());
         self.match_live();
         if other_node {
@@ -52,13 +54,13 @@ impl Coordinator {
         let view = Arc::clone(&self.view);
         let index = decide::Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
         let observe_only = self.options.observe_only;
-        let (options, resizes) = (self.options.decide.clone(), self.resizer.is_some());
+        let (options, resizes) = (self.options.decide.clone(), self.resizer.get().is_some());
         let decided = |pod: &Pod, recommended: Option<&Recommended>| {
             // What is only observed never comes into force.
             let recommended = recommended.filter(|_| !observe_only);
             let in_force = recommended.map(|recommended| &*recommended.targets);
             // Where the kubelet resizes, the spec is what was last asked for, by whomever.
-            let spec = (resizes && resize::speaks(pod)).then(|| pod.requirements());
+            let spec = (resizes && resize::supports_in_place_resize(pod)).then(|| pod.requirements());
             decide::decide_pod(pod, &index, now, &options, spec.as_deref().or(in_force))
         };
         let mut known = std::mem::take(&mut self.entries);
@@ -161,18 +163,18 @@ impl Coordinator {
 /// Turns a decision into what stands, if the node has room for that, and asks for a pass if that changed.
 fn follow(entry: &mut Entry, admission: &mut Admission, vpas: &[VerticalPodAutoscaler], now: Timestamp) -> bool {
     let decision = &entry.decision;
-    let resizes = decision.action() == Action::Resize;
-    if !resizes && !lets_go(decision.reason) {
+    let change = decision.change();
+    if change.is_none() && !lets_go(decision.reason) {
         entry.too_much = None;
         return false;
     }
     let (before, took) = (entry.standing.targets(&entry.pod), admission.takes(entry));
     let mut too_much = None;
-    if resizes {
+    if let Some((_, targets)) = change {
         let recommended = Recommended {
             vpa: decision.vpa.clone(),
             at: now,
-            targets: decision.containers.clone(),
+            targets: targets.to_vec(),
         };
         match admission.check(entry, &recommended) {
             Ok(()) => entry.standing.recommended = Some(recommended),
@@ -218,7 +220,10 @@ fn cause(entry: &Entry, vpas: &[VerticalPodAutoscaler]) -> Option<Cause> {
     Some(Cause::Recommendation {
         vpa,
         resource_version,
-        reason: entry.decision.reason,
+        reason: entry
+            .decision
+            .change()
+            .map_or(entry.decision.reason, |(reason, _)| reason),
     })
 }
 

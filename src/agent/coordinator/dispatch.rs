@@ -14,7 +14,7 @@ use super::{Coordinator, Event, Reply};
 use crate::actuate::{BoundPod, Cause, ChangeRecord, Job, JobDone, Node, Outcome, Verdict, intention, reconcile};
 use crate::agent::entry::{ByHand, Entry, FIRST_RETRY, Pending};
 use crate::agent::shrinking::WatchId;
-use crate::plan::{Target, resize};
+use crate::plan::Target;
 use crate::resources::ControlFile;
 
 /// One pass, as it is known while it runs.
@@ -44,8 +44,8 @@ impl Coordinator {
             return;
         };
         let mut entries = self.entries.values();
-        let due = entries.any(|entry| entry.work.pending.is_some() && resize::speaks(&entry.pod));
-        let resizer = self.resizer.as_ref().filter(|_| due);
+        let due = entries.any(|entry| entry.work.pending.is_some());
+        let resizer = self.resizer.get().filter(|_| due);
         let mut roominess = Roominess::of(&self.entries, &self.view, resizer, node);
         for (key, entry) in &mut self.entries {
             // An entry may be new while a pass of an earlier one still runs for the same pod.
@@ -54,6 +54,9 @@ impl Coordinator {
             }
             if let Some((mut job, cause)) = next_job(entry) {
                 job.through = roominess.through(entry, &job.targets, &cause);
+                if job.through.is_some() && (entry.standing.overridden.is_some() || !entry.standing.leases.is_empty()) {
+                    entry.standing.remember_origin(&entry.pod);
+                }
                 job.kubelet_unasked = job.through.is_none();
                 let intention = intention(node, &job);
                 if let (Some(through), Some(intention)) = (&mut job.through, intention) {
@@ -76,6 +79,7 @@ impl Coordinator {
                     cause,
                 };
                 entry.work.running = Some(pass.number);
+                self.marked.note_written(&pass.uid);
                 self.busy.insert(pass.uid.clone());
                 start(Arc::clone(node), pass, Box::new(job), self.events.clone());
             }
@@ -87,14 +91,15 @@ impl Coordinator {
         let _about = pass.span.enter();
         done.stages.decide = pass.decided_in;
         self.busy.remove(&pass.uid);
-        if done.api.unsupported && self.resizer.take().is_some() {
-            tracing::info!("the API server does not resize pods in place: values are written directly");
+        if done.api.unsupported {
+            self.resizing_is_unsupported();
         }
         if done.stale {
             self.ask_refresh();
         }
         self.metrics.passed(&done);
         self.learn_formula(&done);
+        let quiet = self.quiet();
         let Some(entry) = self.entries.get_mut(&pass.key) else {
             return;
         };
@@ -102,11 +107,18 @@ impl Coordinator {
             return;
         }
         entry.work.running = None;
-        let Some(live) = entry.live.as_ref().filter(|live| live.id.uid == pass.uid) else {
+        let Some(live) = entry.live.clone().filter(|live| live.id.uid == pass.uid) else {
             // The pod ended meanwhile, and perhaps another one has its name.
             return;
         };
         report_foreign(&done);
+        if let Some(why) = &done.api.denied {
+            for said in entry.deny_loans(why, Timestamp::now(), quiet) {
+                done.outcome.add(&said);
+                self.unsaved = true;
+                self.unwatched = true;
+            }
+        }
         let record = self.history.add(
             Timestamp::now(),
             live.id.clone(),
@@ -115,6 +127,11 @@ impl Coordinator {
             entry.withheld.as_ref(),
         );
         if let Some(asked) = done.api.asked.take() {
+            self.resizer.accepted();
+            if record.outcome.is_kept() {
+                entry.accept_loans(&asked);
+            }
+            self.unwatched = true;
             entry.standing.asked = Some(asked);
             entry.standing.asking = None;
             entry.work.accepted_at = Some(Instant::now());
@@ -125,10 +142,13 @@ impl Coordinator {
                 key: pass.key.clone(),
                 number: pass.number,
             };
-            let report = std::mem::take(&mut done.shrink);
+            let mut report = std::mem::take(&mut done.shrink);
+            if entry.takes_back_denied(&report.lowered, Timestamp::now()) {
+                report.lowered.clear();
+            }
             entry
                 .shrinking
-                .passed(report, id, Arc::clone(node), Arc::clone(live), self.events.clone());
+                .passed(report, id, Arc::clone(node), live, self.events.clone());
         }
         self.unsaved |= entry.yield_to_spec();
         entry.owed = matches!(done.outcome, Outcome::RuntimeOwed { .. });

@@ -236,7 +236,7 @@ fn terms(entry: &Entry) -> Option<GuardedPod> {
         .standing
         .targets(&entry.pod)
         .unwrap_or_else(|| entry.pod.requirements());
-    let ceilings = &entry.decision.ceilings;
+    let (ceilings, now) = (&entry.decision.ceilings, Timestamp::now());
     let containers: Vec<Terms> = live
         .containers
         .keys()
@@ -246,6 +246,7 @@ fn terms(entry: &Entry) -> Option<GuardedPod> {
             let highest = |resource| {
                 let decided = ceiling.and_then(|ceiling| ceiling.limits.get(resource));
                 let free = !entry.standing.is_set_by_hand(name, resource);
+                let decided = decided.filter(|_| entry.may_lend(name, now));
                 decided.or_else(|| lent(resource)).filter(|_| free)
             };
             let has = targets.iter().find(|target| target.name == *name);

@@ -11,7 +11,7 @@ use super::{Coordinator, Refreshed};
 use crate::actuate::{Cause, Node};
 use crate::agent::entry::Entry;
 use crate::agent::state::SavedPod;
-use crate::decide::{Action, PodDecision, Reason};
+use crate::decide::{PodDecision, Reason};
 
 impl Coordinator {
     pub(super) fn take_refreshed(&mut self, refreshed: Refreshed) {
@@ -57,13 +57,23 @@ impl Coordinator {
         self.match_live();
     }
 
-    /// Plans from now on for this node. Where that changes what pods should hold, nobody else has changed it.
+    /// Plans from now on for this node, by the rules of the kubelet that the Node object states. Where that changes what
+    /// pods should hold, nobody else has changed it.
     pub(super) fn take_node(&mut self, node: Option<Arc<Node>>) {
+        // A view without the Node object does not take back what an earlier one stated.
+        let before = self.node.as_ref().and_then(|before| before.known_kubelet());
+        let stated = self.view.kubelet_version().or(before);
+        let node = node.map(|node| node.with_stated_kubelet(stated));
         let earlier = std::mem::replace(&mut self.node, node);
         self.unwatched |= earlier.is_some() != self.node.is_some();
         if let (Some(earlier), Some(node)) = (earlier, &self.node)
             && earlier.traits != node.traits
         {
+            if earlier.traits.kubelet != node.traits.kubelet {
+                self.resizer.start_over();
+            }
+            tracing::info!(kubelet = %node.traits.kubelet, "the node is another than before: every pod is planned anew");
+            self.unwatched = true;
             for entry in self.entries.values_mut().filter(|entry| !entry.standing.is_empty()) {
                 entry.start_over();
                 entry.ask(Cause::Sweep, true);
@@ -122,7 +132,9 @@ impl Coordinator {
                 cause = Cause::AgentStarted;
                 adopt(entry, saved);
             }
-            if let Some(lent) = self.marked.take(&live.id.uid) {
+            // Without a loan, what an intact state file says of the pod is all there is to know.
+            let lost = self.restore_problem.is_some();
+            if let Some(lent) = self.marked.take(&live.id.uid).filter(|lent| lost || !lent.is_empty()) {
                 take_over(entry, &lent, self.node.as_deref(), Timestamp::now());
                 cause = Cause::AgentStarted;
                 self.unsaved = true;
@@ -152,7 +164,7 @@ fn adopt(entry: &mut Entry, saved: SavedPod) {
     entry.standing.asked = saved.standing.asked;
     entry.standing.asking = saved.standing.asking;
     let unasked = entry.decision.reason == Reason::SourcesSilent;
-    let not_followed = entry.decision.action() != Action::Resize || entry.too_much.is_some();
+    let not_followed = entry.decision.change().is_none() || entry.too_much.is_some();
     if unasked || (entry.decision.vpa.is_some() && not_followed) {
         entry.standing.recommended = saved.standing.recommended;
     } else if let (Some(now), Some(before)) = (&mut entry.standing.recommended, saved.standing.recommended)

@@ -19,7 +19,7 @@ impl Coordinator {
 
     /// What a pod is to say that it does not.
     fn due_to_say(&self, entry: &Entry, now: Timestamp) -> Annotations {
-        let kubelet_says = self.resizer.is_some() && resize::speaks(&entry.pod);
+        let kubelet_says = self.resizer.get().is_some() && resize::supports_in_place_resize(&entry.pod);
         let boosts = outlived(entry).filter(|_| kubelet_says).map(|name| (name, None));
         let wanted = says(entry, kubelet_says, now).filter(|_| self.options.annotate);
         let is = entry.pod.metadata.annotations.get(APPLIED);

@@ -131,7 +131,10 @@ impl Coordinator {
             node: self.node.clone(),
             problems: self.problems(),
             pods: self.entries.len(),
-            kubelet_resizes: self.entries.values().any(|entry| resize::speaks(&entry.pod)),
+            kubelet_resizes: self
+                .entries
+                .values()
+                .any(|entry| resize::supports_in_place_resize(&entry.pod)),
         }
     }
 
@@ -280,6 +283,18 @@ impl Coordinator {
         entry.ask(cause, true);
         self.unsaved = true;
         self.unwatched = true;
+    }
+
+    /// Ends the overrides whose time is over.
+    pub(super) fn end_overrides(&mut self, now: Timestamp) {
+        for entry in self.entries.values_mut() {
+            if entry.standing.ends_at().is_some_and(|at| at <= now) && entry.standing.end_override() {
+                self.unsaved = true;
+                self.unwatched = true;
+                entry.start_over();
+                entry.ask(Cause::OverrideEnded, true);
+            }
+        }
     }
 
     /// Carries out the orders that waited, up to the first that takes a pass.

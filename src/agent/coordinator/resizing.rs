@@ -9,10 +9,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Coordinator;
 use super::room::{account, takes};
-use crate::actuate::{Asked, Cause, Node, PodResizer, ThroughApi};
+use crate::actuate::{Asked, Cause, Node, PodResizer, ThroughApi, Unreported};
 use crate::agent::entry::{Entry, FIRST_RETRY};
 use crate::objects::Pod;
-use crate::plan::resize::{self, Phase, Withheld};
+use crate::plan::resize::{self, NodeSupport, Phase, Support, Withheld};
 use crate::plan::{Account, Capacity, KubeletVersion, Room, Target, larger, pod_requests};
 use crate::resources::{MemoryLimit, NamedRequirements, Resource};
 use crate::sources::NodeView;
@@ -27,6 +27,7 @@ pub(super) struct Roominess {
     capacity: Option<Capacity>,
     account: Account,
     kubelet: KubeletVersion,
+    support: NodeSupport,
 }
 
 impl Roominess {
@@ -43,6 +44,11 @@ impl Roominess {
             capacity: None,
             account: Account::default(),
             kubelet,
+            support: NodeSupport::of(
+                entries.values().map(|entry| &*entry.pod),
+                node.known_kubelet(),
+                Timestamp::now(),
+            ),
         };
         if roominess.resizer.is_some() {
             roominess.capacity = Capacity::of(view.node.as_ref());
@@ -58,7 +64,16 @@ impl Roominess {
         targets: &[NamedRequirements],
         cause: &Cause,
     ) -> Option<ThroughApi> {
-        let resizer = self.resizer.clone().filter(|_| resize::speaks(&entry.pod))?;
+        let resizer = self.resizer.clone()?;
+        let now = Timestamp::now();
+        let unreported = match self.support.for_pod(&entry.pod, now) {
+            Support::Never => return None,
+            Support::Resizes => None,
+            Support::NotReported { why, until } => Some(Unreported {
+                why,
+                wait: until.and_then(|until| Duration::try_from(until.duration_since(now)).ok()),
+            }),
+        };
         let own = takes(entry, true, self.kubelet);
         let others = self.account.others(own);
         let after = pod_requests(&entry.pod, targets, self.kubelet);
@@ -75,6 +90,7 @@ impl Roominess {
                 _ => None,
             },
             urgent: urgent(entry, cause),
+            unreported,
             noted: None,
         })
     }
@@ -138,13 +154,12 @@ impl Coordinator {
     /// How a pass for this pod would go through the API server now, if it would.
     pub(super) fn through_now(&self, entry: &Entry) -> Option<ThroughApi> {
         let node = self.node.as_deref()?;
-        let resizer = self.resizer.as_ref().filter(|_| resize::speaks(&entry.pod));
-        Roominess::of(&self.entries, &self.view, resizer, node).through(entry, &[], &Cause::Sweep)
+        Roominess::of(&self.entries, &self.view, self.resizer.get(), node).through(entry, &[], &Cause::Sweep)
     }
 
     /// Room has perhaps been made: what was refused is tried at once.
     pub(super) fn try_refused_again(&mut self) {
-        if self.resizer.is_none() {
+        if self.resizer.get().is_none() {
             return;
         }
         for entry in self.entries.values_mut().filter(|entry| entry.work.waits_for_room) {
@@ -158,11 +173,13 @@ impl Entry {
     pub(super) fn describe(&mut self, pod: &Arc<Pod>) {
         let before = std::mem::replace(&mut self.pod, Arc::clone(pod));
         self.standing.settle(pod);
-        if self.standing.is_empty() || !resize::speaks(pod) {
+        if self.standing.is_empty() || !resize::supports_in_place_resize(pod) {
             return;
         }
         // Init containers and what the pod has of its own count for the pod's cgroup.
-        let news = Phase::of(&before) != Phase::of(pod) || before.spec != pod.spec;
+        let news = Phase::of(&before) != Phase::of(pod)
+            || before.spec != pod.spec
+            || !resize::supports_in_place_resize(&before);
         // What a failed pass asked for and took back comes by again, and is no reason to try at once.
         let takes_its_course = matches!(Phase::of(pod), Phase::Accepted | Phase::InProgress | Phase::Settled);
         let asked = self.standing.asked.as_ref();
@@ -177,7 +194,7 @@ impl Entry {
     /// ones are wanted are asked for as well.
     pub(super) fn aims(&self) -> Option<Vec<NamedRequirements>> {
         let mut aims = self.standing.targets(&self.pod)?;
-        if resize::speaks(&self.pod) {
+        if resize::supports_in_place_resize(&self.pod) {
             self.lift_what_is_kept(&mut aims);
         }
         Some(aims)
@@ -198,7 +215,7 @@ impl Entry {
     /// recommendation acted on before stands no longer. Returns whether anything is known now that was not.
     pub(super) fn yield_to_spec(&mut self) -> bool {
         // While a pass runs nobody knows yet what it was that it asked for.
-        if !resize::speaks(&self.pod) || self.work.running.is_some() {
+        if !resize::supports_in_place_resize(&self.pod) || self.work.running.is_some() {
             return false;
         }
         let known = self.knows_its_request();

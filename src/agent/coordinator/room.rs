@@ -35,7 +35,7 @@ impl Admission {
         let (pod, Some(capacity)) = (&entry.pod, self.capacity) else {
             return Ok(());
         };
-        if self.asks && resize::speaks(pod) {
+        if self.asks && resize::supports_in_place_resize(pod) {
             return Ok(());
         }
         let mut standing = entry.standing.clone();
@@ -69,7 +69,7 @@ impl Admission {
 impl Coordinator {
     /// The node's room with what stands for its pods now.
     pub(super) fn admission(&self) -> Admission {
-        let (kubelet, asks) = (self.kubelet(), self.resizer.is_some());
+        let (kubelet, asks) = (self.kubelet(), self.resizer.get().is_some());
         Admission {
             capacity: Capacity::of(self.view.node.as_ref()),
             account: account(self.entries.values().map(|entry| &**entry), asks, kubelet),
@@ -81,7 +81,7 @@ impl Coordinator {
 
     /// What the node has for one of its pods, whose values an operator sets.
     pub(super) fn headroom(&self, key: &str) -> Headroom {
-        let (kubelet, asks) = (self.kubelet(), self.resizer.is_some());
+        let (kubelet, asks) = (self.kubelet(), self.resizer.get().is_some());
         let all = account(self.entries.values().map(|entry| &**entry), asks, kubelet);
         let own = self.entries.get(key);
         let takes = own.map_or_else(ResourceList::default, |entry| takes(entry, asks, kubelet));
@@ -119,7 +119,7 @@ pub(super) fn takes(entry: &Entry, asks: bool, kubelet: KubeletVersion) -> Resou
         let targets = entry.standing.targets(&entry.pod).unwrap_or_default();
         pod_requests(&entry.pod, &targets, kubelet)
     };
-    if !(asks && resize::speaks(&entry.pod)) {
+    if !(asks && resize::supports_in_place_resize(&entry.pod)) {
         return standing();
     }
     let reserved = resize::reserved(&entry.pod, kubelet);

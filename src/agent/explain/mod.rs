@@ -6,14 +6,22 @@ mod values;
 
 use super::coordinator::Snapshot;
 use super::view;
-use crate::actuate::stored_specs;
+use crate::actuate::{KubeletFrom, Node, stored_specs};
 use crate::control::{ControlError, proto};
+use crate::objects::Pod;
+use crate::plan::{KubeletVersion, NodeTraits, hierarchy};
 
 /// Reads the kernel's files, systemd's properties and the runtime's stored specs, and puts everything side by side.
 pub(super) async fn explain(snapshot: Snapshot) -> Result<proto::ExplainReply, ControlError> {
     let reason = snapshot.decision.reason;
     let in_words = format!("{reason}: {}", reason.meaning());
     let notes = snapshot.decision.notes.iter().map(ToString::to_string);
+    let notes = notes.chain(
+        snapshot
+            .node
+            .as_ref()
+            .and_then(|node| assumed_kubelet(node, &snapshot.pod)),
+    );
     let mut reply = proto::ExplainReply {
         notes: std::iter::once(in_words).chain(notes).collect(),
         next: snapshot.next.clone(),
@@ -28,4 +36,20 @@ pub(super) async fn explain(snapshot: Snapshot) -> Result<proto::ExplainReply, C
         reply.values = side_by_side.map_err(|panic| ControlError::Internal(panic.to_string()))??;
     }
     Ok(reply)
+}
+
+/// Says that the kubelet's version is only assumed, for a pod whose values depend on it.
+fn assumed_kubelet(node: &Node, pod: &Pod) -> Option<String> {
+    let by = |kubelet| {
+        let traits = NodeTraits { kubelet, ..node.traits };
+        hierarchy(pod, &[], &traits).created()
+    };
+    let matters = by(KubeletVersion::OLDEST) != by(node.traits.kubelet);
+    (node.kubelet_from == KubeletFrom::Assumed && matters).then(|| {
+        format!(
+            "the pod's values follow the rules of kubelet {}, which is assumed: no source has the Node object; set \
+             kubeletVersion where that is wrong",
+            node.traits.kubelet
+        )
+    })
 }

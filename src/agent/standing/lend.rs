@@ -44,6 +44,7 @@ impl Standing {
             since: earlier.map_or(lent.now, |earlier| earlier.since),
             renewed: lent.now,
             why: lent.why,
+            denied: earlier.and_then(|earlier| earlier.denied.clone()),
         };
         self.take_back(lent.container, lent.resource);
         self.leases.push(lease);

@@ -10,11 +10,13 @@
 
 mod phase;
 mod reserved;
+mod support;
 #[cfg(test)]
 mod tests;
 
 pub use phase::{Phase, Withheld, granted, meanwhile};
 pub use reserved::{check_room, grows, reserved};
+pub use support::{NodeSupport, Support};
 
 use crate::objects::{Container, MIRROR_ANNOTATION, Pod};
 use crate::resources::{NamedRequirements, Requirements, Resource};
@@ -27,7 +29,7 @@ use super::types::Target;
 /// they have (`ValidatePodResize`, kubernetes `pkg/apis/core/validation`, asks for the same). Nothing that has the annotation
 /// of a mirror pod can be resized there.
 #[must_use]
-pub fn speaks(pod: &Pod) -> bool {
+pub fn supports_in_place_resize(pod: &Pod) -> bool {
     let says = |resources: &Option<_>| resources.is_some();
     let mut statuses = pod.status.container_statuses.iter();
     !pod.metadata.annotations.contains_key(MIRROR_ANNOTATION) && statuses.any(|status| says(&status.resources))
@@ -53,7 +55,7 @@ pub enum Unaskable {
     #[error(
         "container {container}: its {field} stays {from} instead of {to}: its resizePolicy for {resource} is RestartContainer, \
          so the kubelet would restart it, and vscaled never restarts; set NotRequired in the workload's pod template, or \
-         change the amount there and let new pods have it"
+         change the amount there and let new pods have it{}", alone(*.other)
     )]
     Restarts {
         /// Whose.
@@ -66,7 +68,16 @@ pub enum Unaskable {
         from: String,
         /// What it was to be.
         to: String,
+        /// A resource of the same container that changes as well and would restart nothing.
+        other: Option<Resource>,
     },
+}
+
+/// The way to have the rest of a refused request.
+fn alone(other: Option<Resource>) -> String {
+    other.map_or_else(String::new, |other| {
+        format!("; its {other} is not changed either: ask for {other} alone to have that now")
+    })
 }
 
 /// What to ask the API server for, so that the pod's spec has what is wanted: a step for each container that differs.
@@ -109,6 +120,10 @@ pub fn altered(accepted: &Pod, asked: &[Step]) -> Option<String> {
 
 /// Whether a container of a running pod can be given these amounts.
 fn check(container: &Container, to: &Requirements) -> Result<(), Unaskable> {
+    let changes = |resource| {
+        let amounts = |has: &Requirements| (has.requests.get(resource), has.limits.get(resource));
+        amounts(&container.resources) != amounts(to)
+    };
     let fields = container.resources.fields().into_iter().zip(to.fields());
     for ((field, old), (_, new)) in fields.filter(|((_, old), (_, new))| old != new) {
         let name = || container.name.clone();
@@ -129,6 +144,9 @@ fn check(container: &Container, to: &Requirements) -> Result<(), Unaskable> {
                 resource,
                 from: old.unwrap_or_else(|| "unset".to_owned()),
                 to: new,
+                other: Resource::ALL
+                    .into_iter()
+                    .find(|other| changes(*other) && !container.restarts_for(*other)),
             });
         }
     }

@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::{Phase, Withheld, altered, changes, check_room, granted, grows, meanwhile, reserved, same, speaks};
+use super::{
+    Phase, Withheld, altered, changes, check_room, granted, grows, meanwhile, reserved, same, supports_in_place_resize,
+};
 use crate::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePolicy};
 use crate::plan::{Account, Capacity, CapacityFrom, Change, KubeletVersion, Room, pod_requests};
 use crate::resources::{Bytes, MilliCpu, NamedRequirements, Requirements, Resource, ResourceList};
@@ -125,14 +127,14 @@ fn a_kubelet_that_counts_no_generations_is_judged_by_what_runs() {
 #[test]
 fn old_kubelets_and_copies_of_static_pods_are_not_asked() {
     let mut pod = settled(100);
-    assert!(speaks(&pod));
+    assert!(supports_in_place_resize(&pod));
     pod.metadata
         .annotations
         .insert(super::MIRROR_ANNOTATION.to_owned(), "x".to_owned());
-    assert!(!speaks(&pod));
+    assert!(!supports_in_place_resize(&pod));
     let mut pod = settled(100);
     pod.status.container_statuses[0].resources = None;
-    assert!(!speaks(&pod));
+    assert!(!supports_in_place_resize(&pod));
 }
 
 #[test]

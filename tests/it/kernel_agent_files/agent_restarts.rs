@@ -4,9 +4,10 @@ use std::fs;
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
-use vscaled::resources::MemoryLimit;
+use vscaled::plan::CgroupVersion;
+use vscaled::resources::{MemoryLimit, Setting, Settings};
 
-use super::{Amounts, SIDE, Scene, memory};
+use super::{AT_FIRST, Amounts, SIDE, Scene, memory};
 
 const FIRST: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
 
@@ -90,6 +91,35 @@ async fn a_state_file_that_is_not_understood_is_set_aside_and_reported() {
     let aside = scene.agent.state_file().with_extension("json.set-aside");
     assert!(problem.contains(&aside.display().to_string()), "{problem}");
     assert_eq!(fs::read(aside).unwrap(), &whole[..whole.len() / 2]);
+}
+
+#[tokio::test]
+async fn values_of_which_the_state_file_is_lost_do_not_stay_in_the_cgroups() {
+    let mut scene = Scene::started().await;
+    let uid = "0a1b2c3d-0000-4000-8000-000000000019";
+    let untouched = scene.node.run("beside", uid, &[("app", FIRST[0].1)]);
+    // Somebody else's values, which the agent has never written.
+    let theirs = Settings::from_iter([match scene.node.cgroups().version() {
+        CgroupVersion::V1 => Setting::MemoryLimit(MemoryLimit::Bytes(700 << 20)),
+        CgroupVersion::V2 => Setting::MemoryMax(MemoryLimit::Bytes(700 << 20)),
+    }]);
+    scene.node.put(&untouched.cgroup, &theirs);
+    scene.agent.write("beside.yaml", &untouched.manifest());
+    scene.agent.reaches("beside", "NotManaged").await;
+    scene.agent.resize(scene.by_hand(memory("512Mi"))).await.unwrap();
+    scene.agent.kill();
+    fs::write(scene.agent.state_file(), r#"{"version": 99}"#).unwrap();
+    scene.agent.start().await;
+    let back = || scene.holds(&AT_FIRST);
+    scene.agent.wait_for("the spec's values to be back", back).await;
+    scene
+        .agent
+        .reports(&["state file", "go back to what their specs"])
+        .await;
+    assert_eq!(
+        scene.node.held(&untouched)["pod"].memory_limit(),
+        Some(MemoryLimit::Bytes(700 << 20))
+    );
 }
 
 #[tokio::test]

@@ -299,3 +299,47 @@ async fn what_is_lent_in_an_emergency_is_asked_for_once_it_is_over_and_given_bac
     assert_eq!(scene.spec(), resources(LENDER));
     scene.agent.reaches(NAME, "NotManaged").await;
 }
+
+#[tokio::test]
+async fn a_loan_that_a_quota_denies_ends_although_it_is_used_and_is_not_given_again() {
+    const QUOTA: &str = "pods \"web-5c4f-x\" is forbidden: exceeded quota: q, requested: limits.memory=150Mi";
+    let scene = Scene::lending("3s").await;
+    scene
+        .api
+        .fault(patches(None, Effect::Says(403, "Forbidden", QUOTA, None)));
+    let mut process = scene.takes(100, 200);
+    assert!(matches!(process.wait(), End::Satisfied(_)));
+    let denied = async || {
+        let pod = scene.agent.pod(NAME).await?;
+        pod.leases
+            .iter()
+            .any(|lease| lease.reason.contains("exceeded quota"))
+            .then_some(())
+    };
+    scene.agent.until("the loan to be denied", denied).await;
+    let lent = scene.limit();
+    assert!(lent > 200, "what is in use was taken away: {lent}");
+    let ended = async || scene.agent.pod(NAME).await.filter(|pod| pod.leases.is_empty());
+    let pod = scene.agent.until("the loan to end", ended).await;
+    let not_lent = |why: &String| why.contains("none is lent before") && why.contains("exceeded quota");
+    assert!(pod.not_grown.iter().any(not_lent), "{pod:#?}");
+    let causes: Vec<_> = scene
+        .agent
+        .history()
+        .await
+        .into_iter()
+        .map(|change| change.cause)
+        .collect();
+    let taken_back = |cause: &String| cause.contains("is taken back, the API server denies it");
+    assert!(causes.iter().any(taken_back), "{causes:?}");
+    assert!(process.lives() && scene.kills() == 0 && scene.limit() <= lent);
+
+    // As soon as less is in use the limit comes down, and the next burst is on the tenant's own.
+    drop(process);
+    let back = || scene.limit() == 128;
+    scene.agent.wait_for("the limit to come down", back).await;
+    assert_eq!(scene.asked(), 128);
+    let mut process = scene.takes(100, 200);
+    assert!(!matches!(process.wait(), End::Satisfied(_)), "lent again");
+    assert_eq!(scene.limit(), 128);
+}

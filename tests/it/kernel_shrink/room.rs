@@ -7,8 +7,8 @@ use std::time::Instant;
 use tempfile::TempDir;
 use vscaled::actuate::shrink::{Freezer, Markers, SeenBefore};
 use vscaled::actuate::{
-    BoundPod, Cause, DriverFrom, ForeignWriters, FormulaFrom, Job, Lanes, LiveContainer, LivePod, Node, Outcome,
-    RuntimeLink, make_room,
+    BoundPod, Cause, DriverFrom, ForeignWriters, FormulaFrom, Job, KubeletFrom, Lanes, LiveContainer, LivePod, Node,
+    Outcome, RuntimeLink, make_room,
 };
 use vscaled::cgroup::{Hierarchy, Kubepods};
 use vscaled::plan::shrink::Holds;
@@ -71,6 +71,7 @@ pub(super) fn node(bare: &BareNode, state: &TempDir) -> Node {
         runtime_name: None,
         driver_from: DriverFrom::Configured,
         formula_from: FormulaFrom::Configured,
+        kubelet_from: KubeletFrom::Configured,
         units: None,
         lanes: Arc::new(Lanes::new(1)),
         floors: Arc::default(),

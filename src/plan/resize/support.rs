@@ -1,0 +1,201 @@
+//! Whether a pod's kubelet resizes in place, also while the pod's status does not show it yet. Pure.
+//!
+//! A kubelet that resizes states the resources of every container it has started in the pod's status (`resources`). A
+//! new pod has no such status for a moment. Where other facts say that the kubelet resizes, the pod waits for the status
+//! instead of being written behind the kubelet's back.
+
+use std::borrow::Borrow;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::supports_in_place_resize;
+use crate::objects::{ContainerStatus, MIRROR_ANNOTATION, Pod};
+use crate::plan::KubeletVersion;
+
+/// A container that runs for this long and has no `resources` in its status belongs to a kubelet that does not resize. A
+/// status follows its container's start within seconds.
+const REPORTED_WITHIN: SignedDuration = SignedDuration::from_secs(60);
+
+/// Whether a kubelet resizes in place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Support {
+    /// It does: the pod's status shows it.
+    Resizes,
+    /// It does or may, and the pod's status does not show it yet.
+    NotReported {
+        /// What is waited for, as a sentence.
+        why: String,
+        /// When the wait ends without a report; never where the kubelet certainly resizes.
+        until: Option<Timestamp>,
+    },
+    /// It does not.
+    Never,
+}
+
+/// What is known of a node's kubelet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeSupport {
+    version: Option<KubeletVersion>,
+    /// None: neither its version nor a pod has settled that.
+    resizes: Option<bool>,
+}
+
+impl NodeSupport {
+    /// What the kubelet's version and the statuses of the node's pods say. Without either, a kubelet does not resize.
+    #[must_use]
+    pub fn of<P: Borrow<Pod>>(
+        mut pods: impl Iterator<Item = P> + Clone,
+        version: Option<KubeletVersion>,
+        now: Timestamp,
+    ) -> Self {
+        let reported = pods.clone().any(|pod| supports_in_place_resize(pod.borrow()));
+        let unreported = |pod: P| reported_by(pod.borrow()).is_some_and(|at| at <= now);
+        let resizes = match version {
+            _ if reported => Some(true),
+            Some(version) if version.always_resizes() => Some(true),
+            Some(version) if version.resizes_by_default() => pods.any(unreported).then_some(false),
+            Some(_) | None => Some(false),
+        };
+        Self { version, resizes }
+    }
+
+    /// Whether the kubelet resizes this pod.
+    #[must_use]
+    pub fn for_pod(&self, pod: &Pod, now: Timestamp) -> Support {
+        if supports_in_place_resize(pod) {
+            return Support::Resizes;
+        }
+        // Specs are counted by every API server whose kubelets resize: without a count this pod does not come from one.
+        let at_the_api_server =
+            pod.metadata.generation > 0 && !pod.metadata.annotations.contains_key(MIRROR_ANNOTATION);
+        if !at_the_api_server || self.resizes == Some(false) {
+            return Support::Never;
+        }
+        let certain = self.version.is_some_and(KubeletVersion::always_resizes);
+        let until = reported_by(pod).filter(|_| !certain);
+        if until.is_some_and(|until| until <= now) {
+            return Support::Never;
+        }
+        let kubelet = self.version.map_or_else(
+            || "its kubelet".to_owned(),
+            |version| format!("its kubelet ({version})"),
+        );
+        let or_until = until.map_or_else(String::new, |until| {
+            format!(", or until {until:.0}: a kubelet that reports none by then has resizing in place switched off")
+        });
+        Support::NotReported {
+            why: format!(
+                "waits until {kubelet} reports the containers' resources in the pod's status, to be asked through \
+                 pods/resize{or_until}"
+            ),
+            until,
+        }
+    }
+}
+
+/// By when the kubelet would have reported the resources of a container that runs and has none in its status.
+fn reported_by(pod: &Pod) -> Option<Timestamp> {
+    let started = |status: &ContainerStatus| status.state.running.as_ref()?.started_at;
+    let unreported = pod
+        .status
+        .container_statuses
+        .iter()
+        .filter(|status| status.resources.is_none());
+    let started = unreported.filter_map(started).min()?;
+    Some(started.checked_add(REPORTED_WITHIN).unwrap_or(Timestamp::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::{ContainerState, Running};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).unwrap()
+    }
+
+    /// A pod from an API server whose container started at zero, without resources in its status.
+    fn unreported() -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.generation = 1;
+        let running = Running {
+            started_at: Some(at(0)),
+        };
+        pod.status.container_statuses = vec![ContainerStatus {
+            state: ContainerState {
+                running: Some(running),
+                ..ContainerState::default()
+            },
+            ..ContainerStatus::default()
+        }];
+        pod
+    }
+
+    fn reported() -> Pod {
+        let mut pod = unreported();
+        pod.status.container_statuses[0].resources = Some(crate::resources::Requirements::default());
+        pod
+    }
+
+    /// What is known of a pod beside others on a node with this kubelet.
+    fn support(pod: &Pod, others: &[Pod], version: Option<u32>, now: i64) -> Support {
+        let version = version.map(KubeletVersion);
+        let pods = others.iter().chain([pod]);
+        NodeSupport::of(pods, version, at(now)).for_pod(pod, at(now))
+    }
+
+    /// Until when a pod waits, if it does.
+    fn waits(support: &Support) -> Option<Option<i64>> {
+        match support {
+            Support::NotReported { until, .. } => Some(until.map(|until| until.as_second() - 1_700_000_000)),
+            Support::Resizes | Support::Never => None,
+        }
+    }
+
+    #[test]
+    fn a_kubelet_that_always_resizes_is_waited_for_without_end() {
+        assert_eq!(waits(&support(&unreported(), &[], Some(35), 1)), Some(None));
+        assert_eq!(waits(&support(&unreported(), &[], Some(36), 86_400)), Some(None));
+        assert_eq!(support(&reported(), &[], Some(36), 1), Support::Resizes);
+    }
+
+    #[test]
+    fn a_kubelet_whose_gate_may_be_off_is_waited_for_a_minute() {
+        assert_eq!(waits(&support(&unreported(), &[], Some(33), 1)), Some(Some(60)));
+        assert_eq!(support(&unreported(), &[], Some(34), 60), Support::Never);
+        let mut pending = unreported();
+        pending.status.container_statuses[0].state = ContainerState::default();
+        assert_eq!(
+            waits(&support(&pending, &[], Some(34), 1)),
+            Some(None),
+            "nothing runs yet"
+        );
+        // One pod that was never reported tells for all of them.
+        assert_eq!(support(&pending, &[unreported()], Some(34), 60), Support::Never);
+    }
+
+    #[test]
+    fn a_pod_that_is_reported_tells_for_the_others_of_its_node() {
+        assert_eq!(support(&unreported(), &[], None, 1), Support::Never);
+        assert_eq!(support(&unreported(), &[], Some(32), 1), Support::Never);
+        assert_eq!(waits(&support(&unreported(), &[reported()], None, 1)), Some(Some(60)));
+        assert_eq!(
+            waits(&support(&unreported(), &[reported()], Some(34), 1)),
+            Some(Some(60))
+        );
+    }
+
+    #[test]
+    fn a_pod_that_the_api_server_cannot_resize_is_not_waited_for() {
+        let mut manifest = unreported();
+        manifest.metadata.generation = 0;
+        let mut mirror = unreported();
+        mirror
+            .metadata
+            .annotations
+            .insert(MIRROR_ANNOTATION.to_owned(), "hash".to_owned());
+        for pod in [manifest, mirror] {
+            assert_eq!(support(&pod, &[reported()], Some(36), 1), Support::Never);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! What is known of the node's kubelet: its version, and whether it resizes in place, before a pod's status shows it.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use vscaled::resources::MemoryLimit;
+
+use super::host_faults::patches;
+use super::host_others::limits;
+use super::{APP, AT_FIRST, LARGER, NAME, NODE, Scene, resources};
+use crate::support::apimodel::Effect;
+
+const QUOTA: &str = "pods \"web-5c4f-x\" is forbidden: exceeded quota: q, requested: limits.memory=256Mi, used: \
+                     limits.memory=128Mi, limited: limits.memory=150Mi";
+
+impl Scene {
+    /// The Node object states this kubelet from now on.
+    fn kubelet_is(&self, version: &str) {
+        self.api.change("nodes", NODE, |node| {
+            node["status"]["nodeInfo"] = json!({"kubeletVersion": version});
+        });
+    }
+
+    /// The pod's status does not have its containers' resources, and its container runs for so long.
+    fn unreported(&self, for_seconds: i64) {
+        let started = Timestamp::now() - SignedDuration::from_secs(for_seconds);
+        self.api.change("pods", NAME, |pod| {
+            let status = pod["status"]["containerStatuses"][0].as_object_mut().unwrap();
+            status.remove("resources");
+            status.remove("allocatedResources");
+            status["state"] = json!({"running": {"startedAt": started.to_string()}});
+        });
+    }
+
+    /// The kubelet reports what the container has: what its spec says.
+    fn reported(&self) {
+        self.api.change("pods", NAME, |pod| {
+            let has = pod["spec"]["containers"][0]["resources"].clone();
+            pod["status"]["containerStatuses"][0]["allocatedResources"] = has["requests"].clone();
+            pod["status"]["containerStatuses"][0]["resources"] = has;
+        });
+    }
+
+    /// A pod of this kubelet without resources in its status, whose container runs for so long, and a recommendation.
+    async fn unreported_by(version: &str, for_seconds: i64) -> Self {
+        let mut scene = Self::new().await;
+        scene.kubelet_is(version);
+        scene.unreported(for_seconds);
+        scene.start().await;
+        scene.recommend(&LARGER);
+        scene
+    }
+
+    fn calls(&self) -> [usize; 2] {
+        ["dry-run pods/resize", "patch pods/resize"].map(|call| self.api.calls(call))
+    }
+
+    fn pod_limit(&self) -> Option<MemoryLimit> {
+        self.node.held(&self.pod)["pod"].memory_limit()
+    }
+}
+
+#[tokio::test]
+async fn the_nodes_kubelet_says_whose_rules_a_pods_values_follow() {
+    let mut scene = Scene::new().await;
+    // A limit-less init container leaves the pod's limit undeclared for kubelets from 1.27 on.
+    scene.unreported(3600);
+    scene.api.change("pods", NAME, |pod| {
+        pod["spec"]["initContainers"] = json!([{"name": "init", "image": "none", "resources": {}}]);
+    });
+    scene.kubelet_is("v1.30.4");
+    scene.start().await;
+    let wider = limits(&scene.pod, None, Some("256Mi"));
+    scene.agent.resize(wider).await.unwrap();
+    scene.agent.reaches(NAME, "InSync").await;
+    let before = MemoryLimit::Bytes(APP.memory_limit.unwrap() << 20);
+    assert_eq!(scene.pod_limit(), Some(before), "an undeclared limit is left as it is");
+
+    // Another kubelet on the same node: every pod is planned anew, and nobody asks for it.
+    scene.kubelet_is("v1.20.2");
+    let follows = || scene.pod_limit() == Some(MemoryLimit::Bytes(256 << 20));
+    scene.agent.wait_for("the pod to follow its container", follows).await;
+    let checks = scene.agent.client().await.doctor().await.unwrap().checks;
+    let kubelet = checks.iter().find(|check| check.name == "kubelet").unwrap();
+    assert!(
+        kubelet.found.contains("rules of 1.20 (as its Node object states)"),
+        "{kubelet:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_new_pod_of_a_kubelet_that_resizes_waits_until_its_status_shows_it() {
+    let scene = Scene::unreported_by("v1.36.2", 1).await;
+    scene.says("Working", "waits until its kubelet (1.36) reports").await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(scene.holds(&AT_FIRST), "the kubelet was bypassed");
+    assert_eq!(scene.calls(), [0, 0]);
+    scene.reported();
+    scene.settles(&LARGER).await;
+    assert_eq!((scene.spec(), scene.calls()), (resources(LARGER[0].1), [1, 1]));
+    scene.confirmed(&LARGER).await;
+}
+
+#[tokio::test]
+async fn a_pod_whose_neighbour_is_resized_by_the_kubelet_waits_as_well() {
+    let mut scene = Scene::new().await;
+    let beside = scene
+        .node
+        .run("beside", "0a1b2c3d-0000-4000-8000-000000000073", &AT_FIRST);
+    let mut reported = super::object(&beside, "none");
+    reported["metadata"]["ownerReferences"] = json!([]);
+    scene.api.put("pods", reported);
+    scene.unreported(1);
+    scene.start().await;
+    scene.recommend(&LARGER);
+    scene.says("Working", "waits until its kubelet reports").await;
+    assert!(scene.holds(&AT_FIRST));
+    scene.reported();
+    scene.settles(&LARGER).await;
+    assert_eq!(scene.spec(), resources(LARGER[0].1));
+}
+
+#[tokio::test]
+async fn a_kubelet_whose_gate_is_off_is_not_waited_for_for_ever() {
+    // It runs for longer than any kubelet takes to report it.
+    let scene = Scene::unreported_by("v1.34.3", 3600).await;
+    scene.settles(&LARGER).await;
+    assert_eq!((scene.spec(), scene.calls()), (resources(AT_FIRST[0].1), [0, 0]));
+}
+
+#[tokio::test]
+async fn a_wait_for_a_kubelet_whose_gate_may_be_off_ends_by_itself() {
+    let scene = Scene::unreported_by("v1.33.0", 55).await;
+    scene
+        .says(
+            "Working",
+            "a kubelet that reports none by then has resizing in place switched off",
+        )
+        .await;
+    assert!(scene.holds(&AT_FIRST));
+    scene.settles(&LARGER).await;
+    assert_eq!(scene.calls(), [0, 0]);
+}
+
+#[tokio::test]
+async fn what_was_written_without_asking_is_undone_when_a_quota_denies_it() {
+    let scene = Scene::unreported_by("v1.34.3", 3600).await;
+    scene.settles(&LARGER).await;
+    // Somebody switched the gate on.
+    scene
+        .api
+        .fault(patches(None, Effect::Says(403, "Forbidden", QUOTA, None)));
+    scene.reported();
+    scene.says("Refused", "exceeded quota").await;
+    scene.holds_soon(&AT_FIRST).await;
+    let denied = scene.passes("Refused").await;
+    assert!(denied.reason.contains("exceeded quota"), "{denied:#?}");
+    assert_eq!(scene.spec(), resources(AT_FIRST[0].1));
+    scene.api.mend();
+    scene.settles(&LARGER).await;
+    assert_eq!(scene.spec(), resources(LARGER[0].1));
+}
+
+#[tokio::test]
+async fn an_api_server_that_did_not_resize_is_asked_again() {
+    let scene = Scene::started().await;
+    scene.api.fault(patches(None, Effect::Unknown));
+    scene.recommend(&LARGER);
+    scene.settles(&LARGER).await;
+    assert_eq!(scene.spec(), resources(AT_FIRST[0].1));
+    scene.api.mend();
+    let follows = || scene.spec() == resources(LARGER[0].1);
+    scene.agent.wait_for("the spec to follow", follows).await;
+    scene.confirmed(&LARGER).await;
+}
+
+#[tokio::test]
+async fn another_kubelet_is_a_reason_to_ask_the_api_server_at_once() {
+    let scene = Scene::started().await;
+    scene.kubelet_is("v1.32.0");
+    scene.api.fault(patches(None, Effect::Unknown));
+    scene.recommend(&LARGER);
+    scene.settles(&LARGER).await;
+    scene.api.mend();
+    let from = std::time::Instant::now();
+    scene.kubelet_is("v1.33.1");
+    let follows = || scene.spec() == resources(LARGER[0].1);
+    scene.agent.wait_for("the spec to follow", follows).await;
+    assert!(from.elapsed() < Duration::from_secs(8), "after {:?}", from.elapsed());
+}
+
+/// A pod whose memory cannot change without a restart.
+async fn memory_restarts() -> Scene {
+    let mut scene = Scene::new().await;
+    scene.api.change("pods", NAME, |pod| {
+        pod["spec"]["containers"][0]["resizePolicy"] =
+            json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
+    });
+    scene.start().await;
+    scene
+}
+
+#[tokio::test]
+async fn what_needs_no_restart_is_applied_and_the_rest_is_said() {
+    let scene = memory_restarts().await;
+    scene.recommend(&LARGER);
+    let cpu_only = super::Amounts {
+        memory: APP.memory,
+        memory_limit: APP.memory_limit,
+        ..LARGER[0].1
+    };
+    scene.settles(&[("app", cpu_only)]).await;
+    scene.confirmed(&[("app", cpu_only)]).await;
+    assert_eq!(scene.spec(), resources(cpu_only));
+    let pod = scene.agent.pod(NAME).await.unwrap();
+    assert_eq!((pod.action.as_str(), pod.reason.as_str()), ("skip", "RestartRequired"));
+    let explained = scene.agent.client().await.explain(scene.pod.full_name()).await.unwrap();
+    let named = |note: &String| note.contains("app: memory is left as it is: its resizePolicy restarts the container");
+    assert!(explained.notes.iter().any(named), "{:#?}", explained.notes);
+    // A memory request that stays out of its bounds is no reason to follow every other cpu recommendation.
+    let patched = scene.calls();
+    let near = super::Amounts {
+        cpu: LARGER[0].1.cpu - 5,
+        cpu_limit: LARGER[0].1.cpu_limit.map(|limit| limit - 10),
+        ..LARGER[0].1
+    };
+    scene.recommend_widely(&[("app", near)]).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(scene.calls(), patched);
+}
+
+#[tokio::test]
+async fn an_operator_who_asks_for_what_restarts_and_for_what_does_not_is_told_how_to_have_the_latter() {
+    let scene = memory_restarts().await;
+    let both = limits(&scene.pod, Some("500m"), Some("256Mi"));
+    let refused = match scene.agent.resize(both).await {
+        Ok(change) => change.reason,
+        Err(error) => error.to_string(),
+    };
+    for words in [
+        "container app: its limits.memory stays 128Mi instead of 256Mi",
+        "its cpu is not changed either: ask for cpu alone",
+    ] {
+        assert!(refused.contains(words), "{refused}");
+    }
+    assert!(scene.holds(&AT_FIRST));
+    assert_eq!((scene.spec(), scene.calls()), (resources(AT_FIRST[0].1), [0, 0]));
+    scene
+        .agent
+        .resize(limits(&scene.pod, Some("500m"), None))
+        .await
+        .unwrap();
+    assert_eq!(scene.spec()["limits"]["cpu"], Value::from("500m"));
+}

@@ -7,25 +7,19 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-use clap::{CommandFactory, FromArgMatches};
+use clap::Parser as _;
 use vscaled::cli::daemon::{Command, CommandLine};
 use vscaled::cli::restore;
 use vscaled::config::{Config, EXIT_BAD_CONFIGURATION, Sources};
 use vscaled::observe::log;
 
 fn main() -> ExitCode {
-    let matches = CommandLine::command().get_matches();
-    let command_line = match CommandLine::from_arg_matches(&matches) {
-        Ok(command_line) => command_line,
-        Err(error) => error.exit(),
-    };
-    let (arguments, restoring) = match command_line.command {
+    let (arguments, restoring) = match CommandLine::parse().command {
         Command::Run(arguments) => (arguments, None),
         Command::Restore(restoring) => (restoring.agent.clone(), Some(restoring)),
     };
     let print = arguments.print_config;
-    let matches = matches.subcommand().map_or(&matches, |(_, matches)| matches);
-    let sources = Sources::new(arguments, matches);
+    let sources = Sources::from(arguments);
     let config = match Config::load(&sources) {
         Ok(config) => config,
         Err(error) => return fail(EXIT_BAD_CONFIGURATION, &error),

@@ -1,7 +1,6 @@
 //! What the configuration tells each task of the agent.
 
 use std::path::Path;
-use std::time::Duration;
 
 use procfs::Current;
 use tokio::task::JoinHandle;
@@ -9,11 +8,10 @@ use tokio::task::JoinHandle;
 use super::coordinator::Options;
 use super::oom::OomOptions;
 use super::survey::{RuntimeChoice, SurveyOptions};
-use crate::config::{Config, RuntimeSocket};
+use crate::config::{Config, PathSetting};
 use crate::guard;
 use crate::observe::audit::{Audit, AuditOptions, DURABLE_WITHIN};
 use crate::resources::Bytes;
-use crate::runtime::Deadlines;
 
 pub(super) fn options(config: &Config) -> Options {
     Options {
@@ -54,14 +52,11 @@ pub(super) fn survey_options(config: &Config) -> SurveyOptions {
         weight: config.weight_formula,
         kubelet: config.kubelet_version,
         runtime: match &config.runtime_socket {
-            RuntimeSocket::Auto => RuntimeChoice::Auto,
-            RuntimeSocket::None => RuntimeChoice::None,
-            RuntimeSocket::Path(socket) => RuntimeChoice::Socket(socket.clone()),
+            PathSetting::Auto => RuntimeChoice::Auto,
+            PathSetting::None => RuntimeChoice::None,
+            PathSetting::Path(socket) => RuntimeChoice::Socket(socket.clone()),
         },
-        deadlines: Deadlines {
-            read: config.runtime_timeout.min(Duration::from_secs(2)),
-            update: config.runtime_timeout,
-        },
+        deadlines: config.deadlines(),
     }
 }
 

@@ -1,47 +1,35 @@
-//! What `vscaled run` is told: flags, environment and a file → one validated [`Config`].
+//! The configuration of `vscaled run`: flags, environment and a file → one validated [`Config`].
 //!
-//! In come three layers of text, each key in any of them ([`Layer`]); a flag goes before the environment, which goes
-//! before the file, which goes before the default ([`KEYS`]). Out goes a [`Config`] of plain, checked values, or a
-//! [`ConfigError`] that names the key, the value, what is allowed and where the value came from. On SIGHUP the file is
-//! read again ([`Config::reload`]): keys marked live take effect, the others are reported and keep their value.
+//! A key is one field of [`Config`] (`settings`). Each layer gives texts, each with the place where it stood (`layers`): a flag goes
+//! before the environment, which goes before the file, which goes before the default. The texts that win are parsed once
+//! (`parse`), and a [`ConfigError`] names the key, the value, what is allowed and where the value was given. On SIGHUP the file
+//! is read again ([`Config::reload`]): live keys take effect, other keys keep their value and are reported.
 //!
 //! Nothing here touches what the paths name, and nothing outside reads a flag or a variable.
 
-mod check;
-mod given;
-mod key;
-mod keys;
+mod layers;
+mod parse;
 mod report;
-mod sources;
-mod table;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod values;
 
-use std::net::SocketAddr;
+use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use jiff::SignedDuration;
 use serde::Serialize;
 
-pub use check::ConfigError;
-pub use given::{Given, Origin};
-pub use key::Key;
-pub use keys::{KEYS, Layer};
+pub use layers::{KEYS, Key, Layer, RunArguments, Sources};
 pub use report::ReportConfig;
-pub use sources::{RunArguments, Sources};
-pub use values::{AuditLog, LogFormat, RuntimeSocket, Share, Source};
+pub use settings::Config;
+pub use values::{LogFormat, PathSetting, Share, Source};
 
-use crate::cgroup::CgroupPath;
 use crate::decide;
-use crate::objects::UpdateMode;
-use crate::plan::{Driver, KubeletVersion};
-use crate::resources::{Bytes, WeightFormula};
 use crate::runtime::Deadlines;
-use keys::Resolved;
+use layers::Resolved;
 
-/// What a process ends with when its configuration is unusable: EX_USAGE of sysexits.h.
+/// The exit code for an unusable configuration: EX_USAGE of sysexits.h.
 pub const EXIT_BAD_CONFIGURATION: u8 = 64;
 
 /// The `apiVersion` of a configuration file.
@@ -50,114 +38,55 @@ pub const API_VERSION: &str = "vscaled.io/v1alpha1";
 /// The `kind` of a configuration file.
 pub const KIND: &str = "AgentConfiguration";
 
-/// The agent's configuration. Every value was checked; what a key means is said once, in [`KEYS`].
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Config {
-    /// Empty when not known.
-    pub node_name: String,
-    /// Where pods and VPAs come from.
-    pub source: Source,
-    /// How to reach the API server; none uses the service account of the agent's pod.
-    #[serde(serialize_with = "values::path_or_empty")]
-    pub kubeconfig: Option<PathBuf>,
-    /// The directory of manifests.
-    pub manifests: PathBuf,
-    /// Where the agent keeps what must outlive it.
-    pub state_dir: PathBuf,
-    /// The control socket.
-    pub socket: PathBuf,
-    /// Whose members may make every call at the socket.
-    #[serde(serialize_with = "values::or_empty")]
-    pub operator_group: Option<String>,
-    /// Whose members may make the calls that change nothing.
-    #[serde(serialize_with = "values::or_empty")]
-    pub reader_group: Option<String>,
-    /// Who changed what.
-    pub audit_log: AuditLog,
-    /// How large one file of it becomes.
-    pub audit_log_size: Bytes,
-    /// How many files of it are kept.
-    pub audit_log_files: usize,
-    /// Metrics and health; none serves no HTTP.
-    #[serde(serialize_with = "values::or_empty")]
-    pub http_address: Option<SocketAddr>,
-    /// The container runtime's CRI socket.
-    pub runtime_socket: RuntimeSocket,
-    /// Where the cgroup hierarchies are mounted.
-    pub cgroup_root: PathBuf,
-    /// The kubelet's top cgroup; none finds it.
-    #[serde(serialize_with = "values::or_auto")]
-    pub kubepods: Option<CgroupPath>,
-    /// Who creates cgroups; none finds out.
-    #[serde(serialize_with = "values::or_auto_named")]
-    pub cgroup_driver: Option<Driver>,
-    /// How the runtime turns shares into weights; none finds out.
-    #[serde(serialize_with = "values::or_auto_named")]
-    pub weight_formula: Option<WeightFormula>,
-    /// Whose rules the pod level follows; none finds out.
-    #[serde(serialize_with = "values::or_auto")]
-    pub kubelet_version: Option<KubeletVersion>,
-    /// The kernel's log.
-    pub kmsg: PathBuf,
-    /// Which modes of VPAs are acted on.
-    #[serde(serialize_with = "values::mode_names")]
-    pub update_modes: Vec<UpdateMode>,
-    /// Whose VPAs are acted on; none acts on every recommender's.
-    #[serde(serialize_with = "values::or_empty")]
-    pub recommender: Option<String>,
-    /// The age from which a pod is changed within its recommended range.
-    #[serde(serialize_with = "values::signed_duration")]
-    pub in_place_lifetime_threshold: SignedDuration,
-    /// The relative difference from which such a pod is changed.
-    pub update_threshold: f64,
-    /// How soon after its start a kill for memory is quick.
-    #[serde(serialize_with = "values::signed_duration")]
-    pub quick_oom_threshold: SignedDuration,
-    /// The time between two checks of every value.
-    #[serde(serialize_with = "values::duration")]
-    pub sweep_interval: Duration,
-    /// The deadline of one update by the runtime.
-    #[serde(serialize_with = "values::duration")]
-    pub runtime_timeout: Duration,
-    /// Pods worked on at the same time.
-    pub workers: usize,
-    /// Where OOM reports go.
-    #[serde(flatten)]
-    pub report: ReportConfig,
-    /// Whether limits that are about to be reached, or that throttle all the time, are grown.
-    pub guard: bool,
-    /// Available memory that is never given out.
-    pub guard_reserve: Share,
-    /// By how much one pod's limits may grow within an hour.
-    pub guard_pod_budget: Share,
-    /// By how much all pods' limits may grow within an hour.
-    pub guard_node_budget: Share,
-    /// How long a container has to be quiet before what it was lent is taken back.
-    #[serde(serialize_with = "values::duration")]
-    pub guard_quiet_period: Duration,
-    /// Whether pods say what is applied to them.
-    pub applied_annotation: bool,
-    /// How log lines look.
-    pub log_format: LogFormat,
-    /// What is logged, in the syntax of tracing's `EnvFilter`.
-    pub log_level: String,
-    /// Decide and plan, but never write.
-    pub observe_only: bool,
-    /// What the values above were made from, for [`Self::reload`].
-    #[serde(skip)]
-    given: Resolved,
+/// What `nodeName` must be with an API server.
+const NODE_NAME: &str =
+    "a name of at most 253 lower case letters, digits, `-` and `.`, the node's own, with this source";
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: cannot be read: {source}", path.display())]
+    Read {
+        /// The path of the configuration file.
+        path: PathBuf,
+        /// The error that the kernel returned.
+        source: io::Error,
+    },
+    /// The file is not a configuration, or has a key that is unknown or of the wrong type.
+    #[error("{}: {message}", path.display())]
+    File {
+        /// The path of the configuration file.
+        path: PathBuf,
+        /// The error, with the key or the line.
+        message: String,
+    },
+    /// A value outside of what is allowed.
+    #[error("{key}: {value:?} from {place} is refused: it must be {allowed}")]
+    Refused {
+        /// The name of the key.
+        key: String,
+        /// The value as it was given.
+        value: String,
+        /// Where the value was given: a flag, a variable, a line of a file.
+        place: String,
+        /// The values that would be accepted.
+        allowed: String,
+    },
+    /// An error of clap's that belongs to no value.
+    #[error("the configuration cannot be read: {0}")]
+    Unparsed(clap::Error),
 }
 
-/// What a reload did.
+/// The result of a reload of the configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reload {
     /// The configuration from now on.
     pub config: Config,
     /// Live keys with a new value.
-    pub applied: Vec<&'static str>,
+    pub applied: Vec<String>,
     /// Other keys with a new value, which keep their old one until the agent is started again.
-    pub needs_restart: Vec<&'static str>,
+    pub needs_restart: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -175,17 +104,17 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] on a file that cannot be read and on the first value that is refused.
     pub fn load(sources: &Sources) -> Result<Self, ConfigError> {
-        Self::check(sources.resolve()?)
+        Self::parse(sources.resolve()?)
     }
 
     /// Reads all layers again. The whole result must be usable, keys that are not live included; otherwise nothing
     /// changes.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// The same as those of [`Self::load`].
     pub fn reload(&self, sources: &Sources) -> Result<Reload, ConfigError> {
         let wanted = Self::load(sources)?;
-        let config = Self::check(self.given.reloaded(wanted.given.clone()))?;
+        let config = Self::parse(self.given.reloaded(&wanted.given))?;
         Ok(Reload {
             applied: config.difference(self),
             needs_restart: wanted.difference(&config),
@@ -193,7 +122,7 @@ impl Config {
         })
     }
 
-    /// What decisions depend on.
+    /// The options that decisions depend on.
     #[must_use]
     pub fn decide_options(&self) -> decide::Options {
         decide::Options {
@@ -205,7 +134,7 @@ impl Config {
         }
     }
 
-    /// How long the runtime may take.
+    /// The deadlines of calls to the runtime.
     #[must_use]
     pub fn deadlines(&self) -> Deadlines {
         Deadlines {
@@ -226,98 +155,36 @@ impl Config {
         })
     }
 
-    /// Where the audit log is written, if anywhere.
+    /// The file of the audit log, if there is one.
     #[must_use]
     pub fn audit_file(&self) -> Option<PathBuf> {
         match &self.audit_log {
-            AuditLog::Auto => Some(self.state_dir.join("audit.jsonl")),
-            AuditLog::None => None,
-            AuditLog::Path(path) => Some(path.clone()),
+            PathSetting::Auto => Some(self.state_dir.join("audit.jsonl")),
+            PathSetting::None => None,
+            PathSetting::Path(path) => Some(path.clone()),
         }
     }
 
-    fn check(given: Resolved) -> Result<Self, ConfigError> {
-        let hours = SignedDuration::from_hours;
-        let seconds = SignedDuration::from_secs;
-        let source = given.source.one_of(&[
-            ("directory", Source::Directory),
-            ("kubernetes", Source::Kubernetes),
-            ("both", Source::Both),
-        ])?;
-        Ok(Self {
-            node_name: given.node_name.node_name(source.has_cluster())?,
-            source,
-            kubeconfig: given.kubeconfig.path_or_empty()?,
-            manifests: given.manifests.absolute_path()?,
-            state_dir: given.state_dir.absolute_path()?,
-            socket: given.socket.socket_path()?,
-            operator_group: given.operator_group.group_or_empty()?,
-            reader_group: given.reader_group.group_or_empty()?,
-            audit_log: given.audit_log.audit_log()?,
-            audit_log_size: given.audit_log_size.bytes(Bytes::new(4 << 10)..=Bytes::new(1 << 30))?,
-            audit_log_files: given.audit_log_files.number(1..=100)?,
-            http_address: given.http_address.address_or_empty()?,
-            runtime_socket: given.runtime_socket.runtime_socket()?,
-            cgroup_root: given.cgroup_root.absolute_path()?,
-            kubepods: given
-                .kubepods
-                .or_auto("a path below cgroupRoot such as /kubelet/kubepods", |text| {
-                    CgroupPath::new(text).ok()
-                })?,
-            cgroup_driver: given.cgroup_driver.one_of(&[
-                ("auto", None),
-                ("cgroupfs", Some(Driver::Cgroupfs)),
-                ("systemd", Some(Driver::Systemd)),
-            ])?,
-            weight_formula: given.weight_formula.one_of(&[
-                ("auto", None),
-                ("linear", Some(WeightFormula::Linear)),
-                ("quadratic", Some(WeightFormula::Quadratic)),
-            ])?,
-            kubelet_version: given
-                .kubelet_version
-                .or_auto("a version such as 1.36", |text| text.parse().ok())?,
-            kmsg: given.kmsg.absolute_path()?,
-            update_modes: given.update_modes.update_modes()?,
-            recommender: given.recommender.text_or_empty(),
-            in_place_lifetime_threshold: given.in_place_lifetime_threshold.duration(seconds(0)..=hours(87_600))?,
-            update_threshold: given.update_threshold.number(0.0..=1.0)?,
-            quick_oom_threshold: given.quick_oom_threshold.duration(seconds(0)..=hours(24))?,
-            sweep_interval: given.sweep_interval.duration(seconds(1)..=hours(1))?.unsigned_abs(),
-            runtime_timeout: given
-                .runtime_timeout
-                .duration(SignedDuration::from_millis(100)..=seconds(300))?
-                .unsigned_abs(),
-            workers: given.workers.number(1..=64)?,
-            report: ReportConfig::check(&given, source)?,
-            guard: given.guard.one_of(&[("false", false), ("true", true)])?,
-            guard_reserve: given.guard_reserve.share()?,
-            guard_pod_budget: given.guard_pod_budget.share()?,
-            guard_node_budget: given.guard_node_budget.share()?,
-            guard_quiet_period: given
-                .guard_quiet_period
-                .duration(seconds(1)..=hours(24))?
-                .unsigned_abs(),
-            applied_annotation: given.applied_annotation.one_of(&[("false", false), ("true", true)])?,
-            log_format: given.log_format.one_of(&[
-                ("auto", LogFormat::Auto),
-                ("text", LogFormat::Text),
-                ("json", LogFormat::Json),
-            ])?,
-            log_level: given.log_level.log_filter()?,
-            observe_only: given.observe_only.one_of(&[("false", false), ("true", true)])?,
-            given,
-        })
+    fn parse(given: Resolved) -> Result<Self, ConfigError> {
+        let mut config = given.parse()?;
+        let unnamed = config.source.has_cluster() && config.node_name.is_empty();
+        let contradiction = if unnamed {
+            Some(("node_name", NODE_NAME))
+        } else {
+            config.report.contradiction(config.source)
+        };
+        if let Some(error) = contradiction.and_then(|(field, allowed)| given.refused(field, allowed)) {
+            return Err(error);
+        }
+        config.given = given;
+        Ok(config)
     }
 
-    /// The names of the keys whose values differ.
-    fn difference(&self, other: &Self) -> Vec<&'static str> {
-        let value = |config: &Self, key: &Key| {
-            serde_json::to_value(config).map_or(serde_json::Value::Null, |all| all[key.name].clone())
-        };
-        KEYS.iter()
-            .filter(|key| value(self, key) != value(other, key))
-            .map(|key| key.name)
-            .collect()
+    /// The names of the keys that have different values.
+    fn difference(&self, other: &Self) -> Vec<String> {
+        let values = |config: &Self| serde_json::to_value(config).unwrap_or_default();
+        let (own, other) = (values(self), values(other));
+        let differ = KEYS.iter().filter(|key| own.get(&key.name) != other.get(&key.name));
+        differ.map(|key| key.name.clone()).collect()
     }
 }

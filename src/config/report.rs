@@ -1,111 +1,106 @@
-//! The keys about OOM reports, checked together: some have a meaning only with others.
+//! The keys about reports of OOM kills, and what they mean together.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::ArgAction::Set;
 use jiff::SignedDuration;
+use jiff::fmt::serde::duration::friendly::compact::required as signed_duration;
+use jiff::fmt::serde::unsigned_duration::friendly::compact::required as unsigned;
 use serde::Serialize;
 
-use super::ConfigError;
-use super::keys::Resolved;
-use super::values::{self, Source};
+use super::parse::{BOOLEAN, ENDPOINT, absolute_path, bytes, duration, host_name, number, or_auto, or_empty, read};
+use super::values::{Optional, Source, print};
 use crate::report::events::VpaWindows;
 use crate::report::grpc::{Endpoint, GrpcOptions, TlsFiles};
 use crate::report::log::Bounds;
 use crate::resources::Bytes;
 
-/// Where OOM reports go, and how much is kept of those that nobody has acknowledged.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// Where reports of OOM kills go, and how many of those that are not acknowledged are kept.
+#[derive(Debug, Clone, PartialEq, Serialize, clap::Args)]
 #[serde(rename_all = "camelCase")]
 pub struct ReportConfig {
-    /// The receiver; none reports over gRPC to nobody.
-    #[serde(serialize_with = "values::or_empty")]
-    pub report_grpc_endpoint: Option<Endpoint>,
-    /// Who may sign its certificate; none believes the system's authorities.
-    #[serde(serialize_with = "values::path_or_empty")]
-    pub report_grpc_ca_file: Option<PathBuf>,
-    /// The agent's certificate.
-    #[serde(serialize_with = "values::path_or_empty")]
-    pub report_grpc_cert_file: Option<PathBuf>,
-    /// And its key.
-    #[serde(serialize_with = "values::path_or_empty")]
-    pub report_grpc_key_file: Option<PathBuf>,
-    /// The name in the receiver's certificate; empty is the endpoint's host.
+    /// The receiver of OOM reports: https://host:port, http://host:port or unix:///path; empty reports to none.
+    #[arg(long, env = "VSCALED_REPORT_GRPC_ENDPOINT", default_value = "")]
+    #[arg(value_parser = or_empty(read::<Endpoint>(ENDPOINT)))]
+    #[serde(serialize_with = "print::or_empty")]
+    pub report_grpc_endpoint: Optional<Endpoint>,
+    /// The authorities (PEM) that may sign the receiver's certificate; empty believes the system's.
+    #[arg(long, env = "VSCALED_REPORT_GRPC_CA_FILE", default_value = "", value_parser = or_empty(absolute_path()))]
+    #[serde(serialize_with = "print::path_or_empty")]
+    pub report_grpc_ca_file: Optional<PathBuf>,
+    /// The agent's certificate (PEM) for receivers that ask for one; empty shows none.
+    #[arg(long, env = "VSCALED_REPORT_GRPC_CERT_FILE", default_value = "", value_parser = or_empty(absolute_path()))]
+    #[serde(serialize_with = "print::path_or_empty")]
+    pub report_grpc_cert_file: Optional<PathBuf>,
+    /// The key (PEM) of that certificate.
+    #[arg(long, env = "VSCALED_REPORT_GRPC_KEY_FILE", default_value = "", value_parser = or_empty(absolute_path()))]
+    #[serde(serialize_with = "print::path_or_empty")]
+    pub report_grpc_key_file: Optional<PathBuf>,
+    /// The name in the receiver's certificate; empty is the host of its endpoint.
+    #[arg(long, env = "VSCALED_REPORT_GRPC_SERVER_NAME", default_value = "", value_parser = host_name)]
     pub report_grpc_server_name: String,
-    /// Whether reports may leave the node in the clear.
+    /// With `true`, http:// is allowed to other machines: anybody on the way can read reports and acknowledge them.
+    #[arg(long, env = "VSCALED_REPORT_GRPC_PLAINTEXT", default_value = "false")]
+    #[arg(value_parser = read::<bool>(BOOLEAN), action = Set)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub report_grpc_plaintext: bool,
-    /// The longest wait between attempts.
-    #[serde(serialize_with = "values::duration")]
+    /// The longest wait between attempts to reach the receiver (10ms to 1h).
+    #[arg(long, env = "VSCALED_REPORT_GRPC_MAX_BACKOFF", default_value = "1m")]
+    #[arg(value_parser = duration::<Duration>("10ms", "1h"))]
+    #[serde(serialize_with = "unsigned::serialize")]
     pub report_grpc_max_backoff: Duration,
-    /// How long nothing may be acknowledged.
-    #[serde(serialize_with = "values::duration")]
+    /// How long the receiver may acknowledge nothing before it is taken for stuck (100ms to 1h).
+    #[arg(long, env = "VSCALED_REPORT_GRPC_ACK_TIMEOUT", default_value = "30s")]
+    #[arg(value_parser = duration::<Duration>("100ms", "1h"))]
+    #[serde(serialize_with = "unsigned::serialize")]
     pub report_grpc_ack_timeout: Duration,
-    /// Whether kills become Events on their pods; none is where there is an API server.
-    #[serde(serialize_with = "values::or_auto")]
-    pub report_pod_events: Option<bool>,
-    /// Whether the VPA recommender is told by Events.
+    /// Whether OOM kills become Events on their pods: `true` needs an API server, `auto` is true where there is one, or `false`.
+    #[arg(long, env = "VSCALED_REPORT_POD_EVENTS", default_value = "auto")]
+    #[arg(value_parser = or_auto(read::<bool>(BOOLEAN)))]
+    #[serde(serialize_with = "print::or_auto")]
+    pub report_pod_events: Optional<bool>,
+    /// With `true`, an unmodified VPA recommender is told of OOM kills by Events that look like evictions; needs an API server.
+    #[arg(long, env = "VSCALED_REPORT_VPA_EVENTS", default_value = "false")]
+    #[arg(value_parser = read::<bool>(BOOLEAN), action = Set)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub report_vpa_events: bool,
-    /// The least time between two such Events about one container.
-    #[serde(serialize_with = "values::signed_duration")]
+    /// The least time between two such Events about one container (1m to 24h).
+    #[arg(long, env = "VSCALED_REPORT_VPA_EVENTS_WINDOW", default_value = "10m")]
+    #[arg(value_parser = duration::<SignedDuration>("1m", "24h"))]
+    #[serde(serialize_with = "signed_duration")]
     pub report_vpa_events_window: SignedDuration,
-    /// Room on disk.
-    #[serde(serialize_with = "values::bytes")]
+    /// The room on disk for OOM reports that are not acknowledged (4Mi to 256Mi); beyond half of it the oldest are only counted.
+    #[arg(long, env = "VSCALED_SPOOL_MAX_BYTES", default_value = "16Mi", value_parser = bytes(4 << 20..=256 << 20))]
+    #[serde(serialize_with = "print::bytes")]
     pub spool_max_bytes: Bytes,
-    /// Reports there.
+    /// How many such reports there may be (2000 to 100000); beyond it the oldest are only counted.
+    #[arg(long, env = "VSCALED_SPOOL_MAX_REPORTS", default_value = "10000")]
+    #[arg(value_parser = number::<usize>(2000..=100_000))]
     pub spool_max_reports: usize,
 }
 
 impl ReportConfig {
-    pub(super) fn check(given: &Resolved, source: Source) -> Result<Self, ConfigError> {
-        let (hour, millis) = (SignedDuration::from_hours(1), SignedDuration::from_millis);
-        let endpoint = &given.report_grpc_endpoint;
-        let config = Self {
-            report_grpc_endpoint: endpoint.read_or_empty("https://host:port, http://host:port or unix:///path")?,
-            report_grpc_ca_file: given.report_grpc_ca_file.path_or_empty()?,
-            report_grpc_cert_file: given.report_grpc_cert_file.path_or_empty()?,
-            report_grpc_key_file: given.report_grpc_key_file.path_or_empty()?,
-            report_grpc_server_name: given.report_grpc_server_name.host_name()?,
-            report_grpc_plaintext: given
-                .report_grpc_plaintext
-                .one_of(&[("false", false), ("true", true)])?,
-            report_grpc_max_backoff: given
-                .report_grpc_max_backoff
-                .duration(millis(10)..=hour)?
-                .unsigned_abs(),
-            report_grpc_ack_timeout: given
-                .report_grpc_ack_timeout
-                .duration(millis(100)..=hour)?
-                .unsigned_abs(),
-            report_pod_events: given.report_pod_events.one_of(&[
-                ("auto", None),
-                ("false", Some(false)),
-                ("true", Some(true)),
-            ])?,
-            report_vpa_events: given.report_vpa_events.one_of(&[("false", false), ("true", true)])?,
-            report_vpa_events_window: given
-                .report_vpa_events_window
-                .duration(SignedDuration::from_mins(1)..=SignedDuration::from_hours(24))?,
-            spool_max_bytes: given
-                .spool_max_bytes
-                .bytes(Bytes::new(1 << 20)..=Bytes::new(256 << 20))?,
-            spool_max_reports: given.spool_max_reports.number(2000..=100_000)?,
-        };
-        let exposed = config.report_grpc_endpoint.as_ref().is_some_and(Endpoint::is_exposed);
-        if exposed && !config.report_grpc_plaintext {
-            return Err(endpoint.refused("https:// to another machine, unless reportGrpcPlaintext is true"));
+    /// The first key that the others contradict, by field name, and what is allowed instead.
+    pub(super) fn contradiction(&self, source: Source) -> Option<(&'static str, &'static str)> {
+        let exposed = self.report_grpc_endpoint.as_ref().is_some_and(Endpoint::is_exposed);
+        if exposed && !self.report_grpc_plaintext {
+            return Some((
+                "report_grpc_endpoint",
+                "https:// to another machine, unless reportGrpcPlaintext is true",
+            ));
         }
-        for (key, wanted) in [
-            (&given.report_pod_events, config.report_pod_events == Some(true)),
-            (&given.report_vpa_events, config.report_vpa_events),
-        ] {
-            if wanted && !source.has_cluster() {
-                return Err(key.refused("not true with this source: Events need an API server"));
-            }
+        let no_events = "not true with this source: Events need an API server";
+        if self.report_pod_events == Some(true) && !source.has_cluster() {
+            return Some(("report_pod_events", no_events));
         }
-        match (&config.report_grpc_cert_file, &config.report_grpc_key_file) {
-            (Some(_), None) => Err(given.report_grpc_key_file.refused("given with reportGrpcCertFile")),
-            (None, Some(_)) => Err(given.report_grpc_cert_file.refused("given with reportGrpcKeyFile")),
-            (Some(_), Some(_)) | (None, None) => Ok(config),
+        if self.report_vpa_events && !source.has_cluster() {
+            return Some(("report_vpa_events", no_events));
+        }
+        match (&self.report_grpc_cert_file, &self.report_grpc_key_file) {
+            (Some(_), None) => Some(("report_grpc_key_file", "given with reportGrpcCertFile")),
+            (None, Some(_)) => Some(("report_grpc_cert_file", "given with reportGrpcKeyFile")),
+            (Some(_), Some(_)) | (None, None) => None,
         }
     }
 
@@ -134,7 +129,7 @@ impl ReportConfig {
         self.report_pod_events.unwrap_or(true)
     }
 
-    /// How sparsely the VPA recommender is told by Events, if it is.
+    /// The windows between Events for the VPA recommender, where it gets any.
     #[must_use]
     pub fn vpa_events(&self) -> Option<VpaWindows> {
         self.report_vpa_events.then(|| VpaWindows {
@@ -143,7 +138,7 @@ impl ReportConfig {
         })
     }
 
-    /// How much is kept.
+    /// The bounds of the spool.
     #[must_use]
     pub const fn bounds(&self) -> Bounds {
         Bounds {

@@ -8,6 +8,7 @@ use clap::{Args, Command, FromArgMatches};
 use tempfile::TempDir;
 
 use super::*;
+use std::time::Duration;
 
 /// The arguments of `vscaled run`, reading no environment.
 fn command() -> Command {
@@ -16,7 +17,7 @@ fn command() -> Command {
 
 fn sources(command: Command, arguments: &[&str]) -> Sources {
     let matches = command.try_get_matches_from([&["run"], arguments].concat()).unwrap();
-    Sources::new(RunArguments::from_arg_matches(&matches).unwrap(), &matches)
+    Sources::from(RunArguments::from_arg_matches(&matches).unwrap())
 }
 
 pub(super) fn load(arguments: &[&str]) -> Result<Config, ConfigError> {
@@ -45,7 +46,7 @@ fn without_anything_the_documented_defaults_hold() {
     let config = load(&[]).unwrap();
     assert_eq!(config.manifests, Path::new("/etc/vscaled/manifests"));
     assert_eq!(config.http_address, Some(([127, 0, 0, 1], 9464).into()));
-    assert_eq!(config.runtime_socket, RuntimeSocket::Auto);
+    assert_eq!(config.runtime_socket, PathSetting::Auto);
     assert_eq!((config.kubepods.as_ref(), config.cgroup_driver), (None, None));
     assert_eq!(config.sweep_interval, Duration::from_secs(30));
     assert_eq!(config.workers, 4);
@@ -85,7 +86,7 @@ fn a_refused_value_names_its_key_its_place_and_what_is_allowed() {
     );
     assert_eq!(
         refusal(&["--config", &path]),
-        format!(r#"sweepInterval: "2h" from {path} is refused: it must be a duration from 1s to 1h"#)
+        format!(r#"sweepInterval: "2h" from {path}:3 is refused: it must be a duration from 1s to 1h"#)
     );
     // Stands for VSCALED_WORKERS, which no test may set.
     let variable = sources(command().mut_arg("workers", |arg| arg.env(PRESENT)), &[]);
@@ -100,7 +101,7 @@ fn a_refused_value_names_its_key_its_place_and_what_is_allowed() {
 
 #[test]
 fn every_key_refuses_nonsense_and_names_itself() {
-    for key in KEYS {
+    for key in KEYS.iter() {
         // Any text names a recommender.
         if key.name == "recommender" {
             continue;
@@ -154,12 +155,12 @@ fn empty_and_auto_mean_none() {
     .unwrap();
     assert_eq!(config.http_address, None);
     assert_eq!(config.update_modes, []);
-    assert_eq!(config.runtime_socket, RuntimeSocket::None);
+    assert_eq!(config.runtime_socket, PathSetting::None);
     assert!(config.observe_only);
     let socket = load(&["--runtime-socket=unix:///run/crio/crio.sock"])
         .unwrap()
         .runtime_socket;
-    assert_eq!(socket, RuntimeSocket::Path("/run/crio/crio.sock".into()));
+    assert_eq!(socket, PathSetting::Path("/run/crio/crio.sock".into()));
 }
 
 #[test]
@@ -168,9 +169,10 @@ fn a_file_with_an_unknown_key_a_wrong_type_or_another_kind_is_refused() {
     let path = file(&dir, "worker: 3\n");
     let unknown = refusal(&["--config", &path]);
     assert!(
-        unknown.contains("unknown field `worker`, expected one of `nodeName`"),
+        unknown.contains("line 3: unknown field `worker`, expected one of `nodeName`"),
         "{unknown}"
     );
+    assert!(unknown.ends_with("; did you mean `workers`?"), "{unknown}");
     file(&dir, "workers: {a: 1}\n");
     let wrong_type = refusal(&["--config", &path]);
     assert!(wrong_type.contains("workers: the value must be a text"), "{wrong_type}");
@@ -240,7 +242,7 @@ fn a_reload_applies_live_keys_and_names_those_that_wait_for_a_restart() {
 
 #[test]
 fn flags_variables_and_keys_are_one_name_in_three_notations() {
-    for key in KEYS {
+    for key in KEYS.iter() {
         let words: Vec<_> = key
             .flag()
             .trim_start_matches("--")
@@ -259,26 +261,66 @@ fn flags_variables_and_keys_are_one_name_in_three_notations() {
 }
 
 #[test]
+fn a_number_in_the_file_is_read_as_it_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(&dir, "kubeletVersion: 1.30\nworkers: 7\nupdateThreshold: 0.25\n");
+    let config = load(&["--config", &path]).unwrap();
+    assert_eq!(config.kubelet_version.unwrap().to_string(), "1.30");
+    assert_eq!((config.workers, config.update_threshold), (7, 0.25));
+}
+
+/// The rows of the table of keys, made from the definition.
+fn rows() -> Vec<String> {
+    let row = |key: &Key| {
+        let default = if key.default.is_empty() {
+            "empty".to_owned()
+        } else {
+            format!("`{}`", key.default)
+        };
+        let live = if key.live { "yes" } else { "no" };
+        format!(
+            "| `{}` | `{}` | `{}` | {default} | {live} | {} |",
+            key.name,
+            key.flag(),
+            key.env,
+            key.meaning.replace('|', "\\|")
+        )
+    };
+    KEYS.iter().map(row).collect()
+}
+
+/// With VSCALED_WRITE_DOCS set, the table in docs/configuration.md is written anew.
+#[test]
 fn the_documentation_lists_every_key_with_its_default() {
-    let documentation = include_str!("../../docs/configuration.md");
-    let rows: Vec<_> = documentation.lines().filter(|line| line.starts_with("| `")).collect();
-    let expected: Vec<_> = KEYS
-        .iter()
-        .map(|key| {
-            let default = if key.default.is_empty() {
-                "empty".to_owned()
-            } else {
-                format!("`{}`", key.default)
-            };
-            let live = if key.live { "yes" } else { "no" };
-            format!(
-                "| `{}` | `{}` | `{}` | {default} | {live} | {} |",
-                key.name,
-                key.flag(),
-                key.env,
-                key.meaning.replace('|', "\\|")
-            )
-        })
-        .collect();
-    assert_eq!(rows, expected);
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/configuration.md");
+    let documentation = fs::read_to_string(path).unwrap();
+    let is_row = |line: &&str| line.starts_with("| `");
+    if std::env::var_os("VSCALED_WRITE_DOCS").is_some() {
+        let head = documentation.lines().take_while(|line| !is_row(line));
+        let tail = documentation
+            .lines()
+            .skip_while(|line| !is_row(line))
+            .skip_while(is_row);
+        let lines: Vec<_> = head
+            .map(str::to_owned)
+            .chain(rows())
+            .chain(tail.map(str::to_owned))
+            .collect();
+        fs::write(path, lines.join("\n") + "\n").unwrap();
+        return;
+    }
+    assert_eq!(documentation.lines().filter(is_row).collect::<Vec<_>>(), rows());
+}
+
+/// `(1 to 64)` in a meaning are the bounds that the parser has, where the meaning gives any.
+#[test]
+fn the_bounds_in_a_meaning_are_those_that_are_enforced() {
+    for key in KEYS.iter() {
+        let Some((_, bounds)) = key.meaning.split_once('(').filter(|(_, text)| text.contains(" to ")) else {
+            continue;
+        };
+        let bounds = bounds.split_once(')').unwrap().0;
+        let refused = refusal(&[&format!("{}=x", key.flag())]);
+        assert!(refused.ends_with(&format!("from {bounds}")), "{}: {refused}", key.name);
+    }
 }

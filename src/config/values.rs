@@ -1,30 +1,41 @@
-//! The values that only the configuration has, and how values print.
+//! The types and words that only the configuration has, and how its values print.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
-use jiff::SignedDuration;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::objects::UpdateMode;
 use crate::resources::Bytes;
 
+/// An `Option` in which clap sees one value, whose parser decides: an `Option` by its own name means an absent flag.
+pub(super) type Optional<T> = Option<T>;
+
+/// A `Vec` in which clap sees one value: a `Vec` by its own name means a flag given several times.
+pub(super) type List<T> = Vec<T>;
+
+pub(super) static UPDATE_MODES: [(&str, UpdateMode); 4] = [
+    ("Recreate", UpdateMode::Recreate),
+    ("Auto", UpdateMode::Auto),
+    ("InPlaceOrRecreate", UpdateMode::InPlaceOrRecreate),
+    ("InPlace", UpdateMode::InPlace),
+];
+
 /// Where pods and VPAs come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// A directory of manifests.
+    /// A directory of manifests on the node.
     Directory,
-    /// The API server.
+    /// The API server of the cluster.
     Kubernetes,
-    /// Both.
+    /// The directory and the API server.
     Both,
 }
 
 impl Source {
-    /// Whether manifests are followed.
+    /// Whether the directory of manifests is followed.
     #[must_use]
     pub const fn has_directory(self) -> bool {
         matches!(self, Self::Directory | Self::Both)
@@ -37,34 +48,45 @@ impl Source {
     }
 }
 
-/// The container runtime's CRI socket.
+/// The path of something the agent may find by itself, or do without.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RuntimeSocket {
-    /// The first that answers of the usual ones.
+pub enum PathSetting {
+    /// The agent finds it by itself.
     Auto,
-    /// There is no runtime; cgroup files are written directly.
+    /// The agent does without it.
     None,
-    /// This one.
+    /// The agent uses this path.
     Path(PathBuf),
 }
 
-/// Where the audit log is written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AuditLog {
-    /// In the state directory.
+impl Serialize for PathSetting {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => serializer.serialize_str("auto"),
+            Self::None => serializer.serialize_str("none"),
+            Self::Path(path) => path.serialize(serializer),
+        }
+    }
+}
+
+/// The format of log lines on stderr.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text on a terminal, JSON elsewhere.
     Auto,
-    /// Nowhere.
-    None,
-    /// Here.
-    Path(PathBuf),
+    /// Lines that people read at a terminal.
+    Text,
+    /// One JSON object in each line.
+    Json,
 }
 
 /// An amount of memory, or a part of the node's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
-    /// So much.
+    /// A number of bytes.
     Amount(Bytes),
-    /// So many hundredths of all memory, at most 100.
+    /// Hundredths of the node's memory, at most 100.
     Percent(u8),
 }
 
@@ -108,99 +130,47 @@ impl Serialize for Share {
     }
 }
 
-/// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// Text on a terminal, JSON elsewhere.
-    Auto,
-    /// For people.
-    Text,
-    /// For machines.
-    Json,
-}
+/// Values as `--print-config` prints them, so that they can be read again.
+pub(super) mod print {
+    use std::fmt::Display;
 
-/// The modes a VPA may be acted on in, as they are written.
-pub(super) const UPDATE_MODES: [(&str, UpdateMode); 4] = [
-    ("Recreate", UpdateMode::Recreate),
-    ("Auto", UpdateMode::Auto),
-    ("InPlaceOrRecreate", UpdateMode::InPlaceOrRecreate),
-    ("InPlace", UpdateMode::InPlace),
-];
+    use super::{Bytes, Optional, PathBuf, Serialize, Serializer, UPDATE_MODES, UpdateMode};
 
-impl Serialize for RuntimeSocket {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Auto => serializer.serialize_str("auto"),
-            Self::None => serializer.serialize_str("none"),
-            Self::Path(path) => path.serialize(serializer),
+    fn or_word<T: Serialize, S: Serializer>(value: Option<T>, word: &str, serializer: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => value.serialize(serializer),
+            None => serializer.serialize_str(word),
         }
     }
-}
 
-impl Serialize for AuditLog {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Auto => serializer.serialize_str("auto"),
-            Self::None => serializer.serialize_str("none"),
-            Self::Path(path) => path.serialize(serializer),
-        }
+    pub(in crate::config) fn or_empty<T: Display, S: Serializer>(
+        value: &Optional<T>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        or_word(value.as_ref().map(T::to_string), "", to)
     }
-}
 
-/// None as the empty text.
-pub(super) fn or_empty<T: fmt::Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
-    match value {
-        Some(value) => serializer.collect_str(value),
-        None => serializer.serialize_str(""),
+    pub(in crate::config) fn path_or_empty<S: Serializer>(path: &Optional<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
+        or_word(path.as_ref(), "", to)
     }
-}
 
-/// None as the empty text.
-pub(super) fn path_or_empty<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
-    match path {
-        Some(path) => path.serialize(serializer),
-        None => serializer.serialize_str(""),
+    pub(in crate::config) fn or_auto<T: Display, S: Serializer>(value: &Optional<T>, to: S) -> Result<S::Ok, S::Error> {
+        or_word(value.as_ref().map(T::to_string), "auto", to)
     }
-}
 
-/// As Kubernetes writes amounts.
-pub(super) fn bytes<S: Serializer>(bytes: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(bytes)
-}
-
-/// None as `auto`, anything else as it prints.
-pub(super) fn or_auto<T: fmt::Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
-    match value {
-        Some(value) => serializer.collect_str(value),
-        None => serializer.serialize_str("auto"),
+    pub(in crate::config) fn or_auto_named<T: Serialize, S: Serializer>(
+        value: &Optional<T>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        or_word(value.as_ref(), "auto", to)
     }
-}
 
-/// None as `auto`, anything else as serde names it.
-pub(super) fn or_auto_named<T: Serialize, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
-    match value {
-        Some(value) => value.serialize(serializer),
-        None => serializer.serialize_str("auto"),
+    pub(in crate::config) fn bytes<S: Serializer>(bytes: &Bytes, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(bytes)
     }
-}
 
-/// `12h`, `1m30s`.
-pub(super) fn signed_duration<S: Serializer>(value: &SignedDuration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&format_args!("{value:#}"))
-}
-
-/// `12h`, `1m30s`.
-pub(super) fn duration<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    jiff::fmt::serde::unsigned_duration::friendly::compact::required::serialize(value, serializer)
-}
-
-/// A list of names.
-pub(super) fn mode_names<S: Serializer>(modes: &[UpdateMode], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(
-        UPDATE_MODES
-            .iter()
-            .filter(|(_, mode)| modes.contains(mode))
-            .map(|(name, _)| name),
-    )
+    pub(in crate::config) fn update_modes<S: Serializer>(modes: &[UpdateMode], to: S) -> Result<S::Ok, S::Error> {
+        let given = UPDATE_MODES.iter().filter(|(_, mode)| modes.contains(mode));
+        to.collect_seq(given.map(|(name, _)| name))
+    }
 }

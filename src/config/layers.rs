@@ -1,0 +1,327 @@
+//! The layers of the configuration: what flags, variables and a file give for each key, as text, and where each text stood.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+
+use clap::builder::{Resettable, ValueParser};
+use clap::error::{ContextKind, ContextValue};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use serde_json::Value;
+use serde_saphyr::{Span, Spanned};
+
+use super::parse::list;
+use super::{API_VERSION, Config, ConfigError, KIND};
+
+/// The heading in `--help` of the keys that a reload applies to a running agent.
+pub(super) const LIVE: &str = "Settings that SIGHUP applies";
+
+/// Every key, in the order of [`Config`]'s fields.
+pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| definition().get_arguments().map(Key::of).collect());
+
+/// One key of the configuration, as [`Config`] defines it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    pub(super) field: String,
+    /// The name in the file.
+    pub name: String,
+    /// The environment variable that gives it.
+    pub env: String,
+    /// The value where no layer gives one.
+    pub default: String,
+    /// Whether a reload changes it in a running agent.
+    pub live: bool,
+    /// The meaning, as help and documentation give it.
+    pub meaning: String,
+}
+
+impl Key {
+    fn of(arg: &Arg) -> Self {
+        let field = arg.get_id().to_string();
+        let mut words = field.split('_');
+        let first = words.next().unwrap_or_default().to_owned();
+        let text = |text: Option<&std::ffi::OsStr>| text.unwrap_or_default().to_string_lossy().into_owned();
+        Self {
+            name: words.fold(first, |name, word| name + &word[..1].to_uppercase() + &word[1..]),
+            env: text(arg.get_env()),
+            default: text(arg.get_default_values().first().map(AsRef::as_ref)),
+            live: arg.get_help_heading() == Some(LIVE),
+            // clap leaves the last full stop out.
+            meaning: arg.get_help().map(|help| format!("{help}.")).unwrap_or_default(),
+            field,
+        }
+    }
+
+    /// The flag, with its dashes.
+    #[must_use]
+    pub fn flag(&self) -> String {
+        format!("--{}", self.field.replace('_', "-"))
+    }
+}
+
+/// A value as text: one parser refuses a value in the same words wherever it was given. A list is its members joined by commas.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Given {
+    text: String,
+    origin: Origin,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Origin {
+    Flag,
+    Environment,
+    File { path: Arc<Path>, line: u64 },
+    Default,
+}
+
+/// What one layer gives, by field.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Layer(BTreeMap<String, Given>);
+
+/// What is given for each of [`KEYS`], from the highest layer that gives it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Resolved(Vec<Given>);
+
+/// The arguments of `vscaled run`.
+#[derive(Debug, Clone, Args)]
+pub struct RunArguments {
+    /// A file with any of the settings below.
+    #[arg(long, env = "VSCALED_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print the resulting configuration as JSON, which is also YAML, and exit.
+    #[arg(long)]
+    pub print_config: bool,
+    /// The keys that flags and variables give.
+    #[command(flatten)]
+    pub settings: Layer,
+}
+
+/// The layers of a configuration; a reload reads the file again. Flags and environment do not change while a process runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sources {
+    file: Option<PathBuf>,
+    process: Layer,
+}
+
+impl From<RunArguments> for Sources {
+    fn from(arguments: RunArguments) -> Self {
+        Self {
+            file: arguments.config,
+            process: arguments.settings,
+        }
+    }
+}
+
+impl Sources {
+    /// The configuration file, if there is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    pub(super) fn resolve(&self) -> Result<Resolved, ConfigError> {
+        let file = self.file().map(read_file).transpose()?.unwrap_or_default();
+        let given = KEYS.iter().map(|key| {
+            let given = self.process.0.get(&key.field).or_else(|| file.0.get(&key.field));
+            given.cloned().unwrap_or_else(|| Given {
+                text: key.default.clone(),
+                origin: Origin::Default,
+            })
+        });
+        Ok(Resolved(given.collect()))
+    }
+}
+
+/// The arguments that `Config` derives, without the environment: [`Resolved`] says what that gave.
+fn definition() -> Command {
+    Config::augment_args(Command::new("vscaled").no_binary_name(true))
+}
+
+/// Flags and variables as texts: their values are parsed with those of the file.
+impl Args for Layer {
+    fn augment_args(command: Command) -> Command {
+        let settings = definition();
+        let texts = settings.get_arguments().map(|arg| {
+            let empty = arg.get_default_values().iter().all(|value| value.is_empty());
+            arg.clone()
+                .value_parser(ValueParser::string())
+                .hide_default_value(empty)
+        });
+        command.args(texts)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Layer {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = KEYS.iter().filter_map(|key| {
+            let origin = match matches.value_source(&key.field)? {
+                ValueSource::EnvVariable => Origin::Environment,
+                ValueSource::CommandLine => Origin::Flag,
+                _ => return None,
+            };
+            let text = matches.get_one::<String>(&key.field)?.clone();
+            Some((key.field.clone(), Given { text, origin }))
+        });
+        Ok(Self(given.collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Resolved {
+    pub(super) fn parse(&self) -> Result<Config, ConfigError> {
+        let command = definition().mut_args(|arg| arg.env(Resettable::Reset));
+        let flags = KEYS.iter().zip(&self.0);
+        let flags = flags.map(|(key, given)| format!("{}={}", key.flag(), given.text));
+        command
+            .try_get_matches_from(flags)
+            .and_then(|matches| Config::from_arg_matches(&matches))
+            .map_err(|error| self.refused_by(error))
+    }
+
+    /// The new values of live keys, and these values of all others.
+    pub(super) fn reloaded(&self, new: &Self) -> Self {
+        let pairs = self.0.iter().zip(&new.0);
+        let given = KEYS.iter().zip(pairs);
+        Self(
+            given
+                .map(|(key, (own, new))| if key.live { new } else { own }.clone())
+                .collect(),
+        )
+    }
+
+    /// The refusal of the value given for a field.
+    pub(super) fn refused(&self, field: &str, allowed: &str) -> Option<ConfigError> {
+        let (key, given) = KEYS.iter().zip(&self.0).find(|(key, _)| key.field == field)?;
+        let place = match &given.origin {
+            Origin::Flag => format!("the flag {}", key.flag()),
+            Origin::Environment => format!("the environment variable {}", key.env),
+            Origin::File { path, line } => format!("{}:{line}", path.display()),
+            Origin::Default => "the default".to_owned(),
+        };
+        Some(ConfigError::Refused {
+            key: key.name.clone(),
+            value: given.text.clone(),
+            place,
+            allowed: allowed.to_owned(),
+        })
+    }
+
+    /// clap names the argument as usage does (`--workers <WORKERS>`); the source of its error is the parser's.
+    fn refused_by(&self, error: clap::Error) -> ConfigError {
+        let refused = match (error.get(ContextKind::InvalidArg), std::error::Error::source(&error)) {
+            (Some(ContextValue::String(argument)), Some(allowed)) => {
+                let flag = argument.split([' ', '=', '[']).next().unwrap_or_default();
+                let field = flag.trim_start_matches('-').replace('-', "_");
+                self.refused(&field, &allowed.to_string())
+            }
+            _ => None,
+        };
+        refused.unwrap_or(ConfigError::Unparsed(error))
+    }
+}
+
+fn read_file(path: &Path) -> Result<Layer, ConfigError> {
+    let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    parse_file(&text, path).map_err(|message| ConfigError::File {
+        path: path.to_owned(),
+        message,
+    })
+}
+
+/// One document of our kind; any key may be absent or null.
+fn parse_file(text: &str, path: &Path) -> Result<Layer, String> {
+    let options = || serde_saphyr::options! { strict_booleans: true, with_snippet: false };
+    let document: Value = serde_saphyr::from_str_with_options(text, options()).map_err(|error| error.to_string())?;
+    for (key, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+        match document.as_object().map(|keys| keys.get(key)) {
+            Some(Some(Value::String(found))) if found == expected => {}
+            Some(Some(found)) => return Err(format!("{key}: {found} is refused: it must be {expected}")),
+            Some(None) => return Err(format!("{key}: required, and must be {expected}")),
+            None => {
+                return Err(format!(
+                    "a mapping with apiVersion: {API_VERSION} and kind: {KIND} is expected"
+                ));
+            }
+        }
+    }
+    // Once more, now that this is a mapping, for the lines.
+    let values: BTreeMap<String, Spanned<Value>> =
+        serde_saphyr::from_str_with_options(text, options()).map_err(|error| error.to_string())?;
+    let path: Arc<Path> = path.into();
+    let mut layer = Layer::default();
+    for (name, value) in values {
+        let line = value.referenced.line();
+        if ["apiVersion", "kind"].contains(&name.as_str()) {
+            continue;
+        }
+        let Some(key) = KEYS.iter().find(|key| key.name == name) else {
+            return Err(format!("line {line}: {}", unknown(&name)));
+        };
+        let written = written(text, value.defined.span());
+        let text = text_of(value.value, written).map_err(|message| format!("line {line}: {name}: {message}"))?;
+        let origin = Origin::File {
+            path: Arc::clone(&path),
+            line,
+        };
+        layer
+            .0
+            .extend(text.map(|text| (key.field.clone(), Given { text, origin })));
+    }
+    Ok(layer)
+}
+
+/// The part of the file that a span covers.
+fn written(text: &str, span: Span) -> Option<&str> {
+    let start = usize::try_from(span.byte_offset()?).ok()?;
+    text.get(start..)?.get(..usize::try_from(span.byte_len()?).ok()?)
+}
+
+/// A value of the file as a flag would have it; none for null. A number is `written` as in the file: 1.30 is another version
+/// than 1.3.
+fn text_of(value: Value, written: Option<&str>) -> Result<Option<String>, &'static str> {
+    let member = |value: Value| value.as_str().map(str::to_owned);
+    let text = match value {
+        Value::Null => return Ok(None),
+        Value::Bool(value) => Some(value.to_string()),
+        Value::Number(value) => {
+            let written = written.filter(|written| written.parse().ok() == value.as_f64());
+            Some(written.map_or_else(|| value.to_string(), str::to_owned))
+        }
+        Value::String(text) => Some(text),
+        Value::Array(members) => members
+            .into_iter()
+            .map(member)
+            .collect::<Option<Vec<_>>>()
+            .map(|members| members.join(",")),
+        Value::Object(_) => None,
+    };
+    text.map(Some)
+        .ok_or("the value must be a text, a number, true or false, or a list of texts")
+}
+
+fn unknown(name: &str) -> String {
+    let quoted: Vec<_> = KEYS.iter().map(|key| format!("`{}`", key.name)).collect();
+    let mut message = format!(
+        "unknown field `{name}`, expected one of {}",
+        list(quoted.iter().map(String::as_str))
+    );
+    let similar = |key: &&Key| strsim::jaro_winkler(&key.name, name);
+    let nearest = KEYS.iter().max_by(|a, b| similar(a).total_cmp(&similar(b)));
+    if let Some(key) = nearest.filter(|key| similar(key) > 0.8) {
+        message.push_str(&format!("; did you mean `{}`?", key.name));
+    }
+    message
+}

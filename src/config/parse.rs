@@ -1,0 +1,187 @@
+//! Parsers of single values: text → value, or what is allowed instead, in words. Pure.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use jiff::SignedDuration;
+use serde::de::DeserializeOwned;
+use serde::de::value::{Error, StrDeserializer};
+use tracing_subscriber::EnvFilter;
+
+use super::values::{List, Optional, PathSetting, UPDATE_MODES};
+use crate::cgroup::CgroupPath;
+use crate::objects::UpdateMode;
+use crate::resources::Bytes;
+
+/// The error is what would be allowed.
+type Parsed<T> = Result<T, String>;
+
+pub(super) const ADDRESS: &str = "an IP address and a port such as 127.0.0.1:9464";
+pub(super) const BOOLEAN: &str = "false or true";
+pub(super) const ENDPOINT: &str = "https://host:port, http://host:port or unix:///path";
+pub(super) const SHARE: &str = "an amount of memory such as 512Mi, or a percentage from 0% to 100%";
+
+/// What clap takes as a parser of values.
+pub(super) trait Parser<T>: Fn(&str) -> Parsed<T> + Clone + Send + Sync + 'static {}
+
+impl<T, F: Fn(&str) -> Parsed<T> + Clone + Send + Sync + 'static> Parser<T> for F {}
+
+/// Room for a socket's path in `sockaddr_un` (unix(7)), without the final NUL.
+const MAX_SOCKET_PATH: usize = 107;
+
+fn parser<T: 'static>(allowed: &'static str, parse: fn(&str) -> Option<T>) -> impl Parser<T> {
+    move |text: &str| parse(text).ok_or_else(|| allowed.to_owned())
+}
+
+/// The text that `T` parses by itself.
+pub(super) fn read<T: FromStr + 'static>(allowed: &'static str) -> impl Parser<T> {
+    parser(allowed, |text| text.parse().ok())
+}
+
+/// The word that serde has for a variant of `T`.
+pub(super) fn named<T: DeserializeOwned + 'static>(allowed: &'static str) -> impl Parser<T> {
+    parser(allowed, |text| T::deserialize(StrDeserializer::<Error>::new(text)).ok())
+}
+
+pub(super) fn or_empty<T: 'static>(parse: impl Parser<T>) -> impl Parser<Optional<T>> {
+    move |text: &str| match text {
+        "" => Ok(None),
+        text => parse(text).map(Some).map_err(|allowed| format!("empty, or {allowed}")),
+    }
+}
+
+pub(super) fn or_auto<T: 'static>(parse: impl Parser<T>) -> impl Parser<Optional<T>> {
+    move |text: &str| match text {
+        "auto" => Ok(None),
+        text => parse(text).map(Some).map_err(|allowed| format!("auto, or {allowed}")),
+    }
+}
+
+pub(super) fn auto_none_or(parse: impl Parser<PathBuf>) -> impl Parser<PathSetting> {
+    move |text: &str| match text {
+        "auto" => Ok(PathSetting::Auto),
+        "none" => Ok(PathSetting::None),
+        text => parse(text)
+            .map(PathSetting::Path)
+            .map_err(|allowed| format!("auto, none, or {allowed}")),
+    }
+}
+
+/// A DNS subdomain (RFC 1123), which nodes and receivers have as a name; or empty.
+pub(super) fn host_name(text: &str) -> Parsed<String> {
+    let label = |label: &str| {
+        let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        !label.is_empty() && !label.starts_with('-') && !label.ends_with('-') && label.bytes().all(inner)
+    };
+    if text.is_empty() || (text.len() <= 253 && text.split('.').all(label)) {
+        return Ok(text.to_owned());
+    }
+    Err("empty, or a name of at most 253 lower case letters, digits, `-` and `.`".to_owned())
+}
+
+/// A name that groupadd(8) accepts, or a number. Whether the group exists, only the machine knows.
+pub(super) fn group() -> impl Parser<String> {
+    parser("the name or number of a group", |text| {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.@$".contains(&byte);
+        (text.len() <= 64 && text.bytes().all(allowed)).then(|| text.to_owned())
+    })
+}
+
+pub(super) fn absolute_path() -> impl Parser<PathBuf> {
+    parser("an absolute path", absolute)
+}
+
+pub(super) fn socket_path() -> impl Parser<PathBuf> {
+    move |text: &str| {
+        let path = absolute(text).filter(|_| text.len() <= MAX_SOCKET_PATH);
+        path.ok_or_else(|| format!("an absolute path of at most {MAX_SOCKET_PATH} bytes"))
+    }
+}
+
+/// A socket's path, or the same as the kubelet writes an endpoint: `unix:///run/crio/crio.sock`.
+pub(super) fn endpoint_path() -> impl Parser<PathBuf> {
+    let parse = socket_path();
+    move |text: &str| parse(text.strip_prefix("unix://").unwrap_or(text))
+}
+
+fn absolute(text: &str) -> Option<PathBuf> {
+    let path = Path::new(text);
+    (path.is_absolute() && !text.contains('\0')).then(|| path.to_owned())
+}
+
+pub(super) fn cgroup_path() -> impl Parser<CgroupPath> {
+    parser("a path below cgroupRoot such as /kubelet/kubepods", |text| {
+        CgroupPath::new(text).ok()
+    })
+}
+
+/// An amount of memory or disk in Kubernetes' notation: `16Mi`.
+pub(super) fn bytes(range: RangeInclusive<u64>) -> impl Parser<Bytes> {
+    move |text: &str| {
+        let bytes = Bytes::parse(text).ok().filter(|bytes| range.contains(&bytes.get()));
+        let [least, most] = [range.start(), range.end()].map(|bound| Bytes::new(*bound));
+        bytes.ok_or_else(|| format!("an amount from {least} to {most}"))
+    }
+}
+
+pub(super) fn number<T>(range: RangeInclusive<T>) -> impl Parser<T>
+where
+    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    move |text: &str| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("a number from {} to {}", range.start(), range.end()))
+    }
+}
+
+/// A duration in Kubernetes' and jiff's notation: `90s`, `1h30m`, `100ms`. So are the bounds.
+pub(super) fn duration<T>(least: &'static str, most: &'static str) -> impl Parser<T>
+where
+    T: TryFrom<SignedDuration> + 'static,
+{
+    move |text: &str| {
+        let parse = |text: &str| text.parse::<SignedDuration>().ok();
+        let within = |duration: &SignedDuration| parse(least) <= Some(*duration) && Some(*duration) <= parse(most);
+        let duration = parse(text).filter(within);
+        duration
+            .and_then(|duration| T::try_from(duration).ok())
+            .ok_or_else(|| format!("a duration from {least} to {most}"))
+    }
+}
+
+pub(super) fn update_modes(text: &str) -> Parsed<List<UpdateMode>> {
+    let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let mode = |name| {
+        UPDATE_MODES
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, mode)| *mode)
+    };
+    names.map(mode).collect::<Option<_>>().ok_or_else(|| {
+        let known = list(UPDATE_MODES.iter().map(|(name, _)| *name));
+        format!("a list, which may be empty, of {known}")
+    })
+}
+
+/// Levels and `target=level` directives. To `EnvFilter`, a lone word that is no level is a target, which silences everything
+/// else: such a word is taken for a misspelt level.
+pub(super) fn log_filter(text: &str) -> Parsed<String> {
+    const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+    let directive = |text: &str| text.contains('=') || LEVELS.contains(&text.trim());
+    if EnvFilter::builder().parse(text).is_ok() && text.split(',').all(directive) {
+        return Ok(text.to_owned());
+    }
+    let levels = list(LEVELS.into_iter());
+    Err(format!("{levels}, or directives such as info,vscaled::plan=debug"))
+}
+
+pub(super) fn list<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    let words: Vec<_> = words.collect();
+    match words.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    }
+}

@@ -1,68 +1,128 @@
-//! What happens to pods, counted.
+//! Metrics of the pods: what was decided, what passes came to, and how the pods stand.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use super::entry::Entry;
 use crate::actuate::{JobDone, Outcome, Stages, StepRecord, Verdict};
-use crate::decide::{PodDecision, Reason};
+use crate::decide::{Action, PodDecision, Reason};
 use crate::observe::metrics::{
-    DecisionMetrics, GrowthOutcome, GuardMetrics, PodState, ProblemKind, ProblemMetrics, ResizeMetrics, ResizeOutcome,
-    ShrinkMetrics, ShrinkOutcome, Stage, StepOutcome,
+    Counters, Gauges, GrowthOutcome, Histograms, Labels, PodState, ProblemKind, ResizeOutcome, ShrinkOutcome, Stage,
+    StepOutcome, family, gauge, register, seconds,
 };
+use crate::plan::Via;
+use crate::resources::ControlFile;
 
-/// The counters the coordinator owns.
+const DURATIONS: &str =
+    "Time taken by passes over pods, by stage; the stage `total` is from the decision seen to all files verified";
+const REPAIRS: &str = "Values that something else had changed, and that were put right";
+const FOREIGN_WRITERS: &str = "Values that something else keeps changing, and that are left alone for a while";
+const PODS: &str = "Pods on this node, by how they stand";
+const OVERRIDDEN: &str = "Pods on this node that are held by hand";
+const DECISIONS: &str = "Decisions about pods that differ from the one before";
+const DECIDED: &str = "Pods on this node, by what the latest decision says";
+const PROBLEMS: &str = "What is degraded, as vscalectl get lists it";
+const SHRINKS: &str = "Passes that were to lower memory limits, and what became of the limits";
+const FREEZES: &str = "Time for which a cgroup stood still while its memory limit was lowered";
+const GROWTHS: &str = "Memory limits that were about to be reached, by what became of them";
+const LEASES: &str =
+    "Limits that are held higher than decided because they were about to be reached or throttled all the time";
+
+/// The families that the coordinator owns.
 #[derive(Debug, Clone)]
 pub(super) struct Metrics {
-    resizes: ResizeMetrics,
-    decisions: DecisionMetrics,
-    problems: ProblemMetrics,
-    shrinks: ShrinkMetrics,
-    guard: GuardMetrics,
+    resizes: Counters<1>,
+    durations: Histograms<2>,
+    steps: Counters<2>,
+    repairs: Counters<1>,
+    foreign_writers: Gauge,
+    pods: Gauges<1>,
+    overridden: Gauge,
+    decisions: Counters<2>,
+    decided: Gauges<2>,
+    problems: Gauges<1>,
+    shrinks: Counters<1>,
+    freezes: Histogram,
+    growths: Counters<1>,
+    leases: Gauge,
 }
 
 impl Metrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
+        let r = registry;
+        let ways = [Via::Resize, Via::Cri, Via::Cgroup, Via::Systemd].into_iter();
+        let steps = ways.flat_map(|way| StepOutcome::ALL.iter().map(move |outcome| step_labels(way, *outcome)));
+        let files = ControlFile::V1.into_iter().chain(ControlFile::V2);
+        let files = files.map(|file| [("file", file.name())]);
+        let decisions = || Reason::ALL.iter().copied().map(decision_labels);
+        let durations: Histograms<2> = Family::new_with_constructor(seconds);
+        for labels in durations_at_zero() {
+            drop(durations.get_or_create_owned(&labels));
+        }
         Self {
-            resizes: ResizeMetrics::register(registry),
-            decisions: DecisionMetrics::register(registry),
-            problems: ProblemMetrics::register(registry),
-            shrinks: ShrinkMetrics::register(registry),
-            guard: GuardMetrics::register(registry),
+            resizes: family(r, "resizes", "Passes over pods", ResizeOutcome::series("outcome")),
+            durations: register(r, "resize_duration_seconds", DURATIONS, durations),
+            steps: family(r, "steps", "Single writes", steps),
+            repairs: family(r, "drift_repairs", REPAIRS, files),
+            foreign_writers: register(r, "foreign_writers", FOREIGN_WRITERS, Gauge::default()),
+            pods: family(r, "pods", PODS, PodState::series("state")),
+            overridden: register(r, "pods_overridden", OVERRIDDEN, Gauge::default()),
+            decisions: family(r, "decisions", DECISIONS, decisions()),
+            decided: family(r, "pods_decided", DECIDED, decisions()),
+            problems: family(r, "problems", PROBLEMS, ProblemKind::series("with")),
+            shrinks: family(r, "shrinks", SHRINKS, ShrinkOutcome::series("outcome")),
+            freezes: register(r, "freeze_duration_seconds", FREEZES, seconds()),
+            growths: family(r, "guard_growths", GROWTHS, GrowthOutcome::series("outcome")),
+            leases: register(r, "guard_leases", LEASES, Gauge::default()),
         }
     }
 
-    /// A decision that says something else than the one before.
+    /// Counts a decision that differs from the one before.
     pub(super) fn decided(&self, decision: &PodDecision) {
-        self.decisions.decided(decision.reason);
+        self.decisions.get_or_create(&decision_labels(decision.reason)).inc();
     }
 
-    /// How much is wrong now, and with what.
     pub(super) fn problems(&self, counts: &[(ProblemKind, usize)]) {
         for (kind, count) in counts {
-            self.problems.set(*kind, *count);
+            self.problems
+                .get_or_create(&[("with", kind.as_str())])
+                .set(gauge(*count));
         }
     }
 
-    /// A limit was about to be reached.
+    /// Counts a limit that was about to be reached.
     pub(super) fn grew(&self, outcome: GrowthOutcome) {
-        self.guard.grew(outcome);
+        self.growths.get_or_create(&[("outcome", outcome.as_str())]).inc();
+    }
+
+    /// Counts a pass that ended, with the stages it went through.
+    fn finished(&self, outcome: ResizeOutcome, stages: &[(Stage, Duration)]) {
+        let outcome = outcome.as_str();
+        self.resizes.get_or_create(&[("outcome", outcome)]).inc();
+        for (stage, duration) in stages {
+            let labels = [("stage", stage.as_str()), ("outcome", outcome)];
+            self.durations.get_or_create(&labels).observe(duration.as_secs_f64());
+        }
     }
 
     pub(super) fn passed(&self, done: &JobDone) {
-        self.resizes.finished(outcome(&done.outcome), &stages(&done.stages));
+        self.finished(outcome(&done.outcome), &stages(&done.stages));
         if done.shrink.refused {
             self.shrunk(ShrinkOutcome::Refused);
         } else if !done.shrink.lowered.is_empty() {
             self.shrunk(ShrinkOutcome::Lowered);
         }
         for stood in &done.shrink.freezes {
-            self.shrinks.froze(*stood);
+            self.freezes.observe(stood.as_secs_f64());
         }
         for step in &done.steps {
-            self.resizes.step(step.via, step_outcome(step, &done.outcome));
+            let labels = step_labels(step.via, step_outcome(step, &done.outcome));
+            self.steps.get_or_create(&labels).inc();
         }
         for (_, file, _) in done
             .flipped
@@ -70,17 +130,17 @@ impl Metrics {
             .filter(|(_, _, verdict)| *verdict == Verdict::Repair)
         {
             if done.outcome.holds() {
-                self.resizes.drift_repaired(*file);
+                self.repairs.get_or_create(&[("file", file.name())]).inc();
             }
         }
     }
 
-    /// Lower limits came to this.
+    /// Counts what lower memory limits came to.
     pub(super) fn shrunk(&self, outcome: ShrinkOutcome) {
-        self.shrinks.shrunk(outcome);
+        self.shrinks.get_or_create(&[("outcome", outcome.as_str())]).inc();
     }
 
-    /// How the pods stand now.
+    /// Shows how the pods stand now.
     pub(super) fn standing<'a>(&self, entries: impl Iterator<Item = &'a Entry>, now: jiff::Timestamp) {
         let (mut counts, mut foreign, mut overridden, mut leases) = ([0; PodState::ALL.len()], 0, 0, 0);
         let mut decided: HashMap<Reason, usize> = HashMap::new();
@@ -95,16 +155,47 @@ impl Metrics {
             leases += entry.standing.leases.len();
         }
         for (count, state) in counts.into_iter().zip(PodState::ALL) {
-            self.resizes.set_pods(*state, count);
+            self.pods.get_or_create(&[("state", state.as_str())]).set(gauge(count));
         }
         for reason in Reason::ALL {
             let count = decided.get(reason).copied().unwrap_or_default();
-            self.decisions.set_pods(*reason, count);
+            self.decided.get_or_create(&decision_labels(*reason)).set(gauge(count));
         }
-        self.resizes.set_foreign_writers(foreign);
-        self.resizes.set_overridden(overridden);
-        self.guard.set_leases(leases);
+        self.foreign_writers.set(gauge(foreign));
+        self.overridden.set(gauge(overridden));
+        self.leases.set(gauge(leases));
     }
+}
+
+/// A total for each outcome, and each stage of passes that end well.
+fn durations_at_zero() -> impl Iterator<Item = Labels<2>> {
+    let totals = ResizeOutcome::ALL
+        .iter()
+        .map(|outcome| [("stage", Stage::Total.as_str()), ("outcome", outcome.as_str())]);
+    let applied = ResizeOutcome::Applied.as_str();
+    let stages = Stage::ALL
+        .iter()
+        .map(move |stage| [("stage", stage.as_str()), ("outcome", applied)]);
+    totals.chain(stages)
+}
+
+const fn step_labels(via: Via, outcome: StepOutcome) -> Labels<2> {
+    let way = match via {
+        Via::Resize => "resize",
+        Via::Cri => "cri",
+        Via::Cgroup => "cgroup",
+        Via::Systemd => "systemd",
+    };
+    [("via", way), ("outcome", outcome.as_str())]
+}
+
+fn decision_labels(reason: Reason) -> Labels<2> {
+    let action = match reason.action() {
+        Action::Resize => "resize",
+        Action::None => "none",
+        Action::Skip => "skip",
+    };
+    [("action", action), ("reason", reason.as_str())]
 }
 
 const fn outcome(outcome: &Outcome) -> ResizeOutcome {
@@ -143,3 +234,6 @@ fn stages(stages: &Stages) -> Vec<(Stage, Duration)> {
     ];
     all.into_iter().filter(|(_, duration)| !duration.is_zero()).collect()
 }
+
+#[cfg(test)]
+mod tests;

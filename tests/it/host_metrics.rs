@@ -4,10 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use vscaled::observe::metrics::families;
-
 use crate::observability::selectors::{Matcher, Selector, groupings, selectors};
-use crate::observability::{dashboard, delivered, sample_names};
+use crate::observability::{dashboard, delivered, documented, sample_names};
 use crate::support::agent::Agent;
 use crate::support::amounts::{Amounts, vpa_manifest};
 use crate::support::bare::{BareNode, BarePod};
@@ -109,17 +107,17 @@ async fn a_scrape_has_exactly_the_declared_families_with_their_labels() {
     let scene = Scene::with_pods(&["web"], &["0a1b2c3d-0000-4000-8000-000000000051"]).await;
     scene.resize(200).await;
     let scrape = scene.scrape();
-    let declared = families::ALL
-        .iter()
-        .map(|family| (family.name(), family.kind().to_owned()));
+    let declared = documented()
+        .into_iter()
+        .map(|family| (family.name.to_owned(), family.kind.to_owned()));
     assert_eq!(
         scrape.families(),
         declared.collect(),
-        "left: what is served; right: src/observe/metrics/families.rs, each of which is to be registered at the start"
+        "left: what is served; right: docs/metrics.md, each family of which is to be registered at the start"
     );
-    let labels: BTreeMap<_, _> = families::ALL
-        .iter()
-        .map(|family| (family.name(), family.labels()))
+    let labels: BTreeMap<_, _> = documented()
+        .into_iter()
+        .map(|family| (family.name, family.labels))
         .collect();
     for (name, with, _) in scrape.series() {
         assert!(sample_names().contains(name), "{name} is of no declared family");
@@ -149,9 +147,9 @@ async fn everything_that_alerts_and_dashboard_select_is_in_a_scrape() {
                 served.contains_key(&name) || histogram.is_some_and(|name| served[name] == "histogram"),
                 "{name} is not served: {expression}"
             );
-            let family = families::ALL
-                .iter()
-                .find(|family| family.name() == histogram.unwrap_or(&name))
+            let family = documented()
+                .into_iter()
+                .find(|family| family.name == histogram.unwrap_or(&name))
                 .unwrap();
             let ours: Vec<_> = series.iter().filter(|(served, ..)| *served == name).collect();
             for Matcher {
@@ -164,7 +162,7 @@ async fn everything_that_alerts_and_dashboard_select_is_in_a_scrape() {
                     continue;
                 }
                 assert!(
-                    label == "le" || family.labels().contains(&label.as_str()),
+                    label == "le" || family.labels.contains(&label.as_str()),
                     "{label}: {expression}"
                 );
                 let exactly = format!("{label}=\"{value}\"");
@@ -175,11 +173,7 @@ async fn everything_that_alerts_and_dashboard_select_is_in_a_scrape() {
                 );
             }
         }
-        let known: BTreeSet<&str> = families::ALL
-            .iter()
-            .flat_map(|family| family.labels())
-            .copied()
-            .collect();
+        let known: BTreeSet<&str> = documented().into_iter().flat_map(|family| family.labels).collect();
         for label in groupings(&expression) {
             assert!(
                 known.contains(label) || ["instance", "le"].contains(&label),

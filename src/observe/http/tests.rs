@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::observe::metrics::{ResizeMetrics, registry};
+use crate::observe::metrics::{EventMetrics, registry};
 
 struct Running {
     address: SocketAddr,
@@ -18,7 +18,7 @@ struct Running {
 impl Running {
     async fn start(heartbeat: Heartbeat, readiness: Readiness) -> Self {
         let mut registry = registry();
-        let _metrics = ResizeMetrics::register(&mut registry);
+        let _metrics = EventMetrics::register(&mut registry);
         let server = HttpServer::listen(([127, 0, 0, 1], 0).into()).await.unwrap();
         let (address, stop) = (server.address(), CancellationToken::new());
         let exposed = Exposed {
@@ -83,7 +83,7 @@ async fn a_scrape_is_open_metrics_and_every_name_is_ours() {
     assert!(head.contains(&format!("content-type: {OPEN_METRICS}")), "{head}");
     let families = families(&text);
     assert!(
-        families.contains("vscaled_resizes") && families.contains("vscaled_build_info"),
+        families.contains("vscaled_events") && families.contains("vscaled_build_info"),
         "{families:?}"
     );
     assert!(families.iter().all(|name| name.starts_with("vscaled_")), "{families:?}");

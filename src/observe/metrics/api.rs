@@ -1,53 +1,64 @@
-//! What the way to the API server counts.
+//! Metrics of the way to the API server.
 
-use std::borrow::Cow;
-
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use super::declare::Series;
-use super::families;
 use super::labels::WatchEnd;
+use super::{Counters, family, register};
 use crate::kubernetes::Verb;
 
-/// How the API server answers.
+/// Answers of the API server.
 #[derive(Debug, Clone)]
 pub struct ApiMetrics {
-    calls: Series<Counter, 3>,
-    watches: Series<Counter, 2>,
+    calls: Family<CallLabels, Counter>,
+    watches: Counters<2>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CallLabels {
+    verb: &'static str,
+    resource: String,
+    code: String,
 }
 
 impl ApiMetrics {
-    /// Registers them.
+    /// Registers the families, which begin empty.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
+        let watches = "Watches of the API server that ended, by how";
         Self {
-            calls: families::API_CALLS.register(registry),
-            watches: families::API_WATCHES.register(registry),
+            calls: register(registry, "api_calls", "Calls to the API server", Family::default()),
+            watches: register(registry, "api_watches", watches, Family::default()),
         }
     }
 
-    /// The API server was called; `code` is the HTTP status of its answer, or a word where there was none.
+    /// Counts a call; `code` is the HTTP status of the answer, or a word where there was none.
     pub fn called(&self, verb: Verb, resource: String, code: String) {
-        self.calls
-            .with([Cow::Borrowed(verb.as_str()), Cow::Owned(resource), Cow::Owned(code)])
-            .inc();
+        let verb = verb.as_str();
+        let labels = CallLabels { verb, resource, code };
+        self.calls.get_or_create(&labels).inc();
     }
 
-    /// A watch is under way: from now on, how such watches end shows from zero.
+    /// Begins the series of a watch, so that ends of such watches show from zero.
     pub fn watching(&self, resource: &'static str) {
         for end in WatchEnd::ALL {
-            self.watches.with([resource, end.as_str()]);
+            drop(self.watches.get_or_create(&watch(resource, *end)));
         }
     }
 
-    /// A watch ended.
+    /// Counts the end of a watch.
     pub fn watched(&self, resource: &'static str, end: WatchEnd) {
-        self.watches.with([resource, end.as_str()]).inc();
+        self.watches.get_or_create(&watch(resource, end)).inc();
     }
 }
 
-/// What becomes of what is said in Events.
+const fn watch(resource: &'static str, end: WatchEnd) -> [(&'static str, &'static str); 2] {
+    [("resource", resource), ("end", end.as_str())]
+}
+
+/// Kubernetes Events, by what became of them.
 #[derive(Debug, Clone)]
 pub struct EventMetrics {
     written: Counter,
@@ -56,28 +67,31 @@ pub struct EventMetrics {
 }
 
 impl EventMetrics {
-    /// Registers them, at zero.
+    /// Registers the family, with every outcome at zero.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
-        let events = families::EVENTS.register(registry);
+        let outcomes = ["written", "held_back", "lost"].map(|outcome| [("outcome", outcome)]);
+        let help = "Kubernetes Events, by what became of them";
+        let events: Counters<1> = family(registry, "events", help, outcomes);
+        let [written, held_back, lost] = outcomes.map(|labels| events.get_or_create_owned(&labels));
         Self {
-            written: events.with(["written"]),
-            held_back: events.with(["held_back"]),
-            lost: events.with(["lost"]),
+            written,
+            held_back,
+            lost,
         }
     }
 
-    /// An Event was made or its count raised.
+    /// Counts an Event that was made, or whose count was raised.
     pub fn written(&self) {
         self.written.inc();
     }
 
-    /// So much was said that is in no Event, because there was too much of it.
+    /// Counts what is in no Event because there was too much of it.
     pub fn held_back(&self, count: u64) {
         self.held_back.inc_by(count);
     }
 
-    /// An Event was refused, or came when too many were waiting.
+    /// Counts an Event that was refused, or came when too many were waiting.
     pub fn lost(&self) {
         self.lost.inc();
     }

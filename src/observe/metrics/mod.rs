@@ -1,41 +1,124 @@
-//! The metrics, typed. Every family is declared in [`families`], with its name, labels and meaning; each component registers
-//! what it owns and counts through methods, so that no name or label is spelt twice. docs/metrics.md lists them all.
+//! Metrics. Each component registers the families it owns with prometheus-client when the agent starts, whatever is configured,
+//! and counts through methods of its own. docs/metrics.md lists every family; tests compare the list with what is served.
+//!
+//! The values of labels are known in advance, so the number of series is bounded. Only [`KillMetrics`] has names from outside in
+//! its labels, and ends series again.
 
-mod agent;
 mod api;
-mod declare;
-pub mod families;
-mod guard;
 mod labels;
 mod oom;
 mod process;
 mod report;
-mod shrink;
+mod runtime;
 #[cfg(test)]
 mod tests;
 
-pub use agent::{DecisionMetrics, ProblemMetrics, ResizeMetrics, RuntimeMetrics};
+use std::fmt;
+
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::{MetricType, TypedMetric};
+use prometheus_client::registry::{Registry, Unit};
+
 pub use api::{ApiMetrics, EventMetrics};
-pub use declare::{Declaration, Described, Series};
-pub use guard::GuardMetrics;
 pub use labels::{
     CallOutcome, GrowthOutcome, LinkOutcome, PodState, ProblemKind, ReportOutcome, ResizeOutcome, ShrinkOutcome, Stage,
     StepOutcome, WatchEnd,
 };
 pub use oom::{KillLabels, KillMetrics};
 pub use report::ReportMetrics;
-pub use shrink::ShrinkMetrics;
+pub use runtime::RuntimeMetrics;
 
-use prometheus_client::registry::Registry;
+/// 50 µs to 60 s: a pass over one pod through files takes a fraction of a millisecond, one that waits for a runtime or
+/// for the kernel to reclaim memory takes seconds.
+const BUCKETS: [f64; 19] = [
+    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+    10.0, 30.0, 60.0,
+];
 
-/// A registry whose names begin with `vscaled_`, with the metrics that belong to the process as a whole.
+/// The labels of one series, each name with its value.
+pub type Labels<const N: usize> = [(&'static str, &'static str); N];
+
+/// A family of counters with `N` labels.
+pub type Counters<const N: usize> = Family<Labels<N>, Counter>;
+
+/// A family of gauges with `N` labels.
+pub type Gauges<const N: usize> = Family<Labels<N>, Gauge>;
+
+/// A family of histograms of [`seconds`] with `N` labels.
+pub type Histograms<const N: usize> = Family<Labels<N>, Histogram, fn() -> Histogram>;
+
+/// A histogram of durations. The buckets are the same everywhere, so that stages can be compared.
+#[must_use]
+pub fn seconds() -> Histogram {
+    Histogram::new(BUCKETS)
+}
+
+/// Registers a metric or a family of metrics, and returns its handle. A unit comes last in a name: `_seconds` or `_bytes`.
+pub fn register<M>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M
+where
+    M: EncodeMetric + Clone + fmt::Debug + Send + Sync + 'static,
+{
+    let shown = Shown(metric.clone());
+    match name.rsplit_once('_') {
+        Some((name, "seconds")) => registry.register_with_unit(name, help, Unit::Seconds, shown),
+        Some((name, "bytes")) => registry.register_with_unit(name, help, Unit::Bytes, shown),
+        _ => registry.register(name, help, shown),
+    }
+    metric
+}
+
+/// Registers a family and begins these series: a rate shows the first event as a difference from zero, not from nothing.
+pub fn family<M, const N: usize>(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    series: impl IntoIterator<Item = Labels<N>>,
+) -> Family<Labels<N>, M>
+where
+    M: EncodeMetric + TypedMetric + Default + Clone + fmt::Debug + Send + Sync + 'static,
+{
+    let family = register(registry, name, help, Family::default());
+    for labels in series {
+        drop(family.get_or_create_owned(&labels));
+    }
+    family
+}
+
+/// A metric whose name and type are served also while it has no series: no query meets an unknown name.
+#[derive(Debug)]
+struct Shown<M>(M);
+
+impl<M: EncodeMetric> EncodeMetric for Shown<M> {
+    fn encode(&self, encoder: MetricEncoder<'_>) -> fmt::Result {
+        self.0.encode(encoder)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        self.0.metric_type()
+    }
+}
+
+/// A gauge's value for a number of things.
+#[must_use]
+pub fn gauge(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// A registry whose names begin with `vscaled_`, with the metrics of the process as a whole.
 #[must_use]
 pub fn registry() -> Registry {
-    let mut registry = Registry::with_prefix(declare::PREFIX);
-    families::BUILD_INFO
-        .register(&mut registry)
-        .with([env!("CARGO_PKG_VERSION")])
-        .set(1);
+    let mut registry = Registry::with_prefix("vscaled");
+    let build = register(
+        &mut registry,
+        "build_info",
+        "Always 1; the label says what runs here",
+        Gauges::<1>::default(),
+    );
+    build.get_or_create(&[("version", env!("CARGO_PKG_VERSION"))]).set(1);
     registry.register_collector(Box::new(process::ProcessCollector));
     registry
 }

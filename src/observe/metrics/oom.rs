@@ -1,28 +1,29 @@
-//! Kills, counted. Unlike every other family this one has names from outside in its labels: whoever counts has to forget
-//! series again.
+//! Metrics of kills. Unlike every other family this one has names from outside in its labels: the component that counts has to
+//! forget series again.
 
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use super::declare::Series;
-use super::families;
+use super::register;
 use crate::oom::OomReport;
 
-/// Whose process was killed, and whose limit was hit. Empty where it is not known.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// The victim, and the level whose limit was hit. Empty where not known.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct KillLabels {
-    /// The pod's namespace.
+    /// The namespace of the victim's pod.
     pub namespace: String,
-    /// The pod's name.
+    /// The name of the victim's pod.
     pub pod: String,
-    /// The container's name.
+    /// The name of the victim's container.
     pub container: String,
     /// The level whose limit was hit.
     pub level: &'static str,
 }
 
 impl KillLabels {
-    /// Those of one kill.
+    /// The labels of one reported kill.
     #[must_use]
     pub fn of(report: &OomReport) -> Self {
         let (pod, container) = (report.pod.as_ref(), report.container.as_ref());
@@ -33,39 +34,63 @@ impl KillLabels {
             level: report.level.as_str(),
         }
     }
-
-    fn values(&self) -> [String; 4] {
-        let Self {
-            namespace,
-            pod,
-            container,
-            level,
-        } = self.clone();
-        [namespace, pod, container, level.to_owned()]
-    }
 }
 
-/// What the part that watches for kills counts.
+/// Kills by the kernel for want of memory.
 #[derive(Debug, Clone)]
 pub struct KillMetrics {
-    kills: Series<Counter, 4>,
+    kills: Family<KillLabels, Counter>,
 }
 
 impl KillMetrics {
-    /// Registers them.
+    /// Registers the family, which begins empty.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
-        let kills = families::OOM_KILLS.register(registry);
-        Self { kills }
+        let help = "Kills by the kernel for want of memory, by whose process it was and whose limit; a group killed as a whole is one";
+        Self {
+            kills: register(registry, "oom_kills", help, Family::default()),
+        }
     }
 
-    /// The kernel killed.
+    /// Counts a kill, and begins its series.
     pub fn killed(&self, labels: &KillLabels) {
-        self.kills.with(labels.values()).inc();
+        self.kills.get_or_create(labels).inc();
     }
 
-    /// Ends a series.
+    /// Ends a series, with what was counted.
     pub fn forget(&self, labels: &KillLabels) {
-        self.kills.remove(labels.values());
+        self.kills.remove(labels);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+
+    #[test]
+    fn a_series_goes_away_with_what_it_counted() {
+        let mut registry = Registry::with_prefix("test");
+        let kills = KillMetrics::register(&mut registry);
+        let labels = |pod: &str| KillLabels {
+            namespace: "shop".to_owned(),
+            pod: pod.to_owned(),
+            container: "app".to_owned(),
+            level: "container",
+        };
+        let counted = |pod: &str| {
+            let mut text = String::new();
+            encode(&mut text, &registry).unwrap();
+            text.contains(&format!(
+                r#"test_oom_kills_total{{namespace="shop",pod="{pod}",container="app",level="container"}} 1"#
+            ))
+        };
+        for pod in ["web", "db"] {
+            kills.killed(&labels(pod));
+        }
+        assert!(counted("web") && counted("db"));
+        kills.forget(&labels("web"));
+        assert!(!counted("web") && counted("db"));
     }
 }

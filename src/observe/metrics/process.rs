@@ -1,17 +1,15 @@
-//! What the agent itself uses, read from `/proc/self` at each scrape.
+//! Metrics of the process, read from `/proc/self` at each scrape.
 
 use std::fmt;
 
 use procfs::ProcResult;
 use procfs::process::Process;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Unit;
 
-use super::families;
-
-/// Reads `/proc/self` when asked.
 #[derive(Debug)]
 pub(super) struct ProcessCollector;
 
@@ -19,7 +17,6 @@ struct Usage {
     cpu_seconds: f64,
     resident_bytes: u64,
     open_descriptors: usize,
-    /// Since 1970.
     start_seconds: f64,
 }
 
@@ -47,9 +44,36 @@ impl Collector for ProcessCollector {
                 return Ok(());
             }
         };
-        families::PROCESS_CPU.show(&mut encoder, &ConstCounter::new(usage.cpu_seconds))?;
-        families::PROCESS_MEMORY.show(&mut encoder, &ConstGauge::new(usage.resident_bytes))?;
-        families::PROCESS_FDS.show(&mut encoder, &ConstGauge::new(usage.open_descriptors))?;
-        families::PROCESS_START.show(&mut encoder, &ConstGauge::new(usage.start_seconds))
+        let mut show = |name, help, unit: Option<Unit>, value: &dyn EncodeMetric| {
+            value.encode(encoder.encode_descriptor(name, help, unit.as_ref(), value.metric_type())?)
+        };
+        let cpu = ConstCounter::new(usage.cpu_seconds);
+        show(
+            "process_cpu",
+            "Processor time the agent has used",
+            Some(Unit::Seconds),
+            &cpu,
+        )?;
+        let memory = ConstGauge::new(usage.resident_bytes);
+        show(
+            "process_resident_memory",
+            "Memory the agent occupies",
+            Some(Unit::Bytes),
+            &memory,
+        )?;
+        let descriptors = ConstGauge::new(usage.open_descriptors);
+        show(
+            "process_open_fds",
+            "File descriptors the agent holds open",
+            None,
+            &descriptors,
+        )?;
+        let start = ConstGauge::new(usage.start_seconds);
+        show(
+            "process_start_time",
+            "When the agent was started, since 1970",
+            Some(Unit::Seconds),
+            &start,
+        )
     }
 }

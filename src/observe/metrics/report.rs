@@ -1,21 +1,20 @@
-//! What reporting counts.
+//! Metrics of reporting.
 
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::agent::gauge;
-use super::declare::Series;
-use super::families;
 use super::labels::{LinkOutcome, ReportOutcome};
+use super::{Counters, Gauges, Labels, gauge, register};
 use crate::report::{Destination, LogStatus};
 
-/// How reports of OOM kills fare on their way.
+/// Reports of OOM kills on their way.
 #[derive(Debug, Clone)]
 pub struct ReportMetrics {
-    reports: Series<Counter, 2>,
-    links: Series<Counter, 2>,
-    connected: Series<Gauge, 1>,
+    reports: Counters<2>,
+    links: Counters<2>,
+    connected: Gauges<1>,
     pending: Gauge,
     bytes: Gauge,
     folded: Counter,
@@ -24,47 +23,70 @@ pub struct ReportMetrics {
 }
 
 impl ReportMetrics {
-    /// Registers them, at zero. A destination has series from when it is [`Self::selected`].
+    /// Registers the families. A destination has series from when it is [`Self::selected`].
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
+        let mut counter = |name, help| register(registry, name, help, Counter::default());
+        let folded = "OOM kills that lost their detail because the spool was full, and were only counted";
+        let (folded, lost, syncs) = (
+            counter("spool_folded", folded),
+            counter(
+                "spool_lost",
+                "Reports that the disk did not give back as they were written",
+            ),
+            counter("spool_syncs", "Times the disk was waited for"),
+        );
+        let reports = "Reports of OOM kills, by what became of them";
+        let connected = "Whether a destination of reports can be reached now (1) or not (0)";
+        let pending = "Reports that some destination has not acknowledged";
+        let links = "Attempts to reach a destination of reports";
         Self {
-            reports: families::REPORTS.register(registry),
-            links: families::REPORT_CONNECTIONS.register(registry),
-            connected: families::REPORT_CONNECTED.register(registry),
-            pending: families::SPOOL_REPORTS.register(registry).only(),
-            bytes: families::SPOOL_BYTES.register(registry).only(),
-            folded: families::SPOOL_FOLDED.register(registry).only(),
-            lost: families::SPOOL_LOST.register(registry).only(),
-            syncs: families::SPOOL_SYNCS.register(registry).only(),
+            reports: register(registry, "reports", reports, Family::default()),
+            links: register(registry, "report_connections", links, Family::default()),
+            connected: register(registry, "report_connected", connected, Family::default()),
+            pending: register(registry, "spool_reports", pending, Gauge::default()),
+            bytes: register(
+                registry,
+                "spool_report_bytes",
+                "The room those reports take",
+                Gauge::default(),
+            ),
+            folded,
+            lost,
+            syncs,
         }
     }
 
-    /// Reports go to this destination.
+    /// Begins the series of a destination.
     pub fn selected(&self, destination: Destination) {
         for outcome in ReportOutcome::ALL {
             self.told(destination, *outcome, 0);
         }
         for outcome in LinkOutcome::ALL {
-            self.links.with([destination.as_str(), outcome.as_str()]);
+            drop(self.links.get_or_create(&labels(destination, outcome.as_str())));
         }
-        self.connected.with([destination.as_str()]);
+        drop(self.connected(destination));
     }
 
-    /// This became of so many reports for that destination.
+    /// Counts reports for a destination by what became of them.
     pub fn told(&self, destination: Destination, outcome: ReportOutcome, count: usize) {
-        self.reports
-            .with([destination.as_str(), outcome.as_str()])
-            .inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+        let reports = self.reports.get_or_create_owned(&labels(destination, outcome.as_str()));
+        reports.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
     }
 
-    /// The destination was reached, or not.
+    /// Counts an attempt to reach the destination.
     pub fn link(&self, destination: Destination, outcome: LinkOutcome) {
-        self.links.with([destination.as_str(), outcome.as_str()]).inc();
-        let connected = outcome == LinkOutcome::Established;
-        self.connected.with([destination.as_str()]).set(connected.into());
+        self.links.get_or_create(&labels(destination, outcome.as_str())).inc();
+        self.connected(destination)
+            .set((outcome == LinkOutcome::Established).into());
     }
 
-    /// The spool is like this now.
+    fn connected(&self, destination: Destination) -> Gauge {
+        self.connected
+            .get_or_create_owned(&[("destination", destination.as_str())])
+    }
+
+    /// Shows the state of the spool.
     pub fn spool(&self, status: &LogStatus) {
         self.pending.set(gauge(status.reports));
         self.bytes.set(i64::try_from(status.bytes).unwrap_or(i64::MAX));
@@ -77,4 +99,8 @@ impl ReportMetrics {
             counter.inc_by(total.saturating_sub(counter.get()));
         }
     }
+}
+
+const fn labels(destination: Destination, outcome: &'static str) -> Labels<2> {
+    [("destination", destination.as_str()), ("outcome", outcome)]
 }

@@ -32,26 +32,21 @@ pub(super) fn combine(reader: &Reader) -> (NodeView, Vec<Problem>) {
             hpas,
             node,
         } = view;
-        let pods = pods
-            .iter()
-            .filter(|pod| counts("Pod", &pod.metadata, &pod.metadata.uid));
-        all.pods.extend(pods.cloned());
-        let owners = owners
-            .iter()
-            .filter(|owner| counts(&format!("{:?}", owner.kind), &owner.metadata, ""));
-        all.owners.extend(owners.cloned());
-        let vpas = vpas
-            .iter()
-            .filter(|vpa| counts("VerticalPodAutoscaler", &vpa.metadata, ""));
-        all.vpas.extend(vpas.cloned());
-        let ranges = limit_ranges
-            .iter()
-            .filter(|range| counts("LimitRange", &range.metadata, ""));
-        all.limit_ranges.extend(ranges.cloned());
-        let hpas = hpas
-            .iter()
-            .filter(|hpa| counts("HorizontalPodAutoscaler", &hpa.metadata, ""));
-        all.hpas.extend(hpas.cloned());
+        add(pods, &mut all.pods, |pod| {
+            counts("Pod", &pod.metadata, &pod.metadata.uid)
+        });
+        add(owners, &mut all.owners, |owner| {
+            counts(&format!("{:?}", owner.kind), &owner.metadata, "")
+        });
+        add(vpas, &mut all.vpas, |vpa| {
+            counts("VerticalPodAutoscaler", &vpa.metadata, "")
+        });
+        add(limit_ranges, &mut all.limit_ranges, |range| {
+            counts("LimitRange", &range.metadata, "")
+        });
+        add(hpas, &mut all.hpas, |hpa| {
+            counts("HorizontalPodAutoscaler", &hpa.metadata, "")
+        });
         match (node, &all.node) {
             (Some(node), None) => all.node = Some(node.clone()),
             (Some(node), Some(first)) => problems.push(Problem {
@@ -65,6 +60,10 @@ pub(super) fn combine(reader: &Reader) -> (NodeView, Vec<Problem>) {
         }
     }
     (all, problems)
+}
+
+fn add<T: Clone>(from: &[T], to: &mut Vec<T>, mut counts: impl FnMut(&T) -> bool) {
+    to.extend(from.iter().filter(|object| counts(object)).cloned());
 }
 
 /// The objects so far: by kind, namespace and name, each with its UID and its file.

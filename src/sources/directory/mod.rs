@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::NodeView;
@@ -44,7 +44,7 @@ const POLL: Duration = Duration::from_secs(1);
 /// The time between readings beside notifications: what lies behind a symbolic link changes without one.
 const SAFETY: Duration = Duration::from_secs(30);
 
-/// Everything the directory says.
+/// The objects and problems of a directory of manifests.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DirectoryState {
     /// The objects of all files, of pods those of this node.
@@ -113,8 +113,7 @@ impl DirectorySource {
             self.read_until_settled().await;
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Cancel-safe: only the end comes in between.
-                () = self.something_to_read() => {}
+                () = self.changed() => {}
             }
         }
     }
@@ -139,7 +138,6 @@ impl DirectorySource {
         }
     }
 
-    /// Lets a burst pass.
     async fn quiet(&mut self) {
         for _ in 0..MAX_ROUNDS {
             sleep(QUIET).await;
@@ -180,8 +178,8 @@ impl DirectorySource {
         });
     }
 
-    /// Ends when there may be something new.
-    async fn something_to_read(&mut self) {
+    /// Waits until there may be something new. Cancel-safe.
+    async fn changed(&mut self) {
         if self.overtaken {
             return;
         }
@@ -191,13 +189,8 @@ impl DirectorySource {
         let interval = if notifier.is_armed() { SAFETY } else { self.poll };
         let deadline = Instant::now() + interval;
         let deadline = notifier.patience_ends().map_or(deadline, |end| end.min(deadline));
-        tokio::select! {
-            outcome = notifier.happened() => {
-                if let Err(error) = outcome {
-                    self.poll_from_now_on(&error);
-                }
-            }
-            () = sleep_until(deadline) => {}
+        if let Ok(Err(error)) = timeout_at(deadline, notifier.changed()).await {
+            self.poll_from_now_on(&error);
         }
     }
 

@@ -1,11 +1,9 @@
-//! What the kernel tells about the directory: inotify, waited for with tokio.
-//!
-//! The directory is watched, and beside it the name of the directory in its parent, so that one that is deleted, made
-//! again or replaced as a symbolic link is noticed. A file that is written in place is known from its first change to
-//! its closing, and left alone in between, for a moment at least: half a manifest may well be a valid one.
+//! inotify on the directory, and on its name in its parent: a directory that is deleted, made again or replaced as a symbolic
+//! link is noticed. A file that is written in place is known from its first change to its closing, and left alone in between,
+//! for a moment at least: half a manifest may be a valid one.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -37,20 +35,14 @@ const CONTENT: AddWatchFlags = AddWatchFlags::IN_MODIFY
 #[derive(Debug)]
 pub(super) struct Notifier {
     inotify: AsyncFd<Instance>,
-    directory: Watched,
-    /// Absent for the root directory.
-    parent: Option<Watched>,
+    directory: PathBuf,
+    watched: Option<WatchDescriptor>,
+    /// The watch on the parent; none for the root directory.
+    parent: Option<WatchDescriptor>,
     /// When each file that is being written was last changed.
     writing: HashMap<OsString, Instant>,
     /// How long a file whose writer pauses is left alone.
     pub(super) patience: Duration,
-}
-
-#[derive(Debug)]
-struct Watched {
-    path: PathBuf,
-    mask: AddWatchFlags,
-    descriptor: Option<WatchDescriptor>,
 }
 
 /// nix's inotify has no `AsRawFd`, which [`AsyncFd`] wants.
@@ -69,21 +61,17 @@ impl Notifier {
     /// # Errors
     /// EMFILE when `fs.inotify.max_user_instances` are in use by this user.
     pub(super) fn new(directory: &Path) -> io::Result<Self> {
-        let instance = Instance(Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?);
+        let inotify = Instance(Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?);
         #[expect(
             deprecated,
             reason = "the unsafe constructor wants a descriptor that stays open and the same: this one is owned for life"
         )]
-        let inotify = AsyncFd::new(instance)?;
-        let watched = |path: &Path, mask| Watched {
-            path: path.to_owned(),
-            mask,
-            descriptor: None,
-        };
+        let inotify = AsyncFd::new(inotify)?;
         Ok(Self {
             inotify,
-            directory: watched(directory, NAMES | CONTENT),
-            parent: directory.parent().map(|parent| watched(parent, NAMES)),
+            directory: directory.to_owned(),
+            watched: None,
+            parent: None,
             writing: HashMap::new(),
             patience: PATIENCE,
         })
@@ -91,55 +79,67 @@ impl Notifier {
 
     /// Watches what is at the directory's path now. Must come before reading it, so that no change falls in between.
     pub(super) fn arm(&mut self) {
-        let inotify = &self.inotify.get_ref().0;
-        if let Some(parent) = &mut self.parent {
-            parent.arm(inotify);
+        if let Some(parent) = self.directory.parent() {
+            self.parent = self.watch(parent, NAMES, self.parent);
         }
-        self.directory.arm(inotify);
+        self.watched = self.watch(&self.directory, NAMES | CONTENT, self.watched);
+    }
+
+    /// Watches a path instead of what was watched before. A path that is watched already keeps its watch.
+    fn watch(&self, path: &Path, mask: AddWatchFlags, before: Option<WatchDescriptor>) -> Option<WatchDescriptor> {
+        let inotify = &self.inotify.get_ref().0;
+        let descriptor = inotify.add_watch(path, mask);
+        if let Err(errno) = descriptor
+            && before.is_some()
+            // The reader reports what is missing.
+            && ![Errno::ENOENT, Errno::ENOTDIR].contains(&errno)
+        {
+            tracing::warn!(path = %path.display(), %errno, "cannot be watched: reading at intervals");
+        }
+        // EINVAL: the kernel has already dropped the watch, with the inode.
+        if let Some(before) = before.filter(|before| descriptor != Ok(*before))
+            && let Err(errno) = inotify.rm_watch(before)
+            && errno != Errno::EINVAL
+        {
+            tracing::warn!(path = %path.display(), %errno, "cannot end an inotify watch");
+        }
+        descriptor.ok()
     }
 
     /// Whether the directory is watched.
     pub(super) fn is_armed(&self) -> bool {
-        self.directory.descriptor.is_some()
+        self.watched.is_some()
     }
 
-    /// Waits for a change that is worth reading the directory for. Cancel-safe: nothing is awaited between taking events
+    /// Waits for a change that is worth reading the directory for. Cancel-safe: nothing is awaited between reading events
     /// and noting them.
     ///
     /// # Errors
-    /// When the kernel will tell no more.
-    pub(super) async fn happened(&mut self) -> io::Result<()> {
-        loop {
-            let mut guard = self.inotify.readable().await?;
-            match guard.try_io(|inotify| Ok(inotify.get_ref().0.read_events()?)) {
-                Ok(events) => {
-                    if self.take(&events?) {
-                        return Ok(());
-                    }
-                }
-                // There was nothing to read after all.
-                Err(_would_block) => {}
-            }
+    /// The error of inotify, which is not used again.
+    pub(super) async fn changed(&mut self) -> io::Result<()> {
+        while !self.drain()? {
+            self.inotify.readable().await?.clear_ready();
         }
+        Ok(())
     }
 
-    /// Takes what has happened, without waiting, and says whether it is worth reading the directory again.
+    /// Reads the events that are there, without waiting. Whether any of them is worth reading the directory for.
     ///
     /// # Errors
-    /// When the kernel will tell no more.
+    /// The error of inotify, which is not used again.
     pub(super) fn drain(&mut self) -> io::Result<bool> {
-        let mut happened = false;
+        let mut changed = false;
         loop {
             match self.inotify.get_ref().0.read_events() {
-                Ok(events) => happened |= self.take(&events),
-                Err(Errno::EAGAIN) => return Ok(happened),
+                Ok(events) => events.iter().for_each(|event| changed |= self.note(event)),
+                Err(Errno::EAGAIN) => return Ok(changed),
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
         }
     }
 
-    /// The files that are being written, those aside whose writers have paused for too long.
+    /// The files that are being written, without those whose writers have paused for too long.
     pub(super) fn being_written(&mut self, now: Instant) -> HashSet<OsString> {
         let patience = self.patience;
         self.writing.retain(|_, changed| *changed + patience > now);
@@ -151,65 +151,29 @@ impl Notifier {
         self.writing.values().min().map(|changed| *changed + self.patience)
     }
 
-    fn take(&mut self, events: &[InotifyEvent]) -> bool {
-        // Every event counts, also after one that is worth reading for.
-        events
-            .iter()
-            .fold(false, |happened, event| self.take_one(event) | happened)
-    }
-
-    fn take_one(&mut self, event: &InotifyEvent) -> bool {
-        let name = event.name.as_deref();
-        if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
+    /// Whether an event is worth reading the directory for.
+    fn note(&mut self, event: &InotifyEvent) -> bool {
+        let has = |flag| event.mask.contains(flag);
+        if has(AddWatchFlags::IN_Q_OVERFLOW) {
             self.writing.clear();
             return true;
         }
-        if Some(event.wd) != self.directory.descriptor {
-            return name.is_some() && name == self.directory.path.file_name();
+        if Some(event.wd) != self.watched {
+            return event.name.is_some() && event.name.as_deref() == self.directory.file_name();
         }
-        if event.mask.contains(AddWatchFlags::IN_IGNORED) {
-            self.directory.descriptor = None;
+        if has(AddWatchFlags::IN_IGNORED) {
+            self.watched = None;
         }
-        match name {
-            Some(name) if event.mask.contains(AddWatchFlags::IN_MODIFY) => self.is_written(name),
-            // Says nothing about who has it open.
-            Some(_) if event.mask.contains(AddWatchFlags::IN_ATTRIB) => true,
-            Some(name) => {
-                self.writing.remove(name);
-                true
+        match &event.name {
+            // The file's closing comes as an event, too.
+            Some(name) if has(AddWatchFlags::IN_MODIFY) => {
+                self.writing.insert(name.clone(), Instant::now());
+                return false;
             }
-            None => true,
+            // Permissions say nothing about a writer.
+            Some(name) if !has(AddWatchFlags::IN_ATTRIB) => drop(self.writing.remove(name)),
+            Some(_) | None => {}
         }
-    }
-
-    /// The file's closing will be told as well.
-    fn is_written(&mut self, name: &OsStr) -> bool {
-        self.writing.insert(name.to_owned(), Instant::now());
-        false
-    }
-}
-
-impl Watched {
-    /// Adding a watch again for what is watched already changes nothing and gives the same descriptor.
-    fn arm(&mut self, inotify: &Inotify) {
-        let descriptor = match inotify.add_watch(&self.path, self.mask) {
-            Ok(descriptor) => Some(descriptor),
-            // The reader reports what is missing.
-            Err(Errno::ENOENT | Errno::ENOTDIR) => None,
-            Err(errno) => {
-                if self.descriptor.is_some() {
-                    tracing::warn!(path = %self.path.display(), %errno, "cannot be watched: reading at intervals");
-                }
-                None
-            }
-        };
-        if let Some(old) = self.descriptor.filter(|old| Some(*old) != descriptor) {
-            match inotify.rm_watch(old) {
-                // The kernel has already forgotten the watch, with what it was on.
-                Ok(()) | Err(Errno::EINVAL) => {}
-                Err(errno) => tracing::warn!(path = %self.path.display(), %errno, "cannot end an inotify watch"),
-            }
-        }
-        self.descriptor = descriptor;
+        true
     }
 }

@@ -1,16 +1,18 @@
 //! Reads the files of the directory, each again only when it may have changed.
 //!
-//! A file is taken for unchanged while device, inode, size and both times of change are. A file that changed just before
-//! it was read is read once more next time: the clock of a file system ticks every few milliseconds, and a second change
-//! within a tick leaves no trace (git calls such entries racy).
+//! A file is taken for unchanged while its [`Stamp`] is the same. A file that changed just before it was read is read once more
+//! next time: the clock of a file system ticks every few milliseconds, and a second change within a tick leaves no trace (git
+//! calls such entries racy).
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, Metadata, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use jiff::{SignedDuration, Timestamp};
+use nix::libc::O_NONBLOCK;
 
 use super::Problem;
 use super::place::placed_here;
@@ -20,7 +22,7 @@ use crate::sources::{NodeView, parse_manifests};
 pub(super) const MAX_FILE: u64 = 64 << 20;
 
 /// More than a tick of any file system's clock.
-const TICK: Duration = Duration::from_millis(50);
+const TICK: SignedDuration = SignedDuration::from_millis(50);
 
 /// The directory as it was last read.
 #[derive(Debug)]
@@ -33,7 +35,6 @@ pub(super) struct Reader {
     files: BTreeMap<OsString, Manifest>,
 }
 
-/// One file.
 #[derive(Debug, Default)]
 struct Manifest {
     /// Identifies what was last read; none if it must be read again.
@@ -44,15 +45,8 @@ struct Manifest {
     problem: Option<String>,
 }
 
-/// Changes whenever the file does, ticks aside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
+/// Device, inode, size and time of the last change of the inode: together they change whenever the file does, ticks aside.
+type Stamp = (u64, u64, u64, i64, i64);
 
 impl Reader {
     pub(super) fn new(directory: PathBuf, node_name: String) -> Self {
@@ -110,56 +104,53 @@ impl Reader {
     fn read_file(&mut self, name: &OsStr) -> bool {
         let path = self.directory.join(name);
         let known = self.files.get(name).and_then(|file| file.stamp);
-        let outcome = match fs::metadata(&path) {
-            Ok(metadata) if known == Some(Stamp::of(&metadata)) => return false,
+        let (stamp, outcome) = match fs::metadata(&path) {
+            Ok(metadata) if known == Some(stamp_of(&metadata)) => return false,
             // Gone since the directory was listed; the next event tells.
             Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&path).is_err() => {
                 return false;
             }
-            Ok(_) => read_manifest(&path, name, &self.node_name),
-            Err(error) => Err((None, format!("cannot be read: {error}"))),
+            Ok(_) => match read_text(&path) {
+                Ok((stamp, text)) => (stamp, text.and_then(|text| self.parse(name, &text))),
+                Err(error) => (None, Err(format!("cannot be read: {error}"))),
+            },
+            Err(error) => (None, Err(format!("cannot be read: {error}"))),
         };
         let file = self.files.entry(name.to_owned()).or_default();
-        match outcome {
-            Ok((stamp, view)) => {
-                let changed = file.good != view || file.problem.is_some();
-                *file = Manifest {
-                    stamp,
-                    good: view,
-                    problem: None,
-                };
-                changed
-            }
-            Err((stamp, problem)) => {
-                file.stamp = stamp;
-                let problem = Some(problem);
-                std::mem::replace(&mut file.problem, problem.clone()) != problem
-            }
+        file.stamp = stamp;
+        let (good, problem) = match outcome {
+            Ok(view) => (Some(view), None),
+            Err(problem) => (None, Some(problem)),
+        };
+        let changed = file.problem != problem || good.as_ref().is_some_and(|view| *view != file.good);
+        file.problem = problem;
+        file.good = good.unwrap_or_else(|| std::mem::take(&mut file.good));
+        changed
+    }
+
+    fn parse(&self, name: &OsStr, text: &str) -> Result<NodeView, String> {
+        let origin = name.to_string_lossy();
+        let manifests = parse_manifests(&origin, text).map_err(|error| {
+            let message = error.to_string();
+            let prefix = format!("{origin}: ");
+            message.strip_prefix(&prefix).unwrap_or(&message).to_owned()
+        })?;
+        for warning in manifests.warnings {
+            tracing::debug!("{warning}");
         }
+        Ok(placed_here(manifests.view, &self.node_name))
     }
 }
 
-impl Stamp {
-    fn of(metadata: &Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            size: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        }
-    }
+fn stamp_of(metadata: &Metadata) -> Stamp {
+    let (device, inode) = (metadata.dev(), metadata.ino());
+    (device, inode, metadata.len(), metadata.ctime(), metadata.ctime_nsec())
+}
 
-    /// Whether any later change will show in the stamp.
-    fn is_settled(&self, now: SystemTime) -> bool {
-        let (seconds, nanoseconds) = self.changed;
-        match (u64::try_from(seconds), u32::try_from(nanoseconds)) {
-            (Ok(seconds), Ok(nanoseconds)) => now
-                .duration_since(UNIX_EPOCH + Duration::new(seconds, nanoseconds))
-                .is_ok_and(|age| age > TICK),
-            _ => false,
-        }
-    }
+/// Whether any change after now will show in the stamp.
+fn is_settled((_, _, _, seconds, nanoseconds): Stamp) -> bool {
+    let changed = Timestamp::new(seconds, i32::try_from(nanoseconds).unwrap_or_default());
+    changed.is_ok_and(|changed| Timestamp::now().duration_since(changed) > TICK)
 }
 
 /// The names of the directory's manifests. Hidden files are those of editors and of mounted ConfigMaps.
@@ -179,62 +170,27 @@ fn manifests_in(directory: &Path) -> io::Result<HashSet<OsString>> {
 /// (`.#x.yaml`, `#x.yaml#`, `x.yaml~`).
 fn is_manifest(name: &OsStr) -> bool {
     let ending = Path::new(name).extension().and_then(OsStr::to_str);
-    let temporary = [b'.', b'#']
-        .iter()
-        .any(|mark| name.as_encoded_bytes().starts_with(&[*mark]));
+    let temporary = matches!(name.as_encoded_bytes().first(), Some(b'.' | b'#'));
     matches!(ending, Some("yaml" | "yml" | "json")) && !temporary
 }
 
-/// What a file holds, or why it cannot be used; beside either, what identifies this content.
-fn read_manifest(
-    path: &Path,
-    name: &OsStr,
-    node_name: &str,
-) -> Result<(Option<Stamp>, NodeView), (Option<Stamp>, String)> {
-    let unreadable = |error: io::Error| (None, format!("cannot be read: {error}"));
-    // Opening a pipe would wait for its writer.
-    let mut file = OpenOptions::new()
-        .read(true)
-        .custom_flags(nix::libc::O_NONBLOCK)
-        .open(path)
-        .map_err(unreadable)?;
-    let metadata = file.metadata().map_err(unreadable)?;
+/// A file's stamp, if it can be trusted, and the text, or why there is none.
+fn read_text(path: &Path) -> io::Result<(Option<Stamp>, Result<String, String>)> {
+    // Without O_NONBLOCK, opening a pipe would wait for its writer.
+    let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
+    let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err((None, "not a regular file".to_owned()));
+        return Ok((None, Err("not a regular file".to_owned())));
     }
-    let stamp = Some(Stamp::of(&metadata)).filter(|stamp| stamp.is_settled(SystemTime::now()));
-    let text = read_text(&mut file, metadata.len()).map_err(unreadable)?;
-    let text = text.map_err(|problem| (stamp, problem))?;
-    let origin = name.to_string_lossy();
-    match parse_manifests(&origin, &text) {
-        Ok(manifests) => {
-            for warning in manifests.warnings {
-                tracing::debug!("{warning}");
-            }
-            Ok((stamp, placed_here(manifests.view, node_name)))
-        }
-        Err(error) => {
-            let message = error.to_string();
-            let prefix = format!("{origin}: ");
-            Err((stamp, message.strip_prefix(&prefix).unwrap_or(&message).to_owned()))
-        }
-    }
-}
-
-/// The file's text; the inner error says why there is none.
-fn read_text(file: &mut File, size: u64) -> io::Result<Result<String, String>> {
-    let too_large = || Err(format!("larger than {} MiB", MAX_FILE >> 20));
-    if size > MAX_FILE {
-        return Ok(too_large());
-    }
+    let stamp = Some(stamp_of(&metadata)).filter(|stamp| is_settled(*stamp));
     let mut bytes = Vec::new();
-    // The file may grow while it is read.
-    file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
-    if u64::try_from(bytes.len()).is_ok_and(|length| length > MAX_FILE) {
-        return Ok(too_large());
+    // One byte more than allowed tells; the file may also grow while it is read.
+    if metadata.len() > MAX_FILE || file.take(MAX_FILE + 1).read_to_end(&mut bytes)? as u64 > MAX_FILE {
+        return Ok((stamp, Err(format!("larger than {} MiB", MAX_FILE >> 20))));
     }
-    Ok(String::from_utf8(bytes).map_err(|error| {
+    let text = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         format!("not UTF-8 text from byte {at} on")
-    }))
+    });
+    Ok((stamp, text))
 }

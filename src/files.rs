@@ -38,7 +38,7 @@ pub fn replace_atomically(path: &Path, write: impl FnOnce(&mut BufWriter<File>) 
 /// Makes the names in the directory of `path` durable: a file created, renamed or removed there. Blocks.
 ///
 /// # Errors
-/// The kernel's.
+/// The error that the kernel returned.
 pub fn sync_directory_of(path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()

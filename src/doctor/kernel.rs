@@ -32,10 +32,9 @@ const SYSLOG: Capability = Capability {
     name: "CAP_SYSLOG",
     bit: 34,
 };
-/// Those that matter here.
 const KNOWN: [Capability; 3] = [DAC_OVERRIDE, SYS_ADMIN, SYSLOG];
 
-/// The capabilities in effect.
+/// The effective capabilities of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Capabilities(u64);
 

@@ -21,11 +21,11 @@ pub use local::local;
 /// What to do where no runtime answers.
 pub const MEND_RUNTIME: &str = "start it, and mount its socket's directory here; or name its socket with runtimeSocket, `none` to do without a runtime";
 
-/// How something stands.
+/// How well a requirement of the agent is met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// As it should be.
+    /// The requirement is met.
     Ok,
     /// Less is possible than could be.
     Warn,
@@ -48,18 +48,18 @@ impl Status {
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was looked at.
+    /// The name of the check.
     pub name: &'static str,
-    /// How it stands.
+    /// The result of the check.
     pub status: Status,
-    /// What was found.
+    /// A description of what was found.
     pub found: String,
     /// What to do about it; empty where all is well.
     pub mend: String,
 }
 
 impl Check {
-    /// All is well.
+    /// A check whose requirement is met.
     pub fn ok(name: &'static str, found: impl Into<String>) -> Self {
         Self {
             name,

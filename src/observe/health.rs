@@ -19,9 +19,9 @@ pub struct Heartbeat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("stalled: the last sign of life is {} ms old, more than {} ms", age.as_millis(), limit.as_millis())]
 pub struct Stalled {
-    /// How old it is.
+    /// The time since the last beat.
     pub age: Duration,
-    /// How old it may be.
+    /// The longest time allowed between two beats.
     pub limit: Duration,
 }
 
@@ -47,7 +47,7 @@ impl Heartbeat {
     /// Whether the last beat is young enough.
     ///
     /// # Errors
-    /// [`Stalled`] with its age.
+    /// [`Stalled`] with the age of the last beat.
     pub fn check(&self) -> Result<(), Stalled> {
         let last = Duration::from_micros(self.last.load(Ordering::Relaxed));
         let age = self.started.elapsed().saturating_sub(last);

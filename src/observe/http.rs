@@ -31,14 +31,14 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// How long answers that are under way may take once the agent ends.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
-/// What is served.
+/// The state that the server shows.
 #[derive(Debug)]
 pub struct Exposed {
-    /// The metrics, complete.
+    /// The metrics of every component.
     pub registry: Registry,
-    /// Whether the agent moves.
+    /// The sign of life behind `/healthz`.
     pub heartbeat: Heartbeat,
-    /// Whether it has started.
+    /// The latches that `/readyz` waits for.
     pub readiness: Readiness,
 }
 
@@ -53,9 +53,9 @@ pub struct HttpServer {
 #[derive(Debug, thiserror::Error)]
 #[error("httpAddress {address}: cannot listen: {source}")]
 pub struct ListenError {
-    /// The address.
+    /// The address as it is configured.
     pub address: SocketAddr,
-    /// What the kernel says.
+    /// The error that the kernel returned.
     pub source: io::Error,
 }
 

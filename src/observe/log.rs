@@ -18,9 +18,9 @@ pub enum LogError {
     /// The filter is not one.
     #[error("logLevel {text:?} is not a log filter: {source}")]
     Filter {
-        /// The filter.
+        /// The text that was given.
         text: String,
-        /// What is wrong.
+        /// The parser's complaint about the text.
         source: ParseError,
     },
     /// Logging was set up already.
@@ -31,7 +31,7 @@ pub enum LogError {
     Reload(#[from] reload::Error),
 }
 
-/// Changes what is logged.
+/// A handle that changes the level of the log.
 #[derive(Debug, Clone)]
 pub struct LogFilter(reload::Handle<EnvFilter, Registry>);
 
@@ -56,7 +56,6 @@ pub fn init(format: LogFormat, level: &str) -> Result<LogFilter, LogError> {
     Ok(filter)
 }
 
-/// How lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Style {
     Text { colours: bool },

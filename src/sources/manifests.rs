@@ -15,10 +15,10 @@ use super::workload::{self, Workload};
 use crate::kubernetes::strip_nulls;
 use crate::objects::OwnerKind;
 
-/// What a text held.
+/// The objects that a text describes.
 #[derive(Debug, Default)]
 pub struct Manifests {
-    /// The objects.
+    /// The objects that play a part.
     pub view: NodeView,
     /// What was passed over, one sentence each.
     pub warnings: Vec<String>,
@@ -42,7 +42,7 @@ pub enum ManifestError {
         origin: String,
         /// Counted from 1; empty documents do not count.
         document: usize,
-        /// What is wrong.
+        /// The reason why it cannot be used.
         message: String,
     },
     /// A field with an unusable value.
@@ -52,7 +52,7 @@ pub enum ManifestError {
         origin: String,
         /// Counted from 1; empty documents do not count.
         document: usize,
-        /// Kind and name.
+        /// Kind, namespace and name of the object.
         object: String,
         /// The path of the field.
         field: String,

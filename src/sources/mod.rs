@@ -19,15 +19,15 @@ use crate::plan::KubeletVersion;
 /// Everything known about what the node's pods should have, at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeView {
-    /// The node's pods.
+    /// The pods that are bound to this node.
     pub pods: Vec<Arc<Pod>>,
-    /// Workloads above them.
+    /// The workloads that own these pods.
     pub owners: Vec<Owner>,
-    /// VerticalPodAutoscalers in their namespaces.
+    /// The VerticalPodAutoscalers in their namespaces.
     pub vpas: Vec<VerticalPodAutoscaler>,
-    /// LimitRanges in their namespaces.
+    /// The LimitRanges in their namespaces.
     pub limit_ranges: Vec<LimitRange>,
-    /// HorizontalPodAutoscalers in their namespaces.
+    /// The HorizontalPodAutoscalers in their namespaces.
     pub hpas: Vec<HorizontalPodAutoscaler>,
     /// The node itself, if known.
     pub node: Option<Node>,

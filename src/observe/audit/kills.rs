@@ -43,7 +43,6 @@ impl Kills {
         }
     }
 
-    /// Everything that was counted.
     pub(super) fn all(&mut self, now: Timestamp) -> Option<String> {
         let counted = std::mem::take(self).more;
         (counted > 0).then(|| of_more_kills(now, counted))

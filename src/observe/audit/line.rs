@@ -12,20 +12,20 @@ use crate::plan::Target;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Who<'a> {
-    /// A recommendation's.
+    /// A recommendation of a VPA.
     Vpa {
-        /// The VPA.
+        /// The name of the VPA.
         name: &'a str,
         /// Which version of it; empty where its source has none.
         resource_version: &'a str,
     },
-    /// Somebody's at the socket.
+    /// An operator's request at the socket.
     Operator {
-        /// The caller's user.
+        /// The user id of the caller.
         uid: u32,
-        /// The caller's process.
+        /// The process id of the caller.
         pid: i32,
-        /// In the caller's words.
+        /// The reason that the caller gave.
         reason: &'a str,
     },
     /// The guard's: it grew a limit that was about to be reached, or ends what it lent.
@@ -62,7 +62,6 @@ impl<'a> From<&'a Cause> for Who<'a> {
     }
 }
 
-/// One line.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
 enum Line<'a> {
@@ -99,7 +98,6 @@ enum Line<'a> {
         pod: Option<&'a ReportedPod>,
         #[serde(skip_serializing_if = "Option::is_none")]
         container: Option<&'a str>,
-        /// Whose limit was hit.
         level: Level,
         #[serde(skip_serializing_if = "Option::is_none")]
         limit_bytes: Option<u64>,

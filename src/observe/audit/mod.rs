@@ -37,7 +37,7 @@ pub use refusals::Refusal;
 
 /// Events that may wait for the disk.
 const WAITING: usize = 4096;
-/// Events written at once.
+/// The most events in one write.
 const AT_ONCE: usize = 256;
 /// How long a line may wait to be synced, where nothing else is asked for.
 pub const DURABLE_WITHIN: Duration = Duration::from_secs(5);
@@ -206,11 +206,10 @@ impl Writer {
             (None, false) => self.sync_due.or(Some(soon)),
             (Some(_), _) => Some(soon),
         };
-        self.tell(error);
+        self.publish_problem(error);
     }
 
-    /// Says what is wrong, or that nothing is any more.
-    fn tell(&self, error: Option<String>) {
+    fn publish_problem(&self, error: Option<String>) {
         if let Some(error) = error {
             let problem = match self.lost {
                 0 => format!("audit log: {error}"),

@@ -18,13 +18,13 @@ const MOST: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Refusal {
-    /// When.
+    /// The time of the refusal.
     pub time: Timestamp,
-    /// The caller's user.
+    /// The user id of the caller.
     pub uid: u32,
-    /// The caller's process.
+    /// The process id of the caller.
     pub pid: i32,
-    /// Which call.
+    /// The call that was refused.
     pub call: &'static str,
     /// About which pod, if the caller may ask about pods at all.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,16 +68,15 @@ impl Refusals {
     /// What was counted in windows that are over.
     pub(super) fn due(&mut self, now: Timestamp) -> Vec<String> {
         let window = SignedDuration::try_from(WINDOW).unwrap_or(SignedDuration::MAX);
-        self.take(|counted| now.duration_since(counted.since) >= window)
+        self.end(|counted| now.duration_since(counted.since) >= window)
     }
 
-    /// Everything that was counted.
     pub(super) fn all(&mut self) -> Vec<String> {
-        self.take(|_| true)
+        self.end(|_| true)
     }
 
-    fn take(&mut self, over: impl Fn(&Counted) -> bool) -> Vec<String> {
-        let ended = self.seen.extract_if(|_, counted| over(counted));
+    fn end(&mut self, is_over: impl Fn(&Counted) -> bool) -> Vec<String> {
+        let ended = self.seen.extract_if(|_, counted| is_over(counted));
         let more = ended.filter_map(|(_, counted)| counted.more);
         more.map(|(refusal, times)| of_refusal(&refusal, times)).collect()
     }

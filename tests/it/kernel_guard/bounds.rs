@@ -11,7 +11,7 @@ use crate::support::allocator::{Allocator, Appetite, End};
 #[tokio::test]
 async fn a_leak_ends_at_max_allowed_and_is_explained_once() {
     let scene = Scene::guarded("256Mi").await;
-    let end = scene.takes(100, 1 << 20).wait();
+    let end = scene.takes(40, 1 << 20).wait();
     assert!(matches!(end, End::Killed(taken) if taken > 128), "{end:?}");
     assert!(scene.kills() > 0);
     assert_eq!(scene.limit(), 256);
@@ -42,7 +42,7 @@ async fn a_leak_ends_at_max_allowed_and_is_explained_once() {
 #[tokio::test]
 async fn a_ceiling_that_no_limit_can_be_exactly_is_reached_and_explained_once() {
     let scene = Scene::guarded("200M").await;
-    let end = scene.takes(100, 1 << 20).wait();
+    let end = scene.takes(40, 1 << 20).wait();
     assert!(matches!(end, End::Killed(taken) if taken > 128), "{end:?}");
     assert_eq!(scene.limit(), 190);
     let refused = async || {
@@ -66,7 +66,7 @@ async fn a_runaway_ends_at_its_pods_budget() {
     scene.agent.set("--guard-pod-budget", "100Mi");
     scene.agent.start().await;
     scene.guards("web").await;
-    let end = scene.takes(100, 1 << 20).wait();
+    let end = scene.takes(40, 1 << 20).wait();
     assert!(matches!(end, End::Killed(taken) if taken > 128), "{end:?}");
     let limit = scene.limit();
     // What is left of the budget is less than the least growth, a 32nd of the limit, in whole mebibytes.

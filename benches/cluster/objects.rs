@@ -5,8 +5,8 @@ use std::fmt;
 use anyhow::Context;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use vscaled::kubernetes::metrics::ApiMetrics;
 use vscaled::kubernetes::{Access, ApiClient, Call, Kind, Verb};
-use vscaled::observe::metrics::ApiMetrics;
 
 use crate::support::cluster::{ApiServer, User};
 

@@ -1,5 +1,10 @@
 //! Metrics of the pods: what was decided, what passes came to, and how the pods stand.
 
+mod labels;
+mod runtime;
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -8,13 +13,14 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+pub(super) use labels::{GrowthOutcome, PodState, ProblemKind, ShrinkOutcome};
+use labels::{ResizeOutcome, Stage, StepOutcome};
+pub(super) use runtime::RuntimeMetrics;
+
 use super::entry::Entry;
 use crate::actuate::{JobDone, Outcome, Stages, StepRecord, Verdict};
 use crate::decide::{Action, PodDecision, Reason};
-use crate::observe::metrics::{
-    Counters, Gauges, GrowthOutcome, Histograms, Labels, PodState, ProblemKind, ResizeOutcome, ShrinkOutcome, Stage,
-    StepOutcome, family, gauge, register, seconds,
-};
+use crate::observe::metrics::{Counters, Gauges, Histograms, Labels, family, gauge, register, seconds};
 use crate::plan::Via;
 use crate::resources::ControlFile;
 
@@ -234,6 +240,3 @@ fn stages(stages: &Stages) -> Vec<(Stage, Duration)> {
     ];
     all.into_iter().filter(|(_, duration)| !duration.is_zero()).collect()
 }
-
-#[cfg(test)]
-mod tests;

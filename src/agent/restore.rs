@@ -30,8 +30,9 @@ use crate::actuate::{
 use crate::config::Config;
 use crate::control::{AgentLock, BindError, proto};
 use crate::kubernetes::ApiClient;
+use crate::kubernetes::metrics::ApiMetrics;
 use crate::observe::audit::Audit;
-use crate::observe::metrics::{ApiMetrics, registry};
+use crate::observe::metrics::registry;
 use crate::plan::shrink::Holds;
 use crate::runtime::Observer;
 use crate::sources::NodeView;

@@ -23,7 +23,7 @@ use serde::Serialize;
 pub use layers::{KEYS, Key, Layer, RunArguments, Sources};
 pub use report::ReportConfig;
 pub use settings::Config;
-pub use values::{LogFormat, PathSetting, Share, Source};
+pub use values::{PathSetting, Share, Source};
 
 use crate::decide;
 use crate::runtime::Deadlines;

@@ -17,9 +17,10 @@ use super::parse::{
     host_name, log_filter, named, number, or_auto, or_empty, read, socket_path, update_modes,
 };
 use super::report::ReportConfig;
-use super::values::{List, LogFormat, Optional, PathSetting, Share, Source, print};
+use super::values::{List, Optional, PathSetting, Share, Source, print};
 use crate::cgroup::CgroupPath;
 use crate::objects::UpdateMode;
+use crate::observe::log::LogFormat;
 use crate::plan::{Driver, KubeletVersion};
 use crate::resources::{Bytes, WeightFormula};
 

@@ -69,18 +69,6 @@ impl Serialize for PathSetting {
     }
 }
 
-/// The format of log lines on stderr.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// Text on a terminal, JSON elsewhere.
-    Auto,
-    /// Lines that people read at a terminal.
-    Text,
-    /// One JSON object in each line.
-    Json,
-}
-
 /// An amount of memory, or a part of the node's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::call::{Call, Verb};
 use super::error::{ApiError, Problem, Status};
-use crate::observe::metrics::ApiMetrics;
+use crate::kubernetes::metrics::ApiMetrics;
 
 /// How long a call may take, its answer's body included; and how long may be waited for the turn to make it.
 const DEADLINE: Duration = Duration::from_secs(30);

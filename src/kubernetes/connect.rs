@@ -17,7 +17,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use tower::{BoxError, ServiceBuilder};
 
 use super::client::{ApiClient, CALLS_AT_ONCE};
-use crate::observe::metrics::ApiMetrics;
+use crate::kubernetes::metrics::ApiMetrics;
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(10);

@@ -17,6 +17,7 @@ mod delay;
 mod error;
 pub mod events;
 mod follow;
+pub mod metrics;
 mod object;
 mod resize;
 

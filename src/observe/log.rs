@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal as _};
 
+use serde::{Deserialize, Serialize};
 use tracing::Subscriber;
 use tracing_subscriber::filter::{EnvFilter, ParseError};
 use tracing_subscriber::fmt::MakeWriter;
@@ -10,7 +11,17 @@ use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 
-use crate::config::LogFormat;
+/// The format of log lines on stderr.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text on a terminal, JSON elsewhere.
+    Auto,
+    /// Lines that people read at a terminal.
+    Text,
+    /// One JSON object in each line.
+    Json,
+}
 
 /// Logging cannot be set up or changed.
 #[derive(Debug, thiserror::Error)]

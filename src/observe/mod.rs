@@ -2,9 +2,7 @@
 //!
 //! In come counts, durations and heartbeats from the components that own them; out go OpenMetrics text, `/healthz` and
 //! `/readyz` over HTTP ([`http`]), log lines on stderr ([`log`]), and who changed what, for good ([`audit`]). Nothing here
-//! influences what the agent does: a scrape that fails, or a log nobody reads, costs nothing but itself. One family alone has
-//! names from outside in its labels ([`metrics::KillMetrics`]); whoever counts there ends series again, so the number of
-//! series is bounded.
+//! influences what the agent does: a scrape that fails, or a log nobody reads, costs nothing but itself.
 
 pub mod audit;
 pub mod health;

@@ -22,6 +22,7 @@ mod destination;
 pub mod events;
 pub mod grpc;
 pub mod log;
+pub mod metrics;
 pub mod proto;
 mod queue;
 mod reporter;

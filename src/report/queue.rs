@@ -7,7 +7,7 @@ use super::destination::Destination;
 use super::log::Pending;
 use super::log::task::{Command, LogLink};
 use super::status::Link;
-use crate::observe::metrics::{LinkOutcome, ReportMetrics, ReportOutcome};
+use crate::report::metrics::{LinkOutcome, ReportMetrics, ReportOutcome};
 
 /// The agent is ending; the reports that are left are in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -12,8 +12,8 @@ use super::log::task::{self, Command};
 use super::log::{Commit, Committed, KillLog};
 use super::queue::{Ended, ReportQueue};
 use super::status::{DestinationStatus, Link, LogStatus, Status};
-use crate::observe::metrics::ReportMetrics;
 use crate::oom::OomReport;
+use crate::report::metrics::ReportMetrics;
 
 /// A way to a destination. Each runs in a task of its own: one that hangs delays no other.
 pub trait Deliver: fmt::Debug + Send + 'static {

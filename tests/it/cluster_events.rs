@@ -9,8 +9,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use vscaled::kubernetes::events::{About, Events, Notice, Posted, Saying, Severity, Subject, post};
+use vscaled::kubernetes::metrics::{ApiMetrics, EventMetrics};
 use vscaled::kubernetes::{Access, ApiClient};
-use vscaled::observe::metrics::{ApiMetrics, EventMetrics, registry};
+use vscaled::observe::metrics::registry;
 
 use crate::support::cluster::{ApiServer, User};
 

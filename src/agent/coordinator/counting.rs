@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::Coordinator;
-use crate::observe::metrics::ProblemKind;
+use crate::agent::metrics::ProblemKind;
 
 /// Everything is counted at most this often.
 const COUNT_AGAIN: Duration = Duration::from_secs(1);

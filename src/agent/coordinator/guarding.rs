@@ -8,11 +8,11 @@ use super::Coordinator;
 use crate::actuate::shrink::ShrinkReport;
 use crate::actuate::{ApiReport, Cause, ForeignWriters, Grown, JobDone, Outcome, Stages};
 use crate::agent::entry::Entry;
+use crate::agent::metrics::GrowthOutcome;
 use crate::agent::standing::Lent;
 use crate::guard::lease::{AfterQuiet, Lease};
 use crate::guard::ledger::Refusal;
 use crate::guard::{Claim, CpuTerms, Guarded, GuardedPod, Report, Terms, Watchlist};
-use crate::observe::metrics::GrowthOutcome;
 use crate::resources::{Bytes, MilliCpu, Resource};
 
 impl Coordinator {

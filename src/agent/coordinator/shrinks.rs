@@ -7,9 +7,9 @@ use tokio::sync::mpsc;
 use super::{Coordinator, Event};
 use crate::actuate::Cause;
 use crate::actuate::shrink::Verdict;
+use crate::agent::metrics::ShrinkOutcome;
 use crate::agent::oom::Kills;
 use crate::agent::shrinking::{Ended, WatchId};
-use crate::observe::metrics::ShrinkOutcome;
 use crate::oom::OomReport;
 use crate::plan::Target;
 

@@ -6,11 +6,11 @@ use std::path::Path;
 use prometheus_client::encoding::text::encode;
 
 use super::*;
+use crate::agent::oom::metrics::{KillLabels, KillMetrics};
 use crate::kubernetes::Verb;
-use crate::observe::metrics::{
-    ApiMetrics, EventMetrics, KillLabels, KillMetrics, LinkOutcome, ReportMetrics, ReportOutcome, RuntimeMetrics,
-    registry,
-};
+use crate::kubernetes::metrics::{ApiMetrics, EventMetrics};
+use crate::observe::metrics::registry;
+use crate::report::metrics::{LinkOutcome, ReportMetrics, ReportOutcome};
 use crate::report::{Destination, LogStatus};
 use crate::runtime::{Call, Problem, RuntimeError};
 
@@ -145,4 +145,35 @@ fn served(text: &str) -> BTreeMap<String, [String; 2]> {
 #[test]
 fn the_documentation_lists_every_family_with_its_type_and_labels() {
     assert_eq!(documented(), served(&scrape()));
+}
+
+#[test]
+fn a_family_is_shown_before_anything_has_happened() {
+    let mut registry = registry();
+    let _calls = RuntimeMetrics::register(&mut registry);
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    assert!(text.contains("# TYPE vscaled_runtime_calls counter\n"), "{text}");
+    assert!(!text.contains("vscaled_runtime_calls_total"), "{text}");
+}
+
+#[test]
+fn the_documentation_lists_every_value_of_a_label() {
+    let documentation = include_str!("../../../docs/metrics.md");
+    let values = [
+        Stage::ALL.iter().map(|value| value.as_str()).collect::<Vec<_>>(),
+        ResizeOutcome::ALL.iter().map(|value| value.as_str()).collect(),
+        ShrinkOutcome::ALL.iter().map(|value| value.as_str()).collect(),
+        StepOutcome::ALL.iter().map(|value| value.as_str()).collect(),
+        runtime::CallOutcome::ALL.iter().map(|value| value.as_str()).collect(),
+        PodState::ALL.iter().map(|value| value.as_str()).collect(),
+        ProblemKind::ALL.iter().map(|value| value.as_str()).collect(),
+        ReportOutcome::ALL.iter().map(|value| value.as_str()).collect(),
+        LinkOutcome::ALL.iter().map(|value| value.as_str()).collect(),
+        Destination::ALL.iter().map(|value| value.as_str()).collect(),
+    ];
+    for label in values {
+        let list = format!("`{}`", label.join("`, `"));
+        assert!(documentation.contains(&list), "docs/metrics.md does not say {list}");
+    }
 }

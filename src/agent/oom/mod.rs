@@ -4,6 +4,7 @@
 //! the log ([`crate::report::log`]) with the checkpoint that counts them as told, then publishes them: in the list for
 //! operators, to watchers at the socket, in metrics, in the log of the agent and in the audit log.
 
+pub(super) mod metrics;
 mod published;
 mod recorder;
 mod view;
@@ -16,12 +17,12 @@ use prometheus_client::registry::Registry;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use self::metrics::KillMetrics;
 use self::published::Published;
 use self::recorder::{PATIENCE, Recorder};
 use crate::actuate::ChangeRecord;
 use crate::control::proto;
 use crate::observe::audit::Audit;
-use crate::observe::metrics::KillMetrics;
 use crate::oom::watch::{Links, Residents, WatchOptions, start};
 use crate::report::ReporterHandle;
 use crate::report::log::Recovered;

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{broadcast, watch};
 
+use super::metrics::{KillLabels, KillMetrics};
 use super::view;
 use crate::actuate::LivePod;
 use crate::control::proto;
 use crate::observe::audit::Audit;
-use crate::observe::metrics::{KillLabels, KillMetrics};
 use crate::oom::OomReport;
 use crate::report::log::LATEST;
 

@@ -182,8 +182,9 @@ mod tests {
 
     use super::super::published::tests::{ids, report};
     use super::*;
+    use crate::agent::oom::metrics::KillMetrics;
     use crate::observe::audit::Audit;
-    use crate::observe::metrics::{KillMetrics, registry};
+    use crate::observe::metrics::registry;
 
     /// A log on a disk that may hang.
     #[derive(Clone, Default)]

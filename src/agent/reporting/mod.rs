@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::kubernetes::ApiClient;
-use crate::observe::metrics::ReportMetrics;
 use crate::oom::kmsg::BootId;
 use crate::report::cluster::{PodEventDelivery, VpaEventDelivery, VpaEventOptions};
 use crate::report::grpc::{GrpcDelivery, Identity};
 use crate::report::log::{KillLog, Recovered};
+use crate::report::metrics::ReportMetrics;
 use crate::report::{Deliver, Reporter, ReporterHandle};
 
 pub(super) use around::Known;

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::call::Kind;
 use super::client::ApiClient;
-use crate::observe::metrics::EventMetrics;
+use crate::kubernetes::metrics::EventMetrics;
 use writer::Writer;
 
 pub use notice::{Notice, Posted, Subject, post};

@@ -12,7 +12,7 @@ use crate::kubernetes::call::{Call, Verb};
 use crate::kubernetes::client::ApiClient;
 use crate::kubernetes::delay::Backoff;
 use crate::kubernetes::error::{ApiError, Problem};
-use crate::observe::metrics::EventMetrics;
+use crate::kubernetes::metrics::EventMetrics;
 
 pub(super) struct Writer {
     client: ApiClient,

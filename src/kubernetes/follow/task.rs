@@ -15,8 +15,8 @@ use crate::kubernetes::call::{Call, Kind, Verb};
 use crate::kubernetes::client::{ApiClient, Lines};
 use crate::kubernetes::delay::{Backoff, scattered};
 use crate::kubernetes::error::{ApiError, Problem};
+use crate::kubernetes::metrics::WatchEnd;
 use crate::kubernetes::object::Object;
-use crate::observe::metrics::WatchEnd;
 
 /// An API server that does not go on with a list for so long does not know that it was asked for one.
 const LIST_SILENCE: Duration = Duration::from_secs(20);

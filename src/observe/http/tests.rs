@@ -7,7 +7,8 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::observe::metrics::{EventMetrics, registry};
+use crate::kubernetes::metrics::EventMetrics;
+use crate::observe::metrics::registry;
 
 struct Running {
     address: SocketAddr,

@@ -1,15 +1,11 @@
-//! Metrics. Each component registers the families it owns with prometheus-client when the agent starts, whatever is configured,
-//! and counts through methods of its own. docs/metrics.md lists every family; tests compare the list with what is served.
+//! What metrics have in common. Each component registers the families it owns with prometheus-client when the agent starts,
+//! whatever is configured, and counts through methods of its own (`metrics` in `agent`, `kubernetes` and `report`).
+//! docs/metrics.md lists every family; tests compare the list with what is served.
 //!
-//! The values of labels are known in advance, so the number of series is bounded. Only [`KillMetrics`] has names from outside in
-//! its labels, and ends series again.
+//! The values of labels are known in advance ([`labels!`](labels)), so the number of series is bounded. Only the family of kills
+//! has names from outside in its labels, and ends series again.
 
-mod api;
-mod labels;
-mod oom;
 mod process;
-mod report;
-mod runtime;
 #[cfg(test)]
 mod tests;
 
@@ -22,15 +18,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Registry, Unit};
-
-pub use api::{ApiMetrics, EventMetrics};
-pub use labels::{
-    CallOutcome, GrowthOutcome, LinkOutcome, PodState, ProblemKind, ReportOutcome, ResizeOutcome, ShrinkOutcome, Stage,
-    StepOutcome, WatchEnd,
-};
-pub use oom::{KillLabels, KillMetrics};
-pub use report::ReportMetrics;
-pub use runtime::RuntimeMetrics;
 
 /// 50 µs to 60 s: a pass over one pod through files takes a fraction of a millisecond, one that waits for a runtime or
 /// for the kernel to reclaim memory takes seconds.
@@ -101,6 +88,38 @@ impl<M: EncodeMetric> EncodeMetric for Shown<M> {
         self.0.metric_type()
     }
 }
+
+/// Enums of label values that are known in advance, all of them; docs/metrics.md says what each means.
+macro_rules! labels {
+    ($($(#[$about:meta])* $vis:vis enum $name:ident { $($variant:ident = $text:literal,)* })*) => {$(
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        $vis enum $name {
+            $(#[doc = concat!("`", $text, "` in docs/metrics.md.")] $variant,)*
+        }
+
+        impl $name {
+            /// All values of this label.
+            $vis const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// The series of a family with this label alone.
+            #[allow(dead_code, reason = "not every label is the only one of its family")]
+            $vis fn series(label: &'static str) -> impl Iterator<Item = $crate::observe::metrics::Labels<1>> {
+                Self::ALL.iter().map(move |value| [(label, value.as_str())])
+            }
+
+            /// The text that series have for this value.
+            #[must_use]
+            $vis const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)*
+                }
+            }
+        }
+    )*};
+}
+
+pub(crate) use labels;
 
 /// A gauge's value for a number of things.
 #[must_use]

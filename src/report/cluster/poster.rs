@@ -10,8 +10,8 @@ use super::{Around, PodObject};
 use crate::kubernetes::events::{Notice, Posted, Severity, Subject, post};
 use crate::kubernetes::{ApiClient, ApiError, Backoff, Problem};
 use crate::objects::PodId;
-use crate::observe::metrics::ReportOutcome;
 use crate::report::events::{PlannedEvent, Regarding};
+use crate::report::metrics::ReportOutcome;
 use crate::report::queue::ReportQueue;
 
 /// The wait after the first failure, about.

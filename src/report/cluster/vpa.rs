@@ -17,10 +17,10 @@ use super::poster::{Otherwise, Poster};
 use super::windows::Windows;
 use super::{Around, named};
 use crate::kubernetes::ApiClient;
-use crate::observe::metrics::ReportOutcome;
 use crate::report::destination::Destination;
 use crate::report::events::{VpaEvents, VpaVerdict, VpaWindows};
 use crate::report::log::Pending;
+use crate::report::metrics::ReportOutcome;
 use crate::report::queue::{Ended, ReportQueue};
 use crate::report::reporter::Deliver;
 

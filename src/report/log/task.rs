@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Commit, Committed, KillLog, Pending};
-use crate::observe::metrics::{ReportMetrics, ReportOutcome};
 use crate::report::destination::Destination;
+use crate::report::metrics::{ReportMetrics, ReportOutcome};
 use crate::report::status::LogStatus;
 
 /// The shortest time between two waits for the disk.

@@ -3,8 +3,8 @@
 
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
+use vscaled::kubernetes::metrics::ApiMetrics;
 use vscaled::kubernetes::{Access, Annotated, Annotations, PodRef};
-use vscaled::observe::metrics::ApiMetrics;
 
 use super::{APP, AT_FIRST, Amounts, Scene};
 use crate::support::cluster::{User, objects};

@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
-use vscaled::observe::metrics::ReportMetrics;
 use vscaled::oom::{Candidates, Confidence, HitLimit, Level, OomReport, ReportedContainer, ReportedPod, Role, Victim};
 use vscaled::report::grpc::{GrpcDelivery, GrpcOptions, Identity, TlsFiles};
 use vscaled::report::log::{Bounds, KillLog, Recovered};
+use vscaled::report::metrics::ReportMetrics;
 use vscaled::report::{Deliver, DestinationStatus, Destinations, Link, Reporter, ReporterHandle};
 
 use super::receiver::eventually;

@@ -17,7 +17,8 @@ use tokio::time::Instant;
 use super::super::{Followed, Follower, Place, Timing, follow};
 use super::{Thing, bookmark, line, list, thing};
 use crate::kubernetes::client::ApiClient;
-use crate::observe::metrics::{ApiMetrics, registry};
+use crate::kubernetes::metrics::ApiMetrics;
+use crate::observe::metrics::registry;
 
 const BRISK: Timing = Timing {
     watch: Duration::from_secs(600),

@@ -5,9 +5,18 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use super::labels::WatchEnd;
-use super::{Counters, family, register};
-use crate::kubernetes::Verb;
+use super::Verb;
+use crate::observe::metrics::{Counters, family, labels, register};
+
+labels! {
+    /// How a watch of the API server ended.
+    pub enum WatchEnd {
+        Over = "over",
+        Silent = "silent",
+        Forgotten = "forgotten",
+        Failed = "failed",
+    }
+}
 
 /// Answers of the API server.
 #[derive(Debug, Clone)]

@@ -5,9 +5,25 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::labels::{LinkOutcome, ReportOutcome};
-use super::{Counters, Gauges, Labels, gauge, register};
-use crate::report::{Destination, LogStatus};
+use super::{Destination, LogStatus};
+use crate::observe::metrics::{Counters, Gauges, Labels, gauge, labels, register};
+
+labels! {
+    /// What became of a report for one destination.
+    pub enum ReportOutcome {
+        Sent = "sent",
+        SentAgain = "sent_again",
+        Acknowledged = "acknowledged",
+        Withheld = "withheld",
+        Refused = "refused",
+    }
+
+    /// What became of an attempt to reach a destination of reports.
+    pub enum LinkOutcome {
+        Established = "established",
+        Failed = "failed",
+    }
+}
 
 /// Reports of OOM kills on their way.
 #[derive(Debug, Clone)]
@@ -63,20 +79,24 @@ impl ReportMetrics {
             self.told(destination, *outcome, 0);
         }
         for outcome in LinkOutcome::ALL {
-            drop(self.links.get_or_create(&labels(destination, outcome.as_str())));
+            drop(self.links.get_or_create(&outcome_of(destination, outcome.as_str())));
         }
         drop(self.connected(destination));
     }
 
     /// Counts reports for a destination by what became of them.
     pub fn told(&self, destination: Destination, outcome: ReportOutcome, count: usize) {
-        let reports = self.reports.get_or_create_owned(&labels(destination, outcome.as_str()));
+        let reports = self
+            .reports
+            .get_or_create_owned(&outcome_of(destination, outcome.as_str()));
         reports.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
     }
 
     /// Counts an attempt to reach the destination.
     pub fn link(&self, destination: Destination, outcome: LinkOutcome) {
-        self.links.get_or_create(&labels(destination, outcome.as_str())).inc();
+        self.links
+            .get_or_create(&outcome_of(destination, outcome.as_str()))
+            .inc();
         self.connected(destination)
             .set((outcome == LinkOutcome::Established).into());
     }
@@ -101,6 +121,6 @@ impl ReportMetrics {
     }
 }
 
-const fn labels(destination: Destination, outcome: &'static str) -> Labels<2> {
+const fn outcome_of(destination: Destination, outcome: &'static str) -> Labels<2> {
     [("destination", destination.as_str()), ("outcome", outcome)]
 }

@@ -6,26 +6,25 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use super::register;
+use crate::observe::metrics::register;
 use crate::oom::OomReport;
 
 /// The victim, and the level whose limit was hit. Empty where not known.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct KillLabels {
+pub(in crate::agent) struct KillLabels {
     /// The namespace of the victim's pod.
-    pub namespace: String,
+    pub(in crate::agent) namespace: String,
     /// The name of the victim's pod.
-    pub pod: String,
+    pub(in crate::agent) pod: String,
     /// The name of the victim's container.
-    pub container: String,
+    pub(in crate::agent) container: String,
     /// The level whose limit was hit.
-    pub level: &'static str,
+    pub(in crate::agent) level: &'static str,
 }
 
 impl KillLabels {
     /// The labels of one reported kill.
-    #[must_use]
-    pub fn of(report: &OomReport) -> Self {
+    pub(in crate::agent) fn of(report: &OomReport) -> Self {
         let (pod, container) = (report.pod.as_ref(), report.container.as_ref());
         Self {
             namespace: pod.map(|pod| pod.namespace.clone()).unwrap_or_default(),
@@ -38,14 +37,13 @@ impl KillLabels {
 
 /// Kills by the kernel for want of memory.
 #[derive(Debug, Clone)]
-pub struct KillMetrics {
+pub(in crate::agent) struct KillMetrics {
     kills: Family<KillLabels, Counter>,
 }
 
 impl KillMetrics {
     /// Registers the family, which begins empty.
-    #[must_use]
-    pub fn register(registry: &mut Registry) -> Self {
+    pub(in crate::agent) fn register(registry: &mut Registry) -> Self {
         let help = "Kills by the kernel for want of memory, by whose process it was and whose limit; a group killed as a whole is one";
         Self {
             kills: register(registry, "oom_kills", help, Family::default()),
@@ -53,12 +51,12 @@ impl KillMetrics {
     }
 
     /// Counts a kill, and begins its series.
-    pub fn killed(&self, labels: &KillLabels) {
+    pub(in crate::agent) fn killed(&self, labels: &KillLabels) {
         self.kills.get_or_create(labels).inc();
     }
 
     /// Ends a series, with what was counted.
-    pub fn forget(&self, labels: &KillLabels) {
+    pub(in crate::agent) fn forget(&self, labels: &KillLabels) {
         self.kills.remove(labels);
     }
 }

@@ -81,8 +81,10 @@ impl<S: Fn(Vec<OomReport>, Vec<u8>) -> Commit> Recorder<S> {
             let commit = OptionFuture::from(self.commit.as_mut());
             // Cancel-safe: `recv_many` takes nothing unless it returns, and the commit stays where it is.
             tokio::select! {
-                count = batches.recv_many(&mut taken, AT_ONCE), if open => open = count > 0,
+                // The commit first: a late one that is done at last must be noticed before the end of the batches is.
+                biased;
                 Some(stored) = commit => self.stored(stored),
+                count = batches.recv_many(&mut taken, AT_ONCE), if open => open = count > 0,
                 () = sleep_until(wake) => {}
             }
             for Batch { reports, checkpoint } in taken.drain(..) {

@@ -16,23 +16,17 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Connects, asks and waits for the answer.
-    pub(super) fn ask<T>(&self, question: impl AsyncFnOnce(&mut Client) -> Result<T, Failure>) -> Result<T, Failure> {
-        block_on(async {
-            let mut client = Client::connect(&self.socket).await?;
-            question(&mut client).await
-        })?
+    /// Connects, and makes the calls of a command.
+    pub(super) fn call<T>(&self, calls: impl AsyncFnOnce(&mut Client) -> Result<T, Failure>) -> Result<T, Failure> {
+        block_on(async { calls(&mut Client::connect(&self.socket).await?).await })?
     }
 
-    /// The same, for a command that can do without an answer.
-    pub(super) fn try_ask<T>(
+    /// The same, for a command that can do without an agent.
+    pub(super) fn try_call<T>(
         &self,
-        question: impl AsyncFnOnce(&mut Client) -> Result<T, ClientError>,
+        calls: impl AsyncFnOnce(&mut Client) -> Result<T, ClientError>,
     ) -> Result<Result<T, ClientError>, Failure> {
-        block_on(async {
-            let mut client = Client::connect(&self.socket).await?;
-            question(&mut client).await
-        })
+        block_on(async { calls(&mut Client::connect(&self.socket).await?).await })
     }
 
     /// Where the agent is looked for.

@@ -6,36 +6,38 @@ use super::output::{Paint, Tone, clean, or_dash};
 use super::{Failure, amount, io, table, time};
 use crate::control::proto::{Change, Step};
 
-/// `namespace/name` of the pod.
 pub(super) fn pod(change: &Change) -> String {
     clean(&format!("{}/{}", change.namespace, change.name))
 }
 
-/// How long the pass took from the decision until its values were verified.
-fn total(change: &Change) -> Option<u64> {
-    change
-        .stages
-        .as_ref()
-        .map(|stages| stages.verified_us)
-        .filter(|micros| *micros > 0)
+/// How long the pass took in microseconds from the decision until its values were verified; 0 if it did not get there.
+fn total(change: &Change) -> u64 {
+    change.stages.as_ref().map_or(0, |stages| stages.verified_us)
+}
+
+fn took(micros: u64) -> String {
+    if micros == 0 {
+        "-".to_owned()
+    } else {
+        time::took(micros)
+    }
 }
 
 /// Every step, then the outcome.
 pub(super) fn render(change: &Change, paint: Paint) -> String {
     let mut text = String::new();
-    if !change.steps.is_empty() {
+    let rows = change.steps.iter().map(|step| row(step, paint));
+    if change.outcome == "Planned" && !change.steps.is_empty() {
+        // Nothing happened yet.
+        let planned = rows.map(|[via, level, file, from, to, ..]| [via, level, file, from, to]);
+        text.push_str(&table::list(["VIA", "LEVEL", "FILE", "FROM", "TO"], planned, paint));
+    } else if !change.steps.is_empty() {
         let header = ["VIA", "LEVEL", "FILE", "FROM", "TO", "TOOK", "NOTE"];
-        let mut rows = vec![header.map(str::to_owned).to_vec()];
-        rows.extend(change.steps.iter().map(|step| row(step, paint)));
-        if change.outcome == "Planned" {
-            // Nothing happened yet.
-            rows.iter_mut().for_each(|row| row.truncate(5));
-        }
-        text.push_str(&table::shown(rows, paint));
+        text.push_str(&table::list(header, rows, paint));
     }
     text.push_str(&format!("{}: {}", pod(change), paint.word(&change.outcome)));
-    if let Some(micros) = total(change) {
-        text.push_str(&format!(" in {}", time::took(micros)));
+    if total(change) > 0 {
+        text.push_str(&format!(" in {}", took(total(change))));
     }
     if !change.reason.is_empty() {
         text.push_str(&format!(": {}", clean(&change.reason)));
@@ -44,14 +46,14 @@ pub(super) fn render(change: &Change, paint: Paint) -> String {
     text
 }
 
-fn row(step: &Step, paint: Paint) -> Vec<String> {
+fn row(step: &Step, paint: Paint) -> [String; 7] {
     let note = match (step.rollback, step.error.as_str()) {
         (false, "") => String::new(),
         (true, "") => paint.text(Tone::Waiting, "put back"),
         (false, error) => paint.text(Tone::Bad, error),
         (true, error) => paint.text(Tone::Bad, &format!("not put back: {error}")),
     };
-    vec![
+    [
         or_dash(&step.via),
         clean(&[step.level.as_str(), step.name.as_str()].join(" "))
             .trim_end()
@@ -59,11 +61,7 @@ fn row(step: &Step, paint: Paint) -> Vec<String> {
         or_dash(&step.file),
         amount::in_words(&step.file, &step.from),
         amount::in_words(&step.file, &step.to),
-        if step.took_us == 0 {
-            "-".to_owned()
-        } else {
-            time::took(step.took_us)
-        },
+        took(step.took_us),
         note,
     ]
 }
@@ -71,17 +69,17 @@ fn row(step: &Step, paint: Paint) -> Vec<String> {
 /// One row for each change, newest last.
 pub(super) fn list(changes: &[Change], paint: Paint) -> String {
     let header = ["AT", "POD", "CAUSE", "OUTCOME", "STEPS", "TOOK", "REASON"];
-    let mut rows = vec![header.map(str::to_owned).to_vec()];
-    rows.extend(changes.iter().map(|change| cells(change, paint).to_vec()));
-    table::shown(rows, paint)
+    table::list(header, changes.iter().map(|change| cells(change, paint)), paint)
 }
 
 /// One line about one change, for a list whose columns are not known in advance.
 pub(super) fn line(change: &Change, paint: Paint) -> String {
     let [at, pod, cause, outcome, steps, took, reason] = cells(change, paint);
-    let noun = if change.steps.len() == 1 { "step" } else { "steps" };
-    let text = format!("{at}  {pod}  {outcome}  {cause}  {steps} {noun} in {took}  {reason}");
-    format!("{}\n", text.trim_end())
+    let text = format!(
+        "{at}  {pod}  {outcome}  {cause}  {steps} {} in {took}  {reason}",
+        noun(change)
+    );
+    text.trim_end().to_owned()
 }
 
 /// The same about a pod that is named already: when, how it ended, what for, and why so.
@@ -89,13 +87,16 @@ pub(super) fn of_one_pod(change: &Change, paint: Paint) -> String {
     let [at, _, cause, outcome, steps, took, reason] = cells(change, paint);
     let mut text = format!("{at}  {outcome}  {cause}");
     if !change.steps.is_empty() {
-        let noun = if change.steps.len() == 1 { "step" } else { "steps" };
-        text.push_str(&format!(", {steps} {noun} in {took}"));
+        text.push_str(&format!(", {steps} {} in {took}", noun(change)));
     }
     if !reason.is_empty() {
         text.push_str(&format!(": {reason}"));
     }
     text
+}
+
+fn noun(change: &Change) -> &'static str {
+    if change.steps.len() == 1 { "step" } else { "steps" }
 }
 
 fn cells(change: &Change, paint: Paint) -> [String; 7] {
@@ -105,7 +106,7 @@ fn cells(change: &Change, paint: Paint) -> [String; 7] {
         or_dash(&change.cause),
         paint.word(&change.outcome),
         change.steps.len().to_string(),
-        total(change).map_or_else(|| "-".to_owned(), time::took),
+        took(total(change)),
         clean(&change.reason),
     ]
 }
@@ -141,13 +142,4 @@ pub(super) fn verdict(change: &Change) -> Result<(), Failure> {
         ),
     };
     Err(Failure::Refused(failure))
-}
-
-/// The change an answer must hold.
-pub(super) fn required(change: Option<Change>) -> Result<Change, Failure> {
-    change.ok_or_else(|| {
-        Failure::Refused(anyhow!(
-            "the answer says nothing about what was done: is vscaled of another version?"
-        ))
-    })
 }

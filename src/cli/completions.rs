@@ -16,10 +16,6 @@ pub(super) struct Arguments {
     shell: Shell,
 }
 
-/// Prints the script.
-///
-/// # Errors
-/// [`Failure`] when it cannot be written.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut script = Vec::new();
     generate(arguments.shell, &mut Cli::command(), "vscalectl", &mut script);

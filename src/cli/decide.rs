@@ -3,10 +3,11 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::output::{Output, Paint};
 use super::{Failure, io, table};
 use crate::decide::{Action, Index, Options, PodDecision, Reason, decide};
 use crate::objects::Pod;
@@ -20,37 +21,23 @@ pub(super) struct Arguments {
     /// standard input
     #[arg(short, long, value_name = "FILE")]
     file: String,
-    /// How to print the decisions
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    #[command(flatten)]
     output: Output,
     /// Decide as if it were this time, such as 2026-01-31T12:00:00Z
     #[arg(long, value_name = "RFC3339")]
     now: Option<Timestamp>,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Output {
-    Json,
-    Table,
-}
-
-/// Reads, decides, prints.
-///
-/// # Errors
-/// [`Failure::Usage`] when the file cannot be used.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let view = io::read_manifests(&arguments.file)?;
     let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
     warn_of_idle_vpas(&view, &index);
     let now = arguments.now.unwrap_or_else(Timestamp::now);
     let decisions = decide(&view.pods, &index, now, &Options::default());
-    io::print(&match arguments.output {
-        Output::Json => {
-            let pods = decisions.iter().map(ShownPod::from).collect();
-            io::json(&Shown { pods })?
-        }
-        Output::Table => render(&view.pods, &decisions),
-    })
+    let pods: Vec<ShownPod> = decisions.iter().map(ShownPod::from).collect();
+    arguments
+        .output
+        .print_list("pods", &pods, |_| render(&view.pods, &decisions))
 }
 
 fn warn_of_idle_vpas(view: &NodeView, index: &Index<'_>) {
@@ -65,11 +52,6 @@ fn warn_of_idle_vpas(view: &NodeView, index: &Index<'_>) {
 }
 
 /// The printed form: promised to others, so apart from the types inside.
-#[derive(Serialize)]
-struct Shown<'a> {
-    pods: Vec<ShownPod<'a>>,
-}
-
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ShownPod<'a> {
@@ -112,11 +94,11 @@ fn render(pods: &[Arc<Pod>], decisions: &[PodDecision]) -> String {
         "REQUEST",
         "LIMIT",
     ];
-    let mut rows = vec![header.map(str::to_owned).to_vec()];
-    for (pod, decision) in pods.iter().zip(decisions) {
-        rows.extend(rows_of(pod, decision));
-    }
-    let mut text = table::align(&rows);
+    let rows = pods
+        .iter()
+        .zip(decisions)
+        .flat_map(|(pod, decision)| rows_of(pod, decision));
+    let mut text = table::list(header, rows, Paint::PLAIN);
     for (pod, decision) in pods.iter().zip(decisions) {
         let mut lines: Vec<String> = decision.notes.iter().map(ToString::to_string).collect();
         if let Some(part) = &decision.without_restart {
@@ -150,7 +132,7 @@ fn changed_without_restart(pod: &Pod, after: &[NamedRequirements]) -> Vec<String
         .collect()
 }
 
-fn rows_of(pod: &Pod, decision: &PodDecision) -> Vec<Vec<String>> {
+fn rows_of(pod: &Pod, decision: &PodDecision) -> Vec<[String; 8]> {
     let mut head = [
         pod.full_name(),
         decision.vpa.clone().unwrap_or_else(|| "-".to_owned()),
@@ -159,16 +141,19 @@ fn rows_of(pod: &Pod, decision: &PodDecision) -> Vec<Vec<String>> {
     ];
     let mut rows = Vec::new();
     for (was, becomes) in pod.spec.containers.iter().zip(&decision.containers) {
-        let mut name = was.name.clone();
+        let mut container = was.name.clone();
         for resource in Resource::ALL {
-            let mut row: Vec<String> = head.iter_mut().map(std::mem::take).collect();
-            row.extend([
-                std::mem::take(&mut name),
+            let [name, vpa, action, reason] = head.each_mut().map(std::mem::take);
+            rows.push([
+                name,
+                vpa,
+                action,
+                reason,
+                std::mem::take(&mut container),
                 resource.to_string(),
                 change(was.resources.requests, becomes.resources.requests, resource),
                 change(was.resources.limits, becomes.resources.limits, resource),
             ]);
-            rows.push(row);
         }
     }
     rows

@@ -39,25 +39,21 @@ struct Report {
 /// # Errors
 /// [`Failure::NoDaemon`] if only the agent is missing, [`Failure::Refused`] if anything fails.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
-    let answer = agent.try_ask(async |client| client.doctor().await)?;
+    let answer = agent.try_call(async |client| client.doctor().await)?;
     let (report, missing) = match answer {
-        Ok(reply) => (told(agent.socket(), reply), None),
+        Ok(reply) => (report_of_agent(agent.socket(), reply), None),
         Err(
             error @ (ClientError::NoDaemon { .. }
             | ClientError::Lost { .. }
             | ClientError::Late { .. }
             | ClientError::Unknown),
-        ) => (alone(&error)?, Some(error)),
+        ) => (examine_locally(&error)?, Some(error)),
         Err(error) => return Err(error.into()),
     };
     arguments.output.print(&report, |paint| render(&report, paint))?;
     let failing = |check: &&proto::Check| check.status == "fail" && !(missing.is_some() && check.name == "agent");
-    let failed: Vec<String> = report
-        .checks
-        .iter()
-        .filter(failing)
-        .map(|check| clean(&check.name))
-        .collect();
+    let failed = report.checks.iter().filter(failing);
+    let failed: Vec<String> = failed.map(|check| clean(&check.name)).collect();
     match (failed.as_slice(), missing) {
         ([], None) => Ok(()),
         ([], Some(_)) => Err(Failure::NoDaemon(anyhow!("no agent answers; see above"))),
@@ -65,7 +61,7 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     }
 }
 
-fn told(socket: &Path, reply: proto::DoctorReply) -> Report {
+fn report_of_agent(socket: &Path, reply: proto::DoctorReply) -> Report {
     let mut checks = vec![Check::ok("agent", format!("answers at {}", socket.display())).into()];
     checks.extend(reply.checks);
     Report {
@@ -75,7 +71,7 @@ fn told(socket: &Path, reply: proto::DoctorReply) -> Report {
 }
 
 /// What can be found out without an agent.
-fn alone(error: &ClientError) -> Result<Report, Failure> {
+fn examine_locally(error: &ClientError) -> Result<Report, Failure> {
     const FOLLOWS: &str = "what follows is what this user finds on this machine with vscaled's defaults";
     let found = error.to_string();
     // What to do comes last in the text of an error.
@@ -101,12 +97,8 @@ fn alone(error: &ClientError) -> Result<Report, Failure> {
 }
 
 fn render(report: &Report, paint: Paint) -> String {
-    let column = report
-        .checks
-        .iter()
-        .map(|check| check.name.chars().count())
-        .max()
-        .unwrap_or(0);
+    let names = report.checks.iter().map(|check| check.name.chars().count());
+    let column = names.max().unwrap_or(0);
     let width = paint.width().unwrap_or(WIDTH);
     let indent = 6 + column + 2;
     let mut text = String::new();
@@ -117,15 +109,10 @@ fn render(report: &Report, paint: Paint) -> String {
             _ => Tone::Bad,
         };
         let status = paint.text(tone, &format!("{:4}", check.status));
-        let found = table::wrap(&clean(&check.found), indent, width);
-        text.push_str(&format!(
-            "{status}  {:column$}  {}",
-            clean(&check.name),
-            found.trim_start()
-        ));
+        let (name, found) = (clean(&check.name), table::wrap(&clean(&check.found), indent, width));
+        text.push_str(&format!("{status}  {name:column$}  {}", found.trim_start()));
         if !check.mend.is_empty() {
-            let mend = table::wrap(&format!("→ {}", clean(&check.mend)), indent, width);
-            text.push_str(&mend);
+            text.push_str(&table::wrap(&format!("→ {}", clean(&check.mend)), indent, width));
         }
     }
     let count = |status: &str| report.checks.iter().filter(|check| check.status == status).count();

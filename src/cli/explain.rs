@@ -3,7 +3,7 @@
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
-use super::output::{Output, Paint, Tone, clean, or_dash};
+use super::output::{Output, Paint, Tone, clean, optional, or_dash};
 use super::{Failure, agent::Agent, amount, change, get, table};
 use crate::control::proto::{Amount, ExplainReply, Pod, RequestAndLimit, Value};
 
@@ -26,12 +26,8 @@ pub(super) struct Arguments {
     output: Output,
 }
 
-/// Asks and prints.
-///
-/// # Errors
-/// [`Failure`] when the agent does not answer, or knows no such pod.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
-    let reply = agent.ask(async |client| Ok(client.explain(arguments.pod.clone()).await?))?;
+    let reply = agent.call(async |client| Ok(client.explain(arguments.pod.clone()).await?))?;
     let now = jiff::Timestamp::now().to_string();
     arguments.output.print(&reply, |paint| {
         let width = paint.width().unwrap_or(WIDTH).min(WIDEST);
@@ -72,18 +68,21 @@ impl Page {
     }
 
     fn head(self, pod: &Pod, now: &str) -> String {
-        let mut rows = vec![["pod".to_owned(), get::full_name(pod)]];
-        rows.push(["uid".to_owned(), or_dash(&pod.uid)]);
-        rows.push(["qos".to_owned(), or_dash(&pod.qos_class)]);
-        rows.push(["vpa".to_owned(), or_dash(pod.vpa.as_deref().unwrap_or_default())]);
-        rows.push(["decision".to_owned(), get::decision(pod)]);
-        if let Some(by_hand) = &pod.r#override {
+        let by_hand = pod.r#override.as_ref().map(|by_hand| {
             let (by, age, left) = (get::by(by_hand), get::age(by_hand, now), get::left(by_hand, now));
-            let reason = or_dash(&by_hand.reason);
-            rows.push(["by hand".to_owned(), format!("{by}, {age} ago, left: {left}; {reason}")]);
-        }
-        rows.push(["state".to_owned(), self.paint.word(&pod.state)]);
-        let rows: Vec<_> = rows.into_iter().map(|row| row.to_vec()).collect();
+            format!("{by}, {age} ago, left: {left}; {}", or_dash(&by_hand.reason))
+        });
+        let rows = [
+            ("pod", Some(get::full_name(pod))),
+            ("uid", Some(or_dash(&pod.uid))),
+            ("qos", Some(or_dash(&pod.qos_class))),
+            ("vpa", Some(optional(pod.vpa.as_deref()))),
+            ("decision", Some(get::decision(pod))),
+            ("by hand", by_hand),
+            ("state", Some(self.paint.word(&pod.state))),
+        ];
+        let shown = |(name, text): (&str, Option<String>)| Some(vec![name.to_owned(), text?]);
+        let rows: Vec<_> = rows.into_iter().filter_map(shown).collect();
         let mut text = table::align(&rows);
         text.push_str(&table::wrap(&clean(&pod.detail), 10, self.width));
         text
@@ -97,9 +96,7 @@ impl Page {
         let mut columns = vec![
             column("CONTAINER", amounts, |amount| clean(&amount.container)),
             column("", amounts, |amount| clean(&amount.resource)),
-            column("VPA", amounts, |amount| {
-                or_dash(amount.target.as_deref().unwrap_or_default())
-            }),
+            column("VPA", amounts, |amount| optional(amount.target.as_deref())),
             column("BOUNDS", amounts, bounds),
             column("DECIDED", amounts, |amount| pair(amount.decided.as_ref())),
             column("WANTED", amounts, |amount| pair(amount.wanted.as_ref())),
@@ -108,7 +105,7 @@ impl Page {
         let reported = |amount: &Amount| amount.allocated.is_some() || amount.in_force.is_some();
         if amounts.iter().any(reported) {
             columns.push(column("ALLOCATED", amounts, |amount| {
-                or_dash(amount.allocated.as_deref().unwrap_or_default())
+                optional(amount.allocated.as_deref())
             }));
             columns.push(column("IN FORCE", amounts, |amount| pair(amount.in_force.as_ref())));
         }
@@ -122,11 +119,8 @@ impl Page {
         for level in values.chunk_by(same_level) {
             text.push_str(&format!("\n{}\n", self.title(&level[0])));
             let says: Vec<Row> = ROWS.into_iter().filter(|row| row.is_shown(level)).collect();
-            let mut columns = vec![
-                std::iter::once(String::new())
-                    .chain(says.iter().map(|row| row.name.to_owned()))
-                    .collect(),
-            ];
+            let names = says.iter().map(|row| row.name.to_owned());
+            let mut columns = vec![std::iter::once(String::new()).chain(names).collect()];
             let worth_a_column = level.iter().filter(|value| !is_nobodys(value));
             columns.extend(worth_a_column.map(|value| self.file(value, &says)));
             text.push_str(&indented(&table::columns(&columns, 1, self.width - INDENT)));
@@ -174,61 +168,32 @@ const OWNER: &str = "owner";
 
 /// Whether it is no limit at all, and nobody says that there should be one: swap, mostly.
 fn is_nobodys(value: &Value) -> bool {
-    let said = [
-        &value.spec,
-        &value.allocated,
-        &value.wanted,
-        &value.runtime,
-        &value.difference,
-    ];
-    said.iter().all(|said| said.is_empty()) && amount::is_unlimited(&value.file, &value.kernel)
+    let agreed = value.difference.is_empty() && value.spec.is_empty() && value.allocated.is_empty();
+    let unmanaged = value.wanted.is_empty() && value.runtime.is_empty();
+    agreed && unmanaged && amount::is_unlimited(&value.file, &value.kernel)
 }
 
-/// Somebody who has a say about a value.
+/// One side's value of a file.
 #[derive(Clone, Copy)]
 struct Row {
     name: &'static str,
-    of: fn(&Value) -> &str,
-    /// Whether it is left out where it says nothing.
+    /// Whether the row is left out where it is empty.
     optional: bool,
+    of: fn(&Value) -> &str,
+}
+
+const fn row(name: &'static str, optional: bool, of: fn(&Value) -> &str) -> Row {
+    Row { name, optional, of }
 }
 
 const ROWS: [Row; 7] = [
-    Row {
-        name: "spec",
-        of: |value| &value.spec,
-        optional: false,
-    },
-    Row {
-        name: "allocated",
-        of: |value| &value.allocated,
-        optional: true,
-    },
-    Row {
-        name: "wanted",
-        of: |value| &value.wanted,
-        optional: false,
-    },
-    Row {
-        name: "runtime",
-        of: |value| &value.runtime,
-        optional: true,
-    },
-    Row {
-        name: "systemd",
-        of: |value| &value.systemd,
-        optional: true,
-    },
-    Row {
-        name: KERNEL,
-        of: |value| &value.kernel,
-        optional: false,
-    },
-    Row {
-        name: OWNER,
-        of: |value| &value.owner,
-        optional: false,
-    },
+    row("spec", false, |value| &value.spec),
+    row("allocated", true, |value| &value.allocated),
+    row("wanted", false, |value| &value.wanted),
+    row("runtime", true, |value| &value.runtime),
+    row("systemd", true, |value| &value.systemd),
+    row(KERNEL, false, |value| &value.kernel),
+    row(OWNER, false, |value| &value.owner),
 ];
 
 impl Row {
@@ -244,21 +209,19 @@ fn column(name: &str, amounts: &[Amount], cell: impl Fn(&Amount) -> String) -> V
 }
 
 fn bounds(amount: &Amount) -> String {
-    match (&amount.lower_bound, &amount.upper_bound) {
+    match (amount.lower_bound.as_deref(), amount.upper_bound.as_deref()) {
         (None, None) => "-".to_owned(),
-        (lower, upper) => {
-            let text = |bound: &Option<String>| or_dash(bound.as_deref().unwrap_or_default());
-            format!("{}…{}", text(lower), text(upper))
-        }
+        (lower, upper) => format!("{}…{}", optional(lower), optional(upper)),
     }
 }
 
 fn pair(pair: Option<&RequestAndLimit>) -> String {
-    let text = |amount: &Option<String>| or_dash(amount.as_deref().unwrap_or_default());
-    match pair {
-        Some(RequestAndLimit { request, limit }) => format!("{} / {}", text(request), text(limit)),
-        None => "-".to_owned(),
-    }
+    pair.map_or_else(
+        || "-".to_owned(),
+        |RequestAndLimit { request, limit }| {
+            format!("{} / {}", optional(request.as_deref()), optional(limit.as_deref()))
+        },
+    )
 }
 
 fn indented(text: &str) -> String {

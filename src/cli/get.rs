@@ -3,9 +3,10 @@
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::output::{Output, Paint, Tone, clean, or_dash};
+use super::output::{Output, Paint, Tone, clean, optional, or_dash};
 use super::{Failure, agent::Agent, table, time};
 use crate::control::proto::{Amounts, Container, GetReply, Override, Pod, Requirements};
+use crate::resources::Resource;
 
 /// Lists pods, overrides or decisions
 #[derive(Debug, Args)]
@@ -27,12 +28,8 @@ enum What {
     Decisions,
 }
 
-/// Asks and prints.
-///
-/// # Errors
-/// [`Failure`] when the agent does not answer.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
-    let reply = agent.ask(async |client| Ok(client.get().await?))?;
+    let reply = agent.call(async |client| Ok(client.get().await?))?;
     let output = &arguments.output;
     match arguments.what {
         What::Pods => {
@@ -42,15 +39,13 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
         What::Overrides => {
             let overrides: Vec<_> = reply.pods.iter().filter_map(ShownOverride::of).collect();
             let now = jiff::Timestamp::now().to_string();
-            output.print(&Overrides { overrides: &overrides }, |paint| {
+            output.print_list("overrides", &overrides, |paint| {
                 overrides_table(&overrides, &now, paint)
             })
         }
         What::Decisions => {
             let decisions: Vec<_> = reply.pods.iter().map(Decision::of).collect();
-            output.print(&Decisions { decisions: &decisions }, |paint| {
-                decisions_table(&reply.pods, paint)
-            })
+            output.print_list("decisions", &decisions, |paint| decisions_table(&reply.pods, paint))
         }
     }
 }
@@ -70,14 +65,13 @@ pub(super) fn decision(pod: &Pod) -> String {
 
 fn pods_table(reply: &GetReply, now: &str, paint: Paint) -> String {
     let header = ["POD", "QOS", "STATE", "DECISION", "VPA", "BY HAND", "DETAIL"];
-    let mut rows = vec![header.map(str::to_owned).to_vec()];
-    rows.extend(reply.pods.iter().map(|pod| {
-        vec![
+    let rows = reply.pods.iter().map(|pod| {
+        [
             full_name(pod),
             or_dash(&pod.qos_class),
             paint.word(&pod.state),
             decision(pod),
-            or_dash(pod.vpa.as_deref().unwrap_or_default()),
+            optional(pod.vpa.as_deref()),
             pod.r#override.as_ref().map_or_else(
                 || "-".to_owned(),
                 |by_hand| match by_hand.until {
@@ -87,22 +81,16 @@ fn pods_table(reply: &GetReply, now: &str, paint: Paint) -> String {
             ),
             clean(&pod.detail),
         ]
-    }));
+    });
     let mut text = if reply.pods.is_empty() {
         "no pods are known on this node\n".to_owned()
     } else {
-        table::shown(rows, paint)
+        table::list(header, rows, paint)
     };
     for problem in reply.agent.iter().flat_map(|agent| &agent.problems) {
         text.push_str(&format!("{} {}\n", paint.text(Tone::Bad, "degraded:"), clean(problem)));
     }
     text
-}
-
-/// The list as JSON and YAML have it.
-#[derive(Serialize)]
-struct Overrides<'a> {
-    overrides: &'a [ShownOverride<'a>],
 }
 
 #[derive(Serialize)]
@@ -131,20 +119,18 @@ fn overrides_table(overrides: &[ShownOverride<'_>], now: &str, paint: Paint) -> 
         return "nothing is held by hand\n".to_owned();
     }
     let header = ["POD", "BY", "AGE", "LEFT", "REASON"];
-    let mut rows = vec![header.map(str::to_owned).to_vec()];
-    rows.extend(overrides.iter().map(|shown| {
-        vec![
+    let rows = overrides.iter().map(|shown| {
+        [
             clean(&format!("{}/{}", shown.namespace, shown.name)),
             by(shown.by_hand),
             age(shown.by_hand, now),
             left(shown.by_hand, now),
             or_dash(&shown.by_hand.reason),
         ]
-    }));
-    table::shown(rows, paint)
+    });
+    table::list(header, rows, paint)
 }
 
-/// Who holds the values.
 pub(super) fn by(by_hand: &Override) -> String {
     format!("uid {} (pid {})", by_hand.uid, by_hand.pid)
 }
@@ -154,17 +140,11 @@ pub(super) fn age(by_hand: &Override, now: &str) -> String {
     time::between(&by_hand.since, now).map_or_else(|| or_dash(&by_hand.since), time::coarse)
 }
 
-/// How much longer.
 pub(super) fn left(by_hand: &Override, now: &str) -> String {
     let Some(until) = by_hand.until.as_deref() else {
         return "until released".to_owned();
     };
     time::between(now, until).map_or_else(|| clean(until), time::coarse)
-}
-
-#[derive(Serialize)]
-struct Decisions<'a> {
-    decisions: &'a [Decision<'a>],
 }
 
 #[derive(Serialize)]
@@ -193,50 +173,42 @@ impl<'a> Decision<'a> {
 
 fn decisions_table(pods: &[Pod], paint: Paint) -> String {
     let header = ["POD", "DECISION", "CONTAINER", "RESOURCE", "REQUEST", "LIMIT"];
-    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    let mut rows = Vec::new();
     for pod in pods {
-        let mut head = [full_name(pod), decision(pod)];
-        for row in amounts(&pod.containers) {
-            rows.push(head.iter_mut().map(std::mem::take).chain(row).collect());
+        let (mut name, mut why) = (full_name(pod), decision(pod));
+        for [container, resource, request, limit] in amounts(&pod.containers) {
+            let head = [&mut name, &mut why].map(std::mem::take);
+            let [name, why] = head;
+            rows.push([name, why, container, resource, request, limit]);
         }
     }
-    table::shown(rows, paint)
+    table::list(header, rows, paint)
 }
 
 /// For each container and resource: its name, the resource, request and limit, as `spec → wanted` where they differ.
-pub(super) fn amounts(containers: &[Container]) -> Vec<[String; 4]> {
-    let cpu = |amounts: &Amounts| amounts.cpu.clone();
-    let memory = |amounts: &Amounts| amounts.memory.clone();
-    let mut rows = Vec::with_capacity(2 * containers.len());
-    for container in containers {
-        rows.push(amounts_row(container, clean(&container.name), "cpu", cpu));
-        rows.push(amounts_row(container, String::new(), "memory", memory));
-    }
-    rows
+fn amounts(containers: &[Container]) -> impl Iterator<Item = [String; 4]> {
+    containers.iter().flat_map(|container| {
+        let mut name = clean(&container.name);
+        Resource::ALL.map(|resource| {
+            let requests = change(container, resource, |values| values.requests.as_ref());
+            let limits = change(container, resource, |values| values.limits.as_ref());
+            [std::mem::take(&mut name), resource.to_string(), requests, limits]
+        })
+    })
 }
 
-fn amounts_row(
-    container: &Container,
-    name: String,
-    resource: &str,
-    pick: impl Fn(&Amounts) -> Option<String>,
-) -> [String; 4] {
-    let change = |side: fn(&Requirements) -> Option<&Amounts>| {
-        let text = |values: &Option<Requirements>| {
-            let amount = values.as_ref().and_then(side).and_then(&pick);
-            or_dash(&amount.unwrap_or_default())
-        };
-        let (spec, wanted) = (text(&container.spec), text(&container.wanted));
-        if spec == wanted || container.wanted.is_none() {
-            spec
-        } else {
-            format!("{spec} → {wanted}")
-        }
+fn change(container: &Container, resource: Resource, list: fn(&Requirements) -> Option<&Amounts>) -> String {
+    let text = |values: &Option<Requirements>| {
+        let amounts = values.as_ref().and_then(list);
+        optional(amounts.and_then(|amounts| match resource {
+            Resource::Cpu => amounts.cpu.as_deref(),
+            Resource::Memory => amounts.memory.as_deref(),
+        }))
     };
-    [
-        name,
-        resource.to_owned(),
-        change(|values| values.requests.as_ref()),
-        change(|values| values.limits.as_ref()),
-    ]
+    let (spec, wanted) = (text(&container.spec), text(&container.wanted));
+    if spec == wanted || container.wanted.is_none() {
+        spec
+    } else {
+        format!("{spec} → {wanted}")
+    }
 }

@@ -16,13 +16,9 @@ pub(super) struct Arguments {
     output: Output,
 }
 
-/// Asks and prints.
-///
-/// # Errors
-/// [`Failure`] when the agent does not answer, or knows no such pod.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let pod = arguments.pod.clone().unwrap_or_default();
-    let reply = agent.ask(async |client| Ok(client.history(pod).await?))?;
+    let reply = agent.call(async |client| Ok(client.history(pod).await?))?;
     arguments.output.print(&reply, |paint| {
         if reply.changes.is_empty() {
             "nothing was done lately\n".to_owned()

@@ -70,10 +70,3 @@ pub(super) fn print_more(text: &str) -> Result<ControlFlow<()>, Failure> {
         )),
     }
 }
-
-/// A value as JSON text.
-pub(super) fn json<T: serde::Serialize>(value: &T) -> Result<String, Failure> {
-    serde_json::to_string_pretty(value)
-        .map(|text| text + "\n")
-        .map_err(|error| Failure::Refused(error.into()))
-}

@@ -20,10 +20,6 @@ pub(super) struct Arguments {
     dir: Option<PathBuf>,
 }
 
-/// Prints or writes.
-///
-/// # Errors
-/// [`Failure`] when a page cannot be written.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let programs = [(Cli::command(), "1"), (CommandLine::command(), "8")];
     let Some(directory) = &arguments.dir else {
@@ -44,7 +40,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One manual page.
 struct Page {
     file: String,
     text: Vec<u8>,

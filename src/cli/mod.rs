@@ -18,6 +18,7 @@ mod man;
 mod oom;
 mod output;
 mod plan;
+mod pod_selection;
 mod release;
 mod resize;
 pub mod restore;
@@ -25,7 +26,6 @@ mod results;
 mod table;
 mod time;
 mod watch;
-mod which;
 
 use std::process::ExitCode;
 

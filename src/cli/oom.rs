@@ -25,10 +25,6 @@ enum Command {
     Sink(sink::Arguments),
 }
 
-/// Does as told.
-///
-/// # Errors
-/// Those of the subcommand.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     match &arguments.command {
         Command::List(arguments) => list::run(arguments, agent),

@@ -3,7 +3,9 @@
 //! JSON and YAML carry everything under stable camelCase names, amounts as quantities; tables are for people and may
 //! change. Colour is for terminals only, and not where `NO_COLOR` is set.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
+use std::ops::ControlFlow;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -31,17 +33,43 @@ impl Output {
     pub(super) fn print<T: Serialize>(&self, value: &T, table: impl FnOnce(Paint) -> String) -> Result<(), Failure> {
         io::print(&match self.format {
             Format::Table => table(Paint::for_stdout()),
-            Format::Json => io::json(value)?,
+            Format::Json => serde_json::to_string_pretty(value).map_err(unprintable)? + "\n",
             Format::Yaml => yaml(value)?,
+        })
+    }
+
+    /// Prints a list of values under its name.
+    pub(super) fn print_list<T: Serialize>(
+        &self,
+        name: &str,
+        values: &[T],
+        table: impl FnOnce(Paint) -> String,
+    ) -> Result<(), Failure> {
+        self.print(&BTreeMap::from([(name, values)]), table)
+    }
+
+    /// Prints one value of a list without end: a line, or a YAML document. Breaks when the reader has closed the pipe.
+    pub(super) fn print_next<T: Serialize>(
+        &self,
+        value: &T,
+        line: impl FnOnce(Paint) -> String,
+    ) -> Result<ControlFlow<()>, Failure> {
+        io::print_more(&match self.format {
+            Format::Table => line(Paint::for_stdout()) + "\n",
+            Format::Json => serde_json::to_string(value).map_err(unprintable)? + "\n",
+            Format::Yaml => format!("---\n{}", yaml(value)?),
         })
     }
 }
 
-/// A value as a YAML document.
-pub(super) fn yaml<T: Serialize>(value: &T) -> Result<String, Failure> {
-    let text = serde_saphyr::to_string(value).map_err(|error| Failure::Refused(error.into()))?;
+fn yaml<T: Serialize>(value: &T) -> Result<String, Failure> {
+    let text = serde_saphyr::to_string(value).map_err(unprintable)?;
     // It leaves out the end of a last line that is plain text.
     Ok(text.trim_end_matches('\n').to_owned() + "\n")
+}
+
+fn unprintable(error: impl Into<anyhow::Error>) -> Failure {
+    Failure::Refused(error.into().context("cannot print the result"))
 }
 
 /// What a text means, and so its colour.
@@ -50,7 +78,6 @@ pub(super) enum Tone {
     Good,
     Waiting,
     Bad,
-    /// Begins something.
     Title,
     Plain,
 }
@@ -79,8 +106,7 @@ pub(super) struct Paint {
 }
 
 impl Paint {
-    /// No colours.
-    #[cfg(test)]
+    /// No colours, and lines of any length.
     pub(super) const PLAIN: Self = Self {
         colour: false,
         width: None,
@@ -141,6 +167,11 @@ pub(super) fn clean(text: &str) -> String {
 /// The text, or a dash where there is none.
 pub(super) fn or_dash(text: &str) -> String {
     if text.is_empty() { "-".to_owned() } else { clean(text) }
+}
+
+/// The same where there may be none.
+pub(super) fn optional(text: Option<&str>) -> String {
+    or_dash(text.unwrap_or_default())
 }
 
 #[cfg(test)]

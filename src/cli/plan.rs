@@ -5,13 +5,14 @@
 
 use std::str::FromStr;
 
+use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde::{Serialize, Serializer};
 
+use super::output::{Output, Paint};
 use super::{Failure, io, table};
 use crate::decide::{Index, Options, decide};
 use crate::objects::Pod;
@@ -28,8 +29,7 @@ pub(super) struct Arguments {
     /// standard input
     #[arg(short, long, value_name = "FILE")]
     file: String,
-    /// How to print the plans
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    #[command(flatten)]
     output: Output,
     /// The kernel interface
     #[arg(long, value_name = "VERSION", default_value = "v2", value_parser = named::<CgroupVersion>(&["v1", "v2"]))]
@@ -53,12 +53,6 @@ pub(super) struct Arguments {
     now: Option<Timestamp>,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Output {
-    Json,
-    Table,
-}
-
 /// Parses one of the names a value has in configuration files.
 fn named<T: DeserializeOwned + Clone + Send + Sync + 'static>(
     names: &'static [&'static str],
@@ -69,10 +63,6 @@ fn named<T: DeserializeOwned + Clone + Send + Sync + 'static>(
     })
 }
 
-/// Reads, decides, plans, prints.
-///
-/// # Errors
-/// [`Failure::Usage`] when the file cannot be used, [`Failure::Refused`] when the kernel would refuse the result.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let traits = NodeTraits {
         version: arguments.cgroup,
@@ -90,18 +80,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let targets = decision.change().map_or(&[][..], |(_, containers)| containers);
         pods.push(ShownPod::new(pod, targets, &traits)?);
     }
-    io::print(&match arguments.output {
-        Output::Json => io::json(&Shown { pods })?,
-        Output::Table => pods.iter().map(ShownPod::render).collect::<Vec<_>>().join("\n"),
-    })
+    let tables = |_| pods.iter().map(ShownPod::render).collect::<Vec<_>>().join("\n");
+    arguments.output.print_list("pods", &pods, tables)
 }
 
 /// The printed form: promised to others, so apart from the types inside.
-#[derive(Serialize)]
-struct Shown<'a> {
-    pods: Vec<ShownPod<'a>>,
-}
-
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ShownPod<'a> {
@@ -163,32 +146,25 @@ impl<'a> ShownPod<'a> {
     }
 
     fn render(&self) -> String {
-        let row = |cells: [&str; 4]| cells.map(str::to_owned).to_vec();
-        let mut cgroups = vec![row(["LEVEL", "FILE", "VALUE", "PATH"])];
-        for cgroup in &self.cgroups {
+        let files = self.cgroups.iter().flat_map(|cgroup| {
             let mut path = cgroup.path.as_str();
-            for setting in cgroup.files.iter() {
-                let (level, value) = (cgroup.target.to_string(), setting.to_string());
-                cgroups.push(row([&level, setting.file().name(), &value, path]));
-                path = "";
-            }
-        }
-        let mut steps = vec![["STEP", "VIA", "LEVEL", "CHANGE"].map(str::to_owned).to_vec()];
-        for (index, step) in self.steps.iter().enumerate() {
-            let texts = [
-                (index + 1).to_string(),
-                step.via().to_string(),
-                step.target.to_string(),
-                step.change.to_string(),
-            ];
-            steps.push(texts.to_vec());
-        }
-        let title = format!("{}/{} ({})", self.namespace, self.name, self.qos_class);
-        let steps = match self.steps.as_slice() {
-            [] => "nothing to do\n".to_owned(),
-            [_, ..] => table::align(&steps),
+            cgroup.files.iter().map(move |setting| {
+                let path = std::mem::take(&mut path).to_owned();
+                let file = setting.file().name().to_owned();
+                [cgroup.target.to_string(), file, setting.to_string(), path]
+            })
+        });
+        let files = table::list(["LEVEL", "FILE", "VALUE", "PATH"], files, Paint::PLAIN);
+        let steps = self.steps.iter().zip(1..).map(|(step, number)| {
+            let (via, level) = (step.via().to_string(), step.target.to_string());
+            [number.to_string(), via, level, step.change.to_string()]
+        });
+        let steps = if self.steps.is_empty() {
+            "nothing to do\n".to_owned()
+        } else {
+            table::list(["STEP", "VIA", "LEVEL", "CHANGE"], steps, Paint::PLAIN)
         };
-        format!("{title}\n{}{steps}", table::align(&cgroups))
+        format!("{}/{} ({})\n{files}{steps}", self.namespace, self.name, self.qos_class)
     }
 }
 

@@ -4,6 +4,7 @@ use anyhow::anyhow;
 use clap::Args;
 
 use super::output::{Output, Paint, Tone, clean};
+use super::results::name;
 use super::{Failure, change, io};
 use crate::agent::{Restoration, Restore};
 use crate::config::RunArguments;
@@ -96,10 +97,6 @@ impl Arguments {
         }
         text
     }
-}
-
-fn name(result: &PodResult) -> String {
-    clean(&format!("{}/{}", result.namespace, result.name))
 }
 
 /// Whether a pod is as its spec says. A runtime that could not be told is not: nobody will tell it later.

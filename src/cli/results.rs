@@ -1,37 +1,42 @@
 //! What became of each of several pods, and of each container in them.
 
 use anyhow::anyhow;
-use serde::Serialize;
 
 use super::output::{Output, Paint, Tone, clean, or_dash};
+use super::pod_selection::PodSelection;
 use super::{Failure, change, table};
-use crate::control::proto::PodResult;
+use crate::control::proto::{Change, PodResult};
 
-#[derive(Serialize)]
-struct Results<'a> {
-    results: &'a [PodResult],
-}
-
-/// Prints all results.
+/// Prints what became of the one pod of a request, or of those that its selector fits.
 ///
 /// # Errors
-/// [`Failure::Refused`] with how many did not succeed.
-pub(super) fn show(results: &[PodResult], output: &Output) -> Result<(), Failure> {
-    output.print(&Results { results }, |paint| render(results, paint))?;
-    let failed: Vec<&PodResult> = results.iter().filter(|result| !succeeded(result)).collect();
-    if failed.is_empty() {
-        return Ok(());
+/// [`Failure::Refused`] unless all of it is done.
+pub(super) fn show(
+    pods: &PodSelection,
+    change: Option<Change>,
+    results: &[PodResult],
+    output: &Output,
+) -> Result<Option<Change>, Failure> {
+    if !pods.has_selector() {
+        let no_change = "the answer says nothing about what was done: is vscaled of another version?";
+        let change = change.ok_or_else(|| Failure::Refused(anyhow!(no_change)))?;
+        output.print(&change, |paint| change::render(&change, paint))?;
+        return change::verdict(&change).map(|()| Some(change));
     }
-    let names: Vec<String> = failed
-        .iter()
-        .map(|result| clean(&format!("{}/{}", result.namespace, result.name)))
-        .collect();
+    output.print_list("results", results, |paint| render(results, paint))?;
+    let failed = results.iter().filter(|result| !succeeded(result)).map(name);
+    let failed: Vec<String> = failed.collect();
+    if failed.is_empty() {
+        return Ok(None);
+    }
+    let (count, all, names) = (failed.len(), results.len(), failed.join(", "));
     Err(Failure::Refused(anyhow!(
-        "{} of {} pods are not as asked: {}",
-        failed.len(),
-        results.len(),
-        names.join(", ")
+        "{count} of {all} pods are not as asked: {names}"
     )))
+}
+
+pub(super) fn name(result: &PodResult) -> String {
+    clean(&format!("{}/{}", result.namespace, result.name))
 }
 
 fn succeeded(result: &PodResult) -> bool {
@@ -42,7 +47,7 @@ fn succeeded(result: &PodResult) -> bool {
 /// One row for each container of each pod: a pod's containers are changed together or not at all.
 fn render(results: &[PodResult], paint: Paint) -> String {
     let header = ["POD", "CONTAINER", "OUTCOME", "STEPS", "REASON"];
-    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    let mut rows = Vec::new();
     for result in results {
         let (outcome, steps, reason) = match &result.change {
             Some(change) => (
@@ -52,22 +57,17 @@ fn render(results: &[PodResult], paint: Paint) -> String {
             ),
             None => (paint.text(Tone::Bad, "Refused"), "-".to_owned(), &result.error),
         };
-        let pod = clean(&format!("{}/{}", result.namespace, result.name));
-        let names: &[String] = if result.containers.is_empty() {
-            &[String::new()]
+        let mut head = [name(result), steps, clean(reason)];
+        let unnamed = [String::new()];
+        let containers = if result.containers.is_empty() {
+            &unnamed[..]
         } else {
             &result.containers
         };
-        for (index, name) in names.iter().enumerate() {
-            let first = index == 0;
-            rows.push(vec![
-                if first { pod.clone() } else { String::new() },
-                or_dash(name),
-                outcome.clone(),
-                if first { steps.clone() } else { String::new() },
-                if first { clean(reason) } else { String::new() },
-            ]);
+        for container in containers {
+            let [pod, steps, reason] = head.each_mut().map(std::mem::take);
+            rows.push([pod, or_dash(container), outcome.clone(), steps, reason]);
         }
     }
-    table::shown(rows, paint)
+    table::list(header, rows, paint)
 }

@@ -5,6 +5,20 @@ use super::output::Paint;
 /// Columns are not made narrower than this, however little room there is.
 const NARROWEST: usize = 6;
 
+/// A header and rows below it, no wider than the terminal, if there is one.
+pub(super) fn list<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+    paint: Paint,
+) -> String {
+    let header = header.map(str::to_owned);
+    let mut rows: Vec<Vec<String>> = std::iter::once(header).chain(rows).map(Vec::from).collect();
+    if let Some(width) = paint.width() {
+        fit(&mut rows, width);
+    }
+    align(&rows)
+}
+
 /// Rows of cells in columns as wide as their widest cell, two spaces apart. The last column is not padded.
 pub(super) fn align(rows: &[Vec<String>]) -> String {
     let widths = widths(rows);
@@ -20,16 +34,8 @@ pub(super) fn align(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A table as it is shown: no wider than the terminal, if it is for one.
-pub(super) fn shown(mut rows: Vec<Vec<String>>, paint: Paint) -> String {
-    if let Some(width) = paint.width() {
-        fit(&mut rows, width);
-    }
-    align(&rows)
-}
-
 /// Shortens the widest cells until [`align`] makes no line longer than `limit` characters.
-pub(super) fn fit(rows: &mut [Vec<String>], limit: usize) {
+fn fit(rows: &mut [Vec<String>], limit: usize) {
     let mut widths = widths(rows);
     let gaps = 2 * widths.len().saturating_sub(1);
     while widths.iter().sum::<usize>() + gaps > limit {
@@ -76,18 +82,16 @@ pub(super) fn columns(columns: &[Vec<String>], fixed: usize, limit: usize) -> St
 
 /// The first characters of a cell, all colours, and a sign that there was more.
 fn shortened(cell: &str, limit: usize) -> String {
-    let (mut text, mut room, mut in_sequence) = (String::with_capacity(cell.len()), limit, false);
-    for character in cell.chars() {
-        let hidden = in_sequence || character == '\u{1b}';
-        in_sequence = hidden && character != 'm';
-        if hidden {
-            text.push(character);
-        } else if room > 0 {
+    let mut room = limit;
+    let shown = characters(cell).filter_map(|(character, visible)| match (visible, room) {
+        (false, _) => Some(character),
+        (true, 0) => None,
+        (true, _) => {
             room -= 1;
-            text.push(if room == 0 { '…' } else { character });
+            Some(if room == 0 { '…' } else { character })
         }
-    }
-    text
+    });
+    shown.collect()
 }
 
 /// Breaks text into lines of at most `limit` characters at its spaces, no-break ones excepted, each after `indent` spaces.
@@ -113,27 +117,28 @@ pub(super) fn wrap(text: &str, indent: usize, limit: usize) -> String {
 
 fn widths(rows: &[Vec<String>]) -> Vec<usize> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    (0..columns)
-        .map(|column| {
-            rows.iter()
-                .filter_map(|row| row.get(column))
-                .map(|cell| width(cell))
-                .max()
-        })
-        .map(Option::unwrap_or_default)
-        .collect()
+    let widest = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| width(cell))
+            .max()
+    };
+    (0..columns).map(|column| widest(column).unwrap_or(0)).collect()
 }
 
-/// Characters on the screen: colour sequences (`ESC [ … m`) take no room.
+/// Characters on the screen.
 fn width(cell: &str) -> usize {
+    characters(cell).filter(|(_, visible)| *visible).count()
+}
+
+/// The characters, and whether each takes room: those of colour sequences (`ESC [ … m`) do not.
+fn characters(cell: &str) -> impl Iterator<Item = (char, bool)> {
     let mut in_sequence = false;
-    cell.chars()
-        .filter(|&character| {
-            let hidden = in_sequence || character == '\u{1b}';
-            in_sequence = hidden && character != 'm';
-            !hidden
-        })
-        .count()
+    cell.chars().map(move |character| {
+        let hidden = in_sequence || character == '\u{1b}';
+        in_sequence = hidden && character != 'm';
+        (character, !hidden)
+    })
 }
 
 #[cfg(test)]

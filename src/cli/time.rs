@@ -54,22 +54,16 @@ pub(super) fn took(micros: u64) -> String {
 
 /// A duration in its two largest units, such as `1h 5m`.
 pub(super) fn coarse(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    let parts = [
-        (seconds / 86_400, "d"),
-        (seconds / 3_600 % 24, "h"),
-        (seconds / 60 % 60, "m"),
-        (seconds % 60, "s"),
-    ];
-    let first = parts.iter().position(|(number, _)| *number > 0).unwrap_or(3);
-    let shown: Vec<String> = parts[first..]
-        .iter()
-        .take(2)
-        .enumerate()
-        .filter(|(index, (number, _))| *index == 0 || *number > 0)
-        .map(|(_, (number, unit))| format!("{number}{unit}"))
-        .collect();
-    shown.join(" ")
+    let (units, mut rest) = ([(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")], duration.as_secs());
+    let largest = units.iter().position(|(seconds, _)| rest >= *seconds).unwrap_or(3);
+    let mut text = String::new();
+    for (seconds, unit) in units.iter().skip(largest).take(2) {
+        if rest >= *seconds || text.is_empty() {
+            text.push_str(&format!(" {}{unit}", rest / seconds));
+        }
+        rest %= seconds;
+    }
+    text.trim_start().to_owned()
 }
 
 /// From one RFC 3339 time to the other; nothing if it is over, `None` if `to` or `from` is not such a time.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::backend::ControlError;
 use super::proto;
 use super::selector::Selector;
-use crate::resources::quantity::{Quantity, QuantityError};
+use crate::resources::quantity::Quantity;
 use crate::resources::{NamedRequirements, Requirements, Resource, ResourceList};
 
 /// Longest reason a caller may give, in bytes: it is kept and shown again.
@@ -36,106 +36,78 @@ impl From<&Requirements> for proto::Requirements {
 /// # Errors
 /// [`ControlError::Invalid`] naming the first field that cannot be used.
 pub fn resize_values(request: &proto::ResizeRequest) -> Result<Vec<NamedRequirements>, ControlError> {
-    one_or_selected(&request.pod, &request.selector, &request.namespace, &request.reason)?;
-    if request.ttl_us.is_some_and(|ttl| ttl == 0 || ttl > LONGEST_TTL_US) {
-        let message = "allowed are 1 µs to 366 days; leave it out to hold the values until they are released";
-        return Err(invalid("ttlUs", message));
-    }
-    if request.containers.is_empty() {
-        return Err(invalid("containers", "at least one is required"));
-    }
+    check_change(&request.pod, &request.selector, &request.namespace, &request.reason)?;
+    let ttl_fits = request.ttl_us.is_none_or(|ttl| (1..=LONGEST_TTL_US).contains(&ttl));
+    let allowed = "allowed are 1 µs to 366 days; leave it out to hold the values until they are released";
+    ensure(ttl_fits, "ttlUs", allowed)?;
+    ensure(!request.containers.is_empty(), "containers", "at least one is required")?;
     let mut names = BTreeSet::new();
-    let mut all = Vec::with_capacity(request.containers.len());
-    for (index, container) in request.containers.iter().enumerate() {
-        let path = format!("containers[{index}]");
-        if container.name.is_empty() {
-            return Err(invalid(format!("{path}.name"), "required"));
-        }
-        if !names.insert(&container.name) {
-            return Err(invalid(
-                format!("{path}.name"),
-                format!("{:?} is in the request twice", container.name),
-            ));
-        }
-        all.push(NamedRequirements {
-            name: container.name.clone(),
-            resources: requirements(&path, container.values.as_ref())?,
-        });
-    }
-    Ok(all)
+    let read = |(index, container): (usize, &proto::ContainerValues)| {
+        let (path, name) = (format!("containers[{index}]"), container.name.clone());
+        ensure(!name.is_empty(), format!("{path}.name"), "required")?;
+        let twice = format!("{name:?} is in the request twice");
+        ensure(names.insert(name.clone()), format!("{path}.name"), twice)?;
+        let resources = requirements(&path, container.values.clone().unwrap_or_default())?;
+        Ok(NamedRequirements { name, resources })
+    };
+    request.containers.iter().enumerate().map(read).collect()
 }
 
 /// Checks what every change has: one pod or a selector of several, and a reason of sensible length.
-pub(super) fn one_or_selected(pod: &str, selector: &str, namespace: &str, reason: &str) -> Result<(), ControlError> {
-    if pod.is_empty() && selector.is_empty() {
-        let message = "required: namespace/name, a UID, or a prefix of a container id; or a selector";
-        return Err(invalid("pod", message));
-    }
+pub(super) fn check_change(pod: &str, selector: &str, namespace: &str, reason: &str) -> Result<(), ControlError> {
+    let required = "required: namespace/name, a UID, or a prefix of a container id; or a selector";
+    ensure(!pod.is_empty() || !selector.is_empty(), "pod", required)?;
     let narrowed = !selector.is_empty() || !namespace.is_empty();
-    if !pod.is_empty() && narrowed {
-        return Err(invalid("selector", "not together with a pod: leave one of them out"));
-    }
+    let one_of_both = "not together with a pod: leave one of them out";
+    ensure(pod.is_empty() || !narrowed, "selector", one_of_both)?;
     if !selector.is_empty()
         && let Err(error) = selector.parse::<Selector>()
     {
         return Err(invalid("selector", error.to_string()));
     }
-    if reason.len() > LONGEST_REASON {
-        let message = format!("{} bytes long: allowed are {LONGEST_REASON}", reason.len());
-        return Err(invalid("reason", message));
-    }
-    Ok(())
+    let too_long = format!("{} bytes long: allowed are {LONGEST_REASON}", reason.len());
+    ensure(reason.len() <= LONGEST_REASON, "reason", too_long)
 }
 
-fn requirements(path: &str, values: Option<&proto::Requirements>) -> Result<Requirements, ControlError> {
-    let list = |field: &str, amounts: Option<&proto::Amounts>| {
-        let path = format!("{path}.{field}");
+fn requirements(path: &str, values: proto::Requirements) -> Result<Requirements, ControlError> {
+    let list = |field: &str, amounts: Option<proto::Amounts>| {
+        let (path, amounts) = (format!("{path}.{field}"), amounts.unwrap_or_default());
         Ok(ResourceList {
-            cpu: amount(&path, Resource::Cpu, amounts.and_then(|amounts| amounts.cpu.as_deref()))?,
-            memory: amount(
-                &path,
-                Resource::Memory,
-                amounts.and_then(|amounts| amounts.memory.as_deref()),
-            )?,
+            cpu: amount(&path, Resource::Cpu, amounts.cpu)?,
+            memory: amount(&path, Resource::Memory, amounts.memory)?,
         })
     };
     let requirements = Requirements {
-        requests: list("requests", values.and_then(|values| values.requests.as_ref()))?,
-        limits: list("limits", values.and_then(|values| values.limits.as_ref()))?,
+        requests: list("requests", values.requests)?,
+        limits: list("limits", values.limits)?,
     };
-    if requirements == Requirements::default() {
-        return Err(invalid(
-            path,
-            "asks for nothing: give a request or a limit of cpu or memory",
-        ));
-    }
+    let nothing = "asks for nothing: give a request or a limit of cpu or memory";
+    ensure(requirements != Requirements::default(), path, nothing)?;
     for resource in Resource::ALL {
-        let (request, limit) = (requirements.requests.get(resource), requirements.limits.get(resource));
-        if limit == Some(0) {
-            return Err(invalid(
-                format!("{path}.limits.{resource}"),
-                "0 is no limit: give an amount above it",
-            ));
-        }
-        if let (Some(request), Some(limit)) = (request, limit)
-            && request > limit
-        {
-            let text = |list: ResourceList| list.text(resource).unwrap_or_default();
-            let (request, limit) = (text(requirements.requests), text(requirements.limits));
-            return Err(invalid(
-                format!("{path}.requests.{resource}"),
-                format!("{request} is above the limit of {limit}"),
-            ));
-        }
+        let Requirements { requests, limits } = requirements;
+        let field = format!("{path}.limits.{resource}");
+        ensure(
+            limits.get(resource) != Some(0),
+            field,
+            "0 is no limit: give an amount above it",
+        )?;
+        let (request, limit) = (requests.get(resource), limits.get(resource));
+        let text = |list: ResourceList| list.text(resource).unwrap_or_default();
+        let above = format!("{} is above the limit of {}", text(requests), text(limits));
+        let fits = limit.is_none_or(|limit| request.is_none_or(|request| request <= limit));
+        ensure(fits, format!("{path}.requests.{resource}"), above)?;
     }
     Ok(requirements)
 }
 
-fn amount<T: From<Quantity>>(path: &str, resource: Resource, text: Option<&str>) -> Result<Option<T>, ControlError> {
-    text.map(Quantity::parse)
-        .transpose()
-        .map(|quantity| quantity.map(T::from))
-        .map_err(|error: QuantityError| invalid(format!("{path}.{resource}"), error.to_string()))
+fn amount<T: From<Quantity>>(path: &str, resource: Resource, text: Option<String>) -> Result<Option<T>, ControlError> {
+    let Some(text) = text else { return Ok(None) };
+    let quantity = Quantity::parse(&text).map_err(|error| invalid(format!("{path}.{resource}"), error.to_string()))?;
+    Ok(Some(quantity.into()))
+}
+
+fn ensure(holds: bool, field: impl Into<String>, otherwise: impl Into<String>) -> Result<(), ControlError> {
+    if holds { Ok(()) } else { Err(invalid(field, otherwise)) }
 }
 
 fn invalid(field: impl Into<String>, message: impl Into<String>) -> ControlError {

@@ -68,8 +68,8 @@ fn nearest(pods: &[Pod], text: &str) -> Vec<String> {
     all.into_iter().map(|(_, name)| name).collect()
 }
 
-/// How much two names are alike: 1 is the same. A name that goes on after what was typed is very much so, because pods'
-/// names end in letters and numbers that nobody remembers.
+/// How much two names are alike: 1 is the same. A name that begins as typed is very much so, because pods' names end in
+/// generated letters and numbers.
 fn alike(name: &str, typed: &str) -> f64 {
     let begun = !typed.is_empty() && name.starts_with(typed);
     let edits = strsim::normalized_damerau_levenshtein(name, typed);

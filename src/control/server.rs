@@ -246,7 +246,7 @@ impl<B: Backend> Control for Service<B> {
     async fn release(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
         let admission = self.admit(&request, "release", Right::Change, &self.calls)?;
         let (caller, request, backend) = (admission.caller, request.into_inner(), Arc::clone(&self.backend));
-        super::convert::one_or_selected(&request.pod, &request.selector, &request.namespace, &request.reason)?;
+        super::convert::check_change(&request.pod, &request.selector, &request.namespace, &request.reason)?;
         self.change(admission, async move { backend.release(caller, request).await })
             .await
     }

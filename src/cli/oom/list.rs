@@ -4,7 +4,7 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
 use crate::cli::agent::Agent;
-use crate::cli::output::{Output, Paint, Tone, clean, or_dash};
+use crate::cli::output::{Output, Paint, Tone, clean, optional, or_dash};
 use crate::cli::{Failure, table, time};
 use crate::control::proto::{OomKill, OomVictim};
 use crate::resources::Bytes;
@@ -19,13 +19,9 @@ pub(in crate::cli) struct Arguments {
     output: Output,
 }
 
-/// Asks and prints.
-///
-/// # Errors
-/// [`Failure`] when the agent does not answer.
 pub(in crate::cli) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let pod = arguments.pod.clone().unwrap_or_default();
-    let reply = agent.ask(async |client| Ok(client.oom_list(pod).await?))?;
+    let reply = agent.call(async |client| Ok(client.oom_list(pod).await?))?;
     arguments.output.print(&reply, |paint| {
         if reply.kills.is_empty() {
             return "the kernel killed nothing for want of memory lately\n".to_owned();
@@ -41,9 +37,7 @@ pub(in crate::cli) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Fa
             "KNOWN",
             "NOTE",
         ];
-        let mut rows = vec![header.map(str::to_owned).to_vec()];
-        rows.extend(reply.kills.iter().map(|kill| cells(kill, paint).to_vec()));
-        table::align(&rows)
+        table::list(header, reply.kills.iter().map(|kill| cells(kill, paint)), Paint::PLAIN)
     })
 }
 
@@ -54,7 +48,7 @@ pub(in crate::cli) fn line(kill: &OomKill, paint: Paint) -> String {
         "{at}  {pod}  {}  {container}: {killed} ({rss}) at the {level} limit of {limit}; {known}  {note}",
         paint.text(Tone::Bad, "OOM kill")
     );
-    format!("{}\n", text.trim_end())
+    text.trim_end().to_owned()
 }
 
 fn cells(kill: &OomKill, paint: Paint) -> [String; 9] {
@@ -71,12 +65,12 @@ fn cells(kill: &OomKill, paint: Paint) -> [String; 9] {
     let pod = pod.or_else(|| kill.cgroup.clone());
     [
         time::second(&kill.time),
-        or_dash(&pod.unwrap_or_default()),
-        or_dash(&container.unwrap_or_default()),
+        optional(pod.as_deref()),
+        optional(container.as_deref()),
         or_dash(&kill.level),
-        or_dash(&limit.map(|bytes| Bytes::new(bytes).to_string()).unwrap_or_default()),
+        optional(limit.map(|bytes| Bytes::new(bytes).to_string()).as_deref()),
         or_dash(&killed(kill)),
-        or_dash(&kill.victim.as_ref().and_then(rss).unwrap_or_default()),
+        optional(kill.victim.as_ref().and_then(rss).as_deref()),
         or_dash(&kill.confidence),
         note(kill, paint),
     ]

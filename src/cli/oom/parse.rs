@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::cgroup::{CgroupPath, ContainerId, PodUid};
-use crate::cli::output::Output;
+use crate::cli::output::{Output, Paint};
 use crate::cli::{Failure, io, table};
 use crate::oom::{Kill, Level, parse_log};
 use crate::resources::Bytes;
@@ -28,18 +28,11 @@ pub(super) struct Arguments {
 /// [`Failure::Usage`] when the file cannot be read.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let kills = parse_log(&io::read_bytes(&arguments.file)?);
-    let shown = Shown {
-        kills: kills.iter().map(ShownKill::from).collect(),
-    };
-    arguments.output.print(&shown, |_| render(&shown.kills))
+    let kills: Vec<ShownKill> = kills.iter().map(ShownKill::from).collect();
+    arguments.output.print_list("kills", &kills, |_| render(&kills))
 }
 
 /// The printed form: promised to others, so apart from the types inside.
-#[derive(Serialize)]
-struct Shown<'a> {
-    kills: Vec<ShownKill<'a>>,
-}
-
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ShownKill<'a> {
@@ -92,13 +85,12 @@ impl<'a> From<&'a Kill> for ShownKill<'a> {
 /// One line for each kill. Names chosen by processes are escaped: they may hold anything, also what moves a cursor.
 fn render(kills: &[ShownKill<'_>]) -> String {
     let header = ["TIME", "PID", "COMMAND", "LEVEL", "RSS", "POD", "CONTAINER", "CGROUP"];
-    let mut rows = vec![header.map(str::to_owned).to_vec()];
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    for kill in kills {
+    let rows = kills.iter().map(|kill| {
         let rss = [kill.anon_rss_bytes, kill.file_rss_bytes, kill.shmem_rss_bytes].map(Bytes::new);
         let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
         let short = |id: &ContainerId| id.as_str().chars().take(12).collect();
-        let row = [
+        [
             or_dash(kill.timestamp_us.map(seconds)),
             kill.pid.to_string(),
             kill.comm.escape_debug().to_string(),
@@ -107,10 +99,9 @@ fn render(kills: &[ShownKill<'_>]) -> String {
             or_dash(kill.pod_uid.as_ref().map(ToString::to_string)),
             or_dash(kill.container_id.as_ref().map(short)),
             or_dash(kill.task_cgroup.map(|path| path.escape_debug().to_string())),
-        ];
-        rows.push(row.to_vec());
-    }
-    table::align(&rows)
+        ]
+    });
+    table::list(header, rows, Paint::PLAIN)
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
-use crate::cli::output::{Format, Output, Paint, Tone, clean, or_dash, yaml};
+use crate::cli::agent::block_on;
+use crate::cli::output::{Output, Paint, Tone, clean, or_dash};
 use crate::cli::{Failure, io};
 use crate::oom::{OomReport, Role};
 use crate::report::proto::Hello;
@@ -45,13 +46,8 @@ pub(super) struct Arguments {
 /// # Errors
 /// [`Failure::Usage`] for files and addresses that cannot be used, [`Failure::Refused`] when listening ends early.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start")
-        .map_err(Failure::Refused)?;
     let tls = tls(arguments)?;
-    runtime.block_on(listen(arguments, tls))
+    block_on(listen(arguments, tls))?
 }
 
 async fn listen(arguments: &Arguments, tls: Option<ServerTlsConfig>) -> Result<(), Failure> {
@@ -66,8 +62,7 @@ async fn listen(arguments: &Arguments, tls: Option<ServerTlsConfig>) -> Result<(
     };
     eprintln!("vscalectl: listening at {scheme}{bound}");
     let printer = Arc::new(Printer {
-        format: arguments.output.format,
-        paint: Paint::for_stdout(),
+        output: arguments.output.clone(),
         failure: Mutex::default(),
     });
     let stop = CancellationToken::new();
@@ -99,11 +94,9 @@ fn tls(arguments: &Arguments) -> Result<Option<ServerTlsConfig>, Failure> {
     Ok(Some(tls))
 }
 
-/// Prints what comes.
 #[derive(Debug)]
 struct Printer {
-    format: Format,
-    paint: Paint,
+    output: Output,
     /// Why it stopped printing, if it was not for the reader's sake.
     failure: Mutex<Option<Failure>>,
 }
@@ -126,22 +119,12 @@ impl Audience for Printer {
     }
 
     fn told(&self, report: &Report, again: bool) -> ControlFlow<()> {
-        let printed = self.show(report, again).and_then(|text| io::print_more(&text));
+        let id = report.id();
+        let shown = Shown { id: &id, again, report };
+        let printed = self.output.print_next(&shown, |paint| line(report, again, paint));
         printed.unwrap_or_else(|failure| {
             *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
             ControlFlow::Break(())
-        })
-    }
-}
-
-impl Printer {
-    fn show(&self, report: &Report, again: bool) -> Result<String, Failure> {
-        let id = report.id();
-        let shown = Shown { id: &id, again, report };
-        Ok(match self.format {
-            Format::Table => line(report, again, self.paint) + "\n",
-            Format::Json => serde_json::to_string(&shown).map_err(|error| Failure::Refused(error.into()))? + "\n",
-            Format::Yaml => format!("---\n{}", yaml(&shown)?),
         })
     }
 }

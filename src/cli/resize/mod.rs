@@ -1,23 +1,23 @@
 //! `vscalectl resize`: sets containers' requests and limits by hand, for a while.
 
-mod wanted;
+mod requested;
 
 use anyhow::anyhow;
 use clap::Args;
 
-use self::wanted::Wanted;
+use self::requested::RequestedResources;
 use super::output::{Format, Output};
 use super::time::{Ttl, coarse};
-use super::{Failure, agent::Agent, change, results, which::Which};
+use super::{Failure, agent::Agent, change, pod_selection::PodSelection, results};
 use crate::control::proto::{Change, ContainerValues, ResizeRequest};
 
 /// Sets containers' requests and limits by hand; they win over the VPA until their time is over
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    which: Which,
+    pods: PodSelection,
     #[command(flatten)]
-    wanted: Wanted,
+    requested: RequestedResources,
     /// How long the values hold, such as 90s, 30m or 1h30m; 0, with --force, is until they are released
     #[arg(long, value_name = "DURATION", default_value = "30m")]
     ttl: Ttl,
@@ -44,8 +44,8 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
             "--ttl 0 holds the values until somebody releases them: add --force if that is meant, or give a time such as --ttl 2h"
         )));
     }
-    let (pod, selector, namespace) = arguments.which.parts();
-    let containers = arguments.wanted.containers.iter().map(|container| ContainerValues {
+    let (pod, selector, namespace) = arguments.pods.parts();
+    let containers = arguments.requested.containers.iter().map(|container| ContainerValues {
         name: container.name.clone(),
         values: Some((&container.resources).into()),
     });
@@ -58,19 +58,12 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
         reason: arguments.reason.clone(),
         dry_run: arguments.dry_run,
     };
-    let reply = agent.ask(async |client| Ok(client.resize(request).await?))?;
-    if arguments.which.is_several() {
-        return results::show(&reply.results, &arguments.output);
+    let reply = agent.call(async |client| Ok(client.resize(request).await?))?;
+    let change = results::show(&arguments.pods, reply.change, &reply.results, &arguments.output)?;
+    match change {
+        Some(change) if arguments.output.format == Format::Table => super::io::print(&what_next(&change, arguments)),
+        _ => Ok(()),
     }
-    let change = change::required(reply.change)?;
-    arguments
-        .output
-        .print(&change, |paint| change::render(&change, paint))?;
-    change::verdict(&change)?;
-    if arguments.output.format == Format::Table {
-        super::io::print(&what_next(&change, arguments))?;
-    }
-    Ok(())
 }
 
 fn what_next(change: &Change, arguments: &Arguments) -> String {

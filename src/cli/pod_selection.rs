@@ -8,7 +8,7 @@ use crate::control::Selector;
 /// One pod, or a selector.
 #[derive(Debug, Args)]
 #[group(skip)]
-pub(super) struct Which {
+pub(super) struct PodSelection {
     /// namespace/name, a UID, or the beginning of a container's id
     #[arg(value_parser = NonEmptyStringValueParser::new(), required_unless_present = "selector")]
     pod: Option<String>,
@@ -20,7 +20,7 @@ pub(super) struct Which {
     namespace: Option<String>,
 }
 
-impl Which {
+impl PodSelection {
     /// Pod, selector and namespace as the protocol has them.
     pub(super) fn parts(&self) -> (String, String, String) {
         let text = |part: &Option<String>| part.clone().unwrap_or_default();
@@ -28,7 +28,7 @@ impl Which {
     }
 
     /// Whether several pods may be meant.
-    pub(super) const fn is_several(&self) -> bool {
+    pub(super) const fn has_selector(&self) -> bool {
         self.selector.is_some()
     }
 }

@@ -5,7 +5,7 @@
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
-use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches, value_parser};
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches};
 
 use crate::resources::{Bytes, MilliCpu, NamedRequirements, Requirements, Resource};
 
@@ -19,11 +19,11 @@ const VALUES: [(&str, &str, &str); 4] = [
 
 /// What each container is to have; what is absent stays as it is.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Wanted {
+pub(super) struct RequestedResources {
     pub(super) containers: Vec<NamedRequirements>,
 }
 
-impl Args for Wanted {
+impl Args for RequestedResources {
     fn augment_args(command: Command) -> Command {
         let container = Arg::new(CONTAINER)
             .short('c')
@@ -40,9 +40,9 @@ impl Args for Wanted {
                 .help(help)
                 .action(ArgAction::Append);
             if unit == "CPU" {
-                value.value_parser(value_parser!(MilliCpu))
+                value.value_parser(|text: &str| text.parse::<MilliCpu>().map(MilliCpu::get))
             } else {
-                value.value_parser(value_parser!(Bytes))
+                value.value_parser(|text: &str| text.parse::<Bytes>().map(Bytes::get))
             }
         });
         let group = ArgGroup::new("values")
@@ -57,22 +57,17 @@ impl Args for Wanted {
     }
 }
 
-impl FromArgMatches for Wanted {
+impl FromArgMatches for RequestedResources {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut given: Vec<(usize, Given)> = occurrences::<String>(matches, CONTAINER)
             .map(|(index, name)| (index, Given::Container(name)))
             .collect();
-        for (name, unit, _) in VALUES {
-            if unit == "CPU" {
-                let values = occurrences::<MilliCpu>(matches, name);
-                given.extend(values.map(|(index, cpu)| (index, Given::Value(name, cpu.get()))));
-            } else {
-                let values = occurrences::<Bytes>(matches, name);
-                given.extend(values.map(|(index, memory)| (index, Given::Value(name, memory.get()))));
-            }
+        for (name, ..) in VALUES {
+            let values = occurrences::<u64>(matches, name);
+            given.extend(values.map(|(index, amount)| (index, Given::Value(name, amount))));
         }
         given.sort_by_key(|(index, _)| *index);
-        wanted(given.into_iter().map(|(_, given)| given).collect())
+        assign(given.into_iter().map(|(_, given)| given).collect())
             .and_then(check)
             .map_err(|message| clap::Error::raw(ErrorKind::ValueValidation, message))
     }
@@ -100,8 +95,8 @@ fn occurrences<'a, T: Clone + Send + Sync + 'static>(
     indices.zip(values)
 }
 
-/// Which values are whose.
-fn wanted(mut given: Vec<Given>) -> Result<Wanted, String> {
+/// Assigns the values to the containers.
+fn assign(mut given: Vec<Given>) -> Result<RequestedResources, String> {
     let named = |given: &Given| matches!(given, Given::Container(_));
     if given.iter().filter(|given| named(given)).count() == 1 {
         given.sort_by_key(|given| !named(given));
@@ -134,7 +129,7 @@ fn wanted(mut given: Vec<Given>) -> Result<Wanted, String> {
     }
     match containers.last() {
         Some(last) if !valued => Err(format!("-c {} has no values: put them after it", last.name)),
-        _ => Ok(Wanted { containers }),
+        _ => Ok(RequestedResources { containers }),
     }
 }
 
@@ -154,7 +149,7 @@ fn set(container: &mut NamedRequirements, option: &str, amount: u64) -> Result<(
 }
 
 /// Refuses what cannot be meant.
-fn check(wanted: Wanted) -> Result<Wanted, String> {
+fn check(wanted: RequestedResources) -> Result<RequestedResources, String> {
     for container in &wanted.containers {
         let Requirements { requests, limits } = &container.resources;
         for resource in Resource::ALL {
@@ -181,11 +176,11 @@ mod tests {
     use super::*;
 
     fn parse(line: &str) -> Result<Vec<(String, String)>, String> {
-        let command = Wanted::augment_args(Command::new("resize").no_binary_name(true));
+        let command = RequestedResources::augment_args(Command::new("resize").no_binary_name(true));
         let matches = command
             .try_get_matches_from(line.split(' '))
             .map_err(|error| error.to_string())?;
-        let wanted = Wanted::from_arg_matches(&matches).map_err(|error| error.to_string())?;
+        let wanted = RequestedResources::from_arg_matches(&matches).map_err(|error| error.to_string())?;
         let shown = |container: NamedRequirements| {
             let Requirements { requests, limits } = container.resources;
             let texts = Resource::ALL.map(|resource| {

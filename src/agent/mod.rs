@@ -29,6 +29,7 @@ mod explain;
 mod feeding;
 mod history;
 mod inventory;
+mod lock;
 mod machine;
 mod metrics;
 mod oom;
@@ -46,6 +47,7 @@ mod telling;
 mod view;
 mod watching;
 
+pub use lock::LockError;
 pub use machine::UnknownGroup;
 pub use restore::{Restoration, Restore, RestoreError, restore};
 pub use run::{RunError, run};

@@ -1,12 +1,13 @@
-//! Puts every value back to what the pods' specs say, for whoever takes vscaled off a node.
+//! Puts every value that vscaled wrote back to what the kubelet granted, for whoever takes vscaled off a node.
 //!
-//! No agent may run meanwhile, or it would put its own values back: the right to be the agent is taken first. Each pod
-//! goes through the same pass as ever ([`reconcile`]): parents and children in their order, memory limits lowered as
-//! carefully as by an agent, all of a pod or none of it, the runtime told. What was lowered is watched afterwards, and
-//! raised again where it does harm. What stood for a pod that is restored is forgotten, so that an agent which is started
-//! again begins from nothing.
+//! No agent may run meanwhile, or it would put its own values back: the state directory is locked first. Only pods that are
+//! marked there as written to are written; an annotation, which anybody may write, is no reason to. A pod goes back to its
+//! spec, or to what the kubelet granted before where it has not accepted the spec, through the same pass as ever
+//! ([`reconcile`]): parents and children in their order, memory limits lowered as carefully as by an agent, all of a pod or
+//! none of it, the runtime told. What was lowered is watched afterwards, and raised again where it does harm. What stood for
+//! a pod that is restored is forgotten, so that an agent which is started again begins from nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,9 @@ use tokio_util::sync::CancellationToken;
 use super::applied::erase;
 use super::coordinator::{Event, Refreshed};
 use super::inventory::Inventory;
+use super::lock::{LockError, StateLock};
 use super::options::{start_audit, survey_options};
-use super::run::{RunError, allow_open_files, connect, load, start_sources, thaw};
+use super::run::{RunError, allow_open_files, connect, load, marks_below, start_sources, thaw};
 use super::state::{SavedPod, StateError, StateFile};
 use super::survey::Survey;
 use super::view;
@@ -28,11 +30,12 @@ use crate::actuate::{
     BoundPod, Cause, ChangeRecord, ForeignWriters, Job, JobDone, Lanes, LivePod, Node, Outcome, preview, reconcile,
 };
 use crate::config::Config;
-use crate::control::{AgentLock, BindError, proto};
+use crate::control::proto;
 use crate::kubernetes::ApiClient;
 use crate::kubernetes::metrics::ApiMetrics;
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
+use crate::plan::resize::{self, Phase};
 use crate::plan::shrink::Holds;
 use crate::runtime::Observer;
 use crate::sources::NodeView;
@@ -54,9 +57,9 @@ pub enum Restore {
 /// Nothing was restored.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// An agent runs.
-    #[error("{0}; restoring needs it stopped, or it would put its own values back: `systemctl stop vscaled`")]
-    Running(#[from] BindError),
+    /// An agent runs, which would put its own values back.
+    #[error(transparent)]
+    Lock(#[from] LockError),
     /// The state directory.
     #[error("stateDir: {0}")]
     State(#[from] StateError),
@@ -86,8 +89,8 @@ pub struct Restoration {
 /// [`RestoreError`]; nothing was written then.
 pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, RestoreError> {
     allow_open_files();
-    let _lock = AgentLock::take(&config.socket).await?;
     let state = StateFile::in_directory(&config.state_dir)?;
+    let _lock = StateLock::take(&config.state_dir, "restore", Duration::ZERO).await?;
     let restored = load(&state)?;
     let freezer = thaw(&config.state_dir)?;
     let mut remarks: Vec<String> = restored.problem.into_iter().collect();
@@ -95,19 +98,18 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, Resto
     let api = api.map_err(RunError::from)?;
     let view = read_sources(config, api.clone(), &mut remarks).await?;
     let (node, inventory) = look(config, freezer, &view, &mut remarks).await?;
-    let pods: Vec<_> = view
-        .pods
-        .iter()
-        .filter_map(|pod| BoundPod::new(pod, inventory.find(pod)?))
-        .collect();
+    let (_marks, mut marked) = marks_below(&config.state_dir)?;
+    let saved = restored.pods;
+    let living = view.pods.iter();
+    let living = living.filter_map(|pod| BoundPod::new(pod, inventory.find(pod)?));
+    let (pods, others): (Vec<_>, Vec<_>) = living.partition(|pod| marked.has(&pod.live().id.uid));
+    let mut results = Vec::with_capacity(pods.len());
     if how == Restore::Rehearse {
-        let saved = restored.pods;
-        let mut results = Vec::with_capacity(pods.len());
         for pod in pods {
-            let ours = saved.contains_key(&pod.live().id.uid);
-            results.push(rehearsed(&node, job_for(&pod, ours)).await);
+            results.push(rehearsed(&node, job_for(&pod, &saved)).await);
         }
         remarks.extend(left_alone(&saved, &view));
+        see_others(&node, &others, &mut results, &mut remarks).await;
         return Ok(Restoration { results, remarks });
     }
 
@@ -115,10 +117,10 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, Resto
     let mut restorer = Restorer {
         node,
         audit: audit.unwrap_or_default(),
-        stood: restored.pods.clone(),
-        saved: restored.pods,
+        stood: saved.clone(),
+        saved,
+        restored: BTreeSet::new(),
     };
-    let mut results = Vec::with_capacity(pods.len());
     let mut lowered = Vec::new();
     for (index, pod) in pods.iter().enumerate() {
         let (result, lower) = restorer.put_back(pod).await;
@@ -143,12 +145,13 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, Resto
         }
         state.save(restorer.saved.clone())?;
     }
+    let is_restored = |uid: &str| restorer.restored.contains(uid);
+    marked.forget_all_but(|uid| !is_restored(uid));
     if let Some(api) = api.filter(|_| config.applied_annotation) {
-        let restored = pods
-            .iter()
-            .filter(|pod| !restorer.saved.contains_key(&pod.live().id.uid));
+        let restored = pods.iter().filter(|pod| is_restored(&pod.live().id.uid));
         remarks.extend(erase(&api, restored.map(|pod| &**pod.object())).await);
     }
+    see_others(&restorer.node, &others, &mut results, &mut remarks).await;
     drop(restorer);
     if let Some(writer) = writer
         && let Err(error) = writer.await
@@ -166,15 +169,18 @@ struct Restorer {
     stood: BTreeMap<String, SavedPod>,
     /// What stands for those that are not restored.
     saved: BTreeMap<String, SavedPod>,
+    /// The UIDs of those that are.
+    restored: BTreeSet<String>,
 }
 
 impl Restorer {
     /// One pass towards the spec; also which memory limits it lowered.
     async fn put_back(&mut self, pod: &BoundPod) -> (proto::PodResult, Vec<Lowering>) {
         let uid = &pod.live().id.uid;
-        let (record, lowered) = self.pass(job_for(pod, self.saved.contains_key(uid))).await;
+        let (record, lowered) = self.pass(job_for(pod, &self.saved)).await;
         if matches!(record.outcome, Outcome::Applied | Outcome::Unchanged) {
             self.saved.remove(uid);
+            self.restored.insert(uid.clone());
         }
         (result(pod.live(), Ok(view::change(&record))), lowered)
     }
@@ -185,10 +191,12 @@ impl Restorer {
         let job = Job {
             holds: before.collect(),
             cause: Cause::Regret { why: why.clone() },
-            ..job_for(pod, false)
+            lift_undeclared: false,
+            ..job_for(pod, &self.stood)
         };
         let (record, _) = self.pass(job).await;
         let live = pod.live();
+        self.restored.remove(&live.id.uid);
         let stood = self.stood.get(&live.id.uid).cloned();
         self.saved.extend(stood.map(|stood| (live.id.uid.clone(), stood)));
         let outcome = record.outcome.word();
@@ -290,13 +298,17 @@ async fn look(
     Ok((node, inventory))
 }
 
-/// A pass towards the spec. Limits that the spec does not declare are lifted only where they may be ours.
-fn job_for(pod: &BoundPod, ours: bool) -> Job {
+/// A pass towards what the kubelet has granted: the spec, unless it has not accepted that.
+fn job_for(pod: &BoundPod, saved: &BTreeMap<String, SavedPod>) -> Job {
+    let (object, standing) = (pod.object(), saved.get(&pod.live().id.uid).map(|saved| &saved.standing));
+    let asking = standing.and_then(|standing| standing.asking.as_ref());
+    let asked = standing.and_then(|standing| standing.asked.as_ref());
+    let held = asking.map(|asking| &asking.held).or(asked.map(|asked| &asked.held));
     Job {
         bound: pod.clone(),
         handles: None,
-        targets: pod.object().requirements(),
-        lift_undeclared: ours,
+        targets: resize::granted(object, &Phase::of(object), held.map(Vec::as_slice)),
+        lift_undeclared: true,
         through: None,
         kubelet_unasked: true,
         cause: Cause::Operator {
@@ -310,6 +322,34 @@ fn job_for(pod: &BoundPod, ours: bool) -> Job {
         check_runtime: true,
         holds: Holds::default(),
         seen: SeenBefore::default(),
+    }
+}
+
+/// Says of pods that vscaled never wrote to, as far as the state directory knows, whether they are as their specs say.
+async fn see_others(
+    node: &Arc<Node>,
+    others: &[BoundPod],
+    results: &mut Vec<proto::PodResult>,
+    remarks: &mut Vec<String>,
+) {
+    let mut differ = Vec::new();
+    for pod in others {
+        let job = Job {
+            lift_undeclared: false,
+            ..job_for(pod, &BTreeMap::new())
+        };
+        let seen = rehearsed(node, job).await;
+        if seen.change.as_ref().is_some_and(|change| change.steps.is_empty()) {
+            results.push(seen);
+        } else {
+            differ.push(pod.live().id.to_string());
+        }
+    }
+    if !differ.is_empty() {
+        remarks.push(format!(
+            "left as they are, because nothing in stateDir says that vscaled wrote to them: {}",
+            differ.join(", ")
+        ));
     }
 }
 

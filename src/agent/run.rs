@@ -13,6 +13,7 @@ use super::backend::AgentBackend;
 use super::coordinator::{Coordinator, Event, Links, tell_of_blame};
 use super::doctor;
 use super::feeding::Feeding;
+use super::lock::{LockError, StateLock};
 use super::machine::{self, UnknownGroup};
 use super::metrics::{Metrics, RuntimeMetrics};
 use super::oom::{OomLinks, watch_for_kills};
@@ -26,8 +27,8 @@ use super::view;
 use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
 use crate::actuate::{ChangeRecord, Floors, Lanes, PodResizer};
 use crate::config::{Config, Sources};
-use crate::control::{Access, AgentLock, BindError, ControlSocket, Limits, proto, serve};
-use crate::guard::{Guard, Marks};
+use crate::control::{Access, BindError, ControlSocket, Limits, proto, serve};
+use crate::guard::{Guard, Marked, Marks};
 use crate::kubernetes::events::Events;
 use crate::kubernetes::metrics::{ApiMetrics, EventMetrics};
 use crate::kubernetes::{self, ApiClient, ApiResizer, ConnectError, Timing};
@@ -46,6 +47,8 @@ const EVENTS: usize = 1024;
 const CHANGES: usize = 1024;
 /// How long the end of the agent waits for the audit log.
 const AUDIT_GRACE: Duration = Duration::from_secs(5);
+/// How long a new agent waits for the end of the one before: a pod that is deleted by force overlaps with its successor.
+const OTHERS_END: Duration = Duration::from_secs(5);
 /// A coordinator that gives no sign of life for so long is stuck.
 const STALLED: Duration = Duration::from_secs(30);
 
@@ -58,6 +61,9 @@ pub enum RunError {
     /// The state directory.
     #[error("stateDir: {0}")]
     State(#[from] StateError),
+    /// Another agent.
+    #[error(transparent)]
+    Lock(#[from] LockError),
     /// The places for what tells of frozen cgroups and lent memory.
     #[error("stateDir: cannot use {}: {source}; check that it is writable and has free space", directory.display())]
     Markers {
@@ -88,12 +94,9 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     allow_open_files();
     let signals = Signals::new().map_err(RunError::Signals)?;
     let state = StateFile::in_directory(&config.state_dir)?;
-    // Before anything that could fail or take its time: somebody may be standing still. But not beside another agent, which
-    // may be in the middle of a write.
-    let freezer = {
-        let _alone = AgentLock::take(&config.socket).await?;
-        thaw(&config.state_dir)?
-    };
+    let _lock = StateLock::take(&config.state_dir, "run", OTHERS_END).await?;
+    // Before anything that could fail or take its time: somebody may be standing still.
+    let freezer = thaw(&config.state_dir)?;
     let restored = load(&state)?;
     let access = Access {
         operators: machine::group("operatorGroup", config.operator_group.as_deref())?,
@@ -175,10 +178,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let control = tokio::spawn(serve(socket, backend, Limits::default(), stop.clone()));
 
     let (reported, reports) = mpsc::unbounded_channel();
-    let (marks, marked) = Marks::below(&config.state_dir).map_err(|source| RunError::Markers {
-        directory: config.state_dir.clone(),
-        source,
-    })?;
+    let (marks, marked) = marks_below(&config.state_dir)?;
     let guard = Guard::start(reported, marks)
         .inspect_err(|error| tracing::error!(%error, "no guard: no limit is grown in an emergency"))
         .ok();
@@ -239,6 +239,14 @@ pub(super) fn thaw(state_dir: &Path) -> Result<Arc<Freezer>, RunError> {
     }
     thaw_on_panic();
     Ok(Arc::new(Freezer::new(markers)))
+}
+
+/// The marks of lent memory, and those that an earlier agent left.
+pub(super) fn marks_below(state_dir: &Path) -> Result<(Marks, Marked), RunError> {
+    Marks::below(state_dir).map_err(|source| RunError::Markers {
+        directory: state_dir.to_owned(),
+        source,
+    })
 }
 
 /// Every watched cgroup stays open: two descriptors on v1, one on v2. 1024 is too few for a full node.

@@ -32,7 +32,7 @@ pub use convert::resize_values;
 pub use select::find_pod;
 pub use selector::{Selector, SelectorError};
 pub use server::{Limits, serve};
-pub use socket::{AgentLock, BindError, ControlSocket};
+pub use socket::{BindError, ControlSocket};
 
 /// Where the agent listens unless told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/vscaled/vscaled.sock";

@@ -1,7 +1,7 @@
 //! The socket's file: who may see it, who owns it, when it goes.
 //!
-//! In comes a path, and who may call; out comes a listening socket there that has never been open to others, together
-//! with the right to be the one agent there.
+//! In comes a path, and who may call; out comes a listening socket there that has never been open to others. Whether
+//! another agent may write limits is a matter of the state directory's lock, not of this file's.
 //!
 //! A file has one owner and one group. Where one group of callers is configured, the socket belongs to it and nobody else
 //! can even connect (0660). Where there are two, everybody can (0666) and the server alone decides, as it does in any
@@ -88,7 +88,9 @@ impl ControlSocket {
     /// # Errors
     /// [`BindError`].
     pub async fn bind_for(path: &Path, access: Access) -> Result<Self, BindError> {
-        let lock = AgentLock::take(path).await?;
+        prepare_directory(path)?;
+        let lock = lock(path)?;
+        remove_stale(path).await?;
         let socket = UnixSocket::new_stream().map_err(BindError::io("make a socket for", path))?;
         // bind(2) gives the file the mode of the unbound socket (unix_bind_bsd in net/unix/af_unix.c), so there is no moment
         // at which it is wider; umask, which belongs to the whole process, is left alone.
@@ -98,25 +100,6 @@ impl ControlSocket {
         let listener = socket.listen(BACKLOG).map_err(BindError::io("listen at", path))?;
         open_to(path, &access)?;
         Ok(Self { listener, file, access })
-    }
-}
-
-/// The right to be the agent at a path, without listening there: for who must know that no agent runs.
-#[derive(Debug)]
-pub struct AgentLock {
-    _lock: File,
-}
-
-impl AgentLock {
-    /// Takes the right; nobody else can become the agent there until this is dropped.
-    ///
-    /// # Errors
-    /// [`BindError::Running`] if there is an agent.
-    pub async fn take(path: &Path) -> Result<Self, BindError> {
-        prepare_directory(path)?;
-        let lock = lock(path)?;
-        remove_stale(path).await?;
-        Ok(Self { _lock: lock })
     }
 }
 
@@ -147,7 +130,8 @@ fn prepare_directory(path: &Path) -> Result<(), BindError> {
     Ok(())
 }
 
-/// Takes the right to be the agent at `path`; the kernel gives it back when this process ends, however it ends.
+/// Locks the right to listen at `path`: of two processes that find a dead agent's socket, one removes it. The kernel releases
+/// the lock when this process ends, however it ends.
 fn lock(path: &Path) -> Result<File, BindError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
@@ -185,11 +169,11 @@ async fn remove_stale(path: &Path) -> Result<(), BindError> {
 pub(super) struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
-    _lock: AgentLock,
+    _lock: File,
 }
 
 impl SocketFile {
-    fn new(path: &Path, lock: AgentLock) -> io::Result<Self> {
+    fn new(path: &Path, lock: File) -> io::Result<Self> {
         Ok(Self {
             path: path.to_owned(),
             identity: identity(path)?,

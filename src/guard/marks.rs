@@ -138,6 +138,12 @@ impl Marked {
         }
     }
 
+    /// Whether an earlier agent has written to this pod.
+    #[must_use]
+    pub fn has(&self, uid: &str) -> bool {
+        self.left.contains_key(uid)
+    }
+
     /// What this pod was lent last, if it was marked. Says so once.
     pub fn take(&mut self, uid: &str) -> Option<LentLast> {
         self.left.remove(uid)

@@ -12,6 +12,7 @@ mod host_killed;
 mod host_kubelets;
 mod host_manners;
 mod host_others;
+mod host_restore;
 mod host_tenants;
 mod memory;
 

@@ -1,6 +1,7 @@
 //! The agent may end at any moment, and what it left is completed by the next one.
 
 use std::fs;
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
@@ -8,6 +9,7 @@ use vscaled::plan::CgroupVersion;
 use vscaled::resources::{MemoryLimit, Setting, Settings};
 
 use super::{AT_FIRST, Amounts, SIDE, Scene, memory};
+use crate::support::agent::Agent;
 
 const FIRST: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
 
@@ -129,4 +131,34 @@ async fn stopping_leaves_limits_and_removes_the_socket() {
     assert!(scene.holds(&FIRST));
     assert!(!scene.agent.path().join("vscaled.sock").exists());
     assert_eq!(state(&scene)["version"], 1);
+}
+
+#[tokio::test]
+async fn a_second_agent_on_the_state_directory_says_who_has_it_and_ends() {
+    let scene = Scene::managed(&FIRST).await;
+    let socket = format!("--socket={}", scene.agent.path().join("other.sock").display());
+    let arguments = scene.agent.arguments().iter();
+    let others = arguments.filter(|argument| !argument.as_encoded_bytes().starts_with(b"--socket="));
+    let mut second = Command::new(env!("CARGO_BIN_EXE_vscaled"));
+    let ended = second.arg("run").args(others).arg(socket).output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    let said = String::from_utf8(ended.stderr).unwrap();
+    let holder = format!("another vscaled is running: vscaled run, pid {} on ", scene.agent.pid());
+    assert!(said.contains(&holder) && said.contains("vscaled.lock"), "{said}");
+    assert!(scene.holds(&FIRST));
+}
+
+#[tokio::test]
+async fn a_new_agent_takes_over_once_the_one_before_has_ended() {
+    let mut scene = Scene::managed(&FIRST).await;
+    let mut next = Agent::new(&scene.node.kubepods())
+        .with("--state-dir", scene.agent.state_directory())
+        .with("--manifests", scene.agent.path().join("manifests"));
+    next.launch();
+    let waits = || next.log().contains("another vscaled still runs");
+    next.wait_for("the new agent to wait", waits).await;
+    scene.agent.stop();
+    next.answers().await;
+    next.reaches("web", "InSync").await;
+    assert!(scene.holds(&FIRST));
 }

@@ -7,6 +7,7 @@ use vscaled::resources::MemoryLimit;
 use super::{AT_FIRST, Amounts, SIDE, Scene, memory};
 use crate::support::victims::holding;
 
+const OTHER: &str = "0a1b2c3d-0000-4000-8000-000000000013";
 const RECOMMENDED: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
 
 #[tokio::test]
@@ -132,4 +133,36 @@ async fn a_limit_that_does_harm_goes_up_again() {
     }
     assert_eq!(scene.node.cgroups().oom_kills(&cgroup), 0);
     assert!(scene.node.all_run(&scene.pod));
+}
+
+#[tokio::test]
+async fn only_pods_that_vscaled_wrote_to_are_written() {
+    let mut scene = Scene::new();
+    let other = scene.node.run("other", OTHER, &AT_FIRST);
+    scene.agent.write("other.yaml", &other.manifest());
+    // Its kubelet has other ideas of weights and quotas than vscaled.
+    let version = scene.node.cgroups().version();
+    let theirs = Amounts::doubled(130, 80).settings(version);
+    scene.node.put(&other.cgroup, &theirs);
+    let held = scene.node.held(&other);
+    scene.agent.start().await;
+    scene.recommend(&RECOMMENDED);
+    scene.settles(&RECOMMENDED).await;
+    // Nobody asks for anything any more, and what was written stays, also through a restart.
+    scene.agent.remove("vpa.yaml");
+    scene.agent.reaches("web", "NotManaged").await;
+    scene.agent.stop();
+    scene.agent.start().await;
+    scene.agent.reaches("web", "NotManaged").await;
+    scene.agent.stop();
+    assert!(scene.holds(&RECOMMENDED));
+
+    let (code, shown, error) = scene.agent.restore(&["--yes", "--no-watch"]);
+    assert_eq!(code, Some(0), "{shown}{error}");
+    assert!(scene.holds(&AT_FIRST), "{shown}");
+    assert!(
+        shown.contains("left as they are, because nothing in stateDir says that vscaled wrote to them: test/other"),
+        "{shown}"
+    );
+    assert_eq!(scene.node.held(&other), held);
 }

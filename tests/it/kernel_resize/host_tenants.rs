@@ -57,7 +57,6 @@ async fn no_patch_goes_to_a_pod_of_another_namespace() {
     assert_eq!(scene.object()["metadata"], before.0["metadata"], "nothing was patched");
     assert_eq!(scene.spec(), resources(AT_FIRST[0].1));
     // It has what its own VPA says, as ever.
-    scene.kubelet_writes();
     let wanted: [(&str, Amounts); 1] = [("app", Amounts::doubled(200, 96))];
     scene.recommend(&wanted);
     scene.settles(&wanted).await;

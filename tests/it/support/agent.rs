@@ -92,6 +92,11 @@ impl Agent {
     /// Starts it and waits until it answers.
     pub(crate) async fn start(&mut self) {
         self.launch();
+        self.answers().await;
+    }
+
+    /// Waits until it answers.
+    pub(crate) async fn answers(&self) {
         self.until("the agent to answer", async || {
             Client::connect(&self.socket()).await.ok()?.get().await.ok()
         })

@@ -164,7 +164,8 @@ fn list(shared: &Shared, place: &Place) -> Value {
 fn get(shared: &Shared, place: &Place) -> Result<Value, Refusal> {
     let name = place.name.as_deref().unwrap_or_default();
     let store = shared.store();
-    let found = store.find(&place.plural, name).filter(|object| place.has(object));
+    let mut objects = store.all(&place.plural);
+    let found = objects.find(|object| object["metadata"]["name"] == name && place.has(object));
     found.cloned().ok_or_else(|| not_found(&place.plural, name))
 }
 

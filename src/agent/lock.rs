@@ -1,0 +1,154 @@
+//! One agent for one state directory: the right to write limits, as a lock on a file there.
+//!
+//! The kernel gives the lock back when its process ends, however it ends. The file stays, and says who has the lock: a
+//! removed file would let two processes lock two files of one name.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+const FILE_NAME: &str = "vscaled.lock";
+/// Longest text that is read of another's file.
+const LONGEST_HOLDER: u64 = 512;
+/// How often to try again.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
+
+/// The state directory cannot be had alone.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another process has it.
+    #[error(
+        "another vscaled is running: {holder}; it has locked {}; stop it first (`systemctl stop vscaled`, or take the node out of \
+         the DaemonSet)", path.display()
+    )]
+    Held {
+        /// The locked file.
+        path: PathBuf,
+        /// What the holder wrote about itself.
+        holder: String,
+    },
+    /// The file cannot be opened, locked or written.
+    #[error(
+        "stateDir: cannot {action} {}: {source}; check that stateDir is on a local disk, is writable and has free space",
+        path.display()
+    )]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+}
+
+/// The lock, until this is dropped.
+#[derive(Debug)]
+pub(super) struct StateLock {
+    _file: File,
+}
+
+impl StateLock {
+    /// Takes the lock of the state directory, which is there, in the name of this command. Waits no longer than `patience`
+    /// for another process to end.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub(super) async fn take(state_dir: &Path, command: &str, patience: Duration) -> Result<Self, LockError> {
+        let path = state_dir.join(FILE_NAME);
+        let failed = |action| {
+            let path = path.clone();
+            move |source| LockError::Io { action, path, source }
+        };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o644);
+        let mut file = options.open(&path).map_err(failed("open"))?;
+        let until = Instant::now() + patience;
+        let mut waits = false;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::Error(error)) => return Err(failed("lock")(error)),
+                Err(TryLockError::WouldBlock) => {}
+            }
+            let holder = holder(&file).map_err(failed("read"))?;
+            if Instant::now() >= until {
+                return Err(LockError::Held { path, holder });
+            }
+            if !std::mem::replace(&mut waits, true) {
+                tracing::warn!(%holder, ?patience, "another vscaled still runs; waiting for its end");
+            }
+            tokio::time::sleep(TRY_AGAIN).await;
+        }
+        write_holder(&mut file, command).map_err(failed("write"))?;
+        Ok(Self { _file: file })
+    }
+}
+
+fn holder(mut file: &File) -> io::Result<String> {
+    let mut text = String::new();
+    file.rewind()?;
+    file.take(LONGEST_HOLDER).read_to_string(&mut text)?;
+    let text = text.trim();
+    Ok(if text.is_empty() {
+        "a process that has not said which"
+    } else {
+        text
+    }
+    .to_owned())
+}
+
+/// In a container every agent has the same process id: the host name is the pod's.
+fn write_holder(file: &mut File, command: &str) -> io::Result<()> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let (pid, since) = (std::process::id(), Timestamp::now());
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(
+        file,
+        "vscaled {command}, pid {pid} on {}, since {since:.0}",
+        host.trim()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_second_process_is_told_who_has_the_lock_and_gets_it_when_that_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = StateLock::take(directory.path(), "run", Duration::ZERO).await.unwrap();
+        let error = StateLock::take(directory.path(), "restore", Duration::ZERO)
+            .await
+            .unwrap_err();
+        let said = error.to_string();
+        let pid = format!("vscaled run, pid {} on ", std::process::id());
+        assert!(
+            said.starts_with("another vscaled is running: ") && said.contains(&pid),
+            "{said}"
+        );
+        assert!(said.contains("since 20") && said.contains("vscaled.lock"), "{said}");
+        let waiting = StateLock::take(directory.path(), "run", Duration::from_secs(60));
+        let (second, ()) = tokio::join!(waiting, async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            drop(first);
+        });
+        second.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_cannot_be_written_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join(FILE_NAME)).unwrap();
+        let error = StateLock::take(directory.path(), "run", Duration::ZERO)
+            .await
+            .unwrap_err();
+        assert!(error.to_string().starts_with("stateDir: cannot open "), "{error}");
+    }
+}

@@ -1,0 +1,53 @@
+//! Taking vscaled off a node whose kubelet resizes in place: what the kubelet granted counts, not what the spec asks for.
+
+use serde_json::json;
+
+use super::{AT_FIRST, Amounts, LARGER, NAME, SMALLER, Scene, UID, resources};
+use crate::support::apimodel::Verdict;
+
+const FULL: &str = "Node didn't have enough resource: cpu";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spec_that_the_kubelet_has_put_off_is_not_written() {
+    let mut scene = Scene::managed().await;
+    scene.kubelet_says(Verdict::Deferred(FULL));
+    scene.recommend(&LARGER);
+    scene.says("Deferred", FULL).await;
+    assert_eq!(scene.spec(), resources(LARGER[0].1));
+    scene.agent.stop();
+    let (code, shown, error) = scene.agent.restore(&["--yes", "--no-watch"]);
+    assert_eq!(code, Some(0), "{shown}{error}");
+    assert!(scene.holds(&SMALLER), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_vscaled_did_not_write_to_is_left_alone_whatever_its_annotations_say() {
+    let mut scene = Scene::started().await;
+    scene.agent.stop();
+    let applied = json!({"app": resources(LARGER[0].1)}).to_string();
+    scene.api.change("pods", NAME, |pod| {
+        pod["metadata"]["annotations"]["vscaled.io/applied"] = applied.clone().into();
+    });
+    scene.kubelet_says(Verdict::Infeasible(FULL));
+    scene
+        .api
+        .resize(NAME, &json!([{"name": "app", "resources": resources(LARGER[0].1)}]))
+        .unwrap();
+    let other: [(&str, Amounts); 1] = [("app", Amounts::doubled(80, 48))];
+    let version = scene.node.cgroups().version();
+    scene
+        .node
+        .put(&scene.pod.containers["app"].cgroup, &other[0].1.settings(version));
+    let held = scene.node.held(&scene.pod);
+    for arguments in [&[][..], &["--yes", "--no-watch"]] {
+        let (code, shown, error) = scene.agent.restore(arguments);
+        assert_eq!(code, Some(0), "{shown}{error}");
+        assert!(
+            shown.contains("left as they are") && shown.contains(&format!("test/{NAME}")),
+            "{shown}"
+        );
+        assert_eq!(scene.node.held(&scene.pod), held, "{AT_FIRST:?}");
+    }
+    let annotations = &scene.object()["metadata"]["annotations"];
+    assert_eq!(annotations["vscaled.io/applied"], applied, "{UID}");
+}

@@ -15,7 +15,9 @@ use tempfile::TempDir;
 struct Cluster {
     /// Namespace/name and node of the pod that is asked for.
     pod: Option<&'static str>,
-    /// Namespace, name and node of each pod of vscaled.
+    /// The UID of vscaled's DaemonSet; empty where there is none.
+    daemon_set: &'static str,
+    /// Name and node of each pod with vscaled's label, and API version, kind, UID and name of its controller.
     agents: &'static [&'static str],
     /// How a command in the agent's pod ends.
     ends_with: u8,
@@ -23,7 +25,8 @@ struct Cluster {
 
 const ONE_NODE: Cluster = Cluster {
     pod: Some("shop/web node-1"),
-    agents: &["vscaled-system vscaled-x2x node-1"],
+    daemon_set: "u-1",
+    agents: &["vscaled-x2x node-1 apps/v1 DaemonSet u-1 vscaled"],
     ends_with: 0,
 };
 
@@ -33,6 +36,9 @@ const KUBECTL: &str = r#"#!/bin/sh
 case " $* " in
   *' exec '*) exit "$ENDS_WITH" ;;
   *' get pods '*) printf '%s' "$AGENTS" ;;
+  *' get daemonset '*)
+    if [ -z "$DAEMON_SET" ]; then echo 'Error from server (NotFound): daemonsets.apps "vscaled" not found' >&2; exit 1; fi
+    printf '%s' "$DAEMON_SET" ;;
   *' get pod '*)
     if [ -z "$POD" ]; then echo 'Error from server (NotFound): pods "web" not found' >&2; exit 1; fi
     printf '%s' "$POD" ;;
@@ -69,7 +75,10 @@ impl Cluster {
             .env("PATH", path)
             .env("CALLS", &calls)
             .env("POD", self.pod.unwrap_or_default())
+            .env("DAEMON_SET", self.daemon_set)
             .env("AGENTS", agents)
+            .env_remove("VSCALE_AGENT_NAMESPACE")
+            .env_remove("VSCALE_AGENT_DAEMONSET")
             .env("ENDS_WITH", self.ends_with.to_string())
             .stdin(Stdio::null())
             .output()
@@ -94,18 +103,22 @@ fn a_command_runs_in_the_agents_pod_on_the_pods_node() {
         "--dry-run",
     ]);
     assert_eq!(ran.code(), Some(0), "{}", ran.complaint());
-    let [pod, agents, exec] = ran.calls.as_slice() else {
+    let [pod, daemon_set, agents, exec] = ran.calls.as_slice() else {
         panic!("{:?}", ran.calls);
     };
     assert!(pod.starts_with("[get][pod][--namespace][shop][web][--output]"), "{pod}");
-    assert!(agents.starts_with("[get][pods][--all-namespaces]"), "{agents}");
+    assert!(
+        daemon_set.starts_with("[get][daemonset][vscaled][--namespace][vscaled]"),
+        "{daemon_set}"
+    );
+    assert!(agents.starts_with("[get][pods][--namespace][vscaled]"), "{agents}");
     assert!(
         agents.contains("[spec.nodeName=node-1,status.phase=Running]"),
         "{agents}"
     );
     assert_eq!(
         exec,
-        "[exec][--namespace][vscaled-system][vscaled-x2x][--][vscalectl][resize][shop/web][-c][app][--reason]\
+        "[exec][--namespace][vscaled][vscaled-x2x][--][vscalectl][resize][shop/web][-c][app][--reason]\
          [a load test; $HOME][--dry-run]"
     );
 }
@@ -115,7 +128,7 @@ fn a_bare_name_is_looked_up_where_kubectl_looks_and_passed_on_in_full() {
     let ran = ONE_NODE.run(&["explain", "web"]);
     assert!(ran.calls[0].starts_with("[get][pod][web][--output]"), "{:?}", ran.calls);
     assert!(
-        ran.calls[2].ends_with("[vscalectl][explain][shop/web]"),
+        ran.calls[3].ends_with("[vscalectl][explain][shop/web]"),
         "{:?}",
         ran.calls
     );
@@ -136,7 +149,7 @@ fn options_of_kubectl_are_given_to_every_call() {
         "release",
         "shop/web",
     ]);
-    assert_eq!(ran.calls.len(), 3, "{:?}", ran.calls);
+    assert_eq!(ran.calls.len(), 4, "{:?}", ran.calls);
     for call in &ran.calls {
         assert!(
             call.starts_with("[--kubeconfig][/tmp/my config][--context][east]"),
@@ -148,30 +161,106 @@ fn options_of_kubectl_are_given_to_every_call() {
 #[test]
 fn with_a_node_the_arguments_are_left_as_they_are() {
     let ran = ONE_NODE.run(&["--node", "node-1", "explain", "containerd-id-prefix", "-o", "json"]);
-    assert_eq!(ran.calls.len(), 2, "{:?}", ran.calls);
+    assert_eq!(ran.calls.len(), 3, "{:?}", ran.calls);
     assert!(
-        ran.calls[1].ends_with("[vscalectl][explain][containerd-id-prefix][-o][json]"),
-        "{:?}",
-        ran.calls
-    );
-    let ran = ONE_NODE.run(&["--agent-namespace", "vscaled-system", "--node", "node-1", "get"]);
-    assert!(
-        ran.calls[0].starts_with("[get][pods][--namespace][vscaled-system]"),
+        ran.calls[2].ends_with("[vscalectl][explain][containerd-id-prefix][-o][json]"),
         "{:?}",
         ran.calls
     );
 }
 
 #[test]
+fn another_namespace_and_daemon_set_are_used_when_they_are_named() {
+    let renamed = Cluster {
+        agents: &["scaler-x2x node-1 apps/v1 DaemonSet u-1 scaler"],
+        ..ONE_NODE
+    };
+    let ran = renamed.run(&[
+        "--agent-namespace",
+        "vscaled-system",
+        "--agent-daemonset=scaler",
+        "--node",
+        "node-1",
+        "get",
+    ]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.complaint());
+    let [daemon_set, agents, exec] = ran.calls.as_slice() else {
+        panic!("{:?}", ran.calls);
+    };
+    assert!(
+        daemon_set.starts_with("[get][daemonset][scaler][--namespace][vscaled-system]"),
+        "{daemon_set}"
+    );
+    assert!(
+        agents.starts_with("[get][pods][--namespace][vscaled-system]"),
+        "{agents}"
+    );
+    assert!(
+        exec.starts_with("[exec][--namespace][vscaled-system][scaler-x2x]"),
+        "{exec}"
+    );
+}
+
+#[test]
+fn a_pod_that_the_daemon_set_does_not_control_is_never_used() {
+    let forged: [&'static str; 6] = [
+        "decoy node-1",
+        "decoy node-1 apps/v1 ReplicaSet u-1 vscaled",
+        "decoy node-1 apps/v1 DaemonSet u-2 vscaled",
+        "decoy node-1 apps/v1 DaemonSet u-1 another",
+        "decoy node-1 example.com/v1 DaemonSet u-1 vscaled",
+        "decoy node-1 apps/v1 DaemonSet u-2 x apps/v1 DaemonSet u-1 vscaled",
+    ];
+    for decoy in forged {
+        let alone = Cluster {
+            agents: Vec::leak(vec![decoy]),
+            ..ONE_NODE
+        };
+        let ran = alone.run(&["explain", "shop/web"]);
+        assert_eq!(ran.code(), Some(3), "{decoy}: {}", ran.complaint());
+        assert!(!ran.calls.iter().any(|call| call.contains("[exec]")), "{:?}", ran.calls);
+        let beside = Cluster {
+            agents: Vec::leak(vec![decoy, ONE_NODE.agents[0]]),
+            ..ONE_NODE
+        };
+        let ran = beside.run(&["explain", "shop/web"]);
+        assert_eq!(ran.code(), Some(0), "{decoy}: {}", ran.complaint());
+        assert!(
+            ran.calls[3].starts_with("[exec][--namespace][vscaled][vscaled-x2x]"),
+            "{:?}",
+            ran.calls
+        );
+    }
+}
+
+#[test]
+fn two_agents_on_one_node_are_an_error() {
+    let two = Cluster {
+        agents: &[
+            "vscaled-a node-1 apps/v1 DaemonSet u-1 vscaled",
+            "vscaled-b node-1 apps/v1 DaemonSet u-1 vscaled",
+        ],
+        ..ONE_NODE
+    };
+    let ran = two.run(&["explain", "shop/web"]);
+    assert_eq!(ran.code(), Some(1));
+    assert!(ran.complaint().contains("vscaled-a vscaled-b"), "{}", ran.complaint());
+    assert!(!ran.calls.iter().any(|call| call.contains("[exec]")), "{:?}", ran.calls);
+}
+
+#[test]
 fn a_node_need_not_be_named_where_there_is_only_one() {
     let ran = ONE_NODE.run(&["get", "overrides"]);
     assert!(
-        ran.calls[1].ends_with("[--][vscalectl][get][overrides]"),
+        ran.calls[2].ends_with("[--][vscalectl][get][overrides]"),
         "{:?}",
         ran.calls
     );
     let two = Cluster {
-        agents: &["vscaled-system vscaled-a node-1", "vscaled-system vscaled-b node-2"],
+        agents: &[
+            "vscaled-a node-1 apps/v1 DaemonSet u-1 vscaled",
+            "vscaled-b node-2 apps/v1 DaemonSet u-1 vscaled",
+        ],
         ..ONE_NODE
     };
     let ran = two.run(&["get"]);
@@ -207,7 +296,12 @@ fn what_cannot_be_done_is_said_with_what_to_do() {
             ..ONE_NODE
         },
     );
-    let cases: [(Cluster, &[&str], i32, &str); 8] = [
+    let nowhere = Cluster {
+        daemon_set: "",
+        ..ONE_NODE
+    };
+    let cases: [(Cluster, &[&str], i32, &str); 9] = [
+        (nowhere, &["explain", "shop/web"], 1, "--agent-namespace NAME"),
         (gone, &["explain", "web"], 1, "needs --node NODE"),
         (alone, &["explain", "shop/web"], 3, "taints"),
         (pending, &["explain", "shop/web"], 1, "on no node yet"),
@@ -247,6 +341,7 @@ fn help_names_every_option_the_plugin_takes() {
     for option in [
         "--node",
         "--agent-namespace",
+        "--agent-daemonset",
         "--namespace",
         "--context",
         "--kubeconfig",

@@ -42,8 +42,7 @@ impl Shape {
 
     /// Makes all objects. In each namespace, all pods belong to one Deployment with one VPA.
     pub(crate) async fn create(&self, cluster: &ApiServer) -> anyhow::Result<()> {
-        cluster.kubectl(&["apply", "--filename=deploy/base/namespace.yaml"], "");
-        cluster.kubectl(&["apply", "--filename=deploy/base/rbac.yaml"], "");
+        cluster.grant("deploy/base");
         let client = client(cluster, User::Admin).await?;
         let core = |plural| Kind::new("", "v1", plural);
         let deployments = Kind::new("apps", "v1", "deployments");

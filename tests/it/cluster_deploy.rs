@@ -12,8 +12,10 @@ use serde_json::Value;
 use crate::support::image::output;
 
 /// Everything that is applied with `kubectl apply -k` and has the agent in it.
-const OVERLAYS: [&str; 9] = [
+const OVERLAYS: [&str; 11] = [
     "deploy/base",
+    "deploy/overlays/admission-policy",
+    "deploy/overlays/boost",
     "deploy/overlays/cgroup-v1",
     "deploy/overlays/cgroup-v2",
     "deploy/overlays/cri-o",

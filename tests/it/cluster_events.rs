@@ -82,8 +82,7 @@ async fn events_are_made_once_and_counted() {
         "{refused}"
     );
 
-    cluster.kubectl(&["apply", "--filename=deploy/base/namespace.yaml"], "");
-    cluster.kubectl(&["apply", "--filename=deploy/base/rbac.yaml"], "");
+    cluster.grant("deploy/base");
     let written = loop {
         match post(&client, "node-1", &notice(3)).await {
             Ok(posted) => break posted,

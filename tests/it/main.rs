@@ -6,6 +6,7 @@
     reason = "a test fails by panicking, its helpers too"
 )]
 
+mod admission_policy;
 mod architecture;
 mod cgroup_files;
 mod cluster_api;

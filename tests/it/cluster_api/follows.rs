@@ -33,14 +33,15 @@ async fn a_right_that_is_missing_is_named_and_its_coming_is_noticed() {
     let Some(mut scene) = Scene::new("cluster_api::follows::a_right_that_is_missing") else {
         return;
     };
-    let rules = |verb| [verb, "--filename=deploy/base/rbac.yaml"];
-    scene.cluster.kubectl(&rules("delete"), "");
+    scene
+        .cluster
+        .kubectl(&["delete", "--filename=deploy/base/rbac.yaml"], "");
     scene.agent.start().await;
     scene
         .agent
         .reports(&["lacks the rule", "resources: [pods], verbs: [list]"])
         .await;
-    scene.cluster.kubectl(&rules("apply"), "");
+    scene.cluster.grant(objects::LEGACY);
     scene.agent.reaches(scene.pod.name, "NotManaged").await;
 }
 

@@ -2,6 +2,7 @@
 
 use super::Scene;
 use crate::observability::dashboard;
+use crate::support::cluster::objects;
 use crate::support::prometheus::Prometheus;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -9,8 +10,9 @@ async fn the_dashboard_shows_calls_refusals_and_watches() {
     let Some(mut scene) = Scene::new("cluster_api::metrics::the_dashboard_shows_calls") else {
         return;
     };
-    let rules = |verb| [verb, "--filename=deploy/base/rbac.yaml"];
-    scene.cluster.kubectl(&rules("delete"), "");
+    scene
+        .cluster
+        .kubectl(&["delete", "--filename=deploy/base/rbac.yaml"], "");
     scene.agent.set("--http-address", "127.0.0.1:0");
     scene.agent.start().await;
     scene.agent.reports(&["lacks the rule"]).await;
@@ -19,7 +21,7 @@ async fn the_dashboard_shows_calls_refusals_and_watches() {
     prometheus.until("refusals to be counted", || {
         counted(r#"vscaled_api_calls_total{verb="list", resource="pods", code="403"} > 0"#)
     });
-    scene.cluster.kubectl(&rules("apply"), "");
+    scene.cluster.grant(objects::LEGACY);
     scene.agent.reaches(scene.pod.name, "NotManaged").await;
     prometheus.until("watches to be counted", || {
         counted(r#"rate(vscaled_api_watches_total{resource="pods", end="silent"}[1m]) == 0"#)

@@ -108,9 +108,7 @@ async fn an_agent_without_the_right_says_which_rule_is_missing_and_resizes_all_t
     scene.agent.reports(&[ANNOTATION, "pods/status", "patch"]).await;
     assert_eq!(scene.says(WEB), None);
 
-    scene
-        .cluster
-        .kubectl(&["apply", "--filename=deploy/base/rbac.yaml"], "");
+    scene.cluster.grant(objects::LEGACY);
     scene.recommend(&SMALLER);
     scene.settles(WEB, &SMALLER).await;
 }

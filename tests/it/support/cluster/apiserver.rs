@@ -196,6 +196,17 @@ users: [{{name: test, user: {{token: {token}}}}}]
         self.kubectl(&["apply", "--filename=-"], &object.to_string());
     }
 
+    /// Gives the agent the rights that an overlay gives it.
+    pub(crate) fn grant(&self, overlay: &str) {
+        let directory = format!("{}/{overlay}", env!("CARGO_MANIFEST_DIR"));
+        let rendered = self.kubectl(&["kustomize", &directory], "");
+        let objects: Vec<Value> = serde_saphyr::from_multiple(&rendered).unwrap();
+        for kind in ["Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding"] {
+            let object = objects.iter().find(|object| object["kind"] == kind);
+            self.apply(object.unwrap_or_else(|| panic!("{overlay} has no {kind}")));
+        }
+    }
+
     /// The UID of an object in namespace `test`.
     pub(crate) fn uid(&self, kind: &str, name: &str) -> String {
         self.kubectl(

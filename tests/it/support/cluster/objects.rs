@@ -14,10 +14,12 @@ pub(crate) const VPAS: &str = "/apis/autoscaling.k8s.io/v1/namespaces/test/verti
 /// The ReplicaSet that a Deployment's pods belong to.
 pub(crate) const REPLICA_SET: &str = "web-5c4f";
 
+/// The overlay for API servers that do not know `pods/resize`, as the one here.
+pub(crate) const LEGACY: &str = "deploy/overlays/legacy";
+
 /// Gives the agent the rights it is deployed with, and makes a Deployment and its ReplicaSet.
 pub(crate) fn prepare(cluster: &ApiServer) {
-    cluster.kubectl(&["apply", "--filename=deploy/base/namespace.yaml"], "");
-    cluster.kubectl(&["apply", "--filename=deploy/base/rbac.yaml"], "");
+    cluster.grant(LEGACY);
     cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "test"}}));
     cluster.apply(&workload("Deployment", "web", None));
     let deployment = cluster.uid("deployment", "web");

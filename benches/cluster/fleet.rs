@@ -81,12 +81,12 @@ impl Node for Everything {
     }
 
     fn pods(&self) -> usize {
-        self.pods.look(|pods: &Followed<Pod>| pods.objects.len())
+        self.pods.look(|pods: &Followed<Pod>| pods.objects().count())
     }
 
     fn recommended(&self, namespaces: &[String], millis: u64) -> usize {
         self.vpas.look(|vpas| {
-            let vpas = vpas.objects.values();
+            let vpas = vpas.objects();
             vpas.filter(|vpa| namespaces.contains(&vpa.metadata.namespace) && recommends(vpa, millis))
                 .count()
         })

@@ -19,13 +19,13 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::kubernetes::{Annotations, ApiClient, Backoff, PodRef, scattered};
-use crate::objects::Pod;
+use crate::objects::{Pod, annotation};
 use pace::Pace;
 
 pub(super) use says::{object, outlived, says};
 
 /// The annotation.
-pub(super) const APPLIED: &str = "vscaled.io/applied";
+pub(super) const APPLIED: &str = annotation::APPLIED;
 
 /// Between two patches of one agent, about.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -21,12 +21,12 @@ use super::candidate::Candidate;
 use super::limit_range::Bounds;
 use super::note::Note;
 use super::verdict::changes;
-use crate::objects::{Pod, VerticalPodAutoscaler};
+use crate::objects::{Pod, VerticalPodAutoscaler, annotation};
 use crate::resources::{MilliCpu, NamedRequirements, Requirements, Resource, ResourceList};
 
 /// What the webhook's annotation begins with; the container's name follows. Its value is what the container had before
 /// (`StartupCPUBoostAnnotation`, autoscaler `pkg/utils/annotations`).
-pub const ANNOTATION: &str = "vpaCpuStartupBoost/";
+pub const ANNOTATION: &str = annotation::BOOST_PREFIX;
 
 /// What becomes of a pod's startup boosts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -62,7 +62,7 @@ use std::borrow::Borrow;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::objects::{Container, Pod, UpdateMode, VerticalPodAutoscaler};
+use crate::objects::{Container, Pod, UpdateMode, VerticalPodAutoscaler, annotation};
 use crate::resources::NamedRequirements;
 use case::Case;
 
@@ -74,9 +74,9 @@ pub use note::{Note, Rule};
 pub use reason::{Action, Reason};
 
 /// On a pod: `"true"` leaves it alone.
-pub const IGNORE_ANNOTATION: &str = "vscaled.io/ignore";
+pub const IGNORE_ANNOTATION: &str = annotation::IGNORE;
 /// On a VPA: `"true"` or `"false"` says whether it is acted on, whatever its mode.
-pub const ACT_ANNOTATION: &str = "vscaled.io/act";
+pub const ACT_ANNOTATION: &str = annotation::ACT;
 /// The recommender of VPAs that name none.
 pub const DEFAULT_RECOMMENDER: &str = "default";
 

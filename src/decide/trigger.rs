@@ -9,11 +9,11 @@ use super::Options;
 use super::candidate::Candidate;
 use super::note::Note;
 use super::reason::Reason;
-use crate::objects::{ContainerPolicy, ContainerStatus, Pod, VerticalPodAutoscaler};
+use crate::objects::{ContainerPolicy, ContainerStatus, Pod, VerticalPodAutoscaler, annotation};
 use crate::resources::Resource;
 
 /// Upstream's webhook lists the containers it saw when the pod was created; those injected later do not count.
-const OBSERVED: &str = "vpaObservedContainers";
+const OBSERVED: &str = annotation::OBSERVED;
 
 /// Why to act now, or why not.
 pub(super) fn when(

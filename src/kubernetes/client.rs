@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, Request, Response};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Collected, Limited};
 use kube::client::Body;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use super::call::{Call, Verb};
 use super::error::{ApiError, Problem, Status};
+use super::pieces::{LARGEST_OBJECT, Layout, Piece, Splitter};
 use crate::kubernetes::metrics::ApiMetrics;
 
 /// How long a call may take, its answer's body included; and how long may be waited for the turn to make it.
@@ -29,8 +30,8 @@ pub(super) const CALLS_AT_ONCE: usize = 10;
 /// The longest that the API server is left alone because it asks for it: what asks for more is broken.
 const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
 
-/// A longer line of a watch is not an object that etcd could hold.
-const LONGEST_LINE: usize = 16 << 20;
+/// How much of an answer that is no success is read: a `metav1.Status`, or whatever stands between here and the API server.
+const LARGEST_REFUSAL: usize = 64 << 10;
 
 /// Watches on one connection before another is made. API servers allow 100 or 250 streams, and what is more would wait
 /// until a watch ends.
@@ -100,22 +101,30 @@ impl ApiClient {
         }
     }
 
-    /// Makes a call without a body; the answer is text in JSON.
-    ///
-    /// # Errors
-    /// [`ApiError`].
-    pub async fn call(&self, call: &Call) -> Result<Vec<u8>, ApiError> {
-        let _turn = self.turn(call).await?;
-        self.counted(call, self.exchange(call, None).await)
-    }
-
-    /// Makes a call and decodes the answer.
+    /// Makes a call without a body and decodes the answer.
     ///
     /// # Errors
     /// [`ApiError`].
     pub async fn read<T: DeserializeOwned>(&self, call: &Call) -> Result<T, ApiError> {
-        let body = self.call(call).await?;
-        decode(call, &body)
+        let _turn = self.turn(call).await?;
+        let answer = self.counted(call, self.exchange(call, None).await)?;
+        decode(call, &answer)
+    }
+
+    /// Begins a list.
+    ///
+    /// # Errors
+    /// [`ApiError`], until the API server has begun to answer.
+    pub(super) async fn list(&self, call: &Call) -> Result<Pieces<'_>, ApiError> {
+        let turn = self.turn(call).await?;
+        let begun = async {
+            let pieces = self.open(&self.calls, call, None, Layout::List).await?;
+            Ok(Pieces {
+                _turn: Some(turn),
+                ..pieces
+            })
+        };
+        self.counted(call, begun.await)
     }
 
     /// Makes a call with a body: a new object, or a strategic merge patch.
@@ -130,25 +139,16 @@ impl ApiClient {
     ///
     /// # Errors
     /// [`ApiError`], until the API server has begun to answer.
-    pub async fn watch(&self, call: &Call) -> Result<Lines, ApiError> {
+    pub(super) async fn watch(&self, call: &Call) -> Result<Pieces<'static>, ApiError> {
         let begun = async {
             let open = self.watches.iter().map(|(_, open)| Arc::strong_count(open) - 1);
             let (client, open) = roomiest(open).map_or((&self.calls, None), |index| {
                 let (client, open) = &self.watches[index];
                 (client, Some(Arc::clone(open)))
             });
-            let response = timeout(self.deadline, self.begin(client, call, None))
-                .await
-                .map_err(|_| Problem::Timeout(self.deadline))??;
-            if !response.status().is_success() {
-                return Err(self.refusal(call, response).await);
-            }
-            Ok(Lines {
-                body: response.into_body(),
-                buffer: Vec::new(),
-                searched: 0,
-                _open: open,
-            })
+            let mut pieces = self.open(client, call, None, Layout::Objects).await?;
+            pieces._open = open;
+            Ok(pieces)
         };
         self.counted(call, begun.await)
     }
@@ -159,22 +159,43 @@ impl ApiClient {
         &self.counted
     }
 
+    /// Makes a call whose answer is one object.
     async fn exchange(&self, call: &Call, body: Option<&Value>) -> Result<Vec<u8>, Problem> {
         let exchanged = async {
-            let response = self.begin(&self.calls, call, body).await?;
-            if !response.status().is_success() {
-                return Err(self.refusal(call, response).await);
+            let mut pieces = self.open(&self.calls, call, body, Layout::Objects).await?;
+            match pieces.next().await? {
+                Some(Piece::Object(object)) => Ok(object),
+                Some(Piece::TooLarge(_)) => Err(Problem::Unreadable(format!(
+                    "an object of more than {LARGEST_OBJECT} bytes, its long strings left out"
+                ))),
+                None => Err(Problem::Unreadable("no object in JSON".to_owned())),
             }
-            let bytes = response
-                .into_body()
-                .collect_bytes()
-                .await
-                .map_err(|error| broken(&error))?;
-            Ok(bytes.to_vec())
         };
         timeout(self.deadline, exchanged)
             .await
             .unwrap_or(Err(Problem::Timeout(self.deadline)))
+    }
+
+    /// Makes a call; its answer is a success and is still to be read.
+    async fn open(
+        &self,
+        client: &kube::Client,
+        call: &Call,
+        body: Option<&Value>,
+        layout: Layout,
+    ) -> Result<Pieces<'static>, Problem> {
+        let response = timeout(self.deadline, self.begin(client, call, body))
+            .await
+            .map_err(|_| Problem::Timeout(self.deadline))??;
+        if !response.status().is_success() {
+            return Err(self.refusal(call, response).await);
+        }
+        Ok(Pieces {
+            body: response.into_body(),
+            splitter: Splitter::new(layout),
+            _turn: None,
+            _open: None,
+        })
     }
 
     async fn begin(&self, client: &kube::Client, call: &Call, body: Option<&Value>) -> Result<Response<Body>, Problem> {
@@ -203,11 +224,9 @@ impl ApiClient {
     /// What an answer says that is no success.
     async fn refusal(&self, call: &Call, response: Response<Body>) -> Problem {
         let (code, retry_after) = (response.status(), retry_after(response.headers()));
-        let body = timeout(self.deadline, response.into_body().collect_bytes()).await;
-        let body = body.map_or_else(
-            |_| Vec::new(),
-            |body| body.map_or_else(|_| Vec::new(), |bytes| bytes.to_vec()),
-        );
+        let body = Limited::new(response.into_body(), LARGEST_REFUSAL).collect();
+        let body = timeout(self.deadline, body).await.ok().and_then(Result::ok);
+        let body = body.map(Collected::to_bytes).unwrap_or_default();
         Problem::of(Status::read(code, &body), call, retry_after)
     }
 
@@ -272,42 +291,43 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds).min(LONGEST_WAIT))
 }
 
-/// The lines of a watch as they come.
+/// The objects of an answer as they come.
 #[derive(Debug)]
-pub struct Lines {
+pub(super) struct Pieces<'a> {
     body: Body,
-    buffer: Vec<u8>,
-    /// How much of the buffer holds no end of a line.
-    searched: usize,
-    /// Its place on a connection.
+    splitter: Splitter,
+    /// A call's turn lasts until its answer is read.
+    _turn: Option<Turn<'a>>,
+    /// A watch's place on a connection.
     _open: Option<Arc<()>>,
 }
 
-impl Lines {
-    /// The next line; none once the API server has ended the watch. Cancel-safe.
+impl Pieces<'_> {
+    /// The next object; none at the end of the answer. Cancel-safe.
     ///
     /// # Errors
-    /// [`Problem::Unreachable`] when the connection breaks, [`Problem::Unreadable`] when a line never ends.
-    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Problem> {
+    /// [`Problem::Unreachable`] when the connection breaks.
+    pub(super) async fn next(&mut self) -> Result<Option<Piece>, Problem> {
         loop {
-            let found = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n');
-            if let Some(end) = found {
-                let rest = self.buffer.split_off(self.searched + end + 1);
-                let line = std::mem::replace(&mut self.buffer, rest);
-                self.searched = 0;
-                return Ok(Some(line));
-            }
-            self.searched = self.buffer.len();
-            if self.searched > LONGEST_LINE {
-                return Err(Problem::Unreadable(format!(
-                    "a line of the watch is longer than {LONGEST_LINE} bytes"
-                )));
+            if let Some(piece) = self.splitter.next() {
+                return Ok(Some(piece));
             }
             match self.body.frame().await {
-                Some(Ok(frame)) => self.buffer.extend(frame.into_data().unwrap_or_default()),
+                Some(Ok(frame)) => self.splitter.push(&frame.into_data().unwrap_or_default()),
                 Some(Err(error)) => return Err(broken(&error)),
                 None => return Ok(None),
             }
+        }
+    }
+
+    /// What a list says beside its objects, once these are read.
+    ///
+    /// # Errors
+    /// [`Problem::Unreachable`] when the answer broke off.
+    pub(super) fn envelope(&self) -> Result<&[u8], Problem> {
+        match self.splitter.rest() {
+            (envelope, true) => Ok(envelope),
+            (_, false) => Err(Problem::Unreachable("the answer broke off".to_owned())),
         }
     }
 }

@@ -19,14 +19,15 @@ pub mod events;
 mod follow;
 pub mod metrics;
 mod object;
+mod pieces;
 mod resize;
 
 pub use annotate::{Annotated, Annotations, PodRef};
 pub use call::{Call, Kind, Verb};
-pub use client::{ApiClient, Lines, Turn};
+pub use client::{ApiClient, Turn};
 pub use connect::{Access, ConnectError};
 pub use delay::{Backoff, scattered};
 pub use error::{ApiError, Problem};
 pub use follow::{Followed, Follower, Place, Timing, follow};
-pub use object::{Key, Object, strip_nulls};
+pub use object::{Key, Object, Share, strip_nulls};
 pub use resize::ApiResizer;

@@ -1,14 +1,15 @@
 //! JSON of one object → the object, slim. Pure.
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::call::Kind;
+use super::pieces::{LEFT_OUT, LONGEST_STRING};
 use crate::objects::ObjectMeta;
 
 /// A kind of object that can be followed.
-pub trait Object: DeserializeOwned + PartialEq + Send + Sync + 'static {
+pub trait Object: DeserializeOwned + Serialize + PartialEq + Send + Sync + 'static {
     /// Where the API server serves it, newest version first.
     const KINDS: &'static [Kind];
 
@@ -30,9 +31,38 @@ pub trait Object: DeserializeOwned + PartialEq + Send + Sync + 'static {
         Ok(())
     }
 
+    /// Whether the object's labels are kept.
+    const KEEPS_LABELS: bool = false;
+
+    /// What the objects of one namespace may fill.
+    const SHARE: Share;
+
+    /// Whether an annotation is kept.
+    fn reads(&self, _annotation: &str) -> bool {
+        false
+    }
+
     /// Gives back memory that nobody here needs.
     fn slim(&mut self) {}
 }
+
+/// Bounds for the objects of one kind in one namespace: whoever may create objects there must not fill an agent's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// How many are kept.
+    pub objects: usize,
+    /// What they may take together, in bytes of JSON of what is kept of them.
+    pub bytes: usize,
+}
+
+/// What is kept of one object may take so many bytes of JSON.
+pub(super) const LARGEST_KEPT: usize = 64 << 10;
+
+/// The labels of one object may take so many bytes.
+const LARGEST_LABELS: usize = 16 << 10;
+
+/// A longer complaint quotes a value that is not worth quoting whole.
+const LONGEST_COMPLAINT: usize = 400;
 
 /// Namespace and name. Cluster-scoped objects have the namespace of an object that gives none.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,30 +90,38 @@ struct Named {
 pub(super) struct Decoded<T> {
     pub(super) key: Key,
     pub(super) resource_version: String,
-    /// Or why it cannot be used.
-    pub(super) object: Result<T, String>,
+    /// The object and its size in bytes of JSON, or why it cannot be used.
+    pub(super) object: Result<(T, usize), String>,
+    /// What was left out of it although the agent reads it.
+    pub(super) left_out: Option<String>,
 }
 
 /// Reads an object. None if it has no name: it is no object at all.
 pub(super) fn decode<T: Object>(text: &str) -> Option<Decoded<T>> {
     match serde_json::from_str::<T>(text).or_else(|_| decode_leniently(text)) {
         Ok(mut object) => {
+            let left_out = keep_what_is_read(&mut object);
             let metadata = object.metadata_mut();
             let resource_version = metadata.resource_version.clone();
             if !T::IS_CITED {
                 metadata.resource_version = String::new();
             }
-            metadata.annotations.retain(|name, _| is_read(name));
             let key = Key {
                 namespace: metadata.namespace.clone(),
                 name: metadata.name.clone(),
             };
             object.slim();
-            let object = object.check().map(|()| object);
+            let object = object.check().and_then(|()| match size(&object) {
+                size @ ..=LARGEST_KEPT => Ok((object, size)),
+                size => Err(format!(
+                    "what is read of it takes {size} bytes; at most {LARGEST_KEPT} are kept"
+                )),
+            });
             Some(Decoded {
                 key,
                 resource_version,
-                object,
+                object: object.map_err(shortened),
+                left_out,
             })
         }
         Err(why) => {
@@ -94,10 +132,67 @@ pub(super) fn decode<T: Object>(text: &str) -> Option<Decoded<T>> {
                     name: metadata.name,
                 },
                 resource_version: metadata.resource_version,
-                object: Err(why),
+                object: Err(shortened(why)),
+                left_out: None,
             })
         }
     }
+}
+
+/// Drops annotations and labels that the agent does not read; returns which of the others are too long to be kept.
+fn keep_what_is_read<T: Object>(object: &mut T) -> Option<String> {
+    let mut complaints = Vec::new();
+    let mut annotations = std::mem::take(&mut object.metadata_mut().annotations);
+    annotations.retain(|name, value| {
+        let is_read = object.reads(name);
+        if is_read && value == LEFT_OUT {
+            complaints.push(format!(
+                "metadata.annotations[{name}]: longer than {LONGEST_STRING} bytes; it counts as absent"
+            ));
+        }
+        is_read && value != LEFT_OUT
+    });
+    let metadata = object.metadata_mut();
+    metadata.annotations = annotations;
+    let labels: usize = metadata
+        .labels
+        .iter()
+        .map(|(name, value)| name.len() + value.len())
+        .sum();
+    if !T::KEEPS_LABELS || labels > LARGEST_LABELS {
+        metadata.labels.clear();
+    }
+    if T::KEEPS_LABELS && labels > LARGEST_LABELS {
+        complaints.push(format!(
+            "metadata.labels: {labels} bytes; at most {LARGEST_LABELS} are read, so it counts as without labels"
+        ));
+    }
+    (!complaints.is_empty()).then(|| complaints.join(", "))
+}
+
+fn shortened(complaint: String) -> String {
+    if complaint.len() <= LONGEST_COMPLAINT {
+        return complaint;
+    }
+    complaint.chars().take(LONGEST_COMPLAINT).chain(['…']).collect()
+}
+
+/// What an object takes in bytes of JSON.
+fn size<T: Serialize>(object: &T) -> usize {
+    struct Counter(usize);
+    impl std::io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counter = Counter(0);
+    // Serializing plain data into a counter cannot fail; what did would be too large to keep.
+    serde_json::to_writer(&mut counter, object).map_or(usize::MAX, |()| counter.0)
 }
 
 /// The long way, for objects with nulls, which mean "absent" to the API server, and for a word about what is wrong.
@@ -119,14 +214,6 @@ pub fn strip_nulls(value: &mut Value) {
     }
 }
 
-/// Annotations may be larger than all the rest (`kubectl apply` keeps the whole manifest in one): only those that somebody
-/// here reads are kept.
-fn is_read(annotation: &str) -> bool {
-    ["vscaled.io/", "vpa", "kubernetes.io/config."]
-        .iter()
-        .any(|prefix| annotation.starts_with(prefix))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,7 +225,7 @@ mod tests {
             {"kubectl.kubernetes.io/last-applied-configuration":"{}","vscaled.io/ignore":"true"}},
             "spec":{"containers":[{"name":"app"}]}}"#;
         let decoded = decode::<Pod>(text).unwrap();
-        let pod = decoded.object.unwrap();
+        let (pod, _) = decoded.object.unwrap();
         assert_eq!(
             (decoded.key.to_string().as_str(), decoded.resource_version.as_str()),
             ("shop/web", "7")
@@ -153,13 +240,13 @@ mod tests {
             r#"{"metadata":{"name":"web","resourceVersion":"4711"},"spec":{"targetRef":{"kind":"Job","name":"x"}}}"#;
         let decoded = decode::<VerticalPodAutoscaler>(text).unwrap();
         assert_eq!(decoded.resource_version, "4711");
-        assert_eq!(decoded.object.unwrap().metadata.resource_version, "4711");
+        assert_eq!(decoded.object.unwrap().0.metadata.resource_version, "4711");
     }
 
     #[test]
     fn nulls_are_absent() {
         let text = r#"{"metadata":{"name":"web","labels":null},"spec":{"targetRef":{"kind":"Job","name":"x"},"resourcePolicy":{"containerPolicies":null}}}"#;
-        let vpa = decode::<VerticalPodAutoscaler>(text).unwrap().object.unwrap();
+        let vpa = decode::<VerticalPodAutoscaler>(text).unwrap().object.unwrap().0;
         assert_eq!(vpa.metadata.name, "web");
     }
 
@@ -174,5 +261,69 @@ mod tests {
             why.starts_with("status.recommendation.containerRecommendations[0].target.cpu: "),
             "{why}"
         );
+    }
+
+    #[test]
+    fn annotations_are_kept_by_exact_name_and_labels_where_selectors_read_them() {
+        let metadata = |more: &str| {
+            format!(
+                r#""metadata":{{"name":"web","namespace":"shop","labels":{{"app":"web"}},"annotations":{{{more}
+                "vscaled.io/act":"true","vscaled.io/acts":"x","vscaled.io/ignore":"true","vpaObservedContainers":"",
+                "vpa-of-ours":"x","vpaCpuStartupBoost/app":"{{}}","vpaCpuStartupBoost/gone":"{{}}",
+                "kubernetes.io/config.source":"api","kubernetes.io/config.mirror":"m"}}}}"#
+            )
+        };
+        let pod = format!(r#"{{{},"spec":{{"containers":[{{"name":"app"}}]}}}}"#, metadata(""));
+        let (pod, _) = decode::<Pod>(&pod).unwrap().object.unwrap();
+        let names: Vec<_> = pod.metadata.annotations.keys().map(String::as_str).collect();
+        let read = [
+            "kubernetes.io/config.mirror",
+            "vpaCpuStartupBoost/app",
+            "vpaObservedContainers",
+            "vscaled.io/ignore",
+        ];
+        assert_eq!(names, read);
+        assert_eq!(pod.metadata.labels.len(), 1);
+        let vpa = format!(
+            r#"{{{},"spec":{{"targetRef":{{"kind":"Job","name":"x"}}}}}}"#,
+            metadata("")
+        );
+        let (vpa, _) = decode::<VerticalPodAutoscaler>(&vpa).unwrap().object.unwrap();
+        assert_eq!(vpa.metadata.annotations.keys().collect::<Vec<_>>(), ["vscaled.io/act"]);
+        assert_eq!(vpa.metadata.labels.len(), 0);
+    }
+
+    #[test]
+    fn a_value_that_is_read_and_too_long_is_named_and_counts_as_absent() {
+        let text = format!(
+            r#"{{"metadata":{{"name":"web","annotations":{{"vscaled.io/ignore":"{LEFT_OUT}","other":"{LEFT_OUT}"}}}}}}"#
+        );
+        let decoded = decode::<Pod>(&text).unwrap();
+        let complaint = decoded.left_out.unwrap();
+        assert!(
+            complaint.starts_with("metadata.annotations[vscaled.io/ignore]: longer than"),
+            "{complaint}"
+        );
+        assert!(!complaint.contains("other"), "{complaint}");
+        assert_eq!(decoded.object.unwrap().0.metadata.annotations.len(), 0);
+    }
+
+    #[test]
+    fn labels_and_lists_without_end_are_not_kept() {
+        let labels: Vec<_> = (0..1000)
+            .map(|number| format!(r#""a-label-of-many-{number}":"x""#))
+            .collect();
+        let text = format!(r#"{{"metadata":{{"name":"web","labels":{{{}}}}}}}"#, labels.join(","));
+        let decoded = decode::<Pod>(&text).unwrap();
+        assert!(decoded.left_out.unwrap().starts_with("metadata.labels: "));
+        assert_eq!(decoded.object.unwrap().0.metadata.labels.len(), 0);
+
+        let policies = vec![r#"{"containerName":"app"}"#; 10_000].join(",");
+        let text = format!(
+            r#"{{"metadata":{{"name":"web"}},"spec":{{"targetRef":{{"kind":"Job","name":"x"}},
+            "resourcePolicy":{{"containerPolicies":[{policies}]}}}}}}"#
+        );
+        let why = decode::<VerticalPodAutoscaler>(&text).unwrap().object.unwrap_err();
+        assert!(why.contains("at most 65536 are kept"), "{why}");
     }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::pod::Pod;
 
 /// On mirror pods: the UID of the static pod (`IsMirrorPod`, kubernetes `pkg/kubelet/types`).
-pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+pub const MIRROR_ANNOTATION: &str = super::annotation::MIRROR;
 
 /// The identity of a pod that runs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -4,6 +4,7 @@
 //! grow are kept as text and interpreted where they are used, so that a value nobody has heard of never breaks a list.
 //! Unknown fields are ignored.
 
+pub mod annotation;
 mod binding;
 mod meta;
 mod pod;

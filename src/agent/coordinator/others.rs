@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::Coordinator;
 use super::deciding::lets_go;
 use crate::agent::entry::Entry;
-use crate::objects::UpdateMode;
+use crate::objects::{UpdateMode, annotation};
 
 /// What VPA's own updater puts on a pod that it has resized (`pods_inplace_restriction.go`).
-const UPDATED: &str = "vpaInPlaceUpdated";
+const UPDATED: &str = annotation::UPDATED;
 
 impl Coordinator {
     /// The VPAs whose pods VPA's own updater resizes as well, one sentence each.

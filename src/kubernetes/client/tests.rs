@@ -84,7 +84,7 @@ async fn no_more_calls_than_that_are_made_at_once_and_all_are_made() {
 async fn a_watch_begins_however_many_calls_wait_for_their_turn() {
     let scene = Scene::new();
     let list = Call::new(Verb::List, PODS);
-    let calls = join_all((0..2 * CALLS_AT_ONCE).map(|_| scene.client.call(&list)));
+    let calls = join_all((0..2 * CALLS_AT_ONCE).map(|_| scene.client.read::<Value>(&list)));
     let watch = async {
         scene.asked(CALLS_AT_ONCE).await;
         let watch = scene.client.watch(&Call::new(Verb::Watch, PODS)).await;
@@ -100,7 +100,7 @@ async fn nobody_waits_for_ever_for_a_turn() {
     let mut scene = Scene::new();
     scene.client.deadline = Duration::from_millis(20);
     let list = Call::new(Verb::List, PODS);
-    let answers = join_all((0..2 * CALLS_AT_ONCE).map(|_| scene.client.call(&list))).await;
+    let answers = join_all((0..2 * CALLS_AT_ONCE).map(|_| scene.client.read::<Value>(&list))).await;
     for answer in answers {
         let problem = answer.unwrap_err().problem;
         assert!(matches!(problem, Problem::Timeout(_)), "{problem}");

@@ -5,8 +5,10 @@
 //! the API server is away, what was last seen stays; each failure lengthens the pause before the next attempt, scattered so
 //! that a cluster's agents do not come back together.
 //!
-//! An object that cannot be read is named, keeps its last good state, and hides no other.
+//! An object that cannot be read is named, keeps its last good state, and hides no other. The objects of a namespace fill no
+//! more than their [`Share`](super::Share); how many were left out is named.
 
+mod list;
 mod state;
 mod task;
 #[cfg(test)]
@@ -46,6 +48,8 @@ pub struct Timing {
     pub first_pause: Duration,
     /// The longest pause after failures, about.
     pub longest_pause: Duration,
+    /// How long after room was made for objects that were left out the list is read again, about.
+    pub room: Duration,
     /// The time after which a kind that the API server does not know is asked for again, about.
     pub unknown: Duration,
 }
@@ -58,6 +62,7 @@ impl Default for Timing {
             long_silence: Duration::from_secs(60 * 60),
             first_pause: Duration::from_secs(1),
             longest_pause: Duration::from_secs(60),
+            room: Duration::from_secs(5 * 60),
             unknown: Duration::from_secs(5 * 60),
         }
     }

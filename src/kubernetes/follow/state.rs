@@ -1,6 +1,7 @@
-//! What is known of a list, and what each line of a watch does to it. Pure.
+//! What is known of a list, and what each object of a list or of a watch does to it. Pure.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -8,14 +9,18 @@ use serde_json::value::RawValue;
 
 use crate::kubernetes::error::Status;
 use crate::kubernetes::object::{Decoded, Key, Object, decode};
+use crate::kubernetes::pieces::{LARGEST_OBJECT, Piece};
 
 /// What is known of a list.
 #[derive(Debug)]
 pub struct Followed<T> {
-    /// The objects, in their last good state.
-    pub objects: BTreeMap<Key, Arc<T>>,
-    /// Why the latest state of an object cannot be used.
-    pub unusable: BTreeMap<Key, String>,
+    known_objects: BTreeMap<Key, Kept<T>>,
+    /// What each namespace fills of its share.
+    filled: BTreeMap<String, Filled>,
+    /// Counts the times that the list was begun.
+    lists: u64,
+    /// Whether objects that were left out may have a place since: the next list tells.
+    pub(super) has_room: bool,
     /// Whether the list was ever seen whole.
     pub known: bool,
     /// Why it cannot be followed now; what is known may be old.
@@ -24,11 +29,35 @@ pub struct Followed<T> {
     pub refused: bool,
 }
 
+/// What is known of one object.
+#[derive(Debug)]
+struct Kept<T> {
+    /// Its last good state.
+    object: Option<Arc<T>>,
+    /// What that takes of its namespace's share.
+    bytes: usize,
+    /// What is wrong with its latest state.
+    complaint: Option<String>,
+    /// The list that it was seen in or after.
+    list: u64,
+}
+
+/// What the objects of one namespace fill.
+#[derive(Debug, Default)]
+struct Filled {
+    objects: usize,
+    bytes: usize,
+    /// How many objects have no place in the namespace's share.
+    left_out: usize,
+}
+
 impl<T> Default for Followed<T> {
     fn default() -> Self {
         Self {
-            objects: BTreeMap::new(),
-            unusable: BTreeMap::new(),
+            known_objects: BTreeMap::new(),
+            filled: BTreeMap::new(),
+            lists: 0,
+            has_room: false,
             known: false,
             trouble: None,
             refused: false,
@@ -36,17 +65,15 @@ impl<T> Default for Followed<T> {
     }
 }
 
-/// A list as the API server answers it; each item is read by itself.
+/// What of a list is not its objects.
 #[derive(Debug, Deserialize)]
-pub(super) struct Page<'a> {
-    metadata: PageMeta,
-    #[serde(borrow, default)]
-    items: Option<Vec<&'a RawValue>>,
+struct Envelope {
+    metadata: EnvelopeMeta,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct PageMeta {
+struct EnvelopeMeta {
     resource_version: String,
 }
 
@@ -84,63 +111,20 @@ enum Said<T> {
     Nonsense(String),
 }
 
-/// A list that comes line by line at the beginning of a watch.
-#[derive(Debug)]
-pub(super) struct Arriving<T>(Vec<Decoded<T>>);
-
-impl<T> Default for Arriving<T> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-/// What a line of an arriving list was.
-#[derive(Debug)]
-pub(super) enum Arrived {
-    /// An object.
-    More,
-    /// The list is whole, and this its version.
-    Whole(String),
-    /// A bookmark like any other: the API server knows nothing of lists in watches.
-    NotAList,
-    /// The API server says no.
-    Error(Status),
-    /// It makes no sense.
-    Nonsense(String),
-}
-
-impl<T: Object> Arriving<T> {
-    /// Takes in a line.
-    pub(super) fn hear(&mut self, line: &[u8]) -> Arrived {
-        match read::<T>(line) {
-            Said::Is(decoded) => {
-                self.0.push(decoded);
-                Arrived::More
-            }
-            Said::Gone(decoded) => {
-                self.0.retain(|known| known.key != decoded.key);
-                Arrived::More
-            }
-            Said::UpTo(version, true) => Arrived::Whole(version),
-            Said::UpTo(_, false) => Arrived::NotAList,
-            Said::No(status) => Arrived::Error(status),
-            Said::Nonsense(why) => Arrived::Nonsense(why),
-        }
-    }
-}
-
 /// What a line of a watch was.
 #[derive(Debug)]
 pub(super) enum Heard {
-    /// An object changed; the watch now stands at this version. Whether that changed anything here, too.
+    /// An object changed; the watch now stands at this version.
     Change {
-        /// The version.
+        /// The version; empty where it cannot be read.
         version: String,
-        /// Whether what is known changed.
+        /// Whether that changed what is known.
         news: bool,
     },
     /// Nothing changed up to this version.
     Bookmark(String),
+    /// The list with which the watch began is whole, and this is its version.
+    ListEnd(String),
     /// The API server says no.
     Error(Status),
     /// It makes no sense.
@@ -148,85 +132,205 @@ pub(super) enum Heard {
 }
 
 impl<T: Object> Followed<T> {
-    /// Takes over a whole list; what it lacks is gone. Returns its version and whether anything changed.
-    pub(super) fn list(&mut self, body: &[u8]) -> Result<(String, bool), String> {
-        let page: Page<'_> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-        let items = page.items.unwrap_or_default();
-        let news = self.replace(items.into_iter().filter_map(|item| decode::<T>(item.get())));
-        Ok((page.metadata.resource_version, news))
+    /// The objects, in their last good state.
+    pub fn objects(&self) -> impl Iterator<Item = &Arc<T>> {
+        self.known_objects.values().filter_map(|kept| kept.object.as_ref())
     }
 
-    /// The same with a list that has arrived line by line. Returns whether anything changed.
-    pub(super) fn take(&mut self, arrived: Arriving<T>) -> bool {
-        self.replace(arrived.0.into_iter())
+    /// What is wrong with objects, and how many were left out.
+    pub fn complaints(&self) -> impl Iterator<Item = String> {
+        let about = |(key, kept): (&Key, &Kept<T>)| Some(format!("{key}: {}", kept.complaint.as_ref()?));
+        let plural = T::KINDS.first().map_or("", |kind| kind.plural);
+        let full = self.filled.iter().filter(|(_, filled)| filled.left_out > 0);
+        let left_out = full.map(move |(namespace, filled)| {
+            format!(
+                "{namespace}: {} {plural} are left out, for a namespace may have {} of {} KiB together",
+                filled.left_out,
+                T::SHARE.objects,
+                T::SHARE.bytes >> 10,
+            )
+        });
+        left_out.chain(self.known_objects.iter().filter_map(about))
     }
 
-    fn replace(&mut self, list: impl Iterator<Item = Decoded<T>>) -> bool {
-        let mut before = std::mem::take(&mut self.objects);
-        let unusable_before = std::mem::take(&mut self.unusable);
-        let mut news = false;
-        for Decoded { key, object, .. } in list {
-            // What did not change stays the same object.
-            let last = before.remove(&key);
-            if let Some(last) = last {
-                self.objects.insert(key.clone(), last);
-            }
-            news |= self.put(key, object);
+    /// A list begins: what is not seen until its end is gone.
+    pub(super) fn begin_list(&mut self) {
+        self.lists += 1;
+        self.has_room = false;
+        for filled in self.filled.values_mut() {
+            filled.left_out = 0;
         }
-        news |= !before.is_empty() || self.unusable != unusable_before || !self.known;
-        self.known = true;
-        news
+    }
+
+    /// Takes in an object of a list. Returns whether that changed what is known.
+    pub(super) fn list_object(&mut self, piece: &Piece) -> bool {
+        let decoded = match piece {
+            Piece::Object(text) => std::str::from_utf8(text).ok().and_then(decode::<T>),
+            Piece::TooLarge(_) => None,
+        };
+        self.put(decoded.unwrap_or_else(|| unreadable(piece)), true)
+    }
+
+    /// The list is whole. Returns whether that changed what is known.
+    pub(super) fn end_list(&mut self) -> bool {
+        let gone = |kept: &Kept<T>| kept.list < self.lists;
+        let gone: Vec<Key> = (self.known_objects.iter().filter(|(_, kept)| gone(kept)))
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in &gone {
+            self.remove(key);
+        }
+        !std::mem::replace(&mut self.known, true) || !gone.is_empty()
+    }
+
+    /// The version of a list, from what it says beside its objects.
+    pub(super) fn version(envelope: &[u8]) -> Result<String, String> {
+        let envelope: Envelope = serde_json::from_slice(envelope).map_err(|error| error.to_string())?;
+        Ok(envelope.metadata.resource_version)
     }
 
     /// Takes in a line of a watch.
-    pub(super) fn hear(&mut self, line: &[u8]) -> Heard {
-        match read::<T>(line) {
+    pub(super) fn hear(&mut self, line: &Piece) -> Heard {
+        let Piece::Object(text) = line else {
+            return Heard::Change {
+                version: String::new(),
+                news: self.put(unreadable(line), false),
+            };
+        };
+        let (said, is_new) = read::<T>(text);
+        match said {
             Said::Is(decoded) => Heard::Change {
-                news: self.put(decoded.key, decoded.object),
+                version: decoded.resource_version.clone(),
+                news: self.put(decoded, is_new),
+            },
+            Said::Gone(decoded) => Heard::Change {
+                news: self.remove(&decoded.key),
                 version: decoded.resource_version,
             },
-            Said::Gone(decoded) => {
-                let was_unusable = self.unusable.remove(&decoded.key).is_some();
-                Heard::Change {
-                    news: self.objects.remove(&decoded.key).is_some() || was_unusable,
-                    version: decoded.resource_version,
-                }
-            }
-            Said::UpTo(version, _) => Heard::Bookmark(version),
+            Said::UpTo(version, false) => Heard::Bookmark(version),
+            Said::UpTo(version, true) => Heard::ListEnd(version),
             Said::No(status) => Heard::Error(status),
             Said::Nonsense(why) => Heard::Nonsense(why),
         }
     }
 
     /// Takes over an object's state, or why it is unusable. An object that another of its name followed is not its state.
-    fn put(&mut self, key: Key, object: Result<T, String>) -> bool {
-        match object {
-            Ok(object) => {
-                let mended = self.unusable.remove(&key).is_some();
-                if self.objects.get(&key).is_some_and(|last| **last == object) {
-                    return mended;
-                }
-                self.objects.insert(key, Arc::new(object));
-                true
+    fn put(&mut self, decoded: Decoded<T>, is_new: bool) -> bool {
+        let Decoded {
+            key, object, left_out, ..
+        } = decoded;
+        let bytes = object.as_ref().map_or(0, |(_, bytes)| *bytes);
+        let filled = self.filled.entry(key.namespace.clone()).or_default();
+        let kept = match self.known_objects.entry(key) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(_) if filled.objects >= T::SHARE.objects || filled.bytes + bytes > T::SHARE.bytes => {
+                let first = filled.left_out == 0;
+                filled.left_out += usize::from(is_new || first);
+                return first;
             }
-            Err(why) => self.unusable.insert(key, why.clone()) != Some(why),
+            Entry::Vacant(entry) => {
+                filled.objects += 1;
+                entry.insert(Kept {
+                    object: None,
+                    bytes: 0,
+                    complaint: None,
+                    list: self.lists,
+                })
+            }
+        };
+        kept.list = self.lists;
+        let others = filled.bytes - kept.bytes;
+        let (complaint, changed) = match object {
+            Ok((object, bytes)) if others + bytes <= T::SHARE.bytes => {
+                self.has_room |= filled.left_out > 0 && bytes < kept.bytes;
+                (filled.bytes, kept.bytes) = (others + bytes, bytes);
+                let changed = kept.object.as_deref() != Some(&object);
+                if changed {
+                    kept.object = Some(Arc::new(object));
+                }
+                (left_out, changed)
+            }
+            Ok(_) => (
+                Some(old(&format!(
+                    "it does not fit into what a namespace may have, {} KiB",
+                    T::SHARE.bytes >> 10
+                ))),
+                false,
+            ),
+            Err(why) => (Some(old(&why)), false),
+        };
+        let news = kept.complaint != complaint;
+        kept.complaint = complaint;
+        changed || news
+    }
+
+    /// Forgets an object; returns whether it was known.
+    fn remove(&mut self, key: &Key) -> bool {
+        let Some(filled) = self.filled.get_mut(&key.namespace) else {
+            return false;
+        };
+        let kept = self.known_objects.remove(key);
+        match &kept {
+            Some(kept) => {
+                filled.objects -= 1;
+                filled.bytes -= kept.bytes;
+                self.has_room |= filled.left_out > 0;
+            }
+            None => filled.left_out = filled.left_out.saturating_sub(1),
         }
+        if filled.objects == 0 && filled.left_out == 0 {
+            self.filled.remove(&key.namespace);
+        }
+        kept.is_some()
     }
 }
 
-/// Reads a line of a watch.
-fn read<T: Object>(line: &[u8]) -> Said<T> {
+fn old(why: &str) -> String {
+    format!("{why}; its last usable state counts, if there was one")
+}
+
+/// An object whose text cannot be kept or says no name. Its name is what looks like one, for people.
+fn unreadable<T>(piece: &Piece) -> Decoded<T> {
+    let (text, why) = match piece {
+        Piece::Object(text) => (text, "it has no name, or is no object".to_owned()),
+        Piece::TooLarge(text) => (
+            text,
+            format!("larger than {LARGEST_OBJECT} bytes, its long strings left out"),
+        ),
+    };
+    let text = String::from_utf8_lossy(text);
+    let field = |name: &str| {
+        let (_, rest) = text.split_once(&format!("\"{name}\":\""))?;
+        Some(rest.split('"').next().unwrap_or_default().chars().take(253).collect())
+    };
+    Decoded {
+        key: Key {
+            namespace: field("namespace").unwrap_or_default(),
+            name: field("name").unwrap_or_else(|| "?".to_owned()),
+        },
+        resource_version: String::new(),
+        object: Err(why),
+        left_out: None,
+    }
+}
+
+/// Reads a line of a watch, and whether it tells of an object that was not there before.
+fn read<T: Object>(line: &[u8]) -> (Said<T>, bool) {
     let Line { kind, object } = match serde_json::from_slice(line) {
         Ok(line) => line,
-        Err(error) => return Said::Nonsense(error.to_string()),
+        Err(error) => return (Said::Nonsense(error.to_string()), false),
     };
     let nonsense = |error: serde_json::Error| Said::Nonsense(error.to_string());
-    match kind.as_str() {
-        "ADDED" | "MODIFIED" | "DELETED" => match decode::<T>(object.get()) {
-            Some(decoded) if kind == "DELETED" => Said::Gone(decoded),
-            Some(decoded) => Said::Is(decoded),
-            None => Said::Nonsense(format!("{kind} without the name of an object")),
-        },
+    let said = match kind.as_str() {
+        "ADDED" | "MODIFIED" | "DELETED" => {
+            let decoded = decode::<T>(object.get());
+            let decoded = decoded.unwrap_or_else(|| unreadable(&Piece::Object(object.get().into())));
+            if kind == "DELETED" {
+                Said::Gone(decoded)
+            } else {
+                Said::Is(decoded)
+            }
+        }
         "BOOKMARK" => serde_json::from_str(object.get()).map_or_else(nonsense, |bookmark: Bookmark| {
             let is_end = bookmark
                 .metadata
@@ -237,5 +341,6 @@ fn read<T: Object>(line: &[u8]) -> Said<T> {
         }),
         "ERROR" => serde_json::from_str(object.get()).map_or_else(nonsense, Said::No),
         other => Said::Nonsense(format!("a line of the unknown type {other}")),
-    }
+    };
+    (said, kind == "ADDED")
 }

@@ -7,19 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
-use super::state::{Arrived, Arriving, Heard};
+use super::state::Heard;
 use super::{Known, Place, Timing};
 use crate::kubernetes::call::{Call, Kind, Verb};
-use crate::kubernetes::client::{ApiClient, Lines};
+use crate::kubernetes::client::{ApiClient, Pieces};
 use crate::kubernetes::delay::{Backoff, scattered};
 use crate::kubernetes::error::{ApiError, Problem};
 use crate::kubernetes::metrics::WatchEnd;
 use crate::kubernetes::object::Object;
 
-/// An API server that does not go on with a list for so long does not know that it was asked for one.
-const LIST_SILENCE: Duration = Duration::from_secs(20);
 /// A watch that ends sooner did not end because its time was over.
 const SHORT: Duration = Duration::from_secs(1);
 
@@ -45,7 +43,7 @@ enum Begun {
     /// The list is known, and is to be watched from its version on.
     Listed,
     /// The list is known, and what happens since comes here.
-    Streams(Box<(Call, Lines)>),
+    Streams(Box<(Call, Pieces<'static>)>),
 }
 
 /// How a watch ended.
@@ -98,7 +96,7 @@ impl<T: Object> Task<T> {
             loop {
                 let begun = Instant::now();
                 let end = match stream.take().map(|begun| *begun) {
-                    Some((call, lines)) => self.listen(&call, lines).await,
+                    Some((call, pieces)) => self.listen(&call, pieces).await,
                     None => self.watch().await,
                 };
                 self.client.counts().watched(Self::plural(), end.counted());
@@ -135,14 +133,12 @@ impl<T: Object> Task<T> {
                 .watching(kind, version.clone())
                 .with("sendInitialEvents", "true")
                 .with("resourceVersionMatch", "NotOlderThan");
-            let mut arriving = Arriving::default();
             match self.client.watch(&call).await {
-                Ok(mut lines) => match arrive(&mut arriving, &mut lines, &call).await {
-                    Ok(Some(version)) => {
-                        let news = self.known.with(|known| known.take(arriving));
+                Ok(mut pieces) => match self.known.arrive(&mut pieces, &call).await {
+                    Ok(Some((version, news))) => {
                         self.listed(version, news);
                         self.begun();
-                        return Begun::Streams(Box::new((call, lines)));
+                        return Begun::Streams(Box::new((call, pieces)));
                     }
                     Ok(None) => {}
                     Err(problem) => return self.not_listed(ApiError::of(&call, problem)).await,
@@ -165,11 +161,13 @@ impl<T: Object> Task<T> {
         let call = self
             .selecting(Call::new(Verb::List, kind))
             .with("resourceVersion", version);
-        let listed = match self.client.call(&call).await {
-            Ok(body) => self
+        let client = self.client.clone();
+        let listed = match client.list(&call).await {
+            Ok(pieces) => self
                 .known
-                .with(|known| known.list(&body))
-                .map_err(|why| ApiError::of(&call, Problem::Unreadable(why))),
+                .take_list(pieces)
+                .await
+                .map_err(|problem| ApiError::of(&call, problem)),
             Err(error) => Err(error),
         };
         match listed {
@@ -217,7 +215,7 @@ impl<T: Object> Task<T> {
         let names = Self::plural();
         let (news, none) = self.known.with(|followed| {
             let news = !std::mem::replace(&mut followed.known, true);
-            (news, followed.objects.is_empty())
+            (news, followed.objects().next().is_none())
         });
         let (what, pause) = if none {
             let what = "their CustomResourceDefinition is not installed";
@@ -237,28 +235,35 @@ impl<T: Object> Task<T> {
         };
         let call = self.watching(kind, self.version.clone().unwrap_or_default());
         match self.client.watch(&call).await {
-            Ok(lines) => {
+            Ok(pieces) => {
                 self.begun();
                 self.publish(false);
-                self.listen(&call, lines).await
+                self.listen(&call, pieces).await
             }
             Err(error) => ended(error),
         }
     }
 
-    async fn listen(&mut self, call: &Call, mut lines: Lines) -> End {
+    async fn listen(&mut self, call: &Call, mut pieces: Pieces<'_>) -> End {
         let failed = |problem| ended(ApiError::of(call, problem));
         let mut bookmarks_come = false;
+        // When to list again because objects that were left out may have a place now.
+        let mut list_at = None;
         loop {
             let patience = if bookmarks_come {
                 self.timing.silence
             } else {
                 self.timing.long_silence
             };
-            let line = match timeout(scattered(patience).max(patience), lines.next()).await {
+            if list_at.is_none() && self.known.with(|known| known.has_room) {
+                list_at = Some(Instant::now() + scattered(self.timing.room));
+            }
+            let patience = Instant::now() + scattered(patience).max(patience);
+            let line = match timeout_at(list_at.map_or(patience, |at| patience.min(at)), pieces.next()).await {
                 Ok(Ok(Some(line))) => line,
                 Ok(Ok(None)) => return End::Over,
                 Ok(Err(problem)) => return failed(problem),
+                Err(_) if list_at.is_some_and(|at| at <= Instant::now()) => return End::Forgotten,
                 Err(_) => {
                     tracing::debug!(%call, "nothing was heard for long: watching anew");
                     return if bookmarks_come { End::Silent } else { End::Over };
@@ -266,11 +271,13 @@ impl<T: Object> Task<T> {
             };
             match self.known.with(|known| known.hear(&line)) {
                 Heard::Change { version, news } => {
-                    self.version = Some(version);
+                    if !version.is_empty() {
+                        self.version = Some(version);
+                    }
                     self.backoff.reset();
                     self.publish(news);
                 }
-                Heard::Bookmark(version) => {
+                Heard::Bookmark(version) | Heard::ListEnd(version) => {
                     self.version = Some(version);
                     self.backoff.reset();
                     bookmarks_come = true;
@@ -344,27 +351,6 @@ impl<T: Object> Task<T> {
         match &self.place.namespace {
             Some(namespace) => format!("{kind} in {namespace}"),
             None => kind.to_owned(),
-        }
-    }
-}
-
-/// Takes in the list at the beginning of a watch, and returns its version; none if the API server does not tell it there.
-async fn arrive<T: Object>(
-    arriving: &mut Arriving<T>,
-    lines: &mut Lines,
-    call: &Call,
-) -> Result<Option<String>, Problem> {
-    loop {
-        let Ok(line) = timeout(LIST_SILENCE, lines.next()).await else {
-            return Ok(None);
-        };
-        let cut_short = || Problem::Unreadable("the list ended before it was whole".to_owned());
-        match arriving.hear(&line?.ok_or_else(cut_short)?) {
-            Arrived::More => {}
-            Arrived::Whole(version) => return Ok(Some(version)),
-            Arrived::NotAList => return Ok(None),
-            Arrived::Error(status) => return Err(Problem::of(status, call, None)),
-            Arrived::Nonsense(why) => return Err(Problem::Unreadable(why)),
         }
     }
 }

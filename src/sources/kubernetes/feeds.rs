@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::owners::{self, OwnerKey, Owners};
 use super::view::{Bounds, Namespace};
-use crate::kubernetes::{ApiClient, ApiError, Backoff, Followed, Follower, Place, Timing, follow, scattered};
+use crate::kubernetes::{ApiClient, ApiError, Backoff, Followed, Follower, Object, Place, Timing, follow, scattered};
 use crate::objects::{HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, VerticalPodAutoscaler};
 
 /// How long a namespace is followed after its last pod has left: another often follows.
@@ -21,6 +21,9 @@ const STALE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How many workloads are asked for at the same time.
 const AT_ONCE: usize = 4;
+
+/// How many objects of one list are named for what is wrong with them.
+const MOST_COMPLAINTS: usize = 20;
 
 /// A workload that was asked for, and the answer.
 type Answer = (OwnerKey, Result<Option<Owner>, ApiError>);
@@ -248,7 +251,7 @@ impl Feeds {
         complaints.said()
     }
 
-    fn follow_in<T: crate::kubernetes::Object>(&self, namespace: &str) -> Follower<T> {
+    fn follow_in<T: Object>(&self, namespace: &str) -> Follower<T> {
         let place = Place {
             namespace: Some(namespace.to_owned()),
             field_selector: String::new(),
@@ -267,8 +270,8 @@ async fn question(client: ApiClient, permits: Arc<Semaphore>, key: OwnerKey, ans
     }
 }
 
-fn objects<T>(list: &Follower<T>) -> Option<Vec<Arc<T>>> {
-    list.look(|list| list.known.then(|| list.objects.values().cloned().collect()))
+fn objects<T: Object>(list: &Follower<T>) -> Option<Vec<Arc<T>>> {
+    list.look(|list| list.known.then(|| list.objects().cloned().collect()))
 }
 
 fn is_refused<T>(list: &Follower<T>) -> bool {
@@ -283,16 +286,18 @@ struct Complaints {
 }
 
 impl Complaints {
-    fn about<T>(&mut self, list: &Follower<T>) {
+    fn about<T: Object>(&mut self, list: &Follower<T>) {
         list.look(|list: &Followed<T>| {
             if let Some(trouble) = &list.trouble {
                 self.add(trouble);
             }
-            let unusable = list
-                .unusable
-                .iter()
-                .map(|(key, why)| format!("{key}: {why}; its last usable state counts, if there was one"));
-            self.others.extend(unusable);
+            let mut complaints = list.complaints();
+            self.others.extend(complaints.by_ref().take(MOST_COMPLAINTS));
+            let more = complaints.count();
+            if more > 0 {
+                self.others
+                    .push(format!("(and {more} more objects that cannot be used as they are)"));
+            }
         });
     }
 

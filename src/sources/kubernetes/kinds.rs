@@ -1,14 +1,22 @@
 //! Where the API server serves the kinds that matter here, and what is kept of their objects.
 
-use crate::kubernetes::{Kind, Object};
-use crate::objects::{HorizontalPodAutoscaler, LimitRange, Node, ObjectMeta, OwnerKind, Pod, VerticalPodAutoscaler};
+use crate::kubernetes::{Kind, Object, Share};
+use crate::objects::{
+    HorizontalPodAutoscaler, LimitRange, Node, ObjectMeta, OwnerKind, Pod, VerticalPodAutoscaler, annotation,
+};
 use crate::sources::validate::check_vpa;
 
 macro_rules! followed {
-    ($($object:ty: $kinds:expr $(, cited $cited:expr)? $(, check $check:expr)? $(, slim $slim:expr)?;)*) => {$(
+    ($($object:ty: $kinds:expr, at most $objects:literal of $kibibytes:literal KiB
+    $(, cited $cited:expr)? $(, labels $labels:expr)? $(, reads $reads:expr)? $(, check $check:expr)? $(, slim $slim:expr)?;)*) => {$(
         impl Object for $object {
             const KINDS: &'static [Kind] = $kinds;
+            const SHARE: Share = Share {
+                objects: $objects,
+                bytes: $kibibytes << 10,
+            };
             $(const IS_CITED: bool = $cited;)?
+            $(const KEEPS_LABELS: bool = $labels;)?
 
             fn metadata(&self) -> &ObjectMeta {
                 &self.metadata
@@ -17,6 +25,10 @@ macro_rules! followed {
             fn metadata_mut(&mut self) -> &mut ObjectMeta {
                 &mut self.metadata
             }
+
+            $(fn reads(&self, annotation: &str) -> bool {
+                $reads(self, annotation)
+            })?
 
             $(fn check(&self) -> Result<(), String> {
                 $check(self).map_err(|invalid| format!("{}: {}", invalid.field, invalid.message))
@@ -29,16 +41,29 @@ macro_rules! followed {
     )*};
 }
 
+// The shares are many times what a namespace of a well-run cluster has, and small beside the agent's memory limit.
 followed! {
-    Pod: &[Kind::new("", "v1", "pods")], slim Pod::shrink_to_fit;
-    Node: &[Kind::new("", "v1", "nodes")];
-    LimitRange: &[Kind::new("", "v1", "limitranges")];
+    Pod: &[Kind::new("", "v1", "pods")], at most 1000 of 4096 KiB, labels true, reads reads_of_pod, slim Pod::shrink_to_fit;
+    Node: &[Kind::new("", "v1", "nodes")], at most 1 of 64 KiB;
+    LimitRange: &[Kind::new("", "v1", "limitranges")], at most 100 of 256 KiB;
     // v2 came with 1.23; before, v2beta2 had the same shape.
     HorizontalPodAutoscaler: &[
         Kind::new("autoscaling", "v2", "horizontalpodautoscalers"),
         Kind::new("autoscaling", "v2beta2", "horizontalpodautoscalers"),
-    ];
-    VerticalPodAutoscaler: &[Kind::new("autoscaling.k8s.io", "v1", "verticalpodautoscalers")], cited true, check check_vpa;
+    ], at most 1000 of 1024 KiB;
+    VerticalPodAutoscaler: &[Kind::new("autoscaling.k8s.io", "v1", "verticalpodautoscalers")], at most 1000 of 2048 KiB,
+        cited true, reads reads_of_vpa, check check_vpa;
+}
+
+fn reads_of_pod(pod: &Pod, name: &str) -> bool {
+    use annotation::{APPLIED, BOOST_PREFIX, IGNORE, MIRROR, OBSERVED, UPDATED};
+    let boosted = name.strip_prefix(BOOST_PREFIX);
+    [APPLIED, IGNORE, MIRROR, OBSERVED, UPDATED].contains(&name)
+        || boosted.is_some_and(|boosted| pod.all_containers().any(|container| container.name == boosted))
+}
+
+fn reads_of_vpa(_: &VerticalPodAutoscaler, name: &str) -> bool {
+    name == annotation::ACT
 }
 
 /// Where workloads of a kind are served, newest version first.

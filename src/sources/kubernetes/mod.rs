@@ -82,7 +82,7 @@ impl KubernetesSource {
         let pods = self
             .feeds
             .pods
-            .look(|pods| pods.known.then(|| pods.objects.values().cloned().collect::<Vec<_>>()));
+            .look(|pods| pods.known.then(|| pods.objects().cloned().collect::<Vec<_>>()));
         let Some(pods) = pods else { return self.tell(None) };
         let wanted: BTreeSet<_> = pods
             .iter()
@@ -131,7 +131,7 @@ impl KubernetesSource {
         view.node = self
             .feeds
             .node
-            .look(|nodes| nodes.objects.values().next().map(|node| Node::clone(node)));
+            .look(|nodes| nodes.objects().next().map(|node| Node::clone(node)));
         self.tell(Some((view, asked.waiting)));
     }
 

@@ -136,6 +136,7 @@ fn owner(call: &Call, key: &OwnerKey, mut value: Value) -> Result<Option<Owner>,
     let mut owner = workload.into_owner(key.kind);
     owner.metadata.resource_version.clear();
     owner.metadata.annotations.clear();
+    owner.metadata.labels.clear();
     // A namesake that came later owns none of these pods.
     Ok(Some(owner).filter(|owner| owner.metadata.uid == key.uid))
 }

@@ -3,25 +3,44 @@
 use std::sync::Arc;
 
 use super::super::state::{Followed, Heard};
-use super::{Thing, bookmark, line, list, thing};
+use super::{Thing, bookmark, line, thing, thing_in};
+use crate::kubernetes::object::LARGEST_KEPT;
+use crate::kubernetes::pieces::{LARGEST_OBJECT, Piece};
+
+fn piece(text: &str) -> Piece {
+    Piece::Object(text.as_bytes().to_vec())
+}
 
 fn sizes(known: &Followed<Thing>) -> Vec<(&str, u32)> {
     known
-        .objects
-        .iter()
-        .map(|(key, thing)| (key.name.as_str(), thing.size))
+        .objects()
+        .map(|thing| (thing.metadata.name.as_str(), thing.size))
         .collect()
+}
+
+/// Whether a list was news.
+fn list(known: &mut Followed<Thing>, things: &[String]) -> bool {
+    known.begin_list();
+    let mut news = false;
+    for thing in things {
+        news |= known.list_object(&piece(thing));
+    }
+    known.end_list() || news
 }
 
 fn listed(things: &[String]) -> Followed<Thing> {
     let mut known = Followed::default();
-    assert_eq!(known.list(list(7, things).as_bytes()).unwrap(), ("7".to_owned(), true));
+    assert!(list(&mut known, things));
     known
+}
+
+fn complaints(known: &Followed<Thing>) -> Vec<String> {
+    known.complaints().collect()
 }
 
 /// Whether a line of the watch was news.
 fn news(known: &mut Followed<Thing>, kind: &str, object: &str) -> bool {
-    match known.hear(line(kind, object).as_bytes()) {
+    match known.hear(&piece(&line(kind, object))) {
         Heard::Change { news, .. } => news,
         other => panic!("{other:?}"),
     }
@@ -30,12 +49,12 @@ fn news(known: &mut Followed<Thing>, kind: &str, object: &str) -> bool {
 #[test]
 fn a_list_replaces_what_was_known_and_keeps_what_did_not_change() {
     let mut known = listed(&[thing("x", 1, 1), thing("y", 2, 2)]);
-    let x = Arc::clone(known.objects.values().next().unwrap());
-    let again = list(9, &[thing("x", 8, 1), thing("z", 9, 3)]);
-    assert!(known.list(again.as_bytes()).unwrap().1);
+    let x = Arc::clone(known.objects().next().unwrap());
+    let again = [thing("x", 8, 1), thing("z", 9, 3)];
+    assert!(list(&mut known, &again));
     assert_eq!(sizes(&known), [("x", 1), ("z", 3)]);
-    assert!(Arc::ptr_eq(&x, known.objects.values().next().unwrap()));
-    assert!(!known.list(again.as_bytes()).unwrap().1, "the same list is no news");
+    assert!(Arc::ptr_eq(&x, known.objects().next().unwrap()));
+    assert!(!list(&mut known, &again), "the same list is no news");
 }
 
 #[test]
@@ -49,8 +68,8 @@ fn lines_add_change_and_remove() {
     );
     assert_eq!(sizes(&known), [("x", 2)]);
     assert!(news(&mut known, "DELETED", &thing("x", 11, 2)));
-    assert!(known.objects.is_empty());
-    let heard = known.hear(bookmark(15).as_bytes());
+    assert_eq!(sizes(&known), []);
+    let heard = known.hear(&piece(&bookmark(15)));
     assert!(
         matches!(&heard, Heard::Bookmark(version) if version == "15"),
         "{heard:?}"
@@ -64,41 +83,114 @@ fn an_object_that_cannot_be_used_keeps_its_last_good_state_and_hides_no_other() 
     let broken = thing("x", 4, 1).replace("\"size\":1", "\"size\":\"large\"");
     assert!(news(&mut known, "MODIFIED", &broken));
     assert_eq!(sizes(&known), [("x", 1), ("z", 3)]);
-    let why: Vec<_> = known
-        .unusable
-        .iter()
-        .map(|(key, why)| format!("{key}: {why}"))
-        .collect();
-    assert_eq!(why[1], "a/y: size: at most 99");
+    let why = complaints(&known);
+    assert_eq!(
+        why[1],
+        "a/y: size: at most 99; its last usable state counts, if there was one"
+    );
     assert!(why[0].starts_with("a/x: size: invalid type"), "{why:?}");
     assert!(
         news(&mut known, "MODIFIED", &thing("x", 5, 1)),
         "to be usable again is news"
     );
     assert!(news(&mut known, "DELETED", &thing("y", 6, 200)));
-    assert!(known.unusable.is_empty());
+    assert_eq!(complaints(&known), Vec::<String>::new());
 }
 
 #[test]
 fn a_bad_object_that_stays_bad_in_a_list_keeps_its_last_good_state() {
     let mut known = listed(&[thing("x", 1, 1)]);
-    known.list(list(9, &[thing("x", 8, 500)]).as_bytes()).unwrap();
+    list(&mut known, &[thing("x", 8, 500)]);
     assert_eq!(sizes(&known), [("x", 1)]);
-    assert_eq!(known.unusable.len(), 1);
+    assert_eq!(complaints(&known).len(), 1);
 }
 
 #[test]
 fn what_makes_no_sense_is_called_so() {
     let mut known = listed(&[]);
-    for text in [
-        "",
-        "{",
-        "[]",
-        r#"{"type":"ADDED","object":{}}"#,
-        r#"{"type":"SANG","object":{}}"#,
-    ] {
-        let heard = known.hear(text.as_bytes());
+    for text in ["", "{", "[]", r#"{"type":"SANG","object":{}}"#] {
+        let heard = known.hear(&piece(text));
         assert!(matches!(heard, Heard::Nonsense(_)), "{text}: {heard:?}");
     }
-    assert!(known.list(b"<html>").is_err());
+    assert!(Followed::<Thing>::version(b"<html>").is_err());
+}
+
+#[test]
+fn an_object_that_says_no_name_or_is_too_large_is_named_as_far_as_it_can_be_and_hides_no_other() {
+    let mut known = listed(&[]);
+    assert!(news(&mut known, "ADDED", "{}"));
+    let beginning = line("ADDED", &thing("fat", 8, 1)).into_bytes();
+    let heard = known.hear(&Piece::TooLarge(beginning));
+    assert!(matches!(&heard, Heard::Change { news: true, .. }), "{heard:?}");
+    assert!(news(&mut known, "ADDED", &thing("x", 9, 1)));
+    let why = complaints(&known);
+    assert!(why[0].starts_with("/?: it has no name"), "{why:?}");
+    let larger = format!("a/fat: larger than {LARGEST_OBJECT} bytes");
+    assert!(why[1].starts_with(&larger), "{why:?}");
+    assert_eq!(sizes(&known), [("x", 1)]);
+    assert!(list(&mut known, &[thing("x", 9, 1)]));
+    assert_eq!(complaints(&known), Vec::<String>::new());
+}
+
+#[test]
+fn a_namespace_fills_no_more_than_its_share_and_what_is_left_out_is_counted() {
+    let many: Vec<_> = (0..10)
+        .map(|number| thing_in("many", &format!("n{number}"), 1))
+        .collect();
+    let mut known = listed(&many);
+    assert_eq!(sizes(&known).len(), 4);
+    let why = |known: &Followed<Thing>| complaints(known).remove(0);
+    assert_eq!(
+        why(&known),
+        "many: 6 things are left out, for a namespace may have 4 of 1 KiB together"
+    );
+    // Other namespaces have shares of their own, and those that cannot be used count too.
+    assert!(news(&mut known, "ADDED", &thing_in("other", "x", 1)));
+    for number in 0..10 {
+        known.hear(&piece(&line("ADDED", &thing_in("bad", &format!("n{number}"), 500))));
+    }
+    assert_eq!(complaints(&known).len(), 2 + 4);
+
+    assert!(
+        !news(&mut known, "MODIFIED", &thing_in("many", "n9", 2)),
+        "it has no place"
+    );
+    known.hear(&piece(&line("DELETED", &thing_in("many", "n9", 1))));
+    assert!(why(&known).starts_with("bad: 6 things") && complaints(&known)[1].starts_with("many: 5 things"));
+    assert!(!known.has_room, "none of those that have a place went");
+    assert!(news(&mut known, "DELETED", &thing_in("many", "n0", 1)));
+    assert!(known.has_room);
+    list(&mut known, &many[1..9]);
+    assert!(sizes(&known).len() == 4 && !known.has_room);
+    // What goes makes room when the list has ended, for the list after it.
+    list(&mut known, &many[..4]);
+    assert!(why(&known).starts_with("many: 1 things") && known.has_room);
+    list(&mut known, &many[..4]);
+    assert!(complaints(&known).is_empty() && !known.has_room);
+}
+
+#[test]
+fn large_objects_fill_a_share_by_their_bytes() {
+    let large = |name: &str, bytes: usize| thing_in(&"n".repeat(bytes), name, 1);
+    let names: Vec<_> = (0..10).map(|number| large(&number.to_string(), 700)).collect();
+    let known = listed(&names);
+    assert!((1..=2).contains(&sizes(&known).len()), "{known:?}");
+    let known = listed(&[large("x", LARGEST_KEPT)]);
+    assert!(sizes(&known).is_empty() && complaints(&known)[0].contains("at most 65536 are kept"));
+}
+
+#[test]
+fn an_object_that_grows_beyond_the_share_keeps_its_last_state() {
+    let mut known = listed(&[thing("x", 1, 1)]);
+    let labels = |name: &str| format!(r#""annotations":{{}},"ownerReferences":[{{"name":"{name}"}}]"#);
+    let grown = thing("x", 2, 2).replace("\"namespace\"", &format!("{},\"namespace\"", labels(&"o".repeat(3000))));
+    assert!(news(&mut known, "MODIFIED", &grown));
+    assert_eq!(sizes(&known), [("x", 1)]);
+    assert!(
+        complaints(&known)[0].contains("does not fit"),
+        "{:?}",
+        complaints(&known)
+    );
+    assert!(news(&mut known, "MODIFIED", &thing("x", 3, 3)));
+    assert!(sizes(&known) == [("x", 3)] && complaints(&known).is_empty());
 }

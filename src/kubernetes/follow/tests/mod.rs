@@ -4,14 +4,14 @@ mod lines;
 mod streamed;
 mod task;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::super::call::Kind;
-use super::super::object::Object;
+use super::super::object::{Object, Share};
 use crate::objects::ObjectMeta;
 
 /// An object of two versions that has nothing but a size.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Thing {
     metadata: ObjectMeta,
     size: u32,
@@ -19,6 +19,11 @@ struct Thing {
 
 impl Object for Thing {
     const KINDS: &'static [Kind] = &[Kind::new("test", "v2", "things"), Kind::new("test", "v1", "things")];
+
+    const SHARE: Share = Share {
+        objects: 4,
+        bytes: 2000,
+    };
 
     fn metadata(&self) -> &ObjectMeta {
         &self.metadata
@@ -40,6 +45,11 @@ impl Object for Thing {
 /// A thing as the API server writes it.
 fn thing(name: &str, version: u32, size: u32) -> String {
     format!(r#"{{"metadata":{{"name":"{name}","namespace":"a","resourceVersion":"{version}"}},"size":{size}}}"#)
+}
+
+/// The same in a namespace.
+fn thing_in(namespace: &str, name: &str, size: u32) -> String {
+    thing(name, 1, size).replace("\"a\"", &format!("\"{namespace}\""))
 }
 
 fn list(version: u32, things: &[String]) -> String {

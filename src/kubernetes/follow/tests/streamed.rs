@@ -16,10 +16,10 @@ async fn where_it_is_offered_the_list_is_the_beginning_of_the_watch() {
         line("MODIFIED", &thing("x", 8, 2)),
     ])]);
     let follower = script.follow_anew();
-    let size = |followed: &Followed<Thing>| followed.objects.values().next().map(|thing| thing.size);
+    let size = |followed: &Followed<Thing>| followed.objects().next().map(|thing| thing.size);
     until(&follower, |followed| (size(followed) == Some(2)).then_some(())).await;
     assert_eq!(
-        follower.look(|followed| (followed.known, followed.objects.len())),
+        follower.look(|followed| (followed.known, followed.objects().count())),
         (true, 1)
     );
     let asked = &script.asked(1).await[0].1;
@@ -48,7 +48,7 @@ async fn nothing_is_gone_while_a_list_is_only_half_told() {
         asked[1].1.contains("&resourceVersion=7&") && asked[2].1.contains("&resourceVersion=7&"),
         "{asked:?}"
     );
-    assert_eq!(follower.look(|followed| followed.objects.len()), 2);
+    assert_eq!(follower.look(|followed| followed.objects().count()), 2);
 }
 
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn an_api_server_that_refuses_it_is_asked_once() {
     ]);
     let follower = script.follow_anew();
     until(&follower, |followed| {
-        (followed.known && followed.objects.is_empty()).then_some(())
+        (followed.known && followed.objects().next().is_none()).then_some(())
     })
     .await;
     let asked = script.asked(4).await;
@@ -93,9 +93,12 @@ async fn an_api_server_that_does_not_know_it_tells_no_list_and_is_asked_for_one(
     ]);
     let follower = script.follow_anew();
     let names = until(&follower, |followed| {
-        followed
-            .known
-            .then(|| followed.objects.keys().map(|key| key.name.clone()).collect::<Vec<_>>())
+        followed.known.then(|| {
+            followed
+                .objects()
+                .map(|thing| thing.metadata.name.clone())
+                .collect::<Vec<_>>()
+        })
     });
     assert_eq!(names.await, ["y"]);
 }

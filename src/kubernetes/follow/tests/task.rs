@@ -26,6 +26,7 @@ const BRISK: Timing = Timing {
     long_silence: Duration::from_secs(600),
     first_pause: Duration::from_millis(8),
     longest_pause: Duration::from_millis(64),
+    room: Duration::from_millis(8),
     unknown: Duration::from_millis(40),
 };
 
@@ -145,7 +146,7 @@ async fn a_list_is_watched_from_where_it_ended() {
         "{asked:?}"
     );
     until(&follower, |known| {
-        (known.objects.len() == 2 && known.trouble.is_none()).then_some(())
+        (known.objects().count() == 2 && known.trouble.is_none()).then_some(())
     })
     .await;
 }
@@ -161,7 +162,7 @@ async fn what_the_api_server_has_forgotten_is_listed_again_but_nothing_older_tha
     let asked = script.asked(4).await;
     assert_eq!(asked[2].1, "/apis/test/v2/things?resourceVersion=9");
     assert!(asked[3].1.contains("resourceVersion=20&"), "{asked:?}");
-    assert_eq!(follower.look(|known| known.objects.len()), 1);
+    assert_eq!(follower.look(|known| known.objects().count()), 1);
 }
 
 #[tokio::test]
@@ -224,7 +225,10 @@ async fn failures_are_spaced_further_and_further_and_nothing_known_is_lost() {
     let pauses: Vec<_> = asked[1..].windows(2).map(|two| two[1].0 - two[0].0).collect();
     assert!(pauses[0] >= BRISK.first_pause / 2, "{pauses:?}");
     assert!(pauses[6] >= BRISK.longest_pause / 2, "{pauses:?}");
-    let (count, trouble) = until(&follower, |known| Some((known.objects.len(), known.trouble.clone()?))).await;
+    let (count, trouble) = until(&follower, |known| {
+        Some((known.objects().count(), known.trouble.clone()?))
+    })
+    .await;
     assert_eq!(count, 1);
     assert!(trouble.contains("cannot answer now (500): down"), "{trouble}");
 }
@@ -257,7 +261,7 @@ async fn an_older_version_is_taken_where_the_newer_is_not_served() {
     let follower = script.follow();
     let asked = script.asked(3).await;
     assert!(asked[1].1.starts_with("/apis/test/v1/things?") && asked[2].1.starts_with("/apis/test/v1/things?watch"));
-    assert_eq!(follower.look(|known| known.objects.len()), 1);
+    assert_eq!(follower.look(|known| known.objects().count()), 1);
 }
 
 #[tokio::test]
@@ -271,7 +275,10 @@ async fn what_is_known_stays_known_while_its_kind_is_not_served() {
     ]);
     let follower = script.follow();
     script.asked(6).await;
-    let (count, trouble) = until(&follower, |known| Some((known.objects.len(), known.trouble.clone()?))).await;
+    let (count, trouble) = until(&follower, |known| {
+        Some((known.objects().count(), known.trouble.clone()?))
+    })
+    .await;
     assert_eq!(count, 1, "{trouble}");
 }
 
@@ -285,10 +292,10 @@ async fn of_a_kind_that_is_not_served_there_are_none_until_it_is() {
     let follower = script.follow();
     let trouble = until(&follower, |known| known.trouble.clone()).await;
     assert!(trouble.contains("knows no things"), "{trouble}");
-    assert!(follower.look(|known| known.known && known.objects.is_empty()));
+    assert!(follower.look(|known| known.known && known.objects().next().is_none()));
     script.asked(4).await;
     until(&follower, |known| {
-        (known.objects.len() == 1 && known.trouble.is_none()).then_some(())
+        (known.objects().count() == 1 && known.trouble.is_none()).then_some(())
     })
     .await;
 }
@@ -302,6 +309,44 @@ async fn a_missing_right_is_named_and_asked_for_again() {
     assert!(trouble.contains("resources: [things], verbs: [list]"), "{trouble}");
     until(&follower, |known| {
         (known.known && !known.refused && known.trouble.is_none()).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_was_left_out_comes_in_once_there_is_room() {
+    let many: Vec<_> = (0..6).map(|number| thing(&format!("n{number}"), 1, 1)).collect();
+    let script = Script::of([
+        Answer::Says(200, list(7, &many)),
+        Answer::Silent(vec![
+            line("DELETED", &thing("n0", 8, 1)),
+            line("DELETED", &thing("n1", 9, 1)),
+        ]),
+        Answer::Says(200, list(9, &many[2..])),
+    ]);
+    let follower = script.follow();
+    until(&follower, |known| {
+        (known.objects().count() == 4 && known.complaints().next().is_none()).then_some(())
+    })
+    .await;
+    assert_eq!(script.asked(3).await[2].1, "/apis/test/v2/things?resourceVersion=9");
+}
+
+#[tokio::test]
+async fn a_list_that_breaks_off_is_read_again_and_nothing_is_gone_meanwhile() {
+    let whole = list(7, &[thing("x", 1, 1), thing("y", 2, 2)]);
+    let script = Script::of([
+        Answer::Says(200, whole.clone()),
+        Answer::Lines(vec![forgotten()]),
+        Answer::Says(200, whole[..whole.len() - 20].to_owned()),
+        Answer::Says(200, list(9, &[thing("x", 8, 3)])),
+    ]);
+    let follower = script.follow();
+    let trouble = until(&follower, |known| known.trouble.clone()).await;
+    assert!(trouble.contains("broke off"), "{trouble}");
+    assert_eq!(follower.look(|known| known.objects().count()), 2);
+    until(&follower, |known| {
+        (known.objects().count() == 1 && known.trouble.is_none()).then_some(())
     })
     .await;
 }

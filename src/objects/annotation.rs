@@ -1,0 +1,16 @@
+//! The annotations that are read, by exact name. All others are dropped where an object comes in.
+
+/// On a pod: `"true"` leaves the pod alone.
+pub const IGNORE: &str = "vscaled.io/ignore";
+/// On a VPA: `"true"` acts on the VPA whatever its mode says, `"false"` leaves its pods alone.
+pub const ACT: &str = "vscaled.io/act";
+/// On a pod: what is applied to it, where its kubelet does not resize.
+pub const APPLIED: &str = "vscaled.io/applied";
+/// On a pod, by VPA's webhook: the containers that its updater looks at.
+pub const OBSERVED: &str = "vpaObservedContainers";
+/// On a pod, by VPA's updater: `"true"` once the updater resized the pod in place.
+pub const UPDATED: &str = "vpaInPlaceUpdated";
+/// On a pod, by VPA's webhook: what a container had before its startup boost. The container's name follows.
+pub const BOOST_PREFIX: &str = "vpaCpuStartupBoost/";
+/// On a mirror pod: the UID of the static pod. It cannot be resized through the API server.
+pub const MIRROR: &str = "kubernetes.io/config.mirror";

@@ -27,6 +27,7 @@
 //! - [`runtime`]: the container runtime over CRI, and its events.
 //! - [`actuate`]: one pass over one pod: observe, plan, execute, verify, undo. Memory limits come down in a way of their own.
 //! - [`oom`]: what the kernel killed, from its log and its counters.
+//! - [`pace`]: how long to wait, so that a cluster's agents do not act in step.
 //! - [`report`]: kept on disk until every receiver has it: the way of a kill to recommenders and the API.
 //! - [`agent`]: the tasks, and the one owner of everything that is known.
 //! - [`control`]: the unix socket, both ends.
@@ -53,6 +54,7 @@ pub mod kubernetes;
 pub mod objects;
 pub mod observe;
 pub mod oom;
+pub mod pace;
 pub mod plan;
 pub mod rate_limiter;
 pub mod report;

@@ -18,8 +18,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::kubernetes::{Annotations, ApiClient, Backoff, PodRef, scattered};
+use crate::kubernetes::{Annotations, ApiClient, PodRef};
 use crate::objects::{Pod, annotation};
+use crate::pace::{Backoff, scattered};
 use pace::Pace;
 
 pub(super) use says::{object, outlived, says};

@@ -350,6 +350,7 @@ impl Coordinator {
         self.end_boosts(wall);
         self.end_denied_loans(wall);
         self.try_shrinks_again(wall);
+        self.give_turns(wall);
         if self.next_decide <= now {
             self.next_decide = now + DECIDE_AGAIN;
             self.decide_all(wall);
@@ -370,7 +371,7 @@ impl Coordinator {
     fn next_wake(&self) -> Instant {
         let wall = Timestamp::now();
         let now = Instant::now();
-        let retries = self.entries.values().filter_map(|entry| entry.work.retry_at);
+        let passes = self.entries.values().filter_map(|entry| entry.work.wakes_at(now));
         let ends = |entry: &Entry| {
             [
                 entry.standing.ends_at(),
@@ -382,7 +383,7 @@ impl Coordinator {
         let dated = self.entries.values().flat_map(|entry| ends(entry)).flatten();
         let dated = dated.map(|at| now + Duration::try_from(at.duration_since(wall)).unwrap_or_default());
         let periodic = [self.next_sweep, self.next_decide, now + BEAT];
-        retries
+        passes
             .chain(dated)
             .chain(self.look_at)
             .chain(self.resizer.again())

@@ -16,6 +16,7 @@ use crate::agent::metrics::PodState;
 use crate::decide::PodDecision;
 use crate::guard::lease::Lease;
 use crate::objects::Pod;
+use crate::pace::Backoff;
 use crate::plan::resize::Withheld;
 use crate::plan::shrink::Regrets;
 use crate::resources::{MemoryLimit, NamedRequirements, Resource, ResourceList};
@@ -87,7 +88,7 @@ pub(super) struct TooMuch {
 }
 
 /// The pass that runs for a pod, and what comes after it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Work {
     /// The number of the pass that runs now. There is never more than one.
     pub(super) running: Option<u64>,
@@ -97,8 +98,8 @@ pub(super) struct Work {
     pub(super) waiter: Option<Waiter>,
     /// Requests that came while another operator's was not yet answered, oldest first.
     pub(super) orders: VecDeque<Order>,
-    /// How often the pass has failed in a row.
-    pub(super) failures: u32,
+    /// Spaces the attempts of a pass that fails.
+    pub(super) backoff: Backoff,
     /// When to try again.
     pub(super) retry_at: Option<Instant>,
     /// When the API server last accepted a request.
@@ -107,12 +108,25 @@ pub(super) struct Work {
     pub(super) waits_for_room: bool,
 }
 
+impl Work {
+    /// When the next pass is to be tried again, or may begin.
+    pub(super) fn wakes_at(&self, now: Instant) -> Option<Instant> {
+        let begins = self.pending.as_ref().and_then(|pending| pending.not_before);
+        [self.retry_at, begins.filter(|at| *at > now)]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
+
 /// A pass that is asked for.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) cause: Cause,
     pub(super) asked: std::time::Instant,
     pub(super) check_runtime: bool,
+    /// When it may begin: many nodes act on the same change, and not all at once.
+    pub(super) not_before: Option<Instant>,
 }
 
 /// An operator who waits for a pass.
@@ -175,7 +189,16 @@ impl Entry {
             withheld: None,
             owed: false,
             epoch: 0,
-            work: Work::default(),
+            work: Work {
+                running: None,
+                pending: None,
+                waiter: None,
+                orders: VecDeque::new(),
+                backoff: Backoff::new(FIRST_RETRY, LONGEST_RETRY),
+                retry_at: None,
+                accepted_at: None,
+                waits_for_room: false,
+            },
             shrinking: Shrinking::default(),
             too_much: None,
             not_saved: BTreeMap::new(),
@@ -190,13 +213,32 @@ impl Entry {
             cause: cause.clone(),
             asked: std::time::Instant::now(),
             check_runtime: false,
+            not_before: None,
         });
+        // What was only noticed can wait as long.
+        if rank(&cause) > rank(&Cause::Kubelet) {
+            pending.not_before = None;
+        }
         // What somebody decided says more in the history than what was noticed, and is timed from its own moment.
         if rank(&cause) > rank(&pending.cause) {
             pending.cause = cause;
             pending.asked = std::time::Instant::now();
         }
         pending.check_runtime |= check_runtime;
+    }
+
+    /// Asks for a pass that begins after a while, unless one is asked for already.
+    pub(super) fn ask_after(&mut self, cause: Cause, delay: Duration) {
+        let at = Instant::now() + delay;
+        let not_before = self
+            .work
+            .pending
+            .as_ref()
+            .map_or(Some(at), |pending| pending.not_before);
+        self.ask(cause, true);
+        if let Some(pending) = &mut self.work.pending {
+            pending.not_before = not_before;
+        }
     }
 
     /// Notes which pod lives here; returns whether another one did before, whose standing is dropped.
@@ -222,7 +264,10 @@ impl Entry {
             PodState::Foreign
         } else if self.owed {
             PodState::Owed
-        } else if self.work.failures > 0 || self.shrinking.next_regret(now).is_some() || self.too_much.is_some() {
+        } else if self.work.backoff.failures() > 0
+            || self.shrinking.next_regret(now).is_some()
+            || self.too_much.is_some()
+        {
             PodState::Refused
         } else if let Some(withheld) = &self.withheld {
             match withheld {
@@ -246,9 +291,7 @@ impl Entry {
 
     /// Notes a failed pass; returns how long to wait before the next.
     pub(super) fn back_off(&mut self, now: Instant, at_least: Option<Duration>) -> Duration {
-        let doubled = FIRST_RETRY.saturating_mul(1 << self.work.failures.min(16));
-        let wait = doubled.min(LONGEST_RETRY).max(at_least.unwrap_or_default());
-        self.work.failures = self.work.failures.saturating_add(1);
+        let wait = self.work.backoff.next(at_least);
         self.work.retry_at = Some(now + wait);
         wait
     }
@@ -299,7 +342,7 @@ impl Entry {
 
     /// Forgets failures: what is wanted, or what is there, has changed.
     pub(super) fn reset_retries(&mut self) {
-        self.work.failures = 0;
+        self.work.backoff.reset();
         self.work.retry_at = None;
     }
 }
@@ -322,41 +365,4 @@ const fn rank(cause: &Cause) -> u8 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_holds_is_looked_after_while_it_waits_and_what_failed_is_not() {
-        let pod = Arc::new(Pod::default());
-        let mut entry = Entry::new(Arc::clone(&pod), PodDecision::undecided(&pod));
-        assert!(!entry.is_looked_after(), "nothing stands");
-        entry.standing.returning = true;
-        assert!(entry.is_looked_after());
-        entry.back_off(Instant::now(), None);
-        assert!(!entry.is_looked_after(), "it failed, and is tried again later");
-        entry.holds = true;
-        assert!(entry.is_looked_after(), "the API server is to be asked later");
-    }
-
-    #[test]
-    fn whoever_waits_for_a_pod_is_told_when_another_takes_its_name() {
-        let pod = Arc::new(Pod::default());
-        let mut entry = Entry::new(Arc::clone(&pod), PodDecision::undecided(&pod));
-        let id = |uid: &str| PodId {
-            uid: uid.to_owned(),
-            namespace: "shop".to_owned(),
-            name: "db-0".to_owned(),
-        };
-        assert!(!entry.settle_at(&id("u1")));
-        let before = Some(ByHand {
-            returning: true,
-            ..ByHand::of(&entry)
-        });
-        let (reply, mut answer) = tokio::sync::oneshot::channel();
-        entry.work.waiter = Some(Waiter { reply, before });
-        assert!(!entry.settle_at(&id("u1")) && entry.work.waiter.is_some());
-        assert!(entry.settle_at(&id("u2")));
-        assert!(matches!(answer.try_recv(), Ok(Err(_))), "it would wait for ever");
-        assert!(entry.standing.is_empty(), "what stood for the earlier one came back");
-    }
-}
+mod tests;

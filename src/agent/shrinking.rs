@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -10,7 +10,11 @@ use super::coordinator::Event;
 use crate::actuate::shrink::{Lowering, SeenBefore, ShrinkReport, Verdict, watch};
 use crate::actuate::{LivePod, Node};
 use crate::plan::Target;
-use crate::plan::shrink::{Holds, Regret, Regrets, Trouble};
+use crate::plan::shrink::{Holds, Progress, Regret, Regrets, Trouble};
+use crate::resources::MemoryLimit;
+
+/// A pod whose turn it is and that has nothing to show for so long keeps others of its workload waiting no more.
+const LONGEST_TURN: SignedDuration = SignedDuration::from_mins(5);
 
 /// The part of an entry that is about lower memory limits.
 #[derive(Debug, Default)]
@@ -21,6 +25,8 @@ pub(super) struct Shrinking {
     /// When a shrink that was undone is to be tried again.
     again: Option<Timestamp>,
     watched: Option<Watched>,
+    /// Since when it is the pod's turn, until its limits were lowered and watched.
+    turn: Option<Timestamp>,
     /// What was lowered last and neither kept nor undone since. It outlasts its watch: whoever is killed for it may take with
     /// it what was watched, and is told of later.
     lately: Vec<Lowering>,
@@ -82,6 +88,7 @@ impl Shrinking {
     /// Takes in how a watch ended; returns what went wrong, if anything did. Whatever came down with it goes up with it.
     pub(super) fn watch_ended(&mut self, number: u64, verdict: Verdict, now: Timestamp) -> Option<Ended> {
         self.watched.take_if(|watched| watched.number == number)?;
+        self.turn = None;
         match verdict {
             Verdict::Gone => None,
             Verdict::Kept => {
@@ -106,12 +113,44 @@ impl Shrinking {
         if self.lately.is_empty() {
             return None;
         }
+        self.turn = None;
         let why = describe(target, trouble);
         for lowering in self.lately.drain(..) {
             let until = self.regrets.note(&lowering.target, lowering.from, &why, now);
             self.again = Some(self.again.map_or(until, |again| again.min(until)));
         }
         Some(Ended::Undone(why))
+    }
+
+    /// These limits come down from what they are once it is the pod's turn.
+    pub(super) fn put_off(&mut self, lowered: &[(Target, MemoryLimit)], now: Timestamp) {
+        self.regrets.end_waiting();
+        for (target, before) in lowered {
+            self.regrets.put_off(target, *before, now);
+        }
+    }
+
+    /// It is the pod's turn.
+    pub(super) fn begin_turn(&mut self, now: Timestamp) {
+        self.regrets.end_waiting();
+        self.turn = Some(now);
+    }
+
+    /// A pass left everything as it should be. Where it lowered nothing that is watched, the turn is over.
+    pub(super) fn pass_settled(&mut self) {
+        self.turn.take_if(|_| self.watched.is_none());
+    }
+
+    /// How lower limits fare; `None` where there are none to speak of.
+    pub(super) fn progress(&self, now: Timestamp) -> Option<Progress> {
+        let has_turn = self.turn.is_some_and(|since| now.duration_since(since) < LONGEST_TURN);
+        if self.next_regret(now).is_some() {
+            Some(Progress::Undone)
+        } else if self.regrets.waits(now) {
+            Some(Progress::Waits)
+        } else {
+            (has_turn || self.watched.is_some()).then_some(Progress::Tried)
+        }
     }
 
     /// The limits that are kept now although lower ones are wanted.
@@ -297,5 +336,41 @@ mod tests {
         assert_eq!((shrinking.holds(at(1)).len(), shrinking.again()), (1, Some(at(120))));
         shrinking.forget_regrets();
         assert_eq!((shrinking.holds(at(1)).len(), shrinking.again()), (0, None));
+    }
+
+    #[tokio::test]
+    async fn what_is_put_off_keeps_its_limit_until_its_turn_and_again_when_that_failed() {
+        let mut shrinking = Shrinking::default();
+        assert_eq!(shrinking.progress(at(0)), None);
+        shrinking.put_off(&[(container("app"), BEFORE)], at(0));
+        assert_eq!(shrinking.progress(at(1)), Some(Progress::Waits));
+        assert_eq!(shrinking.holds(at(1)), Holds::from([(container("app"), BEFORE)]));
+        assert!(shrinking.next_regret(at(1)).is_none(), "nothing was refused");
+        shrinking.begin_turn(at(2));
+        assert_eq!(shrinking.progress(at(2)), Some(Progress::Tried));
+        assert_eq!(shrinking.holds(at(2)), Holds::new());
+        let mut tried = lowered(7, &[container("app")]);
+        tried.begin_turn(at(2));
+        tried.pass_settled();
+        assert_eq!(tried.progress(at(3)), Some(Progress::Tried), "it is watched");
+        assert!(tried.blamed(&container("app"), at(4)).is_some());
+        assert_eq!(tried.progress(at(5)), Some(Progress::Undone));
+        // Another recommendation: what is left alone stays so for as long as before.
+        tried.put_off(&[(container("app"), BEFORE)], at(6));
+        assert_eq!(tried.again(), Some(at(124)));
+        assert_eq!(tried.progress(at(125)), None);
+        tried.put_off(&[(container("app"), BEFORE)], at(126));
+        tried.begin_turn(at(127));
+        assert_eq!(tried.regrets().next(at(127)), None);
+    }
+
+    #[test]
+    fn a_turn_ends_with_a_pass_that_lowered_nothing_and_at_the_latest_after_a_while() {
+        let mut shrinking = Shrinking::default();
+        shrinking.begin_turn(at(0));
+        assert_eq!(shrinking.progress(at(299)), Some(Progress::Tried));
+        assert_eq!(shrinking.progress(at(300)), None);
+        shrinking.pass_settled();
+        assert_eq!(shrinking.progress(at(1)), None);
     }
 }

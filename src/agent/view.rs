@@ -12,6 +12,7 @@ use crate::decide::Reason;
 use crate::guard::lease::Lease;
 use crate::observe::audit::Who;
 use crate::plan::resize::Withheld;
+use crate::plan::shrink::Progress;
 use crate::plan::{CgroupVersion, Driver, Target};
 use crate::resources::{Bytes, MilliCpu, Requirements, Resource};
 
@@ -126,11 +127,11 @@ fn detail(entry: &Entry, state: PodState, now: Timestamp) -> String {
             .map_or_else(String::new, |(target, file, until)| {
                 format!("something else keeps changing {file} of {target}; left alone until {until}")
             }),
-        PodState::Refused if entry.work.failures == 0 && entry.too_much.is_some() => entry
+        PodState::Refused if entry.work.backoff.failures() == 0 && entry.too_much.is_some() => entry
             .too_much
             .as_ref()
             .map_or_else(String::new, |much| much.why.clone()),
-        PodState::Refused if entry.work.failures == 0 && entry.withheld.is_none() => {
+        PodState::Refused if entry.work.backoff.failures() == 0 && entry.withheld.is_none() => {
             entry.shrinking.next_regret(now).map_or_else(String::new, |regret| {
                 format!(
                     "a lower memory limit was undone (time {} in a row) and is tried again at {}: {}",
@@ -194,6 +195,13 @@ pub(super) fn next(entry: &Entry, now: Timestamp) -> String {
     if entry.live.is_none() {
         return "Nothing until a container of this pod runs on this node.".to_owned();
     }
+    let begins = entry.work.pending.as_ref().and_then(|pending| pending.not_before);
+    if let Some(wait) = begins.and_then(|at| at.checked_duration_since(Instant::now())) {
+        return format!(
+            "A pass begins in {} s: many nodes follow this recommendation, and not all at once.",
+            wait.as_secs()
+        );
+    }
     if entry.work.running.is_some() || entry.work.pending.is_some() {
         return "A pass over this pod runs now.".to_owned();
     }
@@ -213,6 +221,11 @@ pub(super) fn next(entry: &Entry, now: Timestamp) -> String {
             "The lower limit of {} is tried again at {:.0}.",
             regret.target, regret.until
         );
+    }
+    if entry.shrinking.progress(now) == Some(Progress::Waits) {
+        return "The lower memory limit is tried once it is this pod's turn: of one workload a few pods at a time, and none while \
+                one of them has its own limit back."
+            .to_owned();
     }
     if let Some((target, file, until)) = entry.foreign.all_paused(now).next() {
         return format!("{file} of {target} is looked at again at {until:.0}.");

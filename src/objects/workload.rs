@@ -52,6 +52,8 @@ pub struct Owner {
     pub metadata: ObjectMeta,
     /// Which pods are its own; none if the manifest has no selector.
     pub selector: Option<LabelSelector>,
+    /// How many pods it is to have; 0 where that is not known.
+    pub pods: u64,
 }
 
 /// A label selector; all of its requirements must hold.

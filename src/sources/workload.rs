@@ -11,12 +11,22 @@ pub(super) struct Workload {
     metadata: ObjectMeta,
     #[serde(default)]
     spec: WorkloadSpec,
+    #[serde(default)]
+    status: WorkloadStatus,
 }
 
 #[derive(Debug, Deserialize, Default)]
 #[serde(default)]
 struct WorkloadSpec {
     selector: Option<LabelSelector>,
+    replicas: Option<u64>,
+    parallelism: Option<u64>,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct WorkloadStatus {
+    desired_number_scheduled: Option<u64>,
 }
 
 impl Workload {
@@ -25,6 +35,15 @@ impl Workload {
             kind,
             metadata: self.metadata,
             selector: self.spec.selector,
+            pods: [
+                self.spec.replicas,
+                self.spec.parallelism,
+                self.status.desired_number_scheduled,
+            ]
+            .into_iter()
+            .flatten()
+            .max()
+            .unwrap_or(0),
         }
     }
 }

@@ -65,6 +65,7 @@ const MODULES: &[Module] = &[
     wiring("guard"),
     wiring("kubernetes"),
     wiring("oom"),
+    effects("pace", &[]),
     wiring("report"),
     wiring("sources"),
 ];

@@ -7,12 +7,14 @@
 
 mod host_answers;
 mod host_boost;
+mod host_bounds;
 mod host_faults;
 mod host_killed;
 mod host_kubelets;
 mod host_manners;
 mod host_others;
 mod host_restore;
+mod host_spread;
 mod host_tenants;
 mod memory;
 

@@ -9,6 +9,7 @@ mod ended;
 mod frozen;
 mod regretted;
 mod room;
+mod turns;
 mod undone;
 mod waiting;
 

@@ -12,8 +12,10 @@ use crate::agent::entry::{Entry, TooMuch};
 use crate::agent::inventory::Inventory;
 use crate::agent::standing::Recommended;
 use crate::decide::{self, PodDecision, Reason};
-use crate::objects::{Pod, VerticalPodAutoscaler};
-use crate::plan::resize;
+use crate::objects::{ObjectMeta, OwnerKind, Pod, VerticalPodAutoscaler};
+use crate::pace::{place_in, spread_window};
+use crate::plan::{Target, resize};
+use crate::resources::{MemoryLimit, NamedRequirements};
 use crate::sources::NodeView;
 
 impl Coordinator {
@@ -88,7 +90,7 @@ impl Coordinator {
             entry.decided_in = deciding.elapsed();
             self.entries.insert(key, entry);
         }
-        self.follow_all(&view.vpas, now, &decided);
+        self.follow_all(now, &decided);
         self.unwatched = true;
         self.unsaved |= yielded;
         for (key, entry) in known {
@@ -124,12 +126,14 @@ type Decided<'a> = &'a dyn Fn(&Pod, Option<&Recommended>) -> PodDecision;
 impl Coordinator {
     /// Turns decisions into what stands. What the node has no room for is tried again every time, and at once where others
     /// have come to take less.
-    fn follow_all(&mut self, vpas: &[VerticalPodAutoscaler], now: Timestamp, decided: Decided<'_>) {
+    fn follow_all(&mut self, now: Timestamp, decided: Decided<'_>) {
+        let view = Arc::clone(&self.view);
+        let vpas = view.vpas.as_slice();
         let mut admission = self.admission();
         let mut refused = Vec::new();
         for (key, entry) in &mut self.entries {
             let known = entry.too_much.take().map(|too_much| too_much.targets);
-            if follow(entry, &mut admission, vpas, now) {
+            if follow(entry, &mut admission, &view, now) {
                 self.unsaved = true;
                 // What is left to decide, for those who ask.
                 entry.decision = decided(&entry.undisturbed(), entry.standing.recommended.as_ref());
@@ -143,7 +147,7 @@ impl Coordinator {
             let Some(entry) = self.entries.get_mut(&key) else {
                 continue;
             };
-            if admission.made_room() && follow(entry, &mut admission, vpas, now) {
+            if admission.made_room() && follow(entry, &mut admission, &view, now) {
                 self.unsaved = true;
                 entry.decision = decided(&entry.undisturbed(), entry.standing.recommended.as_ref());
             }
@@ -161,7 +165,7 @@ impl Coordinator {
 }
 
 /// Turns a decision into what stands, if the node has room for that, and asks for a pass if that changed.
-fn follow(entry: &mut Entry, admission: &mut Admission, vpas: &[VerticalPodAutoscaler], now: Timestamp) -> bool {
+fn follow(entry: &mut Entry, admission: &mut Admission, view: &NodeView, now: Timestamp) -> bool {
     let decision = &entry.decision;
     let change = decision.change();
     if change.is_none() && !lets_go(decision.reason) {
@@ -169,6 +173,8 @@ fn follow(entry: &mut Entry, admission: &mut Admission, vpas: &[VerticalPodAutos
         return false;
     }
     let (before, took) = (entry.standing.targets(&entry.pod), admission.takes(entry));
+    let mut in_force = before.clone().unwrap_or_else(|| entry.pod.requirements());
+    entry.lift_what_is_kept(&mut in_force);
     let mut too_much = None;
     if let Some((_, targets)) = change {
         let recommended = Recommended {
@@ -195,12 +201,48 @@ fn follow(entry: &mut Entry, admission: &mut Admission, vpas: &[VerticalPodAutos
     }
     admission.changed(took, entry);
     entry.start_over();
+    let lowered = lowered(&in_force, after.as_deref().unwrap_or_default());
+    entry.shrinking.put_off(&lowered, now);
     if after.is_some()
-        && let Some(cause) = cause(entry, vpas)
+        && let Some(cause) = cause(entry, &view.vpas)
     {
-        entry.ask(cause, true);
+        let pod = &entry.pod;
+        let delay = place_in(
+            spread_window(pods_of(entry, view)),
+            &pod.spec.node_name,
+            &pod.metadata.uid,
+        );
+        entry.ask_after(cause, delay);
     }
     true
+}
+
+/// The memory limits that come down, and what they come down from.
+fn lowered(before: &[NamedRequirements], after: &[NamedRequirements]) -> Vec<(Target, MemoryLimit)> {
+    let limit = |named: &NamedRequirements| {
+        let limit = named.resources.limits.memory;
+        limit.map_or(MemoryLimit::Max, |limit| MemoryLimit::Bytes(limit.get()))
+    };
+    let lowered = after.iter().filter_map(|after| {
+        let before = limit(before.iter().find(|before| before.name == after.name)?);
+        (limit(after) < before).then(|| (Target::Container(after.name.clone()), before))
+    });
+    lowered.collect()
+}
+
+/// How many pods of the cluster the recommendation is about: what their workload is to have.
+fn pods_of(entry: &Entry, view: &NodeView) -> u64 {
+    let namespace = &entry.pod.metadata.namespace;
+    let is_it = |metadata: &ObjectMeta, name: &str| metadata.name == name && metadata.namespace == *namespace;
+    let vpa = entry.decision.vpa.as_deref();
+    let vpa = vpa.and_then(|name| view.vpas.iter().find(|vpa| is_it(&vpa.metadata, name)));
+    let Some(target) = vpa.and_then(|vpa| vpa.spec.target_ref.as_ref()) else {
+        return 0;
+    };
+    let kind = OwnerKind::named(&target.kind);
+    let mut owners = view.owners.iter();
+    let owner = owners.find(|owner| Some(owner.kind) == kind && is_it(&owner.metadata, &target.name));
+    owner.map_or(0, |owner| owner.pods)
 }
 
 /// What is behind a decision, as the cause of what follows.

@@ -14,6 +14,7 @@ use super::{Coordinator, Event, Reply};
 use crate::actuate::{BoundPod, Cause, ChangeRecord, Job, JobDone, Node, Outcome, Verdict, intention, reconcile};
 use crate::agent::entry::{ByHand, Entry, FIRST_RETRY, Pending};
 use crate::agent::shrinking::WatchId;
+use crate::pace::scattered;
 use crate::plan::Target;
 use crate::resources::ControlFile;
 
@@ -160,6 +161,9 @@ impl Coordinator {
             return;
         }
         entry.holds = done.outcome.is_kept();
+        if entry.holds {
+            entry.shrinking.pass_settled();
+        }
         entry.withheld = match &record.outcome {
             Outcome::Withheld(withheld) => Some(withheld.clone()),
             _ => None,
@@ -200,11 +204,13 @@ fn next_job(entry: &mut Entry) -> Option<(Job, Cause)> {
         return None;
     }
     let bound = BoundPod::new(&entry.pod, entry.live.as_ref()?)?;
+    let begins = |pending: &mut Pending| pending.not_before.is_none_or(|at| at <= Instant::now());
     let Pending {
         cause,
         asked,
         check_runtime,
-    } = entry.work.pending.take()?;
+        ..
+    } = entry.work.pending.take_if(begins)?;
     let targets = entry.aims()?;
     let job = Job {
         bound,
@@ -278,7 +284,8 @@ fn settle(entry: &mut Entry, record: &ChangeRecord, retry_after: Option<Duration
     }
     if record.outcome.is_kept() {
         // The API server is to be asked later.
-        entry.work.retry_at = entry.work.retry_at.or(retry_after.map(|wait| Instant::now() + wait));
+        let again = retry_after.map(|wait| Instant::now() + wait + scattered(FIRST_RETRY));
+        entry.work.retry_at = entry.work.retry_at.or(again);
     }
     let waiter = entry.work.waiter.take();
     let answer = waiter.map(|waiter| {

@@ -204,7 +204,7 @@ impl Coordinator {
             None,
         );
         // Why a pass failed stays the pod's reason until a pass says otherwise.
-        if let Some(entry) = self.guarded(of).filter(|entry| entry.work.failures == 0) {
+        if let Some(entry) = self.guarded(of).filter(|entry| entry.work.backoff.failures() == 0) {
             entry.last = Some(record);
         }
     }

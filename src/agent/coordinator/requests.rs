@@ -19,7 +19,7 @@ use crate::decide::PodDecision;
 use crate::objects::{Pod, VerticalPodAutoscaler};
 use crate::plan::Target;
 use crate::plan::resize::{self, Withheld};
-use crate::plan::shrink::Holds;
+use crate::plan::shrink::{Holds, Progress};
 use crate::resources::ControlFile;
 
 /// Where an answer goes.
@@ -96,6 +96,8 @@ pub(in crate::agent) struct Snapshot {
     pub(in crate::agent) standing: Standing,
     pub(in crate::agent) live: Option<Arc<LivePod>>,
     pub(in crate::agent) holds: Holds,
+    /// Whether these are kept until other pods of the workload have lower ones.
+    pub(in crate::agent) waits_for_turn: bool,
     pub(in crate::agent) node: Option<Arc<Node>>,
     pub(in crate::agent) through: Option<ThroughApi>,
     pub(in crate::agent) withheld: Option<Withheld>,
@@ -219,6 +221,7 @@ impl Coordinator {
             standing: entry.standing.clone(),
             live: entry.live.clone(),
             holds: entry.shrinking.holds(now),
+            waits_for_turn: entry.shrinking.progress(now) == Some(Progress::Waits),
             node: self.node.clone(),
             through: self.through_now(entry),
             withheld: entry.withheld.clone(),

@@ -184,7 +184,7 @@ impl Entry {
         let takes_its_course = matches!(Phase::of(pod), Phase::Accepted | Phase::InProgress | Phase::Settled);
         let asked = self.standing.asked.as_ref();
         let echo = takes_its_course && asked.is_some_and(|asked| resize::same(&asked.targets, &pod.requirements()));
-        if news && !(self.work.failures > 0 && echo) {
+        if news && !(self.work.backoff.failures() > 0 && echo) {
             // What is held stays so, but another answer may call for something else.
             self.ask(Cause::Kubelet, true);
         }

@@ -7,11 +7,13 @@ use tokio::sync::mpsc;
 use super::{Coordinator, Event};
 use crate::actuate::Cause;
 use crate::actuate::shrink::Verdict;
+use crate::agent::entry::Entry;
 use crate::agent::metrics::ShrinkOutcome;
 use crate::agent::oom::Kills;
 use crate::agent::shrinking::{Ended, WatchId};
 use crate::oom::OomReport;
 use crate::plan::Target;
+use crate::plan::shrink::{Progress, next_turns};
 
 impl Coordinator {
     /// A watch ended. Where something went wrong, a pass raises the limits again, and they stay so for a while.
@@ -54,6 +56,39 @@ impl Coordinator {
             }
         }
         self.unsaved = true;
+    }
+
+    /// Lets pods whose turn it is lower their memory limits: of one workload a few at a time, and none while one of them has
+    /// its own limits back.
+    pub(super) fn give_turns(&mut self, now: Timestamp) {
+        let progress = |entry: &Entry| entry.live.as_ref().and_then(|_| entry.shrinking.progress(now));
+        if !self
+            .entries
+            .values()
+            .any(|entry| progress(entry) == Some(Progress::Waits))
+        {
+            return;
+        }
+        let workload = |entry: &Entry| {
+            let recommended = entry.standing.recommended.as_ref();
+            let vpa = recommended.and_then(|recommended| recommended.vpa.clone());
+            (entry.pod.metadata.namespace.clone(), vpa)
+        };
+        let (keys, pods): (Vec<_>, Vec<_>) = self
+            .entries
+            .iter()
+            .filter_map(|(key, entry)| Some((key.clone(), (workload(entry), progress(entry)?))))
+            .unzip();
+        for index in next_turns(&pods) {
+            if let Some(entry) = self.entries.get_mut(&keys[index]) {
+                entry.shrinking.begin_turn(now);
+                if entry.work.running.is_some() || entry.work.pending.is_none() {
+                    entry.start_over();
+                    entry.ask(Cause::Retry, true);
+                }
+                self.unsaved = true;
+            }
+        }
     }
 
     /// Tries again what was undone long enough ago.

@@ -154,7 +154,14 @@ fn kernel_difference(
 ) -> Option<String> {
     match (wanted, spec) {
         (Some(wanted), _) if !held.means(wanted) && kept.is_some_and(|kept| held.means(kept)) => {
-            Some("kept for now, because lowering it was undone; what comes next says when it is tried again".to_owned())
+            let why = if snapshot.waits_for_turn {
+                "until it is this pod's turn"
+            } else {
+                "because lowering it was undone"
+            };
+            Some(format!(
+                "kept for now, {why}; what comes next says when it is tried again"
+            ))
         }
         (Some(wanted), _) if !held.means(wanted) => {
             let paused = snapshot

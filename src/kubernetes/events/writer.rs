@@ -10,9 +10,9 @@ use super::limits::{Limits, Ticket, Write};
 use super::{EVENTS, Saying, body};
 use crate::kubernetes::call::{Call, Verb};
 use crate::kubernetes::client::ApiClient;
-use crate::kubernetes::delay::Backoff;
 use crate::kubernetes::error::{ApiError, Problem};
 use crate::kubernetes::metrics::EventMetrics;
+use crate::pace::Backoff;
 
 pub(super) struct Writer {
     client: ApiClient,

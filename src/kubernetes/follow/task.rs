@@ -13,10 +13,10 @@ use super::state::Heard;
 use super::{Known, Place, Timing};
 use crate::kubernetes::call::{Call, Kind, Verb};
 use crate::kubernetes::client::{ApiClient, Pieces};
-use crate::kubernetes::delay::{Backoff, scattered};
 use crate::kubernetes::error::{ApiError, Problem};
 use crate::kubernetes::metrics::WatchEnd;
 use crate::kubernetes::object::Object;
+use crate::pace::{Backoff, scattered};
 
 /// A watch that ends sooner did not end because its time was over.
 const SHORT: Duration = Duration::from_secs(1);

@@ -14,6 +14,7 @@ mod ground;
 mod reading;
 mod regret;
 mod sightings;
+mod turns;
 mod watch;
 
 #[cfg(test)]
@@ -23,5 +24,6 @@ pub use ground::{Ground, GroundStep, NotShrinkable, RECLAIM_STEP, Reclaim, Why, 
 pub use reading::MemoryReading;
 pub use regret::{Holds, Regret, Regrets, keep};
 pub use sightings::Sightings;
+pub use turns::{Progress, next_turns};
 pub(crate) use watch::rate;
 pub use watch::{Before, Trouble, WATCH_PERIOD, Watch, WatchReading, WatchStep};

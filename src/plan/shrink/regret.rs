@@ -30,6 +30,9 @@ pub struct Regret {
     pub until: Timestamp,
     /// What went wrong.
     pub why: String,
+    /// Nothing went wrong the last time: other pods of the workload go first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    waits: bool,
 }
 
 /// Every shrink of one pod that was undone and not made good since.
@@ -61,8 +64,38 @@ impl Regrets {
             times: times + 1,
             until,
             why: why.to_owned(),
+            waits: false,
         });
         until
+    }
+
+    /// Notes that a limit is to be lowered from `before` once it is the pod's turn. What is left alone already stays so.
+    pub fn put_off(&mut self, target: &Target, before: MemoryLimit, now: Timestamp) {
+        if self.of(target).is_some_and(|regret| regret.is_in_force(now)) {
+            return;
+        }
+        let times = self.of(target).map_or(0, |regret| regret.times);
+        self.note(target, before, "other pods of the workload go first", now);
+        if let Some(regret) = self.0.iter_mut().find(|regret| regret.target == *target) {
+            (regret.times, regret.until) = (times, later(now, LONGEST_WAIT));
+            regret.waits = true;
+        }
+    }
+
+    /// Whether limits are kept until it is the pod's turn.
+    #[must_use]
+    pub fn waits(&self, now: Timestamp) -> bool {
+        self.0.iter().any(|regret| regret.waits && regret.is_in_force(now))
+    }
+
+    /// It is the pod's turn, or nothing lower is wanted any more.
+    pub fn end_waiting(&mut self) {
+        self.0.retain(|regret| !regret.waits || regret.times > 0);
+        for regret in &mut self.0 {
+            if std::mem::take(&mut regret.waits) {
+                regret.until = Timestamp::MIN;
+            }
+        }
     }
 
     /// A shrink went well: what was before is forgotten.
@@ -83,10 +116,10 @@ impl Regrets {
         .collect()
     }
 
-    /// The shrink among those left alone now that may be tried first.
+    /// The shrink among those undone and left alone now that may be tried first.
     #[must_use]
     pub fn next(&self, now: Timestamp) -> Option<&Regret> {
-        let held = self.0.iter().filter(|regret| regret.is_in_force(now));
+        let held = self.0.iter().filter(|regret| !regret.waits && regret.is_in_force(now));
         held.min_by_key(|regret| regret.until)
     }
 

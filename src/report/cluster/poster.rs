@@ -8,8 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Around, PodObject};
 use crate::kubernetes::events::{Notice, Posted, Severity, Subject, post};
-use crate::kubernetes::{ApiClient, ApiError, Backoff, Problem};
+use crate::kubernetes::{ApiClient, ApiError, Problem};
 use crate::objects::PodId;
+use crate::pace::Backoff;
 use crate::report::events::{PlannedEvent, Regarding};
 use crate::report::metrics::ReportOutcome;
 use crate::report::queue::ReportQueue;

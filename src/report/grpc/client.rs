@@ -12,7 +12,7 @@ use super::endpoint::Endpoint;
 use super::error::{GrpcError, in_words};
 use super::session::{End, talk};
 use super::tls::TlsFiles;
-use crate::kubernetes::Backoff;
+use crate::pace::Backoff;
 use crate::report::destination::Destination;
 use crate::report::proto::Hello;
 use crate::report::queue::ReportQueue;

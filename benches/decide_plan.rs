@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use vscaled::decide::{Index, Options, decide_pod};
 use vscaled::objects::Pod;
 use vscaled::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, Plan, RuntimeKind, hierarchy, in_force};
-use vscaled::resources::WeightFormula;
+use vscaled::resources::{PageSize, WeightFormula};
 use vscaled::sources::{NodeView, parse_manifests};
 
 const NAMES: [&str; 3] = ["app", "proxy", "logs"];
@@ -30,6 +30,7 @@ fn main() -> anyhow::Result<()> {
             runtime: RuntimeKind::Containerd,
             container_weight: WeightFormula::Quadratic,
             kubelet: KubeletVersion::NEWEST,
+            page: PageSize::KIB_4,
         };
         measure(&view, pod, &traits, runs)?.print();
     }

@@ -102,6 +102,14 @@ impl StepError {
         }
     }
 
+    /// Whether the file was written and holds another value.
+    const fn is_mismatch(&self) -> bool {
+        matches!(
+            self,
+            Self::Lower(LowerError::Cgroup(error)) | Self::Cgroup(error) if matches!(error.reason, Reason::Mismatch { .. })
+        )
+    }
+
     /// Whether a memory limit could not be lowered, for now.
     const fn is_not_shrinkable(&self) -> bool {
         match self {
@@ -112,11 +120,12 @@ impl StepError {
     }
 }
 
-/// The files of a unit, a step each. One file is written or not.
-fn parts(step: &Step) -> Vec<Step> {
-    let Change::Unit { .. } = step.change else {
+/// What a failed step may have written, a step for each file: those of a unit, although systemd did not take its
+/// properties, and a file that holds another value than was written.
+fn parts(step: &Step, failed: &StepError) -> Vec<Step> {
+    if !matches!(step.change, Change::Unit { .. }) && !failed.is_mismatch() {
         return Vec::new();
-    };
+    }
     let part = |(from, to)| Step {
         target: step.target.clone(),
         change: Change::File { from, to },
@@ -178,8 +187,7 @@ impl<'a> Executor<'a> {
                 Ok(()) => done.push(step),
                 Err(error) if error.is_gone() => return (End::Interrupted(error.to_string()), false),
                 Err(error) => {
-                    // Of a unit's files some may be written, although systemd did not take its properties.
-                    let parts = parts(step);
+                    let parts = parts(step, &error);
                     let done = done.into_iter().chain(&parts).collect::<Vec<_>>();
                     let end = match self.undo(&done, records) {
                         Ok(()) => End::RolledBack(error.to_string()),
@@ -260,7 +268,7 @@ impl<'a> Executor<'a> {
 
     fn write_all(&mut self, cgroup: &Cgroup, step: &Step) -> Result<(), StepError> {
         for (from, to) in step.change.files() {
-            let lowers = to.memory().is_some_and(|to| Some(to.kernel_rounded()) < from.memory());
+            let lowers = to.memory().is_some_and(|to| Some(to) < from.memory());
             if lowers {
                 lower(cgroup, to, self.freezer, &mut self.lowered)?;
             } else {
@@ -292,5 +300,36 @@ impl<'a> Executor<'a> {
         self.handles
             .get(target)
             .ok_or_else(|| StepError::NoCgroup(target.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::{CpuShares, Setting};
+
+    #[test]
+    fn a_file_that_reads_differently_is_put_back_with_the_rest() {
+        let shares = |shares| Setting::CpuShares(CpuShares::new(shares));
+        let change = Change::File {
+            from: shares(100),
+            to: shares(200),
+        };
+        let step = Step {
+            target: Target::Pod,
+            change,
+        };
+        let failed = |reason| {
+            StepError::Cgroup(CgroupError {
+                file: "/pod/cpu.shares".into(),
+                reason,
+            })
+        };
+        let mismatch = Reason::Mismatch {
+            wanted: shares(200),
+            read_back: shares(150),
+        };
+        assert_eq!(parts(&step, &failed(mismatch)), std::slice::from_ref(&step));
+        assert_eq!(parts(&step, &failed(Reason::Invalid { wanted: shares(200) })), []);
     }
 }

@@ -80,7 +80,7 @@ pub(super) fn flips(
         let Some(held) = observed.get(&target) else { continue };
         let differing: Vec<ControlFile> = settings
             .iter()
-            .filter(|wanted| held.get(wanted.file()).is_some_and(|held| !held.means(*wanted)))
+            .filter(|wanted| held.get(wanted.file()).is_some_and(|held| held != *wanted))
             .map(|wanted| wanted.file())
             .collect();
         for file in differing {

@@ -260,7 +260,7 @@ impl Pass {
                 else {
                     continue;
                 };
-                if !counts(&step.target, MemoryLimit::Bytes(to).kernel_rounded()) {
+                if !counts(&step.target, MemoryLimit::Bytes(to)) {
                     continue;
                 }
                 let last = cgroup.outer().watch_reading()?;

@@ -259,11 +259,7 @@ impl StepRecord {
     #[must_use]
     pub fn planned(step: &Step) -> Self {
         let (file, from, to) = match &step.change {
-            Change::File { from, to } => (
-                Some(to.file().name()),
-                from.to_string(),
-                to.kernel_rounded().to_string(),
-            ),
+            Change::File { from, to } => (Some(to.file().name()), from.to_string(), to.to_string()),
             Change::Unit { from, to } => (None, files(from), files(to)),
             Change::Spec { from, to } => (None, fields(from), fields(to)),
             Change::Resize { from, to } => (None, amounts(from), amounts(to)),

@@ -27,7 +27,7 @@ use super::inventory::Inventory;
 use crate::actuate::shrink::Freezer;
 use crate::actuate::{DriverFrom, Floors, KubeletFrom, Lanes, Node, RuntimeLink};
 use crate::cgroup::systemd::Systemd;
-use crate::cgroup::{CgroupPath, Hierarchy, Kubepods, PodEntry};
+use crate::cgroup::{CgroupPath, Hierarchy, Kubepods, PodEntry, page_size};
 use crate::oom::watch::Residents;
 use crate::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
 use crate::resources::WeightFormula;
@@ -333,6 +333,7 @@ impl Survey {
                 .map_or(RuntimeKind::Containerd, |runtime| runtime.info.kind),
             container_weight: self.options.weight.or(self.formula.get()).unwrap_or(weight::ASSUMED),
             kubelet: self.options.kubelet.unwrap_or(KubeletVersion::NEWEST),
+            page: page_size(),
         }
     }
 

@@ -78,11 +78,11 @@ pub(super) fn refuse_below_usage(dir: &Dir, current: Setting, wanted: Setting) -
 
 /// The limit in bytes, and the file that counts against it, if writing `wanted` lowers a memory limit.
 fn lowered(current: Setting, wanted: Setting) -> Option<(&'static str, u64)> {
-    let rounded = wanted.memory()?.kernel_rounded();
-    let MemoryLimit::Bytes(bytes) = rounded else {
+    let limit = wanted.memory()?;
+    let MemoryLimit::Bytes(bytes) = limit else {
         return None;
     };
-    (rounded < current.memory()?).then_some((usage_file(wanted.file()), bytes))
+    (limit < current.memory()?).then_some((usage_file(wanted.file()), bytes))
 }
 
 /// The file that counts what a memory limit bounds.

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 use super::file::refused;
-use super::{CgroupDir, CgroupError, Controller, Reason};
+use super::{CgroupDir, CgroupError, Controller, Reason, page_size};
 use crate::plan::CgroupVersion;
 use crate::plan::shrink::{MemoryReading, Reclaim, WatchReading};
 use crate::resources::Bytes;
@@ -23,7 +23,13 @@ impl CgroupDir {
         // In this order: what grows in between counts as held, not as evictable.
         let stat = self.memory_text("memory.stat")?.unwrap_or_default();
         let usage = self.memory_usage()?;
-        Ok(MemoryReading::new(self.version(), usage, self.memory_peak()?, &stat))
+        Ok(MemoryReading::new(
+            self.version(),
+            page_size(),
+            usage,
+            self.memory_peak()?,
+            &stat,
+        ))
     }
 
     /// The same, and what shows whether somebody suffers.

@@ -83,7 +83,7 @@ impl MemoryMeter {
         for limit in &self.limits {
             let setting = Setting::parse(limit_file(self.version), limit.text(&mut [0; 64])?)
                 .map_err(|error| limit.error(Reason::Unreadable(error)))?;
-            if let Some(MemoryLimit::Bytes(bytes)) = setting.memory().map(MemoryLimit::kernel_rounded) {
+            if let Some(MemoryLimit::Bytes(bytes)) = setting.memory() {
                 binding = Some(binding.map_or(bytes, |other: u64| other.min(bytes)));
             }
         }

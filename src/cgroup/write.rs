@@ -11,7 +11,7 @@ use nix::fcntl::OFlag;
 
 use super::file::{ControlFd, Dir, refused};
 use super::limits::{read_bytes, refuse_below_usage, usage_file};
-use super::{CgroupDir, CgroupError, Reason};
+use super::{CgroupDir, CgroupError, Reason, page_size};
 use crate::plan::CgroupVersion;
 use crate::resources::{ControlFile, Setting};
 
@@ -37,20 +37,21 @@ impl CgroupDir {
     /// wrote it.
     pub fn write(&self, wanted: Setting) -> Result<Written, CgroupError> {
         let start = Instant::now();
+        let kept = wanted.in_pages(page_size());
         let dir = self.dir_of(wanted.file())?;
         let open = dir.open_file(wanted.file().name(), OFlag::O_RDWR | flags(wanted.file()))?;
         let from = parse(dir, wanted.file(), &open)?;
         match self.version() {
             // The kernel makes room for the limit or refuses it, and either way all at once.
-            CgroupVersion::V1 => self.check_usage(from, wanted)?,
-            CgroupVersion::V2 => refuse_below_usage(dir, from, wanted)?,
+            CgroupVersion::V1 => self.check_usage(from, kept)?,
+            CgroupVersion::V2 => refuse_below_usage(dir, from, kept)?,
         }
-        put(dir, &open, wanted)?;
+        put(dir, &open, kept)?;
         let read_back = parse(dir, wanted.file(), &open)?;
-        if !read_back.means(wanted) {
+        if read_back != kept {
             return Err(dir.error(wanted.file().name(), Reason::Mismatch { wanted, read_back }));
         }
-        undo_below_usage(dir, &open, from, wanted)?;
+        undo_below_usage(dir, &open, from, kept)?;
         Ok(Written {
             from,
             to: wanted,

@@ -20,7 +20,9 @@ use crate::plan::{
     CgroupVersion, Change, CriResources, Driver, Hierarchy, KubeletVersion, NodeTraits, Plan, PodTree, RuntimeKind,
     Step, Target, Via, container_cgroup_name, hierarchy, in_force, pod_cgroup_path,
 };
-use crate::resources::{ControlFile, NamedRequirements, QosClass, Requirements, Setting, Settings, WeightFormula};
+use crate::resources::{
+    ControlFile, NamedRequirements, PageSize, QosClass, Requirements, Setting, Settings, WeightFormula,
+};
 
 /// Says what the cgroups of the pods in a file of manifests hold after the decision, and how they get there.
 #[derive(Debug, Args)]
@@ -70,6 +72,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         runtime: arguments.runtime,
         container_weight: arguments.weight,
         kubelet: arguments.kubelet,
+        page: PageSize::KIB_4,
     };
     let view = io::read_manifests(&arguments.file)?;
     let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);

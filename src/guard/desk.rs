@@ -44,11 +44,12 @@ impl Desk {
         reports: UnboundedSender<Report>,
         marks: Arc<Marks>,
     ) -> Self {
+        let page = node.traits.page;
         Self {
             started,
             node,
             settings,
-            ledger: Ledger::new(settings.budget),
+            ledger: Ledger::new(settings.budget, page),
             account: Account::default(),
             act: ACT_AT_FIRST,
             reports,

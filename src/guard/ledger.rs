@@ -14,7 +14,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::judge::Need;
-use crate::resources::{Bytes, MemoryLimit};
+use crate::resources::{Bytes, PageSize};
 
 /// Budgets are for this long.
 pub const WINDOW: Duration = Duration::from_secs(3600);
@@ -132,6 +132,7 @@ impl fmt::Display for Refusal {
 #[derive(Debug, Clone)]
 pub struct Ledger {
     budget: Budget,
+    page: PageSize,
     /// Growths of the last window, oldest first.
     given: VecDeque<Given>,
     promised: BTreeMap<Claimant, Promise>,
@@ -154,9 +155,10 @@ struct Promise {
 impl Ledger {
     /// An account with nothing given yet.
     #[must_use]
-    pub const fn new(budget: Budget) -> Self {
+    pub const fn new(budget: Budget, page: PageSize) -> Self {
         Self {
             budget,
+            page,
             given: VecDeque::new(),
             promised: BTreeMap::new(),
         }
@@ -182,10 +184,7 @@ impl Ledger {
     ) -> Result<Bytes, Refusal> {
         self.expire(at);
         // The kernel counts whole pages: what is left above them is nothing that could be given.
-        let highest = match MemoryLimit::Bytes(ceiling.get()).kernel_rounded() {
-            MemoryLimit::Bytes(pages) => Bytes::new(pages),
-            MemoryLimit::Max => ceiling,
-        };
+        let highest = self.page.round_down(ceiling);
         if highest <= limit {
             return Err(Refusal::Ceiling { ceiling });
         }

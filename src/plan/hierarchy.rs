@@ -203,7 +203,7 @@ impl Allowance {
     /// Every file, undeclared limits unbounded.
     fn all_settings(&self, formula: WeightFormula, traits: &NodeTraits) -> Settings {
         let cpu = self.cpu_max(traits.driver);
-        let memory = MemoryLimit::of_limit(self.memory_limit).kernel_rounded();
+        let memory = MemoryLimit::of_limit(self.memory_limit).in_pages(traits.page);
         match traits.version {
             CgroupVersion::V2 => Settings::from_iter([
                 Setting::CpuMax(cpu),

@@ -46,7 +46,7 @@ impl Machine {
     fn write(&mut self, target: &Target, files: &Settings) -> Result<(), Errno> {
         let before = self.state.tree.clone();
         for setting in files.iter() {
-            self.state.tree.set(target, setting.kernel_rounded());
+            self.state.tree.set(target, setting.in_pages(self.traits.page));
         }
         let verdict = self.check(target);
         if verdict.is_err() {

@@ -34,7 +34,8 @@ pub(super) struct Edge<'a> {
     pub(super) resource: Resource,
 }
 
-/// All writes that lead from `observed` to `desired`, in order. Only files that are there are written.
+/// All writes that lead from `observed` to `desired`, in order. Only files that are there are written. Memory limits are
+/// whole pages on both sides.
 pub(super) fn ordered_writes(observed: &PodTree, desired: &PodTree) -> Vec<Write> {
     let mut pending = differing(observed, desired);
     let end = observed.clone().overlaid(desired);
@@ -55,7 +56,7 @@ pub(super) fn ordered_writes(observed: &PodTree, desired: &PodTree) -> Vec<Write
             None => vec![write],
         };
         for write in &writes {
-            state.set(&write.target, write.to.kernel_rounded());
+            state.set(&write.target, write.to);
         }
         ordered.extend(writes);
     }
@@ -90,7 +91,7 @@ impl Edge<'_> {
 
 /// Whether the rules hold after this write.
 fn fits(state: &mut PodTree, write: &Write, guarded: &[Edge<'_>]) -> bool {
-    state.set(&write.target, write.to.kernel_rounded());
+    state.set(&write.target, write.to);
     let touched = |edge: &&Edge<'_>| match &write.target {
         Target::Pod => true,
         Target::Container(name) => edge.container == name,
@@ -140,7 +141,7 @@ fn changes(target: &Target, observed: &Settings, desired: &Settings) -> (Vec<Wri
         // Bursts go with their quotas, whoever else wants what.
         .filter(|to| to.burst_us().is_none())
         .filter_map(|to| observed.get(to.file()).map(|from| (from, to)))
-        .filter(|(from, to)| !from.means(*to))
+        .filter(|(from, to)| from != to)
         .map(|(from, to)| Write {
             target: target.clone(),
             from,

@@ -7,7 +7,7 @@
 //! was observed before.
 
 use crate::resources::{
-    ControlFile, CpuMax, CpuQuota, CpuShares, DEFAULT_CFS_PERIOD_US, MemoryLimit, Resource, Setting, Settings,
+    ControlFile, CpuMax, CpuQuota, CpuShares, DEFAULT_CFS_PERIOD_US, MemoryLimit, PageSize, Resource, Setting, Settings,
 };
 
 use super::order::{Write, edges, ordered_writes};
@@ -48,16 +48,20 @@ impl Plan {
     /// # Errors
     /// [`PlanError::AbovePod`] when the v1 kernel would refuse the end.
     pub fn between(observed: &PodState, desired: &PodState, traits: &NodeTraits) -> Result<Self, PlanError> {
+        let tree = desired.tree.in_pages(traits.page);
         if traits.version == CgroupVersion::V1 {
-            check_quotas(&observed.tree, &desired.tree)?;
+            check_quotas(&observed.tree, &tree)?;
         }
-        let writes = ordered_writes(&observed.tree, &desired.tree);
+        let writes = ordered_writes(&observed.tree, &tree);
         let mut steps = match traits.driver {
             Driver::Cgroupfs => writes.into_iter().map(file_step).collect(),
             Driver::Systemd => through_systemd(writes, observed.tree.pod.clone()),
         };
         for (name, wanted) in &desired.specs {
-            let change = observed.specs.get(name).and_then(|stored| spec_change(stored, wanted));
+            let change = observed
+                .specs
+                .get(name)
+                .and_then(|stored| spec_change(stored, wanted, traits.page));
             steps.extend(change.map(|change| Step {
                 target: Target::Container(name.clone()),
                 change,
@@ -159,7 +163,7 @@ fn flush(steps: &mut Vec<Step>, run: &mut Settings, pod: &mut Settings) {
     });
     for setting in to.iter() {
         pod.insert(setting);
-        if let Some(rounded) = kept.get(setting.file()).filter(|rounded| !rounded.means(setting)) {
+        if let Some(rounded) = kept.get(setting.file()).filter(|rounded| *rounded != setting) {
             steps.push(file_step(Write {
                 target: Target::Pod,
                 from: rounded,
@@ -182,7 +186,7 @@ pub(super) fn systemd_keeps(told: &Settings) -> Settings {
 }
 
 /// The fields whose stored values mean something else than wanted. Quota and period go together.
-fn spec_change(stored: &CriResources, wanted: &CriResources) -> Option<Change> {
+fn spec_change(stored: &CriResources, wanted: &CriResources, page: PageSize) -> Option<Change> {
     let (mut from, mut to) = (CriResources::default(), CriResources::default());
     if wanted.cpu_shares.is_some() && spec_shares(stored) != spec_shares(wanted) {
         (from.cpu_shares, to.cpu_shares) = (stored.cpu_shares, wanted.cpu_shares);
@@ -191,7 +195,9 @@ fn spec_change(stored: &CriResources, wanted: &CriResources) -> Option<Change> {
         (from.cpu_quota, to.cpu_quota) = (stored.cpu_quota, wanted.cpu_quota);
         (from.cpu_period, to.cpu_period) = (stored.cpu_period, wanted.cpu_period);
     }
-    if wanted.memory_limit_in_bytes.is_some() && spec_memory(stored) != spec_memory(wanted) {
+    if wanted.memory_limit_in_bytes.is_some()
+        && spec_memory(stored).in_pages(page) != spec_memory(wanted).in_pages(page)
+    {
         from.memory_limit_in_bytes = stored.memory_limit_in_bytes;
         to.memory_limit_in_bytes = wanted.memory_limit_in_bytes;
     }
@@ -218,5 +224,5 @@ fn spec_cpu(spec: &CriResources) -> CpuMax {
 
 fn spec_memory(spec: &CriResources) -> MemoryLimit {
     let limit = positive(spec.memory_limit_in_bytes);
-    limit.map_or(MemoryLimit::Max, MemoryLimit::Bytes).kernel_rounded()
+    limit.map_or(MemoryLimit::Max, MemoryLimit::of_bytes)
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::resources::{ControlFile, Setting, Settings, WeightFormula};
+use crate::resources::{ControlFile, PageSize, Setting, Settings, WeightFormula};
 
 /// Which kernel interface the node's tree has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -128,6 +128,8 @@ pub struct NodeTraits {
     pub container_weight: WeightFormula,
     /// Whose rules the pod level follows.
     pub kubelet: KubeletVersion,
+    /// The unit of memory limits.
+    pub page: PageSize,
 }
 
 /// One of the two levels vscaled writes.
@@ -176,6 +178,18 @@ impl PodTree {
         };
         if let Some(settings) = cgroup {
             settings.insert(setting);
+        }
+    }
+
+    /// The values the kernel keeps when these are written.
+    #[must_use]
+    pub fn in_pages(&self, page: PageSize) -> Self {
+        let containers = self.containers.iter();
+        Self {
+            pod: self.pod.in_pages(page),
+            containers: containers
+                .map(|(name, files)| (name.clone(), files.in_pages(page)))
+                .collect(),
         }
     }
 

@@ -10,8 +10,41 @@ use super::{Bytes, MilliCpu};
 pub const DEFAULT_CFS_PERIOD_US: u64 = 100_000;
 /// The kernel refuses a smaller quota (`min_cfs_quota_period`, kernel/sched/core.c).
 const MIN_QUOTA_US: u64 = 1000;
-/// The page size memory limits are rounded down to; the same on every architecture Kubernetes runs on with 4 KiB pages.
-pub const PAGE_SIZE: u64 = 4096;
+
+/// The unit in which the kernel counts memory: limits are rounded down to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PageSize(u64);
+
+impl PageSize {
+    /// x86-64, and most kernels for arm64.
+    pub const KIB_4: Self = Self(4096);
+    /// Some kernels for arm64.
+    pub const KIB_16: Self = Self(16 << 10);
+    /// Some kernels for arm64 and ppc64le.
+    pub const KIB_64: Self = Self(64 << 10);
+
+    /// The page size of so many bytes; `None` if no kernel has such pages.
+    #[must_use]
+    pub const fn new(bytes: u64) -> Option<Self> {
+        if bytes.is_power_of_two() {
+            Some(Self(bytes))
+        } else {
+            None
+        }
+    }
+
+    /// The bytes of one page.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The bytes of as many whole pages as fit into this amount.
+    #[must_use]
+    pub const fn round_down(self, bytes: Bytes) -> Bytes {
+        Bytes::new(bytes.get() / self.0 * self.0)
+    }
+}
 
 /// cgroup v1 `cpu.shares`, always within the kernel's bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -205,7 +238,9 @@ pub enum MemoryLimit {
 
 impl MemoryLimit {
     /// What v1 reads back for no bound: `PAGE_COUNTER_MAX` pages in bytes, with 4 KiB pages.
-    pub const V1_MAX: u64 = i64::MAX as u64 / PAGE_SIZE * PAGE_SIZE;
+    pub const V1_MAX: u64 = i64::MAX as u64 / PageSize::KIB_4.0 * PageSize::KIB_4.0;
+    /// No bound from here on: the least that v1 reads back for it, with the largest pages.
+    const UNBOUNDED: u64 = i64::MAX as u64 / PageSize::KIB_64.0 * PageSize::KIB_64.0;
 
     /// The limit a memory limit becomes; no limit (or zero) is unbounded.
     #[must_use]
@@ -216,12 +251,22 @@ impl MemoryLimit {
         }
     }
 
-    /// The limit the kernel keeps: rounded down to a page; beyond the largest counter there is no bound.
+    /// The limit of so many bytes, or none beyond the largest counter.
     #[must_use]
-    pub fn kernel_rounded(self) -> Self {
+    pub const fn of_bytes(bytes: u64) -> Self {
+        if bytes < Self::UNBOUNDED {
+            Self::Bytes(bytes)
+        } else {
+            Self::Max
+        }
+    }
+
+    /// The limit the kernel keeps: whole pages.
+    #[must_use]
+    pub const fn in_pages(self, page: PageSize) -> Self {
         match self {
-            Self::Bytes(bytes) if bytes < Self::V1_MAX => Self::Bytes(bytes / PAGE_SIZE * PAGE_SIZE),
-            Self::Bytes(_) | Self::Max => Self::Max,
+            Self::Bytes(bytes) => Self::of_bytes(bytes / page.0 * page.0),
+            Self::Max => Self::Max,
         }
     }
 }
@@ -295,12 +340,18 @@ mod tests {
 
     #[test]
     fn memory_limits_are_kept_in_pages() {
-        assert_eq!(
-            MemoryLimit::Bytes(20_000_001).kernel_rounded(),
-            MemoryLimit::Bytes(19_996_672)
-        );
-        assert_eq!(MemoryLimit::Bytes(u64::MAX).kernel_rounded(), MemoryLimit::Max);
+        for (page, kept) in [
+            (PageSize::KIB_4, 19_996_672),
+            (PageSize::KIB_16, 19_988_480),
+            (PageSize::KIB_64, 19_988_480),
+        ] {
+            assert_eq!(MemoryLimit::Bytes(20_000_001).in_pages(page), MemoryLimit::Bytes(kept));
+            assert_eq!(MemoryLimit::Bytes(u64::MAX).in_pages(page), MemoryLimit::Max);
+            let unbounded = i64::MAX.unsigned_abs() / page.get() * page.get();
+            assert_eq!(MemoryLimit::of_bytes(unbounded), MemoryLimit::Max);
+        }
         assert_eq!(MemoryLimit::V1_MAX, 9_223_372_036_854_771_712);
+        assert_eq!(PageSize::new(0), None);
         assert!(MemoryLimit::Bytes(u64::MAX) < MemoryLimit::Max);
     }
 

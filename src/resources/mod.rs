@@ -12,9 +12,7 @@ mod requirements;
 mod setting;
 mod units;
 
-pub use kernel::{
-    CpuMax, CpuQuota, CpuShares, CpuWeight, DEFAULT_CFS_PERIOD_US, MemoryLimit, PAGE_SIZE, WeightFormula,
-};
+pub use kernel::{CpuMax, CpuQuota, CpuShares, CpuWeight, DEFAULT_CFS_PERIOD_US, MemoryLimit, PageSize, WeightFormula};
 pub use qos::QosClass;
 pub use requirements::{NamedRequirements, Requirements, ResourceList};
 pub use setting::{ControlFile, ParseSettingError, Setting, Settings};

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use super::kernel::{CpuMax, CpuQuota, CpuShares, CpuWeight, MemoryLimit};
+use super::kernel::{CpuMax, CpuQuota, CpuShares, CpuWeight, MemoryLimit, PageSize};
 
 /// A cgroup file vscaled reads and writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -158,13 +158,13 @@ impl Setting {
         })
     }
 
-    /// The value the kernel keeps when this one is written: memory limits are rounded down to a page.
+    /// The value the kernel keeps when this one is written: memory limits are whole pages.
     #[must_use]
-    pub fn kernel_rounded(self) -> Self {
+    pub const fn in_pages(self, page: PageSize) -> Self {
         match self {
-            Self::MemoryMax(limit) => Self::MemoryMax(limit.kernel_rounded()),
-            Self::MemoryLimit(limit) => Self::MemoryLimit(limit.kernel_rounded()),
-            Self::MemswLimit(limit) => Self::MemswLimit(limit.kernel_rounded()),
+            Self::MemoryMax(limit) => Self::MemoryMax(limit.in_pages(page)),
+            Self::MemoryLimit(limit) => Self::MemoryLimit(limit.in_pages(page)),
+            Self::MemswLimit(limit) => Self::MemswLimit(limit.in_pages(page)),
             Self::CpuMax(_)
             | Self::CpuMaxBurst(_)
             | Self::CpuWeight(_)
@@ -173,12 +173,6 @@ impl Setting {
             | Self::CfsPeriod(_)
             | Self::CfsBurst(_) => self,
         }
-    }
-
-    /// Whether a file that reads `self` already is what writing `wanted` would make it.
-    #[must_use]
-    pub fn means(self, wanted: Self) -> bool {
-        self.kernel_rounded() == wanted.kernel_rounded()
     }
 
     /// The bytes to write into the file. Differs from the printed form only where v1 reads a number for "no bound".
@@ -262,7 +256,7 @@ fn memory(text: &str, unbounded: &str) -> Option<MemoryLimit> {
     if text == unbounded {
         return Some(MemoryLimit::Max);
     }
-    number(text).map(|bytes| MemoryLimit::Bytes(bytes).kernel_rounded())
+    number(text).map(MemoryLimit::of_bytes)
 }
 
 impl fmt::Display for Setting {
@@ -308,6 +302,12 @@ impl Settings {
     #[must_use]
     pub fn get(&self, file: ControlFile) -> Option<Setting> {
         self.0.get(&file).copied()
+    }
+
+    /// The values the kernel keeps when these are written.
+    #[must_use]
+    pub fn in_pages(&self, page: PageSize) -> Self {
+        self.iter().map(|setting| setting.in_pages(page)).collect()
     }
 
     /// Puts a value in its file's place.

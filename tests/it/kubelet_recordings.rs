@@ -14,7 +14,7 @@ use vscaled::objects::Pod;
 use vscaled::plan::{
     CgroupVersion, Change, Driver, Hierarchy, KubeletVersion, NodeTraits, Plan, PodTree, RuntimeKind, Target, hierarchy,
 };
-use vscaled::resources::{ControlFile, NamedRequirements, QosClass, WeightFormula};
+use vscaled::resources::{ControlFile, NamedRequirements, PageSize, QosClass, WeightFormula};
 
 #[derive(Deserialize)]
 struct Recording {
@@ -67,6 +67,7 @@ impl Recording {
             runtime: RuntimeKind::Containerd,
             container_weight: WeightFormula::Linear,
             kubelet: self.kubelet.parse::<KubeletVersion>().unwrap(),
+            page: PageSize::KIB_4,
         }
     }
 

@@ -37,7 +37,7 @@ impl Levels {
             // One look for one write: whoever looks more often takes the processor from those that write.
             while let Some((cgroup, wanted)) = missing.last() {
                 let held = cgroup.read_all()?;
-                let holds = |wanted: Setting| held.get(wanted.file()).is_some_and(|held| held.means(wanted));
+                let holds = |wanted: Setting| held.get(wanted.file()) == Some(wanted);
                 if !wanted.iter().all(holds) {
                     break;
                 }

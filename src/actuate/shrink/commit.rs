@@ -69,7 +69,7 @@ impl LowerError {
 /// # Errors
 /// [`LowerError`]; the limit is then what it was.
 pub fn lower(cgroup: &Cgroup, wanted: Setting, freezer: &Freezer, lowered: &mut Lowered) -> Result<(), LowerError> {
-    let Some(MemoryLimit::Bytes(bytes)) = wanted.memory().map(MemoryLimit::kernel_rounded) else {
+    let Some(MemoryLimit::Bytes(bytes)) = wanted.memory() else {
         return Ok(cgroup.write(wanted).map(drop)?);
     };
     match cgroup.outer().version() {

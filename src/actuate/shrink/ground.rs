@@ -45,7 +45,7 @@ pub(in crate::actuate) enum Next {
 /// The memory limits that a step lowers: whose, from what, to what. Of v1's two limits the one of memory alone.
 pub(in crate::actuate) fn lowerings(step: &Step) -> Vec<(Setting, Setting)> {
     let lowers = |(from, to): &(Setting, Setting)| match (from.memory(), to.memory()) {
-        (Some(from), Some(to)) => to.kernel_rounded() < from,
+        (Some(from), Some(to)) => to < from,
         _ => false,
     };
     step.change
@@ -62,9 +62,7 @@ impl Grounds {
         let mut plots = Vec::new();
         for step in plan.steps() {
             for (_, to) in lowerings(step) {
-                let (Some(MemoryLimit::Bytes(wanted)), Some(cgroup)) =
-                    (to.memory().map(MemoryLimit::kernel_rounded), handles.get(&step.target))
-                else {
+                let (Some(MemoryLimit::Bytes(wanted)), Some(cgroup)) = (to.memory(), handles.get(&step.target)) else {
                     continue;
                 };
                 let seen = seen.get(&step.target).copied().unwrap_or_default();

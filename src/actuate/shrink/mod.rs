@@ -59,8 +59,8 @@ impl ShrinkReport {
     pub(super) fn retain_written(&mut self, records: &[StepRecord]) {
         let holds = |target: &Target| {
             let mut of_target = records.iter().rev().filter(|record| record.target == *target);
-            let last = of_target.find(|record| record.error.is_none() && writes_a_limit(record));
-            last.is_some_and(|last| !last.rollback)
+            let last = of_target.find(|record| (record.error.is_none() || record.rollback) && writes_a_limit(record));
+            last.is_some_and(|last| !last.rollback || last.error.is_some())
         };
         self.lowered.retain(|lowering| holds(&lowering.target));
         self.touched.retain(holds);

@@ -99,3 +99,13 @@ fn a_units_memory_limit_is_one_as_well() {
     assert_eq!(kept(&[Target::Pod], &[unit(200, 100)]), [Target::Pod]);
     assert_eq!(kept(&[Target::Pod], &[unit(200, 100), undone(unit(100, 200))]), []);
 }
+
+#[test]
+fn a_lower_limit_that_reads_differently_and_cannot_be_put_back_is_watched() {
+    let app = container("app");
+    let records = [
+        failed(file(&app, limit(200), limit(100))),
+        failed(undone(file(&app, limit(100), limit(200)))),
+    ];
+    assert_eq!(kept(std::slice::from_ref(&app), &records), [app]);
+}

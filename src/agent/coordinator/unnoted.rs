@@ -37,7 +37,7 @@ fn held<'a>(node: &Node, live: &LivePod, lent: &'a LentLast) -> Result<Vec<(&'a 
             continue;
         };
         let limit = MemoryMeter::open(cgroup)?.limit()?.map(MemoryLimit::Bytes);
-        if limit == Some(MemoryLimit::Bytes(to.get()).kernel_rounded()) {
+        if limit == Some(MemoryLimit::Bytes(node.traits.page.round_down(*to).get())) {
             held.push((container.as_str(), *to));
         }
     }

@@ -106,7 +106,7 @@ fn side_by_side(seen: &Seen<'_>, target: &Target, sides: &Sides, snapshot: &Snap
     let of = |state: &PodState| state.tree.get(target).and_then(|settings| settings.get(file));
     let text = |setting: Option<Setting>| {
         setting
-            .map(|setting| setting.kernel_rounded().to_string())
+            .map(|setting| setting.to_string())
             .unwrap_or_default()
     };
     let wanted = sides.wanted.as_ref().and_then(of);
@@ -153,7 +153,7 @@ fn kernel_difference(
     snapshot: &Snapshot,
 ) -> Option<String> {
     match (wanted, spec) {
-        (Some(wanted), _) if !held.means(wanted) && kept.is_some_and(|kept| held.means(kept)) => {
+        (Some(wanted), _) if held != wanted && kept.is_some_and(|kept| held == kept) => {
             let why = if snapshot.waits_for_turn {
                 "until it is this pod's turn"
             } else {
@@ -163,7 +163,7 @@ fn kernel_difference(
                 "kept for now, {why}; what comes next says when it is tried again"
             ))
         }
-        (Some(wanted), _) if !held.means(wanted) => {
+        (Some(wanted), _) if held != wanted => {
             let paused = snapshot
                 .paused
                 .iter()
@@ -185,7 +185,7 @@ fn kernel_difference(
                 }
             })
         }
-        (None, Some(spec)) if !held.means(spec) => {
+        (None, Some(spec)) if held != spec => {
             Some("differs from the spec; nobody asked vscaled to change it, so it is left alone".to_owned())
         }
         _ => None,
@@ -216,7 +216,7 @@ fn systemd_difference(property: Setting, wanted: Setting) -> Option<String> {
         Setting::CfsQuota(_) | Setting::CfsPeriod(_) => return None,
         other => other,
     };
-    (!property.means(kept) && !property.means(wanted)).then(|| {
+    (property != kept && property != wanted).then(|| {
         format!("systemd's property says {property}: it would write that when it is reloaded, and the next pass puts it right")
     })
 }

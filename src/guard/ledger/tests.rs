@@ -39,7 +39,7 @@ const NOW: Duration = Duration::ZERO;
 
 #[test]
 fn what_is_needed_is_granted_up_to_the_ceiling() {
-    let mut ledger = Ledger::new(AMPLE);
+    let mut ledger = Ledger::new(AMPLE, PageSize::KIB_4);
     let web = claimant("web");
     let mut ask = |limit, need: Need| ledger.grant(NOW, &web, mib(limit), &need, mib(300), node(10_000, 0));
     assert_eq!(ask(128, need(120, 132, 200)), Ok(mib(200)));
@@ -52,7 +52,7 @@ fn what_is_needed_is_granted_up_to_the_ceiling() {
 
 #[test]
 fn a_ceiling_is_reached_with_the_last_page_below_it() {
-    let mut ledger = Ledger::new(AMPLE);
+    let mut ledger = Ledger::new(AMPLE, PageSize::KIB_4);
     let web = claimant("web");
     // `200M`, as people write it, is no whole number of pages.
     let (ceiling, last) = (Bytes::new(200_000_000), Bytes::new(199_999_488));
@@ -63,7 +63,7 @@ fn a_ceiling_is_reached_with_the_last_page_below_it() {
 
 #[test]
 fn the_last_memory_goes_to_the_first_who_asks() {
-    let mut ledger = Ledger::new(AMPLE);
+    let mut ledger = Ledger::new(AMPLE, PageSize::KIB_4);
     let (first, second) = (claimant("first"), claimant("second"));
     let ceiling = mib(4096);
     assert_eq!(
@@ -90,7 +90,7 @@ fn the_last_memory_goes_to_the_first_who_asks() {
 
 #[test]
 fn what_others_requested_is_theirs() {
-    let mut ledger = Ledger::new(AMPLE);
+    let mut ledger = Ledger::new(AMPLE, PageSize::KIB_4);
     let refused = ledger.grant(
         NOW,
         &claimant("web"),
@@ -111,7 +111,7 @@ fn what_others_requested_is_theirs() {
 #[test]
 fn a_budget_ends_a_runaway_and_is_there_again_later() {
     let budget = Budget { pod: mib(100), ..AMPLE };
-    let mut ledger = Ledger::new(budget);
+    let mut ledger = Ledger::new(budget, PageSize::KIB_4);
     let web = claimant("web");
     let mut ask = |at, limit| {
         let need = need(limit - 2, limit + 4, limit + 60);
@@ -127,7 +127,7 @@ fn a_budget_ends_a_runaway_and_is_there_again_later() {
 
 #[test]
 fn many_small_growths_are_too_many() {
-    let mut ledger = Ledger::new(AMPLE);
+    let mut ledger = Ledger::new(AMPLE, PageSize::KIB_4);
     let web = claimant("web");
     let mut limit = 128;
     let refused = loop {
@@ -151,7 +151,7 @@ fn many_small_growths_are_too_many() {
 
 #[test]
 fn a_growth_that_failed_is_not_counted() {
-    let mut ledger = Ledger::new(AMPLE);
+    let mut ledger = Ledger::new(AMPLE, PageSize::KIB_4);
     let web = claimant("web");
     assert!(
         ledger
@@ -171,7 +171,7 @@ proptest! {
         free in 0_u64..3000, claimed in 0_u64..1000, pod in 1_u64..3000, ceiling in 1_u64..3000,
     ) {
         let budget = Budget { pod: mib(pod), node: mib(2 * pod) };
-        let mut ledger = Ledger::new(budget);
+        let mut ledger = Ledger::new(budget, PageSize::KIB_4);
         let mut limits = [128_u64; 4];
         for (who, ahead, short, more) in asks {
             let limit = limits[who];

@@ -1,7 +1,7 @@
 //! A cgroup's memory at one moment: what is in use, and how much of it the kernel could take back.
 
 use crate::plan::CgroupVersion;
-use crate::resources::Bytes;
+use crate::resources::{Bytes, PageSize};
 
 /// What the limit of a cgroup counts, and what that is made of. Descendants are included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -14,8 +14,8 @@ pub struct MemoryReading {
     pub anonymous: Bytes,
     /// Page cache and kernel caches that the kernel can drop.
     pub evictable: Bytes,
-    /// Pages that had been dropped and were needed again, since the cgroup was made.
-    pub refaults: u64,
+    /// Memory that had been dropped and was needed again, since the cgroup was made.
+    pub refaults: Bytes,
 }
 
 impl MemoryReading {
@@ -24,7 +24,7 @@ impl MemoryReading {
     /// Lists of pages say more than `cache` or `file` do: tmpfs and locked pages are on none of the two lists that are
     /// counted as evictable (mm/vmscan.c). What a file does not say counts as nothing, which can only make less evictable.
     #[must_use]
-    pub fn new(version: CgroupVersion, usage: Bytes, peak: Option<Bytes>, stat: &str) -> Self {
+    pub fn new(version: CgroupVersion, page: PageSize, usage: Bytes, peak: Option<Bytes>, stat: &str) -> Self {
         let mut reading = Self {
             usage,
             peak,
@@ -49,7 +49,7 @@ impl MemoryReading {
                 "active_file" | "inactive_file" | "slab_reclaimable" => add(&mut reading.evictable, value),
                 // One counter before Linux 5.9.
                 "workingset_refault" | "workingset_refault_anon" | "workingset_refault_file" => {
-                    reading.refaults = reading.refaults.saturating_add(value);
+                    add(&mut reading.refaults, value.saturating_mul(page.get()));
                 }
                 _ => {}
             }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::reading::MemoryReading;
-use crate::resources::{Bytes, PAGE_SIZE};
+use crate::resources::Bytes;
 
 /// How long a lowered limit is watched.
 pub const WATCH_PERIOD: Duration = Duration::from_secs(60);
@@ -193,9 +193,9 @@ fn time_to_fill(before: Bytes, held: Bytes, over: Duration, limit: Bytes) -> Opt
     Some(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
 }
 
-/// Bytes read again in each second, between two counts of pages.
-pub(crate) fn rate(earlier: u64, later: u64, over: Duration) -> Bytes {
-    let bytes = u128::from(later.saturating_sub(earlier)) * u128::from(PAGE_SIZE);
+/// Bytes read again in each second, between two counts.
+pub(crate) fn rate(earlier: Bytes, later: Bytes, over: Duration) -> Bytes {
+    let bytes = u128::from(later.saturating_sub(earlier).get());
     let per_second = bytes * 1_000_000 / over.as_micros().max(1);
     Bytes::new(u64::try_from(per_second).unwrap_or(u64::MAX))
 }

@@ -6,7 +6,7 @@ mod steps;
 mod trees;
 
 use super::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
-use crate::resources::WeightFormula;
+use crate::resources::{PageSize, WeightFormula};
 
 /// A node with containerd and the newest kubelet.
 pub(super) fn traits(version: CgroupVersion, driver: Driver) -> NodeTraits {
@@ -16,5 +16,6 @@ pub(super) fn traits(version: CgroupVersion, driver: Driver) -> NodeTraits {
         runtime: RuntimeKind::Containerd,
         container_weight: WeightFormula::Quadratic,
         kubelet: KubeletVersion::NEWEST,
+        page: PageSize::KIB_4,
     }
 }

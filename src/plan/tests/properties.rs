@@ -86,7 +86,7 @@ impl Case {
                     .get(&target)
                     .and_then(|cgroup| cgroup.get(setting.file()));
                 prop_assert!(
-                    held.is_some_and(|held| held.means(setting)),
+                    held.is_some_and(|held| held == setting.in_pages(self.traits.page)),
                     "{} holds {:?}",
                     target,
                     held

@@ -10,7 +10,7 @@ use super::traits;
 use crate::plan::order::edges;
 use crate::plan::{CgroupVersion, CriResources, Driver, NodeTraits, PodState, PodTree};
 use crate::resources::{
-    ControlFile, CpuMax, CpuQuota, CpuShares, MemoryLimit, PAGE_SIZE, Resource, Setting, Settings, WeightFormula,
+    ControlFile, CpuMax, CpuQuota, CpuShares, MemoryLimit, PageSize, Resource, Setting, Settings, WeightFormula,
 };
 
 /// Under systemd only periods of which a percent is a whole number of microseconds: of others it writes less than the
@@ -127,13 +127,15 @@ pub(super) struct Case {
 pub(super) fn case() -> impl Strategy<Value = Case> {
     let version = prop_oneof![Just(CgroupVersion::V1), Just(CgroupVersion::V2)];
     let driver = prop_oneof![Just(Driver::Cgroupfs), Just(Driver::Systemd)];
-    (
-        version,
-        driver,
-        raw_pod(),
-        prop::collection::vec(raw_container(), 1..=6),
-    )
-        .prop_map(|(version, driver, pod, containers)| build(traits(version, driver), &pod, &containers))
+    let page = prop::sample::select(vec![PageSize::KIB_4, PageSize::KIB_16, PageSize::KIB_64]);
+    let containers = prop::collection::vec(raw_container(), 1..=6);
+    (version, driver, page, raw_pod(), containers).prop_map(|(version, driver, page, pod, containers)| {
+        let traits = NodeTraits {
+            page,
+            ..traits(version, driver)
+        };
+        build(traits, &pod, &containers)
+    })
 }
 
 fn build(traits: NodeTraits, pod: &RawPod, containers: &[RawContainer]) -> Case {
@@ -159,7 +161,7 @@ fn build(traits: NodeTraits, pod: &RawPod, containers: &[RawContainer]) -> Case 
         desired.tree.containers.insert(name, new);
     }
     let held = above(&pod.old, &observed.tree, &usage, traits);
-    observed.tree.pod = held.iter().map(Setting::kernel_rounded).collect();
+    observed.tree.pod = held.in_pages(traits.page);
     let end = observed.tree.clone().overlaid(&desired.tree);
     let mut new = above(&pod.new, &end, &usage, traits);
     drop_followers(&mut new);
@@ -199,7 +201,7 @@ fn bound(raw: &Raw, traits: NodeTraits) -> CpuMax {
 
 fn settings(raw: &Raw, traits: NodeTraits, formula: WeightFormula) -> Settings {
     let limit = match raw.limited {
-        true => MemoryLimit::Bytes(raw.pages * PAGE_SIZE),
+        true => MemoryLimit::Bytes(raw.pages * traits.page.get()),
         false => MemoryLimit::Max,
     };
     files(raw, bound(raw, traits), limit, traits, formula)
@@ -231,7 +233,9 @@ fn files(raw: &Raw, cpu: CpuMax, limit: MemoryLimit, traits: NodeTraits, formula
     match (raw.memsw, limit) {
         (None, _) => {}
         (Some(Some(extra)), MemoryLimit::Bytes(bytes)) => {
-            files.insert(Setting::MemswLimit(MemoryLimit::Bytes(bytes + extra * PAGE_SIZE)));
+            files.insert(Setting::MemswLimit(MemoryLimit::Bytes(
+                bytes + extra * traits.page.get(),
+            )));
         }
         (Some(_), _) => files.insert(Setting::MemswLimit(MemoryLimit::Max)),
     }
@@ -252,8 +256,8 @@ fn above(raw: &Raw, tree: &PodTree, usage: &BTreeMap<String, u64>, traits: NodeT
     };
     let limits = tree.containers.values().filter_map(Settings::memory_limit);
     let bounded = limits.filter(|limit| *limit != MemoryLimit::Max).max();
-    let floor =
-        MemoryLimit::Bytes(usage.values().sum::<u64>().next_multiple_of(PAGE_SIZE) + raw.pages % 100 * PAGE_SIZE + 1);
+    let page = traits.page.get();
+    let floor = MemoryLimit::Bytes(usage.values().sum::<u64>().next_multiple_of(page) + raw.pages % 100 * page + 1);
     let limit = match raw.limited {
         true => bounded.unwrap_or(floor).max(floor),
         false => MemoryLimit::Max,

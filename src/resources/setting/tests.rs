@@ -31,14 +31,15 @@ fn files_read_and_print_in_the_kernels_words() {
 fn no_bound_is_written_as_minus_one_on_v1() {
     let unbounded = Setting::parse(ControlFile::MemoryLimit, "9223372036854771712").unwrap();
     assert_eq!(unbounded.to_write(), "-1");
-    assert!(unbounded.means(Setting::MemoryLimit(MemoryLimit::Max)));
+    assert_eq!(unbounded, Setting::MemoryLimit(MemoryLimit::Max));
 }
 
 #[test]
-fn a_limit_and_its_page_rounding_mean_the_same() {
+fn a_limit_is_kept_in_whole_pages() {
+    let kept = |bytes| Setting::MemoryMax(MemoryLimit::Bytes(bytes)).in_pages(PageSize::KIB_4);
     let read = Setting::MemoryMax(MemoryLimit::Bytes(19_996_672));
-    assert!(read.means(Setting::MemoryMax(MemoryLimit::Bytes(20_000_001))));
-    assert!(!read.means(Setting::MemoryMax(MemoryLimit::Bytes(20_004_864))));
+    assert_eq!(kept(20_000_001), read);
+    assert_ne!(kept(20_004_864), read);
 }
 
 proptest! {
@@ -52,7 +53,7 @@ proptest! {
 
     #[test]
     fn what_is_written_is_what_is_read(bytes in 0_u64..=u64::MAX, quota in 1000_u64..1_000_000_000) {
-        let memory = Setting::MemoryLimit(MemoryLimit::Bytes(bytes)).kernel_rounded();
+        let memory = Setting::MemoryLimit(MemoryLimit::Bytes(bytes)).in_pages(PageSize::KIB_16);
         prop_assert_eq!(Setting::parse(ControlFile::MemoryLimit, &memory.to_write()).unwrap(), memory);
         let max = Setting::CpuMax(CpuMax { quota: CpuQuota::Micros(quota), period_us: 100_000 });
         prop_assert_eq!(Setting::parse(ControlFile::CpuMax, &max.to_write()).unwrap(), max);

@@ -10,7 +10,7 @@ use vscaled::actuate::{
     BoundPod, Cause, DriverFrom, ForeignWriters, FormulaFrom, Job, KubeletFrom, Lanes, LiveContainer, LivePod, Node,
     Outcome, RuntimeLink, make_room,
 };
-use vscaled::cgroup::{Hierarchy, Kubepods};
+use vscaled::cgroup::{Hierarchy, Kubepods, page_size};
 use vscaled::plan::shrink::Holds;
 use vscaled::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
 use vscaled::resources::{Bytes, NamedRequirements, WeightFormula};
@@ -65,6 +65,7 @@ pub(super) fn node(bare: &BareNode, state: &TempDir) -> Node {
             runtime: RuntimeKind::Containerd,
             container_weight: WeightFormula::Linear,
             kubelet: KubeletVersion::NEWEST,
+            page: page_size(),
         },
         hierarchy,
         runtime: RuntimeLink::None,

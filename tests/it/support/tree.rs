@@ -134,9 +134,7 @@ impl CgroupTree {
     /// Whether a cgroup holds all of these values.
     pub(crate) fn holds(&self, path: &CgroupPath, wanted: &Settings) -> bool {
         let held = self.settings(path);
-        wanted
-            .iter()
-            .all(|wanted| held.get(wanted.file()).is_some_and(|held| held.means(wanted)))
+        wanted.iter().all(|wanted| held.get(wanted.file()) == Some(wanted))
     }
 
     /// How many processes of a cgroup the kernel has killed for want of memory.

@@ -21,7 +21,7 @@ fn reading(held: u64, cached: u64, peak: u64) -> MemoryReading {
         peak: Some(mib(peak)),
         anonymous: mib(held),
         evictable: mib(cached),
-        refaults: 0,
+        refaults: Bytes::ZERO,
     }
 }
 

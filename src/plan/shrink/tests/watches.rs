@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::plan::shrink::{Before, Trouble, WATCH_PERIOD, Watch, WatchReading, WatchStep};
-use crate::resources::PAGE_SIZE;
 
 const LIMIT: Bytes = mib(128);
 
@@ -59,8 +58,8 @@ fn a_container_that_read_again_beyond_all_measure_before_may_do_so_after() {
             clippy::cast_sign_loss,
             reason = "a minute of seconds"
         )]
-        let pages = (seconds * 1e6) as u64;
-        reading.memory.refaults = pages;
+        let bytes = (seconds * 1e6) as u64 * 4096;
+        reading.memory.refaults = Bytes::new(bytes);
         reading
     });
     assert_eq!(end, WatchStep::Done);
@@ -153,7 +152,7 @@ fn dropping_and_reading_again_is_noticed_unless_it_was_so_before() {
         memory: MemoryReading {
             usage: LIMIT,
             evictable: mib(68),
-            refaults: Duration::from_secs_f64(seconds * 20.0).as_secs() * (mib(1).get() / PAGE_SIZE),
+            refaults: mib(Duration::from_secs_f64(seconds * 20.0).as_secs()),
             ..reading(60, 0, 128)
         },
         ..calm()

@@ -33,4 +33,4 @@ pub use node::{DriverFrom, FormulaFrom, KubeletFrom, Node, RuntimeLink};
 pub use record::{Cause, ChangeRecord, Outcome, Stages, StepRecord};
 pub use runtime_stage::stored_specs;
 pub use through_api::{ApiReport, Asked, Intention, Noted, PodResizer, ResizeError, ThroughApi, Unreported, intention};
-pub use urgent::{Grown, grow_memory};
+pub use urgent::{Growable, Grown, PodBound, grow_memory};

@@ -11,7 +11,7 @@ use super::job::{Job, JobDone};
 use super::node::Node;
 use super::record::Outcome;
 use crate::cgroup::CgroupError;
-use crate::plan::shrink::keep;
+use crate::plan::shrink::{keep, lift_kept};
 use crate::plan::{PodState, PodTree, Target, hierarchy};
 use crate::resources::{Bytes, ControlFile};
 
@@ -19,6 +19,7 @@ use crate::resources::{Bytes, ControlFile};
 pub(super) fn wanted(node: &Node, job: &Job, floors: &BTreeMap<String, Bytes>) -> PodState {
     let mut targets = job.targets.clone();
     lift(&mut targets, floors);
+    lift_kept(&job.holds, &mut targets);
     let mut hierarchy = hierarchy(job.bound.object(), &targets, &node.traits);
     if job.kubelet_unasked {
         hierarchy = hierarchy.admitting(job.bound.object());

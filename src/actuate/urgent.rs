@@ -1,17 +1,23 @@
 //! Grows one memory limit at once.
 //!
-//! In come a pod's open cgroups, a container and a limit; out comes what was written. Only files are written, pod first,
-//! by the same plan and the same executor as in any pass: what systemd and the runtime have on record follows in the
-//! next pass. Blocks for some file reads and writes, never for another process.
+//! In come a pod's open cgroups, what its containers should have, one of them and its new limit; out comes what was
+//! written. The pod's cgroup gets the limit that the next pass wants as well, by the rules of the [hierarchy]. Only files
+//! are written, pod first, by the same plan and the same executor as in any pass: what systemd and the runtime have on
+//! record follows in the next pass. Blocks for some file reads and writes, never for another process.
+//!
+//! [hierarchy]: crate::plan::hierarchy()
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::execute::{End, Executor};
 use super::handles::PodHandles;
 use super::node::Node;
 use super::record::{Outcome, StepRecord};
-use crate::plan::{CgroupVersion, Driver, NodeTraits, Plan, PodState, PodTree};
-use crate::resources::{Bytes, MemoryLimit, Setting, Settings};
+use crate::cgroup::{Cgroup, CgroupError};
+use crate::objects::Pod;
+use crate::plan::{CgroupVersion, Driver, NodeTraits, Plan, PodState, PodTree, Target, hierarchy};
+use crate::resources::{Bytes, MemoryLimit, NamedRequirements, Setting, Settings};
 
 /// What became of a growth.
 #[derive(Debug)]
@@ -26,9 +32,74 @@ pub struct Grown {
     pub took: Duration,
 }
 
-/// Grows a container's memory limit, and its pod's by as much. Limits that are higher, or not there, stay.
+/// A pod, and what its containers should have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Growable {
+    /// As its source describes it.
+    pub pod: Arc<Pod>,
+    /// What every regular container should have.
+    pub targets: Vec<NamedRequirements>,
+}
+
+/// A pod's memory limit that does not follow the limit of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PodBound {
+    /// The pod's limit.
+    pub limit: Bytes,
+    /// What of it the pod's other containers do not use now.
+    pub left: Bytes,
+}
+
+impl Growable {
+    /// The pod's memory limit where a container has this one and the others have what they hold, if the pod's is declared.
+    fn pod_limit(&self, node: &Node, held: &PodTree, container: &str, limit: Bytes) -> Option<Bytes> {
+        let mut targets = self.targets.clone();
+        for NamedRequirements { name, resources } in &mut targets {
+            let standing = if name == container {
+                Some(limit)
+            } else {
+                held.containers.get(name).and_then(bytes)
+            };
+            resources.limits.memory = resources.limits.memory.and(standing).or(resources.limits.memory);
+        }
+        hierarchy(&self.pod, &targets, &node.traits).pod.memory_limit
+    }
+
+    /// How far the growth of a container's limit up to `ceiling` is of use: `None` where the pod's limit grows with it, or
+    /// where there is none.
+    ///
+    /// # Errors
+    /// [`CgroupError`] of the first file that cannot be read.
+    pub fn bound(
+        &self,
+        node: &Node,
+        handles: &PodHandles,
+        container: &str,
+        ceiling: Bytes,
+    ) -> Result<Option<PodBound>, CgroupError> {
+        let tree = handles.read()?;
+        let cgroups = [Target::Pod, Target::Container(container.to_owned())].map(|target| handles.get(&target));
+        let ([Some(pod), Some(own)], Some(from)) = (cgroups, tree.containers.get(container).and_then(bytes)) else {
+            return Ok(None);
+        };
+        let [before, after] = [from, ceiling].map(|limit| self.pod_limit(node, &tree, container, limit));
+        let limit = match (after, bytes(&tree.pod)) {
+            (Some(_), _) if before != after => return Ok(None),
+            (Some(declared), _) => declared,
+            // No pass writes it, whoever has.
+            (None, Some(standing)) => standing,
+            (None, None) => return Ok(None),
+        };
+        let held = |cgroup: &Cgroup| cgroup.outer().memory_reading().map(|reading| reading.held());
+        let by_others = held(pod)?.saturating_sub(held(own)?);
+        let left = limit.saturating_sub(by_others);
+        Ok(Some(PodBound { limit, left }))
+    }
+}
+
+/// Grows a container's memory limit, and its pod's where that follows it. Limits that are higher, or not there, stay.
 #[must_use]
-pub fn grow_memory(node: &Node, handles: &PodHandles, container: &str, to: Bytes) -> Grown {
+pub fn grow_memory(node: &Node, handles: &PodHandles, growable: &Growable, container: &str, to: Bytes) -> Grown {
     let start = Instant::now();
     let refused = |reason: String| Grown {
         from: None,
@@ -48,7 +119,8 @@ pub fn grow_memory(node: &Node, handles: &PodHandles, container: &str, to: Bytes
         }
         Err(error) => return refused(error.to_string()),
     };
-    let (from, wanted) = wanted(&observed, node.traits.version, container, to);
+    let pod_limit = growable.pod_limit(node, &observed, container, to);
+    let (from, wanted) = wanted(&observed, node.traits.version, container, to, pod_limit);
     let tree = |tree| PodState {
         tree,
         ..PodState::default()
@@ -79,27 +151,37 @@ pub fn grow_memory(node: &Node, handles: &PodHandles, container: &str, to: Bytes
 }
 
 /// The memory limits that should be there: nothing where nothing has to grow.
-fn wanted(observed: &PodTree, version: CgroupVersion, container: &str, to: Bytes) -> (Option<Bytes>, PodTree) {
+fn wanted(
+    observed: &PodTree,
+    version: CgroupVersion,
+    container: &str,
+    to: Bytes,
+    pod_limit: Option<Bytes>,
+) -> (Option<Bytes>, PodTree) {
     let mut wanted = PodTree::default();
-    let limit = |settings: &Settings| match settings.memory_limit() {
-        Some(MemoryLimit::Bytes(bytes)) => Some(bytes),
-        Some(MemoryLimit::Max) | None => None,
-    };
-    let Some(from) = observed.containers.get(container).and_then(limit) else {
+    let Some(from) = observed.containers.get(container).and_then(bytes) else {
         return (None, wanted);
     };
-    if let Some(more) = to.get().checked_sub(from).filter(|more| *more > 0) {
-        let setting = |bytes: u64| {
-            let limit = MemoryLimit::Bytes(bytes);
+    if to > from {
+        let setting = |bytes: Bytes| {
+            let limit = MemoryLimit::Bytes(bytes.get());
             Settings::from_iter([match version {
                 CgroupVersion::V1 => Setting::MemoryLimit(limit),
                 CgroupVersion::V2 => Setting::MemoryMax(limit),
             }])
         };
-        wanted.containers.insert(container.to_owned(), setting(to.get()));
-        if let Some(pod) = limit(&observed.pod) {
-            wanted.pod = setting(pod.saturating_add(more));
+        wanted.containers.insert(container.to_owned(), setting(to));
+        if let Some(higher) = pod_limit.filter(|limit| bytes(&observed.pod).is_some_and(|standing| standing < *limit)) {
+            wanted.pod = setting(higher);
         }
     }
-    (Some(Bytes::new(from)), wanted)
+    (Some(from), wanted)
+}
+
+/// The memory limit, where there is one.
+fn bytes(settings: &Settings) -> Option<Bytes> {
+    match settings.memory_limit() {
+        Some(MemoryLimit::Bytes(bytes)) => Some(Bytes::new(bytes)),
+        Some(MemoryLimit::Max) | None => None,
+    }
 }

@@ -9,12 +9,13 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::account::Account;
 use super::judge::{Need, Verdict};
-use super::ledger::{Claimant, Ledger, Refusal};
+use super::ledger::{Claimant, Ledger, Refusal, UNIT};
 use super::marks::Marks;
 use super::throttle::{Finding, raised};
 use super::watched::{ITSELF, Seen, Watched};
 use super::watchlist::{Claim, Guarded, Report, Settings};
-use crate::actuate::{Node, Outcome, PodHandles, PodId, grow_memory};
+use crate::actuate::{Growable, Node, Outcome, PodBound, PodHandles, grow_memory};
+use crate::objects::PodId;
 use crate::resources::Bytes;
 
 /// How long acting is taken to last before that was measured.
@@ -22,6 +23,14 @@ const ACT_AT_FIRST: Duration = Duration::from_millis(5);
 /// How long a container waits after a growth was refused for its ceiling, and for what may change at any moment.
 const AT_CEILING: Duration = Duration::from_secs(1);
 const REFUSED: Duration = Duration::from_millis(50);
+
+/// The pod of a container that is looked at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Of<'a> {
+    pub(super) id: &'a PodId,
+    pub(super) growable: &'a Growable,
+    pub(super) handles: &'a PodHandles,
+}
 
 /// Where growths are decided.
 pub(super) struct Desk {
@@ -103,8 +112,8 @@ impl Desk {
     }
 
     /// Looks at one container of a pod, and grows its limit if it has to. `rang` if it passed an alarm. Whether it is still there.
-    pub(super) fn look(&mut self, pod: &PodId, handles: &PodHandles, watched: &mut Watched, rang: bool) -> bool {
-        let now = self.now();
+    pub(super) fn look(&mut self, of: Of<'_>, watched: &mut Watched, rang: bool) -> bool {
+        let (pod, now) = (of.id, self.now());
         match watched.look(now, self.act, rang) {
             Ok(Seen::Unlimited) => {}
             Ok(Seen::Look(look, verdict)) => {
@@ -118,7 +127,7 @@ impl Desk {
                     self.ledger.release(&claimant);
                 }
                 if let Verdict::Grow(need) = verdict {
-                    self.grow(pod, handles, watched, Bytes::new(look.limit), &need);
+                    self.grow(of, watched, Bytes::new(look.limit), &need);
                 }
             }
             Err(error) if error.is_gone() => return false,
@@ -134,20 +143,38 @@ impl Desk {
         true
     }
 
-    fn grow(&mut self, pod: &PodId, handles: &PodHandles, watched: &mut Watched, limit: Bytes, need: &Need) {
-        let now = self.now();
+    fn grow(&mut self, of: Of<'_>, watched: &mut Watched, limit: Bytes, need: &Need) {
+        let (pod, now) = (of.id, self.now());
         let claimant = claimant(pod, watched);
         let Some(ceiling) = watched.terms.memory else { return };
         let memory = match self.account.read(now, &pod.uid, self.settings.reserve) {
             Ok(memory) => memory,
             Err(error) => return self.refuse(pod, watched, None, error),
         };
-        match self.ledger.grant(now, &claimant, limit, need, ceiling, memory) {
-            Ok(to) => self.carry_out(pod, handles, watched, (limit, to), need),
+        let pod_bound = if ceiling > limit {
+            of.growable.bound(&self.node, of.handles, &claimant.container, ceiling)
+        } else {
+            Ok(None)
+        };
+        let pod_bound = match pod_bound {
+            Ok(bound) => bound.filter(|bound| bound.left <= ceiling),
+            Err(error) => return self.refuse(pod, watched, None, error.to_string()),
+        };
+        let granted = match pod_bound {
+            Some(PodBound { limit: of_pod, left }) if left.get() < limit.get() + UNIT => {
+                Err(Refusal::Pod { limit: of_pod, left })
+            }
+            bound => {
+                let ceiling = bound.map_or(ceiling, |bound| bound.left);
+                self.ledger.grant(now, &claimant, limit, need, ceiling, memory)
+            }
+        };
+        match granted {
+            Ok(to) => self.carry_out(of, watched, (limit, to), need),
             Err(refusal) => {
                 let why = format!("{refusal}; it {}", describe(limit, need));
                 self.refuse(pod, watched, Some(refusal), why);
-                if let Refusal::Ceiling { .. } = refusal {
+                if let Refusal::Ceiling { .. } | Refusal::Pod { .. } = refusal {
                     watched.due = now + AT_CEILING;
                 }
             }
@@ -164,18 +191,12 @@ impl Desk {
     }
 
     /// Writes what was granted. It is a floor for all passes before it is written.
-    fn carry_out(
-        &mut self,
-        pod: &PodId,
-        handles: &PodHandles,
-        watched: &mut Watched,
-        (limit, to): (Bytes, Bytes),
-        need: &Need,
-    ) {
+    fn carry_out(&mut self, of: Of<'_>, watched: &mut Watched, (limit, to): (Bytes, Bytes), need: &Need) {
+        let pod = of.id;
         let name = watched.terms.container.clone();
         self.marks.place(&pod.uid, &name, to);
         self.node.floors.raise(&pod.uid, &name, to);
-        let grown = grow_memory(&self.node, handles, &name, to);
+        let grown = grow_memory(&self.node, of.handles, of.growable, &name, to);
         self.took(grown.took);
         let now = self.now();
         if matches!(grown.outcome, Outcome::Applied) {

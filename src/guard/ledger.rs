@@ -23,7 +23,7 @@ const POD_GROWTHS: usize = 60;
 /// Growths that all pods together may have within a window.
 const NODE_GROWTHS: usize = 600;
 /// Limits are granted in units of this, where that is enough.
-const UNIT: u64 = 1 << 20;
+pub(super) const UNIT: u64 = 1 << 20;
 
 /// What may be given out within a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,6 +60,13 @@ pub enum Refusal {
         /// The highest limit it may have.
         ceiling: Bytes,
     },
+    /// Its pod's limit does not grow with it.
+    Pod {
+        /// The pod's limit.
+        limit: Bytes,
+        /// What of it the other containers do not use.
+        left: Bytes,
+    },
     /// The node cannot hold it.
     Node {
         /// What was needed beyond what the container uses, at least.
@@ -93,6 +100,7 @@ impl Refusal {
     pub const fn word(self) -> &'static str {
         match self {
             Self::Ceiling { .. } => "ceiling",
+            Self::Pod { .. } => "pod",
             Self::Node { .. } => "node",
             Self::PodBudget { .. } => "pod_budget",
             Self::NodeBudget { .. } => "node_budget",
@@ -106,6 +114,11 @@ impl fmt::Display for Refusal {
         let mib = |bytes: &Bytes| format!("{} MiB", bytes.get() >> 20);
         match self {
             Self::Ceiling { ceiling } => write!(f, "its limit is as high as its VPA lets it be ({ceiling})"),
+            Self::Pod { limit, left } => write!(
+                f,
+                "its pod's limit of {limit} stands, of which the other containers leave it {}",
+                mib(left)
+            ),
             Self::Node { needed, left } => write!(
                 f,
                 "the node has {} to give beyond its reserve and what other pods may still claim, and {} are needed",

@@ -6,22 +6,24 @@ use std::time::Duration;
 use super::watched::Watched;
 use super::watchlist::Terms;
 use super::wires::Token;
-use crate::actuate::{LivePod, Node, PodHandles};
+use crate::actuate::{Growable, LivePod, Node, PodHandles};
 
 /// A pod of which any container is guarded.
 #[derive(Debug)]
 pub(super) struct Pod {
     pub(super) live: Arc<LivePod>,
+    pub(super) growable: Growable,
     pub(super) handles: Arc<PodHandles>,
     pub(super) containers: Vec<Watched>,
 }
 
 impl Pod {
     /// Opens its cgroups; none if it has just ended.
-    pub(super) fn open(node: &Node, live: Arc<LivePod>) -> Option<Self> {
+    pub(super) fn open(node: &Node, live: Arc<LivePod>, growable: Growable) -> Option<Self> {
         match PodHandles::open(&node.hierarchy, &live) {
             Ok(handles) => Some(Self {
                 live,
+                growable,
                 handles: Arc::new(handles),
                 containers: Vec::new(),
             }),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::desk::Desk;
+use super::desk::{Desk, Of};
 use super::judge::AGAIN;
 use super::ledger::Claimant;
 use super::marks::Marks;
@@ -163,15 +163,19 @@ impl Work {
             .collect();
         for guarded in pods {
             let uid = &guarded.live.id.uid;
+            let growable = guarded.growable;
             let kept = match known.remove(uid) {
-                Some(pod) if pod.live == guarded.live => Some(pod),
+                Some(pod) if pod.live == guarded.live => Some(Pod {
+                    growable: growable.clone(),
+                    ..pod
+                }),
                 Some(other) => {
                     known.insert(uid.clone(), other);
                     None
                 }
                 None => None,
             };
-            let Some(mut pod) = kept.or_else(|| Pod::open(&node, guarded.live)) else {
+            let Some(mut pod) = kept.or_else(|| Pod::open(&node, guarded.live, growable)) else {
                 continue;
             };
             for container in pod.set(&node, guarded.containers, &mut self.next_token, (now, settings.quiet)) {
@@ -237,7 +241,12 @@ impl Work {
                 }
                 let version = desk.node.traits.version;
                 let rang = told && version == CgroupVersion::V1;
-                if !desk.look(&pod.live.id, &pod.handles, watched, rang) {
+                let of = Of {
+                    id: &pod.live.id,
+                    growable: &pod.growable,
+                    handles: &pod.handles,
+                };
+                if !desk.look(of, watched, rang) {
                     // The runtime tells, and the next watchlist is without it.
                     watched.postpone(now + ITSELF);
                 }

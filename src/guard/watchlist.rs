@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ledger::{Budget, Refusal};
-use crate::actuate::{Grown, LivePod, Node, PodId};
+use crate::actuate::{Growable, Grown, LivePod, Node, PodId};
 use crate::cgroup::CgroupPath;
 use crate::resources::{Bytes, MilliCpu};
 
@@ -37,6 +37,8 @@ pub struct Settings {
 pub struct GuardedPod {
     /// Where it lives.
     pub live: Arc<LivePod>,
+    /// What its containers should have.
+    pub growable: Growable,
     /// Its guarded containers.
     pub containers: Vec<Terms>,
 }
@@ -70,7 +72,7 @@ pub struct Claim {
     pub uid: String,
     /// Its cgroup.
     pub path: CgroupPath,
-    /// Memory requested by all of its containers.
+    /// Memory the pod requests of its node.
     pub request: Bytes,
 }
 

@@ -11,6 +11,7 @@ mod restarts;
 
 use std::path::PathBuf;
 
+use vscaled::cgroup::CgroupPath;
 use vscaled::control::proto;
 use vscaled::resources::{MemoryLimit, Settings};
 
@@ -49,6 +50,37 @@ impl Scene {
             .with("--guard-node-budget", "100%");
         agent.write("pod.yaml", &pod.manifest());
         Self { agent, node, pod }
+    }
+
+    /// The same with a container beside, whose cgroup is returned, and this done to the manifest.
+    fn of_two(change: impl FnOnce(String) -> String) -> (Self, CgroupPath) {
+        let mut node = BareNode::new();
+        let kubepods = node.kubepods();
+        let pod = node.run("web", UID, &[("app", APP), ("side", APP)]);
+        let agent = Agent::new(&kubepods)
+            .with("--guard-reserve", "100Mi")
+            .with("--guard-pod-budget", "100%")
+            .with("--guard-node-budget", "100%");
+        agent.write("pod.yaml", &change(pod.manifest()));
+        agent.write("vpa.yaml", &vpa("web", "4Gi", 64));
+        let side = pod.containers["side"].cgroup.clone();
+        (Self { agent, node, pod }, side)
+    }
+
+    /// Gives the pod's cgroup this limit.
+    fn lift_pod(&self, mebibytes: u64) {
+        let limit = MemoryLimit::Bytes(mebibytes << 20);
+        self.node.cgroups().limit_memory(&self.pod.cgroup, limit);
+    }
+
+    /// No pass has lowered a memory limit.
+    async fn was_never_lowered(&self) {
+        let changes = self.agent.history().await;
+        for step in changes.iter().flat_map(|change| &change.steps) {
+            let memory = step.file.starts_with("memory.");
+            let [from, to] = [&step.from, &step.to].map(|text| text.parse::<u64>());
+            assert!(!memory || from.unwrap() <= to.unwrap(), "{changes:#?}");
+        }
     }
 
     /// With the agent running and guarding.
@@ -166,7 +198,7 @@ fn plenty() -> u64 {
 use procfs::Current;
 
 /// A cgroup's directory with its memory files.
-fn memory_directory(node: &BareNode, below: &vscaled::cgroup::CgroupPath) -> PathBuf {
+fn memory_directory(node: &BareNode, below: &CgroupPath) -> PathBuf {
     let directories = node.cgroups().directories(below);
     let memory = directories
         .into_iter()

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::Coordinator;
-use crate::actuate::shrink::ShrinkReport;
-use crate::actuate::{ApiReport, Cause, ForeignWriters, Grown, JobDone, Outcome, Stages};
+use crate::actuate::{Cause, ForeignWriters, Growable, Grown, JobDone, Outcome, Stages};
 use crate::agent::entry::Entry;
 use crate::agent::metrics::GrowthOutcome;
 use crate::agent::standing::Lent;
 use crate::guard::lease::{AfterQuiet, Lease};
 use crate::guard::ledger::Refusal;
 use crate::guard::{Claim, CpuTerms, Guarded, GuardedPod, Report, Terms, Watchlist};
+use crate::plan::{KubeletVersion, pod_requests};
 use crate::resources::{Bytes, MilliCpu, Resource};
 
 impl Coordinator {
@@ -157,7 +157,7 @@ impl Coordinator {
         guard.watch(Watchlist {
             node: self.node.clone(),
             pods: settings.map_or_else(Vec::new, |_| entries().filter_map(terms).collect()),
-            claims: entries().filter_map(claim).collect(),
+            claims: entries().filter_map(|entry| claim(entry, self.kubelet())).collect(),
             settings: settings.unwrap_or_default(),
         });
     }
@@ -185,16 +185,10 @@ impl Coordinator {
         stages: Stages,
     ) {
         let mut done = JobDone {
-            handles: None,
-            foreign: ForeignWriters::default(),
             outcome,
             steps,
-            flipped: Vec::new(),
             stages,
-            stale: false,
-            formula: None,
-            shrink: ShrinkReport::default(),
-            api: ApiReport::default(),
+            ..JobDone::failed(String::new(), ForeignWriters::default())
         };
         let record = self.history.add(
             Timestamp::now(),
@@ -220,7 +214,7 @@ fn cause(of: &Guarded, resource: Resource, why: Option<String>) -> Cause {
 
 const fn not_grown(refusal: Option<Refusal>) -> GrowthOutcome {
     match refusal {
-        Some(Refusal::Ceiling { .. }) => GrowthOutcome::Ceiling,
+        Some(Refusal::Ceiling { .. } | Refusal::Pod { .. }) => GrowthOutcome::Ceiling,
         Some(Refusal::Node { .. }) => GrowthOutcome::Node,
         Some(Refusal::PodBudget { .. }) => GrowthOutcome::PodBudget,
         Some(Refusal::NodeBudget { .. }) => GrowthOutcome::NodeBudget,
@@ -263,17 +257,22 @@ fn terms(entry: &Entry) -> Option<GuardedPod> {
         })
         .filter(|terms| terms.memory.is_some() || terms.cpu.is_some())
         .collect();
-    (!containers.is_empty()).then_some(GuardedPod { live, containers })
+    let growable = Growable {
+        pod: Arc::clone(&entry.pod),
+        targets,
+    };
+    (!containers.is_empty()).then_some(GuardedPod {
+        live,
+        growable,
+        containers,
+    })
 }
 
-/// What a pod has requested.
-fn claim(entry: &Entry) -> Option<Claim> {
+/// What a pod requests.
+fn claim(entry: &Entry, kubelet: KubeletVersion) -> Option<Claim> {
     let live = entry.live.as_ref()?;
-    let requests = entry.standing.without_loans(&entry.pod);
-    let request: Bytes = requests
-        .iter()
-        .filter_map(|container| container.resources.requests.memory)
-        .sum();
+    let targets = entry.standing.without_loans(&entry.pod);
+    let request = pod_requests(&entry.pod, &targets, kubelet).memory.unwrap_or_default();
     (!request.is_zero()).then(|| Claim {
         uid: live.id.uid.clone(),
         path: live.path.clone(),
@@ -297,5 +296,46 @@ pub(super) fn release_floors<'a>(
 pub(super) fn raise_floors(floors: &crate::actuate::Floors, uid: &str, leases: &[Lease]) {
     for lease in leases.iter().filter(|lease| lease.resource == Resource::Memory) {
         floors.raise(uid, &lease.container, Bytes::new(lease.to));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::actuate::{LivePod, PodId};
+    use crate::cgroup::CgroupPath;
+    use crate::decide::PodDecision;
+    use crate::sources::parse_manifests;
+
+    #[test]
+    fn a_pod_claims_all_that_it_requests() {
+        let pod = "
+kind: Pod
+metadata: {name: web, uid: u}
+spec:
+  overhead: {memory: 16Mi}
+  initContainers:
+  - {name: mesh, restartPolicy: Always, resources: {requests: {memory: 32Mi}}}
+  - {name: setup, resources: {requests: {memory: 200Mi}}}
+  containers:
+  - {name: app, resources: {requests: {memory: 64Mi}}}
+";
+        let view = parse_manifests("test", pod).unwrap().view;
+        let pod = Arc::clone(&view.pods[0]);
+        let decision = PodDecision::undecided(&pod);
+        let mut entry = Entry::new(pod, decision);
+        entry.live = Some(Arc::new(LivePod {
+            id: PodId {
+                uid: "u".to_owned(),
+                namespace: "default".to_owned(),
+                name: "web".to_owned(),
+            },
+            path: CgroupPath::new("/kubepods/podu").unwrap(),
+            containers: BTreeMap::new(),
+        }));
+        let claimed = claim(&entry, KubeletVersion::NEWEST).unwrap().request;
+        assert_eq!(claimed, Bytes::new((32 + 200 + 16) << 20));
     }
 }

@@ -13,6 +13,7 @@ use crate::actuate::{Asked, Cause, Node, PodResizer, ThroughApi, Unreported};
 use crate::agent::entry::{Entry, FIRST_RETRY};
 use crate::objects::Pod;
 use crate::plan::resize::{self, NodeSupport, Phase, Support, Withheld};
+use crate::plan::shrink::lift_kept;
 use crate::plan::{Account, Capacity, KubeletVersion, Room, Target, larger, pod_requests};
 use crate::resources::{MemoryLimit, NamedRequirements, Resource};
 use crate::sources::NodeView;
@@ -202,13 +203,7 @@ impl Entry {
 
     /// Lays the limits that are kept for now over the lower ones that are wanted.
     pub(in crate::agent) fn lift_what_is_kept(&self, aims: &mut [NamedRequirements]) {
-        for (target, limit) in self.shrinking.holds(Timestamp::now()) {
-            if let (Target::Container(name), MemoryLimit::Bytes(limit)) = (target, limit)
-                && let Some(named) = aims.iter_mut().find(|named| named.name == name)
-            {
-                named.resources.lift(Resource::Memory, limit);
-            }
-        }
+        lift_kept(&self.shrinking.holds(Timestamp::now()), aims);
     }
 
     /// Where somebody else has changed the spec since it was last asked for anything, what they wrote is the truth: the

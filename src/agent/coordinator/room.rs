@@ -96,7 +96,7 @@ impl Coordinator {
     }
 
     /// Whose rules say what pods request.
-    fn kubelet(&self) -> KubeletVersion {
+    pub(super) fn kubelet(&self) -> KubeletVersion {
         let node = self.node.as_ref();
         node.map_or(KubeletVersion::NEWEST, |node| node.traits.kubelet)
     }

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{PodState, Target};
-use crate::resources::{MemoryLimit, Setting, Settings};
+use crate::resources::{MemoryLimit, NamedRequirements, Resource, Setting, Settings};
 
 /// How long a shrink is left alone that was undone for the first time; twice as long after each further time.
 const FIRST_WAIT: Duration = Duration::from_secs(2 * 60);
@@ -131,6 +131,17 @@ impl Regrets {
 
     fn of(&self, target: &Target) -> Option<&Regret> {
         self.0.iter().find(|regret| regret.target == *target)
+    }
+}
+
+/// Lays limits of containers that are kept for now over the lower ones that are wanted, so that the pod's follows by its rules.
+pub fn lift_kept(holds: &Holds, wanted: &mut [NamedRequirements]) {
+    for (target, limit) in holds {
+        if let (Target::Container(name), MemoryLimit::Bytes(limit)) = (target, limit)
+            && let Some(named) = wanted.iter_mut().find(|named| named.name == *name)
+        {
+            named.resources.lift(Resource::Memory, *limit);
+        }
     }
 }
 

@@ -60,6 +60,59 @@ async fn a_ceiling_that_no_limit_can_be_exactly_is_reached_and_explained_once() 
     assert_eq!(vain, 0, "{changes:#?}");
 }
 
+/// `spec.resources` bound all containers together. Another one uses 60 MiB of the 256.
+#[tokio::test]
+async fn no_growth_lifts_a_pod_above_its_own_limit() {
+    let (mut scene, side) = Scene::of_two(|manifest| {
+        manifest.replace(
+            "spec:\n  containers:",
+            "spec:\n  resources: {requests: {cpu: 2, memory: 128Mi}, limits: {memory: 256Mi}}\n  containers:",
+        )
+    });
+    scene.lift_pod(256);
+    scene.agent.start().await;
+    scene.guards("web").await;
+    let mut beside = Allocator::start(scene.node.cgroups(), &side, Appetite { rate: 100, until: 60 });
+    assert!(matches!(beside.wait(), End::Satisfied(_)));
+    let end = scene.takes(100, 1 << 20).wait();
+    assert!(matches!(end, End::Killed(taken) if taken > 128), "{end:?}");
+    assert_eq!(scene.pod_limit(), 256);
+    let limit = scene.limit();
+    assert!(limit > 150 && limit <= 196, "{limit} MiB");
+    let refused = async || {
+        let changes = scene.by_the_guard().await;
+        changes.into_iter().find(|change| change.outcome == "Refused")
+    };
+    let refused = scene.agent.until("the refusal", refused).await;
+    assert!(
+        refused.reason.contains("its pod's limit of 256Mi stands"),
+        "{}",
+        refused.reason
+    );
+    scene.was_never_lowered().await;
+}
+
+/// An init container that needs more than all others gives the pod its limit.
+#[tokio::test]
+async fn a_pod_limit_that_is_large_enough_is_not_lifted() {
+    let (mut scene, _) = Scene::of_two(|manifest| {
+        let init = "{name: init, resources: {requests: {cpu: 10m, memory: 1Gi}, limits: {cpu: 20m, memory: 1Gi}}}";
+        manifest.replace(
+            "spec:\n  containers:",
+            &format!("spec:\n  initContainers: [{init}]\n  containers:"),
+        )
+    });
+    scene.lift_pod(1024);
+    scene.agent.start().await;
+    scene.guards("web").await;
+    let end = scene.takes(100, 300).wait();
+    assert!(matches!(end, End::Satisfied(_)), "{end:?}");
+    assert!(scene.limit() >= 300);
+    scene.agent.reaches("web", "InSync").await;
+    assert_eq!(scene.pod_limit(), 1024);
+    scene.was_never_lowered().await;
+}
+
 #[tokio::test]
 async fn a_runaway_ends_at_its_pods_budget() {
     let mut scene = Scene::new("4Gi");

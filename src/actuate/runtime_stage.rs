@@ -8,7 +8,7 @@ use super::handles::LivePod;
 use super::node::{Node, RuntimeLink};
 use super::pass::KernelPass;
 use super::record::{Outcome, StepRecord};
-use crate::cgroup::{CgroupError, State};
+use crate::cgroup::{Cgroup, CgroupError, State};
 use crate::plan::{CgroupVersion, Change, CriResources, Plan, PodState, Step, Target};
 use crate::resources::{ControlFile, CpuShares, Setting, WeightFormula};
 use crate::runtime::{ContainerRuntime, RuntimeContainer, RuntimeError, weight};
@@ -133,7 +133,8 @@ pub(super) async fn tell(node: &Node, live: &LivePod, kernel: &mut KernelPass) -
         };
         let mut record = StepRecord::planned(&step);
         let start = std::time::Instant::now();
-        let result = runtime.update(&container.id, to).await;
+        let cgroup = kernel.handles.get(&step.target);
+        let result = update(runtime.as_ref(), cgroup, &container.id, to).await;
         record.took = start.elapsed();
         record.error = result.as_ref().err().map(ToString::to_string);
         kernel.steps.push(record);
@@ -152,6 +153,31 @@ pub(super) async fn tell(node: &Node, live: &LivePod, kernel: &mut KernelPass) -
         }
     }
     verify(node, kernel)
+}
+
+/// Changes a container's stored spec. Where the runtime gives the container another limit of swap besides (CRI-O gives none
+/// whenever memory changes), the limit that stood before is put back.
+async fn update(
+    runtime: &dyn ContainerRuntime,
+    cgroup: Option<&Cgroup>,
+    id: &str,
+    fields: &CriResources,
+) -> Result<(), RuntimeError> {
+    let dirs = cgroup.into_iter().flat_map(Cgroup::dirs);
+    let before: Vec<_> = dirs.map(|dir| (dir, dir.swap_max())).collect();
+    let result = runtime.update(id, fields).await;
+    for (dir, before) in before {
+        let restored = before.and_then(|before| match before {
+            Some(before) if dir.swap_max()?.as_ref() != Some(&before) => dir.restore_swap_max(&before),
+            _ => Ok(()),
+        });
+        if let Err(error) = restored
+            && !error.is_gone()
+        {
+            tracing::warn!(container = id, %error, "the limit of swap is what the runtime made of it");
+        }
+    }
+    result
 }
 
 fn give_up(node: &Node, error: &RuntimeError) -> RuntimeEnd {
@@ -245,7 +271,8 @@ async fn undo(
             rollback: true,
             ..StepRecord::planned(&reversed)
         };
-        let result = runtime.update(&container.id, &back).await;
+        let cgroup = kernel.handles.get(&step.target);
+        let result = update(runtime, cgroup, &container.id, &back).await;
         record.error = result.err().map(|error| error.to_string());
         failures.extend(record.error.clone());
         kernel.steps.push(record);
@@ -333,3 +360,6 @@ fn weights_show(node: &Node, kernel: &KernelPass, tree: &crate::plan::PodTree) -
     });
     weight::detect(pairs).filter(|formula| *formula != node.traits.container_weight)
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,8 @@ use crate::resources::Bytes;
 
 /// v2's file to have memory reclaimed through (from Linux 5.19).
 const RECLAIM: &str = "memory.reclaim";
+/// v2's limit of swap; absent where the kernel does not count swap.
+const SWAP_MAX: &str = "memory.swap.max";
 
 impl CgroupDir {
     /// What is in use, and what it is made of.
@@ -84,6 +86,26 @@ impl CgroupDir {
             Err(errno @ (Errno::ENOENT | Errno::ENODEV)) => Err(dir.failed(RECLAIM, errno, "write the file")),
             Err(errno) => Err(dir.error(RECLAIM, refused(errno, "write the file"))),
         }
+    }
+
+    /// The limit of swap, as the file has it; `None` where there is no such file, as on v1.
+    ///
+    /// # Errors
+    /// [`CgroupError`].
+    pub fn swap_max(&self) -> Result<Option<String>, CgroupError> {
+        let text = self.memory_text(SWAP_MAX)?;
+        Ok(text.map(|text| text.trim().to_owned()))
+    }
+
+    /// Gives the limit of swap a value that it had before.
+    ///
+    /// # Errors
+    /// [`CgroupError`].
+    pub fn restore_swap_max(&self, value: &str) -> Result<(), CgroupError> {
+        let dir = self.dir(Controller::Memory);
+        let file = dir.open_file(SWAP_MAX, OFlag::O_WRONLY)?;
+        file.write(value)
+            .map_err(|errno| dir.failed(SWAP_MAX, errno, "write the file"))
     }
 
     /// A whole file; `None` when the cgroup does not have it, or the kernel does not keep it (EOPNOTSUPP: pressure that is

@@ -1,0 +1,74 @@
+//! What a runtime does besides, on plain files in the place of a cgroup's.
+
+use std::fs;
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::cgroup::{CgroupPath, Hierarchy};
+use crate::runtime::{EventStream, Listing, RuntimeInfo, RuntimePod};
+
+/// Takes the container's swap away with every update of memory, as CRI-O does.
+#[derive(Debug)]
+struct SwapTaker {
+    swap: PathBuf,
+}
+
+#[tonic::async_trait]
+impl ContainerRuntime for SwapTaker {
+    async fn info(&self) -> Result<RuntimeInfo, RuntimeError> {
+        unreachable!()
+    }
+
+    async fn list_pods(&self) -> Result<Vec<RuntimePod>, RuntimeError> {
+        unreachable!()
+    }
+
+    async fn list_containers(&self) -> Result<Listing, RuntimeError> {
+        unreachable!()
+    }
+
+    async fn container(&self, _: &str) -> Result<RuntimeContainer, RuntimeError> {
+        unreachable!()
+    }
+
+    async fn update(&self, _: &str, fields: &CriResources) -> Result<(), RuntimeError> {
+        if fields.memory_limit_in_bytes.is_some() {
+            fs::write(&self.swap, "0\n").unwrap();
+        }
+        Ok(())
+    }
+
+    fn events(&self) -> EventStream {
+        unreachable!()
+    }
+}
+
+fn cgroup(root: &TempDir, swap: &str) -> (Cgroup, SwapTaker) {
+    let container = root.path().join("app");
+    fs::create_dir(&container).unwrap();
+    for directory in [root.path(), &container] {
+        fs::write(directory.join("cgroup.controllers"), "cpu memory\n").unwrap();
+    }
+    let file = container.join("memory.swap.max");
+    fs::write(&file, format!("{swap}\n")).unwrap();
+    let hierarchy = Hierarchy::of_tree(root.path()).unwrap();
+    let cgroup = Cgroup::open(&hierarchy, &CgroupPath::new("/app").unwrap()).unwrap();
+    (cgroup, SwapTaker { swap: file })
+}
+
+#[tokio::test]
+async fn a_container_that_may_swap_still_may_after_its_memory_was_changed() {
+    for swap in ["104857600", "max"] {
+        let root = tempfile::tempdir().unwrap();
+        let (cgroup, runtime) = cgroup(&root, swap);
+        let memory = CriResources {
+            memory_limit_in_bytes: Some(64 << 20),
+            ..CriResources::default()
+        };
+        update(&runtime, Some(&cgroup), "c", &memory).await.unwrap();
+        let held = fs::read_to_string(&runtime.swap).unwrap();
+        assert_eq!(held.lines().next(), Some(swap));
+    }
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::cgroup::{Cgroup, CgroupError, CgroupPath, Hierarchy};
 use crate::objects::{Pod, PodId};
-use crate::plan::{PodTree, Target};
+use crate::plan::{PodTree, Quotas, Target};
 
 /// A pod that has a cgroup, and its containers that have one and a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +25,17 @@ pub struct LiveContainer {
     pub id: String,
     /// Where its cgroup is.
     pub path: CgroupPath,
+}
+
+impl LivePod {
+    /// What names one of its cgroups among all that ever have its path: a container's id.
+    pub(crate) fn cgroup_id(&self, target: &Target) -> &str {
+        let container = match target {
+            Target::Pod => None,
+            Target::Container(name) => self.containers.get(name),
+        };
+        container.map_or(Quotas::POD, |container| &container.id)
+    }
 }
 
 /// A pod that runs, together with the object that describes it. Nothing else is ever written to, or asked for.

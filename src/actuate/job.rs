@@ -13,14 +13,14 @@ use super::foreign::{ForeignWriters, Verdict};
 use super::handles::{BoundPod, LivePod, PodHandles};
 use super::in_kernel;
 use super::node::Node;
-use super::observe::wanted;
+use super::observe::{quotas, wanted};
 use super::pass::KernelPass;
 use super::record::{Cause, Outcome, Stages, StepRecord};
 use super::runtime_stage::{self, RuntimeEnd};
 use super::shrink::{Grounds, Next, SeenBefore, ShrinkReport};
 use super::through_api::{self, Answer, ApiReport, ThroughApi};
 use crate::plan::shrink::Holds;
-use crate::plan::{Plan, PodState, Target};
+use crate::plan::{Plan, PodState, Quotas, Target, WriteScope};
 use crate::resources::{ControlFile, NamedRequirements, WeightFormula};
 
 /// What to do in one pass.
@@ -48,6 +48,8 @@ pub struct Job {
     pub foreign: ForeignWriters,
     /// Whether to compare the runtime's stored spec even if no file had to change.
     pub check_runtime: bool,
+    /// What of the pod's files is vscaled's to write.
+    pub scope: WriteScope,
     /// Limits that are kept for now where lower ones are wanted.
     pub holds: Holds,
     /// What earlier tries to lower limits have seen.
@@ -73,6 +75,8 @@ pub struct JobDone {
     pub stale: bool,
     /// The runtime's formula turned out to be another one than assumed.
     pub formula: Option<WeightFormula>,
+    /// Which quotas are enforced, as far as that was seen.
+    pub quotas: Quotas,
     /// What was done about lower memory limits.
     pub shrink: ShrinkReport,
     /// What there is to know about the API server.
@@ -132,13 +136,14 @@ async fn tell(node: &Arc<Node>, live: &LivePod, check_runtime: bool, mut kernel:
 ///
 /// # Errors
 /// A sentence: what could not be read, or why there is no plan.
-pub async fn preview(node: Arc<Node>, job: Job) -> Result<Vec<StepRecord>, String> {
+pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, String> {
     let asking = through_api::preview(&node, &job)?;
     let specs = runtime_stage::stored_specs(&node, job.bound.live()).await;
     let planned = tokio::task::spawn_blocking(move || {
         let handles = PodHandles::open(&node.hierarchy, job.bound.live()).map_err(|error| error.to_string())?;
         let tree = handles.read().map_err(|error| error.to_string())?;
-        let wanted = wanted(&node, &job, &node.floors.of(&job.bound.live().id.uid));
+        job.scope.quotas = quotas(&node, &job, &tree);
+        let wanted = wanted(&node, &job, &node.floors.of(&job.bound.live().id.uid), &tree);
         let plan =
             Plan::between(&PodState { tree, specs }, &wanted, &node.traits).map_err(|error| error.to_string())?;
         Executor::new(&node, &handles)
@@ -173,6 +178,7 @@ impl JobDone {
             stages: Stages::default(),
             stale: false,
             formula: None,
+            quotas: Quotas::default(),
             shrink: ShrinkReport::default(),
             api: ApiReport::default(),
         }

@@ -7,6 +7,7 @@ use super::lanes::Lanes;
 use super::shrink::Freezer;
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{Hierarchy, Kubepods};
+use crate::decide::StaticManagers;
 use crate::plan::{Driver, KubeletVersion, NodeTraits};
 use crate::runtime::ContainerRuntime;
 
@@ -86,6 +87,8 @@ pub struct Node {
     pub kubepods: Kubepods,
     /// What plans depend on.
     pub traits: NodeTraits,
+    /// What the kubelet assigns to pods for good.
+    pub managers: StaticManagers,
     /// The container runtime.
     pub runtime: RuntimeLink,
     /// Its name and version.

@@ -12,15 +12,16 @@ use super::node::Node;
 use super::record::Outcome;
 use crate::cgroup::CgroupError;
 use crate::plan::shrink::{keep, lift_kept};
-use crate::plan::{PodState, PodTree, Target, hierarchy};
+use crate::plan::{PodState, PodTree, Quotas, Target, hierarchy, in_force};
 use crate::resources::{Bytes, ControlFile};
 
 /// What the pod's files and stored specs should hold.
-pub(super) fn wanted(node: &Node, job: &Job, floors: &BTreeMap<String, Bytes>) -> PodState {
+pub(super) fn wanted(node: &Node, job: &Job, floors: &BTreeMap<String, Bytes>, held: &PodTree) -> PodState {
     let mut targets = job.targets.clone();
     lift(&mut targets, floors);
     lift_kept(&job.holds, &mut targets);
-    let mut hierarchy = hierarchy(job.bound.object(), &targets, &node.traits);
+    let enforced = |target: &Target| job.scope.quotas.enforced(job.bound.live().cgroup_id(target));
+    let mut hierarchy = hierarchy(job.bound.object(), &targets, &node.traits).beside(held, enforced);
     if job.kubelet_unasked {
         hierarchy = hierarchy.admitting(job.bound.object());
     }
@@ -29,8 +30,24 @@ pub(super) fn wanted(node: &Node, job: &Job, floors: &BTreeMap<String, Bytes>) -
     } else {
         hierarchy.wanted()
     };
+    job.scope.restrict(&mut wanted);
     keep(&job.holds, &mut wanted);
     wanted
+}
+
+/// Which of the pod's quotas its kubelet enforces, as its files and what was known before tell.
+pub(super) fn quotas(node: &Node, job: &Job, held: &PodTree) -> Quotas {
+    let mut quotas = job.scope.quotas.clone();
+    let declared = hierarchy(job.bound.object(), &in_force(job.bound.object()), &node.traits)
+        .created()
+        .tree;
+    let containers = held.containers.keys().cloned().map(Target::Container);
+    for target in containers.chain([Target::Pod]) {
+        if let (Some(held), Some(declared)) = (held.get(&target), declared.get(&target)) {
+            quotas.learn(job.bound.live().cgroup_id(&target), held, declared);
+        }
+    }
+    quotas
 }
 
 /// A pass over a pod whose files cannot be read, or not any more.

@@ -11,13 +11,13 @@ use super::foreign::{ForeignWriters, Verdict};
 use super::handles::PodHandles;
 use super::job::{Job, JobDone};
 use super::node::Node;
-use super::observe::{flips, observe, unobservable, wanted};
+use super::observe::{flips, observe, quotas, unobservable, wanted};
 use super::record::{Outcome, Stages, StepRecord};
 use super::shrink::{Grounds, Lowering, Next, ShrinkReport, lowerings};
 use super::through_api::ApiReport;
 use crate::cgroup::CgroupError;
 use crate::plan::shrink::{RECLAIM_STEP, Reclaim};
-use crate::plan::{Plan, PlanError, PodState, PodTree, Step, Target};
+use crate::plan::{Plan, PlanError, PodState, PodTree, Quotas, Step, Target};
 use crate::resources::{Bytes, ControlFile, MemoryLimit, Settings};
 
 /// The part of a memory limit that is kept free for a kubelet that looks before it writes: more than is cached again
@@ -32,6 +32,7 @@ pub(super) struct Pass {
     uid: String,
     handles: PodHandles,
     wanted: PodState,
+    quotas: Quotas,
     /// The floors that `wanted` was made with.
     floors: BTreeMap<String, Bytes>,
     plan: Plan,
@@ -75,6 +76,7 @@ pub(super) enum Progress {
 pub(super) struct KernelPass {
     pub(super) handles: PodHandles,
     pub(super) wanted: PodState,
+    quotas: Quotas,
     /// The floors that `wanted` was made with.
     pub(super) floors: BTreeMap<String, Bytes>,
     pub(super) plan: Plan,
@@ -106,7 +108,8 @@ impl Pass {
         let incomplete = tree.containers.len() < job.bound.live().containers.len();
         let planning = Instant::now();
         let floors = node.floors.of(&job.bound.live().id.uid);
-        let mut wanted = wanted(node, &job, &floors);
+        job.scope.quotas = quotas(node, &job, &tree);
+        let mut wanted = wanted(node, &job, &floors, &tree);
         let flipped = if job.held_before && !reopened {
             flips(&tree, &mut wanted, &mut foreign)
         } else {
@@ -125,6 +128,7 @@ impl Pass {
                 uid: job.bound.live().id.uid.clone(),
                 handles,
                 wanted,
+                quotas: job.scope.quotas,
                 floors,
                 plan,
                 grounds,
@@ -138,6 +142,7 @@ impl Pass {
                 handles: Some(handles),
                 flipped,
                 stages,
+                quotas: job.scope.quotas,
                 ..JobDone::failed(reason, foreign)
             })),
         }
@@ -299,6 +304,7 @@ impl Pass {
         KernelPass {
             handles: self.handles,
             wanted: self.wanted,
+            quotas: self.quotas,
             floors: self.floors,
             plan: self.plan,
             outcome,
@@ -332,6 +338,7 @@ impl KernelPass {
             stages: self.stages,
             stale,
             formula: None,
+            quotas: self.quotas,
             shrink: self.shrink,
             api: ApiReport::default(),
         }

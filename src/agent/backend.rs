@@ -93,6 +93,8 @@ impl AgentBackend {
             return Err(not_running(&pod));
         };
         let id = bound.live().id.clone();
+        let mut scope = standing.scope.clone();
+        scope.widen(&pod.requirements(), &targets);
         let job = Job {
             bound,
             handles: None,
@@ -105,6 +107,7 @@ impl AgentBackend {
             held_before: false,
             foreign: crate::actuate::ForeignWriters::default(),
             check_runtime: true,
+            scope,
             // An operator's word ends what is kept.
             holds: Holds::default(),
             seen: SeenBefore::default(),

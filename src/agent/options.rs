@@ -51,6 +51,7 @@ pub(super) fn survey_options(config: &Config) -> SurveyOptions {
         driver: config.cgroup_driver,
         weight: config.weight_formula,
         kubelet: config.kubelet_version,
+        kubelet_dir: config.kubelet_dir.clone(),
         runtime: match &config.runtime_socket {
             PathSetting::Auto => RuntimeChoice::Auto,
             PathSetting::None => RuntimeChoice::None,

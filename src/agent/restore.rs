@@ -35,6 +35,7 @@ use crate::kubernetes::ApiClient;
 use crate::kubernetes::metrics::ApiMetrics;
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
+use crate::plan::WriteScope;
 use crate::plan::resize::{self, Phase};
 use crate::plan::shrink::Holds;
 use crate::runtime::Observer;
@@ -320,6 +321,7 @@ fn job_for(pod: &BoundPod, saved: &BTreeMap<String, SavedPod>) -> Job {
         held_before: false,
         foreign: ForeignWriters::default(),
         check_runtime: true,
+        scope: standing.map_or_else(WriteScope::all, |standing| standing.scope.clone()),
         holds: Holds::default(),
         seen: SeenBefore::default(),
     }

@@ -10,6 +10,7 @@ use super::overrides::{Override, OverrideError, check_names, check_result, overl
 use crate::actuate::{Asked, Intention};
 use crate::guard::lease::Lease;
 use crate::objects::Pod;
+use crate::plan::WriteScope;
 use crate::plan::resize::{self, Phase};
 use crate::resources::NamedRequirements;
 
@@ -36,6 +37,9 @@ pub(super) struct Standing {
     /// What it is about to be asked for, or was without an answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) asking: Option<Intention>,
+    /// What of the pod's files is written. What an earlier agent saved without it is all of them.
+    #[serde(default = "WriteScope::all")]
+    pub(super) scope: WriteScope,
 }
 
 /// A recommendation that was acted on: enforced until the next one is.

@@ -8,6 +8,7 @@
 mod findings;
 mod formula;
 mod known_runtime;
+mod managers;
 mod starts;
 
 use std::path::PathBuf;
@@ -59,6 +60,8 @@ pub(super) struct SurveyOptions {
     pub(super) weight: Option<WeightFormula>,
     /// Whose rules the pod level follows.
     pub(super) kubelet: Option<KubeletVersion>,
+    /// Where the kubelet keeps its checkpoints.
+    pub(super) kubelet_dir: PathBuf,
     /// Which runtime to talk to.
     pub(super) runtime: RuntimeChoice,
     /// Longest waits for the runtime.
@@ -188,12 +191,10 @@ impl Survey {
             self.learn_formula(&hierarchy, &scanned).await;
         }
         let traits = self.traits(&hierarchy, kubepods.driver);
-        let runtime_name = self
-            .runtime
-            .as_ref()
-            .map(|runtime| format!("{} {}", runtime.info.name, runtime.info.version));
+        let runtime_name = self.runtime.as_ref().map(KnownRuntime::name_and_version);
         let view = Arc::clone(&self.view.borrow());
         let node = Arc::new(Node {
+            managers: managers::static_managers(&self.options.kubelet_dir, &hierarchy, &scanned, &mut findings),
             hierarchy,
             kubepods,
             traits,
@@ -238,11 +239,7 @@ impl Survey {
                 tracing::info!(runtime = info.name, version = info.version, socket = %cri.socket().display(), "runtime");
                 self.happenings = Some(cri.events());
                 let cri = Arc::new(cri.observed(self.observer.clone()));
-                self.runtime = Some(KnownRuntime {
-                    cri: Arc::clone(&cri),
-                    info,
-                    doubted: false,
-                });
+                self.runtime = Some(KnownRuntime::new(&cri, info));
                 RuntimeLink::Found(cri)
             }
             Err(error) => {

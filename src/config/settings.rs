@@ -83,6 +83,10 @@ pub struct Config {
     #[arg(long, env = "VSCALED_KUBEPODS", default_value = "auto", value_parser = or_auto(cgroup_path()))]
     #[serde(serialize_with = "print::or_auto")]
     pub kubepods: Optional<CgroupPath>,
+    /// Where the kubelet keeps the checkpoints of its CPU and memory managers, as far as vscaled may read them: what a static
+    /// policy assigns is never resized.
+    #[arg(long, env = "VSCALED_KUBELET_DIR", default_value = "/var/lib/kubelet", value_parser = absolute_path())]
+    pub kubelet_dir: PathBuf,
     /// Who creates cgroups: `cgroupfs` or `systemd`; `auto` asks the runtime, then looks at what exists.
     #[arg(long, env = "VSCALED_CGROUP_DRIVER", default_value = "auto")]
     #[arg(value_parser = or_auto(named::<Driver>("cgroupfs or systemd")))]

@@ -91,8 +91,9 @@ impl<'a> Case<'a> {
             capping::cap(&mut self.candidates, &namespace.limits, &mut self.notes);
             boost::yield_to_larger_targets(&mut self.candidates, &mut self.boosts);
         }
-        let by_hpa = |resource| chain.hpa_on(resource, namespace).is_some();
-        self.ceilings = growth::ceilings(self.pod, &self.candidates, &namespace.limits, by_hpa);
+        let (pod, managers) = (self.pod, self.options.managers);
+        let left = |resource| chain.hpa_on(resource, namespace).is_some() || managers.assign(pod, resource);
+        self.ceilings = growth::ceilings(pod, &self.candidates, &namespace.limits, left);
         let due = match followed {
             Ok(()) => trigger::when(self.pod, vpa, &self.candidates, self.now, self.options, &mut self.notes),
             Err(reason) => reason,
@@ -232,7 +233,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Takes up the recommendation, except for what horizontal autoscalers follow.
+    /// Takes up the recommendation, except for what horizontal autoscalers follow and what is assigned to the pod for good.
     fn follow(
         &mut self,
         vpa: &'a VerticalPodAutoscaler,
@@ -267,6 +268,17 @@ impl<'a> Case<'a> {
         }
         if self.candidates.iter().all(|candidate| !candidate.has_target()) {
             return Err(Reason::HpaConflict);
+        }
+        for resource in Resource::ALL {
+            if self.options.managers.assign(self.pod, resource) {
+                self.notes.push(Note::StaticallyAssigned { resource });
+                for candidate in &mut self.candidates {
+                    candidate.leave(resource);
+                }
+            }
+        }
+        if self.candidates.iter().all(|candidate| !candidate.has_target()) {
+            return Err(Reason::StaticallyAssigned);
         }
         Ok(())
     }

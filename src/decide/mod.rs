@@ -63,7 +63,7 @@ use std::borrow::Borrow;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::objects::{Container, Pod, UpdateMode, VerticalPodAutoscaler, annotation};
-use crate::resources::NamedRequirements;
+use crate::resources::{MilliCpu, NamedRequirements, QosClass, Resource};
 use case::Case;
 
 pub use boost::{ANNOTATION as BOOST_ANNOTATION, Boosts, Lasts};
@@ -93,6 +93,36 @@ pub struct Options {
     pub modes: Vec<UpdateMode>,
     /// The recommender whose VPAs are acted on, `default` being that of VPAs that name none. None acts on all.
     pub recommender: Option<String>,
+    /// The kubelet's static managers.
+    pub managers: StaticManagers,
+}
+
+/// Whether the kubelet assigns processors and memory to Guaranteed pods for good: no resize changes these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StaticManagers {
+    /// The CPU manager's policy is `static`.
+    pub cpu: bool,
+    /// The memory manager's policy is `Static`.
+    pub memory: bool,
+}
+
+impl StaticManagers {
+    /// Whether a resource of this pod is assigned: memory of every Guaranteed pod, and processors where a container requests
+    /// a whole number of them (`guaranteedCPUs`, kubernetes `pkg/kubelet/cm/cpumanager/policy_static.go`).
+    fn assign(self, pod: &Pod, resource: Resource) -> bool {
+        let whole = |cpu: MilliCpu| !cpu.is_zero() && cpu.get().is_multiple_of(1000);
+        let requests_whole = || {
+            let limits = pod
+                .all_containers()
+                .filter_map(|container| container.resources.limits.cpu);
+            limits.into_iter().any(whole)
+        };
+        let assigned = match resource {
+            Resource::Cpu => self.cpu && requests_whole(),
+            Resource::Memory => self.memory,
+        };
+        assigned && pod.qos_class() == QosClass::Guaranteed
+    }
 }
 
 impl Default for Options {
@@ -108,6 +138,7 @@ impl Default for Options {
                 UpdateMode::InPlace,
             ],
             recommender: None,
+            managers: StaticManagers::default(),
         }
     }
 }

@@ -117,6 +117,11 @@ pub enum Note {
         /// The autoscaler's name.
         hpa: String,
     },
+    /// The kubelet's static manager has assigned the resource to the pod, so it is left as it is.
+    StaticallyAssigned {
+        /// The resource.
+        resource: Resource,
+    },
     /// Another VPA targets the same workload, but is younger or comes later in the alphabet.
     Outranked {
         /// The other VPA's name.
@@ -197,6 +202,7 @@ impl Note {
             | Self::SharedName { container } => Some(container),
             Self::PodMaxTaken { .. }
             | Self::FollowedByHpa { .. }
+            | Self::StaticallyAssigned { .. }
             | Self::Outranked { .. }
             | Self::Unmatched(_)
             | Self::ActsFrom { .. }
@@ -217,6 +223,7 @@ impl Note {
             | Self::LimitSaturated { resource, .. }
             | Self::NotControlled { resource, .. }
             | Self::FollowedByHpa { resource, .. }
+            | Self::StaticallyAssigned { resource }
             | Self::WouldRestart { resource, .. }
             | Self::WouldExceedPod { resource, .. } => Some(*resource),
             Self::Boosted { .. } | Self::BoostUnreadable { .. } | Self::BoostStays { .. } => Some(Resource::Cpu),
@@ -297,6 +304,10 @@ impl fmt::Display for Note {
             Self::FollowedByHpa { resource, hpa } => write!(
                 f,
                 "{resource} is left alone: HorizontalPodAutoscaler {hpa} scales on it"
+            ),
+            Self::StaticallyAssigned { resource } => write!(
+                f,
+                "{resource} is left alone: the kubelet's static {resource} manager has assigned it to the pod"
             ),
             Self::Outranked { vpa } => write!(
                 f,

@@ -77,6 +77,8 @@ pub enum Reason {
     RestartRequired,
     /// The containers would leave the pod's own requests or limits (`spec.resources`), which the API refuses.
     PodLevelExceeded,
+    /// The kubelet's static CPU or memory manager has given the pod processors or memory of its own.
+    StaticallyAssigned,
     /// Two containers of the pod share a name.
     DuplicateContainer,
     /// A startup boost is over, but nothing says what the container had before, or should have.
@@ -109,6 +111,7 @@ impl Reason {
         Self::QosClassChange,
         Self::RestartRequired,
         Self::PodLevelExceeded,
+        Self::StaticallyAssigned,
         Self::DuplicateContainer,
         Self::BoostUnreadable,
     ];
@@ -140,6 +143,7 @@ impl Reason {
             Self::QosClassChange
             | Self::RestartRequired
             | Self::PodLevelExceeded
+            | Self::StaticallyAssigned
             | Self::DuplicateContainer
             | Self::BoostUnreadable => Action::Skip,
         }
@@ -178,6 +182,9 @@ impl Reason {
                 "a container's resizePolicy asks for a restart, and vscaled never restarts; what needs no restart is changed"
             }
             Self::PodLevelExceeded => "the containers would need more than the pod's own resources allow",
+            Self::StaticallyAssigned => {
+                "the kubelet's static CPU or memory manager has given it processors or memory of its own"
+            }
             Self::DuplicateContainer => "two containers of the pod share a name",
             Self::BoostUnreadable => "a startup boost is over, but nothing says what the container had before it",
         }
@@ -210,6 +217,7 @@ impl Reason {
             Self::QosClassChange => "QoSClassChange",
             Self::RestartRequired => "RestartRequired",
             Self::PodLevelExceeded => "PodLevelExceeded",
+            Self::StaticallyAssigned => "StaticallyAssigned",
             Self::DuplicateContainer => "DuplicateContainer",
             Self::BoostUnreadable => "BoostUnreadable",
         }

@@ -2,6 +2,7 @@
 //! are tested by upstream's own cases, in `tests/it/decisions.rs`.
 
 mod arbitrary;
+mod assigned;
 mod boost;
 mod growth;
 mod matching;

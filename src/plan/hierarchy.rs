@@ -16,7 +16,7 @@ use crate::resources::{
 };
 
 use super::effective::{EffectiveContainer, EffectivePod};
-use super::types::{CgroupVersion, CriResources, Driver, NodeTraits, PodState, PodTree};
+use super::types::{CgroupVersion, CriResources, Driver, NodeTraits, PodState, PodTree, Target};
 
 /// What one cgroup is given. An absent limit is undeclared; one that is there is not zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct Allowance {
     pub cpu_limit: Option<MilliCpu>,
     /// The most memory.
     pub memory_limit: Option<Bytes>,
+    /// The period of the quota in microseconds; `None` where no quota is enforced, whatever the limit is.
+    pub period_us: Option<u64>,
 }
 
 /// A container and what its cgroup is given.
@@ -111,6 +113,7 @@ fn pod_allowance(pod: &EffectivePod<'_>) -> Allowance {
         memory_limit: limits
             .memory
             .filter(|memory| declared(Resource::Memory) && !memory.is_zero()),
+        period_us: Some(DEFAULT_CFS_PERIOD_US),
     }
 }
 
@@ -131,6 +134,7 @@ fn container_allowance(container: &EffectiveContainer<'_>, pod: &EffectivePod<'_
         shares: CpuShares::from(requested.or(cpu_limit).unwrap_or_default()),
         cpu_limit: cpu_limit.filter(|cpu| !cpu.is_zero()),
         memory_limit: memory_limit.filter(|memory| !memory.is_zero()),
+        period_us: Some(DEFAULT_CFS_PERIOD_US),
     }
 }
 
@@ -151,14 +155,32 @@ impl Hierarchy {
         self
     }
 
+    /// The same for a pod that is there: with the periods that stand, and without quotas where none are enforced.
+    #[must_use]
+    pub fn beside(mut self, held: &PodTree, enforced: impl Fn(&Target) -> bool) -> Self {
+        let period = |target: &Target| {
+            let standing = held.get(target).and_then(Settings::cpu_max);
+            enforced(target).then(|| standing.map_or(DEFAULT_CFS_PERIOD_US, |standing| standing.period_us))
+        };
+        self.pod.period_us = period(&Target::Pod);
+        for container in &mut self.containers {
+            container.allowance.period_us = period(&Target::Container(container.name.clone()));
+        }
+        self
+    }
+
     /// What every file reads in a pod created like this, and what its runtime has stored.
     #[must_use]
     pub fn created(&self) -> PodState {
         let mut state = self.state(|allowance, formula| allowance.all_settings(formula, &self.traits));
-        for spec in state.specs.values_mut() {
-            spec.cpu_quota.get_or_insert(-1);
-            spec.cpu_period.get_or_insert(DEFAULT_PERIOD);
-            spec.memory_limit_in_bytes.get_or_insert(-1);
+        for ContainerAllowance { name, allowance } in &self.containers {
+            if let Some(spec) = state.specs.get_mut(name) {
+                if let Some(period_us) = allowance.period_us {
+                    spec.cpu_quota.get_or_insert(-1);
+                    spec.cpu_period.get_or_insert(signed(period_us));
+                }
+                spec.memory_limit_in_bytes.get_or_insert(-1);
+            }
         }
         state
     }
@@ -196,27 +218,27 @@ impl Hierarchy {
     }
 }
 
-#[expect(clippy::cast_possible_wrap, reason = "100000")]
-const DEFAULT_PERIOD: i64 = DEFAULT_CFS_PERIOD_US as i64;
-
 impl Allowance {
-    /// Every file, undeclared limits unbounded.
+    /// Every file, undeclared limits unbounded, and no quota that is not enforced.
     fn all_settings(&self, formula: WeightFormula, traits: &NodeTraits) -> Settings {
         let cpu = self.cpu_max(traits.driver);
         let memory = MemoryLimit::of_limit(self.memory_limit).in_pages(traits.page);
-        match traits.version {
+        let mut settings = match traits.version {
             CgroupVersion::V2 => Settings::from_iter([
-                Setting::CpuMax(cpu),
                 Setting::CpuWeight(formula.weight(self.shares)),
                 Setting::MemoryMax(memory),
             ]),
-            CgroupVersion::V1 => Settings::from_iter([
-                Setting::CpuShares(self.shares),
-                Setting::CfsQuota(cpu.quota),
-                Setting::CfsPeriod(cpu.period_us),
-                Setting::MemoryLimit(memory),
-            ]),
+            CgroupVersion::V1 => Settings::from_iter([Setting::CpuShares(self.shares), Setting::MemoryLimit(memory)]),
+        };
+        match (cpu, traits.version) {
+            (Some(cpu), CgroupVersion::V2) => settings.insert(Setting::CpuMax(cpu)),
+            (Some(cpu), CgroupVersion::V1) => {
+                settings.insert(Setting::CfsQuota(cpu.quota));
+                settings.insert(Setting::CfsPeriod(cpu.period_us));
+            }
+            (None, _) => {}
         }
+        settings
     }
 
     /// The files that have a reason: undeclared limits left out.
@@ -233,25 +255,29 @@ impl Allowance {
     }
 
     /// systemd keeps whole percents of a cpu, and the kubelet and runtimes that drive it write the same to the file.
-    fn cpu_max(&self, driver: Driver) -> CpuMax {
-        let exact = CpuMax::of_limit(self.cpu_limit);
-        match driver {
+    fn cpu_max(&self, driver: Driver) -> Option<CpuMax> {
+        let exact = CpuMax::with_period(self.cpu_limit, self.period_us?);
+        Some(match driver {
             Driver::Cgroupfs => exact,
             Driver::Systemd => exact.systemd_rounded(),
-        }
+        })
     }
 
     /// What the kubelet tells the runtime: exact, rounding is left to those who write files. Undeclared limits are not
     /// specified.
     fn spec(&self) -> CriResources {
-        let quota = match CpuMax::of_limit(self.cpu_limit).quota {
-            CpuQuota::Max => None,
-            CpuQuota::Micros(micros) => Some(signed(micros)),
+        let cpu = self.period_us.map(|period| CpuMax::with_period(self.cpu_limit, period));
+        let (quota, period) = match cpu {
+            Some(CpuMax {
+                quota: CpuQuota::Micros(micros),
+                period_us,
+            }) => (Some(signed(micros)), Some(signed(period_us))),
+            _ => (None, None),
         };
         CriResources {
             cpu_shares: Some(signed(self.shares.get())),
             cpu_quota: quota,
-            cpu_period: quota.map(|_| DEFAULT_PERIOD),
+            cpu_period: period,
             memory_limit_in_bytes: self.memory_limit.map(|limit| signed(limit.get())),
         }
     }

@@ -11,8 +11,10 @@ mod hierarchy;
 mod order;
 mod paths;
 mod planner;
+mod quotas;
 pub mod resize;
 mod room;
+mod scope;
 pub mod shrink;
 mod step;
 mod types;
@@ -26,7 +28,9 @@ pub use effective::pod_requests;
 pub use hierarchy::{Allowance, ContainerAllowance, Hierarchy, hierarchy, in_force};
 pub use paths::{container_cgroup_name, pod_cgroup_path};
 pub use planner::{Plan, PlanError};
+pub use quotas::Quotas;
 pub use room::{Account, Capacity, CapacityFrom, NoRoom, Others, Room, larger};
+pub use scope::WriteScope;
 pub use step::{Change, Step, Via};
 pub use types::{
     CgroupVersion, CriResources, Driver, KubeletVersion, NodeTraits, ParseKubeletVersionError, PodState, PodTree,

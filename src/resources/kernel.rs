@@ -189,9 +189,15 @@ impl CpuMax {
     /// The cpu limit with the default period.
     #[must_use]
     pub fn of_limit(limit: Option<MilliCpu>) -> Self {
+        Self::with_period(limit, DEFAULT_CFS_PERIOD_US)
+    }
+
+    /// The cpu limit with this period.
+    #[must_use]
+    pub fn with_period(limit: Option<MilliCpu>, period_us: u64) -> Self {
         Self {
-            quota: CpuQuota::of_limit(limit, DEFAULT_CFS_PERIOD_US),
-            period_us: DEFAULT_CFS_PERIOD_US,
+            quota: CpuQuota::of_limit(limit, period_us),
+            period_us,
         }
     }
 

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
+use super::Resource;
 use super::kernel::{CpuMax, CpuQuota, CpuShares, CpuWeight, MemoryLimit, PageSize};
 
 /// A cgroup file vscaled reads and writes.
@@ -59,6 +60,21 @@ impl ControlFile {
             Self::CfsBurst => "cpu.cfs_burst_us",
             Self::MemoryLimit => "memory.limit_in_bytes",
             Self::MemswLimit => "memory.memsw.limit_in_bytes",
+        }
+    }
+
+    /// What the file's value bounds or divides.
+    #[must_use]
+    pub const fn resource(self) -> Resource {
+        match self {
+            Self::MemoryMax | Self::MemoryLimit | Self::MemswLimit => Resource::Memory,
+            Self::CpuMax
+            | Self::CpuMaxBurst
+            | Self::CpuWeight
+            | Self::CpuShares
+            | Self::CfsQuota
+            | Self::CfsPeriod
+            | Self::CfsBurst => Resource::Cpu,
         }
     }
 

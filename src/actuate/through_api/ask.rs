@@ -219,6 +219,7 @@ fn errand(job: &mut Job) -> Job {
         held_before: false,
         foreign: std::mem::take(&mut job.foreign),
         check_runtime: job.check_runtime,
+        scope: job.scope.clone(),
         holds: job.holds.clone(),
         seen: job.seen.clone(),
     }
@@ -228,6 +229,7 @@ fn errand(job: &mut Job) -> Job {
 fn take_back(job: &mut Job, done: JobDone) {
     job.handles = done.handles;
     job.foreign = done.foreign;
+    job.scope.quotas = done.quotas;
     job.seen.extend(done.shrink.seen);
 }
 

@@ -56,7 +56,11 @@ impl Coordinator {
         let view = Arc::clone(&self.view);
         let index = decide::Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
         let observe_only = self.options.observe_only;
-        let (options, resizes) = (self.options.decide.clone(), self.resizer.get().is_some());
+        let options = decide::Options {
+            managers: self.managers(),
+            ..self.options.decide.clone()
+        };
+        let resizes = self.resizer.get().is_some();
         let decided = |pod: &Pod, recommended: Option<&Recommended>| {
             // What is only observed never comes into force.
             let recommended = recommended.filter(|_| !observe_only);

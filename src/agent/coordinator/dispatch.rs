@@ -112,6 +112,8 @@ impl Coordinator {
             // The pod ended meanwhile, and perhaps another one has its name.
             return;
         };
+        let lives = |id: &str| live.containers.values().any(|container| container.id == id);
+        self.unsaved |= entry.standing.scope.quotas.update(&done.quotas, lives);
         report_foreign(&done);
         if let Some(why) = &done.api.denied {
             for said in entry.deny_loans(why, Timestamp::now(), quiet) {
@@ -212,6 +214,7 @@ fn next_job(entry: &mut Entry) -> Option<(Job, Cause)> {
         ..
     } = entry.work.pending.take_if(begins)?;
     let targets = entry.aims()?;
+    entry.standing.scope.widen(&entry.pod.requirements(), &targets);
     let job = Job {
         bound,
         handles: entry.handles.take(),
@@ -225,6 +228,7 @@ fn next_job(entry: &mut Entry) -> Option<(Job, Cause)> {
         foreign: entry.foreign.clone(),
         // What is owed to the runtime is tried with every pass.
         check_runtime: check_runtime || entry.owed,
+        scope: entry.standing.scope.clone(),
         holds: entry.shrinking.holds(Timestamp::now()),
         seen: entry.shrinking.seen.clone(),
     };

@@ -11,10 +11,11 @@ use super::{Coordinator, Refreshed};
 use crate::actuate::{Cause, Node};
 use crate::agent::entry::Entry;
 use crate::agent::state::SavedPod;
-use crate::decide::{PodDecision, Reason};
+use crate::decide::{PodDecision, Reason, StaticManagers};
 
 impl Coordinator {
     pub(super) fn take_refreshed(&mut self, refreshed: Refreshed) {
+        let managers = self.managers();
         self.take_node(refreshed.node);
         self.inventory = refreshed.inventory;
         if self.node_problems != refreshed.problems {
@@ -26,7 +27,7 @@ impl Coordinator {
         if self.node.is_some() && self.seen_view {
             self.starting.clear();
         }
-        if self.view.pods.len() != self.entries.len() {
+        if self.managers() != managers || self.view.pods.len() != self.entries.len() {
             // Of pods of one name, the one that lives counts, and that may be another one now.
             self.decide_all(Timestamp::now());
         }
@@ -79,6 +80,11 @@ impl Coordinator {
                 entry.ask(Cause::Sweep, true);
             }
         }
+    }
+
+    /// What the kubelet assigns to pods for good.
+    pub(super) fn managers(&self) -> StaticManagers {
+        self.node.as_ref().map(|node| node.managers).unwrap_or_default()
     }
 
     /// Has the node looked at.
@@ -163,6 +169,7 @@ fn adopt(entry: &mut Entry, saved: SavedPod) {
     entry.standing.origin = saved.standing.origin;
     entry.standing.asked = saved.standing.asked;
     entry.standing.asking = saved.standing.asking;
+    entry.standing.scope = saved.standing.scope;
     let unasked = entry.decision.reason == Reason::SourcesSilent;
     let not_followed = entry.decision.change().is_none() || entry.too_much.is_some();
     if unasked || (entry.decision.vpa.is_some() && not_followed) {

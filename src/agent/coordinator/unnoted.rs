@@ -26,6 +26,7 @@ pub(super) fn take_over(entry: &mut Entry, lent: &LentLast, node: Option<&Node>,
         }
     }
     entry.standing.returning |= entry.standing.is_empty();
+    entry.standing.scope.resources.insert(Resource::Memory);
 }
 
 /// Which containers still hold what they were lent.

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::actuate::{Node, PodHandles};
+use crate::actuate::{LivePod, Node, PodHandles};
 use crate::agent::coordinator::Snapshot;
 use crate::cgroup::systemd::Unit;
 use crate::cgroup::{CgroupError, CgroupPath};
 use crate::control::{ControlError, proto};
 use crate::plan::shrink::keep;
-use crate::plan::{CriResources, PodState, Target, hierarchy, in_force};
-use crate::resources::{ControlFile, CpuShares, NamedRequirements, Setting, Settings};
+use crate::plan::{CriResources, PodState, PodTree, Target, hierarchy, in_force};
+use crate::resources::{ControlFile, CpuQuota, CpuShares, NamedRequirements, Setting, Settings};
 
 /// What each level should hold, by whom one asks.
 struct Sides {
@@ -35,7 +35,7 @@ pub(super) fn values(
     let internal = |error: CgroupError| ControlError::Internal(error.to_string());
     let handles = PodHandles::open(&node.hierarchy, live).map_err(internal)?;
     let kernel = handles.read().map_err(internal)?;
-    let sides = sides(node, snapshot);
+    let sides = sides(node, snapshot, live, &kernel);
     let mut values = Vec::new();
     for (target, cgroup) in handles.iter() {
         let Some(held) = kernel.get(&target) else { continue };
@@ -60,19 +60,23 @@ pub(super) fn values(
     Ok(values)
 }
 
-fn sides(node: &Node, snapshot: &Snapshot) -> Sides {
+fn sides(node: &Node, snapshot: &Snapshot, live: &LivePod, held: &PodTree) -> Sides {
     let created = |targets: &[NamedRequirements]| hierarchy(&snapshot.pod, targets, &node.traits).created();
     let in_force = in_force(&snapshot.pod);
     let wanted = snapshot.standing.targets(&snapshot.pod).map(|targets| {
-        let mut hierarchy = hierarchy(&snapshot.pod, &targets, &node.traits);
+        let scope = &snapshot.standing.scope;
+        let enforced = |target: &Target| scope.quotas.enforced(live.cgroup_id(target));
+        let mut hierarchy = hierarchy(&snapshot.pod, &targets, &node.traits).beside(held, enforced);
         if snapshot.through.is_none() {
             hierarchy = hierarchy.admitting(&snapshot.pod);
         }
-        if snapshot.standing.returning {
+        let mut wanted = if snapshot.standing.returning {
             hierarchy.created()
         } else {
             hierarchy.wanted()
-        }
+        };
+        scope.restrict(&mut wanted);
+        wanted
     });
     Sides {
         spec: created(&[]),
@@ -104,11 +108,7 @@ struct Seen<'a> {
 fn side_by_side(seen: &Seen<'_>, target: &Target, sides: &Sides, snapshot: &Snapshot) -> proto::Value {
     let file = seen.kernel.file();
     let of = |state: &PodState| state.tree.get(target).and_then(|settings| settings.get(file));
-    let text = |setting: Option<Setting>| {
-        setting
-            .map(|setting| setting.to_string())
-            .unwrap_or_default()
-    };
+    let text = |setting: Option<Setting>| setting.map(|setting| setting.to_string()).unwrap_or_default();
     let wanted = sides.wanted.as_ref().and_then(of);
     let stored_wanted = match (target, &sides.wanted) {
         (Target::Container(name), Some(wanted)) => wanted.specs.get(name),
@@ -152,6 +152,13 @@ fn kernel_difference(
     [wanted, kept, spec]: [Option<Setting>; 3],
     snapshot: &Snapshot,
 ) -> Option<String> {
+    let enforced = |target: &Target| {
+        let quotas = &snapshot.standing.scope.quotas;
+        snapshot
+            .live
+            .as_ref()
+            .is_none_or(|live| quotas.enforced(live.cgroup_id(target)))
+    };
     match (wanted, spec) {
         (Some(wanted), _) if held != wanted && kept.is_some_and(|kept| held == kept) => {
             let why = if snapshot.waits_for_turn {
@@ -184,6 +191,9 @@ fn kernel_difference(
                     format!("the kernel holds something else than is wanted{why}; the next pass repairs it")
                 }
             })
+        }
+        (None, Some(_)) if held.quota() == Some(CpuQuota::Max) && !enforced(target) => {
+            Some("the kubelet enforces no cpu quota here, so vscaled writes none".to_owned())
         }
         (None, Some(spec)) if held != spec => {
             Some("differs from the spec; nobody asked vscaled to change it, so it is left alone".to_owned())

@@ -14,6 +14,19 @@ pub(super) struct KnownRuntime {
 }
 
 impl KnownRuntime {
+    pub(super) fn new(cri: &Arc<Cri>, info: RuntimeInfo) -> Self {
+        Self {
+            cri: Arc::clone(cri),
+            info,
+            doubted: false,
+        }
+    }
+
+    /// As people read it.
+    pub(super) fn name_and_version(&self) -> String {
+        format!("{} {}", self.info.name, self.info.version)
+    }
+
     /// Its pods and their running containers; in doubt, after it has said who it is.
     pub(super) async fn list(&mut self) -> Result<(Vec<RuntimePod>, Listing), RuntimeError> {
         if self.doubted {

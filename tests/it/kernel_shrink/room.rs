@@ -11,8 +11,9 @@ use vscaled::actuate::{
     Outcome, RuntimeLink, make_room,
 };
 use vscaled::cgroup::{Hierarchy, Kubepods, page_size};
+use vscaled::decide::StaticManagers;
 use vscaled::plan::shrink::Holds;
-use vscaled::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
+use vscaled::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind, WriteScope};
 use vscaled::resources::{Bytes, NamedRequirements, WeightFormula};
 use vscaled::sources::parse_manifests;
 
@@ -50,6 +51,7 @@ pub(super) fn job(of: &BarePod, mebibytes: u64) -> Job {
         held_before: false,
         foreign: ForeignWriters::default(),
         check_runtime: false,
+        scope: WriteScope::all(),
         holds: Holds::default(),
         seen: SeenBefore::default(),
     }
@@ -68,6 +70,7 @@ pub(super) fn node(bare: &BareNode, state: &TempDir) -> Node {
             page: page_size(),
         },
         hierarchy,
+        managers: StaticManagers::default(),
         runtime: RuntimeLink::None,
         runtime_name: None,
         driver_from: DriverFrom::Configured,

@@ -1,0 +1,130 @@
+//! The policies of the kubelet's CPU and memory managers: as their checkpoints name them, or as the cgroups show.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::findings::Findings;
+use crate::cgroup::{CgroupPath, Controller, Hierarchy, PodEntry};
+use crate::decide::StaticManagers;
+use crate::plan::CgroupVersion;
+use crate::resources::QosClass;
+
+/// A checkpoint, as far as it matters here.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Checkpoint {
+    policy_name: String,
+}
+
+/// Reads both checkpoints from the kubelet's directory, and looks at the cgroups of Guaranteed pods where the CPU manager's
+/// cannot be read.
+pub(super) fn static_managers(
+    kubelet_dir: &Path,
+    hierarchy: &Hierarchy,
+    scanned: &[PodEntry],
+    findings: &mut Findings,
+) -> StaticManagers {
+    let mut is_static = |file: &str| {
+        let path = kubelet_dir.join(file);
+        let read = fs::read(&path).and_then(|text| Ok(serde_json::from_slice::<Checkpoint>(&text)?));
+        match read {
+            Ok(checkpoint) => checkpoint.policy_name.eq_ignore_ascii_case("static"),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => false,
+            Err(error) => {
+                findings.problem(format_args!(
+                    "{}: {error}; pods with processors or memory of their own are not recognized",
+                    path.display()
+                ));
+                false
+            }
+        }
+    };
+    StaticManagers {
+        cpu: is_static("cpu_manager_state") || assigns_processors(hierarchy, scanned),
+        memory: is_static("memory_manager_state"),
+    }
+}
+
+/// Whether a container of a Guaranteed pod has processors of its own: only a static policy gives a container other ones than
+/// its pod has.
+fn assigns_processors(hierarchy: &Hierarchy, scanned: &[PodEntry]) -> bool {
+    let mount = hierarchy.mount(Controller::Cpu);
+    let mount = match hierarchy.version() {
+        CgroupVersion::V1 => mount.with_file_name("cpuset"),
+        CgroupVersion::V2 => mount.to_owned(),
+    };
+    let processors = |path: &CgroupPath| fs::read_to_string(path.under(&mount).join("cpuset.cpus")).unwrap_or_default();
+    let guaranteed = scanned.iter().filter(|pod| pod.place.qos == Some(QosClass::Guaranteed));
+    guaranteed.into_iter().any(|pod| {
+        let of_pod = processors(&pod.path);
+        let own = pod.containers.iter().map(|container| processors(&container.path));
+        own.into_iter().any(|own| !own.trim().is_empty() && own != of_pod)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::Kubepods;
+
+    /// A Guaranteed pod of one container with these processors, on plain files.
+    fn tree(root: &Path, processors: &str) -> (Hierarchy, Vec<PodEntry>) {
+        let pod = "kubepods/pod0a1b2c3d-0000-4000-8000-000000000041";
+        let container = root.join(pod).join("a".repeat(64));
+        fs::create_dir_all(&container).unwrap();
+        for directory in container.ancestors().take(4) {
+            fs::write(directory.join("cgroup.controllers"), "cpu memory\n").unwrap();
+            fs::write(directory.join("cpuset.cpus"), "\n").unwrap();
+        }
+        fs::write(container.join("cpuset.cpus"), format!("{processors}\n")).unwrap();
+        let hierarchy = Hierarchy::of_tree(root).unwrap();
+        let kubepods = Kubepods::at(CgroupPath::new("/kubepods").unwrap()).unwrap();
+        let scanned = kubepods.scan(&hierarchy).unwrap();
+        assert_eq!(scanned[0].containers.len(), 1);
+        (hierarchy, scanned)
+    }
+
+    #[test]
+    fn processors_of_a_containers_own_show_the_static_policy() {
+        for (processors, assigned) in [("2-3", true), ("", false)] {
+            let root = tempfile::tempdir().unwrap();
+            let (hierarchy, scanned) = tree(root.path(), processors);
+            assert_eq!(assigns_processors(&hierarchy, &scanned), assigned, "{processors:?}");
+        }
+    }
+
+    #[test]
+    fn policies_are_as_the_checkpoints_name_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let (hierarchy, scanned) = tree(directory.path(), "");
+        let look = || {
+            let mut findings = Findings::default();
+            let managers = static_managers(directory.path(), &hierarchy, &scanned, &mut findings);
+            (managers, findings.problems)
+        };
+        assert_eq!(look(), (StaticManagers::default(), Vec::new()));
+        let write = |file: &str, text: &str| fs::write(directory.path().join(file), text).unwrap();
+        write(
+            "cpu_manager_state",
+            r#"{"policyName":"static","defaultCpuSet":"0-1","entries":{"u":{"app":"2-3"}},"checksum":1}"#,
+        );
+        write(
+            "memory_manager_state",
+            r#"{"policyName":"None","machineState":{},"checksum":2}"#,
+        );
+        let cpu = StaticManagers {
+            cpu: true,
+            memory: false,
+        };
+        assert_eq!(look(), (cpu, Vec::new()));
+        write("memory_manager_state", r#"{"policyName":"Static","checksum":2}"#);
+        assert!(look().0.memory);
+        write("cpu_manager_state", "{");
+        let (managers, problems) = look();
+        assert!(!managers.cpu);
+        assert!(problems[0].contains("cpu_manager_state"), "{problems:?}");
+    }
+}

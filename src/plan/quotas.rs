@@ -1,0 +1,126 @@
+//! Which cpu quotas of a pod its kubelet enforces. Pure.
+//!
+//! A kubelet gives no quota where it is told not to (`cpuCFSQuota: false`), nor to a container with processors of its own
+//! and that container's pod (static CPU manager policy, `DisableCPUQuotaWithExclusiveCPUs`). Such a cgroup is unbounded from
+//! its first day, beside a limit that the spec declares, and stays so. A quota that was bounded once and is not any more
+//! was taken away by somebody else.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::resources::{ControlFile, CpuQuota, CpuShares, CpuWeight, Setting, Settings};
+
+/// What the kernel gives a new cgroup: nobody has set anything of cpu there.
+const DEFAULT_SHARES: u64 = 1024;
+const DEFAULT_WEIGHT: u64 = 100;
+
+/// Whether quotas are enforced, by cgroup: a container's id, or [`Quotas::POD`]. What is not known is enforced.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Quotas(BTreeMap<String, bool>);
+
+impl Quotas {
+    /// Stands for the pod's own cgroup.
+    pub const POD: &'static str = "pod";
+
+    /// Learns from one cgroup: from what its files hold, beside what the kubelet would have written with quotas.
+    pub fn learn(&mut self, id: &str, held: &Settings, declared: &Settings) {
+        let quota = |settings: &Settings| settings.cpu_max().map(|max| max.quota);
+        match (quota(held), quota(declared)) {
+            (Some(CpuQuota::Micros(_)), _) => {
+                self.0.insert(id.to_owned(), true);
+            }
+            (Some(CpuQuota::Max), Some(CpuQuota::Micros(_))) => {
+                self.0
+                    .entry(id.to_owned())
+                    .or_insert_with(|| is_default(held) && !is_default(declared));
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes over what is newer, and forgets cgroups that are gone. Returns whether there is anything new.
+    pub fn update(&mut self, newer: &Self, lives: impl Fn(&str) -> bool) -> bool {
+        let before = self.clone();
+        self.0.extend(newer.0.clone());
+        self.0.retain(|id, _| id == Self::POD || lives(id));
+        *self != before
+    }
+
+    /// Whether the quota of this cgroup is enforced.
+    #[must_use]
+    pub fn enforced(&self, id: &str) -> bool {
+        self.0.get(id).copied().unwrap_or(true)
+    }
+}
+
+/// Whether the shares are what the kernel gives a new cgroup.
+fn is_default(settings: &Settings) -> bool {
+    let files = [ControlFile::CpuShares, ControlFile::CpuWeight];
+    files.into_iter().filter_map(|file| settings.get(file)).all(|setting| {
+        setting == Setting::CpuShares(CpuShares::new(DEFAULT_SHARES))
+            || setting == Setting::CpuWeight(CpuWeight::new(DEFAULT_WEIGHT))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::CpuMax;
+
+    fn cgroup(shares: u64, milli: Option<u64>) -> Settings {
+        let max = CpuMax::of_limit(milli.map(crate::resources::MilliCpu::new));
+        Settings::from_iter([
+            Setting::CpuShares(CpuShares::new(shares)),
+            Setting::CfsQuota(max.quota),
+            Setting::CfsPeriod(max.period_us),
+        ])
+    }
+
+    fn enforced(history: &[Settings], declared: &Settings) -> bool {
+        let mut quotas = Quotas::default();
+        for held in history {
+            quotas.learn("c", held, declared);
+        }
+        quotas.enforced("c")
+    }
+
+    #[test]
+    fn a_quota_that_never_was_there_beside_a_declared_limit_is_not_enforced() {
+        let declared = cgroup(102, Some(200));
+        assert!(!enforced(&[cgroup(102, None)], &declared));
+        assert!(!enforced(&[cgroup(51, None), cgroup(1024, None)], &declared));
+        assert!(
+            enforced(&[cgroup(102, Some(200)), cgroup(102, None)], &declared),
+            "taken away"
+        );
+        assert!(enforced(
+            &[cgroup(102, None), cgroup(102, Some(200)), cgroup(102, None)],
+            &declared
+        ));
+    }
+
+    #[test]
+    fn a_limit_that_nobody_declares_says_nothing() {
+        assert!(enforced(&[cgroup(102, None)], &cgroup(102, None)));
+    }
+
+    #[test]
+    fn a_cgroup_that_nobody_has_set_up_is_still_to_be_given_its_quota() {
+        assert!(enforced(&[cgroup(1024, None)], &cgroup(102, Some(200))));
+        assert!(
+            !enforced(&[cgroup(1024, None)], &cgroup(1024, Some(2000))),
+            "set up with just that"
+        );
+    }
+
+    #[test]
+    fn what_is_known_of_a_container_ends_with_it() {
+        let (mut known, mut newer) = (Quotas::default(), Quotas::default());
+        known.learn("old", &cgroup(102, None), &cgroup(102, Some(200)));
+        newer.learn(Quotas::POD, &cgroup(102, None), &cgroup(102, Some(200)));
+        assert!(known.update(&newer, |id| id == "new"));
+        assert!(known.enforced("old") && !known.enforced(Quotas::POD));
+    }
+}

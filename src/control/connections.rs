@@ -5,28 +5,28 @@
 //! calls end by their deadlines. Strangers, who have no right to any call, have a few places of their own, where they get
 //! an answer that says so.
 
-use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
-use tonic::body::Body;
 use tower::Service;
 
 use super::access::{Access, Right};
 use super::backend::Caller;
 use super::peer::identify;
+use super::proto::control_server::{Control, ControlServer};
 use super::server::Limits;
+use super::socket::ControlSocket;
 
 /// How long to wait after the kernel refused to hand out a connection, usually for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -106,18 +106,13 @@ impl Pool {
     }
 }
 
-/// Accepts connections until `stop`, drops `file`, and returns when every connection has ended.
-pub(super) async fn serve_connections<S, F>(
-    listener: UnixListener,
-    file: F,
-    access: Access,
+/// Accepts connections until `stop`, removes the socket's file, and returns when every connection has ended.
+pub(super) async fn serve_connections<S: Control>(
+    ControlSocket { listener, file, access }: ControlSocket,
     limits: Limits,
-    service: S,
+    service: ControlServer<S>,
     stop: &CancellationToken,
-) where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send,
-{
+) {
     let (access, own_uid) = (Arc::new(access), nix::unistd::geteuid().as_raw());
     let (mut entitled, mut strangers) = (Pool::new(limits.connections), Pool::new(limits.connections / 4));
     let tasks = TaskTracker::new();
@@ -158,11 +153,13 @@ pub(super) async fn serve_connections<S, F>(
 }
 
 /// Serves one connection until the peer leaves. After `stop`, calls in progress may go on for [`Limits::grace`].
-async fn serve_connection<S>(stream: UnixStream, peer: Peer, service: S, limits: Limits, stop: CancellationToken)
-where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send,
-{
+async fn serve_connection<S: Control>(
+    stream: UnixStream,
+    peer: Peer,
+    service: ControlServer<S>,
+    limits: Limits,
+    stop: CancellationToken,
+) {
     let calls = Weak::clone(&peer.calls);
     // Bounds what the deadlines of the calls do not see: a request that never arrives in full.
     let deadline = limits.change_deadline + limits.read_deadline;

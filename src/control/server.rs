@@ -75,7 +75,6 @@ impl Default for Limits {
 /// Serves until `stop` is cancelled; then removes the socket, lets calls in progress end within [`Limits::grace`], and
 /// returns.
 pub async fn serve<B: Backend>(socket: ControlSocket, backend: Arc<B>, limits: Limits, stop: CancellationToken) {
-    let ControlSocket { listener, file, access } = socket;
     let changes = TaskTracker::new();
     let service = ControlServer::new(Service {
         backend,
@@ -92,15 +91,14 @@ pub async fn serve<B: Backend>(socket: ControlSocket, backend: Arc<B>, limits: L
     })
     .max_decoding_message_size(LARGEST_REQUEST)
     .max_encoding_message_size(LARGEST_ANSWER);
-    let unfinished = async {
+    let stopped = async {
         stop.cancelled().await;
-        let end = Instant::now() + limits.grace;
-        changes.close();
-        tokio::time::timeout_at(end.into(), changes.wait()).await.is_err()
+        Instant::now()
     };
-    let connections = serve_connections(listener, file, access, limits, service, &stop);
-    let ((), unfinished) = tokio::join!(connections, unfinished);
-    if unfinished {
+    let ((), stopped) = tokio::join!(serve_connections(socket, limits, service, &stop), stopped);
+    changes.close();
+    let end = stopped + limits.grace;
+    if tokio::time::timeout_at(end.into(), changes.wait()).await.is_err() {
         tracing::warn!(grace = ?limits.grace, "stopping: changes asked for at the control socket are left unfinished");
     }
 }

@@ -1,7 +1,7 @@
 //! The files of the version before → the log, once.
 //!
 //! vscaled 0.1 kept what was not acknowledged in `spool/reports.journal`, and the latest kills with the checkpoint in
-//! `oom.journal`. Both are removed when the log has their content on disk. In place of `oom.journal` stays a file that an
+//! `oom.journal`. Both are removed when the log has their content on disk. In place of `oom.journal` lies a file that an
 //! agent of the version before does not understand: it says so, and leaves the log alone. Such an agent writes new files of
 //! its own; they are carried over again.
 
@@ -131,7 +131,6 @@ impl Before {
     /// Removes the files, whose content the log has on disk; those that were damaged are set aside.
     pub(super) fn retire(self, directory: &Path) {
         let damaged = |file: &PathBuf| self.damaged.iter().any(|(path, _)| path == file);
-        let had_journal = self.files.iter().any(|file| file.ends_with(JOURNAL));
         for file in &self.files {
             let retired = if damaged(file) {
                 fs::rename(file, set_aside(file))
@@ -147,10 +146,14 @@ impl Before {
         if fs::read_dir(&spool).is_ok_and(|mut files| files.next().is_none()) {
             warn_of(&spool, fs::remove_dir(&spool));
         }
-        if had_journal {
-            let journal = directory.join(JOURNAL);
-            warn_of(&journal, fs::write(&journal, JOURNAL_MOVED));
-        }
+    }
+}
+
+/// Puts a file that an agent of the version before does not understand in the place of its journal.
+pub(super) fn warn_version_before(directory: &Path) {
+    let journal = directory.join(JOURNAL);
+    if !journal.exists() {
+        warn_of(&journal, fs::write(&journal, JOURNAL_MOVED));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::entry::{Acknowledged, Entry, Stored, from_json, to_json};
-use super::file::{FileError, LogFile, wide};
+use super::file::{AppendFrame, LogFile, wide};
 use super::index::{Place, Slot, length_of};
 use super::{IdHash, KillLog};
 use crate::oom::OomReport;
@@ -237,8 +237,12 @@ impl New {
     }
 }
 
-/// Appends an entry with its reports. Returns where the reports lie. After an error nothing was appended.
-pub(super) fn append_entry(file: &mut LogFile, entry: &Entry, texts: &[&[u8]]) -> Result<Vec<Place>, FileError> {
+/// Appends an entry with its reports. Returns where the reports lie.
+pub(super) fn append_entry<F: AppendFrame>(
+    file: &mut F,
+    entry: &Entry,
+    texts: &[&[u8]],
+) -> Result<Vec<Place>, F::Error> {
     let (payload, first) = entry.payload(texts);
     let mut at = file.append_frame(&payload)? + wide(first);
     let mut places = Vec::with_capacity(texts.len());

@@ -5,18 +5,18 @@
 //! beyond it were never promised to anyone.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, BufWriter, Write as _};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::frame::{self, Header};
+use crate::files::replace_atomically;
 
 /// The first bytes of the log: the magic and the version of the format. A change that an older agent would misread
 /// raises the version.
 pub(super) const HEADER: Header = *b"vskills\x01";
 const MAGIC_LENGTH: usize = HEADER.len() - 1;
 const FILE: &str = "kills.log";
-const NEW_FILE: &str = "kills.log.new";
 const SET_ASIDE: &str = "kills.log.set-aside";
 const LOCK: &str = "kills.lock";
 
@@ -34,6 +34,13 @@ pub(crate) struct FileError {
 pub(super) struct LogDirectory {
     path: PathBuf,
     _lock: File,
+}
+
+/// A log that is to replace the one in use.
+#[derive(Debug)]
+pub(super) struct NewLog<'a> {
+    file: &'a mut BufWriter<File>,
+    length: u64,
 }
 
 /// The open log.
@@ -105,53 +112,65 @@ impl LogDirectory {
         Ok(aside)
     }
 
-    /// Begins a new log beside the one in use.
-    pub(super) fn create_new(&self) -> Result<LogFile, FileError> {
-        let path = self.path.join(NEW_FILE);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(failed("create", &path))?;
-        let mut log = LogFile {
-            file,
-            path,
-            length: 0,
-            dirty: false,
-        };
-        log.append(&HEADER)?;
-        Ok(log)
-    }
-
-    /// Puts a new log in the place of the one in use, after an fsync. After an error either of them may be in place: the
-    /// new one, if only the fsync of the directory failed.
-    pub(super) fn replace(&self, mut new: LogFile) -> Result<LogFile, FileError> {
-        new.sync()?;
+    /// Replaces the log by one of these frames, after an fsync. After an error either of them may be in place: the new one,
+    /// if only the fsync of the directory failed.
+    pub(super) fn replace(&self, write: impl FnOnce(&mut NewLog<'_>) -> io::Result<()>) -> Result<LogFile, FileError> {
         let path = self.path.join(FILE);
-        fs::rename(&new.path, &path).map_err(failed("replace", &path))?;
-        File::open(&self.path)
-            .and_then(|directory| directory.sync_all())
-            .map_err(failed("sync", &self.path))?;
-        new.path = path;
-        Ok(new)
-    }
-
-    /// Removes a new log that was not finished.
-    pub(super) fn remove_new(&self) {
-        let path = self.path.join(NEW_FILE);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(path = %path.display(), %error, "an unfinished file could not be removed");
-            }
-            Ok(()) | Err(_) => {}
-        }
+        let mut length = 0;
+        let file = replace_atomically(&path, |file| {
+            let mut new = NewLog { file, length: 0 };
+            new.write(&HEADER)?;
+            write(&mut new)?;
+            length = new.length;
+            Ok(())
+        });
+        Ok(LogFile {
+            file: file.map_err(failed("replace", &path))?,
+            path,
+            length,
+            dirty: false,
+        })
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+impl NewLog<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.length += wide(bytes.len());
+        self.file.write_all(bytes)
+    }
+}
+
+/// A file that frames are appended to.
+pub(super) trait AppendFrame {
+    type Error;
+
+    /// Appends a frame of this payload and returns the offset of the payload.
+    fn append_frame(&mut self, payload: &[u8]) -> Result<u64, Self::Error>;
+}
+
+impl AppendFrame for NewLog<'_> {
+    type Error = io::Error;
+
+    fn append_frame(&mut self, payload: &[u8]) -> io::Result<u64> {
+        let at = self.length + wide(frame::OVERHEAD);
+        self.write(&frame::frame(payload).ok_or(io::ErrorKind::FileTooLarge)?)?;
+        Ok(at)
+    }
+}
+
+impl AppendFrame for LogFile {
+    type Error = FileError;
+
+    /// After an error nothing was appended.
+    fn append_frame(&mut self, payload: &[u8]) -> Result<u64, FileError> {
+        match frame::frame(payload) {
+            Some(frame) => Ok(self.append(&frame)? + wide(frame::OVERHEAD)),
+            None => Err(failed("write", &self.path)(io::ErrorKind::FileTooLarge.into())),
+        }
     }
 }
 
@@ -169,14 +188,6 @@ impl LogFile {
         self.length += wide(bytes.len());
         self.dirty = true;
         Ok(at)
-    }
-
-    /// Appends a frame of this payload and returns the offset of the payload. After an error nothing was appended.
-    pub(super) fn append_frame(&mut self, payload: &[u8]) -> Result<u64, FileError> {
-        match frame::frame(payload) {
-            Some(frame) => Ok(self.append(&frame)? + wide(frame::OVERHEAD)),
-            None => Err(failed("write", &self.path)(io::ErrorKind::FileTooLarge.into())),
-        }
     }
 
     /// Cuts off the bytes from this offset on.

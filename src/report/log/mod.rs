@@ -188,8 +188,9 @@ impl KillLog {
         if rewrite || before.is_some() {
             self.rewrite();
         }
-        if let (Some(before), false) = (before, self.is_in_memory_only()) {
-            before.retire(&self.path);
+        if !self.is_in_memory_only() {
+            before.into_iter().for_each(|before| before.retire(&self.path));
+            carry_over::warn_version_before(&self.path);
         }
         Ok(forgotten)
     }

@@ -1,12 +1,13 @@
 //! Keeps the log within its bounds: aggregates the oldest detail, and drops what is acknowledged from the file.
 
+use std::io;
 use std::sync::Arc;
 
 use super::KillLog;
 use super::aggregate::{Aggregated, Grain, aggregate};
 use super::commit::append_entry;
 use super::entry::{Entry, Stored, to_json};
-use super::file::{FileError, LogDirectory, LogFile, wide};
+use super::file::{LogFile, NewLog, wide};
 use super::index::{Place, Slot};
 use crate::report::content::Report;
 
@@ -14,8 +15,6 @@ use crate::report::content::Report;
 const ENTRY_REPORTS: usize = 256;
 /// A shorter file is not worth rewriting.
 const SMALL: u64 = 4 << 20;
-
-type Places = Vec<(u64, Place)>;
 
 impl KillLog {
     /// Aggregates, if there is more than the bounds allow, until a quarter of the room is free: first the older half of
@@ -117,8 +116,13 @@ impl KillLog {
         let Some(directory) = self.directory.take() else {
             return;
         };
-        match self.rewritten(&directory) {
-            Ok((file, places)) => {
+        let mut places = Vec::new();
+        let replaced = directory.replace(|new| {
+            places = self.write_all(new)?;
+            Ok(())
+        });
+        match replaced {
+            Ok(file) => {
                 self.file = Some(file);
                 self.troubles.fault = None;
                 self.totals.syncs += 1;
@@ -126,23 +130,19 @@ impl KillLog {
                     self.index.relocate(number, place);
                 }
             }
-            Err(error) => {
-                directory.remove_new();
-                self.troubles.fault = Some(error.to_string());
-            }
+            Err(error) => self.troubles.fault = Some(error.to_string()),
         }
         self.directory = Some(directory);
     }
 
-    fn rewritten(&mut self, directory: &LogDirectory) -> Result<(LogFile, Places), FileError> {
-        let mut file = directory.create_new()?;
+    fn write_all(&mut self, new: &mut NewLog<'_>) -> io::Result<Vec<(u64, Place)>> {
         let entry = Entry {
             checkpoint: Some(self.checkpoint.clone()).filter(|checkpoint| !checkpoint.is_empty()),
             last_number: self.index.last_number(),
             known_ids: self.seen.to_bytes(),
             ..Entry::default()
         };
-        append_entry(&mut file, &entry, &[])?;
+        append_entry(new, &entry, &[])?;
         let mut places = Vec::new();
         for numbers in self.index.numbers().chunks(ENTRY_REPORTS) {
             let (mut stored, mut texts) = (Vec::new(), Vec::new());
@@ -165,8 +165,8 @@ impl KillLog {
                 ..Entry::default()
             };
             let texts: Vec<_> = texts.iter().map(AsRef::as_ref).collect();
-            places.extend(numbers.into_iter().zip(append_entry(&mut file, &entry, &texts)?));
+            places.extend(numbers.into_iter().zip(append_entry(new, &entry, &texts)?));
         }
-        Ok((directory.replace(file)?, places))
+        Ok(places)
     }
 }

@@ -6,19 +6,24 @@
 //! nothing is held back until the kernel prints again. A piece is taken only where the grammar of the line allows it,
 //! because the pieces of a stranger's line look the same when the kernel does not say who printed them.
 //!
-//! A command's name may hold line breaks, which `dmesg` and `journalctl` print as such: in what was pasted, a line that
-//! ends within a name is taken together with what follows, up to as much as a name can be.
-//!
 //! An incomplete line is dropped, never guessed at.
 
 use super::line::{Line, Part};
-use super::summary::is_comm;
 use super::within;
 
 /// Far more than the longest line with two paths of PATH_MAX bytes.
 const LONGEST_LINE: usize = 16 * 1024;
 /// OOM kills are serialised (`oom_lock`), so even one open line per caller is generous.
 const MOST_OPEN: usize = 16;
+/// How the pieces of a summary begin, but for paths and the name of a cpuset.
+const KEYS: [&str; 6] = [
+    ",cpuset=",
+    ",mems_allowed=",
+    ",oom_memcg=",
+    ",global_oom",
+    ",task_memcg=",
+    ",task=",
+];
 
 /// Puts the lines that were printed in parts together again.
 #[derive(Debug, Default)]
@@ -29,100 +34,46 @@ pub struct Assembler {
 /// A line that is printed in parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
-    /// `dump_oom_summary` and `mem_cgroup_print_oom_context`, since Linux 5.0.
+    /// `dump_oom_summary` and `mem_cgroup_print_oom_context`.
     Summary,
-    /// `mem_cgroup_print_oom_info`, before Linux 5.0.
-    LimitHit,
-    /// `mem_cgroup_print_oom_group`, since Linux 4.19.
+    /// `mem_cgroup_print_oom_group`.
     Group,
-    /// `__oom_kill_process`, in one piece but for line breaks in the command's name.
-    Killed,
 }
 
 impl Shape {
-    fn begun_by(line: &Line) -> Option<Self> {
-        let in_pieces = [
-            ("oom-kill:constraint=", Self::Summary),
-            ("Task in ", Self::LimitHit),
-            ("Tasks in ", Self::Group),
-        ];
-        in_pieces
-            .into_iter()
-            .find_map(|(start, shape)| line.text.starts_with(start).then_some(shape))
-            .or_else(|| (line.part == Part::Unmarked && ends_in_comm_of_killed(&line.text)).then_some(Self::Killed))
+    fn begun_by(text: &str) -> Option<Self> {
+        let shapes = [("oom-kill:constraint=", Self::Summary), ("Tasks in ", Self::Group)];
+        let mut shapes = shapes.into_iter();
+        shapes.find_map(|(start, shape)| text.starts_with(start).then_some(shape))
     }
 
     fn is_complete(self, text: &str) -> bool {
         match self {
             Self::Summary => {
-                let victim = || {
-                    text.rsplit_once(",uid=")?
-                        .0
-                        .rsplit_once(",pid=")?
-                        .0
-                        .split_once(",task_memcg=/")
-                };
+                let before_pid = || text.rsplit_once(",uid=")?.0.rsplit_once(",pid=");
+                let victim = || before_pid()?.0.split_once(",task_memcg=/");
                 victim().is_some_and(|(_, task)| task.contains(",task="))
             }
-            Self::LimitHit => text.contains(" killed as a result of limit of /"),
             Self::Group => text.ends_with(" set"),
-            Self::Killed => end_of_killed(text).is_some(),
         }
-    }
-
-    /// The beginning of the command's name, if that is where `text` ends.
-    fn open_comm(self, text: &str) -> Option<&str> {
-        match self {
-            Self::Summary => Some(text.split_once(",task_memcg=/")?.1.rsplit_once(",task=")?.1),
-            Self::Killed => Some(text.split_once(" (")?.1),
-            Self::LimitHit | Self::Group => None,
-        }
-    }
-
-    /// Whether `next` can be what follows `text` after a line break in the command's name.
-    fn goes_on_in_comm(self, text: &str, next: &str) -> bool {
-        let end = match self {
-            Self::Summary => next.rfind(",pid="),
-            Self::Killed => end_of_killed(next),
-            Self::LimitHit | Self::Group => None,
-        };
-        let rest = next[..end.unwrap_or(next.len())].trim_start();
-        self.open_comm(text)
-            .is_some_and(|comm| is_comm(&format!("{comm}\n{rest}")))
     }
 
     /// Whether `next` can be what follows `text`. A piece is one `pr_cont` or several, so it begins with a key, with a
     /// path, or with the name of a cpuset.
     fn goes_on(self, text: &str, next: &str) -> bool {
-        let path_due = || next.starts_with('/') && text.ends_with(['=', ' ']);
-        match self {
-            Self::Summary => {
-                const KEYS: [&str; 6] = [
-                    ",cpuset=",
-                    ",mems_allowed=",
-                    ",oom_memcg=",
-                    ",global_oom",
-                    ",task_memcg=",
-                    ",task=",
-                ];
-                path_due() || text.ends_with(",cpuset=") || KEYS.iter().any(|key| next.starts_with(key))
+        let is_path = next.starts_with('/') && text.ends_with(['=', ' ']);
+        is_path
+            || match self {
+                Self::Summary => text.ends_with(",cpuset=") || KEYS.iter().any(|key| next.starts_with(key)),
+                Self::Group => next.starts_with(" are going to be killed "),
             }
-            Self::LimitHit => {
-                path_due()
-                    || next.starts_with(" killed as a result of limit of ")
-                    // With Linux 3.10 the first piece ends here.
-                    || (text.ends_with(" killed") && next.starts_with(" as a result of limit of "))
-            }
-            Self::Group => path_due() || next.starts_with(" are going to be killed "),
-            Self::Killed => false,
-        }
     }
 }
 
 impl Assembler {
     /// Takes the next line or part. Returns a whole line if this is one or completes one.
     pub fn push(&mut self, line: Line) -> Option<Line> {
-        if let Some(shape) = Shape::begun_by(&line) {
+        if let Some(shape) = Shape::begun_by(&line.text) {
             self.close(line.caller.as_deref());
             if shape.is_complete(&line.text) {
                 return Some(line);
@@ -133,15 +84,16 @@ impl Assembler {
             self.open.push((shape, line));
             return None;
         }
-        if line.part != Part::Start && self.wanted(&line).is_some() {
-            return self.append(&line);
+        if line.part != Part::Start
+            && let Some(at) = self.open_for(&line)
+        {
+            let (shape, open) = self.open.get_mut(at)?;
+            open.text.push_str(&line.text);
+            return shape.is_complete(&open.text).then(|| self.open.remove(at).1);
         }
-        if ends_an_event(&line.text) {
+        if line.text.contains(" invoked oom-killer: ") || line.text.contains("Killed process ") {
+            // The lines before and after those with parts: what is still open lost its end.
             self.close(line.caller.as_deref());
-        }
-        if line.part == Part::Unmarked {
-            // Nothing comes between the lines of one name.
-            self.open.retain(|(shape, open)| shape.open_comm(&open.text).is_none());
         }
         (line.part != Part::Continued).then_some(line)
     }
@@ -151,54 +103,19 @@ impl Assembler {
         self.open.clear();
     }
 
-    fn wanted(&self, part: &Line) -> Option<usize> {
+    /// The open line that this part goes on with.
+    fn open_for(&self, part: &Line) -> Option<usize> {
         self.open.iter().position(|(shape, line)| {
             line.caller == part.caller
                 && within(line.timestamp_us, part.timestamp_us)
                 && line.text.len() + part.text.len() <= LONGEST_LINE
-                && (shape.goes_on(&line.text, &part.text)
-                    || (part.part == Part::Unmarked && shape.goes_on_in_comm(&line.text, &part.text)))
+                && shape.goes_on(&line.text, &part.text)
         })
-    }
-
-    fn append(&mut self, part: &Line) -> Option<Line> {
-        let at = self.wanted(part)?;
-        let (shape, line) = self.open.get_mut(at)?;
-        if shape.goes_on(&line.text, &part.text) {
-            line.text.push_str(&part.text);
-        } else {
-            // What is printed is set in by blanks. The name's own are lost with them.
-            line.text.push('\n');
-            line.text.push_str(part.text.trim_start());
-        }
-        shape.is_complete(&line.text).then(|| self.open.remove(at).1)
     }
 
     fn close(&mut self, caller: Option<&str>) {
         self.open.retain(|(_, line)| line.caller.as_deref() != caller);
     }
-}
-
-/// Where the command's name ends in the line of a kill.
-fn end_of_killed(text: &str) -> Option<usize> {
-    text.rfind(") total-vm:").max(text.rfind("), UID "))
-}
-
-/// Whether a line is that of a kill up to somewhere in the command's name.
-fn ends_in_comm_of_killed(text: &str) -> bool {
-    let comm = || {
-        let (cause, rest) = text.split_once("Killed process ")?;
-        let starts =
-            cause.is_empty() || cause.starts_with("Memory cgroup out of memory") || cause.starts_with("Out of memory");
-        let (pid, comm) = rest.split_once(" (")?;
-        (starts && pid.bytes().all(|byte| byte.is_ascii_digit())).then_some(comm)
-    };
-    end_of_killed(text).is_none() && comm().is_some_and(is_comm)
-}
-
-/// The lines before and after those with parts: what is still open when one comes lost its end.
-fn ends_an_event(text: &str) -> bool {
-    text.contains(" invoked oom-killer: ") || text.contains("Killed process ")
 }
 
 #[cfg(test)]
@@ -246,40 +163,6 @@ mod tests {
             "Tasks in /a are going to be killed due to memory.oom.group set",
         ] {
             assert_eq!(texts([line(Part::Start, None, whole)]), [whole]);
-        }
-    }
-
-    #[test]
-    fn every_kernel_cuts_its_lines_in_its_own_places() {
-        const WHOLE: &str = "Task in /a/b killed as a result of limit of /a";
-        let cuts: [&[&str]; 3] = [
-            &["Task in /a/b killed", " as a result of limit of /a"],
-            &["Task in ", "/a/b", " killed as a result of limit of ", "/a"],
-            &["Task in /a/b", " killed as a result of limit of /a"],
-        ];
-        for pieces in cuts {
-            // Before Linux 4.10 the first piece of a line is marked, too.
-            let parts = pieces.iter().map(|text| line(Part::Continued, None, text));
-            assert_eq!(texts(parts), [WHOLE], "{pieces:?}");
-        }
-    }
-
-    #[test]
-    fn a_line_that_is_broken_within_a_name_is_put_together_where_it_was_pasted() {
-        let killed = "Memory cgroup out of memory: Killed process 7 (a";
-        let tail = "c) total-vm:1kB, anon-rss:1kB, file-rss:1kB";
-        let summary = PIECES[..8].concat() + ",task=a";
-        for (start, end, rest) in [
-            (killed, tail, " (d) total-vm:4kB"),
-            (&summary, "c,pid=7,uid=0", ",task=d,pid=8,uid=0"),
-        ] {
-            let lines = [start, "      b", end];
-            let whole = lines.map(|text| line(Part::Unmarked, None, text));
-            assert_eq!(texts(whole), [format!("{start}\nb\n{end}")]);
-            let recorded = lines.map(|text| line(Part::Start, None, text));
-            assert!(!texts(recorded).concat().contains('\n'), "records escape line breaks");
-            let cut = [start, "sixteen bytes or more", rest].map(|text| line(Part::Unmarked, None, text));
-            assert!(!texts(cut).concat().contains('\n'));
         }
     }
 
@@ -351,7 +234,7 @@ mod tests {
                     (true, _) => Part::Continued,
                 };
                 lines.push(line(part, None, text));
-                // Strangers are marked as starting a line, so they are told apart even where a name may follow.
+                // Strangers are marked as starting a line.
                 if at + 1 < parts.len() {
                     lines.extend((0..strangers[at]).map(|_| line(Part::Start, None, "stranger")));
                 }

@@ -9,9 +9,6 @@ use super::parse::{Event, Parser};
 use super::record::Record;
 use super::text;
 
-/// How some editors begin every file.
-const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
-
 /// What a log was copied from. The first line with a header decides for all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
@@ -44,7 +41,6 @@ impl Format {
 /// Lists the kills in a log, in the order in which they were logged, each process once. Takes any bytes at all.
 #[must_use]
 pub fn parse_log(log: &[u8]) -> Vec<Kill> {
-    let log = log.strip_prefix(BYTE_ORDER_MARK).unwrap_or(log);
     let format = Format::of(log);
     let (mut assembler, mut parser) = (Assembler::default(), Parser::default());
     let mut kills: Vec<Kill> = Vec::new();
@@ -60,16 +56,12 @@ pub fn parse_log(log: &[u8]) -> Vec<Kill> {
                 latest.insert(kill.pid, kills.len());
                 kills.push(*kill);
             }
-            Event::Again {
-                pid,
-                group: Some(group),
-            } => {
+            Event::Again { pid, group } => {
                 if let Some(kill) = latest.get(&pid).and_then(|at| kills.get_mut(*at)) {
                     kill.task_cgroup.get_or_insert_with(|| group.clone());
                     kill.group = Some(group);
                 }
             }
-            Event::Again { group: None, .. } | Event::NoVictim | Event::Suppressed { .. } => {}
         }
     }
     kills

@@ -39,8 +39,7 @@ impl<'a> Record<'a> {
         let timestamp_us = number(fields.next()?)?;
         let fragment = match fields.next()? {
             "-" => false,
-            // Before Linux 4.10 `c` was the first part of a line and `+` each further one.
-            "c" | "+" => true,
+            "c" => true,
             _ => return None,
         };
         let caller = fields.find_map(|field| field.strip_prefix("caller="));

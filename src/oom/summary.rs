@@ -38,7 +38,7 @@ pub(super) struct Cgroups {
 }
 
 /// Whether a text can be the name of a command. `dmesg` shows what cannot be printed as `\xNN`, for a byte each.
-pub(super) fn is_comm(text: &str) -> bool {
+fn is_comm(text: &str) -> bool {
     text.chars().count() <= LONGEST_COMM + 3 * text.matches("\\x").count()
 }
 
@@ -61,7 +61,7 @@ impl Summary {
 }
 
 impl Cgroups {
-    /// The part of a summary before the command's name. The constraint is not read: Linux 5.0 to 5.2 print the wrong one.
+    /// Reads the part of a summary before the command. The constraint is not read: Linux 5.0 to 5.2 print the wrong one.
     fn of_summary(text: &str) -> Option<Self> {
         pair(text, ",oom_memcg=", ",task_memcg=").or_else(|| {
             let (_, task) = text.split_once(",global_oom,task_memcg=")?;
@@ -69,25 +69,6 @@ impl Cgroups {
             let limit = Limit::Node;
             Some(Self { limit, task })
         })
-    }
-
-    /// `Task in /a/b killed as a result of limit of /a`, printed before Linux 5.0 (`mem_cgroup_print_oom_info`).
-    pub(super) fn of_limit_hit(text: &str) -> Option<Self> {
-        let rest = text.strip_prefix("Task in ")?;
-        const KEY: &str = " killed as a result of limit of ";
-        let splits = || {
-            rest.match_indices(KEY).filter_map(|(at, key)| {
-                Some((
-                    CgroupPath::new(&rest[at + key.len()..]).ok()?,
-                    CgroupPath::new(&rest[..at]).ok()?,
-                ))
-            })
-        };
-        let (limit, task) = splits()
-            .find(|(limit, task)| task.below(limit).is_some())
-            .or_else(|| splits().next())?;
-        let limit = Limit::Cgroup(limit);
-        Some(Self { limit, task })
     }
 }
 
@@ -192,21 +173,5 @@ mod tests {
         ] {
             assert_eq!(parse(cgroups, "a"), None, "{cgroups}");
         }
-    }
-
-    #[test]
-    fn old_kernels_put_the_task_first() {
-        let read = |text: &str| Cgroups::of_limit_hit(text).map(|found| (found.limit, found.task.to_string()));
-        let limit = |path| Limit::Cgroup(CgroupPath::new(path).unwrap());
-        assert_eq!(
-            read("Task in /a/b killed as a result of limit of /a"),
-            Some((limit("/a"), "/a/b".to_owned()))
-        );
-        let evil = "/a/x killed as a result of limit of /v";
-        assert_eq!(
-            read(&format!("Task in {evil} killed as a result of limit of /a")),
-            Some((limit("/a"), evil.to_owned()))
-        );
-        assert_eq!(read("Task in / killed"), None);
     }
 }

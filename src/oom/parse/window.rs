@@ -1,4 +1,4 @@
-//! Whether the kernel may be keeping reports back right now.
+//! Whether the kernel may be holding reports back right now.
 
 use std::collections::VecDeque;
 
@@ -7,8 +7,7 @@ use crate::oom::within;
 /// `DEFINE_RATELIMIT_STATE(oom_rs, 5 * HZ, 10)` in `oom_kill_process`: ten reports in five seconds, for the whole node.
 const BURST: usize = 10;
 
-/// The times of the latest reports. As long as fewer than ten lie within the last five seconds, the next kill of its own
-/// comes with a report.
+/// The times of the latest reports. While fewer than ten lie within the last five seconds, each kill comes with a report.
 #[derive(Debug, Default)]
 pub(super) struct ReportWindow {
     printed: VecDeque<Option<u64>>,
@@ -16,7 +15,7 @@ pub(super) struct ReportWindow {
 }
 
 impl ReportWindow {
-    /// A report was printed.
+    /// Records that a report was printed.
     pub(super) fn printed(&mut self, at: Option<u64>) {
         self.printed.push_back(at);
         if self.printed.len() > BURST {
@@ -24,13 +23,13 @@ impl ReportWindow {
         }
     }
 
-    /// Any number of reports may have been lost before the next line.
+    /// Records that any number of reports may have been lost before the next line.
     pub(super) const fn lost(&mut self) {
         self.lost = true;
     }
 
-    /// Takes note of the time of a line.
-    pub(super) fn look(&mut self, at: Option<u64>) {
+    /// Records the time of a line.
+    pub(super) fn line_at(&mut self, at: Option<u64>) {
         if std::mem::take(&mut self.lost) {
             self.printed = VecDeque::from([at; BURST]);
         }

@@ -57,20 +57,16 @@ impl Desk {
                 match self.joiner.logged(told.logged, *kill, glimpse.cgroup) {
                     Some(kill) => self.open(kill, now, around),
                     None if self.doubted.contains(&told.record) => self.joiner.doubt(told.record),
-                    None => {}
+                    None => self.account_for_counted_again(),
                 }
             }
-            Event::Again {
-                pid,
-                group: Some(group),
-            } => {
+            Event::Again { pid, group } => {
                 let group = self.as_ours(group);
                 if let Some(kill) = self.joiner.logged_again(told.logged, pid, &group) {
                     self.open(kill, now, around);
                 }
                 self.take_again(told.record, group, now.monotonic);
             }
-            Event::Again { group: None, .. } | Event::NoVictim | Event::Suppressed { .. } => {}
         }
     }
 

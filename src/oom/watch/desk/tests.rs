@@ -28,9 +28,15 @@ fn boot() -> BootId {
 
 /// A desk that knows the tree and reads the log.
 fn desk(checkpoint: Option<&[u8]>, now: u64) -> Desk {
+    let mut desk = desk_of(checkpoint, now);
+    desk.log_began();
+    desk
+}
+
+/// A desk that knows the tree.
+fn desk_of(checkpoint: Option<&[u8]>, now: u64) -> Desk {
     let mut desk = Desk::new(boot(), "n1".to_owned(), checkpoint, at(now)).unwrap();
     desk.take_tree(Counting::Below, &root(), false);
-    desk.log_began();
     desk
 }
 
@@ -217,7 +223,7 @@ fn a_group_is_told_once_it_is_whole() {
     assert_eq!(first.take_reports(), [], "a kill was counted that was not logged yet");
     let again = Event::Again {
         pid: 7,
-        group: Some(group.clone()),
+        group: group.clone(),
     };
     first.take_event(logged(again, 43, 13, Origin::Live), Glimpse::NONE, at(13), &kernel);
     first.release(at(13), &kernel);

@@ -77,6 +77,10 @@ pub struct Joiner {
     rises: Vec<Rise>,
     /// Counted and not logged in time.
     unclaimed: Unclaimed,
+    /// Told by a counter alone, while their records may still come: a record of theirs is no second kill.
+    told_alone: Unclaimed,
+    /// The records that came for them, until they are asked for.
+    known: Vec<u64>,
     /// Second countings that were not logged, until they are asked for.
     again: Vec<CgroupPath>,
     /// Up to where everything was decided that could be.
@@ -91,7 +95,9 @@ impl Joiner {
             has_log,
             logged: Vec::new(),
             rises: Vec::new(),
-            unclaimed: Unclaimed::new(),
+            unclaimed: Unclaimed::new(Vec::new()),
+            told_alone: Unclaimed::new(Vec::new()),
+            known: Vec::new(),
             again: Vec::new(),
             settled: None,
         }
@@ -115,7 +121,16 @@ impl Joiner {
                 return None;
             }
         };
-        self.account(at, Who::Told(cgroup.clone()));
+        let told = Logged {
+            at,
+            who: Who::Told(cgroup.clone()),
+            outrun: false,
+        };
+        if self.told_alone.claim(&told).is_some() {
+            self.known.extend(kill.seq);
+            return None;
+        }
+        self.logged.push(told);
         Some(OomKill {
             cgroup: Some(cgroup.clone()),
             counted_in: Some(cgroup),
@@ -127,7 +142,14 @@ impl Joiner {
 
     /// Takes the second logging of a group's first victim, which was counted a second time, too.
     pub fn logged_again(&mut self, at: Duration, pid: u32, group: &CgroupPath) -> Option<OomKill> {
-        self.account(at, Who::Again(group.clone()));
+        let again = Logged {
+            at,
+            who: Who::Again(group.clone()),
+            outrun: false,
+        };
+        if self.told_alone.claim(&again).is_none() {
+            self.logged.push(again);
+        }
         let is_it = |logged: &mut Logged| matches!(&logged.who, Who::Waiting(kill) if kill.pid == pid);
         let first = self.logged.extract_if(.., is_it).next()?;
         let Who::Waiting(kill) = first.who else { return None };
@@ -182,6 +204,27 @@ impl Joiner {
         }
     }
 
+    /// The kills that were told by counters alone and whose records may still come. An agent that goes on from here has to
+    /// know them: [`Self::with_told_alone`].
+    #[must_use]
+    pub fn told_alone(&self) -> &[Rise] {
+        self.told_alone.rises()
+    }
+
+    /// Continues after an agent that told these kills by counters alone.
+    #[must_use]
+    pub fn with_told_alone(self, rises: Vec<Rise>) -> Self {
+        Self {
+            told_alone: Unclaimed::new(rises),
+            ..self
+        }
+    }
+
+    /// The records of kills that were told by counters alone, each handed out once.
+    pub fn take_known(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.known)
+    }
+
     /// Whether anything waits for progress.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
@@ -227,6 +270,10 @@ impl Joiner {
         for rise in self.unclaimed.expire(known, &self.logged) {
             told.extend(self.alone(&rise));
         }
+        let read = if self.has_log { progress.log } else { progress.counters };
+        if progress != Progress::END {
+            self.told_alone.forget_before(read);
+        }
         told
     }
 
@@ -238,6 +285,7 @@ impl Joiner {
             match (self.unclaimed.claim(&logged), &logged.who) {
                 (None, _) if self.rises.iter().any(|rise| logged.may_be_in(rise, LATEST)) => self.logged.push(logged),
                 (Some(cgroup), Who::Waiting(kill)) => told.push(OomKill::late(Arc::clone(kill), cgroup, logged.at)),
+                (None, Who::Waiting(kill)) if self.told_alone.claim(&logged).is_some() => self.known.extend(kill.seq),
                 (None, Who::Waiting(kill)) => told.push(OomKill::log_alone((**kill).clone(), logged.at)),
                 (_, Who::Told(_) | Who::Again(_)) => {}
             }
@@ -250,13 +298,10 @@ impl Joiner {
         let total = rise.kills.get();
         let kills = total.saturating_sub(rise.again);
         self.again.extend((kills..total).map(|_| rise.cgroup.clone()));
+        self.told_alone.add(vec![rise.clone()]);
         (0..kills)
             .map(|_| OomKill::counter_alone(rise.cgroup.clone(), rise.by))
             .collect()
-    }
-
-    fn account(&mut self, at: Duration, who: Who) {
-        self.logged.push(Logged { at, who, outrun: false });
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::cmp::Reverse;
 use std::iter::once;
+use std::time::Duration;
 
 use super::pairing::{Logged, Rise};
 use super::{LATEST, PATIENCE, Progress};
@@ -16,8 +17,17 @@ use crate::cgroup::CgroupPath;
 pub(super) struct Unclaimed(Vec<Rise>);
 
 impl Unclaimed {
-    pub(super) const fn new() -> Self {
-        Self(Vec::new())
+    pub(super) const fn new(rises: Vec<Rise>) -> Self {
+        Self(rises)
+    }
+
+    pub(super) fn rises(&self) -> &[Rise] {
+        &self.0
+    }
+
+    /// Forgets rises whose records would have been read by now: everything logged before `read` was.
+    pub(super) fn forget_before(&mut self, read: Duration) {
+        self.0.retain(|rise| rise.by.saturating_add(LATEST) >= read);
     }
 
     pub(super) fn add(&mut self, rises: Vec<Rise>) {

@@ -219,6 +219,32 @@ fn what_the_kernel_logs_late_is_no_second_kill() {
 }
 
 #[test]
+fn a_record_that_comes_after_its_kill_was_told_by_the_counter_alone_is_no_second_kill() {
+    for is_named in [true, false] {
+        let mut joiner = Joiner::new(true);
+        assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(1), once())), []);
+        // Nothing of the log is read for five seconds.
+        let stuck = Progress {
+            log: ms(0),
+            counters: ms(6000),
+        };
+        assert_eq!(
+            found(&joiner.settle(stuck)),
+            [(Some(&container(1)), "counter-alone", None)]
+        );
+        // An agent that ended here goes on likewise.
+        joiner = Joiner::new(true).with_told_alone(joiner.told_alone().to_vec());
+        let mut late = if is_named { named(7, 1) } else { unexplained(7) };
+        late.seq = Some(40);
+        assert_eq!(joiner.logged(ms(100), late, None), None);
+        assert_eq!(joiner.settle(all_known(6500)), []);
+        assert_eq!((joiner.take_known(), joiner.is_waiting()), (vec![40], false));
+        // The next kill there is one.
+        assert!(joiner.logged(ms(6600), named(8, 1), None).is_some());
+    }
+}
+
+#[test]
 fn what_was_logged_late_and_is_undecided_is_waited_for() {
     let mut joiner = Joiner::new(true);
     assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(1), once())), []);

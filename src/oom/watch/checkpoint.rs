@@ -2,12 +2,15 @@
 //!
 //! Opaque bytes to whoever keeps them, together with the reports of the kills they count as told.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::accounts::SavedAccount;
 use super::records::Records;
+use crate::cgroup::CgroupPath;
+use crate::oom::join::Rise;
 use crate::oom::kmsg::BootId;
 
 /// Raised when the meaning of the content changes.
@@ -26,6 +29,19 @@ pub(super) struct Checkpoint {
     #[serde(default)]
     doubted: Vec<u64>,
     counters: Vec<SavedAccount>,
+    /// The kills that were told by counters alone and whose records may still come.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    told_alone: Vec<ToldAlone>,
+}
+
+/// Kills that were told by a counter alone, with the two reads between which it rose, in microseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ToldAlone {
+    cgroup: String,
+    after_us: u64,
+    by_us: u64,
+    kills: NonZeroU64,
 }
 
 /// What was told of a boot.
@@ -35,6 +51,7 @@ pub(super) struct Left {
     pub(super) records: Records,
     pub(super) doubted: Vec<u64>,
     pub(super) counters: Vec<SavedAccount>,
+    pub(super) told_alone: Vec<Rise>,
 }
 
 /// Bytes that are not a checkpoint.
@@ -53,10 +70,11 @@ impl Checkpoint {
         Self {
             version: VERSION,
             boot,
-            log_from_us: u64::try_from(left.log_from.as_micros()).unwrap_or(u64::MAX),
+            log_from_us: micros(left.log_from),
             records: left.records,
             doubted: left.doubted,
             counters: left.counters,
+            told_alone: left.told_alone.iter().map(ToldAlone::from).collect(),
         }
     }
 
@@ -83,6 +101,34 @@ impl Checkpoint {
             records: self.records,
             doubted: self.doubted,
             counters: self.counters,
+            told_alone: self.told_alone.iter().filter_map(ToldAlone::rise).collect(),
         }
     }
+}
+
+impl From<&Rise> for ToldAlone {
+    fn from(rise: &Rise) -> Self {
+        Self {
+            cgroup: rise.cgroup.to_string(),
+            after_us: micros(rise.after),
+            by_us: micros(rise.by),
+            kills: rise.kills,
+        }
+    }
+}
+
+impl ToldAlone {
+    fn rise(&self) -> Option<Rise> {
+        Some(Rise {
+            cgroup: CgroupPath::new(&self.cgroup).ok()?,
+            after: Duration::from_micros(self.after_us),
+            by: Duration::from_micros(self.by_us),
+            kills: self.kills,
+            again: 0,
+        })
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

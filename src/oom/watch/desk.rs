@@ -11,6 +11,7 @@ mod release;
 pub(super) use events::Told;
 
 use std::collections::HashMap;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -111,6 +112,7 @@ impl Desk {
             records: left.records,
             doubted: left.doubted,
             saved: left.counters,
+            joiner: Joiner::new(false).with_told_alone(left.told_alone),
             ..Self::beginning(boot, node, now)
         })
     }
@@ -233,7 +235,12 @@ impl Desk {
         self.account_for_counted_again();
     }
 
-    fn account_for_counted_again(&mut self) {
+    pub(super) fn account_for_counted_again(&mut self) {
+        for record in self.joiner.take_known() {
+            self.records.tell(record);
+            self.logged.remove(&record);
+            self.unsaved = true;
+        }
         for group in self.joiner.take_counted_again() {
             if let Some(accounts) = &mut self.accounts {
                 accounts.tell_again(&group);
@@ -269,9 +276,25 @@ impl Desk {
                 records: self.records.clone(),
                 doubted: self.still_doubted(),
                 counters,
+                told_alone: self.told_alone(),
             };
             Checkpoint::new(self.boot.clone(), left)
         })
+    }
+
+    /// The kills that were told by counters alone, without those that are not told yet.
+    fn told_alone(&self) -> Vec<Rise> {
+        let mut rises = self.joiner.told_alone().to_vec();
+        for open in self.open.iter().filter(|open| open.kill.record.is_none()) {
+            let of = |rise: &Rise| Some(&rise.cgroup) == open.kill.cgroup.as_ref() && rise.by == open.kill.at;
+            if let Some(at) = rises.iter().position(of) {
+                match NonZeroU64::new(rises[at].kills.get() - 1) {
+                    Some(left) => rises[at].kills = left,
+                    None => drop(rises.remove(at)),
+                }
+            }
+        }
+        rises
     }
 
     /// The records of kills that are not told, and of which an agent that finds them again must not be more certain.

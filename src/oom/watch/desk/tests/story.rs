@@ -1,11 +1,15 @@
-//! Anything that can happen, in any order: no kill is lost, none is told twice, none is blamed on another container.
+//! Anything that can happen, in any order, over a real log of kills: no kill is lost, none has two ids, none is blamed on
+//! another container.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::*;
+use crate::report::log::{Bounds, Commit, KillLog};
+use crate::report::{Destination, Destinations};
 
 /// What happens next.
 #[derive(Debug, Clone)]
@@ -24,8 +28,17 @@ enum Happens {
     Settle(u64),
     /// What was told is kept.
     Commit,
-    /// The agent is killed, and started again.
-    Restart,
+    /// A receiver gets so many reports, and acknowledges so many of them.
+    Deliver(usize, usize),
+    /// The agent is killed, and started again; `log` says whether it can read the kernel's log then.
+    Restart {
+        log: bool,
+    },
+    /// The same in the middle of a commit: so much of what the commit writes is in the file.
+    DieCommitting {
+        written: Index,
+        log: bool,
+    },
 }
 
 fn happens() -> impl Strategy<Value = Happens> {
@@ -36,7 +49,9 @@ fn happens() -> impl Strategy<Value = Happens> {
         3 => Just(Happens::Look),
         3 => (0..3000_u64).prop_map(Happens::Settle),
         2 => Just(Happens::Commit),
-        1 => Just(Happens::Restart),
+        2 => (0..4_usize, 0..4_usize).prop_map(|(gets, acknowledges)| Happens::Deliver(gets, acknowledges)),
+        1 => any::<bool>().prop_map(|log| Happens::Restart { log }),
+        1 => (any::<Index>(), any::<bool>()).prop_map(|(written, log)| Happens::DieCommitting { written, log }),
     ]
 }
 
@@ -56,18 +71,27 @@ struct Node {
     replayed: usize,
     now: u64,
     looked: u64,
+    has_log: bool,
     desk: Desk,
     /// Told and not kept.
     uncommitted: Vec<OomReport>,
     unkept: Option<Vec<u8>>,
     kept: Vec<OomReport>,
-    checkpoint: Option<Vec<u8>>,
+    state: tempfile::TempDir,
+    kills: KillLog,
+    /// The ids that a receiver got.
+    received: BTreeSet<String>,
+}
+
+fn open(state: &Path) -> (KillLog, crate::report::log::Recovered) {
+    KillLog::open(state, Bounds::default(), Destinations::from_iter([Destination::Grpc]))
 }
 
 impl Node {
     fn new(containers: &[CgroupPath]) -> Self {
         let mut kernel = Kernel::default();
         containers.iter().for_each(|path| kernel.make(path));
+        let state = tempfile::tempdir().unwrap();
         let mut node = Self {
             kernel,
             log: Vec::new(),
@@ -75,11 +99,14 @@ impl Node {
             replayed: 0,
             now: 0,
             looked: 0,
+            has_log: true,
             desk: desk(None, 0),
             uncommitted: Vec::new(),
             unkept: None,
             kept: Vec::new(),
-            checkpoint: None,
+            kills: open(state.path()).0,
+            state,
+            received: BTreeSet::new(),
         };
         node.look();
         node.take();
@@ -97,6 +124,9 @@ impl Node {
     }
 
     fn read(&mut self, most: usize) {
+        if !self.has_log {
+            return;
+        }
         let told = self.desk.position().map(|position| position.seq);
         for (index, record) in self.log.iter().enumerate().skip(self.read).take(most) {
             self.read = index + 1;
@@ -127,7 +157,7 @@ impl Node {
     fn settle(&mut self, after: u64) {
         self.now += after;
         // A log that is not read for long is not waited for. This one is.
-        if self.log.get(self.read).is_some_and(|next| self.now - next.time > 1000) {
+        if self.has_log && self.log.get(self.read).is_some_and(|next| self.now - next.time > 1000) {
             self.read(usize::MAX);
         }
         // As the watcher does: at least once a second, and at once where a kill waits for it.
@@ -135,10 +165,10 @@ impl Node {
             self.look();
         }
         // Until the old part of the log is read, nothing is decided.
-        if self.read >= self.replayed {
+        if self.read >= self.replayed || !self.has_log {
             let log = self.log.get(self.read).map_or(self.now, |next| next.time - 1);
             let known = Progress {
-                log: ms(log),
+                log: if self.has_log { ms(log) } else { Duration::MAX },
                 counters: ms(self.looked),
             };
             self.desk.settle(known, at(self.now), &self.kernel);
@@ -157,15 +187,48 @@ impl Node {
     }
 
     fn commit(&mut self) {
+        let commit = Commit {
+            reports: self.uncommitted.clone(),
+            checkpoint: self.unkept.take(),
+        };
+        assert!(self.kills.commit(vec![commit])[0].on_disk);
         self.kept.append(&mut self.uncommitted);
-        self.checkpoint = self.unkept.take().or(self.checkpoint.take());
     }
 
-    fn restart(&mut self) {
+    fn deliver(&mut self, most: usize, acknowledged: usize) {
+        let pending = self.kills.next_for(Destination::Grpc, 0, most);
+        self.received
+            .extend(pending.iter().map(|one| one.report.id().into_owned()));
+        let numbers: Vec<u64> = pending.iter().take(acknowledged).map(|one| one.number).collect();
+        self.kills.acknowledge(Destination::Grpc, &numbers);
+    }
+
+    fn die_committing(&mut self, written: Index, log: bool) {
+        let file = self.state.path().join("kills.log");
+        let length = || std::fs::metadata(&file).unwrap().len();
+        let before = length();
+        self.commit();
+        let written = written.index(usize::try_from(length() - before).unwrap() + 1);
+        let kept = std::fs::File::options().write(true).open(&file).unwrap();
+        kept.set_len(before + u64::try_from(written).unwrap()).unwrap();
+        self.restart(log);
+    }
+
+    fn restart(&mut self, log: bool) {
         self.uncommitted.clear();
         self.unkept = None;
         self.now += 10;
-        self.desk = desk(self.checkpoint.as_deref(), self.now);
+        // Gives back the lock first.
+        self.kills = open(tempfile::tempdir().unwrap().path()).0;
+        let (kills, recovered) = open(self.state.path());
+        assert_eq!(recovered.problem, None);
+        self.kills = kills;
+        self.kept = recovered.latest.iter().map(|kill| OomReport::clone(kill)).collect();
+        self.has_log = log;
+        self.desk = desk_of(recovered.checkpoint.as_deref(), self.now);
+        if log {
+            self.desk.log_began();
+        }
         (self.read, self.replayed) = (0, self.log.len());
         self.looked = 0;
         // Looked at before anything is decided.
@@ -173,12 +236,16 @@ impl Node {
     }
 
     fn finish(&mut self) {
+        if !self.has_log {
+            self.restart(true);
+        }
         for _ in 0..2 {
             self.read(usize::MAX);
             self.look();
             self.settle(10_000);
         }
         self.commit();
+        self.deliver(usize::MAX, usize::MAX);
     }
 }
 
@@ -201,7 +268,7 @@ fn a_kill_in_doubt_stays_so_when_the_agent_ends_after_what_it_may_have_been_was_
     node.commit();
     let told: Vec<&str> = node.kept.iter().map(|report| &*report.id).collect();
     assert_eq!(told, ["b007-log-4", "b007-log-1", "b007-log-3"]);
-    node.restart();
+    node.restart(true);
     node.finish();
     let first = node.kept.iter().find(|report| report.id == "b007-log-2").unwrap();
     assert_eq!((&first.victim, first.confidence), (&None, Confidence::Ambiguous));
@@ -234,11 +301,15 @@ proptest! {
                 Happens::Look => node.look(),
                 Happens::Settle(after) => node.settle(after),
                 Happens::Commit => node.commit(),
-                Happens::Restart => node.restart(),
+                Happens::Deliver(gets, acknowledges) => node.deliver(gets, acknowledges),
+                Happens::Restart { log } => node.restart(log),
+                Happens::DieCommitting { written, log } => node.die_committing(written, log),
             }
         }
         node.finish();
         let mut told = node.kept;
+        let kept: BTreeSet<String> = told.iter().map(|report| report.id.clone()).collect();
+        prop_assert_eq!(&node.received, &kept, "received under other ids than those that are kept");
         prop_assert_eq!(told.len(), places.len(), "{:#?}", told);
         for report in &told {
             if let (Some(victim), Some(cgroup)) = (&report.victim, &report.cgroup) {

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use vscaled::actuate::{LiveContainer, LivePod, PodId};
 use vscaled::cgroup::{CgroupPath, Hierarchy};
 use vscaled::oom::kmsg::monotonic;
-use vscaled::oom::watch::{Links, Residents, WatchOptions, start};
+use vscaled::oom::watch::{Links, NodePods, WatchOptions, start};
 
 use crate::log::{Log, Said};
 use crate::support::agent::Agent;
@@ -65,7 +65,7 @@ impl Scene {
     }
 
     /// The pods as the watcher gets them from the rest of the agent.
-    fn residents(&self) -> anyhow::Result<Residents> {
+    fn residents(&self) -> anyhow::Result<NodePods> {
         let live = |pod: &BarePod| {
             let container = |(name, one): (&&str, &crate::support::bare::BareContainer)| {
                 let live = LiveContainer {
@@ -84,7 +84,7 @@ impl Scene {
                 containers: pod.containers.iter().map(container).collect::<BTreeMap<_, _>>(),
             })
         };
-        Ok(Residents {
+        Ok(NodePods {
             tree: Some((Hierarchy::discover(None)?, self.node.kubepods())),
             pods: self.pods.iter().map(live).collect(),
         })
@@ -139,7 +139,7 @@ pub(crate) struct Watching {
 enum End {
     Watcher(
         tokio_util::sync::DropGuard,
-        watch::Sender<Arc<Residents>>,
+        watch::Sender<Arc<NodePods>>,
         broadcast::Sender<Arc<vscaled::actuate::ChangeRecord>>,
     ),
     Reader(tokio_util::sync::DropGuard),

@@ -36,7 +36,7 @@ use crate::observe::health::{Heartbeat, Readiness};
 use crate::observe::http::{Exposed, HttpServer, ListenError};
 use crate::observe::log::LogFilter;
 use crate::observe::metrics::registry;
-use crate::oom::watch::Residents;
+use crate::oom::watch::NodePods;
 use crate::runtime::Observer;
 use crate::sources::directory::DirectorySource;
 use crate::sources::kubernetes::KubernetesSource;
@@ -137,8 +137,8 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let lanes = Arc::new(Lanes::new(config.workers));
     let calls = RuntimeMetrics::register(&mut registry);
     let counted = Observer::new(move |call, took, answer| calls.called(call, took, answer));
-    let (residents, watched_residents) = watch::channel(Arc::new(Residents::default()));
-    let known = reporting::Known {
+    let (residents, watched_residents) = watch::channel(Arc::new(NodePods::default()));
+    let known = reporting::AgentMetadata {
         view: view.clone(),
         residents: watched_residents.clone(),
     };

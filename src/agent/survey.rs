@@ -29,7 +29,7 @@ use crate::actuate::shrink::Freezer;
 use crate::actuate::{DriverFrom, Floors, KubeletFrom, Lanes, Node, RuntimeLink};
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{CgroupPath, Hierarchy, Kubepods, PodEntry, page_size};
-use crate::oom::watch::Residents;
+use crate::oom::watch::NodePods;
 use crate::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
 use crate::resources::WeightFormula;
 use crate::runtime::{
@@ -90,7 +90,7 @@ pub(super) struct Survey {
     observer: Observer,
     view: watch::Receiver<Arc<NodeView>>,
     /// Who lives here, for whoever must not wait for the coordinator.
-    residents: watch::Sender<Arc<Residents>>,
+    residents: watch::Sender<Arc<NodePods>>,
     /// The formula by which a pass saw the runtime write a weight.
     seen: watch::Receiver<Option<WeightFormula>>,
     hierarchy: Option<Hierarchy>,
@@ -111,7 +111,7 @@ impl Survey {
         freezer: Arc<Freezer>,
         observer: Observer,
         view: watch::Receiver<Arc<NodeView>>,
-        residents: watch::Sender<Arc<Residents>>,
+        residents: watch::Sender<Arc<NodePods>>,
         seen: watch::Receiver<Option<WeightFormula>>,
     ) -> Self {
         Self {
@@ -210,7 +210,7 @@ impl Survey {
         })
         .with_stated_kubelet(view.kubelet_version());
         let inventory = Inventory::assemble(scanned, &self.pods, &self.listed, &view.pods);
-        self.residents.send_replace(Arc::new(Residents {
+        self.residents.send_replace(Arc::new(NodePods {
             tree: Some((node.hierarchy.clone(), node.kubepods.path.clone())),
             pods: inventory.pods().cloned().collect(),
         }));

@@ -1,4 +1,4 @@
-//! Counters and log → one [`OomKill`] for each kill. Pure: times are arguments, counted from any fixed moment.
+//! CounterTree and log → one [`OomKill`] for each kill. Pure: times are arguments, counted from any fixed moment.
 //!
 //! In come kills from the log, with the time they were logged at, and rises of containers' counters, with the two times
 //! they were read at; out comes every kill once, with what is certain of it told apart from what is not. A counter says for
@@ -12,28 +12,29 @@
 //! * What finds no partner waits longer for one, and is told alone if none comes ([`LATEST`]).
 //!
 //! The kernel counts a kill just before it logs it (`__oom_kill_process`), so a kill belongs to the rise between whose two
-//! reads it was logged. It counts the first victim of a group twice and logs it twice; the second time accounts for a rise,
+//! reads it was logged. It counts the first victim of a group twice and logs it twice; the second time kill_counters for a rise,
 //! and is no kill.
 //!
 //! No kill may be in two rises: a v2 counter also counts what is below it, so feed of it only what the counters below did
 //! not show. Must never tell a kill twice, nor place a victim where it merely may have been.
 
-mod evidence;
-mod groups;
-mod late;
+mod disjoint_sets;
+mod match_group;
 mod matching;
-mod pairing;
+mod oom_kill;
+mod unmatched;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::kill::{Kill, Level};
+use super::report::Confidence;
 use crate::cgroup::CgroupPath;
 
-pub use evidence::{Evidence, OomKill};
-use late::Unclaimed;
-pub use pairing::Rise;
-use pairing::{Logged, Pairing, Who};
+pub use match_group::CounterDelta;
+use match_group::{LogState, Logged, MatchGroup};
+pub use oom_kill::OomKill;
+use unmatched::UnmatchedDeltas;
 
 /// How long the kernel takes at most, in the ordinary course of things, to log a kill that it counted; a stalled virtual
 /// machine was seen to take 156 ms.
@@ -74,11 +75,11 @@ pub struct Joiner {
     has_log: bool,
     /// In the order in which they came.
     logged: Vec<Logged>,
-    rises: Vec<Rise>,
+    rises: Vec<CounterDelta>,
     /// Counted and not logged in time.
-    unclaimed: Unclaimed,
+    unmatched: UnmatchedDeltas,
     /// Told by a counter alone, while their records may still come: a record of theirs is no second kill.
-    told_alone: Unclaimed,
+    told_by_counter: UnmatchedDeltas,
     /// The records that came for them, until they are asked for.
     known: Vec<u64>,
     /// Second countings that were not logged, until they are asked for.
@@ -95,8 +96,8 @@ impl Joiner {
             has_log,
             logged: Vec::new(),
             rises: Vec::new(),
-            unclaimed: Unclaimed::new(Vec::new()),
-            told_alone: Unclaimed::new(Vec::new()),
+            unmatched: UnmatchedDeltas::new(Vec::new()),
+            told_by_counter: UnmatchedDeltas::new(Vec::new()),
             known: Vec::new(),
             again: Vec::new(),
             settled: None,
@@ -112,47 +113,47 @@ impl Joiner {
             .clone()
             .filter(known)
             .or_else(|| container_limit(&kill));
-        let (cgroup, evidence): (_, fn(Box<Kill>) -> Evidence) = match (named, found.filter(known)) {
-            (Some(cgroup), _) => (cgroup, Evidence::Named),
-            (None, Some(cgroup)) => (cgroup, Evidence::Procfs),
+        let (cgroup, confidence) = match (named, found.filter(known)) {
+            (Some(cgroup), _) => (cgroup, Confidence::Exact),
+            (None, Some(cgroup)) => (cgroup, Confidence::Procfs),
             (None, None) => {
-                let who = Who::Waiting(Arc::new(kill));
-                self.logged.push(Logged { at, who, outrun: false });
+                let who = LogState::Waiting(Arc::new(kill));
+                self.logged.push(Logged {
+                    at,
+                    who,
+                    in_doubt: false,
+                });
                 return None;
             }
         };
         let told = Logged {
             at,
-            who: Who::Told(cgroup.clone()),
-            outrun: false,
+            who: LogState::Told(cgroup.clone()),
+            in_doubt: false,
         };
-        if self.told_alone.claim(&told).is_some() {
+        if self.told_by_counter.claim(&told).is_some() {
             self.known.extend(kill.seq);
             return None;
         }
         self.logged.push(told);
-        Some(OomKill {
-            cgroup: Some(cgroup.clone()),
-            counted_in: Some(cgroup),
-            record: kill.seq,
-            at,
-            evidence: evidence(Box::new(kill)),
-        })
+        Some(OomKill::of(Arc::new(kill), Some(cgroup), confidence, at))
     }
 
     /// Takes the second logging of a group's first victim, which was counted a second time, too.
     pub fn logged_again(&mut self, at: Duration, pid: u32, group: &CgroupPath) -> Option<OomKill> {
         let again = Logged {
             at,
-            who: Who::Again(group.clone()),
-            outrun: false,
+            who: LogState::Again(group.clone()),
+            in_doubt: false,
         };
-        if self.told_alone.claim(&again).is_none() {
+        if self.told_by_counter.claim(&again).is_none() {
             self.logged.push(again);
         }
-        let is_it = |logged: &mut Logged| matches!(&logged.who, Who::Waiting(kill) if kill.pid == pid);
+        let is_it = |logged: &mut Logged| matches!(&logged.who, LogState::Waiting(kill) if kill.pid == pid);
         let first = self.logged.extract_if(.., is_it).next()?;
-        let Who::Waiting(kill) = first.who else { return None };
+        let LogState::Waiting(kill) = first.who else {
+            return None;
+        };
         let mut kill = Arc::unwrap_or_clone(kill);
         kill.task_cgroup = Some(group.clone());
         kill.group = Some(group.clone());
@@ -160,7 +161,7 @@ impl Joiner {
     }
 
     /// Takes a rise of a counter.
-    pub fn counted(&mut self, rise: Rise) -> Vec<OomKill> {
+    pub fn counted(&mut self, rise: CounterDelta) -> Vec<OomKill> {
         if self.has_log {
             self.rises.push(rise);
             return Vec::new();
@@ -171,7 +172,7 @@ impl Joiner {
     /// The log cannot be read any more: tells everything that waits, and from now on rises at once.
     pub fn log_ended(&mut self) -> Vec<OomKill> {
         self.has_log = false;
-        self.settle(Progress::END)
+        self.decide_up_to(Progress::END)
     }
 
     /// The log can be read: from now on, rises wait for it.
@@ -181,7 +182,7 @@ impl Joiner {
 
     /// The cgroups in which a group's first victim was counted twice without being logged twice, once for each time;
     /// each is handed out once.
-    pub fn take_counted_again(&mut self) -> Vec<CgroupPath> {
+    pub fn take_duplicates(&mut self) -> Vec<CgroupPath> {
         std::mem::take(&mut self.again)
     }
 
@@ -189,10 +190,10 @@ impl Joiner {
     /// know that: [`Self::doubt`].
     #[must_use]
     pub fn doubted(&self) -> Vec<u64> {
-        let doubted = self.logged.iter().filter(|logged| logged.outrun);
+        let doubted = self.logged.iter().filter(|logged| logged.in_doubt);
         let record = |logged: &Logged| match &logged.who {
-            Who::Waiting(kill) => kill.seq,
-            Who::Told(_) | Who::Again(_) => None,
+            LogState::Waiting(kill) => kill.seq,
+            LogState::Told(_) | LogState::Again(_) => None,
         };
         doubted.filter_map(record).collect()
     }
@@ -200,22 +201,22 @@ impl Joiner {
     /// A rise that may have been this waiting kill's was given to another one: it is never certain any more where it was.
     pub fn doubt(&mut self, record: u64) {
         for logged in &mut self.logged {
-            logged.outrun |= matches!(&logged.who, Who::Waiting(kill) if kill.seq == Some(record));
+            logged.in_doubt |= matches!(&logged.who, LogState::Waiting(kill) if kill.seq == Some(record));
         }
     }
 
     /// The kills that were told by counters alone and whose records may still come. An agent that goes on from here has to
-    /// know them: [`Self::with_told_alone`].
+    /// know them: [`Self::with_told_by_counter`].
     #[must_use]
-    pub fn told_alone(&self) -> &[Rise] {
-        self.told_alone.rises()
+    pub fn told_by_counter(&self) -> &[CounterDelta] {
+        self.told_by_counter.rises()
     }
 
     /// Continues after an agent that told these kills by counters alone.
     #[must_use]
-    pub fn with_told_alone(self, rises: Vec<Rise>) -> Self {
+    pub fn with_told_by_counter(self, rises: Vec<CounterDelta>) -> Self {
         Self {
-            told_alone: Unclaimed::new(rises),
+            told_by_counter: UnmatchedDeltas::new(rises),
             ..self
         }
     }
@@ -228,77 +229,87 @@ impl Joiner {
     /// Whether anything waits for progress.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        !self.rises.is_empty() || self.unclaimed.len() > 0 || self.has_kills_waiting()
+        !self.rises.is_empty() || self.unmatched.len() > 0 || self.has_kills_waiting()
     }
 
     /// Whether a kill waits for counters to be read.
     #[must_use]
     pub fn has_kills_waiting(&self) -> bool {
-        self.logged.iter().any(|logged| matches!(logged.who, Who::Waiting(_)))
+        self.logged
+            .iter()
+            .any(|logged| matches!(logged.who, LogState::Waiting(_)))
     }
 
     /// Decides what cannot change any more. Without progress since the last time, nothing is looked at.
-    pub fn settle(&mut self, progress: Progress) -> Vec<OomKill> {
-        let crowded = self.logged.len() + self.rises.len() + self.unclaimed.len() > MOST_WAITING;
+    pub fn decide_up_to(&mut self, progress: Progress) -> Vec<OomKill> {
+        let crowded = self.logged.len() + self.rises.len() + self.unmatched.len() > MOST_WAITING;
         if self.settled.replace(progress) == Some(progress) && !crowded {
             return Vec::new();
         }
         let mut told = Vec::new();
-        let mut unplaced = Vec::new();
+        let mut unmatched_logged = Vec::new();
         let logged = std::mem::take(&mut self.logged);
-        for pairing in Pairing::independent(logged, std::mem::take(&mut self.rises)) {
+        for group in MatchGroup::independent(logged, std::mem::take(&mut self.rises)) {
             let end = if crowded {
                 Some(Duration::MAX)
             } else {
-                pairing.due(progress)
+                group.due(progress)
             };
             let left = match end {
                 Some(end) => {
-                    let (decided, left) = pairing.decide(end);
+                    let (decided, left) = group.decide(end);
                     told.extend(decided.kills);
-                    unplaced.extend(decided.unplaced);
-                    self.unclaimed.add(decided.unclaimed);
+                    unmatched_logged.extend(decided.unmatched_logged);
+                    self.unmatched.add(decided.unmatched);
                     left
                 }
-                None => pairing,
+                None => group,
             };
             self.logged.extend(left.logged);
             self.rises.extend(left.rises);
         }
-        told.extend(self.place(unplaced));
+        told.extend(self.place(unmatched_logged));
         let known = if crowded { Progress::END } else { progress };
-        for rise in self.unclaimed.expire(known, &self.logged) {
+        for rise in self.unmatched.expire(known, &self.logged) {
             told.extend(self.alone(&rise));
         }
         let read = if self.has_log { progress.log } else { progress.counters };
         if progress != Progress::END {
-            self.told_alone.forget_before(read);
+            self.told_by_counter.forget_before(read);
         }
         told
     }
 
     /// Looks for what these were counted in among what was not logged in time. What was told comes first, as ever.
-    fn place(&mut self, mut unplaced: Vec<Logged>) -> Vec<OomKill> {
-        unplaced.sort_by_key(|logged| matches!(logged.who, Who::Waiting(_)));
+    fn place(&mut self, mut unmatched_logged: Vec<Logged>) -> Vec<OomKill> {
+        unmatched_logged.sort_by_key(|logged| matches!(logged.who, LogState::Waiting(_)));
         let mut told = Vec::new();
-        for logged in unplaced {
-            match (self.unclaimed.claim(&logged), &logged.who) {
+        for logged in unmatched_logged {
+            match (self.unmatched.claim(&logged), &logged.who) {
                 (None, _) if self.rises.iter().any(|rise| logged.may_be_in(rise, LATEST)) => self.logged.push(logged),
-                (Some(cgroup), Who::Waiting(kill)) => told.push(OomKill::late(Arc::clone(kill), cgroup, logged.at)),
-                (None, Who::Waiting(kill)) if self.told_alone.claim(&logged).is_some() => self.known.extend(kill.seq),
-                (None, Who::Waiting(kill)) => told.push(OomKill::log_alone((**kill).clone(), logged.at)),
-                (_, Who::Told(_) | Who::Again(_)) => {}
+                (Some(cgroup), LogState::Waiting(kill)) => {
+                    // Another one that was logged as late may have been the one that was counted there.
+                    let kill = Arc::clone(kill);
+                    told.push(OomKill::of(kill, Some(cgroup), Confidence::Ambiguous, logged.at));
+                }
+                (None, LogState::Waiting(kill)) if self.told_by_counter.claim(&logged).is_some() => {
+                    self.known.extend(kill.seq);
+                }
+                (None, LogState::Waiting(kill)) => {
+                    told.push(OomKill::of(Arc::clone(kill), None, Confidence::LogAlone, logged.at));
+                }
+                (_, LogState::Told(_) | LogState::Again(_)) => {}
             }
         }
         told
     }
 
     /// Tells what a counter alone shows.
-    fn alone(&mut self, rise: &Rise) -> Vec<OomKill> {
+    fn alone(&mut self, rise: &CounterDelta) -> Vec<OomKill> {
         let total = rise.kills.get();
         let kills = total.saturating_sub(rise.again);
         self.again.extend((kills..total).map(|_| rise.cgroup.clone()));
-        self.told_alone.add(vec![rise.clone()]);
+        self.told_by_counter.add(vec![rise.clone()]);
         (0..kills)
             .map(|_| OomKill::counter_alone(rise.cgroup.clone(), rise.by))
             .collect()

@@ -1,9 +1,8 @@
-//! `/dev/kmsg`, read by a thread of its own → [`Notice`]s in a channel.
+//! `/dev/kmsg` → [`Notice`]s, read by whoever waits for them.
 //!
-//! The thread does nothing but read, parse and hand on: it never waits for whoever receives. If records are overwritten
-//! before it could read them, or the channel is full, it says so with [`Notice::Lost`], and the receiver looks at all
-//! counters at once. What was already in the log when it was opened is told as [`Origin::Replayed`], and not at all up to
-//! the [`Position`] of a process that read it before.
+//! If records were overwritten before they could be read, [`Notice::Lost`] says so, and the receiver looks at all counters at
+//! once. What was already in the log when it was opened is told as [`Origin::Replayed`], and not at all up to the
+//! [`Position`] of a process that read it before.
 //!
 //! One `read` returns one record; EAGAIN is the end for now, EPIPE says that records were overwritten (the next read
 //! returns the oldest that is left), EINVAL that a record was larger than the buffer and is passed over (`devkmsg_read` in
@@ -13,25 +12,23 @@ mod clock;
 mod device;
 mod error;
 mod notice;
-mod outbox;
 mod tracker;
 
-use std::io::{self, PipeReader, PipeWriter, Write};
+use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::thread::{self, JoinHandle};
-
-use tokio::sync::mpsc;
+use std::time::Duration;
 
 use clock::Now;
 pub use clock::monotonic;
-use device::{BUFFER, Log, Wake};
+use device::{BUFFER, Device};
 pub use error::KmsgError;
-pub use notice::{BootId, Loss, Notice, Origin, Position};
-use outbox::{Closed, Outbox};
+pub use notice::{BootId, LogEvent, Loss, Notice, Origin, Position};
 use tracker::{Attempt, Tracker};
 
 /// The device.
 pub const DEVICE: &str = "/dev/kmsg";
+/// Records read in a row before others get their turn.
+const AT_ONCE: usize = 1024;
 
 /// What to read, and from where on.
 #[derive(Debug, Clone)]
@@ -40,51 +37,63 @@ pub struct Options {
     pub device: PathBuf,
     /// Up to where an earlier process told what it read. Of another boot, it means nothing.
     pub told: Option<Position>,
-    /// Notices that may wait for the receiver.
-    pub capacity: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let device = PathBuf::from(DEVICE);
-        Self {
-            device,
-            told: None,
-            capacity: 4096,
-        }
+        Self { device, told: None }
     }
 }
 
-/// The thread that reads the log. Dropping this ends it.
+/// A source of the kernel's log, record by record.
+trait RecordSource {
+    /// Reads the next record, if there is one.
+    fn read<'b>(&mut self, buffer: &'b mut [u8]) -> Result<Attempt<'b>, KmsgError>;
+
+    /// Waits until the next record may be there. Cancel-safe.
+    async fn readable(&mut self) -> Result<(), KmsgError>;
+}
+
+/// Reads the log.
 #[derive(Debug)]
 pub struct KmsgReader {
     boot: BootId,
-    notices: mpsc::Receiver<Notice>,
-    control: PipeWriter,
-    thread: JoinHandle<Result<(), KmsgError>>,
+    source: Device,
+    buffer: Box<[u8]>,
+    tracker: Tracker,
+    /// What was read and is not taken yet.
+    notices: VecDeque<Notice>,
+    /// Whether to tell how far the log is read.
+    asked: bool,
+    failed: Option<KmsgError>,
+}
+
+/// How far reading got.
+enum Step {
+    Record,
+    AtEnd,
 }
 
 impl KmsgReader {
-    /// Opens the log and starts the thread.
+    /// Opens the log.
     ///
     /// # Errors
     /// [`KmsgError::Open`] with what to grant, or one of the rarer ones.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     pub fn start(options: Options) -> Result<Self, KmsgError> {
         let boot = BootId::current()?;
         let told = options.told.filter(|told| told.boot == boot).map(|told| told.seq);
-        let log = Log::open(options.device)?;
-        let (asked, control) = io::pipe().map_err(KmsgError::Start)?;
-        let (sender, notices) = mpsc::channel(options.capacity.max(1));
-        let tracker = Tracker::new(told);
-        let thread = thread::Builder::new()
-            .name("kmsg".to_owned())
-            .spawn(move || run(log, asked, tracker, Outbox::new(sender)))
-            .map_err(KmsgError::Start)?;
         Ok(Self {
             boot,
-            notices,
-            control,
-            thread,
+            source: Device::open(options.device)?,
+            buffer: vec![0; BUFFER].into(),
+            tracker: Tracker::new(told),
+            notices: VecDeque::new(),
+            asked: false,
+            failed: None,
         })
     }
 
@@ -94,60 +103,77 @@ impl KmsgReader {
         &self.boot
     }
 
-    /// Waits for the next notice; `None` when the thread has ended, and [`Self::stop`] says why. Cancel-safe.
+    /// Waits for the next notice; `None` when the log cannot be read any more, and [`Self::stop`] says why. Cancel-safe.
     pub async fn next(&mut self) -> Option<Notice> {
-        self.notices.recv().await
-    }
-
-    /// Asks the thread to read to the end of the log and then to tell [`Notice::UpTo`]: once for several that ask at the
-    /// same time. Blocks only if thousands of questions are open.
-    ///
-    /// # Errors
-    /// When the thread has ended.
-    pub fn ask(&self) -> io::Result<()> {
-        (&self.control).write_all(b"?")
-    }
-
-    /// Ends the thread, waits for it, and says whether it had to end before.
-    ///
-    /// # Errors
-    /// What ended it.
-    pub fn stop(self) -> Result<(), KmsgError> {
-        let Self {
-            notices,
-            control,
-            thread,
-            ..
-        } = self;
-        drop((notices, control));
-        thread.join().unwrap_or(Err(KmsgError::Panicked))
-    }
-}
-
-fn run(mut log: Log, mut asked: PipeReader, mut tracker: Tracker, mut outbox: Outbox) -> Result<(), KmsgError> {
-    let mut buffer = [0; BUFFER];
-    let mut answer = None;
-    loop {
-        let attempt = log.read(&mut buffer)?;
-        let at_end = attempt == Attempt::AtEnd;
-        let now = Now::read().map_err(KmsgError::Clock)?;
-        for notice in tracker.take(attempt, now) {
-            outbox.send(notice);
+        loop {
+            for _ in 0..AT_ONCE {
+                if let Some(notice) = self.notices.pop_front() {
+                    return Some(notice);
+                }
+                match self.step()? {
+                    Step::Record => {}
+                    Step::AtEnd if self.notices.is_empty() => {
+                        let readable = self.source.readable().await;
+                        self.checked(readable)?;
+                    }
+                    Step::AtEnd => {}
+                }
+            }
+            // A process may fill the log faster than it can be read.
+            tokio::task::yield_now().await;
         }
-        if let Some(up_to) = answer.take_if(|_| at_end) {
-            outbox.send(Notice::UpTo(up_to));
-        }
-        let all_told = match outbox.flush() {
-            Err(Closed) => return Ok(()),
-            Ok(all_told) => all_told,
-        };
-        if at_end {
-            match log.wait(&mut asked, all_told)? {
-                Wake::Stopped => return Ok(()),
-                Wake::Asked => answer = Some(monotonic().map_err(KmsgError::Clock)?),
-                Wake::MayRead => {}
+    }
+
+    /// The next notice, if one is there now.
+    pub fn next_now(&mut self) -> Option<Notice> {
+        for _ in 0..AT_ONCE {
+            if !self.notices.is_empty() {
+                break;
+            }
+            if let Step::AtEnd = self.step()? {
+                break;
             }
         }
+        self.notices.pop_front()
+    }
+
+    /// Has the reader tell [`Notice::UpTo`] when it has read to the end of the log.
+    pub const fn ask(&mut self) {
+        self.asked = true;
+    }
+
+    /// Closes the log, and says whether it could not be read any more.
+    ///
+    /// # Errors
+    /// Why.
+    pub fn stop(self) -> Result<(), KmsgError> {
+        self.failed.map_or(Ok(()), Err)
+    }
+
+    /// Reads once; `None` when the log cannot be read any more.
+    fn step(&mut self) -> Option<Step> {
+        let now = self.checked(Now::read().map_err(KmsgError::Clock))?;
+        let attempt = match self.source.read(&mut self.buffer) {
+            Ok(attempt) => attempt,
+            Err(error) => {
+                self.failed = Some(error);
+                return None;
+            }
+        };
+        let at_end = attempt == Attempt::AtEnd;
+        self.notices.extend(self.tracker.take(attempt, now));
+        if !at_end {
+            return Some(Step::Record);
+        }
+        if std::mem::take(&mut self.asked) {
+            let up_to = u64::try_from(now.monotonic_us).unwrap_or(0);
+            self.notices.push_back(Notice::UpTo(Duration::from_micros(up_to)));
+        }
+        Some(Step::AtEnd)
+    }
+
+    fn checked<T>(&mut self, result: Result<T, KmsgError>) -> Option<T> {
+        result.map_err(|error| self.failed = Some(error)).ok()
     }
 }
 

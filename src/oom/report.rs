@@ -191,7 +191,7 @@ pub struct OwnWrite {
     pub what: String,
 }
 
-/// How a kill is known, from the most certain to the least; the words of [`super::join::Evidence::confidence`].
+/// How a kill is known, from the most certain to the least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Confidence {
@@ -207,4 +207,19 @@ pub enum Confidence {
     CounterAlone,
     /// A process was logged and no watched counter rose.
     LogAlone,
+}
+
+impl Confidence {
+    /// The confidence in the words of reports.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Procfs => "procfs",
+            Self::OnlyCounterThatRose => "only-counter-that-rose",
+            Self::Ambiguous => "ambiguous",
+            Self::CounterAlone => "counter-alone",
+            Self::LogAlone => "log-alone",
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The other end of `vscaled.report.v1`, as simple as it can be: a reference for people who write a receiver.
 //!
-//! In come agents' streams; each report goes to an [`Audience`], which makes it safe, and is acknowledged then. A report
-//! with an id that was seen before is marked so: the audience decides whether that matters to it.
+//! In come agents' streams; each report goes to an [`ReportHandler`], which makes it safe, and is acknowledged then. A report
+//! with an id that was seen before is marked so: the handler decides whether that matters to it.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -29,13 +29,13 @@ const REMEMBERED: usize = 100_000;
 const PING: Duration = Duration::from_secs(20);
 
 /// Who the reports are for.
-pub trait Audience: Send + Sync + 'static {
+pub trait ReportHandler: Send + Sync + 'static {
     /// An agent has connected.
-    fn greeted(&self, hello: &Hello);
+    fn connected(&self, hello: &Hello);
 
     /// Makes a report safe; `again` says that its id was seen before. Breaks when nothing more is wanted: the report is
     /// then not acknowledged, and the sink ends.
-    fn told(&self, report: &Report, again: bool) -> ControlFlow<()>;
+    fn handle(&self, report: &Report, again: bool) -> ControlFlow<()>;
 }
 
 /// Where a sink listens.
@@ -47,18 +47,18 @@ pub enum Listener {
     Unix(UnixListener),
 }
 
-/// Serves until `stop`, or until the audience has had enough.
+/// Serves until `stop`, or until the handler has had enough.
 ///
 /// # Errors
 /// Unusable certificates, and what goes wrong while listening.
 pub async fn serve(
     listener: Listener,
     tls: Option<ServerTlsConfig>,
-    audience: Arc<dyn Audience>,
+    handler: Arc<dyn ReportHandler>,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
     let sink = Sink {
-        audience,
+        handler,
         seen: Arc::new(Mutex::new(SeenIds::new(REMEMBERED))),
         stop: stop.clone(),
     };
@@ -84,7 +84,7 @@ pub async fn serve(
 
 #[derive(Clone)]
 struct Sink {
-    audience: Arc<dyn Audience>,
+    handler: Arc<dyn ReportHandler>,
     seen: Arc<Mutex<SeenIds>>,
     stop: CancellationToken,
 }
@@ -141,10 +141,10 @@ impl Sink {
                         let message = format!("this receiver speaks version {PROTOCOL_VERSION} of the protocol");
                         return Some(Err(Status::failed_precondition(message)));
                     }
-                    self.audience.greeted(&hello);
+                    self.handler.connected(&hello);
                     greeted = true;
                 }
-                (Some(Message::Report(report)), true) => return self.take(report),
+                (Some(Message::Report(report)), true) => return self.accept(report),
                 (Some(Message::Hello(_) | Message::Report(_)), _) => {
                     return Some(Err(Status::invalid_argument(
                         "the first message must be the only Hello",
@@ -156,7 +156,7 @@ impl Sink {
         }
     }
 
-    fn take(&self, message: super::proto::Report) -> Option<Result<Ack, Status>> {
+    fn accept(&self, message: super::proto::Report) -> Option<Result<Ack, Status>> {
         let sequence = message.sequence;
         let report = match Report::try_from(message) {
             Ok(report) => report,
@@ -166,7 +166,7 @@ impl Sink {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let again = !seen.insert(id);
         drop(seen);
-        match self.audience.told(&report, again) {
+        match self.handler.handle(&report, again) {
             ControlFlow::Continue(()) => Some(Ok(Ack {
                 up_to: sequence,
                 ids: Vec::new(),

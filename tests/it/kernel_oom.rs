@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use vscaled::oom::counters::{CounterError, EVENTS, OOM_CONTROL, Reading};
-use vscaled::oom::kmsg::{KmsgReader, Notice, Options, Origin, Position};
+use vscaled::oom::kmsg::{KmsgReader, LogEvent, Notice, Options, Origin, Position};
 use vscaled::oom::{Event, Kill, Level, Limit};
 
 use pod::{CONTAINER, POD_UID, TestPod};
@@ -24,13 +24,13 @@ async fn told(reader: &mut KmsgReader, pid: u32) -> (Kill, u64, Origin) {
     let next_kill = async {
         loop {
             match reader.next().await.expect("the reader to go on") {
-                Notice::Event {
+                Notice::Event(LogEvent {
                     event: Event::Kill(kill),
                     seq,
                     origin,
                     ..
-                } if kill.pid == pid => return (*kill, seq, origin),
-                Notice::Event { .. } | Notice::Lost(_) | Notice::CaughtUp | Notice::UpTo(_) => {}
+                }) if kill.pid == pid => return (*kill, seq, origin),
+                Notice::Event(_) | Notice::Lost(_) | Notice::CaughtUp | Notice::UpTo(_) => {}
             }
         }
     };
@@ -124,11 +124,11 @@ async fn a_kill_is_told_again_to_those_who_do_not_know_of_it() {
     let mut pids = Vec::new();
     loop {
         match timeout(PATIENCE, reader.next()).await.unwrap().unwrap() {
-            Notice::Event {
+            Notice::Event(LogEvent {
                 event: Event::Kill(kill),
                 ..
-            } => pids.push(kill.pid),
-            Notice::Event { .. } | Notice::Lost(_) | Notice::UpTo(_) => {}
+            }) => pids.push(kill.pid),
+            Notice::Event(_) | Notice::Lost(_) | Notice::UpTo(_) => {}
             Notice::CaughtUp => break,
         }
     }

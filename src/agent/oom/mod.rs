@@ -23,7 +23,7 @@ use self::recorder::{PATIENCE, Recorder};
 use crate::actuate::ChangeRecord;
 use crate::control::proto;
 use crate::observe::audit::Audit;
-use crate::oom::watch::{Links, Residents, WatchOptions, start};
+use crate::oom::watch::{Links, NodePods, WatchOptions, start};
 use crate::report::ReporterHandle;
 use crate::report::log::Recovered;
 
@@ -43,7 +43,7 @@ pub(super) struct OomOptions {
 /// What it is connected to.
 #[derive(Debug)]
 pub(super) struct OomLinks {
-    pub(super) residents: watch::Receiver<Arc<Residents>>,
+    pub(super) residents: watch::Receiver<Arc<NodePods>>,
     pub(super) records: broadcast::Receiver<Arc<ChangeRecord>>,
     /// Where operators watch.
     pub(super) changes: broadcast::Sender<Arc<proto::Change>>,

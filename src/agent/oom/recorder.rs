@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::published::Published;
 use crate::oom::OomReport;
-use crate::oom::watch::{Batch, Residents};
+use crate::oom::watch::{Batch, NodePods};
 use crate::report::Ended;
 use crate::report::log::Committed;
 
@@ -33,7 +33,7 @@ pub(super) struct Recorder<S> {
     store: S,
     patience: Duration,
     published: Published,
-    residents: watch::Receiver<Arc<Residents>>,
+    residents: watch::Receiver<Arc<NodePods>>,
     /// The commit under way.
     commit: Option<Commit>,
     /// When the commit under way takes too long; `None` once it did.
@@ -52,7 +52,7 @@ impl<S: Fn(Vec<OomReport>, Vec<u8>) -> Commit> Recorder<S> {
         store: S,
         patience: Duration,
         published: Published,
-        residents: watch::Receiver<Arc<Residents>>,
+        residents: watch::Receiver<Arc<NodePods>>,
     ) -> (Self, watch::Receiver<Vec<String>>) {
         let (problem, problems) = watch::channel(Vec::new());
         let recorder = Self {
@@ -222,7 +222,7 @@ mod tests {
             Audit::default(),
             Vec::new(),
         );
-        let (_residents, residents) = watch::channel(Arc::new(Residents {
+        let (_residents, residents) = watch::channel(Arc::new(NodePods {
             tree: None,
             pods: Vec::new(),
         }));

@@ -1,7 +1,7 @@
 //! A report in the words of the control protocol. Pure.
 
 use crate::control::proto;
-use crate::oom::{Confidence, OomReport, Role, Victim};
+use crate::oom::{OomReport, Role, Victim};
 
 /// One kill.
 pub(in crate::agent) fn kill(report: &OomReport) -> proto::OomKill {
@@ -33,7 +33,7 @@ pub(in crate::agent) fn kill(report: &OomReport) -> proto::OomKill {
             time: write.time.to_string(),
             what: write.what.clone(),
         }),
-        confidence: confidence(report.confidence).to_owned(),
+        confidence: report.confidence.as_str().to_owned(),
         candidates: report.candidates.iter().map(victim).collect(),
         more_candidates: report.more_candidates,
         while_down: report.while_down,
@@ -68,16 +68,5 @@ fn victim(victim: &Victim) -> proto::OomVictim {
         }),
         oom_score_adj: victim.oom_score_adj,
         uid: victim.uid,
-    }
-}
-
-const fn confidence(confidence: Confidence) -> &'static str {
-    match confidence {
-        Confidence::Exact => "exact",
-        Confidence::Procfs => "procfs",
-        Confidence::OnlyCounterThatRose => "only-counter-that-rose",
-        Confidence::Ambiguous => "ambiguous",
-        Confidence::CounterAlone => "counter-alone",
-        Confidence::LogAlone => "log-alone",
     }
 }

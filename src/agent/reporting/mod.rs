@@ -1,6 +1,6 @@
 //! What of reporting the configuration asks for, started.
 
-mod around;
+mod metadata;
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::report::log::{KillLog, Recovered};
 use crate::report::metrics::ReportMetrics;
 use crate::report::{Deliver, Reporter, ReporterHandle};
 
-pub(super) use around::Known;
+pub(super) use metadata::AgentMetadata;
 
 /// The file that keeps when the VPA recommender was told of which container.
 const VPA_EVENTS: &str = "vpa-events.json";
@@ -28,7 +28,7 @@ const VPA_EVENTS: &str = "vpa-events.json";
 pub(super) fn start(
     config: &Config,
     api: Option<ApiClient>,
-    known: Known,
+    known: AgentMetadata,
     registry: &mut Registry,
     stop: &CancellationToken,
 ) -> (Reporter, Recovered) {
@@ -55,7 +55,7 @@ pub(super) fn start(
     (Reporter::start(log, destinations, &metrics, stop), recovered)
 }
 
-fn destinations(config: &Config, api: Option<ApiClient>, known: Known) -> Vec<Box<dyn Deliver>> {
+fn destinations(config: &Config, api: Option<ApiClient>, known: AgentMetadata) -> Vec<Box<dyn Deliver>> {
     let mut destinations: Vec<Box<dyn Deliver>> = Vec::new();
     if let Some(options) = config.report.grpc() {
         destinations.push(Box::new(GrpcDelivery::new(options, identity(config))));

@@ -15,7 +15,7 @@ use crate::cli::output::{Output, Paint, Tone, clean, or_dash};
 use crate::cli::{Failure, io};
 use crate::oom::{OomReport, Role};
 use crate::report::proto::Hello;
-use crate::report::sink::{Audience, Listener, serve};
+use crate::report::sink::{Listener, ReportHandler, serve};
 use crate::report::{Aggregate, Report};
 use crate::resources::Bytes;
 
@@ -72,7 +72,7 @@ async fn listen(arguments: &Arguments, tls: Option<ServerTlsConfig>) -> Result<(
             interrupted.cancel();
         }
     });
-    let served = serve(listener, tls, Arc::clone(&printer) as Arc<dyn Audience>, stop).await;
+    let served = serve(listener, tls, Arc::clone(&printer) as Arc<dyn ReportHandler>, stop).await;
     if let Some(path) = bound.strip_prefix("unix://") {
         std::fs::remove_file(path).map_err(unusable)?;
     }
@@ -109,8 +109,8 @@ struct Shown<'a> {
     report: &'a Report,
 }
 
-impl Audience for Printer {
-    fn greeted(&self, hello: &Hello) {
+impl ReportHandler for Printer {
+    fn connected(&self, hello: &Hello) {
         eprintln!(
             "vscalectl: node {} connected, vscaled {}",
             or_dash(&hello.node),
@@ -118,7 +118,7 @@ impl Audience for Printer {
         );
     }
 
-    fn told(&self, report: &Report, again: bool) -> ControlFlow<()> {
+    fn handle(&self, report: &Report, again: bool) -> ControlFlow<()> {
         let id = report.id();
         let shown = Shown { id: &id, again, report };
         let printed = self.output.print_next(&shown, |paint| line(report, again, paint));

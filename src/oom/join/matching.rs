@@ -1,20 +1,20 @@
 //! Who can have what → who gets it. Pure.
 //!
-//! In come kills, the rises that each of them may be in, and how many fit into each; out comes a pairing of as many as
+//! In come kills, the rises that each of them may be in, and how many fit into each; out comes a group of as many as
 //! possible. Nothing here knows what a kill or a rise is.
 
 use std::collections::VecDeque;
 
 /// Which kill may be in which rise, looked up once: the answer is asked for again and again.
 #[derive(Debug)]
-pub(super) struct Possible {
+pub(super) struct Compatibility {
     kills: usize,
     rises: usize,
     /// Kill after kill, each with all rises.
     may: Vec<bool>,
 }
 
-impl Possible {
+impl Compatibility {
     pub(super) fn new<K, R>(kills: &[K], rises: &[R], may: impl Fn(&K, &R) -> bool) -> Self {
         Self {
             kills: kills.len(),
@@ -44,7 +44,7 @@ impl Possible {
 
 /// Pairs as many kills as possible with rises, and of all such ways, one in which the first kills and the first rises have
 /// partners. `free` is how many each rise takes. Gives each kill the index of its rise.
-pub(super) fn matched(possible: &Possible, mut free: Vec<u64>) -> Vec<Option<usize>> {
+pub(super) fn matched(possible: &Compatibility, mut free: Vec<u64>) -> Vec<Option<usize>> {
     let mut assigned = vec![None; possible.kills];
     for kill in 0..possible.kills {
         if let Some(taken) = augment(possible, kill, &mut assigned, &free) {
@@ -57,7 +57,7 @@ pub(super) fn matched(possible: &Possible, mut free: Vec<u64>) -> Vec<Option<usi
 
 /// Moves kills to the first rises that they can fill together: later ones may be needed by what is still to come. A way
 /// that gives the same kills and the first rises partners exists (Mendelsohn and Dulmage, 1958).
-fn prefer_first(possible: &Possible, assigned: &mut [Option<usize>], free: &mut [u64]) {
+fn prefer_first(possible: &Compatibility, assigned: &mut [Option<usize>], free: &mut [u64]) {
     for first in 0..possible.rises {
         while free[first] > 0
             && let Some(freed) = refill(possible, first, assigned)
@@ -69,7 +69,7 @@ fn prefer_first(possible: &Possible, assigned: &mut [Option<usize>], free: &mut 
 
 /// Fills one more of this rise from later ones, others changing places if they must. Returns the one that has one more
 /// free: the last there is.
-fn refill(possible: &Possible, first: usize, assigned: &mut [Option<usize>]) -> Option<usize> {
+fn refill(possible: &Compatibility, first: usize, assigned: &mut [Option<usize>]) -> Option<usize> {
     // Who would move where, so that the rise it has becomes free.
     let mut moves: Vec<Option<(usize, usize)>> = vec![None; possible.rises];
     let mut queue = VecDeque::from([first]);
@@ -93,7 +93,7 @@ fn refill(possible: &Possible, first: usize, assigned: &mut [Option<usize>]) -> 
 }
 
 /// Finds a rise for one more kill, others changing places if they must. Returns the rise that has one free less.
-fn augment(possible: &Possible, kill: usize, assigned: &mut [Option<usize>], free: &[u64]) -> Option<usize> {
+fn augment(possible: &Compatibility, kill: usize, assigned: &mut [Option<usize>], free: &[u64]) -> Option<usize> {
     let mut wanted_by: Vec<Option<usize>> = vec![None; possible.rises];
     let mut queue = VecDeque::from([kill]);
     while let Some(seeking) = queue.pop_front() {

@@ -40,8 +40,8 @@ fn named(pid: u32, number: u64) -> Kill {
     kill(pid, Limit::Cgroup(container(number)), Some(container(number)))
 }
 
-fn rise(after: Duration, by: Duration, cgroup: &CgroupPath, kills: NonZeroU64) -> Rise {
-    Rise {
+fn rise(after: Duration, by: Duration, cgroup: &CgroupPath, kills: NonZeroU64) -> CounterDelta {
+    CounterDelta {
         cgroup: cgroup.clone(),
         after,
         by,
@@ -57,7 +57,7 @@ fn once() -> NonZeroU64 {
 fn summary(kill: &OomKill) -> (Option<&CgroupPath>, &'static str, Option<u32>) {
     (
         kill.cgroup.as_ref(),
-        kill.evidence.confidence(),
+        kill.confidence.as_str(),
         kill.victim().map(|kill| kill.pid),
     )
 }
@@ -83,11 +83,11 @@ fn a_named_kill_is_told_at_once_and_accounts_for_the_counter() {
         }
         let told = joiner.logged(ms(1), named(7, 1), None).unwrap();
         assert_eq!(summary(&told), (Some(&container(1)), "exact", Some(7)));
-        assert_eq!(told.level(), Level::Container);
+        assert_eq!(told.victim().unwrap().limit.level(), Level::Container);
         if !counter_first {
             assert_eq!(joiner.counted(rise(ms(0), ms(900), &container(1), once())), []);
         }
-        assert_eq!(joiner.settle(all_known(2000)), []);
+        assert_eq!(joiner.decide_up_to(all_known(2000)), []);
         assert!(!joiner.is_waiting());
     }
 }
@@ -108,7 +108,7 @@ fn nothing_is_decided_before_both_sides_are_known() {
     let mut joiner = Joiner::new(true);
     assert_eq!(joiner.logged(ms(100), unexplained(7), None), None);
     assert_eq!(
-        joiner.settle(Progress {
+        joiner.decide_up_to(Progress {
             log: ms(4000),
             counters: ms(100)
         }),
@@ -116,14 +116,14 @@ fn nothing_is_decided_before_both_sides_are_known() {
     );
     assert_eq!(joiner.counted(rise(ms(0), ms(900), &container(1), once())), []);
     assert_eq!(
-        joiner.settle(Progress {
+        joiner.decide_up_to(Progress {
             log: ms(900),
             counters: ms(900)
         }),
         []
     );
     assert!(joiner.is_waiting());
-    let told = joiner.settle(Progress {
+    let told = joiner.decide_up_to(Progress {
         log: ms(1200),
         counters: ms(900),
     });
@@ -138,13 +138,10 @@ fn of_several_counters_each_gets_a_kill_and_none_a_certain_victim() {
         assert_eq!(joiner.logged(ms(0), unexplained(pid), None), None);
         assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(pid.into()), once())), []);
     }
-    let told = joiner.settle(all_known(1000));
+    let told = joiner.decide_up_to(all_known(1000));
     for (told, number) in told.iter().zip([7, 8]) {
         assert_eq!(summary(told), (Some(&container(number)), "ambiguous", None));
-        let Evidence::Ambiguous(candidates) = &told.evidence else {
-            panic!("{told:?}")
-        };
-        assert_eq!(candidates.iter().map(|kill| kill.pid).collect::<Vec<_>>(), [7, 8]);
+        assert_eq!(told.processes.iter().map(|kill| kill.pid).collect::<Vec<_>>(), [7, 8]);
     }
     assert_eq!(told.len(), 2);
 }
@@ -158,13 +155,13 @@ fn a_pods_limit_narrows_down_where_its_victim_was() {
     assert_eq!(joiner.logged(ms(0), victim, None), None);
     assert_eq!(joiner.counted(rise(ms(0), ms(1), &elsewhere, once())), []);
     assert_eq!(joiner.counted(rise(ms(0), ms(2), &container(1), once())), []);
-    let told = joiner.settle(Progress::END);
+    let told = joiner.decide_up_to(Progress::END);
     let expected = [
         (Some(&container(1)), "only-counter-that-rose", Some(7)),
         (Some(&elsewhere), "counter-alone", None),
     ];
     assert_eq!(found(&told), expected);
-    assert_eq!(told[0].level(), Level::Pod);
+    assert_eq!(told[0].victim().unwrap().limit.level(), Level::Pod);
 }
 
 #[test]
@@ -174,7 +171,7 @@ fn a_kill_more_than_was_counted_makes_all_of_them_uncertain() {
         assert_eq!(joiner.logged(ms(0), unexplained(pid), None), None);
     }
     assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(1), once())), []);
-    let told = joiner.settle(Progress::END);
+    let told = joiner.decide_up_to(Progress::END);
     assert_eq!(
         found(&told),
         [(Some(&container(1)), "ambiguous", None), (None, "log-alone", Some(8))]
@@ -185,14 +182,17 @@ fn a_kill_more_than_was_counted_makes_all_of_them_uncertain() {
 fn a_counter_without_a_log_and_a_log_without_a_counter_are_both_told() {
     let mut joiner = Joiner::new(true);
     assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(1), once())), []);
-    assert_eq!(joiner.settle(all_known(300)), []);
+    assert_eq!(joiner.decide_up_to(all_known(300)), []);
     assert!(joiner.is_waiting(), "it may be logged late");
     assert_eq!(
-        found(&joiner.settle(all_known(2002))),
+        found(&joiner.decide_up_to(all_known(2002))),
         [(Some(&container(1)), "counter-alone", None)]
     );
     assert_eq!(joiner.logged(ms(5000), unexplained(7), None), None);
-    assert_eq!(found(&joiner.settle(all_known(6000))), [(None, "log-alone", Some(7))]);
+    assert_eq!(
+        found(&joiner.decide_up_to(all_known(6000))),
+        [(None, "log-alone", Some(7))]
+    );
     let told = Joiner::new(false).counted(rise(ms(0), ms(0), &container(1), NonZeroU64::new(3).unwrap()));
     assert_eq!(told.len(), 3, "without a log there is nothing to wait for");
 }
@@ -207,13 +207,13 @@ fn what_the_kernel_logs_late_is_no_second_kill() {
         for cgroup in [&elsewhere, &container(1)] {
             assert_eq!(joiner.counted(rise(ms(0), ms(1), cgroup, once())), []);
         }
-        assert_eq!(joiner.settle(all_known(1000)), []);
+        assert_eq!(joiner.decide_up_to(all_known(1000)), []);
         let mut told = Vec::from_iter(joiner.logged(ms(1900), late, None));
-        told.extend(joiner.settle(all_known(2500)));
+        told.extend(joiner.decide_up_to(all_known(2500)));
         let cgroups: Vec<_> = told.iter().map(|kill| kill.cgroup.as_ref()).collect();
         assert_eq!(cgroups, [Some(&container(1)), Some(&elsewhere)]);
-        assert!(matches!(&told[0].evidence, Evidence::Named(_) | Evidence::Ambiguous(_)));
-        assert_eq!(told[1].evidence, Evidence::CounterAlone);
+        assert!(matches!(told[0].confidence, Confidence::Exact | Confidence::Ambiguous));
+        assert_eq!(told[1].confidence, Confidence::CounterAlone);
         assert!(!joiner.is_waiting());
     }
 }
@@ -229,15 +229,15 @@ fn a_record_that_comes_after_its_kill_was_told_by_the_counter_alone_is_no_second
             counters: ms(6000),
         };
         assert_eq!(
-            found(&joiner.settle(stuck)),
+            found(&joiner.decide_up_to(stuck)),
             [(Some(&container(1)), "counter-alone", None)]
         );
         // An agent that ended here goes on likewise.
-        joiner = Joiner::new(true).with_told_alone(joiner.told_alone().to_vec());
+        joiner = Joiner::new(true).with_told_by_counter(joiner.told_by_counter().to_vec());
         let mut late = if is_named { named(7, 1) } else { unexplained(7) };
         late.seq = Some(40);
         assert_eq!(joiner.logged(ms(100), late, None), None);
-        assert_eq!(joiner.settle(all_known(6500)), []);
+        assert_eq!(joiner.decide_up_to(all_known(6500)), []);
         assert_eq!((joiner.take_known(), joiner.is_waiting()), (vec![40], false));
         // The next kill there is one.
         assert!(joiner.logged(ms(6600), named(8, 1), None).is_some());
@@ -253,9 +253,9 @@ fn what_was_logged_late_and_is_undecided_is_waited_for() {
         log: ms(2500),
         counters: ms(counters),
     };
-    assert_eq!(joiner.settle(progress(1000)), []);
+    assert_eq!(joiner.decide_up_to(progress(1000)), []);
     assert!(joiner.is_waiting());
-    assert_eq!(joiner.settle(progress(2000)), []);
+    assert_eq!(joiner.decide_up_to(progress(2000)), []);
     assert!(!joiner.is_waiting());
 }
 
@@ -264,7 +264,7 @@ fn a_side_that_is_stuck_is_not_waited_for_forever() {
     let mut joiner = Joiner::new(true);
     assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(1), once())), []);
     assert_eq!(
-        joiner.settle(Progress {
+        joiner.decide_up_to(Progress {
             log: ms(0),
             counters: ms(5000)
         }),
@@ -272,7 +272,7 @@ fn a_side_that_is_stuck_is_not_waited_for_forever() {
     );
     assert_eq!(
         joiner
-            .settle(Progress {
+            .decide_up_to(Progress {
                 log: ms(0),
                 counters: ms(5002)
             })
@@ -290,7 +290,7 @@ fn the_first_victim_of_a_group_counts_once_though_the_kernel_counts_it_twice() {
         told.extend(joiner.logged(ms(1), named(8, 1), None));
         told.extend(joiner.logged_again(ms(2), 7, &container(1)));
         told.extend(joiner.counted(rise(ms(0), ms(3), &container(1), NonZeroU64::new(3).unwrap())));
-        told.extend(joiner.settle(Progress::END));
+        told.extend(joiner.decide_up_to(Progress::END));
         let mut found = found(&told);
         found.sort_unstable();
         let expected = [7, 8].map(|pid| (Some(container(1)), "exact", Some(pid)));
@@ -305,13 +305,13 @@ fn the_first_victim_of_a_group_counts_once_though_the_kernel_counts_it_twice() {
 
 #[test]
 fn the_second_counting_of_a_groups_first_victim_is_no_kill_even_if_nothing_was_logged() {
-    let group_of_four = |again| Rise {
+    let group_of_four = |again| CounterDelta {
         again,
         ..rise(ms(0), ms(1), &container(1), NonZeroU64::new(5).unwrap())
     };
     let mut counters_alone = Joiner::new(false);
     assert_eq!(counters_alone.counted(group_of_four(1)).len(), 4);
-    assert_eq!(counters_alone.take_counted_again(), [container(1)]);
+    assert_eq!(counters_alone.take_duplicates(), [container(1)]);
     for logged_again in [true, false] {
         let mut joiner = Joiner::new(true);
         assert_eq!(joiner.counted(group_of_four(1)), []);
@@ -319,9 +319,9 @@ fn the_second_counting_of_a_groups_first_victim_is_no_kill_even_if_nothing_was_l
         if logged_again {
             assert_eq!(joiner.logged_again(ms(1), 7, &container(1)), None);
         }
-        let told = joiner.settle(all_known(3000));
+        let told = joiner.decide_up_to(all_known(3000));
         assert_eq!(found(&told), [(Some(&container(1)), "counter-alone", None); 3]);
-        assert_eq!(joiner.take_counted_again().len(), usize::from(!logged_again));
+        assert_eq!(joiner.take_duplicates().len(), usize::from(!logged_again));
     }
 }
 
@@ -337,7 +337,7 @@ fn a_kill_is_found_in_the_counter_nearest_to_it() {
         );
         let both = if pod_first { [above, inside] } else { [inside, above] };
         both.into_iter().for_each(|rise| assert_eq!(joiner.counted(rise), []));
-        let told = joiner.settle(all_known(3000));
+        let told = joiner.decide_up_to(all_known(3000));
         assert_eq!(
             found(&told),
             [(Some(&pod), "counter-alone", None)],

@@ -1,7 +1,7 @@
-//! The open device: reading, and waiting until there is something to read.
+//! The open device.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, PipeReader, Read};
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
@@ -9,70 +9,70 @@ use std::path::PathBuf;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::io::unix::AsyncFd;
 
-use super::KmsgError;
 use super::tracker::Attempt;
+use super::{KmsgError, RecordSource};
+use crate::oom::epoll::async_fd;
 
 /// `PRINTK_MESSAGE_MAX` is 2 KiB; escaping makes four bytes of one.
 pub(super) const BUFFER: usize = 8192;
 /// Each EINVAL passes over a record. This many in a row are not a log.
 const MOST_REFUSALS: u32 = 1000;
-/// Questions answered at once.
-const QUESTIONS: usize = 64;
-/// Milliseconds after which a loss that the full channel kept back is told again.
-const RETRY_MS: u16 = 100;
-
-/// Why waiting ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wake {
-    Stopped,
-    Asked,
-    MayRead,
-}
 
 /// The open device.
 #[derive(Debug)]
-pub(super) struct Log {
-    device: PathBuf,
-    file: File,
+pub(super) struct Device {
+    path: PathBuf,
+    file: AsyncFd<File>,
     refusals: u32,
 }
 
-impl Log {
-    pub(super) fn open(device: PathBuf) -> Result<Self, KmsgError> {
-        match OpenOptions::new()
+impl Device {
+    pub(super) fn open(path: PathBuf) -> Result<Self, KmsgError> {
+        let opened = OpenOptions::new()
             .read(true)
             .custom_flags(OFlag::O_NONBLOCK.bits())
-            .open(&device)
-        {
+            .open(&path);
+        let file = match opened {
+            Ok(file) => file,
+            Err(source) => return Err(KmsgError::Open { device: path, source }),
+        };
+        match async_fd(file) {
             Ok(file) => Ok(Self {
-                device,
+                path,
                 file,
                 refusals: 0,
             }),
-            Err(source) => Err(KmsgError::Open { device, source }),
+            // As epoll says of a file that has an end.
+            Err(error) if error.raw_os_error() == Some(Errno::EPERM as i32) => Err(KmsgError::Ended { device: path }),
+            Err(source) => Err(KmsgError::Open { device: path, source }),
         }
     }
+}
 
-    pub(super) fn read<'a>(&mut self, buffer: &'a mut [u8]) -> Result<Attempt<'a>, KmsgError> {
+impl RecordSource for Device {
+    fn read<'b>(&mut self, buffer: &'b mut [u8]) -> Result<Attempt<'b>, KmsgError> {
         let outcome = loop {
-            match self.file.read(buffer) {
+            match self.file.get_mut().read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 outcome => break outcome,
             }
         };
+        let device = || self.path.clone();
         let attempt = match outcome {
-            Ok(0) => {
-                return Err(KmsgError::Ended {
-                    device: self.device.clone(),
-                });
-            }
+            Ok(0) => return Err(KmsgError::Ended { device: device() }),
             Ok(length) => Attempt::Record(&buffer[..length]),
             Err(source) => match source.raw_os_error().map(Errno::from_raw) {
                 Some(Errno::EAGAIN) => Attempt::AtEnd,
                 Some(Errno::EPIPE) => Attempt::Overwritten,
                 Some(Errno::EINVAL) if self.refusals < MOST_REFUSALS => Attempt::TooLong,
-                _ => return Err(self.failed(source)),
+                _ => {
+                    return Err(KmsgError::Read {
+                        device: device(),
+                        source,
+                    });
+                }
             },
         };
         self.refusals = if attempt == Attempt::TooLong {
@@ -83,36 +83,19 @@ impl Log {
         Ok(attempt)
     }
 
-    /// Waits for a record or a question, and no longer than a moment if something is still to be told.
-    pub(super) fn wait(&self, asked: &mut PipeReader, all_told: bool) -> Result<Wake, KmsgError> {
-        let mut wanted = [
-            PollFd::new(self.file.as_fd(), PollFlags::POLLIN),
-            PollFd::new(asked.as_fd(), PollFlags::POLLIN),
-        ];
-        let timeout = if all_told {
-            PollTimeout::NONE
-        } else {
-            PollTimeout::from(RETRY_MS)
+    async fn readable(&mut self) -> Result<(), KmsgError> {
+        let readable = async {
+            let mut ready = self.file.readable_mut().await?;
+            // The end that was read may be older than this readiness: it is cleared only if there is no record now.
+            let wanted = PollFd::new(ready.get_inner().as_fd(), PollFlags::POLLIN);
+            if poll(&mut [wanted], PollTimeout::ZERO)? == 0 {
+                ready.clear_ready();
+            }
+            Ok(())
         };
-        match poll(&mut wanted, timeout) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(errno) => return Err(self.failed(errno.into())),
-        }
-        if !wanted[1].any().unwrap_or(true) {
-            return Ok(Wake::MayRead);
-        }
-        match asked.read(&mut [0; QUESTIONS]) {
-            Ok(0) => Ok(Wake::Stopped),
-            Ok(_) => Ok(Wake::Asked),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Wake::MayRead),
-            Err(source) => Err(self.failed(source)),
-        }
-    }
-
-    fn failed(&self, source: io::Error) -> KmsgError {
-        KmsgError::Read {
-            device: self.device.clone(),
+        readable.await.map_err(|source| KmsgError::Read {
+            device: self.path.clone(),
             source,
-        }
+        })
     }
 }

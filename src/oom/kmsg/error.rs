@@ -33,15 +33,9 @@ pub enum KmsgError {
     /// The boot cannot be told.
     #[error("cannot tell which boot this is: {0}; mount /proc")]
     Boot(String),
-    /// No thread or pipe could be made.
-    #[error("cannot start the reader of the kernel's log: {0}")]
-    Start(#[source] io::Error),
     /// A clock could not be read.
     #[error("cannot read the clock: {0}")]
     Clock(Errno),
-    /// The thread panicked.
-    #[error("the reader of the kernel's log panicked")]
-    Panicked,
 }
 
 fn next_step(error: &io::Error) -> &'static str {

@@ -43,23 +43,27 @@ pub enum Origin {
     Replayed,
 }
 
-/// What the thread tells.
+/// What the log says, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogEvent {
+    /// What the log says.
+    pub event: Event,
+    /// The number of the record that completed it: the position to keep once it is dealt with.
+    pub seq: u64,
+    /// When it was logged, by CLOCK_MONOTONIC: to about a millisecond.
+    pub logged: Duration,
+    /// When, by the wall clock: exact to the delay of the reader if live, to about a millisecond otherwise, unless the
+    /// machine was suspended since.
+    pub at: Timestamp,
+    /// Whether it was logged while this process read.
+    pub origin: Origin,
+}
+
+/// What the reader of the log tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
     /// Something in the log.
-    Event {
-        /// What.
-        event: Event,
-        /// The number of the record that completed it: the position to keep once it is dealt with.
-        seq: u64,
-        /// When it was logged, by CLOCK_MONOTONIC: to about a millisecond.
-        logged: Duration,
-        /// When, by the wall clock: exact to the delay of the reader if live, to about a millisecond otherwise, unless
-        /// the machine was suspended since.
-        at: Timestamp,
-        /// While we read, or before.
-        origin: Origin,
-    },
+    Event(LogEvent),
     /// Something is missing. Look at all counters.
     Lost(Loss),
     /// All that was in the log when it was opened has been told.
@@ -79,9 +83,4 @@ pub enum Loss {
     },
     /// A record did not fit into the buffer.
     TooLong,
-    /// The receiver was too slow: this many notices were dropped.
-    Dropped {
-        /// How many.
-        notices: u64,
-    },
 }

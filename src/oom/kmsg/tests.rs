@@ -43,13 +43,13 @@ fn at_end(tracker: &mut Tracker) -> Vec<Notice> {
 /// Number, time, origin and cgroup of a kill.
 fn kill(notice: &Notice) -> Option<(u64, i64, Origin, Option<String>)> {
     match notice {
-        Notice::Event {
+        Notice::Event(LogEvent {
             event: Event::Kill(kill),
             seq,
             at,
             origin,
             ..
-        } => Some((
+        }) => Some((
             *seq,
             at.as_microsecond(),
             *origin,
@@ -156,17 +156,22 @@ fn a_log_that_cannot_be_read_says_what_to_grant() {
 #[tokio::test]
 async fn a_file_is_not_the_kernels_log() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let options = Options {
-        device: file.path().to_owned(),
+    assert!(matches!(ended(file.path()), KmsgError::Ended { .. }));
+    let mut reader = KmsgReader::start(Options {
+        device: "/dev/null".into(),
         ..Options::default()
-    };
-    let mut reader = KmsgReader::start(options).unwrap();
-    assert_eq!(reader.next().await, None);
-    assert!(matches!(reader.stop(), Err(KmsgError::Ended { .. })));
+    });
+    if let Ok(reader) = &mut reader {
+        assert_eq!(reader.next().await, None);
+    }
+    assert!(matches!(
+        reader.and_then(KmsgReader::stop),
+        Err(KmsgError::Ended { .. })
+    ));
 }
 
 #[tokio::test]
-async fn a_silent_log_is_waited_for_until_the_reader_is_stopped() {
+async fn a_silent_log_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let device = dir.path().join("kmsg");
     mkfifo(&device, Mode::S_IRWXU).unwrap();
@@ -183,7 +188,7 @@ async fn a_silent_log_is_waited_for_until_the_reader_is_stopped() {
     log.write_all(format!("3,6,6000,-;{}\n", KILLED.replace("process 7", "process 8")).as_bytes())
         .unwrap();
     let asked = monotonic().unwrap();
-    reader.ask().unwrap();
+    reader.ask();
     let mut kills = 0;
     let up_to = loop {
         match reader.next().await.unwrap() {

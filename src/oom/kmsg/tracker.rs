@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::clock::{LogClock, Now};
-use super::{Loss, Notice, Origin};
+use super::{LogEvent, Loss, Notice, Origin};
 use crate::oom::assemble::Assembler;
 use crate::oom::line::Line;
 use crate::oom::parse::Parser;
@@ -85,13 +85,13 @@ impl Tracker {
             Origin::Replayed => self.clock.wall(record.timestamp_us, now),
         };
         let logged = self.clock.monotonic_us(record.timestamp_us, now);
-        (!is_told).then_some(Notice::Event {
+        (!is_told).then_some(Notice::Event(LogEvent {
             logged: Duration::from_micros(u64::try_from(logged).unwrap_or(0)),
             event,
             seq: record.seq,
             at,
             origin: self.origin,
-        })
+        }))
     }
 
     fn at_end(&mut self) -> Option<Notice> {

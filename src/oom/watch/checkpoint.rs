@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::accounts::SavedAccount;
+use super::kill_counters::SavedCounter;
 use super::records::Records;
 use crate::cgroup::CgroupPath;
-use crate::oom::join::Rise;
+use crate::oom::join::CounterDelta;
 use crate::oom::kmsg::BootId;
 
 /// Raised when the meaning of the content changes.
@@ -28,16 +28,16 @@ pub(super) struct Checkpoint {
     /// The records among those that wait whose counter may have been taken for another's.
     #[serde(default)]
     doubted: Vec<u64>,
-    counters: Vec<SavedAccount>,
+    counters: Vec<SavedCounter>,
     /// The kills that were told by counters alone and whose records may still come.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    told_alone: Vec<ToldAlone>,
+    told_by_counter: Vec<ToldByCounter>,
 }
 
 /// Kills that were told by a counter alone, with the two reads between which it rose, in microseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ToldAlone {
+struct ToldByCounter {
     cgroup: String,
     after_us: u64,
     by_us: u64,
@@ -46,12 +46,12 @@ struct ToldAlone {
 
 /// What was told of a boot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Left {
+pub(super) struct ToldState {
     pub(super) log_from: Duration,
     pub(super) records: Records,
     pub(super) doubted: Vec<u64>,
-    pub(super) counters: Vec<SavedAccount>,
-    pub(super) told_alone: Vec<Rise>,
+    pub(super) counters: Vec<SavedCounter>,
+    pub(super) told_by_counter: Vec<CounterDelta>,
 }
 
 /// Bytes that are not a checkpoint.
@@ -66,7 +66,7 @@ pub enum CheckpointError {
 }
 
 impl Checkpoint {
-    pub(super) fn new(boot: BootId, left: Left) -> Self {
+    pub(super) fn new(boot: BootId, left: ToldState) -> Self {
         Self {
             version: VERSION,
             boot,
@@ -74,7 +74,7 @@ impl Checkpoint {
             records: left.records,
             doubted: left.doubted,
             counters: left.counters,
-            told_alone: left.told_alone.iter().map(ToldAlone::from).collect(),
+            told_by_counter: left.told_by_counter.iter().map(ToldByCounter::from).collect(),
         }
     }
 
@@ -92,22 +92,22 @@ impl Checkpoint {
     }
 
     /// What was told of this boot. Of another one, nothing was: records and counters began anew.
-    pub(super) fn of_boot(self, boot: &BootId) -> Left {
+    pub(super) fn of_boot(self, boot: &BootId) -> ToldState {
         if self.boot != *boot {
-            return Left::default();
+            return ToldState::default();
         }
-        Left {
+        ToldState {
             log_from: Duration::from_micros(self.log_from_us),
             records: self.records,
             doubted: self.doubted,
             counters: self.counters,
-            told_alone: self.told_alone.iter().filter_map(ToldAlone::rise).collect(),
+            told_by_counter: self.told_by_counter.iter().filter_map(ToldByCounter::rise).collect(),
         }
     }
 }
 
-impl From<&Rise> for ToldAlone {
-    fn from(rise: &Rise) -> Self {
+impl From<&CounterDelta> for ToldByCounter {
+    fn from(rise: &CounterDelta) -> Self {
         Self {
             cgroup: rise.cgroup.to_string(),
             after_us: micros(rise.after),
@@ -117,9 +117,9 @@ impl From<&Rise> for ToldAlone {
     }
 }
 
-impl ToldAlone {
-    fn rise(&self) -> Option<Rise> {
-        Some(Rise {
+impl ToldByCounter {
+    fn rise(&self) -> Option<CounterDelta> {
+        Some(CounterDelta {
             cgroup: CgroupPath::new(&self.cgroup).ok()?,
             after: Duration::from_micros(self.after_us),
             by: Duration::from_micros(self.by_us),

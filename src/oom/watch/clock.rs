@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use nix::errno::Errno;
 
-use super::desk::Moment;
+use super::attribution::Moment;
 use crate::oom::kmsg::monotonic;
 
 /// CLOCK_MONOTONIC, read by way of [`Instant`], which cannot fail.

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::accounts::{Counters, Counting};
-use super::roster::Residents;
-use super::surroundings::{Glimpse, Surroundings};
+use super::kill_counters::{CounterScope, CounterTree};
+use super::node_io::{NodeIo, ProcProbe};
+use super::pod_names::NodePods;
 use crate::cgroup::{CgroupPath, Controller, Hierarchy, cgroup_of_pid, children};
 use crate::oom::counters::{CounterError, EVENTS, OOM_CONTROL, Reading};
 use crate::oom::kill::{Invoker, Kill};
@@ -26,18 +26,18 @@ const FIRST_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
 pub(super) struct NodeFiles {
     tree: Option<Tree>,
     /// The first processes of containers, by the containers' cgroups.
-    first_processes: HashMap<CgroupPath, Sought>,
+    init_processes: HashMap<CgroupPath, InitSearch>,
     /// Whether process ids in the log are those in `/proc`.
     sees_pids: bool,
 }
 
-/// For how long a container's first process is looked for: some have none that can be told apart, and a runtime takes its
+/// How long a container's first process is searched for: some have none that can be told apart, and a runtime takes its
 /// time to start one.
-const SEEK: Duration = Duration::from_secs(60);
+const INIT_SEARCH_TIME: Duration = Duration::from_secs(60);
 
 /// The search for a container's first process.
 #[derive(Debug, Clone, Copy)]
-enum Sought {
+enum InitSearch {
     Found(u32),
     /// In vain since then.
     InVain(Duration),
@@ -55,7 +55,7 @@ impl NodeFiles {
     pub(super) fn new() -> Self {
         Self {
             tree: None,
-            first_processes: HashMap::new(),
+            init_processes: HashMap::new(),
             sees_pids: is_namespace("pid", FIRST_PID_NAMESPACE),
         }
     }
@@ -76,19 +76,19 @@ impl NodeFiles {
 
     /// Takes in where cgroups are and who lives in them now, a moment of CLOCK_MONOTONIC. Returns what the counters of the
     /// tree count, once it is known.
-    pub(super) fn take_residents(&mut self, residents: &Residents, now: Duration) -> Option<(Counting, CgroupPath)> {
+    pub(super) fn set_node_pods(&mut self, residents: &NodePods, now: Duration) -> Option<(CounterScope, CgroupPath)> {
         let (hierarchy, root) = residents.tree.as_ref()?;
         let mount = hierarchy.mount(Controller::Memory).to_owned();
         let (counter, counting) = match hierarchy.version() {
-            CgroupVersion::V1 => (OOM_CONTROL, Counting::Local),
-            CgroupVersion::V2 if has_local_events(&mount) => (EVENTS, Counting::Local),
-            CgroupVersion::V2 => (EVENTS, Counting::Below),
+            CgroupVersion::V1 => (OOM_CONTROL, CounterScope::Local),
+            CgroupVersion::V2 if has_local_events(&mount) => (EVENTS, CounterScope::Local),
+            CgroupVersion::V2 => (EVENTS, CounterScope::Below),
         };
-        let known = std::mem::take(&mut self.first_processes);
+        let known = std::mem::take(&mut self.init_processes);
         let containers = residents.pods.iter().flat_map(|pod| pod.containers.values());
-        let sought = |path: &CgroupPath| known.get(path).copied().unwrap_or(Sought::InVain(now));
-        self.first_processes = containers
-            .map(|container| (container.path.clone(), sought(&container.path)))
+        let search = |path: &CgroupPath| known.get(path).copied().unwrap_or(InitSearch::InVain(now));
+        self.init_processes = containers
+            .map(|container| (container.path.clone(), search(&container.path)))
             .collect();
         self.tree = Some(Tree {
             hierarchy: hierarchy.clone(),
@@ -99,17 +99,17 @@ impl NodeFiles {
     }
 
     /// Looks for first processes that are not known yet. Whether any is still worth looking for.
-    pub(super) fn seek(&mut self, now: Duration) -> bool {
+    pub(super) fn find_init_processes(&mut self, now: Duration) -> bool {
         let Some(tree) = self.tree.as_ref().filter(|_| self.sees_pids) else {
             return false;
         };
         let mut missing = false;
-        for (path, sought) in &mut self.first_processes {
-            if let Sought::InVain(since) = *sought
-                && now.saturating_sub(since) < SEEK
+        for (path, sought) in &mut self.init_processes {
+            if let InitSearch::InVain(since) = *sought
+                && now.saturating_sub(since) < INIT_SEARCH_TIME
             {
-                match first_process(&tree.mount, path) {
-                    Some(first) => *sought = Sought::Found(first),
+                match init_process(&tree.mount, path) {
+                    Some(first) => *sought = InitSearch::Found(first),
                     None => missing = true,
                 }
             }
@@ -124,12 +124,12 @@ impl NodeFiles {
     }
 
     /// Looks what `/proc` still knows of a victim. `known` is the cgroup that the log names.
-    pub(super) fn glimpse(&self, kill: &Kill) -> Glimpse {
+    pub(super) fn probe(&self, kill: &Kill) -> ProcProbe {
         let root = CgroupPath::root();
         let named = kill.task_cgroup.as_ref().filter(|path| **path != root);
         let by_cgroup = named.and_then(|path| self.role_in(path, kill.pid));
         if !self.sees_pids || (named.is_some() && by_cgroup.is_some()) {
-            return Glimpse {
+            return ProcProbe {
                 cgroup: None,
                 role: by_cgroup.unwrap_or(Role::Unknown),
             };
@@ -137,7 +137,7 @@ impl NodeFiles {
         let process = Path::new(PROC).join(kill.pid.to_string());
         // The process may be gone, and its id another's.
         if read(&process.join("comm")).is_none_or(|comm| comm.trim_end_matches('\n') != kill.comm) {
-            return Glimpse {
+            return ProcProbe {
                 cgroup: None,
                 role: by_cgroup.unwrap_or(Role::Unknown),
             };
@@ -146,8 +146,8 @@ impl NodeFiles {
         let found = || cgroup_of_pid(&self.tree.as_ref()?.hierarchy, Path::new(PROC), pid?).ok();
         let cgroup = if named.is_some() { None } else { found() };
         let role = cgroup.as_ref().and_then(|path| self.role_in(path, kill.pid));
-        let is_first = || is_first_in_its_namespace(&process, kill.pid).then_some(Role::Main);
-        Glimpse {
+        let is_first = || is_init_of_its_namespace(&process, kill.pid).then_some(Role::Main);
+        ProcProbe {
             role: by_cgroup.or(role).or_else(is_first).unwrap_or(Role::Unknown),
             cgroup,
         }
@@ -156,10 +156,10 @@ impl NodeFiles {
     /// What a process in this cgroup is to its container, if that container's first process is known.
     fn role_in(&self, cgroup: &CgroupPath, pid: u32) -> Option<Role> {
         let mut outwards = std::iter::successors(Some(cgroup.clone()), CgroupPath::parent);
-        match outwards.find_map(|path| self.first_processes.get(&path).copied())? {
-            Sought::Found(first) if first == pid => Some(Role::Main),
-            Sought::Found(_) => Some(Role::Child),
-            Sought::InVain(_) => None,
+        match outwards.find_map(|path| self.init_processes.get(&path).copied())? {
+            InitSearch::Found(first) if first == pid => Some(Role::Main),
+            InitSearch::Found(_) => Some(Role::Child),
+            InitSearch::InVain(_) => None,
         }
     }
 
@@ -168,7 +168,7 @@ impl NodeFiles {
     }
 }
 
-impl Counters for NodeFiles {
+impl CounterTree for NodeFiles {
     fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>, CounterError> {
         let Some(tree) = &self.tree else { return Ok(None) };
         match Reading::of(&cgroup.under(&tree.mount).join(tree.counter)) {
@@ -191,7 +191,7 @@ impl Counters for NodeFiles {
     }
 }
 
-impl Surroundings for NodeFiles {
+impl NodeIo for NodeFiles {
     fn limit_and_peak(&self, cgroup: &CgroupPath) -> (Option<u64>, Option<u64>) {
         let v1 = ["memory.limit_in_bytes", "memory.max_usage_in_bytes"];
         let names = match self.tree.as_ref().map(|tree| tree.counter) {
@@ -222,14 +222,14 @@ impl Surroundings for NodeFiles {
         Some(processes)
     }
 
-    fn is_us(&self, invoker: &Invoker) -> bool {
+    fn is_own_thread(&self, invoker: &Invoker) -> bool {
         let is_thread = |task: u32| Path::new(PROC).join("self/task").join(task.to_string()).exists();
         self.sees_pids && invoker.pid.is_some_and(is_thread)
     }
 }
 
 /// How often any process was killed on the machine since it began. Rises before the cgroup's own counter does.
-pub(super) fn kills_on_machine() -> Option<u64> {
+pub(super) fn machine_kill_count() -> Option<u64> {
     let text = read(&Path::new(PROC).join("vmstat"))?;
     let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
     count?.trim().parse().ok()
@@ -247,7 +247,7 @@ fn has_local_events(mount: &Path) -> bool {
 
 /// The first process of a container with a pid namespace of its own: the one that is process 1 there, and is in no
 /// namespace further in. Neither a container with the host's processes nor one with its pod's has such a one.
-fn first_process(mount: &Path, container: &CgroupPath) -> Option<u32> {
+fn init_process(mount: &Path, container: &CgroupPath) -> Option<u32> {
     let directory = container.under(mount);
     let here = read(&directory.join("cgroup.procs"))?;
     let mut processes = pids(&here);
@@ -255,11 +255,11 @@ fn first_process(mount: &Path, container: &CgroupPath) -> Option<u32> {
         // crun puts them one level further in.
         processes = pids(&read(&directory.join("container/cgroup.procs"))?);
     }
-    let is_first = |pid: &u32| is_first_in_its_namespace(&Path::new(PROC).join(pid.to_string()), *pid);
+    let is_first = |pid: &u32| is_init_of_its_namespace(&Path::new(PROC).join(pid.to_string()), *pid);
     processes.into_iter().find(is_first)
 }
 
-fn is_first_in_its_namespace(process: &Path, pid: u32) -> bool {
+fn is_init_of_its_namespace(process: &Path, pid: u32) -> bool {
     let status = read(&process.join("status")).unwrap_or_default();
     let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     let ids: Vec<&str> = ids.unwrap_or_default().split_whitespace().collect();
@@ -292,7 +292,7 @@ mod tests {
             let log =
                 format!("Out of memory: Killed process {pid} (no such name) total-vm:4kB, anon-rss:3kB, file-rss:2kB");
             let [kill] = parse_log(log.as_bytes()).try_into().unwrap();
-            assert_eq!((kill.pid, NodeFiles::new().glimpse(&kill)), (pid, Glimpse::NONE));
+            assert_eq!((kill.pid, NodeFiles::new().probe(&kill)), (pid, ProcProbe::NONE));
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::oom::report::{OomReport, OwnWrite};
 use crate::plan::Target;
 
 /// A kill within so much time after the agent lowered the limit is blamed on it.
-pub const BLAMED_FOR: SignedDuration = SignedDuration::from_secs(60);
+pub const BLAME_WINDOW: SignedDuration = SignedDuration::from_secs(60);
 /// More than can be lowered in that time.
 const MOST: usize = 4096;
 
@@ -63,7 +63,7 @@ impl OwnWrites {
             lowered.pod_uid == pod.uid
                 && hit(&lowered.target)
                 && lowered.from <= report.time
-                && report.time.duration_since(lowered.write.time) <= BLAMED_FOR
+                && report.time.duration_since(lowered.write.time) <= BLAME_WINDOW
         };
         self.lowered
             .iter()
@@ -75,7 +75,7 @@ impl OwnWrites {
     /// Forgets what nothing is blamed on any more.
     pub(super) fn forget(&mut self, now: Timestamp) {
         // A kill is told some seconds after it happened.
-        let old = |lowered: &Lowered| now.duration_since(lowered.write.time) > BLAMED_FOR * 2;
+        let old = |lowered: &Lowered| now.duration_since(lowered.write.time) > BLAME_WINDOW * 2;
         while self.lowered.front().is_some_and(old) {
             self.lowered.pop_front();
         }

@@ -36,7 +36,7 @@ impl Records {
     }
 
     /// It was told, or turned out to be nothing to tell. Records are read in order, so none is still to come before it.
-    pub(super) fn tell(&mut self, record: u64) {
+    pub(super) fn mark_told(&mut self, record: u64) {
         self.waiting.remove(&record);
         self.beyond.insert(record);
         let rest = match self.waiting.first() {
@@ -58,15 +58,15 @@ mod tests {
         for record in [10, 20, 30] {
             records.wait(record);
         }
-        records.tell(30);
-        records.tell(20);
+        records.mark_told(30);
+        records.mark_told(20);
         assert_eq!(records.up_to(), None);
         assert!(records.is_told(20) && records.is_told(30) && !records.is_told(10) && !records.is_told(25));
         let text = serde_json::to_string(&records).unwrap();
         let mut again: Records = serde_json::from_str(&text).unwrap();
         assert!(again.is_told(30) && !again.is_told(10));
         again.wait(10);
-        again.tell(10);
+        again.mark_told(10);
         assert_eq!((again.up_to(), again.beyond.len()), (Some(30), 0));
     }
 }

@@ -32,23 +32,23 @@ impl Schedule {
     }
 
     /// Asks for a look at that time, or as soon after it as may be.
-    pub(super) fn ask(&mut self, at: Duration) {
+    pub(super) fn request(&mut self, at: Duration) {
         self.next = self.next.min(at.max(self.not_before));
     }
 
     /// Something is about to be counted, nobody knows when: asks for a look soon, and for others after it, each of them
     /// after twice as long. The kernel mostly kills at once, but may print a report first, over a slow line.
     pub(super) fn expect(&mut self, now: Duration) {
-        self.ask(now + LEAST);
+        self.request(now + LEAST);
         self.again = Some(LEAST);
     }
 
     /// A look was taken.
-    pub(super) fn looked(&mut self, from: Duration, to: Duration) {
+    pub(super) fn completed(&mut self, from: Duration, to: Duration) {
         self.not_before = to + rest(from, to);
         self.next = to + TICK;
         if let Some(pause) = self.again {
-            self.ask(to + pause);
+            self.request(to + pause);
             self.again = Some(pause * 2).filter(|pause| *pause < TICK);
         }
     }
@@ -60,16 +60,16 @@ impl Schedule {
 
 /// When to look at containers that are new: at once when asked, and no more often than is fit.
 #[derive(Debug, Default)]
-pub(super) struct Upkeep {
+pub(super) struct ContainerRefresh {
     due: Option<Duration>,
     not_before: Duration,
     /// How often in a row another look was worth while.
     again: u32,
 }
 
-impl Upkeep {
+impl ContainerRefresh {
     /// Asks for a look as soon as may be.
-    pub(super) fn ask(&mut self, now: Duration) {
+    pub(super) fn request(&mut self, now: Duration) {
         let at = now.max(self.not_before);
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
         self.again = 0;
@@ -81,7 +81,7 @@ impl Upkeep {
     }
 
     /// A look was taken, and another is worth while or not: in a second, then after twice as long each time.
-    pub(super) fn looked(&mut self, from: Duration, to: Duration, again: bool) {
+    pub(super) fn completed(&mut self, from: Duration, to: Duration, again: bool) {
         self.not_before = to + rest(from, to);
         self.due = again.then(|| to + TICK * (1 << self.again.min(16)));
         self.again += 1;
@@ -105,14 +105,14 @@ mod tests {
     fn looks_are_taken_when_asked_for_and_take_their_share_of_the_time_at_most() {
         let mut schedule = Schedule::new(ms(100));
         assert_eq!(schedule.next(), ms(100));
-        schedule.looked(ms(100), ms(101));
+        schedule.completed(ms(100), ms(101));
         assert_eq!(schedule.next(), ms(1101));
-        schedule.ask(ms(102));
+        schedule.request(ms(102));
         assert_eq!(schedule.next(), ms(151));
-        schedule.ask(ms(300));
+        schedule.request(ms(300));
         assert_eq!(schedule.next(), ms(151));
-        schedule.looked(ms(151), ms(400));
-        schedule.ask(ms(400));
+        schedule.completed(ms(151), ms(400));
+        schedule.request(ms(400));
         assert_eq!(
             schedule.next(),
             ms(1400),
@@ -123,18 +123,18 @@ mod tests {
     #[test]
     fn what_is_expected_is_looked_for_soon_and_ever_less_often_until_the_clock_takes_over() {
         let mut schedule = Schedule::new(ms(0));
-        schedule.looked(ms(0), ms(0));
+        schedule.completed(ms(0), ms(0));
         schedule.expect(ms(100));
         let mut looks = Vec::new();
         while looks.len() < 12 {
             let next = schedule.next();
             looks.push(next.as_millis());
-            schedule.looked(next, next);
+            schedule.completed(next, next);
         }
         assert_eq!(looks[..6], [102, 104, 108, 116, 132, 164]);
         assert_eq!(looks[9..], [1124, 2124, 3124], "once a second again");
         // However often something is expected, looking takes its share of the time at most.
-        schedule.looked(ms(5000), ms(5010));
+        schedule.completed(ms(5000), ms(5010));
         schedule.expect(ms(5011));
         schedule.expect(ms(5012));
         assert_eq!(schedule.next(), ms(5510));
@@ -142,22 +142,22 @@ mod tests {
 
     #[test]
     fn new_containers_are_looked_at_at_once_and_in_a_storm_of_them_now_and_then() {
-        let mut upkeep = Upkeep::default();
-        assert_eq!(upkeep.due(), None);
-        upkeep.ask(ms(100));
-        assert_eq!(upkeep.due(), Some(ms(100)));
-        upkeep.looked(ms(100), ms(110), false);
-        assert_eq!(upkeep.due(), None);
-        upkeep.ask(ms(111));
-        upkeep.ask(ms(700));
-        assert_eq!(upkeep.due(), Some(ms(610)));
-        upkeep.looked(ms(610), ms(611), true);
-        assert_eq!(upkeep.due(), Some(ms(1611)));
-        upkeep.looked(ms(1611), ms(1612), true);
-        assert_eq!(upkeep.due(), Some(ms(3612)));
-        upkeep.ask(ms(2000));
-        assert_eq!(upkeep.due(), Some(ms(2000)));
-        upkeep.looked(ms(2000), ms(2001), true);
-        assert_eq!(upkeep.due(), Some(ms(3001)));
+        let mut refresh = ContainerRefresh::default();
+        assert_eq!(refresh.due(), None);
+        refresh.request(ms(100));
+        assert_eq!(refresh.due(), Some(ms(100)));
+        refresh.completed(ms(100), ms(110), false);
+        assert_eq!(refresh.due(), None);
+        refresh.request(ms(111));
+        refresh.request(ms(700));
+        assert_eq!(refresh.due(), Some(ms(610)));
+        refresh.completed(ms(610), ms(611), true);
+        assert_eq!(refresh.due(), Some(ms(1611)));
+        refresh.completed(ms(1611), ms(1612), true);
+        assert_eq!(refresh.due(), Some(ms(3612)));
+        refresh.request(ms(2000));
+        assert_eq!(refresh.due(), Some(ms(2000)));
+        refresh.completed(ms(2000), ms(2001), true);
+        assert_eq!(refresh.due(), Some(ms(3001)));
     }
 }

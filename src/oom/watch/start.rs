@@ -8,9 +8,9 @@ use std::thread::{self, JoinHandle};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::batch::Batch;
 use super::clock::Clock;
-use super::outlet::Batch;
-use super::roster::Residents;
+use super::pod_names::NodePods;
 use super::watcher::Watcher;
 use crate::actuate::ChangeRecord;
 use crate::oom::kmsg::{BootId, KmsgError};
@@ -30,7 +30,7 @@ pub struct WatchOptions {
 #[derive(Debug)]
 pub struct Links {
     /// Who lives on the node.
-    pub residents: watch::Receiver<Arc<Residents>>,
+    pub residents: watch::Receiver<Arc<NodePods>>,
     /// What the agent changes.
     pub changes: broadcast::Receiver<Arc<ChangeRecord>>,
     /// Where reports go. When it is closed, the thread ends.

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::accounts::Counters;
-use super::surroundings::Surroundings;
+use super::kill_counters::CounterTree;
+use super::node_io::NodeIo;
 use crate::cgroup::CgroupPath;
 use crate::oom::counters::{CounterError, Reading};
 use crate::oom::kill::Invoker;
@@ -63,7 +63,7 @@ impl Kernel {
     }
 }
 
-impl Counters for Kernel {
+impl CounterTree for Kernel {
     fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>, CounterError> {
         Ok(self.counters.borrow().get(cgroup).copied())
     }
@@ -78,7 +78,7 @@ impl Counters for Kernel {
     }
 }
 
-impl Surroundings for Kernel {
+impl NodeIo for Kernel {
     fn limit_and_peak(&self, _cgroup: &CgroupPath) -> (Option<u64>, Option<u64>) {
         (Some(64 << 20), None)
     }
@@ -92,7 +92,7 @@ impl Surroundings for Kernel {
             .then(|| self.processes.get(cgroup).cloned().unwrap_or_default())
     }
 
-    fn is_us(&self, _invoker: &Invoker) -> bool {
+    fn is_own_thread(&self, _invoker: &Invoker) -> bool {
         false
     }
 }

@@ -1,4 +1,4 @@
-//! The thread: waits for whatever happens first, hands it to the desk, and hands on what the desk tells.
+//! The actor: waits for the log, the counters, the pods and the clock, feeds the attribution, and sends what it reports.
 
 use std::io;
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use std::time::Duration;
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::accounts::Counting;
+use super::attribution::Attribution;
+use super::batch::{Batch, BatchSender, Closed};
 use super::checkpoint::CheckpointError;
 use super::clock::Clock;
-use super::desk::{Desk, Told};
-use super::hint::{Hint, Sign};
-use super::log_side::LogSide;
-use super::node::{NodeFiles, kills_on_machine};
-use super::outlet::{Batch, Closed, Outlet};
-use super::roster::Residents;
-use super::schedule::{Schedule, Upkeep};
+use super::kernel_log::KernelLog;
+use super::kill_counters::CounterScope;
+use super::node::{NodeFiles, machine_kill_count};
+use super::node_io::ProcProbe;
+use super::pod_names::NodePods;
+use super::schedule::{ContainerRefresh, Schedule};
 use super::start::{Links, WatchOptions};
-use super::surroundings::Glimpse;
+use super::wake_up::{WakeUp, WakeUpReason};
 use crate::actuate::ChangeRecord;
 use crate::oom::join::Progress;
 use crate::oom::kmsg::{BootId, Notice, Origin};
@@ -27,36 +27,36 @@ use crate::plan::CgroupVersion;
 
 /// Notices taken in before anything else is done. What `/proc` knows of a victim does not last.
 const AT_ONCE: usize = 256;
-/// Where the log explains kills, counters may be looked at a little later: one look then serves a whole burst.
+/// Where the log explains kills, the counters are swept a little later: one sweep then serves a whole burst.
 const LOG_EXPLAINS: Duration = Duration::from_millis(100);
 /// Kills that wait for counters wait this long for the tree to be found.
 const TREE_WITHIN: Duration = Duration::from_secs(30);
 /// How often to try again to hand on what nobody takes.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The thread's own memory.
+/// The state of the actor.
 #[derive(Debug)]
 pub(super) struct Watcher {
     clock: Clock,
-    desk: Desk,
+    attribution: Attribution,
     files: NodeFiles,
-    log: LogSide,
-    hint: Hint,
+    log: KernelLog,
+    wake_up: WakeUp,
     schedule: Schedule,
-    upkeep: Upkeep,
-    counting: Option<Counting>,
+    refresh: ContainerRefresh,
+    counting: Option<CounterScope>,
     /// A moment before the latest look at the counters.
-    looked: Duration,
+    swept: Duration,
     /// How often any process was killed on the machine, as of the two latest looks.
     on_machine: [Option<u64>; 2],
-    outlet: Outlet,
-    residents: watch::Receiver<Arc<Residents>>,
+    batches: BatchSender,
+    residents: watch::Receiver<Arc<NodePods>>,
     changes: Option<broadcast::Receiver<Arc<ChangeRecord>>>,
     problems: watch::Sender<Vec<String>>,
-    /// Problems of the start, and the latest of the counters and of the hint.
+    /// Problems of the start, and the latest of the counters and of the wake_up.
     lasting: Option<String>,
     counters_problem: Option<String>,
-    hint_problem: Option<String>,
+    wake_up_problem: Option<String>,
     stop: CancellationToken,
 }
 
@@ -69,35 +69,36 @@ impl Watcher {
             checkpoint,
         } = options;
         let mut lasting = None;
-        let desk = Desk::new(boot.clone(), node_name.clone(), checkpoint.as_deref(), now).unwrap_or_else(|error| {
-            lasting = Some(begins_anew(&error));
-            Desk::beginning(boot, node_name, now)
-        });
+        let attribution =
+            Attribution::new(boot.clone(), node_name.clone(), checkpoint.as_deref(), now).unwrap_or_else(|error| {
+                lasting = Some(begins_anew(&error));
+                Attribution::beginning(boot, node_name, now)
+            });
         Self {
             clock,
-            desk,
+            attribution,
             files: NodeFiles::new(),
-            log: LogSide::new(kmsg),
-            hint: Hint::default(),
+            log: KernelLog::new(kmsg),
+            wake_up: WakeUp::default(),
             schedule: Schedule::new(now.monotonic),
-            upkeep: Upkeep::default(),
+            refresh: ContainerRefresh::default(),
             counting: None,
-            looked: Duration::ZERO,
+            swept: Duration::ZERO,
             on_machine: [None; 2],
-            outlet: Outlet::new(links.batches),
+            batches: BatchSender::new(links.batches),
             residents: links.residents,
             changes: Some(links.changes),
             problems: links.problems,
             lasting,
             counters_problem: None,
-            hint_problem: None,
+            wake_up_problem: None,
             stop: links.stop,
         }
     }
 
     /// Watches until told to stop, or nobody takes reports.
     pub(super) async fn run(mut self) {
-        self.take_residents();
+        self.set_node_pods();
         loop {
             if self.work() == Err(Closed) {
                 return;
@@ -106,125 +107,114 @@ impl Watcher {
             // Cancel-safe: every branch but the last two says so of itself, and those only tell that it is time.
             tokio::select! {
                 biased;
-                notice = self.log.next() => self.take_notices(notice),
-                told = self.hint.told() => self.take_hint(told),
+                notice = self.log.next() => self.handle_notices(notice),
+                told = self.wake_up.notified() => self.handle_wake_up(told),
                 changed = self.residents.changed() => match changed {
-                    Ok(()) => self.take_residents(),
+                    Ok(()) => self.set_node_pods(),
                     // The agent is ending.
                     Err(_) => return,
                 },
-                change = next_change(&mut self.changes) => self.desk.own_writes().record(&change),
+                change = next_change(&mut self.changes) => self.attribution.own_writes().record(&change),
                 () = tokio::time::sleep_until(wake) => {}
                 () = self.stop.cancelled() => return,
             }
         }
     }
 
-    fn take_notices(&mut self, first: Option<Notice>) {
+    fn handle_notices(&mut self, first: Option<Notice>) {
         // Of two things that wait, a container that started came before a kill in it.
         if self.residents.has_changed().unwrap_or(false) {
-            self.take_residents();
-            self.keep_up();
+            self.set_node_pods();
+            self.refresh_containers();
         }
         let Some(first) = first else {
             // What was told of the log is in the counters, and must not be told from there.
-            self.look();
+            self.sweep();
             let now = self.clock.now();
-            self.log.ended(now.monotonic);
-            self.desk.log_ended(now, &self.files);
+            self.log.close(now.monotonic);
+            self.attribution.log_ended(now, &self.files);
             return;
         };
-        self.take_notice(first);
+        self.handle_notice(first);
         for _ in 0..AT_ONCE {
             match self.log.next_now() {
-                Some(notice) => self.take_notice(notice),
+                Some(notice) => self.handle_notice(notice),
                 None => break,
             }
         }
     }
 
-    fn take_notice(&mut self, notice: Notice) {
+    fn handle_notice(&mut self, notice: Notice) {
         match notice {
-            Notice::Event {
-                event,
-                seq: record,
-                logged,
-                at: wall,
-                origin,
-            } => {
-                let glimpse = match (&event, origin) {
-                    (Event::Kill(kill), Origin::Live) => self.files.glimpse(kill),
-                    _ => Glimpse::NONE,
+            Notice::Event(event) => {
+                let probe = match (&event.event, event.origin) {
+                    (Event::Kill(kill), Origin::Live) => self.files.probe(kill),
+                    _ => ProcProbe::NONE,
                 };
-                let told = Told {
-                    event,
-                    record,
-                    logged,
-                    wall,
-                    origin,
-                };
-                self.desk.take_event(told, glimpse, self.clock.now(), &self.files);
+                self.attribution.add_event(event, probe, self.clock.now(), &self.files);
             }
             Notice::Lost(loss) => {
                 tracing::warn!(?loss, "a part of the kernel's log is lost; looking at all counters");
-                self.schedule.ask(self.clock.monotonic());
+                self.schedule.request(self.clock.monotonic());
             }
-            Notice::CaughtUp => self.log.caught_up(),
-            Notice::UpTo(moment) => self.log.read_up_to(moment),
+            Notice::CaughtUp => self.log.caught_up = true,
+            Notice::UpTo(moment) => self.log.up_to = moment,
         }
     }
 
-    fn take_hint(&mut self, told: io::Result<Sign>) {
+    fn handle_wake_up(&mut self, told: io::Result<WakeUpReason>) {
         let now = self.clock.monotonic();
         match told {
-            _ if self.log.is_open() => self.schedule.ask(now + LOG_EXPLAINS),
-            Ok(Sign::Expected) => self.schedule.expect(now),
-            Ok(Sign::Counted) | Err(_) => self.schedule.ask(now),
+            _ if self.log.is_open() => self.schedule.request(now + LOG_EXPLAINS),
+            Ok(WakeUpReason::Expected) => self.schedule.expect(now),
+            Ok(WakeUpReason::Counted) | Err(_) => self.schedule.request(now),
         }
         if let Err(error) = told {
-            self.hint_problem = Some(error.to_string());
+            self.wake_up_problem = Some(error.to_string());
         }
     }
 
-    fn take_residents(&mut self) {
+    fn set_node_pods(&mut self) {
         let residents = Arc::clone(&self.residents.borrow_and_update());
-        self.desk.take_residents(&residents, self.clock.now());
-        let Some((counting, root)) = self.files.take_residents(&residents, self.clock.monotonic()) else {
+        self.attribution.set_node_pods(&residents, self.clock.now());
+        let Some((counting, root)) = self.files.set_node_pods(&residents, self.clock.monotonic()) else {
             return;
         };
         if self.counting.replace(counting).is_none() {
-            self.schedule.ask(self.clock.monotonic());
+            self.schedule.request(self.clock.monotonic());
         }
-        self.desk.take_tree(counting, &root, NodeFiles::is_namespaced());
-        self.upkeep.ask(self.clock.monotonic());
+        self.attribution.set_tree(counting, &root, NodeFiles::is_namespaced());
+        self.refresh.request(self.clock.monotonic());
     }
 
     /// Does for containers that are new what takes a look at each of them, if it is time to.
-    fn keep_up(&mut self) {
+    fn refresh_containers(&mut self) {
         let from = self.clock.monotonic();
-        if self.upkeep.due().is_none_or(|due| due > from) {
+        if self.refresh.due().is_none_or(|due| due > from) {
             return;
         }
         let residents = Arc::clone(&self.residents.borrow());
-        let again = self.files.seek(from);
-        self.hint_problem = self.listen(&residents);
-        self.upkeep.looked(from, self.clock.monotonic(), again);
+        let again = self.files.find_init_processes(from);
+        self.wake_up_problem = self.register_wake_ups(&residents);
+        self.refresh.completed(from, self.clock.monotonic(), again);
     }
 
     /// Has the kernel say when to look at the counters. Returns what is missing for that, in words.
-    fn listen(&mut self, residents: &Residents) -> Option<String> {
+    fn register_wake_ups(&mut self, residents: &NodePods) -> Option<String> {
         const OTHERWISE: &str = "kills that the kernel's log does not tell are found within a second";
         let (hierarchy, root) = residents.tree.as_ref()?;
         if hierarchy.version() == CgroupVersion::V1 {
             let containers = residents.pods.iter().flat_map(|pod| pod.containers.values());
-            let ordered = self.hint.order(hierarchy, containers.map(|container| &container.path));
+            let ordered = self
+                .wake_up
+                .register(hierarchy, containers.map(|container| &container.path));
             return ordered.err().map(|error| {
                 format!("the kernel does not say when memory runs out in every container ({error}): {OTHERWISE}")
             });
         }
-        let below = self.counting == Some(Counting::Below);
+        let below = self.counting == Some(CounterScope::Below);
         let counter = self.files.top_counter(root).filter(|_| below)?;
-        self.hint.watch(&counter).err().map(|error| {
+        self.wake_up.watch(&counter).err().map(|error| {
             format!(
                 "{} is not watched ({error}; fs.inotify.max_user_watches and max_user_instances): {OTHERWISE}",
                 counter.display()
@@ -235,81 +225,81 @@ impl Watcher {
     /// Does what is due, and hands on what is to be told.
     fn work(&mut self) -> Result<(), Closed> {
         let now = self.clock.now();
-        if self.log.open(self.desk.position(), now.monotonic) {
-            self.desk.log_began();
+        if self.log.open(self.attribution.position(), now.monotonic) {
+            self.attribution.log_began();
         }
-        if self.desk.waits_for_counters() {
-            self.schedule.ask(now.monotonic);
+        if self.attribution.waits_for_counters() {
+            self.schedule.request(now.monotonic);
         }
-        self.keep_up();
+        self.refresh_containers();
         let ticked = self.schedule.next() <= now.monotonic;
         if ticked {
-            self.look_if_needed();
-            self.desk.own_writes().forget(now.wall);
-            self.tell_problems();
+            self.sweep_if_needed();
+            self.attribution.own_writes().forget(now.wall);
+            self.publish_problems();
         }
-        let knows_counters = self.looked > Duration::ZERO || self.clock.elapsed() > TREE_WITHIN;
+        let knows_counters = self.swept > Duration::ZERO || self.clock.elapsed() > TREE_WITHIN;
         if self.log.is_caught_up() && knows_counters {
             let progress = Progress {
                 log: self.log.progress(),
                 // Where there are none, there is nothing to wait for.
-                counters: self.counting.map_or(now.monotonic, |_| self.looked),
+                counters: self.counting.map_or(now.monotonic, |_| self.swept),
             };
-            self.desk.settle(progress, now, &self.files);
+            self.attribution.decide(progress, now, &self.files);
         }
-        self.desk.release(self.clock.now(), &self.files);
-        self.hand_on(ticked)
+        self.attribution.release(self.clock.now(), &self.files);
+        self.send_batch(ticked)
     }
 
     /// Looks at the counters, unless nothing at all was killed on the machine since the look before the last: a kill rises
     /// the machine's counter a little before its cgroup's.
-    fn look_if_needed(&mut self) {
+    fn sweep_if_needed(&mut self) {
         let now = self.clock.monotonic();
-        if self.counting == Some(Counting::Local) {
-            let kills = kills_on_machine();
-            let quiet = kills.is_some() && self.on_machine == [kills; 2] && !self.desk.waits_for_counters();
+        if self.counting == Some(CounterScope::Local) {
+            let kills = machine_kill_count();
+            let quiet = kills.is_some() && self.on_machine == [kills; 2] && !self.attribution.waits_for_counters();
             self.on_machine = [self.on_machine[1], kills];
             if quiet {
-                self.schedule.looked(now, self.clock.monotonic());
+                self.schedule.completed(now, self.clock.monotonic());
                 return;
             }
         }
-        self.look();
+        self.sweep();
     }
 
-    fn look(&mut self) {
+    fn sweep(&mut self) {
         let before = self.clock.monotonic();
         if self.counting.is_some() {
             let clock = self.clock;
-            let failed = self.desk.look(before, &self.files, || clock.now());
-            self.looked = before;
+            let failed = self.attribution.sweep(before, &self.files, || clock.now());
+            self.swept = before;
             self.counters_problem =
                 failed.map(|error| format!("{error}; kills there are told by the kernel's log only"));
         }
-        self.schedule.looked(before, self.clock.monotonic());
+        self.schedule.completed(before, self.clock.monotonic());
     }
 
-    fn hand_on(&mut self, ticked: bool) -> Result<(), Closed> {
-        let reports = self.desk.take_reports();
+    fn send_batch(&mut self, ticked: bool) -> Result<(), Closed> {
+        let reports = self.attribution.drain_reports();
         // What is only a checkpoint is not worth a write of its own at once.
-        if !reports.is_empty() || (ticked && self.looked > Duration::ZERO) {
-            match self.desk.take_checkpoint().map(|checkpoint| checkpoint.encode()) {
-                Some(Ok(checkpoint)) => return self.outlet.send(Batch { reports, checkpoint }),
+        if !reports.is_empty() || (ticked && self.swept > Duration::ZERO) {
+            match self.attribution.next_checkpoint().map(|checkpoint| checkpoint.encode()) {
+                Some(Ok(checkpoint)) => return self.batches.send(Batch { reports, checkpoint }),
                 Some(Err(error)) => tracing::error!(%error, "which kills were told is not kept"),
                 None => {}
             }
         }
-        self.outlet.flush()
+        self.batches.flush()
     }
 
-    fn tell_problems(&self) {
+    fn publish_problems(&self) {
         let log = self.log.problem().map(str::to_owned);
         let all = [
             log,
             self.lasting.clone(),
             self.files.problem(),
             self.counters_problem.clone(),
-            self.hint_problem.clone(),
+            self.wake_up_problem.clone(),
         ];
         let all: Vec<String> = all.into_iter().flatten().collect();
         self.problems.send_if_modified(|told| {
@@ -321,19 +311,19 @@ impl Watcher {
 
     fn next_wake(&mut self) -> Duration {
         let now = self.clock.monotonic();
-        let asked = if self.desk.is_waiting() {
+        let asked = if self.attribution.is_waiting() {
             self.log.ask(now)
         } else {
             None
         };
-        let retry = self.outlet.is_blocked().then_some(now + RETRY);
+        let retry = self.batches.is_blocked().then_some(now + RETRY);
         [
             asked,
             retry,
             self.log.try_at(),
-            self.desk.next_release(now),
+            self.attribution.next_release(now),
             Some(self.schedule.next()),
-            self.upkeep.due(),
+            self.refresh.due(),
         ]
         .into_iter()
         .flatten()

@@ -1,6 +1,6 @@
 //! Delivery as Kubernetes Events: reports → Events at the API server, as [`events`](super::events) plans them.
 //!
-//! In come the reports of a [`ReportQueue`](super::ReportQueue) and what is known [`Around`] them; out go Events, each acknowledged once
+//! In come the reports of a [`ReportQueue`](super::ReportQueue) and [`PodMetadata`]; out go Events, each acknowledged once
 //! the API server has it. While it is away, or refuses for want of a right, everything waits in the spool, and the link's
 //! state says what is missing. What it will never take on a pod (its namespace is gone, or a quota is used up) is told
 //! about the node instead, so that it is told at all.
@@ -23,19 +23,19 @@ use super::log::Pending;
 use crate::objects::PodId;
 
 /// What the agent knows besides the reports, at the moment it is asked.
-pub trait Around: fmt::Debug + Send + Sync {
+pub trait PodMetadata: fmt::Debug + Send + Sync {
     /// Waits until the pods of the node are known for the first time. An agent that begins while the API server is away
     /// knows nobody by name.
-    fn known(&self) -> BoxFuture<'static, ()>;
+    fn wait_until_known(&self) -> BoxFuture<'static, ()>;
 
     /// The names of the pod with this UID in its cgroup's name, and of its container with this id.
     fn names(&self, uid: &str, container: &str) -> Option<Names>;
 
     /// How the API server knows this pod, and one of its containers; none while it is not known.
-    fn object(&self, pod: &PodId, container: Option<&str>) -> Option<PodObject>;
+    fn api_object(&self, pod: &PodId, container: Option<&str>) -> Option<PodObject>;
 
     /// What a VPA recommender would have to know of the report's container.
-    fn container(&self, report: &Report) -> ContainerFacts;
+    fn container_facts(&self, report: &Report) -> ContainerFacts;
 }
 
 /// What a pod and its container are called.
@@ -59,13 +59,13 @@ pub struct PodObject {
 }
 
 /// With names in place of those that were not known when the kill was seen.
-fn named(mut pending: Pending, around: &dyn Around) -> Pending {
+fn named(mut pending: Pending, metadata: &dyn PodMetadata) -> Pending {
     let (Some(pod), container) = pending.report.pod_and_container_mut() else {
         return pending;
     };
     let nameless = pod.name.is_empty() || container.as_ref().is_some_and(|container| container.name.is_empty());
     let id = container.as_ref().map_or("", |container| &container.id);
-    if nameless && let Some(names) = around.names(&pod.uid, id) {
+    if nameless && let Some(names) = metadata.names(&pod.uid, id) {
         pod.namespace = names.namespace;
         pod.name = names.pod;
         if let (Some(container), Some(name)) = (container, names.container) {

@@ -6,8 +6,8 @@ use std::time::Instant;
 use futures::future::{BoxFuture, FutureExt};
 use tokio_util::sync::CancellationToken;
 
-use super::poster::{Otherwise, Outcome, Poster};
-use super::{Around, named};
+use super::poster::{OnRefusal, Outcome, Poster};
+use super::{PodMetadata, named};
 use crate::kubernetes::ApiClient;
 use crate::kubernetes::events::Posted;
 use crate::report::destination::Destination;
@@ -22,7 +22,7 @@ pub struct PodEventDelivery {
 }
 
 /// Reports on their way into Events.
-struct Telling {
+struct PodEventTask {
     poster: Poster,
     queue: ReportQueue,
     events: PodEvents,
@@ -35,9 +35,9 @@ struct Telling {
 impl PodEventDelivery {
     /// In the name of that node.
     #[must_use]
-    pub fn new(client: ApiClient, node: &str, around: Arc<dyn Around>) -> Self {
+    pub fn new(client: ApiClient, node: &str, metadata: Arc<dyn PodMetadata>) -> Self {
         Self {
-            poster: Poster::new(client, node.to_owned(), around),
+            poster: Poster::new(client, node.to_owned(), metadata),
         }
     }
 }
@@ -48,7 +48,7 @@ impl Deliver for PodEventDelivery {
     }
 
     fn run(self: Box<Self>, queue: ReportQueue, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        let telling = Telling {
+        let task = PodEventTask {
             poster: self.poster,
             queue,
             events: PodEvents::new(Rates::default(), Destination::PodEvents.window(), Instant::now()),
@@ -56,22 +56,22 @@ impl Deliver for PodEventDelivery {
             drained: false,
         };
         // Either way the agent is ending.
-        async move { telling.run(stop).await.unwrap_or(()) }.boxed()
+        async move { task.run(stop).await.unwrap_or(()) }.boxed()
     }
 }
 
-impl Telling {
+impl PodEventTask {
     async fn run(mut self, stop: CancellationToken) -> Result<(), Ended> {
         // Cancel-safe: nothing is in hand.
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            () = self.poster.around().known() => {}
+            () = self.poster.metadata().wait_until_known() => {}
         }
         loop {
-            self.take_in().await?;
+            self.fill().await?;
             if let Some(event) = self.events.next(Instant::now()) {
-                match self.poster.tell(&event, Otherwise::AboutNode, &self.queue, &stop).await {
-                    Some(outcome) => self.told(&event, outcome).await?,
+                match self.poster.post(&event, OnRefusal::AboutNode, &self.queue, &stop).await {
+                    Some(outcome) => self.acknowledge_posted(&event, outcome).await?,
                     None => return Ok(()),
                 }
                 continue;
@@ -89,21 +89,21 @@ impl Telling {
     }
 
     /// Takes in what there is, as far as there is room.
-    async fn take_in(&mut self) -> Result<(), Ended> {
+    async fn fill(&mut self) -> Result<(), Ended> {
         let room = Destination::PodEvents.window().saturating_sub(self.events.waiting());
         if room > 0 && !self.drained {
             let pending = self.queue.next(self.after, room).await?;
             self.drained = pending.len() < room;
             for pending in pending {
                 self.after = pending.number;
-                self.events.offer(named(pending, self.poster.around()));
+                self.events.offer(named(pending, self.poster.metadata()));
             }
         }
         self.queue.set_in_flight(self.events.waiting());
         Ok(())
     }
 
-    async fn told(&mut self, event: &PlannedEvent, outcome: Outcome) -> Result<(), Ended> {
+    async fn acknowledge_posted(&mut self, event: &PlannedEvent, outcome: Outcome) -> Result<(), Ended> {
         let numbers = match outcome {
             Outcome::Posted(Posted::Before { count }) => event.told_by(count),
             Outcome::Posted(Posted::Now) | Outcome::Refused => event.numbers(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::{Around, PodObject};
+use super::{PodMetadata, PodObject};
 use crate::kubernetes::events::{Notice, Posted, Severity, Subject, post};
 use crate::kubernetes::{ApiClient, ApiError, Problem};
 use crate::objects::PodId;
@@ -25,7 +25,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 pub(super) struct Poster {
     client: ApiClient,
     node: String,
-    around: Arc<dyn Around>,
+    metadata: Arc<dyn PodMetadata>,
     backoff: Backoff,
     connected: bool,
 }
@@ -41,7 +41,7 @@ pub(super) enum Outcome {
 
 /// What is done when the API server will not take an Event about a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Otherwise {
+pub(super) enum OnRefusal {
     /// The node's Event tells of it.
     AboutNode,
     /// Nothing: it would mean nothing there.
@@ -49,26 +49,26 @@ pub(super) enum Otherwise {
 }
 
 impl Poster {
-    pub(super) const fn new(client: ApiClient, node: String, around: Arc<dyn Around>) -> Self {
+    pub(super) const fn new(client: ApiClient, node: String, metadata: Arc<dyn PodMetadata>) -> Self {
         Self {
             client,
             node,
-            around,
+            metadata,
             backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
             connected: false,
         }
     }
 
-    pub(super) fn around(&self) -> &dyn Around {
-        self.around.as_ref()
+    pub(super) fn metadata(&self) -> &dyn PodMetadata {
+        self.metadata.as_ref()
     }
 
     /// Tries until the API server has it or will never take it; none once told to stop. Whatever was under way then is
     /// posted again by the next agent, under the same name.
-    pub(super) async fn tell(
+    pub(super) async fn post(
         &mut self,
         event: &PlannedEvent,
-        otherwise: Otherwise,
+        otherwise: OnRefusal,
         queue: &ReportQueue,
         stop: &CancellationToken,
     ) -> Option<Outcome> {
@@ -91,13 +91,13 @@ impl Poster {
                 }
                 Err(error) => error,
             };
-            if !never(&error.problem) {
+            if !is_permanent(&error.problem) {
                 self.wait(&error, queue, stop).await?;
                 continue;
             }
             // It did answer.
             self.succeeded(queue);
-            if notice.subject == Subject::Node || otherwise == Otherwise::GiveUp {
+            if notice.subject == Subject::Node || otherwise == OnRefusal::GiveUp {
                 tracing::error!(event = notice.name, "an Event is given up: {error}");
                 queue.count(ReportOutcome::Refused, event.reports.len());
                 return Some(Outcome::Refused);
@@ -144,7 +144,7 @@ impl Poster {
                     namespace: namespace.clone(),
                     name: name.clone(),
                 };
-                let known = self.around.object(&id, container.as_deref());
+                let known = self.metadata.api_object(&id, container.as_deref());
                 let PodObject { uid, field_path } = known.unwrap_or_else(|| PodObject {
                     uid: uid.clone(),
                     field_path: container.as_ref().map(|name| format!("spec.containers{{{name}}}")),
@@ -194,7 +194,7 @@ fn about_node(event: &PlannedEvent, notice: Notice) -> Notice {
 
 /// Whether the same Event will be refused however often it is sent. Rights that lack and credentials that have expired
 /// can be mended, and what cannot be read may have come from something in between.
-const fn never(problem: &Problem) -> bool {
+const fn is_permanent(problem: &Problem) -> bool {
     match problem {
         Problem::NotFound(_) | Problem::Refused { .. } | Problem::Expired => true,
         Problem::Timeout(_)

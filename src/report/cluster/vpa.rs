@@ -13,12 +13,12 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::pods::until;
-use super::poster::{Otherwise, Poster};
+use super::poster::{OnRefusal, Poster};
 use super::windows::Windows;
-use super::{Around, named};
+use super::{PodMetadata, named};
 use crate::kubernetes::ApiClient;
 use crate::report::destination::Destination;
-use crate::report::events::{VpaEvents, VpaVerdict, VpaWindows};
+use crate::report::events::{VpaDecision, VpaEvents, VpaWindows};
 use crate::report::log::Pending;
 use crate::report::metrics::ReportOutcome;
 use crate::report::queue::{Ended, ReportQueue};
@@ -45,7 +45,7 @@ pub struct VpaEventDelivery {
 }
 
 /// Reports on their way to the recommender.
-struct Telling {
+struct VpaEventTask {
     poster: Poster,
     queue: ReportQueue,
     events: VpaEvents,
@@ -61,9 +61,9 @@ struct Telling {
 impl VpaEventDelivery {
     /// In the name of that node.
     #[must_use]
-    pub fn new(client: ApiClient, node: &str, around: Arc<dyn Around>, options: VpaEventOptions) -> Self {
+    pub fn new(client: ApiClient, node: &str, metadata: Arc<dyn PodMetadata>, options: VpaEventOptions) -> Self {
         Self {
-            poster: Poster::new(client, node.to_owned(), around),
+            poster: Poster::new(client, node.to_owned(), metadata),
             options,
         }
     }
@@ -78,7 +78,7 @@ impl Deliver for VpaEventDelivery {
         async move {
             let VpaEventOptions { windows, memory } = self.options;
             let (memory, before) = Windows::open(memory).await;
-            let telling = Telling {
+            let task = VpaEventTask {
                 poster: self.poster,
                 queue,
                 events: VpaEvents::new(windows, before),
@@ -88,26 +88,26 @@ impl Deliver for VpaEventDelivery {
                 drained: false,
             };
             // Either way the agent is ending.
-            telling.run(stop).await.unwrap_or(());
+            task.run(stop).await.unwrap_or(());
         }
         .boxed()
     }
 }
 
-impl Telling {
+impl VpaEventTask {
     async fn run(mut self, stop: CancellationToken) -> Result<(), Ended> {
         // Cancel-safe: nothing is in hand.
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            () = self.poster.around().known() => {}
+            () = self.poster.metadata().wait_until_known() => {}
         }
         loop {
-            self.take_in().await?;
+            self.fill().await?;
             if let Some((due, _)) = self.waiting.front()
                 && *due <= Instant::now()
                 && let Some((_, pending)) = self.waiting.pop_front()
             {
-                if self.settle(pending, &stop).await?.is_none() {
+                if self.finish_report(pending, &stop).await?.is_none() {
                     return Ok(());
                 }
                 continue;
@@ -126,7 +126,7 @@ impl Telling {
     }
 
     /// Takes in what there is, as far as there is room. What is not for the recommender is dealt with at once.
-    async fn take_in(&mut self) -> Result<(), Ended> {
+    async fn fill(&mut self) -> Result<(), Ended> {
         let room = Destination::VpaEvents.window().saturating_sub(self.waiting.len());
         if room > 0 && !self.drained {
             let pending = self.queue.next(self.after, room).await?;
@@ -135,7 +135,7 @@ impl Telling {
             let mut withheld = Vec::new();
             for pending in pending {
                 self.after = pending.number;
-                let pending = named(pending, self.poster.around());
+                let pending = named(pending, self.poster.metadata());
                 match self.events.screen(&pending.report, now) {
                     Ok(()) => self.waiting.push_back((due, pending)),
                     Err(why) => {
@@ -154,15 +154,15 @@ impl Telling {
     }
 
     /// Deals with a report now that it can be known what became of the container; none once told to stop.
-    async fn settle(&mut self, pending: Pending, stop: &CancellationToken) -> Result<Option<()>, Ended> {
-        let facts = self.poster.around().container(&pending.report);
-        match self.events.judge(&pending, facts, Timestamp::now()) {
-            VpaVerdict::Withhold(why) => {
+    async fn finish_report(&mut self, pending: Pending, stop: &CancellationToken) -> Result<Option<()>, Ended> {
+        let facts = self.poster.metadata().container_facts(&pending.report);
+        match self.events.decide(&pending, facts, Timestamp::now()) {
+            VpaDecision::Withhold(why) => {
                 tracing::debug!(id = %pending.report.id(), ?why, "the VPA recommender is not told");
                 self.queue.count(ReportOutcome::Withheld, 1);
             }
-            VpaVerdict::Send(event) => {
-                let told = self.poster.tell(&event, Otherwise::GiveUp, &self.queue, stop).await;
+            VpaDecision::Send(event) => {
+                let told = self.poster.post(&event, OnRefusal::GiveUp, &self.queue, stop).await;
                 if told.is_none() {
                     return Ok(None);
                 }

@@ -25,7 +25,7 @@ impl Bucket {
     }
 
     /// Takes a token, whether or not there is one.
-    pub(super) fn take(&mut self, now: Instant) {
+    pub(super) fn consume(&mut self, now: Instant) {
         // An interval is not longer than a configuration allows; one that is would never end.
         self.full_at = self.full_at.max(now) + self.rate.every.min(Duration::from_secs(1 << 32));
     }
@@ -53,8 +53,8 @@ impl Pair {
     }
 
     /// Takes a token out of each, whether or not there is one.
-    pub(super) fn take(&mut self, now: Instant) {
-        self.0.iter_mut().for_each(|bucket| bucket.take(now));
+    pub(super) fn consume(&mut self, now: Instant) {
+        self.0.iter_mut().for_each(|bucket| bucket.consume(now));
     }
 
     /// Whether they are as good as new ones.

@@ -24,7 +24,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 pub use pods::{PodEvents, Rates};
-pub use vpa::{ContainerFacts, LastTold, VpaEvents, VpaVerdict, VpaWindows, Withheld};
+pub use vpa::{ContainerFacts, LastTold, VpaDecision, VpaEvents, VpaWindows, Withheld};
 
 use super::log::IdHash;
 use super::log::Pending;

@@ -108,12 +108,12 @@ impl PodEvents {
             return None;
         }
         let group = self.groups.remove(self.next_group(now)?)?;
-        self.node.take(now);
+        self.node.consume(now);
         if let Regarding::Pod { uid, .. } = &group.regarding {
             self.pods
                 .entry(uid.clone())
                 .or_insert_with(|| Pair::new(self.rates.pod, now))
-                .take(now);
+                .consume(now);
         }
         Some(group.event())
     }

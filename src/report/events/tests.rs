@@ -138,8 +138,8 @@ const NOT_SEEN: ContainerFacts = ContainerFacts {
     ..RAN_ON
 };
 
-fn judged(kill: OomReport, facts: ContainerFacts) -> VpaVerdict {
-    VpaEvents::new(VpaWindows::default(), []).judge(&pending(7, kill), facts, Timestamp::UNIX_EPOCH)
+fn judged(kill: OomReport, facts: ContainerFacts) -> VpaDecision {
+    VpaEvents::new(VpaWindows::default(), []).decide(&pending(7, kill), facts, Timestamp::UNIX_EPOCH)
 }
 
 fn changed(change: impl FnOnce(&mut OomReport)) -> OomReport {
@@ -154,7 +154,7 @@ fn role(role: Role) -> OomReport {
 
 #[test]
 fn a_child_process_killed_at_its_containers_limit_is_told_in_the_shape_the_recommender_reads() {
-    let VpaVerdict::Send(event) = judged(role(Role::Child), NOT_SEEN) else {
+    let VpaDecision::Send(event) = judged(role(Role::Child), NOT_SEEN) else {
         panic!("withheld")
     };
     assert_eq!((event.reason, event.numbers()), ("Evicted", vec![7]));
@@ -177,10 +177,10 @@ fn a_child_process_killed_at_its_containers_limit_is_told_in_the_shape_the_recom
 
 #[test]
 fn what_the_pods_status_tells_is_not_told_again() {
-    let in_status = VpaVerdict::Withhold(Withheld::InStatus);
+    let in_status = VpaDecision::Withhold(Withheld::InStatus);
     assert_eq!(judged(role(Role::Main), RAN_ON), in_status);
     assert_eq!(judged(role(Role::Unknown), NOT_SEEN), in_status);
-    assert!(matches!(judged(role(Role::Unknown), RAN_ON), VpaVerdict::Send(_)));
+    assert!(matches!(judged(role(Role::Unknown), RAN_ON), VpaDecision::Send(_)));
     let ended = ContainerFacts {
         survived: Some(false),
         ..RAN_ON
@@ -199,7 +199,7 @@ fn what_the_pods_status_tells_is_not_told_again() {
     );
     assert_eq!(judged(group("/kubepods/pod1/id-of-web"), NOT_SEEN), in_status);
     let nested = judged(group("/kubepods/pod1/id-of-web/workers"), NOT_SEEN);
-    assert!(matches!(nested, VpaVerdict::Send(_)));
+    assert!(matches!(nested, VpaDecision::Send(_)));
 }
 
 #[test]
@@ -207,25 +207,25 @@ fn no_container_is_blamed_for_a_limit_that_is_not_its_own_or_on_a_guess() {
     let withheld = |change: fn(&mut OomReport)| judged(changed(change), RAN_ON);
     for level in crate::report::testing::LEVELS {
         let verdict = judged(changed(|kill| kill.level = level), RAN_ON);
-        let sent = matches!(verdict, VpaVerdict::Send(_));
+        let sent = matches!(verdict, VpaDecision::Send(_));
         assert_eq!(sent, level == Level::Container, "{level:?}");
     }
     let uncertain = withheld(|kill| kill.confidence = Confidence::Ambiguous);
-    assert_eq!(uncertain, VpaVerdict::Withhold(Withheld::Uncertain));
+    assert_eq!(uncertain, VpaDecision::Withhold(Withheld::Uncertain));
     let nameless = withheld(|kill| kill.container.as_mut().unwrap().name.clear());
-    assert_eq!(nameless, VpaVerdict::Withhold(Withheld::NoContainer));
+    assert_eq!(nameless, VpaDecision::Withhold(Withheld::NoContainer));
     let unmeasured = withheld(|kill| kill.limit = crate::oom::HitLimit::default());
-    assert_eq!(unmeasured, VpaVerdict::Withhold(Withheld::NoUsage));
+    assert_eq!(unmeasured, VpaDecision::Withhold(Withheld::NoUsage));
     let irregular = ContainerFacts {
         regular: false,
         ..RAN_ON
     };
     assert_eq!(
         judged(kill_of("web", 1), irregular),
-        VpaVerdict::Withhold(Withheld::NoContainer)
+        VpaDecision::Withhold(Withheld::NoContainer)
     );
     let alone = ContainerFacts { vpa: false, ..RAN_ON };
-    assert_eq!(judged(kill_of("web", 1), alone), VpaVerdict::Withhold(Withheld::NoVpa));
+    assert_eq!(judged(kill_of("web", 1), alone), VpaDecision::Withhold(Withheld::NoVpa));
 }
 
 fn minute(count: u64) -> Timestamp {
@@ -240,7 +240,7 @@ fn what_is_never_told_is_known_at_once_and_the_rest_once_the_container_is_seen_a
     let pod = changed(|kill| kill.level = Level::Pod);
     assert_eq!(screen(&events, pod), Err(Withheld::NotItsLimit));
     assert_eq!(screen(&events, role(Role::Child)), Ok(()));
-    events.judge(&pending(1, role(Role::Child)), RAN_ON, minute(0));
+    events.decide(&pending(1, role(Role::Child)), RAN_ON, minute(0));
     assert_eq!(screen(&events, role(Role::Child)), Err(Withheld::WithinWindow));
 }
 
@@ -248,8 +248,8 @@ fn what_is_never_told_is_known_at_once_and_the_rest_once_the_container_is_seen_a
 fn a_clock_that_is_set_back_by_a_year_costs_one_window_and_not_a_year() {
     let mut events = VpaEvents::new(VpaWindows::default(), []);
     let mut sent = |at: Timestamp| {
-        let verdict = events.judge(&pending(1, role(Role::Child)), RAN_ON, at);
-        matches!(verdict, VpaVerdict::Send(_))
+        let verdict = events.decide(&pending(1, role(Role::Child)), RAN_ON, at);
+        matches!(verdict, VpaDecision::Send(_))
     };
     assert!(sent(minute(1 << 19)));
     assert!(!sent(minute(0)));
@@ -263,9 +263,9 @@ fn a_container_is_told_of_once_in_its_window_and_more_rarely_while_it_is_pinned(
         let facts = ContainerFacts { pinned, ..RAN_ON };
         // The windows outlive the agent.
         events = VpaEvents::new(VpaWindows::default(), events.told().collect::<Vec<_>>());
-        match events.judge(&pending(at, kill_of(pod, at + 1)), facts, minute(at)) {
-            VpaVerdict::Send(_) => None,
-            VpaVerdict::Withhold(why) => Some(why),
+        match events.decide(&pending(at, kill_of(pod, at + 1)), facts, minute(at)) {
+            VpaDecision::Send(_) => None,
+            VpaDecision::Withhold(why) => Some(why),
         }
     };
     assert_eq!(judge("web", 0, false), None);
@@ -339,7 +339,7 @@ proptest! {
             let facts = ContainerFacts { regular, vpa, pinned, survived };
             let main = kill.victim.as_ref().is_some_and(|victim| victim.role == Role::Main);
             let pending = pending(number, kill);
-            let VpaVerdict::Send(event) = events.judge(&pending, facts, now) else { continue };
+            let VpaDecision::Send(event) = events.decide(&pending, facts, now) else { continue };
             prop_assert!(regular && vpa && !main && survived != Some(false));
             prop_assert_eq!(pending.report.level(), Level::Container);
             let lengths = event.annotations.iter().map(|(_, value)| value.split(',').count());

@@ -52,7 +52,7 @@ pub struct ContainerFacts {
 
 /// What is done about a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum VpaVerdict {
+pub enum VpaDecision {
     /// This Event is sent; it counts as sent from now on.
     Send(Box<PlannedEvent>),
     /// Nothing is, for this reason; the report is dealt with.
@@ -132,10 +132,10 @@ impl VpaEvents {
     }
 
     /// What to do about a report, once it is known what became of the container.
-    pub fn judge(&mut self, pending: &Pending, facts: ContainerFacts, now: Timestamp) -> VpaVerdict {
+    pub fn decide(&mut self, pending: &Pending, facts: ContainerFacts, now: Timestamp) -> VpaDecision {
         match self.event(pending, facts, now) {
-            Ok(event) => VpaVerdict::Send(Box::new(event)),
-            Err(why) => VpaVerdict::Withhold(why),
+            Ok(event) => VpaDecision::Send(Box::new(event)),
+            Err(why) => VpaDecision::Withhold(why),
         }
     }
 

@@ -10,7 +10,7 @@ use vscaled::kubernetes::Access;
 use vscaled::kubernetes::metrics::ApiMetrics;
 use vscaled::objects::PodId;
 use vscaled::observe::metrics::registry;
-use vscaled::report::cluster::{Around, Names, PodEventDelivery, PodObject};
+use vscaled::report::cluster::{Names, PodEventDelivery, PodMetadata, PodObject};
 use vscaled::report::events::ContainerFacts;
 use vscaled::report::log::{Bounds, Commit, KillLog};
 use vscaled::report::{Deliver, Destination, Destinations, Report};
@@ -22,8 +22,8 @@ use crate::support::cluster::{ApiServer, User};
 #[derive(Debug)]
 struct Nothing;
 
-impl Around for Nothing {
-    fn known(&self) -> BoxFuture<'static, ()> {
+impl PodMetadata for Nothing {
+    fn wait_until_known(&self) -> BoxFuture<'static, ()> {
         std::future::ready(()).boxed()
     }
 
@@ -31,11 +31,11 @@ impl Around for Nothing {
         None
     }
 
-    fn object(&self, _: &PodId, _: Option<&str>) -> Option<PodObject> {
+    fn api_object(&self, _: &PodId, _: Option<&str>) -> Option<PodObject> {
         None
     }
 
-    fn container(&self, _: &Report) -> ContainerFacts {
+    fn container_facts(&self, _: &Report) -> ContainerFacts {
         ContainerFacts::default()
     }
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use vscaled::cgroup::CgroupPath;
-use vscaled::oom::Event;
 use vscaled::oom::counters::Reading;
-use vscaled::oom::join::{Evidence, Joiner, OomKill, Progress, Rise};
-use vscaled::oom::kmsg::{KmsgReader, Notice, monotonic};
+use vscaled::oom::join::{CounterDelta, Joiner, OomKill, Progress};
+use vscaled::oom::kmsg::{KmsgReader, LogEvent, Notice, monotonic};
+use vscaled::oom::{Confidence, Event};
 
 use super::pod::{TestPod, was_killed};
 use super::{PATIENCE, caught_up};
@@ -41,7 +41,7 @@ impl<'a> Counters<'a> {
             let before = monotonic().unwrap();
             let now = pod.kills(&pod.container);
             if let Some(kills) = NonZeroU64::new(now.kills - known.kills) {
-                told.extend(joiner.counted(Rise {
+                told.extend(joiner.counted(CounterDelta {
                     cgroup: pod.container.clone(),
                     after: *after,
                     by: monotonic().unwrap(),
@@ -77,23 +77,23 @@ async fn follow(reader: &mut KmsgReader, counters: &mut Counters<'_>, wanted: us
         let now = monotonic().unwrap();
         if now >= sweep {
             told.extend(counters.sweep(&mut joiner));
-            reader.ask().unwrap();
+            reader.ask();
             sweep = now + SWEEP;
         }
         if let Ok(notice) = timeout(sweep.saturating_sub(now), reader.next()).await {
             match notice.expect("the reader to go on") {
-                Notice::Event {
+                Notice::Event(LogEvent {
                     event: Event::Kill(kill),
                     logged,
                     ..
-                } => told.extend(joiner.logged(logged, *kill, None)),
+                }) => told.extend(joiner.logged(logged, *kill, None)),
                 Notice::UpTo(moment) => log = moment,
                 Notice::Lost(_) => lost_records = true,
-                Notice::Event { .. } | Notice::CaughtUp => {}
+                Notice::Event(_) | Notice::CaughtUp => {}
             }
         }
         let counters = counters.read_since();
-        told.extend(joiner.settle(Progress { log, counters }));
+        told.extend(joiner.decide_up_to(Progress { log, counters }));
     }
     Told {
         kills: told,
@@ -131,9 +131,9 @@ async fn every_kill_of_a_burst_is_told_once_for_its_container() {
         assert_eq!(here, KILLS_EACH, "{}", pod.container);
     }
     for kill in &ours {
-        match &kill.evidence {
-            Evidence::Ambiguous(candidates) => assert!(!candidates.is_empty()),
-            Evidence::CounterAlone => assert!(told.lost_records, "a kill was not logged"),
+        match kill.confidence {
+            Confidence::Ambiguous => assert!(!kill.processes.is_empty()),
+            Confidence::CounterAlone => assert!(told.lost_records, "a kill was not logged"),
             _ => {
                 let pid = kill.victim().unwrap().pid;
                 assert_eq!(places.get(&pid).copied(), kill.cgroup.as_ref(), "{pid}");

@@ -42,7 +42,7 @@ fn happening(until: u64) -> impl Strategy<Value = Happening> {
     )
 }
 
-/// Plays kills to a joiner and returns what it tells. Counters are read each second, each at a moment of its own, and at
+/// Plays kills to a joiner and returns what it tells. CounterTree are read each second, each at a moment of its own, and at
 /// `extra` times, as notifications make happen.
 fn play(happenings: &[Happening], extra: &[(u64, u64)]) -> Vec<OomKill> {
     let mut joiner = Joiner::new(true);
@@ -75,7 +75,7 @@ fn play(happenings: &[Happening], extra: &[(u64, u64)]) -> Vec<OomKill> {
             // Each kill is read within 400 ms.
             let log = ms(now.saturating_sub(400));
             let counters = ms(last_read.into_iter().min().unwrap_or(0));
-            told.extend(joiner.settle(Progress { log, counters }));
+            told.extend(joiner.decide_up_to(Progress { log, counters }));
         }
     }
     assert!(!joiner.is_waiting());
@@ -116,9 +116,9 @@ proptest! {
         check(&happenings, &told)?;
         let all_logged = happenings.iter().all(|kill| kill.is_logged);
         for told in told {
-            if let Evidence::Ambiguous(candidates) = &told.evidence {
+            if told.confidence == Confidence::Ambiguous {
                 let is_possible = |kill: &Arc<Kill>| Some(place_of(&happenings, kill)) == told.cgroup;
-                prop_assert!(candidates.iter().any(is_possible) || !all_logged, "{:?}", told);
+                prop_assert!(told.processes.iter().any(is_possible) || !all_logged, "{:?}", told);
             }
         }
     }

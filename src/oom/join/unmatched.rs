@@ -8,20 +8,20 @@ use std::cmp::Reverse;
 use std::iter::once;
 use std::time::Duration;
 
-use super::pairing::{Logged, Rise};
+use super::match_group::{CounterDelta, Logged};
 use super::{LATEST, PATIENCE, Progress};
 use crate::cgroup::CgroupPath;
 
 /// Rises, or what is left of them, for which nothing was logged yet.
 #[derive(Debug)]
-pub(super) struct Unclaimed(Vec<Rise>);
+pub(super) struct UnmatchedDeltas(Vec<CounterDelta>);
 
-impl Unclaimed {
-    pub(super) const fn new(rises: Vec<Rise>) -> Self {
+impl UnmatchedDeltas {
+    pub(super) const fn new(rises: Vec<CounterDelta>) -> Self {
         Self(rises)
     }
 
-    pub(super) fn rises(&self) -> &[Rise] {
+    pub(super) fn rises(&self) -> &[CounterDelta] {
         &self.0
     }
 
@@ -30,7 +30,7 @@ impl Unclaimed {
         self.0.retain(|rise| rise.by.saturating_add(LATEST) >= read);
     }
 
-    pub(super) fn add(&mut self, rises: Vec<Rise>) {
+    pub(super) fn add(&mut self, rises: Vec<CounterDelta>) {
         self.0.extend(rises);
     }
 
@@ -53,8 +53,8 @@ impl Unclaimed {
     }
 
     /// Hands out those that nothing can belong to any more, neither of what is still to come nor of what is undecided.
-    pub(super) fn expire(&mut self, progress: Progress, undecided: &[Logged]) -> Vec<Rise> {
-        let is_over = |rise: &mut Rise| {
+    pub(super) fn expire(&mut self, progress: Progress, undecided: &[Logged]) -> Vec<CounterDelta> {
+        let is_over = |rise: &mut CounterDelta| {
             let is_known = rise.by.saturating_add(LATEST) < progress.log;
             let is_stuck = rise.by.saturating_add(PATIENCE) < progress.log.max(progress.counters);
             is_stuck || (is_known && !undecided.iter().any(|logged| logged.may_be_in(rise, LATEST)))

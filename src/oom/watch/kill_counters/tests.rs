@@ -12,7 +12,7 @@ struct Busy<'a> {
     victims: RefCell<Vec<CgroupPath>>,
 }
 
-impl Counters for Busy<'_> {
+impl CounterTree for Busy<'_> {
     fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>, CounterError> {
         let reading = self.kernel.read(cgroup);
         if let Some(victim) = self.victims.borrow_mut().pop() {
@@ -26,8 +26,8 @@ impl Counters for Busy<'_> {
     }
 }
 
-fn accounts(counting: Counting) -> Accounts {
-    Accounts::new(counting, root(), &[])
+fn kill_counters(counting: CounterScope) -> KillCounters {
+    KillCounters::new(counting, root(), &[])
 }
 
 /// What rose, by cgroup.
@@ -37,10 +37,10 @@ fn risen(sweep: Sweep) -> Vec<(CgroupPath, u64)> {
     rises.collect()
 }
 
-fn restarted(accounts: &Accounts) -> Accounts {
-    let saved = serde_json::to_string(&accounts.saved()).unwrap();
-    let saved: Vec<SavedAccount> = serde_json::from_str(&saved).unwrap();
-    Accounts::new(accounts.counting, accounts.root.clone(), &saved)
+fn restarted(kill_counters: &KillCounters) -> KillCounters {
+    let saved = serde_json::to_string(&kill_counters.saved()).unwrap();
+    let saved: Vec<SavedCounter> = serde_json::from_str(&saved).unwrap();
+    KillCounters::new(kill_counters.counting, kill_counters.root.clone(), &saved)
 }
 
 #[test]
@@ -49,34 +49,34 @@ fn a_kill_shows_once_in_the_innermost_cgroup_that_is_left() {
     [container(0, 1), container(0, 2), container(1, 1)]
         .iter()
         .for_each(|path| kernel.make(path));
-    let mut accounts = accounts(Counting::Below);
-    assert_eq!(risen(accounts.sweep(&kernel)), []);
+    let mut kill_counters = kill_counters(CounterScope::Below);
+    assert_eq!(risen(kill_counters.sweep(&kernel)), []);
     kernel.kill(&container(0, 1));
     kernel.kill(&container(0, 1));
-    assert_eq!(risen(accounts.sweep(&kernel)), [(container(0, 1), 2)]);
+    assert_eq!(risen(kill_counters.sweep(&kernel)), [(container(0, 1), 2)]);
     kernel.kill(&container(0, 1));
     kernel.remove(&container(0, 1));
     let pod = container(0, 1).parent().unwrap();
-    assert_eq!(risen(accounts.sweep(&kernel)), [(pod.clone(), 1)]);
+    assert_eq!(risen(kill_counters.sweep(&kernel)), [(pod.clone(), 1)]);
     kernel.kill(&container(0, 2));
     kernel.remove(&pod);
-    assert_eq!(risen(accounts.sweep(&kernel)), [(pod.parent().unwrap(), 1)]);
+    assert_eq!(risen(kill_counters.sweep(&kernel)), [(pod.parent().unwrap(), 1)]);
 }
 
 #[test]
 fn what_was_there_before_anybody_watched_is_no_news_and_what_is_made_later_is() {
-    for (counting, local) in [(Counting::Below, false), (Counting::Local, true)] {
+    for (counting, local) in [(CounterScope::Below, false), (CounterScope::Local, true)] {
         let mut kernel = Kernel::default();
         kernel.local = local;
         kernel.make(&container(0, 1));
         kernel.kill(&container(0, 1));
-        let mut accounts = accounts(counting);
-        accounts.begin_here(&kernel);
-        assert_eq!(risen(accounts.sweep(&kernel)), []);
+        let mut kill_counters = kill_counters(counting);
+        kill_counters.start_at_current(&kernel);
+        assert_eq!(risen(kill_counters.sweep(&kernel)), []);
         kernel.make(&container(1, 1));
         kernel.kill(&container(1, 1));
-        let mut accounts = restarted(&accounts);
-        assert_eq!(risen(accounts.sweep(&kernel)), [(container(1, 1), 1)]);
+        let mut kill_counters = restarted(&kill_counters);
+        assert_eq!(risen(kill_counters.sweep(&kernel)), [(container(1, 1), 1)]);
     }
 }
 
@@ -85,13 +85,13 @@ fn another_cgroup_of_the_same_name_counts_from_zero() {
     let mut kernel = Kernel::default();
     kernel.make(&container(0, 1));
     (0..3).for_each(|_| kernel.kill(&container(0, 1)));
-    let mut accounts = accounts(Counting::Below);
-    accounts.begin_here(&kernel);
+    let mut kill_counters = kill_counters(CounterScope::Below);
+    kill_counters.start_at_current(&kernel);
     kernel.remove(&container(0, 1));
     kernel.make(&container(0, 1));
     (0..4).for_each(|_| kernel.kill(&container(0, 1)));
-    assert_eq!(risen(restarted(&accounts).sweep(&kernel)), [(container(0, 1), 4)]);
-    assert_eq!(risen(accounts.sweep(&kernel)), [(container(0, 1), 4)]);
+    assert_eq!(risen(restarted(&kill_counters).sweep(&kernel)), [(container(0, 1), 4)]);
+    assert_eq!(risen(kill_counters.sweep(&kernel)), [(container(0, 1), 4)]);
 }
 
 #[test]
@@ -100,14 +100,14 @@ fn a_counter_that_goes_backwards_is_another_cgroups_even_with_the_same_inode() {
     kernel.local = true;
     kernel.make(&container(0, 1));
     (0..3).for_each(|_| kernel.kill(&container(0, 1)));
-    let mut accounts = accounts(Counting::Local);
-    accounts.begin_here(&kernel);
-    assert_eq!(risen(accounts.sweep(&kernel)), []);
+    let mut kill_counters = kill_counters(CounterScope::Local);
+    kill_counters.start_at_current(&kernel);
+    assert_eq!(risen(kill_counters.sweep(&kernel)), []);
     kernel.replace(&container(0, 1));
     (0..2).for_each(|_| kernel.kill(&container(0, 1)));
-    assert_eq!(risen(accounts.sweep(&kernel)), [(container(0, 1), 2)]);
+    assert_eq!(risen(kill_counters.sweep(&kernel)), [(container(0, 1), 2)]);
     assert_eq!(
-        risen(restarted(&accounts).sweep(&kernel)),
+        risen(restarted(&kill_counters).sweep(&kernel)),
         [(container(0, 1), 2)],
         "not told yet"
     );
@@ -117,14 +117,14 @@ fn a_counter_that_goes_backwards_is_another_cgroups_even_with_the_same_inode() {
 fn a_kill_told_where_none_was_counted_hides_no_later_one() {
     let mut kernel = Kernel::default();
     kernel.make(&container(0, 1));
-    let mut accounts = accounts(Counting::Below);
+    let mut kill_counters = kill_counters(CounterScope::Below);
     kernel.kill(&container(0, 1));
-    accounts.tell(&container(0, 1));
-    accounts.tell(&container(0, 1));
-    assert_eq!(risen(accounts.sweep(&kernel)), [(container(0, 1), 1)]);
-    let mut accounts = restarted(&accounts);
+    kill_counters.mark_told(&container(0, 1));
+    kill_counters.mark_told(&container(0, 1));
+    assert_eq!(risen(kill_counters.sweep(&kernel)), [(container(0, 1), 1)]);
+    let mut kill_counters = restarted(&kill_counters);
     kernel.kill(&container(0, 1));
-    assert_eq!(risen(accounts.sweep(&kernel)), [(container(0, 1), 1)]);
+    assert_eq!(risen(kill_counters.sweep(&kernel)), [(container(0, 1), 1)]);
 }
 
 #[test]
@@ -133,12 +133,12 @@ fn what_a_container_makes_inside_of_its_own_cgroup_is_its_own() {
     let mut kernel = Kernel::default();
     kernel.make(&inner);
     kernel.kill(&inner);
-    let mut below = accounts(Counting::Below);
+    let mut below = kill_counters(CounterScope::Below);
     assert_eq!(below.counted_in(&inner), Some(container(0, 1)));
     assert_eq!(risen(below.sweep(&kernel)), [(container(0, 1), 1)]);
     kernel.local = true;
-    let mut local = accounts(Counting::Local);
-    local.begin_here(&kernel);
+    let mut local = kill_counters(CounterScope::Local);
+    local.start_at_current(&kernel);
     kernel.kill(&inner);
     assert_eq!(risen(local.sweep(&kernel)), [(inner.clone(), 1)]);
     assert_eq!(local.counted_in(&CgroupPath::new("/system.slice").unwrap()), None);
@@ -170,7 +170,7 @@ proptest! {
         let containers = [container(0, 1), container(0, 2), container(1, 1), container(1, 2)];
         let mut kernel = Kernel::default();
         containers.iter().for_each(|path| kernel.make(path));
-        let mut accounts = accounts(Counting::Below);
+        let mut kill_counters = kill_counters(CounterScope::Below);
         let (mut killed, mut shown) = (0, 0);
         for happens in story.into_iter().chain([Happens::Look, Happens::Look]) {
             let sweep = match happens {
@@ -186,22 +186,22 @@ proptest! {
                     continue;
                 }
                 Happens::Restart => {
-                    accounts = restarted(&accounts);
+                    kill_counters = restarted(&kill_counters);
                     continue;
                 }
-                Happens::Look => accounts.sweep(&kernel),
+                Happens::Look => kill_counters.sweep(&kernel),
                 Happens::LookWhileKilling(victims) => {
                     let victims: Vec<_> = victims.iter().map(|at| containers[at.index(containers.len())].clone()).collect();
                     let before = victims.len();
                     let busy = Busy { kernel: &kernel, victims: RefCell::new(victims) };
-                    let sweep = accounts.sweep(&busy);
+                    let sweep = kill_counters.sweep(&busy);
                     killed += u64::try_from(before - busy.victims.borrow().len()).unwrap();
                     sweep
                 }
             };
             for (cgroup, kills) in risen(sweep) {
                 shown += kills;
-                (0..kills).for_each(|_| accounts.tell(&cgroup));
+                (0..kills).for_each(|_| kill_counters.mark_told(&cgroup));
             }
         }
         prop_assert_eq!(shown, killed);

@@ -13,7 +13,7 @@ use crate::cgroup::{CgroupPath, Place};
 use crate::oom::counters::{CounterError, Reading};
 
 /// A tree of cgroups with counters.
-pub(super) trait Counters {
+pub(super) trait CounterTree {
     /// The counter of a cgroup; `None` if it is gone.
     fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>, CounterError>;
     /// The cgroups directly in one; none if it is gone.
@@ -22,7 +22,7 @@ pub(super) trait Counters {
 
 /// What a counter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Counting {
+pub(super) enum CounterScope {
     /// Kills in the cgroup and everything below, also below cgroups that are gone: v2.
     Below,
     /// Kills in the cgroup alone: v1, and v2 mounted with `memory_localevents`.
@@ -31,7 +31,7 @@ pub(super) enum Counting {
 
 /// A counter rose.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Risen {
+pub(super) struct Increase {
     /// Where: the innermost cgroup whose counter shows these kills.
     pub(super) cgroup: CgroupPath,
     pub(super) kills: NonZeroU64,
@@ -42,7 +42,7 @@ pub(super) struct Risen {
 /// What one look at all counters found.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
-    pub(super) rises: Vec<Risen>,
+    pub(super) rises: Vec<Increase>,
     /// The first counter that could not be read.
     pub(super) failed: Option<CounterError>,
 }
@@ -55,7 +55,7 @@ struct Count {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Account {
+struct CounterState {
     /// Which cgroup; 0 before its counter was read.
     inode: u64,
     /// What was read last.
@@ -68,31 +68,31 @@ struct Account {
     ahead: u64,
 }
 
-/// One cgroup's account as it is kept over restarts. Accounts at zero are not.
+/// One cgroup's account as it is kept over restarts. KillCounters at zero are not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct SavedAccount {
+pub(super) struct SavedCounter {
     cgroup: String,
     inode: u64,
     #[serde(flatten)]
     told: Count,
 }
 
-/// The accounts of a tree.
+/// The kill_counters of a tree.
 #[derive(Debug)]
-pub(super) struct Accounts {
-    counting: Counting,
+pub(super) struct KillCounters {
+    counting: CounterScope,
     root: CgroupPath,
-    known: BTreeMap<CgroupPath, Account>,
+    known: BTreeMap<CgroupPath, CounterState>,
 }
 
-impl Accounts {
-    /// The accounts of `root` and everything below, from what was saved of them. What was saved of anything else means
+impl KillCounters {
+    /// The kill_counters of `root` and everything below, from what was saved of them. What was saved of anything else means
     /// nothing.
-    pub(super) fn new(counting: Counting, root: CgroupPath, saved: &[SavedAccount]) -> Self {
-        let account = |saved: &SavedAccount| {
+    pub(super) fn new(counting: CounterScope, root: CgroupPath, saved: &[SavedCounter]) -> Self {
+        let account = |saved: &SavedCounter| {
             let cgroup = CgroupPath::new(&saved.cgroup).ok()?;
             cgroup.below(&root)?;
-            let account = Account {
+            let account = CounterState {
                 inode: saved.inode,
                 seen: saved.told,
                 told: saved.told,
@@ -105,10 +105,10 @@ impl Accounts {
         Self { counting, root, known }
     }
 
-    pub(super) fn saved(&self) -> Vec<SavedAccount> {
-        let some = |account: &&Account| account.told != Count::default();
+    pub(super) fn saved(&self) -> Vec<SavedCounter> {
+        let some = |account: &&CounterState| account.told != Count::default();
         let told = self.known.iter().filter(|(_, account)| some(account));
-        told.map(|(cgroup, account)| SavedAccount {
+        told.map(|(cgroup, account)| SavedCounter {
             cgroup: cgroup.to_string(),
             inode: account.inode,
             told: account.told,
@@ -121,7 +121,7 @@ impl Accounts {
     }
 
     /// Takes everything that is counted now as told: it happened before anybody watched.
-    pub(super) fn begin_here(&mut self, tree: &impl Counters) -> Sweep {
+    pub(super) fn start_at_current(&mut self, tree: &impl CounterTree) -> Sweep {
         let sweep = self.sweep(tree);
         for account in self.known.values_mut() {
             account.told = account.seen;
@@ -131,12 +131,12 @@ impl Accounts {
 
     /// Looks at all counters that may have risen. A counter that counts what is below it is read before those below: the
     /// kernel counts from the inside out, so what it shows they show as well, and the rest was in cgroups that are gone.
-    pub(super) fn sweep(&mut self, tree: &impl Counters) -> Sweep {
+    pub(super) fn sweep(&mut self, tree: &impl CounterTree) -> Sweep {
         let mut sweep = Sweep::default();
         let root = self.root.clone();
         match self.counting {
-            Counting::Below => drop(self.descend(tree, &root, &mut sweep)),
-            Counting::Local => {
+            CounterScope::Below => drop(self.descend(tree, &root, &mut sweep)),
+            CounterScope::Local => {
                 let mut there = BTreeSet::new();
                 let mut cgroups = vec![root];
                 while let Some(cgroup) = cgroups.pop() {
@@ -152,12 +152,12 @@ impl Accounts {
     }
 
     /// A kill in this cgroup was told.
-    pub(super) fn tell(&mut self, cgroup: &CgroupPath) {
+    pub(super) fn mark_told(&mut self, cgroup: &CgroupPath) {
         self.each_counting(cgroup, |told| told.kills += 1);
     }
 
     /// The second counting of a group's first victim is accounted for.
-    pub(super) fn tell_again(&mut self, group: &CgroupPath) {
+    pub(super) fn mark_counted_twice(&mut self, group: &CgroupPath) {
         self.each_counting(group, |told| {
             told.kills += 1;
             told.groups += 1;
@@ -165,7 +165,7 @@ impl Accounts {
     }
 
     /// Which cgroup this is, and how many kills in it were told: a number for the next one that is never used again.
-    pub(super) fn next_kill(&self, cgroup: &CgroupPath) -> (u64, u64) {
+    pub(super) fn told_in(&self, cgroup: &CgroupPath) -> (u64, u64) {
         let account = self.known.get(cgroup).copied().unwrap_or_default();
         (account.inode, account.told.kills)
     }
@@ -173,15 +173,15 @@ impl Accounts {
     /// The cgroup whose counter shows kills in this one.
     pub(super) fn counted_in(&self, cgroup: &CgroupPath) -> Option<CgroupPath> {
         match self.counting {
-            Counting::Below => self.chain(cgroup).pop(),
-            Counting::Local => cgroup.below(&self.root).map(|_| cgroup.clone()),
+            CounterScope::Below => self.chain(cgroup).pop(),
+            CounterScope::Local => cgroup.below(&self.root).map(|_| cgroup.clone()),
         }
     }
 
     fn each_counting(&mut self, cgroup: &CgroupPath, add: impl Fn(&mut Count)) {
         let counting = match self.counting {
-            Counting::Below => self.chain(cgroup),
-            Counting::Local => self.counted_in(cgroup).into_iter().collect(),
+            CounterScope::Below => self.chain(cgroup),
+            CounterScope::Local => self.counted_in(cgroup).into_iter().collect(),
         };
         for cgroup in counting {
             add(&mut self.known.entry(cgroup).or_default().told);
@@ -206,14 +206,14 @@ impl Accounts {
         chain
     }
 
-    /// Whether the cgroups in this one are looked at by themselves. What containers make in theirs is theirs.
+    /// Whether the cgroups in this one have counters of interest. What containers make in their own is theirs.
     fn has_counters_inside(&self, cgroup: &CgroupPath) -> bool {
         let place = Place::parse_below(&self.root, cgroup);
         matches!(place, Some(Place::Kubepods | Place::Qos(_) | Place::Pod(_)))
     }
 
     /// Reads one counter; returns by how much it rose.
-    fn read(&mut self, tree: &impl Counters, cgroup: &CgroupPath, sweep: &mut Sweep) -> Option<Count> {
+    fn read(&mut self, tree: &impl CounterTree, cgroup: &CgroupPath, sweep: &mut Sweep) -> Option<Count> {
         let reading = match tree.read(cgroup) {
             Ok(reading) => reading?,
             Err(error) => {
@@ -232,22 +232,22 @@ impl Accounts {
         // A counter only rises: otherwise this is another cgroup of that name. What was told and not seen was in this one.
         if (account.inode != 0 && account.inode != reading.inode) || (account.read && now.kills < account.seen.kills) {
             let told = account.told.beyond(account.seen);
-            *account = Account {
+            *account = CounterState {
                 told,
-                ..Account::default()
+                ..CounterState::default()
             };
         }
         (account.inode, account.read) = (reading.inode, true);
         let rise = now.beyond(account.seen);
         account.seen = now;
-        // The kernel counts a kill before it logs it. Told and not counted was somewhere else, whatever it looked like.
+        // The kernel counts a kill before it logs it. Told and not counted was somewhere else, whatever the log said.
         account.told.kills = account.told.kills.min(now.kills);
         account.told.groups = account.told.groups.min(now.groups);
         (rise.kills > 0).then_some(rise)
     }
 
     /// Looks at a cgroup, and inside where it shows news; returns by how much it rose.
-    fn descend(&mut self, tree: &impl Counters, cgroup: &CgroupPath, sweep: &mut Sweep) -> Option<Count> {
+    fn descend(&mut self, tree: &impl CounterTree, cgroup: &CgroupPath, sweep: &mut Sweep) -> Option<Count> {
         let risen = self.read(tree, cgroup, sweep)?;
         if !self.has_counters_inside(cgroup) {
             sweep.rises.extend(risen.rise(cgroup));
@@ -291,8 +291,8 @@ impl Count {
         }
     }
 
-    fn rise(self, cgroup: &CgroupPath) -> Option<Risen> {
-        Some(Risen {
+    fn rise(self, cgroup: &CgroupPath) -> Option<Increase> {
+        Some(Increase {
             cgroup: cgroup.clone(),
             kills: NonZeroU64::new(self.kills)?,
             again: self.groups.min(self.kills),

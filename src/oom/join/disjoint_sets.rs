@@ -2,12 +2,12 @@
 
 /// Numbered things, each in one group.
 #[derive(Debug)]
-pub(super) struct Groups {
+pub(super) struct DisjointSets {
     /// Another of the same group; itself, for the one that stands for all of it.
     towards: Vec<usize>,
 }
 
-impl Groups {
+impl DisjointSets {
     /// So many, each alone.
     pub(super) fn new(count: usize) -> Self {
         Self {
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn what_hangs_together_through_others_is_one_group() {
-        let mut groups = Groups::new(5);
+        let mut groups = DisjointSets::new(5);
         for (one, other) in [(0, 3), (1, 4), (3, 4)] {
             groups.join(one, other);
         }

@@ -46,21 +46,21 @@ impl Tree {
 async fn the_alarm_is_ordered_once_for_each_container_and_anew_for_another_of_its_name() {
     let tree = Tree::new();
     let containers = ["a", "b"].map(|name| tree.make(name));
-    let mut hint = Hint::default();
-    hint.order(&tree.hierarchy, containers.iter()).unwrap();
+    let mut wake_up = WakeUp::default();
+    wake_up.register(&tree.hierarchy, containers.iter()).unwrap();
     for name in ["a", "b"] {
         let order = tree.ordered(name);
         let numbers: Vec<u32> = order.split_whitespace().map(|number| number.parse().unwrap()).collect();
         assert_eq!(numbers.len(), 2, "{order:?}");
     }
-    hint.order(&tree.hierarchy, containers.iter()).unwrap();
+    wake_up.register(&tree.hierarchy, containers.iter()).unwrap();
     // It may be left out for a while, and is the same one when it is back.
-    hint.order(&tree.hierarchy, containers[..1].iter()).unwrap();
-    hint.order(&tree.hierarchy, containers.iter()).unwrap();
+    wake_up.register(&tree.hierarchy, containers[..1].iter()).unwrap();
+    wake_up.register(&tree.hierarchy, containers.iter()).unwrap();
     assert_eq!((tree.ordered("a"), tree.ordered("b")), (String::new(), String::new()));
     fs::rename(tree.memory("b"), tree.memory("elsewhere")).unwrap();
     tree.make("b");
-    hint.order(&tree.hierarchy, containers.iter()).unwrap();
+    wake_up.register(&tree.hierarchy, containers.iter()).unwrap();
     assert_eq!(tree.ordered("a"), "");
     assert_ne!(tree.ordered("b"), "");
 }
@@ -70,27 +70,32 @@ async fn a_container_that_is_gone_is_no_problem_and_one_that_refuses_keeps_no_ot
     let tree = Tree::new();
     let [gone, refuses, heard] = ["gone", "refuses", "heard"].map(|name| tree.make(name));
     fs::remove_dir_all(tree.memory("gone")).unwrap();
-    let mut hint = Hint::default();
-    hint.order(&tree.hierarchy, [&gone].into_iter()).unwrap();
+    let mut wake_up = WakeUp::default();
+    wake_up.register(&tree.hierarchy, [&gone].into_iter()).unwrap();
     fs::remove_file(tree.memory("refuses").join("cgroup.event_control")).unwrap();
     let all = [&gone, &refuses, &heard];
-    let problem = hint.order(&tree.hierarchy, all.into_iter()).unwrap_err().to_string();
+    let problem = wake_up
+        .register(&tree.hierarchy, all.into_iter())
+        .unwrap_err()
+        .to_string();
     assert!(problem.contains("refuses/cgroup.event_control"), "{problem}");
     assert_ne!(tree.ordered("heard"), "");
     tree.make("refuses");
-    hint.order(&tree.hierarchy, all.into_iter()).unwrap();
+    wake_up.register(&tree.hierarchy, all.into_iter()).unwrap();
     assert_ne!(tree.ordered("refuses"), "");
 }
 
 #[tokio::test]
 async fn an_alarm_that_goes_on_and_on_is_heard_now_and_then() {
-    let mut hint = Hint::default();
+    let mut wake_up = WakeUp::default();
     let tree = Tree::new();
-    hint.order(&tree.hierarchy, [&tree.make("a")].into_iter()).unwrap();
+    wake_up
+        .register(&tree.hierarchy, [&tree.make("a")].into_iter())
+        .unwrap();
     let before = tokio::time::Instant::now();
     for _ in 0..10 {
-        hint.alarm.raise();
-        assert_eq!(hint.told().await.unwrap(), Sign::Expected);
+        wake_up.oom_eventfd.raise();
+        assert_eq!(wake_up.notified().await.unwrap(), WakeUpReason::Expected);
     }
-    assert!(before.elapsed() >= alarm::DEAF * 9);
+    assert!(before.elapsed() >= oom_eventfd::MIN_INTERVAL * 9);
 }

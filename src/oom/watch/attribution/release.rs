@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::open::{Open, OpenGroup};
-use super::super::surroundings::Surroundings;
-use super::{Desk, Moment};
+use super::super::node_io::NodeIo;
+use super::super::pending::{PendingGroup, PendingKill};
+use super::{Attribution, Moment};
 use crate::cgroup::CgroupPath;
 use crate::oom::report::OwnWrite;
 
@@ -12,17 +12,17 @@ use crate::oom::report::OwnWrite;
 const GROUP_GOES_ON: Duration = Duration::from_secs(1);
 /// The same for a group whose cgroup is gone: all its processes had ended then.
 const GROUP_IS_GONE: Duration = Duration::from_millis(20);
-/// How often a group is looked at that is not complete.
+/// How often to look at a group that is not complete.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-impl Desk {
+impl Attribution {
     /// Tells every kill of which nothing more is to come.
-    pub(in crate::oom::watch) fn release(&mut self, now: Moment, around: &impl Surroundings) {
+    pub(in crate::oom::watch) fn release(&mut self, now: Moment, around: &impl NodeIo) {
         let mut at = 0;
         while let Some(open) = self.open.get(at) {
             if self.is_complete(open, now.monotonic, around) {
                 let open = self.open.remove(at);
-                self.tell(open, around);
+                self.report(open, around);
             } else {
                 at += 1;
             }
@@ -31,38 +31,41 @@ impl Desk {
 
     /// When to try again.
     pub(in crate::oom::watch) fn next_release(&self, now: Duration) -> Option<Duration> {
-        let due = |open: &Open| match &open.group {
+        let due = |open: &PendingKill| match &open.group {
             Some(_) => now + LOOK_AGAIN,
-            None => open.named_by(),
+            None => open.names_due(),
         };
         self.open.iter().map(due).min()
     }
 
-    fn is_complete(&self, open: &Open, now: Duration, around: &impl Surroundings) -> bool {
-        let named = now >= open.named_by() || !open.whose(&self.roster).unnamed;
-        let whole = |group: &OpenGroup| now >= group.last + GROUP_GOES_ON || self.is_whole(group, now, around);
+    fn is_complete(&self, open: &PendingKill, now: Duration, around: &impl NodeIo) -> bool {
+        let named = now >= open.names_due() || !open.owner(&self.names).unnamed;
+        let whole =
+            |group: &PendingGroup| now >= group.last + GROUP_GOES_ON || self.is_group_complete(group, now, around);
         named && open.group.as_ref().is_none_or(whole)
     }
 
     /// Whether the kernel is done with a group: every process left in it was logged, and so was every kill it counted. It
     /// counts a victim before it kills it, so one that is neither there nor counted was never there.
-    fn is_whole(&self, group: &OpenGroup, now: Duration, around: &impl Surroundings) -> bool {
+    fn is_group_complete(&self, group: &PendingGroup, now: Duration, around: &impl NodeIo) -> bool {
         let Some(processes) = around.processes(&group.cgroup) else {
             return now >= group.last + GROUP_IS_GONE;
         };
         if !processes.iter().all(|pid| group.pids.contains(pid)) {
             return false;
         }
-        let Some((accounts, cgroup)) = self
-            .accounts
+        let Some((kill_counters, cgroup)) = self
+            .kill_counters
             .as_ref()
-            .and_then(|accounts| Some((accounts, accounts.counted_in(&group.cgroup)?)))
+            .and_then(|kill_counters| Some((kill_counters, kill_counters.counted_in(&group.cgroup)?)))
         else {
             return now >= group.last + GROUP_IS_GONE;
         };
-        let here = |path: &&CgroupPath| accounts.counted_in(path).as_ref() == Some(&cgroup);
+        let here = |path: &&CgroupPath| kill_counters.counted_in(path).as_ref() == Some(&cgroup);
         let known = self.open.iter().flat_map(|open| open.counted.iter().chain(&open.again));
-        let known = known.filter(here).fold(accounts.next_kill(&cgroup).1, |sum, _| sum + 1);
+        let known = known
+            .filter(here)
+            .fold(kill_counters.told_in(&cgroup).1, |sum, _| sum + 1);
         match around.read(&cgroup) {
             Ok(Some(reading)) => reading.kills <= known,
             Ok(None) | Err(_) => now >= group.last + GROUP_IS_GONE,
@@ -70,7 +73,7 @@ impl Desk {
     }
 
     /// Tells a kill, and counts it as told.
-    fn tell(&mut self, mut open: Open, around: &impl Surroundings) {
+    fn report(&mut self, mut open: PendingKill, around: &impl NodeIo) {
         let (records, counted, again) = (
             std::mem::take(&mut open.records),
             std::mem::take(&mut open.counted),
@@ -78,9 +81,9 @@ impl Desk {
         );
         let id = self.id(&open);
         let invoker = open.kill.victim().and_then(|kill| kill.invoker.clone());
-        let mut report = open.report(id, &self.node, &self.roster);
+        let mut report = open.report(id, &self.node, &self.names);
         report.own_write = self.own_writes.blamed(&report);
-        if report.own_write.is_none() && invoker.is_some_and(|invoker| around.is_us(&invoker)) {
+        if report.own_write.is_none() && invoker.is_some_and(|invoker| around.is_own_thread(&invoker)) {
             report.own_write = Some(OwnWrite {
                 time: report.time,
                 what: "the agent was lowering a limit when the kernel killed".to_owned(),
@@ -89,23 +92,25 @@ impl Desk {
         self.reports.push(report);
         self.unsaved = true;
         for record in records {
-            self.records.tell(record);
+            self.records.mark_told(record);
             self.logged.remove(&record);
         }
-        let Some(accounts) = &mut self.accounts else { return };
-        counted.iter().for_each(|cgroup| accounts.tell(cgroup));
-        again.iter().for_each(|group| accounts.tell_again(group));
+        let Some(kill_counters) = &mut self.kill_counters else {
+            return;
+        };
+        counted.iter().for_each(|cgroup| kill_counters.mark_told(cgroup));
+        again.iter().for_each(|group| kill_counters.mark_counted_twice(group));
     }
 
     /// The same for the same kill, whoever finds it and however often: the number of its record, which no other in this
     /// boot has; without one, which kill of its cgroup it is. A boot's id is no other's on any node.
-    fn id(&self, open: &Open) -> String {
+    fn id(&self, open: &PendingKill) -> String {
         let boot = &self.boot.0;
         if let Some(record) = open.kill.record {
             return format!("{boot}-log-{record}");
         }
-        let counted = open.kill.counted_in.as_ref().zip(self.accounts.as_ref());
-        let (inode, number) = counted.map_or((0, 0), |(cgroup, accounts)| accounts.next_kill(cgroup));
+        let counted = open.kill.cgroup.as_ref().zip(self.kill_counters.as_ref());
+        let (inode, number) = counted.map_or((0, 0), |(cgroup, kill_counters)| kill_counters.told_in(cgroup));
         format!("{boot}-count-{inode}-{}", number + 1)
     }
 }

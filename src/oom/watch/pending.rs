@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::roster::{Roster, Whose};
+use super::pod_names::{Owner, PodNames};
 use crate::cgroup::CgroupPath;
-use crate::oom::join::{Evidence, OomKill};
+use crate::oom::join::OomKill;
 use crate::oom::kill::{Kill, Level};
-use crate::oom::report::{Candidates, Confidence, HitLimit, OomReport, ReportedMemory, Role, Victim};
+use crate::oom::report::{Candidates, HitLimit, OomReport, ReportedMemory, Role, Victim};
 use crate::oom::summary::Limit;
 
 /// How long the report of a kill waits for the agent to learn whose container it is.
 const NAMES_WITHIN: Duration = Duration::from_secs(2);
 
-/// A kill, as far as it is known, with everything it accounts for.
+/// A kill, as far as it is known, with everything it kill_counters for.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct PendingKill {
     pub(super) kill: OomKill,
     /// When it was found.
     pub(super) since: Duration,
@@ -26,7 +26,7 @@ pub(super) struct Open {
     pub(super) candidates: Candidates,
     pub(super) more_candidates: u32,
     pub(super) limit: HitLimit,
-    pub(super) group: Option<OpenGroup>,
+    pub(super) group: Option<PendingGroup>,
     /// The records that are told with it.
     pub(super) records: Vec<u64>,
     /// The kills that are counted with it, each by its cgroup.
@@ -37,14 +37,14 @@ pub(super) struct Open {
 
 /// The group that a kill is part of.
 #[derive(Debug)]
-pub(super) struct OpenGroup {
+pub(super) struct PendingGroup {
     pub(super) cgroup: CgroupPath,
     pub(super) pids: Vec<u32>,
     /// When the last of it was logged or found.
     pub(super) last: Duration,
 }
 
-impl Open {
+impl PendingKill {
     /// Whether this is the kill of a group that this cgroup is in.
     pub(super) fn is_group_of(&self, cgroup: &CgroupPath) -> bool {
         let group = self.group.as_ref();
@@ -59,25 +59,25 @@ impl Open {
             group.last = now;
         }
         self.records.extend(other.record);
-        self.counted.extend(other.counted_in);
+        self.counted.extend(other.cgroup);
     }
 
     /// Whose cgroup lost a process.
-    pub(super) fn whose(&self, roster: &Roster) -> Whose {
+    pub(super) fn owner(&self, names: &PodNames) -> Owner {
         // Where the kernel shows a task that was already leaving, it was in the cgroup whose limit was hit, or below.
         let limit = || self.kill.victim().and_then(|kill| kill.limit.cgroup());
         let cgroup = self.kill.cgroup.as_ref().or_else(limit);
-        cgroup.map(|cgroup| roster.whose(cgroup)).unwrap_or_default()
+        cgroup.map(|cgroup| names.owner(cgroup)).unwrap_or_default()
     }
 
     /// Until when to wait for the agent to learn names.
-    pub(super) fn named_by(&self) -> Duration {
+    pub(super) fn names_due(&self) -> Duration {
         self.since + NAMES_WITHIN
     }
 
     /// The report; what blame there is, is not in it yet.
-    pub(super) fn report(self, id: String, node: &str, roster: &Roster) -> OomReport {
-        let Whose { pod, container, .. } = self.whose(roster);
+    pub(super) fn report(self, id: String, node: &str, names: &PodNames) -> OomReport {
+        let Owner { pod, container, .. } = self.owner(names);
         OomReport {
             id,
             node: node.to_owned(),
@@ -85,7 +85,7 @@ impl Open {
             pod,
             container,
             cgroup: self.kill.cgroup.as_ref().map(ToString::to_string),
-            level: level(&self.kill, roster),
+            level: level(&self.kill, names),
             limit: self.limit,
             victim: self.victim,
             group: self
@@ -94,7 +94,7 @@ impl Open {
                 .filter(|pids| pids.len() > 1)
                 .unwrap_or_default(),
             own_write: None,
-            confidence: confidence(&self.kill.evidence),
+            confidence: self.kill.confidence,
             candidates: self.candidates,
             more_candidates: self.more_candidates,
             while_down: self.while_down,
@@ -103,35 +103,18 @@ impl Open {
 }
 
 /// The level whose limit was hit. Of several candidates, the one they have in common.
-fn level(kill: &OomKill, roster: &Roster) -> Level {
+fn level(kill: &OomKill, names: &PodNames) -> Level {
     let of = |kill: &Kill| match &kill.limit {
-        Limit::Cgroup(cgroup) => roster.level(cgroup),
+        Limit::Cgroup(cgroup) => names.level(cgroup),
         Limit::Node => Level::Node,
         Limit::Unknown => Level::Unknown,
     };
-    match (&kill.evidence, kill.victim()) {
-        (_, Some(victim)) => of(victim),
-        (Evidence::Ambiguous(candidates), None) => {
-            let mut levels = candidates.iter().map(|kill| of(kill));
-            let first = levels.next().unwrap_or(Level::Unknown);
-            if levels.all(|level| level == first) {
-                first
-            } else {
-                Level::Unknown
-            }
-        }
-        (_, None) => Level::Unknown,
-    }
-}
-
-const fn confidence(evidence: &Evidence) -> Confidence {
-    match evidence {
-        Evidence::Named(_) => Confidence::Exact,
-        Evidence::Procfs(_) => Confidence::Procfs,
-        Evidence::OnlyCounter(_) => Confidence::OnlyCounterThatRose,
-        Evidence::Ambiguous(_) => Confidence::Ambiguous,
-        Evidence::CounterAlone => Confidence::CounterAlone,
-        Evidence::LogAlone(_) => Confidence::LogAlone,
+    let mut levels = kill.processes.iter().map(|kill| of(kill));
+    let first = levels.next().unwrap_or(Level::Unknown);
+    if levels.all(|level| level == first) {
+        first
+    } else {
+        Level::Unknown
     }
 }
 

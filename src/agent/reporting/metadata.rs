@@ -9,22 +9,22 @@ use tokio::sync::watch;
 use crate::decide::{self, Index};
 use crate::objects::{Pod, PodId, VerticalPodAutoscaler, pod_of_uid};
 use crate::oom::ReportedContainer;
-use crate::oom::watch::Residents;
+use crate::oom::watch::NodePods;
 use crate::report::Report;
-use crate::report::cluster::{Around, Names, PodObject};
+use crate::report::cluster::{Names, PodMetadata, PodObject};
 use crate::report::events::ContainerFacts;
 use crate::resources::Resource;
 use crate::sources::NodeView;
 
 /// Where it is looked up.
 #[derive(Debug)]
-pub(in crate::agent) struct Known {
+pub(in crate::agent) struct AgentMetadata {
     pub(in crate::agent) view: watch::Receiver<Arc<NodeView>>,
-    pub(in crate::agent) residents: watch::Receiver<Arc<Residents>>,
+    pub(in crate::agent) residents: watch::Receiver<Arc<NodePods>>,
 }
 
-impl Around for Known {
-    fn known(&self) -> BoxFuture<'static, ()> {
+impl PodMetadata for AgentMetadata {
+    fn wait_until_known(&self) -> BoxFuture<'static, ()> {
         // Of all clones none has looked at anything but what was there at the start, which is nothing.
         let mut view = self.view.clone();
         // There are no views any more where the agent is ending.
@@ -49,7 +49,7 @@ impl Around for Known {
         })
     }
 
-    fn object(&self, id: &PodId, container: Option<&str>) -> Option<PodObject> {
+    fn api_object(&self, id: &PodId, container: Option<&str>) -> Option<PodObject> {
         let view = Arc::clone(&self.view.borrow());
         let pod = view.pods.iter().find(|pod| pod.describes(id))?;
         let path = |name: &str| {
@@ -63,7 +63,7 @@ impl Around for Known {
         })
     }
 
-    fn container(&self, report: &Report) -> ContainerFacts {
+    fn container_facts(&self, report: &Report) -> ContainerFacts {
         let view = Arc::clone(&self.view.borrow());
         let (Some(pod), Some(container)) = (report.pod(), report.container()) else {
             return ContainerFacts::default();
@@ -110,7 +110,7 @@ fn is_pinned(vpa: &VerticalPodAutoscaler, container: &str) -> bool {
 }
 
 /// Whether the container that had the kill runs on, by the pod's status and by what lives here.
-fn survived(pod: &Pod, container: &ReportedContainer, residents: &Residents) -> Option<bool> {
+fn survived(pod: &Pod, container: &ReportedContainer, residents: &NodePods) -> Option<bool> {
     let status = pod.container_status(&container.name)?;
     let (_, id) = status.container_id.split_once("://")?;
     if id != container.id || status.state.terminated.is_some() {
@@ -154,10 +154,10 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
 ";
 
     fn facts(text: &str, lives: bool) -> ContainerFacts {
-        known(text, lives).container(&kill_of("web", 1).into())
+        known(text, lives).container_facts(&kill_of("web", 1).into())
     }
 
-    fn known(text: &str, lives: bool) -> Known {
+    fn known(text: &str, lives: bool) -> AgentMetadata {
         let live = LiveContainer {
             id: "id-of-web".to_owned(),
             path: CgroupPath::root(),
@@ -171,12 +171,12 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
             path: CgroupPath::root(),
             containers: lives.then(|| ("app".to_owned(), live)).into_iter().collect(),
         };
-        let residents = Residents {
+        let residents = NodePods {
             tree: None,
             pods: vec![Arc::new(pod)],
         };
         let view = parse_manifests("test.yaml", text).unwrap().view;
-        Known {
+        AgentMetadata {
             view: watch::channel(Arc::new(view)).1,
             residents: watch::channel(Arc::new(residents)).1,
         }
@@ -225,7 +225,7 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
             namespace: "shop".to_owned(),
             name: "web".to_owned(),
         };
-        let path = |name: &str| known.object(&web, Some(name)).unwrap().field_path.unwrap();
+        let path = |name: &str| known.api_object(&web, Some(name)).unwrap().field_path.unwrap();
         assert_eq!(path("first"), "spec.initContainers{first}");
         assert_eq!(path("app"), "spec.containers{app}");
         for other in [
@@ -238,7 +238,7 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
                 ..web
             },
         ] {
-            assert_eq!(known.object(&other, None), None);
+            assert_eq!(known.api_object(&other, None), None);
         }
     }
 }

@@ -1,14 +1,12 @@
-//! Everything known about kills that are not told yet → reports, each kill in one of them, once.
+//! Attributes kills to containers: all that is known of kills that are not told yet → reports, each kill in one of them, once.
 //!
 //! In come what the log says, what the counters show, who lives on the node, and the time; out come reports and, to be
 //! kept with them, the [`Checkpoint`] that says they were told. Until a report is out, nothing of its kill counts as told:
-//! an agent that ends before finds it again. What has to be read from files is behind [`Surroundings`]; apart from that
+//! an agent that ends before finds it again. What has to be read from files is behind [`NodeIo`]; apart from that
 //! this is pure.
 
 mod events;
 mod release;
-
-pub(super) use events::Told;
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;
@@ -17,16 +15,16 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::accounts::{Accounts, Counting, SavedAccount};
-use super::checkpoint::{Checkpoint, CheckpointError, Left};
-use super::open::Open;
+use super::checkpoint::{Checkpoint, CheckpointError, ToldState};
+use super::kill_counters::{CounterScope, KillCounters, SavedCounter};
+use super::node_io::NodeIo;
 use super::own_writes::OwnWrites;
+use super::pending::PendingKill;
+use super::pod_names::{NodePods, PodNames};
 use super::records::Records;
-use super::roster::{Residents, Roster};
-use super::surroundings::Surroundings;
 use crate::cgroup::CgroupPath;
 use crate::oom::counters::CounterError;
-use crate::oom::join::{Joiner, Progress, Rise};
+use crate::oom::join::{CounterDelta, Joiner, Progress};
 use crate::oom::kill::Kill;
 use crate::oom::kmsg::{BootId, Position};
 use crate::oom::report::{Candidates, OomReport, Role};
@@ -58,9 +56,9 @@ struct Logged {
     role: Role,
 }
 
-/// Where kills are put together.
+/// What is known of kills that are not told yet, and which kills were told.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct Attribution {
     boot: BootId,
     node: String,
     /// Whether there was an agent before this one. If not, whatever is counted and logged already is none of ours.
@@ -73,25 +71,25 @@ pub(super) struct Desk {
     /// Records that an earlier agent left in doubt.
     doubted: Vec<u64>,
     logged: HashMap<u64, Logged>,
-    /// Until the tree is known, what was saved of its accounts.
-    saved: Vec<SavedAccount>,
-    accounts: Option<Accounts>,
+    /// Until the tree is known, what was saved of its kill_counters.
+    saved: Vec<SavedCounter>,
+    kill_counters: Option<KillCounters>,
     /// Whether our cgroup namespace hides the upper part of the paths that the kernel logs.
     namespaced: bool,
     /// A moment before the latest look at the counters.
-    looked: Option<Duration>,
+    swept: Option<Duration>,
     /// A moment after the first.
-    first_look: Option<Duration>,
-    roster: Roster,
+    first_sweep: Option<Duration>,
+    names: PodNames,
     own_writes: OwnWrites,
-    open: Vec<Open>,
+    open: Vec<PendingKill>,
     /// Lists of possible victims that were made of others just now.
     listed: Vec<(Arc<[Arc<Kill>]>, Candidates)>,
     reports: Vec<OomReport>,
     unsaved: bool,
 }
 
-impl Desk {
+impl Attribution {
     /// Goes on where an earlier agent left off; without one, begins here.
     ///
     /// # Errors
@@ -112,7 +110,7 @@ impl Desk {
             records: left.records,
             doubted: left.doubted,
             saved: left.counters,
-            joiner: Joiner::new(false).with_told_alone(left.told_alone),
+            joiner: Joiner::new(false).with_told_by_counter(left.told_by_counter),
             ..Self::beginning(boot, node, now)
         })
     }
@@ -130,11 +128,11 @@ impl Desk {
             doubted: Vec::new(),
             logged: HashMap::new(),
             saved: Vec::new(),
-            accounts: None,
+            kill_counters: None,
             namespaced: false,
-            looked: None,
-            first_look: None,
-            roster: Roster::default(),
+            swept: None,
+            first_sweep: None,
+            names: PodNames::default(),
             own_writes: OwnWrites::default(),
             open: Vec::new(),
             listed: Vec::new(),
@@ -153,20 +151,24 @@ impl Desk {
     }
 
     /// Takes in who lives here.
-    pub(super) fn take_residents(&mut self, residents: &Residents, now: Moment) {
-        self.roster.update(residents, now.monotonic);
+    pub(super) fn set_node_pods(&mut self, residents: &NodePods, now: Moment) {
+        self.names.update(residents, now.monotonic);
     }
 
     /// The tree's root, once it is known. `namespaced` says whether the kernel logs longer paths than we see.
-    pub(super) fn take_tree(&mut self, counting: Counting, root: &CgroupPath, namespaced: bool) {
-        if self.accounts.as_ref().is_some_and(|accounts| accounts.root() == root) {
+    pub(super) fn set_tree(&mut self, counting: CounterScope, root: &CgroupPath, namespaced: bool) {
+        if self
+            .kill_counters
+            .as_ref()
+            .is_some_and(|kill_counters| kill_counters.root() == root)
+        {
             return;
         }
         let saved = self
-            .accounts
+            .kill_counters
             .take()
             .map_or_else(|| std::mem::take(&mut self.saved), |old| old.saved());
-        self.accounts = Some(Accounts::new(counting, root.clone(), &saved));
+        self.kill_counters = Some(KillCounters::new(counting, root.clone(), &saved));
         self.namespaced = namespaced;
     }
 
@@ -180,8 +182,8 @@ impl Desk {
         self.joiner.log_began();
     }
 
-    /// The log cannot be read any more. All counters must have been looked at since the last that was read of it.
-    pub(super) fn log_ended(&mut self, now: Moment, around: &impl Surroundings) {
+    /// The log cannot be read any more. All counters must have been swept since the last record was read.
+    pub(super) fn log_ended(&mut self, now: Moment, around: &impl NodeIo) {
         self.has_log = false;
         for kill in self.joiner.log_ended() {
             self.open(kill, now, around);
@@ -190,26 +192,26 @@ impl Desk {
     }
 
     /// Looks at all counters that may have risen, from `before` on. Returns whether one could not be read.
-    pub(super) fn look(
+    pub(super) fn sweep(
         &mut self,
         before: Duration,
-        around: &impl Surroundings,
+        around: &impl NodeIo,
         clock: impl FnOnce() -> Moment,
     ) -> Option<CounterError> {
-        let accounts = self.accounts.as_mut()?;
-        let begins = self.looked.is_none() && !self.continues;
+        let kill_counters = self.kill_counters.as_mut()?;
+        let begins = self.swept.is_none() && !self.continues;
         let sweep = if begins {
-            accounts.begin_here(around)
+            kill_counters.start_at_current(around)
         } else {
-            accounts.sweep(around)
+            kill_counters.sweep(around)
         };
         let now = clock();
         let by = now.monotonic;
-        let after = self.looked.replace(before).unwrap_or_default();
-        self.first_look.get_or_insert(by);
+        let after = self.swept.replace(before).unwrap_or_default();
+        self.first_sweep.get_or_insert(by);
         self.unsaved |= begins;
         for risen in sweep.rises.into_iter().filter(|_| !begins) {
-            let told = self.joiner.counted(Rise {
+            let told = self.joiner.counted(CounterDelta {
                 cgroup: risen.cgroup,
                 after,
                 by,
@@ -218,7 +220,7 @@ impl Desk {
             });
             told.into_iter().for_each(|kill| self.open(kill, now, around));
         }
-        self.account_for_counted_again();
+        self.apply_join_results();
         if !self.has_log {
             // What is counted now is told now. When the log can be read, it must not be told from there.
             self.log_from = by + SLACK;
@@ -227,23 +229,23 @@ impl Desk {
     }
 
     /// Decides what cannot change any more.
-    pub(super) fn settle(&mut self, progress: Progress, now: Moment, around: &impl Surroundings) {
-        for kill in self.joiner.settle(progress) {
+    pub(super) fn decide(&mut self, progress: Progress, now: Moment, around: &impl NodeIo) {
+        for kill in self.joiner.decide_up_to(progress) {
             self.open(kill, now, around);
         }
         self.listed.clear();
-        self.account_for_counted_again();
+        self.apply_join_results();
     }
 
-    pub(super) fn account_for_counted_again(&mut self) {
+    pub(super) fn apply_join_results(&mut self) {
         for record in self.joiner.take_known() {
-            self.records.tell(record);
+            self.records.mark_told(record);
             self.logged.remove(&record);
             self.unsaved = true;
         }
-        for group in self.joiner.take_counted_again() {
-            if let Some(accounts) = &mut self.accounts {
-                accounts.tell_again(&group);
+        for group in self.joiner.take_duplicates() {
+            if let Some(kill_counters) = &mut self.kill_counters {
+                kill_counters.mark_counted_twice(&group);
                 self.unsaved = true;
             }
         }
@@ -260,33 +262,33 @@ impl Desk {
     }
 
     /// Hands out what is to be told now.
-    pub(super) fn take_reports(&mut self) -> Vec<OomReport> {
+    pub(super) fn drain_reports(&mut self) -> Vec<OomReport> {
         std::mem::take(&mut self.reports)
     }
 
     /// What to keep together with everything handed out so far, if there is news for it.
-    pub(super) fn take_checkpoint(&mut self) -> Option<Checkpoint> {
+    pub(super) fn next_checkpoint(&mut self) -> Option<Checkpoint> {
         std::mem::take(&mut self.unsaved).then(|| {
             let counters = self
-                .accounts
+                .kill_counters
                 .as_ref()
-                .map_or_else(|| self.saved.clone(), Accounts::saved);
-            let left = Left {
+                .map_or_else(|| self.saved.clone(), KillCounters::saved);
+            let left = ToldState {
                 log_from: self.log_from,
                 records: self.records.clone(),
                 doubted: self.still_doubted(),
                 counters,
-                told_alone: self.told_alone(),
+                told_by_counter: self.told_by_counter(),
             };
             Checkpoint::new(self.boot.clone(), left)
         })
     }
 
     /// The kills that were told by counters alone, without those that are not told yet.
-    fn told_alone(&self) -> Vec<Rise> {
-        let mut rises = self.joiner.told_alone().to_vec();
+    fn told_by_counter(&self) -> Vec<CounterDelta> {
+        let mut rises = self.joiner.told_by_counter().to_vec();
         for open in self.open.iter().filter(|open| open.kill.record.is_none()) {
-            let of = |rise: &Rise| Some(&rise.cgroup) == open.kill.cgroup.as_ref() && rise.by == open.kill.at;
+            let of = |rise: &CounterDelta| Some(&rise.cgroup) == open.kill.cgroup.as_ref() && rise.by == open.kill.at;
             if let Some(at) = rises.iter().position(of) {
                 match NonZeroU64::new(rises[at].kills.get() - 1) {
                     Some(left) => rises[at].kills = left,

@@ -1,13 +1,13 @@
 //! What can be found out about a kill right after it, from files that may be gone a moment later.
 
-use super::accounts::Counters;
+use super::kill_counters::CounterTree;
 use crate::cgroup::CgroupPath;
 use crate::oom::kill::Invoker;
 use crate::oom::report::Role;
 use crate::oom::summary::Limit;
 
 /// The node around a kill.
-pub(super) trait Surroundings: Counters {
+pub(super) trait NodeIo: CounterTree {
     /// The memory limit of a cgroup now, and the most it ever used. Bytes; `None` where there is no limit, no cgroup, or
     /// no such file.
     fn limit_and_peak(&self, cgroup: &CgroupPath) -> (Option<u64>, Option<u64>);
@@ -17,19 +17,19 @@ pub(super) trait Surroundings: Counters {
     /// The processes in a cgroup and below it; `None` if it is gone.
     fn processes(&self, cgroup: &CgroupPath) -> Option<Vec<u32>>;
     /// Whether this task is one of the agent's own threads.
-    fn is_us(&self, invoker: &Invoker) -> bool;
+    fn is_own_thread(&self, invoker: &Invoker) -> bool;
 }
 
 /// What `/proc` still knew of a victim.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Glimpse {
+pub(super) struct ProcProbe {
     /// Where it was; `/` says nothing.
     pub(super) cgroup: Option<CgroupPath>,
     /// What it was to its container.
     pub(super) role: Role,
 }
 
-impl Glimpse {
+impl ProcProbe {
     /// Nothing any more.
     pub(super) const NONE: Self = Self {
         cgroup: None,

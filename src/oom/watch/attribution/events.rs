@@ -3,17 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
-
-use super::super::open::{Open, OpenGroup, victim};
-use super::super::surroundings::{Glimpse, Surroundings};
-use super::{Desk, Logged, Moment};
+use super::super::node_io::{NodeIo, ProcProbe};
+use super::super::pending::{PendingGroup, PendingKill, victim};
+use super::{Attribution, Logged, Moment};
 use crate::cgroup::CgroupPath;
-use crate::oom::join::{Evidence, OomKill};
+use crate::oom::join::OomKill;
 use crate::oom::kill::Kill;
-use crate::oom::kmsg::Origin;
+use crate::oom::kmsg::{LogEvent, Origin};
 use crate::oom::parse::Event;
-use crate::oom::report::{Candidates, HitLimit, Role, Victim};
+use crate::oom::report::{Candidates, Confidence, HitLimit, Role, Victim};
 use crate::oom::summary::Limit;
 
 /// Limits from here on are none: the kernel prints the most its counter can hold.
@@ -21,57 +19,47 @@ const NO_LIMIT: u64 = 1 << 60;
 /// In a flood every kill may be any of hundreds; what a report lists must stay something that can be sent and kept.
 pub(super) const MOST_CANDIDATES: usize = 16;
 
-/// Something in the log, with the number of its record and its time.
-#[derive(Debug)]
-pub(in crate::oom::watch) struct Told {
-    pub(in crate::oom::watch) event: Event,
-    pub(in crate::oom::watch) record: u64,
-    pub(in crate::oom::watch) logged: Duration,
-    pub(in crate::oom::watch) wall: Timestamp,
-    pub(in crate::oom::watch) origin: Origin,
-}
-
-impl Desk {
-    /// Takes something from the log, and what `/proc` knew of the victim right after.
-    pub(in crate::oom::watch) fn take_event(
+impl Attribution {
+    /// Adds something from the log, and what `/proc` knew of the victim right after.
+    pub(in crate::oom::watch) fn add_event(
         &mut self,
-        told: Told,
-        glimpse: Glimpse,
+        told: LogEvent,
+        probe: ProcProbe,
         now: Moment,
-        around: &impl Surroundings,
+        around: &impl NodeIo,
     ) {
         let replayed = told.origin == Origin::Replayed;
-        if self.records.is_told(told.record) || (replayed && told.logged < self.log_from) {
+        if self.records.is_told(told.seq) || (replayed && told.logged < self.log_from) {
             return;
         }
         match told.event {
             Event::Kill(mut kill) => {
-                self.records.wait(told.record);
+                self.records.wait(told.seq);
                 let logged = Logged {
-                    wall: told.wall,
+                    wall: told.at,
                     while_down: replayed && self.continues,
-                    role: glimpse.role,
+                    role: probe.role,
                 };
-                self.logged.insert(told.record, logged);
-                self.see_as_ours(&mut kill);
-                match self.joiner.logged(told.logged, *kill, glimpse.cgroup) {
+                self.logged.insert(told.seq, logged);
+                self.localize_kill(&mut kill);
+                match self.joiner.logged(told.logged, *kill, probe.cgroup) {
                     Some(kill) => self.open(kill, now, around),
-                    None if self.doubted.contains(&told.record) => self.joiner.doubt(told.record),
-                    None => self.account_for_counted_again(),
+                    None if self.doubted.contains(&told.seq) => self.joiner.doubt(told.seq),
+                    None => self.apply_join_results(),
                 }
             }
             Event::Again { pid, group } => {
-                let group = self.as_ours(group);
+                let group = self.local_path(group);
                 if let Some(kill) = self.joiner.logged_again(told.logged, pid, &group) {
                     self.open(kill, now, around);
                 }
-                self.take_again(told.record, group, now.monotonic);
+                self.add_duplicate(told.seq, group, now.monotonic);
             }
         }
     }
 
     /// The first victim of a group was logged again.
-    fn take_again(&mut self, record: u64, cgroup: CgroupPath, now: Duration) {
+    fn add_duplicate(&mut self, record: u64, cgroup: CgroupPath, now: Duration) {
         match self.open.iter_mut().find(|open| open.is_group_of(&cgroup)) {
             Some(open) => {
                 open.records.push(record);
@@ -81,9 +69,9 @@ impl Desk {
                 }
             }
             None => {
-                self.records.tell(record);
-                if let Some(accounts) = &mut self.accounts {
-                    accounts.tell_again(&cgroup);
+                self.records.mark_told(record);
+                if let Some(kill_counters) = &mut self.kill_counters {
+                    kill_counters.mark_counted_twice(&cgroup);
                 }
                 self.unsaved = true;
             }
@@ -91,20 +79,20 @@ impl Desk {
     }
 
     /// A kill was found. Whatever is to be read about it is read now.
-    pub(super) fn open(&mut self, kill: OomKill, now: Moment, around: &impl Surroundings) {
+    pub(super) fn open(&mut self, kill: OomKill, now: Moment, around: &impl NodeIo) {
         let named = kill.victim().and(kill.cgroup.as_ref());
         let group = named.and_then(|cgroup| self.open.iter_mut().find(|open| open.is_group_of(cgroup)));
         if let Some(group) = group {
             group.take(kill, now.monotonic);
             return;
         }
-        let (candidates, more_candidates) = match &kill.evidence {
-            Evidence::Ambiguous(possible) => self.candidates(possible),
+        let (candidates, more_candidates) = match kill.confidence {
+            Confidence::Ambiguous => self.candidates(&kill.processes),
             _ => Default::default(),
         };
         let facts = kill.record.and_then(|record| self.logged.get(&record));
-        let counted_at_start = self.first_look.is_none_or(|first| kill.at <= first);
-        let open = Open {
+        let counted_at_start = self.first_sweep.is_none_or(|first| kill.at <= first);
+        let open = PendingKill {
             since: now.monotonic,
             time: facts.map_or_else(|| now.wall_at(kill.at), |facts| facts.wall),
             while_down: facts.map_or(counted_at_start && self.continues, |facts| facts.while_down),
@@ -114,7 +102,7 @@ impl Desk {
             limit: kill.victim().map(|kill| hit_limit(kill, around)).unwrap_or_default(),
             group: open_group(&kill, now.monotonic, around),
             records: kill.record.into_iter().collect(),
-            counted: kill.counted_in.iter().cloned().collect(),
+            counted: kill.cgroup.iter().cloned().collect(),
             again: Vec::new(),
             kill,
         };
@@ -140,37 +128,37 @@ impl Desk {
     }
 
     /// Makes the paths in a record those that we see.
-    fn see_as_ours(&self, kill: &mut Kill) {
-        kill.task_cgroup = kill.task_cgroup.take().map(|path| self.as_ours(path));
-        kill.group = kill.group.take().map(|path| self.as_ours(path));
+    fn localize_kill(&self, kill: &mut Kill) {
+        kill.task_cgroup = kill.task_cgroup.take().map(|path| self.local_path(path));
+        kill.group = kill.group.take().map(|path| self.local_path(path));
         if let Limit::Cgroup(path) = &mut kill.limit {
-            *path = self.as_ours(path.clone());
+            *path = self.local_path(path.clone());
         }
     }
 
     /// In a cgroup namespace (a kubelet in a container: kind) paths begin further down than those in the log. The
     /// outermost place where the root of all pods may be is where it is: all further in is made by containers.
-    fn as_ours(&self, path: CgroupPath) -> CgroupPath {
-        let Some(accounts) = self.accounts.as_ref().filter(|_| self.namespaced) else {
+    fn local_path(&self, path: CgroupPath) -> CgroupPath {
+        let Some(kill_counters) = self.kill_counters.as_ref().filter(|_| self.namespaced) else {
             return path;
         };
-        if path.below(accounts.root()).is_some() {
+        if path.below(kill_counters.root()).is_some() {
             return path;
         }
         let text = path.as_str();
         let inner = text
             .match_indices('/')
             .filter_map(|(at, _)| CgroupPath::new(&text[at..]).ok())
-            .find(|inner| inner.below(accounts.root()).is_some());
+            .find(|inner| inner.below(kill_counters.root()).is_some());
         inner.unwrap_or(path)
     }
 }
 
-fn open_group(kill: &OomKill, now: Duration, around: &impl Surroundings) -> Option<OpenGroup> {
+fn open_group(kill: &OomKill, now: Duration, around: &impl NodeIo) -> Option<PendingGroup> {
     let (victim, cgroup) = (kill.victim()?, kill.cgroup.as_ref()?);
     let group = victim.group.clone();
     let cgroup = group.or_else(|| around.group_of(cgroup, &victim.limit))?;
-    Some(OpenGroup {
+    Some(PendingGroup {
         cgroup,
         pids: vec![victim.pid],
         last: now,
@@ -178,7 +166,7 @@ fn open_group(kill: &OomKill, now: Duration, around: &impl Surroundings) -> Opti
 }
 
 /// The limit that was hit: as the kernel logged it, else as the files have it.
-fn hit_limit(kill: &Kill, around: &impl Surroundings) -> HitLimit {
+fn hit_limit(kill: &Kill, around: &impl NodeIo) -> HitLimit {
     let Some(cgroup) = kill.limit.cgroup() else {
         return HitLimit::default();
     };

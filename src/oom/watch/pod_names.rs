@@ -1,4 +1,4 @@
-//! Who lives on the node, and who lived there lately: the names of the pods and containers that cgroups belong to.
+//! The names of the pods and containers that cgroups belong to, also of those that are gone lately.
 //!
 //! In comes the agent's own inventory, again and again; out come names and levels for the paths in the kernel's log. What
 //! the agent knows to be a container's cgroup is that container's, and everything inside is, whatever it is called:
@@ -13,21 +13,21 @@ use crate::cgroup::{CgroupPath, Hierarchy, Place};
 use crate::oom::kill::Level;
 use crate::oom::report::{ReportedContainer, ReportedPod};
 
-/// The names of the departed are kept for so long: a kill may be told after its pod is gone.
+/// How long names are kept: a kill may be told after its pod is gone.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// Where cgroups are, and who lives in them, as the agent found it.
+/// Where cgroups are, and the pods on the node, as the agent found them.
 #[derive(Debug, Clone, Default)]
-pub struct Residents {
+pub struct NodePods {
     /// The mounts and the root of all pods, once they are known.
     pub tree: Option<(Hierarchy, CgroupPath)>,
-    /// The pods.
+    /// The pods on the node.
     pub pods: Vec<Arc<LivePod>>,
 }
 
-/// Who lives, or lived, in a cgroup.
+/// The pod or container of a cgroup.
 #[derive(Debug, Clone)]
-struct Resident {
+struct KnownCgroup {
     pod: PodId,
     /// Name and id; `None` for the pod's own cgroup.
     container: Option<(String, String)>,
@@ -35,31 +35,31 @@ struct Resident {
     gone: Option<Duration>,
 }
 
-/// The names behind cgroups.
+/// The names by cgroup.
 #[derive(Debug, Default)]
-pub(super) struct Roster {
+pub(super) struct PodNames {
     root: Option<CgroupPath>,
-    residents: HashMap<CgroupPath, Resident>,
+    residents: HashMap<CgroupPath, KnownCgroup>,
 }
 
-/// Whose cgroup it is.
+/// The pod and container that a cgroup belongs to.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Whose {
+pub(super) struct Owner {
     pub(super) pod: Option<ReportedPod>,
     pub(super) container: Option<ReportedContainer>,
     /// Whether names are missing that the agent may still learn.
     pub(super) unnamed: bool,
 }
 
-impl Roster {
-    /// Takes in who lives here now.
-    pub(super) fn update(&mut self, residents: &Residents, now: Duration) {
+impl PodNames {
+    /// Replaces the pods on the node.
+    pub(super) fn update(&mut self, residents: &NodePods, now: Duration) {
         self.root = residents.tree.as_ref().map(|(_, root)| root.clone());
         for resident in self.residents.values_mut() {
             resident.gone.get_or_insert(now);
         }
         for pod in &residents.pods {
-            let resident = |container| Resident {
+            let resident = |container| KnownCgroup {
                 pod: pod.id.clone(),
                 container,
                 gone: None,
@@ -74,12 +74,11 @@ impl Roster {
             .retain(|_, resident| resident.gone.is_none_or(|gone| now.saturating_sub(gone) < REMEMBERED));
     }
 
-    /// Whose cgroup this is.
-    pub(super) fn whose(&self, cgroup: &CgroupPath) -> Whose {
+    pub(super) fn owner(&self, cgroup: &CgroupPath) -> Owner {
         if let Some(resident) = self.resident(cgroup)
             && let Some((name, id)) = &resident.container
         {
-            return Whose {
+            return Owner {
                 pod: Some(reported(&resident.pod)),
                 container: Some(ReportedContainer {
                     name: name.clone(),
@@ -91,10 +90,10 @@ impl Roster {
         let (pod, container) = match self.place(cgroup) {
             Some(Place::Container(pod, container)) => (pod, Some(container)),
             Some(Place::Pod(pod) | Place::Other(pod)) => (pod, None),
-            Some(Place::Kubepods | Place::Qos(_)) | None => return Whose::default(),
+            Some(Place::Kubepods | Place::Qos(_)) | None => return Owner::default(),
         };
         let known = self.resident(cgroup).map(|resident| reported(&resident.pod));
-        Whose {
+        Owner {
             unnamed: known.is_none() || container.is_some(),
             pod: Some(known.unwrap_or_else(|| ReportedPod {
                 namespace: String::new(),
@@ -136,7 +135,7 @@ impl Roster {
     }
 
     /// The outermost container that this cgroup belongs to, or else the pod.
-    fn resident(&self, cgroup: &CgroupPath) -> Option<&Resident> {
+    fn resident(&self, cgroup: &CgroupPath) -> Option<&KnownCgroup> {
         let outwards = std::iter::successors(Some(cgroup.clone()), CgroupPath::parent);
         let mut found = None;
         for path in outwards {
@@ -176,13 +175,13 @@ mod tests {
         path(&format!("/kubepods/burstable/pod{UID}/{}", letter.repeat(64)))
     }
 
-    fn residents(pods: Vec<Arc<LivePod>>) -> Residents {
+    fn residents(pods: Vec<Arc<LivePod>>) -> NodePods {
         let mounts = tempfile::tempdir().unwrap();
         for name in ["cpu", "memory"] {
             std::fs::create_dir(mounts.path().join(name)).unwrap();
         }
         let hierarchy = Hierarchy::of_tree(mounts.path()).unwrap();
-        Residents {
+        NodePods {
             tree: Some((hierarchy, path("/kubepods"))),
             pods,
         }
@@ -204,8 +203,8 @@ mod tests {
         })
     }
 
-    fn names(roster: &Roster, cgroup: &CgroupPath) -> (String, String, bool) {
-        let whose = roster.whose(cgroup);
+    fn names_of(names: &PodNames, cgroup: &CgroupPath) -> (String, String, bool) {
+        let whose = names.owner(cgroup);
         let pod = whose.pod.map(|pod| pod.name).unwrap_or_default();
         (
             pod,
@@ -216,40 +215,40 @@ mod tests {
 
     #[test]
     fn a_container_cannot_pass_for_another_by_the_cgroups_it_makes() {
-        let mut roster = Roster::default();
-        roster.update(&residents(vec![web()]), Duration::ZERO);
+        let mut names = PodNames::default();
+        names.update(&residents(vec![web()]), Duration::ZERO);
         let inner = path(&format!("{}/kubepods/pod{OTHER}/{}", container("a"), "b".repeat(64)));
-        assert_eq!(names(&roster, &inner), ("web".to_owned(), "app".to_owned(), false));
-        assert_eq!(roster.level(&inner), Level::Container);
+        assert_eq!(names_of(&names, &inner), ("web".to_owned(), "app".to_owned(), false));
+        assert_eq!(names.level(&inner), Level::Container);
         let elsewhere = path(&format!("/user.slice/kubepods/pod{UID}/{}", "a".repeat(64)));
-        assert_eq!(roster.whose(&elsewhere), Whose::default());
-        assert_eq!(roster.level(&elsewhere), Level::Other);
+        assert_eq!(names.owner(&elsewhere), Owner::default());
+        assert_eq!(names.level(&elsewhere), Level::Other);
     }
 
     #[test]
     fn what_is_not_known_yet_has_the_ids_of_its_path_and_may_get_names() {
-        let mut roster = Roster::default();
-        roster.update(&residents(vec![web()]), Duration::ZERO);
-        let whose = roster.whose(&container("b"));
+        let mut names = PodNames::default();
+        names.update(&residents(vec![web()]), Duration::ZERO);
+        let whose = names.owner(&container("b"));
         assert!(whose.unnamed);
         assert_eq!(whose.pod.unwrap().name, "web");
         assert_eq!(whose.container.unwrap().id, "b".repeat(64));
-        let stranger = roster.whose(&path(&format!("/kubepods/pod{OTHER}")));
+        let stranger = names.owner(&path(&format!("/kubepods/pod{OTHER}")));
         assert!(stranger.unnamed && stranger.pod.unwrap().uid == OTHER);
-        assert_eq!(roster.level(&path("/kubepods")), Level::Kubepods);
-        assert_eq!(roster.level(&path("/kubepods/burstable")), Level::Qos);
+        assert_eq!(names.level(&path("/kubepods")), Level::Kubepods);
+        assert_eq!(names.level(&path("/kubepods/burstable")), Level::Qos);
     }
 
     #[test]
     fn the_departed_are_remembered_for_a_while() {
-        let mut roster = Roster::default();
-        roster.update(&residents(vec![web()]), Duration::ZERO);
-        roster.update(&residents(Vec::new()), Duration::from_secs(1));
+        let mut names = PodNames::default();
+        names.update(&residents(vec![web()]), Duration::ZERO);
+        names.update(&residents(Vec::new()), Duration::from_secs(1));
         assert_eq!(
-            names(&roster, &container("a")),
+            names_of(&names, &container("a")),
             ("web".to_owned(), "app".to_owned(), false)
         );
-        roster.update(&residents(Vec::new()), REMEMBERED + Duration::from_secs(1));
-        assert_eq!(names(&roster, &container("a")), (String::new(), String::new(), true));
+        names.update(&residents(Vec::new()), REMEMBERED + Duration::from_secs(1));
+        assert_eq!(names_of(&names, &container("a")), (String::new(), String::new(), true));
     }
 }

@@ -70,9 +70,9 @@ struct Node {
     /// Records before this were logged before it began.
     replayed: usize,
     now: u64,
-    looked: u64,
+    swept: u64,
     has_log: bool,
-    desk: Desk,
+    attribution: Attribution,
     /// Told and not kept.
     uncommitted: Vec<OomReport>,
     unkept: Option<Vec<u8>>,
@@ -98,9 +98,9 @@ impl Node {
             read: 0,
             replayed: 0,
             now: 0,
-            looked: 0,
+            swept: 0,
             has_log: true,
-            desk: desk(None, 0),
+            attribution: attribution(None, 0),
             uncommitted: Vec::new(),
             unkept: None,
             kept: Vec::new(),
@@ -108,7 +108,7 @@ impl Node {
             state,
             received: BTreeSet::new(),
         };
-        node.look();
+        node.sweep();
         node.take();
         node.commit();
         node
@@ -127,7 +127,7 @@ impl Node {
         if !self.has_log {
             return;
         }
-        let told = self.desk.position().map(|position| position.seq);
+        let told = self.attribution.position().map(|position| position.seq);
         for (index, record) in self.log.iter().enumerate().skip(self.read).take(most) {
             self.read = index + 1;
             let number = record.kill.seq.unwrap();
@@ -141,47 +141,48 @@ impl Node {
             }
             let event = Event::Kill(Box::new(record.kill.clone()));
             let told = logged(event, number, record.time, origin);
-            self.desk.take_event(told, Glimpse::NONE, at(self.now), &self.kernel);
+            self.attribution
+                .add_event(told, ProcProbe::NONE, at(self.now), &self.kernel);
         }
         self.take();
     }
 
-    fn look(&mut self) {
+    fn sweep(&mut self) {
         self.now += 1;
-        look(&mut self.desk, &self.kernel, self.now);
-        self.looked = self.now;
+        sweep(&mut self.attribution, &self.kernel, self.now);
+        self.swept = self.now;
         self.now += 1;
         self.take();
     }
 
-    fn settle(&mut self, after: u64) {
+    fn decide(&mut self, after: u64) {
         self.now += after;
         // A log that is not read for long is not waited for. This one is.
         if self.has_log && self.log.get(self.read).is_some_and(|next| self.now - next.time > 1000) {
             self.read(usize::MAX);
         }
         // As the watcher does: at least once a second, and at once where a kill waits for it.
-        if self.desk.waits_for_counters() || self.now - self.looked > 1000 {
-            self.look();
+        if self.attribution.waits_for_counters() || self.now - self.swept > 1000 {
+            self.sweep();
         }
         // Until the old part of the log is read, nothing is decided.
         if self.read >= self.replayed || !self.has_log {
             let log = self.log.get(self.read).map_or(self.now, |next| next.time - 1);
             let known = Progress {
                 log: if self.has_log { ms(log) } else { Duration::MAX },
-                counters: ms(self.looked),
+                counters: ms(self.swept),
             };
-            self.desk.settle(known, at(self.now), &self.kernel);
+            self.attribution.decide(known, at(self.now), &self.kernel);
         }
         self.take();
     }
 
     /// Takes what is told now, as the watcher does after everything it takes in.
     fn take(&mut self) {
-        self.desk.release(at(self.now), &self.kernel);
-        let reports = self.desk.take_reports();
+        self.attribution.release(at(self.now), &self.kernel);
+        let reports = self.attribution.drain_reports();
         self.uncommitted.extend(reports);
-        if let Some(checkpoint) = self.desk.take_checkpoint() {
+        if let Some(checkpoint) = self.attribution.next_checkpoint() {
             self.unkept = Some(checkpoint.encode().unwrap());
         }
     }
@@ -225,14 +226,14 @@ impl Node {
         self.kills = kills;
         self.kept = recovered.latest.iter().map(|kill| OomReport::clone(kill)).collect();
         self.has_log = log;
-        self.desk = desk_of(recovered.checkpoint.as_deref(), self.now);
+        self.attribution = attribution_of(recovered.checkpoint.as_deref(), self.now);
         if log {
-            self.desk.log_began();
+            self.attribution.log_began();
         }
         (self.read, self.replayed) = (0, self.log.len());
-        self.looked = 0;
+        self.swept = 0;
         // Looked at before anything is decided.
-        self.look();
+        self.sweep();
     }
 
     fn finish(&mut self) {
@@ -241,8 +242,8 @@ impl Node {
         }
         for _ in 0..2 {
             self.read(usize::MAX);
-            self.look();
-            self.settle(10_000);
+            self.sweep();
+            self.decide(10_000);
         }
         self.commit();
         self.deliver(usize::MAX, usize::MAX);
@@ -254,17 +255,17 @@ fn a_kill_in_doubt_stays_so_when_the_agent_ends_after_what_it_may_have_been_was_
     let (other, alive, gone) = (container(0, 1), container(0, 2), container(1, 1));
     let mut node = Node::new(&[other.clone(), alive.clone(), gone.clone()]);
     node.kill(&other, false);
-    node.settle(1815);
+    node.decide(1815);
     node.kill(&gone, false);
     node.kernel.remove(&gone);
     node.kernel.make(&container(1, 3));
     node.kill(&alive, false);
-    node.look();
+    node.sweep();
     node.kill(&alive, true);
-    node.settle(820);
+    node.decide(820);
     node.kill(&alive, false);
     // The first two may be each other: one is told for what both cgroups counted, and the other one a moment later.
-    [2354, 1306, 692].into_iter().for_each(|after| node.settle(after));
+    [2354, 1306, 692].into_iter().for_each(|after| node.decide(after));
     node.commit();
     let told: Vec<&str> = node.kept.iter().map(|report| &*report.id).collect();
     assert_eq!(told, ["b007-log-4", "b007-log-1", "b007-log-3"]);
@@ -298,8 +299,8 @@ proptest! {
                     node.kernel.make(&containers[at]);
                 }
                 Happens::Read(most) => node.read(most),
-                Happens::Look => node.look(),
-                Happens::Settle(after) => node.settle(after),
+                Happens::Look => node.sweep(),
+                Happens::Settle(after) => node.decide(after),
                 Happens::Commit => node.commit(),
                 Happens::Deliver(gets, acknowledges) => node.deliver(gets, acknowledges),
                 Happens::Restart { log } => node.restart(log),

@@ -6,28 +6,29 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::groups::Groups;
-use super::matching::{Possible, matched};
-use super::{Evidence, FLOOD, LATEST, LOG_DELAY, OomKill, PATIENCE, Progress, SLACK};
+use super::disjoint_sets::DisjointSets;
+use super::matching::{Compatibility, matched};
+use super::{FLOOD, LATEST, LOG_DELAY, OomKill, PATIENCE, Progress, SLACK};
 use crate::cgroup::CgroupPath;
 use crate::oom::kill::Kill;
+use crate::oom::report::Confidence;
 use crate::oom::summary::Limit;
 
 /// A kill in the log, by the time it was logged.
 #[derive(Debug)]
 pub(super) struct Logged {
     pub(super) at: Duration,
-    pub(super) who: Who,
+    pub(super) who: LogState,
     /// Whether a rise that may have been this one's was given to another kill.
-    pub(super) outrun: bool,
+    pub(super) in_doubt: bool,
 }
 
 /// Whether a kill was told.
 #[derive(Debug)]
-pub(super) enum Who {
-    /// It was, for this cgroup, and accounts for a rise there.
+pub(super) enum LogState {
+    /// It was, for this cgroup, and kill_counters for a rise there.
     Told(CgroupPath),
-    /// It is the second logging of a kill in this group, and accounts for a rise there that is no kill.
+    /// It is the second logging of a kill in this group, and kill_counters for a rise there that is no kill.
     Again(CgroupPath),
     /// It was not: where it happened is not known yet.
     Waiting(Arc<Kill>),
@@ -35,7 +36,7 @@ pub(super) enum Who {
 
 /// A counter rose between two reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rise {
+pub struct CounterDelta {
     /// The cgroup that lost processes: this one, or one below it that no other rise is told of.
     pub cgroup: CgroupPath,
     /// A moment before the first of the two reads.
@@ -48,7 +49,7 @@ pub struct Rise {
     pub again: u64,
 }
 
-impl Rise {
+impl CounterDelta {
     /// Whether all that can be in it was logged before that time.
     fn is_over(&self, end: Duration) -> bool {
         end == Duration::MAX || self.by.saturating_add(LOG_DELAY) < end
@@ -56,7 +57,7 @@ impl Rise {
 
     /// What is left of it without these.
     pub(super) fn without<'a>(self, logged: impl Iterator<Item = &'a Logged> + Clone) -> Option<Self> {
-        let logged_again = logged.clone().filter(|logged| matches!(logged.who, Who::Again(_)));
+        let logged_again = logged.clone().filter(|logged| matches!(logged.who, LogState::Again(_)));
         let again = self.again.saturating_sub(count(logged_again));
         let kills = NonZeroU64::new(self.kills.get().saturating_sub(count(logged)))?;
         Some(Self { kills, again, ..self })
@@ -65,12 +66,12 @@ impl Rise {
 
 impl Logged {
     /// Whether this can be among the kills that were counted there then, if the kernel logged it within this time.
-    pub(super) fn may_be_in(&self, rise: &Rise, delay: Duration) -> bool {
+    pub(super) fn may_be_in(&self, rise: &CounterDelta, delay: Duration) -> bool {
         let in_time = rise.after <= self.at.saturating_add(SLACK) && self.at <= rise.by.saturating_add(delay);
         in_time
             && match &self.who {
-                Who::Told(cgroup) | Who::Again(cgroup) => cgroup.below(&rise.cgroup).is_some(),
-                Who::Waiting(kill) => match &kill.limit {
+                LogState::Told(cgroup) | LogState::Again(cgroup) => cgroup.below(&rise.cgroup).is_some(),
+                LogState::Waiting(kill) => match &kill.limit {
                     Limit::Cgroup(limit) => rise.cgroup.below(limit).is_some(),
                     Limit::Node | Limit::Unknown => true,
                 },
@@ -78,60 +79,60 @@ impl Logged {
     }
 
     /// Within what time the kernel logged this. Late may be what was told: where it was is certain, and time decides nothing
-    /// but which rise of several. What waits is dealt with in [`super::late`].
+    /// but which rise of several. What waits is dealt with in [`super::unmatched`].
     const fn delay(&self) -> Duration {
         match self.who {
-            Who::Told(_) | Who::Again(_) => LATEST,
-            Who::Waiting(_) => LOG_DELAY,
+            LogState::Told(_) | LogState::Again(_) => LATEST,
+            LogState::Waiting(_) => LOG_DELAY,
         }
     }
 }
 
 /// What was decided.
 #[derive(Debug, Default)]
-pub(super) struct Decided {
+pub(super) struct Matched {
     pub(super) kills: Vec<OomKill>,
     /// What was counted without having been logged in time.
-    pub(super) unclaimed: Vec<Rise>,
+    pub(super) unmatched: Vec<CounterDelta>,
     /// What was logged without having been counted just before.
-    pub(super) unplaced: Vec<Logged>,
+    pub(super) unmatched_logged: Vec<Logged>,
 }
 
 /// Kills and rises that have nothing to do with any others.
 #[derive(Debug, Default)]
-pub(super) struct Pairing {
+pub(super) struct MatchGroup {
     pub(super) logged: Vec<Logged>,
-    pub(super) rises: Vec<Rise>,
+    pub(super) rises: Vec<CounterDelta>,
 }
 
-impl Pairing {
-    /// Takes kills and rises apart into pairings that cannot influence each other.
-    pub(super) fn independent(logged: Vec<Logged>, rises: Vec<Rise>) -> Vec<Self> {
+impl MatchGroup {
+    /// Takes kills and rises apart into groups that cannot influence each other.
+    pub(super) fn independent(logged: Vec<Logged>, rises: Vec<CounterDelta>) -> Vec<Self> {
         // The rises come first in the numbering, then the kills.
-        let mut groups = Groups::new(rises.len() + logged.len());
+        let mut sets = DisjointSets::new(rises.len() + logged.len());
         for (number, logged) in (rises.len()..).zip(&logged) {
             let concerned = rises.iter().enumerate();
             let concerned = concerned.filter(|(_, rise)| logged.may_be_in(rise, logged.delay()));
-            concerned.for_each(|(rise, _)| groups.join(rise, number));
+            concerned.for_each(|(rise, _)| sets.join(rise, number));
         }
-        let mut pairings: Vec<Self> = Vec::new();
+        let mut groups: Vec<Self> = Vec::new();
         let mut places = HashMap::new();
-        let mut place = |number: usize, pairings: &mut Vec<Self>| {
-            *places.entry(groups.of(number)).or_insert_with(|| {
-                pairings.push(Self::default());
-                pairings.len() - 1
+        let mut place = |number: usize, groups: &mut Vec<Self>| {
+            *places.entry(sets.of(number)).or_insert_with(|| {
+                groups.push(Self::default());
+                groups.len() - 1
             })
         };
         let first = rises.len();
         for (number, rise) in rises.into_iter().enumerate() {
-            let place = place(number, &mut pairings);
-            pairings[place].rises.push(rise);
+            let place = place(number, &mut groups);
+            groups[place].rises.push(rise);
         }
         for (number, logged) in (first..).zip(logged) {
-            let place = place(number, &mut pairings);
-            pairings[place].logged.push(logged);
+            let place = place(number, &mut groups);
+            groups[place].logged.push(logged);
         }
-        pairings
+        groups
     }
 
     /// Up to when kills and rises are to be decided now, if they are.
@@ -154,13 +155,13 @@ impl Pairing {
 
     /// Whether nothing that is still to come can belong here: later rises begin after these kills, and later kills were
     /// logged after these rises, late ones included where less was logged than counted. What is logged so far may be late
-    /// for a rise elsewhere ([`super::late`]): all that were before it are known by then, too.
+    /// for a rise elsewhere ([`super::unmatched`]): all that were before it are known by then, too.
     fn is_final(&self, progress: Progress) -> bool {
         let is_all_logged = counted(self.rises.iter()) <= count(self.logged.iter());
         let delay = if is_all_logged { LOG_DELAY } else { LATEST };
         let are_known =
             |logged: &Logged| logged.at.saturating_add(SLACK) < progress.counters && logged.at < progress.log;
-        let are_over = |rise: &Rise| rise.by.saturating_add(delay) < progress.log;
+        let are_over = |rise: &CounterDelta| rise.by.saturating_add(delay) < progress.log;
         self.logged.iter().all(are_known) && self.rises.iter().all(are_over)
     }
 
@@ -175,20 +176,20 @@ impl Pairing {
 
     /// Decides for each kill logged before `end` which rise it was in, but for those whose rise may still be that of later
     /// ones. Returns what is left undecided, too.
-    pub(super) fn decide(mut self, end: Duration) -> (Decided, Self) {
+    pub(super) fn decide(mut self, end: Duration) -> (Matched, Self) {
         let is_old = |logged: &Logged| logged.at < end;
-        let is_over = |rise: &Rise| rise.is_over(end);
+        let is_over = |rise: &CounterDelta| rise.is_over(end);
         // What is newer may take a rise in place of its own, which is still to come, so the newest comes last. Of the others,
         // those that were told come first: a rise of theirs is never left for others.
         self.logged.sort_by_key(|logged| {
-            let waits = matches!(logged.who, Who::Waiting(_));
+            let waits = matches!(logged.who, LogState::Waiting(_));
             (!is_old(logged), is_old(logged) && waits, logged.at)
         });
         // So do the rises of inner cgroups: what they counted is not left for those around them.
         self.rises
             .sort_by_key(|rise| (Reverse(rise.cgroup.segments().count()), rise.by));
         let table = |delay: fn(&Logged) -> Duration| {
-            Possible::new(&self.logged, &self.rises, |logged, rise| {
+            Compatibility::new(&self.logged, &self.rises, |logged, rise| {
                 logged.may_be_in(rise, delay(logged))
             })
         };
@@ -198,17 +199,17 @@ impl Pairing {
             Some(rise) => is_over(rise),
             None => is_old(logged),
         };
-        let mut decided = Decided::default();
+        let mut decided = Matched::default();
         for (at, rise) in self.rises.iter().enumerate().filter(|(_, rise)| is_over(rise)) {
             let holders = self.logged.iter().zip(&held).filter(|(_, held)| **held == Some(at));
             let left = rise.clone().without(holders.map(|(logged, _)| logged));
-            decided.unclaimed.extend(left);
+            decided.unmatched.extend(left);
         }
         // What is seldom does not make others less certain.
         let likely = table(|_| LOG_DELAY);
         let mut lists = Lists::default();
         for (at, (logged, held)) in self.logged.iter().zip(&held).enumerate() {
-            if let (Who::Waiting(kill), Some(rise)) = (&logged.who, *held)
+            if let (LogState::Waiting(kill), Some(rise)) = (&logged.who, *held)
                 && is_decided(logged, *held)
             {
                 let rise = &self.rises[rise];
@@ -224,43 +225,49 @@ impl Pairing {
         };
         for ((mut logged, held), is_decided) in self.logged.into_iter().zip(held).zip(fates) {
             if !is_decided {
-                logged.outrun |= over.iter().any(|rise| logged.may_be_in(rise, LOG_DELAY));
+                logged.in_doubt |= over.iter().any(|rise| logged.may_be_in(rise, LOG_DELAY));
                 left.logged.push(logged);
             } else if held.is_none() {
-                decided.unplaced.push(logged);
+                decided.unmatched_logged.push(logged);
             }
         }
         (decided, left)
     }
 
-    fn paired(&self, likely: &Possible, (at, kill): (usize, &Kill), rise: &Rise, lists: &mut Lists) -> OomKill {
+    fn paired(
+        &self,
+        likely: &Compatibility,
+        (at, kill): (usize, &Arc<Kill>),
+        rise: &CounterDelta,
+        lists: &mut Lists,
+    ) -> OomKill {
         let logged = &self.logged[at];
         let rises = || self.rises.iter().zip(likely.row(at)).filter(|(_, may)| **may);
         let counted = counted(rises().map(|(rise, _)| rise));
         let one_cgroup = rises().all(|(other, _)| other.cgroup == rise.cgroup);
         // More kills than were counted: one of them was somewhere else, and it may be this one.
         let all_counted = || count(likely.rivals(likely.row(at))) <= counted;
-        let told = |evidence| OomKill {
-            cgroup: Some(rise.cgroup.clone()),
-            evidence,
-            counted_in: Some(rise.cgroup.clone()),
-            record: kill.seq,
-            at: logged.at,
-        };
-        if one_cgroup && !logged.outrun && all_counted() {
-            return told(Evidence::OnlyCounter(Box::new(kill.clone())));
+        let cgroup = Some(rise.cgroup.clone());
+        if one_cgroup && !logged.in_doubt && all_counted() {
+            return OomKill::of(Arc::clone(kill), cgroup, Confidence::OnlyCounterThatRose, logged.at);
         }
         // Rises of one cgroup can change places, so all kills that may be in any of them may be meant.
         let here: Vec<bool> = self.rises.iter().map(|other| other.cgroup == rise.cgroup).collect();
         let candidates: Vec<usize> = likely.rivals(&here).collect();
         let list = lists.entry(candidates).or_insert_with_key(|candidates| {
             let waiting = |at: &usize| match &self.logged.get(*at)?.who {
-                Who::Waiting(kill) => Some(Arc::clone(kill)),
-                Who::Told(_) | Who::Again(_) => None,
+                LogState::Waiting(kill) => Some(Arc::clone(kill)),
+                LogState::Told(_) | LogState::Again(_) => None,
             };
             candidates.iter().filter_map(waiting).collect()
         });
-        told(Evidence::Ambiguous(Arc::clone(list)))
+        OomKill {
+            cgroup,
+            confidence: Confidence::Ambiguous,
+            processes: Arc::clone(list),
+            record: kill.seq,
+            at: logged.at,
+        }
     }
 }
 
@@ -268,7 +275,7 @@ impl Pairing {
 type Lists = HashMap<Vec<usize>, Arc<[Arc<Kill>]>>;
 
 /// How many kills these are.
-fn counted<'a>(rises: impl Iterator<Item = &'a Rise>) -> u64 {
+fn counted<'a>(rises: impl Iterator<Item = &'a CounterDelta>) -> u64 {
     rises.map(|rise| rise.kills.get()).fold(0, u64::saturating_add)
 }
 

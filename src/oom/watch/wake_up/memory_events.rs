@@ -12,11 +12,11 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 
-use super::listening;
+use crate::oom::epoll::async_fd;
 
 /// The watch, or none.
 #[derive(Debug, Default)]
-pub(super) struct Events {
+pub(super) struct EventsWatch {
     watch: Option<AsyncFd<Descriptor>>,
 }
 
@@ -29,12 +29,12 @@ impl AsRawFd for Descriptor {
     }
 }
 
-impl Events {
+impl EventsWatch {
     /// Watches this file, too. The same one again costs nothing.
     pub(super) fn watch(&mut self, file: &Path) -> io::Result<()> {
         let watch = match self.watch.take() {
             Some(watch) => watch,
-            None => listening(Descriptor(Inotify::init(
+            None => async_fd(Descriptor(Inotify::init(
                 InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK,
             )?))?,
         };
@@ -45,7 +45,7 @@ impl Events {
 
     /// Waits until a counter may have risen. Cancel-safe: what was told stays told until it is drained, which does not
     /// wait.
-    pub(super) async fn told(&mut self) -> io::Result<()> {
+    pub(super) async fn notified(&mut self) -> io::Result<()> {
         let Some(watch) = &mut self.watch else {
             return std::future::pending().await;
         };

@@ -17,25 +17,25 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-use super::listening;
 use crate::cgroup::{CgroupDir, CgroupError, CgroupPath, Hierarchy, Identity, Reason};
+use crate::oom::epoll::async_fd;
 
 /// Once told, it is not listened to for so long: a process that cannot be killed raises it again and again. The kernel
 /// spaces out its notices on v2 likewise (`CGROUP_FILE_NOTIFY_MIN_INTV`, kernel/cgroup/cgroup.c).
-pub(super) const DEAF: Duration = Duration::from_millis(10);
+pub(super) const MIN_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The eventfd, once there is a container to hear of.
 #[derive(Debug, Default)]
-pub(super) struct Alarm {
+pub(super) struct OomEventfd {
     told: Option<AsyncFd<EventFd>>,
     /// The cgroups it was ordered for that are still there. The kernel forgets the others by itself.
     ordered: HashMap<CgroupPath, Identity>,
-    deaf_until: Option<Instant>,
+    quiet_until: Option<Instant>,
 }
 
 /// Why not all containers are heard of.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::oom::watch) enum Unheard {
+pub(in crate::oom::watch) enum RegistrationError {
     /// No eventfd.
     #[error("no eventfd: {0}")]
     NoDescriptor(#[from] io::Error),
@@ -44,19 +44,19 @@ pub(in crate::oom::watch) enum Unheard {
     Refused(#[from] CgroupError),
 }
 
-impl Alarm {
+impl OomEventfd {
     /// Orders it for those of these cgroups that it was not ordered for. One that is gone is nobody's loss.
-    pub(super) fn order<'c>(
+    pub(super) fn register<'c>(
         &mut self,
         hierarchy: &Hierarchy,
         containers: impl Iterator<Item = &'c CgroupPath>,
-    ) -> Result<(), Unheard> {
+    ) -> Result<(), RegistrationError> {
         let told = match self.told.take() {
             Some(told) => told,
             None => {
                 self.ordered.clear();
                 let told = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
-                listening(told.map_err(io::Error::from)?)?
+                async_fd(told.map_err(io::Error::from)?)?
             }
         };
         let told = self.told.insert(told);
@@ -83,11 +83,11 @@ impl Alarm {
 
     /// Waits until somebody may be about to be killed. Cancel-safe: what was told stays told until it is read, which does
     /// not wait.
-    pub(super) async fn told(&mut self) -> io::Result<()> {
+    pub(super) async fn notified(&mut self) -> io::Result<()> {
         let Some(told) = &self.told else {
             return std::future::pending().await;
         };
-        if let Some(until) = self.deaf_until {
+        if let Some(until) = self.quiet_until {
             tokio::time::sleep_until(until).await;
         }
         let heard = async {
@@ -103,7 +103,7 @@ impl Alarm {
         };
         let heard = heard.await;
         match heard {
-            Ok(()) => self.deaf_until = Some(Instant::now() + DEAF),
+            Ok(()) => self.quiet_until = Some(Instant::now() + MIN_INTERVAL),
             // The kernel takes back what was ordered for it.
             Err(_) => self.told = None,
         }
@@ -112,7 +112,7 @@ impl Alarm {
 }
 
 #[cfg(test)]
-impl Alarm {
+impl OomEventfd {
     /// As the kernel does.
     pub(super) fn raise(&self) {
         self.told.as_ref().unwrap().get_ref().write(1).unwrap();

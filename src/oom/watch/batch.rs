@@ -16,7 +16,7 @@ pub struct Batch {
 
 /// The sending end.
 #[derive(Debug)]
-pub(super) struct Outlet {
+pub(super) struct BatchSender {
     sender: mpsc::Sender<Batch>,
     kept: Option<Batch>,
 }
@@ -25,7 +25,7 @@ pub(super) struct Outlet {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Closed;
 
-impl Outlet {
+impl BatchSender {
     pub(super) const fn new(sender: mpsc::Sender<Batch>) -> Self {
         Self { sender, kept: None }
     }

@@ -1,9 +1,7 @@
-//! The kernel's log as the watcher has it: read, not readable, or about to be tried again.
+//! The kernel's log as the watcher has it: open, or about to be tried again.
 
 use std::path::PathBuf;
 use std::time::Duration;
-
-use futures::FutureExt;
 
 use crate::oom::kmsg::{KmsgError, KmsgReader, Notice, Options, Position};
 
@@ -12,21 +10,20 @@ const TRY_AGAIN: Duration = Duration::from_secs(60);
 /// How often to ask how far the log was read, while something waits for that.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
-/// The reader, if there is one, and how far it is.
 #[derive(Debug)]
-pub(super) struct LogSide {
+pub(super) struct KernelLog {
     device: PathBuf,
     reader: Option<KmsgReader>,
-    /// Everything that was in it at first has been told.
-    caught_up: bool,
+    /// Everything that was in the log at first has been told.
+    pub(super) caught_up: bool,
     /// Everything logged before was told.
-    up_to: Duration,
+    pub(super) up_to: Duration,
     asked: Duration,
     try_at: Duration,
     problem: Option<String>,
 }
 
-impl LogSide {
+impl KernelLog {
     pub(super) const fn new(device: PathBuf) -> Self {
         Self {
             device,
@@ -44,12 +41,8 @@ impl LogSide {
         if self.reader.is_some() || now < self.try_at {
             return false;
         }
-        let options = Options {
-            device: self.device.clone(),
-            told,
-            ..Options::default()
-        };
-        match KmsgReader::start(options) {
+        let device = self.device.clone();
+        match KmsgReader::start(Options { device, told }) {
             Ok(reader) => {
                 self.reader = Some(reader);
                 (self.caught_up, self.up_to, self.problem) = (false, Duration::ZERO, None);
@@ -71,10 +64,9 @@ impl LogSide {
         self.problem = Some(problem);
     }
 
-    /// The reader's thread ended. Says why.
-    pub(super) fn ended(&mut self, now: Duration) {
-        if let Some(reader) = self.reader.take() {
-            let error = reader.stop().err().unwrap_or(KmsgError::Panicked);
+    /// Closes a log that cannot be read any more.
+    pub(super) fn close(&mut self, now: Duration) {
+        if let Some(Err(error)) = self.reader.take().map(KmsgReader::stop) {
             self.fail(&error, now);
         }
     }
@@ -89,19 +81,11 @@ impl LogSide {
 
     /// The next notice, if there is one already.
     pub(super) fn next_now(&mut self) -> Option<Notice> {
-        self.reader.as_mut()?.next().now_or_never().flatten()
+        self.reader.as_mut()?.next_now()
     }
 
     pub(super) const fn is_open(&self) -> bool {
         self.reader.is_some()
-    }
-
-    pub(super) const fn caught_up(&mut self) {
-        self.caught_up = true;
-    }
-
-    pub(super) const fn read_up_to(&mut self, moment: Duration) {
-        self.up_to = moment;
     }
 
     /// Whether what is known of the log is all of it up to now, or there is nothing to wait for.
@@ -119,13 +103,10 @@ impl LogSide {
 
     /// Asks how far the log was read, if that was not done just now; returns when to do so again.
     pub(super) fn ask(&mut self, now: Duration) -> Option<Duration> {
-        let reader = self.reader.as_ref()?;
+        let reader = self.reader.as_mut()?;
         if now >= self.asked + ASK_AGAIN {
             self.asked = now;
-            if let Err(error) = reader.ask() {
-                // Its end comes through the channel.
-                tracing::debug!(%error, "the reader of the kernel's log does not take questions");
-            }
+            reader.ask();
         }
         Some(self.asked + ASK_AGAIN)
     }

@@ -32,7 +32,7 @@ fn another(scene: &Scene, number: usize) -> CgroupPath {
 async fn many_pods_are_asked_for_a_few_at_a_time_and_all_get_what_is_recommended() {
     let mut scene = Scene::new().await;
     scene.api.allocatable(NODE, &json!({"cpu": "400", "memory": "800Gi"}));
-    let mut containers: Vec<_> = (100..100 + OTHERS).map(|number| another(&scene, number)).collect();
+    let mut containers: Vec<_> = (1000..1000 + OTHERS).map(|number| another(&scene, number)).collect();
     containers.push(scene.pod.containers["app"].cgroup.clone());
     scene.start().await;
     let cgroups = scene.node.cgroups();

@@ -163,7 +163,10 @@ impl ApiClient {
     async fn exchange(&self, call: &Call, body: Option<&Value>) -> Result<Vec<u8>, Problem> {
         let exchanged = async {
             let mut pieces = self.open(&self.calls, call, body, Layout::Objects).await?;
-            match pieces.next().await? {
+            let answer = pieces.next().await?;
+            // To its end: a connection is used again only then.
+            while pieces.next().await?.is_some() {}
+            match answer {
                 Some(Piece::Object(object)) => Ok(object),
                 Some(Piece::TooLarge(_)) => Err(Problem::Unreadable(format!(
                     "an object of more than {LARGEST_OBJECT} bytes, its long strings left out"

@@ -81,11 +81,13 @@ pub(super) fn observe(node: &Node, job: &mut Job) -> Result<(PodHandles, PodTree
 }
 
 /// Finds values that somebody else changed, and takes those out of `wanted` that are to be left alone. Those that are
-/// left alone already are no news.
+/// left alone already are no news. `held_before` is false where the pass before did not succeed: what differs then may be its
+/// own doing, but what is left alone stays so.
 pub(super) fn flips(
     observed: &PodTree,
     wanted: &mut PodState,
     foreign: &mut ForeignWriters,
+    held_before: bool,
 ) -> Vec<(Target, ControlFile, Verdict)> {
     let now = Timestamp::now();
     let mut flipped = Vec::new();
@@ -103,6 +105,9 @@ pub(super) fn flips(
             .collect();
         for file in differing {
             let known = foreign.paused(&target, file, now).is_some();
+            if !held_before && !known {
+                continue;
+            }
             let verdict = foreign.flipped(&target, file, now);
             if let Verdict::LeaveUntil(_) = verdict {
                 settings.remove(file);
@@ -119,4 +124,37 @@ pub(super) fn flips(
         }
     }
     flipped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::{CpuWeight, Setting, Settings};
+
+    fn weight(value: u64) -> Settings {
+        [Setting::CpuWeight(CpuWeight::new(value))].into_iter().collect()
+    }
+
+    fn tree(pod: Settings) -> PodTree {
+        PodTree {
+            pod,
+            ..PodTree::default()
+        }
+    }
+
+    #[test]
+    fn what_is_left_to_somebody_else_stays_so_after_a_pass_that_failed() {
+        let mut foreign = ForeignWriters::default();
+        let mut flip = |held_before: bool| {
+            let mut wanted = PodState {
+                tree: tree(weight(10)),
+                ..PodState::default()
+            };
+            flips(&tree(weight(77)), &mut wanted, &mut foreign, held_before);
+            wanted.tree.pod == Settings::default()
+        };
+        assert!(!flip(false), "nothing says that somebody else wrote the value");
+        while !flip(true) {}
+        assert!(flip(false), "a retry fights for the value");
+    }
 }

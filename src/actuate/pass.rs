@@ -110,10 +110,10 @@ impl Pass {
         let floors = node.floors.of(&job.bound.live().id.uid);
         job.scope.quotas = quotas(node, &job, &tree);
         let mut wanted = wanted(node, &job, &floors, &tree);
-        let flipped = if job.held_before && !reopened {
-            flips(&tree, &mut wanted, &mut foreign)
-        } else {
+        let flipped = if reopened {
             Vec::new()
+        } else {
+            flips(&tree, &mut wanted, &mut foreign, job.held_before)
         };
         let planned = plan(node, tree, &wanted).map_err(|error| error.to_string());
         let planned = planned.and_then(|plan| {

@@ -2,7 +2,7 @@
 //! whatever is configured, and counts through methods of its own (`metrics` in `agent`, `kubernetes` and `report`).
 //! docs/metrics.md lists every family; tests compare the list with what is served.
 //!
-//! The values of labels are known in advance ([`labels!`](labels)), so the number of series is bounded. Only the family of kills
+//! The values of labels are known in advance (`labels!`), so the number of series is bounded. Only the family of kills
 //! has names from outside in its labels, and ends series again.
 
 mod process;

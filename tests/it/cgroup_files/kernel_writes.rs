@@ -119,7 +119,9 @@ fn a_limit_below_what_is_in_use_is_refused_and_nobody_dies() {
     tree.occupy(&path, bytes);
     let cgroup = tree.open(&path);
     let limit = |bytes| memory(cgroup.version(), MemoryLimit::Bytes(bytes));
-    let processes = tree.population(&path);
+    // The shell, tail and sleep; head ends once tail has read all of its output.
+    let processes = 3;
+    wait_for("head to end", || tree.population(&path) == processes);
     for from in ["max", "67108864"] {
         let error = cgroup.write(limit(bytes / 2)).unwrap_err();
         let Reason::BelowUsage { usage, wanted } = error.reason else {

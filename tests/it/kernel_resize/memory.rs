@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use vscaled::cgroup::{CgroupDir, CgroupPath, Hierarchy};
+use vscaled::control::proto;
 use vscaled::plan::CgroupVersion;
 use vscaled::resources::{MemoryLimit, Settings};
 
@@ -323,15 +324,15 @@ async fn a_loan_that_a_quota_denies_ends_although_it_is_used_and_is_not_given_ag
     let pod = scene.agent.until("the loan to end", ended).await;
     let not_lent = |why: &String| why.contains("none is lent before") && why.contains("exceeded quota");
     assert!(pod.not_grown.iter().any(not_lent), "{pod:#?}");
-    let causes: Vec<_> = scene
+    let taken_back = async || {
+        let history = scene.agent.history().await;
+        let said = |change: &proto::Change| change.cause.contains("is taken back, the API server denies it");
+        history.iter().any(said).then_some(())
+    };
+    scene
         .agent
-        .history()
-        .await
-        .into_iter()
-        .map(|change| change.cause)
-        .collect();
-    let taken_back = |cause: &String| cause.contains("is taken back, the API server denies it");
-    assert!(causes.iter().any(taken_back), "{causes:?}");
+        .until("the end of the loan to be in the history", taken_back)
+        .await;
     assert!(process.lives() && scene.kills() == 0 && scene.limit() <= lent);
 
     // As soon as less is in use the limit comes down, and the next burst is on the tenant's own.

@@ -109,8 +109,11 @@ impl Attribution {
         if let Some(record) = open.kill.record {
             return format!("{boot}-log-{record}");
         }
-        let counted = open.kill.cgroup.as_ref().zip(self.kill_counters.as_ref());
+        let cgroup = open.kill.cgroup.as_ref();
+        // Of a cgroup whose counter was never read only the path is known.
+        let path = cgroup.map_or(0, |cgroup| crc32fast::hash(cgroup.as_str().as_bytes()));
+        let counted = cgroup.zip(self.kill_counters.as_ref());
         let (inode, number) = counted.map_or((0, 0), |(cgroup, kill_counters)| kill_counters.told_in(cgroup));
-        format!("{boot}-count-{inode}-{}", number + 1)
+        format!("{boot}-count-{path:08x}-{inode}-{}", number + 1)
     }
 }

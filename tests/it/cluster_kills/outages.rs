@@ -2,6 +2,7 @@
 
 use super::Scene;
 use crate::cluster_api::LARGER;
+use crate::support::amounts::Amounts;
 
 #[tokio::test]
 async fn what_is_killed_while_the_api_server_is_away_is_told_once_it_is_back() {
@@ -54,7 +55,17 @@ async fn an_agent_that_starts_while_nobody_answers_names_the_pods_that_it_change
     };
     scene.cluster.make_vpa("InPlaceOrRecreate");
     scene.cluster.recommend(&LARGER);
-    scene.cluster.settles(&LARGER).await;
+    // Where the kubelet enforces no cpu limit, the agent enforces none either.
+    let unbounded = LARGER.map(|(name, amounts)| {
+        (
+            name,
+            Amounts {
+                cpu_limit: None,
+                ..amounts
+            },
+        )
+    });
+    scene.cluster.settles(&unbounded).await;
     let (agent, pod) = (&mut scene.cluster.agent, &scene.cluster.pod);
     let saved = || std::fs::read_to_string(agent.state_file()).is_ok_and(|text| text.contains(pod.name));
     agent.wait_for("what stands to be saved", saved).await;

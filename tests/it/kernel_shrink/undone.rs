@@ -53,7 +53,7 @@ async fn a_pod_is_not_left_below_its_container_when_systemd_is_gone() {
 }
 
 #[tokio::test]
-async fn a_slices_longer_period_is_shortened_without_its_quota_going_below_its_containers() {
+async fn a_slices_longer_period_is_kept_and_its_quota_comes_down_to_what_is_wanted() {
     let mut bare = BareNode::new();
     let pod = bare.run("web", UID, &[("app", roomy(ROOMY))]);
     if bare.cgroups().version() == CgroupVersion::V2 {
@@ -68,11 +68,15 @@ async fn a_slices_longer_period_is_shortened_without_its_quota_going_below_its_c
         panic!("{cpu:?}")
     };
     bare.cgroups()
-        .put(&pod.cgroup, Setting::CfsQuota(CpuQuota::Micros(2 * quota)));
+        .put(&pod.cgroup, Setting::CfsQuota(CpuQuota::Micros(4 * quota)));
     bare.cgroups().put(&pod.cgroup, Setting::CfsPeriod(2 * cpu.period_us));
     let done = reconcile(Arc::new(node), Box::new(job(&pod, ROOMY))).await;
     assert_eq!(done.outcome, Outcome::Applied, "{done:#?}");
-    assert_eq!(bare.held(&pod), before);
+    let held = bare.held(&pod)["pod"].cpu_max().unwrap();
+    assert_eq!(
+        (held.quota, held.period_us),
+        (CpuQuota::Micros(2 * quota), 2 * cpu.period_us)
+    );
 }
 
 /// A runtime that forgets every container once it was asked about it.

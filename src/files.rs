@@ -5,12 +5,11 @@ use std::io::{self, BufWriter};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Replaces the content of `path`, or creates the file. `write` fills `<path>.new` (mode 0600), which is synced and renamed to
-/// `path`; the directory is synced last. Returns the file, open for reading and writing at its end. Blocks.
+/// Replaces the content of `path`, or creates the file. `write` fills `<path>.new` (mode 0600), which is synced and renamed
+/// to `path`; the directory is synced last. Returns the file, open for reading and writing at its end. Blocks.
 ///
-/// # Errors
-/// The kernel's error, or the one `write` returned. The earlier content is then still in place, unless only the sync of the
-/// directory failed.
+/// Errors: the kernel's error, or the one `write` returned. The earlier content is then still in place, unless only the
+/// sync of the directory failed.
 pub fn replace_atomically(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> io::Result<File> {
     let new = new_path(path);
     remove_if_present(&new)?;
@@ -37,8 +36,7 @@ pub fn replace_atomically(path: &Path, write: impl FnOnce(&mut BufWriter<File>) 
 
 /// Makes the names in the directory of `path` durable: a file created, renamed or removed there. Blocks.
 ///
-/// # Errors
-/// The error that the kernel returned.
+/// Errors: the error that the kernel returned.
 pub fn sync_directory_of(path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()

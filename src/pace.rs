@@ -12,7 +12,7 @@ const ACTIONS_PER_SECOND: u32 = 250;
 /// No change waits longer on any node.
 const LONGEST_SPREAD: Duration = Duration::from_secs(60);
 
-/// The pauses between attempts.
+/// Pauses that grow with each failed attempt.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     first: Duration,
@@ -44,7 +44,7 @@ impl Backoff {
         self.failures
     }
 
-    /// Something succeeded.
+    /// Starts over with the first pause, after a success.
     pub const fn reset(&mut self) {
         self.failures = 0;
     }
@@ -56,8 +56,8 @@ pub fn scattered(around: Duration) -> Duration {
     around.mul_f64(0.5 + fraction())
 }
 
-/// The time over which nodes spread their first actions on a change that concerns so many pods of the cluster: none for one
-/// pod, seconds for thousands.
+/// The time over which nodes spread their first actions on a change that concerns so many pods of the cluster: none for
+/// one pod, seconds for thousands.
 #[must_use]
 pub fn spread_window(pods: u64) -> Duration {
     let others = u32::try_from(pods.saturating_sub(1)).unwrap_or(u32::MAX);

@@ -18,12 +18,9 @@ use crate::resources::Bytes;
 const CONTROL: &str = "cgroup.event_control";
 
 impl CgroupDir {
-    /// Has the kernel tell an eventfd whenever use passes one of these amounts, up or down (v1 only). The
-    /// alarms end when the eventfd is closed. Blocks for some ten milliseconds each: the kernel waits for all processors
-    /// (`synchronize_rcu` in `__mem_cgroup_usage_register_event`, mm/memcontrol-v1.c).
-    ///
-    /// # Errors
-    /// [`CgroupError`].
+    /// Has the kernel tell an eventfd whenever use passes one of these amounts, up or down (v1 only). The alarms
+    /// end when the eventfd is closed. Blocks for some ten milliseconds each: the kernel waits for all
+    /// processors (`synchronize_rcu` in `__mem_cgroup_usage_register_event`, mm/memcontrol-v1.c).
     pub fn alarm_at(&self, amounts: &[Bytes], told: &EventFd) -> Result<(), CgroupError> {
         let usage = self
             .dir(Controller::Memory)
@@ -36,9 +33,6 @@ impl CgroupDir {
     /// before it kills anybody, here or elsewhere, and perhaps several times for one kill (`mem_cgroup_oom_notify`,
     /// mm/memcontrol-v1.c); and when this cgroup is removed. It is not told when memory runs out on the node. Does not
     /// block. To order it again is to be told twice.
-    ///
-    /// # Errors
-    /// [`CgroupError`].
     pub fn alarm_at_oom(&self, told: &EventFd) -> Result<(), CgroupError> {
         let control = self
             .dir(Controller::Memory)

@@ -36,9 +36,7 @@ pub struct Identity {
 /// Whether a cgroup's path still leads to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It does.
     Alive,
-    /// The path leads nowhere.
     Removed,
     /// The path leads to another cgroup, made later.
     Recreated,
@@ -47,8 +45,7 @@ pub enum State {
 impl CgroupDir {
     /// Opens the cgroup that is at a path now.
     ///
-    /// # Errors
-    /// [`Reason::Vanished`] when there is none, in any of the hierarchies.
+    /// Errors: [`Reason::Vanished`] when there is none, in any of the hierarchies.
     pub fn open(hierarchy: &Hierarchy, path: &CgroupPath) -> Result<Self, CgroupError> {
         let open = |controller| Dir::open(path.under(hierarchy.mount(controller)));
         let dirs = match hierarchy.version() {
@@ -88,7 +85,6 @@ impl CgroupDir {
         }
     }
 
-    /// Which cgroup this is.
     #[must_use]
     pub const fn identity(&self) -> Identity {
         Identity {
@@ -99,8 +95,7 @@ impl CgroupDir {
 
     /// Whether the path still leads here. In v1, where both directories must, the worse of the two.
     ///
-    /// # Errors
-    /// [`CgroupError`] when a directory cannot be looked at.
+    /// Errors: [`CgroupError`] when a directory cannot be looked at.
     pub fn state(&self) -> Result<State, CgroupError> {
         match self.dir(Controller::Cpu).state()? {
             State::Alive => self.dir(Controller::Memory).state(),
@@ -110,8 +105,7 @@ impl CgroupDir {
 
     /// Its freezer. v1 keeps freezers in a hierarchy of their own, which is none of these: it has no state.
     ///
-    /// # Errors
-    /// [`Reason::Vanished`] and [`Reason::Recreated`] when this cgroup has ended.
+    /// Errors: [`Reason::Vanished`] and [`Reason::Recreated`] when this cgroup has ended.
     pub fn freezer(&self) -> Result<CgroupFreezer, CgroupError> {
         let dir = self.dir(Controller::Memory);
         let freezer = CgroupFreezer::open(dir.path())?;
@@ -133,8 +127,7 @@ impl CgroupDir {
 
     /// Reads one file; `None` when the cgroup does not have it (the root; `memsw` without swap accounting).
     ///
-    /// # Errors
-    /// [`CgroupError`]; [`Reason::WrongVersion`] for a file of the other version.
+    /// Errors: [`CgroupError`]; [`Reason::WrongVersion`] for a file of the other version.
     pub fn read(&self, file: ControlFile) -> Result<Option<Setting>, CgroupError> {
         let dir = self.dir_of(file)?;
         let line = match dir.open_file(file.name(), OFlag::O_RDONLY).and_then(|open| open.read()) {
@@ -159,8 +152,7 @@ impl CgroupDir {
 
     /// Reads every file the cgroup has.
     ///
-    /// # Errors
-    /// [`CgroupError`] of the first file that cannot be read.
+    /// Errors: [`CgroupError`] of the first file that cannot be read.
     pub fn read_all(&self) -> Result<Settings, CgroupError> {
         let mut settings = Settings::default();
         for file in self.files() {

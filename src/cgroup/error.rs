@@ -12,14 +12,12 @@ use crate::resources::{ControlFile, ParseSettingError, Setting};
 pub struct CgroupError {
     /// The file, or the cgroup's directory.
     pub file: PathBuf,
-    /// What went wrong.
     pub reason: Reason,
 }
 
 /// What went wrong. Every variant but [`Self::Mismatch`] leaves the file as it was.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// The cgroup was removed.
     #[error("the cgroup was removed: its pod or container has ended, nothing is left to resize")]
     Vanished,
     /// The cgroup was removed and another one has its path.
@@ -65,7 +63,6 @@ pub enum Reason {
          (hostPath volume, readOnly: false)"
     )]
     ReadOnly,
-    /// EACCES or EPERM.
     #[error("not permitted ({0}): run as root, or with CAP_DAC_OVERRIDE, outside of a user namespace")]
     Denied(Errno),
     /// The kernel took the write, but the file reads differently.
@@ -84,14 +81,8 @@ pub enum Reason {
     /// The file's content is not a number of bytes.
     #[error("unexpected content {0:?}: not a number of bytes")]
     NotANumber(String),
-    /// Anything else.
     #[error("cannot {call}: {errno}")]
-    Io {
-        /// What was tried.
-        call: &'static str,
-        /// What the kernel said.
-        errno: Errno,
-    },
+    Io { call: &'static str, errno: Errno },
 }
 
 impl CgroupError {

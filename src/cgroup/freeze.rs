@@ -34,13 +34,11 @@ pub struct FreezerState {
 impl CgroupFreezer {
     /// Opens the freezer of the cgroup at this path of the file system.
     ///
-    /// # Errors
-    /// [`Reason::Vanished`] when there is none.
+    /// Errors: [`Reason::Vanished`] when there is none.
     pub fn open(directory: &Path) -> Result<Self, CgroupError> {
         Dir::open(directory.to_owned()).map(Self)
     }
 
-    /// Where it was opened.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.0.path()
@@ -53,9 +51,6 @@ impl CgroupFreezer {
     }
 
     /// What its files say; `None` where the kernel has no freezer here (v1, v2 before 5.2, the root).
-    ///
-    /// # Errors
-    /// [`CgroupError`].
     pub fn state(&self) -> Result<Option<FreezerState>, CgroupError> {
         let read = |name| self.0.open_file(name, OFlag::O_RDONLY).and_then(|open| open.text());
         let asked = match read(FREEZE) {
@@ -70,9 +65,6 @@ impl CgroupFreezer {
     }
 
     /// Asks for the cgroup to be frozen, or lets it go on. Freezing takes a moment: [`Self::state`] tells when it is done.
-    ///
-    /// # Errors
-    /// [`CgroupError`].
     pub fn set(&self, freeze: bool) -> Result<(), CgroupError> {
         let file = self.0.open_file(FREEZE, OFlag::O_WRONLY)?;
         match file.write(if freeze { "1" } else { "0" }) {
@@ -84,8 +76,7 @@ impl CgroupFreezer {
 
     /// Whether a process is in this cgroup or below it. Works from inside any namespace for the caller's own process.
     ///
-    /// # Errors
-    /// [`CgroupError`] when the cgroup cannot be looked through; what ends meanwhile holds nobody.
+    /// Errors: [`CgroupError`] when the cgroup cannot be looked through; what ends meanwhile holds nobody.
     pub fn holds(&self, pid: u32) -> Result<bool, CgroupError> {
         let mut directories = VecDeque::from([self.0.path().to_owned()]);
         while let Some(directory) = directories.pop_front() {

@@ -18,14 +18,11 @@ use crate::resources::ControlFile;
 /// A controller vscaled writes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Controller {
-    /// Processor time.
     Cpu,
-    /// Main memory.
     Memory,
 }
 
 impl Controller {
-    /// Both.
     pub const ALL: [Self; 2] = [Self::Cpu, Self::Memory];
 
     /// The kernel's name for it.
@@ -62,14 +59,13 @@ impl fmt::Display for Controller {
 /// A mounted hierarchy, or the part of one that a mount shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mount {
-    /// Where it is.
     point: PathBuf,
     /// The cgroup at its top, as `/proc/<pid>/cgroup` would print it: `/`, the path of a container (kind, Docker), or
     /// `/../..` when the mount shows more than this process's cgroup namespace.
     top: String,
 }
 
-/// The controllers' mounts.
+/// The mounts of the cpu and the memory controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy(Mounts);
 
@@ -85,41 +81,24 @@ pub enum LayoutError {
     /// The mount table of this process could not be read.
     #[error("cannot read /proc/self/mountinfo: {0}; /proc must be mounted")]
     MountTable(#[source] procfs::ProcError),
-    /// A controller is nowhere.
     #[error(
         "the {controller} controller is not mounted (looked in {looked_in}); mount the host's /sys/fs/cgroup here, and \
          check that the kernel has it ({controller} in /proc/cgroups, no cgroup_disable={controller} at boot)"
     )]
-    Missing {
-        /// Which one.
-        controller: Controller,
-        /// What was searched.
-        looked_in: String,
-    },
+    Missing { controller: Controller, looked_in: String },
     /// One controller is on v1 and the other on v2.
     #[error("cpu and memory are divided between cgroup v1 ({v1}) and v2 ({v2}); no kubelet runs on such a machine")]
-    Divided {
-        /// The v1 mount.
-        v1: PathBuf,
-        /// The v2 mount.
-        v2: PathBuf,
-    },
+    Divided { v1: PathBuf, v2: PathBuf },
     /// A directory of the layout could not be read.
     #[error("cannot read {}: {source}", path.display())]
-    Unreadable {
-        /// Which one.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
 }
 
 impl Hierarchy {
     /// Finds the controllers in this process's mount table; below `root` only, if one is given. A root that no cgroup
     /// mount is below is read as a plain tree ([`Self::of_tree`]).
     ///
-    /// # Errors
-    /// [`LayoutError`] says what is missing and where it was looked for.
+    /// Errors: [`LayoutError`] says what is missing and where it was looked for.
     pub fn discover(root: Option<&Path>) -> Result<Self, LayoutError> {
         let table = Process::myself()
             .and_then(|me| me.mountinfo())
@@ -153,8 +132,7 @@ impl Hierarchy {
     /// Reads the layout off a directory tree: v2 if `root` holds `cgroup.controllers`, else v1 with a directory for each
     /// hierarchy, named for its controllers (`cpu`, `cpu,cpuacct`, `memory`).
     ///
-    /// # Errors
-    /// [`LayoutError`] says what is missing.
+    /// Errors: [`LayoutError`] says what is missing.
     pub fn of_tree(root: &Path) -> Result<Self, LayoutError> {
         let at = |point: PathBuf| Mount {
             point,
@@ -239,8 +217,7 @@ impl Hierarchy {
 
     /// Turns a path as `/proc/<pid>/cgroup` prints it into one below the controller's mount.
     ///
-    /// # Errors
-    /// [`InvalidPath`] when the cgroup is outside of what the mount shows.
+    /// Errors: [`InvalidPath`] when the cgroup is outside of what the mount shows.
     pub fn visible(&self, controller: Controller, printed: &str) -> Result<CgroupPath, InvalidPath> {
         let top = self.mounted(controller).top.trim_end_matches('/');
         let outside = || InvalidPath(printed.to_owned());

@@ -19,7 +19,6 @@ const DEPTH: usize = 5;
 /// The root of all pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kubepods {
-    /// Where it is.
     pub path: CgroupPath,
     /// Who makes cgroups below it.
     pub driver: Driver,
@@ -30,7 +29,6 @@ pub struct Kubepods {
 pub struct PodEntry {
     /// Which pod, and its class.
     pub place: PodPlace,
-    /// Its cgroup.
     pub path: CgroupPath,
     /// The containers in it, its sandbox among them: only the runtime can tell which one that is.
     pub containers: Vec<ContainerEntry>,
@@ -39,7 +37,6 @@ pub struct PodEntry {
 /// A container that has a cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerEntry {
-    /// Which container.
     pub place: ContainerPlace,
     /// Its cgroup; open it with [`Cgroup::open`](super::Cgroup::open), which also finds crun's inner one.
     pub path: CgroupPath,
@@ -48,7 +45,6 @@ pub struct ContainerEntry {
 /// Why the root of all pods is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
-    /// There is none.
     #[error(
         "no {names} within {DEPTH} levels below {}: is the kubelet running on this machine? Else configure the path",
         mount.display()
@@ -56,39 +52,25 @@ pub enum FindError {
     None {
         /// The names that were looked for.
         names: &'static str,
-        /// Where.
         mount: PathBuf,
     },
-    /// There are several.
     #[error(
         "several kubelet roots: {}; configure the path of the one to manage",
         list(candidates)
     )]
-    Ambiguous {
-        /// All of them.
-        candidates: Vec<CgroupPath>,
-    },
+    Ambiguous { candidates: Vec<CgroupPath> },
     /// The configured path is not such a root.
     #[error("{path} does not end in kubepods or kubepods.slice, so it is not the root of all pods")]
-    NotKubepods {
-        /// The path.
-        path: CgroupPath,
-    },
+    NotKubepods { path: CgroupPath },
     /// A directory could not be read.
     #[error("cannot read {}: {source}", path.display())]
-    Unreadable {
-        /// Which one.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
 }
 
 impl Kubepods {
     /// The root at a configured path.
     ///
-    /// # Errors
-    /// [`FindError::NotKubepods`] when the name is not that of such a root.
+    /// Errors: [`FindError::NotKubepods`] when the name is not that of such a root.
     pub fn at(path: CgroupPath) -> Result<Self, FindError> {
         match path.name().and_then(driver_of) {
             Some(driver) => Ok(Self { path, driver }),
@@ -97,11 +79,8 @@ impl Kubepods {
     }
 
     /// Searches for the root, level by level; the runtime's word about the driver (`RuntimeConfig`) decides if given.
-    /// The least deep root is taken. Of several at that depth, the one with pods: a node whose driver was changed keeps
-    /// the old, empty root.
-    ///
-    /// # Errors
-    /// [`FindError`].
+    /// The least deep root is taken. Of several at that depth, the one with pods: a node whose driver was changed
+    /// keeps the old, empty root.
     pub fn find(hierarchy: &Hierarchy, driver: Option<Driver>) -> Result<Self, FindError> {
         let mount = hierarchy.mount(Controller::Cpu);
         let mut level = vec![CgroupPath::root()];
@@ -160,9 +139,6 @@ impl Kubepods {
     }
 
     /// Lists the pods that have a cgroup now, in path order.
-    ///
-    /// # Errors
-    /// [`FindError::Unreadable`].
     pub fn scan(&self, hierarchy: &Hierarchy) -> Result<Vec<PodEntry>, FindError> {
         let mount = hierarchy.mount(Controller::Cpu);
         let mut pods = Vec::new();
@@ -206,10 +182,8 @@ fn driver_of(name: &str) -> Option<Driver> {
     (outer.is_empty() || outer.ends_with('-')).then_some(Driver::Systemd)
 }
 
-/// The cgroups directly in one, in a hierarchy mounted there; none if it is gone. Names that are not text are nobody's pods.
-///
-/// # Errors
-/// [`FindError::Unreadable`].
+/// The cgroups directly in one, in a hierarchy mounted there; none if it is gone. Names that are
+/// not text are nobody's pods.
 pub fn children(mount: &Path, parent: &CgroupPath) -> Result<Vec<CgroupPath>, FindError> {
     let path = parent.under(mount);
     let gone = |error: &io::Error| {

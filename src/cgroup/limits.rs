@@ -10,8 +10,7 @@ use crate::resources::{Bytes, ControlFile, MemoryLimit, Setting};
 impl CgroupDir {
     /// Bytes in use now, page cache and kernel memory included.
     ///
-    /// # Errors
-    /// [`CgroupError`]; [`Reason::Absent`] on the root of v2.
+    /// Errors: [`CgroupError`]; [`Reason::Absent`] on the root of v2.
     pub fn memory_usage(&self) -> Result<Bytes, CgroupError> {
         self.bytes(match self.version() {
             CgroupVersion::V1 => "memory.usage_in_bytes",
@@ -20,9 +19,6 @@ impl CgroupDir {
     }
 
     /// The most bytes ever in use; `None` where the kernel does not keep it (v2 before 5.19).
-    ///
-    /// # Errors
-    /// [`CgroupError`].
     pub fn memory_peak(&self) -> Result<Option<Bytes>, CgroupError> {
         let peak = self.bytes(match self.version() {
             CgroupVersion::V1 => "memory.max_usage_in_bytes",
@@ -37,11 +33,10 @@ impl CgroupDir {
         }
     }
 
-    /// Refuses a lower memory limit that no reclaiming could make room for at this moment. Lets a whole plan be checked
-    /// before its first step.
+    /// Refuses a lower memory limit that no reclaiming could make room for at this moment. Lets a whole plan be
+    /// checked before its first step.
     ///
-    /// # Errors
-    /// [`Reason::BelowUsage`], or what reading the files says.
+    /// Errors: [`Reason::BelowUsage`], or what reading the files says.
     pub fn check_usage(&self, current: Setting, wanted: Setting) -> Result<(), CgroupError> {
         let dir = self.dir_of(wanted.file())?;
         let Some((usage_file, bytes)) = lowered(current, wanted) else {

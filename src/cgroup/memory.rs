@@ -19,8 +19,7 @@ const SWAP_MAX: &str = "memory.swap.max";
 impl CgroupDir {
     /// What is in use, and what it is made of.
     ///
-    /// # Errors
-    /// [`CgroupError`]; [`Reason::Absent`] on the root of v2.
+    /// Errors: [`CgroupError`]; [`Reason::Absent`] on the root of v2.
     pub fn memory_reading(&self) -> Result<MemoryReading, CgroupError> {
         // In this order: what grows in between counts as held, not as evictable.
         let stat = self.memory_text("memory.stat")?.unwrap_or_default();
@@ -35,9 +34,6 @@ impl CgroupDir {
     }
 
     /// The same, and what shows whether somebody suffers.
-    ///
-    /// # Errors
-    /// [`CgroupError`].
     pub fn watch_reading(&self) -> Result<WatchReading, CgroupError> {
         let kills = match self.version() {
             CgroupVersion::V1 => "memory.oom_control",
@@ -57,9 +53,6 @@ impl CgroupDir {
     }
 
     /// How this cgroup's memory can be reclaimed.
-    ///
-    /// # Errors
-    /// [`CgroupError`].
     pub fn reclaim_way(&self) -> Result<Reclaim, CgroupError> {
         if self.version() == CgroupVersion::V1 {
             return Ok(Reclaim::ByTheWrite);
@@ -75,8 +68,7 @@ impl CgroupDir {
 
     /// Has the kernel reclaim so many bytes, as far as it can: less is no error. Changes no limit. Blocks while it does.
     ///
-    /// # Errors
-    /// [`CgroupError`]; [`Reason::Absent`] on v1 and before Linux 5.19.
+    /// Errors: [`CgroupError`]; [`Reason::Absent`] on v1 and before Linux 5.19.
     pub fn reclaim(&self, bytes: Bytes) -> Result<(), CgroupError> {
         let dir = self.dir(Controller::Memory);
         let file = dir.open_file(RECLAIM, OFlag::O_WRONLY)?;
@@ -89,18 +81,12 @@ impl CgroupDir {
     }
 
     /// The limit of swap, as the file has it; `None` where there is no such file, as on v1.
-    ///
-    /// # Errors
-    /// [`CgroupError`].
     pub fn swap_max(&self) -> Result<Option<String>, CgroupError> {
         let text = self.memory_text(SWAP_MAX)?;
         Ok(text.map(|text| text.trim().to_owned()))
     }
 
     /// Gives the limit of swap a value that it had before.
-    ///
-    /// # Errors
-    /// [`CgroupError`].
     pub fn restore_swap_max(&self, value: &str) -> Result<(), CgroupError> {
         let dir = self.dir(Controller::Memory);
         let file = dir.open_file(SWAP_MAX, OFlag::O_WRONLY)?;
@@ -108,8 +94,8 @@ impl CgroupDir {
             .map_err(|errno| dir.failed(SWAP_MAX, errno, "write the file"))
     }
 
-    /// A whole file; `None` when the cgroup does not have it, or the kernel does not keep it (EOPNOTSUPP: pressure that is
-    /// switched off).
+    /// A whole file; `None` when the cgroup does not have it, or the kernel does not keep it (EOPNOTSUPP:
+    /// pressure that is switched off).
     fn memory_text(&self, name: &'static str) -> Result<Option<String>, CgroupError> {
         let dir = self.dir(Controller::Memory);
         match dir.open_file(name, OFlag::O_RDONLY).and_then(|open| open.text()) {

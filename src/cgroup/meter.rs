@@ -50,8 +50,7 @@ struct Open {
 impl MemoryMeter {
     /// Opens the files.
     ///
-    /// # Errors
-    /// [`CgroupError`] of the first that cannot be opened.
+    /// Errors: [`CgroupError`] of the first that cannot be opened.
     pub fn open(cgroup: &Cgroup) -> Result<Self, CgroupError> {
         let outer = cgroup.outer();
         let limit = limit_file(outer.version());
@@ -67,17 +66,11 @@ impl MemoryMeter {
     }
 
     /// Bytes in use, page cache and kernel memory included.
-    ///
-    /// # Errors
-    /// [`CgroupError`].
     pub fn usage(&self) -> Result<u64, CgroupError> {
         self.usage.number()
     }
 
     /// The limit that binds; `None` where there is none.
-    ///
-    /// # Errors
-    /// [`CgroupError`].
     pub fn limit(&self) -> Result<Option<u64>, CgroupError> {
         let mut binding = None;
         for limit in &self.limits {
@@ -91,9 +84,6 @@ impl MemoryMeter {
     }
 
     /// Bytes of pages of files, which the kernel takes back rather than kill. Without swap nothing else can be.
-    ///
-    /// # Errors
-    /// [`CgroupError`].
     pub fn reclaimable(&self) -> Result<u64, CgroupError> {
         pages_of_files(&self.stat, self.version)
     }
@@ -111,17 +101,13 @@ fn pages_of_files(stat: &Open, version: CgroupVersion) -> Result<u64, CgroupErro
 impl ThrottleMeter {
     /// Opens the files.
     ///
-    /// # Errors
-    /// [`CgroupError`] of the first that cannot be opened.
+    /// Errors: [`CgroupError`] of the first that cannot be opened.
     pub fn open(cgroup: &Cgroup) -> Result<Self, CgroupError> {
         let stats = cgroup.dirs().map(|dir| Open::of(dir.dir(Controller::Cpu), "cpu.stat"));
         stats.collect::<Result<_, _>>().map(Self)
     }
 
     /// How many periods there were in which the cgroup had anything to run, and in how many of them it was throttled.
-    ///
-    /// # Errors
-    /// [`CgroupError`].
     pub fn periods(&self) -> Result<(u64, u64), CgroupError> {
         let (mut all, mut throttled) = (0, 0);
         for stat in &self.0 {
@@ -147,8 +133,7 @@ fn sum_of(text: &str, keys: &[&str]) -> u64 {
 impl UsageMeter {
     /// Opens the files.
     ///
-    /// # Errors
-    /// [`CgroupError`] of the first that cannot be opened.
+    /// Errors: [`CgroupError`] of the first that cannot be opened.
     pub fn open(dir: &CgroupDir) -> Result<Self, CgroupError> {
         let version = dir.version();
         Ok(Self {
@@ -159,9 +144,6 @@ impl UsageMeter {
     }
 
     /// Bytes in use without pages of files: on the node they count as available.
-    ///
-    /// # Errors
-    /// [`CgroupError`].
     pub fn used(&self) -> Result<u64, CgroupError> {
         let usage = self.usage.number()?;
         Ok(usage.saturating_sub(pages_of_files(&self.stat, self.version)?))

@@ -25,7 +25,6 @@ impl PodUid {
         is_uid.then(|| Self(text.replace('_', "-")))
     }
 
-    /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -44,13 +43,12 @@ impl fmt::Display for PodUid {
 pub struct ContainerId(String);
 
 impl ContainerId {
-    /// Reads an id.
+    /// The id, if the text is 64 lower-case hexadecimal digits.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         (text.len() == 64 && is_hex(text)).then(|| Self(text.to_owned()))
     }
 
-    /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

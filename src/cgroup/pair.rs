@@ -21,8 +21,7 @@ pub struct Cgroup {
 impl Cgroup {
     /// Opens the cgroup at a path: a pod's, a container's, or crun's inner one, which stands for the scope around it.
     ///
-    /// # Errors
-    /// [`CgroupError`]; [`Reason::Vanished`](super::Reason::Vanished) when there is none.
+    /// Errors: [`CgroupError`]; [`Reason::Vanished`](super::Reason::Vanished) when there is none.
     pub fn open(hierarchy: &Hierarchy, path: &CgroupPath) -> Result<Self, CgroupError> {
         let is_scope = |path: &CgroupPath| path.name().is_some_and(|name| name.ends_with(".scope"));
         let scope = path
@@ -52,7 +51,6 @@ impl Cgroup {
         self.outer.path()
     }
 
-    /// Which cgroup this is.
     #[must_use]
     pub const fn identity(&self) -> Identity {
         self.outer.identity()
@@ -66,17 +64,15 @@ impl Cgroup {
 
     /// Whether the path still leads here.
     ///
-    /// # Errors
-    /// [`CgroupError`] when a directory cannot be looked at.
+    /// Errors: [`CgroupError`] when a directory cannot be looked at.
     pub fn state(&self) -> Result<State, CgroupError> {
         self.outer.state()
     }
 
-    /// Reads what binds: of two limits the tighter, of two weights the outer; and the larger burst, which quotas must not go
-    /// below.
+    /// Reads what binds: of two limits the tighter, of two weights the outer; and the larger burst, which
+    /// quotas must not go below.
     ///
-    /// # Errors
-    /// [`CgroupError`] of the first file that cannot be read.
+    /// Errors: [`CgroupError`] of the first file that cannot be read.
     pub fn read_all(&self) -> Result<Settings, CgroupError> {
         let outer = self.outer.read_all()?;
         match &self.inner {
@@ -88,8 +84,7 @@ impl Cgroup {
     /// Writes a value, to the outer cgroup first when it grows and last when it shrinks. If the second write fails, the
     /// outer cgroup is the looser of the two and binds nothing; the next pass finds and repairs it.
     ///
-    /// # Errors
-    /// [`CgroupError`] of the write that failed.
+    /// Errors: [`CgroupError`] of the write that failed.
     pub fn write(&self, wanted: Setting) -> Result<Written, CgroupError> {
         let Some(inner) = &self.inner else {
             return self.outer.write(wanted);

@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A cgroup's path as the kernel prints it in `/proc/<pid>/cgroup`: absolute, relative to the mount, without `.` or
-/// `..`. Cheap to clone.
+/// A cgroup's path as the kernel prints it in `/proc/<pid>/cgroup`: absolute, relative to the mount, without `.`
+/// or `..`. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CgroupPath(Arc<str>);
 
@@ -17,8 +17,7 @@ pub struct InvalidPath(pub String);
 impl CgroupPath {
     /// Checks a path. `/` is the root cgroup; a trailing slash is not allowed elsewhere.
     ///
-    /// # Errors
-    /// [`InvalidPath`] quotes the text.
+    /// Errors: [`InvalidPath`] quotes the text.
     pub fn new(text: &str) -> Result<Self, InvalidPath> {
         let well_formed =
             |segment: &str| !segment.is_empty() && segment != "." && segment != ".." && !segment.contains('\0');
@@ -29,7 +28,7 @@ impl CgroupPath {
         }
     }
 
-    /// The root cgroup.
+    /// The root cgroup, `/` in every hierarchy.
     #[must_use]
     pub fn root() -> Self {
         Self("/".into())
@@ -65,8 +64,7 @@ impl CgroupPath {
 
     /// The cgroup of that name in this one.
     ///
-    /// # Errors
-    /// [`InvalidPath`] when the name is not that of one cgroup.
+    /// Errors: [`InvalidPath`] when the name is not that of one cgroup.
     pub fn child(&self, name: &str) -> Result<Self, InvalidPath> {
         if name.contains('/') {
             return Err(InvalidPath(name.to_owned()));

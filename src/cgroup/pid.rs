@@ -13,41 +13,26 @@ pub enum PidError {
     /// The process has ended, or its `/proc` entry cannot be read.
     #[error("cannot read {proc_root}/{pid}/cgroup: {source}; has the process ended? Host processes need hostPID")]
     Unreadable {
-        /// Where `/proc` is.
         proc_root: String,
-        /// Which process.
         pid: i32,
-        /// What procfs said.
         source: procfs::ProcError,
     },
     /// The process is in no hierarchy of that controller.
     #[error("process {pid} is in no cgroup of the {controller} controller")]
-    NoHierarchy {
-        /// Which process.
-        pid: i32,
-        /// Which controller.
-        controller: Controller,
-    },
+    NoHierarchy { pid: i32, controller: Controller },
     /// The process is outside of what the mount shows.
     #[error("process {pid}: its {controller} cgroup is outside of {}: {source}", mount.display())]
     OutsideMount {
-        /// Which process.
         pid: i32,
-        /// Which controller.
         controller: Controller,
-        /// The controller's mount.
         mount: std::path::PathBuf,
-        /// The path as printed.
         source: InvalidPath,
     },
     /// v1: the controllers hold the process in different places, which no container runtime does.
     #[error("process {pid} is in cpu cgroup {cpu} but in memory cgroup {memory}: not a container's process")]
     Divided {
-        /// Which process.
         pid: i32,
-        /// Its cpu cgroup.
         cpu: CgroupPath,
-        /// Its memory cgroup.
         memory: CgroupPath,
     },
 }
@@ -55,9 +40,6 @@ pub enum PidError {
 /// The cgroup a process is in, as a path below the mounts. `proc_root` is `/proc`, or where the host's is mounted.
 ///
 /// On v1 a process that is just ending is in `/`; on v2 it keeps its path until it is reaped.
-///
-/// # Errors
-/// [`PidError`].
 pub fn cgroup_of_pid(hierarchy: &Hierarchy, proc_root: &Path, pid: i32) -> Result<CgroupPath, PidError> {
     let entries = Process::new_with_root(proc_root.join(pid.to_string()))
         .and_then(|process| process.cgroups())

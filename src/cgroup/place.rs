@@ -17,7 +17,6 @@ pub enum Place {
     Kubepods,
     /// The parent of all burstable, or of all best-effort, pods.
     Qos(QosClass),
-    /// A pod.
     Pod(PodPlace),
     /// A container, its sandbox, or something inside of one: a path does not tell a sandbox from a container.
     Container(PodPlace, ContainerPlace),
@@ -28,7 +27,6 @@ pub enum Place {
 /// What a path says about a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodPlace {
-    /// Which pod.
     pub uid: PodUid,
     /// The class whose subtree the pod is in, if the path shows it.
     pub qos: Option<QosClass>,
@@ -37,7 +35,6 @@ pub struct PodPlace {
 /// What a path says about a container.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ContainerPlace {
-    /// Which container.
     pub id: ContainerId,
     /// Whose naming it is; a bare id is containerd's or Docker's.
     pub runtime: Option<RuntimeKind>,
@@ -47,8 +44,8 @@ pub struct ContainerPlace {
 }
 
 impl Place {
-    /// Reads any path, such as one from a kernel message. The last pod named in it counts: a kubelet may itself run in
-    /// a pod's container (kind).
+    /// Reads any path, such as one from a kernel message. The last pod named in it counts: a kubelet may itself run
+    /// in a pod's container (kind).
     #[must_use]
     pub fn parse(path: &CgroupPath) -> Option<Self> {
         let segments: Vec<&str> = path.segments().collect();

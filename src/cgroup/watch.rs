@@ -27,21 +27,13 @@ use crate::resources::ControlFile;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(u64);
 
-/// What happened.
+/// A change that inotify reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Notice {
     /// A file was written; its value may or may not have changed.
-    Modified {
-        /// In which cgroup.
-        token: Token,
-        /// Which file.
-        file: ControlFile,
-    },
+    Modified { token: Token, file: ControlFile },
     /// The cgroup was removed. Some kernels never say so.
-    Removed {
-        /// Which one.
-        token: Token,
-    },
+    Removed { token: Token },
     /// The kernel dropped notices (`fs.inotify.max_queued_events`): check everything.
     Overflow,
 }
@@ -57,8 +49,7 @@ pub struct Watch {
 impl Watch {
     /// Opens the one descriptor.
     ///
-    /// # Errors
-    /// EMFILE when `fs.inotify.max_user_instances` are in use by this user.
+    /// Errors: EMFILE when `fs.inotify.max_user_instances` are in use by this user.
     pub fn new() -> Result<Self, Errno> {
         Ok(Self {
             inotify: Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?,
@@ -70,9 +61,8 @@ impl Watch {
     /// Watches every file that an open cgroup has. The watch is on what was opened, not on its path. A cgroup is watched
     /// once: added again, its notices carry the new token.
     ///
-    /// # Errors
-    /// [`CgroupError`]: the cgroup is gone, it has none of the files, or ENOSPC when `fs.inotify.max_user_watches` is
-    /// reached; then nothing of it is watched.
+    /// Errors: [`CgroupError`]: the cgroup is gone, it has none of the files, or ENOSPC when `fs.inotify.max_user_watches`
+    /// is reached; then nothing of it is watched.
     pub fn add(&mut self, cgroup: &Cgroup) -> Result<Token, CgroupError> {
         let token = Token(self.next);
         self.next += 1;
@@ -125,8 +115,7 @@ impl Watch {
 
     /// Takes everything that has happened, without waiting. Several writes to one file may be one notice.
     ///
-    /// # Errors
-    /// What the kernel says, other than "nothing" (EAGAIN).
+    /// Errors: what the kernel says, other than "nothing" (EAGAIN).
     pub fn drain(&mut self) -> Result<Vec<Notice>, Errno> {
         let mut notices = Vec::new();
         loop {
@@ -143,11 +132,9 @@ impl Watch {
 
     /// Lets tokio wait for the descriptor.
     ///
-    /// # Errors
-    /// What registering the descriptor with the reactor says.
+    /// Errors: what registering the descriptor with the reactor says.
     ///
-    /// # Panics
-    /// Outside of a tokio runtime with I/O enabled.
+    /// Panics: outside of a tokio runtime with I/O enabled.
     pub fn into_async(self) -> io::Result<AsyncFd<Self>> {
         #[expect(
             deprecated,

@@ -21,7 +21,6 @@ use crate::resources::{ControlFile, Setting};
 pub struct Written {
     /// What the file held before.
     pub from: Setting,
-    /// What was written.
     pub to: Setting,
     /// What the file holds now: `to` after the kernel's rounding.
     pub read_back: Setting,
@@ -32,9 +31,8 @@ pub struct Written {
 impl CgroupDir {
     /// Writes a value into its file and reads it back. Blocks while v1 reclaims memory for a lower limit.
     ///
-    /// # Errors
-    /// [`CgroupError`]. The file then holds what it held before, except after [`Reason::Mismatch`], where somebody else
-    /// wrote it.
+    /// Errors: [`CgroupError`]. The file then holds what it held before, except after [`Reason::Mismatch`],
+    /// where somebody else wrote it.
     pub fn write(&self, wanted: Setting) -> Result<Written, CgroupError> {
         let start = Instant::now();
         let kept = wanted.in_pages(page_size());

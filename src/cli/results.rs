@@ -9,8 +9,7 @@ use crate::control::proto::{Change, PodResult};
 
 /// Prints what became of the one pod of a request, or of those that its selector fits.
 ///
-/// # Errors
-/// [`Failure::Refused`] unless all of it is done.
+/// Errors: [`Failure::Refused`] unless all of it is done.
 pub(super) fn show(
     pods: &PodSelection,
     change: Option<Change>,

@@ -126,7 +126,6 @@ fn widths(rows: &[Vec<String>]) -> Vec<usize> {
     (0..columns).map(|column| widest(column).unwrap_or(0)).collect()
 }
 
-/// Characters on the screen.
 fn width(cell: &str) -> usize {
     characters(cell).filter(|(_, visible)| *visible).count()
 }

@@ -9,7 +9,6 @@ use jiff::{SignedDuration, Timestamp};
 pub(super) enum Ttl {
     /// So long, unless it is released before.
     For(Duration),
-    /// Until somebody releases it.
     UntilReleased,
 }
 

@@ -9,25 +9,20 @@ use super::backend::Caller;
 /// What a caller may do. The greater includes the lesser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Right {
-    /// Calls that change nothing.
     Read,
-    /// Every call.
     Change,
 }
 
 /// A group of users of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// Its number, which decides.
     pub gid: u32,
-    /// Its name, for people.
     pub name: String,
 }
 
 /// Who may call, besides root and the agent's own user.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Access {
-    /// May make every call.
     pub operators: Option<Group>,
     /// May make the calls that change nothing.
     pub readers: Option<Group>,

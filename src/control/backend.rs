@@ -14,9 +14,7 @@ use super::proto::{
 /// Who calls: what the kernel recorded about the peer when it connected (`SO_PEERCRED`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Caller {
-    /// Effective user.
     pub uid: u32,
-    /// Effective group.
     pub gid: u32,
     /// Process, 0 if it lives in a pid namespace that is not visible from here.
     pub pid: i32,
@@ -31,7 +29,6 @@ pub trait Backend: Send + Sync + 'static {
     /// Every pod the agent knows.
     fn get(&self, request: GetRequest) -> impl Future<Output = Result<GetReply, ControlError>> + Send;
 
-    /// Everything about one pod.
     fn explain(&self, request: ExplainRequest) -> impl Future<Output = Result<ExplainReply, ControlError>> + Send;
 
     /// Sets requests and limits by hand, or says which steps that would take.
@@ -43,7 +40,6 @@ pub trait Backend: Send + Sync + 'static {
         request: ResizeRequest,
     ) -> impl Future<Output = Result<ResizeReply, ControlError>> + Send;
 
-    /// Ends an override.
     fn release(
         &self,
         caller: Caller,
@@ -56,7 +52,8 @@ pub trait Backend: Send + Sync + 'static {
     /// What the kernel killed lately, newest last.
     fn oom_list(&self, request: OomListRequest) -> impl Future<Output = Result<OomListReply, ControlError>> + Send;
 
-    /// What is done, and what the kernel kills, from now on. The channel's capacity bounds how far a watcher may fall behind.
+    /// What is done, and what the kernel kills, from now on. The channel's capacity bounds how far
+    /// a watcher may fall behind.
     fn watch(&self) -> broadcast::Receiver<Arc<Change>>;
 
     /// What the agent finds when it looks at itself and the node.
@@ -69,21 +66,17 @@ pub trait Backend: Send + Sync + 'static {
 /// Why a request was not carried out; nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
-    /// No pod fits.
     #[error(
         "no pod on this node is called {pod:?}{}: `vscalectl get` lists them",
         did_you_mean(nearest)
     )]
     NotFound {
-        /// What the caller wrote.
         pod: String,
         /// The names most like it, best first; may be empty.
         nearest: Vec<String>,
     },
-    /// Several pods fit.
     #[error("{pod:?} fits {}: name one of them", candidates.join(" and "))]
     Ambiguous {
-        /// What the caller wrote.
         pod: String,
         /// What it may mean, in a notation that is unambiguous.
         candidates: Vec<String>,
@@ -102,7 +95,6 @@ pub enum ControlError {
     /// Not now; trying again later helps.
     #[error("busy: {0}; try again in a moment")]
     Busy(String),
-    /// The agent failed.
     #[error("{0}")]
     Internal(String),
 }

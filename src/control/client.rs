@@ -38,46 +38,30 @@ pub enum ClientError {
     NoDaemon {
         /// Where it was looked for.
         socket: PathBuf,
-        /// What the kernel answered.
         reason: String,
     },
     /// This user may not use the socket.
     #[error("{} may be used by {who} only: try sudo", socket.display())]
-    Denied {
-        /// The socket.
-        socket: PathBuf,
-        /// Who may.
-        who: String,
-    },
+    Denied { socket: PathBuf, who: String },
     /// The path cannot name a socket.
     #[error("{socket:?} is not a usable socket path")]
-    Path {
-        /// The path.
-        socket: PathBuf,
-    },
+    Path { socket: PathBuf },
     /// The connection ended before the answer.
     #[error(
         "{} broke the connection off ({reason}): vscaled may be stopping or overloaded; `vscalectl history` shows what was done",
         socket.display()
     )]
     Lost {
-        /// The socket.
         socket: PathBuf,
         /// What was seen of it.
         reason: String,
     },
     /// It is connected, and says nothing.
     #[error("{} did not answer within {deadline:?}: vscaled hangs or is stopped; its log may say why", socket.display())]
-    Late {
-        /// The socket.
-        socket: PathBuf,
-        /// How long was waited.
-        deadline: Duration,
-    },
+    Late { socket: PathBuf, deadline: Duration },
     /// The agent is of another version.
     #[error("the running vscaled does not know this command: it is of another version than this vscalectl ({})", env!("CARGO_PKG_VERSION"))]
     Unknown,
-    /// The agent said no.
     #[error("{}", .0.message())]
     Answer(Status),
 }
@@ -92,8 +76,7 @@ pub struct Client {
 impl Client {
     /// Connects to the agent at `socket`.
     ///
-    /// # Errors
-    /// [`ClientError::NoDaemon`], [`ClientError::Denied`] or [`ClientError::Path`].
+    /// Errors: [`ClientError::NoDaemon`], [`ClientError::Denied`] or [`ClientError::Path`].
     pub async fn connect(socket: &Path) -> Result<Self, ClientError> {
         let unusable = || ClientError::Path {
             socket: socket.to_owned(),
@@ -112,65 +95,41 @@ impl Client {
     }
 
     /// Every pod the agent knows.
-    ///
-    /// # Errors
-    /// [`ClientError`], as for every call.
     pub async fn get(&mut self) -> Result<GetReply, ClientError> {
         answer_within(READ, &self.socket, self.inner.get(GetRequest {})).await
     }
 
-    /// Everything about one pod.
-    ///
-    /// # Errors
-    /// [`ClientError`], as for every call.
+    /// One pod's recommendation, decision, values and latest changes.
     pub async fn explain(&mut self, pod: String) -> Result<ExplainReply, ClientError> {
         answer_within(READ, &self.socket, self.inner.explain(ExplainRequest { pod })).await
     }
 
     /// Sets requests and limits by hand, or shows which steps that would take.
-    ///
-    /// # Errors
-    /// [`ClientError`], as for every call.
     pub async fn resize(&mut self, request: ResizeRequest) -> Result<ResizeReply, ClientError> {
         answer_within(CHANGE, &self.socket, self.inner.resize(request)).await
     }
 
     /// Ends an override, or several.
-    ///
-    /// # Errors
-    /// [`ClientError`], as for every call.
     pub async fn release(&mut self, request: ReleaseRequest) -> Result<ReleaseReply, ClientError> {
         answer_within(CHANGE, &self.socket, self.inner.release(request)).await
     }
 
     /// What the agent finds when it looks at itself and the node.
-    ///
-    /// # Errors
-    /// [`ClientError`], as for every call.
     pub async fn doctor(&mut self) -> Result<DoctorReply, ClientError> {
         answer_within(READ, &self.socket, self.inner.doctor(DoctorRequest {})).await
     }
 
     /// What was done lately, to one pod or to all if `pod` is empty; newest last.
-    ///
-    /// # Errors
-    /// [`ClientError`], as for every call.
     pub async fn history(&mut self, pod: String) -> Result<HistoryReply, ClientError> {
         answer_within(READ, &self.socket, self.inner.history(HistoryRequest { pod })).await
     }
 
     /// What the kernel killed lately, in one pod or on the node if `pod` is empty; newest last.
-    ///
-    /// # Errors
-    /// [`ClientError`], as for every call.
     pub async fn oom_list(&mut self, pod: String) -> Result<OomListReply, ClientError> {
         answer_within(READ, &self.socket, self.inner.oom_list(OomListRequest { pod })).await
     }
 
     /// What is done, and what the kernel kills, from now on.
-    ///
-    /// # Errors
-    /// [`ClientError`], as for every call.
     pub async fn watch(&mut self) -> Result<Watch, ClientError> {
         let answer = self.inner.watch(WatchRequest {});
         let changes = answer_within(READ, &self.socket, answer).await?;
@@ -181,7 +140,7 @@ impl Client {
     }
 }
 
-/// Changes as they happen.
+/// The stream of changes that [`Client::watch`] opens.
 #[derive(Debug)]
 pub struct Watch {
     socket: PathBuf,
@@ -191,8 +150,7 @@ pub struct Watch {
 impl Watch {
     /// Waits for the next change.
     ///
-    /// # Errors
-    /// [`ClientError::Lost`] when the agent stops, or another [`ClientError`].
+    /// Errors: [`ClientError::Lost`] when the agent stops, or another [`ClientError`].
     pub async fn next(&mut self) -> Result<Change, ClientError> {
         match self.changes.message().await {
             Ok(Some(change)) => Ok(change),

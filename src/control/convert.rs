@@ -33,8 +33,7 @@ impl From<&Requirements> for proto::Requirements {
 
 /// Checks a request to resize, and reads the values it asks for; what is absent stays as it is.
 ///
-/// # Errors
-/// [`ControlError::Invalid`] naming the first field that cannot be used.
+/// Errors: [`ControlError::Invalid`] naming the first field that cannot be used.
 pub fn resize_values(request: &proto::ResizeRequest) -> Result<Vec<NamedRequirements>, ControlError> {
     check_change(&request.pod, &request.selector, &request.namespace, &request.reason)?;
     let ttl_fits = request.ttl_us.is_none_or(|ttl| (1..=LONGEST_TTL_US).contains(&ttl));

@@ -1,7 +1,6 @@
 //! Messages and stubs of `vscaled.control.v1`, generated from `proto/vscaled/control/v1/control.proto`.
 
 #![allow(
-    missing_docs,
     unreachable_pub,
     unused_qualifications,
     clippy::all,

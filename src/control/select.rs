@@ -15,9 +15,8 @@ const OFFERED: usize = 3;
 ///
 /// A name wins over a UID, and a UID over a container id. A container id may carry its runtime, as in `containerd://1f3c…`.
 ///
-/// # Errors
-/// [`ControlError::NotFound`] with the names most like it, or [`ControlError::Ambiguous`] with every UID that fits (a pod and its replacement may
-/// share a name for a while).
+/// Errors: [`ControlError::NotFound`] with the names most like it, or [`ControlError::Ambiguous`] with every UID that fits
+/// (a pod and its replacement may share a name for a while).
 pub fn find_pod<'a>(pods: &'a [Pod], text: &str) -> Result<&'a Pod, ControlError> {
     let by_name = |pod: &Pod| text.split_once('/') == Some((&pod.namespace, &pod.name));
     let by_uid = |pod: &Pod| !text.is_empty() && pod.uid == text;
@@ -68,8 +67,8 @@ fn nearest(pods: &[Pod], text: &str) -> Vec<String> {
     all.into_iter().map(|(_, name)| name).collect()
 }
 
-/// How much two names are alike: 1 is the same. A name that begins as typed is very much so, because pods' names end in
-/// generated letters and numbers.
+/// How much two names are alike: 1 is the same. A name that begins as typed is very much so, because pods' names end
+/// in generated letters and numbers.
 fn alike(name: &str, typed: &str) -> f64 {
     let begun = !typed.is_empty() && name.starts_with(typed);
     let edits = strsim::normalized_damerau_levenshtein(name, typed);

@@ -18,7 +18,6 @@ pub struct Selector(core::Selector);
     "{part:?} is no requirement on a label: write key=value, key!=value, key in (a,b), key notin (a,b), key or !key"
 )]
 pub struct SelectorError {
-    /// What is not understood.
     pub part: String,
 }
 

@@ -42,11 +42,9 @@ const LOGGED_REFUSALS: Rate = Rate {
 /// What callers may use of the agent.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Open connections.
     pub connections: usize,
     /// Calls in progress, over all connections.
     pub calls: usize,
-    /// Watchers, over all connections.
     pub watchers: usize,
     /// Calls of one user in a second, on average over two.
     pub rate: u32,
@@ -72,8 +70,8 @@ impl Default for Limits {
     }
 }
 
-/// Serves until `stop` is cancelled; then removes the socket, lets calls in progress end within [`Limits::grace`], and
-/// returns.
+/// Serves until `stop` is cancelled; then removes the socket, lets calls in progress
+/// end within [`Limits::grace`], and returns.
 pub async fn serve<B: Backend>(socket: ControlSocket, backend: Arc<B>, limits: Limits, stop: CancellationToken) {
     let changes = TaskTracker::new();
     let service = ControlServer::new(Service {

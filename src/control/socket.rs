@@ -37,17 +37,12 @@ pub enum BindError {
     Exposed {
         /// Where the socket would be.
         directory: PathBuf,
-        /// Its permissions.
         mode: u32,
     },
-    /// A system call failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried.
         action: &'static str,
-        /// On which file.
         path: PathBuf,
-        /// What the kernel answered.
         source: io::Error,
     },
 }
@@ -77,16 +72,12 @@ impl ControlSocket {
     ///
     /// The lock file beside the socket stays: removing it would let two agents hold two locks of one name.
     ///
-    /// # Errors
-    /// [`BindError`]; whatever was at `path` before is still there then, unless it was a dead agent's socket.
+    /// Errors: [`BindError`]; whatever was at `path` before is still there then, unless it was a dead agent's socket.
     pub async fn bind(path: &Path) -> Result<Self, BindError> {
         Self::bind_for(path, Access::default()).await
     }
 
     /// As [`Self::bind`], and for the groups in `access`.
-    ///
-    /// # Errors
-    /// [`BindError`].
     pub async fn bind_for(path: &Path, access: Access) -> Result<Self, BindError> {
         prepare_directory(path)?;
         let lock = lock(path)?;
@@ -130,8 +121,8 @@ fn prepare_directory(path: &Path) -> Result<(), BindError> {
     Ok(())
 }
 
-/// Locks the right to listen at `path`: of two processes that find a dead agent's socket, one removes it. The kernel releases
-/// the lock when this process ends, however it ends.
+/// Locks the right to listen at `path`: of two processes that find a dead agent's socket, one removes it. The kernel
+/// releases the lock when this process ends, however it ends.
 fn lock(path: &Path) -> Result<File, BindError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");

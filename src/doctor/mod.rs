@@ -25,7 +25,6 @@ pub const MEND_RUNTIME: &str = "start it, and mount its socket's directory here;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// The requirement is met.
     Ok,
     /// Less is possible than could be.
     Warn,

@@ -46,8 +46,7 @@ impl Heartbeat {
 
     /// Whether the last beat is young enough.
     ///
-    /// # Errors
-    /// [`Stalled`] with the age of the last beat.
+    /// Errors: [`Stalled`] with the age of the last beat.
     pub fn check(&self) -> Result<(), Stalled> {
         let last = Duration::from_micros(self.last.load(Ordering::Relaxed));
         let age = self.started.elapsed().saturating_sub(last);

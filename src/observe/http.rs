@@ -62,8 +62,7 @@ pub struct ListenError {
 impl HttpServer {
     /// Listens; nothing is answered before [`Self::serve`]. Port 0 takes any free one.
     ///
-    /// # Errors
-    /// [`ListenError`] when the address is taken or not this machine's.
+    /// Errors: [`ListenError`] when the address is taken or not this machine's.
     pub async fn listen(address: SocketAddr) -> Result<Self, ListenError> {
         let failed = |source| ListenError { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
@@ -79,8 +78,7 @@ impl HttpServer {
 
     /// Answers until `stop`, and then a moment longer to those who have asked already.
     ///
-    /// # Errors
-    /// When the socket fails for good.
+    /// Errors: when the socket fails for good.
     pub async fn serve(self, exposed: Exposed, stop: CancellationToken) -> io::Result<()> {
         let server = axum::serve(self.listener, router(exposed)).with_graceful_shutdown(stop.clone().cancelled_owned());
         // A caller that never finishes its request must not keep the agent.

@@ -49,8 +49,7 @@ pub struct LogFilter(reload::Handle<EnvFilter, Registry>);
 impl LogFilter {
     /// Logs what `level` says from now on.
     ///
-    /// # Errors
-    /// [`LogError::Filter`] for text that is no filter; the old one stays.
+    /// Errors: [`LogError::Filter`] for text that is no filter; the old one stays.
     pub fn set(&self, level: &str) -> Result<(), LogError> {
         Ok(self.0.reload(filter(level)?)?)
     }
@@ -58,8 +57,7 @@ impl LogFilter {
 
 /// Sets up logging for this process, once.
 ///
-/// # Errors
-/// [`LogError`] for a filter that is none, and when logging was set up before.
+/// Errors: [`LogError`] for a filter that is none, and when logging was set up before.
 pub fn init(format: LogFormat, level: &str) -> Result<LogFilter, LogError> {
     let style = Style::on_stderr(format);
     let (subscriber, filter) = subscriber(style, filter(level)?, io::stderr);

@@ -1,7 +1,6 @@
 //! Messages and stubs of `vscaled.report.v1`, generated from `proto/vscaled/report/v1/report.proto`.
 
 #![allow(
-    missing_docs,
     unreachable_pub,
     unused_qualifications,
     clippy::all,

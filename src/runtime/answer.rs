@@ -47,7 +47,6 @@ pub(super) fn state(value: i32) -> Result<ContainerState, Problem> {
     }
 }
 
-/// One ready pod.
 pub(super) fn pod(sandbox: proto::PodSandbox) -> Result<RuntimePod, Problem> {
     let Some(metadata) = sandbox.metadata else {
         return Err(Problem::nonsense(format!("sandbox {:?} has no metadata", sandbox.id)));
@@ -116,7 +115,6 @@ fn time(what: &'static str, nanoseconds: i64) -> Result<Option<Timestamp>, Probl
         .map_err(|error| Problem::nonsense(format!("{what}: {error}")))
 }
 
-/// Takes a label out.
 fn label(labels: &mut HashMap<String, String>, key: &'static str) -> Result<String, Problem> {
     filled(key, labels.remove(key).unwrap_or_default())
 }

@@ -78,8 +78,7 @@ impl fmt::Debug for Observer {
 impl Cri {
     /// A client of whatever listens at `socket`. Does not connect yet. Must be called within a tokio runtime.
     ///
-    /// # Errors
-    /// When the path is not UTF-8.
+    /// Errors: when the path is not UTF-8.
     pub fn new(socket: &Path, deadlines: Deadlines) -> Result<Self, RuntimeError> {
         let unusable = |cause: &str| RuntimeError {
             call: Call {
@@ -120,7 +119,6 @@ impl Cri {
         self
     }
 
-    /// Where the runtime listens.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket

@@ -19,7 +19,7 @@ pub const WELL_KNOWN_SOCKETS: [&str; 7] = [
     "/run/k3s/containerd/containerd.sock",
 ];
 
-/// No runtime was found.
+/// No socket has a supported runtime behind it.
 #[derive(Debug)]
 pub struct DiscoveryError {
     /// What each socket answered, in the order tried. Not empty.
@@ -57,8 +57,7 @@ impl std::error::Error for DiscoveryError {}
 /// The runtime at the configured socket, or else the first well-known socket with a CRI v1 runtime behind it. A socket
 /// that exists and belongs to something else (docker's containerd has its CRI disabled) does not end the search.
 ///
-/// # Errors
-/// [`DiscoveryError`] with what every socket answered.
+/// Errors: [`DiscoveryError`] with what every socket answered.
 pub async fn discover(configured: Option<&Path>, deadlines: Deadlines) -> Result<(Cri, RuntimeInfo), DiscoveryError> {
     let sockets: Vec<PathBuf> = match configured {
         Some(socket) => vec![socket.to_owned()],

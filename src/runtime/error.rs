@@ -14,7 +14,6 @@ use tonic::{Code, Status};
 pub struct Call {
     /// The method, in CRI's words.
     pub method: &'static str,
-    /// Where it went.
     pub socket: Arc<Path>,
     /// Which container it was about, if one.
     pub container: Option<String>,
@@ -34,9 +33,7 @@ impl fmt::Display for Call {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{call}: {problem}")]
 pub struct RuntimeError {
-    /// What was called.
     pub call: Call,
-    /// What happened.
     pub problem: Problem,
 }
 
@@ -72,7 +69,6 @@ impl RuntimeError {
 /// Why a call did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// There is no socket.
     #[error("the socket does not exist: is the runtime running, and is its socket's directory mounted here?")]
     NoSocket,
     /// Nobody answers at the socket, or the connection broke.
@@ -85,10 +81,7 @@ pub enum Problem {
     },
     /// Somebody took the connection and did not answer in time. An update may or may not have happened.
     #[error("no answer within {limit:?}; the runtime hangs or the node is overloaded (is the kubelet stuck as well?)")]
-    Deadline {
-        /// How long was waited.
-        limit: Duration,
-    },
+    Deadline { limit: Duration },
     /// The runtime does not have this call.
     #[error("the runtime does not implement this call")]
     Unimplemented,
@@ -100,37 +93,27 @@ pub enum Problem {
     Refused {
         /// gRPC's class of the error.
         code: Code,
-        /// The runtime's words.
         message: String,
     },
     /// The runtime's answer contradicts itself, the question or the protocol.
     #[error("the runtime's answer makes no sense: {what}")]
-    Nonsense {
-        /// Which part of it.
-        what: String,
-    },
+    Nonsense { what: String },
     /// Something listens at the socket, but not a CRI v1 runtime.
     #[error("no CRI v1 runtime is behind this socket: {cause}; {next}")]
     NotCri {
-        /// How it shows.
         cause: String,
         /// What an operator should look at.
         next: &'static str,
     },
     /// A CRI runtime whose cgroup names are not known here.
     #[error("{name:?} is not a supported runtime; supported are containerd, cri-o and docker (cri-dockerd)")]
-    UnknownRuntime {
-        /// What it calls itself.
-        name: String,
-    },
+    UnknownRuntime { name: String },
     /// The request was refused here, before it was sent.
     #[error("{field} must be {allowed}, not {value}; nothing was sent")]
     Invalid {
         /// The field of the request.
         field: &'static str,
-        /// Its value.
         value: i64,
-        /// What it may be.
         allowed: &'static str,
     },
 }

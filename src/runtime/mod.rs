@@ -19,7 +19,6 @@ mod update;
 pub mod weight;
 
 #[allow(
-    missing_docs,
     unreachable_pub,
     unused_qualifications,
     clippy::all,
@@ -46,27 +45,23 @@ pub use types::{ContainerState, ListedContainer, Listing, RuntimeContainer, Runt
 pub trait ContainerRuntime: Debug + Send + Sync {
     /// Who it is and which cgroup driver it uses.
     ///
-    /// # Errors
-    /// When it is away, hangs, or is not a CRI v1 runtime known here.
+    /// Errors: when it is away, hangs, or is not a CRI v1 runtime known here.
     async fn info(&self) -> Result<RuntimeInfo, RuntimeError>;
 
     /// The pods whose sandbox is ready, in one call: also those whose containers are all down, between two crashes.
     ///
-    /// # Errors
-    /// When the runtime is away, hangs, or answers nonsense.
+    /// Errors: when the runtime is away, hangs, or answers nonsense.
     async fn list_pods(&self) -> Result<Vec<RuntimePod>, RuntimeError>;
 
-    /// The running containers of pods, in one call however many there are. One the runtime cannot describe does not
-    /// hide the others.
+    /// The running containers of pods, in one call however many there are. One the runtime cannot describe
+    /// does not hide the others.
     ///
-    /// # Errors
-    /// When the runtime is away, hangs, or the list itself is unusable.
+    /// Errors: when the runtime is away, hangs, or the list itself is unusable.
     async fn list_containers(&self) -> Result<Listing, RuntimeError>;
 
     /// The container with this full id, running or not, in one call.
     ///
-    /// # Errors
-    /// [`Problem::NotFound`] once it is removed; when the runtime is away, hangs, or describes another container.
+    /// Errors: [`Problem::NotFound`] once it is removed; when the runtime is away, hangs, or describes another container.
     async fn container(&self, id: &str) -> Result<RuntimeContainer, RuntimeError>;
 
     /// Changes the fields that are set, in the runtime's stored spec and in the kernel. The container keeps running.
@@ -78,10 +73,9 @@ pub trait ContainerRuntime: Debug + Send + Sync {
     ///   container that may swap (kubelet `LimitedSwap`) has `memory.swap.max` 0 afterwards: callers restore the file.
     /// - On cgroup v1 a new memory limit sets `memory.memsw.limit_in_bytes` too, where that file exists.
     ///
-    /// # Errors
-    /// [`Problem::Invalid`] for values the kernel could not hold (nothing is sent), [`Problem::Refused`] when the kernel
-    /// or the runtime refused (the stored spec is as before), [`Problem::Deadline`] when it is unknown whether it
-    /// happened: read back.
+    /// Errors: [`Problem::Invalid`] for values the kernel could not hold (nothing is sent), [`Problem::Refused`] when
+    /// the kernel or the runtime refused (the stored spec is as before), [`Problem::Deadline`] when it is unknown
+    /// whether it happened: read back.
     async fn update(&self, id: &str, resources: &CriResources) -> Result<(), RuntimeError>;
 
     /// Starts following what happens, until the stream is dropped.

@@ -6,7 +6,7 @@ use crate::plan::{CriResources, Driver, RuntimeKind};
 
 use super::error::RuntimeError;
 
-/// The runtime itself.
+/// A runtime's name, version and conventions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeInfo {
     /// What it calls itself, e.g. `containerd`.
@@ -25,20 +25,15 @@ pub struct RuntimeInfo {
 pub struct RuntimePod {
     /// The pod's UID; of a static pod this is the hash of its manifest.
     pub uid: String,
-    /// The pod's name.
     pub name: String,
-    /// The pod's namespace.
     pub namespace: String,
 }
 
 /// Where a container is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ContainerState {
-    /// Made, not started.
     Created,
-    /// Its process lives.
     Running,
-    /// Its process is gone.
     Exited,
     /// The runtime itself does not know.
     Unknown,
@@ -47,15 +42,12 @@ pub enum ContainerState {
 /// A running container as the runtime's list has it: who it is, and nothing of what it holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedContainer {
-    /// The runtime's full id.
     pub id: String,
     /// Its name in the pod (label `io.kubernetes.container.name`).
     pub name: String,
     /// The pod's UID as the kubelet labelled it; of a static pod this is the hash of its manifest.
     pub pod_uid: String,
-    /// The pod's name.
     pub pod_name: String,
-    /// The pod's namespace.
     pub pod_namespace: String,
     /// The sandbox it runs in; events name sandboxes as they name containers.
     pub sandbox_id: String,
@@ -68,15 +60,12 @@ pub struct ListedContainer {
 /// A container of a pod, with what the runtime has stored about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeContainer {
-    /// The runtime's full id.
     pub id: String,
     /// Its name in the pod (label `io.kubernetes.container.name`).
     pub name: String,
     /// The pod's UID as the kubelet labelled it; of a static pod this is the hash of its manifest.
     pub pod_uid: String,
-    /// The pod's name.
     pub pod_name: String,
-    /// The pod's namespace.
     pub pod_namespace: String,
     /// Where it is in its life.
     pub state: ContainerState,
@@ -88,7 +77,6 @@ pub struct RuntimeContainer {
     pub resources: Option<CriResources>,
     /// How often the kubelet had started this container before.
     pub restart_count: u32,
-    /// When its process started.
     pub started_at: Option<Timestamp>,
 }
 

@@ -31,8 +31,8 @@ pub fn detect(pairs: impl IntoIterator<Item = (CpuShares, CpuWeight)>) -> Option
 
 /// The formula of an OCI runtime, from what `runc --version` or `crun --version` prints.
 ///
-/// Quadratic since runc 1.3.2 (opencontainers/cgroups 0.0.4) and crun 1.23. `None` for other runtimes and for text that
-/// names no version.
+/// Quadratic since runc 1.3.2 (opencontainers/cgroups 0.0.4) and crun 1.23. `None` for other runtimes and for
+/// text that names no version.
 #[must_use]
 pub fn of_oci_runtime(version_text: &str) -> Option<WeightFormula> {
     let mut words = version_text.lines().next()?.split_whitespace();

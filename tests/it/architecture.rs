@@ -3,6 +3,7 @@
 //! Decisions and plans are worth property-testing only because they are mathematics: no I/O, no clock, no async. One
 //! import would end that quietly, so it fails here instead.
 
+mod documentation;
 mod source;
 mod stages;
 

@@ -16,7 +16,7 @@ const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
-/// A connection to systemd.
+/// A connection to systemd over D-Bus.
 #[derive(Debug)]
 pub struct Systemd {
     connection: Connection,
@@ -26,50 +26,30 @@ pub struct Systemd {
 /// systemd could not be reached, or did not do as asked.
 #[derive(Debug, thiserror::Error)]
 pub enum SystemdError {
-    /// No bus.
     #[error(
         "cannot reach systemd over D-Bus at {address}: {source}; is the host's /run/dbus/system_bus_socket mounted here?"
     )]
-    Connect {
-        /// The bus address.
-        address: String,
-        /// What D-Bus said.
-        source: Box<zbus::Error>,
-    },
+    Connect { address: String, source: Box<zbus::Error> },
     /// systemd has no such unit loaded: its pod or container has ended, or systemd did not make it.
     #[error("systemd has no unit {unit}: its pod or container has ended, or the node's cgroup driver is not systemd")]
-    NoUnit {
-        /// The unit.
-        unit: Unit,
-    },
+    NoUnit { unit: Unit },
     /// The settings are not a set of properties.
     #[error("cannot set properties of {unit}: {source}")]
-    Settings {
-        /// The unit.
-        unit: Unit,
-        /// Which settings.
-        source: QuotaWithoutPeriod,
-    },
+    Settings { unit: Unit, source: QuotaWithoutPeriod },
     /// A call failed, or had no answer in time.
     #[error("systemd call {method} for {subject}: {source}")]
     Call {
-        /// The method.
         method: &'static str,
         /// The unit or the property it was about.
         subject: String,
-        /// What D-Bus said.
         source: Box<zbus::Error>,
     },
     /// systemd took the call, but the property reads differently.
     #[error("{property} of {unit} was set to {wanted} but reads {read_back}: something else sets it")]
     Mismatch {
-        /// The unit.
         unit: Unit,
-        /// The property.
         property: &'static str,
-        /// What was set.
         wanted: u64,
-        /// What is read.
         read_back: u64,
     },
 }
@@ -90,8 +70,7 @@ impl Systemd {
     /// Connects to a bus: the system bus, or one at a D-Bus address such as
     /// `unix:path=/host/run/dbus/system_bus_socket`. `deadline` bounds every single call.
     ///
-    /// # Errors
-    /// [`SystemdError::Connect`], or the first call's [`SystemdError::Call`].
+    /// Errors: [`SystemdError::Connect`], or the first call's [`SystemdError::Call`].
     pub fn connect(address: Option<&str>, deadline: Duration) -> Result<Self, SystemdError> {
         let builder = match address {
             Some(address) => Builder::address(address),
@@ -110,9 +89,6 @@ impl Systemd {
     }
 
     /// Asks systemd for a sign of life. A connection that broke stays broken: connect again.
-    ///
-    /// # Errors
-    /// [`SystemdError::Call`].
     pub fn ping(&self) -> Result<(), SystemdError> {
         self.property(MANAGER_PATH, MANAGER, "Version").map(drop)
     }
@@ -125,9 +101,6 @@ impl Systemd {
 
     /// Sets a unit's properties to these settings until the next boot, and reads them back. systemd writes the cgroup's
     /// files soon after, from its own event loop: verify those as well.
-    ///
-    /// # Errors
-    /// [`SystemdError`].
     pub fn set(&self, unit: &Unit, wanted: &Settings) -> Result<(), SystemdError> {
         let wanted = properties(wanted, self.version).map_err(|source| SystemdError::Settings {
             unit: unit.clone(),
@@ -158,9 +131,6 @@ impl Systemd {
     }
 
     /// Reads what systemd would write into a unit's files.
-    ///
-    /// # Errors
-    /// [`SystemdError`].
     pub fn get(&self, unit: &Unit, version: CgroupVersion) -> Result<Settings, SystemdError> {
         let object = self.object(unit)?;
         let mut read = Vec::new();
@@ -174,7 +144,6 @@ impl Systemd {
         Ok(settings(&read, version))
     }
 
-    /// The loaded unit's object.
     fn object(&self, unit: &Unit) -> Result<OwnedObjectPath, SystemdError> {
         let answer = match self.call(MANAGER_PATH, MANAGER, "GetUnit", unit.name(), &unit.name()) {
             Err(error) if is_answer(&error, cgroups_rs::systemd::NO_SUCH_UNIT) => {

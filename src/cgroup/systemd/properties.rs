@@ -34,9 +34,6 @@ pub struct QuotaWithoutPeriod;
 ///
 /// A quota is rounded up to a full percent of a cpu ([`CpuMax::systemd_rounded`]): systemd stores percents, so anything
 /// finer would be smaller after the next reload.
-///
-/// # Errors
-/// [`QuotaWithoutPeriod`].
 pub fn properties(settings: &Settings, systemd_version: u32) -> Result<Vec<Property>, QuotaWithoutPeriod> {
     let mut properties = Vec::new();
     let mut push = |name, value| properties.push(Property { name, value });
@@ -75,8 +72,8 @@ pub(super) const fn names(version: CgroupVersion) -> [&'static str; 4] {
     }
 }
 
-/// What systemd would write into a unit's files, from its properties. A weight that is not set is left out: the kernel's
-/// default holds.
+/// What systemd would write into a unit's files, from its properties. A weight that is not set is left
+/// out: the kernel's default holds.
 #[must_use]
 pub fn settings(properties: &[Property], version: CgroupVersion) -> Settings {
     let values: BTreeMap<&str, u64> = properties

@@ -70,8 +70,7 @@ impl RotatedFile {
 
     /// Waits until the disk has everything that was appended.
     ///
-    /// # Errors
-    /// [`FileError`]: a power cut may take what was appended since the last success.
+    /// Errors: [`FileError`]: a power cut may take what was appended since the last success.
     pub(super) fn sync(&mut self) -> Result<(), FileError> {
         let synced = self.open.as_mut().map_or(Ok(()), Open::sync);
         synced.map_err(|source| self.failed("sync", source))

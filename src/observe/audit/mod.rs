@@ -171,8 +171,8 @@ impl Writer {
         }
     }
 
-    /// Writes these lines after the count of those that were lost before, as far as the disk takes them, and syncs what is
-    /// due.
+    /// Writes these lines after the count of those that were lost before, as far as the disk takes them,
+    /// and syncs what is due.
     async fn write(&mut self, mut lines: Vec<String>, last: bool) {
         self.lost += self.dropped.swap(0, Ordering::Relaxed);
         let missing = self.lost;

@@ -29,7 +29,6 @@ enum Ended {
     Lost(RuntimeError),
 }
 
-/// Follows one runtime.
 #[derive(Debug)]
 pub(super) struct Follower {
     pub(super) cri: Cri,

@@ -30,7 +30,6 @@ pub enum Happened {
     Started,
     /// Its process is gone; with containerd told again when its cgroup is.
     Stopped,
-    /// The runtime forgot it.
     Removed,
     /// Its stored spec changed, by us or by somebody else (containerd only).
     Updated,
@@ -38,16 +37,11 @@ pub enum Happened {
     OutOfMemory,
 }
 
-/// One event.
+/// An event of the runtime, or of the stream itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RuntimeEvent {
     /// About one container. Sandboxes have events too, under their own id, and some ids are of neither.
-    Container {
-        /// The runtime's id.
-        id: String,
-        /// What happened.
-        happened: Happened,
-    },
+    Container { id: String, happened: Happened },
     /// From here on events arrive, and some may have been missed before: list everything. Sent at the start, after a
     /// lost runtime is back, and when the consumer was too slow.
     Resync,
@@ -67,7 +61,7 @@ impl RuntimeEvent {
     }
 }
 
-/// How events are followed.
+/// The bounds of an [`EventStream`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventOptions {
     /// How many events may wait for the consumer before a resync replaces them.
@@ -97,7 +91,6 @@ pub struct EventStream {
 }
 
 impl EventStream {
-    /// Follows a runtime.
     pub(super) fn of(cri: Cri, options: EventOptions) -> Self {
         let (sender, receiver) = mpsc::channel(options.buffer.max(1));
         let follower = tokio::spawn(

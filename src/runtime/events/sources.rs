@@ -35,9 +35,7 @@ const TOPICS: [&str; 6] = [
 /// A service that streams events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
-    /// containerd's own.
     Containerd,
-    /// CRI's.
     Cri,
 }
 

@@ -1,0 +1,73 @@
+//! Public types and functions say what they are for. The compiler's `missing_docs` would also ask for a line on every
+//! field, variant and getter, where name and type say it.
+
+use super::{code_of, is_test, rust_files};
+
+/// The keywords of the items, after `pub` and `const` or `async`.
+const DOCUMENTED: [&str; 5] = ["fn", "struct", "enum", "trait", "type"];
+
+#[test]
+fn public_types_and_functions_are_documented() {
+    let mut silent = Vec::new();
+    for file in rust_files("src").into_iter().filter(|file| !is_test(file)) {
+        let code = code_of(&file);
+        let lines: Vec<&str> = code.lines().map(str::trim).collect();
+        for index in undocumented(&lines) {
+            silent.push(format!("{}:{}: {}", file.display(), index + 1, lines[index]));
+        }
+    }
+    assert!(silent.is_empty(), "no documentation:\n{}", silent.join("\n"));
+}
+
+#[test]
+fn what_lacks_documentation_is_found() {
+    let lines = |code: &'static str| code.lines().map(str::trim).collect::<Vec<_>>();
+    let silent =
+        "/// Documented.\n#[derive(\n    Debug,\n)]\npub struct A;\npub struct B;\n\npub const fn c(d: u8) {}\n";
+    assert_eq!(undocumented(&lines(silent)), [5, 7]);
+    let getters =
+        "pub const fn name(&self) -> &str {}\npub(super) fn private(a: u8) {}\npub mod module;\npub field: u8,";
+    assert_eq!(undocumented(&lines(getters)), [0_usize; 0]);
+}
+
+/// The lines with a public item that no documentation stands before.
+fn undocumented(lines: &[&str]) -> Vec<usize> {
+    let is_silent = |index: &usize| is_public_item(lines[*index]) && !is_documented(&lines[..*index]);
+    (0..lines.len()).filter(is_silent).collect()
+}
+
+fn is_public_item(line: &str) -> bool {
+    let Some(item) = line.strip_prefix("pub ") else {
+        return false;
+    };
+    let mut words = item
+        .split_whitespace()
+        .filter(|word| !matches!(*word, "async" | "const"));
+    let first = words.next().unwrap_or_default();
+    let is_item = DOCUMENTED.contains(&first);
+    is_item && !is_getter(item)
+}
+
+/// Takes nothing but `self`.
+fn is_getter(item: &str) -> bool {
+    item.contains("fn ") && (item.contains("(&self) ->") || item.contains("(self) ->"))
+}
+
+/// Whether the lines end in documentation, attributes aside.
+fn is_documented(mut before: &[&str]) -> bool {
+    while let Some((last, earlier)) = before.split_last() {
+        if last.starts_with("///") {
+            return true;
+        }
+        if !last.ends_with(']') {
+            return false;
+        }
+        before = earlier;
+        // An attribute may take several lines.
+        if !last.starts_with("#[") {
+            let start = before.iter().rposition(|line| line.starts_with("#["));
+            before = &before[..start.unwrap_or(0)];
+        }
+    }
+    false
+}

@@ -29,7 +29,7 @@ use crate::actuate::{ChangeRecord, Floors, Lanes, PodResizer};
 use crate::config::{Config, Sources};
 use crate::control::{Access, BindError, ControlSocket, Limits, proto, serve};
 use crate::guard::{Guard, Marked, Marks};
-use crate::kubernetes::events::Events;
+use crate::kubernetes::events::EventRecorder;
 use crate::kubernetes::metrics::{ApiMetrics, EventMetrics};
 use crate::kubernetes::{self, ApiClient, ApiResizer, ConnectError, Timing};
 use crate::observe::health::{Heartbeat, Readiness};
@@ -125,7 +125,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let (views, view) = watch::channel(Arc::new(restored.described()));
     let counted_events = EventMetrics::register(&mut registry);
     if let Some(api) = &api {
-        let kubernetes_events = Events::start(api.clone(), &config.node_name, counted_events, stop.clone());
+        let kubernetes_events = EventRecorder::start(api.clone(), &config.node_name, counted_events, stop.clone());
         tokio::spawn(tell(records.subscribe(), kubernetes_events));
     }
     let resizer = api

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 
 use crate::actuate::{Cause, ChangeRecord, Outcome};
-use crate::kubernetes::events::{About, Events, Saying, Severity};
+use crate::kubernetes::events::{EventMessage, EventRecorder, PodReference, Severity};
 use crate::plan::resize::Withheld;
 
 /// Says what the records tell, until there are no more.
-pub(super) async fn tell(mut records: broadcast::Receiver<Arc<ChangeRecord>>, events: Events) {
+pub(super) async fn tell(mut records: broadcast::Receiver<Arc<ChangeRecord>>, events: EventRecorder) {
     loop {
         match records.recv().await {
             Ok(record) => {
-                if let Some(saying) = saying(&record) {
-                    events.say(saying);
+                if let Some(message) = event_message(&record) {
+                    events.record(message);
                 }
             }
             Err(broadcast::error::RecvError::Lagged(missed)) => tracing::warn!(missed, "changes became no Events"),
@@ -24,7 +24,7 @@ pub(super) async fn tell(mut records: broadcast::Receiver<Arc<ChangeRecord>>, ev
 }
 
 /// What a change is worth saying. That nothing was to be done, or is to be done again at once, is worth nothing.
-fn saying(record: &ChangeRecord) -> Option<Saying> {
+fn event_message(record: &ChangeRecord) -> Option<EventMessage> {
     let (severity, reason) = match &record.outcome {
         Outcome::Applied | Outcome::RuntimeOwed { .. } => match record.cause {
             Cause::Drift | Cause::Sweep => (Severity::Warning, "ResourcesRestored"),
@@ -51,12 +51,11 @@ fn saying(record: &ChangeRecord) -> Option<Saying> {
         Outcome::Incomplete { .. } => (Severity::Warning, "ResizeIncomplete"),
         Outcome::Unchanged | Outcome::Interrupted { .. } => return None,
     };
-    Some(Saying {
-        about: About {
-            namespace: record.pod.namespace.clone(),
-            pod: record.pod.name.clone(),
-            uid: record.pod.uid.clone(),
+    Some(EventMessage {
+        about: PodReference {
+            pod: record.pod.clone(),
             container: None,
+            init: false,
         },
         severity,
         reason,
@@ -120,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_change_says_who_asked_and_what_the_files_hold() {
-        let said = saying(&record(Cause::OverrideEnded, Outcome::Applied)).unwrap();
+        let said = event_message(&record(Cause::OverrideEnded, Outcome::Applied)).unwrap();
         assert_eq!((said.severity, said.reason), (Severity::Normal, "ResourcesResized"));
         assert_eq!(said.message, "override ended: pod memory.max 64 → 128");
     }
@@ -128,13 +127,13 @@ mod tests {
     #[test]
     fn what_did_not_come_about_says_why() {
         let reason = "more than the node has".to_owned();
-        let said = saying(&record(Cause::Retry, Outcome::Refused { reason })).unwrap();
+        let said = event_message(&record(Cause::Retry, Outcome::Refused { reason })).unwrap();
         assert_eq!((said.severity, said.reason), (Severity::Warning, "ResizeRefused"));
         assert_eq!(said.message, "retry: more than the node has");
     }
 
     #[test]
     fn nothing_is_said_of_nothing() {
-        assert_eq!(saying(&record(Cause::Sweep, Outcome::Unchanged)), None);
+        assert_eq!(event_message(&record(Cause::Sweep, Outcome::Unchanged)), None);
     }
 }

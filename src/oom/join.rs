@@ -12,7 +12,7 @@
 //! * What finds no partner waits longer for one, and is told alone if none comes ([`LATEST`]).
 //!
 //! The kernel counts a kill just before it logs it (`__oom_kill_process`), so a kill belongs to the rise between whose two
-//! reads it was logged. It counts the first victim of a group twice and logs it twice; the second time kill_counters for a rise,
+//! reads it was logged. It counts the first victim of a group twice and logs it twice; the second time counts for a rise,
 //! and is no kill.
 //!
 //! No kill may be in two rises: a v2 counter also counts what is below it, so feed of it only what the counters below did

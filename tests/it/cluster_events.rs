@@ -8,37 +8,42 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use vscaled::kubernetes::events::{About, Events, Notice, Posted, Saying, Severity, Subject, post};
+use vscaled::kubernetes::events::{
+    EventMessage, EventRecorder, NamedEvent, PodReference, Posted, Severity, Subject, post,
+};
 use vscaled::kubernetes::metrics::{ApiMetrics, EventMetrics};
 use vscaled::kubernetes::{Access, ApiClient};
+use vscaled::objects::PodId;
 use vscaled::observe::metrics::registry;
 
 use crate::support::cluster::{ApiServer, User};
 
-fn saying(message: &str) -> Saying {
-    Saying {
-        about: About {
+fn app() -> PodReference {
+    PodReference {
+        pod: PodId {
             namespace: "default".to_owned(),
-            pod: "web-0".to_owned(),
+            name: "web-0".to_owned(),
             uid: "0a1b".to_owned(),
-            container: Some("app".to_owned()),
         },
+        container: Some("app".to_owned()),
+        init: false,
+    }
+}
+
+fn refusal(message: &str) -> EventMessage {
+    EventMessage {
+        about: app(),
         severity: Severity::Warning,
         reason: "Refused",
         message: message.to_owned(),
     }
 }
 
-fn notice(count: u64) -> Notice {
+fn kill_event(count: u64) -> NamedEvent {
     let second = jiff::Timestamp::from_second;
-    Notice {
+    NamedEvent {
         name: "web-0.kill-1".to_owned(),
-        subject: Subject::Pod {
-            namespace: "default".to_owned(),
-            name: "web-0".to_owned(),
-            uid: "0a1b".to_owned(),
-            field_path: Some("spec.containers{app}".to_owned()),
-        },
+        subject: Subject::Pod(app()),
         severity: Severity::Warning,
         reason: "OOMKilled",
         message: "first".to_owned(),
@@ -74,7 +79,7 @@ async fn events_are_made_once_and_counted() {
         return;
     };
     let client = connect(&cluster.kubeconfig(User::Agent)).await;
-    let refused = post(&client, "node-1", &notice(3)).await.unwrap_err();
+    let refused = post(&client, "node-1", &kill_event(3)).await.unwrap_err();
     assert!(
         refused
             .to_string()
@@ -84,16 +89,16 @@ async fn events_are_made_once_and_counted() {
 
     cluster.grant("deploy/base");
     let written = loop {
-        match post(&client, "node-1", &notice(3)).await {
+        match post(&client, "node-1", &kill_event(3)).await {
             Ok(posted) => break posted,
             // The API server takes a moment to heed new rules.
             Err(error) => assert!(error.to_string().contains("lacks the rule"), "{error}"),
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
-    assert_eq!(written, Posted::Now);
-    let again = post(&client, "node-1", &notice(5)).await.unwrap();
-    assert_eq!(again, Posted::Before { count: 3 });
+    assert_eq!(written, Posted::Created);
+    let again = post(&client, "node-1", &kill_event(5)).await.unwrap();
+    assert_eq!(again, Posted::Existed { count: 3 });
     let posted = events(&cluster, 1).await;
     assert_eq!(posted.len(), 1, "the same thing is not said twice: {posted:#?}");
     assert_eq!(
@@ -108,9 +113,9 @@ async fn events_are_made_once_and_counted() {
     );
 
     let stop = CancellationToken::new();
-    let said = Events::start(client, "node-1", EventMetrics::register(&mut registry()), stop.clone());
+    let recorder = EventRecorder::start(client, "node-1", EventMetrics::register(&mut registry()), stop.clone());
     for _ in 0..50 {
-        said.say(saying("over and over"));
+        recorder.record(refusal("over and over"));
     }
     let repeated = async || {
         let all = events(&cluster, 2).await;

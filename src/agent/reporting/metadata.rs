@@ -7,11 +7,12 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use crate::decide::{self, Index};
+use crate::kubernetes::events::PodReference;
 use crate::objects::{Pod, PodId, VerticalPodAutoscaler, pod_of_uid};
 use crate::oom::ReportedContainer;
 use crate::oom::watch::NodePods;
 use crate::report::Report;
-use crate::report::cluster::{Names, PodMetadata, PodObject};
+use crate::report::cluster::{Names, PodMetadata};
 use crate::report::events::ContainerFacts;
 use crate::resources::Resource;
 use crate::sources::NodeView;
@@ -49,18 +50,14 @@ impl PodMetadata for AgentMetadata {
         })
     }
 
-    fn api_object(&self, id: &PodId, container: Option<&str>) -> Option<PodObject> {
+    fn resolve(&self, reference: &mut PodReference) {
         let view = Arc::clone(&self.view.borrow());
-        let pod = view.pods.iter().find(|pod| pod.describes(id))?;
-        let path = |name: &str| {
-            let init = pod.spec.init_containers.iter().any(|container| container.name == name);
-            let list = if init { "initContainers" } else { "containers" };
-            format!("spec.{list}{{{name}}}")
+        let Some(pod) = view.pods.iter().find(|pod| pod.describes(&reference.pod)) else {
+            return;
         };
-        Some(PodObject {
-            uid: pod.metadata.uid.clone(),
-            field_path: container.map(path),
-        })
+        let is_named = |name: &String| pod.spec.init_containers.iter().any(|container| container.name == *name);
+        reference.init = reference.container.as_ref().is_some_and(is_named);
+        reference.pod.uid.clone_from(&pod.metadata.uid);
     }
 
     fn container_facts(&self, report: &Report) -> ContainerFacts {
@@ -225,7 +222,16 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
             namespace: "shop".to_owned(),
             name: "web".to_owned(),
         };
-        let path = |name: &str| known.api_object(&web, Some(name)).unwrap().field_path.unwrap();
+        let resolved = |pod: &PodId, name: &str| {
+            let mut reference = PodReference {
+                pod: pod.clone(),
+                container: Some(name.to_owned()),
+                init: false,
+            };
+            known.resolve(&mut reference);
+            reference
+        };
+        let path = |name: &str| resolved(&web, name).field_path().unwrap();
         assert_eq!(path("first"), "spec.initContainers{first}");
         assert_eq!(path("app"), "spec.containers{app}");
         for other in [
@@ -235,10 +241,11 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
             },
             PodId {
                 namespace: "bank".to_owned(),
-                ..web
+                ..web.clone()
             },
         ] {
-            assert_eq!(known.api_object(&other, None), None);
+            let unknown = resolved(&other, "first");
+            assert_eq!((unknown.pod, unknown.init), (other, false));
         }
     }
 }

@@ -3,7 +3,7 @@
 use jiff::{Timestamp, Unit};
 use serde_json::{Value, json};
 
-use super::{Notice, Saying, Severity, Subject};
+use super::{NamedEvent, Severity, Subject};
 
 /// The API server's own limit of a message, in bytes.
 const LONGEST_MESSAGE: usize = 1024;
@@ -11,79 +11,46 @@ const LONGEST_MESSAGE: usize = 1024;
 /// Who says it.
 const COMPONENT: &str = "vscaled";
 
-/// A new Event; `once` makes its name.
-pub(super) fn event(node: &str, saying: &Saying, once: &str, count: u32, now: Timestamp) -> Value {
-    let about = &saying.about;
-    let field_path = about
-        .container
-        .as_ref()
-        .map(|name| format!("spec.containers{{{name}}}"));
-    new(
-        node,
-        &Notice {
-            name: name(&about.pod, once),
-            subject: Subject::Pod {
-                namespace: about.namespace.clone(),
-                name: about.pod.clone(),
-                uid: about.uid.clone(),
-                field_path,
-            },
-            severity: saying.severity,
-            reason: saying.reason,
-            message: saying.message.clone(),
-            first: now,
-            last: now,
-            count: count.into(),
-            annotations: Vec::new(),
-        },
-    )
-}
-
 /// A new Event of that name.
-pub(super) fn new(node: &str, notice: &Notice) -> Value {
-    let namespace = notice.subject.namespace();
-    let mut metadata = json!({"name": notice.name, "namespace": namespace});
-    for (name, value) in &notice.annotations {
+pub(super) fn new(node: &str, event: &NamedEvent) -> Value {
+    let namespace = event.subject.namespace();
+    let mut metadata = json!({"name": event.name, "namespace": namespace});
+    for (name, value) in &event.annotations {
         metadata["annotations"][*name] = Value::from(value.as_str());
     }
     json!({
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": metadata,
-        "involvedObject": involved(node, &notice.subject),
-        "reason": notice.reason,
-        "message": shortened(&notice.message),
-        "type": match notice.severity {
+        "involvedObject": involved(node, &event.subject),
+        "reason": event.reason,
+        "message": shortened(&event.message),
+        "type": match event.severity {
             Severity::Normal => "Normal",
             Severity::Warning => "Warning",
         },
         "source": {"component": COMPONENT, "host": node},
         "reportingComponent": COMPONENT,
         "reportingInstance": node,
-        "firstTimestamp": seconds(notice.first),
-        "lastTimestamp": seconds(notice.last),
+        "firstTimestamp": seconds(event.first),
+        "lastTimestamp": seconds(event.last),
         // An int32 on the wire.
-        "count": i32::try_from(notice.count).unwrap_or(i32::MAX),
+        "count": i32::try_from(event.count).unwrap_or(i32::MAX),
     })
 }
 
 fn involved(node: &str, subject: &Subject) -> Value {
     match subject {
-        Subject::Pod {
-            namespace,
-            name,
-            uid,
-            field_path,
-        } => {
+        Subject::Pod(reference) => {
             let mut object = json!({
                 "apiVersion": "v1",
                 "kind": "Pod",
-                "namespace": namespace,
-                "name": name,
-                "uid": uid,
+                "namespace": reference.pod.namespace,
+                "name": reference.pod.name,
+                "uid": reference.pod.uid,
             });
-            if let Some(path) = field_path {
-                object["fieldPath"] = Value::from(path.as_str());
+            if let Some(path) = reference.field_path() {
+                object["fieldPath"] = Value::from(path);
             }
             object
         }
@@ -93,7 +60,7 @@ fn involved(node: &str, subject: &Subject) -> Value {
 }
 
 /// A change of an Event that has happened again.
-pub(super) fn again(message: &str, count: u32, now: Timestamp) -> Value {
+pub(super) fn repeated(message: &str, count: u32, now: Timestamp) -> Value {
     json!({"count": count, "lastTimestamp": seconds(now), "message": shortened(message)})
 }
 

@@ -1,19 +1,17 @@
-//! Which Events to write for what is said. Pure; time is an argument.
+//! Which Events to write for the messages that are recorded. Pure; time is an argument.
 //!
-//! What is new is written at once, as long as the pod and the node have not said too much lately; the first of its pod and
-//! reason whatever else was said about the pod. What was said before raises the count of its Event: soon the first time, and
-//! ever more rarely while it goes on. What is too much is counted with the last Event of its pod and reason, or held back.
+//! A new message is written at once, as long as neither the pod nor the node exceeds its rate; the first of its pod and
+//! reason whatever the pod's rate. A message that repeats raises the count of its Event: soon the first time, then ever more
+//! rarely. What exceeds a rate is counted with the last Event of its pod and reason, or held back.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::{About, Saying};
+use super::{EventMessage, PodReference};
+use crate::rate_limiter::{Rate, RateLimiter};
 
 #[cfg(test)]
 mod tests;
-
-/// A time in the writer's own clock: since it was started.
-pub(super) type Time = Duration;
 
 /// How long an Event is kept in mind. The API server forgets it after an hour.
 const REMEMBERED: Duration = Duration::from_secs(50 * 60);
@@ -24,32 +22,27 @@ const BETWEEN_CHANGES: Duration = Duration::from_secs(64);
 /// How long an Event is kept in mind when there are too many.
 const REMEMBERED_OF_MANY: Duration = Duration::from_secs(10);
 /// New Events about one pod: so many at once, then one in this time.
-const OF_A_POD: Rate = Rate(8, Duration::from_secs(60));
+const OF_A_POD: Rate = Rate {
+    burst: 8,
+    every: Duration::from_secs(60),
+};
 /// Writes of this node: so many at once, then one in this time.
-const OF_THE_NODE: Rate = Rate(40, Duration::from_secs(2));
+const OF_THE_NODE: Rate = Rate {
+    burst: 40,
+    every: Duration::from_secs(2),
+};
 /// Events and pods kept in mind; a node has fewer pods.
 const MOST: usize = 1024;
-
-/// So many at once, then one in each such time.
-#[derive(Debug, Clone, Copy)]
-struct Rate(u32, Duration);
-
-/// What is left of a rate.
-#[derive(Debug, Clone, Copy)]
-struct Bucket {
-    /// When it would be full again, if nothing more is taken.
-    full_at: Time,
-}
 
 /// Something to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Write {
     /// A new Event.
-    New(Saying, Ticket),
+    New(EventMessage, Ticket),
     /// An Event has happened again.
-    Again {
+    Repeated {
         /// As it was said last.
-        saying: Saying,
+        message: EventMessage,
         /// Which Event.
         ticket: Ticket,
         /// How often by now.
@@ -62,96 +55,83 @@ pub(super) type Ticket = u64;
 
 #[derive(Debug)]
 struct Known {
-    last: Saying,
+    last: EventMessage,
     ticket: Ticket,
     count: u32,
     /// How often as written.
     written: u32,
     /// How often it was changed.
     changes: u32,
-    written_at: Time,
-    said_at: Time,
+    written_at: Instant,
+    seen_at: Instant,
 }
 
 /// Events of one pod or container with one reason share their fate in floods.
-type Topic = (About, &'static str);
+type Topic = (PodReference, &'static str);
 
 #[derive(Debug)]
 pub(super) struct Limits {
     known: BTreeMap<Topic, Vec<Known>>,
-    pods: BTreeMap<String, Bucket>,
-    node: Bucket,
+    pods: BTreeMap<String, RateLimiter>,
+    node: RateLimiter,
     tickets: Ticket,
     /// What was said and is in no Event.
     held_back: u64,
 }
 
-impl Rate {
-    /// Takes one, if there is one.
-    fn take(self, bucket: &mut Bucket, now: Time) -> bool {
-        let Self(burst, each) = self;
-        let full_at = bucket.full_at.max(now) + each;
-        let fits = full_at <= now + each * burst;
-        if fits {
-            bucket.full_at = full_at;
-        }
-        fits
-    }
-}
-
 impl Known {
     /// When its Event may be changed, if it has happened again since.
-    fn change_at(&self) -> Option<Time> {
+    fn change_at(&self) -> Option<Instant> {
         let doubled = FIRST_CHANGE.saturating_mul(1_u32.checked_shl(self.changes).unwrap_or(u32::MAX));
         (self.count > self.written).then(|| self.written_at + doubled.min(BETWEEN_CHANGES))
     }
 }
 
 impl Limits {
-    pub(super) const fn new() -> Self {
+    pub(super) const fn new(now: Instant) -> Self {
         Self {
             known: BTreeMap::new(),
             pods: BTreeMap::new(),
-            node: Bucket { full_at: Time::ZERO },
+            node: RateLimiter::new(OF_THE_NODE, now),
             tickets: 0,
             held_back: 0,
         }
     }
 
     /// Takes in what is said; returns what to write now.
-    pub(super) fn say(&mut self, saying: Saying, now: Time) -> Option<Write> {
+    pub(super) fn record(&mut self, message: EventMessage, now: Instant) -> Option<Write> {
         self.forget(now);
-        let topic = (saying.about.clone(), saying.reason);
+        let topic = (message.about.clone(), message.reason);
         let known = self.known.entry(topic).or_default();
-        if let Some(same) = known.iter_mut().find(|known| known.last == saying) {
+        if let Some(same) = known.iter_mut().find(|known| known.last == message) {
             same.count += 1;
-            same.said_at = now;
+            same.seen_at = now;
             return None;
         }
         let pod = self
             .pods
-            .entry(saying.about.uid.clone())
-            .or_insert(Bucket { full_at: Time::ZERO });
+            .entry(message.about.pod.uid.clone())
+            .or_insert_with(|| RateLimiter::new(OF_A_POD, now));
         // There are few reasons, and without a first Event there is none to count in.
         let is_first = known.is_empty();
-        if (OF_A_POD.take(pod, now) || is_first) && OF_THE_NODE.take(&mut self.node, now) {
+        if (pod.try_use(now) || is_first) && self.node.try_use(now) {
             self.tickets += 1;
             known.push(Known {
-                last: saying.clone(),
+                last: message.clone(),
                 ticket: self.tickets,
                 count: 1,
                 written: 1,
                 changes: 0,
                 written_at: now,
-                said_at: now,
+                seen_at: now,
             });
-            return Some(Write::New(saying, self.tickets));
+            return Some(Write::New(message, self.tickets));
         }
         match known.last_mut() {
             Some(last) => {
-                last.last = saying;
+                last.last = message;
                 last.count += 1;
-                last.said_at = now;
+                last.seen_at = now;
             }
             None => self.held_back += 1,
         }
@@ -159,28 +139,28 @@ impl Limits {
     }
 
     /// The next change of an Event that is due.
-    pub(super) fn due(&mut self, now: Time) -> Option<Write> {
+    pub(super) fn due(&mut self, now: Instant) -> Option<Write> {
         let is_due = |known: &&mut Known| known.change_at().is_some_and(|at| at <= now);
         let known = self.known.values_mut().flatten().find(is_due)?;
-        if !OF_THE_NODE.take(&mut self.node, now) {
+        if !self.node.try_use(now) {
             return None;
         }
         known.written = known.count;
         known.changes = known.changes.saturating_add(1);
         known.written_at = now;
-        Some(Write::Again {
-            saying: known.last.clone(),
+        Some(Write::Repeated {
+            message: known.last.clone(),
             ticket: known.ticket,
             count: known.count,
         })
     }
 
     /// How long until a change may be due.
-    pub(super) fn next_due(&self, now: Time) -> Option<Duration> {
+    pub(super) fn next_due(&self, now: Instant) -> Option<Duration> {
         const NOT_AT_ONCE: Duration = Duration::from_millis(100);
         let first = self.known.values().flatten().filter_map(Known::change_at).min()?;
         // Due already, and yet not written: the node has written too much.
-        Some(first.saturating_sub(now).max(NOT_AT_ONCE))
+        Some(first.saturating_duration_since(now).max(NOT_AT_ONCE))
     }
 
     /// What was held back since this was last asked.
@@ -189,13 +169,13 @@ impl Limits {
     }
 
     /// Forgets Events that the API server has or will have forgotten, and a flood's when there are too many.
-    fn forget(&mut self, now: Time) {
+    fn forget(&mut self, now: Instant) {
         let all: usize = self.known.values().map(Vec::len).sum();
         let remembered = if all < MOST { REMEMBERED } else { REMEMBERED_OF_MANY };
         for known in self.known.values_mut() {
-            known.retain(|known| known.said_at + remembered > now || known.count > known.written);
+            known.retain(|known| known.seen_at + remembered > now || known.count > known.written);
         }
         self.known.retain(|_, known| !known.is_empty());
-        self.pods.retain(|_, bucket| bucket.full_at > now);
+        self.pods.retain(|_, limiter| !limiter.is_full(now));
     }
 }

@@ -1,15 +1,15 @@
-//! Kubernetes Events: what is to be said about a pod → Events at the API server, few of them whatever happens.
+//! Kubernetes Events at the API server.
 //!
-//! [`Events::say`] never waits: it hands over to one task. That task says new things at once, raises the count of what
-//! repeats, and folds floods into counts (`limits`), so that a node writes a bounded number of Events however
-//! much there is to say. While the API server is away it waits; what no longer fits is counted, not kept.
+//! [`EventRecorder::record`] never waits: a task of its own creates an Event for each new message, raises the count of one
+//! that repeats, and counts floods (`limits`), so that a node writes a bounded number of Events. While the API server is away
+//! the task waits; messages that no longer fit are counted, not kept.
 //!
-//! For Events that must not be lost there is [`post`]: one attempt, whose failure its caller sees, under a name that makes a
-//! second attempt harmless.
+//! [`post`] creates every Event, also those that must not be lost: one attempt, whose failure the caller sees, under a name
+//! that makes a second attempt harmless.
 
 mod body;
 mod limits;
-mod notice;
+mod post;
 mod writer;
 
 use tokio::sync::mpsc;
@@ -18,26 +18,34 @@ use tokio_util::sync::CancellationToken;
 use super::call::Kind;
 use super::client::ApiClient;
 use crate::kubernetes::metrics::EventMetrics;
+use crate::objects::PodId;
 use writer::Writer;
 
-pub use notice::{Notice, Posted, Subject, post};
+pub use post::{NamedEvent, Posted, Subject, post};
 
 const EVENTS: Kind = Kind::new("", "v1", "events");
 
-/// What may wait to be said.
+/// Messages that may wait.
 const WAITING: usize = 256;
 
-/// What an Event is about.
+/// A pod, or one of its containers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct About {
-    /// The pod's namespace.
-    pub namespace: String,
-    /// The pod's name.
-    pub pod: String,
-    /// The pod's UID.
-    pub uid: String,
-    /// One of its containers, or the pod as a whole.
+pub struct PodReference {
+    /// The pod, by the UID it has at the API server.
+    pub pod: PodId,
+    /// The container's name.
     pub container: Option<String>,
+    /// Whether it is an init container.
+    pub init: bool,
+}
+
+impl PodReference {
+    /// Where the container stands in the pod's object, such as `spec.containers{app}`.
+    #[must_use]
+    pub fn field_path(&self) -> Option<String> {
+        let list = if self.init { "initContainers" } else { "containers" };
+        self.container.as_ref().map(|name| format!("spec.{list}{{{name}}}"))
+    }
 }
 
 /// How grave it is.
@@ -49,11 +57,11 @@ pub enum Severity {
     Warning,
 }
 
-/// Something to be said.
+/// What happened to a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Saying {
-    /// About what.
-    pub about: About,
+pub struct EventMessage {
+    /// The pod or container.
+    pub about: PodReference,
     /// How grave it is.
     pub severity: Severity,
     /// Why, in one word for machines, such as `Resized`.
@@ -62,14 +70,14 @@ pub struct Saying {
     pub message: String,
 }
 
-/// Where to say things. Cheap to clone.
+/// Records what happens as Events. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Events {
-    sender: mpsc::Sender<Saying>,
+pub struct EventRecorder {
+    sender: mpsc::Sender<EventMessage>,
     counted: EventMetrics,
 }
 
-impl Events {
+impl EventRecorder {
     /// Starts the task that writes Events in the name of a node, until `stop`.
     ///
     /// # Panics
@@ -80,7 +88,7 @@ impl Events {
         let writer = Writer::new(client, node.to_owned(), counted.clone());
         tokio::spawn(async move {
             tokio::select! {
-                // Cancel-safe: an Event that was not written is a message that was not given.
+                // Cancel-safe: an Event that was not written counts as not recorded.
                 () = writer.run(receiver) => {}
                 () = stop.cancelled() => {}
             }
@@ -88,9 +96,9 @@ impl Events {
         Self { sender, counted }
     }
 
-    /// Says something, or counts it as lost when too much is waiting already.
-    pub fn say(&self, saying: Saying) {
-        if self.sender.try_send(saying).is_err() {
+    /// Records a message, or counts it as lost when too many wait already.
+    pub fn record(&self, message: EventMessage) {
+        if self.sender.try_send(message).is_err() {
             self.counted.lost();
         }
     }

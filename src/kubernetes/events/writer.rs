@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::limits::{Limits, Ticket, Write};
-use super::{EVENTS, Saying, body};
+use super::{EVENTS, EventMessage, NamedEvent, Subject, body, post};
 use crate::kubernetes::call::{Call, Verb};
 use crate::kubernetes::client::ApiClient;
 use crate::kubernetes::error::{ApiError, Problem};
@@ -19,9 +20,8 @@ pub(super) struct Writer {
     node: String,
     limits: Limits,
     counted: EventMetrics,
-    started: Instant,
     /// Tells this writer's Events from those of one before it.
-    run: jiff::Timestamp,
+    run: Timestamp,
 }
 
 impl Writer {
@@ -29,28 +29,28 @@ impl Writer {
         Self {
             client,
             node,
-            limits: Limits::new(),
+            limits: Limits::new(Instant::now().into_std()),
             counted,
-            started: Instant::now(),
-            run: jiff::Timestamp::now(),
+            run: Timestamp::now(),
         }
     }
 
-    /// Writes until nobody says anything any more.
-    pub(super) async fn run(mut self, mut said: mpsc::Receiver<Saying>) {
+    /// Writes until the last recorder is gone.
+    pub(super) async fn run(mut self, mut messages: mpsc::Receiver<EventMessage>) {
         const LONG: Duration = Duration::from_secs(3600);
+        let now = || Instant::now().into_std();
         loop {
-            let due = self.limits.next_due(self.started.elapsed()).unwrap_or(LONG);
+            let due = self.limits.next_due(now()).unwrap_or(LONG);
             // Cancel-safe: `recv` loses nothing, the other only tells the time.
             let new = tokio::select! {
-                saying = said.recv() => match saying {
-                    Some(saying) => self.limits.say(saying, self.started.elapsed()),
+                message = messages.recv() => match message {
+                    Some(message) => self.limits.record(message, now()),
                     None => return,
                 },
                 () = sleep(due) => None,
             };
-            // Also when something was said: whoever never pauses would put off what is due for ever.
-            if let Some(write) = new.or_else(|| self.limits.due(self.started.elapsed())) {
+            // Also after a message: messages without a pause must not put off what is due.
+            if let Some(write) = new.or_else(|| self.limits.due(now())) {
                 self.write(&write).await;
             }
             self.counted.held_back(self.limits.take_held_back());
@@ -75,23 +75,20 @@ impl Writer {
     }
 
     async fn attempt(&self, write: &Write) -> Result<(), ApiError> {
-        let now = jiff::Timestamp::now();
+        let now = Timestamp::now();
         match write {
-            Write::New(saying, ticket) => self.create(saying, *ticket, 1, now).await,
-            Write::Again { saying, ticket, count } => {
-                let name = body::name(&saying.about.pod, &self.once(*ticket));
+            Write::New(message, ticket) => self.create(message, *ticket, 1, now).await,
+            Write::Repeated { message, ticket, count } => {
+                let name = self.name(message, *ticket);
                 let call = Call::new(Verb::Patch, EVENTS)
-                    .within(Some(&saying.about.namespace))
+                    .within(Some(&message.about.pod.namespace))
                     .named(&name);
-                match self
-                    .client
-                    .send::<Value>(&call, &body::again(&saying.message, *count, now))
-                    .await
-                {
+                let patch = body::repeated(&message.message, *count, now);
+                match self.client.send::<Value>(&call, &patch).await {
                     Ok(_) => Ok(()),
                     // The API server has forgotten it.
                     Err(error) if matches!(error.problem, Problem::NotFound(_)) => {
-                        self.create(saying, *ticket, *count, now).await
+                        self.create(message, *ticket, *count, now).await
                     }
                     Err(error) => Err(error),
                 }
@@ -99,18 +96,23 @@ impl Writer {
         }
     }
 
-    async fn create(&self, saying: &Saying, ticket: Ticket, count: u32, now: jiff::Timestamp) -> Result<(), ApiError> {
-        let event = body::event(&self.node, saying, &self.once(ticket), count, now);
-        let call = Call::new(Verb::Create, EVENTS).within(Some(&saying.about.namespace));
-        match self.client.send::<Value>(&call, &event).await {
-            Ok(_) => Ok(()),
-            // An attempt before this one was not in vain.
-            Err(error) if matches!(error.problem, Problem::Conflict(_)) => Ok(()),
-            Err(error) => Err(error),
-        }
+    async fn create(&self, message: &EventMessage, ticket: Ticket, count: u32, now: Timestamp) -> Result<(), ApiError> {
+        let event = NamedEvent {
+            name: self.name(message, ticket),
+            subject: Subject::Pod(message.about.clone()),
+            severity: message.severity,
+            reason: message.reason,
+            message: message.message.clone(),
+            first: now,
+            last: now,
+            count: count.into(),
+            annotations: Vec::new(),
+        };
+        // An Event that exists is one of an attempt before this one.
+        post(&self.client, &self.node, &event).await.map(drop)
     }
 
-    fn once(&self, ticket: Ticket) -> String {
-        format!("{} {} {ticket}", self.node, self.run)
+    fn name(&self, message: &EventMessage, ticket: Ticket) -> String {
+        body::name(&message.about.pod.name, &format!("{} {} {ticket}", self.node, self.run))
     }
 }

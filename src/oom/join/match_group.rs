@@ -26,9 +26,9 @@ pub(super) struct Logged {
 /// Whether a kill was told.
 #[derive(Debug)]
 pub(super) enum LogState {
-    /// It was, for this cgroup, and kill_counters for a rise there.
+    /// It was, for this cgroup, and counts for a rise there.
     Told(CgroupPath),
-    /// It is the second logging of a kill in this group, and kill_counters for a rise there that is no kill.
+    /// It is the second logging of a kill in this group, and counts for a rise there that is no kill.
     Again(CgroupPath),
     /// It was not: where it happened is not known yet.
     Waiting(Arc<Kill>),

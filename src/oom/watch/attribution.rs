@@ -50,10 +50,35 @@ impl Moment {
 
 /// What is known of a record that waits, beside what it says.
 #[derive(Debug, Clone)]
-struct Logged {
+struct RecordFacts {
     wall: Timestamp,
     while_down: bool,
     role: Role,
+}
+
+/// The log's side.
+#[derive(Debug, Default)]
+struct LogSide {
+    /// Whether the log can be read.
+    readable: bool,
+    /// What was logged before is told already, or is not to be.
+    from: Duration,
+    told: Records,
+    /// Records that an earlier agent left in doubt.
+    doubted: Vec<u64>,
+    waiting: HashMap<u64, RecordFacts>,
+}
+
+/// The counters' side.
+#[derive(Debug, Default)]
+struct CounterSide {
+    /// Until the tree is known, what was saved of its counters.
+    saved: Vec<SavedCounter>,
+    tree: Option<KillCounters>,
+    /// A moment before the latest sweep.
+    swept: Option<Duration>,
+    /// A moment after the first.
+    first_sweep: Option<Duration>,
 }
 
 /// What is known of kills that are not told yet, and which kills were told.
@@ -64,22 +89,10 @@ pub(super) struct Attribution {
     /// Whether there was an agent before this one. If not, whatever is counted and logged already is none of ours.
     continues: bool,
     joiner: Joiner,
-    has_log: bool,
-    /// What was logged before is told already, or is not to be.
-    log_from: Duration,
-    records: Records,
-    /// Records that an earlier agent left in doubt.
-    doubted: Vec<u64>,
-    logged: HashMap<u64, Logged>,
-    /// Until the tree is known, what was saved of its kill_counters.
-    saved: Vec<SavedCounter>,
-    kill_counters: Option<KillCounters>,
+    log: LogSide,
+    counters: CounterSide,
     /// Whether our cgroup namespace hides the upper part of the paths that the kernel logs.
     namespaced: bool,
-    /// A moment before the latest look at the counters.
-    swept: Option<Duration>,
-    /// A moment after the first.
-    first_sweep: Option<Duration>,
     names: PodNames,
     own_writes: OwnWrites,
     open: Vec<PendingKill>,
@@ -106,10 +119,16 @@ impl Attribution {
         let left = Checkpoint::decode(checkpoint)?.of_boot(&boot);
         Ok(Self {
             continues: true,
-            log_from: left.log_from,
-            records: left.records,
-            doubted: left.doubted,
-            saved: left.counters,
+            log: LogSide {
+                from: left.log_from,
+                told: left.records,
+                doubted: left.doubted,
+                ..LogSide::default()
+            },
+            counters: CounterSide {
+                saved: left.counters,
+                ..CounterSide::default()
+            },
             joiner: Joiner::new(false).with_told_by_counter(left.told_by_counter),
             ..Self::beginning(boot, node, now)
         })
@@ -122,16 +141,12 @@ impl Attribution {
             node,
             continues: false,
             joiner: Joiner::new(false),
-            has_log: false,
-            log_from: now.monotonic,
-            records: Records::default(),
-            doubted: Vec::new(),
-            logged: HashMap::new(),
-            saved: Vec::new(),
-            kill_counters: None,
+            log: LogSide {
+                from: now.monotonic,
+                ..LogSide::default()
+            },
+            counters: CounterSide::default(),
             namespaced: false,
-            swept: None,
-            first_sweep: None,
             names: PodNames::default(),
             own_writes: OwnWrites::default(),
             open: Vec::new(),
@@ -144,7 +159,7 @@ impl Attribution {
 
     /// From where on the log is to be read.
     pub(super) fn position(&self) -> Option<Position> {
-        self.records.up_to().map(|seq| Position {
+        self.log.told.up_to().map(|seq| Position {
             boot: self.boot.clone(),
             seq,
         })
@@ -157,18 +172,15 @@ impl Attribution {
 
     /// The tree's root, once it is known. `namespaced` says whether the kernel logs longer paths than we see.
     pub(super) fn set_tree(&mut self, counting: CounterScope, root: &CgroupPath, namespaced: bool) {
-        if self
-            .kill_counters
-            .as_ref()
-            .is_some_and(|kill_counters| kill_counters.root() == root)
-        {
+        let counters = &mut self.counters;
+        if counters.tree.as_ref().is_some_and(|tree| tree.root() == root) {
             return;
         }
-        let saved = self
-            .kill_counters
-            .take()
-            .map_or_else(|| std::mem::take(&mut self.saved), |old| old.saved());
-        self.kill_counters = Some(KillCounters::new(counting, root.clone(), &saved));
+        let saved = match counters.tree.take() {
+            Some(old) => old.saved(),
+            None => std::mem::take(&mut counters.saved),
+        };
+        counters.tree = Some(KillCounters::new(counting, root.clone(), &saved));
         self.namespaced = namespaced;
     }
 
@@ -178,13 +190,13 @@ impl Attribution {
 
     /// The log can be read.
     pub(super) const fn log_began(&mut self) {
-        self.has_log = true;
+        self.log.readable = true;
         self.joiner.log_began();
     }
 
     /// The log cannot be read any more. All counters must have been swept since the last record was read.
     pub(super) fn log_ended(&mut self, now: Moment, around: &impl NodeIo) {
-        self.has_log = false;
+        self.log.readable = false;
         for kill in self.joiner.log_ended() {
             self.open(kill, now, around);
         }
@@ -198,17 +210,17 @@ impl Attribution {
         around: &impl NodeIo,
         clock: impl FnOnce() -> Moment,
     ) -> Option<CounterError> {
-        let kill_counters = self.kill_counters.as_mut()?;
-        let begins = self.swept.is_none() && !self.continues;
+        let tree = self.counters.tree.as_mut()?;
+        let begins = self.counters.swept.is_none() && !self.continues;
         let sweep = if begins {
-            kill_counters.start_at_current(around)
+            tree.start_at_current(around)
         } else {
-            kill_counters.sweep(around)
+            tree.sweep(around)
         };
         let now = clock();
         let by = now.monotonic;
-        let after = self.swept.replace(before).unwrap_or_default();
-        self.first_sweep.get_or_insert(by);
+        let after = self.counters.swept.replace(before).unwrap_or_default();
+        self.counters.first_sweep.get_or_insert(by);
         self.unsaved |= begins;
         for risen in sweep.rises.into_iter().filter(|_| !begins) {
             let told = self.joiner.counted(CounterDelta {
@@ -221,9 +233,9 @@ impl Attribution {
             told.into_iter().for_each(|kill| self.open(kill, now, around));
         }
         self.apply_join_results();
-        if !self.has_log {
+        if !self.log.readable {
             // What is counted now is told now. When the log can be read, it must not be told from there.
-            self.log_from = by + SLACK;
+            self.log.from = by + SLACK;
         }
         sweep.failed
     }
@@ -239,13 +251,13 @@ impl Attribution {
 
     pub(super) fn apply_join_results(&mut self) {
         for record in self.joiner.take_known() {
-            self.records.mark_told(record);
-            self.logged.remove(&record);
+            self.log.told.mark_told(record);
+            self.log.waiting.remove(&record);
             self.unsaved = true;
         }
         for group in self.joiner.take_duplicates() {
-            if let Some(kill_counters) = &mut self.kill_counters {
-                kill_counters.mark_counted_twice(&group);
+            if let Some(tree) = &mut self.counters.tree {
+                tree.mark_counted_twice(&group);
                 self.unsaved = true;
             }
         }
@@ -269,15 +281,12 @@ impl Attribution {
     /// What to keep together with everything handed out so far, if there is news for it.
     pub(super) fn next_checkpoint(&mut self) -> Option<Checkpoint> {
         std::mem::take(&mut self.unsaved).then(|| {
-            let counters = self
-                .kill_counters
-                .as_ref()
-                .map_or_else(|| self.saved.clone(), KillCounters::saved);
+            let CounterSide { saved, tree, .. } = &self.counters;
             let left = ToldState {
-                log_from: self.log_from,
-                records: self.records.clone(),
+                log_from: self.log.from,
+                records: self.log.told.clone(),
                 doubted: self.still_doubted(),
-                counters,
+                counters: tree.as_ref().map_or_else(|| saved.clone(), KillCounters::saved),
                 told_by_counter: self.told_by_counter(),
             };
             Checkpoint::new(self.boot.clone(), left)
@@ -301,7 +310,11 @@ impl Attribution {
 
     /// The records of kills that are not told, and of which an agent that finds them again must not be more certain.
     fn still_doubted(&self) -> Vec<u64> {
-        let unread = self.doubted.iter().filter(|record| !self.records.is_told(**record));
+        let unread = self
+            .log
+            .doubted
+            .iter()
+            .filter(|record| !self.log.told.is_told(**record));
         let open = self.open.iter().filter(|open| !open.kill.is_certain());
         let open = open.flat_map(|open| &open.records);
         let mut doubted: Vec<u64> = unread.chain(open).copied().chain(self.joiner.doubted()).collect();

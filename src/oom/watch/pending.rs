@@ -14,7 +14,7 @@ use crate::oom::summary::Limit;
 /// How long the report of a kill waits for the agent to learn whose container it is.
 const NAMES_WITHIN: Duration = Duration::from_secs(2);
 
-/// A kill, as far as it is known, with everything it kill_counters for.
+/// A kill, as far as it is known, with everything it counts for.
 #[derive(Debug)]
 pub(super) struct PendingKill {
     pub(super) kill: OomKill,

@@ -44,20 +44,32 @@ pub(super) struct Watcher {
     wake_up: WakeUp,
     schedule: Schedule,
     refresh: ContainerRefresh,
-    counting: Option<CounterScope>,
-    /// A moment before the latest look at the counters.
-    swept: Duration,
-    /// How often any process was killed on the machine, as of the two latest looks.
-    on_machine: [Option<u64>; 2],
+    sweeps: Sweeps,
     batches: BatchSender,
     residents: watch::Receiver<Arc<NodePods>>,
     changes: Option<broadcast::Receiver<Arc<ChangeRecord>>>,
-    problems: watch::Sender<Vec<String>>,
-    /// Problems of the start, and the latest of the counters and of the wake_up.
-    lasting: Option<String>,
-    counters_problem: Option<String>,
-    wake_up_problem: Option<String>,
+    problems: Problems,
     stop: CancellationToken,
+}
+
+/// The state of sweeping the counters.
+#[derive(Debug, Default)]
+struct Sweeps {
+    /// What the counters count, once the tree is known.
+    scope: Option<CounterScope>,
+    /// A moment before the latest sweep.
+    began: Duration,
+    /// How often any process was killed on the machine, as of the two latest sweeps.
+    on_machine: [Option<u64>; 2],
+}
+
+/// What is degraded, in words.
+#[derive(Debug)]
+struct Problems {
+    published: watch::Sender<Vec<String>>,
+    checkpoint: Option<String>,
+    counters: Option<String>,
+    wake_up: Option<String>,
 }
 
 impl Watcher {
@@ -68,10 +80,10 @@ impl Watcher {
             node_name,
             checkpoint,
         } = options;
-        let mut lasting = None;
+        let mut checkpoint_problem = None;
         let attribution =
             Attribution::new(boot.clone(), node_name.clone(), checkpoint.as_deref(), now).unwrap_or_else(|error| {
-                lasting = Some(begins_anew(&error));
+                checkpoint_problem = Some(begins_anew(&error));
                 Attribution::beginning(boot, node_name, now)
             });
         Self {
@@ -82,16 +94,16 @@ impl Watcher {
             wake_up: WakeUp::default(),
             schedule: Schedule::new(now.monotonic),
             refresh: ContainerRefresh::default(),
-            counting: None,
-            swept: Duration::ZERO,
-            on_machine: [None; 2],
+            sweeps: Sweeps::default(),
             batches: BatchSender::new(links.batches),
             residents: links.residents,
             changes: Some(links.changes),
-            problems: links.problems,
-            lasting,
-            counters_problem: None,
-            wake_up_problem: None,
+            problems: Problems {
+                published: links.problems,
+                checkpoint: checkpoint_problem,
+                counters: None,
+                wake_up: None,
+            },
             stop: links.stop,
         }
     }
@@ -170,7 +182,7 @@ impl Watcher {
             Ok(WakeUpReason::Counted) | Err(_) => self.schedule.request(now),
         }
         if let Err(error) = told {
-            self.wake_up_problem = Some(error.to_string());
+            self.problems.wake_up = Some(error.to_string());
         }
     }
 
@@ -180,7 +192,7 @@ impl Watcher {
         let Some((counting, root)) = self.files.set_node_pods(&residents, self.clock.monotonic()) else {
             return;
         };
-        if self.counting.replace(counting).is_none() {
+        if self.sweeps.scope.replace(counting).is_none() {
             self.schedule.request(self.clock.monotonic());
         }
         self.attribution.set_tree(counting, &root, NodeFiles::is_namespaced());
@@ -195,7 +207,7 @@ impl Watcher {
         }
         let residents = Arc::clone(&self.residents.borrow());
         let again = self.files.find_init_processes(from);
-        self.wake_up_problem = self.register_wake_ups(&residents);
+        self.problems.wake_up = self.register_wake_ups(&residents);
         self.refresh.completed(from, self.clock.monotonic(), again);
     }
 
@@ -212,7 +224,7 @@ impl Watcher {
                 format!("the kernel does not say when memory runs out in every container ({error}): {OTHERWISE}")
             });
         }
-        let below = self.counting == Some(CounterScope::Below);
+        let below = self.sweeps.scope == Some(CounterScope::Below);
         let counter = self.files.top_counter(root).filter(|_| below)?;
         self.wake_up.watch(&counter).err().map(|error| {
             format!(
@@ -238,12 +250,12 @@ impl Watcher {
             self.attribution.own_writes().forget(now.wall);
             self.publish_problems();
         }
-        let knows_counters = self.swept > Duration::ZERO || self.clock.elapsed() > TREE_WITHIN;
+        let knows_counters = self.sweeps.began > Duration::ZERO || self.clock.elapsed() > TREE_WITHIN;
         if self.log.is_caught_up() && knows_counters {
             let progress = Progress {
                 log: self.log.progress(),
                 // Where there are none, there is nothing to wait for.
-                counters: self.counting.map_or(now.monotonic, |_| self.swept),
+                counters: self.sweeps.scope.map_or(now.monotonic, |_| self.sweeps.began),
             };
             self.attribution.decide(progress, now, &self.files);
         }
@@ -255,10 +267,11 @@ impl Watcher {
     /// the machine's counter a little before its cgroup's.
     fn sweep_if_needed(&mut self) {
         let now = self.clock.monotonic();
-        if self.counting == Some(CounterScope::Local) {
+        if self.sweeps.scope == Some(CounterScope::Local) {
             let kills = machine_kill_count();
-            let quiet = kills.is_some() && self.on_machine == [kills; 2] && !self.attribution.waits_for_counters();
-            self.on_machine = [self.on_machine[1], kills];
+            let quiet =
+                kills.is_some() && self.sweeps.on_machine == [kills; 2] && !self.attribution.waits_for_counters();
+            self.sweeps.on_machine = [self.sweeps.on_machine[1], kills];
             if quiet {
                 self.schedule.completed(now, self.clock.monotonic());
                 return;
@@ -269,11 +282,11 @@ impl Watcher {
 
     fn sweep(&mut self) {
         let before = self.clock.monotonic();
-        if self.counting.is_some() {
+        if self.sweeps.scope.is_some() {
             let clock = self.clock;
             let failed = self.attribution.sweep(before, &self.files, || clock.now());
-            self.swept = before;
-            self.counters_problem =
+            self.sweeps.began = before;
+            self.problems.counters =
                 failed.map(|error| format!("{error}; kills there are told by the kernel's log only"));
         }
         self.schedule.completed(before, self.clock.monotonic());
@@ -282,7 +295,7 @@ impl Watcher {
     fn send_batch(&mut self, ticked: bool) -> Result<(), Closed> {
         let reports = self.attribution.drain_reports();
         // What is only a checkpoint is not worth a write of its own at once.
-        if !reports.is_empty() || (ticked && self.swept > Duration::ZERO) {
+        if !reports.is_empty() || (ticked && self.sweeps.began > Duration::ZERO) {
             match self.attribution.next_checkpoint().map(|checkpoint| checkpoint.encode()) {
                 Some(Ok(checkpoint)) => return self.batches.send(Batch { reports, checkpoint }),
                 Some(Err(error)) => tracing::error!(%error, "which kills were told is not kept"),
@@ -296,13 +309,13 @@ impl Watcher {
         let log = self.log.problem().map(str::to_owned);
         let all = [
             log,
-            self.lasting.clone(),
+            self.problems.checkpoint.clone(),
             self.files.problem(),
-            self.counters_problem.clone(),
-            self.wake_up_problem.clone(),
+            self.problems.counters.clone(),
+            self.problems.wake_up.clone(),
         ];
         let all: Vec<String> = all.into_iter().flatten().collect();
-        self.problems.send_if_modified(|told| {
+        self.problems.published.send_if_modified(|told| {
             let changed = *told != all;
             *told = all;
             changed

@@ -20,7 +20,7 @@ pub use vpa::{VpaEventDelivery, VpaEventOptions};
 use super::content::Report;
 use super::events::ContainerFacts;
 use super::log::Pending;
-use crate::objects::PodId;
+use crate::kubernetes::events::PodReference;
 
 /// What the agent knows besides the reports, at the moment it is asked.
 pub trait PodMetadata: fmt::Debug + Send + Sync {
@@ -31,8 +31,9 @@ pub trait PodMetadata: fmt::Debug + Send + Sync {
     /// The names of the pod with this UID in its cgroup's name, and of its container with this id.
     fn names(&self, uid: &str, container: &str) -> Option<Names>;
 
-    /// How the API server knows this pod, and one of its containers; none while it is not known.
-    fn api_object(&self, pod: &PodId, container: Option<&str>) -> Option<PodObject>;
+    /// Gives a pod the UID it has at the API server (for a static pod its mirror pod's) and finds out whether the container is
+    /// an init container. A pod that is not known stays as it is.
+    fn resolve(&self, reference: &mut PodReference);
 
     /// What a VPA recommender would have to know of the report's container.
     fn container_facts(&self, report: &Report) -> ContainerFacts;
@@ -47,15 +48,6 @@ pub struct Names {
     pub pod: String,
     /// The container's name; none if it is not known.
     pub container: Option<String>,
-}
-
-/// A pod's object at the API server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodObject {
-    /// Its UID: for a static pod the mirror pod's.
-    pub uid: String,
-    /// Where the container stands in it, such as `spec.containers{app}`.
-    pub field_path: Option<String>,
 }
 
 /// With names in place of those that were not known when the kill was seen.

@@ -105,8 +105,8 @@ impl PodEventTask {
 
     async fn acknowledge_posted(&mut self, event: &PlannedEvent, outcome: Outcome) -> Result<(), Ended> {
         let numbers = match outcome {
-            Outcome::Posted(Posted::Before { count }) => event.told_by(count),
-            Outcome::Posted(Posted::Now) | Outcome::Refused => event.numbers(),
+            Outcome::Posted(Posted::Existed { count }) => event.told_by(count),
+            Outcome::Posted(Posted::Created) | Outcome::Refused => event.numbers(),
         };
         let all = numbers.len() == event.reports.len();
         self.queue.acknowledge(numbers).await?;

@@ -6,12 +6,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::{PodMetadata, PodObject};
-use crate::kubernetes::events::{Notice, Posted, Severity, Subject, post};
+use super::PodMetadata;
+use crate::kubernetes::events::{NamedEvent, PodReference, Posted, Subject, post};
 use crate::kubernetes::{ApiClient, ApiError, Problem};
-use crate::objects::PodId;
 use crate::pace::Backoff;
-use crate::report::events::{PlannedEvent, Regarding};
+use crate::report::events::PlannedEvent;
 use crate::report::metrics::ReportOutcome;
 use crate::report::queue::ReportQueue;
 
@@ -67,22 +66,22 @@ impl Poster {
     /// posted again by the next agent, under the same name.
     pub(super) async fn post(
         &mut self,
-        event: &PlannedEvent,
+        planned: &PlannedEvent,
         otherwise: OnRefusal,
         queue: &ReportQueue,
         stop: &CancellationToken,
     ) -> Option<Outcome> {
-        let mut notice = self.notice(event);
+        let mut event = self.at_the_api(planned.event.clone());
         let mut sent = ReportOutcome::Sent;
         loop {
             queue.count(
                 std::mem::replace(&mut sent, ReportOutcome::SentAgain),
-                event.reports.len(),
+                planned.reports.len(),
             );
             // Cancel-safe: posting it again is harmless.
             let posted = tokio::select! {
                 () = stop.cancelled() => return None,
-                posted = post(&self.client, &self.node, &notice) => posted,
+                posted = post(&self.client, &self.node, &event) => posted,
             };
             let error = match posted {
                 Ok(posted) => {
@@ -97,16 +96,13 @@ impl Poster {
             }
             // It did answer.
             self.succeeded(queue);
-            if notice.subject == Subject::Node || otherwise == OnRefusal::GiveUp {
-                tracing::error!(event = notice.name, "an Event is given up: {error}");
-                queue.count(ReportOutcome::Refused, event.reports.len());
+            if event.subject == Subject::Node || otherwise == OnRefusal::GiveUp {
+                tracing::error!(event = event.name, "an Event is given up: {error}");
+                queue.count(ReportOutcome::Refused, planned.reports.len());
                 return Some(Outcome::Refused);
             }
-            tracing::warn!(
-                event = notice.name,
-                "an Event on a pod becomes one on the node: {error}"
-            );
-            notice = about_node(event, notice);
+            tracing::warn!(event = event.name, "an Event on a pod becomes one on the node: {error}");
+            event = about_node(event);
         }
     }
 
@@ -130,65 +126,28 @@ impl Poster {
         }
     }
 
-    fn notice(&self, event: &PlannedEvent) -> Notice {
-        let subject = match &event.regarding {
-            Regarding::Node => Subject::Node,
-            Regarding::Pod {
-                namespace,
-                name,
-                uid,
-                container,
-            } => {
-                let id = PodId {
-                    uid: uid.clone(),
-                    namespace: namespace.clone(),
-                    name: name.clone(),
-                };
-                let known = self.metadata.api_object(&id, container.as_deref());
-                let PodObject { uid, field_path } = known.unwrap_or_else(|| PodObject {
-                    uid: uid.clone(),
-                    field_path: container.as_ref().map(|name| format!("spec.containers{{{name}}}")),
-                });
-                Subject::Pod {
-                    namespace: namespace.clone(),
-                    name: name.clone(),
-                    uid,
-                    field_path,
-                }
-            }
-        };
-        Notice {
-            name: event.name.clone(),
-            subject,
-            severity: Severity::Warning,
-            reason: event.reason,
-            message: event.message.clone(),
-            first: event.first,
-            last: event.last,
-            count: event.count,
-            annotations: event.annotations.clone(),
+    /// The Event about the pod as the API server knows it.
+    fn at_the_api(&self, mut event: NamedEvent) -> NamedEvent {
+        if let Subject::Pod(reference) = &mut event.subject {
+            self.metadata.resolve(reference);
         }
+        event
     }
 }
 
 /// The same where the API server takes no Event about the pod.
-fn about_node(event: &PlannedEvent, notice: Notice) -> Notice {
-    let whose = match &event.regarding {
-        Regarding::Node => String::new(),
-        Regarding::Pod {
-            namespace,
-            name,
-            container,
-            ..
-        } => {
+fn about_node(event: NamedEvent) -> NamedEvent {
+    let whose = match &event.subject {
+        Subject::Node => String::new(),
+        Subject::Pod(PodReference { pod, container, .. }) => {
             let container = container.as_ref().map(|name| format!(", container {name}"));
-            format!("Pod {namespace}/{name}{}: ", container.unwrap_or_default())
+            format!("Pod {}/{}{}: ", pod.namespace, pod.name, container.unwrap_or_default())
         }
     };
-    Notice {
+    NamedEvent {
         subject: Subject::Node,
-        message: format!("{whose}{}", notice.message),
-        ..notice
+        message: format!("{whose}{}", event.message),
+        ..event
     }
 }
 

@@ -12,53 +12,34 @@
 //! that ended before it could note what it had sent may come to another plan for the same reports, and more of them; the
 //! Event that exists says how many kills it told ([`PlannedEvent::told_by`]).
 
-mod bucket;
 mod pods;
 #[cfg(test)]
 mod tests;
 mod text;
 mod vpa;
 
-use std::time::Duration;
-
-use jiff::Timestamp;
-
 pub use pods::{PodEvents, Rates};
 pub use vpa::{ContainerFacts, LastTold, VpaDecision, VpaEvents, VpaWindows, Withheld};
 
-use super::log::IdHash;
-use super::log::Pending;
+use super::log::{IdHash, Pending};
+use crate::kubernetes::events::NamedEvent;
 
 /// The longest name of an object (RFC 1123 subdomain), less the suffix that makes an Event's name unique.
 const LONGEST_STEM: usize = 253 - 33;
 
-/// An Event to be created: `core/v1`, type Warning.
+/// An Event to be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedEvent {
-    /// Its name; the same for the same first report. If it exists already, it was sent before.
-    pub name: String,
-    /// What it is about.
-    pub regarding: Regarding,
-    /// Why, as one word.
-    pub reason: &'static str,
-    /// What happened, for people; at most 1024 bytes.
-    pub message: String,
-    /// When it happened first.
-    pub first: Timestamp,
-    /// When it happened last.
-    pub last: Timestamp,
-    /// How many kills it tells of.
-    pub count: u64,
-    /// Annotations of the Event itself.
-    pub annotations: Vec<(&'static str, String)>,
+    /// The Event. A pod in it has the UID of its cgroup's name.
+    pub event: NamedEvent,
     /// The reports it tells of, oldest first: to be acknowledged once it exists.
-    pub reports: Vec<Told>,
+    pub reports: Vec<CoveredReport>,
 }
 
 /// A report that an Event tells of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
-    /// Its number in the spool.
+pub struct CoveredReport {
+    /// Its number in the log.
     pub number: u64,
     /// How many kills it is about.
     pub count: u64,
@@ -84,40 +65,13 @@ impl PlannedEvent {
     }
 }
 
-impl From<&Pending> for Told {
+impl From<&Pending> for CoveredReport {
     fn from(pending: &Pending) -> Self {
         Self {
             number: pending.number,
             count: pending.report.count(),
         }
     }
-}
-
-/// What an Event is about.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Regarding {
-    /// A pod, or one of its containers. The Event lives in its namespace.
-    Pod {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-        /// Its UID.
-        uid: String,
-        /// The container's name, where it is one container's.
-        container: Option<String>,
-    },
-    /// This node: the pod is not known by name, or none was concerned.
-    Node,
-}
-
-/// So many at once, and one more after each interval.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rate {
-    /// How many at once; at least 1.
-    pub burst: u32,
-    /// The time until there is one more.
-    pub every: Duration,
 }
 
 /// A name that belongs to what has this id.

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::bucket::{Bucket, Pair};
-use super::{PlannedEvent, Rate, Regarding, Told, event_name, text};
+use super::{CoveredReport, PlannedEvent, event_name, text};
+use crate::kubernetes::events::{NamedEvent, PodReference, Severity, Subject};
+use crate::objects::PodId;
 use crate::oom::Level;
+use crate::rate_limiter::{Rate, RateLimiter};
 use crate::report::content::Report;
 use crate::report::log::Pending;
 
@@ -48,9 +50,9 @@ pub struct PodEvents {
     rates: Rates,
     /// As many reports may wait.
     most: usize,
-    node: Bucket,
+    node: RateLimiter,
     /// Those that are not full, by the pod's UID.
-    pods: BTreeMap<String, Pair>,
+    pods: BTreeMap<String, [RateLimiter; 2]>,
     /// In the order in which their first report came.
     groups: VecDeque<Group>,
 }
@@ -58,12 +60,12 @@ pub struct PodEvents {
 /// Reports that one Event will tell.
 #[derive(Debug)]
 struct Group {
-    regarding: Regarding,
+    subject: Subject,
     level: Level,
     report: Report,
     /// The first one's.
     id: String,
-    reports: Vec<Told>,
+    reports: Vec<CoveredReport>,
 }
 
 impl PodEvents {
@@ -74,7 +76,7 @@ impl PodEvents {
         Self {
             rates,
             most,
-            node: Bucket::new(rates.node, now),
+            node: RateLimiter::new(rates.node, now),
             pods: BTreeMap::new(),
             groups: VecDeque::new(),
         }
@@ -82,15 +84,15 @@ impl PodEvents {
 
     /// Takes a report in. It is told with those of the same container and level that wait already.
     pub fn offer(&mut self, pending: Pending) {
-        let (regarding, level) = (regarding(&pending.report), pending.report.level());
-        let same = |group: &&mut Group| group.regarding == regarding && group.level == level;
+        let (subject, level) = (subject(&pending.report), pending.report.level());
+        let same = |group: &&mut Group| group.subject == subject && group.level == level;
         match self.groups.iter_mut().find(same) {
             Some(group) => group.add(pending),
             None => self.groups.push_back(Group {
-                regarding,
+                subject,
                 level,
                 id: pending.report.id().into_owned(),
-                reports: vec![Told::from(&pending)],
+                reports: vec![CoveredReport::from(&pending)],
                 report: pending.report,
             }),
         }
@@ -103,17 +105,17 @@ impl PodEvents {
 
     /// The next Event that may be sent now, if one may. One that was given counts as sent.
     pub fn next(&mut self, now: Instant) -> Option<PlannedEvent> {
-        self.pods.retain(|_, bucket| !bucket.is_full(now));
+        self.pods
+            .retain(|_, both| !both.iter().all(|limiter| limiter.is_full(now)));
         if self.node.ready_at() > now {
             return None;
         }
         let group = self.groups.remove(self.next_group(now)?)?;
-        self.node.consume(now);
-        if let Regarding::Pod { uid, .. } = &group.regarding {
-            self.pods
-                .entry(uid.clone())
-                .or_insert_with(|| Pair::new(self.rates.pod, now))
-                .consume(now);
+        self.node.use_turn(now);
+        if let Subject::Pod(PodReference { pod, .. }) = &group.subject {
+            let new = || self.rates.pod.map(|rate| RateLimiter::new(rate, now));
+            let both = self.pods.entry(pod.uid.clone()).or_insert_with(new);
+            both.iter_mut().for_each(|limiter| limiter.use_turn(now));
         }
         Some(group.event())
     }
@@ -147,53 +149,60 @@ impl PodEvents {
 
     /// When the pod may have another Event.
     fn pod_ready(&self, group: &Group) -> Instant {
-        let bucket = match &group.regarding {
-            Regarding::Pod { uid, .. } => self.pods.get(uid),
-            Regarding::Node => None,
+        let both = match &group.subject {
+            Subject::Pod(PodReference { pod, .. }) => self.pods.get(&pod.uid),
+            Subject::Node => None,
         };
-        bucket.map_or_else(|| self.node.ready_at(), Pair::ready_at)
+        let ready = both.into_iter().flatten().map(RateLimiter::ready_at).max();
+        ready.unwrap_or_else(|| self.node.ready_at())
     }
 }
 
 impl Group {
     fn add(&mut self, pending: Pending) {
-        self.reports.push(Told::from(&pending));
-        let mut folded = self.report.clone().into_aggregate();
-        folded.add(pending.report.into_aggregate());
-        self.report = Report::Aggregate(Box::new(folded));
+        self.reports.push(CoveredReport::from(&pending));
+        let mut sum = self.report.clone().into_aggregate();
+        sum.add(pending.report.into_aggregate());
+        self.report = Report::Aggregate(Box::new(sum));
     }
 
     fn event(self) -> PlannedEvent {
-        let stem = match &self.regarding {
-            Regarding::Pod { name, .. } => name.as_str(),
-            Regarding::Node => "node",
+        let stem = match &self.subject {
+            Subject::Pod(PodReference { pod, .. }) => pod.name.as_str(),
+            Subject::Node => "node",
         };
         PlannedEvent {
-            name: event_name(stem, &self.id),
-            reason: "OOMKilled",
-            message: text::message(&self.report),
-            first: self.report.first(),
-            last: self.report.last(),
-            count: self.report.count(),
-            annotations: Vec::new(),
+            event: NamedEvent {
+                name: event_name(stem, &self.id),
+                severity: Severity::Warning,
+                reason: "OOMKilled",
+                message: text::message(&self.report),
+                first: self.report.first(),
+                last: self.report.last(),
+                count: self.report.count(),
+                annotations: Vec::new(),
+                subject: self.subject,
+            },
             reports: self.reports,
-            regarding: self.regarding,
         }
     }
 }
 
 /// What an Event about this report can be about.
-fn regarding(report: &Report) -> Regarding {
+fn subject(report: &Report) -> Subject {
     match report.pod() {
-        Some(pod) if !pod.name.is_empty() && !pod.namespace.is_empty() => Regarding::Pod {
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            uid: pod.uid.clone(),
+        Some(pod) if !pod.name.is_empty() && !pod.namespace.is_empty() => Subject::Pod(PodReference {
+            pod: PodId {
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+                uid: pod.uid.clone(),
+            },
             container: report
                 .container()
                 .map(|container| container.name.clone())
                 .filter(|name| !name.is_empty()),
-        },
-        Some(_) | None => Regarding::Node,
+            init: false,
+        }),
+        Some(_) | None => Subject::Node,
     }
 }

@@ -1,12 +1,15 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::kubernetes::events::{PodReference, Subject};
+use crate::objects::PodId;
 use crate::oom::{Confidence, Level, OomReport, ReportedPod, Role};
+use crate::rate_limiter::Rate;
 use crate::report::log::Pending;
 use crate::report::testing::{arbitrary_kill, kill_of};
 
@@ -43,14 +46,16 @@ fn each_kill_has_an_event_of_its_own_on_its_pod_while_there_are_few() {
         told.extend(all(&mut events, now));
     }
     assert_eq!(told.len(), 2);
-    assert_eq!((told[0].count, told[0].numbers()), (1, vec![1]));
-    assert!(matches!(&told[0].regarding, Regarding::Pod { container, .. } if container.as_deref() == Some("app")));
+    assert_eq!((told[0].event.count, told[0].numbers()), (1, vec![1]));
+    assert!(
+        matches!(&told[0].event.subject, Subject::Pod(PodReference { container, .. }) if container.as_deref() == Some("app"))
+    );
     assert_eq!(
-        told[0].message,
+        told[0].event.message,
         "The kernel killed \"app\" (pid 1), a child process; the container runs on: the container reached its memory limit of 64Mi"
     );
-    assert_ne!(told[0].name, told[1].name);
-    assert!(told[0].name.starts_with("web."));
+    assert_ne!(told[0].event.name, told[1].event.name);
+    assert!(told[0].event.name.starts_with("web."));
 }
 
 #[test]
@@ -67,9 +72,10 @@ fn a_flood_in_one_pod_becomes_one_event_with_a_count_and_holds_up_no_other_pod()
     assert_eq!(events.ready_at(), Some(start + Duration::from_secs(5)));
     let later = all(&mut events, start + Duration::from_secs(5));
     assert_eq!(later.len(), 1);
-    assert_eq!((later[0].count, later[0].reports.len()), (98, 98));
+    assert_eq!((later[0].event.count, later[0].reports.len()), (98, 98));
     assert!(
         later[0]
+            .event
             .message
             .starts_with("The kernel killed 98 processes from 2023-11-14T22:13:23Z to ")
     );
@@ -102,8 +108,8 @@ fn a_kill_that_belongs_to_no_known_pod_is_told_about_the_node() {
     kill.level = Level::Node;
     events.offer(pending(1, kill));
     let told = all(&mut events, now);
-    assert_eq!(told[0].regarding, Regarding::Node);
-    assert!(told[0].message.ends_with("the node had no memory left"));
+    assert_eq!(told[0].event.subject, Subject::Node);
+    assert!(told[0].event.message.ends_with("the node had no memory left"));
 }
 
 #[test]
@@ -119,11 +125,11 @@ fn an_event_has_a_valid_name_and_message_whatever_the_pod_and_the_process_are_ca
     events.offer(pending(1, kill));
     let told = all(&mut events, now);
     assert!(
-        told[0].name.len() <= 253 && !told[0].name.contains("-."),
+        told[0].event.name.len() <= 253 && !told[0].event.name.contains("-."),
         "{}",
-        told[0].name
+        told[0].event.name
     );
-    assert!(told[0].message.len() <= 1024 && !told[0].message.contains(char::is_control));
+    assert!(told[0].event.message.len() <= 1024 && !told[0].event.message.contains(char::is_control));
 }
 
 /// Facts of a regular container that ran on.
@@ -157,8 +163,9 @@ fn a_child_process_killed_at_its_containers_limit_is_told_in_the_shape_the_recom
     let VpaDecision::Send(event) = judged(role(Role::Child), NOT_SEEN) else {
         panic!("withheld")
     };
-    assert_eq!((event.reason, event.numbers()), ("Evicted", vec![7]));
+    assert_eq!((event.event.reason, event.numbers()), ("Evicted", vec![7]));
     let annotations: Vec<_> = event
+        .event
         .annotations
         .iter()
         .map(|(key, value)| (*key, value.as_str()))
@@ -171,8 +178,10 @@ fn a_child_process_killed_at_its_containers_limit_is_told_in_the_shape_the_recom
             ("starved_resource", "memory")
         ]
     );
-    assert!(event.message.contains("nothing was evicted"));
-    assert!(matches!(&event.regarding, Regarding::Pod { namespace, name, .. } if namespace == "shop" && name == "web"));
+    assert!(event.event.message.contains("nothing was evicted"));
+    assert!(
+        matches!(&event.event.subject, Subject::Pod(PodReference { pod, .. }) if pod.namespace == "shop" && pod.name == "web")
+    );
 }
 
 #[test]
@@ -315,8 +324,8 @@ proptest! {
         numbers.sort_unstable();
         prop_assert_eq!(numbers, (1..=u64::try_from(total).unwrap()).collect::<Vec<_>>());
         for (_, event) in &sent {
-            prop_assert_eq!(event.count, u64::try_from(event.reports.len()).unwrap());
-            prop_assert!(event.name.len() <= 253 && event.message.len() <= 1024);
+            prop_assert_eq!(event.event.count, u64::try_from(event.reports.len()).unwrap());
+            prop_assert!(event.event.name.len() <= 253 && event.event.message.len() <= 1024);
         }
         prop_assert!(within(&sent.iter().map(|(at, _)| *at).collect::<Vec<_>>(), rates.node));
         let pods: BTreeSet<_> = sent.iter().map(|(_, event)| pod_of(event)).collect();
@@ -342,9 +351,9 @@ proptest! {
             let VpaDecision::Send(event) = events.decide(&pending, facts, now) else { continue };
             prop_assert!(regular && vpa && !main && survived != Some(false));
             prop_assert_eq!(pending.report.level(), Level::Container);
-            let lengths = event.annotations.iter().map(|(_, value)| value.split(',').count());
+            let lengths = event.event.annotations.iter().map(|(_, value)| value.split(',').count());
             prop_assert!(lengths.eq([1, 1, 1]), "as many of each, or the recommender drops it");
-            let Regarding::Pod { uid, container, .. } = event.regarding else { panic!("about the node") };
+            let Subject::Pod(PodReference { pod: PodId { uid, .. }, container, .. }) = event.event.subject else { panic!("about the node") };
             if let Some(before) = last.insert((uid, container), now) {
                 let window = if pinned { windows.pinned } else { windows.usual };
                 prop_assert!(now.duration_since(before) >= window);
@@ -354,9 +363,9 @@ proptest! {
 }
 
 fn pod_of(event: &PlannedEvent) -> Option<&str> {
-    match &event.regarding {
-        Regarding::Pod { uid, .. } => Some(uid),
-        Regarding::Node => None,
+    match &event.event.subject {
+        Subject::Pod(PodReference { pod, .. }) => Some(&pod.uid),
+        Subject::Node => None,
     }
 }
 
@@ -369,11 +378,11 @@ fn an_event_for_the_same_first_report_has_the_same_name_and_says_which_reports_i
         events.next(now).unwrap()
     };
     let (sent, again) = (plan(2..=4), plan(2..=9));
-    assert_eq!(sent.name, again.name);
-    assert_ne!(sent.name, plan(3..=4).name);
-    assert_eq!(again.told_by(sent.count), [2, 3, 4]);
+    assert_eq!(sent.event.name, again.event.name);
+    assert_ne!(sent.event.name, plan(3..=4).event.name);
+    assert_eq!(again.told_by(sent.event.count), [2, 3, 4]);
     assert_eq!(again.told_by(0), [2], "its name tells of the first at least");
-    assert_eq!(again.told_by(again.count), again.numbers());
+    assert_eq!(again.told_by(again.event.count), again.numbers());
 }
 
 #[test]
@@ -389,5 +398,5 @@ fn once_all_room_is_taken_the_pod_that_takes_most_of_it_is_told_without_waiting(
     assert_eq!(all(&mut events, now), [], "the pod had its share");
     events.offer(pending(12, kill_of("web", 12)));
     assert!(events.ready_at().unwrap() <= now);
-    assert_eq!(events.next(now).unwrap().count, 10);
+    assert_eq!(events.next(now).unwrap().event.count, 10);
 }

@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{PlannedEvent, Regarding, Told, event_name, text};
+use super::{CoveredReport, PlannedEvent, event_name, text};
+use crate::kubernetes::events::{NamedEvent, PodReference, Severity, Subject};
+use crate::objects::PodId;
 use crate::oom::{Confidence, HitLimit, Level, OomReport, ReportedContainer, ReportedPod, Role};
 use crate::report::content::Report;
 use crate::report::log::Pending;
@@ -158,24 +160,30 @@ impl VpaEvents {
             text::message(report)
         );
         Ok(PlannedEvent {
-            name: event_name(&format!("{}.oom", pod.name), &report.id()),
-            regarding: Regarding::Pod {
-                namespace: pod.namespace.clone(),
-                name: pod.name.clone(),
-                uid: pod.uid.clone(),
-                container: Some(container.name.clone()),
+            event: NamedEvent {
+                name: event_name(&format!("{}.oom", pod.name), &report.id()),
+                subject: Subject::Pod(PodReference {
+                    pod: PodId {
+                        namespace: pod.namespace.clone(),
+                        name: pod.name.clone(),
+                        uid: pod.uid.clone(),
+                    },
+                    container: Some(container.name.clone()),
+                    init: false,
+                }),
+                severity: Severity::Warning,
+                reason: "Evicted",
+                message: text::bounded(&message),
+                first: report.first(),
+                last: report.last(),
+                count: report.count(),
+                annotations: vec![
+                    ("offending_containers", container.name.clone()),
+                    ("offending_containers_usage", usage.to_string()),
+                    ("starved_resource", "memory".to_owned()),
+                ],
             },
-            reason: "Evicted",
-            message: text::bounded(&message),
-            first: report.first(),
-            last: report.last(),
-            count: report.count(),
-            annotations: vec![
-                ("offending_containers", container.name.clone()),
-                ("offending_containers_usage", usage.to_string()),
-                ("starved_resource", "memory".to_owned()),
-            ],
-            reports: vec![Told::from(pending)],
+            reports: vec![CoveredReport::from(pending)],
         })
     }
 

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use futures::future::{BoxFuture, FutureExt};
 use serde_json::{Value, json};
 use vscaled::kubernetes::Access;
+use vscaled::kubernetes::events::PodReference;
 use vscaled::kubernetes::metrics::ApiMetrics;
-use vscaled::objects::PodId;
 use vscaled::observe::metrics::registry;
-use vscaled::report::cluster::{Names, PodEventDelivery, PodMetadata, PodObject};
+use vscaled::report::cluster::{Names, PodEventDelivery, PodMetadata};
 use vscaled::report::events::ContainerFacts;
 use vscaled::report::log::{Bounds, Commit, KillLog};
 use vscaled::report::{Deliver, Destination, Destinations, Report};
@@ -31,9 +31,7 @@ impl PodMetadata for Nothing {
         None
     }
 
-    fn api_object(&self, _: &PodId, _: Option<&str>) -> Option<PodObject> {
-        None
-    }
+    fn resolve(&self, _: &mut PodReference) {}
 
     fn container_facts(&self, _: &Report) -> ContainerFacts {
         ContainerFacts::default()

@@ -1,17 +1,34 @@
+use std::sync::LazyLock;
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::kubernetes::events::Severity;
+use crate::objects::PodId;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn saying(pod: u32, reason: &'static str, message: &str) -> Saying {
-    Saying {
-        about: About {
-            namespace: "a".to_owned(),
-            pod: format!("pod-{pod}"),
-            uid: format!("uid-{pod}"),
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// That long after the start.
+fn at(since: Duration) -> Instant {
+    *START + since
+}
+
+fn limits() -> Limits {
+    Limits::new(*START)
+}
+
+fn message_of(pod: u32, reason: &'static str, message: &str) -> EventMessage {
+    EventMessage {
+        about: PodReference {
+            pod: PodId {
+                namespace: "a".to_owned(),
+                name: format!("pod-{pod}"),
+                uid: format!("uid-{pod}"),
+            },
             container: None,
+            init: false,
         },
         severity: Severity::Normal,
         reason,
@@ -21,71 +38,75 @@ fn saying(pod: u32, reason: &'static str, message: &str) -> Saying {
 
 #[test]
 fn what_is_new_is_written_at_once_and_what_repeats_raises_a_count() {
-    let mut limits = Limits::new();
-    let resized = saying(1, "Resized", "cpu 1 to 2");
+    let mut limits = limits();
+    let resized = message_of(1, "Resized", "cpu 1 to 2");
     assert_eq!(
-        limits.say(resized.clone(), Time::ZERO),
+        limits.record(resized.clone(), at(Duration::ZERO)),
         Some(Write::New(resized.clone(), 1))
     );
     for _ in 0..5 {
-        assert_eq!(limits.say(resized.clone(), SECOND / 2), None);
+        assert_eq!(limits.record(resized.clone(), at(SECOND / 2)), None);
     }
-    assert_eq!(limits.due(SECOND / 2), None, "not so soon");
-    let changed = Write::Again {
-        saying: resized,
+    assert_eq!(limits.due(at(SECOND / 2)), None, "not so soon");
+    let changed = Write::Repeated {
+        message: resized,
         ticket: 1,
         count: 6,
     };
-    assert_eq!(limits.due(SECOND), Some(changed));
-    assert_eq!(limits.due(30 * SECOND), None);
-    assert_eq!(limits.next_due(30 * SECOND), None);
+    assert_eq!(limits.due(at(SECOND)), Some(changed));
+    assert_eq!(limits.due(at(30 * SECOND)), None);
+    assert_eq!(limits.next_due(at(30 * SECOND)), None);
 }
 
 #[test]
 fn what_repeats_for_long_is_counted_ever_more_rarely() {
-    let mut limits = Limits::new();
-    let resized = saying(1, "Resized", "cpu 1 to 2");
+    let mut limits = limits();
+    let resized = message_of(1, "Resized", "cpu 1 to 2");
     let mut written = Vec::new();
     for second in 0..300 {
-        limits.say(resized.clone(), second * SECOND);
-        written.extend(limits.due(second * SECOND).map(|_| second));
+        limits.record(resized.clone(), at(second * SECOND));
+        written.extend(limits.due(at(second * SECOND)).map(|_| second));
     }
     assert_eq!(written, [1, 3, 7, 15, 31, 63, 127, 191, 255]);
 }
 
 #[test]
 fn the_first_of_its_reason_is_written_however_much_else_was_said_about_the_pod() {
-    let mut limits = Limits::new();
+    let mut limits = limits();
     for index in 0..100 {
-        limits.say(saying(1, "Resized", &index.to_string()), Time::ZERO);
+        limits.record(message_of(1, "Resized", &index.to_string()), at(Duration::ZERO));
     }
-    let refused = saying(1, "Refused", "no room");
-    assert_eq!(limits.say(refused.clone(), Time::ZERO), Some(Write::New(refused, 9)));
+    let refused = message_of(1, "Refused", "no room");
+    assert_eq!(
+        limits.record(refused.clone(), at(Duration::ZERO)),
+        Some(Write::New(refused, 9))
+    );
 }
 
 #[test]
 fn a_flood_about_one_pod_ends_in_the_count_of_its_last_event_and_leaves_room_for_others() {
-    let mut limits = Limits::new();
-    let new = (0..1000).filter_map(|index| limits.say(saying(1, "Killed", &index.to_string()), Time::ZERO));
+    let mut limits = limits();
+    let new =
+        (0..1000).filter_map(|index| limits.record(message_of(1, "Killed", &index.to_string()), at(Duration::ZERO)));
     assert_eq!(new.count(), 8);
     assert!(matches!(
-        limits.say(saying(2, "Resized", "x"), Time::ZERO),
+        limits.record(message_of(2, "Resized", "x"), at(Duration::ZERO)),
         Some(Write::New(..))
     ));
-    let Some(Write::Again { saying, count, .. }) = limits.due(20 * SECOND) else {
+    let Some(Write::Repeated { message, count, .. }) = limits.due(at(20 * SECOND)) else {
         panic!("nothing is due")
     };
-    assert_eq!((saying.message.as_str(), count), ("999", 993));
+    assert_eq!((message.message.as_str(), count), ("999", 993));
     assert_eq!(limits.take_held_back(), 0);
 }
 
 #[test]
 fn what_was_said_long_ago_is_said_anew() {
-    let mut limits = Limits::new();
-    let resized = saying(1, "Resized", "cpu 1 to 2");
-    limits.say(resized.clone(), Time::ZERO);
-    let later = REMEMBERED + SECOND;
-    assert_eq!(limits.say(resized.clone(), later), Some(Write::New(resized, 2)));
+    let mut limits = limits();
+    let resized = message_of(1, "Resized", "cpu 1 to 2");
+    limits.record(resized.clone(), at(Duration::ZERO));
+    let later = at(REMEMBERED + SECOND);
+    assert_eq!(limits.record(resized.clone(), later), Some(Write::New(resized, 2)));
 }
 
 proptest! {
@@ -94,26 +115,26 @@ proptest! {
         said in proptest::collection::vec((0_u32..40, 0_usize..3, 0_u32..5, 0_u64..2000), 0..600)
     ) {
         const REASONS: [&str; 3] = ["Resized", "Refused", "Killed"];
-        let mut limits = Limits::new();
-        let (mut now, mut writes, mut total) = (Time::ZERO, 0_u32, 0_u64);
+        let mut limits = limits();
+        let (mut now, mut writes, mut total) = (at(Duration::ZERO), 0_u32, 0_u64);
         let mut counts = BTreeMap::new();
         for (pod, reason, message, pause) in said {
             now += Duration::from_millis(pause);
             total += 1;
-            let said = limits.say(saying(pod, REASONS[reason], &message.to_string()), now);
-            for write in said.into_iter().chain(limits.due(now)) {
+            let new = limits.record(message_of(pod, REASONS[reason], &message.to_string()), now);
+            for write in new.into_iter().chain(limits.due(now)) {
                 writes += 1;
                 match write {
                     Write::New(_, ticket) => counts.insert(ticket, 1),
-                    Write::Again { ticket, count, .. } => counts.insert(ticket, count),
+                    Write::Repeated { ticket, count, .. } => counts.insert(ticket, count),
                 };
             }
         }
-        prop_assert!(writes <= 40 + 1 + u32::try_from(now.as_secs()).unwrap() / 2);
-        // What is left comes due sooner or later; then every saying is in a count or was held back.
+        prop_assert!(writes <= 40 + 1 + u32::try_from((now - *START).as_secs()).unwrap() / 2);
+        // What is left comes due sooner or later; then every message is in a count or was held back.
         for _ in 0..2000 {
             now += 64 * SECOND;
-            if let Some(Write::Again { ticket, count, .. }) = limits.due(now) {
+            if let Some(Write::Repeated { ticket, count, .. }) = limits.due(now) {
                 counts.insert(ticket, count);
             }
         }

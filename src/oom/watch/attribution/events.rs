@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::node_io::{NodeIo, ProcProbe};
 use super::super::pending::{PendingGroup, PendingKill, victim};
-use super::{Attribution, Logged, Moment};
+use super::{Attribution, Moment, RecordFacts};
 use crate::cgroup::CgroupPath;
 use crate::oom::join::OomKill;
 use crate::oom::kill::Kill;
@@ -29,22 +29,22 @@ impl Attribution {
         around: &impl NodeIo,
     ) {
         let replayed = told.origin == Origin::Replayed;
-        if self.records.is_told(told.seq) || (replayed && told.logged < self.log_from) {
+        if self.log.told.is_told(told.seq) || (replayed && told.logged < self.log.from) {
             return;
         }
         match told.event {
             Event::Kill(mut kill) => {
-                self.records.wait(told.seq);
-                let logged = Logged {
+                self.log.told.wait(told.seq);
+                let facts = RecordFacts {
                     wall: told.at,
                     while_down: replayed && self.continues,
                     role: probe.role,
                 };
-                self.logged.insert(told.seq, logged);
+                self.log.waiting.insert(told.seq, facts);
                 self.localize_kill(&mut kill);
                 match self.joiner.logged(told.logged, *kill, probe.cgroup) {
                     Some(kill) => self.open(kill, now, around),
-                    None if self.doubted.contains(&told.seq) => self.joiner.doubt(told.seq),
+                    None if self.log.doubted.contains(&told.seq) => self.joiner.doubt(told.seq),
                     None => self.apply_join_results(),
                 }
             }
@@ -69,9 +69,9 @@ impl Attribution {
                 }
             }
             None => {
-                self.records.mark_told(record);
-                if let Some(kill_counters) = &mut self.kill_counters {
-                    kill_counters.mark_counted_twice(&cgroup);
+                self.log.told.mark_told(record);
+                if let Some(tree) = &mut self.counters.tree {
+                    tree.mark_counted_twice(&cgroup);
                 }
                 self.unsaved = true;
             }
@@ -90,8 +90,8 @@ impl Attribution {
             Confidence::Ambiguous => self.candidates(&kill.processes),
             _ => Default::default(),
         };
-        let facts = kill.record.and_then(|record| self.logged.get(&record));
-        let counted_at_start = self.first_sweep.is_none_or(|first| kill.at <= first);
+        let facts = kill.record.and_then(|record| self.log.waiting.get(&record));
+        let counted_at_start = self.counters.first_sweep.is_none_or(|first| kill.at <= first);
         let open = PendingKill {
             since: now.monotonic,
             time: facts.map_or_else(|| now.wall_at(kill.at), |facts| facts.wall),
@@ -123,7 +123,7 @@ impl Attribution {
     }
 
     fn as_victim(&self, kill: &Kill) -> Victim {
-        let facts = kill.seq.and_then(|record| self.logged.get(&record));
+        let facts = kill.seq.and_then(|record| self.log.waiting.get(&record));
         victim(kill, facts.map_or(Role::Unknown, |facts| facts.role))
     }
 
@@ -139,17 +139,17 @@ impl Attribution {
     /// In a cgroup namespace (a kubelet in a container: kind) paths begin further down than those in the log. The
     /// outermost place where the root of all pods may be is where it is: all further in is made by containers.
     fn local_path(&self, path: CgroupPath) -> CgroupPath {
-        let Some(kill_counters) = self.kill_counters.as_ref().filter(|_| self.namespaced) else {
+        let Some(tree) = self.counters.tree.as_ref().filter(|_| self.namespaced) else {
             return path;
         };
-        if path.below(kill_counters.root()).is_some() {
+        if path.below(tree.root()).is_some() {
             return path;
         }
         let text = path.as_str();
         let inner = text
             .match_indices('/')
             .filter_map(|(at, _)| CgroupPath::new(&text[at..]).ok())
-            .find(|inner| inner.below(kill_counters.root()).is_some());
+            .find(|inner| inner.below(tree.root()).is_some());
         inner.unwrap_or(path)
     }
 }

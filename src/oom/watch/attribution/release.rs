@@ -54,18 +54,14 @@ impl Attribution {
         if !processes.iter().all(|pid| group.pids.contains(pid)) {
             return false;
         }
-        let Some((kill_counters, cgroup)) = self
-            .kill_counters
-            .as_ref()
-            .and_then(|kill_counters| Some((kill_counters, kill_counters.counted_in(&group.cgroup)?)))
-        else {
+        let tree = self.counters.tree.as_ref();
+        let counted = tree.and_then(|tree| Some((tree, tree.counted_in(&group.cgroup)?)));
+        let Some((tree, cgroup)) = counted else {
             return now >= group.last + GROUP_IS_GONE;
         };
-        let here = |path: &&CgroupPath| kill_counters.counted_in(path).as_ref() == Some(&cgroup);
+        let here = |path: &&CgroupPath| tree.counted_in(path).as_ref() == Some(&cgroup);
         let known = self.open.iter().flat_map(|open| open.counted.iter().chain(&open.again));
-        let known = known
-            .filter(here)
-            .fold(kill_counters.told_in(&cgroup).1, |sum, _| sum + 1);
+        let known = known.filter(here).fold(tree.told_in(&cgroup).1, |sum, _| sum + 1);
         match around.read(&cgroup) {
             Ok(Some(reading)) => reading.kills <= known,
             Ok(None) | Err(_) => now >= group.last + GROUP_IS_GONE,
@@ -92,14 +88,12 @@ impl Attribution {
         self.reports.push(report);
         self.unsaved = true;
         for record in records {
-            self.records.mark_told(record);
-            self.logged.remove(&record);
+            self.log.told.mark_told(record);
+            self.log.waiting.remove(&record);
         }
-        let Some(kill_counters) = &mut self.kill_counters else {
-            return;
-        };
-        counted.iter().for_each(|cgroup| kill_counters.mark_told(cgroup));
-        again.iter().for_each(|group| kill_counters.mark_counted_twice(group));
+        let Some(tree) = &mut self.counters.tree else { return };
+        counted.iter().for_each(|cgroup| tree.mark_told(cgroup));
+        again.iter().for_each(|group| tree.mark_counted_twice(group));
     }
 
     /// The same for the same kill, whoever finds it and however often: the number of its record, which no other in this
@@ -112,8 +106,8 @@ impl Attribution {
         let cgroup = open.kill.cgroup.as_ref();
         // Of a cgroup whose counter was never read only the path is known.
         let path = cgroup.map_or(0, |cgroup| crc32fast::hash(cgroup.as_str().as_bytes()));
-        let counted = cgroup.zip(self.kill_counters.as_ref());
-        let (inode, number) = counted.map_or((0, 0), |(cgroup, kill_counters)| kill_counters.told_in(cgroup));
+        let counted = cgroup.zip(self.counters.tree.as_ref());
+        let (inode, number) = counted.map_or((0, 0), |(cgroup, tree)| tree.told_in(cgroup));
         format!("{boot}-count-{path:08x}-{inode}-{}", number + 1)
     }
 }

@@ -1,13 +1,11 @@
-//! One Event that must not be lost: a [`Notice`] → the API server, in one attempt.
-//!
-//! Whoever has it to give tries again after a failure. The Event's name makes that harmless: what exists already was
-//! written before, and how much it told is given back.
+//! One attempt to create an Event. The caller repeats it after a failure: the Event's name makes that harmless, because an
+//! Event that exists already is left as it is.
 
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{EVENTS, Severity, body};
+use super::{EVENTS, PodReference, Severity, body};
 use crate::kubernetes::call::{Call, Verb};
 use crate::kubernetes::client::ApiClient;
 use crate::kubernetes::error::{ApiError, Problem};
@@ -15,9 +13,9 @@ use crate::kubernetes::error::{ApiError, Problem};
 /// Where Events about what has no namespace live.
 const OF_NO_NAMESPACE: &str = "default";
 
-/// An Event in full.
+/// An Event with a name that stands for what it tells of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Notice {
+pub struct NamedEvent {
     /// Its name; the same for the same thing.
     pub name: String,
     /// What it is about.
@@ -38,20 +36,11 @@ pub struct Notice {
     pub annotations: Vec<(&'static str, String)>,
 }
 
-/// What a notice is about.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What an Event is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
-    /// A pod, or a part of it. The Event lives in its namespace.
-    Pod {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-        /// Its UID at the API server.
-        uid: String,
-        /// Which part of the object, such as `spec.containers{app}`.
-        field_path: Option<String>,
-    },
+    /// A pod, or one of its containers. The Event lives in its namespace.
+    Pod(PodReference),
     /// The node in whose name Events are written.
     Node,
 }
@@ -61,19 +50,19 @@ impl Subject {
     #[must_use]
     pub fn namespace(&self) -> &str {
         match self {
-            Self::Pod { namespace, .. } => namespace,
+            Self::Pod(reference) => &reference.pod.namespace,
             Self::Node => OF_NO_NAMESPACE,
         }
     }
 }
 
-/// A notice is at the API server.
+/// The API server has the Event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Posted {
-    /// As of now.
-    Now,
-    /// An Event of that name was there already, and says that it happened so often. It is left as it is.
-    Before {
+    /// This attempt created it.
+    Created,
+    /// An Event of that name existed already.
+    Existed {
         /// Its count, at least 1.
         count: u64,
     },
@@ -83,18 +72,18 @@ pub enum Posted {
 ///
 /// # Errors
 /// [`ApiError`] when it may not have been written.
-pub async fn post(client: &ApiClient, node: &str, notice: &Notice) -> Result<Posted, ApiError> {
-    let namespace = notice.subject.namespace();
+pub async fn post(client: &ApiClient, node: &str, event: &NamedEvent) -> Result<Posted, ApiError> {
+    let namespace = event.subject.namespace();
     let create = Call::new(Verb::Create, EVENTS).within(Some(namespace));
-    match client.send::<Value>(&create, &body::new(node, notice)).await {
-        Ok(_) => Ok(Posted::Now),
+    match client.send::<Value>(&create, &body::new(node, event)).await {
+        Ok(_) => Ok(Posted::Created),
         Err(ApiError {
             problem: Problem::Conflict(_),
             ..
         }) => {
-            let get = Call::new(Verb::Get, EVENTS).within(Some(namespace)).named(&notice.name);
+            let get = Call::new(Verb::Get, EVENTS).within(Some(namespace)).named(&event.name);
             let there: Counted = client.read(&get).await?;
-            Ok(Posted::Before {
+            Ok(Posted::Existed {
                 count: there.count.max(1),
             })
         }

@@ -11,9 +11,9 @@ use common::{Samples, Table};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use vscaled::decide::{Index, Options, decide_pod};
-use vscaled::objects::Pod;
-use vscaled::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, Plan, RuntimeKind, hierarchy, in_force};
-use vscaled::resources::{PageSize, WeightFormula};
+use vscaled::model::objects::Pod;
+use vscaled::model::{CgroupVersion, Driver, KubeletVersion, NodeTraits, PageSize, RuntimeKind, WeightFormula};
+use vscaled::plan::{Plan, hierarchy, in_force};
 use vscaled::sources::{NodeView, parse_manifests};
 
 const NAMES: [&str; 3] = ["app", "proxy", "logs"];

@@ -17,8 +17,7 @@
 //! really there, so a lost event costs time and never correctness.
 //!
 //! # The rooms
-//! - [`resources`]: the vocabulary: quantities, typed amounts, QoS classes, the values of cgroup files.
-//! - [`objects`]: the Kubernetes objects decisions are made from, slim.
+//! - [`model`]: the vocabulary: quantities, Kubernetes objects, pods of the node, steps and records. Plain data.
 //! - [`kubernetes`]: the API server: how to reach it, and what its answers mean.
 //! - [`sources`]: where facts come from → one [`sources::NodeView`].
 //! - [`decide`]: what a pod's containers should have, by the VPA's rules. Pure.
@@ -28,6 +27,7 @@
 //! - [`actuate`]: one pass over one pod: observe, plan, execute, verify, undo. Memory limits come down in a way of their own.
 //! - [`oom`]: what the kernel killed, from its log and its counters.
 //! - [`pace`]: how long to wait, so that a cluster's agents do not act in step.
+//! - [`guard`]: sees limits that will be reached, and grows them before the kernel kills.
 //! - [`report`]: kept on disk until every receiver has it: the way of a kill to recommenders and the API.
 //! - [`agent`]: the tasks, and the one owner of everything that is known.
 //! - [`control`]: the unix socket, both ends.
@@ -38,7 +38,8 @@
 //! - [`config`]: flags, environment and file → one checked configuration.
 //! - [`cli`]: the local command line, `vscalectl`.
 //!
-//! Dependencies point one way: `resources` ← `objects` ← `decide`, `plan` ← `actuate` ← `agent`.
+//! Dependencies point one way: `model` ← `decide`, `plan` ← `cgroup`, `runtime` ← `actuate` ← `guard`, `agent` ← `cli`; the list in
+//! `tests/it/architecture.rs` has every module in its place.
 
 pub mod actuate;
 pub mod agent;
@@ -51,13 +52,12 @@ pub mod doctor;
 pub mod files;
 pub mod guard;
 pub mod kubernetes;
-pub mod objects;
+pub mod model;
 pub mod observe;
 pub mod oom;
 pub mod pace;
 pub mod plan;
 pub mod rate_limiter;
 pub mod report;
-pub mod resources;
 pub mod runtime;
 pub mod sources;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use vscaled::kubernetes::{ApiClient, Followed, Follower, Place, Timing, follow};
-use vscaled::objects::{HorizontalPodAutoscaler, LimitRange, Pod, VerticalPodAutoscaler};
-use vscaled::resources::Resource;
+use vscaled::model::Resource;
+use vscaled::model::objects::{HorizontalPodAutoscaler, LimitRange, Pod, VerticalPodAutoscaler};
 use vscaled::sources::kubernetes::{ClusterState, KubernetesSource};
 
 use crate::objects::{Shape, client, node_name};

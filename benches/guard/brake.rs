@@ -12,8 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use vscaled::plan::CgroupVersion;
-use vscaled::resources::MemoryLimit;
+use vscaled::model::{CgroupVersion, MemoryLimit};
 
 use crate::scene::APP;
 use crate::support::allocator::{Allocator, Appetite, End};

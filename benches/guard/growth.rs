@@ -87,7 +87,7 @@ async fn unlimited(rate: u64, until: u64) -> Duration {
     let scene = Scene::start(1, false).await;
     let pod = &scene.pods[0];
     for cgroup in [&pod.cgroup, &pod.containers["app"].cgroup] {
-        let unlimited = vscaled::resources::MemoryLimit::Max;
+        let unlimited = vscaled::model::MemoryLimit::Max;
         scene.node.cgroups().limit_memory(cgroup, unlimited);
     }
     match start(&scene, rate, until).wait() {

@@ -6,10 +6,8 @@
 use std::fs;
 use std::time::Duration;
 
-use vscaled::cgroup::CgroupPath;
 use vscaled::control::proto;
-use vscaled::plan::CgroupVersion;
-use vscaled::resources::{CpuQuota, MemoryLimit};
+use vscaled::model::{CgroupPath, CgroupVersion, CpuQuota, MemoryLimit};
 
 use crate::scene::Scene;
 use crate::support::allocator::{Allocator, Appetite, End};
@@ -206,7 +204,7 @@ fn decided(pod: &BarePod) -> u64 {
 }
 
 /// A cpu limit in thousandths.
-fn milli(settings: &vscaled::resources::Settings) -> u64 {
+fn milli(settings: &vscaled::model::Settings) -> u64 {
     match settings.cpu_max().map(|max| (max.quota, max.period_us)) {
         Some((CpuQuota::Micros(quota), period_us)) => quota * 1000 / period_us,
         Some((CpuQuota::Max, _)) | None => u64::MAX,

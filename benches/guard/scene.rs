@@ -56,7 +56,7 @@ impl Scene {
     /// The memory limit of the first pod's container, in mebibytes.
     pub(crate) fn limit(&self) -> u64 {
         match self.node.held(&self.pods[0])["app"].memory_limit() {
-            Some(vscaled::resources::MemoryLimit::Bytes(bytes)) => bytes >> 20,
+            Some(vscaled::model::MemoryLimit::Bytes(bytes)) => bytes >> 20,
             _ => u64::MAX,
         }
     }

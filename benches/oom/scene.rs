@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
-use vscaled::actuate::{LiveContainer, LivePod, PodId};
-use vscaled::cgroup::{CgroupPath, Hierarchy};
+use vscaled::cgroup::Hierarchy;
+use vscaled::model::objects::PodId;
+use vscaled::model::{CgroupPath, LiveContainer, LivePod};
 use vscaled::oom::kmsg::monotonic;
 use vscaled::oom::watch::{Links, NodePods, WatchOptions, start};
 
@@ -140,7 +141,7 @@ enum End {
     Watcher(
         tokio_util::sync::DropGuard,
         watch::Sender<Arc<NodePods>>,
-        broadcast::Sender<Arc<vscaled::actuate::ChangeRecord>>,
+        broadcast::Sender<Arc<vscaled::model::ChangeRecord>>,
     ),
     Reader(tokio_util::sync::DropGuard),
     Socket(tokio::task::JoinHandle<anyhow::Result<()>>),

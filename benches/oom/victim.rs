@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use vscaled::cgroup::CgroupPath;
+use vscaled::model::CgroupPath;
 
 use crate::support::tree::CgroupTree;
 

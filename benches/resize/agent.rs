@@ -9,8 +9,8 @@ use anyhow::{Context, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
-use vscaled::cgroup::CgroupPath;
 use vscaled::control::{Client, Watch, proto};
+use vscaled::model::CgroupPath;
 
 /// Longest wait for anything that is not measured.
 const PATIENCE: Duration = Duration::from_secs(30);

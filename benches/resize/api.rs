@@ -30,7 +30,7 @@ pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
     let pod = node.run(NAME, UID, &[("app", at_first)]);
     let api = ApiModel::start(NODE, &json!({"cpu": "4", "memory": "8Gi"})).await;
     api.kubelet(|kubelet| kubelet.delay = KUBELET / 2);
-    let writes = |_: &vscaled::objects::Pod| {};
+    let writes = |_: &vscaled::model::objects::Pod| {};
     api.kubelet(|kubelet| kubelet.writes = Some(Arc::new(writes)));
     api.put("replicasets", owner());
     api.put("pods", object(NAME, UID, &pod.containers["app"].id, at_first));

@@ -1,6 +1,6 @@
 //! One pod of three containers, through files.
 
-use vscaled::cgroup::CgroupPath;
+use vscaled::model::CgroupPath;
 
 use crate::agent::Agent;
 use crate::common::Table;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use vscaled::cgroup::Hierarchy;
-use vscaled::plan::CgroupVersion;
+use vscaled::model::CgroupVersion;
 
 pub(crate) fn print() -> anyhow::Result<()> {
     let cores = std::thread::available_parallelism()?;

@@ -1,6 +1,6 @@
 //! One pod of three containers of a real containerd: the agent, and then what one would call instead.
 
-use vscaled::resources::MemoryLimit;
+use vscaled::model::MemoryLimit;
 use vscaled::runtime::proto::LinuxContainerResources;
 
 use crate::agent::Agent;

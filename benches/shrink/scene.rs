@@ -4,10 +4,8 @@ use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
-use vscaled::cgroup::CgroupPath;
 use vscaled::control::proto;
-use vscaled::plan::CgroupVersion;
-use vscaled::resources::{MemoryLimit, Setting};
+use vscaled::model::{CgroupPath, CgroupVersion, MemoryLimit, Setting};
 
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use vscaled::control::proto::{Change, Step};
 use vscaled::control::{Client, Watch};
-use vscaled::resources::Bytes;
+use vscaled::model::Bytes;
 
 use super::pod::Pod;
 use super::screen::{Screen, took};

@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 
 use super::handles::PodHandles;
 use super::node::Node;
-use super::record::StepRecord;
 use super::shrink::{Freezer, LowerError, Lowered, lower, lowerings};
 use crate::cgroup::systemd::{Systemd, SystemdError, Unit};
 use crate::cgroup::{Cgroup, CgroupError, Reason};
-use crate::plan::{Change, Plan, Step, Target};
-use crate::resources::Settings;
+use crate::model::{Change, Settings, Step, StepRecord, Target};
+use crate::plan::Plan;
 
 /// What became of a plan.
 #[derive(Debug)]
@@ -306,7 +305,7 @@ impl<'a> Executor<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resources::{CpuShares, Setting};
+    use crate::model::{CpuShares, Setting};
 
     #[test]
     fn a_file_that_reads_differently_is_put_back_with_the_rest() {

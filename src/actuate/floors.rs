@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::resources::{Bytes, NamedRequirements, Resource};
+use crate::model::{Bytes, NamedRequirements, Resource};
 
 /// The least memory limits of one pod's containers, by name.
 type OfPod = BTreeMap<String, Bytes>;
@@ -102,7 +102,7 @@ mod tests {
         let named = |name: &str, request: Option<u64>, limit: Option<u64>| {
             let mut named = NamedRequirements {
                 name: name.to_owned(),
-                resources: crate::resources::Requirements::default(),
+                resources: crate::model::Requirements::default(),
             };
             named.resources.requests.memory = request.map(mib);
             named.resources.limits.memory = limit.map(mib);

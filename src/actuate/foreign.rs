@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::plan::Target;
-use crate::resources::ControlFile;
+use crate::model::{ControlFile, Target};
 
 /// How many flips make a foreign writer.
 const FLIPS: u32 = 3;

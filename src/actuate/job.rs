@@ -10,18 +10,20 @@ use std::time::Instant;
 
 use super::execute::Executor;
 use super::foreign::{ForeignWriters, Verdict};
-use super::handles::{BoundPod, LivePod, PodHandles};
+use super::handles::PodHandles;
 use super::in_kernel;
 use super::node::Node;
 use super::observe::{quotas, wanted};
 use super::pass::KernelPass;
-use super::record::{Cause, Outcome, Stages, StepRecord};
 use super::runtime_stage::{self, RuntimeEnd};
 use super::shrink::{Grounds, Next, SeenBefore, ShrinkReport};
 use super::through_api::{self, Answer, ApiReport, ThroughApi};
+use crate::model::{
+    BoundPod, Cause, ControlFile, LivePod, NamedRequirements, Outcome, PodValues, Stages, StepRecord, Target,
+    WeightFormula,
+};
 use crate::plan::shrink::Holds;
-use crate::plan::{Plan, PodState, Quotas, Target, WriteScope};
-use crate::resources::{ControlFile, NamedRequirements, WeightFormula};
+use crate::plan::{Plan, Quotas, WriteScope};
 
 /// What to do in one pass.
 #[derive(Debug)]
@@ -145,7 +147,7 @@ pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, S
         job.scope.quotas = quotas(&node, &job, &tree);
         let wanted = wanted(&node, &job, &node.floors.of(&job.bound.live().id.uid), &tree);
         let plan =
-            Plan::between(&PodState { tree, specs }, &wanted, &node.traits).map_err(|error| error.to_string())?;
+            Plan::between(&PodValues { tree, specs }, &wanted, &node.traits).map_err(|error| error.to_string())?;
         Executor::new(&node, &handles)
             .check_all(&plan)
             .map_err(|error| error.to_string())?;

@@ -8,7 +8,7 @@ use super::shrink::Freezer;
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{Hierarchy, Kubepods};
 use crate::decide::StaticManagers;
-use crate::plan::{Driver, KubeletVersion, NodeTraits};
+use crate::model::{Driver, KubeletVersion, NodeTraits};
 use crate::runtime::ContainerRuntime;
 
 /// The container runtime, as far as there is one.

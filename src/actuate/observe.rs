@@ -9,14 +9,13 @@ use super::foreign::{ForeignWriters, Verdict};
 use super::handles::PodHandles;
 use super::job::{Job, JobDone};
 use super::node::Node;
-use super::record::Outcome;
 use crate::cgroup::CgroupError;
+use crate::model::{Bytes, ControlFile, Outcome, PodTree, PodValues, Target};
 use crate::plan::shrink::{keep, lift_kept};
-use crate::plan::{PodState, PodTree, Quotas, Target, hierarchy, in_force};
-use crate::resources::{Bytes, ControlFile};
+use crate::plan::{Quotas, hierarchy, in_force};
 
 /// What the pod's files and stored specs should hold.
-pub(super) fn wanted(node: &Node, job: &Job, floors: &BTreeMap<String, Bytes>, held: &PodTree) -> PodState {
+pub(super) fn wanted(node: &Node, job: &Job, floors: &BTreeMap<String, Bytes>, held: &PodTree) -> PodValues {
     let mut targets = job.targets.clone();
     lift(&mut targets, floors);
     lift_kept(&job.holds, &mut targets);
@@ -85,13 +84,13 @@ pub(super) fn observe(node: &Node, job: &mut Job) -> Result<(PodHandles, PodTree
 /// own doing, but what is left alone stays so.
 pub(super) fn flips(
     observed: &PodTree,
-    wanted: &mut PodState,
+    wanted: &mut PodValues,
     foreign: &mut ForeignWriters,
     held_before: bool,
 ) -> Vec<(Target, ControlFile, Verdict)> {
     let now = Timestamp::now();
     let mut flipped = Vec::new();
-    let PodState { tree, specs } = wanted;
+    let PodValues { tree, specs } = wanted;
     let containers = tree
         .containers
         .iter_mut()
@@ -129,7 +128,7 @@ pub(super) fn flips(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resources::{CpuWeight, Setting, Settings};
+    use crate::model::{CpuWeight, Setting, Settings};
 
     fn weight(value: u64) -> Settings {
         [Setting::CpuWeight(CpuWeight::new(value))].into_iter().collect()
@@ -146,9 +145,9 @@ mod tests {
     fn what_is_left_to_somebody_else_stays_so_after_a_pass_that_failed() {
         let mut foreign = ForeignWriters::default();
         let mut flip = |held_before: bool| {
-            let mut wanted = PodState {
+            let mut wanted = PodValues {
                 tree: tree(weight(10)),
-                ..PodState::default()
+                ..PodValues::default()
             };
             flips(&tree(weight(77)), &mut wanted, &mut foreign, held_before);
             wanted.tree.pod == Settings::default()

@@ -12,13 +12,14 @@ use super::handles::PodHandles;
 use super::job::{Job, JobDone};
 use super::node::Node;
 use super::observe::{flips, observe, quotas, unobservable, wanted};
-use super::record::{Outcome, Stages, StepRecord};
 use super::shrink::{Grounds, Lowering, Next, ShrinkReport, lowerings};
 use super::through_api::ApiReport;
 use crate::cgroup::CgroupError;
+use crate::model::{
+    Bytes, ControlFile, MemoryLimit, Outcome, PodTree, PodValues, Settings, Stages, Step, StepRecord, Target,
+};
 use crate::plan::shrink::{RECLAIM_STEP, Reclaim};
-use crate::plan::{Plan, PlanError, PodState, PodTree, Quotas, Step, Target};
-use crate::resources::{Bytes, ControlFile, MemoryLimit, Settings};
+use crate::plan::{Plan, PlanError, Quotas};
 
 /// The part of a memory limit that is kept free for a kubelet that looks before it writes: more than is cached again
 /// before it does.
@@ -31,7 +32,7 @@ pub(super) struct Pass {
     asked: Instant,
     uid: String,
     handles: PodHandles,
-    wanted: PodState,
+    wanted: PodValues,
     quotas: Quotas,
     /// The floors that `wanted` was made with.
     floors: BTreeMap<String, Bytes>,
@@ -75,7 +76,7 @@ pub(super) enum Progress {
 #[derive(Debug)]
 pub(super) struct KernelPass {
     pub(super) handles: PodHandles,
-    pub(super) wanted: PodState,
+    pub(super) wanted: PodValues,
     quotas: Quotas,
     /// The floors that `wanted` was made with.
     pub(super) floors: BTreeMap<String, Bytes>,
@@ -318,10 +319,10 @@ impl Pass {
     }
 }
 
-fn plan(node: &Node, tree: PodTree, wanted: &PodState) -> Result<Plan, PlanError> {
-    let observed = PodState {
+fn plan(node: &Node, tree: PodTree, wanted: &PodValues) -> Result<Plan, PlanError> {
+    let observed = PodValues {
         tree,
-        ..PodState::default()
+        ..PodValues::default()
     };
     Plan::between(&observed, wanted, &node.traits)
 }

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use futures::future::join_all;
 
-use super::handles::LivePod;
 use super::node::{Node, RuntimeLink};
 use super::pass::KernelPass;
-use super::record::{Outcome, StepRecord};
 use crate::cgroup::{Cgroup, CgroupError, State};
-use crate::plan::{CgroupVersion, Change, CriResources, Plan, PodState, Step, Target};
-use crate::resources::{ControlFile, CpuShares, Setting, WeightFormula};
+use crate::model::{
+    CgroupVersion, Change, ControlFile, CpuShares, CriResources, LivePod, Outcome, PodValues, Setting, Step,
+    StepRecord, Target, WeightFormula,
+};
+use crate::plan::Plan;
 use crate::runtime::{ContainerRuntime, RuntimeContainer, RuntimeError, weight};
 
 /// What telling the runtime came to.
@@ -217,13 +218,13 @@ async fn spec_steps(
             specs.insert(name.clone(), stored);
         }
     }
-    let observed = PodState {
+    let observed = PodValues {
         specs,
-        ..PodState::default()
+        ..PodValues::default()
     };
-    let wanted = PodState {
+    let wanted = PodValues {
         specs: kernel.wanted.specs.clone(),
-        ..PodState::default()
+        ..PodValues::default()
     };
     // Only quotas of files can make planning fail, and there are none here.
     Ok(Plan::between(&observed, &wanted, &node.traits)
@@ -313,13 +314,13 @@ fn verify(node: &Node, kernel: &KernelPass) -> Told {
         }
     };
     let formula = weights_show(node, kernel, &tree);
-    let observed = PodState {
+    let observed = PodValues {
         tree,
-        ..PodState::default()
+        ..PodValues::default()
     };
-    let wanted = PodState {
+    let wanted = PodValues {
         tree: kernel.wanted.tree.clone(),
-        ..PodState::default()
+        ..PodValues::default()
     };
     let end = match Plan::between(&observed, &wanted, &node.traits) {
         Ok(plan) if plan.is_empty() => RuntimeEnd::Agrees,
@@ -347,7 +348,7 @@ fn unreadable(error: &CgroupError) -> RuntimeEnd {
 }
 
 /// The formula that explains the weights the runtime just wrote, if it is not the one assumed.
-fn weights_show(node: &Node, kernel: &KernelPass, tree: &crate::plan::PodTree) -> Option<WeightFormula> {
+fn weights_show(node: &Node, kernel: &KernelPass, tree: &crate::model::PodTree) -> Option<WeightFormula> {
     if node.traits.version == CgroupVersion::V1 {
         return None;
     }

@@ -13,11 +13,13 @@ use std::time::{Duration, Instant};
 use super::execute::{End, Executor};
 use super::handles::PodHandles;
 use super::node::Node;
-use super::record::{Outcome, StepRecord};
 use crate::cgroup::{Cgroup, CgroupError};
-use crate::objects::Pod;
-use crate::plan::{CgroupVersion, Driver, NodeTraits, Plan, PodState, PodTree, Target, hierarchy};
-use crate::resources::{Bytes, MemoryLimit, NamedRequirements, Setting, Settings};
+use crate::model::objects::Pod;
+use crate::model::{
+    Bytes, CgroupVersion, Driver, MemoryLimit, NamedRequirements, NodeTraits, Outcome, PodTree, PodValues, Setting,
+    Settings, StepRecord, Target,
+};
+use crate::plan::{Plan, hierarchy};
 
 /// What became of a growth.
 #[derive(Debug)]
@@ -121,9 +123,9 @@ pub fn grow_memory(node: &Node, handles: &PodHandles, growable: &Growable, conta
     };
     let pod_limit = growable.pod_limit(node, &observed, container, to);
     let (from, wanted) = wanted(&observed, node.traits.version, container, to, pod_limit);
-    let tree = |tree| PodState {
+    let tree = |tree| PodValues {
         tree,
-        ..PodState::default()
+        ..PodValues::default()
     };
     let traits = NodeTraits {
         driver: Driver::Cgroupfs,

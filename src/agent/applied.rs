@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::kubernetes::{Annotations, ApiClient, PodRef};
-use crate::objects::{Pod, annotation};
+use crate::model::objects::{Pod, annotation};
 use crate::pace::{Backoff, scattered};
 use pace::Pace;
 

@@ -12,11 +12,12 @@ use super::oom::{self, Kills};
 use super::overrides::Override;
 use super::{explain, view};
 use crate::actuate::shrink::SeenBefore;
-use crate::actuate::{BoundPod, Cause, Job, PodId, preview};
+use crate::actuate::{Job, preview};
 use crate::control::{Backend, Caller, ControlError, Selector, proto, resize_values};
+use crate::model::objects::PodId;
+use crate::model::{BoundPod, Cause, NamedRequirements};
 use crate::observe::audit::{Audit, Refusal};
 use crate::plan::shrink::Holds;
-use crate::resources::NamedRequirements;
 
 /// The way to the coordinator.
 #[derive(Debug, Clone)]

@@ -6,9 +6,9 @@
 
 use super::overrides::Override;
 use super::standing::Standing;
-use crate::objects::Pod;
-use crate::plan::{Capacity, CapacityFrom, KubeletVersion, NoRoom, Room, pod_requests};
-use crate::resources::{NamedRequirements, Resource, ResourceList};
+use crate::model::objects::Pod;
+use crate::model::{KubeletVersion, NamedRequirements, Resource, ResourceList};
+use crate::plan::{Capacity, CapacityFrom, NoRoom, Room, pod_requests};
 
 /// The node cannot hold it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -124,8 +124,8 @@ impl Headroom {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Bytes, MilliCpu, Requirements};
     use crate::plan::Account;
-    use crate::resources::{Bytes, MilliCpu, Requirements};
 
     const GI: u64 = 1 << 30;
 

@@ -22,13 +22,13 @@ use super::shrinking::WatchId;
 use super::state::{Restored, SavedPod};
 use super::watching::{Watching, Written};
 use crate::actuate::shrink::Verdict;
-use crate::actuate::{Cause, ChangeRecord, Floors, JobDone, Node, PodResizer};
+use crate::actuate::{Floors, JobDone, Node, PodResizer};
 use crate::decide;
 use crate::guard::{self, Guard, Marked};
+use crate::model::{Cause, ChangeRecord, ResourceList, WeightFormula};
 use crate::observe::audit::Audit;
 use crate::observe::health::{Heartbeat, Latch};
 use crate::oom::OomReport;
-use crate::resources::{ResourceList, WeightFormula};
 use crate::sources::NodeView;
 use resizer::Resizer;
 

@@ -6,7 +6,7 @@ use super::coordinator::Health;
 use crate::actuate::{DriverFrom, FormulaFrom, KubeletFrom, Node, RuntimeLink};
 use crate::control::ControlError;
 use crate::doctor::{Check, MEND_RUNTIME, Surroundings, local};
-use crate::plan::{CgroupVersion, Driver};
+use crate::model::{CgroupVersion, Driver};
 
 /// Examines the agent.
 #[derive(Debug)]

@@ -95,12 +95,12 @@ fn with_manifests(cluster: NodeView, mut manifests: NodeView) -> NodeView {
         })*};
     }
     only_others! {
-        owners by |owner: &crate::objects::Owner| {
+        owners by |owner: &crate::model::objects::Owner| {
             (owner.kind, owner.metadata.namespace.clone(), owner.metadata.name.clone())
         };
-        vpas by |vpa: &crate::objects::VerticalPodAutoscaler| name_of(&vpa.metadata);
-        limit_ranges by |range: &crate::objects::LimitRange| name_of(&range.metadata);
-        hpas by |hpa: &crate::objects::HorizontalPodAutoscaler| name_of(&hpa.metadata);
+        vpas by |vpa: &crate::model::objects::VerticalPodAutoscaler| name_of(&vpa.metadata);
+        limit_ranges by |range: &crate::model::objects::LimitRange| name_of(&range.metadata);
+        hpas by |hpa: &crate::model::objects::HorizontalPodAutoscaler| name_of(&hpa.metadata);
     }
     manifests.node = manifests.node.filter(|_| cluster.node.is_none());
     let mut all = cluster;
@@ -108,7 +108,7 @@ fn with_manifests(cluster: NodeView, mut manifests: NodeView) -> NodeView {
     all
 }
 
-fn name_of(metadata: &crate::objects::ObjectMeta) -> (String, String) {
+fn name_of(metadata: &crate::model::objects::ObjectMeta) -> (String, String) {
     (metadata.namespace.clone(), metadata.name.clone())
 }
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tokio::sync::broadcast;
 
-use crate::actuate::{Cause, ChangeRecord, JobDone, Outcome, PodId};
+use crate::actuate::JobDone;
+use crate::model::objects::PodId;
+use crate::model::{Cause, ChangeRecord, Outcome, Withheld};
 use crate::observe::audit::Audit;
-use crate::plan::resize::Withheld;
 
 /// How many changes are kept: one or two kilobytes each.
 const KEPT: usize = 256;

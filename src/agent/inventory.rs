@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::actuate::{LiveContainer, LivePod};
 use crate::cgroup::PodEntry;
-use crate::objects::{ContainerStatus, Pod, PodId, pod_of_uid};
+use crate::model::objects::{ContainerStatus, Pod, PodId, pod_of_uid};
+use crate::model::{LiveContainer, LivePod};
 use crate::runtime::{ListedContainer, RuntimePod};
 
 /// The node's pods, by the UID in their cgroup's name.
@@ -182,8 +182,9 @@ mod tests {
     use proptest::sample::select;
 
     use super::*;
-    use crate::cgroup::{CgroupPath, ContainerEntry, ContainerId, ContainerPlace, PodPlace, PodUid};
-    use crate::objects::OwnerReference;
+    use crate::cgroup::{ContainerEntry, ContainerId, ContainerPlace, PodPlace, PodUid};
+    use crate::model::CgroupPath;
+    use crate::model::objects::OwnerReference;
     use crate::sources::parse_manifests;
 
     const UID: &str = "6c4b2d1e-0000-4000-8000-00000000000a";

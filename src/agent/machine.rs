@@ -1,7 +1,7 @@
 //! What this machine says about itself: how large it is, which groups of users it has.
 
 use crate::control::Group;
-use crate::resources::{Bytes, MilliCpu, ResourceList};
+use crate::model::{Bytes, MilliCpu, ResourceList};
 
 /// A group that is configured is not one of this machine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +44,7 @@ pub(super) fn group(key: &'static str, configured: Option<&str>) -> Result<Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resources::Resource;
+    use crate::model::Resource;
 
     #[test]
     fn a_machine_has_processors_and_memory() {

@@ -18,11 +18,10 @@ use labels::{ResizeOutcome, Stage, StepOutcome};
 pub(super) use runtime::RuntimeMetrics;
 
 use super::entry::Entry;
-use crate::actuate::{JobDone, Outcome, Stages, StepRecord, Verdict};
-use crate::decide::{Action, PodDecision, Reason};
+use crate::actuate::{JobDone, Verdict};
+use crate::decide::PodDecision;
+use crate::model::{Action, ControlFile, Outcome, Reason, Stages, StepRecord, Via};
 use crate::observe::metrics::{Counters, Gauges, Histograms, Labels, family, gauge, register, seconds};
-use crate::plan::Via;
-use crate::resources::ControlFile;
 
 const DURATIONS: &str =
     "Time taken by passes over pods, by stage; the stage `total` is from the decision seen to all files verified";

@@ -10,8 +10,8 @@ use super::oom::OomOptions;
 use super::survey::{RuntimeChoice, SurveyOptions};
 use crate::config::{Config, PathSetting};
 use crate::guard;
+use crate::model::Bytes;
 use crate::observe::audit::{Audit, AuditOptions, DURABLE_WITHIN};
-use crate::resources::Bytes;
 
 pub(super) fn options(config: &Config) -> Options {
     Options {

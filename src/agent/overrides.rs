@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::objects::Pod;
-use crate::resources::{Bytes, MilliCpu, NamedRequirements, QosClass, Requirements, Resource};
+use crate::model::objects::Pod;
+use crate::model::{Bytes, MilliCpu, NamedRequirements, QosClass, Requirements, Resource};
 
 /// The least memory limit accepted from an operator: below one page nothing can run at all.
 const LEAST_MEMORY: Bytes = Bytes::new(4096);
@@ -212,7 +212,7 @@ fn check_container(container: &NamedRequirements) -> Result<(), OverrideError> {
             Resource::Cpu => (LEAST_CPU.get(), LEAST_CPU.to_string()),
             Resource::Memory => (LEAST_MEMORY.get(), LEAST_MEMORY.to_string()),
         };
-        let text = |list: crate::resources::ResourceList| list.text(resource).unwrap_or_default();
+        let text = |list: crate::model::ResourceList| list.text(resource).unwrap_or_default();
         let Some(limit) = resources.limits.get(resource) else {
             continue;
         };

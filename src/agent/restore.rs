@@ -26,13 +26,12 @@ use super::state::{SavedPod, StateError, StateFile};
 use super::survey::Survey;
 use super::view;
 use crate::actuate::shrink::{self, Freezer, Lowering, SeenBefore, Verdict};
-use crate::actuate::{
-    BoundPod, Cause, ChangeRecord, ForeignWriters, Job, JobDone, Lanes, LivePod, Node, Outcome, preview, reconcile,
-};
+use crate::actuate::{ForeignWriters, Job, JobDone, Lanes, Node, preview, reconcile};
 use crate::config::Config;
 use crate::control::proto;
 use crate::kubernetes::ApiClient;
 use crate::kubernetes::metrics::ApiMetrics;
+use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, Outcome};
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
 use crate::plan::WriteScope;

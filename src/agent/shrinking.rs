@@ -7,11 +7,10 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::coordinator::Event;
+use crate::actuate::Node;
 use crate::actuate::shrink::{Lowering, SeenBefore, ShrinkReport, Verdict, watch};
-use crate::actuate::{LivePod, Node};
-use crate::plan::Target;
+use crate::model::{LivePod, MemoryLimit, Target};
 use crate::plan::shrink::{Holds, Progress, Regret, Regrets, Trouble};
-use crate::resources::MemoryLimit;
 
 /// A pod whose turn it is and that has nothing to show for so long keeps others of its workload waiting no more.
 const LONGEST_TURN: SignedDuration = SignedDuration::from_mins(5);
@@ -227,8 +226,8 @@ fn describe(target: &Target, trouble: Trouble) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Bytes, MemoryLimit};
     use crate::plan::shrink::{Before, WatchReading};
-    use crate::resources::{Bytes, MemoryLimit};
 
     const BEFORE: MemoryLimit = MemoryLimit::Bytes(200 << 20);
 

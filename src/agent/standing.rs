@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::overrides::{Override, OverrideError, check_names, check_result, overlay, overlay_sparse};
 use crate::actuate::{Asked, Intention};
 use crate::guard::lease::Lease;
-use crate::objects::Pod;
+use crate::model::NamedRequirements;
+use crate::model::objects::Pod;
 use crate::plan::WriteScope;
 use crate::plan::resize::{self, Phase};
-use crate::resources::NamedRequirements;
 
 mod lend;
 pub(super) use lend::Lent;
@@ -178,7 +178,7 @@ impl Standing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resources::{Bytes, MilliCpu};
+    use crate::model::{Bytes, MilliCpu};
     use crate::sources::parse_manifests;
 
     const POD: &str = "

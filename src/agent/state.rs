@@ -12,9 +12,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::standing::Standing;
-use crate::actuate::PodId;
 use crate::files;
-use crate::objects::Pod;
+use crate::model::objects::{Pod, PodId};
 use crate::plan::shrink::Regrets;
 use crate::sources::NodeView;
 

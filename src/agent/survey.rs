@@ -28,10 +28,9 @@ use super::inventory::Inventory;
 use crate::actuate::shrink::Freezer;
 use crate::actuate::{DriverFrom, Floors, KubeletFrom, Lanes, Node, RuntimeLink};
 use crate::cgroup::systemd::Systemd;
-use crate::cgroup::{CgroupPath, Hierarchy, Kubepods, PodEntry, page_size};
+use crate::cgroup::{Hierarchy, Kubepods, PodEntry, page_size};
+use crate::model::{CgroupPath, CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind, WeightFormula};
 use crate::oom::watch::NodePods;
-use crate::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
-use crate::resources::WeightFormula;
 use crate::runtime::{
     ContainerRuntime, Deadlines, EventStream, Happened, ListedContainer, Observer, RuntimeEvent, RuntimePod, discover,
     weight,

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast;
 
-use crate::actuate::{Cause, ChangeRecord, Outcome};
 use crate::kubernetes::events::{EventMessage, EventRecorder, PodReference, Severity};
-use crate::plan::resize::Withheld;
+use crate::model::{Cause, ChangeRecord, Outcome, Withheld};
 
 /// Says what the records tell, until there are no more.
 pub(super) async fn tell(mut records: broadcast::Receiver<Arc<ChangeRecord>>, events: EventRecorder) {
@@ -88,8 +87,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::actuate::{PodId, Stages, StepRecord};
-    use crate::plan::{Target, Via};
+    use crate::model::objects::PodId;
+    use crate::model::{Stages, StepRecord, Target, Via};
 
     fn record(cause: Cause, outcome: Outcome) -> ChangeRecord {
         let step = StepRecord {

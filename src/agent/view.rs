@@ -5,16 +5,17 @@ use tokio::time::Instant;
 
 use super::entry::Entry;
 use super::overrides::Override;
-use crate::actuate::{Cause, ChangeRecord, Node, PodId, StepRecord};
+use crate::actuate::Node;
 use crate::agent::metrics::PodState;
 use crate::control::proto;
-use crate::decide::Reason;
 use crate::guard::lease::Lease;
+use crate::model::objects::PodId;
+use crate::model::{
+    Bytes, Cause, CgroupVersion, ChangeRecord, Driver, MilliCpu, Reason, Requirements, Resource, StepRecord, Target,
+    Withheld,
+};
 use crate::observe::audit::Who;
-use crate::plan::resize::Withheld;
 use crate::plan::shrink::Progress;
-use crate::plan::{CgroupVersion, Driver, Target};
-use crate::resources::{Bytes, MilliCpu, Requirements, Resource};
 
 /// The agent and the node as it found it.
 pub(super) fn agent(node: Option<&Node>, problems: Vec<String>) -> proto::Agent {
@@ -44,7 +45,7 @@ pub(super) fn pod(entry: &Entry, now: Timestamp, quiet: SignedDuration) -> proto
         .standing
         .targets(&entry.pod)
         .unwrap_or_else(|| entry.pod.requirements());
-    let container = |named: &crate::resources::NamedRequirements| proto::Container {
+    let container = |named: &crate::model::NamedRequirements| proto::Container {
         name: named.name.clone(),
         id: entry
             .live

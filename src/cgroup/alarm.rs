@@ -12,8 +12,7 @@ use nix::sys::eventfd::EventFd;
 use super::file::ControlFd;
 use super::meter::usage_file;
 use super::{CgroupDir, CgroupError, Controller};
-use crate::plan::CgroupVersion;
-use crate::resources::Bytes;
+use crate::model::{Bytes, CgroupVersion};
 
 const CONTROL: &str = "cgroup.event_control";
 

@@ -6,9 +6,8 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 use super::file::{Dir, Inode};
-use super::{CgroupError, CgroupFreezer, CgroupPath, Controller, Hierarchy, Reason};
-use crate::plan::CgroupVersion;
-use crate::resources::{ControlFile, Setting, Settings};
+use super::{CgroupError, CgroupFreezer, Controller, Hierarchy, Reason};
+use crate::model::{CgroupPath, CgroupVersion, ControlFile, Setting, Settings};
 
 /// One cgroup: a directory in v2, two (cpu and memory) in v1. Opened once and from then on the same cgroup: when it is
 /// removed, every call fails with [`Reason::Vanished`] or [`Reason::Recreated`], even if its path exists again.

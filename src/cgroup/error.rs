@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use nix::errno::Errno;
 
-use crate::resources::{ControlFile, ParseSettingError, Setting};
+use crate::model::{ControlFile, ParseSettingError, Setting};
 
 /// A cgroup or one of its files could not be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -151,7 +151,7 @@ const fn rule(file: ControlFile) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resources::{CpuQuota, MemoryLimit};
+    use crate::model::{CpuQuota, MemoryLimit};
 
     #[test]
     fn messages_name_file_value_and_next_step() {

@@ -11,9 +11,7 @@ use std::path::{Component, Path, PathBuf};
 
 use procfs::process::{MountInfo, Process};
 
-use super::{CgroupPath, InvalidPath};
-use crate::plan::CgroupVersion;
-use crate::resources::ControlFile;
+use crate::model::{CgroupPath, CgroupVersion, ControlFile, InvalidPath};
 
 /// A controller vscaled writes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use super::{CgroupPath, ContainerPlace, Controller, Hierarchy, Place, PodPlace};
-use crate::plan::Driver;
+use super::{ContainerPlace, Controller, Hierarchy, Place, PodPlace};
+use crate::model::{CgroupPath, Driver};
 
 /// How deep below the mount the root may be: `/machine.slice/libpod-<id>.scope/container/kubelet.slice/<root>`.
 const DEPTH: usize = 5;

@@ -4,8 +4,7 @@ use nix::fcntl::OFlag;
 
 use super::file::Dir;
 use super::{CgroupDir, CgroupError, Controller, Reason};
-use crate::plan::CgroupVersion;
-use crate::resources::{Bytes, ControlFile, MemoryLimit, Setting};
+use crate::model::{Bytes, CgroupVersion, ControlFile, MemoryLimit, Setting};
 
 impl CgroupDir {
     /// Bytes in use now, page cache and kernel memory included.

@@ -7,9 +7,8 @@ use nix::fcntl::OFlag;
 
 use super::file::refused;
 use super::{CgroupDir, CgroupError, Controller, Reason, page_size};
-use crate::plan::CgroupVersion;
+use crate::model::{Bytes, CgroupVersion};
 use crate::plan::shrink::{MemoryReading, Reclaim, WatchReading};
-use crate::resources::Bytes;
 
 /// v2's file to have memory reclaimed through (from Linux 5.19).
 const RECLAIM: &str = "memory.reclaim";

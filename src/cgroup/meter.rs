@@ -12,8 +12,7 @@ use nix::fcntl::OFlag;
 
 use super::file::{Dir, refused};
 use super::{Cgroup, CgroupDir, CgroupError, Controller, Reason};
-use crate::plan::CgroupVersion;
-use crate::resources::{ControlFile, MemoryLimit, Setting};
+use crate::model::{CgroupVersion, ControlFile, MemoryLimit, Setting};
 
 /// More than any kernel prints into `memory.stat` or `memory.events`.
 const LONGEST: usize = 8192;

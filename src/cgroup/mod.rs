@@ -1,6 +1,6 @@
 //! The kernel's cgroup files, and systemd where it owns the tree.
 //!
-//! In come mount tables, directory trees, process ids and [`Setting`](crate::resources::Setting)s to write; out go the
+//! In come mount tables, directory trees, process ids and [`Setting`](crate::model::Setting)s to write; out go the
 //! layout of the node ([`Hierarchy`], [`Kubepods`]), what is in it ([`Kubepods::scan`], [`Place`]), open cgroups
 //! ([`CgroupDir`], [`Cgroup`]), what their files hold, and what became of each write ([`Written`], [`CgroupError`]).
 //!
@@ -30,7 +30,6 @@ mod meter;
 mod name;
 mod page;
 mod pair;
-mod path;
 mod pid;
 mod place;
 pub mod systemd;
@@ -46,7 +45,6 @@ pub use meter::{MemoryMeter, ThrottleMeter, UsageMeter};
 pub use name::{ContainerId, PodUid};
 pub use page::page_size;
 pub use pair::Cgroup;
-pub use path::{CgroupPath, InvalidPath};
 pub use pid::{PidError, cgroup_of_pid};
 pub use place::{ContainerPlace, Place, PodPlace};
 pub use watch::{Notice, Token, Watch};

@@ -2,7 +2,7 @@
 
 use nix::unistd::{SysconfVar, sysconf};
 
-use crate::resources::PageSize;
+use crate::model::PageSize;
 
 /// The unit in which this kernel keeps memory limits: `sysconf(_SC_PAGESIZE)`.
 #[must_use]

@@ -5,8 +5,8 @@
 //! containers; of the two limits the tighter one binds. So both are written, in the order that never binds more than
 //! either the old or the new value, and what is read is what binds.
 
-use super::{CgroupDir, CgroupError, CgroupPath, Hierarchy, Identity, State, Written};
-use crate::resources::{ControlFile, CpuMax, CpuQuota, MemoryLimit, Setting, Settings};
+use super::{CgroupDir, CgroupError, Hierarchy, Identity, State, Written};
+use crate::model::{CgroupPath, ControlFile, CpuMax, CpuQuota, MemoryLimit, Setting, Settings};
 
 /// The name of the cgroup crun makes below a scope (crun `cgroup-systemd.c`, `find_systemd_subgroup`).
 const INNER: &str = "container";

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use procfs::process::Process;
 
-use super::{CgroupPath, Controller, Hierarchy, InvalidPath};
-use crate::plan::CgroupVersion;
+use super::{Controller, Hierarchy};
+use crate::model::{CgroupPath, CgroupVersion, InvalidPath};
 
 /// Why a process's cgroup is not known.
 #[derive(Debug, thiserror::Error)]

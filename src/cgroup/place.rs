@@ -6,9 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CgroupPath, ContainerId, PodUid};
-use crate::plan::RuntimeKind;
-use crate::resources::QosClass;
+use super::{ContainerId, PodUid};
+use crate::model::{CgroupPath, QosClass, RuntimeKind};
 
 /// A level of the kubelet's tree.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::file::Dir;
 use super::{Cgroup, CgroupError, Controller, Reason};
-use crate::resources::ControlFile;
+use crate::model::ControlFile;
 
 /// A watched cgroup, until it is removed from its [`Watch`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -12,8 +12,7 @@ use nix::fcntl::OFlag;
 use super::file::{ControlFd, Dir, refused};
 use super::limits::{read_bytes, refuse_below_usage, usage_file};
 use super::{CgroupDir, CgroupError, Reason, page_size};
-use crate::plan::CgroupVersion;
-use crate::resources::{ControlFile, Setting};
+use crate::model::{CgroupVersion, ControlFile, Setting};
 
 /// A value that was written, and verified by reading it back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

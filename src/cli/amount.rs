@@ -1,7 +1,7 @@
 //! Values of cgroup files, as people read them.
 
 use super::output::or_dash;
-use crate::resources::{Bytes, ControlFile, MemoryLimit, Setting};
+use crate::model::{Bytes, ControlFile, MemoryLimit, Setting};
 
 /// What a file holds, and how much memory that is where it is memory: `201326592 (192Mi)`. Anything else as it is.
 pub(super) fn in_words(file: &str, text: &str) -> String {

@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use super::output::{Output, Paint};
 use super::{Failure, io, table};
-use crate::decide::{Action, Index, Options, PodDecision, Reason, decide};
-use crate::objects::Pod;
-use crate::resources::{NamedRequirements, Requirements, Resource, ResourceList};
+use crate::decide::{Index, Options, PodDecision, decide};
+use crate::model::objects::Pod;
+use crate::model::{Action, NamedRequirements, Reason, Requirements, Resource, ResourceList};
 use crate::sources::NodeView;
 
 /// Says what would be decided for the pods in a file of manifests.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::output::{Output, Paint, Tone, clean, optional, or_dash};
 use super::{Failure, agent::Agent, table, time};
 use crate::control::proto::{Amounts, Container, GetReply, Override, Pod, Requirements};
-use crate::resources::Resource;
+use crate::model::Resource;
 
 /// Lists pods, overrides or decisions
 #[derive(Debug, Args)]

@@ -15,14 +15,12 @@ use serde::{Serialize, Serializer};
 use super::output::{Output, Paint};
 use super::{Failure, io, table};
 use crate::decide::{Index, Options, decide};
-use crate::objects::Pod;
-use crate::plan::{
-    CgroupVersion, Change, CriResources, Driver, Hierarchy, KubeletVersion, NodeTraits, Plan, PodTree, RuntimeKind,
-    Step, Target, Via, container_cgroup_name, hierarchy, in_force, pod_cgroup_path,
+use crate::model::objects::Pod;
+use crate::model::{
+    CgroupVersion, Change, ControlFile, CriResources, Driver, KubeletVersion, NamedRequirements, NodeTraits, PageSize,
+    PodTree, QosClass, Requirements, RuntimeKind, Setting, Settings, Step, Target, Via, WeightFormula,
 };
-use crate::resources::{
-    ControlFile, NamedRequirements, PageSize, QosClass, Requirements, Setting, Settings, WeightFormula,
-};
+use crate::plan::{Hierarchy, Plan, container_cgroup_name, hierarchy, in_force, pod_cgroup_path};
 
 /// Says what the cgroups of the pods in a file of manifests hold after the decision, and how they get there.
 #[derive(Debug, Args)]

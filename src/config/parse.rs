@@ -11,9 +11,8 @@ use serde::de::value::{Error, StrDeserializer};
 use tracing_subscriber::EnvFilter;
 
 use super::values::{List, Optional, PathSetting, UPDATE_MODES};
-use crate::cgroup::CgroupPath;
-use crate::objects::UpdateMode;
-use crate::resources::Bytes;
+use crate::model::objects::UpdateMode;
+use crate::model::{Bytes, CgroupPath};
 
 /// The error is what would be allowed.
 type Parsed<T> = Result<T, String>;

@@ -11,10 +11,10 @@ use serde::Serialize;
 
 use super::parse::{BOOLEAN, ENDPOINT, absolute_path, bytes, duration, host_name, number, or_auto, or_empty, read};
 use super::values::{Optional, Source, print};
+use crate::model::Bytes;
 use crate::report::events::VpaWindows;
 use crate::report::grpc::{Endpoint, GrpcOptions, TlsFiles};
 use crate::report::log::Bounds;
-use crate::resources::Bytes;
 
 /// Where reports of OOM kills go, and how many of those that are not acknowledged are kept.
 #[derive(Debug, Clone, PartialEq, Serialize, clap::Args)]

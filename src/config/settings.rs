@@ -18,11 +18,9 @@ use super::parse::{
 };
 use super::report::ReportConfig;
 use super::values::{List, Optional, PathSetting, Share, Source, print};
-use crate::cgroup::CgroupPath;
-use crate::objects::UpdateMode;
+use crate::model::objects::UpdateMode;
+use crate::model::{Bytes, CgroupPath, Driver, KubeletVersion, WeightFormula};
 use crate::observe::log::LogFormat;
-use crate::plan::{Driver, KubeletVersion};
-use crate::resources::{Bytes, WeightFormula};
 
 /// The agent's configuration: checked values only.
 #[derive(Debug, Clone, PartialEq, Serialize, clap::Args)]

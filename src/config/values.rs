@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::objects::UpdateMode;
-use crate::resources::Bytes;
+use crate::model::Bytes;
+use crate::model::objects::UpdateMode;
 
 /// An `Option` in which clap sees one value, whose parser decides: an `Option` by its own name means an absent flag.
 pub(super) type Optional<T> = Option<T>;

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::backend::ControlError;
 use super::proto;
 use super::selector::Selector;
-use crate::resources::quantity::Quantity;
-use crate::resources::{NamedRequirements, Requirements, Resource, ResourceList};
+use crate::model::quantity::Quantity;
+use crate::model::{NamedRequirements, Requirements, Resource, ResourceList};
 
 /// Longest reason a caller may give, in bytes: it is kept and shown again.
 const LONGEST_REASON: usize = 1024;
@@ -192,7 +192,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_sent_is_what_is_read(milli in 1_u64..=i64::MAX as u64) {
-            let list = ResourceList { cpu: Some(crate::resources::MilliCpu::new(milli)), memory: None };
+            let list = ResourceList { cpu: Some(crate::model::MilliCpu::new(milli)), memory: None };
             let sent = proto::Amounts::from(&list);
             let values = resize_values(&request(sent.cpu.as_deref(), sent.cpu.as_deref())).unwrap();
             prop_assert_eq!(values[0].resources, Requirements { requests: list, limits: list });

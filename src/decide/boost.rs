@@ -21,8 +21,8 @@ use super::candidate::Candidate;
 use super::limit_range::Bounds;
 use super::note::Note;
 use super::verdict::changes;
-use crate::objects::{Pod, VerticalPodAutoscaler, annotation};
-use crate::resources::{MilliCpu, NamedRequirements, Requirements, Resource, ResourceList};
+use crate::model::objects::{Pod, VerticalPodAutoscaler, annotation};
+use crate::model::{MilliCpu, NamedRequirements, Requirements, Resource, ResourceList};
 
 /// What the webhook's annotation begins with; the container's name follows. Its value is what the container had before
 /// (`StartupCPUBoostAnnotation`, autoscaler `pkg/utils/annotations`).

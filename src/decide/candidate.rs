@@ -2,10 +2,10 @@
 
 use super::boost::Boost;
 use super::note::Note;
-use crate::objects::{
+use crate::model::objects::{
     Container, ContainerPolicy, ContainerRecommendation, ControlledValues, Pod, VerticalPodAutoscaler,
 };
-use crate::resources::{NamedRequirements, Requirements, Resource, ResourceList};
+use crate::model::{NamedRequirements, Requirements, Resource, ResourceList};
 
 /// What the recommender says about one container, and what the rules make of it.
 #[derive(Debug, Clone, Copy, Default)]

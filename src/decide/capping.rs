@@ -10,8 +10,8 @@ use super::limit_range::{Bounds, Limits};
 use super::note::{Note, Rule};
 use super::pod_share;
 use super::proportional::{MAX, Ratio};
-use crate::objects::ControlledValues;
-use crate::resources::{NamedRequirements, Resource};
+use crate::model::objects::ControlledValues;
+use crate::model::{NamedRequirements, Resource};
 
 /// Caps everything that is recommended for a pod's containers.
 pub(super) fn cap(candidates: &mut [Candidate<'_>], limits: &Limits, notes: &mut Vec<Note>) {

@@ -8,9 +8,9 @@ use super::growth::{self, Ceiling};
 use super::index::{Index, Namespace};
 use super::limit_range::Bounds;
 use super::matching::Chain;
-use super::{Action, IGNORE_ANNOTATION, Note, Options, Reason, WithoutRestart, capping, trigger, verdict};
-use crate::objects::{Pod, UpdateMode, VerticalPodAutoscaler};
-use crate::resources::{NamedRequirements, Resource};
+use super::{IGNORE_ANNOTATION, Note, Options, WithoutRestart, capping, trigger, verdict};
+use crate::model::objects::{Pod, UpdateMode, VerticalPodAutoscaler};
+use crate::model::{Action, NamedRequirements, Reason, Resource};
 
 /// What is known about one pod so far.
 pub(super) struct Case<'a> {

@@ -8,8 +8,8 @@
 use super::candidate::Candidate;
 use super::limit_range::{Bounds, Limits};
 use super::proportional::Ratio;
-use crate::objects::{ControlledValues, Pod};
-use crate::resources::{Resource, ResourceList};
+use crate::model::objects::{ControlledValues, Pod};
+use crate::model::{Resource, ResourceList};
 
 /// How far the limits of one container may grow.
 #[derive(Debug, Clone, PartialEq, Eq)]

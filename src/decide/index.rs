@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use super::limit_range::Limits;
-use crate::objects::{HorizontalPodAutoscaler, LimitRange, Owner, OwnerKind, VerticalPodAutoscaler};
+use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Owner, OwnerKind, VerticalPodAutoscaler};
 
 /// Workloads, VPAs, LimitRanges and HPAs of all namespaces.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! The LimitRanges of a namespace, merged (`limit_range_calculator.go`, autoscaler `pkg/utils/limitrange`).
 
-use crate::objects::{LimitRange, LimitRangeItem};
-use crate::resources::{Resource, ResourceList};
+use crate::model::objects::{LimitRange, LimitRangeItem};
+use crate::model::{Resource, ResourceList};
 
 /// Bounds for one type of object; an amount that is absent bounds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,7 +54,7 @@ fn tighten(bounds: &mut ResourceList, other: ResourceList, resource: Resource, p
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resources::MilliCpu;
+    use crate::model::MilliCpu;
 
     fn cpu(milli: u64) -> ResourceList {
         ResourceList {

@@ -11,10 +11,10 @@ use std::fmt;
 
 use super::index::Namespace;
 use super::selector::selects;
-use crate::objects::{
+use crate::model::Resource;
+use crate::model::objects::{
     HorizontalPodAutoscaler, ObjectMeta, Owner, OwnerKind, OwnerReference, Pod, VerticalPodAutoscaler,
 };
-use crate::resources::Resource;
 
 /// Why no VPA can control a pod, whatever it says.
 #[derive(Debug, Clone, PartialEq, Eq)]

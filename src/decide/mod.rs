@@ -50,7 +50,6 @@ mod matching;
 mod note;
 mod pod_share;
 mod proportional;
-mod reason;
 mod selector;
 mod trigger;
 mod verdict;
@@ -62,8 +61,8 @@ use std::borrow::Borrow;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::objects::{Container, Pod, UpdateMode, VerticalPodAutoscaler, annotation};
-use crate::resources::{MilliCpu, NamedRequirements, QosClass, Resource};
+use crate::model::objects::{Container, Pod, UpdateMode, VerticalPodAutoscaler, annotation};
+use crate::model::{Action, MilliCpu, NamedRequirements, QosClass, Reason, Resource};
 use case::Case;
 
 pub use boost::{ANNOTATION as BOOST_ANNOTATION, Boosts, Lasts};
@@ -71,7 +70,6 @@ pub use growth::Ceiling;
 pub use index::Index;
 pub use matching::Unmatched;
 pub use note::{Note, Rule};
-pub use reason::{Action, Reason};
 
 /// On a pod: `"true"` leaves it alone.
 pub const IGNORE_ANNOTATION: &str = annotation::IGNORE;

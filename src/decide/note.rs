@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::boost::{ANNOTATION, Lasts};
 use super::matching::Unmatched;
-use crate::resources::{Bytes, MilliCpu, QosClass, Resource};
+use crate::model::{Bytes, MilliCpu, QosClass, Resource};
 
 /// A bound that changes a recommended request. In the order in which they are applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -9,7 +9,7 @@ use super::candidate::{Candidate, Part};
 use super::limit_range::Bounds;
 use super::note::{Note, Rule};
 use super::proportional::{Ratio, Rounding, scale};
-use crate::resources::Resource;
+use crate::model::Resource;
 
 /// Fits all recommendations into the pod's bounds.
 pub(super) fn fit(candidates: &mut [Candidate<'_>], bounds: &Bounds, notes: &mut Vec<Note>) {

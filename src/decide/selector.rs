@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::objects::{LabelSelector, SelectorRequirement};
+use crate::model::objects::{LabelSelector, SelectorRequirement};
 
 /// Whether every requirement holds. A selector without requirements selects everything; one that the API would refuse
 /// selects nothing.

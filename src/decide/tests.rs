@@ -16,8 +16,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::{Index, Options, PodDecision, decide};
-use crate::objects::Pod;
-use crate::resources::{NamedRequirements, Resource};
+use crate::model::objects::Pod;
+use crate::model::{NamedRequirements, Resource};
 use crate::sources::{NodeView, parse_manifests};
 
 /// The time of all decisions here.
@@ -90,7 +90,7 @@ fn index(view: &NodeView) -> Index<'_> {
 /// `request/limit` of a container, `-` where unset.
 fn amounts(containers: &[NamedRequirements], container: &str, resource: Resource) -> String {
     let found = containers.iter().find(|named| named.name == container).unwrap();
-    let text = |list: crate::resources::ResourceList| list.text(resource).unwrap_or_else(|| "-".to_owned());
+    let text = |list: crate::model::ResourceList| list.text(resource).unwrap_or_else(|| "-".to_owned());
     format!("{}/{}", text(found.resources.requests), text(found.resources.limits))
 }
 

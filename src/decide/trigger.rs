@@ -8,9 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::Options;
 use super::candidate::Candidate;
 use super::note::Note;
-use super::reason::Reason;
-use crate::objects::{ContainerPolicy, ContainerStatus, Pod, VerticalPodAutoscaler, annotation};
-use crate::resources::Resource;
+use crate::model::objects::{ContainerPolicy, ContainerStatus, Pod, VerticalPodAutoscaler, annotation};
+use crate::model::{Reason, Resource};
 
 /// Upstream's webhook lists the containers it saw when the pod was created; those injected later do not count.
 const OBSERVED: &str = annotation::OBSERVED;

@@ -2,9 +2,8 @@
 
 use super::candidate::Candidate;
 use super::note::Note;
-use super::reason::Reason;
-use crate::objects::Pod;
-use crate::resources::{NamedRequirements, QosClass, Requirements, Resource};
+use crate::model::objects::Pod;
+use crate::model::{NamedRequirements, QosClass, Reason, Requirements, Resource};
 
 /// Why the pod may not be given these amounts, if so. `outcome` has one entry for each candidate, in the same order.
 pub(super) fn forbids(

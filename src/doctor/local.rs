@@ -10,7 +10,7 @@ use nix::unistd::{AccessFlags, access};
 use super::kernel::{Capabilities, inotify, kernel_log};
 use super::{Check, Surroundings};
 use crate::cgroup::{Controller, Hierarchy};
-use crate::plan::CgroupVersion;
+use crate::model::CgroupVersion;
 
 /// Less room than this is nearly none.
 const LEAST_ROOM: u64 = 64 << 20;

@@ -11,7 +11,7 @@ use super::ledger::NodeMemory;
 use super::watchlist::Claim;
 use crate::actuate::Node;
 use crate::cgroup::{Cgroup, CgroupDir, MemoryMeter, UsageMeter};
-use crate::resources::Bytes;
+use crate::model::Bytes;
 
 /// How long a sweep over all pods counts.
 const SWEPT: Duration = Duration::from_secs(1);
@@ -114,7 +114,8 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::cgroup::{CgroupPath, Hierarchy};
+    use crate::cgroup::Hierarchy;
+    use crate::model::CgroupPath;
 
     #[test]
     fn what_a_pod_caches_of_files_is_still_its_own_to_claim() {

@@ -14,9 +14,9 @@ use super::marks::Marks;
 use super::throttle::{Finding, raised};
 use super::watched::{ITSELF, Seen, Watched};
 use super::watchlist::{Claim, Guarded, Report, Settings};
-use crate::actuate::{Growable, Node, Outcome, PodBound, PodHandles, grow_memory};
-use crate::objects::PodId;
-use crate::resources::Bytes;
+use crate::actuate::{Growable, Node, PodBound, PodHandles, grow_memory};
+use crate::model::objects::PodId;
+use crate::model::{Bytes, Outcome};
 
 /// How long acting is taken to last before that was measured.
 const ACT_AT_FIRST: Duration = Duration::from_millis(5);

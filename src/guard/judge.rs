@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use super::rate::{BytesPerSecond, Rate, grown, time_for};
-use crate::resources::Bytes;
+use crate::model::Bytes;
 
 /// A limit grows for so much time ahead at the present rate.
 const AHEAD: Duration = Duration::from_millis(500);

@@ -7,7 +7,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::resources::Resource;
+use crate::model::Resource;
 
 /// What a container used at most in a quiet time must leave this part of a limit free.
 const FREE: u64 = 8;

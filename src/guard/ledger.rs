@@ -14,7 +14,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::judge::Need;
-use crate::resources::{Bytes, PageSize};
+use crate::model::{Bytes, PageSize};
 
 /// Budgets are for this long.
 pub const WINDOW: Duration = Duration::from_secs(3600);

@@ -14,7 +14,7 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use crate::resources::Bytes;
+use crate::model::Bytes;
 
 /// Below the state directory.
 const DIRECTORY: &str = "lent";

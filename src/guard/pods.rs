@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::watched::Watched;
 use super::watchlist::Terms;
 use super::wires::Token;
-use crate::actuate::{Growable, LivePod, Node, PodHandles};
+use crate::actuate::{Growable, Node, PodHandles};
+use crate::model::LivePod;
 
 /// A pod of which any container is guarded.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use super::pods::Pod;
 use super::watched::{ITSELF, Watched};
 use super::watchlist::{Report, Watchlist};
 use super::wires::{FIRST, Token, Wires};
-use crate::plan::CgroupVersion;
+use crate::model::CgroupVersion;
 
 /// No look is taken to have been later than this: more is a machine that slept.
 const LATEST: Duration = Duration::from_millis(50);

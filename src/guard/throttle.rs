@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::resources::MilliCpu;
+use crate::model::MilliCpu;
 
 /// The time between two looks.
 pub const EVERY: Duration = Duration::from_secs(2);

@@ -9,8 +9,7 @@ use super::watchlist::Terms;
 use super::wires::{Armed, Token};
 use crate::actuate::PodHandles;
 use crate::cgroup::{CgroupError, MemoryMeter, ThrottleMeter};
-use crate::plan::{CgroupVersion, Target};
-use crate::resources::Bytes;
+use crate::model::{Bytes, CgroupVersion, Target};
 
 /// A container is calm enough for alarms if it need not be looked at for so long, or would not with them.
 const CALM: Duration = Duration::from_millis(10);
@@ -279,8 +278,9 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::actuate::{LiveContainer, LivePod, PodId};
-    use crate::cgroup::{CgroupPath, Hierarchy};
+    use crate::cgroup::Hierarchy;
+    use crate::model::objects::PodId;
+    use crate::model::{CgroupPath, LiveContainer, LivePod};
 
     /// A guarded container, on plain files.
     fn watched(root: &Path) -> Watched {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ledger::{Budget, Refusal};
-use crate::actuate::{Growable, Grown, LivePod, Node, PodId};
-use crate::cgroup::CgroupPath;
-use crate::resources::{Bytes, MilliCpu};
+use crate::actuate::{Growable, Grown, Node};
+use crate::model::objects::PodId;
+use crate::model::{Bytes, CgroupPath, LivePod, MilliCpu};
 
 /// Everything the guard works on. Replaced whole.
 #[derive(Debug, Clone)]

@@ -19,8 +19,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
 use crate::actuate::PodHandles;
 use crate::cgroup::Controller;
-use crate::plan::{CgroupVersion, Target};
-use crate::resources::Bytes;
+use crate::model::{Bytes, CgroupVersion, Target};
 
 /// Which container; never used twice.
 pub(super) type Token = u64;

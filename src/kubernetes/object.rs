@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::call::Kind;
 use super::pieces::{LEFT_OUT, LONGEST_STRING};
-use crate::objects::ObjectMeta;
+use crate::model::objects::ObjectMeta;
 
 /// A kind of object that can be followed.
 pub trait Object: DeserializeOwned + Serialize + PartialEq + Send + Sync + 'static {
@@ -217,7 +217,7 @@ pub fn strip_nulls(value: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::{Pod, VerticalPodAutoscaler};
+    use crate::model::objects::{Pod, VerticalPodAutoscaler};
 
     #[test]
     fn what_changes_with_every_write_and_what_nobody_reads_is_dropped() {

@@ -9,10 +9,10 @@ use serde_json::{Map, Value, json};
 use super::call::{Call, Kind, Verb};
 use super::client::ApiClient;
 use super::error::{ApiError, Problem};
-use crate::actuate::{PodId, PodResizer, ResizeError};
-use crate::objects::Pod;
-use crate::plan::{Change, Step, Target, resize};
-use crate::resources::{Resource, ResourceList};
+use crate::actuate::{PodResizer, ResizeError};
+use crate::model::objects::{Pod, PodId};
+use crate::model::{Change, Resource, ResourceList, Step, Target};
+use crate::plan::resize;
 
 const PODS: Kind = Kind::new("", "v1", "pods");
 
@@ -109,7 +109,7 @@ fn refusal(error: ApiError) -> ResizeError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resources::{MilliCpu, Requirements};
+    use crate::model::{MilliCpu, Requirements};
 
     #[test]
     fn a_patch_names_the_pod_by_uid_and_only_what_changes() {

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use super::kill::{Kill, Level};
 use super::report::Confidence;
-use crate::cgroup::CgroupPath;
+use crate::model::CgroupPath;
 
 pub use match_group::CounterDelta;
 use match_group::{LogState, Logged, MatchGroup};

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::{CgroupPath, ContainerPlace, Place, PodPlace};
+use crate::cgroup::{ContainerPlace, Place, PodPlace};
+use crate::model::CgroupPath;
 
 use super::message::{LimitUsage, VictimMemory};
 use super::summary::Limit;

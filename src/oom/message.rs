@@ -5,8 +5,7 @@
 
 use super::record::number;
 use super::summary::Summary;
-use crate::cgroup::CgroupPath;
-use crate::resources::Bytes;
+use crate::model::{Bytes, CgroupPath};
 
 /// What a line says.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use super::line::Line;
 use super::message::{Killed, LimitUsage, Message};
 use super::summary::{Cgroups, Limit, Summary};
 use super::within;
-use crate::cgroup::CgroupPath;
+use crate::model::CgroupPath;
 
 /// Pids remembered before those from long ago are forgotten.
 const MANY_PIDS: usize = 1024;

@@ -4,7 +4,7 @@
 //! chosen decides: paths begin with `/`, a command has at most 15 bytes, the last `,pid=…,uid=…` is the kernel's, and
 //! the cgroup a task was in is the one whose limit was hit or is below it.
 
-use crate::cgroup::CgroupPath;
+use crate::model::CgroupPath;
 
 use super::record::number;
 

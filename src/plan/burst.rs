@@ -8,7 +8,7 @@
 //! The two writes stand side by side. A plan that is cut between them leaves a burst that is too small for its quota, never
 //! one that is too large.
 
-use crate::resources::{CpuQuota, Setting, Settings};
+use crate::model::{CpuQuota, Setting, Settings};
 
 use super::order::Write;
 

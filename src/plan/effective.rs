@@ -4,10 +4,8 @@
 //! In come a pod, possibly hand-written, and the requirements decided for its containers; out come the requests and
 //! limits of every container and of the whole pod. Nothing here knows cgroups.
 
-use crate::objects::{Container, Pod};
-use crate::resources::{NamedRequirements, QosClass, Requirements, Resource, ResourceList};
-
-use super::types::KubeletVersion;
+use crate::model::objects::{Container, Pod};
+use crate::model::{KubeletVersion, NamedRequirements, QosClass, Requirements, Resource, ResourceList};
 
 /// One container's resources, defaults included.
 #[derive(Debug, Clone, Copy)]

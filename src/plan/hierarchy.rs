@@ -9,14 +9,14 @@
 //! Rules are the kubelet's: `ResourceConfigForPod` (`pkg/kubelet/cm/helpers_linux.go`) for the pod,
 //! `generateLinuxContainerResources` (`pkg/kubelet/kuberuntime/kuberuntime_container_linux.go`) for containers.
 
-use crate::objects::Pod;
-use crate::resources::{
-    Bytes, CpuMax, CpuQuota, CpuShares, DEFAULT_CFS_PERIOD_US, MemoryLimit, MilliCpu, NamedRequirements, QosClass,
-    Resource, Setting, Settings, WeightFormula,
+use crate::model::objects::Pod;
+use crate::model::{
+    Bytes, CgroupVersion, CpuMax, CpuQuota, CpuShares, CriResources, DEFAULT_CFS_PERIOD_US, Driver, MemoryLimit,
+    MilliCpu, NamedRequirements, NodeTraits, PodTree, PodValues, QosClass, Resource, Setting, Settings, Target,
+    WeightFormula,
 };
 
 use super::effective::{EffectiveContainer, EffectivePod};
-use super::types::{CgroupVersion, CriResources, Driver, NodeTraits, PodState, PodTree, Target};
 
 /// What one cgroup is given. An absent limit is undeclared; one that is there is not zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,7 +171,7 @@ impl Hierarchy {
 
     /// What every file reads in a pod created like this, and what its runtime has stored.
     #[must_use]
-    pub fn created(&self) -> PodState {
+    pub fn created(&self) -> PodValues {
         let mut state = self.state(|allowance, formula| allowance.all_settings(formula, &self.traits));
         for ContainerAllowance { name, allowance } in &self.containers {
             if let Some(spec) = state.specs.get_mut(name) {
@@ -188,11 +188,11 @@ impl Hierarchy {
     /// The values there is a reason to write: everything but undeclared limits, which are kept as they are, like the
     /// kubelet keeps them.
     #[must_use]
-    pub fn wanted(&self) -> PodState {
+    pub fn wanted(&self) -> PodValues {
         self.state(|allowance, formula| allowance.declared_settings(formula, &self.traits))
     }
 
-    fn state(&self, settings: impl Fn(&Allowance, WeightFormula) -> Settings) -> PodState {
+    fn state(&self, settings: impl Fn(&Allowance, WeightFormula) -> Settings) -> PodValues {
         let named = |container: &ContainerAllowance| container.name.clone();
         let containers = self
             .containers
@@ -206,7 +206,7 @@ impl Hierarchy {
             .containers
             .iter()
             .map(|container| (named(container), container.allowance.spec()));
-        PodState {
+        PodValues {
             // The kubelet writes the pod's cgroup itself, with its own formula (`getCPUWeight`,
             // `pkg/kubelet/cm/cgroup_manager_linux.go`).
             tree: PodTree {

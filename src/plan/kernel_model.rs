@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::resources::{ControlFile, CpuMax, CpuQuota, CpuShares, MemoryLimit, Setting, Settings};
+use crate::model::{
+    CgroupVersion, Change, ControlFile, CpuMax, CpuQuota, CpuShares, CriResources, Driver, MemoryLimit, NodeTraits,
+    PodTree, PodValues, Setting, Settings, Step, Target,
+};
 
 use super::planner::systemd_keeps;
-use super::step::{Change, Step};
-use super::types::{CgroupVersion, CriResources, Driver, NodeTraits, PodState, Target};
 
 /// The error number of a refused write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,14 +22,14 @@ pub(super) enum Errno {
 /// A node with one pod on it.
 #[derive(Debug, Clone)]
 pub(super) struct Machine {
-    pub(super) state: PodState,
+    pub(super) state: PodValues,
     traits: NodeTraits,
     /// Bytes of memory that cannot be reclaimed, by container.
     usage: BTreeMap<String, u64>,
 }
 
 impl Machine {
-    pub(super) fn new(state: PodState, traits: NodeTraits, usage: BTreeMap<String, u64>) -> Self {
+    pub(super) fn new(state: PodValues, traits: NodeTraits, usage: BTreeMap<String, u64>) -> Self {
         Self { state, traits, usage }
     }
 
@@ -167,13 +168,13 @@ fn the_model_refuses_what_the_kernel_was_seen_to_refuse() {
                 Setting::MemswLimit(MemoryLimit::Bytes(64 << 20)),
             ])
         };
-        let tree = super::PodTree {
+        let tree = PodTree {
             pod: cgroup(pod),
             containers: [("c".to_owned(), cgroup(container))].into(),
         };
-        let state = PodState {
+        let state = PodValues {
             tree,
-            ..PodState::default()
+            ..PodValues::default()
         };
         let mut machine = Machine::new(state, traits, [("c".to_owned(), 40 << 20)].into());
         machine.write(&target, &Settings::from_iter([write])).err()

@@ -1,8 +1,8 @@
 //! Pure: what every level of a pod must hold, and in which order to get there.
 //!
-//! In come a pod, the requests and limits decided for its containers, what the node is like ([`NodeTraits`]) and what
-//! the kernel and the runtime hold now (a [`PodState`]); out come the values of every cgroup ([`hierarchy()`]) and
-//! ordered [`Step`]s ([`Plan::between`]). No I/O, no clock. Values differ only where they mean something different to
+//! In come a pod, the requests and limits decided for its containers, what the node is like ([`NodeTraits`](crate::model::NodeTraits)) and what
+//! the kernel and the runtime hold now ([`PodValues`](crate::model::PodValues)); out come the values of every cgroup ([`hierarchy()`]) and
+//! ordered [`Step`](crate::model::Step)s ([`Plan::between`]). No I/O, no clock. Values differ only where they mean something different to
 //! the kernel.
 
 mod burst;
@@ -16,8 +16,6 @@ pub mod resize;
 mod room;
 mod scope;
 pub mod shrink;
-mod step;
-mod types;
 
 #[cfg(test)]
 mod kernel_model;
@@ -31,8 +29,3 @@ pub use planner::{Plan, PlanError};
 pub use quotas::Quotas;
 pub use room::{Account, Capacity, CapacityFrom, NoRoom, Others, Room, larger};
 pub use scope::WriteScope;
-pub use step::{Change, Step, Via};
-pub use types::{
-    CgroupVersion, CriResources, Driver, KubeletVersion, NodeTraits, ParseKubeletVersionError, PodState, PodTree,
-    RuntimeKind, Target,
-};

@@ -14,10 +14,9 @@
 //! values in between fits: multiplied, the ratios in between (new quota by old period, old quota by new period) equal
 //! those of both ends, so when one is below both ends the other is above both, and each bound has only one side.
 
-use crate::resources::{ControlFile, CpuMax, CpuQuota, MemoryLimit, Resource, Setting, Settings};
+use crate::model::{ControlFile, CpuMax, CpuQuota, MemoryLimit, PodTree, Resource, Setting, Settings, Target};
 
 use super::burst::with_burst;
-use super::types::{PodTree, Target};
 
 /// One value of one file that has to change.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,9 +4,7 @@
 //! unified one (v2). This is what the kubelet and the runtime would make; finding what a node really has is discovery's
 //! business, which shares these names. Nothing here looks at a file system.
 
-use crate::resources::QosClass;
-
-use super::types::{Driver, RuntimeKind};
+use crate::model::{Driver, QosClass, RuntimeKind};
 
 /// The path of a pod's cgroup, below `root` (the kubelet's `--cgroup-root`; `/` unless configured).
 ///

@@ -1,18 +1,17 @@
 //! From what is there to what should be: a [`Plan`].
 //!
-//! In come two [`PodState`]s; out come ordered [`Step`]s: first every cgroup file, in the order `order` finds, because
+//! In come two [`PodValues`]s; out come ordered [`Step`]s: first every cgroup file, in the order `order` finds, because
 //! the kernel holds a written value at once; then, for each container whose runtime has stored something else, one
 //! update of that, so that the runtime agrees and none of its later updates undoes ours. Under systemd the pod's
 //! files are set through its slice's properties. All containers are one transaction. To undo a plan, plan back to what
 //! was observed before.
 
-use crate::resources::{
-    ControlFile, CpuMax, CpuQuota, CpuShares, DEFAULT_CFS_PERIOD_US, MemoryLimit, PageSize, Resource, Setting, Settings,
+use crate::model::{
+    CgroupVersion, Change, ControlFile, CpuMax, CpuQuota, CpuShares, CriResources, DEFAULT_CFS_PERIOD_US, Driver,
+    MemoryLimit, NodeTraits, PageSize, PodTree, PodValues, Resource, Setting, Settings, Step, Target,
 };
 
 use super::order::{Write, edges, ordered_writes};
-use super::step::{Change, Step};
-use super::types::{CgroupVersion, CriResources, Driver, NodeTraits, PodState, PodTree, Target};
 
 /// Ordered steps. Only the planner makes one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -47,7 +46,7 @@ impl Plan {
     ///
     /// # Errors
     /// [`PlanError::AbovePod`] when the v1 kernel would refuse the end.
-    pub fn between(observed: &PodState, desired: &PodState, traits: &NodeTraits) -> Result<Self, PlanError> {
+    pub fn between(observed: &PodValues, desired: &PodValues, traits: &NodeTraits) -> Result<Self, PlanError> {
         let tree = desired.tree.in_pages(traits.page);
         if traits.version == CgroupVersion::V1 {
             check_quotas(&observed.tree, &tree)?;

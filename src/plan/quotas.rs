@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::resources::{ControlFile, CpuQuota, CpuShares, CpuWeight, Setting, Settings};
+use crate::model::{ControlFile, CpuQuota, CpuShares, CpuWeight, LivePod, Setting, Settings};
 
 /// What the kernel gives a new cgroup: nobody has set anything of cpu there.
 const DEFAULT_SHARES: u64 = 1024;
@@ -22,7 +22,7 @@ pub struct Quotas(BTreeMap<String, bool>);
 
 impl Quotas {
     /// Stands for the pod's own cgroup.
-    pub const POD: &'static str = "pod";
+    pub const POD: &'static str = LivePod::POD_CGROUP;
 
     /// Learns from one cgroup: from what its files hold, beside what the kubelet would have written with quotas.
     pub fn learn(&mut self, id: &str, held: &Settings, declared: &Settings) {
@@ -67,10 +67,10 @@ fn is_default(settings: &Settings) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resources::CpuMax;
+    use crate::model::CpuMax;
 
     fn cgroup(shares: u64, milli: Option<u64>) -> Settings {
-        let max = CpuMax::of_limit(milli.map(crate::resources::MilliCpu::new));
+        let max = CpuMax::of_limit(milli.map(crate::model::MilliCpu::new));
         Settings::from_iter([
             Setting::CpuShares(CpuShares::new(shares)),
             Setting::CfsQuota(max.quota),

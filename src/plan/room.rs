@@ -13,8 +13,8 @@
 
 use std::fmt;
 
-use crate::objects::Node;
-use crate::resources::{Resource, ResourceList};
+use crate::model::objects::Node;
+use crate::model::{Resource, ResourceList};
 
 /// What a node has for its pods, and who says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

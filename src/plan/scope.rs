@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::quotas::Quotas;
-use super::types::{PodState, PodTree};
-use crate::resources::{ControlFile, NamedRequirements, Resource};
+use crate::model::{ControlFile, NamedRequirements, PodTree, PodValues, Resource};
 
 /// The values of a pod that are vscaled's to write; all others are its kubelet's.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -45,7 +44,7 @@ impl WriteScope {
     }
 
     /// Leaves out of `wanted` what is not vscaled's.
-    pub fn restrict(&self, wanted: &mut PodState) {
+    pub fn restrict(&self, wanted: &mut PodValues) {
         let files = ControlFile::V2.into_iter().chain(ControlFile::V1);
         for file in files.filter(|file| !self.resources.contains(&file.resource())) {
             let PodTree { pod, containers } = &mut wanted.tree;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use crate::plan::{CriResources, Driver, RuntimeKind};
+use crate::model::{CriResources, Driver, RuntimeKind};
 
 use super::error::Problem;
 use super::proto;

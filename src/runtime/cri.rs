@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
-use crate::plan::CriResources;
+use crate::model::CriResources;
 
 use super::answer;
 use super::error::{Call, Problem, RuntimeError};

@@ -32,7 +32,7 @@ pub mod proto {
 
 use std::fmt::Debug;
 
-use crate::plan::CriResources;
+use crate::model::CriResources;
 
 pub use cri::{Cri, Deadlines, Observer};
 pub use discovery::{DiscoveryError, WELL_KNOWN_SOCKETS, discover};

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::plan::{CriResources, Driver, RuntimeKind};
+use crate::model::{CriResources, Driver, RuntimeKind};
 
 use super::error::RuntimeError;
 

@@ -1,6 +1,6 @@
 //! Pure: which fields an update sends, and which values it refuses to send.
 
-use crate::plan::CriResources;
+use crate::model::CriResources;
 
 use super::error::Problem;
 use super::proto::LinuxContainerResources;

@@ -5,7 +5,7 @@
 //! are one pair of the formula. In come such pairs, or the OCI runtime's own version text if somebody has it; out comes
 //! the formula. On cgroup v1 there are no weights, and the question does not arise. Nothing here does I/O.
 
-use crate::resources::{CpuShares, CpuWeight, WeightFormula};
+use crate::model::{CpuShares, CpuWeight, WeightFormula};
 
 /// What to assume until a pair tells: the newest runtimes' formula.
 ///

@@ -13,7 +13,7 @@ use super::NodeView;
 use super::validate::{Invalid, check_pod, check_vpa};
 use super::workload::{self, Workload};
 use crate::kubernetes::strip_nulls;
-use crate::objects::OwnerKind;
+use crate::model::objects::OwnerKind;
 
 /// The objects that a text describes.
 #[derive(Debug, Default)]
@@ -211,7 +211,7 @@ fn describe(document: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resources::{Bytes, MilliCpu};
+    use crate::model::{Bytes, MilliCpu};
 
     fn parse(text: &str) -> Result<Manifests, ManifestError> {
         parse_manifests("pods.yaml", text)

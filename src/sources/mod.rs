@@ -13,8 +13,8 @@ pub use manifests::{ManifestError, Manifests, parse_manifests};
 
 use std::sync::Arc;
 
-use crate::objects::{HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, VerticalPodAutoscaler};
-use crate::plan::KubeletVersion;
+use crate::model::KubeletVersion;
+use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, VerticalPodAutoscaler};
 
 /// Everything known about what the node's pods should have, at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]

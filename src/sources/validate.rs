@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::objects::{Container, Pod, StartupBoost, VerticalPodAutoscaler};
-use crate::resources::{Requirements, Resource};
+use crate::model::objects::{Container, Pod, StartupBoost, VerticalPodAutoscaler};
+use crate::model::{Requirements, Resource};
 
 /// A field that cannot be used.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ fn check_requirements(path: &str, resources: &Requirements) -> Result<(), Invali
         if let (Some(request), Some(limit)) = (resources.requests.get(resource), resources.limits.get(resource))
             && request > limit
         {
-            let text = |list: crate::resources::ResourceList| list.text(resource).unwrap_or_default();
+            let text = |list: crate::model::ResourceList| list.text(resource).unwrap_or_default();
             let (request, limit) = (text(resources.requests), text(resources.limits));
             return Err(Invalid {
                 field: format!("{path}.requests.{resource}"),
@@ -98,7 +98,7 @@ pub(super) fn check_vpa(vpa: &VerticalPodAutoscaler) -> Result<(), Invalid> {
             if let (Some(min), Some(max)) = (policy.min_allowed.get(resource), policy.max_allowed.get(resource))
                 && min > max
             {
-                let text = |list: crate::resources::ResourceList| list.text(resource).unwrap_or_default();
+                let text = |list: crate::model::ResourceList| list.text(resource).unwrap_or_default();
                 let (min, max) = (text(policy.min_allowed), text(policy.max_allowed));
                 return Err(Invalid {
                     field: format!("spec.resourcePolicy.containerPolicies[{index}].minAllowed.{resource}"),

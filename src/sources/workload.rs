@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::objects::{LabelSelector, ObjectMeta, Owner, OwnerKind};
+use crate::model::objects::{LabelSelector, ObjectMeta, Owner, OwnerKind};
 
 /// A workload as far as it matters here.
 #[derive(Debug, Deserialize)]

@@ -15,8 +15,8 @@ use source::{Mention, mentions, words};
 /// A module directly below `src/`, and what its code, tests aside, may reach for.
 struct Module {
     name: &'static str,
-    /// The other modules of the crate it may name; `None` where everything is allowed.
-    knows: Option<&'static [&'static str]>,
+    /// The other modules of the crate it may name.
+    knows: &'static [&'static str],
     /// Pure: plain data in, plain data out.
     pure: bool,
 }
@@ -24,7 +24,7 @@ struct Module {
 const fn pure(name: &'static str, knows: &'static [&'static str]) -> Module {
     Module {
         name,
-        knows: Some(knows),
+        knows,
         pure: true,
     }
 }
@@ -32,43 +32,67 @@ const fn pure(name: &'static str, knows: &'static [&'static str]) -> Module {
 const fn effects(name: &'static str, knows: &'static [&'static str]) -> Module {
     Module {
         name,
-        knows: Some(knows),
+        knows,
         pure: false,
     }
 }
 
-const fn wiring(name: &'static str) -> Module {
-    Module {
-        name,
-        knows: None,
-        pure: false,
-    }
-}
-
-/// Every module, from the vocabulary upwards. A new one is placed here first.
+/// Every module, from the vocabulary upwards: each knows only modules that stand before it. A new one is placed here first.
 const MODULES: &[Module] = &[
-    pure("resources", &[]),
-    pure("objects", &["resources"]),
+    pure("model", &[]),
     effects("rate_limiter", &[]),
-    pure("decide", &["objects", "resources"]),
-    pure("plan", &["objects", "resources"]),
-    effects("cgroup", &["plan", "resources"]),
-    effects("runtime", &["plan", "resources"]),
-    effects("files", &[]),
-    effects("observe", &["actuate", "files", "oom", "plan"]),
-    wiring("actuate"),
-    wiring("agent"),
-    wiring("bin"),
-    wiring("cli"),
-    wiring("config"),
-    wiring("control"),
-    wiring("doctor"),
-    wiring("guard"),
-    wiring("kubernetes"),
-    wiring("oom"),
     effects("pace", &[]),
-    wiring("report"),
-    wiring("sources"),
+    effects("files", &[]),
+    pure("decide", &["model"]),
+    pure("plan", &["model"]),
+    effects("cgroup", &["model", "plan"]),
+    effects("runtime", &["model"]),
+    effects("control", &["model", "rate_limiter"]),
+    effects("doctor", &["cgroup", "control", "model"]),
+    effects("oom", &["cgroup", "model"]),
+    effects("observe", &["files", "model", "oom"]),
+    effects("actuate", &["cgroup", "decide", "model", "plan", "runtime"]),
+    effects(
+        "kubernetes",
+        &["actuate", "model", "observe", "pace", "plan", "rate_limiter"],
+    ),
+    effects(
+        "report",
+        &["files", "kubernetes", "model", "observe", "oom", "pace", "rate_limiter"],
+    ),
+    effects("config", &["decide", "model", "observe", "report", "runtime"]),
+    effects("guard", &["actuate", "cgroup", "model"]),
+    effects("sources", &["kubernetes", "model", "pace"]),
+    effects(
+        "agent",
+        &[
+            "actuate",
+            "cgroup",
+            "config",
+            "control",
+            "decide",
+            "doctor",
+            "files",
+            "guard",
+            "kubernetes",
+            "model",
+            "observe",
+            "oom",
+            "pace",
+            "plan",
+            "report",
+            "runtime",
+            "sources",
+        ],
+    ),
+    effects(
+        "cli",
+        &[
+            "agent", "cgroup", "config", "control", "decide", "doctor", "model", "oom", "plan", "report", "runtime",
+            "sources",
+        ],
+    ),
+    effects("bin", &["cli"]),
 ];
 
 /// The dependencies that are mathematics or plain data; every other crate in Cargo.toml is taken to have effects.
@@ -81,25 +105,38 @@ const EFFECTS_IN_STD: &[&str] = &["env", "fs", "io", "net", "os", "process", "th
 const EFFECT_WORDS: &[&str] = &["async", "await", "print", "println", "eprint", "eprintln"];
 
 /// A longer file is hard to read in one sitting.
-const LONGEST_FILE: usize = 400;
+const LONGEST_FILE: usize = 600;
 
 #[test]
 fn modules_know_only_those_below_them() {
     let mut broken = Vec::new();
     for file in rust_files("src") {
         let Some(module) = module_of(&file) else { continue };
-        let Some(knows) = module.knows else { continue };
         for mention in mentions(&code_of(&file), &module_path(&file)) {
             let [first, second, ..] = mention.path.as_slice() else {
                 continue;
             };
             let other = second.as_str();
-            if first == "crate" && other != module.name && is_module(other) && !knows.contains(&other) {
+            if first == "crate" && other != module.name && is_module(other) && !module.knows.contains(&other) {
                 broken.push(complaint(&file, &mention, "is above this module"));
             }
         }
     }
     assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn modules_stand_in_one_order() {
+    let mut below: Vec<&str> = Vec::new();
+    for module in MODULES {
+        let above: Vec<_> = module.knows.iter().filter(|known| !below.contains(known)).collect();
+        assert!(
+            above.is_empty(),
+            "{} knows modules that do not stand before it: {above:?}",
+            module.name
+        );
+        below.push(module.name);
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use vscaled::kubernetes::events::{
 };
 use vscaled::kubernetes::metrics::{ApiMetrics, EventMetrics};
 use vscaled::kubernetes::{Access, ApiClient};
-use vscaled::objects::PodId;
+use vscaled::model::objects::PodId;
 use vscaled::observe::metrics::registry;
 
 use crate::support::cluster::{ApiServer, User};

@@ -8,7 +8,7 @@ mod pods;
 mod recommender;
 
 use serde_json::Value;
-use vscaled::resources::MemoryLimit;
+use vscaled::model::MemoryLimit;
 
 use crate::cluster_api::Scene as Cluster;
 use crate::support::bare::BarePod;

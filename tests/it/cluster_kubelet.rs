@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use vscaled::cgroup::CgroupPath;
+use vscaled::model::CgroupPath;
 
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;

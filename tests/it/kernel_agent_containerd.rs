@@ -13,8 +13,7 @@ mod values;
 
 use std::time::Duration;
 
-use vscaled::plan::CriResources;
-use vscaled::resources::MemoryLimit;
+use vscaled::model::{CriResources, MemoryLimit};
 use vscaled::runtime::{ContainerRuntime, Cri, Deadlines, RuntimeContainer};
 
 use crate::support::agent::Agent;

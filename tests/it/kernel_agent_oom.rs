@@ -16,9 +16,8 @@ mod unseen;
 use std::process::Child;
 use std::time::Duration;
 
-use vscaled::cgroup::CgroupPath;
 use vscaled::control::proto::OomKill;
-use vscaled::resources::MemoryLimit;
+use vscaled::model::{CgroupPath, MemoryLimit};
 
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;

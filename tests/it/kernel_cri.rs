@@ -6,8 +6,7 @@ mod host_client;
 use std::path::Path;
 use std::time::Duration;
 
-use vscaled::plan::{CgroupVersion, CriResources};
-use vscaled::resources::{ControlFile, CpuShares, MemoryLimit, Setting, Settings};
+use vscaled::model::{CgroupVersion, ControlFile, CpuShares, CriResources, MemoryLimit, Setting, Settings};
 use vscaled::runtime::proto::LinuxContainerResources;
 use vscaled::runtime::{ContainerRuntime, Cri, Deadlines, weight};
 

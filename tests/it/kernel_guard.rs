@@ -11,9 +11,8 @@ mod restarts;
 
 use std::path::PathBuf;
 
-use vscaled::cgroup::CgroupPath;
 use vscaled::control::proto;
-use vscaled::resources::{MemoryLimit, Settings};
+use vscaled::model::{CgroupPath, MemoryLimit, Settings};
 
 use crate::support::agent::Agent;
 use crate::support::allocator::{Allocator, Appetite};

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use vscaled::control::proto::{Change, Pod, ResizeRequest};
-use vscaled::resources::MilliCpu;
+use vscaled::model::MilliCpu;
 
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;
@@ -97,7 +97,7 @@ impl Scene {
         let version = self.node.cgroups().version();
         let cgroups = [&self.pod.cgroup, &self.pod.containers["app"].cgroup].map(Clone::clone);
         let hierarchy = vscaled::cgroup::Hierarchy::discover(None).unwrap();
-        let write = move |pod: &vscaled::objects::Pod| {
+        let write = move |pod: &vscaled::model::objects::Pod| {
             let amounts = amounts(&pod.spec.containers[0].resources);
             for cgroup in &cgroups {
                 let cgroup = vscaled::cgroup::CgroupDir::open(&hierarchy, cgroup).unwrap();
@@ -206,7 +206,7 @@ impl Scene {
 }
 
 /// The other way round than [`resources`].
-fn amounts(resources: &vscaled::resources::Requirements) -> Amounts {
+fn amounts(resources: &vscaled::model::Requirements) -> Amounts {
     let (requests, limits) = (resources.requests, resources.limits);
     Amounts {
         cpu: requests.cpu.unwrap().get(),

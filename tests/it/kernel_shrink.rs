@@ -15,9 +15,8 @@ mod waiting;
 
 use std::fs;
 
-use vscaled::cgroup::CgroupPath;
 use vscaled::control::proto;
-use vscaled::resources::MemoryLimit;
+use vscaled::model::{CgroupPath, MemoryLimit};
 
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;

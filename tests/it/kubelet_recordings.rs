@@ -10,11 +10,12 @@ use std::process::{Command, Stdio};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use vscaled::objects::Pod;
-use vscaled::plan::{
-    CgroupVersion, Change, Driver, Hierarchy, KubeletVersion, NodeTraits, Plan, PodTree, RuntimeKind, Target, hierarchy,
+use vscaled::model::objects::Pod;
+use vscaled::model::{
+    CgroupVersion, Change, ControlFile, Driver, KubeletVersion, NamedRequirements, NodeTraits, PageSize, PodTree,
+    QosClass, RuntimeKind, Target, WeightFormula,
 };
-use vscaled::resources::{ControlFile, NamedRequirements, PageSize, QosClass, WeightFormula};
+use vscaled::plan::{Hierarchy, Plan, hierarchy};
 
 #[derive(Deserialize)]
 struct Recording {

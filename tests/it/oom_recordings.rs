@@ -9,7 +9,7 @@ mod properties;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use vscaled::cgroup::CgroupPath;
+use vscaled::model::CgroupPath;
 use vscaled::oom::{Kill, parse_log};
 
 fn directory() -> PathBuf {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tonic::transport::Server;
-use vscaled::plan::CriResources;
+use vscaled::model::CriResources;
 use vscaled::runtime::proto::image_service_server::{ImageService, ImageServiceServer};
 use vscaled::runtime::proto::{Container, ContainerEventResponse, ContainerEventType};
 use vscaled::runtime::{

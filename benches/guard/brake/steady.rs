@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-use vscaled::plan::CgroupVersion;
+use vscaled::model::CgroupVersion;
 
 use super::{BRAKES, Braked, LIMIT, shown};
 use crate::support::bare::BareNode;

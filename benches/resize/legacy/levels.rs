@@ -4,8 +4,8 @@ use std::io;
 
 use anyhow::Context;
 use tokio::io::unix::AsyncFd;
-use vscaled::cgroup::{Cgroup, CgroupDir, CgroupPath, Hierarchy, Watch};
-use vscaled::resources::{Setting, Settings};
+use vscaled::cgroup::{Cgroup, CgroupDir, Hierarchy, Watch};
+use vscaled::model::{CgroupPath, Setting, Settings};
 
 /// Every cgroup that a change concerns.
 #[derive(Debug)]

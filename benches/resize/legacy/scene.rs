@@ -11,8 +11,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::GroupVersionKind;
 use serde_json::Value;
 use tower::{BoxError, ServiceBuilder};
-use vscaled::cgroup::CgroupPath;
-use vscaled::resources::Settings;
+use vscaled::model::{CgroupPath, Settings};
 
 use super::{AT_FIRST, PATIENCE};
 use crate::support::agent::Agent;

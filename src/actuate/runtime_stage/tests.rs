@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 use super::*;
-use crate::cgroup::{CgroupPath, Hierarchy};
+use crate::cgroup::Hierarchy;
+use crate::model::CgroupPath;
 use crate::runtime::{EventStream, Listing, RuntimeInfo, RuntimePod};
 
 /// Takes the container's swap away with every update of memory, as CRI-O does.

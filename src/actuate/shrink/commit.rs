@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use super::freezer::{FreezeError, Freezer};
 use crate::cgroup::{Cgroup, CgroupError, Reason};
-use crate::plan::CgroupVersion;
+use crate::model::{Bytes, CgroupVersion, MemoryLimit, Setting};
 use crate::plan::shrink::{RECLAIM_STEP, Reclaim, slack};
-use crate::resources::{Bytes, MemoryLimit, Setting};
 
 /// How often one limit is tried in one pass.
 const TRIES: u32 = 5;

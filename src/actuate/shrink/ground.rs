@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::actuate::handles::PodHandles;
 use crate::cgroup::CgroupError;
+use crate::model::{Bytes, ControlFile, MemoryLimit, Setting, Step, Target};
+use crate::plan::Plan;
 use crate::plan::shrink::{Before, Ground, GroundStep, MemoryReading, NotShrinkable, Sightings, WatchReading, rate};
-use crate::plan::{Plan, Step, Target};
-use crate::resources::{Bytes, ControlFile, MemoryLimit, Setting};
 
 /// Refaults are counted for at least this long before they say how many there are usually.
 const RATE_OVER: Duration = Duration::from_millis(500);

@@ -4,7 +4,7 @@
 //! step, a refusal with the numbers, and what is to be [watched](watch()). A pass without such steps does not come here.
 //! What to do is decided in [`crate::plan::shrink`]; here it is done.
 //!
-//! [`StepRecord`]: super::StepRecord
+//! [`StepRecord`]: crate::model::StepRecord
 
 mod commit;
 mod freezer;
@@ -20,10 +20,8 @@ pub use watch::{Verdict, watch};
 
 pub(super) use ground::{Grounds, Next, lowerings};
 
-use super::record::StepRecord;
-use crate::plan::Target;
+use crate::model::{Bytes, ControlFile, MemoryLimit, StepRecord, Target};
 use crate::plan::shrink::Before;
-use crate::resources::{Bytes, ControlFile, MemoryLimit};
 
 /// A limit that was lowered, as it is to be watched.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,9 +1,8 @@
 //! What is left to be watched of a pass that did not come to its end.
 
 use super::*;
+use crate::model::{Change, CpuQuota, Setting, Settings, Step};
 use crate::plan::shrink::{MemoryReading, WatchReading};
-use crate::plan::{Change, Step};
-use crate::resources::{CpuQuota, Setting, Settings};
 
 fn container(name: &str) -> Target {
     Target::Container(name.to_owned())

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Lowering;
-use crate::actuate::handles::{LivePod, PodHandles};
+use crate::actuate::handles::PodHandles;
 use crate::actuate::node::Node;
 use crate::cgroup::CgroupError;
-use crate::plan::Target;
+use crate::model::{LivePod, Target};
 use crate::plan::shrink::{Trouble, Watch, WatchStep};
 
 /// How watching ended.

@@ -9,11 +9,9 @@ use crate::actuate::floors::lift;
 use crate::actuate::in_kernel::prepare;
 use crate::actuate::job::{Job, JobDone};
 use crate::actuate::node::Node;
-use crate::actuate::record::{Cause, Outcome, StepRecord};
-use crate::objects::Pod;
-use crate::plan::Step;
-use crate::plan::resize::{self, Phase, Withheld};
-use crate::resources::{NamedRequirements, Resource};
+use crate::model::objects::Pod;
+use crate::model::{Cause, NamedRequirements, Outcome, Resource, Step, StepRecord, Withheld};
+use crate::plan::resize::{self, Phase};
 
 /// A kubelet that could not lower a limit tries again every ten seconds or so, and looks at what is in use first.
 const MAKE_ROOM_EVERY: Duration = Duration::from_secs(2);

@@ -21,11 +21,10 @@ use super::floors::lift;
 use super::job::Job;
 use super::node::Node;
 use super::pass::Pass;
-use super::record::StepRecord;
-use crate::objects::{Pod, PodId};
-use crate::plan::resize::{self, Phase, Unaskable, Withheld};
-use crate::plan::{KubeletVersion, Room, Step};
-use crate::resources::NamedRequirements;
+use crate::model::objects::{Pod, PodId};
+use crate::model::{KubeletVersion, NamedRequirements, Step, StepRecord, Withheld};
+use crate::plan::Room;
+use crate::plan::resize::{self, Phase, Unaskable};
 
 pub(super) use ask::{ask, preview};
 use undo::Undo;

@@ -9,10 +9,9 @@ use super::{Asked, PodResizer};
 use crate::actuate::Node;
 use crate::actuate::floors::lift;
 use crate::actuate::job::JobDone;
-use crate::actuate::record::StepRecord;
-use crate::objects::{Pod, PodId};
+use crate::model::objects::{Pod, PodId};
+use crate::model::{NamedRequirements, StepRecord};
 use crate::plan::resize;
-use crate::resources::NamedRequirements;
 
 /// How to take a request back.
 #[derive(Debug)]

@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use crate::agent::entry::Entry;
 use crate::decide::BOOST_ANNOTATION;
 use crate::kubernetes::PodRef;
-use crate::objects::Pod;
+use crate::model::objects::Pod;
+use crate::model::{NamedRequirements, Requirements};
 use crate::plan::resize;
-use crate::resources::{NamedRequirements, Requirements};
 
 /// What a pod is to say, where that is known: none while a pass is still to show what it holds, and while something else
 /// keeps changing it. `Some(None)` is nothing: its kubelet says it (`kubelet_says`), or nothing is applied to it.

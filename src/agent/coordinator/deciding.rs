@@ -7,15 +7,15 @@ use jiff::Timestamp;
 
 use super::Coordinator;
 use super::room::Admission;
-use crate::actuate::{Cause, ForeignWriters, JobDone};
+use crate::actuate::{ForeignWriters, JobDone};
 use crate::agent::entry::{Entry, TooMuch};
 use crate::agent::inventory::Inventory;
 use crate::agent::standing::Recommended;
-use crate::decide::{self, PodDecision, Reason};
-use crate::objects::{ObjectMeta, OwnerKind, Pod, VerticalPodAutoscaler};
+use crate::decide::{self, PodDecision};
+use crate::model::objects::{ObjectMeta, OwnerKind, Pod, VerticalPodAutoscaler};
+use crate::model::{Cause, MemoryLimit, NamedRequirements, Reason, Target};
 use crate::pace::{place_in, spread_window};
-use crate::plan::{Target, resize};
-use crate::resources::{MemoryLimit, NamedRequirements};
+use crate::plan::resize;
 use crate::sources::NodeView;
 
 impl Coordinator {

@@ -8,12 +8,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Coordinator;
 use super::guarding::release_floors;
+use crate::actuate::Asked;
 use crate::actuate::shrink::Lowering;
-use crate::actuate::{Asked, Cause};
 use crate::agent::entry::{Entry, LendingPause};
 use crate::guard::lease::{Denied, Lease};
-use crate::plan::Target;
-use crate::resources::{MemoryLimit, Resource};
+use crate::model::{Cause, MemoryLimit, Resource, Target};
 
 /// How long a container is lent nothing after its first denial. Doubles with each further one.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(5);

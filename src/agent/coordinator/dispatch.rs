@@ -11,12 +11,11 @@ use tracing::{Instrument, Span};
 use super::guarding::raise_floors;
 use super::resizing::Roominess;
 use super::{Coordinator, Event, Reply};
-use crate::actuate::{BoundPod, Cause, ChangeRecord, Job, JobDone, Node, Outcome, Verdict, intention, reconcile};
+use crate::actuate::{Job, JobDone, Node, Verdict, intention, reconcile};
 use crate::agent::entry::{ByHand, Entry, FIRST_RETRY, Pending};
 use crate::agent::shrinking::WatchId;
+use crate::model::{BoundPod, Cause, ChangeRecord, ControlFile, Outcome, Target};
 use crate::pace::scattered;
-use crate::plan::Target;
-use crate::resources::ControlFile;
 
 /// One pass, as it is known while it runs.
 #[derive(Debug, Clone)]

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::Coordinator;
-use crate::actuate::{Cause, ForeignWriters, Growable, Grown, JobDone, Outcome, Stages};
+use crate::actuate::{ForeignWriters, Growable, Grown, JobDone};
 use crate::agent::entry::Entry;
 use crate::agent::metrics::GrowthOutcome;
 use crate::agent::standing::Lent;
 use crate::guard::lease::{AfterQuiet, Lease};
 use crate::guard::ledger::Refusal;
 use crate::guard::{Claim, CpuTerms, Guarded, GuardedPod, Report, Terms, Watchlist};
-use crate::plan::{KubeletVersion, pod_requests};
-use crate::resources::{Bytes, MilliCpu, Resource};
+use crate::model::{Bytes, Cause, KubeletVersion, MilliCpu, Outcome, Resource, Stages};
+use crate::plan::pod_requests;
 
 impl Coordinator {
     /// Takes in what the guard did or could not do.
@@ -181,7 +181,7 @@ impl Coordinator {
         of: &Guarded,
         why: Option<String>,
         outcome: Outcome,
-        steps: Vec<crate::actuate::StepRecord>,
+        steps: Vec<crate::model::StepRecord>,
         stages: Stages,
     ) {
         let mut done = JobDone {
@@ -304,9 +304,9 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::actuate::{LivePod, PodId};
-    use crate::cgroup::CgroupPath;
     use crate::decide::PodDecision;
+    use crate::model::objects::PodId;
+    use crate::model::{CgroupPath, LivePod};
     use crate::sources::parse_manifests;
 
     #[test]

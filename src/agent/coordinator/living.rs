@@ -8,10 +8,11 @@ use tokio::sync::mpsc;
 use super::guarding::raise_floors;
 use super::unnoted::take_over;
 use super::{Coordinator, Refreshed};
-use crate::actuate::{Cause, Node};
+use crate::actuate::Node;
 use crate::agent::entry::Entry;
 use crate::agent::state::SavedPod;
-use crate::decide::{PodDecision, Reason, StaticManagers};
+use crate::decide::{PodDecision, StaticManagers};
+use crate::model::{Cause, Reason};
 
 impl Coordinator {
     pub(super) fn take_refreshed(&mut self, refreshed: Refreshed) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Coordinator;
 use super::deciding::lets_go;
 use crate::agent::entry::Entry;
-use crate::objects::{UpdateMode, annotation};
+use crate::model::objects::{UpdateMode, annotation};
 
 /// What VPA's own updater puts on a pod that it has resized (`pods_inplace_restriction.go`).
 const UPDATED: &str = annotation::UPDATED;

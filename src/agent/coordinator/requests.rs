@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::Coordinator;
 use super::guarding::release_floors;
-use crate::actuate::{Cause, ChangeRecord, LivePod, Node, PodId, ThroughApi};
+use crate::actuate::{Node, ThroughApi};
 use crate::agent::capacity::Headroom;
 use crate::agent::entry::{ByHand, Entry, Waiter};
 use crate::agent::overrides::Override;
@@ -16,11 +16,10 @@ use crate::agent::standing::Standing;
 use crate::agent::view;
 use crate::control::{ControlError, Selector, find_pod, proto};
 use crate::decide::PodDecision;
-use crate::objects::{Pod, VerticalPodAutoscaler};
-use crate::plan::Target;
-use crate::plan::resize::{self, Withheld};
+use crate::model::objects::{Pod, PodId, VerticalPodAutoscaler};
+use crate::model::{Cause, ChangeRecord, ControlFile, LivePod, Target, Withheld};
+use crate::plan::resize;
 use crate::plan::shrink::{Holds, Progress};
-use crate::resources::ControlFile;
 
 /// Where an answer goes.
 pub(in crate::agent) type Reply<T> = oneshot::Sender<Result<T, ControlError>>;

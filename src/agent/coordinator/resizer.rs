@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Coordinator;
-use crate::actuate::{Cause, PodResizer};
+use crate::actuate::PodResizer;
+use crate::model::Cause;
 use crate::plan::resize;
 
 /// How long the API server is left alone after it first says that it does not resize in place. Doubles each time.
@@ -95,9 +96,9 @@ impl Coordinator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actuate::{PodId, ResizeError};
-    use crate::objects::Pod;
-    use crate::plan::Step;
+    use crate::actuate::ResizeError;
+    use crate::model::Step;
+    use crate::model::objects::{Pod, PodId};
 
     #[derive(Debug)]
     struct Way;

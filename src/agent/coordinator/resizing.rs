@@ -9,13 +9,13 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Coordinator;
 use super::room::{account, takes};
-use crate::actuate::{Asked, Cause, Node, PodResizer, ThroughApi, Unreported};
+use crate::actuate::{Asked, Node, PodResizer, ThroughApi, Unreported};
 use crate::agent::entry::{Entry, FIRST_RETRY};
-use crate::objects::Pod;
-use crate::plan::resize::{self, NodeSupport, Phase, Support, Withheld};
+use crate::model::objects::Pod;
+use crate::model::{Cause, KubeletVersion, MemoryLimit, NamedRequirements, Resource, Target, Withheld};
+use crate::plan::resize::{self, NodeSupport, Phase, Support};
 use crate::plan::shrink::lift_kept;
-use crate::plan::{Account, Capacity, KubeletVersion, Room, Target, larger, pod_requests};
-use crate::resources::{MemoryLimit, NamedRequirements, Resource};
+use crate::plan::{Account, Capacity, Room, larger, pod_requests};
 use crate::sources::NodeView;
 
 /// A limit that was not grown for so long is not being grown: longer than a kubelet takes from being asked to having

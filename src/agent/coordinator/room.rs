@@ -9,9 +9,9 @@ use super::Coordinator;
 use crate::agent::capacity::Headroom;
 use crate::agent::entry::Entry;
 use crate::agent::standing::Recommended;
-use crate::objects::Pod;
-use crate::plan::{Account, Capacity, KubeletVersion, NoRoom, Room, larger, pod_requests, resize};
-use crate::resources::{Resource, ResourceList};
+use crate::model::objects::Pod;
+use crate::model::{KubeletVersion, Resource, ResourceList};
+use crate::plan::{Account, Capacity, NoRoom, Room, larger, pod_requests, resize};
 
 /// Lets recommendations in as far as there is room, one after the other.
 #[derive(Debug)]
@@ -145,8 +145,8 @@ mod tests {
 
     use super::*;
     use crate::decide::PodDecision;
+    use crate::model::{Bytes, MilliCpu, NamedRequirements, Requirements};
     use crate::plan::CapacityFrom;
-    use crate::resources::{Bytes, MilliCpu, NamedRequirements, Requirements};
 
     const fn list(cpu: u64, memory: u64) -> ResourceList {
         ResourceList {
@@ -176,7 +176,7 @@ mod tests {
     /// A pod whose spec requests that.
     fn entry(requests: ResourceList) -> Entry {
         let mut pod = Pod::default();
-        pod.spec.containers = vec![crate::objects::Container {
+        pod.spec.containers = vec![crate::model::objects::Container {
             name: "app".to_owned(),
             resources: requesting(requests)[0].resources,
             ..Default::default()

@@ -72,9 +72,8 @@ fn is_of(saved: &SavedPod, entry: &Entry) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actuate::PodId;
     use crate::decide::PodDecision;
-    use crate::objects::Pod;
+    use crate::model::objects::{Pod, PodId};
 
     #[test]
     fn what_was_saved_for_an_earlier_pod_of_the_name_is_not_this_ones() {

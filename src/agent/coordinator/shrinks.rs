@@ -5,14 +5,13 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 
 use super::{Coordinator, Event};
-use crate::actuate::Cause;
 use crate::actuate::shrink::Verdict;
 use crate::agent::entry::Entry;
 use crate::agent::metrics::ShrinkOutcome;
 use crate::agent::oom::Kills;
 use crate::agent::shrinking::{Ended, WatchId};
+use crate::model::{Cause, Target};
 use crate::oom::OomReport;
-use crate::plan::Target;
 use crate::plan::shrink::{Progress, next_turns};
 
 impl Coordinator {

@@ -2,13 +2,12 @@
 
 use jiff::Timestamp;
 
-use crate::actuate::{LivePod, Node, PodHandles};
+use crate::actuate::{Node, PodHandles};
 use crate::agent::entry::Entry;
 use crate::agent::standing::Lent;
 use crate::cgroup::{CgroupError, MemoryMeter};
 use crate::guard::LentLast;
-use crate::plan::Target;
-use crate::resources::{Bytes, MemoryLimit, Resource};
+use crate::model::{Bytes, LivePod, MemoryLimit, Resource, Target};
 
 const WHY: &str = "an earlier agent was killed before it noted why";
 

@@ -43,7 +43,7 @@ fn a_first_action_waits_for_its_place_and_nothing_urgent_waits_with_it() {
     let recommended = || Cause::Recommendation {
         vpa: "web".to_owned(),
         resource_version: "7".to_owned(),
-        reason: crate::decide::Reason::NoVpa,
+        reason: crate::model::Reason::NoVpa,
     };
     let not_before = |causes: &[Cause]| {
         let mut entry = Entry::new(Arc::clone(&pod), PodDecision::undecided(&pod));

@@ -2,8 +2,8 @@
 
 use crate::agent::coordinator::Snapshot;
 use crate::control::proto;
-use crate::objects::ContainerRecommendation;
-use crate::resources::{NamedRequirements, Requirements, Resource};
+use crate::model::objects::ContainerRecommendation;
+use crate::model::{NamedRequirements, Requirements, Resource};
 
 /// Two rows for each regular container.
 pub(super) fn amounts(snapshot: &Snapshot) -> Vec<proto::Amount> {
@@ -19,7 +19,7 @@ pub(super) fn amounts(snapshot: &Snapshot) -> Vec<proto::Amount> {
         let status = snapshot.pod.container_status(name);
         for resource in Resource::ALL {
             let recommended = recommendation(snapshot, name);
-            let bound = |pick: fn(&ContainerRecommendation) -> &crate::resources::ResourceList| {
+            let bound = |pick: fn(&ContainerRecommendation) -> &crate::model::ResourceList| {
                 recommended.and_then(|said| pick(said).text(resource))
             };
             rows.push(proto::Amount {

@@ -8,8 +8,9 @@ use super::coordinator::Snapshot;
 use super::view;
 use crate::actuate::{KubeletFrom, Node, stored_specs};
 use crate::control::{ControlError, proto};
-use crate::objects::Pod;
-use crate::plan::{KubeletVersion, NodeTraits, hierarchy};
+use crate::model::objects::Pod;
+use crate::model::{KubeletVersion, NodeTraits};
+use crate::plan::hierarchy;
 
 /// Reads the kernel's files, systemd's properties and the runtime's stored specs, and puts everything side by side.
 pub(super) async fn explain(snapshot: Snapshot) -> Result<proto::ExplainReply, ControlError> {

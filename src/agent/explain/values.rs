@@ -2,25 +2,28 @@
 
 use std::collections::BTreeMap;
 
-use crate::actuate::{LivePod, Node, PodHandles};
+use crate::actuate::{Node, PodHandles};
 use crate::agent::coordinator::Snapshot;
+use crate::cgroup::CgroupError;
 use crate::cgroup::systemd::Unit;
-use crate::cgroup::{CgroupError, CgroupPath};
 use crate::control::{ControlError, proto};
+use crate::model::{
+    CgroupPath, ControlFile, CpuQuota, CpuShares, CriResources, LivePod, NamedRequirements, PodTree, PodValues,
+    Setting, Settings, Target,
+};
 use crate::plan::shrink::keep;
-use crate::plan::{CriResources, PodState, PodTree, Target, hierarchy, in_force};
-use crate::resources::{ControlFile, CpuQuota, CpuShares, NamedRequirements, Setting, Settings};
+use crate::plan::{hierarchy, in_force};
 
 /// What each level should hold, by whom one asks.
 struct Sides {
     /// The pod's spec alone.
-    spec: PodState,
+    spec: PodValues,
     /// What the kubelet reports as in force.
-    allocated: Option<PodState>,
+    allocated: Option<PodValues>,
     /// What stands.
-    wanted: Option<PodState>,
+    wanted: Option<PodValues>,
     /// The same, with the limits that are left higher for now.
-    kept: Option<PodState>,
+    kept: Option<PodValues>,
 }
 
 /// Blocks: reads files, and asks systemd where it drives the tree.
@@ -107,7 +110,7 @@ struct Seen<'a> {
 
 fn side_by_side(seen: &Seen<'_>, target: &Target, sides: &Sides, snapshot: &Snapshot) -> proto::Value {
     let file = seen.kernel.file();
-    let of = |state: &PodState| state.tree.get(target).and_then(|settings| settings.get(file));
+    let of = |state: &PodValues| state.tree.get(target).and_then(|settings| settings.get(file));
     let text = |setting: Option<Setting>| setting.map(|setting| setting.to_string()).unwrap_or_default();
     let wanted = sides.wanted.as_ref().and_then(of);
     let stored_wanted = match (target, &sides.wanted) {

@@ -8,8 +8,8 @@ use tokio::sync::{broadcast, watch};
 
 use super::metrics::{KillLabels, KillMetrics};
 use super::view;
-use crate::actuate::LivePod;
 use crate::control::proto;
+use crate::model::LivePod;
 use crate::observe::audit::Audit;
 use crate::oom::OomReport;
 use crate::report::log::LATEST;
@@ -124,8 +124,8 @@ pub(super) mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::actuate::PodId;
-    use crate::cgroup::CgroupPath;
+    use crate::model::CgroupPath;
+    use crate::model::objects::PodId;
     use crate::observe::metrics::registry;
     use crate::oom::{Candidates, Confidence, HitLimit, Level, ReportedContainer, ReportedPod};
 

@@ -8,13 +8,13 @@ use tokio::sync::watch;
 
 use crate::decide::{self, Index};
 use crate::kubernetes::events::PodReference;
-use crate::objects::{Pod, PodId, VerticalPodAutoscaler, pod_of_uid};
+use crate::model::Resource;
+use crate::model::objects::{Pod, PodId, VerticalPodAutoscaler, pod_of_uid};
 use crate::oom::ReportedContainer;
 use crate::oom::watch::NodePods;
 use crate::report::Report;
 use crate::report::cluster::{Names, PodMetadata};
 use crate::report::events::ContainerFacts;
-use crate::resources::Resource;
 use crate::sources::NodeView;
 
 /// Where it is looked up.
@@ -123,8 +123,7 @@ fn survived(pod: &Pod, container: &ReportedContainer, residents: &NodePods) -> O
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actuate::{LiveContainer, LivePod};
-    use crate::cgroup::CgroupPath;
+    use crate::model::{CgroupPath, LiveContainer, LivePod};
     use crate::report::testing::kill_of;
     use crate::sources::parse_manifests;
 

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 
 use super::Standing;
 use crate::guard::lease::Lease;
-use crate::objects::Pod;
-use crate::resources::{NamedRequirements, Resource};
+use crate::model::objects::Pod;
+use crate::model::{NamedRequirements, Resource};
 
 /// A growth that has just happened.
 #[derive(Debug)]

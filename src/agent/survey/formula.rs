@@ -10,9 +10,8 @@ use std::cmp::Reverse;
 use jiff::Timestamp;
 
 use crate::actuate::FormulaFrom;
-use crate::cgroup::{Cgroup, CgroupPath, Hierarchy, PodEntry};
-use crate::plan::CriResources;
-use crate::resources::{ControlFile, CpuShares, CpuWeight, Setting, WeightFormula};
+use crate::cgroup::{Cgroup, Hierarchy, PodEntry};
+use crate::model::{CgroupPath, ControlFile, CpuShares, CpuWeight, CriResources, Setting, WeightFormula};
 use crate::runtime::{ContainerRuntime, ListedContainer, weight};
 
 /// How many containers are asked about at once, at most.

@@ -7,10 +7,9 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::findings::Findings;
-use crate::cgroup::{CgroupPath, Controller, Hierarchy, PodEntry};
+use crate::cgroup::{Controller, Hierarchy, PodEntry};
 use crate::decide::StaticManagers;
-use crate::plan::CgroupVersion;
-use crate::resources::QosClass;
+use crate::model::{CgroupPath, CgroupVersion, QosClass};
 
 /// A checkpoint, as far as it matters here.
 #[derive(Debug, Deserialize)]

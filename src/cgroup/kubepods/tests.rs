@@ -1,8 +1,7 @@
 use tempfile::TempDir;
 
 use super::*;
-use crate::plan::RuntimeKind;
-use crate::resources::QosClass;
+use crate::model::{QosClass, RuntimeKind};
 
 const UID: &str = "6c4b2d1e-0000-4000-8000-00000000000a";
 const SLICE: &str = "6c4b2d1e_0000_4000_8000_00000000000a";

@@ -2,7 +2,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::plan::{Driver, container_cgroup_name, pod_cgroup_path};
+use crate::model::Driver;
+use crate::plan::{container_cgroup_name, pod_cgroup_path};
 
 const UID: &str = "6c4b2d1e-0000-4000-8000-00000000000a";
 

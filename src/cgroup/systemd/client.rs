@@ -8,8 +8,7 @@ use zbus::zvariant::{DynamicType, OwnedObjectPath, OwnedValue, Value};
 
 use super::properties::names;
 use super::{Property, QuotaWithoutPeriod, Unit, properties, settings};
-use crate::plan::CgroupVersion;
-use crate::resources::Settings;
+use crate::model::{CgroupVersion, Settings};
 
 const BUS_NAME: &str = "org.freedesktop.systemd1";
 const MANAGER_PATH: &str = "/org/freedesktop/systemd1";

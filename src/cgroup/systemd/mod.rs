@@ -7,7 +7,7 @@
 //! `SetUnitProperties` over D-Bus, and read back. A property is not enough either: systemd writes the file some time
 //! later, and stores quotas in whole percents of a cpu, rounded down.
 //!
-//! In come a [`Unit`] and [`Settings`](crate::resources::Settings); [`properties()`] turns these into properties, purely;
+//! In come a [`Unit`] and [`Settings`](crate::model::Settings); [`properties()`] turns these into properties, purely;
 //! [`Systemd`] carries them over the bus. It only ever changes a unit that is loaded, and never starts, stops or reloads
 //! anything. cgroups-rs names the properties; its client is not used: it knows one bus only, connects anew for every
 //! call, takes an unreachable bus for an absent unit, and an absent unit for success.

@@ -6,9 +6,9 @@ use cgroups_rs::systemd::{
     CPU_QUOTA_PER_SEC_US, CPU_QUOTA_PERIOD_US, CPU_SHARES, CPU_WEIGHT, MEMORY_LIMIT, MEMORY_MAX,
 };
 
-use crate::plan::CgroupVersion;
-use crate::resources::{
-    ControlFile, CpuMax, CpuQuota, CpuShares, CpuWeight, DEFAULT_CFS_PERIOD_US, MemoryLimit, Setting, Settings,
+use crate::model::{
+    CgroupVersion, ControlFile, CpuMax, CpuQuota, CpuShares, CpuWeight, DEFAULT_CFS_PERIOD_US, MemoryLimit, Setting,
+    Settings,
 };
 
 /// systemd's "infinity", and its "not set".

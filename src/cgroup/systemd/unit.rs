@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::cgroup::CgroupPath;
+use crate::model::CgroupPath;
 
 /// A slice or scope of systemd's.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

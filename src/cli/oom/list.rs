@@ -7,7 +7,7 @@ use crate::cli::agent::Agent;
 use crate::cli::output::{Output, Paint, Tone, clean, optional, or_dash};
 use crate::cli::{Failure, table, time};
 use crate::control::proto::{OomKill, OomVictim};
-use crate::resources::Bytes;
+use crate::model::Bytes;
 
 /// Lists what the kernel killed lately for want of memory, newest last: where, whose limit was hit, who was killed
 #[derive(Debug, Args)]

@@ -3,11 +3,11 @@
 use clap::Args;
 use serde::Serialize;
 
-use crate::cgroup::{CgroupPath, ContainerId, PodUid};
+use crate::cgroup::{ContainerId, PodUid};
 use crate::cli::output::{Output, Paint};
 use crate::cli::{Failure, io, table};
+use crate::model::{Bytes, CgroupPath};
 use crate::oom::{Kill, Level, parse_log};
-use crate::resources::Bytes;
 
 /// Lists the kills in a kernel log, each process once, with the level of the node whose limit was hit.
 ///

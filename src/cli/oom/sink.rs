@@ -13,11 +13,11 @@ use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 use crate::cli::agent::block_on;
 use crate::cli::output::{Output, Paint, Tone, clean, or_dash};
 use crate::cli::{Failure, io};
+use crate::model::Bytes;
 use crate::oom::{OomReport, Role};
 use crate::report::proto::Hello;
 use crate::report::sink::{Listener, ReportHandler, serve};
 use crate::report::{Aggregate, Report};
-use crate::resources::Bytes;
 
 /// Receives reports of OOM kills from agents, prints them and acknowledges them, until interrupted.
 ///

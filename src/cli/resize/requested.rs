@@ -7,7 +7,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::resources::{Bytes, MilliCpu, NamedRequirements, Requirements, Resource};
+use crate::model::{Bytes, MilliCpu, NamedRequirements, Requirements, Resource};
 
 const CONTAINER: &str = "container";
 const VALUES: [(&str, &str, &str); 4] = [
@@ -184,7 +184,7 @@ mod tests {
         let shown = |container: NamedRequirements| {
             let Requirements { requests, limits } = container.resources;
             let texts = Resource::ALL.map(|resource| {
-                let text = |list: &crate::resources::ResourceList| list.text(resource).unwrap_or_default();
+                let text = |list: &crate::model::ResourceList| list.text(resource).unwrap_or_default();
                 format!("{}/{}", text(&requests), text(&limits))
             });
             (container.name, texts.join(" "))

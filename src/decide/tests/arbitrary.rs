@@ -11,11 +11,11 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::{WEB, now, pod_of, view};
-use crate::objects::{
+use crate::model::objects::{
     Container, ContainerPolicy, ContainerRecommendation, ContainerState, ContainerStatus, LimitRange, LimitRangeItem,
     OwnerReference, Recommendation, ResizePolicy, ResourcePolicy, Terminated,
 };
-use crate::resources::{Bytes, MilliCpu, QosClass, Requirements, ResourceList};
+use crate::model::{Bytes, MilliCpu, QosClass, Requirements, ResourceList};
 use crate::sources::NodeView;
 
 /// Read once: reading costs more than deciding.

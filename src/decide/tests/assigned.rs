@@ -1,8 +1,8 @@
 //! What the kubelet's static managers have assigned to a pod stays.
 
 use super::*;
-use crate::decide::{Action, Reason, StaticManagers};
-use crate::resources::QosClass;
+use crate::decide::StaticManagers;
+use crate::model::{Action, QosClass, Reason};
 
 const CPU: StaticManagers = StaticManagers {
     cpu: true,

@@ -7,9 +7,11 @@ mod several;
 use jiff::SignedDuration;
 
 use super::*;
-use crate::decide::{ACT_ANNOTATION, Action, BOOST_ANNOTATION, IGNORE_ANNOTATION, Reason, decide_pod};
-use crate::objects::{ContainerPolicy, CpuBoost, PodCondition, ResourcePolicy, StartupBoost, UpdateMode, UpdatePolicy};
-use crate::resources::MilliCpu;
+use crate::decide::{ACT_ANNOTATION, BOOST_ANNOTATION, IGNORE_ANNOTATION, decide_pod};
+use crate::model::objects::{
+    ContainerPolicy, CpuBoost, PodCondition, ResourcePolicy, StartupBoost, UpdateMode, UpdatePolicy,
+};
+use crate::model::{Action, MilliCpu, Reason};
 
 /// What the container of [`WEB`] had before its boost.
 const BEFORE: &str = r#"{"requests":{"cpu":"100m","memory":"100Mi"},"limits":{"cpu":"300m","memory":"300Mi"}}"#;
@@ -146,7 +148,7 @@ fn the_duration_of_a_containers_own_policy_counts_first() {
 fn memory_and_other_containers_move_while_a_boost_lasts() {
     let mut view = boosted(30);
     let pod = pod_of(&mut view);
-    pod.spec.containers[0].resources.requests.memory = Some(crate::resources::Bytes::new(100 << 20));
+    pod.spec.containers[0].resources.requests.memory = Some(crate::model::Bytes::new(100 << 20));
     let mut other = pod.spec.containers[0].clone();
     other.name = "side".to_owned();
     pod.spec.containers.push(other);
@@ -175,7 +177,7 @@ fn memory_and_other_containers_move_while_a_boost_lasts() {
 fn the_end_of_a_boost_moves_nothing_else() {
     let mut view = ready_for(boosted(30), 30);
     let resources = &mut pod_of(&mut view).spec.containers[0].resources;
-    resources.requests.memory = Some(crate::resources::Bytes::new(190 << 20));
+    resources.requests.memory = Some(crate::model::Bytes::new(190 << 20));
     let decision = decide_one(&view);
     assert_eq!(decision.reason, Reason::StartupBoostEnded);
     assert_eq!(

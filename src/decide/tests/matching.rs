@@ -1,8 +1,9 @@
 //! The owner chain, and which of several VPAs counts.
 
 use super::*;
-use crate::decide::{Action, Note, Reason, Unmatched};
-use crate::objects::{OwnerKind, OwnerReference};
+use crate::decide::{Note, Unmatched};
+use crate::model::objects::{OwnerKind, OwnerReference};
+use crate::model::{Action, Reason};
 
 fn unmatched(view: &NodeView) -> Unmatched {
     let decision = decide_one(view);

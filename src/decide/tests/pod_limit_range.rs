@@ -1,7 +1,8 @@
 //! LimitRanges for whole pods where upstream's cases leave things open: missing recommendations and bounds.
 
 use super::*;
-use crate::decide::{Note, Reason};
+use crate::decide::Note;
+use crate::model::Reason;
 
 /// [`WEB`] with a second container without recommendation, and a maximum of memory for the pod.
 fn with_sidecar(sidecar: &str, max: &str) -> NodeView {
@@ -65,7 +66,7 @@ fn a_recommendation_without_bounds_or_for_cpu_alone_is_no_obstacle() {
         .as_mut()
         .unwrap()
         .container_recommendations[0];
-    said.upper_bound = crate::resources::ResourceList::default();
+    said.upper_bound = crate::model::ResourceList::default();
     said.target.set(Resource::Memory, None);
     let decision = decide_one(&view);
     assert_eq!(

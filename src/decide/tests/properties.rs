@@ -5,9 +5,9 @@ use proptest::prelude::*;
 
 use super::arbitrary::{anything, sensible};
 use super::*;
-use crate::decide::{Action, decide_pod};
-use crate::objects::{ContainerPolicy, ControlledValues};
-use crate::resources::Requirements;
+use crate::decide::decide_pod;
+use crate::model::objects::{ContainerPolicy, ControlledValues};
+use crate::model::{Action, Requirements};
 
 /// Container, what it had and what it gets, for each resource that changes.
 fn changes<'a>(

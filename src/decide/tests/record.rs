@@ -1,8 +1,8 @@
 //! Deciding by a record of what was applied, on nodes whose kubelet reports nothing.
 
 use super::*;
-use crate::decide::{Action, Reason, decide_pod};
-use crate::resources::{MilliCpu, Requirements};
+use crate::decide::decide_pod;
+use crate::model::{Action, MilliCpu, Reason, Requirements};
 
 fn decide_with(view: &NodeView, applied: &[NamedRequirements]) -> PodDecision {
     decide_pod(&view.pods[0], &index(view), now(), &Options::default(), Some(applied))

@@ -1,9 +1,9 @@
 //! Annotations, conflicts and bad input, and where decisions differ from upstream on purpose.
 
 use super::*;
-use crate::decide::{ACT_ANNOTATION, Action, IGNORE_ANNOTATION, Reason};
-use crate::objects::UpdateMode;
-use crate::resources::QosClass;
+use crate::decide::{ACT_ANNOTATION, IGNORE_ANNOTATION};
+use crate::model::objects::UpdateMode;
+use crate::model::{Action, QosClass, Reason};
 
 fn set(map: &mut std::collections::BTreeMap<String, String>, key: &str, value: &str) {
     map.insert(key.to_owned(), value.to_owned());
@@ -44,7 +44,7 @@ fn the_annotation_of_a_vpa_outranks_its_mode() {
     );
 
     set(&mut view.vpas[0].metadata.annotations, ACT_ANNOTATION, "true");
-    view.vpas[0].spec.update_policy = Some(crate::objects::UpdatePolicy {
+    view.vpas[0].spec.update_policy = Some(crate::model::objects::UpdatePolicy {
         update_mode: Some("Off".to_owned()),
     });
     assert_eq!(decide_one(&view).action(), Action::Resize);
@@ -142,7 +142,7 @@ fn containers_of_one_name_are_not_told_apart_so_the_pod_is_skipped() {
 #[test]
 fn what_the_policy_excludes_is_not_applied_though_recommended() {
     let mut view = view(WEB);
-    let policy: crate::objects::ResourcePolicy =
+    let policy: crate::model::objects::ResourcePolicy =
         serde_json::from_str(r#"{"containerPolicies": [{"containerName": "*", "controlledResources": ["memory"]}]}"#)
             .unwrap();
     view.vpas[0].spec.resource_policy = Some(policy.clone());
@@ -218,7 +218,7 @@ fn a_young_pod_says_from_when_it_can_be_changed() {
         .as_mut()
         .unwrap()
         .container_recommendations[0]
-        .lower_bound = crate::resources::ResourceList::default();
+        .lower_bound = crate::model::ResourceList::default();
     let decision = decide_one(&view);
     assert_eq!(decision.reason, Reason::TooYoung);
     assert_eq!(notes(&decision), ["old enough to be changed from 2026-03-01T23:00:00Z"]);
@@ -252,7 +252,7 @@ fn a_lone_limit_stands_for_its_request_only_until_the_api_server_has_seen_the_po
         .container_recommendations[0];
     said.target.set(Resource::Memory, None);
     let pod = pod_of(&mut view);
-    pod.spec.containers[0].resources.requests = crate::resources::ResourceList::default();
+    pod.spec.containers[0].resources.requests = crate::model::ResourceList::default();
     pod.status.qos_class = None;
     let written = decide_one(&view);
     assert_eq!(
@@ -298,7 +298,7 @@ fn a_limit_asked_for_but_not_in_force_is_raised_to_the_request() {
 #[test]
 fn all_requests_together_stay_within_the_pods_own() {
     let mut view = view(WEB);
-    let mut pod_level = crate::resources::Requirements::default();
+    let mut pod_level = crate::model::Requirements::default();
     pod_level.requests.set(Resource::Cpu, Some(199));
     pod_of(&mut view).spec.resources = Some(pod_level);
     assert_eq!(decide_one(&view).reason, Reason::PodLevelExceeded);
@@ -322,7 +322,7 @@ fn a_kill_is_quick_only_within_the_window() {
             .as_mut()
             .unwrap()
             .container_recommendations[0];
-        said.lower_bound = crate::resources::ResourceList::default();
+        said.lower_bound = crate::model::ResourceList::default();
         let end = format!(
             r#"[{{"name": "app", "lastState": {{"terminated": {{
                 "reason": "OOMKilled", "startedAt": "2026-03-01T11:00:00Z", "finishedAt": "{finished}"}}}}}}]"#

@@ -4,7 +4,7 @@
 //! that repeats, and counts floods (`limits`), so that a node writes a bounded number of Events. While the API server is away
 //! the task waits; messages that no longer fit are counted, not kept.
 //!
-//! [`post`] creates every Event, also those that must not be lost: one attempt, whose failure the caller sees, under a name
+//! [`post()`] creates every Event, also those that must not be lost: one attempt, whose failure the caller sees, under a name
 //! that makes a second attempt harmless.
 
 mod body;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::call::Kind;
 use super::client::ApiClient;
 use crate::kubernetes::metrics::EventMetrics;
-use crate::objects::PodId;
+use crate::model::objects::PodId;
 use writer::Writer;
 
 pub use post::{NamedEvent, Posted, Subject, post};

@@ -4,9 +4,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::refusals::Refusal;
-use crate::actuate::{Cause, ChangeRecord, PodId, StepRecord};
+use crate::model::objects::PodId;
+use crate::model::{Cause, ChangeRecord, StepRecord, Target};
 use crate::oom::{Confidence, Level, OomReport, ReportedPod};
-use crate::plan::Target;
 
 /// Whose wish a change was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use self::file::RotatedFile;
 use self::kills::Kills;
 use self::refusals::Refusals;
-use crate::actuate::ChangeRecord;
+use crate::model::ChangeRecord;
 use crate::oom::OomReport;
 
 pub use line::Who;

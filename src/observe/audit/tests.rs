@@ -1,7 +1,6 @@
 use super::*;
-use crate::actuate::{Cause, Outcome, PodId, Stages, StepRecord};
-use crate::decide::Reason;
-use crate::plan::{Target, Via};
+use crate::model::objects::PodId;
+use crate::model::{Cause, Outcome, Reason, Stages, StepRecord, Target, Via};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;

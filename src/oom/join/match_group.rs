@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::disjoint_sets::DisjointSets;
 use super::matching::{Compatibility, matched};
 use super::{FLOOD, LATEST, LOG_DELAY, OomKill, PATIENCE, Progress, SLACK};
-use crate::cgroup::CgroupPath;
+use crate::model::CgroupPath;
 use crate::oom::kill::Kill;
 use crate::oom::report::Confidence;
 use crate::oom::summary::Limit;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cgroup::CgroupPath;
+use crate::model::CgroupPath;
 use crate::oom::kill::Kill;
 use crate::oom::report::Confidence;
 

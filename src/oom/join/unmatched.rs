@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::match_group::{CounterDelta, Logged};
 use super::{LATEST, PATIENCE, Progress};
-use crate::cgroup::CgroupPath;
+use crate::model::CgroupPath;
 
 /// Rises, or what is left of them, for which nothing was logged yet.
 #[derive(Debug)]

@@ -53,7 +53,7 @@ fn a_group_found_later_is_added_to_its_first_victim() {
     );
 }
 
-use crate::cgroup::CgroupPath;
+use crate::model::CgroupPath;
 
 /// Pieces that come close to what is looked for.
 const PIECES: [&str; 21] = [

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use super::Explanation;
-use crate::cgroup::CgroupPath;
+use crate::model::CgroupPath;
 use crate::oom::kill::Kill;
 use crate::oom::summary::Cgroups;
 use crate::oom::within;

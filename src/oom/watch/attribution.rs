@@ -22,7 +22,7 @@ use super::own_writes::OwnWrites;
 use super::pending::PendingKill;
 use super::pod_names::{NodePods, PodNames};
 use super::records::Records;
-use crate::cgroup::CgroupPath;
+use crate::model::CgroupPath;
 use crate::oom::counters::CounterError;
 use crate::oom::join::{CounterDelta, Joiner, Progress};
 use crate::oom::kill::Kill;

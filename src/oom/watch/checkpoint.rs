@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kill_counters::SavedCounter;
 use super::records::Records;
-use crate::cgroup::CgroupPath;
+use crate::model::CgroupPath;
 use crate::oom::join::CounterDelta;
 use crate::oom::kmsg::BootId;
 

@@ -9,7 +9,8 @@ use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::{CgroupPath, Place};
+use crate::cgroup::Place;
+use crate::model::CgroupPath;
 use crate::oom::counters::{CounterError, Reading};
 
 /// A tree of cgroups with counters.

@@ -8,12 +8,12 @@ use std::time::Duration;
 use super::kill_counters::{CounterScope, CounterTree};
 use super::node_io::{NodeIo, ProcProbe};
 use super::pod_names::NodePods;
-use crate::cgroup::{CgroupPath, Controller, Hierarchy, cgroup_of_pid, children};
+use crate::cgroup::{Controller, Hierarchy, cgroup_of_pid, children};
+use crate::model::{CgroupPath, CgroupVersion};
 use crate::oom::counters::{CounterError, EVENTS, OOM_CONTROL, Reading};
 use crate::oom::kill::{Invoker, Kill};
 use crate::oom::report::Role;
 use crate::oom::summary::Limit;
-use crate::plan::CgroupVersion;
 
 const PROC: &str = "/proc";
 /// `PROC_PID_INIT_INO` and `PROC_CGROUP_INIT_INO` (include/linux/proc_ns.h): the namespaces the machine began with, which

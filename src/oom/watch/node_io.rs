@@ -1,7 +1,7 @@
 //! What can be found out about a kill right after it, from files that may be gone a moment later.
 
 use super::kill_counters::CounterTree;
-use crate::cgroup::CgroupPath;
+use crate::model::CgroupPath;
 use crate::oom::kill::Invoker;
 use crate::oom::report::Role;
 use crate::oom::summary::Limit;

@@ -6,10 +6,9 @@ use std::collections::VecDeque;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::actuate::{ChangeRecord, StepRecord};
+use crate::model::{ChangeRecord, StepRecord, Target};
 use crate::oom::kill::Level;
 use crate::oom::report::{OomReport, OwnWrite};
-use crate::plan::Target;
 
 /// A kill within so much time after the agent lowered the limit is blamed on it.
 pub const BLAME_WINDOW: SignedDuration = SignedDuration::from_secs(60);
@@ -131,9 +130,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::actuate::{Cause, Outcome, PodId, Stages};
+    use crate::model::objects::PodId;
+    use crate::model::{Cause, Outcome, Stages, Via};
     use crate::oom::report::{Candidates, Confidence, HitLimit, ReportedContainer, ReportedPod};
-    use crate::plan::Via;
 
     fn step(target: Target, file: Option<&'static str>, from: &str, to: &str) -> StepRecord {
         StepRecord {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::pod_names::{Owner, PodNames};
-use crate::cgroup::CgroupPath;
+use crate::model::CgroupPath;
 use crate::oom::join::OomKill;
 use crate::oom::kill::{Kill, Level};
 use crate::oom::report::{Candidates, HitLimit, OomReport, ReportedMemory, Role, Victim};

@@ -8,8 +8,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::actuate::{LivePod, PodId};
-use crate::cgroup::{CgroupPath, Hierarchy, Place};
+use crate::cgroup::{Hierarchy, Place};
+use crate::model::objects::PodId;
+use crate::model::{CgroupPath, LivePod};
 use crate::oom::kill::Level;
 use crate::oom::report::{ReportedContainer, ReportedPod};
 
@@ -162,7 +163,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::actuate::LiveContainer;
+    use crate::model::LiveContainer;
 
     const UID: &str = "6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77";
     const OTHER: &str = "11111111-7a55-4d6b-9c3e-2f0b8a9d1c77";

@@ -12,7 +12,7 @@ use super::batch::Batch;
 use super::clock::Clock;
 use super::pod_names::NodePods;
 use super::watcher::Watcher;
-use crate::actuate::ChangeRecord;
+use crate::model::ChangeRecord;
 use crate::oom::kmsg::{BootId, KmsgError};
 
 /// What to watch, and from where on.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::kill_counters::CounterTree;
 use super::node_io::NodeIo;
-use crate::cgroup::CgroupPath;
+use crate::model::CgroupPath;
 use crate::oom::counters::{CounterError, Reading};
 use crate::oom::kill::Invoker;
 use crate::oom::summary::Limit;

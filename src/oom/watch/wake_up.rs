@@ -14,7 +14,8 @@ use oom_eventfd::OomEventfd;
 
 pub(super) use oom_eventfd::RegistrationError;
 
-use crate::cgroup::{CgroupPath, Hierarchy};
+use crate::cgroup::Hierarchy;
+use crate::model::CgroupPath;
 
 /// Why the watcher was woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,11 +19,10 @@ use super::pod_names::NodePods;
 use super::schedule::{ContainerRefresh, Schedule};
 use super::start::{Links, WatchOptions};
 use super::wake_up::{WakeUp, WakeUpReason};
-use crate::actuate::ChangeRecord;
+use crate::model::{CgroupVersion, ChangeRecord};
 use crate::oom::join::Progress;
 use crate::oom::kmsg::{BootId, Notice, Origin};
 use crate::oom::parse::Event;
-use crate::plan::CgroupVersion;
 
 /// Notices taken in before anything else is done. What `/proc` knows of a victim does not last.
 const AT_ONCE: usize = 256;

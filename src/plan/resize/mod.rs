@@ -14,16 +14,14 @@ mod support;
 #[cfg(test)]
 mod tests;
 
-pub use phase::{Phase, Withheld, granted, meanwhile};
+pub use phase::{Phase, granted, meanwhile};
 pub use reserved::{check_room, grows, reserved};
 pub use support::{NodeSupport, Support};
 
-use crate::objects::{Container, MIRROR_ANNOTATION, Pod};
-use crate::resources::{NamedRequirements, Requirements, Resource};
+use crate::model::objects::{Container, MIRROR_ANNOTATION, Pod};
+use crate::model::{Change, NamedRequirements, Requirements, Resource, Step, Target};
 
 use super::effective::with_requests;
-use super::step::{Change, Step};
-use super::types::Target;
 
 /// Whether the pod's kubelet resizes in place, as far as the pod shows it: the kubelet then says of its containers what
 /// they have (`ValidatePodResize`, kubernetes `pkg/apis/core/validation`, asks for the same). Nothing that has the annotation

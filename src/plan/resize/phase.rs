@@ -1,7 +1,7 @@
 //! How far a resize has got, from what the kubelet says about the pod.
 
-use crate::objects::Pod;
-use crate::resources::{NamedRequirements, Requirements, Resource};
+use crate::model::objects::Pod;
+use crate::model::{NamedRequirements, Requirements, Resource, Withheld};
 
 /// How far the latest resize of a pod has got.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,21 +18,6 @@ pub enum Phase {
     Failed(String),
     /// What runs has what the spec says.
     Settled,
-}
-
-/// Why the cgroups are not given what the spec says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Withheld {
-    /// The kubelet has no room for it now.
-    Deferred(String),
-    /// The kubelet never will.
-    Infeasible(String),
-    /// The kubelet tried and failed.
-    Failed(String),
-    /// The kubelet has not answered, and whether the node has room is not known here.
-    Unanswered(String),
-    /// The kubelet was not asked yet, because what is wanted changes from one moment to the next.
-    Postponed(String),
 }
 
 impl Phase {
@@ -74,32 +59,6 @@ impl Phase {
             Self::Deferred(why) => Err(Withheld::Deferred(why.clone())),
             Self::Infeasible(why) => Err(Withheld::Infeasible(why.clone())),
             Self::Failed(why) => Err(Withheld::Failed(why.clone())),
-        }
-    }
-}
-
-impl Withheld {
-    /// One word.
-    #[must_use]
-    pub const fn word(&self) -> &'static str {
-        match self {
-            Self::Deferred(_) => "Deferred",
-            Self::Infeasible(_) => "Infeasible",
-            Self::Failed(_) => "ResizeError",
-            Self::Unanswered(_) => "Unanswered",
-            Self::Postponed(_) => "Postponed",
-        }
-    }
-
-    /// Why.
-    #[must_use]
-    pub fn reason(&self) -> &str {
-        match self {
-            Self::Deferred(why)
-            | Self::Infeasible(why)
-            | Self::Failed(why)
-            | Self::Unanswered(why)
-            | Self::Postponed(why) => why,
         }
     }
 }

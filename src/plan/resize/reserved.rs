@@ -1,11 +1,10 @@
 //! What a pod takes of its node where the kubelet resizes in place: what that kubelet has set aside for it.
 
-use crate::objects::Pod;
-use crate::resources::{NamedRequirements, Resource, ResourceList};
+use crate::model::objects::Pod;
+use crate::model::{KubeletVersion, NamedRequirements, Resource, ResourceList};
 
 use super::super::effective::pod_requests;
 use super::super::room::{NoRoom, Room, larger};
-use super::super::types::KubeletVersion;
 use super::phase::{Phase, granted};
 
 /// Whether the node has room for a pod with the `wanted` amounts, beyond what the kubelet has set aside for it.

@@ -9,8 +9,8 @@ use std::borrow::Borrow;
 use jiff::{SignedDuration, Timestamp};
 
 use super::supports_in_place_resize;
-use crate::objects::{ContainerStatus, MIRROR_ANNOTATION, Pod};
-use crate::plan::KubeletVersion;
+use crate::model::KubeletVersion;
+use crate::model::objects::{ContainerStatus, MIRROR_ANNOTATION, Pod};
 
 /// A container that runs for this long and has no `resources` in its status belongs to a kubelet that does not resize. A
 /// status follows its container's start within seconds.
@@ -108,7 +108,7 @@ fn reported_by(pod: &Pod) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::{ContainerState, Running};
+    use crate::model::objects::{ContainerState, Running};
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + second).unwrap()
@@ -133,7 +133,7 @@ mod tests {
 
     fn reported() -> Pod {
         let mut pod = unreported();
-        pod.status.container_statuses[0].resources = Some(crate::resources::Requirements::default());
+        pod.status.container_statuses[0].resources = Some(crate::model::Requirements::default());
         pod
     }
 

@@ -2,12 +2,12 @@
 
 use proptest::prelude::*;
 
-use super::{
-    Phase, Withheld, altered, changes, check_room, granted, grows, meanwhile, reserved, same, supports_in_place_resize,
+use super::{Phase, altered, changes, check_room, granted, grows, meanwhile, reserved, same, supports_in_place_resize};
+use crate::model::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePolicy};
+use crate::model::{
+    Bytes, Change, KubeletVersion, MilliCpu, NamedRequirements, Requirements, Resource, ResourceList, Withheld,
 };
-use crate::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePolicy};
-use crate::plan::{Account, Capacity, CapacityFrom, Change, KubeletVersion, Room, pod_requests};
-use crate::resources::{Bytes, MilliCpu, NamedRequirements, Requirements, Resource, ResourceList};
+use crate::plan::{Account, Capacity, CapacityFrom, Room, pod_requests};
 
 const KUBELET: KubeletVersion = KubeletVersion::NEWEST;
 

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::resources::{Bytes, MilliCpu};
+use crate::model::{Bytes, MilliCpu};
 
 const fn list(cpu: u64, memory: u64) -> ResourceList {
     ResourceList {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::reading::MemoryReading;
 use super::sightings::Sightings;
-use crate::resources::Bytes;
+use crate::model::Bytes;
 
 /// The most that is reclaimed in one step: some tens of milliseconds of work for the kernel.
 pub const RECLAIM_STEP: Bytes = Bytes::new(32 << 20);

@@ -1,7 +1,6 @@
 //! A cgroup's memory at one moment: what is in use, and how much of it the kernel could take back.
 
-use crate::plan::CgroupVersion;
-use crate::resources::{Bytes, PageSize};
+use crate::model::{Bytes, CgroupVersion, PageSize};
 
 /// What the limit of a cgroup counts, and what that is made of. Descendants are included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -6,8 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{PodState, Target};
-use crate::resources::{MemoryLimit, NamedRequirements, Resource, Setting, Settings};
+use crate::model::{MemoryLimit, NamedRequirements, PodValues, Resource, Setting, Settings, Target};
 
 /// How long a shrink is left alone that was undone for the first time; twice as long after each further time.
 const FIRST_WAIT: Duration = Duration::from_secs(2 * 60);
@@ -146,7 +145,7 @@ pub fn lift_kept(holds: &Holds, wanted: &mut [NamedRequirements]) {
 }
 
 /// Keeps limits for now where lower ones are wanted: the pod's is then higher by as much as its containers' are.
-pub fn keep(holds: &Holds, wanted: &mut PodState) {
+pub fn keep(holds: &Holds, wanted: &mut PodValues) {
     let mut more = MemoryLimit::Bytes(0);
     let containers = wanted.tree.containers.iter_mut();
     for (name, settings) in containers {

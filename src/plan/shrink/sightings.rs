@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::resources::Bytes;
+use crate::model::Bytes;
 
 /// The most that a cgroup was seen to hold, over a time in which it would have fitted under the wanted limit.
 ///

@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::reading::MemoryReading;
-use crate::resources::Bytes;
+use crate::model::Bytes;
 
 /// How long a lowered limit is watched.
 pub const WATCH_PERIOD: Duration = Duration::from_secs(60);

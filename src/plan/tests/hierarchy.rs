@@ -3,9 +3,12 @@
 use serde_json::{Value, json};
 
 use super::traits;
-use crate::objects::Pod;
-use crate::plan::{CgroupVersion, Driver, Hierarchy, KubeletVersion, NodeTraits, hierarchy, in_force};
-use crate::resources::{Bytes, ControlFile, MilliCpu, NamedRequirements, QosClass, Settings};
+use crate::model::objects::Pod;
+use crate::model::{
+    Bytes, CgroupVersion, ControlFile, Driver, KubeletVersion, MilliCpu, NamedRequirements, NodeTraits, QosClass,
+    Settings,
+};
+use crate::plan::{Hierarchy, hierarchy, in_force};
 
 fn pod(spec: &Value) -> Pod {
     serde_json::from_value(json!({ "metadata": { "name": "web", "uid": "u" }, "spec": spec })).unwrap()

@@ -5,8 +5,7 @@ mod properties;
 mod steps;
 mod trees;
 
-use super::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind};
-use crate::resources::{PageSize, WeightFormula};
+use crate::model::{CgroupVersion, Driver, KubeletVersion, NodeTraits, PageSize, RuntimeKind, WeightFormula};
 
 /// A node with containerd and the newest kubelet.
 pub(super) fn traits(version: CgroupVersion, driver: Driver) -> NodeTraits {

@@ -3,13 +3,13 @@
 use proptest::prelude::*;
 
 use super::trees::{Case, case, drop_followers};
+use crate::model::{CpuQuota, PodTree, PodValues, Settings, Step, Target};
+use crate::plan::Plan;
 use crate::plan::kernel_model::Machine;
 use crate::plan::order::edges;
-use crate::plan::{Plan, PodState, PodTree, Step, Target};
-use crate::resources::{CpuQuota, Settings};
 
 /// The limit of memory and swap follows that of memory, a burst follows its quota; nobody wants them for themselves.
-fn without_followers(state: &PodState) -> PodState {
+fn without_followers(state: &PodValues) -> PodValues {
     let mut without = state.clone();
     for cgroup in without.tree.containers.values_mut().chain([&mut without.tree.pod]) {
         drop_followers(cgroup);

@@ -1,8 +1,10 @@
 //! Steps by example: what is written, through what, and in which order.
 
 use super::traits;
-use crate::plan::{CgroupVersion, CriResources, Driver, Plan, PlanError, PodState, PodTree};
-use crate::resources::{ControlFile, MemoryLimit, Setting, Settings};
+use crate::model::{
+    CgroupVersion, ControlFile, CriResources, Driver, MemoryLimit, PodTree, PodValues, Setting, Settings,
+};
+use crate::plan::{Plan, PlanError};
 
 /// Settings from `file=value` words; commas stand for spaces in values.
 fn settings(words: &str) -> Settings {
@@ -13,7 +15,7 @@ fn settings(words: &str) -> Settings {
     words.split_whitespace().map(setting).collect()
 }
 
-fn state(pod: &str, containers: &[(&str, &str)]) -> PodState {
+fn state(pod: &str, containers: &[(&str, &str)]) -> PodValues {
     let containers = containers
         .iter()
         .map(|(name, words)| ((*name).to_owned(), settings(words)));
@@ -21,23 +23,23 @@ fn state(pod: &str, containers: &[(&str, &str)]) -> PodState {
         pod: settings(pod),
         containers: containers.collect(),
     };
-    PodState {
+    PodValues {
         tree,
-        ..PodState::default()
+        ..PodValues::default()
     }
 }
 
 /// Each step in a line.
-fn planned(version: CgroupVersion, driver: Driver, observed: &PodState, desired: &PodState) -> Vec<String> {
+fn planned(version: CgroupVersion, driver: Driver, observed: &PodValues, desired: &PodValues) -> Vec<String> {
     let plan = Plan::between(observed, desired, &traits(version, driver)).unwrap();
     plan.steps().iter().map(ToString::to_string).collect()
 }
 
-fn on_v2(observed: &PodState, desired: &PodState) -> Vec<String> {
+fn on_v2(observed: &PodValues, desired: &PodValues) -> Vec<String> {
     planned(CgroupVersion::V2, Driver::Cgroupfs, observed, desired)
 }
 
-fn on_v1(observed: &PodState, desired: &PodState) -> Vec<String> {
+fn on_v1(observed: &PodValues, desired: &PodValues) -> Vec<String> {
     planned(CgroupVersion::V1, Driver::Cgroupfs, observed, desired)
 }
 

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::traits;
-use crate::plan::order::edges;
-use crate::plan::{CgroupVersion, CriResources, Driver, NodeTraits, PodState, PodTree};
-use crate::resources::{
-    ControlFile, CpuMax, CpuQuota, CpuShares, MemoryLimit, PageSize, Resource, Setting, Settings, WeightFormula,
+use crate::model::{
+    CgroupVersion, ControlFile, CpuMax, CpuQuota, CpuShares, CriResources, Driver, MemoryLimit, NodeTraits, PageSize,
+    PodTree, PodValues, Resource, Setting, Settings, WeightFormula,
 };
+use crate::plan::order::edges;
 
 /// Under systemd only periods of which a percent is a whole number of microseconds: of others it writes less than the
 /// percents it keeps, by a microsecond.
@@ -115,8 +115,8 @@ fn raw_pod() -> impl Strategy<Value = RawPod> {
 #[derive(Debug)]
 pub(super) struct Case {
     pub(super) traits: NodeTraits,
-    pub(super) observed: PodState,
-    pub(super) desired: PodState,
+    pub(super) observed: PodValues,
+    pub(super) desired: PodValues,
     /// Bytes in use, by container: no more than both ends allow.
     pub(super) usage: BTreeMap<String, u64>,
     /// What a runtime would have stored that had written the files itself.
@@ -139,8 +139,8 @@ pub(super) fn case() -> impl Strategy<Value = Case> {
 }
 
 fn build(traits: NodeTraits, pod: &RawPod, containers: &[RawContainer]) -> Case {
-    let mut observed = PodState::default();
-    let mut desired = PodState::default();
+    let mut observed = PodValues::default();
+    let mut desired = PodValues::default();
     let (mut usage, mut truths) = (BTreeMap::new(), BTreeMap::new());
     for (index, container) in containers.iter().enumerate() {
         let name = format!("c{index}");

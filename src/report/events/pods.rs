@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{CoveredReport, PlannedEvent, event_name, text};
 use crate::kubernetes::events::{NamedEvent, PodReference, Severity, Subject};
-use crate::objects::PodId;
+use crate::model::objects::PodId;
 use crate::oom::Level;
 use crate::rate_limiter::{Rate, RateLimiter};
 use crate::report::content::Report;

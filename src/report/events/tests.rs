@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::kubernetes::events::{PodReference, Subject};
-use crate::objects::PodId;
+use crate::model::objects::PodId;
 use crate::oom::{Confidence, Level, OomReport, ReportedPod, Role};
 use crate::rate_limiter::Rate;
 use crate::report::log::Pending;

@@ -1,8 +1,8 @@
 //! What Events say, for people. Pure.
 
+use crate::model::Bytes;
 use crate::oom::{Level, OomReport, Role};
 use crate::report::content::{Aggregate, Report};
-use crate::resources::Bytes;
 
 /// The longest message the API server takes (`pkg/apis/core/validation/events.go`).
 const LONGEST: usize = 1024;

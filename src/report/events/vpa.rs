@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CoveredReport, PlannedEvent, event_name, text};
 use crate::kubernetes::events::{NamedEvent, PodReference, Severity, Subject};
-use crate::objects::PodId;
+use crate::model::objects::PodId;
 use crate::oom::{Confidence, HitLimit, Level, OomReport, ReportedContainer, ReportedPod, Role};
 use crate::report::content::Report;
 use crate::report::log::Pending;

@@ -7,7 +7,7 @@ use futures::StreamExt;
 use prost::{DecodeError, Message};
 use tonic::Status;
 
-use crate::plan::RuntimeKind;
+use crate::model::RuntimeKind;
 
 use super::super::Cri;
 use super::super::proto::{ContainerEventResponse, ContainerEventType, GetEventsRequest};

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 
 use super::Problem;
 use super::read::Reader;
-use crate::objects::ObjectMeta;
+use crate::model::objects::ObjectMeta;
 use crate::sources::NodeView;
 
 /// Puts the files together. Of an object that is described twice, the first by file name counts; the other is a problem.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::owners::{self, OwnerKey, Owners};
 use super::view::{Bounds, Namespace};
 use crate::kubernetes::{ApiClient, ApiError, Followed, Follower, Object, Place, Timing, follow};
-use crate::objects::{HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, VerticalPodAutoscaler};
+use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, VerticalPodAutoscaler};
 use crate::pace::{Backoff, scattered};
 
 /// How long a namespace is followed after its last pod has left: another often follows.

@@ -1,7 +1,7 @@
 //! Where the API server serves the kinds that matter here, and what is kept of their objects.
 
 use crate::kubernetes::{Kind, Object, Share};
-use crate::objects::{
+use crate::model::objects::{
     HorizontalPodAutoscaler, LimitRange, Node, ObjectMeta, OwnerKind, Pod, VerticalPodAutoscaler, annotation,
 };
 use crate::sources::validate::check_vpa;

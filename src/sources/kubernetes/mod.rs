@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::NodeView;
 use crate::kubernetes::{ApiClient, Timing};
-use crate::objects::Node;
+use crate::model::objects::Node;
 use feeds::{Asked, Feeds};
 use view::Standing;
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::kinds;
 use crate::kubernetes::{ApiClient, ApiError, Call, Problem, Verb, strip_nulls};
-use crate::objects::{ObjectMeta, Owner, OwnerKind, OwnerReference};
+use crate::model::objects::{ObjectMeta, Owner, OwnerKind, OwnerReference};
 use crate::sources::workload::{self, Workload};
 
 /// Nothing is owned over more levels than this; only a circle goes on for ever.

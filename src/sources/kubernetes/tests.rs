@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::owners::{Climb, OwnerKey, Owners};
 use super::view::{Bounds, Namespace, Standing, standing};
-use crate::objects::{Owner, OwnerKind, Pod, VerticalPodAutoscaler};
+use crate::model::objects::{Owner, OwnerKind, Pod, VerticalPodAutoscaler};
 use crate::sources::parse_manifests;
 
 fn pod(owner: &str) -> Pod {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::owners::{Climb, OwnerKey, Owners, controller};
-use crate::objects::{HorizontalPodAutoscaler, LimitRange, OwnerKind, Pod, VerticalPodAutoscaler};
+use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, OwnerKind, Pod, VerticalPodAutoscaler};
 
 /// What is known about one namespace.
 #[derive(Debug, Default)]

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use vscaled::cgroup::{CgroupPath, Kubepods, PidError, Place, cgroup_of_pid};
-use vscaled::plan::Driver;
-use vscaled::resources::QosClass;
+use vscaled::cgroup::{Kubepods, PidError, Place, cgroup_of_pid};
+use vscaled::model::{CgroupPath, Driver, QosClass};
 
 use super::kernel_writes::quota;
 use super::tree::{Tree, wait_for};

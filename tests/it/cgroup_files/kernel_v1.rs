@@ -4,8 +4,8 @@ use std::fs;
 
 use nix::errno::Errno;
 use vscaled::cgroup::Reason;
-use vscaled::plan::CgroupVersion::V1;
-use vscaled::resources::{ControlFile, CpuQuota, MemoryLimit, Setting};
+use vscaled::model::CgroupVersion::V1;
+use vscaled::model::{ControlFile, CpuQuota, MemoryLimit, Setting};
 
 use super::tree::Tree;
 use crate::support::skipped;

@@ -1,8 +1,8 @@
 //! What only v2 does.
 
-use vscaled::cgroup::{CgroupPath, Reason};
-use vscaled::plan::CgroupVersion::V2;
-use vscaled::resources::{ControlFile, CpuWeight, Setting};
+use vscaled::cgroup::Reason;
+use vscaled::model::CgroupVersion::V2;
+use vscaled::model::{CgroupPath, ControlFile, CpuWeight, Setting};
 
 use super::kernel_writes::quota;
 use super::tree::Tree;

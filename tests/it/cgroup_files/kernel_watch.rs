@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use vscaled::cgroup::{Notice, Reason, Watch};
-use vscaled::resources::ControlFile;
+use vscaled::model::ControlFile;
 
 use super::kernel_writes::quota;
 use super::tree::Tree;

@@ -4,8 +4,7 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 use vscaled::cgroup::{CgroupDir, Controller, Hierarchy, Reason};
-use vscaled::plan::CgroupVersion;
-use vscaled::resources::{ControlFile, CpuMax, CpuQuota, MemoryLimit, Setting};
+use vscaled::model::{CgroupVersion, ControlFile, CpuMax, CpuQuota, MemoryLimit, Setting};
 
 use super::tree::{Tree, wait_for};
 use crate::support::skipped;

@@ -6,9 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use vscaled::cgroup::{Cgroup, CgroupDir, CgroupPath, Controller, Hierarchy};
-use vscaled::plan::CgroupVersion;
-use vscaled::resources::ControlFile;
+use vscaled::cgroup::{Cgroup, CgroupDir, Controller, Hierarchy};
+use vscaled::model::{CgroupPath, CgroupVersion, ControlFile};
 
 use crate::support::skipped;
 

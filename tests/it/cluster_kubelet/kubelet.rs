@@ -1,7 +1,7 @@
 //! The kubelet goes about its own business.
 
 use serde_json::json;
-use vscaled::resources::{CpuShares, Setting, Settings};
+use vscaled::model::{CpuShares, Setting, Settings};
 
 use super::{AT_FIRST, LARGER, SMALLER, Scene, WEB};
 use crate::support::amounts::Amounts;

@@ -1,7 +1,7 @@
 //! How an answer is compared with what a case expects, by the rules of the cases' README.
 
 use serde_json::{Map, Value};
-use vscaled::resources::quantity::Quantity;
+use vscaled::model::quantity::Quantity;
 
 /// Everything in which the answer differs from the expectation.
 pub(crate) fn differences(expect: &Value, got: &Value) -> Vec<String> {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use vscaled::plan::CriResources;
+use vscaled::model::CriResources;
 
 use super::{APP, Amounts, IDLE, SIDE, Scene};
 

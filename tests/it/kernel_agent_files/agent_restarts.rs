@@ -5,8 +5,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
-use vscaled::plan::CgroupVersion;
-use vscaled::resources::{MemoryLimit, Setting, Settings};
+use vscaled::model::{CgroupVersion, MemoryLimit, Setting, Settings};
 
 use super::{AT_FIRST, Amounts, SIDE, Scene, memory};
 use crate::support::agent::Agent;

@@ -1,7 +1,6 @@
 //! A burst that somebody gave to a cgroup stays the part of its quota that it was.
 
-use vscaled::plan::CgroupVersion;
-use vscaled::resources::{CpuQuota, Setting};
+use vscaled::model::{CgroupVersion, CpuQuota, Setting};
 
 use super::{AT_FIRST, Amounts, Scene, cpu};
 use crate::support::skipped;

@@ -1,7 +1,7 @@
 //! What others change is repaired; a fight is not fought.
 
 use vscaled::control::proto::Change;
-use vscaled::resources::{ControlFile, CpuShares, CpuWeight, Setting};
+use vscaled::model::{ControlFile, CpuShares, CpuWeight, Setting};
 
 use super::{Amounts, SIDE, Scene};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vscaled::resources::MemoryLimit;
+use vscaled::model::MemoryLimit;
 
 use super::host_operators::DB;
 use super::{AT_FIRST, Amounts, ROOMY, SIDE, Scene, cpu, memory};

@@ -1,7 +1,6 @@
 //! Cpu quotas are the kubelet's to enforce or not: none is written where it enforces none, and its period stays.
 
-use vscaled::plan::CgroupVersion;
-use vscaled::resources::{CpuMax, CpuQuota, MemoryLimit, Setting, Settings};
+use vscaled::model::{CgroupVersion, CpuMax, CpuQuota, MemoryLimit, Setting, Settings};
 
 use super::{Amounts, SIDE, Scene};
 use crate::support::amounts::vpa_manifest;

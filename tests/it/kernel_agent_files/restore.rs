@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vscaled::resources::MemoryLimit;
+use vscaled::model::MemoryLimit;
 
 use super::{AT_FIRST, Amounts, SIDE, Scene, memory};
 use crate::support::victims::holding;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
 
-use vscaled::plan::CgroupVersion;
+use vscaled::model::CgroupVersion;
 
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vscaled::plan::{CriResources, Driver, RuntimeKind};
+use vscaled::model::{CriResources, Driver, RuntimeKind};
 use vscaled::runtime::{ContainerState, EventStream, Happened, Problem, RuntimeEvent, discover};
 
 use super::*;

@@ -2,8 +2,7 @@
 
 use std::fs;
 
-use vscaled::plan::CgroupVersion;
-use vscaled::resources::MemoryLimit;
+use vscaled::model::{CgroupVersion, MemoryLimit};
 
 use super::{APP, Scene, memory_directory, takes, vpa};
 use crate::support::allocator::{Allocator, Appetite, End};

@@ -1,7 +1,7 @@
 //! A container that is held back by its cpu limit for long enough is lent more of it, and gives it back.
 
 use vscaled::control::proto;
-use vscaled::resources::CpuQuota;
+use vscaled::model::CpuQuota;
 
 use super::{Scene, vpa};
 

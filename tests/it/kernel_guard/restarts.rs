@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use vscaled::resources::MemoryLimit;
+use vscaled::model::MemoryLimit;
 
 use super::Scene;
 use crate::support::allocator::End;

@@ -6,7 +6,7 @@ use std::process::Child;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use vscaled::cgroup::CgroupPath;
+use vscaled::model::CgroupPath;
 use vscaled::oom::counters::Reading;
 use vscaled::oom::join::{CounterDelta, Joiner, OomKill, Progress};
 use vscaled::oom::kmsg::{KmsgReader, LogEvent, Notice, monotonic};

@@ -4,10 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 
-use vscaled::cgroup::{CgroupPath, Controller, Hierarchy};
+use vscaled::cgroup::{Controller, Hierarchy};
+use vscaled::model::{CgroupPath, CgroupVersion, MemoryLimit};
 use vscaled::oom::counters::{EVENTS, OOM_CONTROL, Reading};
-use vscaled::plan::CgroupVersion;
-use vscaled::resources::MemoryLimit;
 
 use crate::support::tree::CgroupTree;
 use crate::support::victims::TOO_MUCH;

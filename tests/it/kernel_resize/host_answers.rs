@@ -203,7 +203,7 @@ async fn without_knowing_the_nodes_room_the_kubelet_goes_first() {
 async fn a_pods_limit_that_the_kubelet_left_behind_is_repaired() {
     let mut scene = Scene::managed().await;
     // A container that is down while the kubelet resizes counts for nothing there: its pod's limit stays as it was.
-    let before = vscaled::resources::Settings::from_iter(
+    let before = vscaled::model::Settings::from_iter(
         APP.settings(scene.node.cgroups().version())
             .iter()
             .filter(|setting| setting.memory().is_some()),

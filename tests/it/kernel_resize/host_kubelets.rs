@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use vscaled::resources::MemoryLimit;
+use vscaled::model::MemoryLimit;
 
 use super::host_faults::patches;
 use super::host_others::limits;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use vscaled::cgroup::CgroupPath;
+use vscaled::model::CgroupPath;
 
 use super::host_faults::patches;
 use super::{LARGER, NAME, NODE, SMALLER, Scene};

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use vscaled::cgroup::{CgroupDir, CgroupPath, Hierarchy};
+use vscaled::cgroup::{CgroupDir, Hierarchy};
 use vscaled::control::proto;
-use vscaled::plan::CgroupVersion;
-use vscaled::resources::{MemoryLimit, Settings};
+use vscaled::model::{CgroupPath, CgroupVersion, MemoryLimit, Settings};
 
 use super::host_faults::patches;
 use super::{Amounts, NAME, Scene, amounts, resources, vpa};

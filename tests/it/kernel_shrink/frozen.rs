@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use vscaled::plan::CgroupVersion;
+use vscaled::model::CgroupVersion;
 
 use super::{ROOMY, Scene};
 use crate::support::skipped;

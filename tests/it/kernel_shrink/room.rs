@@ -7,14 +7,16 @@ use std::time::Instant;
 use tempfile::TempDir;
 use vscaled::actuate::shrink::{Freezer, Markers, SeenBefore};
 use vscaled::actuate::{
-    BoundPod, Cause, DriverFrom, ForeignWriters, FormulaFrom, Job, KubeletFrom, Lanes, LiveContainer, LivePod, Node,
-    Outcome, RuntimeLink, make_room,
+    DriverFrom, ForeignWriters, FormulaFrom, Job, KubeletFrom, Lanes, Node, RuntimeLink, make_room,
 };
 use vscaled::cgroup::{Hierarchy, Kubepods, page_size};
 use vscaled::decide::StaticManagers;
+use vscaled::model::{
+    BoundPod, Bytes, Cause, CgroupVersion, Driver, KubeletVersion, LiveContainer, LivePod, NamedRequirements,
+    NodeTraits, Outcome, RuntimeKind, WeightFormula,
+};
+use vscaled::plan::WriteScope;
 use vscaled::plan::shrink::Holds;
-use vscaled::plan::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind, WriteScope};
-use vscaled::resources::{Bytes, NamedRequirements, WeightFormula};
 use vscaled::sources::parse_manifests;
 
 use super::{ROOMY, Scene};

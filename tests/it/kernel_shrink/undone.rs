@@ -4,9 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use vscaled::actuate::{Node, Outcome, RuntimeLink, reconcile};
-use vscaled::plan::{CgroupVersion, CriResources, Driver, NodeTraits, Target};
-use vscaled::resources::{CpuQuota, MemoryLimit, Setting};
+use vscaled::actuate::{Node, RuntimeLink, reconcile};
+use vscaled::model::{
+    CgroupVersion, CpuQuota, CriResources, Driver, MemoryLimit, NodeTraits, Outcome, Setting, Target,
+};
 use vscaled::runtime::{
     Call, ContainerRuntime, ContainerState, EventStream, Listing, Problem, RuntimeContainer, RuntimeError, RuntimeInfo,
     RuntimePod,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use vscaled::cgroup::CgroupPath;
+use vscaled::model::CgroupPath;
 use vscaled::report::log::{Bounds, Commit, KillLog};
 use vscaled::report::{Destination, Destinations};
 

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
-use vscaled::cgroup::CgroupPath;
 use vscaled::control::{Client, ClientError, proto};
+use vscaled::model::CgroupPath;
 
 /// How long anything may take that is waited for. Only what never happens takes so long.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use vscaled::cgroup::CgroupPath;
+use vscaled::model::CgroupPath;
 
 use super::tree::CgroupTree;
 

@@ -1,7 +1,6 @@
 //! Requests and limits, as manifests say them and as files hold them.
 
-use vscaled::plan::CgroupVersion;
-use vscaled::resources::{CpuMax, CpuQuota, CpuShares, CpuWeight, MemoryLimit, Setting, Settings};
+use vscaled::model::{CgroupVersion, CpuMax, CpuQuota, CpuShares, CpuWeight, MemoryLimit, Setting, Settings};
 use vscaled::runtime::proto::LinuxContainerResources;
 
 /// What a container, or a pod, has: thousandths of a cpu and mebibytes.

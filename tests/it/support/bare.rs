@@ -6,8 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use vscaled::cgroup::CgroupPath;
-use vscaled::resources::Settings;
+use vscaled::model::{CgroupPath, Settings};
 
 use super::amounts::{Amounts, pod_manifest};
 use super::tree::CgroupTree;

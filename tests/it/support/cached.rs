@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::PathBuf;
 
 use tempfile::TempDir;
-use vscaled::cgroup::CgroupPath;
+use vscaled::model::CgroupPath;
 
 use super::agent::Agent;
 use super::bare::BareNode;

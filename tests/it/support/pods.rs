@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 
 use tonic::Status;
-use vscaled::cgroup::CgroupPath;
-use vscaled::resources::MemoryLimit;
+use vscaled::model::{CgroupPath, MemoryLimit};
 use vscaled::runtime::proto::{self, LinuxContainerResources};
 
 use super::containerd::Containerd;

@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vscaled::cgroup::{CgroupDir, CgroupPath, Controller, Hierarchy, cgroup_of_pid};
-use vscaled::plan::CgroupVersion;
-use vscaled::resources::{CpuMax, CpuQuota, MemoryLimit, Setting, Settings};
+use vscaled::cgroup::{CgroupDir, Controller, Hierarchy, cgroup_of_pid};
+use vscaled::model::{CgroupPath, CgroupVersion, CpuMax, CpuQuota, MemoryLimit, Setting, Settings};
 
 use super::mounts;
 

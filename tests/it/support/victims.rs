@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
-use vscaled::cgroup::CgroupPath;
+use vscaled::model::CgroupPath;
 
 use super::tree::CgroupTree;
 

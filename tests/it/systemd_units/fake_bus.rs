@@ -7,10 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use vscaled::cgroup::CgroupPath;
 use vscaled::cgroup::systemd::{Systemd, SystemdError, Unit};
-use vscaled::plan::CgroupVersion;
-use vscaled::resources::{CpuWeight, MemoryLimit, Setting, Settings};
+use vscaled::model::{CgroupPath, CgroupVersion, CpuWeight, MemoryLimit, Setting, Settings};
 use zbus::blocking::Connection;
 use zbus::blocking::connection::Builder;
 use zbus::zvariant::{OwnedObjectPath, OwnedValue};

@@ -5,8 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use vscaled::cgroup::systemd::{Systemd, SystemdError, Unit};
-use vscaled::cgroup::{CgroupDir, CgroupPath, Hierarchy};
-use vscaled::resources::{ControlFile, CpuMax, CpuQuota, CpuWeight, MemoryLimit, Setting, Settings};
+use vscaled::cgroup::{CgroupDir, Hierarchy};
+use vscaled::model::{CgroupPath, ControlFile, CpuMax, CpuQuota, CpuWeight, MemoryLimit, Setting, Settings};
 
 use crate::cgroup_files::tree::wait_for;
 use crate::support::skipped;

@@ -5,9 +5,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use vscaled::cgroup::systemd::{Systemd, Unit};
-use vscaled::cgroup::{CgroupDir, CgroupPath, Hierarchy};
-use vscaled::plan::CgroupVersion;
-use vscaled::resources::Settings;
+use vscaled::cgroup::{CgroupDir, Hierarchy};
+use vscaled::model::{CgroupPath, CgroupVersion, Settings};
 
 use super::systemd_real::held;
 use crate::cgroup_files::tree::wait_for;

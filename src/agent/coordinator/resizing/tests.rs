@@ -1,6 +1,6 @@
 use super::*;
-use crate::objects::{Container, ContainerStatus};
-use crate::resources::{Bytes, Requirements};
+use crate::model::objects::{Container, ContainerStatus};
+use crate::model::{Bytes, Requirements};
 
 const NONE: Duration = Duration::ZERO;
 const SECOND: Duration = Duration::from_secs(1);
@@ -84,12 +84,12 @@ fn what_the_kubelet_has_settled_on_since_is_what_it_falls_back_to() {
     // Somebody else asks for something that the node has no room for.
     pod.metadata.generation = 3;
     pod.spec.containers[0].resources = of(300);
-    pod.status.conditions = vec![crate::objects::PodCondition {
+    pod.status.conditions = vec![crate::model::objects::PodCondition {
         kind: "PodResizePending".to_owned(),
         status: "True".to_owned(),
         reason: "Deferred".to_owned(),
         observed_generation: 3,
-        ..crate::objects::PodCondition::default()
+        ..crate::model::objects::PodCondition::default()
     }];
     entry.describe(&Arc::new(pod.clone()));
     let held = entry.standing.asked.as_ref().map(|asked| asked.held.as_slice());

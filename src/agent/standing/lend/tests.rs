@@ -1,7 +1,7 @@
 use super::*;
 use crate::agent::overrides::Override;
 use crate::agent::standing::Recommended;
-use crate::resources::Bytes;
+use crate::model::Bytes;
 use crate::sources::parse_manifests;
 
 const MIB: u64 = 1 << 20;

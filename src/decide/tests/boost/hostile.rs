@@ -1,7 +1,7 @@
 //! Annotations that no webhook wrote: whoever may write a pod may write them.
 
 use super::*;
-use crate::objects::{LimitRange, LimitRangeItem};
+use crate::model::objects::{LimitRange, LimitRangeItem};
 
 /// 200m of 600m, and what a tenant would like to have had before.
 const MUCH: &str = r#"{"requests":{"cpu":"64"},"limits":{"cpu":"64"}}"#;
@@ -93,7 +93,7 @@ fn more_than_the_boost_is_a_recommendation_like_any_other() {
 fn the_limit_range_holds_at_the_end_of_a_boost() {
     let bounded = |min: u64, max: u64| {
         let mut view = tenants(r#"{"requests":{"cpu":"20m"},"limits":{"cpu":"550m"}}"#);
-        let list = |cpu: u64| crate::resources::ResourceList {
+        let list = |cpu: u64| crate::model::ResourceList {
             cpu: Some(MilliCpu::new(cpu)),
             memory: None,
         };

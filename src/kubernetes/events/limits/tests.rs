@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::kubernetes::events::Severity;
-use crate::objects::PodId;
+use crate::model::objects::PodId;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::call::Kind;
 use super::super::object::{Object, Share};
-use crate::objects::ObjectMeta;
+use crate::model::objects::ObjectMeta;
 
 /// An object of two versions that has nothing but a size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::node_io::{NodeIo, ProcProbe};
 use super::super::pending::{PendingGroup, PendingKill, victim};
 use super::{Attribution, Moment, RecordFacts};
-use crate::cgroup::CgroupPath;
+use crate::model::CgroupPath;
 use crate::oom::join::OomKill;
 use crate::oom::kill::Kill;
 use crate::oom::kmsg::{LogEvent, Origin};

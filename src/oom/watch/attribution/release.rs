@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::node_io::NodeIo;
 use super::super::pending::{PendingGroup, PendingKill};
 use super::{Attribution, Moment};
-use crate::cgroup::CgroupPath;
+use crate::model::CgroupPath;
 use crate::oom::report::OwnWrite;
 
 /// How long the kernel may take between the victims of one group: a slow serial console takes 15 ms for each line.

@@ -179,7 +179,8 @@ fn a_clock_that_is_set_back_or_forth_changes_the_times_of_kills_and_nothing_else
 }
 
 fn residents_with(path: &CgroupPath) -> NodePods {
-    use crate::actuate::{LiveContainer, LivePod, PodId};
+    use crate::model::objects::PodId;
+    use crate::model::{LiveContainer, LivePod};
     let pod = LivePod {
         id: PodId {
             uid: "u".to_owned(),

@@ -17,7 +17,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-use crate::cgroup::{CgroupDir, CgroupError, CgroupPath, Hierarchy, Identity, Reason};
+use crate::cgroup::{CgroupDir, CgroupError, Hierarchy, Identity, Reason};
+use crate::model::CgroupPath;
 use crate::oom::epoll::async_fd;
 
 /// Once told, it is not listened to for so long: a process that cannot be killed raises it again and again. The kernel

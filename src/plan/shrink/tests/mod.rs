@@ -8,7 +8,7 @@ mod watches;
 use std::time::{Duration, Instant};
 
 use super::MemoryReading;
-use crate::resources::Bytes;
+use crate::model::Bytes;
 
 const fn mib(mebibytes: u64) -> Bytes {
     Bytes::new(mebibytes << 20)

@@ -1,8 +1,7 @@
 //! What `memory.stat` says, by version.
 
 use super::*;
-use crate::plan::CgroupVersion;
-use crate::resources::PageSize;
+use crate::model::{CgroupVersion, PageSize};
 
 #[test]
 fn tmpfs_and_kernel_memory_are_held_and_the_cache_is_not() {

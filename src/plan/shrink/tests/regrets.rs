@@ -3,9 +3,8 @@
 use jiff::Timestamp;
 
 use super::*;
+use crate::model::{CriResources, MemoryLimit, PodTree, PodValues, Setting, Settings, Target};
 use crate::plan::shrink::{Holds, Regrets, keep};
-use crate::plan::{CriResources, PodState, PodTree, Target};
-use crate::resources::{MemoryLimit, Setting, Settings};
 
 fn app() -> Target {
     Target::Container("app".to_owned())
@@ -20,13 +19,13 @@ const fn limit(mebibytes: u64) -> MemoryLimit {
 }
 
 /// A pod of two containers with these limits; the pod's is their sum.
-fn pod(app: u64, side: u64) -> PodState {
+fn pod(app: u64, side: u64) -> PodValues {
     let of = |mebibytes| Settings::from_iter([Setting::MemoryMax(limit(mebibytes))]);
     let spec = |mebibytes: u64| CriResources {
         memory_limit_in_bytes: Some(i64::try_from(mebibytes << 20).unwrap()),
         ..CriResources::default()
     };
-    PodState {
+    PodValues {
         tree: PodTree {
             pod: of(app + side),
             containers: [("app".to_owned(), of(app)), ("side".to_owned(), of(side))].into(),

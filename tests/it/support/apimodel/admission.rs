@@ -2,7 +2,7 @@
 //! `ResourceQuota`, in the words in which real ones were recorded.
 
 use serde_json::{Value, json};
-use vscaled::resources::{Requirements, Resource, ResourceList};
+use vscaled::model::{Requirements, Resource, ResourceList};
 
 use super::store::{Refusal, Store};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use vscaled::objects::Pod;
-use vscaled::resources::{Requirements, Resource};
+use vscaled::model::objects::Pod;
+use vscaled::model::{Requirements, Resource};
 
 use super::Shared;
 

@@ -2,8 +2,8 @@
 //! `ValidatePodResize` (`pkg/apis/core/validation`).
 
 use serde_json::{Map, Value};
-use vscaled::objects::Pod;
-use vscaled::resources::Requirements;
+use vscaled::model::Requirements;
+use vscaled::model::objects::Pod;
 
 use super::store::Refusal;
 
@@ -105,7 +105,7 @@ fn means_the_same(resource: &str, one: Option<&Value>, other: &Value) -> bool {
 fn check(container: &Value) -> Result<(), String> {
     let has: Requirements =
         serde_json::from_value(container["resources"].clone()).map_err(|error| error.to_string())?;
-    for resource in vscaled::resources::Resource::ALL {
+    for resource in vscaled::model::Resource::ALL {
         if has
             .limits
             .get(resource)

@@ -1,6 +1,6 @@
 //! A whole node of a cluster.
 
-use vscaled::cgroup::CgroupPath;
+use vscaled::model::CgroupPath;
 
 use super::{ApiServer, Kubelet, NODE, objects};
 use crate::support::agent::Agent;

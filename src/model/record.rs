@@ -5,11 +5,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::decide::Reason;
-use crate::objects::PodId;
-use crate::plan::resize::Withheld;
-use crate::plan::{Change, CriResources, Step, Target, Via};
-use crate::resources::{Requirements, Resource, Settings};
+use crate::model::objects::PodId;
+use crate::model::{Change, CriResources, Reason, Requirements, Resource, Settings, Step, Target, Via, Withheld};
 
 /// Who or what asked for a pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -177,7 +174,7 @@ impl Outcome {
     }
 
     /// The API server denied what is wanted, and the kernel was to be given what was granted before.
-    pub(super) fn deny(&mut self, why: &str) {
+    pub(crate) fn deny(&mut self, why: &str) {
         let mut reason = why.to_owned();
         if let Some(more) = self.reason() {
             reason.push_str("; what was granted before is not there yet: ");

@@ -53,7 +53,7 @@ impl fmt::Display for QosClass {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resources::{Bytes, MilliCpu, ResourceList};
+    use crate::model::{Bytes, MilliCpu, ResourceList};
 
     fn list(cpu: u64, memory: u64) -> ResourceList {
         ResourceList {

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::types::{CriResources, Target};
-use crate::resources::{CpuQuota, Requirements, Setting, Settings};
+use super::tree::{CriResources, Target};
+use crate::model::{CpuQuota, Requirements, Setting, Settings};
 
 /// How a step is carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

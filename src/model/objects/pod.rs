@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::meta::ObjectMeta;
-use crate::resources::{NamedRequirements, QosClass, Requirements, Resource, ResourceList};
+use crate::model::{NamedRequirements, QosClass, Requirements, Resource, ResourceList};
 
 /// A pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
 use super::meta::ObjectMeta;
-use crate::resources::{MilliCpu, Resource, ResourceList};
+use crate::model::{MilliCpu, Resource, ResourceList};
 
 /// A VerticalPodAutoscaler: whose resources to follow, within which bounds, and what the recommender says.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

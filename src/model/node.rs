@@ -1,12 +1,11 @@
-//! The types plans are made of.
+//! What a node is like: its cgroup version, driver, runtime and kubelet.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::resources::{ControlFile, PageSize, Setting, Settings, WeightFormula};
+use crate::model::{PageSize, WeightFormula};
 
 /// Which kernel interface the node's tree has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -130,134 +129,6 @@ pub struct NodeTraits {
     pub kubelet: KubeletVersion,
     /// The unit of memory limits.
     pub page: PageSize,
-}
-
-/// One of the two levels vscaled writes.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(tag = "level", content = "name", rename_all = "lowercase")]
-pub enum Target {
-    /// The pod's cgroup.
-    Pod,
-    /// The cgroup of the container of that name.
-    Container(String),
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pod => f.write_str("pod"),
-            Self::Container(name) => write!(f, "container {name}"),
-        }
-    }
-}
-
-/// The settings of a pod's cgroup and of its containers' cgroups, by name.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct PodTree {
-    /// The pod's own cgroup.
-    pub pod: Settings,
-    /// Its running containers' cgroups, sidecars included; the sandbox is not one of them.
-    pub containers: BTreeMap<String, Settings>,
-}
-
-impl PodTree {
-    /// What the cgroup of that target holds, if it is there.
-    #[must_use]
-    pub fn get(&self, target: &Target) -> Option<&Settings> {
-        match target {
-            Target::Pod => Some(&self.pod),
-            Target::Container(name) => self.containers.get(name),
-        }
-    }
-
-    /// Puts a value in its place, if that cgroup is there.
-    pub fn set(&mut self, target: &Target, setting: Setting) {
-        let cgroup = match target {
-            Target::Pod => Some(&mut self.pod),
-            Target::Container(name) => self.containers.get_mut(name),
-        };
-        if let Some(settings) = cgroup {
-            settings.insert(setting);
-        }
-    }
-
-    /// The values the kernel keeps when these are written.
-    #[must_use]
-    pub fn in_pages(&self, page: PageSize) -> Self {
-        let containers = self.containers.iter();
-        Self {
-            pod: self.pod.in_pages(page),
-            containers: containers
-                .map(|(name, files)| (name.clone(), files.in_pages(page)))
-                .collect(),
-        }
-    }
-
-    /// These values, with those of `newer` in place of the ones they replace; cgroups only `newer` knows are left out.
-    #[must_use]
-    pub fn overlaid(mut self, newer: &Self) -> Self {
-        for setting in newer.pod.iter() {
-            self.pod.insert(setting);
-        }
-        for (name, cgroup) in &mut self.containers {
-            for setting in newer.containers.get(name).into_iter().flat_map(Settings::iter) {
-                cgroup.insert(setting);
-            }
-        }
-        self
-    }
-}
-
-/// The values of a pod's cgroups, and what the runtime has stored about its containers. Both sides of a plan have
-/// this shape: what is there, and what should be.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct PodState {
-    /// The cgroup files. Read: what is absent is not there. Wanted: what is absent is nobody's business.
-    pub tree: PodTree,
-    /// The runtime's stored specs by container name; what is absent is unknown, or nobody's business.
-    pub specs: BTreeMap<String, CriResources>,
-}
-
-/// What a runtime keeps in a container's stored spec, in CRI's terms. `None` is "not specified".
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct CriResources {
-    /// `cpu_shares`
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_shares: Option<i64>,
-    /// `cpu_quota` in microseconds; −1 is unbounded.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_quota: Option<i64>,
-    /// `cpu_period` in microseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_period: Option<i64>,
-    /// `memory_limit_in_bytes`; −1 is unbounded.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_limit_in_bytes: Option<i64>,
-}
-
-impl CriResources {
-    /// Leaves the field behind a file unspecified; quota and period go together.
-    pub fn forget(&mut self, file: ControlFile) {
-        match file {
-            ControlFile::CpuMax | ControlFile::CfsQuota | ControlFile::CfsPeriod => {
-                (self.cpu_quota, self.cpu_period) = (None, None);
-            }
-            ControlFile::CpuWeight | ControlFile::CpuShares => self.cpu_shares = None,
-            ControlFile::MemoryMax | ControlFile::MemoryLimit => self.memory_limit_in_bytes = None,
-            ControlFile::MemswLimit | ControlFile::CpuMaxBurst | ControlFile::CfsBurst => {}
-        }
-    }
-
-    /// Every field with its name in CRI.
-    #[must_use]
-    pub const fn fields(&self) -> [(&'static str, Option<i64>); 4] {
-        [
-            ("cpu_shares", self.cpu_shares),
-            ("cpu_quota", self.cpu_quota),
-            ("cpu_period", self.cpu_period),
-            ("memory_limit_in_bytes", self.memory_limit_in_bytes),
-        ]
-    }
 }
 
 #[cfg(test)]

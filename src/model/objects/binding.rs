@@ -92,7 +92,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::objects::OwnerReference;
+    use crate::model::objects::OwnerReference;
 
     const VICTIM: &str = "6c4b2d1e-0000-4000-8000-00000000000a";
 

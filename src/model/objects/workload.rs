@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::meta::ObjectMeta;
-use crate::resources::ResourceList;
+use crate::model::ResourceList;
 
 /// A workload kind whose selector is known without asking for `/scale`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

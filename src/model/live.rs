@@ -1,0 +1,71 @@
+//! The pods that run on the node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::model::objects::{Pod, PodId};
+use crate::model::{CgroupPath, Target};
+
+/// A pod that has a cgroup, and its containers that have one and a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LivePod {
+    /// Which pod.
+    pub id: PodId,
+    /// Where its cgroup is.
+    pub path: CgroupPath,
+    /// Its containers by name.
+    pub containers: BTreeMap<String, LiveContainer>,
+}
+
+/// A container that has a cgroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveContainer {
+    /// The runtime's id.
+    pub id: String,
+    /// Where its cgroup is.
+    pub path: CgroupPath,
+}
+
+impl LivePod {
+    /// What stands for the pod's own cgroup among the ids of cgroups; no runtime gives a container this id.
+    pub const POD_CGROUP: &str = "pod";
+
+    /// What names one of its cgroups among all that ever have its path: a container's id.
+    pub(crate) fn cgroup_id(&self, target: &Target) -> &str {
+        let container = match target {
+            Target::Pod => None,
+            Target::Container(name) => self.containers.get(name),
+        };
+        container.map_or(Self::POD_CGROUP, |container| &container.id)
+    }
+}
+
+/// A pod that runs, together with the object that describes it. Nothing else is ever written to, or asked for.
+#[derive(Debug, Clone)]
+pub struct BoundPod {
+    object: Arc<Pod>,
+    live: Arc<LivePod>,
+}
+
+impl BoundPod {
+    /// None if the object describes another pod ([`Pod::describes`]).
+    #[must_use]
+    pub fn new(object: &Arc<Pod>, live: &Arc<LivePod>) -> Option<Self> {
+        object.describes(&live.id).then(|| Self {
+            object: Arc::clone(object),
+            live: Arc::clone(live),
+        })
+    }
+
+    /// The pod as its source describes it.
+    #[must_use]
+    pub const fn object(&self) -> &Arc<Pod> {
+        &self.object
+    }
+
+    /// Its cgroups and their identity.
+    #[must_use]
+    pub const fn live(&self) -> &Arc<LivePod> {
+        &self.live
+    }
+}

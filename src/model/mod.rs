@@ -1,0 +1,37 @@
+//! The vocabulary of the crate: what several modules name. Plain data and arithmetic, without I/O.
+//!
+//! - Amounts: Kubernetes quantities ([`quantity`]) become typed units ([`MilliCpu`], [`Bytes`]) at the edge and leave as
+//!   [`Setting`]s, one for each cgroup file. Every conversion states the upstream function it agrees with.
+//! - Kubernetes: the [`objects`] that decisions are made from, a container's [`Requirements`], a pod's [`QosClass`].
+//! - The node: [`NodeTraits`], the paths of its cgroups ([`CgroupPath`]), the pods that run there ([`LivePod`], [`BoundPod`]).
+//! - What is to be done and what was done: a decision's [`Reason`], a plan's [`Step`]s, a pass's [`ChangeRecord`].
+
+mod cgroup_path;
+mod decision;
+mod kernel;
+mod live;
+mod node;
+pub mod objects;
+mod qos;
+pub mod quantity;
+mod record;
+mod requirements;
+mod resize;
+mod setting;
+mod step;
+mod tree;
+mod units;
+
+pub use cgroup_path::{CgroupPath, InvalidPath};
+pub use decision::{Action, Reason};
+pub use kernel::{CpuMax, CpuQuota, CpuShares, CpuWeight, DEFAULT_CFS_PERIOD_US, MemoryLimit, PageSize, WeightFormula};
+pub use live::{BoundPod, LiveContainer, LivePod};
+pub use node::{CgroupVersion, Driver, KubeletVersion, NodeTraits, ParseKubeletVersionError, RuntimeKind};
+pub use qos::QosClass;
+pub use record::{Cause, ChangeRecord, Outcome, Stages, StepRecord};
+pub use requirements::{NamedRequirements, Requirements, ResourceList};
+pub use resize::Withheld;
+pub use setting::{ControlFile, ParseSettingError, Setting, Settings};
+pub use step::{Change, Step, Via};
+pub use tree::{CriResources, PodTree, PodValues, Target};
+pub use units::{Bytes, MilliCpu, Resource};

@@ -1,0 +1,42 @@
+//! How far a resize at the API server has got.
+
+/// Why the cgroups are not given what the spec says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Withheld {
+    /// The kubelet has no room for it now.
+    Deferred(String),
+    /// The kubelet never will.
+    Infeasible(String),
+    /// The kubelet tried and failed.
+    Failed(String),
+    /// The kubelet has not answered, and whether the node has room is not known here.
+    Unanswered(String),
+    /// The kubelet was not asked yet, because what is wanted changes from one moment to the next.
+    Postponed(String),
+}
+
+impl Withheld {
+    /// One word.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Deferred(_) => "Deferred",
+            Self::Infeasible(_) => "Infeasible",
+            Self::Failed(_) => "ResizeError",
+            Self::Unanswered(_) => "Unanswered",
+            Self::Postponed(_) => "Postponed",
+        }
+    }
+
+    /// Why.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Deferred(why)
+            | Self::Infeasible(why)
+            | Self::Failed(why)
+            | Self::Unanswered(why)
+            | Self::Postponed(why) => why,
+        }
+    }
+}

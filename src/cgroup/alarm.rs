@@ -10,9 +10,9 @@ use nix::fcntl::OFlag;
 use nix::sys::eventfd::EventFd;
 
 use super::file::ControlFd;
-use super::meter::usage_file;
+use super::limits::usage_file;
 use super::{CgroupDir, CgroupError, Controller};
-use crate::model::{Bytes, CgroupVersion};
+use crate::model::{Bytes, ControlFile};
 
 const CONTROL: &str = "cgroup.event_control";
 
@@ -23,7 +23,7 @@ impl CgroupDir {
     pub fn alarm_at(&self, amounts: &[Bytes], told: &EventFd) -> Result<(), CgroupError> {
         let usage = self
             .dir(Controller::Memory)
-            .open_file(usage_file(CgroupVersion::V1), OFlag::O_RDONLY)?;
+            .open_file(usage_file(ControlFile::MemoryLimit), OFlag::O_RDONLY)?;
         let amounts = amounts.iter().map(|amount| amount.get().to_string());
         self.order(&usage, told, amounts)
     }
@@ -46,13 +46,12 @@ impl CgroupDir {
         told: &EventFd,
         arguments: impl IntoIterator<Item = String>,
     ) -> Result<(), CgroupError> {
-        let dir = self.dir(Controller::Memory);
-        let control = dir.open_file(CONTROL, OFlag::O_WRONLY)?;
+        let control = self.dir(Controller::Memory).open_file(CONTROL, OFlag::O_WRONLY)?;
         let (told, about) = (told.as_raw_fd(), about.as_fd().as_raw_fd());
         for argument in arguments {
             control
                 .write(&format!("{told} {about} {argument}"))
-                .map_err(|errno| dir.failed(CONTROL, errno, "set an alarm"))?;
+                .map_err(|errno| control.failed(errno, "set an alarm"))?;
         }
         Ok(())
     }

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
-use super::file::{Dir, Inode};
+use super::file::{Dir, Inode, if_present};
+use super::hierarchy::ByVersion;
 use super::{CgroupError, CgroupFreezer, Controller, Hierarchy, Reason};
 use crate::model::{CgroupPath, CgroupVersion, ControlFile, Setting, Settings};
 
@@ -16,13 +16,7 @@ use crate::model::{CgroupPath, CgroupVersion, ControlFile, Setting, Settings};
 #[derive(Debug)]
 pub struct CgroupDir {
     path: CgroupPath,
-    dirs: Dirs,
-}
-
-#[derive(Debug)]
-enum Dirs {
-    V1 { cpu: Dir, memory: Dir },
-    V2(Dir),
+    dirs: ByVersion<Dir>,
 }
 
 /// What makes a cgroup this one and no other: the inodes of its directories.
@@ -48,11 +42,11 @@ impl CgroupDir {
     pub fn open(hierarchy: &Hierarchy, path: &CgroupPath) -> Result<Self, CgroupError> {
         let open = |controller| Dir::open(path.under(hierarchy.mount(controller)));
         let dirs = match hierarchy.version() {
-            CgroupVersion::V1 => Dirs::V1 {
+            CgroupVersion::V1 => ByVersion::V1 {
                 cpu: open(Controller::Cpu)?,
                 memory: open(Controller::Memory)?,
             },
-            CgroupVersion::V2 => Dirs::V2(open(Controller::Cpu)?),
+            CgroupVersion::V2 => ByVersion::V2(open(Controller::Cpu)?),
         };
         Ok(Self {
             path: path.clone(),
@@ -61,30 +55,23 @@ impl CgroupDir {
     }
 
     /// Its path below the mounts.
-    #[must_use]
     pub const fn path(&self) -> &CgroupPath {
         &self.path
     }
 
     /// Which kernel interface its files are of.
-    #[must_use]
     pub const fn version(&self) -> CgroupVersion {
-        match &self.dirs {
-            Dirs::V1 { .. } => CgroupVersion::V1,
-            Dirs::V2(_) => CgroupVersion::V2,
-        }
+        self.dirs.version()
     }
 
     /// The files a cgroup of this version may have.
-    #[must_use]
     pub const fn files(&self) -> &'static [ControlFile] {
-        match &self.dirs {
-            Dirs::V1 { .. } => &ControlFile::V1,
-            Dirs::V2(_) => &ControlFile::V2,
+        match self.version() {
+            CgroupVersion::V1 => &ControlFile::V1,
+            CgroupVersion::V2 => &ControlFile::V2,
         }
     }
 
-    #[must_use]
     pub const fn identity(&self) -> Identity {
         Identity {
             cpu: self.dir(Controller::Cpu).inode(),
@@ -129,24 +116,8 @@ impl CgroupDir {
     /// Errors: [`CgroupError`]; [`Reason::WrongVersion`] for a file of the other version.
     pub fn read(&self, file: ControlFile) -> Result<Option<Setting>, CgroupError> {
         let dir = self.dir_of(file)?;
-        let line = match dir.open_file(file.name(), OFlag::O_RDONLY).and_then(|open| open.read()) {
-            Ok(line) => line,
-            Err(error) => {
-                return match error.reason {
-                    // Old kernels keep `memsw` and answer so where swap accounting is off.
-                    Reason::Absent
-                    | Reason::Io {
-                        errno: Errno::EOPNOTSUPP,
-                        ..
-                    } => Ok(None),
-                    _ => Err(error),
-                };
-            }
-        };
-        match Setting::parse(file, line.text()) {
-            Ok(setting) => Ok(Some(setting)),
-            Err(error) => Err(dir.error(file.name(), Reason::Unreadable(error))),
-        }
+        let open = dir.open_file(file.name(), OFlag::O_RDONLY);
+        if_present(open.and_then(|open| open.setting(file)))
     }
 
     /// Reads every file the cgroup has.
@@ -163,11 +134,7 @@ impl CgroupDir {
     }
 
     pub(super) const fn dir(&self, controller: Controller) -> &Dir {
-        match (&self.dirs, controller) {
-            (Dirs::V2(dir), _) => dir,
-            (Dirs::V1 { cpu, .. }, Controller::Cpu) => cpu,
-            (Dirs::V1 { memory, .. }, Controller::Memory) => memory,
-        }
+        self.dirs.get(controller)
     }
 
     /// The directory a file is in.

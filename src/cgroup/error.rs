@@ -87,7 +87,6 @@ pub enum Reason {
 
 impl CgroupError {
     /// Whether trying the same again later may succeed.
-    #[must_use]
     pub const fn is_retryable(&self) -> bool {
         match &self.reason {
             // Usage falls, competing writers finish, signals pass.
@@ -113,7 +112,6 @@ impl CgroupError {
     }
 
     /// Whether the cgroup that was opened no longer exists.
-    #[must_use]
     pub const fn is_gone(&self) -> bool {
         matches!(self.reason, Reason::Vanished | Reason::Recreated)
     }

@@ -1,5 +1,6 @@
 //! One directory of one hierarchy, held open, and the files in it.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,9 +13,10 @@ use nix::sys::stat::{Mode, fstat};
 
 use super::dir::State;
 use super::{CgroupError, Reason};
+use crate::model::{ControlFile, Setting};
 
-/// Room for the longest value of a file that is read here: two 20-digit numbers.
-const LONGEST: usize = 64;
+/// Room for the longest value of a control file: two 20-digit numbers.
+pub(super) const LONGEST: usize = 64;
 
 /// A directory's number in its file system: a cgroup's identity. kernfs does not use a number again soon, and on
 /// 64-bit kernels it carries a generation (fs/kernfs/dir.c `__kernfs_new_node`).
@@ -41,30 +43,23 @@ pub(super) struct Dir {
 
 impl Dir {
     pub(super) fn open(path: PathBuf) -> Result<Self, CgroupError> {
-        let opened = open(
-            &path,
-            OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
-            Mode::empty(),
-        )
-        .and_then(|fd| Ok((fstat(&fd)?, fd)));
-        match opened {
-            Ok((stat, fd)) => Ok(Self {
-                fd,
-                inode: Inode {
-                    device: stat.st_dev,
-                    number: stat.st_ino,
-                },
-                path,
-            }),
-            Err(Errno::ENOENT | Errno::ENODEV) => Err(CgroupError {
-                file: path,
-                reason: Reason::Vanished,
-            }),
-            Err(errno) => Err(CgroupError {
-                file: path,
-                reason: refused(errno, "open the directory"),
-            }),
-        }
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let opened = open(&path, flags, Mode::empty()).and_then(|fd| Ok((fstat(&fd)?, fd)));
+        let (stat, fd) = match opened {
+            Ok(opened) => opened,
+            Err(errno) => {
+                let reason = match errno {
+                    errno if is_gone(errno) => Reason::Vanished,
+                    errno => refused(errno, "open the directory"),
+                };
+                return Err(CgroupError { file: path, reason });
+            }
+        };
+        let inode = Inode {
+            device: stat.st_dev,
+            number: stat.st_ino,
+        };
+        Ok(Self { fd, inode, path })
     }
 
     pub(super) const fn inode(&self) -> Inode {
@@ -80,40 +75,35 @@ impl Dir {
         match fs::metadata(&self.path) {
             Ok(found) if (found.dev(), found.ino()) == (self.inode.device, self.inode.number) => Ok(State::Alive),
             Ok(_) => Ok(State::Recreated),
-            Err(error) => match errno_of(&error) {
-                Errno::ENOENT | Errno::ENODEV => Ok(State::Removed),
-                errno => Err(CgroupError {
-                    file: self.path.clone(),
-                    reason: refused(errno, "look at the directory"),
-                }),
-            },
+            Err(error) if is_gone(errno_of(&error)) => Ok(State::Removed),
+            Err(error) => Err(CgroupError {
+                file: self.path.clone(),
+                reason: refused(errno_of(&error), "look at the directory"),
+            }),
         }
     }
 
     /// Opens a file as it is: it is neither created nor truncated.
     pub(super) fn open_file(&self, name: &'static str, flags: OFlag) -> Result<ControlFd<'_>, CgroupError> {
         let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
-        match openat(&self.fd, name, flags, Mode::empty()) {
-            Ok(fd) => Ok(ControlFd {
-                dir: self,
-                name,
-                file: File::from(fd),
-            }),
-            Err(errno) => Err(self.failed(name, errno, "open the file")),
-        }
+        let opened = openat(&self.fd, name, flags, Mode::empty());
+        let file = opened
+            .map_err(|errno| self.failed(name, errno, "open the file"))?
+            .into();
+        Ok(ControlFd { dir: self, name, file })
     }
 
     /// An error about a file. When the cgroup is gone its files are "absent" (ENOENT) or dead (ENODEV).
     pub(super) fn failed(&self, name: &str, errno: Errno, call: &'static str) -> CgroupError {
         let reason = match errno {
-            Errno::ENOENT | Errno::ENODEV => match self.state() {
+            errno if !is_gone(errno) => refused(errno, call),
+            errno => match self.state() {
                 Ok(State::Removed) => Reason::Vanished,
                 Ok(State::Recreated) => Reason::Recreated,
                 Ok(State::Alive) if errno == Errno::ENOENT => Reason::Absent,
                 Ok(State::Alive) => Reason::Io { call, errno },
                 Err(error) => return error,
             },
-            errno => refused(errno, call),
         };
         self.error(name, reason)
     }
@@ -144,52 +134,30 @@ impl AsFd for ControlFd<'_> {
     }
 }
 
-/// The first line of a file, without allocating.
-#[derive(Debug)]
-pub(super) struct Line {
-    bytes: [u8; LONGEST],
-    length: usize,
-}
-
-impl Line {
-    /// The text. Control files hold ASCII; anything else is not a value of theirs, and neither is an empty text.
-    pub(super) fn text(&self) -> &str {
-        let bytes = &self.bytes[..self.length];
-        let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        str::from_utf8(line).unwrap_or_default()
-    }
-}
-
 impl ControlFd<'_> {
     /// The file alone, to be kept.
     pub(super) fn into_file(self) -> File {
         self.file
     }
 
-    /// Reads the file from its beginning, which makes the kernel print the value anew.
-    pub(super) fn read(&self) -> Result<Line, CgroupError> {
-        let mut line = Line {
-            bytes: [0; LONGEST],
-            length: 0,
-        };
-        while line.length < LONGEST {
-            match self.file.read_at(&mut line.bytes[line.length..], line.length as u64) {
-                Ok(0) => break,
-                Ok(read) => line.length += read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.dir.failed(self.name, errno_of(&error), "read the file")),
-            }
-        }
-        Ok(line)
+    /// The file's first line. Reading from the beginning makes the kernel print the value anew.
+    pub(super) fn line<'b>(&self, buffer: &'b mut [u8; LONGEST]) -> Result<&'b str, CgroupError> {
+        let text = read_from_start(&self.file, buffer).map_err(|errno| self.failed(errno, "read the file"))?;
+        Ok(text.lines().next().unwrap_or_default())
+    }
+
+    /// The value that the file holds.
+    pub(super) fn setting(&self, file: ControlFile) -> Result<Setting, CgroupError> {
+        Setting::parse(file, self.line(&mut [0; LONGEST])?)
+            .map_err(|error| self.dir.error(self.name, Reason::Unreadable(error)))
     }
 
     /// Reads all of the file.
     pub(super) fn text(&self) -> Result<String, CgroupError> {
         let mut text = String::new();
-        match (&self.file).read_to_string(&mut text) {
-            Ok(_) => Ok(text),
-            Err(error) => Err(self.dir.failed(self.name, errno_of(&error), "read the file")),
-        }
+        let read = (&self.file).read_to_string(&mut text);
+        read.map_err(|error| self.failed(errno_of(&error), "read the file"))?;
+        Ok(text)
     }
 
     /// Writes a value in one call, as the kernel wants it. The newline ends it for a plain file that held more.
@@ -201,6 +169,65 @@ impl ControlFd<'_> {
             Err(error) => Err(errno_of(&error)),
         }
     }
+
+    /// Writes a value whose refusal has no meaning of its own.
+    pub(super) fn set(&self, value: &str) -> Result<(), CgroupError> {
+        self.write(value).map_err(|errno| self.failed(errno, "write the file"))
+    }
+
+    pub(super) fn failed(&self, errno: Errno, call: &'static str) -> CgroupError {
+        self.dir.failed(self.name, errno, call)
+    }
+}
+
+/// The text of a file that stays open, as much of it as there is room for. Control files hold ASCII; anything else is no value
+/// of theirs, and neither is an empty text.
+pub(super) fn read_from_start<'b>(file: &File, buffer: &'b mut [u8]) -> Result<&'b str, Errno> {
+    let mut length = 0;
+    while length < buffer.len() {
+        match file.read_at(&mut buffer[length..], length as u64) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(errno_of(&error)),
+        }
+    }
+    Ok(str::from_utf8(&buffer[..length]).unwrap_or_default())
+}
+
+/// `None` where the cgroup does not have the file, or the kernel does not keep it (EOPNOTSUPP: `memsw` without swap
+/// accounting, pressure that is switched off).
+pub(super) fn if_present<T>(read: Result<T, CgroupError>) -> Result<Option<T>, CgroupError> {
+    const OFF: Errno = Errno::EOPNOTSUPP;
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if matches!(error.reason, Reason::Absent | Reason::Io { errno: OFF, .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The names of the directories in one; none if it is gone.
+pub(super) fn directories_in(path: &Path) -> io::Result<Vec<OsString>> {
+    let unless_gone = |error: io::Error| if is_gone(errno_of(&error)) { Ok(()) } else { Err(error) };
+    let mut names = Vec::new();
+    match fs::read_dir(path) {
+        Ok(entries) => {
+            for entry in entries {
+                match entry.and_then(|entry| Ok((entry.file_type()?, entry.file_name()))) {
+                    Ok((kind, name)) if kind.is_dir() => names.push(name),
+                    Ok(_) => {}
+                    Err(error) => unless_gone(error)?,
+                }
+            }
+        }
+        Err(error) => unless_gone(error)?,
+    }
+    Ok(names)
+}
+
+/// Whether a cgroup that has ended answers so.
+pub(super) const fn is_gone(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOENT | Errno::ENODEV)
 }
 
 /// Reasons that any call may have.
@@ -212,6 +239,6 @@ pub(super) const fn refused(errno: Errno, call: &'static str) -> Reason {
     }
 }
 
-fn errno_of(error: &io::Error) -> Errno {
+pub(super) fn errno_of(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO))
 }

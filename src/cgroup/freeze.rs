@@ -5,13 +5,13 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
-use super::file::{Dir, refused};
-use super::{CgroupError, Reason};
+use super::CgroupError;
+use super::file::{Dir, directories_in, errno_of, if_present, is_gone, refused};
 
 /// Whether a cgroup is to be frozen: written.
 const FREEZE: &str = "cgroup.freeze";
@@ -39,13 +39,11 @@ impl CgroupFreezer {
         Dir::open(directory.to_owned()).map(Self)
     }
 
-    #[must_use]
     pub fn directory(&self) -> &Path {
         self.0.path()
     }
 
     /// The number that makes this cgroup that one and no later one of the same path.
-    #[must_use]
     pub const fn number(&self) -> u64 {
         self.0.inode().number()
     }
@@ -53,25 +51,20 @@ impl CgroupFreezer {
     /// What its files say; `None` where the kernel has no freezer here (v1, v2 before 5.2, the root).
     pub fn state(&self) -> Result<Option<FreezerState>, CgroupError> {
         let read = |name| self.0.open_file(name, OFlag::O_RDONLY).and_then(|open| open.text());
-        let asked = match read(FREEZE) {
-            Ok(text) => text.trim() == "1",
-            Err(CgroupError {
-                reason: Reason::Absent, ..
-            }) => return Ok(None),
-            Err(error) => return Err(error),
+        let Some(asked) = if_present(read(FREEZE))? else {
+            return Ok(None);
         };
         let frozen = read(EVENTS)?.lines().any(|line| line == "frozen 1");
-        Ok(Some(FreezerState { asked, frozen }))
+        Ok(Some(FreezerState {
+            asked: asked.trim() == "1",
+            frozen,
+        }))
     }
 
     /// Asks for the cgroup to be frozen, or lets it go on. Freezing takes a moment: [`Self::state`] tells when it is done.
     pub fn set(&self, freeze: bool) -> Result<(), CgroupError> {
         let file = self.0.open_file(FREEZE, OFlag::O_WRONLY)?;
-        match file.write(if freeze { "1" } else { "0" }) {
-            Ok(()) => Ok(()),
-            Err(errno @ (Errno::ENOENT | Errno::ENODEV)) => Err(self.0.failed(FREEZE, errno, "write the file")),
-            Err(errno) => Err(self.0.error(FREEZE, refused(errno, "write the file"))),
-        }
+        file.set(if freeze { "1" } else { "0" })
     }
 
     /// Whether a process is in this cgroup or below it. Works from inside any namespace for the caller's own process.
@@ -80,42 +73,22 @@ impl CgroupFreezer {
     pub fn holds(&self, pid: u32) -> Result<bool, CgroupError> {
         let mut directories = VecDeque::from([self.0.path().to_owned()]);
         while let Some(directory) = directories.pop_front() {
-            let gone =
-                |error: &std::io::Error| matches!(error.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ENODEV));
-            let processes = match fs::read_to_string(directory.join("cgroup.procs")) {
+            let failed = |errno| CgroupError {
+                file: directory.clone(),
+                reason: refused(errno, "look for processes"),
+            };
+            let processes = match fs::read_to_string(directory.join("cgroup.procs")).map_err(|error| errno_of(&error)) {
                 Ok(processes) => processes,
                 // Threads of a threaded cgroup are listed with their process, further up.
-                Err(error) if gone(&error) || error.raw_os_error() == Some(nix::libc::EOPNOTSUPP) => String::new(),
-                Err(error) => return Err(failed(directory, &error)),
+                Err(errno) if is_gone(errno) || errno == Errno::EOPNOTSUPP => String::new(),
+                Err(errno) => return Err(failed(errno)),
             };
             if processes.lines().any(|line| line.parse() == Ok(pid)) {
                 return Ok(true);
             }
-            match subdirectories(&directory) {
-                Ok(below) => directories.extend(below),
-                Err(error) if gone(&error) => {}
-                Err(error) => return Err(failed(directory, &error)),
-            }
+            let below = directories_in(&directory).map_err(|error| failed(errno_of(&error)))?;
+            directories.extend(below.into_iter().map(|name| directory.join(name)));
         }
         Ok(false)
-    }
-}
-
-fn subdirectories(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            found.push(entry.path());
-        }
-    }
-    Ok(found)
-}
-
-fn failed(file: PathBuf, error: &std::io::Error) -> CgroupError {
-    let errno = Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO));
-    CgroupError {
-        file,
-        reason: refused(errno, "look for processes"),
     }
 }

@@ -24,7 +24,6 @@ impl Controller {
     pub const ALL: [Self; 2] = [Self::Cpu, Self::Memory];
 
     /// The kernel's name for it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -65,12 +64,30 @@ struct Mount {
 
 /// The mounts of the cpu and the memory controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hierarchy(Mounts);
+pub struct Hierarchy(ByVersion<Mount>);
 
+/// One thing for each controller (v1), or one for both (v2).
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Mounts {
-    V1 { cpu: Mount, memory: Mount },
-    V2(Mount),
+pub(super) enum ByVersion<T> {
+    V1 { cpu: T, memory: T },
+    V2(T),
+}
+
+impl<T> ByVersion<T> {
+    pub(super) const fn version(&self) -> CgroupVersion {
+        match self {
+            Self::V1 { .. } => CgroupVersion::V1,
+            Self::V2(_) => CgroupVersion::V2,
+        }
+    }
+
+    pub(super) const fn get(&self, controller: Controller) -> &T {
+        match (self, controller) {
+            (Self::V2(both), _) => both,
+            (Self::V1 { cpu, .. }, Controller::Cpu) => cpu,
+            (Self::V1 { memory, .. }, Controller::Memory) => memory,
+        }
+    }
 }
 
 /// Why no usable layout was found.
@@ -175,7 +192,7 @@ impl Hierarchy {
             looked_in: looked_in.to_owned(),
         };
         let (v1, absent) = match (cpu, memory) {
-            (Some(cpu), Some(memory)) => return Ok(Self(Mounts::V1 { cpu, memory })),
+            (Some(cpu), Some(memory)) => return Ok(Self(ByVersion::V1 { cpu, memory })),
             (Some(cpu), None) => (Some(cpu), Controller::Memory),
             (None, Some(memory)) => (Some(memory), Controller::Cpu),
             (None, None) => (None, Controller::Cpu),
@@ -193,43 +210,31 @@ impl Hierarchy {
             Some(_) => Err(missing(absent)),
             None => match Controller::ALL.into_iter().find(|controller| !has(*controller)) {
                 Some(absent) => Err(missing(absent)),
-                None => Ok(Self(Mounts::V2(v2))),
+                None => Ok(Self(ByVersion::V2(v2))),
             },
         }
     }
 
     /// Which kernel interface this is.
-    #[must_use]
     pub const fn version(&self) -> CgroupVersion {
-        match &self.0 {
-            Mounts::V1 { .. } => CgroupVersion::V1,
-            Mounts::V2(_) => CgroupVersion::V2,
-        }
+        self.0.version()
     }
 
     /// Where a controller is mounted.
     #[must_use]
     pub fn mount(&self, controller: Controller) -> &Path {
-        &self.mounted(controller).point
+        &self.0.get(controller).point
     }
 
     /// Turns a path as `/proc/<pid>/cgroup` prints it into one below the controller's mount.
     ///
     /// Errors: [`InvalidPath`] when the cgroup is outside of what the mount shows.
     pub fn visible(&self, controller: Controller, printed: &str) -> Result<CgroupPath, InvalidPath> {
-        let top = self.mounted(controller).top.trim_end_matches('/');
+        let top = self.0.get(controller).top.trim_end_matches('/');
         let outside = || InvalidPath(printed.to_owned());
         match printed.strip_prefix(top).ok_or_else(outside)? {
             "" => Ok(CgroupPath::root()),
             below => CgroupPath::new(below).map_err(|_| outside()),
-        }
-    }
-
-    const fn mounted(&self, controller: Controller) -> &Mount {
-        match (&self.0, controller) {
-            (Mounts::V2(mount), _) => mount,
-            (Mounts::V1 { cpu, .. }, Controller::Cpu) => cpu,
-            (Mounts::V1 { memory, .. }, Controller::Memory) => memory,
         }
     }
 }

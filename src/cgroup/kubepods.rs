@@ -4,12 +4,11 @@
 //! containers there right now ([`Kubepods::scan`]). Reads directory names only. A cgroup that vanishes while it is
 //! looked at is not an error, it is not there.
 
-use std::fs;
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use nix::errno::Errno;
-
+use super::file::directories_in;
 use super::{ContainerPlace, Controller, Hierarchy, Place, PodPlace};
 use crate::model::{CgroupPath, Driver};
 
@@ -186,31 +185,9 @@ fn driver_of(name: &str) -> Option<Driver> {
 /// not text are nobody's pods.
 pub fn children(mount: &Path, parent: &CgroupPath) -> Result<Vec<CgroupPath>, FindError> {
     let path = parent.under(mount);
-    let gone = |error: &io::Error| {
-        matches!(
-            error.raw_os_error().map(Errno::from_raw),
-            Some(Errno::ENOENT | Errno::ENODEV)
-        )
-    };
-    let unreadable = |source| FindError::Unreadable {
-        path: path.clone(),
-        source,
-    };
-    let entries = match fs::read_dir(&path) {
-        Ok(entries) => entries,
-        Err(error) if gone(&error) => return Ok(Vec::new()),
-        Err(error) => return Err(unreadable(error)),
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        match entry.and_then(|entry| Ok((entry.file_type()?, entry.file_name()))) {
-            Ok((kind, name)) if kind.is_dir() => found.extend(name.to_str().and_then(|name| parent.child(name).ok())),
-            Ok(_) => {}
-            Err(error) if gone(&error) => {}
-            Err(error) => return Err(unreadable(error)),
-        }
-    }
-    Ok(found)
+    let names = directories_in(&path).map_err(|source| FindError::Unreadable { path, source })?;
+    let child = |name: &OsString| parent.child(name.to_str()?).ok();
+    Ok(names.iter().filter_map(child).collect())
 }
 
 fn list(paths: &[CgroupPath]) -> String {

@@ -2,34 +2,25 @@
 
 use nix::fcntl::OFlag;
 
-use super::file::Dir;
+use super::file::{Dir, LONGEST, if_present};
 use super::{CgroupDir, CgroupError, Controller, Reason};
 use crate::model::{Bytes, CgroupVersion, ControlFile, MemoryLimit, Setting};
+use crate::plan::shrink::MemoryReading;
 
 impl CgroupDir {
     /// Bytes in use now, page cache and kernel memory included.
     ///
     /// Errors: [`CgroupError`]; [`Reason::Absent`] on the root of v2.
     pub fn memory_usage(&self) -> Result<Bytes, CgroupError> {
-        self.bytes(match self.version() {
-            CgroupVersion::V1 => "memory.usage_in_bytes",
-            CgroupVersion::V2 => "memory.current",
-        })
+        self.bytes(usage_file(limit_file(self.version())))
     }
 
     /// The most bytes ever in use; `None` where the kernel does not keep it (v2 before 5.19).
     pub fn memory_peak(&self) -> Result<Option<Bytes>, CgroupError> {
-        let peak = self.bytes(match self.version() {
+        if_present(self.bytes(match self.version() {
             CgroupVersion::V1 => "memory.max_usage_in_bytes",
             CgroupVersion::V2 => "memory.peak",
-        });
-        match peak {
-            Ok(peak) => Ok(Some(peak)),
-            Err(CgroupError {
-                reason: Reason::Absent, ..
-            }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        }))
     }
 
     /// Refuses a lower memory limit that no reclaiming could make room for at this moment. Lets a whole plan be
@@ -37,18 +28,9 @@ impl CgroupDir {
     ///
     /// Errors: [`Reason::BelowUsage`], or what reading the files says.
     pub fn check_usage(&self, current: Setting, wanted: Setting) -> Result<(), CgroupError> {
-        let dir = self.dir_of(wanted.file())?;
-        let Some((usage_file, bytes)) = lowered(current, wanted) else {
-            return Ok(());
-        };
-        let reading = self.memory_reading()?;
-        let usage = read_bytes(dir, usage_file)?;
-        let held = usage.saturating_sub(reading.evictable.get());
-        if bytes < held.max(reading.anonymous.get()) {
-            let reason = Reason::BelowUsage { usage, wanted: bytes };
-            return Err(dir.error(wanted.file().name(), reason));
-        }
-        Ok(())
+        refuse_below(self.dir_of(wanted.file())?, current, wanted, || {
+            self.memory_reading().map(Some)
+        })
     }
 
     fn bytes(&self, name: &'static str) -> Result<Bytes, CgroupError> {
@@ -59,11 +41,28 @@ impl CgroupDir {
 /// Refuses a memory limit that is lower than `current` and than what is in use, cached or not. Raising is always allowed,
 /// even to a limit that is still too low.
 pub(super) fn refuse_below_usage(dir: &Dir, current: Setting, wanted: Setting) -> Result<(), CgroupError> {
+    refuse_below(dir, current, wanted, || Ok(None))
+}
+
+/// Refuses a memory limit that is lower than `current` and than what is in use; with a reading, less what it says is evictable.
+fn refuse_below(
+    dir: &Dir,
+    current: Setting,
+    wanted: Setting,
+    reading: impl FnOnce() -> Result<Option<MemoryReading>, CgroupError>,
+) -> Result<(), CgroupError> {
     let Some((usage_file, bytes)) = lowered(current, wanted) else {
         return Ok(());
     };
+    // In this order: what grows in between counts as held, not as evictable.
+    let reading = reading()?;
     let usage = read_bytes(dir, usage_file)?;
-    if bytes < usage {
+    let held = reading.map_or(usage, |reading| {
+        usage
+            .saturating_sub(reading.evictable.get())
+            .max(reading.anonymous.get())
+    });
+    if bytes < held {
         let reason = Reason::BelowUsage { usage, wanted: bytes };
         return Err(dir.error(wanted.file().name(), reason));
     }
@@ -79,25 +78,26 @@ fn lowered(current: Setting, wanted: Setting) -> Option<(&'static str, u64)> {
     (limit < current.memory()?).then_some((usage_file(wanted.file()), bytes))
 }
 
+/// The file with the limit of a cgroup's memory.
+pub(super) const fn limit_file(version: CgroupVersion) -> ControlFile {
+    match version {
+        CgroupVersion::V1 => ControlFile::MemoryLimit,
+        CgroupVersion::V2 => ControlFile::MemoryMax,
+    }
+}
+
 /// The file that counts what a memory limit bounds.
-pub(super) const fn usage_file(limit: ControlFile) -> &'static str {
+pub(super) fn usage_file(limit: ControlFile) -> &'static str {
     match limit {
         ControlFile::MemswLimit => "memory.memsw.usage_in_bytes",
         ControlFile::MemoryLimit => "memory.usage_in_bytes",
-        ControlFile::MemoryMax
-        | ControlFile::CpuMax
-        | ControlFile::CpuMaxBurst
-        | ControlFile::CpuWeight
-        | ControlFile::CpuShares
-        | ControlFile::CfsQuota
-        | ControlFile::CfsPeriod
-        | ControlFile::CfsBurst => "memory.current",
+        _ => "memory.current",
     }
 }
 
 pub(super) fn read_bytes(dir: &Dir, name: &'static str) -> Result<u64, CgroupError> {
-    let line = dir.open_file(name, OFlag::O_RDONLY)?.read()?;
-    let text = line.text();
+    let mut buffer = [0; LONGEST];
+    let text = dir.open_file(name, OFlag::O_RDONLY)?.line(&mut buffer)?;
     text.parse()
         .map_err(|_| dir.error(name, Reason::NotANumber(text.to_owned())))
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
-use super::file::refused;
-use super::{CgroupDir, CgroupError, Controller, Reason, page_size};
+use super::file::if_present;
+use super::{CgroupDir, CgroupError, Controller, page_size};
 use crate::model::{Bytes, CgroupVersion};
 use crate::plan::shrink::{MemoryReading, Reclaim, WatchReading};
 
@@ -56,26 +56,19 @@ impl CgroupDir {
         if self.version() == CgroupVersion::V1 {
             return Ok(Reclaim::ByTheWrite);
         }
-        match self.dir(Controller::Memory).open_file(RECLAIM, OFlag::O_WRONLY) {
-            Ok(_) => Ok(Reclaim::OnRequest),
-            Err(CgroupError {
-                reason: Reason::Absent, ..
-            }) => Ok(Reclaim::Never),
-            Err(error) => Err(error),
-        }
+        let file = if_present(self.dir(Controller::Memory).open_file(RECLAIM, OFlag::O_WRONLY))?;
+        Ok(file.map_or(Reclaim::Never, |_| Reclaim::OnRequest))
     }
 
     /// Has the kernel reclaim so many bytes, as far as it can: less is no error. Changes no limit. Blocks while it does.
     ///
     /// Errors: [`CgroupError`]; [`Reason::Absent`] on v1 and before Linux 5.19.
     pub fn reclaim(&self, bytes: Bytes) -> Result<(), CgroupError> {
-        let dir = self.dir(Controller::Memory);
-        let file = dir.open_file(RECLAIM, OFlag::O_WRONLY)?;
+        let file = self.dir(Controller::Memory).open_file(RECLAIM, OFlag::O_WRONLY)?;
         match file.write(&bytes.get().to_string()) {
             // EAGAIN: not all of it could be reclaimed. EINTR: a signal came.
             Ok(()) | Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
-            Err(errno @ (Errno::ENOENT | Errno::ENODEV)) => Err(dir.failed(RECLAIM, errno, "write the file")),
-            Err(errno) => Err(dir.error(RECLAIM, refused(errno, "write the file"))),
+            Err(errno) => Err(file.failed(errno, "write the file")),
         }
     }
 
@@ -87,29 +80,13 @@ impl CgroupDir {
 
     /// Gives the limit of swap a value that it had before.
     pub fn restore_swap_max(&self, value: &str) -> Result<(), CgroupError> {
-        let dir = self.dir(Controller::Memory);
-        let file = dir.open_file(SWAP_MAX, OFlag::O_WRONLY)?;
-        file.write(value)
-            .map_err(|errno| dir.failed(SWAP_MAX, errno, "write the file"))
+        let file = self.dir(Controller::Memory).open_file(SWAP_MAX, OFlag::O_WRONLY)?;
+        file.set(value)
     }
 
-    /// A whole file; `None` when the cgroup does not have it, or the kernel does not keep it (EOPNOTSUPP:
-    /// pressure that is switched off).
     fn memory_text(&self, name: &'static str) -> Result<Option<String>, CgroupError> {
-        let dir = self.dir(Controller::Memory);
-        match dir.open_file(name, OFlag::O_RDONLY).and_then(|open| open.text()) {
-            Ok(text) => Ok(Some(text)),
-            Err(CgroupError {
-                reason:
-                    Reason::Absent
-                    | Reason::Io {
-                        errno: Errno::EOPNOTSUPP,
-                        ..
-                    },
-                ..
-            }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let open = self.dir(Controller::Memory).open_file(name, OFlag::O_RDONLY);
+        if_present(open.and_then(|open| open.text()))
     }
 }
 

@@ -25,7 +25,6 @@ impl PodUid {
         is_uid.then(|| Self(text.replace('_', "-")))
     }
 
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -49,7 +48,6 @@ impl ContainerId {
         (text.len() == 64 && is_hex(text)).then(|| Self(text.to_owned()))
     }
 
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -46,18 +46,15 @@ impl Cgroup {
     }
 
     /// The path of the pod's slice, or the container's scope or directory.
-    #[must_use]
     pub const fn path(&self) -> &CgroupPath {
         self.outer.path()
     }
 
-    #[must_use]
     pub const fn identity(&self) -> Identity {
         self.outer.identity()
     }
 
     /// The outer directory, for what only it can tell, such as memory use.
-    #[must_use]
     pub const fn outer(&self) -> &CgroupDir {
         &self.outer
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
-use super::file::{ControlFd, Dir, refused};
+use super::file::{ControlFd, Dir};
 use super::limits::{read_bytes, refuse_below_usage, usage_file};
 use super::{CgroupDir, CgroupError, Reason, page_size};
 use crate::model::{CgroupVersion, ControlFile, Setting};
@@ -37,14 +37,14 @@ impl CgroupDir {
         let kept = wanted.in_pages(page_size());
         let dir = self.dir_of(wanted.file())?;
         let open = dir.open_file(wanted.file().name(), OFlag::O_RDWR | flags(wanted.file()))?;
-        let from = parse(dir, wanted.file(), &open)?;
+        let from = open.setting(wanted.file())?;
         match self.version() {
             // The kernel makes room for the limit or refuses it, and either way all at once.
             CgroupVersion::V1 => self.check_usage(from, kept)?,
             CgroupVersion::V2 => refuse_below_usage(dir, from, kept)?,
         }
         put(dir, &open, kept)?;
-        let read_back = parse(dir, wanted.file(), &open)?;
+        let read_back = open.setting(wanted.file())?;
         if read_back != kept {
             return Err(dir.error(wanted.file().name(), Reason::Mismatch { wanted, read_back }));
         }
@@ -61,23 +61,11 @@ impl CgroupDir {
 /// From Linux 6.16 a non-blocking write of `memory.max` neither reclaims nor kills when usage has just grown past it
 /// (mm/memcontrol.c `memory_max_write`); older kernels ignore the flag.
 fn flags(file: ControlFile) -> OFlag {
-    match file {
-        ControlFile::MemoryMax => OFlag::O_NONBLOCK,
-        ControlFile::CpuMax
-        | ControlFile::CpuMaxBurst
-        | ControlFile::CpuWeight
-        | ControlFile::CpuShares
-        | ControlFile::CfsQuota
-        | ControlFile::CfsPeriod
-        | ControlFile::CfsBurst
-        | ControlFile::MemoryLimit
-        | ControlFile::MemswLimit => OFlag::empty(),
+    if file == ControlFile::MemoryMax {
+        OFlag::O_NONBLOCK
+    } else {
+        OFlag::empty()
     }
-}
-
-fn parse(dir: &Dir, file: ControlFile, open: &ControlFd<'_>) -> Result<Setting, CgroupError> {
-    let line = open.read()?;
-    Setting::parse(file, line.text()).map_err(|error| dir.error(file.name(), Reason::Unreadable(error)))
 }
 
 fn put(dir: &Dir, open: &ControlFd<'_>, wanted: Setting) -> Result<(), CgroupError> {
@@ -89,8 +77,7 @@ fn put(dir: &Dir, open: &ControlFd<'_>, wanted: Setting) -> Result<(), CgroupErr
             let usage = read_bytes(dir, usage_file(wanted.file()))?;
             Err(dir.error(name, Reason::Busy { wanted, usage }))
         }
-        Err(errno @ (Errno::ENOENT | Errno::ENODEV)) => Err(dir.failed(name, errno, "write the file")),
-        Err(errno) => Err(dir.error(name, refused(errno, "write the file"))),
+        Err(errno) => Err(open.failed(errno, "write the file")),
     }
 }
 

@@ -4,12 +4,12 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use clap::Args;
-use jiff::Timestamp;
 use serde::Serialize;
 
-use super::output::{Output, Paint};
+use super::manifests::Manifests;
+use super::output::Paint;
 use super::{Failure, io, table};
-use crate::decide::{Index, Options, PodDecision, decide};
+use crate::decide::{Index, PodDecision};
 use crate::model::objects::Pod;
 use crate::model::{Action, NamedRequirements, Reason, Requirements, Resource, ResourceList};
 use crate::sources::NodeView;
@@ -17,27 +17,18 @@ use crate::sources::NodeView;
 /// Says what would be decided for the pods in a file of manifests.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Pods, their owners, VerticalPodAutoscalers, LimitRanges and HorizontalPodAutoscalers in YAML or JSON; - is
-    /// standard input
-    #[arg(short, long, value_name = "FILE")]
-    file: String,
     #[command(flatten)]
-    output: Output,
-    /// Decide as if it were this time, such as 2026-01-31T12:00:00Z
-    #[arg(long, value_name = "RFC3339")]
-    now: Option<Timestamp>,
+    manifests: Manifests,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let view = io::read_manifests(&arguments.file)?;
+    let view = arguments.manifests.read()?;
     let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
     warn_of_idle_vpas(&view, &index);
-    let now = arguments.now.unwrap_or_else(Timestamp::now);
-    let decisions = decide(&view.pods, &index, now, &Options::default());
+    let decisions = arguments.manifests.decide(&view, &index);
     let pods: Vec<ShownPod> = decisions.iter().map(ShownPod::from).collect();
-    arguments
-        .output
-        .print_list("pods", &pods, |_| render(&view.pods, &decisions))
+    let output = &arguments.manifests.output;
+    output.print_list("pods", &pods, |_| render(&view.pods, &decisions))
 }
 
 fn warn_of_idle_vpas(view: &NodeView, index: &Index<'_>) {
@@ -84,7 +75,7 @@ impl<'a> From<&'a PodDecision> for ShownPod<'a> {
 
 /// One line for each container and resource, then what the rules did. `pods` and `decisions` are in the same order.
 fn render(pods: &[Arc<Pod>], decisions: &[PodDecision]) -> String {
-    let header = [
+    const HEADER: [&str; 8] = [
         "POD",
         "VPA",
         "ACTION",
@@ -98,7 +89,7 @@ fn render(pods: &[Arc<Pod>], decisions: &[PodDecision]) -> String {
         .iter()
         .zip(decisions)
         .flat_map(|(pod, decision)| rows_of(pod, decision));
-    let mut text = table::list(header, rows, Paint::PLAIN);
+    let mut text = table::list(HEADER, rows, Paint::PLAIN);
     for (pod, decision) in pods.iter().zip(decisions) {
         let mut lines: Vec<String> = decision.notes.iter().map(ToString::to_string).collect();
         if let Some(part) = &decision.without_restart {

@@ -1,4 +1,4 @@
-//! What commands read and print: manifests and logs in, text out.
+//! What commands read and print: files in, text out.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -7,20 +7,9 @@ use std::ops::ControlFlow;
 use anyhow::Context;
 
 use super::Failure;
-use crate::sources::{NodeView, parse_manifests};
 
 /// No file of manifests and no kernel log is near this; `/dev/zero` is.
 const MAX_INPUT_BYTES: u64 = 256 << 20;
-
-/// Reads a file of manifests, `-` being standard input. What was passed over is said on standard error.
-pub(super) fn read_manifests(file: &str) -> Result<NodeView, Failure> {
-    let text = String::from_utf8(read_bytes(file)?)
-        .with_context(|| format!("cannot read {file}"))
-        .map_err(Failure::Usage)?;
-    let manifests = parse_manifests(file, &text).map_err(|error| Failure::Usage(error.into()))?;
-    manifests.warnings.iter().for_each(|warning| warn(warning));
-    Ok(manifests.view)
-}
 
 /// Reads a file of any content, `-` being standard input.
 pub(super) fn read_bytes(file: &str) -> Result<Vec<u8>, Failure> {
@@ -44,13 +33,12 @@ fn read_limited(file: &str) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Says something on standard error that does not end the command.
+/// Prints a warning on standard error.
 pub(super) fn warn(message: &str) {
     eprintln!("vscalectl: warning: {message}");
 }
 
-/// Says why a program ends with a failure.
-pub(super) fn complain(program: &str, error: &anyhow::Error) {
+pub(super) fn print_error(program: &str, error: &anyhow::Error) {
     eprintln!("{program}: {error:#}");
 }
 

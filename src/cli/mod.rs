@@ -15,6 +15,7 @@ mod get;
 mod history;
 mod io;
 mod man;
+mod manifests;
 mod oom;
 mod output;
 mod plan;
@@ -101,7 +102,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let (code, error) = failure.into_parts();
-            io::complain("vscalectl", &error);
+            io::print_error("vscalectl", &error);
             ExitCode::from(code)
         }
     }

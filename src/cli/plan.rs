@@ -7,14 +7,14 @@ use std::str::FromStr;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use jiff::Timestamp;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde::{Serialize, Serializer};
 
-use super::output::{Output, Paint};
-use super::{Failure, io, table};
-use crate::decide::{Index, Options, decide};
+use super::manifests::Manifests;
+use super::output::Paint;
+use super::{Failure, table};
+use crate::decide::Index;
 use crate::model::objects::Pod;
 use crate::model::{
     CgroupVersion, Change, ControlFile, CriResources, Driver, KubeletVersion, NamedRequirements, NodeTraits, PageSize,
@@ -25,12 +25,8 @@ use crate::plan::{Hierarchy, Plan, container_cgroup_name, hierarchy, in_force, p
 /// Says what the cgroups of the pods in a file of manifests hold after the decision, and how they get there.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Pods, their owners, VerticalPodAutoscalers, LimitRanges and HorizontalPodAutoscalers in YAML or JSON; - is
-    /// standard input
-    #[arg(short, long, value_name = "FILE")]
-    file: String,
     #[command(flatten)]
-    output: Output,
+    manifests: Manifests,
     /// The kernel interface
     #[arg(long, value_name = "VERSION", default_value = "v2", value_parser = named::<CgroupVersion>(&["v1", "v2"]))]
     cgroup: CgroupVersion,
@@ -48,9 +44,6 @@ pub(super) struct Arguments {
     /// Whose rules the pod level follows, such as 1.20 or v1.36.2
     #[arg(long, value_name = "VERSION", default_value_t = KubeletVersion::NEWEST, value_parser = KubeletVersion::from_str)]
     kubelet: KubeletVersion,
-    /// Decide as if it were this time, such as 2026-01-31T12:00:00Z
-    #[arg(long, value_name = "RFC3339")]
-    now: Option<Timestamp>,
 }
 
 /// Parses one of the names a value has in configuration files.
@@ -72,17 +65,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         kubelet: arguments.kubelet,
         page: PageSize::KIB_4,
     };
-    let view = io::read_manifests(&arguments.file)?;
+    let view = arguments.manifests.read()?;
     let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
-    let now = arguments.now.unwrap_or_else(Timestamp::now);
-    let decisions = decide(&view.pods, &index, now, &Options::default());
+    let decisions = arguments.manifests.decide(&view, &index);
     let mut pods = Vec::with_capacity(view.pods.len());
     for (pod, decision) in view.pods.iter().zip(&decisions) {
         let targets = decision.change().map_or(&[][..], |(_, containers)| containers);
         pods.push(ShownPod::new(pod, targets, &traits)?);
     }
     let tables = |_| pods.iter().map(ShownPod::render).collect::<Vec<_>>().join("\n");
-    arguments.output.print_list("pods", &pods, tables)
+    arguments.manifests.output.print_list("pods", &pods, tables)
 }
 
 /// The printed form: promised to others, so apart from the types inside.

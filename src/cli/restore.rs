@@ -34,7 +34,6 @@ struct Shown<'a> {
 
 impl Arguments {
     /// How far to go.
-    #[must_use]
     pub const fn how(&self) -> Restore {
         match (self.yes, self.no_watch) {
             (false, _) => Restore::Rehearse,
@@ -109,6 +108,6 @@ fn restored(result: &PodResult) -> bool {
 #[must_use]
 pub fn code_of(failure: Failure) -> u8 {
     let (code, error) = failure.into_parts();
-    io::complain("vscaled", &error);
+    io::print_error("vscaled", &error);
     code
 }

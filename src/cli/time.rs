@@ -4,26 +4,22 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// How long an override holds.
+/// How long an override holds; without a duration, until somebody releases it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ttl {
-    /// So long, unless it is released before.
-    For(Duration),
-    UntilReleased,
-}
+pub(super) struct Ttl(pub(super) Option<Duration>);
 
 impl std::str::FromStr for Ttl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         if text == "0" {
-            return Ok(Self::UntilReleased);
+            return Ok(Self(None));
         }
         let duration: SignedDuration = text.parse().map_err(|_error| {
             format!("{text:?} is not a duration: write a number with a unit, such as 90s, 30m or 1h30m")
         })?;
         match Duration::try_from(duration) {
-            Ok(duration) if duration.as_micros() > 0 => Ok(Self::For(duration)),
+            Ok(duration) if duration.as_micros() > 0 => Ok(Self(Some(duration))),
             Ok(_) => Err("too short: write 0 to hold the values until they are released".to_owned()),
             Err(_negative) => Err(format!("{text:?} is in the past")),
         }
@@ -31,13 +27,9 @@ impl std::str::FromStr for Ttl {
 }
 
 impl Ttl {
-    /// As the protocol has it.
+    /// As the protocol has it; saturated far beyond what the agent accepts.
     pub(super) fn micros(self) -> Option<u64> {
-        match self {
-            // Saturated far beyond what the agent accepts.
-            Self::For(duration) => Some(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)),
-            Self::UntilReleased => None,
-        }
+        self.0.map(|ttl| u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX))
     }
 }
 
@@ -90,9 +82,9 @@ mod tests {
             ("1h 5m", 3900),
             ("PT30M", 1800),
         ] {
-            assert_eq!(text.parse(), Ok(Ttl::For(Duration::from_secs(seconds))), "{text}");
+            assert_eq!(text.parse(), Ok(Ttl(Some(Duration::from_secs(seconds)))), "{text}");
         }
-        assert_eq!("0".parse(), Ok(Ttl::UntilReleased));
+        assert_eq!("0".parse(), Ok(Ttl(None)));
         for text in ["", "30", "m", "-30m", "0s", "1ns", "soon"] {
             assert!(text.parse::<Ttl>().is_err(), "{text}");
         }

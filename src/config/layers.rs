@@ -55,7 +55,6 @@ impl Key {
     }
 
     /// The flag, with its dashes.
-    #[must_use]
     pub fn flag(&self) -> String {
         format!("--{}", self.field.replace('_', "-"))
     }
@@ -116,7 +115,6 @@ impl From<RunArguments> for Sources {
 
 impl Sources {
     /// The configuration file, if there is one.
-    #[must_use]
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }

@@ -123,7 +123,6 @@ impl Config {
     }
 
     /// The options that decisions depend on.
-    #[must_use]
     pub fn decide_options(&self) -> decide::Options {
         decide::Options {
             update_threshold: self.update_threshold,
@@ -136,7 +135,6 @@ impl Config {
     }
 
     /// The deadlines of calls to the runtime.
-    #[must_use]
     pub fn deadlines(&self) -> Deadlines {
         Deadlines {
             read: Deadlines::default().read.min(self.runtime_timeout),
@@ -157,7 +155,6 @@ impl Config {
     }
 
     /// The file of the audit log, if there is one.
-    #[must_use]
     pub fn audit_file(&self) -> Option<PathBuf> {
         match &self.audit_log {
             PathSetting::Auto => Some(self.state_dir.join("audit.jsonl")),

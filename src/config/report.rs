@@ -105,7 +105,6 @@ impl ReportConfig {
     }
 
     /// The receiver to report to, if there is one.
-    #[must_use]
     pub fn grpc(&self) -> Option<GrpcOptions> {
         let identity = self
             .report_grpc_cert_file
@@ -124,13 +123,11 @@ impl ReportConfig {
     }
 
     /// Whether kills become Events on their pods, where there is an API server.
-    #[must_use]
     pub fn pod_events(&self) -> bool {
         self.report_pod_events.unwrap_or(true)
     }
 
     /// The windows between Events for the VPA recommender, where it gets any.
-    #[must_use]
     pub fn vpa_events(&self) -> Option<VpaWindows> {
         self.report_vpa_events.then(|| VpaWindows {
             usual: self.report_vpa_events_window,
@@ -139,7 +136,6 @@ impl ReportConfig {
     }
 
     /// The bounds of the spool.
-    #[must_use]
     pub const fn bounds(&self) -> Bounds {
         Bounds {
             max_bytes: self.spool_max_bytes.get(),

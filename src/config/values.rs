@@ -36,13 +36,11 @@ pub enum Source {
 
 impl Source {
     /// Whether the directory of manifests is followed.
-    #[must_use]
     pub const fn has_directory(self) -> bool {
         matches!(self, Self::Directory | Self::Both)
     }
 
     /// Whether the API server is followed.
-    #[must_use]
     pub const fn has_cluster(self) -> bool {
         matches!(self, Self::Kubernetes | Self::Both)
     }

@@ -34,7 +34,6 @@ pub enum Status {
 
 impl Status {
     /// Its word in the protocol.
-    #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",

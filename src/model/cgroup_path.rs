@@ -35,7 +35,6 @@ impl CgroupPath {
     }
 
     /// The text, beginning with `/`.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -46,13 +45,11 @@ impl CgroupPath {
     }
 
     /// The last component; none for the root.
-    #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.segments().next_back()
     }
 
     /// The cgroup around this one; none for the root.
-    #[must_use]
     pub fn parent(&self) -> Option<Self> {
         let (parent, name) = self.0.rsplit_once('/')?;
         match (parent, name) {

@@ -76,7 +76,6 @@ impl Readiness {
     }
 
     /// What is still waited for; nothing when ready.
-    #[must_use]
     pub fn waiting_for(&self) -> Vec<&'static str> {
         let held = |latch: &Weak<()>| latch.strong_count() > 0;
         self.0

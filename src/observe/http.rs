@@ -71,7 +71,6 @@ impl HttpServer {
     }
 
     /// The address that was taken.
-    #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }

@@ -56,16 +56,16 @@ pub struct Cri {
     observer: Option<Observer>,
 }
 
-/// Is told of every call: the method, how long it took, and how it ended.
+/// Receives every call: the method, how long it took, and how it ended.
 #[derive(Clone)]
-pub struct Observer(Arc<Tell>);
+pub struct Observer(Arc<OnCall>);
 
-type Tell = dyn Fn(&'static str, Duration, Result<(), &RuntimeError>) + Send + Sync;
+type OnCall = dyn Fn(&'static str, Duration, Result<(), &RuntimeError>) + Send + Sync;
 
 impl Observer {
-    /// Tells this function.
-    pub fn new(tell: impl Fn(&'static str, Duration, Result<(), &RuntimeError>) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(tell))
+    /// An observer that calls this function after each call.
+    pub fn new(on_call: impl Fn(&'static str, Duration, Result<(), &RuntimeError>) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(on_call))
     }
 }
 
@@ -112,14 +112,13 @@ impl Cri {
         self
     }
 
-    /// The same client, with its calls from now on told to somebody who counts them.
+    /// The same client, whose calls from now on go to an observer, too.
     #[must_use]
     pub fn observed(mut self, observer: Observer) -> Self {
         self.observer = Some(observer);
         self
     }
 
-    #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -188,18 +187,18 @@ impl Cri {
         let start = Instant::now();
         let problem = match tokio::time::timeout(limit, answer).await {
             Ok(Ok(response)) => {
-                self.tell(method, start, Ok(()));
+                self.report(method, start, Ok(()));
                 return Ok(response.into_inner());
             }
             Ok(Err(status)) => Problem::from(&status),
             Err(_) => Problem::Deadline { limit },
         };
         let error = self.error(method, container, problem);
-        self.tell(method, start, Err(&error));
+        self.report(method, start, Err(&error));
         Err(error)
     }
 
-    fn tell(&self, method: &'static str, start: Instant, answer: Result<(), &RuntimeError>) {
+    fn report(&self, method: &'static str, start: Instant, answer: Result<(), &RuntimeError>) {
         if let Some(Observer(observer)) = &self.observer {
             observer(method, start.elapsed(), answer);
         }

@@ -28,7 +28,6 @@ pub struct DiscoveryError {
 
 impl DiscoveryError {
     /// Whether trying again later may find one: some runtime was away or slow, rather than none being one.
-    #[must_use]
     pub fn is_retryable(&self) -> bool {
         self.tried.iter().any(RuntimeError::is_retryable)
     }
@@ -40,11 +39,11 @@ impl fmt::Display for DiscoveryError {
         f.write_str("found no container runtime")?;
         let only_one = self.tried.len() == 1;
         let worth_a_word = |error: &&RuntimeError| only_one || error.problem != Problem::NoSocket;
-        let mut told = self.tried.iter().filter(worth_a_word).peekable();
-        if told.peek().is_none() {
+        let mut shown = self.tried.iter().filter(worth_a_word).peekable();
+        if shown.peek().is_none() {
             return f.write_str(": none of the usual sockets exists (containerd's, CRI-O's, cri-dockerd's, k3s's)");
         }
-        for (index, error) in told.enumerate() {
+        for (index, error) in shown.enumerate() {
             f.write_str(if index == 0 { ": " } else { "; " })?;
             error.fmt(f)?;
         }
@@ -69,7 +68,7 @@ pub async fn discover(configured: Option<&Path>, deadlines: Deadlines) -> Result
 async fn first_runtime(sockets: &[PathBuf], deadlines: Deadlines) -> Result<(Cri, RuntimeInfo), DiscoveryError> {
     let mut tried = Vec::new();
     for socket in sockets {
-        match ask(socket, deadlines).await {
+        match connect(socket, deadlines).await {
             Ok(found) => return Ok(found),
             Err(error) => tried.push(error),
         }
@@ -77,7 +76,7 @@ async fn first_runtime(sockets: &[PathBuf], deadlines: Deadlines) -> Result<(Cri
     Err(DiscoveryError { tried })
 }
 
-async fn ask(socket: &Path, deadlines: Deadlines) -> Result<(Cri, RuntimeInfo), RuntimeError> {
+async fn connect(socket: &Path, deadlines: Deadlines) -> Result<(Cri, RuntimeInfo), RuntimeError> {
     let cri = Cri::new(socket, deadlines)?;
     let info = cri.info().await?;
     Ok((cri, info))

@@ -42,7 +42,6 @@ impl RuntimeError {
     ///
     /// Not so for `Refused` with [`Code::Unknown`] or [`Code::Internal`], which is how runtimes report a write that the
     /// kernel refused: look at the container again and plan anew.
-    #[must_use]
     pub const fn is_retryable(&self) -> bool {
         match &self.problem {
             Problem::NoSocket | Problem::Unavailable { .. } | Problem::Deadline { .. } => true,
@@ -60,7 +59,6 @@ impl RuntimeError {
     }
 
     /// Whether the runtime says that the container does not exist (any more): normal weather.
-    #[must_use]
     pub const fn is_not_found(&self) -> bool {
         matches!(self.problem, Problem::NotFound)
     }

@@ -2,6 +2,7 @@
 //! cgroup v1 and v2.
 
 mod host_client;
+mod oci_version;
 
 use std::path::Path;
 use std::time::Duration;
@@ -140,7 +141,7 @@ async fn shares_become_what_the_formula_says(containerd: &Containerd, pod: &Pod,
             };
             let detected = weight::detect([(shares, weight)]);
             assert!(detected.is_some(), "{weight:?} of {shares:?}");
-            assert_eq!(detected, weight::of_oci_runtime(&version_text(runtime.program())));
+            assert_eq!(detected, oci_version::of_oci_runtime(&version_text(runtime.program())));
         }
     }
 }

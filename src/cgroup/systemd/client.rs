@@ -55,7 +55,6 @@ pub enum SystemdError {
 
 impl SystemdError {
     /// Whether trying the same again later may succeed.
-    #[must_use]
     pub const fn is_retryable(&self) -> bool {
         match self {
             // The bus restarts with dbus, and calls time out while systemd is busy.
@@ -93,7 +92,6 @@ impl Systemd {
     }
 
     /// systemd's version, such as 252; 0 if it tells none.
-    #[must_use]
     pub const fn version(&self) -> u32 {
         self.version
     }

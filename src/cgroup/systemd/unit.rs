@@ -26,7 +26,6 @@ impl Unit {
         is_unit.then_some(Self(name))
     }
 
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.0
     }

@@ -39,7 +39,7 @@ pub(super) struct Arguments {
 /// # Errors
 /// [`Failure`] when the arguments make no sense, the agent does not answer, refuses, or fails.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
-    if arguments.ttl == Ttl::UntilReleased && !arguments.force {
+    if arguments.ttl == Ttl(None) && !arguments.force {
         return Err(Failure::Usage(anyhow!(
             "--ttl 0 holds the values until somebody releases them: add --force if that is meant, or give a time such as --ttl 2h"
         )));
@@ -68,12 +68,12 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
 
 fn what_next(change: &Change, arguments: &Arguments) -> String {
     let pod = change::pod(change);
-    match arguments.ttl {
+    match arguments.ttl.0 {
         _ if arguments.dry_run => "nothing was written: leave --dry-run out to do it\n".to_owned(),
-        Ttl::For(time) => format!(
+        Some(time) => format!(
             "holds for {}; `vscalectl release {pod}` ends it earlier\n",
             coarse(time)
         ),
-        Ttl::UntilReleased => format!("holds until `vscalectl release {pod}`\n"),
+        None => format!("holds until `vscalectl release {pod}`\n"),
     }
 }

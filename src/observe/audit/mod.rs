@@ -112,7 +112,6 @@ impl Audit {
     }
 
     /// Why not everything is written down, if so.
-    #[must_use]
     pub fn problem(&self) -> Option<String> {
         self.problem.as_ref().and_then(|problem| problem.borrow().clone())
     }

@@ -10,8 +10,8 @@ use tonic::Status;
 
 use super::super::{ContainerRuntime, Cri, Problem, RuntimeError};
 use super::RuntimeEvent;
-use super::outlet::Outlet;
 use super::polling::Containers;
+use super::sender::EventOutput;
 use super::sources::Source;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -33,24 +33,24 @@ enum Ended {
 pub(super) struct Follower {
     pub(super) cri: Cri,
     pub(super) polling_interval: Duration,
-    pub(super) outlet: Outlet,
+    pub(super) output: EventOutput,
 }
 
 impl Follower {
     /// Follows for ever. The sources are tried anew after each loss, because an upgrade may bring a better one.
     pub(super) async fn run(mut self) {
         let mut pause = FIRST_PAUSE;
-        let mut told = false;
+        let mut reported = false;
         loop {
             let mut subscribed = false;
-            let error = self.until_lost(&mut subscribed).await;
+            let error = self.follow_until_lost(&mut subscribed).await;
             if subscribed {
-                (pause, told) = (FIRST_PAUSE, false);
+                (pause, reported) = (FIRST_PAUSE, false);
             }
             tracing::debug!(%error, ?pause, "cannot follow the runtime's events");
-            if !told {
-                self.outlet.offer(RuntimeEvent::Lost { why: error.to_string() });
-                told = true;
+            if !reported {
+                self.output.send(RuntimeEvent::Lost { why: error.to_string() });
+                reported = true;
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -58,14 +58,14 @@ impl Follower {
     }
 
     /// Follows the first source that is offered, or polls.
-    async fn until_lost(&mut self, subscribed: &mut bool) -> RuntimeError {
+    async fn follow_until_lost(&mut self, subscribed: &mut bool) -> RuntimeError {
         let kind = match self.cri.info().await {
             Ok(info) => info.kind,
             Err(error) => return error,
         };
         for source in Source::of(kind) {
             let opening = source.open(self.cri.clone());
-            match self.drain(source.method(), opening, subscribed).await {
+            match self.forward(source.method(), opening, subscribed).await {
                 Ended::NotOffered => {
                     tracing::info!(source = source.method(), "the runtime does not offer these events");
                 }
@@ -76,8 +76,8 @@ impl Follower {
         self.poll(subscribed).await
     }
 
-    /// Hands on a source's events until it ends.
-    async fn drain(
+    /// Forwards a source's events until it ends.
+    async fn forward(
         &mut self,
         method: &'static str,
         opening: impl Future<Output = Result<Events, Status>>,
@@ -98,11 +98,11 @@ impl Follower {
         if let Some(Err(status)) = opened {
             return self.ended(method, &status);
         }
-        self.outlet.offer(RuntimeEvent::Resync);
+        self.output.send(RuntimeEvent::Resync);
         *subscribed = true;
         let opened = match opened {
             Some(opened) => opened,
-            None => self.settling(opening).await,
+            None => self.delivering_resync(opening).await,
         };
         let mut events = match opened {
             Ok(events) => events,
@@ -110,8 +110,8 @@ impl Follower {
         };
         let mut is_first = true;
         loop {
-            match self.settling(events.next()).await {
-                Some(Ok(Some(event))) => self.outlet.offer(event),
+            match self.delivering_resync(events.next()).await {
+                Some(Ok(Some(event))) => self.output.send(event),
                 Some(Ok(None)) => {}
                 Some(Err(status)) => return self.ended(method, &status),
                 // CRI-O with pod events disabled answers with a stream that ends at once.
@@ -122,19 +122,19 @@ impl Follower {
         }
     }
 
-    /// Waits for the future, delivering an owed resync meanwhile.
-    async fn settling<T>(&mut self, future: impl Future<Output = T>) -> T {
+    /// Waits for the future, and delivers a pending resync meanwhile.
+    async fn delivering_resync<T>(&mut self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         loop {
             tokio::select! {
                 done = &mut future => return done,
-                // Cancel-safe: what is owed stays owed.
-                () = self.outlet.settle() => {}
+                // Cancel-safe: the resync stays pending.
+                () = self.output.deliver_resync() => {}
             }
         }
     }
 
-    /// Lists containers at an interval and tells the differences.
+    /// Lists containers at an interval and sends the differences.
     async fn poll(&mut self, subscribed: &mut bool) -> RuntimeError {
         let mut before: Option<Containers> = None;
         loop {
@@ -143,12 +143,12 @@ impl Follower {
                 Err(error) => return error,
             };
             match &before {
-                None => self.outlet.offer(RuntimeEvent::Resync),
-                Some(before) => now.events_since(before).for_each(|event| self.outlet.offer(event)),
+                None => self.output.send(RuntimeEvent::Resync),
+                Some(before) => now.events_since(before).for_each(|event| self.output.send(event)),
             }
             *subscribed = true;
             before = Some(now);
-            self.settling(tokio::time::sleep(self.polling_interval)).await;
+            self.delivering_resync(tokio::time::sleep(self.polling_interval)).await;
         }
     }
 

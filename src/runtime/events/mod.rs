@@ -3,15 +3,15 @@
 //! containerd has an event service of its own, and CRI has `GetContainerEvents`. containerd's own comes first where it
 //! exists: it is broadcast to every subscriber, whereas CRI events of containerd 1.x are one queue, in which a second
 //! subscriber takes the kubelet's events away; it also tells of updates. CRI-O has only CRI's, unless disabled. Where
-//! nothing is offered, containers are listed at an interval and the differences told.
+//! nothing is offered, containers are listed at an interval and the differences sent.
 //!
 //! One task drains the runtime's stream and never waits for the consumer: a slow reader would block containerd. Events
-//! that find the channel full are dropped and one [`RuntimeEvent::Resync`] is owed instead. So this stream may shorten
+//! that find the channel full are dropped, and one [`RuntimeEvent::Resync`] takes their place. So this stream may shorten
 //! the wait until the next look at things, and must never be what correctness rests on.
 
 mod follow;
-mod outlet;
 mod polling;
+mod sender;
 mod sources;
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use self::follow::Follower;
-use self::outlet::Outlet;
+use self::sender::EventOutput;
 use super::Cri;
 
 /// What happened to one container.
@@ -97,7 +97,7 @@ impl EventStream {
             Follower {
                 cri,
                 polling_interval: options.polling_interval,
-                outlet: Outlet::new(sender),
+                output: EventOutput::new(sender),
             }
             .run(),
         );

@@ -1,42 +1,41 @@
-//! The following task's end of the channel: never waits, remembers what it owes.
+//! The follower's end of the channel: never waits for the consumer, and delivers a resync for what it dropped.
 
 use tokio::sync::mpsc::Sender;
 
 use super::RuntimeEvent;
 
-/// Hands events to the consumer.
 #[derive(Debug)]
-pub(super) struct Outlet {
+pub(super) struct EventOutput {
     sender: Sender<RuntimeEvent>,
-    /// An event was dropped, and the resync that stands for it has not been delivered.
-    owes_resync: bool,
+    /// An event was dropped, and the resync in its place is not delivered.
+    resync_pending: bool,
 }
 
-impl Outlet {
+impl EventOutput {
     pub(super) const fn new(sender: Sender<RuntimeEvent>) -> Self {
         Self {
             sender,
-            owes_resync: false,
+            resync_pending: false,
         }
     }
 
-    /// Hands on the event if there is room, or drops it and owes a resync. With a resync owed, later events are dropped
+    /// Hands on the event if there is room, or drops it for a resync. With a resync pending, later events are dropped
     /// too: the consumer will list everything anyway.
-    pub(super) fn offer(&mut self, event: RuntimeEvent) {
-        if !self.owes_resync && self.sender.try_send(event).is_err() {
-            self.owes_resync = true;
+    pub(super) fn send(&mut self, event: RuntimeEvent) {
+        if !self.resync_pending && self.sender.try_send(event).is_err() {
+            self.resync_pending = true;
         }
     }
 
-    /// Waits until the owed resync is delivered; without one, for ever. Cancel-safe: to be one arm of a select.
-    pub(super) async fn settle(&mut self) {
-        if !self.owes_resync {
+    /// Waits until the pending resync is delivered; without one, for ever. Cancel-safe: the resync stays pending.
+    pub(super) async fn deliver_resync(&mut self) {
+        if !self.resync_pending {
             return std::future::pending().await;
         }
         match self.sender.reserve().await {
             Ok(room) => {
                 room.send(RuntimeEvent::Resync);
-                self.owes_resync = false;
+                self.resync_pending = false;
             }
             // The consumer is gone, and this task with it in a moment.
             Err(_) => std::future::pending().await,
@@ -57,26 +56,26 @@ mod tests {
     #[tokio::test]
     async fn a_slow_consumer_gets_one_resync_for_all_it_missed() {
         let (sender, mut receiver) = mpsc::channel(2);
-        let mut outlet = Outlet::new(sender);
+        let mut output = EventOutput::new(sender);
         for id in ["a", "b", "c", "d"] {
-            outlet.offer(event(id));
+            output.send(event(id));
         }
         assert_eq!(receiver.recv().await, Some(event("a")));
-        outlet.offer(event("e"));
-        outlet.settle().await;
+        output.send(event("e"));
+        output.deliver_resync().await;
         assert_eq!(receiver.recv().await, Some(event("b")));
         assert_eq!(receiver.recv().await, Some(RuntimeEvent::Resync));
-        outlet.offer(event("f"));
+        output.send(event("f"));
         assert_eq!(receiver.recv().await, Some(event("f")));
     }
 
     #[tokio::test]
-    async fn nothing_owed_is_never_settled() {
+    async fn without_a_pending_resync_nothing_is_delivered() {
         let (sender, _receiver) = mpsc::channel(1);
-        let mut outlet = Outlet::new(sender);
+        let mut output = EventOutput::new(sender);
         tokio::select! {
             biased;
-            () = outlet.settle() => panic!("settled a resync nobody is owed"),
+            () = output.deliver_resync() => panic!("delivered a resync that is not pending"),
             () = std::future::ready(()) => {}
         }
     }

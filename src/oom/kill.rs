@@ -69,6 +69,17 @@ pub enum Level {
 }
 
 impl Level {
+    /// Every level.
+    pub const ALL: [Self; 7] = [
+        Self::Container,
+        Self::Pod,
+        Self::Qos,
+        Self::Kubepods,
+        Self::Node,
+        Self::Other,
+        Self::Unknown,
+    ];
+
     /// The level in the words of the command line and the metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -30,11 +30,15 @@ pub struct OomReport {
     /// The cgroup that lost a process, from the root of the hierarchy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
-    /// The level whose limit was hit.
+    /// The level whose limit the kernel enforced.
     pub level: Level,
-    /// The limit that was hit and how full it was.
+    /// The limit that the kernel enforced and how full it was.
     #[serde(default)]
     pub limit: HitLimit,
+    /// The container's own limit, where it was hit as well: a container that has used up its limit brings its pod to the
+    /// pod's limit, which the kernel enforces first. Then a kill at the pod's level is for want of this limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_limit: Option<HitLimit>,
     /// Who was killed, where that is certain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub victim: Option<Victim>,
@@ -55,6 +59,18 @@ pub struct OomReport {
     /// Seen when the agent started: it happened while no agent ran.
     #[serde(default)]
     pub while_down: bool,
+}
+
+impl OomReport {
+    /// Whose limit it was for want of which the kernel killed: the container's where it stood at its own, else that of
+    /// [`Self::level`].
+    #[must_use]
+    pub const fn limit_of(&self) -> Level {
+        match self.container_limit {
+            Some(_) => Level::Container,
+            None => self.level,
+        }
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde passes it")]

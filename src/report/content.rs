@@ -43,6 +43,9 @@ pub struct Aggregate {
     /// The limit at the last of them, the highest usage and the highest peak; of different containers nothing.
     #[serde(default)]
     pub limit: HitLimit,
+    /// The container's own limit, likewise, where all of them were for want of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_limit: Option<HitLimit>,
 }
 
 impl Report {
@@ -118,6 +121,24 @@ impl Report {
         }
     }
 
+    /// The container's own limit, where that was hit as well.
+    #[must_use]
+    pub const fn container_limit(&self) -> Option<&HitLimit> {
+        match self {
+            Self::Kill(kill) => kill.container_limit.as_ref(),
+            Self::Aggregate(sum) => sum.container_limit.as_ref(),
+        }
+    }
+
+    /// Whose limit it was: see [`OomReport::limit_of`].
+    #[must_use]
+    pub const fn limit_of(&self) -> Level {
+        match self.container_limit() {
+            Some(_) => Level::Container,
+            None => self.level(),
+        }
+    }
+
     /// The limit that was hit.
     #[must_use]
     pub const fn limit(&self) -> &HitLimit {
@@ -151,6 +172,7 @@ impl Report {
                 container: kill.container,
                 level: kill.level,
                 limit: kill.limit,
+                container_limit: kill.container_limit,
             },
         }
     }
@@ -167,14 +189,16 @@ impl Aggregate {
     pub(super) fn add(&mut self, younger: Self) {
         self.count = self.count.saturating_add(younger.count);
         self.first = self.first.min(younger.first);
-        if younger.last >= self.last {
+        let is_last = younger.last >= self.last;
+        if is_last {
             self.last = younger.last;
             self.container = younger.container;
-            self.limit.cgroup = younger.limit.cgroup;
-            self.limit.limit_bytes = younger.limit.limit_bytes.or(self.limit.limit_bytes);
         }
-        self.limit.usage_bytes = self.limit.usage_bytes.max(younger.limit.usage_bytes);
-        self.limit.peak_bytes = self.limit.peak_bytes.max(younger.limit.peak_bytes);
+        add_limit(&mut self.limit, younger.limit, is_last);
+        match (&mut self.container_limit, younger.container_limit) {
+            (Some(limit), Some(younger)) => add_limit(limit, younger, is_last),
+            (limit, _) => *limit = None,
+        }
     }
 
     /// The count as one of the whole node.
@@ -184,7 +208,17 @@ impl Aggregate {
             container: None,
             level: Level::Unknown,
             limit: HitLimit::default(),
+            container_limit: None,
             ..self
         }
     }
+}
+
+fn add_limit(limit: &mut HitLimit, younger: HitLimit, is_last: bool) {
+    if is_last {
+        limit.cgroup = younger.cgroup;
+        limit.limit_bytes = younger.limit_bytes.or(limit.limit_bytes);
+    }
+    limit.usage_bytes = limit.usage_bytes.max(younger.usage_bytes);
+    limit.peak_bytes = limit.peak_bytes.max(younger.peak_bytes);
 }

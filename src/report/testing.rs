@@ -32,6 +32,7 @@ pub(crate) fn kill_of(pod: &str, number: u64) -> OomReport {
             usage_bytes: Some(64 << 20),
             peak_bytes: None,
         },
+        container_limit: None,
         victim: Some(Victim {
             pid: u32::try_from(number).unwrap(),
             comm: "app".to_owned(),
@@ -87,17 +88,6 @@ fn arbitrary_limit() -> impl Strategy<Value = HitLimit> {
     })
 }
 
-/// Any level.
-pub(crate) const LEVELS: [Level; 7] = [
-    Level::Container,
-    Level::Pod,
-    Level::Qos,
-    Level::Kubepods,
-    Level::Node,
-    Level::Other,
-    Level::Unknown,
-];
-
 /// Any confidence.
 pub(crate) const CONFIDENCES: [Confidence; 6] = [
     Confidence::Exact,
@@ -116,19 +106,25 @@ pub(crate) fn arbitrary_kill() -> impl Strategy<Value = OomReport> {
         prop::option::of("/[a-z]{1,9}"),
     );
     let what = (
-        arbitrary_limit(),
+        (arbitrary_limit(), prop::option::of(arbitrary_limit())),
         prop::option::of(arbitrary_victim()),
         prop::collection::vec(any::<u32>(), 0..3),
         prop::collection::vec(arbitrary_victim(), 0..3),
         prop::option::of((arbitrary_time(), ".{0,9}")),
     );
     let kind = (
-        prop::sample::select(&LEVELS[..]),
+        prop::sample::select(&Level::ALL[..]),
         prop::sample::select(&CONFIDENCES[..]),
         any::<bool>(),
     );
     ("[a-z0-9/:]{1,20}", arbitrary_time(), whose, what, kind).prop_map(
-        |(id, time, (pod, container, cgroup), (limit, victim, group, candidates, own), (level, confidence, down))| {
+        |(
+            id,
+            time,
+            (pod, container, cgroup),
+            ((limit, container_limit), victim, group, candidates, own),
+            (level, confidence, down),
+        )| {
             OomReport {
                 id,
                 node: "n".to_owned(),
@@ -145,6 +141,7 @@ pub(crate) fn arbitrary_kill() -> impl Strategy<Value = OomReport> {
                 cgroup,
                 level,
                 limit,
+                container_limit,
                 victim,
                 group,
                 own_write: own.map(|(time, what)| OwnWrite { time, what }),

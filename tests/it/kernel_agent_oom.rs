@@ -12,6 +12,7 @@ mod levels;
 mod restarts;
 mod told;
 mod unseen;
+mod whose_limit;
 
 use std::process::Child;
 use std::time::Duration;

@@ -7,9 +7,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 use crate::observe::metrics::register;
-use crate::oom::OomReport;
+use crate::oom::{Level, OomReport};
 
-/// The victim, and the level whose limit was hit. Empty where not known.
+/// The victim, and the level whose limit the kernel enforced. Empty where not known.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(in crate::agent) struct KillLabels {
     /// The namespace of the victim's pod.
@@ -33,31 +33,56 @@ impl KillLabels {
             level: report.level.as_str(),
         }
     }
+
+    fn by_limit(&self, limit_of: Level) -> LimitLabels {
+        LimitLabels {
+            namespace: self.namespace.clone(),
+            pod: self.pod.clone(),
+            container: self.container.clone(),
+            limit_of: limit_of.as_str(),
+        }
+    }
+}
+
+/// The victim, and whose limit it was. Empty where not known.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LimitLabels {
+    namespace: String,
+    pod: String,
+    container: String,
+    limit_of: &'static str,
 }
 
 /// Kills by the kernel for want of memory.
 #[derive(Debug, Clone)]
 pub(in crate::agent) struct KillMetrics {
     kills: Family<KillLabels, Counter>,
+    by_limit: Family<LimitLabels, Counter>,
 }
 
 impl KillMetrics {
     /// Registers the family, which begins empty.
     pub(in crate::agent) fn register(registry: &mut Registry) -> Self {
-        let help = "Kills by the kernel for want of memory, by whose process it was and whose limit; a group killed as a whole is one";
+        let help = "Kills by the kernel for want of memory, by whose process it was and the level whose limit the kernel enforced; a group killed as a whole is one";
+        let by_limit = "The same kills by whose limit it was: a container's where it stood at its own, though the kernel enforced its pod's";
         Self {
             kills: register(registry, "oom_kills", help, Family::default()),
+            by_limit: register(registry, "oom_kills_by_limit", by_limit, Family::default()),
         }
     }
 
     /// Counts a kill, and begins its series.
-    pub(in crate::agent) fn killed(&self, labels: &KillLabels) {
+    pub(in crate::agent) fn killed(&self, labels: &KillLabels, limit_of: Level) {
         self.kills.get_or_create(labels).inc();
+        self.by_limit.get_or_create(&labels.by_limit(limit_of)).inc();
     }
 
     /// Ends a series, with what was counted.
     pub(in crate::agent) fn forget(&self, labels: &KillLabels) {
         self.kills.remove(labels);
+        for level in Level::ALL {
+            self.by_limit.remove(&labels.by_limit(level));
+        }
     }
 }
 
@@ -85,7 +110,7 @@ mod tests {
             ))
         };
         for pod in ["web", "db"] {
-            kills.killed(&labels(pod));
+            kills.killed(&labels(pod), Level::Container);
         }
         assert!(counted("web") && counted("db"));
         kills.forget(&labels("web"));

@@ -75,7 +75,7 @@ impl Published {
 
     fn count(&mut self, report: &OomReport, now: Instant) {
         let labels = KillLabels::of(report);
-        self.metrics.killed(&labels);
+        self.metrics.killed(&labels, report.limit_of());
         self.series.insert(labels, now);
         if self.series.len() > MOST_SERIES {
             let oldest = self.series.iter().min_by_key(|(_, used)| **used);
@@ -113,7 +113,7 @@ fn log(report: &OomReport) {
     let victim = report.victim.as_ref();
     tracing::warn!(
         id = report.id, pod, container = report.container.as_ref().map(|container| container.name.as_str()),
-        cgroup = report.cgroup, level = report.level.as_str(), limit_bytes = report.limit.limit_bytes,
+        cgroup = report.cgroup, level = report.level.as_str(), limit_of = report.limit_of().as_str(), limit_bytes = report.limit.limit_bytes,
         pid = victim.map(|victim| victim.pid), comm = victim.map(|victim| victim.comm.escape_debug().to_string()),
         confidence = ?report.confidence, while_down = report.while_down, "the kernel killed for want of memory"
     );
@@ -147,6 +147,7 @@ pub(super) mod tests {
             cgroup: None,
             level: Level::Container,
             limit: HitLimit::default(),
+            container_limit: None,
             victim: None,
             group: Vec::new(),
             own_write: None,

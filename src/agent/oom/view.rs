@@ -1,11 +1,10 @@
 //! A report in the words of the control protocol. Pure.
 
 use crate::control::proto;
-use crate::oom::{OomReport, Role, Victim};
+use crate::oom::{HitLimit, OomReport, Role, Victim};
 
 /// One kill.
 pub(in crate::agent) fn kill(report: &OomReport) -> proto::OomKill {
-    let limit = &report.limit;
     proto::OomKill {
         id: report.id.clone(),
         node: report.node.clone(),
@@ -21,12 +20,9 @@ pub(in crate::agent) fn kill(report: &OomReport) -> proto::OomKill {
         }),
         cgroup: report.cgroup.clone(),
         level: report.level.as_str().to_owned(),
-        limit: Some(proto::OomLimit {
-            cgroup: limit.cgroup.clone(),
-            limit_bytes: limit.limit_bytes,
-            usage_bytes: limit.usage_bytes,
-            peak_bytes: limit.peak_bytes,
-        }),
+        limit: Some(limit(&report.limit)),
+        limit_of: report.limit_of().as_str().to_owned(),
+        container_limit: report.container_limit.as_ref().map(limit),
         victim: report.victim.as_ref().map(victim),
         group: report.group.clone(),
         own_write: report.own_write.as_ref().map(|write| proto::OomOwnWrite {
@@ -48,6 +44,15 @@ pub(in crate::agent) fn is_of(report: &OomReport, text: &str) -> bool {
     text.is_empty()
         || pod.is_some_and(|pod| pod.uid == text || text.split_once('/') == Some((&pod.namespace, &pod.name)))
         || container.is_some_and(|container| container.id.starts_with(text))
+}
+
+fn limit(limit: &HitLimit) -> proto::OomLimit {
+    proto::OomLimit {
+        cgroup: limit.cgroup.clone(),
+        limit_bytes: limit.limit_bytes,
+        usage_bytes: limit.usage_bytes,
+        peak_bytes: limit.peak_bytes,
+    }
 }
 
 fn victim(victim: &Victim) -> proto::OomVictim {

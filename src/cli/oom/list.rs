@@ -60,14 +60,21 @@ fn cells(kill: &OomKill, paint: Paint) -> [String; 9] {
         "" => container.id.chars().take(12).collect(),
         name => name.to_owned(),
     });
-    let limit = kill.limit.as_ref().and_then(|limit| limit.limit_bytes);
+    // The container's own limit, where it stood at it; the note names the pod's.
+    let limit = kill.container_limit.as_ref().or(kill.limit.as_ref());
+    let limit = limit.and_then(|limit| limit.limit_bytes);
+    let level = if kill.limit_of.is_empty() {
+        &kill.level
+    } else {
+        &kill.limit_of
+    };
     // What is in no pod is at least in a cgroup.
     let pod = pod.or_else(|| kill.cgroup.clone());
     [
         time::second(&kill.time),
         optional(pod.as_deref()),
         optional(container.as_deref()),
-        or_dash(&kill.level),
+        or_dash(level),
         optional(limit.map(|bytes| Bytes::new(bytes).to_string()).as_deref()),
         or_dash(&killed(kill)),
         optional(kill.victim.as_ref().and_then(rss).as_deref()),
@@ -108,6 +115,15 @@ fn note(kill: &OomKill, paint: Paint) -> String {
         let what = format!("after vscaled lowered {}", clean(&write.what));
         paint.text(Tone::Bad, &what)
     });
+    let enforced = kill.limit.as_ref().filter(|_| kill.container_limit.is_some());
+    let enforced = enforced.map(|limit| match limit.limit_bytes {
+        Some(bytes) => format!("at the {} limit of {}", kill.level, Bytes::new(bytes)),
+        None => format!("at the {} limit", kill.level),
+    });
     let down = kill.while_down.then(|| "while no agent ran".to_owned());
-    [group, own, down].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    [enforced, group, own, down]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join("; ")
 }

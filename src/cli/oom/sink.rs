@@ -144,7 +144,8 @@ fn line(report: &Report, again: bool, paint: Paint) -> String {
         .unwrap_or_default();
     let container = report.container().map_or("", |container| &container.name);
     let limit = report
-        .limit()
+        .container_limit()
+        .unwrap_or(report.limit())
         .limit_bytes
         .map_or_else(String::new, |bytes| format!(" of {}", Bytes::new(bytes)));
     let again = if again { " (again)" } else { "" };
@@ -154,7 +155,7 @@ fn line(report: &Report, again: bool, paint: Paint) -> String {
         or_dash(node),
         paint.text(Tone::Title, if pod.is_empty() { "-" } else { &pod }),
         or_dash(container),
-        report.level().as_str(),
+        report.limit_of().as_str(),
     )
 }
 

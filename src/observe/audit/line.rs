@@ -99,6 +99,7 @@ enum Line<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         container: Option<&'a str>,
         level: Level,
+        limit_of: Level,
         #[serde(skip_serializing_if = "Option::is_none")]
         limit_bytes: Option<u64>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -184,6 +185,7 @@ pub(super) fn of_kill(report: &OomReport) -> String {
         pod: report.pod.as_ref(),
         container: report.container.as_ref().map(|container| container.name.as_str()),
         level: report.level,
+        limit_of: report.limit_of(),
         limit_bytes: report.limit.limit_bytes,
         pid: report.victim.as_ref().map(|victim| victim.pid),
         confidence: report.confidence,

@@ -52,7 +52,8 @@ impl Moment {
 #[derive(Debug, Clone)]
 struct RecordFacts {
     wall: Timestamp,
-    while_down: bool,
+    /// Whether it was in the log before this agent read it.
+    replayed: bool,
     role: Role,
 }
 

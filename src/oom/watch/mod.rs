@@ -18,6 +18,7 @@ mod attribution;
 mod batch;
 mod checkpoint;
 mod clock;
+mod container_limit;
 mod kernel_log;
 mod kill_counters;
 mod node;

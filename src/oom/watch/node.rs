@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::kill_counters::{CounterScope, CounterTree};
-use super::node_io::{NodeIo, ProcProbe};
+use super::node_io::{CgroupMemory, NodeIo, ProcProbe};
 use super::pod_names::NodePods;
 use crate::cgroup::{Controller, Hierarchy, cgroup_of_pid, children};
 use crate::model::{CgroupPath, CgroupVersion};
@@ -16,6 +16,15 @@ use crate::oom::report::Role;
 use crate::oom::summary::Limit;
 
 const PROC: &str = "/proc";
+/// Limit, usage and highest usage.
+const V1_MEMORY: [&str; 3] = [
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    "memory.max_usage_in_bytes",
+];
+const V2_MEMORY: [&str; 3] = ["memory.max", "memory.current", "memory.peak"];
+/// Limits from here on are none: the kernel prints the most its counter can hold.
+pub(super) const NO_LIMIT: u64 = 1 << 60;
 /// `PROC_PID_INIT_INO` and `PROC_CGROUP_INIT_INO` (include/linux/proc_ns.h): the namespaces the machine began with, which
 /// are those of the kernel's log.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
@@ -192,14 +201,18 @@ impl CounterTree for NodeFiles {
 }
 
 impl NodeIo for NodeFiles {
-    fn limit_and_peak(&self, cgroup: &CgroupPath) -> (Option<u64>, Option<u64>) {
-        let v1 = ["memory.limit_in_bytes", "memory.max_usage_in_bytes"];
-        let names = match self.tree.as_ref().map(|tree| tree.counter) {
-            Some(OOM_CONTROL) => v1,
-            Some(_) | None => ["memory.max", "memory.peak"],
+    fn memory(&self, cgroup: &CgroupPath) -> Option<CgroupMemory> {
+        let names = match self.tree.as_ref()?.counter {
+            OOM_CONTROL => V1_MEMORY,
+            _ => V2_MEMORY,
         };
-        let [limit, peak] = names.map(|name| self.file(cgroup, name)?.trim().parse().ok());
-        (limit, peak)
+        let [limit, usage, peak] = names.map(|name| self.file(cgroup, name));
+        let bytes = |text: String| text.trim().parse().ok();
+        Some(CgroupMemory {
+            limit: bytes(limit?).filter(|limit| *limit < NO_LIMIT),
+            usage: usage.and_then(bytes),
+            peak: peak.and_then(bytes),
+        })
     }
 
     fn group_of(&self, cgroup: &CgroupPath, limit: &Limit) -> Option<CgroupPath> {

@@ -8,9 +8,8 @@ use crate::oom::summary::Limit;
 
 /// The node around a kill.
 pub(super) trait NodeIo: CounterTree {
-    /// The memory limit of a cgroup now, and the most it ever used. Bytes; `None` where there is no limit, no cgroup, or
-    /// no such file.
-    fn limit_and_peak(&self, cgroup: &CgroupPath) -> (Option<u64>, Option<u64>);
+    /// The memory of a cgroup now; `None` if it is gone.
+    fn memory(&self, cgroup: &CgroupPath) -> Option<CgroupMemory>;
     /// The cgroup that is killed as a whole when a process in this one is killed for that limit
     /// (`mem_cgroup_get_oom_group`): the outermost with `memory.oom.group` set, up to the one whose limit it is.
     fn group_of(&self, cgroup: &CgroupPath, limit: &Limit) -> Option<CgroupPath>;
@@ -18,6 +17,15 @@ pub(super) trait NodeIo: CounterTree {
     fn processes(&self, cgroup: &CgroupPath) -> Option<Vec<u32>>;
     /// Whether this task is one of the agent's own threads.
     fn is_own_thread(&self, invoker: &Invoker) -> bool;
+}
+
+/// What a cgroup's files say of its memory. Bytes; `None` without a limit, and where the kernel has no such file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct CgroupMemory {
+    pub(super) limit: Option<u64>,
+    pub(super) usage: Option<u64>,
+    /// The most that was ever used.
+    pub(super) peak: Option<u64>,
 }
 
 /// What `/proc` still knew of a victim.

@@ -55,7 +55,9 @@ impl OwnWrites {
         let pod = report.pod.as_ref()?;
         let hit = |target: &Target| match (report.level, target) {
             (Level::Pod, Target::Pod) => true,
-            (Level::Container, Target::Container(name)) => report.container.as_ref().is_some_and(|of| of.name == *name),
+            (_, Target::Container(name)) if report.limit_of() == Level::Container => {
+                report.container.as_ref().is_some_and(|of| of.name == *name)
+            }
             _ => false,
         };
         let blamed = |lowered: &&Lowered| {
@@ -193,6 +195,7 @@ mod tests {
             cgroup: None,
             level,
             limit: HitLimit::default(),
+            container_limit: None,
             victim: None,
             group: Vec::new(),
             own_write: None,

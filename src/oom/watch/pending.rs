@@ -26,6 +26,7 @@ pub(super) struct PendingKill {
     pub(super) candidates: Candidates,
     pub(super) more_candidates: u32,
     pub(super) limit: HitLimit,
+    pub(super) container_limit: Option<HitLimit>,
     pub(super) group: Option<PendingGroup>,
     /// The records that are told with it.
     pub(super) records: Vec<u64>,
@@ -87,6 +88,7 @@ impl PendingKill {
             cgroup: self.kill.cgroup.as_ref().map(ToString::to_string),
             level: level(&self.kill, names),
             limit: self.limit,
+            container_limit: self.container_limit,
             victim: self.victim,
             group: self
                 .group

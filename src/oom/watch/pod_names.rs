@@ -108,6 +108,26 @@ impl PodNames {
         }
     }
 
+    /// Whether this cgroup is a container's own.
+    pub(super) fn is_container(&self, cgroup: &CgroupPath) -> bool {
+        self.residents
+            .get(cgroup)
+            .is_some_and(|known| known.container.is_some())
+    }
+
+    /// Whether this container, by its name, is the only one of the pod.
+    pub(super) fn is_only_container(&self, pod: &CgroupPath, container: &CgroupPath) -> bool {
+        let name = |known: &KnownCgroup| known.container.as_ref().map(|(name, _)| name.clone());
+        let Some(only) = self.residents.get(container).and_then(name) else {
+            return false;
+        };
+        let in_pod = self
+            .residents
+            .iter()
+            .filter(|(path, _)| path.parent().as_ref() == Some(pod));
+        in_pod.filter_map(|(_, known)| name(known)).all(|name| name == only)
+    }
+
     /// The level of a cgroup whose limit was hit.
     pub(super) fn level(&self, cgroup: &CgroupPath) -> Level {
         if *cgroup == CgroupPath::root() {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::kill_counters::CounterTree;
-use super::node_io::NodeIo;
+use super::node_io::{CgroupMemory, NodeIo};
 use crate::model::CgroupPath;
 use crate::oom::counters::{CounterError, Reading};
 use crate::oom::kill::Invoker;
@@ -25,6 +25,7 @@ pub(super) struct Kernel {
     /// Cgroups that are killed as a whole.
     pub(super) groups: BTreeSet<CgroupPath>,
     pub(super) processes: BTreeMap<CgroupPath, Vec<u32>>,
+    pub(super) memory: BTreeMap<CgroupPath, CgroupMemory>,
 }
 
 impl Kernel {
@@ -79,8 +80,13 @@ impl CounterTree for Kernel {
 }
 
 impl NodeIo for Kernel {
-    fn limit_and_peak(&self, _cgroup: &CgroupPath) -> (Option<u64>, Option<u64>) {
-        (Some(64 << 20), None)
+    fn memory(&self, cgroup: &CgroupPath) -> Option<CgroupMemory> {
+        let limited = CgroupMemory {
+            limit: Some(64 << 20),
+            ..CgroupMemory::default()
+        };
+        let memory = self.memory.get(cgroup).copied().unwrap_or(limited);
+        self.has(cgroup).then_some(memory)
     }
 
     fn group_of(&self, cgroup: &CgroupPath, _limit: &Limit) -> Option<CgroupPath> {

@@ -40,6 +40,7 @@ fn kill(message: proto::Report) -> Result<OomReport, BadMessage> {
         cgroup: Some(message.cgroup).filter(|cgroup| !cgroup.is_empty()),
         level: words::level_of(message.level),
         limit: message.limit.map(limit).unwrap_or_default(),
+        container_limit: message.container_limit.map(limit),
         victim: message.victim.map(victim),
         group: message.group,
         own_write: message.own_write.map(own_write).transpose()?,
@@ -63,6 +64,7 @@ fn folded(first: prost_types::Timestamp, message: proto::Report) -> Result<Aggre
         container: message.container.map(container),
         level: words::level_of(message.level),
         limit: message.limit.map(limit).unwrap_or_default(),
+        container_limit: message.container_limit.map(limit),
     })
 }
 

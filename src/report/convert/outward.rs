@@ -12,7 +12,7 @@ impl From<&Report> for proto::Report {
     fn from(report: &Report) -> Self {
         let message = match report {
             Report::Kill(kill) => of_kill(kill),
-            Report::Aggregate(folded) => of_folded(folded),
+            Report::Aggregate(folded) => of_aggregate(report, folded),
         };
         Self {
             id: report.id().into_owned(),
@@ -34,6 +34,8 @@ fn of_kill(kill: &OomReport) -> proto::Report {
         cgroup: kill.cgroup.clone().unwrap_or_default(),
         level: words::level(kill.level).into(),
         limit: Some(limit(&kill.limit)),
+        container_limit: kill.container_limit.as_ref().map(limit),
+        limit_of: words::level(kill.limit_of()).into(),
         victim: kill.victim.as_ref().map(victim),
         group: kill.group.clone(),
         own_write: kill.own_write.as_ref().map(own_write),
@@ -44,7 +46,7 @@ fn of_kill(kill: &OomReport) -> proto::Report {
     }
 }
 
-fn of_folded(folded: &Aggregate) -> proto::Report {
+fn of_aggregate(report: &Report, folded: &Aggregate) -> proto::Report {
     proto::Report {
         node: folded.node.clone(),
         count: folded.count,
@@ -54,6 +56,8 @@ fn of_folded(folded: &Aggregate) -> proto::Report {
         container: folded.container.as_ref().map(container),
         level: words::level(folded.level).into(),
         limit: Some(limit(&folded.limit)),
+        container_limit: folded.container_limit.as_ref().map(limit),
+        limit_of: words::level(report.limit_of()).into(),
         ..proto::Report::default()
     }
 }

@@ -61,7 +61,8 @@ pub struct PodEvents {
 #[derive(Debug)]
 struct Group {
     subject: Subject,
-    level: Level,
+    /// The level whose limit the kernel enforced, and whose limit it was.
+    levels: [Level; 2],
     report: Report,
     /// The first one's.
     id: String,
@@ -84,13 +85,14 @@ impl PodEvents {
 
     /// Takes a report in. It is told with those of the same container and level that wait already.
     pub fn offer(&mut self, pending: Pending) {
-        let (subject, level) = (subject(&pending.report), pending.report.level());
-        let same = |group: &&mut Group| group.subject == subject && group.level == level;
+        let report = &pending.report;
+        let (subject, levels) = (subject(report), [report.level(), report.limit_of()]);
+        let same = |group: &&mut Group| group.subject == subject && group.levels == levels;
         match self.groups.iter_mut().find(same) {
             Some(group) => group.add(pending),
             None => self.groups.push_back(Group {
                 subject,
-                level,
+                levels,
                 id: pending.report.id().into_owned(),
                 reports: vec![CoveredReport::from(&pending)],
                 report: pending.report,

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::kubernetes::events::{PodReference, Subject};
 use crate::model::objects::PodId;
-use crate::oom::{Confidence, Level, OomReport, ReportedPod, Role};
+use crate::oom::{Confidence, HitLimit, Level, OomReport, ReportedPod, Role};
 use crate::rate_limiter::Rate;
 use crate::report::log::Pending;
 use crate::report::testing::{arbitrary_kill, kill_of};
@@ -214,7 +214,7 @@ fn what_the_pods_status_tells_is_not_told_again() {
 #[test]
 fn no_container_is_blamed_for_a_limit_that_is_not_its_own_or_on_a_guess() {
     let withheld = |change: fn(&mut OomReport)| judged(changed(change), RAN_ON);
-    for level in crate::report::testing::LEVELS {
+    for level in Level::ALL {
         let verdict = judged(changed(|kill| kill.level = level), RAN_ON);
         let sent = matches!(verdict, VpaDecision::Send(_));
         assert_eq!(sent, level == Level::Container, "{level:?}");
@@ -223,7 +223,7 @@ fn no_container_is_blamed_for_a_limit_that_is_not_its_own_or_on_a_guess() {
     assert_eq!(uncertain, VpaDecision::Withhold(Withheld::Uncertain));
     let nameless = withheld(|kill| kill.container.as_mut().unwrap().name.clear());
     assert_eq!(nameless, VpaDecision::Withhold(Withheld::NoContainer));
-    let unmeasured = withheld(|kill| kill.limit = crate::oom::HitLimit::default());
+    let unmeasured = withheld(|kill| kill.limit = HitLimit::default());
     assert_eq!(unmeasured, VpaDecision::Withhold(Withheld::NoUsage));
     let irregular = ContainerFacts {
         regular: false,
@@ -235,6 +235,54 @@ fn no_container_is_blamed_for_a_limit_that_is_not_its_own_or_on_a_guess() {
     );
     let alone = ContainerFacts { vpa: false, ..RAN_ON };
     assert_eq!(judged(kill_of("web", 1), alone), VpaDecision::Withhold(Withheld::NoVpa));
+}
+
+/// A kill at the pod's limit of 65 MiB.
+fn at_the_pods_limit(container_limit: Option<HitLimit>) -> OomReport {
+    changed(|kill| {
+        kill.level = Level::Pod;
+        kill.limit.limit_bytes = Some(65 << 20);
+        kill.container_limit = container_limit;
+    })
+}
+
+#[test]
+fn a_container_that_brought_its_pod_to_the_pods_limit_is_told_as_one_at_its_own() {
+    let own = HitLimit {
+        limit_bytes: Some(64 << 20),
+        usage_bytes: Some(63 << 20),
+        ..HitLimit::default()
+    };
+    let VpaDecision::Send(event) = judged(at_the_pods_limit(Some(own.clone())), RAN_ON) else {
+        panic!("withheld")
+    };
+    let usage = event
+        .event
+        .annotations
+        .iter()
+        .find(|(key, _)| *key == "offending_containers_usage");
+    assert_eq!(usage.unwrap().1, "67108864", "the container's limit");
+    assert_eq!(
+        judged(at_the_pods_limit(None), RAN_ON),
+        VpaDecision::Withhold(Withheld::NotItsLimit)
+    );
+    let message = |limit| text::message(&at_the_pods_limit(limit).into());
+    assert!(
+        message(Some(own))
+            .contains("the container reached its memory limit of 64Mi, and with it the pod its own of 65Mi")
+    );
+    assert!(message(None).contains(": the pod reached its memory limit of 65Mi"));
+}
+
+#[test]
+fn kills_at_a_containers_own_limit_share_no_event_with_those_for_others_sake() {
+    let now = Instant::now();
+    let mut events = PodEvents::new(RATES, usize::MAX, now);
+    for (number, limit) in (1..).zip([None, Some(HitLimit::default()), None]) {
+        events.offer(pending(number, at_the_pods_limit(limit)));
+    }
+    let numbers: Vec<_> = all(&mut events, now).iter().map(PlannedEvent::numbers).collect();
+    assert_eq!(numbers, [vec![1, 3], vec![2]]);
 }
 
 fn minute(count: u64) -> Timestamp {
@@ -350,7 +398,7 @@ proptest! {
             let pending = pending(number, kill);
             let VpaDecision::Send(event) = events.decide(&pending, facts, now) else { continue };
             prop_assert!(regular && vpa && !main && survived != Some(false));
-            prop_assert_eq!(pending.report.level(), Level::Container);
+            prop_assert_eq!(pending.report.limit_of(), Level::Container);
             let lengths = event.event.annotations.iter().map(|(_, value)| value.split(',').count());
             prop_assert!(lengths.eq([1, 1, 1]), "as many of each, or the recommender drops it");
             let Subject::Pod(PodReference { pod: PodId { uid, .. }, container, .. }) = event.event.subject else { panic!("about the node") };

@@ -1,7 +1,7 @@
 //! What Events say, for people. Pure.
 
 use crate::model::Bytes;
-use crate::oom::{Level, OomReport, Role};
+use crate::oom::{HitLimit, Level, OomReport, Role};
 use crate::report::content::{Aggregate, Report};
 
 /// The longest message the API server takes (`pkg/apis/core/validation/events.go`).
@@ -10,8 +10,8 @@ const LONGEST: usize = 1024;
 /// A report in a sentence or two.
 pub(super) fn message(report: &Report) -> String {
     bounded(&match report {
-        Report::Kill(kill) => of_kill(kill),
-        Report::Aggregate(folded) => of_folded(folded),
+        Report::Kill(kill) => of_kill(kill, &cause(report)),
+        Report::Aggregate(sum) => of_aggregate(sum, &cause(report)),
     })
 }
 
@@ -28,7 +28,7 @@ pub(super) fn bounded(text: &str) -> String {
     message
 }
 
-fn of_kill(kill: &OomReport) -> String {
+fn of_kill(kill: &OomReport, cause: &str) -> String {
     let mut text = match &kill.victim {
         Some(victim) => {
             let role = match victim.role {
@@ -40,7 +40,7 @@ fn of_kill(kill: &OomReport) -> String {
         }
         None => "The kernel killed a process".to_owned(),
     };
-    text.push_str(&format!(": {}", cause(kill.level, kill.limit.limit_bytes)));
+    text.push_str(&format!(": {cause}"));
     if let Some(memory) = kill.victim.as_ref().and_then(|victim| victim.memory) {
         let [anon, file, shmem] =
             [memory.anon_rss_bytes, memory.file_rss_bytes, memory.shmem_rss_bytes].map(Bytes::new);
@@ -54,18 +54,24 @@ fn of_kill(kill: &OomReport) -> String {
     text
 }
 
-fn of_folded(folded: &Aggregate) -> String {
+fn of_aggregate(sum: &Aggregate, cause: &str) -> String {
     format!(
-        "The kernel killed {} processes from {:.0} to {:.0}: {}",
-        folded.count,
-        folded.first,
-        folded.last,
-        cause(folded.level, folded.limit.limit_bytes)
+        "The kernel killed {} processes from {:.0} to {:.0}: {cause}",
+        sum.count, sum.first, sum.last
     )
 }
 
-fn cause(level: Level, limit: Option<u64>) -> String {
-    let whose = match level {
+fn cause(report: &Report) -> String {
+    let limit = |limit: &HitLimit| {
+        let bytes = limit.limit_bytes.map(|limit| format!(" of {}", Bytes::new(limit)));
+        bytes.unwrap_or_default()
+    };
+    let enforced = limit(report.limit());
+    if let Some(own) = report.container_limit() {
+        let own = limit(own);
+        return format!("the container reached its memory limit{own}, and with it the pod its own{enforced}");
+    }
+    let whose = match report.level() {
         Level::Container => "the container reached its memory limit",
         Level::Pod => "the pod reached its memory limit",
         Level::Qos => "the pods of its QoS class reached their memory limit",
@@ -74,8 +80,5 @@ fn cause(level: Level, limit: Option<u64>) -> String {
         Level::Other => "a cgroup reached its memory limit",
         Level::Unknown => return "whose limit was reached is not known".to_owned(),
     };
-    match limit {
-        Some(limit) => format!("{whose} of {}", Bytes::new(limit)),
-        None => whose.to_owned(),
-    }
+    format!("{whose}{enforced}")
 }

@@ -228,7 +228,7 @@ fn eligible(report: &Report) -> Result<(&ReportedPod, &ReportedContainer, u64), 
     if pod.name.is_empty() || pod.namespace.is_empty() || container.name.is_empty() {
         return Err(Withheld::NoContainer);
     }
-    if report.level() != Level::Container {
+    if report.limit_of() != Level::Container {
         return Err(Withheld::NotItsLimit);
     }
     if let Report::Kill(kill) = report {
@@ -239,7 +239,7 @@ fn eligible(report: &Report) -> Result<(&ReportedPod, &ReportedContainer, u64), 
             return Err(Withheld::InStatus);
         }
     }
-    let usage = usage(report.limit()).ok_or(Withheld::NoUsage)?;
+    let usage = usage(report.container_limit().unwrap_or(report.limit())).ok_or(Withheld::NoUsage)?;
     Ok((pod, container, usage))
 }
 

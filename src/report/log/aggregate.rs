@@ -29,7 +29,7 @@ pub(super) struct Aggregated {
 }
 
 /// Reports that are pending for different destinations never share a count.
-type Key = (Destinations, Option<[String; 5]>);
+type Key = (Destinations, Option<[String; 6]>);
 
 /// Aggregates reports with their numbers, which must ascend.
 pub(super) fn aggregate(
@@ -70,7 +70,7 @@ fn at_grain(report: Report, grain: Grain) -> Aggregate {
     }
 }
 
-fn container_of(report: &Report) -> [String; 5] {
+fn container_of(report: &Report) -> [String; 6] {
     let (pod, container) = (report.pod(), report.container());
     [
         pod.map_or(String::new(), |pod| pod.uid.clone()),
@@ -78,6 +78,7 @@ fn container_of(report: &Report) -> [String; 5] {
         pod.map_or(String::new(), |pod| pod.name.clone()),
         container.map_or(String::new(), |container| container.name.clone()),
         report.level().as_str().to_owned(),
+        report.limit_of().as_str().to_owned(),
     ]
 }
 

@@ -41,7 +41,7 @@ async fn a_pod_over_its_limit_is_told_as_that_whichever_container_pays_for_it() 
             pid
         })
         .await;
-    assert_eq!((container(&kill), &*kill.level), ("a", "pod"));
+    assert_eq!((container(&kill), &*kill.level, &*kill.limit_of), ("a", "pod", "pod"));
     assert_eq!(kill.limit.as_ref().unwrap().cgroup, Some(scene.pod.cgroup.to_string()));
     assert_eq!(kill.limit.as_ref().unwrap().limit_bytes, Some(48 << 20));
 }

@@ -38,6 +38,11 @@ async fn a_kill_reaches_watchers_metrics_the_command_line_and_the_audit_log() {
     );
     let metrics = scrape(address).await;
     assert!(metrics.contains(&series), "{metrics}");
+    let by_limit = format!(
+        "vscaled_oom_kills_by_limit_total{{namespace=\"test\",pod=\"web\",container=\"app\",limit_of=\"{}\"}} 1",
+        told.limit_of
+    );
+    assert!(metrics.contains(&by_limit), "{metrics}");
 
     let audit = scene.agent.state_directory().join("audit.jsonl");
     let line = || {

@@ -135,6 +135,7 @@ pub(crate) fn kill(number: u64) -> OomReport {
             limit_bytes: Some(64 << 20),
             ..HitLimit::default()
         },
+        container_limit: None,
         victim: Some(Victim {
             pid: u32::try_from(number).unwrap(),
             comm: "app".to_owned(),

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::container_limit::container_limit;
+use super::super::node::NO_LIMIT;
 use super::super::node_io::{NodeIo, ProcProbe};
 use super::super::pending::{PendingGroup, PendingKill, victim};
 use super::{Attribution, Moment, RecordFacts};
@@ -14,8 +16,6 @@ use crate::oom::parse::Event;
 use crate::oom::report::{Candidates, Confidence, HitLimit, Role, Victim};
 use crate::oom::summary::Limit;
 
-/// Limits from here on are none: the kernel prints the most its counter can hold.
-const NO_LIMIT: u64 = 1 << 60;
 /// In a flood every kill may be any of hundreds; what a report lists must stay something that can be sent and kept.
 pub(super) const MOST_CANDIDATES: usize = 16;
 
@@ -37,7 +37,7 @@ impl Attribution {
                 self.log.told.wait(told.seq);
                 let facts = RecordFacts {
                     wall: told.at,
-                    while_down: replayed && self.continues,
+                    replayed,
                     role: probe.role,
                 };
                 self.log.waiting.insert(told.seq, facts);
@@ -91,15 +91,21 @@ impl Attribution {
             _ => Default::default(),
         };
         let facts = kill.record.and_then(|record| self.log.waiting.get(&record));
+        let is_live = facts.is_some_and(|facts| !facts.replayed);
+        let container_limit = kill
+            .victim()
+            .zip(kill.cgroup.as_ref())
+            .and_then(|(victim, cgroup)| container_limit(victim, cgroup, &self.names, around, is_live));
         let counted_at_start = self.counters.first_sweep.is_none_or(|first| kill.at <= first);
         let open = PendingKill {
             since: now.monotonic,
             time: facts.map_or_else(|| now.wall_at(kill.at), |facts| facts.wall),
-            while_down: facts.map_or(counted_at_start && self.continues, |facts| facts.while_down),
+            while_down: self.continues && facts.map_or(counted_at_start, |facts| facts.replayed),
             victim: kill.victim().map(|kill| self.as_victim(kill)),
             candidates,
             more_candidates,
             limit: kill.victim().map(|kill| hit_limit(kill, around)).unwrap_or_default(),
+            container_limit,
             group: open_group(&kill, now.monotonic, around),
             records: kill.record.into_iter().collect(),
             counted: kill.cgroup.iter().cloned().collect(),
@@ -170,12 +176,12 @@ fn hit_limit(kill: &Kill, around: &impl NodeIo) -> HitLimit {
     let Some(cgroup) = kill.limit.cgroup() else {
         return HitLimit::default();
     };
-    let (limit, peak) = around.limit_and_peak(cgroup);
+    let memory = around.memory(cgroup).unwrap_or_default();
     let logged = kill.usage.map(|usage| usage.limit.get());
     HitLimit {
         cgroup: Some(cgroup.to_string()),
-        limit_bytes: logged.or(limit).filter(|limit| *limit < NO_LIMIT),
+        limit_bytes: logged.or(memory.limit).filter(|limit| *limit < NO_LIMIT),
         usage_bytes: kill.usage.map(|usage| usage.usage.get()),
-        peak_bytes: peak,
+        peak_bytes: memory.peak,
     }
 }

@@ -39,7 +39,6 @@ impl Backoff {
     }
 
     /// How many attempts have failed in a row.
-    #[must_use]
     pub const fn failures(&self) -> u32 {
         self.failures
     }

@@ -35,7 +35,6 @@ impl RateLimiter {
     }
 
     /// When the next turn is; in the past if that is now.
-    #[must_use]
     pub fn ready_at(&self) -> Instant {
         let spare = self.rate.every.saturating_mul(self.rate.burst.max(1) - 1);
         self.full_at.checked_sub(spare).unwrap_or(self.full_at)

@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::time::{Duration, Instant};
+use vscaled::model::Resource;
 
-use vscaled::cgroup::{Cgroup, Controller, Hierarchy};
+use vscaled::cgroup::{Cgroup, Hierarchy};
 
 use crate::common::{Samples, Table};
 use crate::scene::{Numbers, ROOMY, Scene, limit};
@@ -64,7 +65,7 @@ fn by_hand(tries: usize, checked: bool) -> anyhow::Result<Tally> {
     let memory = |mebibytes| limit(cgroup.outer().version(), mebibytes);
     let file = cgroup
         .outer()
-        .directory(Controller::Memory)
+        .directory(Resource::Memory)
         .join(memory(ROOMY).file().name());
     let (mut tally, mut numbers) = (Tally::default(), Numbers::new());
     for _ in 0..tries {

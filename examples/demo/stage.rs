@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use vscaled::model::Resource;
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vscaled::cgroup::{Controller, Hierarchy};
+use vscaled::cgroup::Hierarchy;
 
 use super::pod::Pod;
 use super::screen::Screen;
@@ -45,7 +46,7 @@ impl Stage {
     /// Makes the directory and the top cgroups, and removes what killed demos left.
     pub(crate) fn new(screen: &mut Screen) -> Result<Self> {
         let hierarchy = Hierarchy::discover(None)?;
-        let mut mounts = Controller::ALL
+        let mut mounts = Resource::ALL
             .map(|controller| hierarchy.mount(controller).to_owned())
             .to_vec();
         mounts.dedup();

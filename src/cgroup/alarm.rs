@@ -11,8 +11,8 @@ use nix::sys::eventfd::EventFd;
 
 use super::file::ControlFd;
 use super::limits::usage_file;
-use super::{CgroupDir, CgroupError, Controller};
-use crate::model::{Bytes, ControlFile};
+use super::{CgroupDir, CgroupError};
+use crate::model::{Bytes, ControlFile, Resource};
 
 const CONTROL: &str = "cgroup.event_control";
 
@@ -22,7 +22,7 @@ impl CgroupDir {
     /// processors (`synchronize_rcu` in `__mem_cgroup_usage_register_event`, mm/memcontrol-v1.c).
     pub fn alarm_at(&self, amounts: &[Bytes], told: &EventFd) -> Result<(), CgroupError> {
         let usage = self
-            .dir(Controller::Memory)
+            .dir(Resource::Memory)
             .open_file(usage_file(ControlFile::MemoryLimit), OFlag::O_RDONLY)?;
         let amounts = amounts.iter().map(|amount| amount.get().to_string());
         self.order(&usage, told, amounts)
@@ -34,7 +34,7 @@ impl CgroupDir {
     /// block. To order it again is to be told twice.
     pub fn alarm_at_oom(&self, told: &EventFd) -> Result<(), CgroupError> {
         let control = self
-            .dir(Controller::Memory)
+            .dir(Resource::Memory)
             .open_file("memory.oom_control", OFlag::O_RDONLY)?;
         self.order(&control, told, [String::new()])
     }
@@ -46,7 +46,7 @@ impl CgroupDir {
         told: &EventFd,
         arguments: impl IntoIterator<Item = String>,
     ) -> Result<(), CgroupError> {
-        let control = self.dir(Controller::Memory).open_file(CONTROL, OFlag::O_WRONLY)?;
+        let control = self.dir(Resource::Memory).open_file(CONTROL, OFlag::O_WRONLY)?;
         let (told, about) = (told.as_raw_fd(), about.as_fd().as_raw_fd());
         for argument in arguments {
             control

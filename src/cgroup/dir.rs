@@ -6,8 +6,8 @@ use nix::fcntl::OFlag;
 
 use super::file::{Dir, Inode, if_present};
 use super::hierarchy::ByVersion;
-use super::{CgroupError, CgroupFreezer, Controller, Hierarchy, Reason};
-use crate::model::{CgroupPath, CgroupVersion, ControlFile, Setting, Settings};
+use super::{CgroupError, CgroupFreezer, Hierarchy, Reason};
+use crate::model::{CgroupPath, CgroupVersion, ControlFile, Resource, Setting, Settings};
 
 /// One cgroup: a directory in v2, two (cpu and memory) in v1. Opened once and from then on the same cgroup: when it is
 /// removed, every call fails with [`Reason::Vanished`] or [`Reason::Recreated`], even if its path exists again.
@@ -43,10 +43,10 @@ impl CgroupDir {
         let open = |controller| Dir::open(path.under(hierarchy.mount(controller)));
         let dirs = match hierarchy.version() {
             CgroupVersion::V1 => ByVersion::V1 {
-                cpu: open(Controller::Cpu)?,
-                memory: open(Controller::Memory)?,
+                cpu: open(Resource::Cpu)?,
+                memory: open(Resource::Memory)?,
             },
-            CgroupVersion::V2 => ByVersion::V2(open(Controller::Cpu)?),
+            CgroupVersion::V2 => ByVersion::V2(open(Resource::Cpu)?),
         };
         Ok(Self {
             path: path.clone(),
@@ -74,8 +74,8 @@ impl CgroupDir {
 
     pub const fn identity(&self) -> Identity {
         Identity {
-            cpu: self.dir(Controller::Cpu).inode(),
-            memory: self.dir(Controller::Memory).inode(),
+            cpu: self.dir(Resource::Cpu).inode(),
+            memory: self.dir(Resource::Memory).inode(),
         }
     }
 
@@ -83,8 +83,8 @@ impl CgroupDir {
     ///
     /// Errors: [`CgroupError`] when a directory cannot be looked at.
     pub fn state(&self) -> Result<State, CgroupError> {
-        match self.dir(Controller::Cpu).state()? {
-            State::Alive => self.dir(Controller::Memory).state(),
+        match self.dir(Resource::Cpu).state()? {
+            State::Alive => self.dir(Resource::Memory).state(),
             gone => Ok(gone),
         }
     }
@@ -93,7 +93,7 @@ impl CgroupDir {
     ///
     /// Errors: [`Reason::Vanished`] and [`Reason::Recreated`] when this cgroup has ended.
     pub fn freezer(&self) -> Result<CgroupFreezer, CgroupError> {
-        let dir = self.dir(Controller::Memory);
+        let dir = self.dir(Resource::Memory);
         let freezer = CgroupFreezer::open(dir.path())?;
         if freezer.number() == dir.inode().number() {
             Ok(freezer)
@@ -107,7 +107,7 @@ impl CgroupDir {
 
     /// Its directory below a controller's mount, when it was opened.
     #[must_use]
-    pub fn directory(&self, controller: Controller) -> &Path {
+    pub fn directory(&self, controller: Resource) -> &Path {
         self.dir(controller).path()
     }
 
@@ -133,13 +133,13 @@ impl CgroupDir {
         Ok(settings)
     }
 
-    pub(super) const fn dir(&self, controller: Controller) -> &Dir {
+    pub(super) const fn dir(&self, controller: Resource) -> &Dir {
         self.dirs.get(controller)
     }
 
     /// The directory a file is in.
     pub(super) fn dir_of(&self, file: ControlFile) -> Result<&Dir, CgroupError> {
-        let dir = self.dir(Controller::of(file));
+        let dir = self.dir(file.resource());
         if self.files().contains(&file) {
             return Ok(dir);
         }

@@ -4,54 +4,13 @@
 //! [`Hierarchy`]: one mount for each controller (v1), or one for both (v2). A hybrid machine, with its controllers on v1
 //! beside an empty cgroup2 at `unified`, is v1. Controllers divided between v1 and v2 are refused, as no kubelet runs so.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use procfs::process::{MountInfo, Process};
 
-use crate::model::{CgroupPath, CgroupVersion, ControlFile, InvalidPath};
-
-/// A controller vscaled writes to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Controller {
-    Cpu,
-    Memory,
-}
-
-impl Controller {
-    pub const ALL: [Self; 2] = [Self::Cpu, Self::Memory];
-
-    /// The kernel's name for it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Memory => "memory",
-        }
-    }
-
-    /// The controller a file belongs to.
-    #[must_use]
-    pub const fn of(file: ControlFile) -> Self {
-        match file {
-            ControlFile::CpuMax
-            | ControlFile::CpuMaxBurst
-            | ControlFile::CpuWeight
-            | ControlFile::CpuShares
-            | ControlFile::CfsQuota
-            | ControlFile::CfsPeriod
-            | ControlFile::CfsBurst => Self::Cpu,
-            ControlFile::MemoryMax | ControlFile::MemoryLimit | ControlFile::MemswLimit => Self::Memory,
-        }
-    }
-}
-
-impl fmt::Display for Controller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+use crate::model::{CgroupPath, CgroupVersion, InvalidPath, Resource};
 
 /// A mounted hierarchy, or the part of one that a mount shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,11 +40,11 @@ impl<T> ByVersion<T> {
         }
     }
 
-    pub(super) const fn get(&self, controller: Controller) -> &T {
+    pub(super) const fn get(&self, controller: Resource) -> &T {
         match (self, controller) {
             (Self::V2(both), _) => both,
-            (Self::V1 { cpu, .. }, Controller::Cpu) => cpu,
-            (Self::V1 { memory, .. }, Controller::Memory) => memory,
+            (Self::V1 { cpu, .. }, Resource::Cpu) => cpu,
+            (Self::V1 { memory, .. }, Resource::Memory) => memory,
         }
     }
 }
@@ -100,7 +59,7 @@ pub enum LayoutError {
         "the {controller} controller is not mounted (looked in {looked_in}); mount the host's /sys/fs/cgroup here, and \
          check that the kernel has it ({controller} in /proc/cgroups, no cgroup_disable={controller} at boot)"
     )]
-    Missing { controller: Controller, looked_in: String },
+    Missing { controller: Resource, looked_in: String },
     /// One controller is on v1 and the other on v2.
     #[error("cpu and memory are divided between cgroup v1 ({v1}) and v2 ({v2}); no kubelet runs on such a machine")]
     Divided { v1: PathBuf, v2: PathBuf },
@@ -135,13 +94,13 @@ impl Hierarchy {
     }
 
     fn of_mounts(table: &[MountInfo], looked_in: &str) -> Result<Self, LayoutError> {
-        let v1 = |controller: Controller| {
+        let v1 = |controller: Resource| {
             let has =
                 |mount: &&MountInfo| mount.fs_type == "cgroup" && mount.super_options.contains_key(controller.name());
             outermost(table.iter().filter(has))
         };
         let v2 = outermost(table.iter().filter(|mount| mount.fs_type == "cgroup2"));
-        Self::choose(v1(Controller::Cpu), v1(Controller::Memory), v2, looked_in)
+        Self::choose(v1(Resource::Cpu), v1(Resource::Memory), v2, looked_in)
     }
 
     /// Reads the layout off a directory tree: v2 if `root` holds `cgroup.controllers`, else v1 with a directory for each
@@ -164,11 +123,11 @@ impl Hierarchy {
         let (mut cpu, mut memory) = (None, None);
         for entry in fs::read_dir(root).map_err(unreadable)? {
             let name = entry.map_err(unreadable)?.file_name();
-            let has = |wanted: Controller| {
+            let has = |wanted: Resource| {
                 name.to_str()
                     .is_some_and(|name| name.split(',').any(|c| c == wanted.name()))
             };
-            for (controller, found) in [(Controller::Cpu, &mut cpu), (Controller::Memory, &mut memory)] {
+            for (controller, found) in [(Resource::Cpu, &mut cpu), (Resource::Memory, &mut memory)] {
                 // `cpu` beside `cpu,cpuacct` is a link to it: either will do, the shorter reads better.
                 let shorter = found
                     .as_ref()
@@ -193,22 +152,22 @@ impl Hierarchy {
         };
         let (v1, absent) = match (cpu, memory) {
             (Some(cpu), Some(memory)) => return Ok(Self(ByVersion::V1 { cpu, memory })),
-            (Some(cpu), None) => (Some(cpu), Controller::Memory),
-            (None, Some(memory)) => (Some(memory), Controller::Cpu),
-            (None, None) => (None, Controller::Cpu),
+            (Some(cpu), None) => (Some(cpu), Resource::Memory),
+            (None, Some(memory)) => (Some(memory), Resource::Cpu),
+            (None, None) => (None, Resource::Cpu),
         };
         let Some(v2) = v2 else {
             return Err(missing(absent));
         };
         let controllers = controllers_of(&v2.point)?;
-        let has = |controller: Controller| controllers.split_whitespace().any(|name| name == controller.name());
+        let has = |controller: Resource| controllers.split_whitespace().any(|name| name == controller.name());
         match v1 {
             Some(v1) if has(absent) => Err(LayoutError::Divided {
                 v1: v1.point,
                 v2: v2.point,
             }),
             Some(_) => Err(missing(absent)),
-            None => match Controller::ALL.into_iter().find(|controller| !has(*controller)) {
+            None => match Resource::ALL.into_iter().find(|controller| !has(*controller)) {
                 Some(absent) => Err(missing(absent)),
                 None => Ok(Self(ByVersion::V2(v2))),
             },
@@ -222,14 +181,14 @@ impl Hierarchy {
 
     /// Where a controller is mounted.
     #[must_use]
-    pub fn mount(&self, controller: Controller) -> &Path {
+    pub fn mount(&self, controller: Resource) -> &Path {
         &self.0.get(controller).point
     }
 
     /// Turns a path as `/proc/<pid>/cgroup` prints it into one below the controller's mount.
     ///
     /// Errors: [`InvalidPath`] when the cgroup is outside of what the mount shows.
-    pub fn visible(&self, controller: Controller, printed: &str) -> Result<CgroupPath, InvalidPath> {
+    pub fn visible(&self, controller: Resource, printed: &str) -> Result<CgroupPath, InvalidPath> {
         let top = self.0.get(controller).top.trim_end_matches('/');
         let outside = || InvalidPath(printed.to_owned());
         match printed.strip_prefix(top).ok_or_else(outside)? {

@@ -9,8 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::file::directories_in;
-use super::{ContainerPlace, Controller, Hierarchy, Place, PodPlace};
-use crate::model::{CgroupPath, Driver};
+use super::{ContainerPlace, Hierarchy, Place, PodPlace};
+use crate::model::{CgroupPath, Driver, Resource};
 
 /// How deep below the mount the root may be: `/machine.slice/libpod-<id>.scope/container/kubelet.slice/<root>`.
 const DEPTH: usize = 5;
@@ -81,7 +81,7 @@ impl Kubepods {
     /// The least deep root is taken. Of several at that depth, the one with pods: a node whose driver was changed
     /// keeps the old, empty root.
     pub fn find(hierarchy: &Hierarchy, driver: Option<Driver>) -> Result<Self, FindError> {
-        let mount = hierarchy.mount(Controller::Cpu);
+        let mount = hierarchy.mount(Resource::Cpu);
         let mut level = vec![CgroupPath::root()];
         for _ in 0..DEPTH {
             let mut next = Vec::new();
@@ -139,7 +139,7 @@ impl Kubepods {
 
     /// Lists the pods that have a cgroup now, in path order.
     pub fn scan(&self, hierarchy: &Hierarchy) -> Result<Vec<PodEntry>, FindError> {
-        let mount = hierarchy.mount(Controller::Cpu);
+        let mount = hierarchy.mount(Resource::Cpu);
         let mut pods = Vec::new();
         let mut parents = vec![self.path.clone()];
         while let Some(parent) = parents.pop() {

@@ -3,8 +3,8 @@
 use nix::fcntl::OFlag;
 
 use super::file::{Dir, LONGEST, if_present};
-use super::{CgroupDir, CgroupError, Controller, Reason};
-use crate::model::{Bytes, CgroupVersion, ControlFile, MemoryLimit, Setting};
+use super::{CgroupDir, CgroupError, Reason};
+use crate::model::{Bytes, CgroupVersion, ControlFile, MemoryLimit, Resource, Setting};
 use crate::plan::shrink::MemoryReading;
 
 impl CgroupDir {
@@ -34,7 +34,7 @@ impl CgroupDir {
     }
 
     fn bytes(&self, name: &'static str) -> Result<Bytes, CgroupError> {
-        read_bytes(self.dir(Controller::Memory), name).map(Bytes::new)
+        read_bytes(self.dir(Resource::Memory), name).map(Bytes::new)
     }
 }
 

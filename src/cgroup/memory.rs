@@ -6,8 +6,8 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 use super::file::if_present;
-use super::{CgroupDir, CgroupError, Controller, page_size};
-use crate::model::{Bytes, CgroupVersion};
+use super::{CgroupDir, CgroupError, page_size};
+use crate::model::{Bytes, CgroupVersion, Resource};
 use crate::plan::shrink::{MemoryReading, Reclaim, WatchReading};
 
 /// v2's file to have memory reclaimed through (from Linux 5.19).
@@ -56,7 +56,7 @@ impl CgroupDir {
         if self.version() == CgroupVersion::V1 {
             return Ok(Reclaim::ByTheWrite);
         }
-        let file = if_present(self.dir(Controller::Memory).open_file(RECLAIM, OFlag::O_WRONLY))?;
+        let file = if_present(self.dir(Resource::Memory).open_file(RECLAIM, OFlag::O_WRONLY))?;
         Ok(file.map_or(Reclaim::Never, |_| Reclaim::OnRequest))
     }
 
@@ -64,7 +64,7 @@ impl CgroupDir {
     ///
     /// Errors: [`CgroupError`]; [`Reason::Absent`] on v1 and before Linux 5.19.
     pub fn reclaim(&self, bytes: Bytes) -> Result<(), CgroupError> {
-        let file = self.dir(Controller::Memory).open_file(RECLAIM, OFlag::O_WRONLY)?;
+        let file = self.dir(Resource::Memory).open_file(RECLAIM, OFlag::O_WRONLY)?;
         match file.write(&bytes.get().to_string()) {
             // EAGAIN: not all of it could be reclaimed. EINTR: a signal came.
             Ok(()) | Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
@@ -80,12 +80,12 @@ impl CgroupDir {
 
     /// Gives the limit of swap a value that it had before.
     pub fn restore_swap_max(&self, value: &str) -> Result<(), CgroupError> {
-        let file = self.dir(Controller::Memory).open_file(SWAP_MAX, OFlag::O_WRONLY)?;
+        let file = self.dir(Resource::Memory).open_file(SWAP_MAX, OFlag::O_WRONLY)?;
         file.set(value)
     }
 
     fn memory_text(&self, name: &'static str) -> Result<Option<String>, CgroupError> {
-        let open = self.dir(Controller::Memory).open_file(name, OFlag::O_RDONLY);
+        let open = self.dir(Resource::Memory).open_file(name, OFlag::O_RDONLY);
         if_present(open.and_then(|open| open.text()))
     }
 }

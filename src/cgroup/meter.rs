@@ -9,8 +9,8 @@ use nix::fcntl::OFlag;
 
 use super::file::{Dir, is_gone, read_from_start, refused};
 use super::limits::{limit_file, usage_file};
-use super::{Cgroup, CgroupDir, CgroupError, Controller, Reason};
-use crate::model::{CgroupVersion, MemoryLimit, Setting};
+use super::{Cgroup, CgroupDir, CgroupError, Reason};
+use crate::model::{CgroupVersion, MemoryLimit, Resource, Setting};
 
 /// More than any kernel prints into `memory.stat` or `cpu.stat`.
 const LONGEST: usize = 8192;
@@ -48,7 +48,7 @@ impl MemoryMeter {
         let limit = limit_file(memory.version).name();
         let limits = cgroup
             .dirs()
-            .map(|dir| OpenFile::open(dir.dir(Controller::Memory), limit));
+            .map(|dir| OpenFile::open(dir.dir(Resource::Memory), limit));
         let limits = limits.collect::<Result<_, _>>()?;
         Ok(Self { memory, limits })
     }
@@ -80,7 +80,7 @@ impl MemoryMeter {
 impl UsageMeter {
     /// Opens the files.
     pub fn open(dir: &CgroupDir) -> Result<Self, CgroupError> {
-        let (version, memory) = (dir.version(), dir.dir(Controller::Memory));
+        let (version, memory) = (dir.version(), dir.dir(Resource::Memory));
         Ok(Self {
             version,
             usage: OpenFile::open(memory, usage_file(limit_file(version)))?,
@@ -107,7 +107,7 @@ impl ThrottleMeter {
     pub fn open(cgroup: &Cgroup) -> Result<Self, CgroupError> {
         let stats = cgroup
             .dirs()
-            .map(|dir| OpenFile::open(dir.dir(Controller::Cpu), "cpu.stat"));
+            .map(|dir| OpenFile::open(dir.dir(Resource::Cpu), "cpu.stat"));
         stats.collect::<Result<_, _>>().map(Self)
     }
 

@@ -39,7 +39,7 @@ mod write;
 pub use dir::{CgroupDir, Identity, State};
 pub use error::{CgroupError, Reason};
 pub use freeze::{CgroupFreezer, FreezerState};
-pub use hierarchy::{Controller, Hierarchy, LayoutError};
+pub use hierarchy::{Hierarchy, LayoutError};
 pub use kubepods::{ContainerEntry, FindError, Kubepods, PodEntry, children};
 pub use meter::{MemoryMeter, ThrottleMeter, UsageMeter};
 pub use name::{ContainerId, PodUid};

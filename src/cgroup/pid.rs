@@ -4,8 +4,8 @@ use std::path::Path;
 
 use procfs::process::Process;
 
-use super::{Controller, Hierarchy};
-use crate::model::{CgroupPath, CgroupVersion, InvalidPath};
+use super::Hierarchy;
+use crate::model::{CgroupPath, CgroupVersion, InvalidPath, Resource};
 
 /// Why a process's cgroup is not known.
 #[derive(Debug, thiserror::Error)]
@@ -19,12 +19,12 @@ pub enum PidError {
     },
     /// The process is in no hierarchy of that controller.
     #[error("process {pid} is in no cgroup of the {controller} controller")]
-    NoHierarchy { pid: i32, controller: Controller },
+    NoHierarchy { pid: i32, controller: Resource },
     /// The process is outside of what the mount shows.
     #[error("process {pid}: its {controller} cgroup is outside of {}: {source}", mount.display())]
     OutsideMount {
         pid: i32,
-        controller: Controller,
+        controller: Resource,
         mount: std::path::PathBuf,
         source: InvalidPath,
     },
@@ -48,7 +48,7 @@ pub fn cgroup_of_pid(hierarchy: &Hierarchy, proc_root: &Path, pid: i32) -> Resul
             pid,
             source,
         })?;
-    let path = |controller: Controller| {
+    let path = |controller: Resource| {
         let holds = |name: &String| name == controller.name();
         let entry = entries.0.iter().find(|entry| match hierarchy.version() {
             CgroupVersion::V1 => entry.controllers.iter().any(holds),
@@ -64,7 +64,7 @@ pub fn cgroup_of_pid(hierarchy: &Hierarchy, proc_root: &Path, pid: i32) -> Resul
                 source,
             })
     };
-    let (cpu, memory) = (path(Controller::Cpu)?, path(Controller::Memory)?);
+    let (cpu, memory) = (path(Resource::Cpu)?, path(Resource::Memory)?);
     if cpu == memory {
         Ok(cpu)
     } else {

@@ -20,7 +20,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 use tokio::io::unix::AsyncFd;
 
 use super::file::Dir;
-use super::{Cgroup, CgroupError, Controller, Reason};
+use super::{Cgroup, CgroupError, Reason};
 use crate::model::ControlFile;
 
 /// A watched cgroup, until it is removed from its [`Watch`].
@@ -71,7 +71,7 @@ impl Watch {
             .dirs()
             .flat_map(|dir| dir.files().iter().map(move |file| (dir, *file)))
         {
-            match self.add_file(dir.dir(Controller::of(file)), file) {
+            match self.add_file(dir.dir(file.resource()), file) {
                 Ok(watch) => {
                     watched = true;
                     self.files.insert(watch, (token, file));

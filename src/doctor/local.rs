@@ -9,8 +9,8 @@ use nix::unistd::{AccessFlags, access};
 
 use super::kernel::{Capabilities, inotify, kernel_log};
 use super::{Check, Surroundings};
-use crate::cgroup::{Controller, Hierarchy};
-use crate::model::CgroupVersion;
+use crate::cgroup::Hierarchy;
+use crate::model::{CgroupVersion, Resource};
 
 /// Less room than this is nearly none.
 const LEAST_ROOM: u64 = 64 << 20;
@@ -51,7 +51,7 @@ fn cgroups(around: &Surroundings) -> Check {
                 CgroupVersion::V1 => "v1",
                 CgroupVersion::V2 => "v2",
             };
-            let mut mounts: Vec<String> = Controller::ALL
+            let mut mounts: Vec<String> = Resource::ALL
                 .iter()
                 .map(|controller| hierarchy.mount(*controller).display().to_string())
                 .collect();
@@ -68,7 +68,7 @@ fn cgroup_files(around: &Surroundings) -> Check {
     let Ok(hierarchy) = Hierarchy::discover(around.cgroup_root.as_deref()) else {
         return Check::fail(NAME, "there are none", "see cgroups");
     };
-    for controller in Controller::ALL {
+    for controller in Resource::ALL {
         // A file, as it is files that are written: the directory at the top is read-only to who has no capability.
         let file = hierarchy.mount(controller).join("cgroup.procs");
         if let Err(error) = access(&file, AccessFlags::W_OK) {

@@ -18,8 +18,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
 use crate::actuate::PodHandles;
-use crate::cgroup::Controller;
-use crate::model::{Bytes, CgroupVersion, Target};
+use crate::model::{Bytes, CgroupVersion, Resource, Target};
 
 /// Which container; never used twice.
 pub(super) type Token = u64;
@@ -141,7 +140,7 @@ impl Wires {
         if outer.version() == CgroupVersion::V1 {
             return false;
         }
-        let events: PathBuf = outer.directory(Controller::Memory).join("memory.events");
+        let events: PathBuf = outer.directory(Resource::Memory).join("memory.events");
         match inotify.add_watch(&events, AddWatchFlags::IN_MODIFY) {
             Ok(watch) => {
                 self.watched.insert(watch, token);

@@ -8,7 +8,6 @@ use serde::{Serialize, Serializer};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// Change it now.
     Resize,
     /// There is nothing to do.
     None,
@@ -64,7 +63,6 @@ pub enum Reason {
     Ignored,
     /// The pod is bound to no node.
     NotScheduled,
-    /// The pod has ended.
     Ended,
     /// The pod is being deleted.
     Terminating,
@@ -116,8 +114,6 @@ impl Reason {
         Self::BoostUnreadable,
     ];
 
-    /// What follows.
-    #[must_use]
     pub const fn action(self) -> Action {
         match self {
             Self::OutOfBounds
@@ -150,7 +146,6 @@ impl Reason {
     }
 
     /// The same for people, as the end of a sentence about the pod.
-    #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::OutOfBounds => "a request lies outside of the VPA's bounds, so the pod goes to the target",
@@ -190,8 +185,6 @@ impl Reason {
         }
     }
 
-    /// The word for machines.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::OutOfBounds => "OutOfBounds",

@@ -34,7 +34,6 @@ impl PageSize {
     }
 
     /// The bytes of one page.
-    #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -62,8 +61,6 @@ impl CpuShares {
         Self(shares.clamp(Self::MIN.0, Self::MAX.0))
     }
 
-    /// The plain number.
-    #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -140,8 +137,6 @@ impl CpuWeight {
         Self(weight.clamp(Self::MIN.0, Self::MAX.0))
     }
 
-    /// The plain number.
-    #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -173,7 +168,6 @@ impl CpuQuota {
 /// Quota and period together, as in v2 `cpu.max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CpuMax {
-    /// Time per period.
     pub quota: CpuQuota,
     /// The period in microseconds, 1000 to 1000000.
     pub period_us: u64,
@@ -203,7 +197,6 @@ impl CpuMax {
 
     /// Rounded up to a full percent of one cpu, as systemd keeps `CPUQuotaPerSecUSec`
     /// (opencontainers/cgroups `systemd/common.go:addCPUQuota`), and never below what the kernel accepts.
-    #[must_use]
     pub fn systemd_rounded(self) -> Self {
         const STEP_US: u64 = 10_000;
         let CpuQuota::Micros(quota) = self.quota else {
@@ -238,7 +231,6 @@ impl CpuMax {
 pub enum MemoryLimit {
     /// At most this many bytes. Ordered before [`Self::Max`].
     Bytes(u64),
-    /// No bound.
     Max,
 }
 

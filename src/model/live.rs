@@ -9,20 +9,15 @@ use crate::model::{CgroupPath, Target};
 /// A pod that has a cgroup, and its containers that have one and a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LivePod {
-    /// Which pod.
     pub id: PodId,
-    /// Where its cgroup is.
     pub path: CgroupPath,
-    /// Its containers by name.
     pub containers: BTreeMap<String, LiveContainer>,
 }
 
 /// A container that has a cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveContainer {
-    /// The runtime's id.
     pub id: String,
-    /// Where its cgroup is.
     pub path: CgroupPath,
 }
 
@@ -58,13 +53,11 @@ impl BoundPod {
     }
 
     /// The pod as its source describes it.
-    #[must_use]
     pub const fn object(&self) -> &Arc<Pod> {
         &self.object
     }
 
     /// Its cgroups and their identity.
-    #[must_use]
     pub const fn live(&self) -> &Arc<LivePod> {
         &self.live
     }

@@ -13,7 +13,6 @@ use crate::model::{PageSize, WeightFormula};
 pub enum CgroupVersion {
     /// One hierarchy for each controller.
     V1,
-    /// One unified hierarchy.
     V2,
 }
 
@@ -51,32 +50,27 @@ impl KubeletVersion {
 
     /// Whether a limit-less init container leaves its pod's limit undeclared: so since `ResourceConfigForPod` takes
     /// its limits from the shared resource helpers, 1.27. Before, only regular containers counted.
-    #[must_use]
     pub const fn init_containers_declare_limits(self) -> bool {
         self.0 >= 27
     }
 
-    /// Whether a cpu request of explicitly zero gives the least shares (kubernetes#108832, 1.25) rather than the
-    /// shares of the limit.
-    #[must_use]
+    /// Whether a cpu request of explicitly zero gives the least shares (kubernetes#108832, 1.25) rather than
+    /// the shares of the limit.
     pub const fn zero_request_is_least(self) -> bool {
         self.0 >= 25
     }
 
     /// Whether the kubelet resizes in place unless its gate `InPlacePodVerticalScaling` is switched off: since 1.33.
-    #[must_use]
     pub const fn resizes_by_default(self) -> bool {
         self.0 >= 33
     }
 
     /// Whether resizing in place cannot be switched off: the gate is locked since 1.35.
-    #[must_use]
     pub const fn always_resizes(self) -> bool {
         self.0 >= 35
     }
 
     /// Whether `spec.resources` counts: the gate `PodLevelResources` is on by default from 1.34.
-    #[must_use]
     pub const fn pod_level_resources(self) -> bool {
         self.0 >= 34
     }
@@ -117,11 +111,8 @@ impl fmt::Display for KubeletVersion {
 /// What a node is like, as far as plans depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeTraits {
-    /// The kernel interface.
     pub version: CgroupVersion,
-    /// Who creates cgroups.
     pub driver: Driver,
-    /// Whose names containers carry.
     pub runtime: RuntimeKind,
     /// How the runtime turns shares into weights; pods always use the kubelet's linear formula.
     pub container_weight: WeightFormula,

@@ -11,7 +11,6 @@ use super::{Requirements, Resource};
 pub enum QosClass {
     /// Every container has limits for cpu and memory, equal to its requests.
     Guaranteed,
-    /// Neither of the others.
     Burstable,
     /// Nothing is requested or limited.
     BestEffort,

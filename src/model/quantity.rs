@@ -13,7 +13,6 @@ pub enum QuantityError {
         "{0:?} is not a quantity: write a number with an optional suffix (n u m k M G T P E, Ki Mi Gi Ti Pi Ei, or e<exponent>), such as 250m or 1.5Gi"
     )]
     Malformed(String),
-    /// Resources are never negative.
     #[error("{0:?} is negative: allowed are values from 0 upwards")]
     Negative(String),
 }
@@ -30,8 +29,7 @@ pub struct Quantity(i128);
 impl Quantity {
     /// Parses the notation of the Kubernetes API.
     ///
-    /// # Errors
-    /// [`QuantityError`] when the text is malformed or negative.
+    /// Errors: [`QuantityError`] when the text is malformed or negative.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         let malformed = || QuantityError::Malformed(text.to_owned());
         let trimmed = text.trim();
@@ -56,13 +54,11 @@ impl Quantity {
     }
 
     /// The value in whole units, rounded up and saturated to `i64::MAX` (`Quantity.Value()` upstream).
-    #[must_use]
     pub fn value(self) -> u64 {
         Self::saturate(self.0, NANO)
     }
 
     /// The value in thousandths, rounded up and saturated to `i64::MAX` (`Quantity.MilliValue()` upstream).
-    #[must_use]
     pub fn milli_value(self) -> u64 {
         Self::saturate(self.0, NANO / 1000)
     }

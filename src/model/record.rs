@@ -11,9 +11,7 @@ use crate::model::{Change, CriResources, Reason, Requirements, Resource, Setting
 /// Who or what asked for a pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    /// A recommendation.
     Recommendation {
-        /// The VPA's name.
         vpa: String,
         /// Which version of it; empty where its source has none.
         resource_version: String,
@@ -27,18 +25,14 @@ pub enum Cause {
     },
     /// An operator at the socket.
     Operator {
-        /// The caller's user id.
         uid: u32,
-        /// The caller's process.
         pid: i32,
         /// What the caller gave as a reason.
         reason: String,
     },
     /// An operator at the socket ended an override.
     Released {
-        /// The caller's user id.
         uid: u32,
-        /// The caller's process.
         pid: i32,
         /// What the caller gave as a reason.
         reason: String,
@@ -47,9 +41,7 @@ pub enum Cause {
     OverrideEnded,
     /// A limit was about to be reached and was grown, or could not be.
     Guard {
-        /// Which container's.
         container: String,
-        /// Which limit.
         resource: Resource,
         /// What was seen of it, in the words of a sentence about the container; none where that is said beside this.
         why: Option<String>,
@@ -58,9 +50,7 @@ pub enum Cause {
     LoanEnded,
     /// A limit that was grown in an emergency is taken back because the API server denies it.
     LoanDenied {
-        /// Which container's.
         container: String,
-        /// The API server's words.
         why: String,
     },
     /// Something else changed a value.
@@ -71,13 +61,11 @@ pub enum Cause {
     ContainerStarted,
     /// The agent started and checks what it finds.
     AgentStarted,
-    /// The periodic check.
     Sweep,
     /// An earlier pass did not succeed.
     Retry,
     /// A memory limit was lowered that should not have been.
     Regret {
-        /// What went wrong.
         why: String,
     },
 }
@@ -123,7 +111,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// How a pass ended.
+/// The end of a pass over a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Every value is what it should be, as read back; at least one was changed.
@@ -131,10 +119,7 @@ pub enum Outcome {
     /// Every value already was what it should be.
     Unchanged,
     /// The kernel holds every value, but the runtime could not be told yet.
-    RuntimeOwed {
-        /// What the runtime answered.
-        reason: String,
-    },
+    RuntimeOwed { reason: String },
     /// The API server holds what is wanted, and the kubelet does not let the pod have it, yet or at all: every level
     /// holds what it let it have before.
     Withheld(Withheld),
@@ -144,15 +129,9 @@ pub enum Outcome {
         reason: String,
     },
     /// A cgroup ended under our hands; what is left is planned anew.
-    Interrupted {
-        /// Which one.
-        reason: String,
-    },
+    Interrupted { reason: String },
     /// A step failed and everything done before it was undone.
-    RolledBack {
-        /// What failed.
-        reason: String,
-    },
+    RolledBack { reason: String },
     /// A step failed and undoing it failed as well; the next pass starts from what is there.
     Incomplete {
         /// What failed, and what could not be undone.
@@ -162,13 +141,11 @@ pub enum Outcome {
 
 impl Outcome {
     /// Whether the kernel holds every value that is wanted.
-    #[must_use]
     pub const fn holds(&self) -> bool {
         matches!(self, Self::Applied | Self::Unchanged | Self::RuntimeOwed { .. })
     }
 
     /// Whether the kernel holds every value it was to hold: those wanted, or those that the kubelet granted.
-    #[must_use]
     pub const fn is_kept(&self) -> bool {
         self.holds() || matches!(self, Self::Withheld(_))
     }
@@ -201,7 +178,6 @@ impl Outcome {
     }
 
     /// One word, for metrics and tables.
-    #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
             Self::Applied => "Applied",
@@ -216,7 +192,6 @@ impl Outcome {
     }
 
     /// Why it is not simply applied, if it is not.
-    #[must_use]
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Applied | Self::Unchanged => None,
@@ -233,13 +208,10 @@ impl Outcome {
 /// One step as it was carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepRecord {
-    /// Whose values.
     pub target: Target,
-    /// By which way.
     pub via: Via,
     /// The file, for single files.
     pub file: Option<&'static str>,
-    /// The value before.
     pub from: String,
     /// The value asked for, which is what was read back unless `error` is set.
     pub to: String,
@@ -308,9 +280,7 @@ pub struct Stages {
     pub queued: Duration,
     /// At the API server, where it was asked.
     pub ask: Duration,
-    /// Reading what is there.
     pub observe: Duration,
-    /// Working out the steps.
     pub plan: Duration,
     /// Making room for lower memory limits: looking, reclaiming, and waiting in between.
     pub prepare: Duration,
@@ -327,16 +297,11 @@ pub struct Stages {
 pub struct ChangeRecord {
     /// Counts up from 1 since the agent started.
     pub sequence: u64,
-    /// When it ended.
     pub at: Timestamp,
-    /// Which pod.
     pub pod: PodId,
-    /// Who asked.
     pub cause: Cause,
-    /// How it ended.
     pub outcome: Outcome,
     /// What was done, in order.
     pub steps: Vec<StepRecord>,
-    /// How long it took.
     pub stages: Stages,
 }

@@ -7,17 +7,14 @@ use super::{Bytes, MilliCpu, Resource};
 /// Amounts of cpu and memory; an absent key is unset, which is not the same as zero. Other resources are not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ResourceList {
-    /// Processor time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<MilliCpu>,
-    /// Main memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Bytes>,
 }
 
 impl ResourceList {
     /// Whether neither resource is set.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.cpu.is_none() && self.memory.is_none()
     }
@@ -58,7 +55,6 @@ impl ResourceList {
 /// Requests and limits, as in `pod.spec.containers[].resources`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Requirements {
-    /// What is reserved.
     #[serde(default)]
     pub requests: ResourceList,
     /// What may be used at most.
@@ -80,7 +76,6 @@ impl Requirements {
     }
 
     /// Every amount with its name, written as a quantity.
-    #[must_use]
     pub fn fields(&self) -> [(&'static str, Option<String>); 4] {
         [
             ("requests.cpu", self.requests.text(Resource::Cpu)),
@@ -96,7 +91,6 @@ impl Requirements {
 pub struct NamedRequirements {
     /// The container's name in the pod spec.
     pub name: String,
-    /// Its requests and limits.
     #[serde(flatten)]
     pub resources: Requirements,
 }

@@ -5,7 +5,6 @@
 pub enum Withheld {
     /// The kubelet has no room for it now.
     Deferred(String),
-    /// The kubelet never will.
     Infeasible(String),
     /// The kubelet tried and failed.
     Failed(String),
@@ -16,8 +15,6 @@ pub enum Withheld {
 }
 
 impl Withheld {
-    /// One word.
-    #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
             Self::Deferred(_) => "Deferred",
@@ -28,8 +25,6 @@ impl Withheld {
         }
     }
 
-    /// Why.
-    #[must_use]
     pub fn reason(&self) -> &str {
         match self {
             Self::Deferred(why)

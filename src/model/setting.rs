@@ -47,7 +47,6 @@ impl ControlFile {
     ];
 
     /// The file's name in the cgroup's directory.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::CpuMax => "cpu.max",
@@ -64,17 +63,10 @@ impl ControlFile {
     }
 
     /// What the file's value bounds or divides.
-    #[must_use]
     pub const fn resource(self) -> Resource {
         match self {
             Self::MemoryMax | Self::MemoryLimit | Self::MemswLimit => Resource::Memory,
-            Self::CpuMax
-            | Self::CpuMaxBurst
-            | Self::CpuWeight
-            | Self::CpuShares
-            | Self::CfsQuota
-            | Self::CfsPeriod
-            | Self::CfsBurst => Resource::Cpu,
+            _ => Resource::Cpu,
         }
     }
 
@@ -100,25 +92,18 @@ impl Serialize for ControlFile {
 /// The value of one file. Printing it gives what reading the file back gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Setting {
-    /// [`ControlFile::CpuMax`]
     CpuMax(CpuMax),
-    /// [`ControlFile::CpuMaxBurst`], in microseconds
+    /// In microseconds.
     CpuMaxBurst(u64),
-    /// [`ControlFile::CpuWeight`]
     CpuWeight(CpuWeight),
-    /// [`ControlFile::MemoryMax`]
     MemoryMax(MemoryLimit),
-    /// [`ControlFile::CpuShares`]
     CpuShares(CpuShares),
-    /// [`ControlFile::CfsQuota`]
     CfsQuota(CpuQuota),
-    /// [`ControlFile::CfsPeriod`], in microseconds
+    /// In microseconds.
     CfsPeriod(u64),
-    /// [`ControlFile::CfsBurst`], in microseconds
+    /// In microseconds.
     CfsBurst(u64),
-    /// [`ControlFile::MemoryLimit`]
     MemoryLimit(MemoryLimit),
-    /// [`ControlFile::MemswLimit`]
     MemswLimit(MemoryLimit),
 }
 
@@ -126,15 +111,12 @@ pub enum Setting {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a value of {file}")]
 pub struct ParseSettingError {
-    /// The file.
     pub file: ControlFile,
-    /// What it held.
     pub text: String,
 }
 
 impl Setting {
     /// The file this is a value of.
-    #[must_use]
     pub const fn file(&self) -> ControlFile {
         match self {
             Self::CpuMax(_) => ControlFile::CpuMax,
@@ -152,8 +134,7 @@ impl Setting {
 
     /// Reads what a file holds.
     ///
-    /// # Errors
-    /// [`ParseSettingError`] when the text is not a value of that file.
+    /// Errors: [`ParseSettingError`] when the text is not a value of that file.
     pub fn parse(file: ControlFile, text: &str) -> Result<Self, ParseSettingError> {
         let text = text.trim();
         let parsed = match file {
@@ -181,18 +162,11 @@ impl Setting {
             Self::MemoryMax(limit) => Self::MemoryMax(limit.in_pages(page)),
             Self::MemoryLimit(limit) => Self::MemoryLimit(limit.in_pages(page)),
             Self::MemswLimit(limit) => Self::MemswLimit(limit.in_pages(page)),
-            Self::CpuMax(_)
-            | Self::CpuMaxBurst(_)
-            | Self::CpuWeight(_)
-            | Self::CpuShares(_)
-            | Self::CfsQuota(_)
-            | Self::CfsPeriod(_)
-            | Self::CfsBurst(_) => self,
+            _ => self,
         }
     }
 
     /// The bytes to write into the file. Differs from the printed form only where v1 reads a number for "no bound".
-    #[must_use]
     pub fn to_write(self) -> String {
         match self {
             Self::MemoryLimit(MemoryLimit::Max) | Self::MemswLimit(MemoryLimit::Max) => "-1".to_owned(),
@@ -201,49 +175,26 @@ impl Setting {
     }
 
     /// The microseconds of burst, if this is a burst.
-    #[must_use]
     pub const fn burst_us(self) -> Option<u64> {
         match self {
             Self::CpuMaxBurst(micros) | Self::CfsBurst(micros) => Some(micros),
-            Self::CpuMax(_)
-            | Self::CpuWeight(_)
-            | Self::MemoryMax(_)
-            | Self::CpuShares(_)
-            | Self::CfsQuota(_)
-            | Self::CfsPeriod(_)
-            | Self::MemoryLimit(_)
-            | Self::MemswLimit(_) => None,
+            _ => None,
         }
     }
 
     /// The quota, if this is one.
-    #[must_use]
     pub const fn quota(self) -> Option<CpuQuota> {
         match self {
             Self::CpuMax(CpuMax { quota, .. }) | Self::CfsQuota(quota) => Some(quota),
-            Self::CpuMaxBurst(_)
-            | Self::CpuWeight(_)
-            | Self::MemoryMax(_)
-            | Self::CpuShares(_)
-            | Self::CfsPeriod(_)
-            | Self::CfsBurst(_)
-            | Self::MemoryLimit(_)
-            | Self::MemswLimit(_) => None,
+            _ => None,
         }
     }
 
     /// The memory limit, if this is one.
-    #[must_use]
     pub const fn memory(self) -> Option<MemoryLimit> {
         match self {
             Self::MemoryMax(limit) | Self::MemoryLimit(limit) | Self::MemswLimit(limit) => Some(limit),
-            Self::CpuMax(_)
-            | Self::CpuMaxBurst(_)
-            | Self::CpuWeight(_)
-            | Self::CpuShares(_)
-            | Self::CfsQuota(_)
-            | Self::CfsPeriod(_)
-            | Self::CfsBurst(_) => None,
+            _ => None,
         }
     }
 }
@@ -278,26 +229,20 @@ fn memory(text: &str, unbounded: &str) -> Option<MemoryLimit> {
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::CpuMax(CpuMax {
-                quota: CpuQuota::Max,
-                period_us,
-            }) => write!(f, "max {period_us}"),
-            Self::CpuMax(CpuMax {
-                quota: CpuQuota::Micros(quota),
-                period_us,
-            }) => write!(f, "{quota} {period_us}"),
+            Self::CpuMax(CpuMax { quota, period_us }) => match quota {
+                CpuQuota::Max => write!(f, "max {period_us}"),
+                CpuQuota::Micros(quota) => write!(f, "{quota} {period_us}"),
+            },
             Self::CpuWeight(weight) => write!(f, "{}", weight.get()),
             Self::CpuShares(shares) => write!(f, "{}", shares.get()),
             Self::CfsQuota(CpuQuota::Max) => f.write_str("-1"),
             Self::CfsQuota(CpuQuota::Micros(quota)) => write!(f, "{quota}"),
             Self::CfsPeriod(micros) | Self::CpuMaxBurst(micros) | Self::CfsBurst(micros) => write!(f, "{micros}"),
-            Self::MemoryMax(MemoryLimit::Max) => f.write_str("max"),
-            Self::MemoryLimit(MemoryLimit::Max) | Self::MemswLimit(MemoryLimit::Max) => {
-                write!(f, "{}", MemoryLimit::V1_MAX)
-            }
-            Self::MemoryMax(MemoryLimit::Bytes(bytes))
-            | Self::MemoryLimit(MemoryLimit::Bytes(bytes))
-            | Self::MemswLimit(MemoryLimit::Bytes(bytes)) => write!(f, "{bytes}"),
+            Self::MemoryMax(limit) | Self::MemoryLimit(limit) | Self::MemswLimit(limit) => match limit {
+                MemoryLimit::Bytes(bytes) => write!(f, "{bytes}"),
+                MemoryLimit::Max if matches!(self, Self::MemoryMax(_)) => f.write_str("max"),
+                MemoryLimit::Max => write!(f, "{}", MemoryLimit::V1_MAX),
+            },
         }
     }
 }
@@ -331,7 +276,7 @@ impl Settings {
         self.0.insert(setting.file(), setting);
     }
 
-    /// Leaves a file out.
+    /// Removes a file's value and returns it.
     pub fn remove(&mut self, file: ControlFile) -> Option<Setting> {
         self.0.remove(&file)
     }
@@ -342,13 +287,11 @@ impl Settings {
     }
 
     /// Whether there is no value at all.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// The cpu bound, from `cpu.max` or from v1's two files.
-    #[must_use]
     pub fn cpu_max(&self) -> Option<CpuMax> {
         if let Some(Setting::CpuMax(max)) = self.get(ControlFile::CpuMax) {
             return Some(max);
@@ -360,14 +303,12 @@ impl Settings {
     }
 
     /// The burst, from `cpu.max.burst` or `cpu.cfs_burst_us`.
-    #[must_use]
     pub fn burst(&self) -> Option<Setting> {
         self.get(ControlFile::CpuMaxBurst)
             .or_else(|| self.get(ControlFile::CfsBurst))
     }
 
     /// The memory limit, from `memory.max` or `memory.limit_in_bytes`.
-    #[must_use]
     pub fn memory_limit(&self) -> Option<MemoryLimit> {
         self.get(ControlFile::MemoryMax)
             .or_else(|| self.get(ControlFile::MemoryLimit))

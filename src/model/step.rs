@@ -21,36 +21,29 @@ pub enum Via {
     Systemd,
 }
 
-/// What one step changes.
+/// The change that one step makes, from one value to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// One cgroup file, directly.
     File {
-        /// What it holds now.
         from: Setting,
-        /// What it should hold.
         to: Setting,
     },
-    /// systemd's properties of a unit, for these files. v1's quota and period come together: systemd keeps their
-    /// ratio.
+    /// systemd's properties of a unit, for these files. v1's quota and period come together: systemd keeps their ratio.
     Unit {
         /// What the files hold now.
         from: Settings,
-        /// What they should hold.
         to: Settings,
     },
     /// Requests and limits of a container in the pod spec, through the API server.
     Resize {
         /// What the spec has now.
         from: Requirements,
-        /// What it should have.
         to: Requirements,
     },
     /// Fields of the runtime's stored spec; only those that change are set.
     Spec {
         /// What the runtime has stored in these fields.
         from: CriResources,
-        /// What it should store.
         to: CriResources,
     },
 }
@@ -58,7 +51,6 @@ pub enum Change {
 impl Change {
     /// Every cgroup file this changes, with what it holds now and what it should hold. Of v1's quota and period one comes
     /// first with which the share is, in between, not below both ends: it would be below what containers have.
-    #[must_use]
     pub fn files(&self) -> Vec<(Setting, Setting)> {
         match self {
             Self::File { from, to } => vec![(*from, *to)],
@@ -84,15 +76,12 @@ const fn is_lower_quota(from: Setting, to: Setting) -> bool {
 /// One write, in its place in the order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// Whose values change.
     pub target: Target,
-    /// What changes.
     pub change: Change,
 }
 
 impl Change {
     /// Whether this is written to the kernel's files, directly or through systemd.
-    #[must_use]
     pub const fn is_kernels(&self) -> bool {
         match self {
             Self::File { .. } | Self::Unit { .. } => true,
@@ -103,7 +92,6 @@ impl Change {
 
 impl Step {
     /// How this step is carried out.
-    #[must_use]
     pub const fn via(&self) -> Via {
         match self.change {
             Change::File { .. } => Via::Cgroup,

@@ -11,7 +11,6 @@ use crate::model::{ControlFile, PageSize, Setting, Settings};
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "level", content = "name", rename_all = "lowercase")]
 pub enum Target {
-    /// The pod's cgroup.
     Pod,
     /// The cgroup of the container of that name.
     Container(String),
@@ -29,7 +28,6 @@ impl fmt::Display for Target {
 /// The settings of a pod's cgroup and of its containers' cgroups, by name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodTree {
-    /// The pod's own cgroup.
     pub pod: Settings,
     /// Its running containers' cgroups, sidecars included; the sandbox is not one of them.
     pub containers: BTreeMap<String, Settings>,
@@ -124,7 +122,6 @@ impl CriResources {
     }
 
     /// Every field with its name in CRI.
-    #[must_use]
     pub const fn fields(&self) -> [(&'static str, Option<i64>); 4] {
         [
             ("cpu_shares", self.cpu_shares),

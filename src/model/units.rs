@@ -6,19 +6,25 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::quantity::{Quantity, QuantityError};
 
-/// The two resources vscaled manages.
+/// The two resources vscaled manages, named like the kernel's controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Resource {
-    /// Processor time.
     Cpu,
-    /// Main memory.
     Memory,
 }
 
 impl Resource {
     /// Both, in the order in which they are listed everywhere.
     pub const ALL: [Self; 2] = [Self::Cpu, Self::Memory];
+
+    /// The name in the Kubernetes API and of the kernel's controller.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+        }
+    }
 
     /// An amount of it, in its unit (thousandths of a cpu, bytes), as a quantity.
     #[must_use]
@@ -32,10 +38,7 @@ impl Resource {
 
 impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Cpu => "cpu",
-            Self::Memory => "memory",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -65,14 +68,11 @@ macro_rules! amount {
                 }
             }
 
-            /// The plain number.
-            #[must_use]
             pub const fn get(self) -> u64 {
                 self.0
             }
 
             /// Whether this is nothing at all; upstream treats such a request as unset.
-            #[must_use]
             pub const fn is_zero(self) -> bool {
                 self.0 == 0
             }
@@ -91,8 +91,7 @@ macro_rules! amount {
 
             /// Reads a Kubernetes quantity, rounding up to this unit.
             ///
-            /// # Errors
-            /// When the text is malformed or negative.
+            /// Errors: when the text is malformed or negative.
             pub fn parse(text: &str) -> Result<Self, QuantityError> {
                 Quantity::parse(text).map(Self::from)
             }

@@ -9,10 +9,11 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use vscaled::model::Resource;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vscaled::cgroup::{Controller, Hierarchy};
+use vscaled::cgroup::Hierarchy;
 
 /// A demo that was started. Dropping it in a failed test lets it clean up.
 struct Demo {
@@ -125,7 +126,7 @@ fn processes(demo: u32) -> Vec<(u32, String)> {
 /// Everything that is there of a demo.
 fn remains(demo: u32) -> Vec<String> {
     let hierarchy = Hierarchy::discover(None).unwrap();
-    let mounts = Controller::ALL.map(|controller| hierarchy.mount(controller).to_owned());
+    let mounts = Resource::ALL.map(|controller| hierarchy.mount(controller).to_owned());
     let parents = mounts.into_iter().chain([PathBuf::from("/run"), std::env::temp_dir()]);
     let paths = parents
         .map(|parent| parent.join(format!("vscaled-demo-{demo}")))

@@ -7,9 +7,9 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::findings::Findings;
-use crate::cgroup::{Controller, Hierarchy, PodEntry};
+use crate::cgroup::{Hierarchy, PodEntry};
 use crate::decide::StaticManagers;
-use crate::model::{CgroupPath, CgroupVersion, QosClass};
+use crate::model::{CgroupPath, CgroupVersion, QosClass, Resource};
 
 /// A checkpoint, as far as it matters here.
 #[derive(Debug, Deserialize)]
@@ -50,7 +50,7 @@ pub(super) fn static_managers(
 /// Whether a container of a Guaranteed pod has processors of its own: only a static policy gives a container other ones than
 /// its pod has.
 fn assigns_processors(hierarchy: &Hierarchy, scanned: &[PodEntry]) -> bool {
-    let mount = hierarchy.mount(Controller::Cpu);
+    let mount = hierarchy.mount(Resource::Cpu);
     let mount = match hierarchy.version() {
         CgroupVersion::V1 => mount.with_file_name("cpuset"),
         CgroupVersion::V2 => mount.to_owned(),

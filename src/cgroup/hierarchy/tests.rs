@@ -32,11 +32,8 @@ const HYBRID: &str = "\
 fn a_hybrid_machine_is_v1() {
     let hierarchy = of_table(HYBRID).unwrap();
     assert_eq!(hierarchy.version(), CgroupVersion::V1);
-    assert_eq!(
-        hierarchy.mount(Controller::Cpu),
-        Path::new("/sys/fs/cgroup/cpu,cpuacct")
-    );
-    assert_eq!(hierarchy.mount(Controller::Memory), Path::new("/sys/fs/cgroup/memory"));
+    assert_eq!(hierarchy.mount(Resource::Cpu), Path::new("/sys/fs/cgroup/cpu,cpuacct"));
+    assert_eq!(hierarchy.mount(Resource::Memory), Path::new("/sys/fs/cgroup/memory"));
 }
 
 #[test]
@@ -45,7 +42,7 @@ fn controllers_of_v2_are_read_from_its_root() {
     let line = format!("30 23 0:26 / {} rw - cgroup2 cgroup2 rw\n", root.path().display());
     let hierarchy = of_table(&line).unwrap();
     assert_eq!(hierarchy.version(), CgroupVersion::V2);
-    assert_eq!(hierarchy.mount(Controller::Cpu), root.path());
+    assert_eq!(hierarchy.mount(Resource::Cpu), root.path());
     assert_eq!(hierarchy, Hierarchy::of_tree(root.path()).unwrap());
 
     fs::write(root.path().join("cgroup.controllers"), "cpuset cpu io pids\n").unwrap();
@@ -65,14 +62,14 @@ fn controllers_divided_between_versions_are_refused() {
     assert!(matches!(
         of_table(&table),
         Err(LayoutError::Missing {
-            controller: Controller::Memory,
+            controller: Resource::Memory,
             ..
         })
     ));
     assert!(matches!(
         of_table(""),
         Err(LayoutError::Missing {
-            controller: Controller::Cpu,
+            controller: Resource::Cpu,
             ..
         })
     ));
@@ -83,10 +80,10 @@ fn the_mount_that_shows_most_of_a_hierarchy_wins() {
     let host = HYBRID.replace(" / /sys/fs/cgroup/", " /../../.. /host/sys/fs/cgroup/");
     let hierarchy = of_table(&format!("{HYBRID}{host}")).unwrap();
     assert_eq!(
-        hierarchy.mount(Controller::Memory),
+        hierarchy.mount(Resource::Memory),
         Path::new("/host/sys/fs/cgroup/memory")
     );
-    let visible = |printed| hierarchy.visible(Controller::Memory, printed);
+    let visible = |printed| hierarchy.visible(Resource::Memory, printed);
     assert_eq!(
         visible("/../../../kubepods/burstable").unwrap().as_str(),
         "/kubepods/burstable"
@@ -98,7 +95,7 @@ fn the_mount_that_shows_most_of_a_hierarchy_wins() {
 #[test]
 fn paths_are_seen_from_the_mounts_top() {
     let kind = HYBRID.replace(" / /sys/fs/cgroup/", " /docker/abc /sys/fs/cgroup/");
-    let visible = |printed: &str| of_table(&kind).unwrap().visible(Controller::Cpu, printed);
+    let visible = |printed: &str| of_table(&kind).unwrap().visible(Resource::Cpu, printed);
     assert_eq!(
         visible("/docker/abc/kubelet/kubepods").unwrap().as_str(),
         "/kubelet/kubepods"
@@ -107,11 +104,8 @@ fn paths_are_seen_from_the_mounts_top() {
     assert!(visible("/docker/abcdef").is_err());
     assert!(visible("/system.slice").is_err());
     let whole = of_table(HYBRID).unwrap();
-    assert_eq!(whole.visible(Controller::Cpu, "/").unwrap(), CgroupPath::root());
-    assert_eq!(
-        whole.visible(Controller::Cpu, "/kubepods").unwrap().as_str(),
-        "/kubepods"
-    );
+    assert_eq!(whole.visible(Resource::Cpu, "/").unwrap(), CgroupPath::root());
+    assert_eq!(whole.visible(Resource::Cpu, "/kubepods").unwrap().as_str(), "/kubepods");
 }
 
 #[test]
@@ -119,14 +113,14 @@ fn a_plain_tree_is_read_by_its_names() {
     let v1 = tree(&["cpu,cpuacct", "cpuset", "memory", "unified", "systemd"], &[]);
     let hierarchy = Hierarchy::of_tree(v1.path()).unwrap();
     assert_eq!(hierarchy.version(), CgroupVersion::V1);
-    assert_eq!(hierarchy.mount(Controller::Cpu), v1.path().join("cpu,cpuacct"));
+    assert_eq!(hierarchy.mount(Resource::Cpu), v1.path().join("cpu,cpuacct"));
     fs::create_dir(v1.path().join("cpu")).unwrap();
     assert_eq!(
-        Hierarchy::of_tree(v1.path()).unwrap().mount(Controller::Cpu),
+        Hierarchy::of_tree(v1.path()).unwrap().mount(Resource::Cpu),
         v1.path().join("cpu")
     );
     assert_eq!(
-        Hierarchy::discover(Some(v1.path())).unwrap().mount(Controller::Cpu),
+        Hierarchy::discover(Some(v1.path())).unwrap().mount(Resource::Cpu),
         v1.path().join("cpu")
     );
 
@@ -134,7 +128,7 @@ fn a_plain_tree_is_read_by_its_names() {
     assert!(matches!(
         Hierarchy::of_tree(no_memory.path()),
         Err(LayoutError::Missing {
-            controller: Controller::Memory,
+            controller: Resource::Memory,
             ..
         })
     ));

@@ -20,9 +20,7 @@ pub const MIRROR_ANNOTATION: &str = super::annotation::MIRROR;
 pub struct PodId {
     /// The UID in cgroup paths and runtime labels.
     pub uid: String,
-    /// The pod's namespace.
     pub namespace: String,
-    /// The pod's name.
     pub name: String,
 }
 
@@ -34,7 +32,6 @@ impl fmt::Display for PodId {
 
 impl Pod {
     /// The UID that cgroup paths and runtime labels have if this object tells the truth; empty if its manifest has none.
-    #[must_use]
     pub fn cgroup_uid(&self) -> &str {
         self.static_uid().unwrap_or(&self.metadata.uid)
     }
@@ -48,8 +45,8 @@ impl Pod {
         owned_by_node.then_some(uid)
     }
 
-    /// Whether this object describes the pod that runs under that identity. A manifest without a UID describes the pod of
-    /// its namespace and name.
+    /// Whether this object describes the pod that runs under that identity. A manifest without a UID describes the pod
+    /// of its namespace and name.
     #[must_use]
     pub fn describes(&self, id: &PodId) -> bool {
         let metadata = &self.metadata;

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectMeta {
-    /// The object's name.
     pub name: String,
     /// The namespace; `default` when a manifest leaves it out.
     #[serde(default = "default_namespace")]
@@ -20,15 +19,12 @@ pub struct ObjectMeta {
     pub resource_version: String,
     /// Counts the versions of the spec; 0 where the API server does not count them (pods before 1.33).
     pub generation: i64,
-    /// Labels, for selectors.
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
     pub annotations: BTreeMap<String, String>,
     /// When the object was created.
     pub creation_timestamp: Option<Timestamp>,
     /// Set once deletion has been asked for.
     pub deletion_timestamp: Option<Timestamp>,
-    /// Who owns the object.
     pub owner_references: Vec<OwnerReference>,
 }
 
@@ -46,7 +42,6 @@ pub struct OwnerReference {
     pub kind: String,
     /// Name in the same namespace (or a cluster-scoped object's).
     pub name: String,
-    /// The owner's UID.
     pub uid: String,
     /// Whether this owner is the managing controller.
     pub controller: Option<bool>,

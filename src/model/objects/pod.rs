@@ -6,15 +6,13 @@ use serde::{Deserialize, Serialize};
 use super::meta::ObjectMeta;
 use crate::model::{NamedRequirements, QosClass, Requirements, Resource, ResourceList};
 
-/// A pod.
+/// A Pod, as much of it as decisions need.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pod {
     /// Name, namespace, UID, labels, owners.
     pub metadata: ObjectMeta,
-    /// What was asked for.
     pub spec: PodSpec,
-    /// What the kubelet reports.
     pub status: PodStatus,
 }
 
@@ -24,7 +22,6 @@ pub struct Pod {
 pub struct PodSpec {
     /// The node the pod is bound to; empty while unscheduled.
     pub node_name: String,
-    /// Regular containers.
     pub containers: Vec<Container>,
     /// Init containers, in order; those with `restartPolicy: Always` are sidecars.
     pub init_containers: Vec<Container>,
@@ -34,7 +31,6 @@ pub struct PodSpec {
     pub resources: Option<Requirements>,
     /// `Always`, `OnFailure` or `Never`.
     pub restart_policy: String,
-    /// Priority, for critical pods.
     pub priority: Option<i64>,
 }
 
@@ -42,9 +38,7 @@ pub struct PodSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Container {
-    /// Unique in the pod.
     pub name: String,
-    /// Requests and limits.
     pub resources: Requirements,
     /// What a change of each resource does to the container.
     pub resize_policy: Vec<ResizePolicy>,
@@ -54,7 +48,6 @@ pub struct Container {
 
 impl Container {
     /// Whether this init container runs beside the regular ones for the pod's whole life.
-    #[must_use]
     pub fn is_sidecar(&self) -> bool {
         self.restart_policy.as_deref() == Some("Always")
     }
@@ -102,14 +95,11 @@ pub struct PodStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodCondition {
-    /// Its type.
     #[serde(rename = "type")]
     pub kind: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// A word for machines.
     pub reason: String,
-    /// A sentence for people.
     pub message: String,
     /// The generation of the spec this is about; 0 where the kubelet does not say.
     pub observed_generation: i64,
@@ -128,7 +118,6 @@ pub struct ContainerStatus {
     pub container_id: String,
     /// How often the container was restarted.
     pub restart_count: u64,
-    /// The state now.
     pub state: ContainerState,
     /// The state before the last restart.
     pub last_state: ContainerState,
@@ -142,9 +131,7 @@ pub struct ContainerStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerState {
-    /// It runs.
     pub running: Option<Running>,
-    /// It ended.
     pub terminated: Option<Terminated>,
 }
 
@@ -152,30 +139,25 @@ pub struct ContainerState {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Running {
-    /// When it started.
     pub started_at: Option<Timestamp>,
 }
 
-/// How a container ended.
+/// The end of a container's last run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Terminated {
     /// `OOMKilled`, `Error`, `Completed`, …
     pub reason: String,
-    /// When it started.
     pub started_at: Option<Timestamp>,
-    /// When it ended.
     pub finished_at: Option<Timestamp>,
 }
 
 impl Pod {
     /// `namespace/name`, for people.
-    #[must_use]
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.metadata.namespace, self.metadata.name)
     }
 
-    /// Regular and init containers.
     pub fn all_containers(&self) -> impl Iterator<Item = &Container> {
         self.spec.containers.iter().chain(&self.spec.init_containers)
     }
@@ -187,7 +169,6 @@ impl Pod {
     }
 
     /// Requests and limits of the regular containers as the spec has them.
-    #[must_use]
     pub fn requirements(&self) -> Vec<NamedRequirements> {
         let named = |container: &Container| NamedRequirements {
             name: container.name.clone(),
@@ -229,7 +210,6 @@ impl Pod {
     /// The class the spec gives the pod: from pod-level resources where they are set, else from all containers.
     ///
     /// `ComputePodQOS` (kubernetes `pkg/apis/core/v1/helper/qos/qos.go`).
-    #[must_use]
     pub fn computed_qos(&self) -> QosClass {
         match &self.spec.resources {
             Some(pod_level) => QosClass::of([pod_level]),
@@ -238,7 +218,6 @@ impl Pod {
     }
 
     /// The pod's class: the one the API recorded, else the one its spec gives.
-    #[must_use]
     pub fn qos_class(&self) -> QosClass {
         self.status.qos_class.unwrap_or_else(|| self.computed_qos())
     }

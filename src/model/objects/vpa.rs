@@ -10,11 +10,8 @@ use crate::model::{MilliCpu, Resource, ResourceList};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VerticalPodAutoscaler {
-    /// Name, namespace, annotations, age.
     pub metadata: ObjectMeta,
-    /// What its author wants.
     pub spec: VpaSpec,
-    /// What the recommender says.
     pub status: VpaStatus,
 }
 
@@ -22,11 +19,9 @@ pub struct VerticalPodAutoscaler {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VpaSpec {
-    /// The workload.
     pub target_ref: Option<TargetRef>,
     /// When and how pods are changed.
     pub update_policy: Option<UpdatePolicy>,
-    /// Bounds for each container.
     pub resource_policy: Option<ResourcePolicy>,
     /// The recommender that serves this VPA; none means the one called `default`.
     pub recommenders: Vec<RecommenderSelector>,
@@ -38,7 +33,6 @@ pub struct VpaSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StartupBoost {
-    /// More cpu.
     pub cpu: Option<CpuBoost>,
 }
 
@@ -57,11 +51,10 @@ pub struct CpuBoost {
     pub duration_seconds: Option<i64>,
 }
 
-/// Names a recommender.
+/// The name of a recommender that writes the status.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RecommenderSelector {
-    /// Its name.
     pub name: String,
 }
 
@@ -71,7 +64,6 @@ pub struct RecommenderSelector {
 pub struct TargetRef {
     /// Kind, such as `Deployment`.
     pub kind: String,
-    /// Name.
     pub name: String,
 }
 
@@ -86,17 +78,13 @@ pub struct UpdatePolicy {
 /// What a VPA's mode allows to be done to running pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UpdateMode {
-    /// Recommendations only.
     Off,
-    /// At pod creation only.
     Initial,
     /// Evict to apply. The default.
     Recreate,
     /// As [`Self::Recreate`]; deprecated.
     Auto,
-    /// In place, else evict.
     InPlaceOrRecreate,
-    /// In place, never evict.
     InPlace,
     /// A mode this version does not know; never acted on.
     Unknown,
@@ -104,7 +92,6 @@ pub enum UpdateMode {
 
 impl UpdateMode {
     /// Whether this mode changes running pods.
-    #[must_use]
     pub const fn updates_running_pods(self) -> bool {
         match self {
             Self::Recreate | Self::Auto | Self::InPlaceOrRecreate | Self::InPlace => true,
@@ -113,7 +100,7 @@ impl UpdateMode {
     }
 }
 
-/// Bounds for each container.
+/// The bounds of what may be recommended, for each container.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourcePolicy {
@@ -129,9 +116,7 @@ pub struct ContainerPolicy {
     pub container_name: String,
     /// `Auto` (default) or `Off`.
     pub mode: Option<String>,
-    /// Least requests.
     pub min_allowed: ResourceList,
-    /// Greatest requests.
     pub max_allowed: ResourceList,
     /// Resources to manage; none means both.
     pub controlled_resources: Option<Vec<String>>,
@@ -147,13 +132,11 @@ pub enum ControlledValues {
     /// Requests, and limits in proportion.
     #[default]
     RequestsAndLimits,
-    /// Requests only.
     RequestsOnly,
 }
 
 impl ContainerPolicy {
     /// Whether the container is left alone.
-    #[must_use]
     pub fn is_off(&self) -> bool {
         self.mode.as_deref() == Some("Off")
     }
@@ -166,8 +149,6 @@ impl ContainerPolicy {
             .is_none_or(|list| list.iter().any(|name| *name == resource.to_string()))
     }
 
-    /// What is changed.
-    #[must_use]
     pub fn controlled_values(&self) -> ControlledValues {
         match self.controlled_values.as_deref() {
             Some("RequestsOnly") => ControlledValues::RequestsOnly,
@@ -176,7 +157,7 @@ impl ContainerPolicy {
     }
 }
 
-/// What the recommender says.
+/// The recommender's latest words about the workload.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VpaStatus {
@@ -196,7 +177,6 @@ pub struct Recommendation {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerRecommendation {
-    /// The container's name.
     pub container_name: String,
     /// What its requests should be.
     pub target: ResourceList,
@@ -210,7 +190,6 @@ pub struct ContainerRecommendation {
 
 impl VerticalPodAutoscaler {
     /// The mode; none and the empty text mean [`UpdateMode::Recreate`] (`api.go:GetUpdateMode`).
-    #[must_use]
     pub fn update_mode(&self) -> UpdateMode {
         let mode = self
             .spec

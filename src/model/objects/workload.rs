@@ -46,7 +46,6 @@ impl OwnerKind {
 /// A workload in the chain above a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
-    /// Its kind.
     pub kind: OwnerKind,
     /// Name, namespace, owners of its own.
     pub metadata: ObjectMeta,
@@ -62,7 +61,6 @@ pub struct Owner {
 pub struct LabelSelector {
     /// Labels that must have these values.
     pub match_labels: BTreeMap<String, String>,
-    /// Further requirements.
     pub match_expressions: Vec<SelectorRequirement>,
 }
 
@@ -70,7 +68,6 @@ pub struct LabelSelector {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SelectorRequirement {
-    /// The label.
     pub key: String,
     /// `In`, `NotIn`, `Exists` or `DoesNotExist`.
     pub operator: String,
@@ -82,9 +79,7 @@ pub struct SelectorRequirement {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LimitRange {
-    /// Name and namespace.
     pub metadata: ObjectMeta,
-    /// The bounds.
     pub spec: LimitRangeSpec,
 }
 
@@ -92,7 +87,6 @@ pub struct LimitRange {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LimitRangeSpec {
-    /// One for each type.
     pub limits: Vec<LimitRangeItem>,
 }
 
@@ -115,9 +109,7 @@ pub struct LimitRangeItem {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HorizontalPodAutoscaler {
-    /// Name and namespace.
     pub metadata: ObjectMeta,
-    /// Target and metrics.
     pub spec: HpaSpec,
 }
 
@@ -125,9 +117,7 @@ pub struct HorizontalPodAutoscaler {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HpaSpec {
-    /// The workload it scales.
     pub scale_target_ref: super::TargetRef,
-    /// What it scales on.
     pub metrics: Vec<HpaMetric>,
     /// `autoscaling/v1`: the cpu utilisation it scales on.
     #[serde(rename = "targetCPUUtilizationPercentage")]
@@ -138,9 +128,7 @@ pub struct HpaSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HpaMetric {
-    /// A pod-wide resource metric.
     pub resource: Option<MetricSource>,
-    /// One container's resource metric.
     pub container_resource: Option<MetricSource>,
 }
 
@@ -152,23 +140,20 @@ pub struct MetricSource {
     pub name: String,
 }
 
-/// The node.
+/// A Node, as much of it as decisions need.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Node {
-    /// Its name.
     pub metadata: ObjectMeta,
-    /// What it has.
     pub status: NodeStatus,
 }
 
-/// What a node has.
+/// A node's resources and versions, as its kubelet reports them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeStatus {
     /// What pods may use together.
     pub allocatable: ResourceList,
-    /// What there is.
     pub capacity: ResourceList,
     /// What its kubelet reports about itself.
     #[serde(rename = "nodeInfo")]

@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::kill_counters::{CounterScope, CounterTree};
 use super::node_io::{CgroupMemory, NodeIo, ProcProbe};
 use super::pod_names::NodePods;
-use crate::cgroup::{Controller, Hierarchy, cgroup_of_pid, children};
-use crate::model::{CgroupPath, CgroupVersion};
+use crate::cgroup::{Hierarchy, cgroup_of_pid, children};
+use crate::model::{CgroupPath, CgroupVersion, Resource};
 use crate::oom::counters::{CounterError, EVENTS, OOM_CONTROL, Reading};
 use crate::oom::kill::{Invoker, Kill};
 use crate::oom::report::Role;
@@ -87,7 +87,7 @@ impl NodeFiles {
     /// tree count, once it is known.
     pub(super) fn set_node_pods(&mut self, residents: &NodePods, now: Duration) -> Option<(CounterScope, CgroupPath)> {
         let (hierarchy, root) = residents.tree.as_ref()?;
-        let mount = hierarchy.mount(Controller::Memory).to_owned();
+        let mount = hierarchy.mount(Resource::Memory).to_owned();
         let (counter, counting) = match hierarchy.version() {
             CgroupVersion::V1 => (OOM_CONTROL, CounterScope::Local),
             CgroupVersion::V2 if has_local_events(&mount) => (EVENTS, CounterScope::Local),

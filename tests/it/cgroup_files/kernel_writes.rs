@@ -3,8 +3,8 @@
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
-use vscaled::cgroup::{CgroupDir, Controller, Hierarchy, Reason};
-use vscaled::model::{CgroupVersion, ControlFile, CpuMax, CpuQuota, MemoryLimit, Setting};
+use vscaled::cgroup::{CgroupDir, Hierarchy, Reason};
+use vscaled::model::{CgroupVersion, ControlFile, CpuMax, CpuQuota, MemoryLimit, Resource, Setting};
 
 use super::tree::{Tree, wait_for};
 use crate::support::skipped;
@@ -159,7 +159,7 @@ impl ReadOnlyMounts {
     fn of(hierarchy: &Hierarchy) -> Self {
         let root = TempDir::new().unwrap();
         let mut script = String::new();
-        for controller in Controller::ALL {
+        for controller in Resource::ALL {
             let point = match hierarchy.version() {
                 CgroupVersion::V1 => root.path().join(controller.name()),
                 CgroupVersion::V2 => root.path().to_owned(),

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use vscaled::cgroup::{Cgroup, CgroupDir, Controller, Hierarchy};
-use vscaled::model::{CgroupPath, CgroupVersion, ControlFile};
+use vscaled::cgroup::{Cgroup, CgroupDir, Hierarchy};
+use vscaled::model::{CgroupPath, CgroupVersion, ControlFile, Resource};
 
 use crate::support::skipped;
 
@@ -58,7 +58,7 @@ impl Tree {
 
     pub(super) fn make(&self, path: &CgroupPath) {
         if self.hierarchy.version() == CgroupVersion::V2 {
-            let parent = path.parent().unwrap().under(self.hierarchy.mount(Controller::Cpu));
+            let parent = path.parent().unwrap().under(self.hierarchy.mount(Resource::Cpu));
             fs::write(parent.join("cgroup.subtree_control"), "+cpu +memory").unwrap();
         }
         for directory in self.directories(path) {
@@ -82,7 +82,7 @@ impl Tree {
 
     /// A control file's path, for writing to it behind vscaled's back.
     pub(super) fn file(&self, path: &CgroupPath, file: ControlFile) -> PathBuf {
-        path.under(self.hierarchy.mount(Controller::of(file))).join(file.name())
+        path.under(self.hierarchy.mount(file.resource())).join(file.name())
     }
 
     pub(super) fn raw(&self, path: &CgroupPath, file: ControlFile) -> String {
@@ -122,11 +122,11 @@ impl Tree {
 
     /// How many processes are in a cgroup.
     pub(super) fn population(&self, path: &CgroupPath) -> usize {
-        processes(&path.under(self.hierarchy.mount(Controller::Memory))).len()
+        processes(&path.under(self.hierarchy.mount(Resource::Memory))).len()
     }
 
     fn directories(&self, path: &CgroupPath) -> Vec<PathBuf> {
-        let mut directories: Vec<PathBuf> = Controller::ALL
+        let mut directories: Vec<PathBuf> = Resource::ALL
             .iter()
             .map(|controller| path.under(self.hierarchy.mount(*controller)))
             .collect();

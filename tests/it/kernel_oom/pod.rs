@@ -4,8 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 
-use vscaled::cgroup::{Controller, Hierarchy};
-use vscaled::model::{CgroupPath, CgroupVersion, MemoryLimit};
+use vscaled::cgroup::Hierarchy;
+use vscaled::model::{CgroupPath, CgroupVersion, MemoryLimit, Resource};
 use vscaled::oom::counters::{EVENTS, OOM_CONTROL, Reading};
 
 use crate::support::tree::CgroupTree;
@@ -90,6 +90,6 @@ impl TestPod {
     }
 
     pub(super) fn directory(&self, path: &CgroupPath) -> PathBuf {
-        path.under(self.hierarchy.mount(Controller::Memory))
+        path.under(self.hierarchy.mount(Resource::Memory))
     }
 }

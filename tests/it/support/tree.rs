@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vscaled::cgroup::{CgroupDir, Controller, Hierarchy, cgroup_of_pid};
-use vscaled::model::{CgroupPath, CgroupVersion, CpuMax, CpuQuota, MemoryLimit, Setting, Settings};
+use vscaled::cgroup::{CgroupDir, Hierarchy, cgroup_of_pid};
+use vscaled::model::{CgroupPath, CgroupVersion, CpuMax, CpuQuota, MemoryLimit, Resource, Setting, Settings};
 
 use super::mounts;
 
@@ -45,11 +45,11 @@ impl CgroupTree {
         let mut path = CgroupPath::root();
         for name in self.root.segments().chain(below.split('/')) {
             if self.version() == CgroupVersion::V2 {
-                let parent = path.under(self.hierarchy.mount(Controller::Cpu));
+                let parent = path.under(self.hierarchy.mount(Resource::Cpu));
                 fs::write(parent.join("cgroup.subtree_control"), "+cpu +memory +pids").unwrap();
             }
             path = path.child(name).unwrap();
-            for controller in Controller::ALL {
+            for controller in Resource::ALL {
                 fs::create_dir_all(path.under(self.hierarchy.mount(controller))).unwrap();
             }
         }
@@ -100,7 +100,7 @@ impl CgroupTree {
 
     /// Writes one value, as anybody else would.
     pub(crate) fn put(&self, path: &CgroupPath, setting: Setting) {
-        let directory = path.under(self.hierarchy.mount(Controller::of(setting.file())));
+        let directory = path.under(self.hierarchy.mount(setting.file().resource()));
         fs::write(directory.join(setting.file().name()), setting.to_write()).unwrap();
     }
 
@@ -117,7 +117,7 @@ impl CgroupTree {
 
     /// A cgroup's directories: one on v2, one for each controller on v1.
     pub(crate) fn directories(&self, path: &CgroupPath) -> Vec<PathBuf> {
-        let mut directories: Vec<_> = Controller::ALL
+        let mut directories: Vec<_> = Resource::ALL
             .iter()
             .map(|controller| path.under(self.hierarchy.mount(*controller)))
             .collect();
@@ -142,7 +142,7 @@ impl CgroupTree {
             CgroupVersion::V1 => "memory.oom_control",
             CgroupVersion::V2 => "memory.events",
         };
-        let text = fs::read_to_string(path.under(self.hierarchy.mount(Controller::Memory)).join(file)).unwrap();
+        let text = fs::read_to_string(path.under(self.hierarchy.mount(Resource::Memory)).join(file)).unwrap();
         let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
         count.expect("the kernel counts kills").parse().unwrap()
     }

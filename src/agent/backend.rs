@@ -248,7 +248,7 @@ impl Backend for AgentBackend {
         })
     }
 
-    fn turned_away(&self, caller: Caller, call: &'static str, reason: &str) {
+    fn record_refusal(&self, caller: Caller, call: &'static str, reason: &str) {
         self.refused(caller, call, None, reason);
     }
 }

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use super::coordinator::Health;
 use crate::actuate::{DriverFrom, FormulaFrom, KubeletFrom, Node, RuntimeLink};
 use crate::control::ControlError;
-use crate::doctor::{Check, MEND_RUNTIME, Surroundings, local};
+use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
 use crate::model::{CgroupVersion, Driver};
 
 /// Examines the agent.
 #[derive(Debug)]
 pub(super) struct Doctor {
-    pub(super) around: Surroundings,
+    pub(super) locations: Locations,
 }
 
 impl Doctor {
     /// Every check, the machine's first.
     pub(super) async fn examine(&self, health: Health) -> Result<Vec<Check>, ControlError> {
-        let around = self.around.clone();
-        let machine = tokio::task::spawn_blocking(move || local(&around));
+        let locations = self.locations.clone();
+        let machine = tokio::task::spawn_blocking(move || local(&locations));
         let mut checks = machine
             .await
             .map_err(|panic| ControlError::Internal(panic.to_string()))?;
@@ -116,7 +116,7 @@ fn formula(node: &Node) -> Check {
 /// What the configuration says about the agent's surroundings.
 pub(super) fn of_config(config: &crate::config::Config, cgroup_root: Option<std::path::PathBuf>) -> Arc<Doctor> {
     Arc::new(Doctor {
-        around: Surroundings {
+        locations: Locations {
             cgroup_root,
             state_dir: config.state_dir.clone(),
             audit_file: config.audit_file(),

@@ -103,7 +103,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         operators: machine::group("operatorGroup", config.operator_group.as_deref())?,
         readers: machine::group("readerGroup", config.reader_group.as_deref())?,
     };
-    let socket = ControlSocket::bind_for(&config.socket, access).await?;
+    let socket = ControlSocket::bind(&config.socket, access).await?;
     let http = match config.http_address {
         Some(address) => Some(HttpServer::listen(address).await?),
         None => None,

@@ -14,7 +14,7 @@ use crate::model::{
     Bytes, Cause, CgroupVersion, ChangeRecord, Driver, MilliCpu, Reason, Requirements, Resource, StepRecord, Target,
     Withheld,
 };
-use crate::observe::audit::Who;
+use crate::observe::audit::Actor;
 use crate::plan::shrink::Progress;
 
 /// The agent and the node as it found it.
@@ -313,25 +313,25 @@ pub(super) fn planned(pod: PodId, cause: &Cause, steps: &[StepRecord]) -> proto:
 
 /// Who or what asked for a pass.
 pub(super) fn who(cause: &Cause) -> proto::Who {
-    match Who::from(cause) {
-        Who::Vpa { name, resource_version } => proto::Who {
+    match Actor::from(cause) {
+        Actor::Vpa { name, resource_version } => proto::Who {
             kind: "vpa".to_owned(),
             name: name.to_owned(),
             resource_version: resource_version.to_owned(),
             ..proto::Who::default()
         },
-        Who::Operator { uid, pid, reason } => proto::Who {
+        Actor::Operator { uid, pid, reason } => proto::Who {
             kind: "operator".to_owned(),
             uid: Some(uid),
             pid: Some(pid),
             reason: reason.to_owned(),
             ..proto::Who::default()
         },
-        Who::Guard => proto::Who {
+        Actor::Guard => proto::Who {
             kind: "guard".to_owned(),
             ..proto::Who::default()
         },
-        Who::Agent => proto::Who {
+        Actor::Agent => proto::Who {
             kind: "agent".to_owned(),
             ..proto::Who::default()
         },

@@ -17,40 +17,40 @@ use crate::model::{Bytes, ControlFile, Resource};
 const CONTROL: &str = "cgroup.event_control";
 
 impl CgroupDir {
-    /// Has the kernel tell an eventfd whenever use passes one of these amounts, up or down (v1 only). The alarms
+    /// Has the kernel raise an eventfd whenever use passes one of these amounts, up or down (v1 only). The alarms
     /// end when the eventfd is closed. Blocks for some ten milliseconds each: the kernel waits for all
     /// processors (`synchronize_rcu` in `__mem_cgroup_usage_register_event`, mm/memcontrol-v1.c).
-    pub fn alarm_at(&self, amounts: &[Bytes], told: &EventFd) -> Result<(), CgroupError> {
+    pub fn alarm_at(&self, amounts: &[Bytes], event_fd: &EventFd) -> Result<(), CgroupError> {
         let usage = self
             .dir(Resource::Memory)
             .open_file(usage_file(ControlFile::MemoryLimit), OFlag::O_RDONLY)?;
         let amounts = amounts.iter().map(|amount| amount.get().to_string());
-        self.order(&usage, told, amounts)
+        self.set_alarms(&usage, event_fd, amounts)
     }
 
-    /// Has the kernel tell an eventfd whenever memory runs out at the limit of this cgroup or of one around it (v1 only):
+    /// Has the kernel raise an eventfd whenever memory runs out at the limit of this cgroup or of one around it (v1 only):
     /// before it kills anybody, here or elsewhere, and perhaps several times for one kill (`mem_cgroup_oom_notify`,
-    /// mm/memcontrol-v1.c); and when this cgroup is removed. It is not told when memory runs out on the node. Does not
-    /// block. To order it again is to be told twice.
-    pub fn alarm_at_oom(&self, told: &EventFd) -> Result<(), CgroupError> {
+    /// mm/memcontrol-v1.c); and when this cgroup is removed. The kernel does not when memory runs out on the node. Does not
+    /// block. Set twice, the alarm is raised twice.
+    pub fn alarm_at_oom(&self, event_fd: &EventFd) -> Result<(), CgroupError> {
         let control = self
             .dir(Resource::Memory)
             .open_file("memory.oom_control", OFlag::O_RDONLY)?;
-        self.order(&control, told, [String::new()])
+        self.set_alarms(&control, event_fd, [String::new()])
     }
 
-    /// Orders one alarm for each argument.
-    fn order(
+    /// Sets one alarm for each argument.
+    fn set_alarms(
         &self,
         about: &ControlFd<'_>,
-        told: &EventFd,
+        event_fd: &EventFd,
         arguments: impl IntoIterator<Item = String>,
     ) -> Result<(), CgroupError> {
         let control = self.dir(Resource::Memory).open_file(CONTROL, OFlag::O_WRONLY)?;
-        let (told, about) = (told.as_raw_fd(), about.as_fd().as_raw_fd());
+        let (event_fd, about) = (event_fd.as_raw_fd(), about.as_fd().as_raw_fd());
         for argument in arguments {
             control
-                .write(&format!("{told} {about} {argument}"))
+                .write(&format!("{event_fd} {about} {argument}"))
                 .map_err(|errno| control.failed(errno, "set an alarm"))?;
         }
         Ok(())

@@ -25,8 +25,8 @@ pub struct CgroupFreezer(Dir);
 /// What a freezer's files say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FreezerState {
-    /// Somebody asked for this cgroup to be frozen.
-    pub asked: bool,
+    /// The file says that this cgroup is to be frozen.
+    pub requested: bool,
     /// Every process in it stands still, for that or because an ancestor is frozen.
     pub frozen: bool,
 }
@@ -51,12 +51,12 @@ impl CgroupFreezer {
     /// What its files say; `None` where the kernel has no freezer here (v1, v2 before 5.2, the root).
     pub fn state(&self) -> Result<Option<FreezerState>, CgroupError> {
         let read = |name| self.0.open_file(name, OFlag::O_RDONLY).and_then(|open| open.text());
-        let Some(asked) = if_present(read(FREEZE))? else {
+        let Some(requested) = if_present(read(FREEZE))? else {
             return Ok(None);
         };
         let frozen = read(EVENTS)?.lines().any(|line| line == "frozen 1");
         Ok(Some(FreezerState {
-            asked: asked.trim() == "1",
+            requested: requested.trim() == "1",
             frozen,
         }))
     }
@@ -70,7 +70,7 @@ impl CgroupFreezer {
     /// Whether a process is in this cgroup or below it. Works from inside any namespace for the caller's own process.
     ///
     /// Errors: [`CgroupError`] when the cgroup cannot be looked through; what ends meanwhile holds nobody.
-    pub fn holds(&self, pid: u32) -> Result<bool, CgroupError> {
+    pub fn contains(&self, pid: u32) -> Result<bool, CgroupError> {
         let mut directories = VecDeque::from([self.0.path().to_owned()]);
         while let Some(directory) = directories.pop_front() {
             let failed = |errno| CgroupError {

@@ -43,7 +43,7 @@ impl CgroupDir {
             CgroupVersion::V1 => self.check_usage(from, kept)?,
             CgroupVersion::V2 => refuse_below_usage(dir, from, kept)?,
         }
-        put(dir, &open, kept)?;
+        write_value(dir, &open, kept)?;
         let read_back = open.setting(wanted.file())?;
         if read_back != kept {
             return Err(dir.error(wanted.file().name(), Reason::Mismatch { wanted, read_back }));
@@ -68,7 +68,7 @@ fn flags(file: ControlFile) -> OFlag {
     }
 }
 
-fn put(dir: &Dir, open: &ControlFd<'_>, wanted: Setting) -> Result<(), CgroupError> {
+fn write_value(dir: &Dir, open: &ControlFd<'_>, wanted: Setting) -> Result<(), CgroupError> {
     let name = wanted.file().name();
     match open.write(&wanted.to_write()) {
         Ok(()) => Ok(()),
@@ -90,6 +90,6 @@ fn undo_below_usage(dir: &Dir, open: &ControlFd<'_>, from: Setting, wanted: Sett
     let Err(below_usage) = refuse_below_usage(dir, from, wanted) else {
         return Ok(());
     };
-    put(dir, open, from)?;
+    write_value(dir, open, from)?;
     Err(below_usage)
 }

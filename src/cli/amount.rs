@@ -4,7 +4,7 @@ use super::output::or_dash;
 use crate::model::{Bytes, ControlFile, MemoryLimit, Setting};
 
 /// What a file holds, and how much memory that is where it is memory: `201326592 (192Mi)`. Anything else as it is.
-pub(super) fn in_words(file: &str, text: &str) -> String {
+pub(super) fn describe(file: &str, text: &str) -> String {
     let shown = or_dash(text);
     match memory(file, text) {
         Some(MemoryLimit::Max) if text.starts_with(|first: char| first.is_ascii_digit()) => format!("{shown} (none)"),
@@ -44,7 +44,7 @@ mod tests {
             ("MemoryMax", "1048576", "1048576"),
         ];
         for (file, text, shown) in cases {
-            assert_eq!(in_words(file, text), shown);
+            assert_eq!(describe(file, text), shown);
         }
     }
 }

@@ -59,8 +59,8 @@ fn row(step: &Step, paint: Paint) -> [String; 7] {
             .trim_end()
             .to_owned(),
         or_dash(&step.file),
-        amount::in_words(&step.file, &step.from),
-        amount::in_words(&step.file, &step.to),
+        amount::describe(&step.file, &step.from),
+        amount::describe(&step.file, &step.to),
         took(step.took_us),
         note,
     ]
@@ -83,7 +83,7 @@ pub(super) fn line(change: &Change, paint: Paint) -> String {
 }
 
 /// The same about a pod that is named already: when, how it ended, what for, and why so.
-pub(super) fn of_one_pod(change: &Change, paint: Paint) -> String {
+pub(super) fn line_of_pod(change: &Change, paint: Paint) -> String {
     let [at, _, cause, outcome, steps, took, reason] = cells(change, paint);
     let mut text = format!("{at}  {outcome}  {cause}");
     if !change.steps.is_empty() {
@@ -114,7 +114,7 @@ fn cells(change: &Change, paint: Paint) -> [String; 7] {
 /// Whether the change is done and verified.
 ///
 /// Errors: [`Failure::Refused`] saying how it ended otherwise, and what to type next.
-pub(super) fn verdict(change: &Change) -> Result<(), Failure> {
+pub(super) fn check_outcome(change: &Change) -> Result<(), Failure> {
     let pod = pod(change);
     let reason = if change.reason.is_empty() {
         "no reason was given".to_owned()

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::output::{Output, Paint, Tone, clean};
 use super::{Failure, agent::Agent, table};
 use crate::control::{ClientError, proto};
-use crate::doctor::{Check, MEND_RUNTIME, Surroundings, local};
+use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
 use crate::runtime::{Deadlines, discover};
 
 /// Characters in a line where nobody says how many there is room for.
@@ -34,7 +34,7 @@ struct Report {
     checks: Vec<proto::Check>,
 }
 
-/// Asks the agent, or looks around itself, and prints what was found.
+/// Asks the agent, or looks locations itself, and prints what was found.
 ///
 /// # Errors
 /// [`Failure::NoDaemon`] if only the agent is missing, [`Failure::Refused`] if anything fails.
@@ -80,7 +80,7 @@ fn examine_locally(error: &ClientError) -> Result<Report, Failure> {
         None => Check::fail("agent", found, FOLLOWS),
     };
     let mut checks: Vec<Check> = vec![agent];
-    checks.extend(local(&Surroundings::default()));
+    checks.extend(local(&Locations::default()));
     let deadlines = Deadlines {
         read: Duration::from_secs(2),
         ..Deadlines::default()

@@ -53,7 +53,7 @@ impl Page {
         text.push_str(&self.section("why", reply.notes.iter().map(|note| clean(note))));
         text.push_str(&self.section("next", std::iter::once(or_dash(&reply.next))));
         let latest = &reply.changes[reply.changes.len().saturating_sub(LATEST)..];
-        let lines = latest.iter().map(|done| change::of_one_pod(done, self.paint));
+        let lines = latest.iter().map(|done| change::line_of_pod(done, self.paint));
         text.push_str(&self.section("lately", lines));
         text
     }
@@ -121,7 +121,7 @@ impl Page {
             let says: Vec<Row> = ROWS.into_iter().filter(|row| row.is_shown(level)).collect();
             let names = says.iter().map(|row| row.name.to_owned());
             let mut columns = vec![std::iter::once(String::new()).chain(names).collect()];
-            let worth_a_column = level.iter().filter(|value| !is_nobodys(value));
+            let worth_a_column = level.iter().filter(|value| !is_unmanaged(value));
             columns.extend(worth_a_column.map(|value| self.file(value, &says)));
             text.push_str(&indented(&table::columns(&columns, 1, self.width - INDENT)));
             for value in level.iter().filter(|value| !value.difference.is_empty()) {
@@ -138,7 +138,7 @@ impl Page {
             let text = if row.name == OWNER {
                 or_dash(said)
             } else {
-                amount::in_words(&value.file, said)
+                amount::describe(&value.file, said)
             };
             if row.name == KERNEL && !value.difference.is_empty() {
                 self.paint.text(Tone::Bad, &text)
@@ -167,7 +167,7 @@ const KERNEL: &str = "kernel";
 const OWNER: &str = "owner";
 
 /// Whether it is no limit at all, and nobody says that there should be one: swap, mostly.
-fn is_nobodys(value: &Value) -> bool {
+fn is_unmanaged(value: &Value) -> bool {
     let agreed = value.difference.is_empty() && value.spec.is_empty() && value.allocated.is_empty();
     let unmanaged = value.wanted.is_empty() && value.runtime.is_empty();
     agreed && unmanaged && amount::is_unlimited(&value.file, &value.kernel)

@@ -20,7 +20,7 @@ pub(super) fn show(
         let no_change = "the answer says nothing about what was done: is vscaled of another version?";
         let change = change.ok_or_else(|| Failure::Refused(anyhow!(no_change)))?;
         output.print(&change, |paint| change::render(&change, paint))?;
-        return change::verdict(&change).map(|()| Some(change));
+        return change::check_outcome(&change).map(|()| Some(change));
     }
     output.print_list("results", results, |paint| render(results, paint))?;
     let failed = results.iter().filter(|result| !succeeded(result)).map(name);
@@ -40,7 +40,7 @@ pub(super) fn name(result: &PodResult) -> String {
 
 fn succeeded(result: &PodResult) -> bool {
     let change = result.change.as_ref();
-    change.is_some_and(|change| change::verdict(change).is_ok())
+    change.is_some_and(|change| change::check_outcome(change).is_ok())
 }
 
 /// One row for each container of each pod: a pod's containers are changed together or not at all.

@@ -59,8 +59,8 @@ pub trait Backend: Send + Sync + 'static {
     /// What the agent finds when it looks at itself and the node.
     fn doctor(&self) -> impl Future<Output = Result<DoctorReply, ControlError>> + Send;
 
-    /// Takes note that a caller was turned away from a call it has no right to. Must not wait.
-    fn turned_away(&self, caller: Caller, call: &'static str, reason: &str);
+    /// Records that a caller was refused a call that it has no right to. Must not wait.
+    fn record_refusal(&self, caller: Caller, call: &'static str, reason: &str);
 }
 
 /// Why a request was not carried out; nothing was changed.

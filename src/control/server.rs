@@ -136,7 +136,7 @@ impl<B: Backend> Service<B> {
             .ok_or_else(|| Status::internal("the connection does not say who called"))?;
         let caller @ Caller { uid, pid, .. } = peer.caller;
         if let Some(refusal) = peer.refusal(needs) {
-            self.backend.turned_away(caller, name, &refusal);
+            self.backend.record_refusal(caller, name, &refusal);
             if self.logged_refusals.try_use(uid, Instant::now()) {
                 tracing::warn!(uid, pid, call = name, "refused a caller at the control socket");
             }

@@ -68,17 +68,13 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Listens at `path` for root and this process's user, creating the directory (0755) where it is missing.
+    /// Listens at `path` for root, this process's user and the groups in `access`, and creates the directory (0755) where it
+    /// is missing.
     ///
     /// The lock file beside the socket stays: removing it would let two agents hold two locks of one name.
     ///
     /// Errors: [`BindError`]; whatever was at `path` before is still there then, unless it was a dead agent's socket.
-    pub async fn bind(path: &Path) -> Result<Self, BindError> {
-        Self::bind_for(path, Access::default()).await
-    }
-
-    /// As [`Self::bind`], and for the groups in `access`.
-    pub async fn bind_for(path: &Path, access: Access) -> Result<Self, BindError> {
+    pub async fn bind(path: &Path, access: Access) -> Result<Self, BindError> {
         prepare_directory(path)?;
         let lock = lock(path)?;
         remove_stale(path).await?;

@@ -74,7 +74,7 @@ impl fmt::Display for Capabilities {
 /// Whether the kernel's log can be read, which says what was killed and why.
 pub(super) fn kernel_log() -> Check {
     let restricted = fs::read_to_string("/proc/sys/kernel/dmesg_restrict").is_ok_and(|text| text.trim() != "0");
-    judge_log(read_a_record(), restricted)
+    check_log(read_a_record(), restricted)
 }
 
 /// Reads one record through a descriptor of its own: others still see it.
@@ -93,7 +93,7 @@ fn read_a_record() -> io::Result<()> {
     }
 }
 
-fn judge_log(read: io::Result<()>, restricted: bool) -> Check {
+fn check_log(read: io::Result<()>, restricted: bool) -> Check {
     const NAME: &str = "kernel log";
     const WITHOUT: &str = "until then kills are counted, and who was killed and why is not known";
     let Err(error) = read else {
@@ -118,10 +118,10 @@ pub(super) fn inotify() -> Check {
         text.trim().parse::<u64>().ok()
     };
     let opened = Inotify::init(InitFlags::IN_CLOEXEC).map(drop);
-    judge_inotify(opened, limit("max_user_watches"), limit("max_user_instances"))
+    check_inotify(opened, limit("max_user_watches"), limit("max_user_instances"))
 }
 
-fn judge_inotify(opened: nix::Result<()>, watches: Option<u64>, instances: Option<u64>) -> Check {
+fn check_inotify(opened: nix::Result<()>, watches: Option<u64>, instances: Option<u64>) -> Check {
     const NAME: &str = "inotify";
     const WITHOUT: &str = "until then changes by others are found by the periodic check only (sweepInterval)";
     let number = |limit: Option<u64>| limit.map_or_else(|| "unknown".to_owned(), |limit| limit.to_string());
@@ -153,25 +153,25 @@ mod tests {
     #[test]
     fn what_the_kernels_log_needs_is_said() {
         let denied = || Err(io::Error::from(ErrorKind::PermissionDenied));
-        assert!(judge_log(denied(), true).mend.contains("grant CAP_SYSLOG"));
-        assert!(judge_log(denied(), false).mend.starts_with("run as root"));
-        let absent = judge_log(Err(io::Error::from(ErrorKind::NotFound)), false);
+        assert!(check_log(denied(), true).mend.contains("grant CAP_SYSLOG"));
+        assert!(check_log(denied(), false).mend.starts_with("run as root"));
+        let absent = check_log(Err(io::Error::from(ErrorKind::NotFound)), false);
         assert!(absent.mend.starts_with("mount the host's /dev/kmsg"));
         assert_eq!(absent.status, Status::Warn);
-        assert_eq!(judge_log(Ok(()), true).status, Status::Ok);
+        assert_eq!(check_log(Ok(()), true).status, Status::Ok);
     }
 
     #[test]
     fn too_few_watches_are_a_warning_with_the_number_to_set() {
-        assert_eq!(judge_inotify(Ok(()), Some(65536), Some(128)).status, Status::Ok);
-        let few = judge_inotify(Ok(()), Some(100), Some(128));
+        assert_eq!(check_inotify(Ok(()), Some(65536), Some(128)).status, Status::Ok);
+        let few = check_inotify(Ok(()), Some(100), Some(128));
         assert!(
             few.status == Status::Warn && few.mend.contains("max_user_watches=65536"),
             "{few:?}"
         );
-        let none = judge_inotify(Err(nix::errno::Errno::EMFILE), Some(65536), Some(0));
+        let none = check_inotify(Err(nix::errno::Errno::EMFILE), Some(65536), Some(0));
         assert!(none.mend.contains("max_user_instances"), "{none:?}");
-        assert_eq!(judge_inotify(Ok(()), None, None).status, Status::Ok);
+        assert_eq!(check_inotify(Ok(()), None, None).status, Status::Ok);
     }
 
     #[test]

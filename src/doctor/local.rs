@@ -8,7 +8,7 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, access};
 
 use super::kernel::{Capabilities, inotify, kernel_log};
-use super::{Check, Surroundings};
+use super::{Check, Locations};
 use crate::cgroup::Hierarchy;
 use crate::model::{CgroupVersion, Resource};
 
@@ -16,7 +16,7 @@ use crate::model::{CgroupVersion, Resource};
 const LEAST_ROOM: u64 = 64 << 20;
 
 /// Every check that needs no agent, in the order in which they are shown.
-const CHECKS: &[fn(&Surroundings) -> Check] = &[
+const CHECKS: &[fn(&Locations) -> Check] = &[
     |_| kernel(),
     cgroups,
     cgroup_files,
@@ -27,10 +27,10 @@ const CHECKS: &[fn(&Surroundings) -> Check] = &[
     audit_log,
 ];
 
-/// Looks at the machine with this process's eyes.
+/// Runs every check with the rights of this process.
 #[must_use]
-pub fn local(around: &Surroundings) -> Vec<Check> {
-    CHECKS.iter().map(|check| check(around)).collect()
+pub fn local(locations: &Locations) -> Vec<Check> {
+    CHECKS.iter().map(|check| check(locations)).collect()
 }
 
 fn kernel() -> Check {
@@ -44,8 +44,8 @@ fn kernel() -> Check {
     }
 }
 
-fn cgroups(around: &Surroundings) -> Check {
-    match Hierarchy::discover(around.cgroup_root.as_deref()) {
+fn cgroups(locations: &Locations) -> Check {
+    match Hierarchy::discover(locations.cgroup_root.as_deref()) {
         Ok(hierarchy) => {
             let version = match hierarchy.version() {
                 CgroupVersion::V1 => "v1",
@@ -63,9 +63,9 @@ fn cgroups(around: &Surroundings) -> Check {
 }
 
 /// Whether limits could be written: by this user, and on this mount.
-fn cgroup_files(around: &Surroundings) -> Check {
+fn cgroup_files(locations: &Locations) -> Check {
     const NAME: &str = "cgroup files";
-    let Ok(hierarchy) = Hierarchy::discover(around.cgroup_root.as_deref()) else {
+    let Ok(hierarchy) = Hierarchy::discover(locations.cgroup_root.as_deref()) else {
         return Check::fail(NAME, "there are none", "see cgroups");
     };
     for controller in Resource::ALL {
@@ -103,17 +103,17 @@ fn privileges() -> Check {
     }
 }
 
-fn state_directory(around: &Surroundings) -> Check {
+fn state_directory(locations: &Locations) -> Check {
     usable_directory(
         "state directory",
-        &around.state_dir,
+        &locations.state_dir,
         "overrides would not survive a restart (stateDir)",
     )
 }
 
-fn audit_log(around: &Surroundings) -> Check {
+fn audit_log(locations: &Locations) -> Check {
     const NAME: &str = "audit log";
-    let Some(file) = &around.audit_file else {
+    let Some(file) = &locations.audit_file else {
         return Check::ok(NAME, "none is configured here");
     };
     let directory = file.parent().unwrap_or(Path::new("/"));
@@ -174,12 +174,12 @@ mod tests {
     #[test]
     fn every_check_says_what_it_found_and_the_ones_that_are_not_ok_what_to_do() {
         let temp = tempfile::tempdir().unwrap();
-        let around = Surroundings {
+        let locations = Locations {
             cgroup_root: Some(PathBuf::from("/nowhere")),
             state_dir: temp.path().to_owned(),
             audit_file: Some(temp.path().join("audit.jsonl")),
         };
-        let checks = local(&around);
+        let checks = local(&locations);
         assert_eq!(checks.len(), CHECKS.len());
         for check in &checks {
             assert!(!check.found.is_empty(), "{check:?}");

@@ -1,6 +1,6 @@
 //! Looks at the machine for what the agent needs, and says what is missing and how to mend it.
 //!
-//! In come the places the agent works with ([`Surroundings`]); out comes one [`Check`] for each thing that was looked at.
+//! In come the places the agent works with ([`Locations`]); out comes one [`Check`] for each thing that was looked at.
 //! The agent examines itself with this ([`local()`] tells what *this process* may do), and `vscalectl doctor` does where no
 //! agent answers. Looking changes nothing: no file is written, and no record of the kernel's log is used up.
 //!
@@ -98,7 +98,7 @@ impl From<Check> for proto::Check {
 
 /// The places the agent works with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct Locations {
     /// Where the cgroup hierarchies are; `None` takes them from the mount table.
     pub cgroup_root: Option<PathBuf>,
     /// What must outlive the agent.
@@ -107,7 +107,7 @@ pub struct Surroundings {
     pub audit_file: Option<PathBuf>,
 }
 
-impl Default for Surroundings {
+impl Default for Locations {
     /// Those of an agent that is not told otherwise.
     fn default() -> Self {
         Self {

@@ -76,10 +76,10 @@ impl Freezer {
     /// Freezes a cgroup and waits until every process in it stands still, for [`FREEZE_BOUND`] at most.
     pub(super) fn freeze(&self, freezer: CgroupFreezer) -> Result<Frozen, FreezeError> {
         let state = freezer.state()?.ok_or(FreezeError::NoFreezer)?;
-        if state.asked || state.frozen {
+        if state.requested || state.frozen {
             return Err(FreezeError::FrozenByOther);
         }
-        if freezer.holds(std::process::id())? {
+        if freezer.contains(std::process::id())? {
             return Err(FreezeError::HoldsAgent);
         }
         let marker = self.markers.place(&freezer).map_err(FreezeError::NoMarker)?;

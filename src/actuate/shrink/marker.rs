@@ -117,7 +117,7 @@ fn settle(marker: &Path) -> Result<Option<PathBuf>, String> {
 
 fn thaw(content: &Content) -> Result<bool, CgroupError> {
     let freezer = CgroupFreezer::open(&content.cgroup)?;
-    let asked = freezer.number() == content.number && freezer.state()?.is_some_and(|state| state.asked);
+    let asked = freezer.number() == content.number && freezer.state()?.is_some_and(|state| state.requested);
     if asked {
         freezer.set(false)?;
     }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     fn asked(freezer: &CgroupFreezer) -> bool {
-        freezer.state().unwrap().unwrap().asked
+        freezer.state().unwrap().unwrap().requested
     }
 
     #[test]

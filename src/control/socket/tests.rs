@@ -9,7 +9,7 @@ fn mode(path: &Path) -> u32 {
 async fn a_socket_is_private_in_a_new_public_directory() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("run/vscaled/vscaled.sock");
-    let socket = ControlSocket::bind(&path).await.unwrap();
+    let socket = ControlSocket::bind(&path, Access::default()).await.unwrap();
     assert_eq!(mode(&path), 0o600);
     assert_eq!(path.metadata().unwrap().uid(), nix::unistd::geteuid().as_raw());
     assert_eq!(mode(path.parent().unwrap()), 0o755);
@@ -30,9 +30,7 @@ async fn one_group_gets_the_file_and_two_need_it_open_to_all() {
         (None, own.clone(), 0o660),
         (own.clone(), own.clone(), 0o666),
     ] {
-        let socket = ControlSocket::bind_for(&path, Access { operators, readers })
-            .await
-            .unwrap();
+        let socket = ControlSocket::bind(&path, Access { operators, readers }).await.unwrap();
         assert_eq!(mode(&path), expected);
         drop(socket);
     }
@@ -42,8 +40,8 @@ async fn one_group_gets_the_file_and_two_need_it_open_to_all() {
 async fn a_living_agent_keeps_its_socket() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("s");
-    let _first = ControlSocket::bind(&path).await.unwrap();
-    let second = ControlSocket::bind(&path).await;
+    let _first = ControlSocket::bind(&path, Access::default()).await.unwrap();
+    let second = ControlSocket::bind(&path, Access::default()).await;
     assert!(matches!(second, Err(BindError::Running(_))), "{second:?}");
     assert!(UnixStream::connect(&path).await.is_ok());
 }
@@ -53,7 +51,7 @@ async fn a_stranger_that_answers_without_the_lock_keeps_its_socket() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("s");
     let _stranger = UnixListener::bind(&path).unwrap();
-    let second = ControlSocket::bind(&path).await;
+    let second = ControlSocket::bind(&path, Access::default()).await;
     assert!(matches!(second, Err(BindError::Running(_))), "{second:?}");
 }
 
@@ -63,7 +61,7 @@ async fn a_dead_agents_socket_is_replaced() {
     let path = temp.path().join("s");
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
-    let _socket = ControlSocket::bind(&path).await.unwrap();
+    let _socket = ControlSocket::bind(&path, Access::default()).await.unwrap();
     assert!(UnixStream::connect(&path).await.is_ok());
 }
 
@@ -72,7 +70,7 @@ async fn what_is_not_a_socket_is_left_alone() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("s");
     std::fs::write(&path, "precious").unwrap();
-    let refused = ControlSocket::bind(&path).await;
+    let refused = ControlSocket::bind(&path, Access::default()).await;
     assert!(matches!(refused, Err(BindError::Occupied(_))), "{refused:?}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
 }
@@ -81,7 +79,7 @@ async fn what_is_not_a_socket_is_left_alone() {
 async fn a_directory_that_anybody_may_write_is_refused() {
     let temp = tempfile::tempdir().unwrap();
     std::fs::set_permissions(temp.path(), Permissions::from_mode(0o777)).unwrap();
-    let refused = ControlSocket::bind(&temp.path().join("s")).await;
+    let refused = ControlSocket::bind(&temp.path().join("s"), Access::default()).await;
     assert!(
         matches!(refused, Err(BindError::Exposed { mode: 0o777, .. })),
         "{refused:?}"
@@ -92,7 +90,7 @@ async fn a_directory_that_anybody_may_write_is_refused() {
 async fn a_socket_that_took_our_place_is_not_removed() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("s");
-    let socket = ControlSocket::bind(&path).await.unwrap();
+    let socket = ControlSocket::bind(&path, Access::default()).await.unwrap();
     // The successor exists before the first file goes, so that their inodes differ.
     let _successor = UnixListener::bind(temp.path().join("successor")).unwrap();
     std::fs::rename(temp.path().join("successor"), &path).unwrap();

@@ -11,7 +11,7 @@ use crate::oom::{Confidence, Level, OomReport, ReportedPod};
 /// Whose wish a change was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum Who<'a> {
+pub enum Actor<'a> {
     /// A recommendation of a VPA.
     Vpa {
         /// The name of the VPA.
@@ -34,7 +34,7 @@ pub enum Who<'a> {
     Agent,
 }
 
-impl<'a> From<&'a Cause> for Who<'a> {
+impl<'a> From<&'a Cause> for Actor<'a> {
     fn from(cause: &'a Cause) -> Self {
         match cause {
             Cause::Recommendation {
@@ -71,10 +71,10 @@ enum Line<'a> {
         /// The number of the pass, as in `vscalectl history`: values with the same one were changed together.
         change: u64,
         pod: &'a PodId,
-        who: Who<'a>,
+        who: Actor<'a>,
         why: String,
         #[serde(flatten)]
-        what: Option<&'a What<'a>>,
+        what: Option<&'a WrittenValue<'a>>,
         /// How the whole pass ended.
         outcome: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -115,7 +115,7 @@ enum Line<'a> {
 /// One value that was written.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct What<'a> {
+struct WrittenValue<'a> {
     via: String,
     level: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -132,7 +132,7 @@ struct What<'a> {
     rollback: bool,
 }
 
-impl<'a> From<&'a StepRecord> for What<'a> {
+impl<'a> From<&'a StepRecord> for WrittenValue<'a> {
     fn from(step: &'a StepRecord) -> Self {
         let (level, container) = match &step.target {
             Target::Pod => ("pod", None),
@@ -154,12 +154,12 @@ impl<'a> From<&'a StepRecord> for What<'a> {
 
 /// One line for each value a pass wrote; one for all of a pass that wrote none.
 pub(super) fn of_change(record: &ChangeRecord) -> Vec<String> {
-    let line = |what: Option<&What<'_>>| {
+    let line = |what: Option<&WrittenValue<'_>>| {
         text(&Line::Change {
             time: record.at,
             change: record.sequence,
             pod: &record.pod,
-            who: Who::from(&record.cause),
+            who: Actor::from(&record.cause),
             why: record.cause.to_string(),
             what,
             outcome: record.outcome.word(),
@@ -170,7 +170,11 @@ pub(super) fn of_change(record: &ChangeRecord) -> Vec<String> {
     if record.steps.is_empty() {
         return vec![line(None)];
     }
-    record.steps.iter().map(|step| line(Some(&What::from(step)))).collect()
+    record
+        .steps
+        .iter()
+        .map(|step| line(Some(&WrittenValue::from(step))))
+        .collect()
 }
 
 pub(super) fn of_refusal(refusal: &Refusal, times: u64) -> String {

@@ -32,7 +32,7 @@ use self::refusals::Refusals;
 use crate::model::ChangeRecord;
 use crate::oom::OomReport;
 
-pub use line::Who;
+pub use line::Actor;
 pub use refusals::Refusal;
 
 /// Events that may wait for the disk.
@@ -98,17 +98,17 @@ impl Audit {
 
     /// Writes down what a pass did.
     pub fn change(&self, record: &Arc<ChangeRecord>) {
-        self.leave(|| Event::Change(Arc::clone(record)));
+        self.enqueue(|| Event::Change(Arc::clone(record)));
     }
 
     /// Writes down that somebody was turned away. The same refusal again and again is counted, not repeated.
     pub fn refused(&self, refusal: Refusal) {
-        self.leave(|| Event::Refusal(refusal));
+        self.enqueue(|| Event::Refusal(refusal));
     }
 
     /// Writes down that the kernel killed for want of memory. Of very many kills some are only counted.
     pub fn kill(&self, report: &Arc<OomReport>) {
-        self.leave(|| Event::Kill(Arc::clone(report)));
+        self.enqueue(|| Event::Kill(Arc::clone(report)));
     }
 
     /// Why not everything is written down, if so.
@@ -116,7 +116,7 @@ impl Audit {
         self.problem.as_ref().and_then(|problem| problem.borrow().clone())
     }
 
-    fn leave(&self, event: impl FnOnce() -> Event) {
+    fn enqueue(&self, event: impl FnOnce() -> Event) {
         if let Some(events) = &self.events
             && events.try_send(event()).is_err()
         {
@@ -150,19 +150,27 @@ impl Writer {
             let open = tokio::select! {
                 received = waiting.recv_many(&mut events, AT_ONCE) => received > 0,
                 _ = tick.tick() => true,
-                () = moment(self.sync_due) => true,
+                () = sleep_until(self.sync_due) => true,
             };
             let now = Timestamp::now();
             let mut lines = Vec::new();
             for event in events.drain(..) {
                 match event {
                     Event::Change(record) => lines.extend(line::of_change(&record)),
-                    Event::Refusal(refusal) => lines.extend(refusals.note(refusal, now)),
-                    Event::Kill(report) => lines.extend(kills.note(&report, now)),
+                    Event::Refusal(refusal) => lines.extend(refusals.record(refusal, now)),
+                    Event::Kill(report) => lines.extend(kills.record(&report, now)),
                 }
             }
-            lines.extend(if open { refusals.due(now) } else { refusals.all() });
-            lines.extend(if open { kills.due(now) } else { kills.all(now) });
+            lines.extend(if open {
+                refusals.take_expired(now)
+            } else {
+                refusals.take_all()
+            });
+            lines.extend(if open {
+                kills.take_expired(now)
+            } else {
+                kills.take_all(now)
+            });
             self.write(lines, !open).await;
             if !open {
                 return;
@@ -223,7 +231,7 @@ impl Writer {
 }
 
 /// Waits until then; without end where there is no such moment.
-async fn moment(due: Option<Instant>) {
+async fn sleep_until(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,
         None => std::future::pending().await,

@@ -48,10 +48,10 @@ pub(super) struct Refusals {
 
 impl Refusals {
     /// The lines to write now that this has happened.
-    pub(super) fn note(&mut self, refusal: Refusal, now: Timestamp) -> Vec<String> {
+    pub(super) fn record(&mut self, refusal: Refusal, now: Timestamp) -> Vec<String> {
         let mut lines = Vec::new();
         if self.seen.len() >= MOST {
-            lines = self.all();
+            lines = self.take_all();
         }
         let key = (refusal.uid, refusal.call, refusal.pod.clone());
         if let Some(counted) = self.seen.get_mut(&key) {
@@ -66,16 +66,16 @@ impl Refusals {
     }
 
     /// What was counted in windows that are over.
-    pub(super) fn due(&mut self, now: Timestamp) -> Vec<String> {
+    pub(super) fn take_expired(&mut self, now: Timestamp) -> Vec<String> {
         let window = SignedDuration::try_from(WINDOW).unwrap_or(SignedDuration::MAX);
-        self.end(|counted| now.duration_since(counted.since) >= window)
+        self.take(|counted| now.duration_since(counted.since) >= window)
     }
 
-    pub(super) fn all(&mut self) -> Vec<String> {
-        self.end(|_| true)
+    pub(super) fn take_all(&mut self) -> Vec<String> {
+        self.take(|_| true)
     }
 
-    fn end(&mut self, is_over: impl Fn(&Counted) -> bool) -> Vec<String> {
+    fn take(&mut self, is_over: impl Fn(&Counted) -> bool) -> Vec<String> {
         let ended = self.seen.extract_if(|_, counted| is_over(counted));
         let more = ended.filter_map(|(_, counted)| counted.more);
         more.map(|(refusal, times)| of_refusal(&refusal, times)).collect()
@@ -106,12 +106,12 @@ mod tests {
         let mut refusals = Refusals::default();
         let mut lines = Vec::new();
         for second in 0..50 {
-            lines.extend(refusals.note(refusal(1, second), at(second)));
-            lines.extend(refusals.due(at(second)));
+            lines.extend(refusals.record(refusal(1, second), at(second)));
+            lines.extend(refusals.take_expired(at(second)));
         }
         assert_eq!(lines.len(), 1);
-        assert_eq!(refusals.note(refusal(2, 50), at(50)).len(), 1, "another caller");
-        let counted = refusals.due(at(60));
+        assert_eq!(refusals.record(refusal(2, 50), at(50)).len(), 1, "another caller");
+        let counted = refusals.take_expired(at(60));
         assert_eq!(
             counted,
             [concat!(
@@ -119,15 +119,15 @@ mod tests {
                 "\n"
             )]
         );
-        assert!(refusals.all().is_empty());
+        assert!(refusals.take_all().is_empty());
     }
 
     #[test]
     fn callers_beyond_number_cannot_fill_the_memory() {
         let mut refusals = Refusals::default();
         for uid in 0..5000 {
-            refusals.note(refusal(uid, 0), at(0));
-            refusals.note(refusal(uid, 0), at(0));
+            refusals.record(refusal(uid, 0), at(0));
+            refusals.record(refusal(uid, 0), at(0));
             assert!(refusals.seen.len() <= MOST);
         }
     }

@@ -52,7 +52,7 @@ impl Agent {
                     .build()
                     .unwrap();
                 runtime.block_on(async {
-                    let socket = ControlSocket::bind_for(&path, access).await.unwrap();
+                    let socket = ControlSocket::bind(&path, access).await.unwrap();
                     bound.send(()).unwrap();
                     serve(socket, script, limits, stop).await;
                 });

@@ -4,7 +4,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Stdio;
 use std::time::Duration;
 
-use vscaled::control::{BindError, Client, ControlSocket, Limits};
+use vscaled::control::{Access, BindError, Client, ControlSocket, Limits};
 
 use super::agent::{Agent, Answer, vscalectl};
 
@@ -13,7 +13,7 @@ fn bind(path: &std::path::Path) -> Result<ControlSocket, BindError> {
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(ControlSocket::bind(path))
+    runtime.block_on(ControlSocket::bind(path, Access::default()))
 }
 
 #[test]

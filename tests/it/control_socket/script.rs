@@ -145,7 +145,7 @@ impl Backend for Script {
         })
     }
 
-    fn turned_away(&self, caller: Caller, call: &'static str, reason: &str) {
+    fn record_refusal(&self, caller: Caller, call: &'static str, reason: &str) {
         let refusal = (caller, call, reason.to_owned());
         self.turned_away.lock().unwrap().push(refusal);
     }

@@ -10,7 +10,7 @@ use super::node::Node;
 use super::shrink::{Freezer, LowerError, Lowered, lower, lowerings};
 use crate::cgroup::systemd::{Systemd, SystemdError, Unit};
 use crate::cgroup::{Cgroup, CgroupError, Reason};
-use crate::model::{Change, Settings, Step, StepRecord, Target};
+use crate::model::{Change, MemoryLimit, Setting, Settings, Step, StepRecord, Target};
 use crate::plan::Plan;
 
 /// What became of a plan.
@@ -178,6 +178,11 @@ impl<'a> Executor<'a> {
         for step in plan.steps().iter().filter(|step| step.change.is_kernels()) {
             let mut record = StepRecord::planned(step);
             let start = Instant::now();
+            if let Some(why) = self.would_slow_down(step) {
+                record.error = Some(why);
+                records.push(record);
+                continue;
+            }
             let result = self.carry_out(step);
             record.took = start.elapsed();
             record.error = result.as_ref().err().map(ToString::to_string);
@@ -265,6 +270,21 @@ impl<'a> Executor<'a> {
         }
     }
 
+    /// Why `memory.high` is not lowered with its limit: more is in use, so the kernel would hold the container up. One that
+    /// is too high does no harm.
+    fn would_slow_down(&self, step: &Step) -> Option<String> {
+        let Change::File {
+            to: Setting::MemoryHigh(to),
+            from: Setting::MemoryHigh(from),
+        } = &step.change
+        else {
+            return None;
+        };
+        let usage = self.cgroup(&step.target).ok()?.outer().memory_usage().ok()?;
+        (to < from && MemoryLimit::Bytes(usage.get()) > *to)
+            .then(|| format!("left as it is: {} bytes are in use, and would be held up", usage.get()))
+    }
+
     fn write_all(&mut self, cgroup: &Cgroup, step: &Step) -> Result<(), StepError> {
         for (from, to) in step.change.files() {
             let lowers = to.memory().is_some_and(|to| Some(to) < from.memory());
@@ -305,7 +325,7 @@ impl<'a> Executor<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{CpuShares, Setting};
+    use crate::model::CpuShares;
 
     #[test]
     fn a_file_that_reads_differently_is_put_back_with_the_rest() {

@@ -6,6 +6,7 @@ use futures::future::join_all;
 
 use super::node::{Node, RuntimeLink};
 use super::pass::KernelPass;
+use super::shrink::Markers;
 use crate::cgroup::{Cgroup, CgroupError, State};
 use crate::model::{
     CgroupVersion, Change, ControlFile, CpuShares, CriResources, LivePod, Outcome, PodValues, Setting, Step,
@@ -135,7 +136,7 @@ pub(super) async fn tell(node: &Node, live: &LivePod, kernel: &mut KernelPass) -
         let mut record = StepRecord::planned(&step);
         let start = std::time::Instant::now();
         let cgroup = kernel.handles.get(&step.target);
-        let result = update(runtime.as_ref(), cgroup, &container.id, to).await;
+        let result = update(runtime.as_ref(), node.freezer.markers(), cgroup, &container.id, to).await;
         record.took = start.elapsed();
         record.error = result.as_ref().err().map(ToString::to_string);
         kernel.steps.push(record);
@@ -156,26 +157,46 @@ pub(super) async fn tell(node: &Node, live: &LivePod, kernel: &mut KernelPass) -
     verify(node, kernel)
 }
 
-/// Changes a container's stored spec. Where the runtime gives the container another limit of swap besides (CRI-O gives none
-/// whenever memory changes), the limit that stood before is put back.
+/// Changes a container's stored spec. A runtime may change limits besides that it was not told of: CRI-O gives no swap
+/// whenever memory changes, and containerd writes a `memory.high` that it has stored. They are put back.
 async fn update(
     runtime: &dyn ContainerRuntime,
+    markers: &Markers,
     cgroup: Option<&Cgroup>,
     id: &str,
     fields: &CriResources,
 ) -> Result<(), RuntimeError> {
-    let dirs = cgroup.into_iter().flat_map(Cgroup::dirs);
-    let before: Vec<_> = dirs.map(|dir| (dir, dir.swap_max())).collect();
-    let result = runtime.update(id, fields).await;
-    for (dir, before) in before {
-        let restored = before.and_then(|before| match before {
-            Some(before) if dir.swap_max()?.as_ref() != Some(&before) => dir.restore_swap_max(&before),
-            _ => Ok(()),
+    let mut kept = Vec::new();
+    for dir in cgroup.into_iter().flat_map(Cgroup::dirs) {
+        let limits = dir.uncarried_limits().and_then(|limits| {
+            let chosen = limits.chosen()?;
+            Ok((limits, chosen))
         });
-        if let Err(error) = restored
-            && !error.is_gone()
-        {
-            tracing::warn!(container = id, %error, "the limit of swap is what the runtime made of it");
+        match limits {
+            Ok((_, chosen)) if chosen.is_empty() => {}
+            Ok((limits, chosen)) => {
+                // Should the agent be killed before it has put them back, its next start does.
+                let marker = markers.place_limits(&limits, &chosen);
+                if let Err(error) = &marker {
+                    tracing::warn!(container = id, %error, "cannot leave a marker for the next start");
+                }
+                kept.push((limits, chosen, marker.ok()));
+            }
+            Err(error) if error.is_gone() => {}
+            Err(error) => tracing::warn!(container = id, %error, "limits that the runtime may change are not known"),
+        }
+    }
+    let result = runtime.update(id, fields).await;
+    for (limits, chosen, marker) in kept {
+        match limits.put_back(&chosen) {
+            Err(error) if !error.is_gone() => {
+                tracing::warn!(container = id, %error, "a limit is what the runtime made of it");
+            }
+            Ok(_) | Err(_) => {
+                if let Some(marker) = marker {
+                    marker.remove();
+                }
+            }
         }
     }
     result
@@ -273,7 +294,7 @@ async fn undo(
             ..StepRecord::planned(&reversed)
         };
         let cgroup = kernel.handles.get(&step.target);
-        let result = update(runtime, cgroup, &container.id, &back).await;
+        let result = update(runtime, node.freezer.markers(), cgroup, &container.id, &back).await;
         record.error = result.err().map(|error| error.to_string());
         failures.extend(record.error.clone());
         kernel.steps.push(record);

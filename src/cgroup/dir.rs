@@ -6,7 +6,7 @@ use nix::fcntl::OFlag;
 
 use super::file::{Dir, Inode, if_present};
 use super::hierarchy::ByVersion;
-use super::{CgroupError, CgroupFreezer, Hierarchy, Reason};
+use super::{CgroupError, CgroupFreezer, Hierarchy, Reason, UncarriedLimits};
 use crate::model::{CgroupPath, CgroupVersion, ControlFile, Resource, Setting, Settings};
 
 /// One cgroup: a directory in v2, two (cpu and memory) in v1. Opened once and from then on the same cgroup: when it is
@@ -109,6 +109,23 @@ impl CgroupDir {
     #[must_use]
     pub fn directory(&self, controller: Resource) -> &Path {
         self.dir(controller).path()
+    }
+
+    /// Its limits of memory that no field of CRI carries.
+    ///
+    /// # Errors
+    /// [`Reason::Vanished`] and [`Reason::Recreated`] when this cgroup has ended.
+    pub fn uncarried_limits(&self) -> Result<UncarriedLimits, CgroupError> {
+        let dir = self.dir(Resource::Memory);
+        let limits = UncarriedLimits::open(dir.path())?;
+        if limits.number() == dir.inode().number() {
+            Ok(limits)
+        } else {
+            Err(CgroupError {
+                file: dir.path().to_owned(),
+                reason: Reason::Recreated,
+            })
+        }
     }
 
     /// Reads one file; `None` when the cgroup does not have it (the root; `memsw` without swap accounting).

@@ -12,8 +12,6 @@ use crate::plan::shrink::{MemoryReading, Reclaim, WatchReading};
 
 /// v2's file to have memory reclaimed through (from Linux 5.19).
 const RECLAIM: &str = "memory.reclaim";
-/// v2's limit of swap; absent where the kernel does not count swap.
-const SWAP_MAX: &str = "memory.swap.max";
 
 impl CgroupDir {
     /// What is in use, and what it is made of.
@@ -70,18 +68,6 @@ impl CgroupDir {
             Ok(()) | Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
             Err(errno) => Err(file.failed(errno, "write the file")),
         }
-    }
-
-    /// The limit of swap, as the file has it; `None` where there is no such file, as on v1.
-    pub fn swap_max(&self) -> Result<Option<String>, CgroupError> {
-        let text = self.memory_text(SWAP_MAX)?;
-        Ok(text.map(|text| text.trim().to_owned()))
-    }
-
-    /// Gives the limit of swap a value that it had before.
-    pub fn restore_swap_max(&self, value: &str) -> Result<(), CgroupError> {
-        let file = self.dir(Resource::Memory).open_file(SWAP_MAX, OFlag::O_WRONLY)?;
-        file.set(value)
     }
 
     fn memory_text(&self, name: &'static str) -> Result<Option<String>, CgroupError> {

@@ -33,6 +33,7 @@ mod pair;
 mod pid;
 mod place;
 pub mod systemd;
+mod uncarried;
 mod watch;
 mod write;
 
@@ -47,5 +48,6 @@ pub use page::page_size;
 pub use pair::Cgroup;
 pub use pid::{PidError, cgroup_of_pid};
 pub use place::{ContainerPlace, Place, PodPlace};
+pub use uncarried::UncarriedLimits;
 pub use watch::{Notice, Token, Watch};
 pub use write::Written;

@@ -137,6 +137,11 @@ fn binding(outer: Settings, inner: &Settings) -> Settings {
     {
         binding.insert(inner_burst);
     }
+    if let (Some(outer), Some(inner)) = (binding.memory_high(), inner.memory_high())
+        && inner < outer
+    {
+        binding.insert(Setting::MemoryHigh(inner));
+    }
     for file in [
         ControlFile::MemoryMax,
         ControlFile::MemoryLimit,

@@ -17,6 +17,8 @@ pub enum ControlFile {
     CpuMaxBurst,
     /// v2: weight among siblings.
     CpuWeight,
+    /// v2: use of memory above which processes are slowed down, if anything set one.
+    MemoryHigh,
     /// v2: memory limit.
     MemoryMax,
     /// v1: weight among siblings.
@@ -35,7 +37,13 @@ pub enum ControlFile {
 
 impl ControlFile {
     /// Every file of cgroup v2.
-    pub const V2: [Self; 4] = [Self::CpuMax, Self::CpuMaxBurst, Self::CpuWeight, Self::MemoryMax];
+    pub const V2: [Self; 5] = [
+        Self::CpuMax,
+        Self::CpuMaxBurst,
+        Self::CpuWeight,
+        Self::MemoryHigh,
+        Self::MemoryMax,
+    ];
     /// Every file of cgroup v1.
     pub const V1: [Self; 6] = [
         Self::CpuShares,
@@ -52,6 +60,7 @@ impl ControlFile {
             Self::CpuMax => "cpu.max",
             Self::CpuMaxBurst => "cpu.max.burst",
             Self::CpuWeight => "cpu.weight",
+            Self::MemoryHigh => "memory.high",
             Self::MemoryMax => "memory.max",
             Self::CpuShares => "cpu.shares",
             Self::CfsQuota => "cpu.cfs_quota_us",
@@ -65,7 +74,7 @@ impl ControlFile {
     /// What the file's value bounds or divides.
     pub const fn resource(self) -> Resource {
         match self {
-            Self::MemoryMax | Self::MemoryLimit | Self::MemswLimit => Resource::Memory,
+            Self::MemoryHigh | Self::MemoryMax | Self::MemoryLimit | Self::MemswLimit => Resource::Memory,
             _ => Resource::Cpu,
         }
     }
@@ -96,6 +105,7 @@ pub enum Setting {
     /// In microseconds.
     CpuMaxBurst(u64),
     CpuWeight(CpuWeight),
+    MemoryHigh(MemoryLimit),
     MemoryMax(MemoryLimit),
     CpuShares(CpuShares),
     CfsQuota(CpuQuota),
@@ -122,6 +132,7 @@ impl Setting {
             Self::CpuMax(_) => ControlFile::CpuMax,
             Self::CpuMaxBurst(_) => ControlFile::CpuMaxBurst,
             Self::CpuWeight(_) => ControlFile::CpuWeight,
+            Self::MemoryHigh(_) => ControlFile::MemoryHigh,
             Self::MemoryMax(_) => ControlFile::MemoryMax,
             Self::CpuShares(_) => ControlFile::CpuShares,
             Self::CfsQuota(_) => ControlFile::CfsQuota,
@@ -141,6 +152,7 @@ impl Setting {
             ControlFile::CpuMax => cpu_max(text).map(Self::CpuMax),
             ControlFile::CpuMaxBurst => number(text).map(Self::CpuMaxBurst),
             ControlFile::CpuWeight => number(text).map(|weight| Self::CpuWeight(CpuWeight::new(weight))),
+            ControlFile::MemoryHigh => memory(text, "max").map(Self::MemoryHigh),
             ControlFile::MemoryMax => memory(text, "max").map(Self::MemoryMax),
             ControlFile::CpuShares => number(text).map(|shares| Self::CpuShares(CpuShares::new(shares))),
             ControlFile::CfsQuota => quota(text, "-1").map(Self::CfsQuota),
@@ -159,6 +171,7 @@ impl Setting {
     #[must_use]
     pub const fn in_pages(self, page: PageSize) -> Self {
         match self {
+            Self::MemoryHigh(limit) => Self::MemoryHigh(limit.in_pages(page)),
             Self::MemoryMax(limit) => Self::MemoryMax(limit.in_pages(page)),
             Self::MemoryLimit(limit) => Self::MemoryLimit(limit.in_pages(page)),
             Self::MemswLimit(limit) => Self::MemswLimit(limit.in_pages(page)),
@@ -238,11 +251,13 @@ impl fmt::Display for Setting {
             Self::CfsQuota(CpuQuota::Max) => f.write_str("-1"),
             Self::CfsQuota(CpuQuota::Micros(quota)) => write!(f, "{quota}"),
             Self::CfsPeriod(micros) | Self::CpuMaxBurst(micros) | Self::CfsBurst(micros) => write!(f, "{micros}"),
-            Self::MemoryMax(limit) | Self::MemoryLimit(limit) | Self::MemswLimit(limit) => match limit {
-                MemoryLimit::Bytes(bytes) => write!(f, "{bytes}"),
-                MemoryLimit::Max if matches!(self, Self::MemoryMax(_)) => f.write_str("max"),
-                MemoryLimit::Max => write!(f, "{}", MemoryLimit::V1_MAX),
-            },
+            Self::MemoryHigh(limit) | Self::MemoryMax(limit) | Self::MemoryLimit(limit) | Self::MemswLimit(limit) => {
+                match limit {
+                    MemoryLimit::Bytes(bytes) => write!(f, "{bytes}"),
+                    MemoryLimit::Max if matches!(self, Self::MemoryHigh(_) | Self::MemoryMax(_)) => f.write_str("max"),
+                    MemoryLimit::Max => write!(f, "{}", MemoryLimit::V1_MAX),
+                }
+            }
         }
     }
 }
@@ -306,6 +321,15 @@ impl Settings {
     pub fn burst(&self) -> Option<Setting> {
         self.get(ControlFile::CpuMaxBurst)
             .or_else(|| self.get(ControlFile::CfsBurst))
+    }
+
+    /// The use of memory above which processes are slowed down, from `memory.high`.
+    #[must_use]
+    pub fn memory_high(&self) -> Option<MemoryLimit> {
+        match self.get(ControlFile::MemoryHigh) {
+            Some(Setting::MemoryHigh(limit)) => Some(limit),
+            _ => None,
+        }
     }
 
     /// The memory limit, from `memory.max` or `memory.limit_in_bytes`.

@@ -49,14 +49,15 @@ pub enum Change {
 }
 
 impl Change {
-    /// Every cgroup file this changes, with what it holds now and what it should hold. Of v1's quota and period one comes
-    /// first with which the share is, in between, not below both ends: it would be below what containers have.
+    /// Every cgroup file this changes, with what it holds now and what it should hold, in the order to write them. Of v1's
+    /// quota and period one comes first with which the share is, in between, not below both ends: it would be below what
+    /// containers have. `memory.high` goes up before its limit, and down after it.
     pub fn files(&self) -> Vec<(Setting, Setting)> {
         match self {
             Self::File { from, to } => vec![(*from, *to)],
             Self::Unit { from, to } => {
                 let mut files: Vec<_> = to.iter().filter_map(|to| Some((from.get(to.file())?, to))).collect();
-                files.sort_by_key(|(from, to)| is_lower_quota(*from, *to));
+                files.sort_by_key(|(from, to)| comes_last(*from, *to));
                 files
             }
             Self::Spec { .. } | Self::Resize { .. } => Vec::new(),
@@ -64,11 +65,12 @@ impl Change {
     }
 }
 
-/// Whether v1's quota comes down, whatever its period does.
-const fn is_lower_quota(from: Setting, to: Setting) -> bool {
+/// Whether v1's quota comes down, whatever its period does, or `memory.high`, whatever the limit does.
+fn comes_last(from: Setting, to: Setting) -> bool {
     match (from, to) {
         (Setting::CfsQuota(CpuQuota::Micros(from)), Setting::CfsQuota(CpuQuota::Micros(to))) => to < from,
         (Setting::CfsQuota(CpuQuota::Max), Setting::CfsQuota(CpuQuota::Micros(_))) => true,
+        (Setting::MemoryHigh(from), Setting::MemoryHigh(to)) => to < from,
         _ => false,
     }
 }

@@ -117,7 +117,7 @@ impl CriResources {
             }
             ControlFile::CpuWeight | ControlFile::CpuShares => self.cpu_shares = None,
             ControlFile::MemoryMax | ControlFile::MemoryLimit => self.memory_limit_in_bytes = None,
-            ControlFile::MemswLimit | ControlFile::CpuMaxBurst | ControlFile::CfsBurst => {}
+            ControlFile::MemoryHigh | ControlFile::MemswLimit | ControlFile::CpuMaxBurst | ControlFile::CfsBurst => {}
         }
     }
 

@@ -249,7 +249,7 @@ impl Allowance {
                 Setting::CpuMax(_) | Setting::CfsQuota(_) | Setting::CfsPeriod(_) => self.cpu_limit.is_some(),
                 Setting::MemoryMax(_) | Setting::MemoryLimit(_) | Setting::MemswLimit(_) => self.memory_limit.is_some(),
                 Setting::CpuWeight(_) | Setting::CpuShares(_) => true,
-                Setting::CpuMaxBurst(_) | Setting::CfsBurst(_) => false,
+                Setting::MemoryHigh(_) | Setting::CpuMaxBurst(_) | Setting::CfsBurst(_) => false,
             })
             .collect()
     }

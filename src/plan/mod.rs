@@ -5,8 +5,8 @@
 //! ordered [`Step`](crate::model::Step)s ([`Plan::between`]). No I/O, no clock. Values differ only where they mean something different to
 //! the kernel.
 
-mod burst;
 mod effective;
+mod followers;
 mod hierarchy;
 mod order;
 mod paths;

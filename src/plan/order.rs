@@ -4,7 +4,8 @@
 //! in whatever state the plan is cut, these hold wherever they hold now and will hold at the end:
 //! - no container's limit is above its pod's: on v1 the kernel refuses such a quota (`tg_cfs_schedulable_down`,
 //!   kernel/sched/core.c), on v2 it would silently not count;
-//! - a quota is not below its burst ([`with_burst`]);
+//! - a quota is not below its burst ([`with_follower`]);
+//! - `memory.high` is no smaller a part of its limit than it is now;
 //! - v1's limit of memory and swap is not below that of memory (`mem_cgroup_resize_max`, mm/memcontrol-v1.c).
 //!
 //! Writes are first sorted the way one would like them: what grows from the pod down, then what shrinks from the
@@ -14,9 +15,11 @@
 //! values in between fits: multiplied, the ratios in between (new quota by old period, old quota by new period) equal
 //! those of both ends, so when one is below both ends the other is above both, and each bound has only one side.
 
-use crate::model::{ControlFile, CpuMax, CpuQuota, MemoryLimit, PodTree, Resource, Setting, Settings, Target};
+use crate::model::{
+    ControlFile, CpuMax, CpuQuota, MemoryLimit, PageSize, PodTree, Resource, Setting, Settings, Target,
+};
 
-use super::burst::with_burst;
+use super::followers::with_follower;
 
 /// One value of one file that has to change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +38,7 @@ pub(super) struct Edge<'a> {
 
 /// All writes that lead from `observed` to `desired`, in order. Only files that are there are written. Memory limits are
 /// whole pages on both sides.
-pub(super) fn ordered_writes(observed: &PodTree, desired: &PodTree) -> Vec<Write> {
+pub(super) fn ordered_writes(observed: &PodTree, desired: &PodTree, page: PageSize) -> Vec<Write> {
     let mut pending = differing(observed, desired);
     let end = observed.clone().overlaid(desired);
     let guarded: Vec<Edge<'_>> = edges(observed)
@@ -51,7 +54,7 @@ pub(super) fn ordered_writes(observed: &PodTree, desired: &PodTree) -> Vec<Write
             .unwrap_or(0);
         let write = pending.remove(next);
         let writes = match state.get(&write.target) {
-            Some(held) => with_burst(write, held),
+            Some(held) => with_follower(write, held, page),
             None => vec![write],
         };
         for write in &writes {
@@ -137,8 +140,8 @@ fn changes(target: &Target, observed: &Settings, desired: &Settings) -> (Vec<Wri
     });
     wanted
         .iter()
-        // Bursts go with their quotas, whoever else wants what.
-        .filter(|to| to.burst_us().is_none())
+        // These follow other values, whoever else wants what.
+        .filter(|to| to.burst_us().is_none() && to.file() != ControlFile::MemoryHigh)
         .filter_map(|to| observed.get(to.file()).map(|from| (from, to)))
         .filter(|(from, to)| from != to)
         .map(|(from, to)| Write {

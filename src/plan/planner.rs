@@ -51,7 +51,7 @@ impl Plan {
         if traits.version == CgroupVersion::V1 {
             check_quotas(&observed.tree, &tree)?;
         }
-        let writes = ordered_writes(&observed.tree, &tree);
+        let writes = ordered_writes(&observed.tree, &tree, traits.page);
         let mut steps = match traits.driver {
             Driver::Cgroupfs => writes.into_iter().map(file_step).collect(),
             Driver::Systemd => through_systemd(writes, observed.tree.pod.clone()),

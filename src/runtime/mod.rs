@@ -71,6 +71,7 @@ pub trait ContainerRuntime: Debug + Send + Sync {
     /// - Setting memory sets swap to "none" where a swap controller exists and the stored spec has no
     ///   `memory.swap.max` of its own. containerd's has one, from the kubelet, and writes it last; with CRI-O a
     ///   container that may swap (kubelet `LimitedSwap`) has `memory.swap.max` 0 afterwards: callers restore the file.
+    /// - A `memory.high` of the stored spec's unified keys is written again, as it was: callers restore the file.
     /// - On cgroup v1 a new memory limit sets `memory.memsw.limit_in_bytes` too, where that file exists.
     ///
     /// Errors: [`Problem::Invalid`] for values the kernel could not hold (nothing is sent), [`Problem::Refused`] when

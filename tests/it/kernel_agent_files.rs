@@ -18,6 +18,7 @@ mod host_refusals;
 mod host_runtime_answers;
 mod host_runtime_socket;
 mod host_tenants;
+mod memory_high;
 mod quotas;
 mod refusals;
 mod restore;

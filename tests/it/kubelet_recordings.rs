@@ -74,11 +74,12 @@ impl Recording {
 
     /// Of the recorded files, the ones vscaled writes.
     fn ours(&self, recorded: &Files) -> Files {
-        let known = |name: &&String| ControlFile::named(name).is_some();
+        // No kubelet of these gives a `memory.high`.
+        let known = |name: &&String| ControlFile::named(name).is_some_and(|file| file != ControlFile::MemoryHigh);
         let ours: Files = recorded.iter().filter(|(name, _)| known(name)).map(own).collect();
         let all = match self.cgroup {
             CgroupVersion::V1 => ControlFile::V1.len() - 2, // nobody limited swap or gave a burst
-            CgroupVersion::V2 => ControlFile::V2.len() - 1, // nobody gave a burst
+            CgroupVersion::V2 => ControlFile::V2.len() - 2, // nobody gave a burst or a `memory.high`
         };
         assert_eq!(ours.len(), all, "{ours:?}");
         ours

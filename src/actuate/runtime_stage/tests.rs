@@ -10,10 +10,13 @@ use crate::cgroup::Hierarchy;
 use crate::model::CgroupPath;
 use crate::runtime::{EventStream, Listing, RuntimeInfo, RuntimePod};
 
-/// Takes the container's swap away with every update of memory, as CRI-O does.
+/// Takes the container's swap away with every update of memory, as CRI-O does, and writes the `memory.high` that it has
+/// stored, as containerd does.
 #[derive(Debug)]
 struct SwapTaker {
     swap: PathBuf,
+    high: PathBuf,
+    markers: PathBuf,
 }
 
 #[tonic::async_trait]
@@ -36,7 +39,10 @@ impl ContainerRuntime for SwapTaker {
 
     async fn update(&self, _: &str, fields: &CriResources) -> Result<(), RuntimeError> {
         if fields.memory_limit_in_bytes.is_some() {
+            let markers = fs::read_dir(&self.markers).unwrap().count();
+            assert_eq!(markers, 1, "left for the next start");
             fs::write(&self.swap, "0\n").unwrap();
+            fs::write(&self.high, "1048576\n").unwrap();
         }
         Ok(())
     }
@@ -56,7 +62,14 @@ fn cgroup(root: &TempDir, swap: &str) -> (Cgroup, SwapTaker) {
     fs::write(&file, format!("{swap}\n")).unwrap();
     let hierarchy = Hierarchy::of_tree(root.path()).unwrap();
     let cgroup = Cgroup::open(&hierarchy, &CgroupPath::new("/app").unwrap()).unwrap();
-    (cgroup, SwapTaker { swap: file })
+    let high = container.join("memory.high");
+    fs::write(&high, "2097152\n").unwrap();
+    let runtime = SwapTaker {
+        swap: file,
+        high,
+        markers: root.path().join("frozen"),
+    };
+    (cgroup, runtime)
 }
 
 #[tokio::test]
@@ -68,8 +81,11 @@ async fn a_container_that_may_swap_still_may_after_its_memory_was_changed() {
             memory_limit_in_bytes: Some(64 << 20),
             ..CriResources::default()
         };
-        update(&runtime, Some(&cgroup), "c", &memory).await.unwrap();
-        let held = fs::read_to_string(&runtime.swap).unwrap();
-        assert_eq!(held.lines().next(), Some(swap));
+        let markers = Markers::below(root.path()).unwrap();
+        update(&runtime, &markers, Some(&cgroup), "c", &memory).await.unwrap();
+        let held = |file| fs::read_to_string(file).unwrap().lines().next().map(str::to_owned);
+        assert_eq!(held(&runtime.swap).as_deref(), Some(swap));
+        assert_eq!(held(&runtime.high).as_deref(), Some("2097152"));
+        assert_eq!(fs::read_dir(&runtime.markers).unwrap().count(), 0);
     }
 }

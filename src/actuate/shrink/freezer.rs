@@ -73,6 +73,11 @@ impl Freezer {
         Self { markers }
     }
 
+    /// What this agent leaves for the next one, should it be killed.
+    pub(in crate::actuate) const fn markers(&self) -> &Markers {
+        &self.markers
+    }
+
     /// Freezes a cgroup and waits until every process in it stands still, for [`FREEZE_BOUND`] at most.
     pub(super) fn freeze(&self, freezer: CgroupFreezer) -> Result<Frozen, FreezeError> {
         let state = freezer.state()?.ok_or(FreezeError::NoFreezer)?;

@@ -1,15 +1,16 @@
-//! What a killed agent leaves for the next one: which cgroup it had frozen.
+//! What a killed agent leaves for the next one: which cgroup it had frozen, and which limits a runtime may have changed.
 //!
-//! A file for each, made before the freeze and removed after the thaw. It is written to outlive the process, not the
+//! A file for each, made before the freeze or the runtime's update and removed after the cgroup is as it was. It is written to outlive the process, not the
 //! machine: a reboot ends the cgroup as well, so nothing waits for the disk.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::{CgroupError, CgroupFreezer};
+use crate::cgroup::{CgroupError, CgroupFreezer, UncarriedLimits};
 
 /// Below the state directory.
 const DIRECTORY: &str = "frozen";
@@ -27,11 +28,14 @@ struct Content {
     cgroup: PathBuf,
     /// Its number there: a cgroup made later at the same path is somebody else's.
     number: u64,
+    /// The values that its limits had before the runtime was told something; with them it was not frozen.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    limits: BTreeMap<String, String>,
 }
 
-/// The marker of one frozen cgroup.
+/// The marker of one cgroup.
 #[derive(Debug)]
-pub(super) struct Marker(PathBuf);
+pub(in crate::actuate) struct Marker(PathBuf);
 
 /// What became of the cgroups an earlier agent had frozen.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -55,17 +59,36 @@ impl Markers {
 
     /// Says that this cgroup is about to be frozen.
     pub(super) fn place(&self, freezer: &CgroupFreezer) -> io::Result<Marker> {
-        let path = self.directory.join(format!("{:x}.json", freezer.number()));
-        let content = serde_json::to_vec(&Content {
+        let content = Content {
             cgroup: freezer.directory().to_owned(),
             number: freezer.number(),
-        })?;
-        fs::write(&path, content)?;
+            limits: BTreeMap::new(),
+        };
+        self.write(&format!("{:x}.json", freezer.number()), &content)
+    }
+
+    /// Says that a runtime is about to be told something, which may change these limits of the cgroup.
+    pub(in crate::actuate) fn place_limits(
+        &self,
+        limits: &UncarriedLimits,
+        values: &BTreeMap<String, String>,
+    ) -> io::Result<Marker> {
+        let content = Content {
+            cgroup: limits.directory().to_owned(),
+            number: limits.number(),
+            limits: values.clone(),
+        };
+        self.write(&format!("{:x}-limits.json", limits.number()), &content)
+    }
+
+    fn write(&self, name: &str, content: &Content) -> io::Result<Marker> {
+        let path = self.directory.join(name);
+        fs::write(&path, serde_json::to_vec(content)?)?;
         Ok(Marker(path))
     }
 
-    /// Lets everything go on that an agent had frozen when it was killed, and forgets it. What cannot be thawed is kept for
-    /// the next time.
+    /// Lets everything go on that an agent had frozen when it was killed, puts back the limits that a runtime changed
+    /// meanwhile, and forgets both. What fails is kept for the next time.
     #[must_use]
     pub fn thaw_left_behind(&self) -> LeftBehind {
         let mut left = LeftBehind::default();
@@ -78,7 +101,7 @@ impl Markers {
         };
         for entry in entries.flatten() {
             let path = entry.path();
-            match settle(&path) {
+            match undo(&path) {
                 Ok(Some(cgroup)) => left.thawed.push(cgroup),
                 Ok(None) => {}
                 Err(problem) => left.problems.push(format!("{}: {problem}", path.display())),
@@ -89,14 +112,15 @@ impl Markers {
 }
 
 impl Marker {
-    /// The cgroup is not frozen any more.
-    pub(super) fn remove(self) {
+    /// The cgroup is as it was.
+    pub(in crate::actuate) fn remove(self) {
         remove(&self.0);
     }
 }
 
-/// Thaws what a marker names, if it is there and frozen, and removes the marker.
-fn settle(marker: &Path) -> Result<Option<PathBuf>, String> {
+/// Thaws the cgroup that a marker names, or puts its limits back, and removes the marker. Returns the cgroup if it was
+/// frozen.
+fn undo(marker: &Path) -> Result<Option<PathBuf>, String> {
     let text = fs::read(marker).map_err(|error| error.to_string())?;
     let content: Content = match serde_json::from_slice(&text) {
         Ok(content) => content,
@@ -106,13 +130,25 @@ fn settle(marker: &Path) -> Result<Option<PathBuf>, String> {
             return Err(format!("not understood, and removed: {error}"));
         }
     };
-    let thawed = match thaw(&content) {
+    let thawed = match undo_content(&content) {
         Ok(thawed) => thawed,
         Err(error) if error.is_gone() => false,
         Err(error) => return Err(error.to_string()),
     };
     remove(marker);
     Ok(thawed.then_some(content.cgroup))
+}
+
+fn undo_content(content: &Content) -> Result<bool, CgroupError> {
+    if content.limits.is_empty() {
+        return thaw(content);
+    }
+    let limits = UncarriedLimits::open(&content.cgroup)?;
+    if limits.number() == content.number && limits.put_back(&content.limits)? {
+        tracing::warn!(cgroup = %content.cgroup.display(), limits = ?content.limits,
+            "put back limits that the runtime had changed when the agent was killed");
+    }
+    Ok(false)
 }
 
 fn thaw(content: &Content) -> Result<bool, CgroupError> {
@@ -127,7 +163,7 @@ fn thaw(content: &Content) -> Result<bool, CgroupError> {
 /// A marker that stays costs one look at the next start; by then its cgroup is not frozen, or another one.
 fn remove(marker: &Path) {
     if let Err(error) = fs::remove_file(marker) {
-        tracing::warn!(marker = %marker.display(), %error, "the marker of a frozen cgroup could not be removed");
+        tracing::warn!(marker = %marker.display(), %error, "the marker of a cgroup could not be removed");
     }
 }
 
@@ -182,5 +218,27 @@ mod tests {
         fs::write(markers.directory.join("1.json"), "{\"cgro").unwrap();
         assert_eq!(markers.thaw_left_behind().problems.len(), 1);
         assert_eq!(markers.thaw_left_behind(), LeftBehind::default());
+    }
+
+    #[test]
+    fn limits_that_a_runtime_changed_while_the_agent_was_killed_are_put_back_at_the_next_start() {
+        let root = tempfile::tempdir().unwrap();
+        let markers = Markers::below(root.path()).unwrap();
+        cgroup(root.path(), "1\n");
+        let file = root.path().join("cgroup/memory.swap.max");
+        fs::write(&file, "104857600\n").unwrap();
+        let limits = UncarriedLimits::open(&root.path().join("cgroup")).unwrap();
+        let chosen = limits.chosen().unwrap();
+        drop(markers.place_limits(&limits, &chosen).unwrap());
+        fs::write(&file, "0\n").unwrap();
+        assert_eq!(markers.thaw_left_behind(), LeftBehind::default(), "it was not frozen");
+        assert_eq!(fs::read_to_string(&file).unwrap().lines().next(), Some("104857600"));
+        fs::write(&file, "0\n").unwrap();
+        assert_eq!(markers.thaw_left_behind(), LeftBehind::default());
+        assert_eq!(
+            fs::read_to_string(&file).unwrap().lines().next(),
+            Some("0"),
+            "forgotten"
+        );
     }
 }

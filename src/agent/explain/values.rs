@@ -245,6 +245,6 @@ fn stored_text(stored: &CriResources, file: ControlFile) -> Option<String> {
             Some(format!("shares {}", shares.get()))
         }
         ControlFile::MemoryMax | ControlFile::MemoryLimit => Some(stored.memory_limit_in_bytes?.to_string()),
-        ControlFile::MemswLimit | ControlFile::CpuMaxBurst | ControlFile::CfsBurst => None,
+        ControlFile::MemoryHigh | ControlFile::MemswLimit | ControlFile::CpuMaxBurst | ControlFile::CfsBurst => None,
     }
 }

@@ -11,6 +11,8 @@ use crate::model::{
     Settings,
 };
 
+/// `memory.high`, which cgroups-rs has no name for; v2 only.
+const MEMORY_HIGH: &str = "MemoryHigh";
 /// systemd's "infinity", and its "not set".
 const INFINITY: u64 = u64::MAX;
 /// The first systemd with `CPUQuotaPeriodUSec`; before it the period is always 100 ms.
@@ -51,6 +53,7 @@ pub fn properties(settings: &Settings, systemd_version: u32) -> Result<Vec<Prope
         match setting {
             Setting::CpuWeight(weight) => push(CPU_WEIGHT, weight.get()),
             Setting::CpuShares(shares) => push(CPU_SHARES, shares.get()),
+            Setting::MemoryHigh(limit) => push(MEMORY_HIGH, bytes(limit)),
             Setting::MemoryMax(limit) => push(MEMORY_MAX, bytes(limit)),
             Setting::MemoryLimit(limit) => push(MEMORY_LIMIT, bytes(limit)),
             Setting::MemswLimit(_)

@@ -3,12 +3,13 @@
 use proptest::prelude::*;
 
 use super::trees::{Case, case, drop_followers};
-use crate::model::{CpuQuota, PodTree, PodValues, Settings, Step, Target};
+use crate::model::{CpuQuota, MemoryLimit, PageSize, PodTree, PodValues, Settings, Step, Target};
 use crate::plan::Plan;
 use crate::plan::kernel_model::Machine;
 use crate::plan::order::edges;
 
-/// The limit of memory and swap follows that of memory, a burst follows its quota; nobody wants them for themselves.
+/// The limit of memory and swap and `memory.high` follow the limit of memory, a burst follows its quota; nobody wants them
+/// for themselves.
 fn without_followers(state: &PodValues) -> PodValues {
     let mut without = state.clone();
     for cgroup in without.tree.containers.values_mut().chain([&mut without.tree.pod]) {
@@ -24,6 +25,17 @@ fn burst_and_quota(tree: &PodTree, target: &Target) -> Option<(u128, u128)> {
     match cgroup.cpu_max()?.quota {
         CpuQuota::Micros(quota) => Some((burst.into(), quota.into())),
         CpuQuota::Max => None,
+    }
+}
+
+/// A cgroup's `memory.high` and limit in pages, where both are bounded.
+fn high_and_limit(tree: &PodTree, target: &Target, page: PageSize) -> Option<(u128, u128)> {
+    let cgroup = tree.get(target)?;
+    match (cgroup.memory_high()?, cgroup.memory_limit()?) {
+        (MemoryLimit::Bytes(high), MemoryLimit::Bytes(limit)) => {
+            Some(((high / page.get()).into(), (limit / page.get()).into()))
+        }
+        _ => None,
     }
 }
 
@@ -44,11 +56,34 @@ impl Case {
         Plan::between(&machine.state, &self.desired, &self.traits).unwrap()
     }
 
+    fn targets(&self) -> impl Iterator<Item = Target> {
+        let containers = self.observed.tree.containers.keys().cloned().map(Target::Container);
+        containers.chain([Target::Pod])
+    }
+
+    /// Whether no `memory.high` is a smaller part of its limit than in `before`, but for half a page.
+    fn brakes_no_earlier(&self, before: &PodTree, machine: &Machine) -> bool {
+        let part = |tree, target: &Target| high_and_limit(tree, target, self.traits.page);
+        self.targets().all(
+            |target| match (part(before, &target), part(&machine.state.tree, &target)) {
+                (Some((old, old_limit)), Some((new, new_limit))) => (2 * new + 1) * old_limit >= 2 * old * new_limit,
+                _ => true,
+            },
+        )
+    }
+
     /// Runs steps, looking after each that none is refused and that no container gets above its pod.
     fn run(&self, machine: &mut Machine, steps: &[Step]) -> Result<(), TestCaseError> {
+        let before = machine.state.tree.clone();
         for (index, step) in steps.iter().enumerate() {
             let outcome = machine.run(step);
             prop_assert_eq!(outcome, Ok(()), "step {} of {:#?}", index, steps);
+            prop_assert!(
+                self.brakes_no_earlier(&before, machine),
+                "step {} of {:#?}",
+                index,
+                steps
+            );
             for edge in edges(&machine.state.tree) {
                 prop_assert!(
                     edge.holds(&machine.state.tree),
@@ -64,11 +99,26 @@ impl Case {
 
     /// Looks that every burst is the part of its quota that it was, but for rounding down.
     fn assert_bursts(&self, machine: &Machine) -> Result<(), TestCaseError> {
-        let containers = self.observed.tree.containers.keys().cloned().map(Target::Container);
-        for target in containers.chain([Target::Pod]) {
+        for target in self.targets() {
             let ends = [&self.observed.tree, &machine.state.tree].map(|tree| burst_and_quota(tree, &target));
             if let [Some((old, old_quota)), Some((new, new_quota))] = ends {
                 prop_assert_eq!(new, old * new_quota / old_quota, "{}", target);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks that every bounded `memory.high` is the part of its limit that it was, to the nearest page, and that none was set.
+    fn assert_highs(&self, machine: &Machine) -> Result<(), TestCaseError> {
+        for target in self.targets() {
+            let trees = [&self.observed.tree, &machine.state.tree];
+            let [old, new] = trees.map(|tree| tree.get(&target).and_then(Settings::memory_high));
+            if old == Some(MemoryLimit::Max) || old.is_none() {
+                prop_assert_eq!(new, old, "{}", target);
+            }
+            let ends = trees.map(|tree| high_and_limit(tree, &target, self.traits.page));
+            if let [Some((old, old_limit)), Some((new, new_limit))] = ends {
+                prop_assert_eq!(new, (2 * old * new_limit + old_limit) / (2 * old_limit), "{}", target);
             }
         }
         Ok(())
@@ -107,6 +157,7 @@ proptest! {
         case.run(&mut machine, plan.steps())?;
         case.assert_arrived(&machine)?;
         case.assert_bursts(&machine)?;
+        case.assert_highs(&machine)?;
     }
 
     #[test]

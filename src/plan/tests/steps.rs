@@ -335,3 +335,63 @@ fn systemd_is_told_quota_and_period_together_and_nothing_of_swap() {
         ]
     );
 }
+
+#[test]
+fn memory_high_goes_up_before_its_limit_and_comes_back_after_it() {
+    let small = state(
+        "memory.max=1048576 memory.high=max",
+        &[("a", "memory.max=1048576 memory.high=942080")],
+    );
+    let desired = state("memory.max=2097152", &[("a", "memory.max=2097152")]);
+    let grow = on_v2(&small, &desired);
+    assert_eq!(
+        grow,
+        [
+            "pod through cgroup: memory.max 1048576 → 2097152",
+            "container a through cgroup: memory.high 942080 → 1884160",
+            "container a through cgroup: memory.max 1048576 → 2097152",
+        ]
+    );
+    let large = state(
+        "memory.max=2097152 memory.high=max",
+        &[("a", "memory.max=2097152 memory.high=1884160")],
+    );
+    let back = state("memory.max=1048576", &[("a", "memory.max=1048576")]);
+    assert_eq!(
+        on_v2(&large, &back),
+        [
+            "container a through cgroup: memory.max 2097152 → 1048576",
+            "container a through cgroup: memory.high 1884160 → 942080",
+            "pod through cgroup: memory.max 2097152 → 1048576",
+        ]
+    );
+}
+
+#[test]
+fn memory_high_is_unbounded_with_its_limit_and_stays_where_there_was_none() {
+    let bounded = state("", &[("a", "memory.max=1048576 memory.high=942080")]);
+    let unbounded = state("", &[("a", "memory.max=max")]);
+    assert_eq!(
+        on_v2(&bounded, &unbounded),
+        [
+            "container a through cgroup: memory.high 942080 → max",
+            "container a through cgroup: memory.max 1048576 → max",
+        ]
+    );
+    let brake = state("", &[("a", "memory.max=max memory.high=942080")]);
+    let limited = state("", &[("a", "memory.max=1048576")]);
+    assert_eq!(
+        on_v2(&brake, &limited),
+        ["container a through cgroup: memory.max max → 1048576"]
+    );
+}
+
+#[test]
+fn systemd_is_told_a_pods_memory_high_with_its_limit() {
+    let observed = state("memory.max=1048576 memory.high=942080", &[]);
+    let desired = state("memory.max=2097152", &[]);
+    let plan = Plan::between(&observed, &desired, &traits(CgroupVersion::V2, Driver::Systemd)).unwrap();
+    let [step] = plan.steps() else { panic!("{plan:?}") };
+    let written: Vec<String> = step.change.files().iter().map(|(_, to)| to.to_string()).collect();
+    assert_eq!(written, ["1884160", "2097152"], "memory.high first");
+}

@@ -36,6 +36,8 @@ struct Raw {
     memsw: Option<Option<u64>>,
     /// No file, or this many thousandths of the quota.
     burst: Option<u64>,
+    /// v2: unbounded, or this many thousandths of the limit.
+    high: Option<u64>,
 }
 
 /// A container before and after; what is not declared has no value after.
@@ -67,24 +69,28 @@ fn raw() -> impl Strategy<Value = Raw> {
         (0_u64..4096).prop_map(|pages| Some(Some(pages)))
     ];
     let burst = prop_oneof![Just(None), Just(Some(0)), (0_u64..=1000).prop_map(Some)];
+    let high = prop_oneof![Just(None), (1_u64..=1500).prop_map(Some)];
     let numbers = (10_u64..4000, 0_usize..6, 1_u64..100_000, 2_u64..10_000);
     (
         prop::bool::weighted(0.8),
         prop::bool::weighted(0.8),
         numbers,
         memsw,
-        burst,
+        (burst, high),
     )
-        .prop_map(|(bounded, limited, (milli, period, pages, shares), memsw, burst)| Raw {
-            bounded,
-            milli,
-            period,
-            limited,
-            pages,
-            shares,
-            memsw,
-            burst,
-        })
+        .prop_map(
+            |(bounded, limited, (milli, period, pages, shares), memsw, (burst, high))| Raw {
+                bounded,
+                milli,
+                period,
+                limited,
+                pages,
+                shares,
+                memsw,
+                burst,
+                high,
+            },
+        )
 }
 
 fn raw_container() -> impl Strategy<Value = RawContainer> {
@@ -218,6 +224,7 @@ fn files(raw: &Raw, cpu: CpuMax, limit: MemoryLimit, traits: NodeTraits, formula
             Setting::CpuMax(cpu),
             Setting::CpuWeight(formula.weight(shares)),
             Setting::MemoryMax(limit),
+            Setting::MemoryHigh(high(raw, limit, traits.page)),
         ];
         return files.into_iter().chain(burst.map(Setting::CpuMaxBurst)).collect();
     }
@@ -265,9 +272,22 @@ fn above(raw: &Raw, tree: &PodTree, usage: &BTreeMap<String, u64>, traits: NodeT
     files(raw, CpuMax { quota, period_us }, limit, traits, WeightFormula::Linear)
 }
 
+fn high(raw: &Raw, limit: MemoryLimit, page: PageSize) -> MemoryLimit {
+    match (raw.high, limit) {
+        (Some(thousandths), MemoryLimit::Bytes(limit)) => MemoryLimit::Bytes(limit / 1000 * thousandths).in_pages(page),
+        (Some(thousandths), MemoryLimit::Max) => MemoryLimit::Bytes(page.get() * thousandths),
+        (None, _) => MemoryLimit::Max,
+    }
+}
+
 /// What nobody wants for itself, because it goes with other values.
 pub(super) fn drop_followers(settings: &mut Settings) {
-    for file in [ControlFile::MemswLimit, ControlFile::CpuMaxBurst, ControlFile::CfsBurst] {
+    for file in [
+        ControlFile::MemswLimit,
+        ControlFile::MemoryHigh,
+        ControlFile::CpuMaxBurst,
+        ControlFile::CfsBurst,
+    ] {
         settings.remove(file);
     }
 }

@@ -19,7 +19,7 @@ const fn other_value(file: ControlFile) -> &'static str {
         ControlFile::CpuShares => "512",
         ControlFile::CfsQuota => "20000",
         ControlFile::CfsPeriod => "50000",
-        ControlFile::MemoryMax | ControlFile::MemoryLimit => "20000000",
+        ControlFile::MemoryHigh | ControlFile::MemoryMax | ControlFile::MemoryLimit => "20000000",
         ControlFile::MemswLimit => "40000000",
     }
 }

@@ -23,13 +23,16 @@ mod quotas;
 mod refusals;
 mod restore;
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use vscaled::control::proto;
+use vscaled::model::Settings;
 
 use crate::support::agent::Agent;
 use crate::support::amounts::{Amounts, vpa_manifest};
 use crate::support::bare::{BareNode, BarePod};
+use crate::support::victims::holding;
 
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000011";
 
@@ -39,6 +42,8 @@ const SIDE: Amounts = Amounts::doubled(50, 32);
 const AT_FIRST: [(&str, Amounts); 2] = [("app", APP), ("side", SIDE)];
 /// More of everything.
 const ROOMY: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
+
+const UNLIMITED: [(&str, Amounts); 2] = [("app", Amounts::unlimited(100, 64)), ("side", SIDE)];
 
 /// A pod of two containers, and an agent that does not run yet.
 struct Scene {
@@ -100,19 +105,28 @@ impl Scene {
 
     /// A request to set values of the container `app`.
     fn by_hand(&self, limits: proto::Amounts) -> proto::ResizeRequest {
-        let values = proto::Requirements {
-            requests: None,
-            limits: Some(limits),
-        };
         proto::ResizeRequest {
-            pod: self.pod.full_name(),
-            containers: vec![proto::ContainerValues {
-                name: "app".to_owned(),
-                values: Some(values),
-            }],
             reason: "a test".to_owned(),
-            ..proto::ResizeRequest::default()
+            ..self.pod.limits_by_hand(limits)
         }
+    }
+
+    /// With a container without limits, and what it holds.
+    async fn unlimited() -> (Self, BTreeMap<&'static str, Settings>) {
+        let mut scene = Self::of(&UNLIMITED);
+        scene.agent.start().await;
+        scene.agent.reaches("web", "NotManaged").await;
+        let held = scene.node.held(&scene.pod);
+        (scene, held)
+    }
+
+    /// Has the container `app` use this many MiB.
+    async fn occupy(&mut self, mebibytes: u64) {
+        let bytes = mebibytes << 20;
+        let cgroup = self.pod.containers["app"].cgroup.clone();
+        self.node.spawn(&cgroup, &holding(bytes));
+        let used = || self.node.cgroups().memory_usage(&cgroup) >= bytes;
+        self.agent.wait_for("the memory to be in use", used).await;
     }
 }
 

@@ -112,22 +112,10 @@ impl Scene {
 
     /// A request to set the memory limit by hand.
     fn by_hand(&self, memory: &str) -> proto::ResizeRequest {
-        let limits = proto::Amounts {
+        self.pod.limits_by_hand(proto::Amounts {
             cpu: None,
             memory: Some(memory.to_owned()),
-        };
-        let values = proto::Requirements {
-            requests: None,
-            limits: Some(limits),
-        };
-        proto::ResizeRequest {
-            pod: self.pod.full_name(),
-            containers: vec![proto::ContainerValues {
-                name: "app".to_owned(),
-                values: Some(values),
-            }],
-            ..proto::ResizeRequest::default()
-        }
+        })
     }
 
     fn kills(&self) -> u64 {

@@ -38,6 +38,9 @@ const AT_FIRST: [(&str, Amounts); 1] = [("app", APP)];
 const LARGER: [(&str, Amounts); 1] = [("app", Amounts::doubled(300, 128))];
 const SMALLER: [(&str, Amounts); 1] = [("app", Amounts::doubled(200, 96))];
 
+/// Why a kubelet defers a resize.
+const FULL: &str = "Node didn't have enough resource: cpu";
+
 /// A pod of a Deployment, and an agent.
 struct Scene {
     agent: Agent,
@@ -89,6 +92,15 @@ impl Scene {
         scene.recommend(&SMALLER);
         scene.settles(&SMALLER).await;
         scene.confirmed(&SMALLER).await;
+        scene
+    }
+
+    /// The kubelet has deferred a larger resize for want of room, and the agent says so.
+    async fn deferred() -> Self {
+        let scene = Self::managed().await;
+        scene.kubelet_says(Verdict::Deferred(FULL));
+        scene.recommend(&LARGER);
+        scene.says("Deferred", FULL).await;
         scene
     }
 

@@ -79,21 +79,10 @@ impl Scene {
 
     /// A request for a memory limit in MiB.
     fn limit(&self, mebibytes: u64) -> proto::ResizeRequest {
-        let limits = proto::Amounts {
+        self.pod.limits_by_hand(proto::Amounts {
             cpu: None,
             memory: Some(format!("{mebibytes}Mi")),
-        };
-        proto::ResizeRequest {
-            pod: self.pod.full_name(),
-            containers: vec![proto::ContainerValues {
-                name: "app".to_owned(),
-                values: Some(proto::Requirements {
-                    requests: None,
-                    limits: Some(limits),
-                }),
-            }],
-            ..proto::ResizeRequest::default()
-        }
+        })
     }
 
     async fn resize(&self, mebibytes: u64) -> proto::Change {

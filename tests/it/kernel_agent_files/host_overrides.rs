@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use vscaled::model::MemoryLimit;
 
-use super::{AT_FIRST, Amounts, SIDE, Scene, cpu, memory};
-use crate::support::victims::holding;
+use super::{AT_FIRST, Amounts, SIDE, Scene, UNLIMITED, cpu, memory};
 
 const RECOMMENDED: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
 /// [`super::APP`] with a cpu limit of one.
@@ -69,11 +68,7 @@ async fn an_override_ends_by_itself_and_the_spec_comes_back() {
 
 #[tokio::test]
 async fn a_limit_that_an_override_added_goes_with_it() {
-    let bare = [("app", Amounts::unlimited(100, 64)), ("side", SIDE)];
-    let mut scene = Scene::of(&bare);
-    scene.agent.start().await;
-    scene.agent.reaches("web", "NotManaged").await;
-    let before = scene.node.held(&scene.pod);
+    let (scene, before) = Scene::unlimited().await;
     assert_eq!(before["app"].memory_limit(), Some(MemoryLimit::Max));
 
     let mut request = scene.by_hand(memory("256Mi"));
@@ -90,7 +85,7 @@ async fn a_limit_that_an_override_added_goes_with_it() {
     let limited = Amounts {
         cpu_limit: Some(500),
         memory_limit: Some(256),
-        ..bare[0].1
+        ..UNLIMITED[0].1
     };
     assert!(scene.holds(&[("app", limited), ("side", SIDE)]));
 
@@ -162,15 +157,7 @@ async fn of_resizes_at_once_each_is_answered_and_the_last_wins() {
 #[tokio::test]
 async fn a_refused_resize_does_not_take_another_one_with_it() {
     let mut scene = Scene::started().await;
-    let bytes = 100_u64 << 20;
-    let cgroup = scene.pod.containers["app"].cgroup.clone();
-    scene.node.spawn(&cgroup, &holding(bytes));
-    scene
-        .agent
-        .wait_for("the memory to be in use", || {
-            scene.node.cgroups().memory_usage(&cgroup) >= bytes
-        })
-        .await;
+    scene.occupy(100).await;
     for _ in 0..5 {
         let (tight, larger) = (scene.by_hand(memory("65Mi")), scene.by_hand(cpu("1")));
         let (tight, larger) = tokio::join!(scene.agent.resize(tight), scene.agent.resize(larger));

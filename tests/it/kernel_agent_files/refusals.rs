@@ -4,21 +4,11 @@ use std::time::Duration;
 
 use super::{AT_FIRST, Amounts, ROOMY, SIDE, Scene, cpu, memory};
 use crate::support::mounts;
-use crate::support::victims::holding;
-
-/// Has the container `app` use this many MiB.
-async fn occupy(scene: &mut Scene, mebibytes: u64) {
-    let bytes = mebibytes << 20;
-    let cgroup = scene.pod.containers["app"].cgroup.clone();
-    scene.node.spawn(&cgroup, &holding(bytes));
-    let used = || scene.node.cgroups().memory_usage(&cgroup) >= bytes;
-    scene.agent.wait_for("the memory to be in use", used).await;
-}
 
 #[tokio::test]
 async fn a_limit_below_what_is_in_use_is_refused_with_both_numbers() {
     let mut scene = Scene::managed(&ROOMY).await;
-    occupy(&mut scene, 100).await;
+    scene.occupy(100).await;
     let before = scene.node.held(&scene.pod);
 
     // More cpu and a larger second container in the same breath: all or nothing.
@@ -56,11 +46,11 @@ async fn a_limit_below_what_is_in_use_is_refused_with_both_numbers() {
 #[tokio::test]
 async fn why_a_limit_was_refused_is_still_said_when_the_guard_cannot_raise_it_either() {
     let mut scene = Scene::managed(&ROOMY).await;
-    occupy(&mut scene, 100).await;
+    scene.occupy(100).await;
     scene.recommend(&[("app", Amounts::doubled(300, 32)), ("side", SIDE)]);
     scene.agent.reaches("web", "Refused").await;
     // Towards the limit that stands, which is above what the VPA allows by now.
-    occupy(&mut scene, 70).await;
+    scene.occupy(70).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     let pod = scene.agent.pod("web").await.unwrap();
     assert_eq!(pod.state, "Refused");
@@ -70,7 +60,7 @@ async fn why_a_limit_was_refused_is_still_said_when_the_guard_cannot_raise_it_ei
 #[tokio::test]
 async fn what_is_refused_is_done_once_it_can_be() {
     let mut scene = Scene::managed(&ROOMY).await;
-    occupy(&mut scene, 100).await;
+    scene.occupy(100).await;
     let tight = [("app", Amounts::doubled(300, 32)), ("side", SIDE)];
     scene.recommend(&tight);
     scene.agent.reaches("web", "Refused").await;

@@ -52,11 +52,7 @@ async fn values_go_back_to_the_spec_after_they_were_shown() {
 
 #[tokio::test]
 async fn limits_that_were_added_go_and_memory_in_use_is_not_taken_away() {
-    let bare = [("app", Amounts::unlimited(100, 64)), ("side", SIDE)];
-    let mut scene = Scene::of(&bare);
-    scene.agent.start().await;
-    scene.agent.reaches("web", "NotManaged").await;
-    let before = scene.node.held(&scene.pod);
+    let (mut scene, before) = Scene::unlimited().await;
     scene.agent.resize(scene.by_hand(memory("256Mi"))).await.unwrap();
     scene.agent.stop();
     assert_ne!(scene.node.held(&scene.pod), before);
@@ -69,15 +65,7 @@ async fn limits_that_were_added_go_and_memory_in_use_is_not_taken_away() {
 async fn a_pod_that_uses_more_than_its_spec_allows_stays_as_it_is_and_is_named() {
     let mut scene = Scene::started().await;
     scene.agent.resize(scene.by_hand(memory("512Mi"))).await.unwrap();
-    let bytes = 200_u64 << 20;
-    let cgroup = scene.pod.containers["app"].cgroup.clone();
-    scene.node.spawn(&cgroup, &holding(bytes));
-    scene
-        .agent
-        .wait_for("the memory to be in use", || {
-            scene.node.cgroups().memory_usage(&cgroup) >= bytes
-        })
-        .await;
+    scene.occupy(200).await;
     scene.agent.stop();
     let held = scene.node.held(&scene.pod);
     for arguments in [&[][..], &["--yes", "--no-watch"]] {

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{APP, AT_FIRST, Amounts, LARGER, NODE, SMALLER, Scene, Verdict, resources};
-
-const FULL: &str = "Node didn't have enough resource: memory";
+use super::{APP, AT_FIRST, Amounts, FULL, LARGER, NODE, SMALLER, Scene, Verdict, resources};
 
 #[tokio::test]
 async fn a_recommendation_is_asked_for_at_the_api_server_and_is_there_before_the_kubelet() {
@@ -78,10 +76,7 @@ async fn nothing_is_asked_while_nothing_happens() {
 
 #[tokio::test]
 async fn a_resize_the_kubelet_defers_is_taken_back_and_done_when_it_says_so() {
-    let scene = Scene::managed().await;
-    scene.kubelet_says(Verdict::Deferred(FULL));
-    scene.recommend(&LARGER);
-    scene.says("Deferred", FULL).await;
+    let scene = Scene::deferred().await;
     scene.holds_soon(&SMALLER).await;
     let change = scene.passes("Deferred").await;
     assert!(
@@ -101,10 +96,7 @@ async fn a_resize_the_kubelet_defers_is_taken_back_and_done_when_it_says_so() {
 
 #[tokio::test]
 async fn a_smaller_recommendation_replaces_a_deferred_one_at_once() {
-    let scene = Scene::managed().await;
-    scene.kubelet_says(Verdict::Deferred(FULL));
-    scene.recommend(&LARGER);
-    scene.says("Deferred", FULL).await;
+    let scene = Scene::deferred().await;
     scene.kubelet_says(Verdict::ByRoom);
     scene.api.kubelet(|kubelet| kubelet.asleep = true);
     let between = [("app", Amounts::doubled(220, 100))];
@@ -117,10 +109,7 @@ async fn a_smaller_recommendation_replaces_a_deferred_one_at_once() {
 
 #[tokio::test]
 async fn a_smaller_recommendation_replaces_a_deferred_one_that_its_bounds_would_allow() {
-    let scene = Scene::managed().await;
-    scene.kubelet_says(Verdict::Deferred(FULL));
-    scene.recommend(&LARGER);
-    scene.says("Deferred", FULL).await;
+    let scene = Scene::deferred().await;
     scene.kubelet_says(Verdict::ByRoom);
     scene.api.kubelet(|kubelet| kubelet.asleep = true);
     let between = [("app", Amounts::doubled(220, 100))];

@@ -3,22 +3,17 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use vscaled::control::proto;
 
+use super::host_faults::patches;
 use super::{Amounts, LARGER, NAME, SMALLER, Scene, UID, resources};
-use crate::support::apimodel::{Effect, Fault};
+use crate::support::apimodel::Effect;
 
 const PATCH: &str = "patch pods/resize";
 const THEIRS: &str = "somebody else changed the spec";
 
 impl Scene {
     fn patches_meet(&self, effect: Effect) {
-        self.api.fault(Fault {
-            verb: "patch",
-            resource: "pods/resize",
-            times: Some(1),
-            effect,
-        });
+        self.api.fault(patches(Some(1), effect));
     }
 
     /// Kills the agent, and starts the next one at an API server that is well.
@@ -87,21 +82,7 @@ async fn before_the_answer_to_an_operator_the_way_back_is_known() {
             ..SMALLER[0].1
         },
     )];
-    let limits = proto::Amounts {
-        cpu: Some("800m".to_owned()),
-        memory: None,
-    };
-    let request = proto::ResizeRequest {
-        pod: scene.pod.full_name(),
-        containers: vec![proto::ContainerValues {
-            name: "app".to_owned(),
-            values: Some(proto::Requirements {
-                requests: None,
-                limits: Some(limits),
-            }),
-        }],
-        ..proto::ResizeRequest::default()
-    };
+    let request = super::host_others::limits(&scene.pod, Some("800m"), None);
     let mut client = scene.agent.client().await;
     let asked = tokio::spawn(async move { client.resize(request).await });
     let wanted = resources(by_hand[0].1);
@@ -141,15 +122,7 @@ async fn what_stood_is_kept_however_long_the_api_server_takes_to_say_anything() 
     let request = super::host_others::limits(&scene.pod, Some("500m"), None);
     scene.agent.resize(request).await.unwrap();
     scene.agent.stop();
-    let answering = tokio_util::sync::CancellationToken::new();
-    for verb in ["list", "watch"] {
-        scene.api.fault(Fault {
-            verb,
-            resource: "pods",
-            times: None,
-            effect: Effect::Held(answering.clone()),
-        });
-    }
+    let answering = scene.api.hold_answers(&["list", "watch"], "pods", None);
     scene.agent.set("--sweep-interval", "1s");
     scene.agent.start().await;
     // It looks around meanwhile.

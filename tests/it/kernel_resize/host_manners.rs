@@ -1,13 +1,10 @@
 //! What a recommendation that concerns many pods costs the API server.
 
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
 use vscaled::model::CgroupPath;
 
-use super::host_faults::patches;
 use super::{LARGER, NAME, NODE, SMALLER, Scene};
 use crate::support::amounts::Amounts;
-use crate::support::apimodel::Effect;
 
 /// Pods besides the scene's.
 const OTHERS: usize = 24;
@@ -47,8 +44,7 @@ async fn many_pods_are_asked_for_a_few_at_a_time_and_all_get_what_is_recommended
         .await;
     scene.agent.reaches(NAME, "InSync").await;
 
-    let answering = CancellationToken::new();
-    scene.api.fault(patches(None, Effect::Held(answering.clone())));
+    let answering = scene.api.hold_answers(&["patch"], "pods/resize", None);
     scene.recommend(&LARGER);
     let asked = || scene.api.under_way().0 == AT_ONCE;
     scene.agent.wait_for("so many to be asked for", asked).await;

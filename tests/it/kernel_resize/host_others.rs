@@ -3,16 +3,11 @@
 use serde_json::json;
 use vscaled::control::proto;
 
-use super::{AT_FIRST, Amounts, BarePod, LARGER, NAME, NODE, SMALLER, Scene, UID, Verdict, object, resources};
-
-const FULL: &str = "Node didn't have enough resource: cpu";
+use super::{AT_FIRST, Amounts, BarePod, FULL, LARGER, NAME, NODE, SMALLER, Scene, UID, Verdict, object, resources};
 
 #[tokio::test]
 async fn an_agent_restarted_while_a_resize_is_pending_goes_on_where_it_was() {
-    let mut scene = Scene::managed().await;
-    scene.kubelet_says(Verdict::Deferred(FULL));
-    scene.recommend(&LARGER);
-    scene.says("Deferred", FULL).await;
+    let mut scene = Scene::deferred().await;
     scene.holds_soon(&SMALLER).await;
     let patches = scene.api.calls("patch pods/resize");
     // What it asked for is saved after it has asked.
@@ -56,10 +51,7 @@ async fn an_agent_that_was_away_when_the_kubelet_said_no_takes_back_what_it_wrot
 
 #[tokio::test]
 async fn a_pod_deleted_in_the_middle_of_a_resize_is_forgotten() {
-    let scene = Scene::managed().await;
-    scene.kubelet_says(Verdict::Deferred(FULL));
-    scene.recommend(&LARGER);
-    scene.says("Deferred", FULL).await;
+    let scene = Scene::deferred().await;
     scene.api.remove("pods", NAME);
     let gone = async || scene.agent.pod(NAME).await.is_none().then_some(());
     scene.agent.until("the pod to be forgotten", gone).await;
@@ -103,22 +95,10 @@ async fn what_somebody_else_writes_into_the_spec_stands() {
 
 /// A request for these limits.
 pub(super) fn limits(pod: &BarePod, cpu: Option<&str>, memory: Option<&str>) -> proto::ResizeRequest {
-    let limits = proto::Amounts {
+    pod.limits_by_hand(proto::Amounts {
         cpu: cpu.map(str::to_owned),
         memory: memory.map(str::to_owned),
-    };
-    let values = proto::Requirements {
-        requests: None,
-        limits: Some(limits),
-    };
-    proto::ResizeRequest {
-        pod: pod.full_name(),
-        containers: vec![proto::ContainerValues {
-            name: "app".to_owned(),
-            values: Some(values),
-        }],
-        ..proto::ResizeRequest::default()
-    }
+    })
 }
 
 #[tokio::test]
@@ -178,13 +158,7 @@ async fn an_operators_values_outlast_the_coming_of_a_namespaces_first_vpa() {
         .await
         .unwrap();
     // From now on it takes knowing the pod's owners to decide about it, and the API server takes its time.
-    let answering = tokio_util::sync::CancellationToken::new();
-    scene.api.fault(crate::support::apimodel::Fault {
-        verb: "get",
-        resource: "replicasets",
-        times: None,
-        effect: crate::support::apimodel::Effect::Held(answering.clone()),
-    });
+    let answering = scene.api.hold_answers(&["get"], "replicasets", None);
     scene.recommend(&AT_FIRST);
     let asked = || scene.api.calls("get replicasets") > 0;
     scene.agent.wait_for("the owner to be asked for", asked).await;

@@ -2,17 +2,12 @@
 
 use serde_json::json;
 
-use super::{AT_FIRST, Amounts, LARGER, NAME, SMALLER, Scene, UID, resources};
+use super::{AT_FIRST, Amounts, FULL, LARGER, NAME, SMALLER, Scene, UID, resources};
 use crate::support::apimodel::Verdict;
-
-const FULL: &str = "Node didn't have enough resource: cpu";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spec_that_the_kubelet_has_put_off_is_not_written() {
-    let mut scene = Scene::managed().await;
-    scene.kubelet_says(Verdict::Deferred(FULL));
-    scene.recommend(&LARGER);
-    scene.says("Deferred", FULL).await;
+    let mut scene = Scene::deferred().await;
     assert_eq!(scene.spec(), resources(LARGER[0].1));
     scene.agent.stop();
     let (code, shown, error) = scene.agent.restore(&["--yes", "--no-watch"]);

@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
 use vscaled::cgroup::{CgroupDir, Hierarchy};
 use vscaled::control::proto;
 use vscaled::model::{CgroupPath, CgroupVersion, MemoryLimit, Settings};
@@ -194,8 +193,7 @@ async fn what_turns_out_not_to_be_possible_after_it_was_accepted_is_taken_back_b
     let found = scene.kubelet_looks();
     scene.api.kubelet(|kubelet| kubelet.asleep = true);
     // There is room when it is asked, and none any more when the answer comes.
-    let answer = CancellationToken::new();
-    scene.api.fault(patches(Some(2), Effect::Held(answer.clone())));
+    let answer = scene.api.hold_answers(&["patch"], "pods/resize", Some(2));
     scene.recommend(&[("app", TIGHT)]);
     let asked = || scene.api.calls("dry-run pods/resize") == 1;
     scene.agent.wait_for("the API server to be asked", asked).await;
@@ -243,8 +241,7 @@ async fn a_shrink_is_watched_also_where_the_kubelet_was_faster() {
     let mut scene = Scene::of(ROOMY).await;
     scene.agent.set("--guard", "false");
     scene.start().await;
-    let answer = CancellationToken::new();
-    scene.api.fault(patches(Some(2), Effect::Held(answer.clone())));
+    let answer = scene.api.hold_answers(&["patch"], "pods/resize", Some(2));
     scene.recommend(&[("app", TIGHT)]);
     let asked = || scene.api.calls("dry-run pods/resize") == 1;
     scene.agent.wait_for("the API server to be asked", asked).await;

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use vscaled::control::proto;
 use vscaled::model::{CgroupPath, Settings};
 
 use super::amounts::{Amounts, pod_manifest};
@@ -184,6 +185,22 @@ impl BareNode {
 }
 
 impl BarePod {
+    /// A request to set limits of the container `app` by hand.
+    pub(crate) fn limits_by_hand(&self, limits: proto::Amounts) -> proto::ResizeRequest {
+        let values = proto::Requirements {
+            requests: None,
+            limits: Some(limits),
+        };
+        proto::ResizeRequest {
+            pod: self.full_name(),
+            containers: vec![proto::ContainerValues {
+                name: "app".to_owned(),
+                values: Some(values),
+            }],
+            ..proto::ResizeRequest::default()
+        }
+    }
+
     /// Its manifest, with its containers' ids in the status.
     pub(crate) fn manifest(&self) -> String {
         let containers: Vec<_> = self

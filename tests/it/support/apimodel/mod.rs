@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use entrance::Entrance;
@@ -154,6 +155,25 @@ impl ApiModel {
     /// From now on this goes wrong.
     pub(crate) fn fault(&self, fault: Fault) {
         self.shared.faults.lock().unwrap().add(fault);
+    }
+
+    /// Holds the answers to these calls back until the token is cancelled.
+    pub(crate) fn hold_answers(
+        &self,
+        verbs: &[&'static str],
+        resource: &'static str,
+        times: Option<u32>,
+    ) -> CancellationToken {
+        let answering = CancellationToken::new();
+        for verb in verbs {
+            self.fault(Fault {
+                verb,
+                resource,
+                times,
+                effect: Effect::Held(answering.clone()),
+            });
+        }
+        answering
     }
 
     /// Nothing goes wrong any more.

@@ -68,14 +68,16 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Listens at `path` for root, this process's user and the groups in `access`, and creates the directory (0755) where it
-    /// is missing.
+    /// Listens at `path` for root, this process's user and the groups in `access`, and creates the directory where it is missing.
+    ///
+    /// A directory that belongs to this user and holds nothing else gets mode 0700, or 0755 where groups may call: a kubelet
+    /// makes the directory of a hostPath volume with 0755.
     ///
     /// The lock file beside the socket stays: removing it would let two agents hold two locks of one name.
     ///
     /// Errors: [`BindError`]; whatever was at `path` before is still there then, unless it was a dead agent's socket.
     pub async fn bind(path: &Path, access: Access) -> Result<Self, BindError> {
-        prepare_directory(path)?;
+        prepare_directory(path, &access)?;
         let lock = lock(path)?;
         remove_stale(path).await?;
         let socket = UnixSocket::new_stream().map_err(BindError::io("make a socket for", path))?;
@@ -102,11 +104,16 @@ fn open_to(path: &Path, access: &Access) -> Result<(), BindError> {
     std::fs::set_permissions(path, mode).map_err(BindError::io("open to its group", path))
 }
 
-fn prepare_directory(path: &Path) -> Result<(), BindError> {
+fn prepare_directory(path: &Path, access: &Access) -> Result<(), BindError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = parent.unwrap_or(Path::new("."));
     let made = DirBuilder::new().recursive(true).mode(0o755).create(directory);
     made.map_err(BindError::io("create the directory", directory))?;
+    if is_only_for(path, directory).map_err(BindError::io("look at", directory))? {
+        let open = access.operators.is_some() || access.readers.is_some();
+        let mode = Permissions::from_mode(if open { 0o755 } else { 0o700 });
+        std::fs::set_permissions(directory, mode).map_err(BindError::io("restrict", directory))?;
+    }
     let found = directory.metadata().map_err(BindError::io("look at", directory))?;
     let mode = found.mode() & 0o7777;
     let (writable_by_others, sticky) = (mode & 0o002 != 0, mode & 0o1000 != 0);
@@ -117,12 +124,31 @@ fn prepare_directory(path: &Path) -> Result<(), BindError> {
     Ok(())
 }
 
+/// Whether the directory is this user's and holds nothing but the socket and its lock.
+fn is_only_for(path: &Path, directory: &Path) -> io::Result<bool> {
+    if directory.metadata()?.uid() != nix::unistd::geteuid().as_raw() {
+        return Ok(false);
+    }
+    let own = [path.to_owned(), lock_path(path)];
+    for entry in directory.read_dir()? {
+        let name = entry?.file_name();
+        if !own.iter().any(|own| own.file_name() == Some(&name)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn lock_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    PathBuf::from(name)
+}
+
 /// Locks the right to listen at `path`: of two processes that find a dead agent's socket, one removes it. The kernel
 /// releases the lock when this process ends, however it ends.
 fn lock(path: &Path) -> Result<File, BindError> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let lock_path = PathBuf::from(name);
+    let lock_path = lock_path(path);
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);
     let file = options.open(&lock_path).map_err(BindError::io("open", &lock_path))?;

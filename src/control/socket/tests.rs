@@ -6,15 +6,39 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[tokio::test]
-async fn a_socket_is_private_in_a_new_public_directory() {
+async fn a_socket_is_private_in_a_new_private_directory() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("run/vscaled/vscaled.sock");
     let socket = ControlSocket::bind(&path, Access::default()).await.unwrap();
     assert_eq!(mode(&path), 0o600);
     assert_eq!(path.metadata().unwrap().uid(), nix::unistd::geteuid().as_raw());
-    assert_eq!(mode(path.parent().unwrap()), 0o755);
+    assert_eq!(mode(path.parent().unwrap()), 0o700);
     drop(socket);
     assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn the_directory_of_a_volume_is_closed_to_others_unless_a_group_may_call() {
+    let temp = tempfile::tempdir().unwrap();
+    let volume = temp.path().join("vscaled");
+    let path = volume.join("vscaled.sock");
+    std::fs::create_dir(&volume).unwrap();
+    let group = || {
+        Some(Group {
+            gid: nix::unistd::getegid().as_raw(),
+            name: "own".to_owned(),
+        })
+    };
+    for (readers, expected) in [(None, 0o700), (group(), 0o755), (None, 0o700)] {
+        let operators = None;
+        drop(ControlSocket::bind(&path, Access { operators, readers }).await.unwrap());
+        assert_eq!(mode(&volume), expected);
+    }
+    // A directory with other files is not the agent's alone.
+    std::fs::write(volume.join("other"), "").unwrap();
+    std::fs::set_permissions(&volume, Permissions::from_mode(0o755)).unwrap();
+    drop(ControlSocket::bind(&path, Access::default()).await.unwrap());
+    assert_eq!(mode(&volume), 0o755);
 }
 
 #[tokio::test]

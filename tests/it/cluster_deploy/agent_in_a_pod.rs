@@ -3,7 +3,9 @@
 //! network for pods.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -28,6 +30,7 @@ async fn it_resizes_with_no_more_rights_than_it_is_given() {
     node.deploy("deploy/base");
     node.resizes().await;
     assert_eq!(node.capabilities(), 0, "the agent has a capability");
+    node.answers_on_the_node();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,7 +113,7 @@ impl Node {
         for volume in spec["volumes"].as_array_mut().unwrap() {
             let place = match volume["name"].as_str().unwrap() {
                 "runtime" => socket.parent().unwrap().to_owned(),
-                name @ ("dbus" | "state") => self.places.path().join(name),
+                name @ ("dbus" | "state" | "control") => self.places.path().join(name),
                 _ => continue,
             };
             fs::create_dir_all(&place).unwrap();
@@ -172,6 +175,18 @@ impl Node {
             self.is_content()
         })
         .await;
+    }
+
+    /// The socket lies in a directory of the node that only root can enter.
+    fn answers_on_the_node(&self) {
+        let directory = self.places.path().join("control");
+        assert_eq!(fs::metadata(&directory).unwrap().permissions().mode() & 0o7777, 0o700);
+        let answer = Command::new(env!("CARGO_BIN_EXE_vscalectl"))
+            .args(["get", "pods", "-o", "json", "--socket"])
+            .arg(directory.join("vscaled.sock"))
+            .output()
+            .unwrap();
+        assert!(answer.status.success(), "{answer:?}");
     }
 
     /// Whether the agent finds nothing degraded, the runtime was told, and no pod waits.

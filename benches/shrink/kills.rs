@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::time::{Duration, Instant};
-use vscaled::model::Resource;
 
+use vscaled::actuate::shrink::{Freezer, Lowered, Markers, lower};
 use vscaled::cgroup::{Cgroup, Hierarchy};
+use vscaled::model::{Bytes, Resource};
+use vscaled::plan::shrink::{RECLAIM_STEP, Reclaim, slack};
 
 use crate::common::{Samples, Table};
 use crate::scene::{Numbers, ROOMY, Scene, limit};
@@ -33,6 +35,14 @@ pub(crate) async fn measure(tries: usize) -> anyhow::Result<()> {
     for (name, tally) in [
         ("a plain write", by_hand(tries, false)?),
         ("look, write without waiting, look", by_hand(tries, true)?),
+        (
+            "make room, look, write, look; not frozen",
+            by_lowering(tries, Way::Running)?,
+        ),
+        (
+            "the same as vscaled does, frozen on v2",
+            by_lowering(tries, Way::Frozen)?,
+        ),
         ("vscaled, decision to read back", by_agent(tries).await?),
     ] {
         let Tally {
@@ -84,6 +94,60 @@ fn by_hand(tries: usize, checked: bool) -> anyhow::Result<Tally> {
     }
     tally.kills = scene.kills();
     Ok(tally)
+}
+
+/// Whether the processes run while the limit is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Running,
+    Frozen,
+}
+
+/// By the agent's own write, or by all of it except the freezer.
+fn by_lowering(tries: usize, way: Way) -> anyhow::Result<Tally> {
+    let mut scene = Scene::churning(MOST, 1);
+    let cgroup = Cgroup::open(&Hierarchy::discover(None)?, &scene.app())?;
+    let version = cgroup.outer().version();
+    let roomy = limit(version, ROOMY);
+    let file = cgroup.outer().directory(Resource::Memory).join(roomy.file().name());
+    let state = std::env::temp_dir().join(format!("shrink-{}", std::process::id()));
+    fs::create_dir_all(&state)?;
+    let freezer = Freezer::new(Markers::below(&state)?);
+    let (mut tally, mut numbers) = (Tally::default(), Numbers::new());
+    for _ in 0..tries {
+        scene.revive();
+        std::thread::sleep(Duration::from_micros(numbers.below(10_000)));
+        let wanted = numbers.share_of(ROOMY);
+        let start = Instant::now();
+        let done = match way {
+            Way::Running => lower_running(&cgroup, wanted)?,
+            Way::Frozen => lower(&cgroup, limit(version, wanted), &freezer, &mut Lowered::default()).is_ok(),
+        };
+        let took = start.elapsed();
+        fs::write(&file, roomy.to_write())?;
+        tally.note(wanted, done, took);
+    }
+    fs::remove_dir_all(&state)?;
+    tally.kills = scene.kills();
+    Ok(tally)
+}
+
+/// Lowers a limit as [`lower`] does on v2, without freezing: reclaims, compares what is in use, and writes.
+fn lower_running(cgroup: &Cgroup, wanted: u64) -> anyhow::Result<bool> {
+    let (outer, bytes) = (cgroup.outer(), Bytes::new(wanted << 20));
+    let highest = bytes.saturating_sub(slack(bytes));
+    for attempt in 1..=5 {
+        let mut usage = outer.memory_usage()?;
+        if usage > highest && outer.reclaim_way()? == Reclaim::OnRequest {
+            outer.reclaim(usage.saturating_sub(highest).min(RECLAIM_STEP))?;
+            usage = outer.memory_usage()?;
+        }
+        if usage <= highest && cgroup.write(limit(outer.version(), wanted)).is_ok() {
+            return Ok(true);
+        }
+        std::thread::sleep(Duration::from_millis(7) * attempt);
+    }
+    Ok(false)
 }
 
 /// By asking the agent, which leaves the limit where it is until it is asked for another.

@@ -1,11 +1,11 @@
 //! Memory limits that come down under a process that takes and gives back memory as fast as it can: who is killed, what
 //! succeeds, how long anybody stands still.
 //!
-//!     cargo bench --bench shrink [-- [--quick] [--kills COUNT] [PART...]]      as root
+//!     cargo bench --bench shrink [-- [--quick] [--tries COUNT] [--kills COUNT] [PART...]]      as root
 //!
 //! Parts, all of them by default:
 //! - `kills`: from 200 MiB to limits below and above what the process uses, by a plain write, by a write with a look before
-//!   and after it, and by the whole agent;
+//!   and after it, by vscaled's write with and without its freezer, and by the whole agent;
 //! - `freeze`: one limit lowered again and again above what is used: how long that takes, and how long one and eight
 //!   processes stand still for it;
 //! - `killed`: the agent killed at random moments of shrinks.
@@ -38,6 +38,9 @@ struct Arguments {
     /// A tenth of it.
     #[arg(long)]
     quick: bool,
+    /// How often a limit is lowered; 1,000 times by default.
+    #[arg(long)]
+    tries: Option<usize>,
     /// How often the agent is killed; a fifth of all tries by default.
     #[arg(long)]
     kills: Option<usize>,
@@ -59,7 +62,7 @@ enum Part {
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let wanted = |part| arguments.parts.is_empty() || arguments.parts.contains(&part);
-    let tries = if arguments.quick { 100 } else { 1000 };
+    let tries = arguments.tries.unwrap_or(if arguments.quick { 100 } else { 1000 });
     machine::print()?;
     if wanted(Part::Kills) {
         kills::measure(tries).await?;

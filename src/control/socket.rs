@@ -109,17 +109,17 @@ fn prepare_directory(path: &Path, access: &Access) -> Result<(), BindError> {
     let directory = parent.unwrap_or(Path::new("."));
     let made = DirBuilder::new().recursive(true).mode(0o755).create(directory);
     made.map_err(BindError::io("create the directory", directory))?;
-    if is_only_for(path, directory).map_err(BindError::io("look at", directory))? {
-        let open = access.operators.is_some() || access.readers.is_some();
-        let mode = Permissions::from_mode(if open { 0o755 } else { 0o700 });
-        std::fs::set_permissions(directory, mode).map_err(BindError::io("restrict", directory))?;
-    }
     let found = directory.metadata().map_err(BindError::io("look at", directory))?;
     let mode = found.mode() & 0o7777;
     let (writable_by_others, sticky) = (mode & 0o002 != 0, mode & 0o1000 != 0);
     if writable_by_others && !sticky {
         let directory = directory.to_owned();
         return Err(BindError::Exposed { directory, mode });
+    }
+    if is_only_for(path, directory).map_err(BindError::io("look at", directory))? {
+        let open = access.operators.is_some() || access.readers.is_some();
+        let mode = Permissions::from_mode(if open { 0o755 } else { 0o700 });
+        std::fs::set_permissions(directory, mode).map_err(BindError::io("restrict", directory))?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! no more rights than it gives.
 
 mod agent_in_a_pod;
+mod chart;
 mod manifests;
 
 use std::path::Path;
@@ -43,4 +44,22 @@ fn the<'o>(kind: &str, objects: &'o [Value]) -> &'o Value {
     let object = found.next().unwrap_or_else(|| panic!("no {kind}"));
     assert!(found.next().is_none(), "more than one {kind}");
     object
+}
+
+/// The same with lists of objects sorted. Volumes, their mounts and variables mean the same in any order.
+fn unordered(value: Value) -> Value {
+    match value {
+        Value::Array(items) => {
+            let mut items: Vec<_> = items.into_iter().map(unordered).collect();
+            if items.iter().all(Value::is_object) {
+                items.sort_by_cached_key(Value::to_string);
+            }
+            Value::Array(items)
+        }
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(name, field)| (name, unordered(field)))
+            .collect(),
+        other => other,
+    }
 }

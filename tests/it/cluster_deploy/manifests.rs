@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{OVERLAYS, objects, rendered, the};
+use super::{OVERLAYS, objects, rendered, the, unordered};
 use crate::support::cluster::{ApiServer, User, parts};
 use crate::support::image::output;
 use crate::support::skipped;
@@ -45,24 +45,6 @@ fn kind_of_the_operator(plural: &str, kind: &str) -> Value {
             "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": anything}}],
         },
     })
-}
-
-/// The same with lists of objects sorted. Volumes, their mounts and variables mean the same in any order.
-fn unordered(value: Value) -> Value {
-    match value {
-        Value::Array(items) => {
-            let mut items: Vec<_> = items.into_iter().map(unordered).collect();
-            if items.iter().all(Value::is_object) {
-                items.sort_by_cached_key(Value::to_string);
-            }
-            Value::Array(items)
-        }
-        Value::Object(fields) => fields
-            .into_iter()
-            .map(|(name, field)| (name, unordered(field)))
-            .collect(),
-        other => other,
-    }
 }
 
 #[test]

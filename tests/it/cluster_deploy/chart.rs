@@ -1,0 +1,387 @@
+//! The Helm chart deploys what the kustomizations deploy, refuses values that mean nothing, and takes over from charts of
+//! earlier versions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{OVERLAYS, objects, rendered, the, unordered};
+use crate::support::cluster::{ApiServer, User, parts};
+use crate::support::image::output;
+use crate::support::skipped;
+
+const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/helm");
+
+/// The values that ask for what an overlay has.
+const VALUES: [(&str, &[&str]); 11] = [
+    ("deploy/base", &[]),
+    ("deploy/overlays/admission-policy", &["admissionPolicy=true"]),
+    ("deploy/overlays/boost", &["rights=both"]),
+    ("deploy/overlays/cgroup-v1", &["cgroup=v1"]),
+    ("deploy/overlays/cgroup-v2", &["cgroup=v2"]),
+    ("deploy/overlays/cri-o", &["runtime=cri-o"]),
+    ("deploy/overlays/kernel-log", &["kernelLog=true"]),
+    ("deploy/overlays/legacy", &["rights=annotate"]),
+    ("deploy/overlays/observe-only", &["observeOnly=true"]),
+    ("deploy/overlays/restore", &["restore=true"]),
+    ("deploy/observability", &["monitoring=true"]),
+];
+
+/// The programs, and a home directory for helm.
+struct Helm {
+    parts: PathBuf,
+    home: TempDir,
+}
+
+impl Helm {
+    /// None, after saying so in the name of the test, where helm or kubectl is missing.
+    fn new(test: &str) -> Option<Self> {
+        let parts = parts(test)?;
+        if !parts.join("helm").exists() {
+            skipped(test, "no helm here: scripts/kube-parts fetches one");
+            return None;
+        }
+        let home = tempfile::tempdir().unwrap();
+        Some(Self { parts, home })
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.parts.join("helm"));
+        command.args(arguments).env("HOME", self.home.path());
+        command
+    }
+
+    /// The objects that a chart deploys as release `vscaled` in namespace `default`, and its hooks.
+    fn template(&self, chart: &str, values: &[&str]) -> Vec<Value> {
+        let mut command = self.command(&["template", "vscaled", chart]);
+        set(&mut command, values);
+        objects(&output(&mut command))
+    }
+
+    /// Why helm renders nothing with this value.
+    fn refusal(&self, value: &str) -> String {
+        let mut command = self.command(&["template", "vscaled", CHART, "--set", value]);
+        let output = command.output().unwrap();
+        assert!(!output.status.success(), "{value} is accepted");
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+fn set(command: &mut Command, values: &[&str]) {
+    for value in values {
+        command.args(["--set", value]);
+    }
+}
+
+/// The objects by kind and name, in a form in which equal ones are equal. With kustomize the ConfigMap's name has a hash; with the
+/// chart an annotation of the pods has one.
+fn comparable(objects: Vec<Value>) -> BTreeMap<String, Value> {
+    let config = the("ConfigMap", &objects)["metadata"]["name"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let unhashed = |object: Value| -> Value {
+        if !["ConfigMap", "DaemonSet"].contains(&object["kind"].as_str().unwrap()) {
+            return object;
+        }
+        let text = object.to_string().replace(&format!("\"{config}\""), "\"vscaled\"");
+        let mut object: Value = serde_json::from_str(&text).unwrap();
+        if let Some(metadata) = object.pointer_mut("/spec/template/metadata") {
+            let annotations = metadata["annotations"].as_object();
+            let mut annotations = annotations.cloned().unwrap_or_default();
+            annotations.remove("checksum/config");
+            metadata["annotations"] = json!(annotations);
+        }
+        object
+    };
+    let named = |object: Value| {
+        let name = format!("{} {}", object["kind"], object["metadata"]["name"]);
+        (name, unordered(object))
+    };
+    objects.into_iter().map(unhashed).map(named).collect()
+}
+
+#[test]
+fn values_deploy_the_same_objects_as_the_overlays() {
+    let Some(helm) = Helm::new("cluster_deploy::chart::values_deploy_the_same") else {
+        return;
+    };
+    let kubectl = helm.parts.join("kubectl");
+    assert_eq!(VALUES.map(|(directory, _)| directory), OVERLAYS);
+    let base = objects(&rendered(&kubectl, "deploy/base"));
+    for (directory, values) in VALUES {
+        let mut wanted = objects(&rendered(&kubectl, directory));
+        // This one goes beside the agents.
+        if directory == "deploy/observability" {
+            wanted.extend(base.clone());
+        }
+        let wanted = comparable(wanted);
+        let found = comparable(helm.template(CHART, values));
+        assert!(found.keys().eq(wanted.keys()), "{directory}: {:?}", found.keys());
+        for (name, object) in found {
+            assert_eq!(object, wanted[&name], "{directory}: {name}");
+        }
+    }
+}
+
+#[test]
+fn values_combine_as_overlays_do() {
+    let Some(helm) = Helm::new("cluster_deploy::chart::values_combine") else {
+        return;
+    };
+    let copy = tempfile::tempdir().unwrap();
+    let deploy = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy");
+    output(Command::new("cp").args(["-r", deploy]).arg(copy.path()));
+    let overlay = copy.path().join("deploy/overlays/all");
+    fs::create_dir(&overlay).unwrap();
+    for name in ["cgroup-v1", "cri-o", "restore"] {
+        let patch = format!("{deploy}/overlays/{name}/daemonset.yaml");
+        fs::copy(patch, overlay.join(format!("{name}.yaml"))).unwrap();
+    }
+    let kustomization = "bases: [../../base]\npatchesStrategicMerge: [cgroup-v1.yaml, cri-o.yaml, restore.yaml]\n";
+    fs::write(overlay.join("kustomization.yaml"), kustomization).unwrap();
+    let text = output(Command::new(helm.parts.join("kubectl")).arg("kustomize").arg(&overlay));
+    // Restoring includes observing.
+    let values = ["cgroup=v1", "runtime=cri-o", "restore=true", "observeOnly=true"];
+    assert_eq!(comparable(helm.template(CHART, &values)), comparable(objects(&text)));
+}
+
+#[test]
+fn a_namespace_is_created_unless_the_release_is_in_it() {
+    let Some(helm) = Helm::new("cluster_deploy::chart::a_namespace") else {
+        return;
+    };
+    let kinds = |objects: &[Value]| -> BTreeSet<String> {
+        let kinds = objects.iter().filter_map(|object| object["kind"].as_str());
+        kinds.map(str::to_owned).collect()
+    };
+    let mut command = helm.command(&["template", "vscaled", CHART, "--namespace=vscaled"]);
+    let own = objects(&output(&mut command));
+    assert!(!kinds(&own).contains("Namespace"));
+    let elsewhere = helm.template(CHART, &["namespace=resizer", "admissionPolicy=true", "monitoring=true"]);
+    assert!(kinds(&elsewhere).is_superset(&kinds(&own)));
+    for object in elsewhere {
+        let metadata = &object["metadata"];
+        match object["kind"].as_str().unwrap() {
+            "Namespace" => assert_eq!(metadata["name"], "resizer"),
+            "ClusterRole" | "ValidatingAdmissionPolicyBinding" => {}
+            "ClusterRoleBinding" => assert_eq!(object["subjects"][0]["namespace"], "resizer"),
+            "ValidatingAdmissionPolicy" => {
+                let text = object.to_string();
+                assert!(text.contains("system:serviceaccount:resizer:vscaled"), "{text}");
+            }
+            kind => assert_eq!(metadata["namespace"], "resizer", "{kind}"),
+        }
+    }
+}
+
+#[test]
+fn every_value_reaches_the_pods() {
+    let Some(helm) = Helm::new("cluster_deploy::chart::every_value") else {
+        return;
+    };
+    let all = helm.template(
+        CHART,
+        &[
+            "restore=true",
+            "image.repository=registry.example/vscaled",
+            "image.pullPolicy=Always",
+            "imagePullSecrets={first,second}",
+            "runtimeDirectory=/run/k3s/containerd",
+            "resources.limits.memory=256Mi",
+            "nodeSelector.pool=web",
+            "tolerations[0].key=web",
+            "podAnnotations.team=shop",
+            "podLabels.team=shop",
+            "affinity.nodeAffinity.x=y",
+            "cgroup=v2",
+            "tests.enabled=true",
+        ],
+    );
+    let template = &the("DaemonSet", &all)["spec"]["template"];
+    let pod = &template["spec"];
+    let image = concat!("registry.example/vscaled:", env!("CARGO_PKG_VERSION"));
+    for container in [&pod["initContainers"][0], &pod["containers"][0]] {
+        assert_eq!(container["image"], image);
+        assert_eq!(container["imagePullPolicy"], "Always");
+        let resources = json!({"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}});
+        assert_eq!(container["resources"], resources);
+    }
+    assert_eq!(the("Pod", &all)["spec"]["containers"][0]["image"], image);
+    assert_eq!(pod["imagePullSecrets"], json!([{"name": "first"}, {"name": "second"}]));
+    assert_eq!(pod["nodeSelector"], json!({"kubernetes.io/os": "linux", "pool": "web"}));
+    assert_eq!(pod["tolerations"], json!([{"key": "web"}]));
+    assert_eq!(pod["affinity"], json!({"nodeAffinity": {"x": "y"}}));
+    let volumes = pod["volumes"].as_array().unwrap();
+    let runtime = volumes.iter().find(|volume| volume["name"] == "runtime").unwrap();
+    assert_eq!(
+        runtime["hostPath"],
+        json!({"path": "/run/k3s/containerd", "type": "Directory"})
+    );
+    let annotations = &template["metadata"]["annotations"];
+    assert_eq!(annotations["team"], "shop");
+    // The overlay's own stays.
+    assert_eq!(
+        annotations["container.apparmor.security.beta.kubernetes.io/agent"],
+        "unconfined"
+    );
+    let labels = json!({"app.kubernetes.io/name": "vscaled", "team": "shop"});
+    assert_eq!(template["metadata"]["labels"], labels);
+    let digest = format!("sha256:{}", "a".repeat(64));
+    let values = [
+        "image.repository=r/v",
+        "image.tag=v1",
+        &format!("image.digest={digest}"),
+    ];
+    let by_digest = helm.template(CHART, &values);
+    let agent = &the("DaemonSet", &by_digest)["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(agent["image"], format!("r/v@{digest}"));
+}
+
+#[test]
+fn a_changed_configuration_is_one_that_the_agent_accepts_and_rolls_the_agents() {
+    let Some(helm) = Helm::new("cluster_deploy::chart::a_changed_configuration") else {
+        return;
+    };
+    let checksum = |objects: &[Value]| {
+        let metadata = &the("DaemonSet", objects)["spec"]["template"]["metadata"];
+        metadata["annotations"]["checksum/config"].clone()
+    };
+    let changed = helm.template(CHART, &["config.updateModes={}", "config.observeOnly=true"]);
+    assert_ne!(checksum(&changed), checksum(&helm.template(CHART, &[])));
+    let file = helm.home.path().join("agent.yaml");
+    let config = &the("ConfigMap", &changed)["data"]["agent.yaml"];
+    fs::write(&file, config.as_str().unwrap()).unwrap();
+    let mut run = Command::new(env!("CARGO_BIN_EXE_vscaled"));
+    run.args(["run", "--print-config", "--config"])
+        .arg(&file)
+        .env_clear()
+        .env("NODE_NAME", "any");
+    let printed: Value = serde_json::from_str(&output(&mut run)).unwrap();
+    assert_eq!(printed["observeOnly"], true);
+    assert_eq!(printed["updateModes"], json!([]));
+    // What deploy/base says otherwise.
+    assert_eq!(printed["source"], "kubernetes");
+    assert_eq!(printed["httpAddress"], "0.0.0.0:9464");
+}
+
+#[test]
+fn values_that_mean_nothing_are_refused_by_name() {
+    let Some(helm) = Helm::new("cluster_deploy::chart::values_that_mean_nothing") else {
+        return;
+    };
+    for (value, named) in [
+        ("runtime=docker", "/runtime"),
+        ("cgroup=3", "/cgroup"),
+        ("rights=all", "/rights"),
+        ("observeOnly=yes", "/observeOnly"),
+        ("namespace=Resizer", "/namespace"),
+        ("image.tga=1", "tga"),
+        ("image.repository=r/v@sha256:1", "/image/repository"),
+        ("image.digest=latest", "/image/digest"),
+        ("image.pullPolicy=Sometimes", "/image/pullPolicy"),
+        ("resources.limits.memory=plenty", "/resources/limits/memory"),
+        ("runtimeDirectory=run", "/runtimeDirectory"),
+        ("imagePullSecrets=first", "/imagePullSecrets"),
+        ("observeonly=true", "observeonly"),
+        ("image.tag=latest", "image.repository"),
+    ] {
+        let said = helm.refusal(value);
+        assert!(said.contains(named), "{value}: {said}");
+    }
+}
+
+#[test]
+fn the_chart_is_complete_and_of_the_agents_version() {
+    let Some(helm) = Helm::new("cluster_deploy::chart::the_chart_is_complete") else {
+        return;
+    };
+    output(&mut helm.command(&["lint", "--strict", CHART]));
+    let read = |name: &str| fs::read_to_string(format!("{CHART}/{name}")).unwrap();
+    let chart = objects(&read("Chart.yaml")).remove(0);
+    assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
+    let values = objects(&read("values.yaml")).remove(0);
+    let schema: Value = serde_json::from_str(&read("values.schema.json")).unwrap();
+    let keys = |object: &Value| object.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+    let mut known = keys(&schema["properties"]);
+    assert!(known.remove("global"), "Helm passes this to every chart");
+    assert_eq!(keys(&values), known);
+    // The files of the directory are links; the package has copies.
+    let mut package = helm.command(&["package", CHART, "--destination"]);
+    output(package.arg(helm.home.path()));
+    let package = concat!("vscaled-", env!("CARGO_PKG_VERSION"), ".tgz");
+    let package = helm.home.path().join(package);
+    let values = ["cgroup=v2", "restore=true", "admissionPolicy=true", "monitoring=true"];
+    let packaged = helm.template(package.to_str().unwrap(), &values);
+    assert_eq!(packaged, helm.template(CHART, &values));
+}
+
+/// The first chart there was, as it was packaged.
+const FIRST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/charts/vscaled-0.1.0.tgz");
+
+#[test]
+fn a_release_of_the_first_chart_is_upgraded_rolled_back_and_removed() {
+    const NAME: &str = "cluster_deploy::chart::a_release_of_the_first_chart";
+    let Some(helm) = Helm::new(NAME) else { return };
+    let Some(cluster) = ApiServer::start(NAME) else { return };
+    let kubeconfig = cluster.kubeconfig(User::Admin);
+    let run = |arguments: &[&str], values: &[&str]| {
+        let mut command = helm.command(arguments);
+        set(&mut command, values);
+        output(command.env("KUBECONFIG", &kubeconfig))
+    };
+    let deployed = |chart: &str, values: &[&str]| {
+        for object in helm.template(chart, values) {
+            let metadata = &object["metadata"];
+            let namespace = metadata["namespace"].as_str().unwrap_or_default();
+            let kind = object["kind"].as_str().unwrap();
+            let name = metadata["name"].as_str().unwrap();
+            let found = cluster.kubectl(&["get", kind, name, "--namespace", namespace, "--output=json"], "");
+            let found: Value = serde_json::from_str(&found).unwrap();
+            assert!(has(&found, &object), "{chart}: {found:#}\nis not\n{object:#}");
+        }
+    };
+    let both = ["image.repository=registry.example/vscaled", "podLabels.team=shop"];
+    let before = [&["observeOnly=true", "cgroup=v1"][..], &both].concat();
+    let after = [&["observeOnly=false", "cgroup=v2"][..], &both].concat();
+
+    let said = run(&["install", "vscaled", FIRST], &before);
+    assert!(
+        said.contains("kubectl -n vscaled rollout status daemonset/vscaled"),
+        "{said}"
+    );
+    deployed(FIRST, &before);
+
+    let upgrade = ["upgrade", "vscaled", CHART, "--reset-then-reuse-values"];
+    let said = run(&upgrade, &["observeOnly=false", "cgroup=v2"]);
+    assert!(said.contains("vscaled.io/act=true"), "{said}");
+    deployed(CHART, &after);
+
+    run(&["rollback", "vscaled", "1"], &[]);
+    deployed(FIRST, &before);
+
+    run(&["uninstall", "vscaled"], &[]);
+    let kinds = "daemonsets,configmaps,serviceaccounts,clusterroles,clusterrolebindings";
+    let left = cluster.kubectl(&["get", kinds, "--namespace=vscaled", "--output=name"], "");
+    assert!(!left.contains("/vscaled"), "{left}");
+}
+
+/// Whether an object in the cluster has every field that a manifest has, and no more in its lists, which server-side apply
+/// keeps in an order of its own.
+fn has(found: &Value, wanted: &Value) -> bool {
+    match (found, wanted) {
+        (Value::Object(found), Value::Object(wanted)) => wanted
+            .iter()
+            .all(|(name, field)| has(found.get(name).unwrap_or(&Value::Null), field)),
+        (Value::Array(found), Value::Array(wanted)) => {
+            let is_there = |wanted| found.iter().any(|found| has(found, wanted));
+            found.len() == wanted.len() && wanted.iter().all(is_there)
+        }
+        _ => found == wanted,
+    }
+}

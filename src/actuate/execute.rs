@@ -18,7 +18,6 @@ use crate::plan::Plan;
 pub(super) struct Executed {
     /// What was done, in order, undoing included.
     pub(super) records: Vec<StepRecord>,
-    /// How it ended.
     pub(super) end: End,
     /// A memory limit could not be lowered: more is in use.
     pub(super) not_shrinkable: bool,
@@ -63,7 +62,6 @@ impl Executed {
     }
 }
 
-/// How a plan ended.
 #[derive(Debug)]
 pub(super) enum End {
     /// Every step was done and verified.
@@ -78,7 +76,6 @@ pub(super) enum End {
     Incomplete(String),
 }
 
-/// Why one step failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StepError {
     #[error(transparent)]
@@ -142,7 +139,6 @@ pub(super) struct Executor<'a> {
     pub(super) handles: &'a PodHandles,
     pub(super) units: Option<&'a Systemd>,
     freezer: &'a Freezer,
-    /// What lowering limits took.
     lowered: Lowered,
 }
 

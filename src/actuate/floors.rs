@@ -45,7 +45,7 @@ impl Floors {
         }
     }
 
-    /// Forgets a pod.
+    /// Removes everything that is kept about a pod.
     pub fn forget(&self, uid: &str) {
         self.lock().remove(uid);
     }

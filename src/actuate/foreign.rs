@@ -25,7 +25,6 @@ type Value = (Target, ControlFile);
 /// What to do about a value that differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Repair it now.
     Repair,
     /// Somebody else keeps changing it: leave it alone until then.
     LeaveUntil(Timestamp),

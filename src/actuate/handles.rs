@@ -16,8 +16,7 @@ pub struct PodHandles {
 impl PodHandles {
     /// Opens the pod's cgroup and those of its containers. A container that ended meanwhile is left out.
     ///
-    /// # Errors
-    /// [`CgroupError`] of the first cgroup that cannot be opened for another reason, or of the pod's.
+    /// Errors: [`CgroupError`] of the first cgroup that cannot be opened for another reason, or of the pod's.
     pub fn open(hierarchy: &Hierarchy, live: &LivePod) -> Result<Self, CgroupError> {
         let pod = Cgroup::open(hierarchy, &live.path)?;
         let mut containers = Vec::with_capacity(live.containers.len());
@@ -38,8 +37,7 @@ impl PodHandles {
 
     /// What every file holds now. A container that ended meanwhile is left out.
     ///
-    /// # Errors
-    /// [`CgroupError`] of the first file that cannot be read for another reason, or of the pod's.
+    /// Errors: [`CgroupError`] of the first file that cannot be read for another reason, or of the pod's.
     pub fn read(&self) -> Result<PodTree, CgroupError> {
         let mut tree = PodTree {
             pod: self.pod.read_all()?,

@@ -26,7 +26,6 @@ use crate::plan::{Plan, hierarchy};
 pub struct Grown {
     /// The container's limit before; `None` if it had none or is gone.
     pub from: Option<Bytes>,
-    /// How it ended.
     pub outcome: Outcome,
     /// What was written, in order.
     pub steps: Vec<StepRecord>,
@@ -46,7 +45,6 @@ pub struct Growable {
 /// A pod's memory limit that does not follow the limit of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PodBound {
-    /// The pod's limit.
     pub limit: Bytes,
     /// What of it the pod's other containers do not use now.
     pub left: Bytes,
@@ -67,11 +65,10 @@ impl Growable {
         hierarchy(&self.pod, &targets, &node.traits).pod.memory_limit
     }
 
-    /// How far the growth of a container's limit up to `ceiling` is of use: `None` where the pod's limit grows with it, or
-    /// where there is none.
+    /// How far the growth of a container's limit up to `ceiling` is of use: `None` where the pod's limit grows with it,
+    /// or where there is none.
     ///
-    /// # Errors
-    /// [`CgroupError`] of the first file that cannot be read.
+    /// Errors: [`CgroupError`] of the first file that cannot be read.
     pub fn bound(
         &self,
         node: &Node,

@@ -113,8 +113,7 @@ impl CgroupDir {
 
     /// Its limits of memory that no field of CRI carries.
     ///
-    /// # Errors
-    /// [`Reason::Vanished`] and [`Reason::Recreated`] when this cgroup has ended.
+    /// Errors: [`Reason::Vanished`] and [`Reason::Recreated`] when this cgroup has ended.
     pub fn uncarried_limits(&self) -> Result<UncarriedLimits, CgroupError> {
         let dir = self.dir(Resource::Memory);
         let limits = UncarriedLimits::open(dir.path())?;

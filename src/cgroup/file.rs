@@ -180,8 +180,8 @@ impl ControlFd<'_> {
     }
 }
 
-/// The text of a file that stays open, as much of it as there is room for. Control files hold ASCII; anything else is no value
-/// of theirs, and neither is an empty text.
+/// The text of a file that stays open, as much of it as there is room for. Control files hold ASCII; anything else is no
+/// value of theirs, and neither is an empty text.
 pub(super) fn read_from_start<'b>(file: &File, buffer: &'b mut [u8]) -> Result<&'b str, Errno> {
     let mut length = 0;
     while length < buffer.len() {

@@ -44,7 +44,8 @@ pub(super) fn refuse_below_usage(dir: &Dir, current: Setting, wanted: Setting) -
     refuse_below(dir, current, wanted, || Ok(None))
 }
 
-/// Refuses a memory limit that is lower than `current` and than what is in use; with a reading, less what it says is evictable.
+/// Refuses a memory limit that is lower than `current` and than what is in use; with a reading, less
+/// what it says is evictable.
 fn refuse_below(
     dir: &Dir,
     current: Setting,

@@ -42,7 +42,7 @@ struct OpenFile {
 }
 
 impl MemoryMeter {
-    /// Opens the files.
+    /// Opens the files that are read again and again.
     pub fn open(cgroup: &Cgroup) -> Result<Self, CgroupError> {
         let memory = UsageMeter::open(cgroup.outer())?;
         let limit = limit_file(memory.version).name();
@@ -78,7 +78,7 @@ impl MemoryMeter {
 }
 
 impl UsageMeter {
-    /// Opens the files.
+    /// Opens the files that are read again and again.
     pub fn open(dir: &CgroupDir) -> Result<Self, CgroupError> {
         let (version, memory) = (dir.version(), dir.dir(Resource::Memory));
         Ok(Self {
@@ -103,7 +103,7 @@ impl UsageMeter {
 }
 
 impl ThrottleMeter {
-    /// Opens the files.
+    /// Opens the files that are read again and again.
     pub fn open(cgroup: &Cgroup) -> Result<Self, CgroupError> {
         let stats = cgroup
             .dirs()

@@ -20,13 +20,11 @@ pub struct UncarriedLimits(Dir);
 impl UncarriedLimits {
     /// Opens the cgroup at this path of the file system.
     ///
-    /// # Errors
-    /// [`Reason::Vanished`] when there is none.
+    /// Errors: [`Reason::Vanished`] when there is none.
     pub fn open(directory: &Path) -> Result<Self, CgroupError> {
         Dir::open(directory.to_owned()).map(Self)
     }
 
-    /// Where it was opened.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.0.path()
@@ -40,8 +38,7 @@ impl UncarriedLimits {
 
     /// What the files hold that somebody chose, by name.
     ///
-    /// # Errors
-    /// [`CgroupError`] of a file that is there and cannot be read.
+    /// Errors: [`CgroupError`] of a file that is there and cannot be read.
     pub fn chosen(&self) -> Result<BTreeMap<String, String>, CgroupError> {
         let mut chosen = BTreeMap::new();
         for (name, unchosen) in FILES {
@@ -52,10 +49,10 @@ impl UncarriedLimits {
         Ok(chosen)
     }
 
-    /// Gives the files the values they had, where they have others now; returns whether any had. Other files are left alone.
+    /// Gives the files the values they had, where they have others now; returns whether any had.
+    /// Other files are left alone.
     ///
-    /// # Errors
-    /// [`CgroupError`] of the first file that cannot be written.
+    /// Errors: [`CgroupError`] of the first file that cannot be written.
     pub fn put_back(&self, values: &BTreeMap<String, String>) -> Result<bool, CgroupError> {
         let mut changed = false;
         for (name, _) in FILES {

@@ -24,8 +24,8 @@ use super::verdict::changes;
 use crate::model::objects::{Pod, VerticalPodAutoscaler, annotation};
 use crate::model::{MilliCpu, NamedRequirements, Requirements, Resource, ResourceList};
 
-/// What the webhook's annotation begins with; the container's name follows. Its value is what the container had before
-/// (`StartupCPUBoostAnnotation`, autoscaler `pkg/utils/annotations`).
+/// What the webhook's annotation begins with; the container's name follows. Its value is what the container
+/// had before (`StartupCPUBoostAnnotation`, autoscaler `pkg/utils/annotations`).
 pub const ANNOTATION: &str = annotation::BOOST_PREFIX;
 
 /// What becomes of a pod's startup boosts.
@@ -42,7 +42,6 @@ pub struct Boosts {
 pub enum Lasts {
     /// Until the pod has been ready for so long.
     UntilReady(SignedDuration),
-    /// Until then.
     Until(Timestamp),
 }
 

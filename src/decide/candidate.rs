@@ -44,7 +44,6 @@ impl Recommended {
         }
     }
 
-    /// Leaves a resource out.
     pub(super) fn drop(&mut self, resource: Resource) {
         for part in Part::ALL {
             self.part_mut(part).set(resource, None);
@@ -191,7 +190,6 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// What a VPA recommends.
 pub(super) fn recommendations(vpa: &VerticalPodAutoscaler) -> &[ContainerRecommendation] {
     vpa.status
         .recommendation

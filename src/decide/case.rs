@@ -21,7 +21,6 @@ pub(super) struct Case<'a> {
     candidates: Vec<Candidate<'a>>,
     /// The VPA that controls the pod, or would, once it is found.
     pub(super) vpa: Option<&'a VerticalPodAutoscaler>,
-    /// What the rules did.
     pub(super) notes: Vec<Note>,
     /// How far limits may grow in an emergency.
     pub(super) ceilings: Vec<Ceiling>,
@@ -31,7 +30,6 @@ pub(super) struct Case<'a> {
     pub(super) without_restart: Option<WithoutRestart>,
 }
 
-/// Who controls a pod.
 struct Control<'a> {
     vpa: &'a VerticalPodAutoscaler,
     chain: Chain<'a>,

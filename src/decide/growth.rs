@@ -14,7 +14,6 @@ use crate::model::{Resource, ResourceList};
 /// How far the limits of one container may grow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ceiling {
-    /// The container's name.
     pub container: String,
     /// The highest limits; an absent one must not grow at all.
     pub limits: ResourceList,

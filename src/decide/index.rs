@@ -16,13 +16,11 @@ pub struct Index<'a> {
 /// A workload's kind and name.
 type Key<'a> = (OwnerKind, &'a str);
 
-/// What one namespace holds.
 #[derive(Debug, Default)]
 pub(super) struct Namespace<'a> {
     owners: HashMap<Key<'a>, &'a Owner>,
     /// By target, the strongest first.
     vpas: HashMap<Key<'a>, Vec<&'a VerticalPodAutoscaler>>,
-    /// By target.
     hpas: HashMap<Key<'a>, Vec<&'a HorizontalPodAutoscaler>>,
     pub(super) limits: Limits,
 }

@@ -11,7 +11,6 @@ pub(super) struct Bounds {
     pub(super) default: ResourceList,
 }
 
-/// What a namespace bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Limits {
     pub(super) container: Bounds,

@@ -24,19 +24,9 @@ pub enum Unmatched {
     /// The node itself owns the pod: a static pod.
     Static,
     /// The pod's controller is of a kind that is not known here.
-    UnknownKind {
-        /// The kind.
-        kind: String,
-        /// The controller's name.
-        name: String,
-    },
+    UnknownKind { kind: String, name: String },
     /// An owner is not among the objects.
-    MissingOwner {
-        /// Its kind.
-        kind: OwnerKind,
-        /// Its name.
-        name: String,
-    },
+    MissingOwner { kind: OwnerKind, name: String },
     /// The owners own each other in a circle.
     Circle,
     /// The workload's selector does not select the pod.

@@ -46,141 +46,72 @@ impl fmt::Display for Rule {
 pub enum Note {
     /// A bound changed a recommended request.
     Capped {
-        /// The container.
         container: String,
-        /// The resource.
         resource: Resource,
-        /// The bound.
         rule: Rule,
-        /// The request before.
         from: u64,
-        /// The request after.
         to: u64,
     },
     /// A resource of a container is left as it is, because nothing would remain of its request.
-    NothingLeft {
-        /// The container.
-        container: String,
-        /// The resource.
-        resource: Resource,
-    },
+    NothingLeft { container: String, resource: Resource },
     /// A resource is left as it is, because containers that the VPA does not control fill the LimitRange's maximum.
-    PodMaxTaken {
-        /// The resource.
-        resource: Resource,
-        /// The maximum.
-        max: u64,
-    },
+    PodMaxTaken { resource: Resource, max: u64 },
     /// A container without a limit gets one, because the LimitRange has a default.
     LimitAdded {
-        /// The container.
         container: String,
-        /// The resource.
         resource: Resource,
-        /// The new limit.
         to: u64,
     },
     /// A limit in proportion would lie below the request, and is raised to it.
     LimitRaised {
-        /// The container.
         container: String,
-        /// The resource.
         resource: Resource,
-        /// The limit in proportion.
         from: u64,
-        /// The request.
         to: u64,
     },
     /// A limit in proportion is more than a quantity can say, and stays at the largest.
-    LimitSaturated {
-        /// The container.
-        container: String,
-        /// The resource.
-        resource: Resource,
-    },
+    LimitSaturated { container: String, resource: Resource },
     /// The recommendation names a container that the pod lacks.
-    UnknownContainer {
-        /// The name.
-        container: String,
-    },
+    UnknownContainer { container: String },
     /// A recommendation for a container or resource that the VPA's own policy takes out.
-    NotControlled {
-        /// The container.
-        container: String,
-        /// The resource.
-        resource: Resource,
-    },
+    NotControlled { container: String, resource: Resource },
     /// A horizontal autoscaler follows the resource, so it is left as it is.
-    FollowedByHpa {
-        /// The resource.
-        resource: Resource,
-        /// The autoscaler's name.
-        hpa: String,
-    },
+    FollowedByHpa { resource: Resource, hpa: String },
     /// The kubelet's static manager has assigned the resource to the pod, so it is left as it is.
-    StaticallyAssigned {
-        /// The resource.
-        resource: Resource,
-    },
+    StaticallyAssigned { resource: Resource },
     /// Another VPA targets the same workload, but is younger or comes later in the alphabet.
-    Outranked {
-        /// The other VPA's name.
-        vpa: String,
-    },
+    Outranked { vpa: String },
     /// Why no VPA can control the pod.
     Unmatched(Unmatched),
     /// When the pod will be old enough to be changed for a difference within the bounds.
-    ActsFrom {
-        /// That moment.
-        at: Timestamp,
-    },
+    ActsFrom { at: Timestamp },
     /// The class the pod has, and the one the change would give it.
     WouldChangeClass {
-        /// The pod's class.
         from: QosClass,
         /// The class the API would refuse.
         to: QosClass,
     },
     /// Changing the resource restarts the container.
-    WouldRestart {
-        /// The container.
-        container: String,
-        /// The resource.
-        resource: Resource,
-    },
+    WouldRestart { container: String, resource: Resource },
     /// A container's limit, or the sum of all requests, would pass what the pod's own `spec.resources` allow.
     WouldExceedPod {
-        /// The resource.
         resource: Resource,
         /// What the containers would have.
         to: u64,
-        /// What the pod allows.
         pod: u64,
     },
     /// Two containers have this name.
-    SharedName {
-        /// The name.
-        container: String,
-    },
+    SharedName { container: String },
     /// A container has more cpu while its pod starts, and keeps it for now.
-    Boosted {
-        /// The container.
-        container: String,
-        /// For how long.
-        lasts: Lasts,
-    },
+    Boosted { container: String, lasts: Lasts },
     /// It is not known what a container had before its boost.
     BoostUnreadable {
-        /// The container.
         container: String,
         /// What is wrong with the pod's annotation.
         why: String,
     },
     /// A boost cannot be taken back: the container had no request before.
-    BoostStays {
-        /// The container.
-        container: String,
-    },
+    BoostStays { container: String },
 }
 
 impl Note {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::model::objects::{LabelSelector, SelectorRequirement};
 
-/// Whether every requirement holds. A selector without requirements selects everything; one that the API would refuse
-/// selects nothing.
+/// Whether every requirement holds. A selector without requirements selects everything; one that the
+/// API would refuse selects nothing.
 pub(super) fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let equal = selector
         .match_labels

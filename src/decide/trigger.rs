@@ -55,8 +55,8 @@ pub(super) fn when(
     Reason::TooYoung
 }
 
-/// Whether the kubelet has put off or refused what the spec asks for, and less is recommended. What nobody has is no reason
-/// to wait.
+/// Whether the kubelet has put off or refused what the spec asks for, and less is recommended. What nobody has
+/// is no reason to wait.
 fn asked_too_much(pod: &Pod, candidates: &[Candidate<'_>], observed: &Observed<'_>) -> bool {
     let less = |one: &Candidate<'_>| {
         Resource::ALL.into_iter().any(|resource| {

@@ -66,8 +66,7 @@ impl Account {
 
     /// What there is to give to a container of this pod.
     ///
-    /// # Errors
-    /// A sentence, where the kernel does not say.
+    /// Errors: a sentence, where the kernel does not say.
     pub(super) fn read(&mut self, now: Duration, uid: &str, reserve: Bytes) -> Result<NodeMemory, String> {
         let meminfo = Meminfo::current().map_err(|error| format!("/proc/meminfo cannot be read: {error}"))?;
         let available = meminfo

@@ -82,7 +82,6 @@ impl Alarms {
         }
     }
 
-    /// Notes that one rang.
     pub(super) fn rang(&mut self, now: Duration) {
         let (count, since) = &mut self.rang;
         if now.saturating_sub(*since) > ANEW {

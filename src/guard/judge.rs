@@ -42,7 +42,6 @@ pub(super) const LONGEST: Duration = Duration::from_secs(5);
 pub struct Look {
     /// When, since the guard started.
     pub at: Duration,
-    /// The limit that binds.
     pub limit: u64,
     /// Memory in use, page cache and kernel memory included.
     pub usage: u64,
@@ -76,7 +75,6 @@ pub struct Pace {
 pub enum Verdict {
     /// Nothing to do; look again after this time, or when the kernel says something.
     Wait(Duration),
-    /// Grow now.
     Grow(Need),
 }
 

@@ -28,9 +28,7 @@ pub(super) const UNIT: u64 = 1 << 20;
 /// What may be given out within a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Budget {
-    /// To one pod.
     pub pod: Bytes,
-    /// To all pods together.
     pub node: Bytes,
 }
 
@@ -46,9 +44,7 @@ pub struct NodeMemory {
 /// Who asks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claimant {
-    /// The pod's UID.
     pub pod: String,
-    /// The container's name.
     pub container: String,
 }
 
@@ -62,7 +58,6 @@ pub enum Refusal {
     },
     /// Its pod's limit does not grow with it.
     Pod {
-        /// The pod's limit.
         limit: Bytes,
         /// What of it the other containers do not use.
         left: Bytes,
@@ -78,7 +73,6 @@ pub enum Refusal {
     PodBudget {
         /// What the pod was given within the window.
         given: Bytes,
-        /// In how many growths.
         growths: usize,
         /// What it may be given.
         budget: Bytes,
@@ -87,7 +81,6 @@ pub enum Refusal {
     NodeBudget {
         /// What they were given within the window.
         given: Bytes,
-        /// In how many growths.
         growths: usize,
         /// What they may be given.
         budget: Bytes,
@@ -95,7 +88,6 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// One word, for metrics.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -184,8 +176,7 @@ impl Ledger {
 
     /// Grants a limit of at least `need.least` (or the ceiling) and at most `need.wanted`.
     ///
-    /// # Errors
-    /// [`Refusal`]; nothing is changed then.
+    /// Errors: [`Refusal`]; nothing is changed then.
     pub fn grant(
         &mut self,
         at: Duration,

@@ -7,17 +7,16 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Looks that are kept.
 const KEPT: usize = 24;
-/// Looks closer together than this say nothing: the kernel charges memory in batches for each processor
-/// (`MEMCG_CHARGE_BATCH`, mm/memcontrol.c).
+/// Looks closer together than this say nothing: the kernel charges memory in batches
+/// for each processor (`MEMCG_CHARGE_BATCH`, mm/memcontrol.c).
 const CLOSEST: Duration = Duration::from_millis(2);
 /// Looks older than this are not compared with, unless there is no other.
 const OLDEST: Duration = Duration::from_secs(1);
 /// How long half of a rate that is not seen any more still counts.
 const HALF_LIFE: Duration = Duration::from_millis(500);
 
-/// Bytes per second.
+/// A rate of growth in bytes per second.
 pub type BytesPerSecond = u64;
 
 /// What was seen of one counter.
@@ -79,7 +78,6 @@ fn faded(rate: BytesPerSecond, since: Duration) -> BytesPerSecond {
     rate.checked_shr(halves).unwrap_or(0)
 }
 
-/// Saturates.
 pub(super) fn per_second(bytes: u64, time: Duration) -> BytesPerSecond {
     let rate = u128::from(bytes) * 1_000_000_000 / time.as_nanos().max(1);
     u64::try_from(rate).unwrap_or(u64::MAX)

@@ -31,7 +31,6 @@ pub struct Periods {
 /// What follows from a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finding {
-    /// Nothing.
     Nothing,
     /// The limit should grow; this part of the latest periods was throttled, in percent.
     Sustained(u64),

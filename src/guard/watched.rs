@@ -22,7 +22,6 @@ const TAKING: u64 = 1 << 20;
 /// A container that does not grow is looked at itself so often, whatever all pods together do.
 pub(super) const ITSELF: Duration = Duration::from_secs(1);
 
-/// A guarded container.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) token: Token,
@@ -37,7 +36,6 @@ pub(super) struct Watched {
     throttling: Throttling,
     /// When to look at throttling.
     throttle_due: Duration,
-    /// When to look.
     pub(super) due: Duration,
     /// The latest look, and how long was to be waited after it.
     looked: Option<(Look, Duration)>,
@@ -61,12 +59,9 @@ fn next_multiple(now: Duration, every: Duration) -> Duration {
     u32::try_from(times).map_or(now + every, |times| every * times)
 }
 
-/// What a look found.
 #[derive(Debug)]
 pub(super) enum Seen {
-    /// It has no limit.
     Unlimited,
-    /// It has one.
     Look(Look, Verdict),
 }
 
@@ -116,7 +111,6 @@ impl Watched {
         self.terms = terms;
     }
 
-    /// Begins a quiet time.
     fn rest(&mut self, now: Duration, quiet: Duration) {
         self.peak = 0;
         self.quiet_at = Some(now + quiet);

@@ -23,13 +23,11 @@ use crate::model::{Bytes, CgroupVersion, Resource, Target};
 /// Which container; never used twice.
 pub(super) type Token = u64;
 
-/// The token of orders.
 const ORDERS: Token = 0;
 /// The token of v2's notices.
 const RECLAIM: Token = 1;
 /// The first token of a container.
 pub(super) const FIRST: Token = 2;
-/// Signals taken at once.
 const SIGNALS: usize = 64;
 
 /// Everything that wakes the guard.
@@ -43,7 +41,6 @@ pub(super) struct Wires {
     armed: mpsc::Receiver<Armed>,
 }
 
-/// Alarms to be set.
 #[derive(Debug)]
 struct Arming {
     token: Token,
@@ -64,8 +61,7 @@ pub(super) struct Armed {
 impl Wires {
     /// Opens the descriptors and starts the thread that sets alarms.
     ///
-    /// # Errors
-    /// What the kernel says.
+    /// Errors: what the kernel says.
     pub(super) fn new(orders: Arc<EventFd>) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&*orders, EpollEvent::new(EpollFlags::EPOLLIN, ORDERS))?;
@@ -94,8 +90,7 @@ impl Wires {
 
     /// Waits until something is told, or for so long. Returns the containers that were told about.
     ///
-    /// # Errors
-    /// What the kernel says, other than EINTR.
+    /// Errors: what the kernel says, other than EINTR.
     pub(super) fn wait(&mut self, longest: Duration) -> io::Result<Vec<Token>> {
         let mut signals = [EpollEvent::empty(); SIGNALS];
         // Rounded up: too early is a look for nothing.
@@ -182,8 +177,7 @@ impl Wires {
 
     /// The next alarms that were set.
     ///
-    /// # Errors
-    /// What the kernel says to waiting for them.
+    /// Errors: what the kernel says to waiting for them.
     pub(super) fn armed(&self) -> io::Result<Option<Armed>> {
         let Ok(armed) = self.armed.try_recv() else {
             return Ok(None);

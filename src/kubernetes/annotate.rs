@@ -18,19 +18,16 @@ const PODS: Kind = Kind::new("", "v1", "pods");
 pub struct PodRef {
     /// The object's own UID: another pod of the name is left alone.
     pub uid: String,
-    /// The namespace.
     pub namespace: String,
-    /// The name.
     pub name: String,
 }
 
 /// Annotations by their names, and what each is to be; none removes it.
 pub type Annotations = BTreeMap<String, Option<String>>;
 
-/// What became of annotations.
+/// The outcome of writing a pod's annotations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Annotated {
-    /// The pod has them.
     Done,
     /// There is no such pod any more.
     Gone,
@@ -39,8 +36,7 @@ pub enum Annotated {
 impl ApiClient {
     /// Sets annotations of a pod, or removes them; all at once.
     ///
-    /// # Errors
-    /// [`ApiError`]; the annotations are then as they were, or the answer was lost.
+    /// Errors: [`ApiError`]; the annotations are then as they were, or the answer was lost.
     pub async fn annotate(&self, pod: &PodRef, annotations: &Annotations) -> Result<Annotated, ApiError> {
         let mut call = Call::new(Verb::Patch, PODS)
             .within(Some(&pod.namespace))

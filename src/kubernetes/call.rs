@@ -26,13 +26,10 @@ impl Kind {
 /// What is asked for, in the words of RBAC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// One object.
     Get,
     /// All objects of a place.
     List,
-    /// Changes from now on.
     Watch,
-    /// A new object.
     Create,
     /// A change of an object.
     Patch,
@@ -63,9 +60,7 @@ impl Verb {
 /// A request, apart from its body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// What is asked for.
     pub verb: Verb,
-    /// Of which kind.
     pub kind: Kind,
     /// In which namespace; none for all of them, and for kinds that have no namespace.
     pub namespace: Option<String>,
@@ -73,7 +68,6 @@ pub struct Call {
     pub name: Option<String>,
     /// A subresource of it, such as `resize`.
     pub subresource: Option<&'static str>,
-    /// Parameters, not yet escaped.
     pub query: Vec<(&'static str, String)>,
 }
 
@@ -105,7 +99,7 @@ impl Call {
         self
     }
 
-    /// With a parameter.
+    /// The same call with one more query parameter.
     #[must_use]
     pub fn with(mut self, parameter: &'static str, value: impl Into<String>) -> Self {
         self.query.push((parameter, value.into()));
@@ -125,7 +119,6 @@ impl Call {
         self.verb.method()
     }
 
-    /// Path and query.
     pub(super) fn path(&self) -> String {
         let Kind { group, version, plural } = self.kind;
         let mut path = if group.is_empty() {

@@ -33,8 +33,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
 /// How much of an answer that is no success is read: a `metav1.Status`, or whatever stands between here and the API server.
 const LARGEST_REFUSAL: usize = 64 << 10;
 
-/// Watches on one connection before another is made. API servers allow 100 or 250 streams, and what is more would wait
-/// until a watch ends.
+/// Watches on one connection before another is made. API servers allow 100 or 250 streams, and what is more would
+/// wait until a watch ends.
 const WATCHES_PER_CONNECTION: usize = 80;
 
 /// The way to the API server. Cheap to clone.
@@ -81,15 +81,13 @@ impl ApiClient {
         self.streams_lists.load(Ordering::Relaxed)
     }
 
-    /// It has said no.
     pub(super) fn streams_no_lists(&self) {
         self.streams_lists.store(false, Ordering::Relaxed);
     }
 
     /// Waits for the turn to make a call, and others after it.
     ///
-    /// # Errors
-    /// [`Problem::Timeout`] when those who have theirs are not answered either.
+    /// Errors: [`Problem::Timeout`] when those who have theirs are not answered either.
     pub async fn turn(&self, call: &Call) -> Result<Turn<'_>, ApiError> {
         match timeout(self.deadline, self.turns.acquire()).await {
             Ok(permit) => Ok(Turn {
@@ -102,9 +100,6 @@ impl ApiClient {
     }
 
     /// Makes a call without a body and decodes the answer.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn read<T: DeserializeOwned>(&self, call: &Call) -> Result<T, ApiError> {
         let _turn = self.turn(call).await?;
         let answer = self.counted(call, self.exchange(call, None).await)?;
@@ -113,8 +108,7 @@ impl ApiClient {
 
     /// Begins a list.
     ///
-    /// # Errors
-    /// [`ApiError`], until the API server has begun to answer.
+    /// Errors: [`ApiError`], until the API server has begun to answer.
     pub(super) async fn list(&self, call: &Call) -> Result<Pieces<'_>, ApiError> {
         let turn = self.turn(call).await?;
         let begun = async {
@@ -128,17 +122,13 @@ impl ApiClient {
     }
 
     /// Makes a call with a body: a new object, or a strategic merge patch.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn send<T: DeserializeOwned>(&self, call: &Call, body: &Value) -> Result<T, ApiError> {
         self.turn(call).await?.send(call, body).await
     }
 
     /// Begins a watch.
     ///
-    /// # Errors
-    /// [`ApiError`], until the API server has begun to answer.
+    /// Errors: [`ApiError`], until the API server has begun to answer.
     pub(super) async fn watch(&self, call: &Call) -> Result<Pieces<'static>, ApiError> {
         let begun = async {
             let open = self.watches.iter().map(|(_, open)| Arc::strong_count(open) - 1);
@@ -252,9 +242,6 @@ pub struct Turn<'a> {
 
 impl Turn<'_> {
     /// Makes a call with a body, as [`ApiClient::send`] does.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn send<T: DeserializeOwned>(&self, call: &Call, body: &Value) -> Result<T, ApiError> {
         let Self { client, .. } = self;
         let answer = client.counted(call, client.exchange(call, Some(body)).await)?;
@@ -308,8 +295,7 @@ pub(super) struct Pieces<'a> {
 impl Pieces<'_> {
     /// The next object; none at the end of the answer. Cancel-safe.
     ///
-    /// # Errors
-    /// [`Problem::Unreachable`] when the connection breaks.
+    /// Errors: [`Problem::Unreachable`] when the connection breaks.
     pub(super) async fn next(&mut self) -> Result<Option<Piece>, Problem> {
         loop {
             if let Some(piece) = self.splitter.next() {
@@ -325,8 +311,7 @@ impl Pieces<'_> {
 
     /// What a list says beside its objects, once these are read.
     ///
-    /// # Errors
-    /// [`Problem::Unreachable`] when the answer broke off.
+    /// Errors: [`Problem::Unreachable`] when the answer broke off.
     pub(super) fn envelope(&self) -> Result<&[u8], Problem> {
         match self.splitter.rest() {
             (envelope, true) => Ok(envelope),

@@ -50,7 +50,6 @@ pub enum ConnectError {
     /// The kubeconfig cannot be used.
     #[error("kubeconfig: {}: {source}", path.display())]
     Kubeconfig {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         source: kube::config::KubeconfigError,
@@ -63,8 +62,7 @@ pub enum ConnectError {
 impl Access {
     /// A client. Nothing is sent yet.
     ///
-    /// # Errors
-    /// [`ConnectError`] when configuration or credentials cannot be read.
+    /// Errors: [`ConnectError`] when configuration or credentials cannot be read.
     pub async fn connect(&self, counted: ApiMetrics) -> Result<ApiClient, ConnectError> {
         let mut config = self.config().await?;
         let agent = concat!("vscaled/", env!("CARGO_PKG_VERSION"));
@@ -93,7 +91,6 @@ impl Access {
     }
 }
 
-/// How connections are made.
 fn connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector>, ConnectError> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);

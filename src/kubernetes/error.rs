@@ -11,9 +11,7 @@ use super::call::Call;
 #[derive(Debug, thiserror::Error)]
 #[error("{call}: {problem}")]
 pub struct ApiError {
-    /// The call, for people.
     pub call: String,
-    /// What went wrong.
     pub problem: Problem,
 }
 
@@ -29,7 +27,6 @@ impl ApiError {
 /// Why a call came to nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
-    /// Nobody answered in time.
     #[error("the API server did not answer within {} s", .0.as_secs())]
     Timeout(Duration),
     /// There is no connection, or it broke.
@@ -49,7 +46,6 @@ pub enum Problem {
         group: String,
         /// The resource, with its subresource.
         resource: String,
-        /// The verb.
         verb: &'static str,
         /// Where the rule must hold.
         scope: String,
@@ -66,7 +62,6 @@ pub enum Problem {
     /// 429.
     #[error("the API server asks for fewer calls (429): {message}")]
     Throttled {
-        /// Its words.
         message: String,
         /// How long it wants to be left alone.
         retry_after: Option<Duration>,
@@ -74,9 +69,7 @@ pub enum Problem {
     /// 5xx.
     #[error("the API server cannot answer now ({code}): {message}")]
     Unavailable {
-        /// The HTTP status.
         code: u16,
-        /// Its words.
         message: String,
         /// How long it wants to be left alone.
         retry_after: Option<Duration>,
@@ -84,11 +77,9 @@ pub enum Problem {
     /// Any other no: of a rule, an admission webhook, a quota.
     #[error("refused ({code} {reason}): {message}")]
     Refused {
-        /// The HTTP status.
         code: u16,
         /// The API's word for it.
         reason: String,
-        /// Its words.
         message: String,
     },
     /// The answer is not what this API answers with.
@@ -106,8 +97,8 @@ pub(super) struct Status {
 }
 
 impl Status {
-    /// The status in an answer's body, or what there is of it: not everybody between here and the API server speaks its
-    /// language.
+    /// The status in an answer's body, or what there is of it: not everybody between here and the
+    /// API server speaks its language.
     pub(super) fn read(code: StatusCode, body: &[u8]) -> Self {
         const ENOUGH: usize = 300;
         let mut status = serde_json::from_slice::<Self>(body).unwrap_or_else(|_| Self {

@@ -17,16 +17,13 @@ pub trait Object: DeserializeOwned + Serialize + PartialEq + Send + Sync + 'stat
     /// change of the object, and news.
     const IS_CITED: bool = false;
 
-    /// Name, namespace, UID.
     fn metadata(&self) -> &ObjectMeta;
 
-    /// The same.
     fn metadata_mut(&mut self) -> &mut ObjectMeta;
 
     /// What makes the object unusable: field and reason.
     ///
-    /// # Errors
-    /// A sentence.
+    /// Errors: a sentence.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
@@ -49,7 +46,6 @@ pub trait Object: DeserializeOwned + Serialize + PartialEq + Send + Sync + 'stat
 /// Bounds for the objects of one kind in one namespace: whoever may create objects there must not fill an agent's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
-    /// How many are kept.
     pub objects: usize,
     /// What they may take together, in bytes of JSON of what is kept of them.
     pub bytes: usize,
@@ -67,9 +63,7 @@ const LONGEST_COMPLAINT: usize = 400;
 /// Namespace and name. Cluster-scoped objects have the namespace of an object that gives none.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// The namespace.
     pub namespace: String,
-    /// The name.
     pub name: String,
 }
 

@@ -12,7 +12,8 @@ pub(super) const LONGEST_STRING: usize = 8 << 10;
 /// What stands for a longer one.
 pub(super) const LEFT_OUT: &str = "(left out: longer than 8192 bytes)";
 
-/// The largest object that is read, in bytes of JSON and without its long strings. etcd stores 1.5 MiB, long strings included.
+/// The largest object that is read, in bytes of JSON and without its long strings. etcd stores
+/// 1.5 MiB, long strings included.
 pub(super) const LARGEST_OBJECT: usize = 1 << 20;
 
 /// What of a list is not its objects: kind and version, a hundred bytes.
@@ -27,7 +28,6 @@ pub(super) enum Layout {
     List,
 }
 
-/// An object as text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Piece {
     /// All that is kept of it.
@@ -36,7 +36,6 @@ pub(super) enum Piece {
     TooLarge(Vec<u8>),
 }
 
-/// Takes an answer apart.
 #[derive(Debug)]
 pub(super) struct Splitter {
     layout: Layout,

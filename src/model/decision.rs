@@ -84,7 +84,6 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Every reason.
     pub const ALL: &[Self] = &[
         Self::OutOfBounds,
         Self::RequestMissing,

@@ -18,7 +18,6 @@ pub struct PageSize(u64);
 impl PageSize {
     /// x86-64, and most kernels for arm64.
     pub const KIB_4: Self = Self(4096);
-    /// Some kernels for arm64.
     pub const KIB_16: Self = Self(16 << 10);
     /// Some kernels for arm64 and ppc64le.
     pub const KIB_64: Self = Self(64 << 10);

@@ -55,7 +55,6 @@ macro_rules! amount {
         impl $name {
             /// The largest amount; arithmetic saturates here.
             pub const MAX: Self = Self(i64::MAX as u64);
-            /// Nothing.
             pub const ZERO: Self = Self(0);
 
             /// An amount, saturated at [`Self::MAX`].

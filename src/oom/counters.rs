@@ -34,7 +34,6 @@ pub struct MemoryEvents {
     pub max: u64,
     /// Times an allocation was about to fail: not a count of kills.
     pub oom: u64,
-    /// Processes killed.
     pub oom_kill: u64,
     /// Kills of the whole cgroup, since Linux 5.17.
     pub oom_group_kill: u64,
@@ -56,32 +55,15 @@ pub struct OomControl {
 pub enum CounterError {
     /// The cgroup was removed, before or during the read. Its last kills show in its parents (v2) and in the log.
     #[error("{}: the cgroup was removed", file.display())]
-    Gone {
-        /// The file.
-        file: PathBuf,
-    },
-    /// The kernel refused.
+    Gone { file: PathBuf },
     #[error("{}: cannot be read: {source}", file.display())]
-    Read {
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Read { file: PathBuf, source: io::Error },
     /// A line is not a key and a number.
     #[error("{}: unexpected line {line:?}, a key and a number are expected", file.display())]
-    Line {
-        /// The file.
-        file: PathBuf,
-        /// The line.
-        line: String,
-    },
+    Line { file: PathBuf, line: String },
     /// The kernel counts no kills in this file.
     #[error("{}: there is no oom_kill counter: Linux 4.13 or later is needed", file.display())]
-    NoCounter {
-        /// The file.
-        file: PathBuf,
-    },
+    NoCounter { file: PathBuf },
 }
 
 /// A line that is not a key and a number.
@@ -92,8 +74,7 @@ pub struct UnexpectedLine(pub String);
 impl MemoryEvents {
     /// Reads the file's content.
     ///
-    /// # Errors
-    /// [`UnexpectedLine`] quotes the first line that is not a key and a number.
+    /// Errors: [`UnexpectedLine`] quotes the first line that is not a key and a number.
     pub fn parse(text: &str) -> Result<Self, UnexpectedLine> {
         let mut events = Self::default();
         for pair in pairs(text) {
@@ -114,8 +95,7 @@ impl MemoryEvents {
 impl OomControl {
     /// Reads the file's content.
     ///
-    /// # Errors
-    /// [`UnexpectedLine`] quotes the first line that is not a key and a number.
+    /// Errors: [`UnexpectedLine`] quotes the first line that is not a key and a number.
     pub fn parse(text: &str) -> Result<Self, UnexpectedLine> {
         let mut control = Self::default();
         for pair in pairs(text) {
@@ -153,8 +133,7 @@ pub struct Reading {
 impl Reading {
     /// Reads the counter in `file`: [`EVENTS`], [`EVENTS_LOCAL`] or [`OOM_CONTROL`] of a cgroup. Blocks on the kernel.
     ///
-    /// # Errors
-    /// [`CounterError`], each with the file.
+    /// Errors: [`CounterError`], each with the file.
     pub fn of(file: &Path) -> Result<Self, CounterError> {
         let gone_or = |source: io::Error| {
             let file = file.to_owned();

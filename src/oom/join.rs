@@ -46,8 +46,8 @@ const SLACK: Duration = Duration::from_millis(50);
 /// In a flood everything hangs together, without an end. What is this old is decided by what is known, up to half of it. So
 /// long, because one side may be stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The same where so many kills and rises hang together, and this is how long both sides are known beyond the oldest of them:
-/// what looking at them takes grows faster than their number.
+/// The same where so many kills and rises hang together, and this is how long both sides are known beyond the oldest of
+/// them: what looking at them takes grows faster than their number.
 const FLOOD: (usize, Duration) = (128, Duration::from_secs(1));
 /// Kills and rises waiting at most, for the same reason.
 const MOST_WAITING: usize = 1024;
@@ -186,8 +186,8 @@ impl Joiner {
         std::mem::take(&mut self.again)
     }
 
-    /// The records of waiting kills whose rise may have been given to another kill. An agent that reads them again has to
-    /// know that: [`Self::doubt`].
+    /// The records of waiting kills whose rise may have been given to another kill. An agent that reads them again
+    /// has to know that: [`Self::doubt`].
     #[must_use]
     pub fn doubted(&self) -> Vec<u64> {
         let doubted = self.logged.iter().filter(|logged| logged.in_doubt);
@@ -205,8 +205,8 @@ impl Joiner {
         }
     }
 
-    /// The kills that were told by counters alone and whose records may still come. An agent that goes on from here has to
-    /// know them: [`Self::with_told_by_counter`].
+    /// The kills that were told by counters alone and whose records may still come. An agent that goes on from here
+    /// has to know them: [`Self::with_told_by_counter`].
     #[must_use]
     pub fn told_by_counter(&self) -> &[CounterDelta] {
         self.told_by_counter.rises()

@@ -15,17 +15,15 @@ pub struct Kill {
     pub pid: u32,
     /// The name of its command: at most 15 bytes, of its own choosing, possibly empty.
     pub comm: String,
-    /// Whose limit was hit.
     pub limit: Limit,
     /// Where it was; `None` when the kernel did not say. For the other victims of a group kill this is the group: they
     /// were in it or below.
     pub task_cgroup: Option<CgroupPath>,
-    /// The cgroup with `memory.oom.group` set that was killed as a whole. In a stream this is known of the first victim
-    /// only later, see [`Event::Again`](super::Event::Again).
+    /// The cgroup with `memory.oom.group` set that was killed as a whole. In a stream this is known of the first
+    /// victim only later, see [`Event::Again`](super::Event::Again).
     pub group: Option<CgroupPath>,
     /// How full the cgroup was whose limit was hit; `None` when the kernel did not say, or it was the node.
     pub usage: Option<LimitUsage>,
-    /// What it held.
     pub memory: VictimMemory,
     /// `oom_score_adj`, since Linux 5.4.
     pub oom_score_adj: Option<i32>,
@@ -42,7 +40,6 @@ pub struct Kill {
 /// The task that could not have the memory it needed. Writing `memory.max` needs memory, too: that of the cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invoker {
-    /// Its command.
     pub comm: String,
     /// Its id in the host's pid namespace.
     pub pid: Option<u32>,
@@ -54,11 +51,9 @@ pub struct Invoker {
 pub enum Level {
     /// A container's, or that of a cgroup a container made within its own.
     Container,
-    /// A pod's.
     Pod,
     /// That of all burstable, or of all best-effort, pods.
     Qos,
-    /// That of all pods.
     Kubepods,
     /// The node's: it had no memory left.
     Node,
@@ -69,7 +64,6 @@ pub enum Level {
 }
 
 impl Level {
-    /// Every level.
     pub const ALL: [Self; 7] = [
         Self::Container,
         Self::Pod,

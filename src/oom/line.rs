@@ -13,7 +13,6 @@ pub struct Line {
     pub caller: Option<String>,
     /// Whether it goes on with an earlier line.
     pub part: Part,
-    /// The text, unescaped.
     pub text: String,
 }
 

@@ -7,7 +7,6 @@ use super::record::number;
 use super::summary::Summary;
 use crate::model::{Bytes, CgroupPath};
 
-/// What a line says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Message<'a> {
     /// An allocation by this command failed: the first line of a report. Rate-limited with all of the report.
@@ -45,7 +44,6 @@ pub(super) struct Killed<'a> {
 pub struct VictimMemory {
     /// All of its address space.
     pub total_vm: Bytes,
-    /// Anonymous memory in use.
     pub anon_rss: Bytes,
     /// Memory in use that files back.
     pub file_rss: Bytes,
@@ -56,9 +54,7 @@ pub struct VictimMemory {
 /// How full a cgroup was when its limit was hit, as the kernel logged it (in kibibytes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitUsage {
-    /// What was used.
     pub usage: Bytes,
-    /// The limit.
     pub limit: Bytes,
 }
 

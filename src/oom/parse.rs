@@ -25,11 +25,9 @@ const MANY_PIDS: usize = 1024;
 /// What the kernel's log tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A process was killed.
     Kill(Box<Kill>),
     /// The first victim of a group was logged again after its group.
     Again {
-        /// The process.
         pid: u32,
         /// The group it was in.
         group: CgroupPath,

@@ -62,8 +62,8 @@ pub struct OomReport {
 }
 
 impl OomReport {
-    /// Whose limit it was for want of which the kernel killed: the container's where it stood at its own, else that of
-    /// [`Self::level`].
+    /// Whose limit it was for want of which the kernel killed: the container's where it stood at its
+    /// own, else that of [`Self::level`].
     #[must_use]
     pub const fn limit_of(&self) -> Level {
         match self.container_limit {
@@ -98,7 +98,6 @@ pub struct ReportedPod {
 pub struct ReportedContainer {
     /// Its name in the pod; empty where only the cgroup's name told of it.
     pub name: String,
-    /// The runtime's id.
     pub id: String,
 }
 
@@ -120,7 +119,7 @@ pub struct HitLimit {
     pub peak_bytes: Option<u64>,
 }
 
-/// A killed process.
+/// The process that the kernel killed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Victim {
@@ -178,11 +177,8 @@ impl Serialize for Candidates {
 pub struct ReportedMemory {
     /// All of its address space.
     pub total_vm_bytes: u64,
-    /// Anonymous memory.
     pub anon_rss_bytes: u64,
-    /// Memory that files back.
     pub file_rss_bytes: u64,
-    /// Shared memory and tmpfs.
     pub shmem_rss_bytes: u64,
 }
 
@@ -201,7 +197,6 @@ pub enum Role {
 /// A change of the agent's own that a kill is blamed on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnWrite {
-    /// When it was made.
     pub time: Timestamp,
     /// Which file, what it held, and what was written, in words.
     pub what: String,

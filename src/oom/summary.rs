@@ -14,7 +14,6 @@ const LONGEST_COMM: usize = 15;
 /// Whose limit was hit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Limit {
-    /// That of a cgroup.
     Cgroup(CgroupPath),
     /// None: the node, or what a cpuset or memory policy leaves of it, had no memory left.
     Node,
@@ -29,7 +28,6 @@ pub(super) struct Summary {
     pub(super) cgroups: Cgroups,
 }
 
-/// Who exceeded what.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cgroups {
     pub(super) limit: Limit,

@@ -70,8 +70,8 @@ fn after_facility(line: &str) -> Option<&str> {
     }
 }
 
-/// A time, a host and `kernel: `. A line with another identifier stays as it is: its text does not begin where a message
-/// of the kernel would.
+/// A time, a host and `kernel: `. A line with another identifier stays as it is: its text does not begin where a
+/// message of the kernel would.
 fn after_syslog_header(line: &str) -> &str {
     match line.split_once("kernel: ") {
         Some(("", rest)) => rest,

@@ -83,8 +83,8 @@ impl<'a> EffectivePod<'a> {
         }
     }
 
-    /// `PodRequests` (kubernetes `component-helpers/resource/helpers.go`): pod-level requests, else the containers';
-    /// overhead on top.
+    /// `PodRequests` (kubernetes `component-helpers/resource/helpers.go`): pod-level requests, else
+    /// the containers'; overhead on top.
     pub(super) fn requests(&self) -> ResourceList {
         let requests = or(self.pod_level.requests, self.total(|container| container.requests));
         combine(requests, self.overhead, u64::saturating_add)
@@ -147,8 +147,8 @@ impl<'a> EffectivePod<'a> {
     }
 }
 
-/// What a pod requests of its node once its containers have the requirements in `targets`: `PodRequests`, defaults and
-/// overhead included.
+/// What a pod requests of its node once its containers have the requirements in `targets`:
+/// `PodRequests`, defaults and overhead included.
 #[must_use]
 pub fn pod_requests(pod: &Pod, targets: &[NamedRequirements], kubelet: KubeletVersion) -> ResourceList {
     EffectivePod::new(pod, targets, kubelet).requests()

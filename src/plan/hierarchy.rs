@@ -23,9 +23,7 @@ use super::effective::{EffectiveContainer, EffectivePod};
 pub struct Allowance {
     /// The share of the parent's cpu time when it is scarce.
     pub shares: CpuShares,
-    /// The most cpu.
     pub cpu_limit: Option<MilliCpu>,
-    /// The most memory.
     pub memory_limit: Option<Bytes>,
     /// The period of the quota in microseconds; `None` where no quota is enforced, whatever the limit is.
     pub period_us: Option<u64>,
@@ -36,7 +34,6 @@ pub struct Allowance {
 pub struct ContainerAllowance {
     /// The container's name in the pod spec.
     pub name: String,
-    /// What it is given.
     pub allowance: Allowance,
 }
 
@@ -45,7 +42,6 @@ pub struct ContainerAllowance {
 pub struct Hierarchy {
     /// The class, which decides where the pod's cgroup is. No resize changes it.
     pub qos: QosClass,
-    /// The pod's cgroup.
     pub pod: Allowance,
     /// Regular containers in the spec's order, then sidecars. Other init containers have ended by the time anything
     /// is resized; they count for the pod only.
@@ -185,8 +181,8 @@ impl Hierarchy {
         state
     }
 
-    /// The values there is a reason to write: everything but undeclared limits, which are kept as they are, like the
-    /// kubelet keeps them.
+    /// The values there is a reason to write: everything but undeclared limits, which are kept as they are,
+    /// like the kubelet keeps them.
     #[must_use]
     pub fn wanted(&self) -> PodValues {
         self.state(|allowance, formula| allowance.declared_settings(formula, &self.traits))
@@ -263,8 +259,8 @@ impl Allowance {
         })
     }
 
-    /// What the kubelet tells the runtime: exact, rounding is left to those who write files. Undeclared limits are not
-    /// specified.
+    /// What the kubelet tells the runtime: exact, rounding is left to those who write files.
+    /// Undeclared limits are not specified.
     fn spec(&self) -> CriResources {
         let cpu = self.period_us.map(|period| CpuMax::with_period(self.cpu_limit, period));
         let (quota, period) = match cpu {

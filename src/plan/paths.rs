@@ -29,8 +29,8 @@ pub fn pod_cgroup_path(driver: Driver, root: &str, qos: QosClass, uid: &str) -> 
     }
 }
 
-/// A slice's path names every slice above it (systemd.slice(5)); dashes part the levels, so those within one become
-/// underscores.
+/// A slice's path names every slice above it (systemd.slice(5)); dashes part the levels, so
+/// those within one become underscores.
 fn slice_path<'a>(parts: impl Iterator<Item = &'a str>) -> String {
     let (mut path, mut unit) = (String::new(), String::new());
     for part in parts {

@@ -44,8 +44,7 @@ impl Plan {
     /// everything `desired` says nothing about; so are stored specs nobody knows. Planning again from wherever
     /// a plan was cut completes it, and after all steps there are none left.
     ///
-    /// # Errors
-    /// [`PlanError::AbovePod`] when the v1 kernel would refuse the end.
+    /// Errors: [`PlanError::AbovePod`] when the v1 kernel would refuse the end.
     pub fn between(observed: &PodValues, desired: &PodValues, traits: &NodeTraits) -> Result<Self, PlanError> {
         let tree = desired.tree.in_pages(traits.page);
         if traits.version == CgroupVersion::V1 {
@@ -69,7 +68,6 @@ impl Plan {
         Ok(Self { steps })
     }
 
-    /// The steps, in order.
     #[must_use]
     pub fn steps(&self) -> &[Step] {
         &self.steps

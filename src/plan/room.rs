@@ -21,7 +21,6 @@ use crate::model::{Resource, ResourceList};
 pub struct Capacity {
     /// How much; an unset amount is unknown, and bounds nothing.
     pub amounts: ResourceList,
-    /// Who says so.
     pub from: CapacityFrom,
 }
 
@@ -99,9 +98,7 @@ impl FromIterator<ResourceList> for Account {
 /// All pods of a node but one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Others {
-    /// What they take together.
     pub take: ResourceList,
-    /// How many they are.
     pub pods: usize,
 }
 
@@ -124,11 +121,9 @@ pub struct Room {
     resource.quantity(*others)
 )]
 pub struct NoRoom {
-    /// Which resource.
     pub resource: Resource,
     /// What the node has of it.
     pub has: u64,
-    /// What the others take.
     pub others: u64,
     /// What the pod takes now.
     pub before: u64,
@@ -137,7 +132,6 @@ pub struct NoRoom {
 }
 
 impl NoRoom {
-    /// What the others leave.
     #[must_use]
     pub const fn left(&self) -> u64 {
         self.has.saturating_sub(self.others)
@@ -147,8 +141,7 @@ impl NoRoom {
 impl Room {
     /// Whether there is room for a pod that is to take as much as `after` where it takes as much as `before`.
     ///
-    /// # Errors
-    /// [`NoRoom`] with the numbers, for the first resource that grows and does not fit.
+    /// Errors: [`NoRoom`] with the numbers, for the first resource that grows and does not fit.
     pub fn check(&self, before: ResourceList, after: ResourceList) -> Result<(), NoRoom> {
         for resource in Resource::ALL {
             let Some(has) = self.capacity.amounts.get(resource) else {

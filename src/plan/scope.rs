@@ -13,7 +13,6 @@ use crate::model::{ControlFile, NamedRequirements, PodTree, PodValues, Resource}
 pub struct WriteScope {
     /// The resources of which anything but the spec was ever wanted.
     pub resources: BTreeSet<Resource>,
-    /// Which quotas are enforced.
     pub quotas: Quotas,
 }
 

@@ -7,11 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::oom::{HitLimit, Level, OomReport, ReportedContainer, ReportedPod};
 
-/// What a destination receives.
+/// A kill or an aggregate of kills, as a destination receives it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Report {
-    /// One kill.
     Kill(Box<OomReport>),
     /// The count of kills whose detail is gone.
     #[serde(rename = "folded")]
@@ -22,13 +21,10 @@ pub enum Report {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Aggregate {
-    /// The node's name.
     pub node: String,
     /// The id of the oldest of them.
     pub first_id: String,
-    /// When the first was.
     pub first: Timestamp,
-    /// When the last was.
     pub last: Timestamp,
     /// How many there were; at least 1.
     pub count: u64,

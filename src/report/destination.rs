@@ -15,7 +15,6 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// Every destination.
     pub const ALL: [Self; 3] = [Self::PodEvents, Self::VpaEvents, Self::Grpc];
 
     /// Its name in metrics, problems and the status.
@@ -56,12 +55,11 @@ impl Destination {
     }
 }
 
-/// A set of destinations.
+/// A set of destinations, as bits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Destinations(u8);
 
 impl Destinations {
-    /// The empty set.
     pub const NONE: Self = Self(0);
 
     /// Whether it is in the set.
@@ -76,30 +74,28 @@ impl Destinations {
         self.0 == 0
     }
 
-    /// Puts one in.
+    /// Adds a destination to the set.
     pub const fn insert(&mut self, destination: Destination) {
         self.0 |= destination.bit();
     }
 
-    /// Takes one out.
+    /// Removes a destination from the set.
     pub const fn remove(&mut self, destination: Destination) {
         self.0 &= !destination.bit();
     }
 
-    /// Those in both.
+    /// The destinations that both sets have.
     #[must_use]
     pub const fn both(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Those in the set.
     pub fn iter(self) -> impl Iterator<Item = Destination> {
         Destination::ALL
             .into_iter()
             .filter(move |destination| self.contains(*destination))
     }
 
-    /// As on disk.
     pub(super) fn bits(self) -> u32 {
         self.0.into()
     }

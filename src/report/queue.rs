@@ -46,9 +46,6 @@ impl ReportQueue {
 
     /// The next reports after that number, oldest first, at most so many; none if there are none now. From now on they
     /// count as possibly received. 0 is before all.
-    ///
-    /// # Errors
-    /// [`Ended`].
     pub async fn next(&mut self, after: u64, most: usize) -> Result<Vec<Pending>, Ended> {
         // What is stored after this wakes `more`.
         self.log.stored.mark_unchanged();
@@ -64,17 +61,13 @@ impl ReportQueue {
     }
 
     /// Waits until there may be more reports than [`Self::next`] found last. Cancel-safe.
-    ///
-    /// # Errors
-    /// [`Ended`].
     pub async fn more(&mut self) -> Result<(), Ended> {
         self.log.stored.changed().await.map_err(|_| Ended)
     }
 
     /// These were received, and are not needed again.
     ///
-    /// # Errors
-    /// [`Ended`]: they will be delivered again, under the same ids.
+    /// Errors: [`Ended`]: they will be delivered again, under the same ids.
     pub async fn acknowledge(&self, numbers: Vec<u64>) -> Result<(), Ended> {
         let command = Command::Acknowledge {
             destination: self.destination,

@@ -42,8 +42,8 @@ pub struct ReporterHandle {
 }
 
 impl Reporter {
-    /// Starts the task of the log and a task for each destination. Deliveries end with `stop`; commits are taken until
-    /// [`Self::finish`].
+    /// Starts the task of the log and a task for each destination. Deliveries end with `stop`;
+    /// commits are taken until [`Self::finish`].
     #[must_use]
     pub fn start(
         log: KillLog,
@@ -102,11 +102,10 @@ fn log_failure(task: &'static str, ended: Result<(), JoinError>) {
 
 impl ReporterHandle {
     /// Stores these kills and the position of the watcher after them, together or not at all, and returns once they survive
-    /// the end of this process ([`Committed::on_disk`]). A kill with the id of a stored one is dropped. Commits that wait at
-    /// the same time are written at once. Cancelling it does not take the kills back.
+    /// the end of this process ([`Committed::on_disk`]). A kill with the id of a stored one is dropped. Commits that wait
+    /// at the same time are written at once. Cancelling it does not take the kills back.
     ///
-    /// # Errors
-    /// [`Ended`] after [`Reporter::finish`]: nothing was stored.
+    /// Errors: [`Ended`] after [`Reporter::finish`]: nothing was stored.
     pub async fn commit(&self, reports: Vec<OomReport>, checkpoint: Option<Vec<u8>>) -> Result<Committed, Ended> {
         let (reply, committed) = oneshot::channel();
         let commit = Commit { reports, checkpoint };
@@ -136,8 +135,7 @@ impl ReporterHandle {
 
     /// Waits until the status changes. Cancel-safe: the next call notices what changes meanwhile.
     ///
-    /// # Errors
-    /// [`Ended`] once nothing changes any more.
+    /// Errors: [`Ended`] once nothing changes any more.
     pub async fn changed(&mut self) -> Result<(), Ended> {
         let links = self.links.iter_mut().map(|(_, state)| state.changed().boxed());
         let changes = links.chain([self.log.changed().boxed()]);

@@ -23,14 +23,12 @@ use super::proto::agent_message::Message;
 use super::proto::report_receiver_server::{ReportReceiver, ReportReceiverServer};
 use super::proto::{Ack, AgentMessage, Hello};
 
-/// Ids that are remembered.
 const REMEMBERED: usize = 100_000;
 /// An agent that does not answer for so long is gone.
 const PING: Duration = Duration::from_secs(20);
 
 /// Who the reports are for.
 pub trait ReportHandler: Send + Sync + 'static {
-    /// An agent has connected.
     fn connected(&self, hello: &Hello);
 
     /// Makes a report safe; `again` says that its id was seen before. Breaks when nothing more is wanted: the report is
@@ -38,10 +36,9 @@ pub trait ReportHandler: Send + Sync + 'static {
     fn handle(&self, report: &Report, again: bool) -> ControlFlow<()>;
 }
 
-/// Where a sink listens.
+/// The TCP or unix socket that a sink listens at.
 #[derive(Debug)]
 pub enum Listener {
-    /// On the network.
     Tcp(TcpListener),
     /// At a socket on this machine.
     Unix(UnixListener),
@@ -49,8 +46,7 @@ pub enum Listener {
 
 /// Serves until `stop`, or until the handler has had enough.
 ///
-/// # Errors
-/// Unusable certificates, and what goes wrong while listening.
+/// Errors: Unusable certificates, and what goes wrong while listening.
 pub async fn serve(
     listener: Listener,
     tls: Option<ServerTlsConfig>,
@@ -182,8 +178,7 @@ impl Sink {
 impl Listener {
     /// Listens at `address:port` or `unix:///path`. Port 0 is any that is free.
     ///
-    /// # Errors
-    /// What the kernel says.
+    /// Errors: what the kernel says.
     pub async fn bind(address: &str) -> io::Result<Self> {
         match address.strip_prefix("unix://") {
             Some(path) => UnixListener::bind(path).map(Self::Unix),
@@ -193,8 +188,7 @@ impl Listener {
 
     /// Where an agent finds it: what follows `http://` or `https://`, or `unix://…`.
     ///
-    /// # Errors
-    /// What the kernel says.
+    /// Errors: what the kernel says.
     pub fn address(&self) -> io::Result<String> {
         Ok(match self {
             Self::Tcp(listener) => listener.local_addr()?.to_string(),

@@ -8,33 +8,29 @@ use serde::Serialize;
 use super::destination::Destination;
 use super::log::{KillLog, Totals};
 
-/// Everything at one moment.
+/// The state of the log and of every destination at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// The log of kills.
     pub log: LogStatus,
-    /// The selected destinations.
     pub destinations: Vec<DestinationStatus>,
 }
 
-/// The log of kills.
+/// The state of the log of kills.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogStatus {
     /// Reports that some destination has not acknowledged.
     pub reports: usize,
     /// The bytes they take.
     pub bytes: u64,
-    /// Counts since the start.
     pub totals: Totals,
     /// What is wrong with it, for people.
     pub problem: Option<String>,
     pending_for: [usize; Destination::ALL.len()],
 }
 
-/// One destination.
+/// The state of one destination's delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DestinationStatus {
-    /// Which one.
     pub destination: Destination,
     /// Whether it can be reached.
     pub link: Link,
@@ -48,16 +44,11 @@ pub struct DestinationStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "state")]
 pub enum Link {
-    /// Not known yet.
     Starting,
-    /// It can.
     Connected {
-        /// Since when.
         since: Timestamp,
     },
-    /// It cannot.
     Waiting {
-        /// Why, for people.
         error: String,
         /// The time of the next attempt.
         until: Timestamp,

@@ -63,8 +63,7 @@ pub enum ManifestError {
 
 /// Reads a text of one or more documents. `origin` is the file's name, for messages.
 ///
-/// # Errors
-/// [`ManifestError`] on the first document that cannot be used.
+/// Errors: [`ManifestError`] on the first document that cannot be used.
 pub fn parse_manifests(origin: &str, text: &str) -> Result<Manifests, ManifestError> {
     let documents: Vec<Value> =
         serde_saphyr::from_multiple_with_options(text, yaml_options()).map_err(|error| ManifestError::Syntax {

@@ -65,8 +65,7 @@ impl LowerError {
 /// Lowers a memory limit; blocks for some tens of milliseconds, more where v1 has to write out what it reclaims. What it
 /// took is in `lowered` also when it fails.
 ///
-/// # Errors
-/// [`LowerError`]; the limit is then what it was.
+/// Errors: [`LowerError`]; the limit is then what it was.
 pub fn lower(cgroup: &Cgroup, wanted: Setting, freezer: &Freezer, lowered: &mut Lowered) -> Result<(), LowerError> {
     let Some(MemoryLimit::Bytes(bytes)) = wanted.memory() else {
         return Ok(cgroup.write(wanted).map(drop)?);

@@ -43,7 +43,6 @@ pub(super) struct Frozen {
 /// Why a cgroup was not frozen. It is not.
 #[derive(Debug, thiserror::Error)]
 pub enum FreezeError {
-    /// Its files.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     /// There is nothing to freeze it with.

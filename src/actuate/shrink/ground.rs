@@ -31,7 +31,6 @@ struct Plot {
     latest: Option<(Instant, MemoryReading)>,
 }
 
-/// What comes next.
 #[derive(Debug)]
 pub(in crate::actuate) enum Next {
     /// Every limit can be written now.

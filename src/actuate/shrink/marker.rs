@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{CgroupError, CgroupFreezer, UncarriedLimits};
 
-/// Below the state directory.
 const DIRECTORY: &str = "frozen";
 
 /// The directory of markers.
@@ -49,8 +48,7 @@ pub struct LeftBehind {
 impl Markers {
     /// The markers below a state directory, whose place for them is made if it is missing.
     ///
-    /// # Errors
-    /// When it cannot be made.
+    /// Errors: when it cannot be made.
     pub fn below(state_directory: &Path) -> io::Result<Self> {
         let directory = state_directory.join(DIRECTORY);
         fs::create_dir_all(&directory)?;
@@ -118,8 +116,8 @@ impl Marker {
     }
 }
 
-/// Thaws the cgroup that a marker names, or puts its limits back, and removes the marker. Returns the cgroup if it was
-/// frozen.
+/// Thaws the cgroup that a marker names, or puts its limits back, and removes the marker. Returns the
+/// cgroup if it was frozen.
 fn undo(marker: &Path) -> Result<Option<PathBuf>, String> {
     let text = fs::read(marker).map_err(|error| error.to_string())?;
     let content: Content = match serde_json::from_slice(&text) {

@@ -26,11 +26,8 @@ use crate::plan::shrink::Before;
 /// A limit that was lowered, as it is to be watched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lowering {
-    /// Whose limit.
     pub target: Target,
-    /// What it was.
     pub from: MemoryLimit,
-    /// What it is.
     pub to: Bytes,
     /// What is known from before.
     pub before: Before,

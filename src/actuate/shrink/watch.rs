@@ -12,7 +12,7 @@ use crate::cgroup::CgroupError;
 use crate::model::{LivePod, Target};
 use crate::plan::shrink::{Trouble, Watch, WatchStep};
 
-/// How watching ended.
+/// The end of the watch after a shrink.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing went wrong until the end.
@@ -30,7 +30,6 @@ struct Watched {
     watches: Vec<(Target, Watch)>,
 }
 
-/// What comes next.
 #[derive(Debug)]
 enum Look {
     Again(Box<Watched>, Instant),

@@ -8,7 +8,6 @@ use super::{NamedEvent, Severity, Subject};
 /// The API server's own limit of a message, in bytes.
 const LONGEST_MESSAGE: usize = 1024;
 
-/// Who says it.
 const COMPONENT: &str = "vscaled";
 
 /// A new Event of that name.

@@ -25,7 +25,6 @@ pub use post::{NamedEvent, Posted, Subject, post};
 
 const EVENTS: Kind = Kind::new("", "v1", "events");
 
-/// Messages that may wait.
 const WAITING: usize = 256;
 
 /// A pod, or one of its containers.
@@ -33,7 +32,6 @@ const WAITING: usize = 256;
 pub struct PodReference {
     /// The pod, by the UID it has at the API server.
     pub pod: PodId,
-    /// The container's name.
     pub container: Option<String>,
     /// Whether it is an init container.
     pub init: bool,
@@ -48,25 +46,20 @@ impl PodReference {
     }
 }
 
-/// How grave it is.
+/// The type of an Event: `Normal` or `Warning`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// As it should be.
     Normal,
-    /// Somebody should look.
     Warning,
 }
 
 /// What happened to a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventMessage {
-    /// The pod or container.
     pub about: PodReference,
-    /// How grave it is.
     pub severity: Severity,
     /// Why, in one word for machines, such as `Resized`.
     pub reason: &'static str,
-    /// What happened, for people.
     pub message: String,
 }
 
@@ -80,8 +73,7 @@ pub struct EventRecorder {
 impl EventRecorder {
     /// Starts the task that writes Events in the name of a node, until `stop`.
     ///
-    /// # Panics
-    /// Outside of a tokio runtime.
+    /// Panics: Outside of a tokio runtime.
     #[must_use]
     pub fn start(client: ApiClient, node: &str, counted: EventMetrics, stop: CancellationToken) -> Self {
         let (sender, receiver) = mpsc::channel(WAITING);

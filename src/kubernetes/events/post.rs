@@ -18,19 +18,13 @@ const OF_NO_NAMESPACE: &str = "default";
 pub struct NamedEvent {
     /// Its name; the same for the same thing.
     pub name: String,
-    /// What it is about.
     pub subject: Subject,
-    /// How grave it is.
     pub severity: Severity,
     /// Why, in one word for machines.
     pub reason: &'static str,
-    /// What happened, for people.
     pub message: String,
-    /// When it happened first.
     pub first: Timestamp,
-    /// When it happened last.
     pub last: Timestamp,
-    /// How often.
     pub count: u64,
     /// Annotations of the Event itself.
     pub annotations: Vec<(&'static str, String)>,
@@ -59,7 +53,6 @@ impl Subject {
 /// The API server has the Event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Posted {
-    /// This attempt created it.
     Created,
     /// An Event of that name existed already.
     Existed {
@@ -70,8 +63,7 @@ pub enum Posted {
 
 /// Writes one Event in the name of a node.
 ///
-/// # Errors
-/// [`ApiError`] when it may not have been written.
+/// Errors: [`ApiError`] when it may not have been written.
 pub async fn post(client: &ApiClient, node: &str, event: &NamedEvent) -> Result<Posted, ApiError> {
     let namespace = event.subject.namespace();
     let create = Call::new(Verb::Create, EVENTS).within(Some(namespace));

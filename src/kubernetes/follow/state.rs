@@ -32,7 +32,6 @@ pub struct Followed<T> {
 /// What is known of one object.
 #[derive(Debug)]
 struct Kept<T> {
-    /// Its last good state.
     object: Option<Arc<T>>,
     /// What that takes of its namespace's share.
     bytes: usize,
@@ -101,7 +100,6 @@ struct BookmarkMeta {
 /// The annotation of the bookmark that ends what was there when a watch began (KEP-3157).
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
-/// What a line says.
 enum Said<T> {
     Is(Decoded<T>),
     Gone(Decoded<T>),
@@ -127,7 +125,6 @@ pub(super) enum Heard {
     ListEnd(String),
     /// The API server says no.
     Error(Status),
-    /// It makes no sense.
     Nonsense(String),
 }
 

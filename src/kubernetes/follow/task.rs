@@ -36,7 +36,6 @@ pub(super) struct Task<T> {
     changed: Arc<Notify>,
 }
 
-/// How it began.
 enum Begun {
     /// It did not; what was to be waited for has been.
     Not,
@@ -46,7 +45,6 @@ enum Begun {
     Streams(Box<(Call, Pieces<'static>)>),
 }
 
-/// How a watch ended.
 enum End {
     /// Its time was over, or nothing was ever heard on it: it goes on where it stands.
     Over,
@@ -54,7 +52,6 @@ enum End {
     Silent,
     /// What came since is not known any more.
     Forgotten,
-    /// Something is wrong.
     Failed(ApiError),
 }
 
@@ -84,7 +81,6 @@ impl<T: Object> Task<T> {
         }
     }
 
-    /// Never ends.
     pub(super) async fn run(mut self) {
         self.client.counts().watching(Self::plural());
         loop {
@@ -185,8 +181,8 @@ impl<T: Object> Task<T> {
         self.publish(news);
     }
 
-    /// The watch has begun. Only that makes a list a success: what may be listed and not watched must not be listed all the
-    /// time.
+    /// The watch has begun. Only that makes a list a success: what may be listed and not watched must not
+    /// be listed all the time.
     fn begun(&mut self) {
         if std::mem::take(&mut self.listed) {
             self.backoff.reset();
@@ -207,9 +203,9 @@ impl<T: Object> Task<T> {
         Begun::Not
     }
 
-    /// No version of the kind is served: there are no such objects until it is. But those that are known are not gone, or
-    /// the watch would have said so: an API server that is starting does not serve everything yet, and others may answer
-    /// in its place.
+    /// No version of the kind is served: there are no such objects until it is. But those that are known are not
+    /// gone, or the watch would have said so: an API server that is starting does not serve everything yet, and
+    /// others may answer in its place.
     async fn not_served(&mut self) -> Begun {
         self.served = 0;
         let names = Self::plural();
@@ -355,7 +351,8 @@ impl<T: Object> Task<T> {
     }
 }
 
-/// Before Kubernetes 1.27, and where its feature gate is off, `sendInitialEvents` or what goes with it is an invalid option.
+/// Before Kubernetes 1.27, and where its feature gate is off, `sendInitialEvents` or what goes with
+/// it is an invalid option.
 fn is_not_offered(problem: &Problem) -> bool {
     matches!(problem, Problem::Refused { code: 400 | 422, .. })
 }

@@ -8,7 +8,6 @@ pub(super) struct DisjointSets {
 }
 
 impl DisjointSets {
-    /// So many, each alone.
     pub(super) fn new(count: usize) -> Self {
         Self {
             towards: (0..count).collect(),

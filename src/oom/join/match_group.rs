@@ -78,8 +78,8 @@ impl Logged {
             }
     }
 
-    /// Within what time the kernel logged this. Late may be what was told: where it was is certain, and time decides nothing
-    /// but which rise of several. What waits is dealt with in [`super::unmatched`].
+    /// Within what time the kernel logged this. Late may be what was told: where it was is certain, and time decides
+    /// nothing but which rise of several. What waits is dealt with in [`super::unmatched`].
     const fn delay(&self) -> Duration {
         match self.who {
             LogState::Told(_) | LogState::Again(_) => LATEST,
@@ -88,7 +88,6 @@ impl Logged {
     }
 }
 
-/// What was decided.
 #[derive(Debug, Default)]
 pub(super) struct Matched {
     pub(super) kills: Vec<OomKill>,

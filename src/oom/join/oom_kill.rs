@@ -15,8 +15,8 @@ pub struct OomKill {
     pub cgroup: Option<CgroupPath>,
     /// How the kill is known.
     pub confidence: Confidence,
-    /// The process that was killed; with [`Confidence::Ambiguous`] those that may have been, unless the record was lost;
-    /// none with [`Confidence::CounterAlone`].
+    /// The process that was killed; with [`Confidence::Ambiguous`] those that may have been, unless the record
+    /// was lost; none with [`Confidence::CounterAlone`].
     pub processes: Arc<[Arc<Kill>]>,
     /// The number of the record that this kill uses up; `None` where it is known by a counter alone. Of several processes
     /// the record is that of any one, so that each record is used up once.

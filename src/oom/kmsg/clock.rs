@@ -15,12 +15,10 @@ use nix::time::{ClockId, clock_gettime};
 pub(super) struct Now {
     /// CLOCK_MONOTONIC in microseconds.
     pub(super) monotonic_us: i64,
-    /// The wall clock.
     pub(super) wall: Timestamp,
 }
 
 impl Now {
-    /// Reads both clocks.
     pub(super) fn read() -> Result<Self, Errno> {
         let monotonic = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
         Ok(Self {
@@ -40,7 +38,6 @@ pub(super) struct LogClock {
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     ahead_us: i64,
-    /// CLOCK_MONOTONIC then.
     at_us: i64,
 }
 
@@ -80,8 +77,7 @@ impl LogClock {
 
 /// CLOCK_MONOTONIC: what the times of [`Notice`](super::Notice)s can be compared with.
 ///
-/// # Errors
-/// None on Linux.
+/// Errors: none on Linux.
 pub fn monotonic() -> Result<Duration, Errno> {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from)
 }

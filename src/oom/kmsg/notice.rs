@@ -16,8 +16,7 @@ pub struct BootId(pub String);
 impl BootId {
     /// That of the running kernel.
     ///
-    /// # Errors
-    /// When /proc cannot be read.
+    /// Errors: when /proc cannot be read.
     pub fn current() -> Result<Self, KmsgError> {
         let id = procfs::sys::kernel::random::boot_id();
         id.map(Self).map_err(|error| KmsgError::Boot(error.to_string()))
@@ -28,7 +27,6 @@ impl BootId {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Position {
-    /// Of which boot.
     pub boot: BootId,
     /// The number of the last record that needs no telling again.
     pub seq: u64,
@@ -46,14 +44,13 @@ pub enum Origin {
 /// What the log says, and when.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogEvent {
-    /// What the log says.
     pub event: Event,
     /// The number of the record that completed it: the position to keep once it is dealt with.
     pub seq: u64,
     /// When it was logged, by CLOCK_MONOTONIC: to about a millisecond.
     pub logged: Duration,
-    /// When, by the wall clock: exact to the delay of the reader if live, to about a millisecond otherwise, unless the
-    /// machine was suspended since.
+    /// When, by the wall clock: exact to the delay of the reader if live, to about a millisecond otherwise, unless
+    /// the machine was suspended since.
     pub at: Timestamp,
     /// Whether it was logged while this process read.
     pub origin: Origin,
@@ -62,7 +59,6 @@ pub struct LogEvent {
 /// What the reader of the log tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// Something in the log.
     Event(LogEvent),
     /// Something is missing. Look at all counters.
     Lost(Loss),

@@ -14,7 +14,6 @@ pub struct Batch {
     pub checkpoint: Vec<u8>,
 }
 
-/// The sending end.
 #[derive(Debug)]
 pub(super) struct BatchSender {
     sender: mpsc::Sender<Batch>,

@@ -57,7 +57,6 @@ pub(super) struct ToldState {
 /// Bytes that are not a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// They cannot be read.
     #[error("the record of which kills were told cannot be read: {0}")]
     Unreadable(#[from] serde_json::Error),
     /// They were written by another version.

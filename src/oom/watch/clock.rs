@@ -16,8 +16,6 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// # Errors
-    /// None on Linux.
     pub(super) fn new() -> Result<Self, Errno> {
         let base = monotonic()?;
         let began = Instant::now();

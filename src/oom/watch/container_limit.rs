@@ -16,8 +16,8 @@ const SHARE: u64 = 25;
 /// The least that this is, in bytes.
 const LEAST: u64 = 1 << 20;
 
-/// The limit of the container that lost a process, if the kill at its pod's limit was for want of it. `is_live` says that the
-/// kill happened just now, so that the files still tell what was used.
+/// The limit of the container that lost a process, if the kill at its pod's limit was for want of it. `is_live` says that
+/// the kill happened just now, so that the files still tell what was used.
 pub(super) fn container_limit(
     kill: &Kill,
     cgroup: &CgroupPath,

@@ -21,7 +21,6 @@ pub(super) trait CounterTree {
     fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath>;
 }
 
-/// What a counter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CounterScope {
     /// Kills in the cgroup and everything below, also below cgroups that are gone: v2.
@@ -30,7 +29,6 @@ pub(super) enum CounterScope {
     Local,
 }
 
-/// A counter rose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Increase {
     /// Where: the innermost cgroup whose counter shows these kills.
@@ -59,7 +57,6 @@ struct Count {
 struct CounterState {
     /// Which cgroup; 0 before its counter was read.
     inode: u64,
-    /// What was read last.
     seen: Count,
     /// What was told of it, by whatever evidence.
     told: Count,
@@ -87,8 +84,8 @@ pub(super) struct KillCounters {
 }
 
 impl KillCounters {
-    /// The kill_counters of `root` and everything below, from what was saved of them. What was saved of anything else means
-    /// nothing.
+    /// The kill_counters of `root` and everything below, from what was saved of them. What was saved
+    /// of anything else means nothing.
     pub(super) fn new(counting: CounterScope, root: CgroupPath, saved: &[SavedCounter]) -> Self {
         let account = |saved: &SavedCounter| {
             let cgroup = CgroupPath::new(&saved.cgroup).ok()?;

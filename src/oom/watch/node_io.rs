@@ -38,7 +38,6 @@ pub(super) struct ProcProbe {
 }
 
 impl ProcProbe {
-    /// Nothing any more.
     pub(super) const NONE: Self = Self {
         cgroup: None,
         role: Role::Unknown,

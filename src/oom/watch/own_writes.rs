@@ -25,7 +25,6 @@ struct Lowered {
     write: OwnWrite,
 }
 
-/// What was lowered lately.
 #[derive(Debug, Default)]
 pub(super) struct OwnWrites {
     lowered: VecDeque<Lowered>,

@@ -18,7 +18,6 @@ const NAMES_WITHIN: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct PendingKill {
     pub(super) kill: OomKill,
-    /// When it was found.
     pub(super) since: Duration,
     pub(super) time: Timestamp,
     pub(super) while_down: bool,

@@ -36,7 +36,6 @@ struct KnownCgroup {
     gone: Option<Duration>,
 }
 
-/// The names by cgroup.
 #[derive(Debug, Default)]
 pub(super) struct PodNames {
     root: Option<CgroupPath>,

@@ -43,7 +43,6 @@ impl Schedule {
         self.again = Some(LEAST);
     }
 
-    /// A look was taken.
     pub(super) fn completed(&mut self, from: Duration, to: Duration) {
         self.not_before = to + rest(from, to);
         self.next = to + TICK;

@@ -18,7 +18,6 @@ use crate::oom::kmsg::{BootId, KmsgError};
 /// What to watch, and from where on.
 #[derive(Debug, Clone)]
 pub struct WatchOptions {
-    /// The kernel's log.
     pub kmsg: PathBuf,
     /// The node's name, for reports.
     pub node_name: String,
@@ -31,13 +30,11 @@ pub struct WatchOptions {
 pub struct Links {
     /// Who lives on the node.
     pub residents: watch::Receiver<Arc<NodePods>>,
-    /// What the agent changes.
     pub changes: broadcast::Receiver<Arc<ChangeRecord>>,
     /// Where reports go. When it is closed, the thread ends.
     pub batches: mpsc::Sender<Batch>,
     /// What is degraded, one sentence each.
     pub problems: watch::Sender<Vec<String>>,
-    /// Ends the thread.
     pub stop: CancellationToken,
 }
 
@@ -52,12 +49,9 @@ pub enum StartError {
     Thread(#[from] io::Error),
 }
 
-/// Starts the thread, which also runs `taker`: whoever takes the batches, so that the way there leads past nobody else.
-/// The thread ends when it was told to and `taker` has ended. A checkpoint that cannot be read is reported, and watching
-/// begins anew.
-///
-/// # Errors
-/// [`StartError`].
+/// Starts the thread, which also runs `taker`: whoever takes the batches, so that the way there leads past
+/// nobody else. The thread ends when it was told to and `taker` has ended. A checkpoint that cannot be read is
+/// reported, and watching begins anew.
 pub fn start(
     options: WatchOptions,
     links: Links,

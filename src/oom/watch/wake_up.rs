@@ -36,16 +36,14 @@ pub(super) struct WakeUp {
 impl WakeUp {
     /// Watches this counter (v2), too. The same one again costs nothing.
     ///
-    /// # Errors
-    /// What the kernel says; then a sweep once a second finds kills.
+    /// Errors: what the kernel says; then a sweep once a second finds kills.
     pub(super) fn watch(&mut self, counter: &Path) -> io::Result<()> {
         self.events.watch(counter)
     }
 
     /// Registers these containers (v1), too. Those that are registered already cost a look at their directories.
     ///
-    /// # Errors
-    /// The first that the kernel refuses; then a sweep once a second finds kills there.
+    /// Errors: the first that the kernel refuses; then a sweep once a second finds kills there.
     pub(super) fn register<'c>(
         &mut self,
         hierarchy: &Hierarchy,

@@ -50,8 +50,7 @@ impl Phase {
     /// Whether the cgroups may be given what was asked for: once the kubelet has set it aside, and before that when the
     /// node is known to have `room`.
     ///
-    /// # Errors
-    /// [`Withheld`]: they are to hold what the kubelet has [`granted`].
+    /// Errors: [`Withheld`]: they are to hold what the kubelet has [`granted`].
     pub fn grants(&self, room: Result<(), String>) -> Result<(), Withheld> {
         match self {
             Self::InProgress | Self::Settled => Ok(()),

@@ -9,8 +9,7 @@ use super::phase::{Phase, granted};
 
 /// Whether the node has room for a pod with the `wanted` amounts, beyond what the kubelet has set aside for it.
 ///
-/// # Errors
-/// [`NoRoom`] with the numbers, for the first resource that does not fit.
+/// Errors: [`NoRoom`] with the numbers, for the first resource that does not fit.
 pub fn check_room(room: &Room, pod: &Pod, wanted: &[NamedRequirements], kubelet: KubeletVersion) -> Result<(), NoRoom> {
     room.check(set_aside(pod, kubelet), pod_requests(pod, wanted, kubelet))
 }

@@ -28,7 +28,6 @@ pub enum Support {
         /// When the wait ends without a report; never where the kubelet certainly resizes.
         until: Option<Timestamp>,
     },
-    /// It does not.
     Never,
 }
 

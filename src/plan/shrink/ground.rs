@@ -16,7 +16,6 @@ use crate::model::Bytes;
 pub const RECLAIM_STEP: Bytes = Bytes::new(32 << 20);
 /// How long a container is looked at that once used more than it is to have.
 const OBSERVE: Duration = Duration::from_secs(2);
-/// How often.
 const LOOK: Duration = Duration::from_millis(10);
 /// Steps without effect after which the kernel is believed not to find more.
 const FRUITLESS: u32 = 3;
@@ -34,7 +33,7 @@ pub enum Reclaim {
     Never,
 }
 
-/// What to do next.
+/// The next step of the check before a shrink.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroundStep {
     /// Read again, not before then.
@@ -50,7 +49,6 @@ pub enum GroundStep {
 /// Why a limit cannot be lowered now, with the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotShrinkable {
-    /// What was in use.
     pub usage: Bytes,
     /// What of it cannot be reclaimed.
     pub held: Bytes,

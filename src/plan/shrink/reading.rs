@@ -5,7 +5,6 @@ use crate::model::{Bytes, CgroupVersion, PageSize};
 /// What the limit of a cgroup counts, and what that is made of. Descendants are included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryReading {
-    /// Everything the limit counts.
     pub usage: Bytes,
     /// The most that was ever in use; `None` where the kernel does not keep it (v2 before 5.19).
     pub peak: Option<Bytes>,
@@ -56,8 +55,8 @@ impl MemoryReading {
         reading
     }
 
-    /// What stays, however hard the kernel tries. Kernel memory and locked pages are what is in use and neither counted
-    /// as anonymous nor evictable.
+    /// What stays, however hard the kernel tries. Kernel memory and locked pages are what is in use and neither
+    /// counted as anonymous nor evictable.
     #[must_use]
     pub fn held(&self) -> Bytes {
         self.anonymous.max(self.usage.saturating_sub(self.evictable))

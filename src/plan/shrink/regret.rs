@@ -19,7 +19,6 @@ pub type Holds = BTreeMap<Target, MemoryLimit>;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Regret {
-    /// Whose limit.
     pub target: Target,
     /// The limit in bytes it had and has again; none was unbounded.
     limit: Option<u64>,
@@ -27,7 +26,6 @@ pub struct Regret {
     pub times: u32,
     /// When it may be tried again.
     pub until: Timestamp,
-    /// What went wrong.
     pub why: String,
     /// Nothing went wrong the last time: other pods of the workload go first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -133,7 +131,8 @@ impl Regrets {
     }
 }
 
-/// Lays limits of containers that are kept for now over the lower ones that are wanted, so that the pod's follows by its rules.
+/// Lays limits of containers that are kept for now over the lower ones that are wanted, so that the
+/// pod's follows by its rules.
 pub fn lift_kept(holds: &Holds, wanted: &mut [NamedRequirements]) {
     for (target, limit) in holds {
         if let (Target::Container(name), MemoryLimit::Bytes(limit)) = (target, limit)

@@ -39,7 +39,7 @@ impl Sightings {
         self.calm.map(|calm| calm.most)
     }
 
-    /// For how long.
+    /// The time between the first use seen and now.
     #[must_use]
     pub fn span(&self, now: Instant) -> Duration {
         self.calm

@@ -39,7 +39,6 @@ const STALL_MILLI: u128 = 100;
 /// What a watched cgroup says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WatchReading {
-    /// Its memory.
     pub memory: MemoryReading,
     /// How many of its processes were killed for want of memory, ever.
     pub kills: u64,
@@ -47,27 +46,23 @@ pub struct WatchReading {
     pub stalled: Option<Duration>,
 }
 
-/// What to do next.
+/// The next step of the watch after a shrink.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchStep {
     /// Read again, not before then.
     LookAt(Instant),
     /// Raise the limit again, now.
     RaiseAgain(Trouble),
-    /// Nothing went wrong.
     Done,
 }
 
 /// What went wrong after a limit was lowered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
-    /// Processes were killed.
     Killed(u64),
     /// What cannot be reclaimed nearly fills the limit, or will in a moment.
     Full {
-        /// What cannot be reclaimed.
         held: Bytes,
-        /// The lowered limit.
         limit: Bytes,
     },
     /// What had to be dropped is needed again and again.
@@ -76,12 +71,10 @@ pub enum Trouble {
         rate: Bytes,
         /// The same before the limit was lowered, as far as that was seen.
         before: Bytes,
-        /// The lowered limit.
         limit: Bytes,
     },
     /// Everything stands still for want of memory.
     Stalled {
-        /// Thousandths of the time.
         milli: u128,
     },
 }

@@ -24,15 +24,15 @@ use crate::kubernetes::events::PodReference;
 
 /// What the agent knows besides the reports, at the moment it is asked.
 pub trait PodMetadata: fmt::Debug + Send + Sync {
-    /// Waits until the pods of the node are known for the first time. An agent that begins while the API server is away
-    /// knows nobody by name.
+    /// Waits until the pods of the node are known for the first time. An agent that begins while the API server is
+    /// away knows nobody by name.
     fn wait_until_known(&self) -> BoxFuture<'static, ()>;
 
     /// The names of the pod with this UID in its cgroup's name, and of its container with this id.
     fn names(&self, uid: &str, container: &str) -> Option<Names>;
 
-    /// Gives a pod the UID it has at the API server (for a static pod its mirror pod's) and finds out whether the container is
-    /// an init container. A pod that is not known stays as it is.
+    /// Gives a pod the UID it has at the API server (for a static pod its mirror pod's) and finds out whether the container
+    /// is an init container. A pod that is not known stays as it is.
     fn resolve(&self, reference: &mut PodReference);
 
     /// What a VPA recommender would have to know of the report's container.
@@ -42,9 +42,7 @@ pub trait PodMetadata: fmt::Debug + Send + Sync {
 /// What a pod and its container are called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
-    /// The pod's namespace.
     pub namespace: String,
-    /// The pod's name.
     pub pod: String,
     /// The container's name; none if it is not known.
     pub container: Option<String>,

@@ -31,7 +31,6 @@ const SETTLE: Duration = Duration::from_secs(10);
 /// How the recommender is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VpaEventOptions {
-    /// How sparsely.
     pub windows: VpaWindows,
     /// Where it is kept what it was told, so that windows outlive the agent. The directory is there.
     pub memory: PathBuf,

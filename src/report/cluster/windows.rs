@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use crate::report::events::LastTold;
 
-/// The file.
 #[derive(Debug)]
 pub(super) struct Windows {
     path: PathBuf,
@@ -26,7 +25,6 @@ impl Windows {
         (Self { path }, told)
     }
 
-    /// Keeps this instead.
     pub(super) async fn keep(&self, told: impl Iterator<Item = LastTold>) {
         if let Err(error) = write(&self.path, &told.collect::<Vec<_>>()).await {
             tracing::warn!(path = %self.path.display(), %error, "what the VPA recommender was told is not kept");

@@ -16,14 +16,13 @@ use crate::report::log::Pending;
 pub struct Rates {
     /// About one pod. Both hold: the first spaces what comes at once, the second what does not end.
     pub pod: [Rate; 2],
-    /// From this node.
     pub node: Rate,
 }
 
 impl Default for Rates {
     /// About a pod ten at once, so that the first of a flood are told as they come; the rest of a short one five seconds
-    /// later; and one a minute of a flood that goes on. What is told so quickly, twenty, is below what client-go lets a source
-    /// say about an object at once (`EventSourceObjectSpamFilter`: 25). From a node about one a second.
+    /// later; and one a minute of a flood that goes on. What is told so quickly, twenty, is below what client-go lets a
+    /// source say about an object at once (`EventSourceObjectSpamFilter`: 25). From a node about one a second.
     fn default() -> Self {
         Self {
             pod: [
@@ -64,7 +63,6 @@ struct Group {
     /// The level whose limit the kernel enforced, and whose limit it was.
     levels: [Level; 2],
     report: Report,
-    /// The first one's.
     id: String,
     reports: Vec<CoveredReport>,
 }
@@ -130,7 +128,6 @@ impl PodEvents {
         Some(if self.is_full() { node } else { first.max(node) })
     }
 
-    /// How many reports wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.groups.iter().map(|group| group.reports.len()).sum()

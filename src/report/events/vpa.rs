@@ -85,9 +85,7 @@ pub enum Withheld {
 /// When the recommender was told of a container last. Windows outlive the agent, so this is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastTold {
-    /// The pod's UID.
     pub pod: String,
-    /// The container's name.
     pub container: String,
     /// When, by the wall clock.
     pub at: Timestamp,
@@ -123,8 +121,7 @@ impl VpaEvents {
 
     /// Whether it is worth waiting for what becomes of the container.
     ///
-    /// # Errors
-    /// Why the recommender will not be told of the report, whatever becomes of the container.
+    /// Errors: Why the recommender will not be told of the report, whatever becomes of the container.
     pub fn screen(&self, report: &Report, now: Timestamp) -> Result<(), Withheld> {
         let (pod, container, _) = eligible(report)?;
         match self.since(&(pod.uid.clone(), container.name.clone()), now) {

@@ -33,7 +33,6 @@ const FIRST_WAIT: Duration = Duration::from_millis(500);
 /// What is known of the receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrpcOptions {
-    /// Where it is.
     pub endpoint: Endpoint,
     /// How it proves who it is, and the agent who it is; used with [`Endpoint::Tls`] only.
     pub tls: TlsFiles,
@@ -85,7 +84,6 @@ impl GrpcDelivery {
         }
     }
 
-    /// One connection.
     async fn once(&self, queue: &mut ReportQueue, stop: &CancellationToken) -> End {
         // Cancel-safe: a connection that was not made yet carries nothing.
         let connected = tokio::select! {

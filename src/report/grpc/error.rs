@@ -13,53 +13,33 @@ pub enum GrpcError {
     /// A certificate or key cannot be used.
     #[error("{}: {reason}", file.display())]
     File {
-        /// The file.
         file: PathBuf,
         /// What is wrong with it.
         reason: String,
     },
     /// No connection could be made: nobody listens, or one end does not accept the other's certificate.
     #[error("cannot connect to {endpoint}: {reason}")]
-    Connect {
-        /// The receiver.
-        endpoint: String,
-        /// What was seen.
-        reason: String,
-    },
+    Connect { endpoint: String, reason: String },
     /// The receiver ended the stream without an error.
     #[error("{endpoint} ended the stream")]
-    Ended {
-        /// The receiver.
-        endpoint: String,
-    },
+    Ended { endpoint: String },
     /// The stream ended with an error, the receiver's or the connection's.
     #[error("{endpoint} ended the stream: {code}: {message}")]
     Failed {
-        /// The receiver.
         endpoint: String,
         /// The code of the gRPC status.
         code: tonic::Code,
-        /// Its message.
         message: String,
     },
-    /// It acknowledges nothing.
     #[error("{endpoint} has not acknowledged any of {waiting} reports for {limit:?}")]
     Silent {
-        /// The receiver.
         endpoint: String,
-        /// How many reports wait.
         waiting: usize,
-        /// How long was waited.
         limit: Duration,
     },
     /// It keeps acknowledging what was never sent.
     #[error("{endpoint} acknowledged {count} times what was not sent to it")]
-    Nonsense {
-        /// The receiver.
-        endpoint: String,
-        /// How often.
-        count: usize,
-    },
+    Nonsense { endpoint: String, count: usize },
 }
 
 /// An error with its causes, bounded and printable: part of it may come from the other end.

@@ -24,7 +24,6 @@ struct Sent {
     id: String,
 }
 
-/// What an acknowledgement says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Acknowledged {
     /// The numbers in the spool of what was received.

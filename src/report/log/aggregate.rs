@@ -13,11 +13,9 @@ use crate::report::destination::Destinations;
 pub(super) enum Grain {
     /// Those of one container at one level.
     Container,
-    /// All of the node.
     Node,
 }
 
-/// A report after aggregation.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Aggregated {
     /// The number of its oldest report.

@@ -10,13 +10,13 @@ use crate::oom::OomReport;
 use crate::report::content::Report;
 use crate::report::destination::{Destination, Destinations};
 
-/// A report with longer JSON loses its detail: what may have been received cannot be aggregated, so it must not fill the log.
+/// A report with longer JSON loses its detail: what may have been received cannot be aggregated, so it
+/// must not fill the log.
 const LONGEST_REPORT: usize = 8 << 10;
 
 /// What is stored together or not at all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Commit {
-    /// Kills, oldest first.
     pub reports: Vec<OomReport>,
     /// The position of the watcher after these kills; `None` leaves the last one.
     pub checkpoint: Option<Vec<u8>>,
@@ -25,7 +25,6 @@ pub struct Commit {
 /// The result of a commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Committed {
-    /// New reports.
     pub stored: usize,
     /// Reports with the id of an earlier one: they were dropped.
     pub duplicates: usize,
@@ -38,7 +37,6 @@ pub struct Committed {
 pub struct Pending {
     /// Reports are delivered in the order of their numbers, and acknowledged by them.
     pub number: u64,
-    /// The report.
     pub report: Report,
 }
 
@@ -191,7 +189,6 @@ impl KillLog {
         }
     }
 
-    /// Reads a report back.
     pub(super) fn read(&self, number: u64) -> Option<Report> {
         from_json(&self.read_json(number)?).ok()
     }

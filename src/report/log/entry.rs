@@ -21,7 +21,6 @@ pub(super) struct Entry {
     /// New reports, by ascending number.
     #[prost(message, repeated, tag = "3")]
     pub(super) stored: Vec<Stored>,
-    /// Reports that destinations acknowledged.
     #[prost(message, repeated, tag = "4")]
     pub(super) acknowledged: Vec<Acknowledged>,
     /// Hashes of the ids of earlier reports, 16 bytes each.
@@ -43,7 +42,6 @@ pub(super) struct Stored {
     pub(super) length: u32,
 }
 
-/// Acknowledgements of one destination.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Acknowledged {
     #[prost(uint32, tag = "1")]

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use super::frame::{self, Header};
 use crate::files::replace_atomically;
 
-/// The first bytes of the log: the magic and the version of the format. A change that an older agent would misread
-/// raises the version.
+/// The first bytes of the log: the magic and the version of the format. A change that an older agent
+/// would misread raises the version.
 pub(super) const HEADER: Header = *b"vskills\x01";
 const MAGIC_LENGTH: usize = HEADER.len() - 1;
 const FILE: &str = "kills.log";
@@ -43,7 +43,6 @@ pub(super) struct NewLog<'a> {
     length: u64,
 }
 
-/// The open log.
 #[derive(Debug)]
 pub(super) struct LogFile {
     file: File,

@@ -39,7 +39,6 @@ pub(crate) struct Scanned {
 /// What follows the last intact frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tail {
-    /// Nothing.
     Clean,
     /// The beginning of a frame, or the zeros that a file system leaves: the write was interrupted by the end of the
     /// machine or the agent, before anything was promised about it.

@@ -22,8 +22,8 @@ pub(super) struct Index {
 pub(super) struct Slot {
     /// The destinations that have not acknowledged the report.
     pub(super) pending: Destinations,
-    /// The destinations that may have received the report without an acknowledgement. To aggregate it would tell them of
-    /// its kill twice.
+    /// The destinations that may have received the report without an acknowledgement. To aggregate it would tell
+    /// them of its kill twice.
     pub(super) in_flight: Destinations,
     pub(super) place: Place,
     /// The length of its JSON in bytes.
@@ -172,7 +172,6 @@ impl Index {
         }
     }
 
-    /// All numbers, ascending.
     pub(super) fn numbers(&self) -> Vec<u64> {
         self.slots.keys().copied().collect()
     }

@@ -19,7 +19,6 @@ const SYNC_EVERY: Duration = Duration::from_millis(500);
 const RETRY_EVERY: Duration = Duration::from_secs(5);
 /// Commands that may wait; senders of more wait themselves.
 const COMMANDS: usize = 1024;
-/// Commands executed at once.
 const BATCH: usize = 512;
 
 #[derive(Debug)]

@@ -58,8 +58,7 @@ impl AsRawFd for Instance {
 impl Notifier {
     /// Opens inotify; nothing is watched before [`Self::arm`].
     ///
-    /// # Errors
-    /// EMFILE when `fs.inotify.max_user_instances` are in use by this user.
+    /// Errors: EMFILE when `fs.inotify.max_user_instances` are in use by this user.
     pub(super) fn new(directory: &Path) -> io::Result<Self> {
         let inotify = Instance(Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?);
         #[expect(
@@ -111,11 +110,10 @@ impl Notifier {
         self.watched.is_some()
     }
 
-    /// Waits for a change that is worth reading the directory for. Cancel-safe: nothing is awaited between reading events
-    /// and noting them.
+    /// Waits for a change that is worth reading the directory for. Cancel-safe: nothing is awaited between
+    /// reading events and noting them.
     ///
-    /// # Errors
-    /// The error of inotify, which is not used again.
+    /// Errors: the error of inotify, which is not used again.
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         while !self.drain()? {
             self.inotify.readable().await?.clear_ready();
@@ -125,8 +123,7 @@ impl Notifier {
 
     /// Reads the events that are there, without waiting. Whether any of them is worth reading the directory for.
     ///
-    /// # Errors
-    /// The error of inotify, which is not used again.
+    /// Errors: the error of inotify, which is not used again.
     pub(super) fn drain(&mut self) -> io::Result<bool> {
         let mut changed = false;
         loop {

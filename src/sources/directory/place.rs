@@ -7,8 +7,8 @@ use crate::sources::NodeView;
 /// What a pod's node is called where this one has no name.
 const UNNAMED: &str = "this-node";
 
-/// Leaves the pods bound to this node, or to none yet: a manifest here is placed here, like a static pod. Without a name, the
-/// node takes all.
+/// Leaves the pods bound to this node, or to none yet: a manifest here is placed here, like a static pod. Without a
+/// name, the node takes all.
 pub(super) fn placed_here(mut view: NodeView, node_name: &str) -> NodeView {
     let here = if node_name.is_empty() { UNNAMED } else { node_name };
     view.pods

@@ -28,7 +28,6 @@ const TICK: SignedDuration = SignedDuration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct Reader {
     directory: PathBuf,
-    /// Empty if not known.
     node_name: String,
     /// What is wrong with the directory itself; at first, that nobody has read it.
     problem: Option<String>,
@@ -166,8 +165,8 @@ fn manifests_in(directory: &Path) -> io::Result<HashSet<OsString>> {
     Ok(names)
 }
 
-/// Whether a name is that of a manifest: by its ending, and not one that editors give to what they are not done with
-/// (`.#x.yaml`, `#x.yaml#`, `x.yaml~`).
+/// Whether a name is that of a manifest: by its ending, and not one that editors give to what they are not
+/// done with (`.#x.yaml`, `#x.yaml#`, `x.yaml~`).
 fn is_manifest(name: &OsStr) -> bool {
     let ending = Path::new(name).extension().and_then(OsStr::to_str);
     let temporary = matches!(name.as_encoded_bytes().first(), Some(b'.' | b'#'));

@@ -16,8 +16,8 @@ use crate::pace::{Backoff, scattered};
 /// How long a namespace is followed after its last pod has left: another often follows.
 const LINGER: Duration = Duration::from_secs(5 * 60);
 
-/// How long a workload counts as known before it is asked for again, about. Two for each pod of a full node must not make
-/// a request a minute.
+/// How long a workload counts as known before it is asked for again, about. Two for each pod of a full node must not
+/// make a request a minute.
 const STALE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How many workloads are asked for at the same time.
@@ -50,7 +50,6 @@ impl Asked {
     }
 }
 
-/// Everything that is followed.
 #[derive(Debug)]
 pub(super) struct Feeds {
     client: ApiClient,

@@ -63,7 +63,6 @@ impl Owners {
         Climb::Top(top)
     }
 
-    /// Takes over an answer.
     pub(super) fn put(&mut self, key: OwnerKey, owner: Option<Owner>, stale_at: Instant) {
         self.0.insert(key, Slot { owner, stale_at });
     }

@@ -27,7 +27,6 @@ pub(super) struct Bounds {
     pub(super) hpas: Vec<Arc<HorizontalPodAutoscaler>>,
 }
 
-/// How a pod stands.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// Everything about it is known.

@@ -14,7 +14,6 @@ use tokio::io::unix::AsyncFd;
 
 use crate::oom::epoll::async_fd;
 
-/// The watch, or none.
 #[derive(Debug, Default)]
 pub(super) struct EventsWatch {
     watch: Option<AsyncFd<Descriptor>>,
@@ -43,8 +42,8 @@ impl EventsWatch {
         added.map(drop).map_err(io::Error::from)
     }
 
-    /// Waits until a counter may have risen. Cancel-safe: what was told stays told until it is drained, which does not
-    /// wait.
+    /// Waits until a counter may have risen. Cancel-safe: what was told stays told until it is
+    /// drained, which does not wait.
     pub(super) async fn notified(&mut self) -> io::Result<()> {
         let Some(watch) = &mut self.watch else {
             return std::future::pending().await;

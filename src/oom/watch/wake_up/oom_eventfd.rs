@@ -37,7 +37,6 @@ pub(super) struct OomEventfd {
 /// Why not all containers are heard of.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::oom::watch) enum RegistrationError {
-    /// No eventfd.
     #[error("no eventfd: {0}")]
     NoDescriptor(#[from] io::Error),
     /// The first cgroup that was refused.
@@ -82,8 +81,8 @@ impl OomEventfd {
         failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Waits until somebody may be about to be killed. Cancel-safe: what was told stays told until it is read, which does
-    /// not wait.
+    /// Waits until somebody may be about to be killed. Cancel-safe: what was told stays told until it is
+    /// read, which does not wait.
     pub(super) async fn notified(&mut self) -> io::Result<()> {
         let Some(told) = &self.told else {
             return std::future::pending().await;
@@ -114,7 +113,6 @@ impl OomEventfd {
 
 #[cfg(test)]
 impl OomEventfd {
-    /// As the kernel does.
     pub(super) fn raise(&self) {
         self.told.as_ref().unwrap().get_ref().write(1).unwrap();
     }

@@ -25,13 +25,11 @@ impl UncarriedLimits {
         Dir::open(directory.to_owned()).map(Self)
     }
 
-    #[must_use]
     pub fn directory(&self) -> &Path {
         self.0.path()
     }
 
     /// The number that makes this cgroup that one and no later one of the same path.
-    #[must_use]
     pub const fn number(&self) -> u64 {
         self.0.inode().number()
     }

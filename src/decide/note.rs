@@ -116,7 +116,6 @@ pub enum Note {
 
 impl Note {
     /// The container it is about; none if it is about the pod, or about no part of it.
-    #[must_use]
     pub fn container(&self) -> Option<&str> {
         match self {
             Self::Capped { container, .. }
@@ -143,7 +142,6 @@ impl Note {
     }
 
     /// The resource it is about, if it is about one.
-    #[must_use]
     pub const fn resource(&self) -> Option<Resource> {
         match self {
             Self::Capped { resource, .. }

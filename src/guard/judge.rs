@@ -51,7 +51,6 @@ pub struct Look {
 
 impl Look {
     /// What is in use and not to be taken back, as far as that was read.
-    #[must_use]
     pub fn used(&self) -> u64 {
         self.usage.saturating_sub(self.reclaimable.unwrap_or(0))
     }
@@ -109,7 +108,6 @@ pub const fn near(limit: u64, usage: u64) -> bool {
 
 impl Track {
     /// The rate that use grew at when it was looked at last.
-    #[must_use]
     pub const fn rate(&self) -> BytesPerSecond {
         self.rate
     }

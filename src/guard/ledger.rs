@@ -88,7 +88,6 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
             Self::Ceiling { .. } => "ceiling",

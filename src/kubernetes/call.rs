@@ -37,7 +37,6 @@ pub enum Verb {
 
 impl Verb {
     /// As RBAC and metrics name it.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -107,7 +106,6 @@ impl Call {
     }
 
     /// The resource as RBAC names it: `pods`, `pods/resize`.
-    #[must_use]
     pub fn resource(&self) -> String {
         match self.subresource {
             Some(subresource) => format!("{}/{subresource}", self.kind.plural),

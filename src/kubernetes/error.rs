@@ -141,7 +141,6 @@ impl Problem {
     }
 
     /// Whether the same call may succeed later without anybody changing anything.
-    #[must_use]
     pub const fn is_retryable(&self) -> bool {
         match self {
             Self::Timeout(_) | Self::Unreachable(_) | Self::Throttled { .. } | Self::Unavailable { .. } => true,
@@ -156,7 +155,6 @@ impl Problem {
     }
 
     /// Whether a patch that names an object by its UID found none: it is gone, and perhaps another has its name.
-    #[must_use]
     pub fn names_nobody(&self) -> bool {
         match self {
             Self::NotFound(message) => !message.contains("could not find the requested resource"),
@@ -175,7 +173,6 @@ impl Problem {
     }
 
     /// How long the API server wants to be left alone, if it says so.
-    #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Throttled { retry_after, .. } | Self::Unavailable { retry_after, .. } => *retry_after,

@@ -324,7 +324,6 @@ impl Settings {
     }
 
     /// The use of memory above which processes are slowed down, from `memory.high`.
-    #[must_use]
     pub fn memory_high(&self) -> Option<MemoryLimit> {
         match self.get(ControlFile::MemoryHigh) {
             Some(Setting::MemoryHigh(limit)) => Some(limit),

@@ -188,7 +188,6 @@ impl Joiner {
 
     /// The records of waiting kills whose rise may have been given to another kill. An agent that reads them again
     /// has to know that: [`Self::doubt`].
-    #[must_use]
     pub fn doubted(&self) -> Vec<u64> {
         let doubted = self.logged.iter().filter(|logged| logged.in_doubt);
         let record = |logged: &Logged| match &logged.who {
@@ -207,7 +206,6 @@ impl Joiner {
 
     /// The kills that were told by counters alone and whose records may still come. An agent that goes on from here
     /// has to know them: [`Self::with_told_by_counter`].
-    #[must_use]
     pub fn told_by_counter(&self) -> &[CounterDelta] {
         self.told_by_counter.rises()
     }
@@ -227,13 +225,11 @@ impl Joiner {
     }
 
     /// Whether anything waits for progress.
-    #[must_use]
     pub fn is_waiting(&self) -> bool {
         !self.rises.is_empty() || self.unmatched.len() > 0 || self.has_kills_waiting()
     }
 
     /// Whether a kill waits for counters to be read.
-    #[must_use]
     pub fn has_kills_waiting(&self) -> bool {
         self.logged
             .iter()

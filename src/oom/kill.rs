@@ -75,7 +75,6 @@ impl Level {
     ];
 
     /// The level in the words of the command line and the metrics.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Container => "container",
@@ -91,7 +90,6 @@ impl Level {
 
 impl Limit {
     /// The level this limit is at.
-    #[must_use]
     pub fn level(&self) -> Level {
         match self {
             Self::Cgroup(path) if *path == CgroupPath::root() => Level::Node,
@@ -108,7 +106,6 @@ impl Limit {
     }
 
     /// The cgroup whose limit it is.
-    #[must_use]
     pub const fn cgroup(&self) -> Option<&CgroupPath> {
         match self {
             Self::Cgroup(path) => Some(path),
@@ -120,7 +117,6 @@ impl Limit {
 impl Kill {
     /// The pod and container the process was in, read from the names of cgroups. Where the kernel shows a task that was
     /// already leaving (`/`), the cgroup whose limit was hit says as much as it can: the victim was in it or below.
-    #[must_use]
     pub fn victim(&self) -> (Option<PodPlace>, Option<ContainerPlace>) {
         let left = self.task_cgroup.as_ref().is_none_or(|path| *path == CgroupPath::root());
         let path = if left {

@@ -56,13 +56,11 @@ impl<'a> Record<'a> {
     }
 
     /// Whether the kernel itself printed this, rather than a process writing to `/dev/kmsg`.
-    #[must_use]
     pub const fn is_from_kernel(&self) -> bool {
         self.prefix < FIRST_USER_PREFIX
     }
 
     /// The text with `\xNN` turned back into bytes. What is not UTF-8 then becomes U+FFFD.
-    #[must_use]
     pub fn text(&self) -> String {
         let mut bytes = Vec::with_capacity(self.escaped.len());
         let mut rest = self.escaped;

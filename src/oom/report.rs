@@ -64,7 +64,6 @@ pub struct OomReport {
 impl OomReport {
     /// Whose limit it was for want of which the kernel killed: the container's where it stood at its
     /// own, else that of [`Self::level`].
-    #[must_use]
     pub const fn limit_of(&self) -> Level {
         match self.container_limit {
             Some(_) => Level::Container,
@@ -222,7 +221,6 @@ pub enum Confidence {
 
 impl Confidence {
     /// The confidence in the words of reports.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Exact => "exact",

@@ -68,19 +68,16 @@ impl Plan {
         Ok(Self { steps })
     }
 
-    #[must_use]
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
     /// The steps, in order, without the plan.
-    #[must_use]
     pub fn into_steps(self) -> Vec<Step> {
         self.steps
     }
 
     /// Whether everything is as it should be.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }

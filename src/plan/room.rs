@@ -132,7 +132,6 @@ pub struct NoRoom {
 }
 
 impl NoRoom {
-    #[must_use]
     pub const fn left(&self) -> u64 {
         self.has.saturating_sub(self.others)
     }

@@ -46,7 +46,6 @@ pub struct Aggregate {
 
 impl Report {
     /// The idempotency key: the same for the same report across retries and restarts, on all nodes no other's.
-    #[must_use]
     pub fn id(&self) -> Cow<'_, str> {
         match self {
             Self::Kill(kill) => Cow::Borrowed(&kill.id),
@@ -56,7 +55,6 @@ impl Report {
     }
 
     /// How many kills it tells of.
-    #[must_use]
     pub const fn count(&self) -> u64 {
         match self {
             Self::Kill(_) => 1,
@@ -65,7 +63,6 @@ impl Report {
     }
 
     /// When the kill, or the first of them, was.
-    #[must_use]
     pub const fn first(&self) -> Timestamp {
         match self {
             Self::Kill(kill) => kill.time,
@@ -74,7 +71,6 @@ impl Report {
     }
 
     /// When the kill, or the last of them, was.
-    #[must_use]
     pub const fn last(&self) -> Timestamp {
         match self {
             Self::Kill(kill) => kill.time,
@@ -83,7 +79,6 @@ impl Report {
     }
 
     /// Whose container it was, where that is certain.
-    #[must_use]
     pub const fn pod(&self) -> Option<&ReportedPod> {
         match self {
             Self::Kill(kill) => kill.pod.as_ref(),
@@ -92,7 +87,6 @@ impl Report {
     }
 
     /// The container, where it is certain.
-    #[must_use]
     pub const fn container(&self) -> Option<&ReportedContainer> {
         match self {
             Self::Kill(kill) => kill.container.as_ref(),
@@ -109,7 +103,6 @@ impl Report {
     }
 
     /// The level whose limit was hit.
-    #[must_use]
     pub const fn level(&self) -> Level {
         match self {
             Self::Kill(kill) => kill.level,
@@ -118,7 +111,6 @@ impl Report {
     }
 
     /// The container's own limit, where that was hit as well.
-    #[must_use]
     pub const fn container_limit(&self) -> Option<&HitLimit> {
         match self {
             Self::Kill(kill) => kill.container_limit.as_ref(),
@@ -127,7 +119,6 @@ impl Report {
     }
 
     /// Whose limit it was: see [`OomReport::limit_of`].
-    #[must_use]
     pub const fn limit_of(&self) -> Level {
         match self.container_limit() {
             Some(_) => Level::Container,
@@ -136,7 +127,6 @@ impl Report {
     }
 
     /// The limit that was hit.
-    #[must_use]
     pub const fn limit(&self) -> &HitLimit {
         match self {
             Self::Kill(kill) => &kill.limit,
@@ -145,7 +135,6 @@ impl Report {
     }
 
     /// The kill, unless its detail is gone.
-    #[must_use]
     pub fn into_kill(self) -> Option<OomReport> {
         match self {
             Self::Kill(kill) => Some(*kill),
@@ -154,7 +143,6 @@ impl Report {
     }
 
     /// The report without its detail.
-    #[must_use]
     pub fn into_aggregate(self) -> Aggregate {
         match self {
             Self::Aggregate(sum) => *sum,

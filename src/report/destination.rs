@@ -18,7 +18,6 @@ impl Destination {
     pub const ALL: [Self; 3] = [Self::PodEvents, Self::VpaEvents, Self::Grpc];
 
     /// Its name in metrics, problems and the status.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::PodEvents => "pod-events",
@@ -28,7 +27,6 @@ impl Destination {
     }
 
     /// How many reports it may hold unacknowledged. Events are aggregated from what is held, so there it is more.
-    #[must_use]
     pub const fn window(self) -> usize {
         match self {
             Self::Grpc => 64,
@@ -69,7 +67,6 @@ impl Destinations {
     }
 
     /// Whether nobody is in the set.
-    #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -75,7 +75,6 @@ impl Reporter {
     }
 
     /// Stores kills, and knows the state of reporting.
-    #[must_use]
     pub fn handle(&self) -> ReporterHandle {
         self.handle.clone()
     }
@@ -115,7 +114,6 @@ impl ReporterHandle {
     }
 
     /// The state of reporting now.
-    #[must_use]
     pub fn status(&self) -> Status {
         let log = self.log.borrow().clone();
         let destinations = self.links.iter().map(|(destination, state)| {

@@ -35,7 +35,6 @@ pub struct NodeView {
 
 impl NodeView {
     /// The kubelet's version as the Node object states it.
-    #[must_use]
     pub fn kubelet_version(&self) -> Option<KubeletVersion> {
         self.node.as_ref()?.status.node_info.kubelet_version.parse().ok()
     }

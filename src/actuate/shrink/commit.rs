@@ -53,7 +53,6 @@ pub enum LowerError {
 
 impl LowerError {
     /// Whether the cgroup has ended.
-    #[must_use]
     pub const fn is_gone(&self) -> bool {
         match self {
             Self::Cgroup(error) | Self::Freeze(FreezeError::Cgroup(error)) => error.is_gone(),

@@ -87,7 +87,6 @@ impl Markers {
 
     /// Lets everything go on that an agent had frozen when it was killed, puts back the limits that a runtime changed
     /// meanwhile, and forgets both. What fails is kept for the next time.
-    #[must_use]
     pub fn thaw_left_behind(&self) -> LeftBehind {
         let mut left = LeftBehind::default();
         let entries = match fs::read_dir(&self.directory) {

@@ -39,7 +39,6 @@ pub struct PodReference {
 
 impl PodReference {
     /// Where the container stands in the pod's object, such as `spec.containers{app}`.
-    #[must_use]
     pub fn field_path(&self) -> Option<String> {
         let list = if self.init { "initContainers" } else { "containers" };
         self.container.as_ref().map(|name| format!("spec.{list}{{{name}}}"))

@@ -41,7 +41,6 @@ pub enum Subject {
 
 impl Subject {
     /// Where an Event about it lives.
-    #[must_use]
     pub fn namespace(&self) -> &str {
         match self {
             Self::Pod(reference) => &reference.pod.namespace,

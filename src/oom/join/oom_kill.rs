@@ -47,14 +47,12 @@ impl OomKill {
     }
 
     /// The process that was killed, if it is known.
-    #[must_use]
     pub fn victim(&self) -> Option<&Kill> {
         let is_known = self.confidence != Confidence::Ambiguous;
         self.processes.first().filter(|_| is_known).map(AsRef::as_ref)
     }
 
     /// Whether it is known where this victim was.
-    #[must_use]
     pub const fn is_certain(&self) -> bool {
         match self.confidence {
             Confidence::Exact | Confidence::Procfs | Confidence::OnlyCounterThatRose => true,

@@ -107,7 +107,6 @@ impl Ground {
     }
 
     /// What has been seen so far, for the next try.
-    #[must_use]
     pub const fn sightings(&self) -> Sightings {
         self.sightings
     }

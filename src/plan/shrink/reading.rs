@@ -57,7 +57,6 @@ impl MemoryReading {
 
     /// What stays, however hard the kernel tries. Kernel memory and locked pages are what is in use and neither
     /// counted as anonymous nor evictable.
-    #[must_use]
     pub fn held(&self) -> Bytes {
         self.anonymous.max(self.usage.saturating_sub(self.evictable))
     }

@@ -34,7 +34,6 @@ impl Sightings {
     }
 
     /// The most that was seen.
-    #[must_use]
     pub fn most(&self) -> Option<Bytes> {
         self.calm.map(|calm| calm.most)
     }

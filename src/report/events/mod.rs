@@ -47,7 +47,6 @@ pub struct CoveredReport {
 
 impl PlannedEvent {
     /// The numbers of all reports it tells of.
-    #[must_use]
     pub fn numbers(&self) -> Vec<u64> {
         self.reports.iter().map(|told| told.number).collect()
     }

@@ -121,14 +121,12 @@ impl PodEvents {
     }
 
     /// When [`Self::next`] has something, if nothing more is offered: in the past if now, never if nothing waits.
-    #[must_use]
     pub fn ready_at(&self) -> Option<Instant> {
         let first = self.groups.iter().map(|group| self.pod_ready(group)).min()?;
         let node = self.node.ready_at();
         Some(if self.is_full() { node } else { first.max(node) })
     }
 
-    #[must_use]
     pub fn waiting(&self) -> usize {
         self.groups.iter().map(|group| group.reports.len()).sum()
     }

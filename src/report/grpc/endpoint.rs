@@ -28,7 +28,6 @@ pub struct EndpointError;
 
 impl Endpoint {
     /// Whether what is sent can be read, and acknowledgements be forged, by others than those on this node.
-    #[must_use]
     pub fn is_exposed(&self) -> bool {
         match self {
             Self::Tls(_) | Self::Unix(_) => false,

@@ -206,7 +206,6 @@ impl KillLog {
     }
 
     /// Whether a power cut could still take something that [`Self::sync`] would save.
-    #[must_use]
     pub fn is_dirty(&self) -> bool {
         self.file.as_ref().is_some_and(LogFile::is_dirty)
     }
@@ -241,7 +240,6 @@ impl KillLog {
     }
 
     /// What is wrong, for people.
-    #[must_use]
     pub fn problem(&self) -> Option<String> {
         let fault = self.troubles.fault.as_ref().map(|fault| {
             format!(
@@ -263,13 +261,11 @@ impl KillLog {
     }
 
     /// Whether nothing is written at present.
-    #[must_use]
     pub const fn is_in_memory_only(&self) -> bool {
         self.troubles.fault.is_some()
     }
 
     /// The number of reports that some destination has not acknowledged.
-    #[must_use]
     pub fn pending(&self) -> usize {
         self.usage().pending
     }
@@ -279,7 +275,6 @@ impl KillLog {
     }
 
     /// Counts since the log was opened.
-    #[must_use]
     pub const fn totals(&self) -> Totals {
         self.totals
     }

@@ -92,6 +92,14 @@ pub(super) fn absolute_path() -> impl Parser<PathBuf> {
     parser("an absolute path", absolute)
 }
 
+/// The kernel's log: a device, or the word for the system call.
+pub(super) fn kernel_log() -> impl Parser<PathBuf> {
+    parser("an absolute path or `syslog`", |text| {
+        let word = (text == "syslog").then(|| PathBuf::from(text));
+        word.or_else(|| absolute(text))
+    })
+}
+
 pub(super) fn socket_path() -> impl Parser<PathBuf> {
     move |text: &str| {
         let path = absolute(text).filter(|_| text.len() <= MAX_SOCKET_PATH);

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::layers::{LIVE, Resolved};
 use super::parse::{
     ADDRESS, BOOLEAN, SHARE, absolute_path, auto_none_or, bytes, cgroup_path, duration, endpoint_path, group,
-    host_name, log_filter, named, number, or_auto, or_empty, read, socket_path, update_modes,
+    host_name, kernel_log, log_filter, named, number, or_auto, or_empty, read, socket_path, update_modes,
 };
 use super::report::ReportConfig;
 use super::values::{List, Optional, PathSetting, Share, Source, print};
@@ -101,8 +101,9 @@ pub struct Config {
     #[arg(value_parser = or_auto(read::<KubeletVersion>("a version such as 1.36")))]
     #[serde(serialize_with = "print::or_auto")]
     pub kubelet_version: Optional<KubeletVersion>,
-    /// The kernel's log, which tells whom it killed for want of memory; counters tell how many where it cannot be read.
-    #[arg(long, env = "VSCALED_KMSG", default_value = "/dev/kmsg", value_parser = absolute_path())]
+    /// The kernel's log, which tells whom it killed for want of memory: a device, or `syslog` for the system call, which is also
+    /// used where /dev/kmsg cannot be opened. Counters tell how many where neither can be read.
+    #[arg(long, env = "VSCALED_KMSG", default_value = "/dev/kmsg", value_parser = kernel_log())]
     pub kmsg: PathBuf,
     /// The update modes of VPAs that are acted on; with none, only VPAs that the annotation vscaled.io/act names.
     #[arg(

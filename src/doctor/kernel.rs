@@ -9,6 +9,7 @@ use nix::libc::O_NONBLOCK;
 use nix::sys::inotify::{InitFlags, Inotify};
 
 use super::Check;
+use crate::oom::kmsg::{self, KmsgError};
 
 /// A full node has so many watches: two hundred and fifty pods, three containers each, on v1 two cgroups for each.
 const ENOUGH_WATCHES: u64 = 2048;
@@ -71,10 +72,9 @@ impl fmt::Display for Capabilities {
     }
 }
 
-/// Whether the kernel's log can be read, which says what was killed and why.
+/// Whether the kernel's log can be read, which says what was killed and why, and through what.
 pub(super) fn kernel_log() -> Check {
-    let restricted = fs::read_to_string("/proc/sys/kernel/dmesg_restrict").is_ok_and(|text| text.trim() != "0");
-    check_log(read_a_record(), restricted)
+    check_log(read_a_record(), kmsg::probe_syslog)
 }
 
 /// Reads one record through a descriptor of its own: others still see it.
@@ -93,22 +93,20 @@ fn read_a_record() -> io::Result<()> {
     }
 }
 
-fn check_log(read: io::Result<()>, restricted: bool) -> Check {
+fn check_log(device: io::Result<()>, syslog: impl FnOnce() -> Result<(), KmsgError>) -> Check {
     const NAME: &str = "kernel log";
     const WITHOUT: &str = "until then kills are counted, and who was killed and why is not known";
-    let Err(error) = read else {
-        return Check::ok(NAME, "/dev/kmsg can be read");
+    let Err(device) = device else {
+        return Check::ok(NAME, "/dev/kmsg is read");
     };
-    let found = format!("/dev/kmsg cannot be read: {error}");
-    let mend = match error.kind() {
-        ErrorKind::PermissionDenied if restricted => {
-            "kernel.dmesg_restrict is set: grant CAP_SYSLOG (and in a container a rule for the device, `c 1:11 r`)"
-        }
-        ErrorKind::PermissionDenied => "run as root; in a container, also allow the device (`c 1:11 r`)",
-        ErrorKind::NotFound => "mount the host's /dev/kmsg here",
-        _ => "see whether `dmesg` works here",
-    };
-    Check::warn(NAME, found, format!("{mend}; {WITHOUT}"))
+    match syslog() {
+        Ok(()) => Check::ok(NAME, format!("syslog(2) is read: /dev/kmsg cannot be ({device})")),
+        Err(error) => Check::warn(
+            NAME,
+            format!("neither /dev/kmsg ({device}) nor syslog(2) can be read: {error}"),
+            format!("grant CAP_SYSLOG (with /dev/kmsg as a device, `c 1:11 r`, kills are seen sooner); {WITHOUT}"),
+        ),
+    }
 }
 
 /// Whether files can be watched, so that changes by others are noticed at once.
@@ -152,13 +150,24 @@ mod tests {
 
     #[test]
     fn what_the_kernels_log_needs_is_said() {
-        let denied = || Err(io::Error::from(ErrorKind::PermissionDenied));
-        assert!(check_log(denied(), true).mend.contains("grant CAP_SYSLOG"));
-        assert!(check_log(denied(), false).mend.starts_with("run as root"));
-        let absent = check_log(Err(io::Error::from(ErrorKind::NotFound)), false);
-        assert!(absent.mend.starts_with("mount the host's /dev/kmsg"));
-        assert_eq!(absent.status, Status::Warn);
-        assert_eq!(check_log(Ok(()), true).status, Status::Ok);
+        let absent = || Err(io::Error::from(ErrorKind::NotFound));
+        assert_eq!(
+            check_log(Ok(()), || Err(KmsgError::SyslogRefused)).found,
+            "/dev/kmsg is read"
+        );
+        let instead = check_log(absent(), || Ok(()));
+        assert!(
+            instead.status == Status::Ok && instead.found.starts_with("syslog(2) is read"),
+            "{instead:?}"
+        );
+        let neither = check_log(absent(), || Err(KmsgError::SyslogRefused));
+        assert_eq!(neither.status, Status::Warn);
+        assert!(neither.mend.starts_with("grant CAP_SYSLOG"), "{neither:?}");
+        let without_times = check_log(absent(), || Err(KmsgError::NoTimes));
+        assert!(
+            without_times.found.contains("printk/parameters/time"),
+            "{without_times:?}"
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `/dev/kmsg` → [`Notice`]s, read by whoever waits for them.
+//! `/dev/kmsg`, or syslog(2) where a pod has no such device → [`Notice`]s, read by whoever waits for them.
 //!
 //! If records were overwritten before they could be read, [`Notice::Lost`] says so, and the receiver looks at all counters at
 //! once. What was already in the log when it was opened is told as [`Origin::Replayed`], and not at all up to the
@@ -12,10 +12,12 @@ mod clock;
 mod device;
 mod error;
 mod notice;
+mod syslog;
 mod tracker;
+mod unread;
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clock::Now;
@@ -23,17 +25,20 @@ pub use clock::monotonic;
 use device::{BUFFER, Device};
 pub use error::KmsgError;
 pub use notice::{BootId, LogEvent, Loss, Notice, Origin, Position};
+use syslog::Syslog;
 use tracker::{Attempt, Tracker};
 
 /// The device.
 pub const DEVICE: &str = "/dev/kmsg";
+/// The word for the system call in its place.
+pub const SYSLOG: &str = "syslog";
 /// Records read in a row before others get their turn.
 const AT_ONCE: usize = 1024;
 
 /// What to read, and from where on.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The device, [`DEVICE`] but for tests.
+    /// The device, or [`SYSLOG`]. Where [`DEVICE`] cannot be opened, syslog(2) is read in its place.
     pub device: PathBuf,
     /// Up to where an earlier process told what it read. Of another boot, it means nothing.
     pub told: Option<Position>,
@@ -53,13 +58,116 @@ trait RecordSource {
 
     /// Waits until the next record may be there. Cancel-safe.
     async fn readable(&mut self) -> Result<(), KmsgError>;
+
+    /// There may be news. For sources that cannot be waited for.
+    fn wake(&mut self) {}
+
+    /// Up to when [`Attempt::AtEnd`] says that everything was read, asked for at that moment; `None` if it was not read yet.
+    fn as_of(&self, now: Now) -> Option<Now> {
+        Some(now)
+    }
+}
+
+/// The sources there are.
+#[derive(Debug)]
+enum Source {
+    Device(Device),
+    Syslog(Syslog),
+}
+
+impl RecordSource for Source {
+    fn read<'b>(&mut self, buffer: &'b mut [u8]) -> Result<Attempt<'b>, KmsgError> {
+        match self {
+            Self::Device(device) => device.read(buffer),
+            Self::Syslog(syslog) => syslog.read(buffer),
+        }
+    }
+
+    async fn readable(&mut self) -> Result<(), KmsgError> {
+        match self {
+            Self::Device(device) => device.readable().await,
+            Self::Syslog(syslog) => syslog.readable().await,
+        }
+    }
+
+    fn wake(&mut self) {
+        match self {
+            Self::Device(device) => device.wake(),
+            Self::Syslog(syslog) => syslog.wake(),
+        }
+    }
+
+    fn as_of(&self, now: Now) -> Option<Now> {
+        match self {
+            Self::Device(device) => device.as_of(now),
+            Self::Syslog(syslog) => syslog.as_of(now),
+        }
+    }
+}
+
+impl Source {
+    /// Opens what is configured: the word [`SYSLOG`], a device, or what there is of both where it is [`DEVICE`].
+    fn open(configured: &Path) -> Result<Self, KmsgError> {
+        if configured == Path::new(SYSLOG) {
+            return Syslog::open().map(Self::Syslog);
+        }
+        match Device::open(configured.to_owned()) {
+            Ok(device) => Ok(Self::Device(device)),
+            Err(device @ KmsgError::Open { .. }) if configured == Path::new(DEVICE) => match Syslog::open() {
+                Ok(syslog) => Ok(Self::Syslog(syslog)),
+                Err(syslog) => Err(KmsgError::Neither {
+                    device: device.to_string(),
+                    syslog: syslog.to_string(),
+                }),
+            },
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether syslog(2) answers this process. Blocks for a moment.
+///
+/// # Errors
+/// [`KmsgError`] with what to grant.
+pub fn probe_syslog() -> Result<(), KmsgError> {
+    Syslog::open().map(drop)
+}
+
+/// What the numbers of records count. Those of one source mean nothing in the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Numbering {
+    /// Records since boot: `/dev/kmsg`.
+    Records,
+    /// Microseconds since boot: syslog(2), which tells no number.
+    Times,
+}
+
+impl Numbering {
+    /// What this number counts.
+    #[must_use]
+    pub const fn of(seq: u64) -> Self {
+        if seq < syslog::FIRST_NUMBER {
+            Self::Records
+        } else {
+            Self::Times
+        }
+    }
+
+    /// What a record of this number is called in the ids of kills.
+    #[must_use]
+    pub fn name(seq: u64) -> String {
+        match Self::of(seq) {
+            Self::Records => format!("log-{seq}"),
+            Self::Times => format!("time-{}", seq - syslog::FIRST_NUMBER),
+        }
+    }
 }
 
 /// Reads the log.
 #[derive(Debug)]
 pub struct KmsgReader {
     boot: BootId,
-    source: Device,
+    source: Source,
     buffer: Box<[u8]>,
     tracker: Tracker,
     /// What was read and is not taken yet.
@@ -85,16 +193,36 @@ impl KmsgReader {
     /// Outside of a tokio runtime.
     pub fn start(options: Options) -> Result<Self, KmsgError> {
         let boot = BootId::current()?;
-        let told = options.told.filter(|told| told.boot == boot).map(|told| told.seq);
-        Ok(Self {
+        let source = Source::open(&options.device)?;
+        Ok(Self::of(source, boot, options.told))
+    }
+
+    fn of(source: Source, boot: BootId, told: Option<Position>) -> Self {
+        let numbering = match source {
+            Source::Device(_) => Numbering::Records,
+            Source::Syslog(_) => Numbering::Times,
+        };
+        let told = told.filter(|told| told.boot == boot && Numbering::of(told.seq) == numbering);
+        Self {
             boot,
-            source: Device::open(options.device)?,
+            source,
             buffer: vec![0; BUFFER].into(),
-            tracker: Tracker::new(told),
+            tracker: Tracker::new(told.map(|told| told.seq), numbering),
             notices: VecDeque::new(),
             asked: false,
             failed: None,
-        })
+        }
+    }
+
+    /// What the numbers of records count.
+    #[must_use]
+    pub const fn numbering(&self) -> Numbering {
+        self.tracker.numbering()
+    }
+
+    /// Something says that there may be news in the log. Needed where the kernel does not tell when there is.
+    pub fn wake(&mut self) {
+        self.source.wake();
     }
 
     /// The boot that the positions are of.
@@ -138,8 +266,9 @@ impl KmsgReader {
     }
 
     /// Has the reader tell [`Notice::UpTo`] when it has read to the end of the log.
-    pub const fn ask(&mut self) {
+    pub fn ask(&mut self) {
         self.asked = true;
+        self.source.wake();
     }
 
     /// Closes the log, and says whether it could not be read any more.
@@ -160,13 +289,16 @@ impl KmsgReader {
                 return None;
             }
         };
-        let at_end = attempt == Attempt::AtEnd;
-        self.notices.extend(self.tracker.take(attempt, now));
-        if !at_end {
-            return Some(Step::Record);
+        if matches!(attempt, Attempt::NotRead) {
+            return Some(Step::AtEnd);
         }
+        let as_of = self.source.as_of(now).filter(|_| matches!(attempt, Attempt::AtEnd));
+        self.notices.extend(self.tracker.take(attempt, now));
+        let Some(as_of) = as_of else {
+            return Some(Step::Record);
+        };
         if std::mem::take(&mut self.asked) {
-            let up_to = u64::try_from(now.monotonic_us).unwrap_or(0);
+            let up_to = u64::try_from(as_of.monotonic_us).unwrap_or(0);
             self.notices.push_back(Notice::UpTo(Duration::from_micros(up_to)));
         }
         Some(Step::AtEnd)

@@ -48,8 +48,8 @@ const MODULES: &[Module] = &[
     effects("cgroup", &["model", "plan"]),
     effects("runtime", &["model"]),
     effects("control", &["model", "rate_limiter"]),
-    effects("doctor", &["cgroup", "control", "model"]),
     effects("oom", &["cgroup", "model"]),
+    effects("doctor", &["cgroup", "control", "model", "oom"]),
     effects("observe", &["files", "model", "oom"]),
     effects("actuate", &["cgroup", "decide", "model", "plan", "runtime"]),
     effects(

@@ -6,6 +6,7 @@
 //! known of a kill, and never something wrong.
 
 mod bursts;
+mod by_syslog;
 mod delivered;
 mod groups;
 mod levels;

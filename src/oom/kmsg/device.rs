@@ -75,7 +75,7 @@ impl RecordSource for Device {
                 }
             },
         };
-        self.refusals = if attempt == Attempt::TooLong {
+        self.refusals = if matches!(attempt, Attempt::TooLong) {
             self.refusals + 1
         } else {
             0

@@ -30,6 +30,23 @@ pub enum KmsgError {
         /// The device.
         device: PathBuf,
     },
+    /// syslog(2) is refused.
+    #[error("syslog(2) is refused: grant CAP_SYSLOG")]
+    SyslogRefused,
+    /// syslog(2) failed.
+    #[error("syslog(2): {0}")]
+    Syslog(String),
+    /// The log is text without times.
+    #[error("the kernel's log has no times: write Y to /sys/module/printk/parameters/time")]
+    NoTimes,
+    /// There is no device, and syslog(2) failed, too.
+    #[error("{syslog}; {device}")]
+    Neither {
+        /// Why there is no device.
+        device: String,
+        /// Why syslog(2) failed.
+        syslog: String,
+    },
     /// The boot cannot be told.
     #[error("cannot tell which boot this is: {0}; mount /proc")]
     Boot(String),

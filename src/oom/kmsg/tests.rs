@@ -1,6 +1,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
 use nix::errno::Errno;
@@ -8,7 +9,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 use super::*;
-use crate::oom::Event;
+use crate::oom::{Event, Line};
 
 const KILLED: &str = "Memory cgroup out of memory: Killed process 7 (x) total-vm:4kB, anon-rss:3kB";
 
@@ -61,7 +62,7 @@ fn kill(notice: &Notice) -> Option<(u64, i64, Origin, Option<String>)> {
 
 #[test]
 fn what_was_there_before_is_told_apart_from_what_comes() {
-    let mut tracker = Tracker::new(None);
+    let mut tracker = Tracker::new(None, Numbering::Records);
     assert_eq!(record(&mut tracker, 5, "first"), []);
     let replayed = record(&mut tracker, 6, KILLED);
     assert_eq!(kill(&replayed[0]), Some((6, 6_000, Origin::Replayed, None)));
@@ -77,7 +78,7 @@ fn what_was_there_before_is_told_apart_from_what_comes() {
 
 #[test]
 fn what_was_told_before_is_not_told_again_but_still_explains() {
-    let mut tracker = Tracker::new(Some(6));
+    let mut tracker = Tracker::new(Some(6), Numbering::Records);
     assert_eq!(record(&mut tracker, 5, &KILLED.replace("process 7", "process 3")), []);
     assert_eq!(record(&mut tracker, 6, &summary(7)), []);
     let notices = record(&mut tracker, 7, KILLED);
@@ -89,7 +90,7 @@ fn what_was_told_before_is_not_told_again_but_still_explains() {
 
 #[test]
 fn a_position_beyond_the_log_silences_nothing_new() {
-    let mut tracker = Tracker::new(Some(1_000_000));
+    let mut tracker = Tracker::new(Some(1_000_000), Numbering::Records);
     assert_eq!(record(&mut tracker, 5, KILLED), []);
     assert_eq!(at_end(&mut tracker), [Notice::CaughtUp]);
     assert_eq!(
@@ -100,7 +101,7 @@ fn a_position_beyond_the_log_silences_nothing_new() {
 
 #[test]
 fn overwritten_records_are_counted_and_explain_nothing() {
-    let mut tracker = Tracker::new(None);
+    let mut tracker = Tracker::new(None, Numbering::Records);
     assert_eq!(record(&mut tracker, 5, &summary(7)), []);
     assert_eq!(tracker.take(Attempt::Overwritten, now(0)).count(), 0);
     let notices = record(&mut tracker, 9, KILLED);
@@ -115,7 +116,7 @@ fn overwritten_records_are_counted_and_explain_nothing() {
 
 #[test]
 fn a_record_that_is_too_long_is_told_once() {
-    let mut tracker = Tracker::new(None);
+    let mut tracker = Tracker::new(None, Numbering::Records);
     assert_eq!(record(&mut tracker, 5, "x"), []);
     let told: Vec<_> = tracker.take(Attempt::TooLong, now(0)).collect();
     assert_eq!(told, [Notice::Lost(Loss::TooLong)]);
@@ -124,7 +125,7 @@ fn a_record_that_is_too_long_is_told_once() {
 
 #[test]
 fn garbage_is_passed_over() {
-    let mut tracker = Tracker::new(None);
+    let mut tracker = Tracker::new(None, Numbering::Records);
     for garbage in [&b""[..], b"\xff\xfe", b"3,x,1,-;", b";;;;"] {
         assert_eq!(tracker.take(Attempt::Record(garbage), now(0)).count(), 0);
     }
@@ -201,4 +202,164 @@ async fn a_silent_log_is_waited_for() {
         "the answer comes after what was logged before the question"
     );
     reader.stop().unwrap();
+}
+
+/// A log that is read as text: what it holds now, and how often it was read.
+type Text = Arc<Mutex<(String, usize)>>;
+
+fn reader_of(text: &Text, told: Option<u64>) -> KmsgReader {
+    let text = Arc::clone(text);
+    let read_all = move || {
+        let mut text = text.lock().unwrap();
+        text.1 += 1;
+        Ok(text.0.clone().into_bytes())
+    };
+    let boot = BootId("b".to_owned());
+    let told = told.map(|seq| Position {
+        boot: boot.clone(),
+        seq,
+    });
+    KmsgReader::of(Source::Syslog(Syslog::new(Box::new(read_all)).unwrap()), boot, told)
+}
+
+/// The line of a kill at that millisecond, as `SYSLOG_ACTION_READ_ALL` has it.
+fn killed(pid: u32, millisecond: u64) -> String {
+    let kill = KILLED.replace("process 7", &format!("process {pid}"));
+    format!("<3>[{:5}.{:03}000] {kill}\n", millisecond / 1000, millisecond % 1000)
+}
+
+fn number(millisecond: u64) -> u64 {
+    (millisecond * 1000) | syslog::FIRST_NUMBER
+}
+
+/// Everything that is told now.
+fn told_now(reader: &mut KmsgReader) -> Vec<Notice> {
+    std::iter::from_fn(|| reader.next_now()).collect()
+}
+
+fn kills(notices: &[Notice]) -> Vec<(u64, Origin)> {
+    let kills = notices.iter().filter_map(kill);
+    kills.map(|(seq, _, origin, _)| (seq, origin)).collect()
+}
+
+#[tokio::test]
+async fn the_system_call_tells_each_line_once_and_only_what_is_new() {
+    let text = Text::default();
+    text.lock().unwrap().0 = killed(7, 1500) + "<12>[    1.500001] " + KILLED + "\n";
+    let mut reader = reader_of(&text, None);
+    let first = told_now(&mut reader);
+    assert_eq!(
+        kills(&first),
+        [(number(1500), Origin::Replayed)],
+        "a process wrote the other"
+    );
+    assert_eq!(first.last(), Some(&Notice::CaughtUp));
+    text.lock().unwrap().0 += &killed(8, 1600);
+    assert_eq!(told_now(&mut reader), [], "nothing says that there is news");
+    reader.wake();
+    tokio::time::sleep(Duration::from_millis(101)).await;
+    assert_eq!(kills(&told_now(&mut reader)), [(number(1600), Origin::Live)]);
+    reader.stop().unwrap();
+}
+
+#[tokio::test]
+async fn the_system_call_is_made_ten_times_a_second_at_most() {
+    let text = Text::default();
+    text.lock().unwrap().0 = killed(7, 1500);
+    let mut reader = reader_of(&text, None);
+    let began = std::time::Instant::now();
+    while began.elapsed() < Duration::from_millis(450) {
+        reader.wake();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        told_now(&mut reader);
+    }
+    let calls = u128::try_from(text.lock().unwrap().1).unwrap();
+    assert!(2 <= calls && calls <= 1 + began.elapsed().as_millis() / 100, "{calls}");
+    // What is asked for is told as of the call that answers it.
+    let asked = monotonic().unwrap();
+    reader.ask();
+    let Some(Notice::UpTo(up_to)) = reader.next().await else {
+        panic!("no answer")
+    };
+    assert!(up_to >= asked);
+}
+
+#[tokio::test]
+async fn a_log_that_wrapped_between_two_calls_is_told_as_lost_and_read_on() {
+    let text = Text::default();
+    text.lock().unwrap().0 = killed(7, 1500);
+    let mut reader = reader_of(&text, None);
+    told_now(&mut reader);
+    text.lock().unwrap().0 = killed(9, 9000);
+    reader.wake();
+    tokio::time::sleep(Duration::from_millis(101)).await;
+    let told = told_now(&mut reader);
+    assert_eq!(told[0], Notice::Lost(Loss::Overwritten { records: 0 }));
+    assert_eq!(kills(&told), [(number(9000), Origin::Live)]);
+}
+
+#[tokio::test]
+async fn what_an_agent_before_told_from_the_same_source_is_not_told_again() {
+    let text = Text::default();
+    text.lock().unwrap().0 = killed(7, 1500) + &killed(8, 1600);
+    let told_after = |told| kills(&told_now(&mut reader_of(&text, told)));
+    assert_eq!(told_after(Some(number(1500))), [(number(1600), Origin::Replayed)]);
+    assert_eq!(told_after(Some(40)).len(), 2, "that is a number of the device");
+}
+
+#[tokio::test]
+async fn a_refused_call_and_a_log_without_times_say_what_to_do() {
+    assert!(KmsgError::SyslogRefused.to_string().contains("grant CAP_SYSLOG"));
+    let without_times = || Ok(format!("<3>{KILLED}\n").into_bytes());
+    let error = Syslog::new(Box::new(without_times)).unwrap_err();
+    assert!(
+        error.to_string().contains("/sys/module/printk/parameters/time"),
+        "{error}"
+    );
+    // A right that is taken away ends the reading, and says why.
+    let mut calls = 0;
+    let refused_later = move || {
+        calls += 1;
+        if calls == 1 {
+            Ok(Vec::new())
+        } else {
+            Err(KmsgError::SyslogRefused)
+        }
+    };
+    let source = Source::Syslog(Syslog::new(Box::new(refused_later)).unwrap());
+    let mut reader = KmsgReader::of(source, BootId("b".to_owned()), None);
+    assert_eq!(reader.next().await, Some(Notice::CaughtUp));
+    reader.wake();
+    assert_eq!(reader.next().await, None);
+    assert!(matches!(reader.stop(), Err(KmsgError::SyslogRefused)));
+}
+
+#[tokio::test]
+async fn a_wall_clock_that_was_set_back_changes_neither_order_nor_age() {
+    let mut tracker = Tracker::new(None, Numbering::Times);
+    at_end(&mut tracker);
+    let line = |pid, millisecond| {
+        let line = crate::oom::text::kernel_line(killed(pid, millisecond).trim_end()).unwrap();
+        Attempt::Line(Line {
+            seq: Some(number(millisecond)),
+            ..line
+        })
+    };
+    let mut told = |attempt, monotonic_ms: i64, wall_ms: i64| {
+        let now = Now {
+            monotonic_us: monotonic_ms * 1000,
+            wall: Timestamp::from_millisecond(wall_ms).unwrap(),
+        };
+        let notices: Vec<_> = tracker.take(attempt, now).collect();
+        match &notices[..] {
+            [Notice::Event(event)] => (event.logged.as_millis(), event.at.as_millisecond()),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(told(line(7, 1500), 1500, 900_000), (1500, 900_000));
+    assert_eq!(
+        told(line(8, 1700), 1790, 100_000),
+        (1700, 99_910),
+        "by the clock as it is now"
+    );
 }

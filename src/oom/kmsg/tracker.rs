@@ -3,17 +3,21 @@
 use std::time::Duration;
 
 use super::clock::{LogClock, Now};
-use super::{LogEvent, Loss, Notice, Origin};
+use super::{LogEvent, Loss, Notice, Numbering, Origin};
 use crate::oom::assemble::Assembler;
 use crate::oom::line::Line;
 use crate::oom::parse::Parser;
 use crate::oom::record::Record;
 
 /// What one read returned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Attempt<'a> {
     /// A record.
     Record(&'a [u8]),
+    /// A line of a log that is read as text. Its number is its time.
+    Line(Line),
+    /// Nothing was read: it is not time to.
+    NotRead,
     /// There is none yet.
     AtEnd,
     /// Records were overwritten. The next read returns the oldest that is left.
@@ -27,6 +31,7 @@ pub(super) enum Attempt<'a> {
 pub(super) struct Tracker {
     /// An earlier process told everything up to this record.
     told: Option<u64>,
+    numbering: Numbering,
     /// The number of the record that comes next.
     next: Option<u64>,
     origin: Origin,
@@ -39,9 +44,10 @@ pub(super) struct Tracker {
 }
 
 impl Tracker {
-    pub(super) fn new(told: Option<u64>) -> Self {
+    pub(super) fn new(told: Option<u64>, numbering: Numbering) -> Self {
         Self {
             told,
+            numbering,
             next: None,
             origin: Origin::Replayed,
             waited: false,
@@ -52,13 +58,22 @@ impl Tracker {
         }
     }
 
+    pub(super) const fn numbering(&self) -> Numbering {
+        self.numbering
+    }
+
     /// Takes what a read returned, at the time it returned.
     pub(super) fn take(&mut self, attempt: Attempt<'_>, now: Now) -> impl Iterator<Item = Notice> + use<> {
         let (loss, notice) = match attempt {
             Attempt::Record(bytes) => match Record::parse(bytes) {
-                Some(record) => (self.gap_before(record.seq), self.record(&record, now)),
+                Some(record) => {
+                    let gap = self.gap_before(record.seq);
+                    (gap, Line::of_record(&record).and_then(|line| self.line(line, now)))
+                }
                 None => (None, None),
             },
+            Attempt::Line(line) => (self.unknown_gap(), self.line(line, now)),
+            Attempt::NotRead => (None, None),
             Attempt::AtEnd => (self.unknown_gap(), self.at_end()),
             Attempt::Overwritten => {
                 self.overwritten = true;
@@ -73,22 +88,23 @@ impl Tracker {
         loss.map(Notice::Lost).into_iter().chain(notice)
     }
 
-    fn record(&mut self, record: &Record<'_>, now: Now) -> Option<Notice> {
+    fn line(&mut self, line: Line, now: Now) -> Option<Notice> {
+        let (seq, timestamp_us) = (line.seq?, line.timestamp_us?);
         if std::mem::take(&mut self.waited) {
-            self.clock.observe(record.timestamp_us, now);
+            self.clock.observe(timestamp_us, now);
         }
-        let line = self.assembler.push(Line::of_record(record)?)?;
+        let line = self.assembler.push(line)?;
         let event = self.parser.push(&line)?;
-        let is_told = self.origin == Origin::Replayed && self.told.is_some_and(|told| record.seq <= told);
-        let at = match self.origin {
-            Origin::Live => now.wall,
-            Origin::Replayed => self.clock.wall(record.timestamp_us, now),
+        let is_told = self.origin == Origin::Replayed && self.told.is_some_and(|told| seq <= told);
+        let at = match (self.origin, self.numbering) {
+            (Origin::Live, Numbering::Records) => now.wall,
+            (Origin::Replayed, _) | (_, Numbering::Times) => self.clock.wall(timestamp_us, now),
         };
-        let logged = self.clock.monotonic_us(record.timestamp_us, now);
+        let logged = self.clock.monotonic_us(timestamp_us, now);
         (!is_told).then_some(Notice::Event(LogEvent {
             logged: Duration::from_micros(u64::try_from(logged).unwrap_or(0)),
             event,
-            seq: record.seq,
+            seq,
             at,
             origin: self.origin,
         }))

@@ -26,7 +26,7 @@ use crate::model::CgroupPath;
 use crate::oom::counters::CounterError;
 use crate::oom::join::{CounterDelta, Joiner, Progress};
 use crate::oom::kill::Kill;
-use crate::oom::kmsg::{BootId, Position};
+use crate::oom::kmsg::{BootId, Numbering, Position};
 use crate::oom::report::{Candidates, OomReport, Role};
 
 /// How far the time of a record may be off.
@@ -189,8 +189,20 @@ impl Attribution {
         &mut self.own_writes
     }
 
-    /// The log can be read.
-    pub(super) const fn log_began(&mut self) {
+    /// The log can be read, and its records have such numbers.
+    pub(super) fn log_began(&mut self, numbering: Numbering, now: Duration) {
+        if self
+            .log
+            .told
+            .any()
+            .is_some_and(|record| Numbering::of(record) != numbering)
+        {
+            // The records of another source: which of these they are is not known. The counters tell of what was before.
+            self.log.told = Records::default();
+            self.log.doubted.clear();
+            self.log.from = now;
+            self.unsaved = true;
+        }
         self.log.readable = true;
         self.joiner.log_began();
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::oom::kmsg::{KmsgError, KmsgReader, Notice, Options, Position};
+use crate::oom::kmsg::{KmsgError, KmsgReader, Notice, Numbering, Options, Position};
 
 /// A log that cannot be read is tried again after so long.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
@@ -44,6 +44,11 @@ impl KernelLog {
         let device = self.device.clone();
         match KmsgReader::start(Options { device, told }) {
             Ok(reader) => {
+                let through = match reader.numbering() {
+                    Numbering::Records => "the device",
+                    Numbering::Times => "syslog(2)",
+                };
+                tracing::info!("the kernel's log is read through {through}");
                 self.reader = Some(reader);
                 (self.caught_up, self.up_to, self.problem) = (false, Duration::ZERO, None);
                 true
@@ -82,6 +87,18 @@ impl KernelLog {
     /// The next notice, if there is one already.
     pub(super) fn next_now(&mut self) -> Option<Notice> {
         self.reader.as_mut()?.next_now()
+    }
+
+    /// Something says that there may be news in it.
+    pub(super) fn wake(&mut self) {
+        if let Some(reader) = &mut self.reader {
+            reader.wake();
+        }
+    }
+
+    /// What the numbers of its records count, while it is open.
+    pub(super) fn numbering(&self) -> Option<Numbering> {
+        self.reader.as_ref().map(KmsgReader::numbering)
     }
 
     pub(super) const fn is_open(&self) -> bool {

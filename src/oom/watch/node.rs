@@ -69,15 +69,6 @@ impl NodeFiles {
         }
     }
 
-    /// What hides the log's processes or cgroups from us, in words.
-    pub(super) fn problem(&self) -> Option<String> {
-        (!self.sees_pids).then(|| {
-            "the agent has a pid namespace of its own, so victims' cgroups and roles are told less often: set hostPID in its \
-             pod"
-            .to_owned()
-        })
-    }
-
     /// Whether the paths in the log begin further up than ours.
     pub(super) fn is_namespaced() -> bool {
         !is_namespace("cgroup", FIRST_CGROUP_NAMESPACE)

@@ -26,6 +26,11 @@ impl Records {
         self.up_to
     }
 
+    /// Any record that was told.
+    pub(super) fn any(&self) -> Option<u64> {
+        self.up_to.or_else(|| self.beyond.first().copied())
+    }
+
     pub(super) fn is_told(&self, record: u64) -> bool {
         self.up_to.is_some_and(|up_to| record <= up_to) || self.beyond.contains(&record)
     }

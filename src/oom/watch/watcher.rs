@@ -21,7 +21,7 @@ use super::start::{Links, WatchOptions};
 use super::wake_up::{WakeUp, WakeUpReason};
 use crate::model::{CgroupVersion, ChangeRecord};
 use crate::oom::join::Progress;
-use crate::oom::kmsg::{BootId, Notice, Origin};
+use crate::oom::kmsg::{BootId, Notice, Numbering, Origin};
 use crate::oom::parse::Event;
 
 /// Notices taken in before anything else is done. What `/proc` knows of a victim does not last.
@@ -175,6 +175,7 @@ impl Watcher {
 
     fn handle_wake_up(&mut self, told: io::Result<WakeUpReason>) {
         let now = self.clock.monotonic();
+        self.log.wake();
         match told {
             _ if self.log.is_open() => self.schedule.request(now + LOG_EXPLAINS),
             Ok(WakeUpReason::Expected) => self.schedule.expect(now),
@@ -236,8 +237,10 @@ impl Watcher {
     /// Does what is due, and hands on what is to be told.
     fn work(&mut self) -> Result<(), Closed> {
         let now = self.clock.now();
-        if self.log.open(self.attribution.position(), now.monotonic) {
-            self.attribution.log_began();
+        if self.log.open(self.attribution.position(), now.monotonic)
+            && let Some(numbering) = self.log.numbering()
+        {
+            self.attribution.log_began(numbering, now.monotonic);
         }
         if self.attribution.waits_for_counters() {
             self.schedule.request(now.monotonic);
@@ -266,10 +269,17 @@ impl Watcher {
     /// the machine's counter a little before its cgroup's.
     fn sweep_if_needed(&mut self) {
         let now = self.clock.monotonic();
-        if self.sweeps.scope == Some(CounterScope::Local) {
+        let is_unannounced = self.log.numbering() == Some(Numbering::Times);
+        if is_unannounced || self.sweeps.scope == Some(CounterScope::Local) {
             let kills = machine_kill_count();
-            let quiet =
-                kills.is_some() && self.sweeps.on_machine == [kills; 2] && !self.attribution.waits_for_counters();
+            if is_unannounced && self.sweeps.on_machine[1] != kills {
+                self.log.wake();
+            }
+            let is_local = self.sweeps.scope == Some(CounterScope::Local);
+            let quiet = is_local
+                && kills.is_some()
+                && self.sweeps.on_machine == [kills; 2]
+                && !self.attribution.waits_for_counters();
             self.sweeps.on_machine = [self.sweeps.on_machine[1], kills];
             if quiet {
                 self.schedule.completed(now, self.clock.monotonic());
@@ -309,7 +319,6 @@ impl Watcher {
         let all = [
             log,
             self.problems.checkpoint.clone(),
-            self.files.problem(),
             self.problems.counters.clone(),
             self.problems.wake_up.clone(),
         ];

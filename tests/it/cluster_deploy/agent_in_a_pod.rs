@@ -20,6 +20,9 @@ use crate::support::{scratch, skipped};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// `linux/capability.h`.
+const CAP_SYSLOG: u32 = 34;
+
 const POD: &str = "/api/v1/namespaces/vscaled/pods/vscaled-x";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -29,7 +32,11 @@ async fn it_resizes_with_no_more_rights_than_it_is_given() {
     };
     node.deploy("deploy/base");
     node.resizes().await;
-    assert_eq!(node.capabilities(), 0, "the agent has a capability");
+    assert_eq!(node.capabilities(), 1 << CAP_SYSLOG, "the agent has other capabilities");
+    node.until("the kernel's log to be read without the device", || {
+        node.problems("kills") == Some(0)
+    })
+    .await;
     node.answers_on_the_node();
 }
 

@@ -131,7 +131,11 @@ fn no_agent_has_more_rights_than_its_overlay_says() {
             assert_eq!(context["privileged"], gives_up, "{directory}");
             assert_eq!(context["allowPrivilegeEscalation"], gives_up, "{directory}");
             assert_eq!(context["readOnlyRootFilesystem"], true, "{directory}");
-            assert_eq!(context["capabilities"], json!({"drop": ["ALL"]}), "{directory}");
+            assert_eq!(
+                context["capabilities"],
+                json!({"drop": ["ALL"], "add": ["SYSLOG"]}),
+                "{directory}"
+            );
         }
         let patched: &[&str] = match directory {
             "deploy/overlays/legacy" => &["pods/status"],

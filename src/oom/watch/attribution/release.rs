@@ -6,6 +6,7 @@ use super::super::node_io::NodeIo;
 use super::super::pending::{PendingGroup, PendingKill};
 use super::{Attribution, Moment};
 use crate::model::CgroupPath;
+use crate::oom::kmsg::Numbering;
 use crate::oom::report::OwnWrite;
 
 /// How long the kernel may take between the victims of one group: a slow serial console takes 15 ms for each line.
@@ -101,7 +102,7 @@ impl Attribution {
     fn id(&self, open: &PendingKill) -> String {
         let boot = &self.boot.0;
         if let Some(record) = open.kill.record {
-            return format!("{boot}-log-{record}");
+            return format!("{boot}-{}", Numbering::name(record));
         }
         let cgroup = open.kill.cgroup.as_ref();
         // Of a cgroup whose counter was never read only the path is known.

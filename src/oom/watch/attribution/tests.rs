@@ -6,7 +6,7 @@ use super::super::testing::{Kernel, container, root};
 use super::events::MOST_CANDIDATES;
 use super::*;
 use crate::oom::kill::Kill;
-use crate::oom::kmsg::{LogEvent, Origin};
+use crate::oom::kmsg::{LogEvent, Numbering, Origin};
 use crate::oom::parse::Event;
 use crate::oom::report::Confidence;
 use crate::oom::{Limit, VictimMemory};
@@ -29,7 +29,7 @@ fn boot() -> BootId {
 /// An attribution that knows the tree and reads the log.
 fn attribution(checkpoint: Option<&[u8]>, now: u64) -> Attribution {
     let mut attribution = attribution_of(checkpoint, now);
-    attribution.log_began();
+    attribution.log_began(Numbering::Records, Duration::ZERO);
     attribution
 }
 
@@ -251,7 +251,7 @@ fn what_the_log_told_is_not_told_from_the_counters_when_the_log_is_lost_and_the_
     let known: Vec<Confidence> = told.iter().map(|report| report.confidence).collect();
     assert_eq!(known, [Confidence::Exact, Confidence::CounterAlone]);
     // The log is back, with all that is in it.
-    attribution.log_began();
+    attribution.log_began(Numbering::Records, Duration::ZERO);
     let second = Event::Kill(Box::new(kill(8, 41, Some(container(0, 1)))));
     attribution.add_event(
         logged(second, 41, 99, Origin::Replayed),

@@ -228,7 +228,7 @@ impl Node {
         self.has_log = log;
         self.attribution = attribution_of(recovered.checkpoint.as_deref(), self.now);
         if log {
-            self.attribution.log_began();
+            self.attribution.log_began(Numbering::Records, Duration::ZERO);
         }
         (self.read, self.replayed) = (0, self.log.len());
         self.swept = 0;

@@ -1,0 +1,155 @@
+//! The kernel's log through syslog(2), for pods without the device: CAP_SYSLOG is all it takes.
+//!
+//! The call copies what the log holds and takes nothing from other readers (`SYSLOG_ACTION_READ_ALL`). It cannot be waited
+//! for, so it is made when something says that there is news ([`RecordSource::wake`]), ten times a second at most, and only what
+//! is new since the call before is told ([`Unread`]).
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+use rmesg::error::RMesgError;
+use rmesg::klogctl::{KLogType, safely_wrapped_klogctl};
+use tokio::time::{Instant, sleep_until};
+
+use super::clock::Now;
+use super::tracker::Attempt;
+use super::unread::Unread;
+use super::{KmsgError, RecordSource};
+use crate::oom::line::Line;
+use crate::oom::text;
+
+/// The time between two calls.
+const BETWEEN_CALLS: Duration = Duration::from_millis(100);
+/// The text of a log is longer than the log: each line of it repeats the time.
+const TEXT_PER_BYTE: usize = 2;
+/// What is read of a log at most, its end.
+const MOST_READ: usize = 2 << 20;
+/// The numbers of lines begin here. No record of `/dev/kmsg` has so high a number.
+pub(super) const FIRST_NUMBER: u64 = 1 << 63;
+
+/// One call: what the log holds.
+type ReadAll = Box<dyn FnMut() -> Result<Vec<u8>, KmsgError> + Send>;
+
+/// The log, as read last.
+pub(super) struct Syslog {
+    read_all: ReadAll,
+    unread: Unread,
+    lines: VecDeque<Line>,
+    /// Something says that there is news.
+    woken: bool,
+    /// Whether lines were overwritten before the call read them, and this is not told yet.
+    overwritten: bool,
+    /// The end of what was read is not told yet.
+    at_end: bool,
+    called: Option<Instant>,
+    /// A moment before the last call.
+    as_of: Option<Now>,
+}
+
+impl Syslog {
+    /// Makes the first call.
+    pub(super) fn open() -> Result<Self, KmsgError> {
+        Self::new(Box::new(read_all))
+    }
+
+    /// The same with another log.
+    pub(super) fn new(read_all: ReadAll) -> Result<Self, KmsgError> {
+        let mut syslog = Self {
+            read_all,
+            unread: Unread::default(),
+            lines: VecDeque::new(),
+            woken: true,
+            overwritten: false,
+            at_end: false,
+            called: None,
+            as_of: None,
+        };
+        syslog.call()?;
+        Ok(syslog)
+    }
+
+    fn is_due(&self) -> bool {
+        self.woken
+            && self
+                .called
+                .is_none_or(|called| called + BETWEEN_CALLS <= Instant::now())
+    }
+
+    fn call(&mut self) -> Result<(), KmsgError> {
+        self.woken = false;
+        self.as_of = Some(Now::read().map_err(KmsgError::Clock)?);
+        let log = (self.read_all)()?;
+        self.called = Some(Instant::now());
+        self.at_end = true;
+        let new = self.unread.after(&log);
+        self.overwritten = new.lost;
+        for bytes in new.text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let Some(line) = text::kernel_line(&String::from_utf8_lossy(bytes)) else {
+                continue;
+            };
+            let seq = line.timestamp_us.ok_or(KmsgError::NoTimes)? | FIRST_NUMBER;
+            self.lines.push_back(Line { seq: Some(seq), ..line });
+        }
+        Ok(())
+    }
+}
+
+impl RecordSource for Syslog {
+    fn read<'b>(&mut self, _buffer: &'b mut [u8]) -> Result<Attempt<'b>, KmsgError> {
+        if !self.at_end && self.is_due() {
+            self.call()?;
+        }
+        if std::mem::take(&mut self.overwritten) {
+            return Ok(Attempt::Overwritten);
+        }
+        if let Some(line) = self.lines.pop_front() {
+            return Ok(Attempt::Line(line));
+        }
+        if std::mem::take(&mut self.at_end) {
+            return Ok(Attempt::AtEnd);
+        }
+        Ok(Attempt::NotRead)
+    }
+
+    async fn readable(&mut self) -> Result<(), KmsgError> {
+        match self.called.filter(|_| self.woken) {
+            Some(called) => sleep_until(called + BETWEEN_CALLS).await,
+            None if self.woken => {}
+            None => std::future::pending().await,
+        }
+        Ok(())
+    }
+
+    fn wake(&mut self) {
+        self.woken = true;
+    }
+
+    fn as_of(&self, _now: Now) -> Option<Now> {
+        self.as_of
+    }
+}
+
+impl fmt::Debug for Syslog {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lines, woken, .. } = self;
+        formatter
+            .debug_struct("Syslog")
+            .field("lines", &lines.len())
+            .field("woken", woken)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the log holds, or the end of it.
+fn read_all() -> Result<Vec<u8>, KmsgError> {
+    let refused = |error: RMesgError| match error {
+        RMesgError::OperationNotPermitted(_) => KmsgError::SyslogRefused,
+        other => KmsgError::Syslog(other.to_string()),
+    };
+    let size = safely_wrapped_klogctl(KLogType::SyslogActionSizeBuffer, &mut []).map_err(refused)?;
+    let mut log = vec![0; size.saturating_mul(TEXT_PER_BYTE).min(MOST_READ)];
+    let read = safely_wrapped_klogctl(KLogType::SyslogActionReadAll, &mut log).map_err(refused)?;
+    log.truncate(read);
+    Ok(log)
+}

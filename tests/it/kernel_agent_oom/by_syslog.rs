@@ -1,0 +1,70 @@
+//! The kernel's log through syslog(2), as an unprivileged pod with CAP_SYSLOG reads it.
+
+use std::collections::BTreeMap;
+
+use super::bursts::{check, containers, start_burst};
+use super::*;
+
+async fn started(containers: &[(&'static str, Amounts)]) -> Scene {
+    let mut scene = Scene::of(containers);
+    scene.agent.set("--kmsg", "syslog");
+    scene.start().await;
+    scene
+}
+
+#[tokio::test]
+async fn a_kill_is_told_with_everything_the_kernel_says() {
+    let scene = started(&[("app", SMALL)]).await;
+    let kill = scene.explained(|| scene.kill_one("app")).await;
+    assert_eq!(
+        (container(&kill), &*kill.level, &*kill.confidence),
+        ("app", "container", "exact")
+    );
+    assert_eq!(kill.limit.as_ref().unwrap().limit_bytes, Some(16 << 20));
+    assert_eq!(kill.victim.as_ref().unwrap().comm, "sh");
+    assert!(kill.id.contains("-time-") && !kill.while_down, "{kill:#?}");
+    let at: jiff::Timestamp = kill.time.parse().unwrap();
+    assert!(jiff::Timestamp::now().duration_since(at).as_secs() < 60);
+}
+
+#[tokio::test]
+async fn fifty_kills_at_once_are_told_each_once_and_nearly_all_with_their_process() {
+    let scene = started(&containers()).await;
+    let burst = start_burst(&scene);
+    let victims: BTreeMap<u32, &str> = burst.iter().map(|(name, child)| (child.id(), *name)).collect();
+    burst.into_iter().for_each(|(_, child)| was_killed(child));
+    let told = scene.tells(victims.len()).await;
+    check(&told, &victims);
+    let with_process = |kill: &&OomKill| kill.victim.is_some() || !kill.candidates.is_empty();
+    let known = told.iter().filter(with_process).count();
+    assert!(known >= 45, "{known} of {} with a process", told.len());
+}
+
+#[tokio::test]
+async fn what_happens_while_no_agent_runs_is_told_once_and_nothing_twice() {
+    let mut scene = started(&[("app", SMALL)]).await;
+    scene.kill_one("app");
+    let before = scene.tells(1).await;
+    scene.agent.stop();
+    scene.kill_one("app");
+    scene.start().await;
+    let after = scene.tells(2).await;
+    assert_eq!(after[0].id, before[0].id);
+    assert!(after[1].while_down, "{after:#?}");
+}
+
+#[tokio::test]
+async fn an_agent_that_finds_the_other_source_tells_nothing_again_and_goes_on() {
+    let mut scene = started(&[("app", SMALL)]).await;
+    scene.kill_one("app");
+    scene.tells(1).await;
+    for source in ["/dev/kmsg", "syslog"] {
+        scene.agent.stop();
+        scene.agent.set("--kmsg", source);
+        scene.start().await;
+        let before = scene.told().await.len();
+        let kill = scene.explained(|| scene.kill_one("app")).await;
+        assert_eq!(kill.id.contains("-time-"), source == "syslog", "{kill:#?}");
+        assert!(scene.told().await.len() > before);
+    }
+}

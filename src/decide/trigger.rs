@@ -31,7 +31,7 @@ pub(super) fn when(
         .iter()
         .any(|status| observed.counts(&status.name) && was_quick_oom(status, vpa, options));
     if quick_oom {
-        return if drift.any { Reason::QuickOom } else { Reason::InRange };
+        return if drift.any { Reason::QuickOOM } else { Reason::InRange };
     }
     if drift.missing {
         return Reason::RequestMissing;

@@ -12,7 +12,7 @@ pub(super) fn forbids(
     outcome: &[NamedRequirements],
     notes: &mut Vec<Note>,
 ) -> Option<Reason> {
-    let class = class_change(pod, outcome).map(|note| (Reason::QosClassChange, note));
+    let class = class_change(pod, outcome).map(|note| (Reason::QoSClassChange, note));
     let exceeded = || exceeds_pod(pod, outcome).map(|note| (Reason::PodLevelExceeded, note));
     if let Some((reason, note)) = class.or_else(exceeded) {
         notes.push(note);

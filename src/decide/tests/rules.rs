@@ -330,6 +330,6 @@ fn a_kill_is_quick_only_within_the_window() {
         pod_of(&mut view).status.container_statuses = serde_json::from_str(&end).unwrap();
         decide_one(&view).reason
     };
-    assert_eq!(reason("2026-03-01T11:09:59Z"), Reason::QuickOom);
+    assert_eq!(reason("2026-03-01T11:09:59Z"), Reason::QuickOOM);
     assert_eq!(reason("2026-03-01T11:10:00Z"), Reason::TooYoung);
 }

@@ -62,7 +62,7 @@ impl Metrics {
         let r = registry;
         let ways = [Via::Resize, Via::Cri, Via::Cgroup, Via::Systemd].into_iter();
         let steps = ways.flat_map(|way| StepOutcome::ALL.iter().map(move |outcome| step_labels(way, *outcome)));
-        let files = ControlFile::V1.into_iter().chain(ControlFile::V2);
+        let files = ControlFile::V1.iter().chain(ControlFile::V2).copied();
         let files = files.map(|file| [("file", file.name())]);
         let decisions = || Reason::ALL.iter().copied().map(decision_labels);
         let durations: Histograms<2> = Family::new_with_constructor(seconds);

@@ -67,8 +67,8 @@ impl CgroupDir {
     /// The files a cgroup of this version may have.
     pub const fn files(&self) -> &'static [ControlFile] {
         match self.version() {
-            CgroupVersion::V1 => &ControlFile::V1,
-            CgroupVersion::V2 => &ControlFile::V2,
+            CgroupVersion::V1 => ControlFile::V1,
+            CgroupVersion::V2 => ControlFile::V2,
         }
     }
 

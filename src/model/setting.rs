@@ -8,81 +8,75 @@ use serde::{Serialize, Serializer};
 use super::Resource;
 use super::kernel::{CpuMax, CpuQuota, CpuShares, CpuWeight, MemoryLimit, PageSize};
 
-/// A cgroup file vscaled reads and writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ControlFile {
-    /// v2: quota and period.
-    CpuMax,
-    /// v2: unused quota of earlier periods that may be spent in one; absent before Linux 5.14.
-    CpuMaxBurst,
-    /// v2: weight among siblings.
-    CpuWeight,
-    /// v2: use of memory above which processes are slowed down, if anything set one.
-    MemoryHigh,
-    /// v2: memory limit.
-    MemoryMax,
-    /// v1: weight among siblings.
-    CpuShares,
-    /// v1: quota.
-    CfsQuota,
-    /// v1: period.
-    CfsPeriod,
-    /// v1: unused quota of earlier periods that may be spent in one; absent before Linux 5.14.
-    CfsBurst,
-    /// v1: memory limit.
-    MemoryLimit,
-    /// v1: limit of memory and swap together; absent where swap accounting is off.
-    MemswLimit,
+/// One line for each file: its place in the code, the type of its value, what the value bounds or divides, the file's name
+/// in the cgroup's directory, and what it is.
+macro_rules! control_files {
+    ($($version:ident { $($file:ident($value:ty), $resource:ident, $name:literal, $about:literal;)* })*) => {
+        /// A cgroup file vscaled reads and writes.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum ControlFile {
+            $($(#[doc = concat!(stringify!($version), " `", $name, "`: ", $about, ".")] $file,)*)*
+        }
+
+        impl ControlFile {
+            $(
+                #[doc = concat!("Every file of cgroup ", stringify!($version), ".")]
+                pub const $version: &[Self] = &[$(Self::$file,)*];
+            )*
+
+            /// The file's name in the cgroup's directory.
+            pub const fn name(self) -> &'static str {
+                match self { $($(Self::$file => $name,)*)* }
+            }
+
+            /// What the file's value bounds or divides.
+            pub const fn resource(self) -> Resource {
+                match self { $($(Self::$file => Resource::$resource,)*)* }
+            }
+        }
+
+        /// The value of one file. Printing it gives what reading the file back gives.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Setting {
+            $($($file($value),)*)*
+        }
+
+        impl Setting {
+            /// The file this is a value of.
+            pub const fn file(&self) -> ControlFile {
+                match self { $($(Self::$file(_) => ControlFile::$file,)*)* }
+            }
+        }
+    };
+}
+
+control_files! {
+    V2 {
+        CpuMax(CpuMax), Cpu, "cpu.max", "quota and period";
+        CpuMaxBurst(u64), Cpu, "cpu.max.burst", "microseconds of unused quota that may be spent in one period; from Linux 5.14";
+        CpuWeight(CpuWeight), Cpu, "cpu.weight", "weight among siblings";
+        MemoryHigh(MemoryLimit), Memory, "memory.high", "use of memory above which processes are slowed down, if anything set one";
+        MemoryMax(MemoryLimit), Memory, "memory.max", "memory limit";
+    }
+    V1 {
+        CpuShares(CpuShares), Cpu, "cpu.shares", "weight among siblings";
+        CfsQuota(CpuQuota), Cpu, "cpu.cfs_quota_us", "quota";
+        CfsPeriod(u64), Cpu, "cpu.cfs_period_us", "period in microseconds";
+        CfsBurst(u64), Cpu, "cpu.cfs_burst_us", "microseconds of unused quota that may be spent in one period; from Linux 5.14";
+        MemoryLimit(MemoryLimit), Memory, "memory.limit_in_bytes", "memory limit";
+        MemswLimit(MemoryLimit), Memory, "memory.memsw.limit_in_bytes", "limit of memory and swap together; absent without swap accounting";
+    }
 }
 
 impl ControlFile {
-    /// Every file of cgroup v2.
-    pub const V2: [Self; 5] = [
-        Self::CpuMax,
-        Self::CpuMaxBurst,
-        Self::CpuWeight,
-        Self::MemoryHigh,
-        Self::MemoryMax,
-    ];
-    /// Every file of cgroup v1.
-    pub const V1: [Self; 6] = [
-        Self::CpuShares,
-        Self::CfsQuota,
-        Self::CfsPeriod,
-        Self::CfsBurst,
-        Self::MemoryLimit,
-        Self::MemswLimit,
-    ];
-
-    /// The file's name in the cgroup's directory.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::CpuMax => "cpu.max",
-            Self::CpuMaxBurst => "cpu.max.burst",
-            Self::CpuWeight => "cpu.weight",
-            Self::MemoryHigh => "memory.high",
-            Self::MemoryMax => "memory.max",
-            Self::CpuShares => "cpu.shares",
-            Self::CfsQuota => "cpu.cfs_quota_us",
-            Self::CfsPeriod => "cpu.cfs_period_us",
-            Self::CfsBurst => "cpu.cfs_burst_us",
-            Self::MemoryLimit => "memory.limit_in_bytes",
-            Self::MemswLimit => "memory.memsw.limit_in_bytes",
-        }
-    }
-
-    /// What the file's value bounds or divides.
-    pub const fn resource(self) -> Resource {
-        match self {
-            Self::MemoryHigh | Self::MemoryMax | Self::MemoryLimit | Self::MemswLimit => Resource::Memory,
-            _ => Resource::Cpu,
-        }
-    }
-
     /// The file of that name, if it is one of ours.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        Self::V2.into_iter().chain(Self::V1).find(|file| file.name() == name)
+        Self::V2
+            .iter()
+            .chain(Self::V1)
+            .find(|file| file.name() == name)
+            .copied()
     }
 }
 
@@ -98,25 +92,6 @@ impl Serialize for ControlFile {
     }
 }
 
-/// The value of one file. Printing it gives what reading the file back gives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Setting {
-    CpuMax(CpuMax),
-    /// In microseconds.
-    CpuMaxBurst(u64),
-    CpuWeight(CpuWeight),
-    MemoryHigh(MemoryLimit),
-    MemoryMax(MemoryLimit),
-    CpuShares(CpuShares),
-    CfsQuota(CpuQuota),
-    /// In microseconds.
-    CfsPeriod(u64),
-    /// In microseconds.
-    CfsBurst(u64),
-    MemoryLimit(MemoryLimit),
-    MemswLimit(MemoryLimit),
-}
-
 /// A cgroup file held something that is not a value of that file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a value of {file}")]
@@ -126,23 +101,6 @@ pub struct ParseSettingError {
 }
 
 impl Setting {
-    /// The file this is a value of.
-    pub const fn file(&self) -> ControlFile {
-        match self {
-            Self::CpuMax(_) => ControlFile::CpuMax,
-            Self::CpuMaxBurst(_) => ControlFile::CpuMaxBurst,
-            Self::CpuWeight(_) => ControlFile::CpuWeight,
-            Self::MemoryHigh(_) => ControlFile::MemoryHigh,
-            Self::MemoryMax(_) => ControlFile::MemoryMax,
-            Self::CpuShares(_) => ControlFile::CpuShares,
-            Self::CfsQuota(_) => ControlFile::CfsQuota,
-            Self::CfsPeriod(_) => ControlFile::CfsPeriod,
-            Self::CfsBurst(_) => ControlFile::CfsBurst,
-            Self::MemoryLimit(_) => ControlFile::MemoryLimit,
-            Self::MemswLimit(_) => ControlFile::MemswLimit,
-        }
-    }
-
     /// Reads what a file holds.
     ///
     /// Errors: [`ParseSettingError`] when the text is not a value of that file.

@@ -44,7 +44,7 @@ impl WriteScope {
 
     /// Leaves out of `wanted` what is not vscaled's.
     pub fn restrict(&self, wanted: &mut PodValues) {
-        let files = ControlFile::V2.into_iter().chain(ControlFile::V1);
+        let files = ControlFile::V2.iter().chain(ControlFile::V1).copied();
         for file in files.filter(|file| !self.resources.contains(&file.resource())) {
             let PodTree { pod, containers } = &mut wanted.tree;
             for settings in containers.values_mut().chain([pod]) {

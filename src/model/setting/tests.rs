@@ -45,7 +45,7 @@ fn a_limit_is_kept_in_whole_pages() {
 proptest! {
     #[test]
     fn garbage_is_an_error_that_quotes_it(text in "[a-z]{4,}") {
-        for file in ControlFile::V2.into_iter().chain(ControlFile::V1) {
+        for file in ControlFile::V2.iter().chain(ControlFile::V1).copied() {
             let error = Setting::parse(file, &text).unwrap_err();
             prop_assert_eq!(&error.text, &text);
         }

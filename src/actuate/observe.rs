@@ -11,7 +11,7 @@ use super::job::{Job, JobDone};
 use super::node::Node;
 use crate::cgroup::CgroupError;
 use crate::model::{Bytes, ControlFile, Outcome, PodTree, PodValues, Target};
-use crate::plan::shrink::{keep, lift_kept};
+use crate::plan::shrink::lift_kept;
 use crate::plan::{Quotas, hierarchy, in_force};
 
 /// What the pod's files and stored specs should hold.
@@ -20,7 +20,9 @@ pub(super) fn wanted(node: &Node, job: &Job, floors: &BTreeMap<String, Bytes>, h
     lift(&mut targets, floors);
     lift_kept(&job.holds, &mut targets);
     let enforced = |target: &Target| job.scope.quotas.enforced(job.bound.live().cgroup_id(target));
-    let mut hierarchy = hierarchy(job.bound.object(), &targets, &node.traits).beside(held, enforced);
+    let mut hierarchy = hierarchy(job.bound.object(), &targets, &node.traits)
+        .keeping(&job.holds)
+        .beside(held, enforced);
     if job.kubelet_unasked {
         hierarchy = hierarchy.admitting(job.bound.object());
     }
@@ -30,7 +32,6 @@ pub(super) fn wanted(node: &Node, job: &Job, floors: &BTreeMap<String, Bytes>, h
         hierarchy.wanted()
     };
     job.scope.restrict(&mut wanted);
-    keep(&job.holds, &mut wanted);
     wanted
 }
 

@@ -4,8 +4,9 @@
 //! with the numbers, or none. Beside its requests each limit is looked at: limits may exceed what there is together, but
 //! not one alone. What recommends limits in proportion may; whoever types one has mistyped.
 
-use super::overrides::Override;
+use super::overrides::{Override, check_assigned};
 use super::standing::Standing;
+use crate::decide::StaticManagers;
 use crate::model::objects::Pod;
 use crate::model::{KubeletVersion, NamedRequirements, Resource, ResourceList};
 use crate::plan::{Capacity, CapacityFrom, NoRoom, Room, pod_requests};
@@ -102,6 +103,8 @@ pub(super) struct Headroom {
     pub(super) takes: ResourceList,
     /// Whose rules say what a pod requests.
     pub(super) kubelet: KubeletVersion,
+    /// What the kubelet assigns to pods for good.
+    pub(super) managers: StaticManagers,
 }
 
 impl Headroom {
@@ -111,6 +114,7 @@ impl Headroom {
     /// A sentence with the numbers.
     pub(super) fn set_override(&self, standing: &mut Standing, pod: &Pod, values: Override) -> Result<(), String> {
         let before = standing.targets(pod).unwrap_or_else(|| pod.requirements());
+        check_assigned(pod, &values.values, self.managers).map_err(|error| error.to_string())?;
         let mut wanted = standing.clone();
         wanted.set_override(pod, values).map_err(|error| error.to_string())?;
         let after = wanted.targets(pod).unwrap_or_default();
@@ -185,5 +189,64 @@ mod tests {
             checked([small, small], [small, list(500, 100 * GI)]).unwrap_err(),
             "the node cannot hold it: container app could use 100Gi of memory, and there is 8Gi (all this machine has)"
         );
+    }
+
+    #[test]
+    fn what_the_kubelet_has_assigned_for_good_is_refused_with_field_value_and_reason() {
+        let amounts = serde_json::json!({"cpu": "2", "memory": "1Gi"});
+        let resources = serde_json::json!({"requests": amounts, "limits": amounts});
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "web", "uid": "u"}, "spec": {"containers": [{"name": "app", "resources": resources}]},
+        }))
+        .unwrap();
+        let set = |managers, limits: ResourceList| {
+            let limits = Requirements {
+                requests: limits,
+                limits,
+            };
+            let values = vec![NamedRequirements {
+                name: "app".to_owned(),
+                resources: limits,
+            }];
+            let headroom = Headroom {
+                room: Room {
+                    capacity: Capacity::of_node_or(None, list(8000, 8 * GI)),
+                    others: Account::default().others(ResourceList::default()),
+                },
+                takes: ResourceList::default(),
+                kubelet: KubeletVersion::NEWEST,
+                managers,
+            };
+            let values = Override {
+                uid: 0,
+                pid: 1,
+                reason: String::new(),
+                since: jiff::Timestamp::UNIX_EPOCH,
+                until: None,
+                values,
+            };
+            let mut standing = Standing::default();
+            let set = headroom.set_override(&mut standing, &pod, values);
+            assert_eq!(standing.is_empty(), set.is_err());
+            set
+        };
+        let only = |cpu, memory| ResourceList { cpu, memory };
+        let (cpu, memory) = (
+            only(Some(MilliCpu::new(3000)), None),
+            only(None, Some(Bytes::new(2 * GI))),
+        );
+        let managers = |cpu, memory| StaticManagers { cpu, memory };
+        let error = set(managers(true, false), cpu).unwrap_err();
+        assert!(
+            error.starts_with("container app: requests.cpu 3 is refused: the kubelet's static cpu manager"),
+            "{error}"
+        );
+        let error = set(managers(true, true), memory).unwrap_err();
+        assert!(
+            error.contains("requests.memory 2Gi") && error.contains("static memory manager"),
+            "{error}"
+        );
+        assert_eq!(set(managers(true, false), memory), Ok(()));
+        assert_eq!(set(managers(false, false), cpu), Ok(()));
     }
 }

@@ -3,11 +3,11 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::cgroup::page_size;
+use crate::decide::StaticManagers;
 use crate::model::objects::Pod;
 use crate::model::{Bytes, MilliCpu, NamedRequirements, QosClass, Requirements, Resource};
 
-/// The least memory limit accepted from an operator: below one page nothing can run at all.
-const LEAST_MEMORY: Bytes = Bytes::new(4096);
 /// The least cpu limit accepted from an operator: the kernel refuses quotas below 1000 µs in a period of 100 ms.
 const LEAST_CPU: MilliCpu = MilliCpu::new(10);
 
@@ -64,6 +64,21 @@ pub(super) enum OverrideError {
         wanted: String,
         /// What the pod has.
         allowed: String,
+    },
+    /// The pod has processors or memory of its own.
+    #[error(
+        "container {container}: {field} {value} is refused: the kubelet's static {resource} manager has assigned {resource} to this \
+         Guaranteed pod when it started, and no resize changes that; change the workload's pod template"
+    )]
+    StaticallyAssigned {
+        /// The container.
+        container: String,
+        /// What was to be set, such as `limits.cpu`.
+        field: String,
+        /// The value asked for.
+        value: String,
+        /// The resource.
+        resource: Resource,
     },
     /// Nothing to change.
     #[error("nothing to change: give at least one of --cpu-request, --cpu-limit, --memory-request, --memory-limit")]
@@ -162,6 +177,37 @@ pub(super) fn check_names(pod: &Pod, values: &[NamedRequirements]) -> Result<(),
     }
 }
 
+/// Refuses values of what the kubelet's static managers have assigned to the pod.
+pub(super) fn check_assigned(
+    pod: &Pod,
+    values: &[NamedRequirements],
+    managers: StaticManagers,
+) -> Result<(), OverrideError> {
+    let assigned = Resource::ALL
+        .into_iter()
+        .filter(|resource| managers.assign(pod, *resource));
+    for resource in assigned {
+        for value in values {
+            let lists = [
+                ("requests", value.resources.requests),
+                ("limits", value.resources.limits),
+            ];
+            let set = lists
+                .into_iter()
+                .find_map(|(list, amounts)| Some((list, amounts.text(resource)?)));
+            if let Some((list, text)) = set {
+                return Err(OverrideError::StaticallyAssigned {
+                    container: value.name.clone(),
+                    field: format!("{list}.{resource}"),
+                    value: text,
+                    resource,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn check_result(
     pod: &Pod,
     values: &[NamedRequirements],
@@ -210,7 +256,8 @@ fn check_container(container: &NamedRequirements) -> Result<(), OverrideError> {
     for resource in Resource::ALL {
         let least = match resource {
             Resource::Cpu => (LEAST_CPU.get(), LEAST_CPU.to_string()),
-            Resource::Memory => (LEAST_MEMORY.get(), LEAST_MEMORY.to_string()),
+            // Below one page nothing can run at all.
+            Resource::Memory => (page_size().get(), Bytes::new(page_size().get()).to_string()),
         };
         let text = |list: crate::model::ResourceList| list.text(resource).unwrap_or_default();
         let Some(limit) = resources.limits.get(resource) else {

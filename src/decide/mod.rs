@@ -107,7 +107,8 @@ pub struct StaticManagers {
 impl StaticManagers {
     /// Whether a resource of this pod is assigned: memory of every Guaranteed pod, and processors where a container requests
     /// a whole number of them (`guaranteedCPUs`, kubernetes `pkg/kubelet/cm/cpumanager/policy_static.go`).
-    fn assign(self, pod: &Pod, resource: Resource) -> bool {
+    #[must_use]
+    pub fn assign(self, pod: &Pod, resource: Resource) -> bool {
         let whole = |cpu: MilliCpu| !cpu.is_zero() && cpu.get().is_multiple_of(1000);
         let requests_whole = || {
             let limits = pod

@@ -1,9 +1,10 @@
 //! Calls to the API server: a [`Call`] → its answer, or an [`ApiError`]. Every call is counted, and few are made at once.
 //!
-//! Nothing is retried here: who calls knows what else has happened meanwhile, and how long it was told to wait.
+//! Nothing is retried here: who calls knows what else has happened meanwhile, and how long it was told to wait. Where the
+//! API server asks to be left alone, no call is made until then, whoever was told: callers get the same answer at once.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
@@ -13,12 +14,13 @@ use kube::client::Body;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::call::{Call, Verb};
 use super::error::{ApiError, Problem, Status};
 use super::pieces::{LARGEST_OBJECT, Layout, Piece, Splitter};
 use crate::kubernetes::metrics::ApiMetrics;
+use crate::pace::scattered;
 
 /// How long a call may take, its answer's body included; and how long may be waited for the turn to make it.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -29,6 +31,12 @@ pub(super) const CALLS_AT_ONCE: usize = 10;
 
 /// The longest that the API server is left alone because it asks for it: what asks for more is broken.
 const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
+
+/// The longest pause of all calls that one answer brings about: not everything that answers speaks for all of the API server.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// About how much longer a pause is than asked for, so that not all agents end theirs together.
+const PAUSE_SPREAD: Duration = Duration::from_secs(1);
 
 /// How much of an answer that is no success is read: a `metav1.Status`, or whatever stands between here and the API server.
 const LARGEST_REFUSAL: usize = 64 << 10;
@@ -49,6 +57,9 @@ pub struct ApiClient {
     counted: ApiMetrics,
     /// Whether the API server may begin watches with what is there already.
     streams_lists: Arc<AtomicBool>,
+    /// Until when the API server is left alone.
+    paused: Arc<Mutex<Option<Instant>>>,
+    keeps_pauses: bool,
 }
 
 impl std::fmt::Debug for ApiClient {
@@ -73,7 +84,41 @@ impl ApiClient {
             deadline: DEADLINE,
             counted,
             streams_lists: Arc::new(AtomicBool::new(true)),
+            paused: Arc::default(),
+            keeps_pauses: true,
         }
+    }
+
+    /// The same, for calls that somebody waits for: they are made whatever pause others keep.
+    #[must_use]
+    pub fn for_operators(&self) -> Self {
+        Self {
+            keeps_pauses: false,
+            ..self.clone()
+        }
+    }
+
+    /// Refuses a call while the API server is to be left alone.
+    fn check_pause(&self, call: &Call) -> Result<(), ApiError> {
+        let until = *self.paused.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        match left.filter(|left| self.keeps_pauses && !left.is_zero()) {
+            None => Ok(()),
+            Some(left) => Err(ApiError::of(
+                call,
+                Problem::Throttled {
+                    message: "so another call was told".to_owned(),
+                    retry_after: Some(left),
+                },
+            )),
+        }
+    }
+
+    /// Leaves the API server alone for as long as it asks for, and a little longer.
+    fn pause(&self, asked_for: Duration) {
+        let until = Instant::now() + asked_for.min(LONGEST_PAUSE) + scattered(PAUSE_SPREAD);
+        let mut paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
+        *paused = (*paused).max(Some(until));
     }
 
     /// Whether the API server may begin watches with what is there already: until it has said no.
@@ -90,11 +135,14 @@ impl ApiClient {
     /// Errors: [`Problem::Timeout`] when those who have theirs are not answered either.
     pub async fn turn(&self, call: &Call) -> Result<Turn<'_>, ApiError> {
         match timeout(self.deadline, self.turns.acquire()).await {
-            Ok(permit) => Ok(Turn {
-                client: self,
-                // There is always one: they are never closed.
-                _permit: permit.ok(),
-            }),
+            Ok(permit) => {
+                self.check_pause(call)?;
+                Ok(Turn {
+                    client: self,
+                    // There is always one: they are never closed.
+                    _permit: permit.ok(),
+                })
+            }
             Err(_) => self.counted(call, Err(Problem::Timeout(self.deadline))),
         }
     }
@@ -130,6 +178,7 @@ impl ApiClient {
     ///
     /// Errors: [`ApiError`], until the API server has begun to answer.
     pub(super) async fn watch(&self, call: &Call) -> Result<Pieces<'static>, ApiError> {
+        self.check_pause(call)?;
         let begun = async {
             let open = self.watches.iter().map(|(_, open)| Arc::strong_count(open) - 1);
             let (client, open) = roomiest(open).map_or((&self.calls, None), |index| {
@@ -226,9 +275,11 @@ impl ApiClient {
     fn counted<T>(&self, call: &Call, outcome: Result<T, Problem>) -> Result<T, ApiError> {
         let code = outcome.as_ref().map_or_else(Problem::code, |_| "200".to_owned());
         self.counted.called(call.verb, call.resource(), code);
-        outcome.map_err(|problem| ApiError {
-            call: call.to_string(),
-            problem,
+        outcome.map_err(|problem| {
+            if let Some(asked_for) = problem.retry_after() {
+                self.pause(asked_for);
+            }
+            ApiError::of(call, problem)
         })
     }
 }
@@ -260,10 +311,8 @@ fn roomiest(open: impl IntoIterator<Item = usize>) -> Option<usize> {
 
 fn decode<T: DeserializeOwned>(call: &Call, body: &[u8]) -> Result<T, ApiError> {
     let mut text = serde_json::Deserializer::from_slice(body);
-    serde_path_to_error::deserialize(&mut text).map_err(|error| ApiError {
-        call: call.to_string(),
-        problem: Problem::Unreadable(error.to_string()),
-    })
+    serde_path_to_error::deserialize(&mut text)
+        .map_err(|error| ApiError::of(call, Problem::Unreadable(error.to_string())))
 }
 
 /// A connection that could not be made, or broke. The innermost cause says why.

@@ -2,6 +2,7 @@
 //!
 //! Whether the API server knows it is found out by asking, not by version: the first patch is made as a dry run before.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Map, Value, json};
@@ -57,6 +58,14 @@ impl PodResizer for ApiResizer {
             Some(altered) => Err(ResizeError::Altered(altered)),
             None => Ok(accepted),
         }
+    }
+
+    fn for_operators(&self) -> Option<Arc<dyn PodResizer>> {
+        let resizer = Self::new(self.client.for_operators());
+        resizer
+            .proven
+            .store(self.proven.load(Ordering::Relaxed), Ordering::Relaxed);
+        Some(Arc::new(resizer))
     }
 }
 

@@ -20,8 +20,8 @@ pub enum Cause {
     },
     /// The pod has started: what a container was given only for that is taken back.
     BoostEnded {
-        /// The VPA's name; none where it is gone.
-        vpa: Option<String>,
+        /// The VPA's name.
+        vpa: String,
     },
     /// An operator at the socket.
     Operator {
@@ -74,8 +74,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Recommendation { vpa, reason, .. } => write!(f, "recommendation of VPA {vpa} ({reason})"),
-            Self::BoostEnded { vpa: Some(vpa) } => write!(f, "startup boost of VPA {vpa} ended"),
-            Self::BoostEnded { vpa: None } => f.write_str("startup boost ended; its VPA is gone"),
+            Self::BoostEnded { vpa } => write!(f, "startup boost of VPA {vpa} ended"),
             Self::Operator { uid, pid, reason } if reason.is_empty() => write!(f, "operator (uid {uid}, pid {pid})"),
             Self::Operator { uid, pid, reason } => write!(f, "operator (uid {uid}, pid {pid}): {reason}"),
             Self::Released { uid, pid, reason } if reason.is_empty() => {

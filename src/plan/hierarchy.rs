@@ -17,6 +17,10 @@ use crate::model::{
 };
 
 use super::effective::{EffectiveContainer, EffectivePod};
+use super::shrink::Holds;
+
+/// A limit that is declared and lets everything through: of a container that is kept without one.
+const UNBOUNDED: Bytes = Bytes::new(u64::MAX);
 
 /// What one cgroup is given. An absent limit is undeclared; one that is there is not zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +50,8 @@ pub struct Hierarchy {
     /// Regular containers in the spec's order, then sidecars. Other init containers have ended by the time anything
     /// is resized; they count for the pod only.
     pub containers: Vec<ContainerAllowance>,
+    /// The pod's own limit of memory, which no container and no sum of them exceeds.
+    own_memory_limit: Option<Bytes>,
     traits: NodeTraits,
 }
 
@@ -68,6 +74,7 @@ pub fn hierarchy(pod: &Pod, targets: &[NamedRequirements], traits: &NodeTraits) 
         qos: effective.qos,
         pod: pod_allowance(&effective),
         containers,
+        own_memory_limit: effective.pod_level.limits.memory.filter(|memory| !memory.is_zero()),
         traits: *traits,
     }
 }
@@ -147,6 +154,32 @@ impl Hierarchy {
             let limits =
                 containers.filter_map(|container| container_allowance(container, &started, &self.traits).cpu_limit);
             *limit = limits.fold(*limit, MilliCpu::max);
+        }
+        self
+    }
+
+    /// The same while limits of memory are kept where lower ones are wanted: the pod's is then higher by as much as its
+    /// containers' are, but not above its own.
+    #[must_use]
+    pub fn keeping(mut self, holds: &Holds) -> Self {
+        let bytes = |limit: &MemoryLimit| match limit {
+            MemoryLimit::Max => UNBOUNDED,
+            MemoryLimit::Bytes(bytes) => Bytes::new(*bytes),
+        };
+        let ceiling = self.own_memory_limit.unwrap_or(UNBOUNDED);
+        let mut more = Bytes::ZERO;
+        for ContainerAllowance { name, allowance } in &mut self.containers {
+            let held = holds.get(&Target::Container(name.clone())).map(bytes);
+            if let (Some(limit), Some(held)) = (&mut allowance.memory_limit, held.map(|held| held.min(ceiling)))
+                && *limit < held
+            {
+                more = more.saturating_add(held.saturating_sub(*limit));
+                *limit = held;
+            }
+        }
+        if let Some(limit) = &mut self.pod.memory_limit {
+            let held = holds.get(&Target::Pod).map_or(*limit, bytes);
+            *limit = limit.saturating_add(more).max(held).min(ceiling.max(*limit));
         }
         self
     }
@@ -274,7 +307,10 @@ impl Allowance {
             cpu_shares: Some(signed(self.shares.get())),
             cpu_quota: quota,
             cpu_period: period,
-            memory_limit_in_bytes: self.memory_limit.map(|limit| signed(limit.get())),
+            memory_limit_in_bytes: self.memory_limit.map(|limit| match MemoryLimit::of_bytes(limit.get()) {
+                MemoryLimit::Max => -1,
+                MemoryLimit::Bytes(bytes) => signed(bytes),
+            }),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Pure: which fields an update sends, and which values it refuses to send.
 
+use crate::cgroup::page_size;
 use crate::model::CriResources;
 
 use super::error::Problem;
@@ -36,8 +37,8 @@ pub(super) fn request(resources: &CriResources) -> Result<LinuxContainerResource
         memory_limit_in_bytes: field(
             "memory_limit_in_bytes",
             memory_limit_in_bytes,
-            "-1 (unbounded) or at least one page of 4096 bytes",
-            |limit| limit == -1 || limit >= 4096,
+            "-1 (unbounded) or at least one page of memory",
+            |limit| limit == -1 || u64::try_from(limit).is_ok_and(|limit| limit >= page_size().get()),
         )?,
     })
 }

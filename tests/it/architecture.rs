@@ -46,7 +46,7 @@ const MODULES: &[Module] = &[
     pure("decide", &["model"]),
     pure("plan", &["model"]),
     effects("cgroup", &["model", "plan"]),
-    effects("runtime", &["model"]),
+    effects("runtime", &["cgroup", "model"]),
     effects("control", &["model", "rate_limiter"]),
     effects("oom", &["cgroup", "model"]),
     effects("doctor", &["cgroup", "control", "model", "oom"]),

@@ -37,6 +37,11 @@ pub trait PodResizer: Debug + Send + Sync {
     /// # Errors
     /// [`ResizeError`], which says what to do about it.
     async fn resize(&self, pod: &PodId, changes: &[Step]) -> Result<Pod, ResizeError>;
+
+    /// The same way for what an operator waits for, where that is another one.
+    fn for_operators(&self) -> Option<Arc<dyn PodResizer>> {
+        None
+    }
 }
 
 /// The API server did not make the change that was asked for.

@@ -251,11 +251,10 @@ fn pods_of(entry: &Entry, view: &NodeView) -> u64 {
 
 /// What is behind a decision, as the cause of what follows.
 fn cause(entry: &Entry, vpas: &[VerticalPodAutoscaler]) -> Option<Cause> {
-    let vpa = entry.decision.vpa.clone();
+    let vpa = entry.decision.vpa.clone()?;
     if entry.decision.reason == Reason::StartupBoostEnded {
         return Some(Cause::BoostEnded { vpa });
     }
-    let vpa = vpa?;
     let namespace = &entry.pod.metadata.namespace;
     let found = vpas
         .iter()

@@ -46,7 +46,7 @@ impl Coordinator {
         let mut entries = self.entries.values();
         let due = entries.any(|entry| entry.work.pending.is_some());
         let resizer = self.resizer.get().filter(|_| due);
-        let mut roominess = Roominess::of(&self.entries, &self.view, resizer, node);
+        let mut roominess = Roominess::of(&self.entries, &self.view, resizer, self.resizer.upgraded(), node);
         for (key, entry) in &mut self.entries {
             // An entry may be new while a pass of an earlier one still runs for the same pod.
             if entry.live.as_ref().is_none_or(|live| self.busy.contains(&live.id.uid)) {

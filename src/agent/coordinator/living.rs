@@ -72,7 +72,9 @@ impl Coordinator {
             && earlier.traits != node.traits
         {
             if earlier.traits.kubelet != node.traits.kubelet {
-                self.resizer.start_over();
+                // One whose version was only assumed has not changed.
+                self.resizer
+                    .start_over(earlier.known_kubelet().map(|_| Timestamp::now()));
             }
             tracing::info!(kubelet = %node.traits.kubelet, "the node is another than before: every pod is planned anew");
             self.unwatched = true;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::Coordinator;
@@ -22,6 +23,8 @@ pub(super) struct Resizer {
     refusals: u32,
     /// When it is asked again, while it is left alone.
     again: Option<Instant>,
+    /// When the kubelet was last seen to be of another version than before.
+    upgraded: Option<Timestamp>,
 }
 
 impl Resizer {
@@ -30,7 +33,12 @@ impl Resizer {
             way,
             refusals: 0,
             again: None,
+            upgraded: None,
         }
+    }
+
+    pub(super) const fn upgraded(&self) -> Option<Timestamp> {
+        self.upgraded
     }
 
     /// The way, unless it is left alone.
@@ -66,9 +74,10 @@ impl Resizer {
     }
 
     /// The cluster is another than before: what the API server said no longer counts.
-    pub(super) fn start_over(&mut self) {
+    pub(super) fn start_over(&mut self, upgraded: Option<Timestamp>) {
         self.refusals = 0;
         self.again = None;
+        self.upgraded = upgraded;
     }
 }
 
@@ -124,7 +133,7 @@ mod tests {
         }
         resizer.accepted();
         assert_eq!(resizer.refused(now), Some(FIRST_WAIT));
-        resizer.start_over();
+        resizer.start_over(None);
         assert!(resizer.get().is_some());
         for _ in 0..40 {
             resizer.refused(now);

@@ -37,6 +37,7 @@ impl Roominess {
         entries: &BTreeMap<String, Box<Entry>>,
         view: &NodeView,
         resizer: Option<&Arc<dyn PodResizer>>,
+        upgraded: Option<Timestamp>,
         node: &Node,
     ) -> Self {
         let kubelet = node.traits.kubelet;
@@ -48,6 +49,7 @@ impl Roominess {
             support: NodeSupport::of(
                 entries.values().map(|entry| &*entry.pod),
                 node.known_kubelet(),
+                upgraded,
                 Timestamp::now(),
             ),
         };
@@ -65,7 +67,10 @@ impl Roominess {
         targets: &[NamedRequirements],
         cause: &Cause,
     ) -> Option<ThroughApi> {
-        let resizer = self.resizer.clone()?;
+        let mut resizer = self.resizer.clone()?;
+        if let Cause::Operator { .. } | Cause::Released { .. } = cause {
+            resizer = resizer.for_operators().unwrap_or(resizer);
+        }
         let now = Timestamp::now();
         let unreported = match self.support.for_pod(&entry.pod, now) {
             Support::Never => return None,
@@ -155,7 +160,12 @@ impl Coordinator {
     /// How a pass for this pod would go through the API server now, if it would.
     pub(super) fn through_now(&self, entry: &Entry) -> Option<ThroughApi> {
         let node = self.node.as_deref()?;
-        Roominess::of(&self.entries, &self.view, self.resizer.get(), node).through(entry, &[], &Cause::Sweep)
+        let resizer = self.resizer.get();
+        Roominess::of(&self.entries, &self.view, resizer, self.resizer.upgraded(), node).through(
+            entry,
+            &[],
+            &Cause::Sweep,
+        )
     }
 
     /// Room has perhaps been made: what was refused is tried at once.

@@ -92,6 +92,7 @@ impl Coordinator {
             },
             takes,
             kubelet,
+            managers: self.managers(),
         }
     }
 

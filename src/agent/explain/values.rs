@@ -11,7 +11,7 @@ use crate::model::{
     CgroupPath, ControlFile, CpuQuota, CpuShares, CriResources, LivePod, NamedRequirements, PodTree, PodValues,
     Setting, Settings, Target,
 };
-use crate::plan::shrink::keep;
+use crate::plan::shrink::{Holds, lift_kept};
 use crate::plan::{hierarchy, in_force};
 
 /// What each level should hold, by whom one asks.
@@ -66,10 +66,14 @@ pub(super) fn values(
 fn sides(node: &Node, snapshot: &Snapshot, live: &LivePod, held: &PodTree) -> Sides {
     let created = |targets: &[NamedRequirements]| hierarchy(&snapshot.pod, targets, &node.traits).created();
     let in_force = in_force(&snapshot.pod);
-    let wanted = snapshot.standing.targets(&snapshot.pod).map(|targets| {
+    let wanted = |holds: &Holds| {
+        let mut targets = snapshot.standing.targets(&snapshot.pod)?;
+        lift_kept(holds, &mut targets);
         let scope = &snapshot.standing.scope;
         let enforced = |target: &Target| scope.quotas.enforced(live.cgroup_id(target));
-        let mut hierarchy = hierarchy(&snapshot.pod, &targets, &node.traits).beside(held, enforced);
+        let mut hierarchy = hierarchy(&snapshot.pod, &targets, &node.traits)
+            .keeping(holds)
+            .beside(held, enforced);
         if snapshot.through.is_none() {
             hierarchy = hierarchy.admitting(&snapshot.pod);
         }
@@ -79,16 +83,13 @@ fn sides(node: &Node, snapshot: &Snapshot, live: &LivePod, held: &PodTree) -> Si
             hierarchy.wanted()
         };
         scope.restrict(&mut wanted);
-        wanted
-    });
+        Some(wanted)
+    };
     Sides {
         spec: created(&[]),
         allocated: (!in_force.is_empty()).then(|| created(&in_force)),
-        kept: wanted.clone().map(|mut kept| {
-            keep(&snapshot.holds, &mut kept);
-            kept
-        }),
-        wanted,
+        kept: wanted(&snapshot.holds),
+        wanted: wanted(&Holds::default()),
     }
 }
 

@@ -127,3 +127,38 @@ fn nobody_can_have_the_agent_wait_beyond_the_end_of_time() {
         assert!(wait <= LONGEST_WAIT, "{wait:?}");
     }
 }
+
+#[tokio::test]
+async fn when_one_call_is_told_to_wait_no_other_is_made_but_an_operators() {
+    let asked = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&asked);
+    let router = Router::new().fallback(async move || {
+        let mut asked = counted.lock().unwrap();
+        *asked += 1;
+        let (code, body) = if *asked == 1 { (429, "busy") } else { (200, "{}") };
+        (http::StatusCode::from_u16(code).unwrap(), [("retry-after", "7")], body)
+    });
+    let to_it = || kube::Client::new(router.clone(), "default");
+    let client = ApiClient::new(to_it(), [to_it()], ApiMetrics::register(&mut Registry::default()));
+    let call = |verb| Call::new(verb, PODS).named("a");
+    let waits = async |client: &ApiClient| {
+        let error = client.read::<Value>(&call(Verb::Get)).await.unwrap_err();
+        error.problem.retry_after().unwrap()
+    };
+    assert_eq!(waits(&client).await, Duration::from_secs(7));
+    // Not sent, and a little longer than asked for.
+    let left = waits(&client.clone()).await;
+    assert!(
+        (Duration::from_secs(6)..=Duration::from_millis(8500)).contains(&left),
+        "{left:?}"
+    );
+    assert!(client.watch(&call(Verb::Watch)).await.is_err());
+    assert!(client.send::<Value>(&call(Verb::Patch), &json!({})).await.is_err());
+    assert_eq!(*asked.lock().unwrap(), 1);
+    client
+        .for_operators()
+        .send::<Value>(&call(Verb::Patch), &json!({}))
+        .await
+        .unwrap();
+    assert_eq!(*asked.lock().unwrap(), 2);
+}

@@ -37,25 +37,32 @@ pub struct NodeSupport {
     version: Option<KubeletVersion>,
     /// None: neither its version nor a pod has settled that.
     resizes: Option<bool>,
+    upgraded: Option<Timestamp>,
 }
 
 impl NodeSupport {
-    /// What the kubelet's version and the statuses of the node's pods say. Without either, a kubelet does not resize.
+    /// What the kubelet's version and the statuses of the node's pods say. Without either, a kubelet does not resize. One that
+    /// was `upgraded` while its pods ran has to report those anew.
     #[must_use]
     pub fn of<P: Borrow<Pod>>(
         mut pods: impl Iterator<Item = P> + Clone,
         version: Option<KubeletVersion>,
+        upgraded: Option<Timestamp>,
         now: Timestamp,
     ) -> Self {
         let reported = pods.clone().any(|pod| supports_in_place_resize(pod.borrow()));
-        let unreported = |pod: P| reported_by(pod.borrow()).is_some_and(|at| at <= now);
+        let unreported = |pod: P| reported_by(pod.borrow(), upgraded).is_some_and(|at| at <= now);
         let resizes = match version {
             _ if reported => Some(true),
             Some(version) if version.always_resizes() => Some(true),
             Some(version) if version.resizes_by_default() => pods.any(unreported).then_some(false),
             Some(_) | None => Some(false),
         };
-        Self { version, resizes }
+        Self {
+            version,
+            resizes,
+            upgraded,
+        }
     }
 
     /// Whether the kubelet resizes this pod.
@@ -71,7 +78,7 @@ impl NodeSupport {
             return Support::Never;
         }
         let certain = self.version.is_some_and(KubeletVersion::always_resizes);
-        let until = reported_by(pod).filter(|_| !certain);
+        let until = reported_by(pod, self.upgraded).filter(|_| !certain);
         if until.is_some_and(|until| until <= now) {
             return Support::Never;
         }
@@ -93,7 +100,7 @@ impl NodeSupport {
 }
 
 /// By when the kubelet would have reported the resources of a container that runs and has none in its status.
-fn reported_by(pod: &Pod) -> Option<Timestamp> {
+fn reported_by(pod: &Pod, upgraded: Option<Timestamp>) -> Option<Timestamp> {
     let started = |status: &ContainerStatus| status.state.running.as_ref()?.started_at;
     let unreported = pod
         .status
@@ -101,6 +108,7 @@ fn reported_by(pod: &Pod) -> Option<Timestamp> {
         .iter()
         .filter(|status| status.resources.is_none());
     let started = unreported.filter_map(started).min()?;
+    let started = upgraded.map_or(started, |upgraded| started.max(upgraded));
     Some(started.checked_add(REPORTED_WITHIN).unwrap_or(Timestamp::MAX))
 }
 
@@ -140,7 +148,7 @@ mod tests {
     fn support(pod: &Pod, others: &[Pod], version: Option<u32>, now: i64) -> Support {
         let version = version.map(KubeletVersion);
         let pods = others.iter().chain([pod]);
-        NodeSupport::of(pods, version, at(now)).for_pod(pod, at(now))
+        NodeSupport::of(pods, version, None, at(now)).for_pod(pod, at(now))
     }
 
     /// Until when a pod waits, if it does.
@@ -171,6 +179,17 @@ mod tests {
         );
         // One pod that was never reported tells for all of them.
         assert_eq!(support(&pending, &[unreported()], Some(34), 60), Support::Never);
+    }
+
+    #[test]
+    fn a_kubelet_that_was_upgraded_is_waited_for_from_then_on() {
+        let pod = unreported();
+        let support = |now| {
+            let node = NodeSupport::of([&pod].into_iter(), Some(KubeletVersion(34)), Some(at(86_400)), at(now));
+            node.for_pod(&pod, at(now))
+        };
+        assert_eq!(waits(&support(86_400)), Some(Some(86_460)));
+        assert_eq!(support(86_460), Support::Never);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{MemoryLimit, NamedRequirements, PodValues, Resource, Setting, Settings, Target};
+use crate::model::{MemoryLimit, NamedRequirements, Resource, Target};
 
 /// How long a shrink is left alone that was undone for the first time; twice as long after each further time.
 const FIRST_WAIT: Duration = Duration::from_secs(2 * 60);
@@ -140,56 +140,6 @@ pub fn lift_kept(holds: &Holds, wanted: &mut [NamedRequirements]) {
         {
             named.resources.lift(Resource::Memory, *limit);
         }
-    }
-}
-
-/// Keeps limits for now where lower ones are wanted: the pod's is then higher by as much as its containers' are.
-pub fn keep(holds: &Holds, wanted: &mut PodValues) {
-    let mut more = MemoryLimit::Bytes(0);
-    let containers = wanted.tree.containers.iter_mut();
-    for (name, settings) in containers {
-        let Some(held) = holds.get(&Target::Container(name.clone())) else {
-            continue;
-        };
-        let Some(added) = raise(settings, *held) else { continue };
-        more = sum(more, added);
-        if let Some(limit) = wanted
-            .specs
-            .get_mut(name)
-            .and_then(|spec| spec.memory_limit_in_bytes.as_mut())
-        {
-            *limit = match held {
-                MemoryLimit::Max => -1,
-                MemoryLimit::Bytes(bytes) => i64::try_from(*bytes).unwrap_or(i64::MAX),
-            };
-        }
-    }
-    if let Some(limit) = wanted.tree.pod.memory_limit() {
-        let held = holds.get(&Target::Pod).copied().unwrap_or(limit);
-        raise(&mut wanted.tree.pod, sum(limit, more).max(held));
-    }
-}
-
-/// Raises a memory limit to `held`; returns by how much, if it was lower.
-fn raise(settings: &mut Settings, held: MemoryLimit) -> Option<MemoryLimit> {
-    let limit = settings.memory_limit().filter(|limit| *limit < held)?;
-    for setting in settings.clone().iter() {
-        match setting {
-            Setting::MemoryMax(_) => settings.insert(Setting::MemoryMax(held)),
-            Setting::MemoryLimit(_) => settings.insert(Setting::MemoryLimit(held)),
-            _ => {}
-        }
-    }
-    Some(match (held, limit) {
-        (MemoryLimit::Bytes(held), MemoryLimit::Bytes(limit)) => MemoryLimit::Bytes(held - limit),
-        _ => MemoryLimit::Max,
-    })
-}
-
-fn sum(a: MemoryLimit, b: MemoryLimit) -> MemoryLimit {
-    match (a, b) {
-        (MemoryLimit::Bytes(a), MemoryLimit::Bytes(b)) => MemoryLimit::Bytes(a.saturating_add(b)),
-        _ => MemoryLimit::Max,
     }
 }
 

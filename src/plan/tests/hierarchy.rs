@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 use super::traits;
 use crate::model::objects::Pod;
 use crate::model::{
-    Bytes, CgroupVersion, ControlFile, Driver, KubeletVersion, MilliCpu, NamedRequirements, NodeTraits, QosClass,
-    Settings,
+    Bytes, CgroupVersion, ControlFile, Driver, KubeletVersion, MemoryLimit, MilliCpu, NamedRequirements, NodeTraits,
+    QosClass, Settings, Target,
 };
+use crate::plan::shrink::{Holds, lift_kept};
 use crate::plan::{Hierarchy, hierarchy, in_force};
 
 fn pod(spec: &Value) -> Pod {
@@ -275,5 +276,59 @@ fn requirements_in_force_are_those_the_kubelet_reports() {
     assert_eq!(
         (reported[0].name.as_str(), reported[0].resources.limits.cpu),
         ("a", cpu(500))
+    );
+}
+
+/// What `memory.max` is of the pod, of `app` and of `side`, with limits of 100 and 50 MiB, while these are kept.
+fn kept(pod_level: &Value, holds: &[(Target, MemoryLimit)]) -> [String; 3] {
+    let mut spec = json!({ "containers": [
+        { "name": "app", "resources": limited("1", "100Mi") },
+        { "name": "side", "resources": limited("1", "50Mi") },
+    ] });
+    if !pod_level.is_null() {
+        spec["resources"] = pod_level.clone();
+    }
+    let (pod, holds) = (pod(&spec), Holds::from_iter(holds.iter().cloned()));
+    let mut targets = pod.requirements();
+    lift_kept(&holds, &mut targets);
+    let wanted = hierarchy(&pod, &targets, &traits(CgroupVersion::V2, Driver::Cgroupfs))
+        .keeping(&holds)
+        .wanted();
+    let stored = wanted.specs["app"].memory_limit_in_bytes.unwrap();
+    let app = shown(&wanted.tree.containers["app"], ControlFile::MemoryMax);
+    assert_eq!(stored.to_string(), app.replace("max", "-1"));
+    let side = shown(&wanted.tree.containers["side"], ControlFile::MemoryMax);
+    [shown(&wanted.tree.pod, ControlFile::MemoryMax), app, side].map(|text| {
+        let bytes = text.parse::<u64>().map(|bytes| format!("{}Mi", bytes >> 20));
+        bytes.unwrap_or(text)
+    })
+}
+
+fn app() -> Target {
+    Target::Container("app".to_owned())
+}
+
+#[test]
+fn a_limit_that_is_kept_is_kept_at_every_level_and_in_the_runtime() {
+    let mebibytes = |amount: u64| MemoryLimit::Bytes(amount << 20);
+    let holds = [(app(), mebibytes(180)), (Target::Pod, mebibytes(200))];
+    assert_eq!(kept(&Value::Null, &holds), ["230Mi", "180Mi", "50Mi"]);
+    let lower = [(app(), mebibytes(80)), (Target::Pod, mebibytes(100))];
+    assert_eq!(kept(&Value::Null, &lower), ["150Mi", "100Mi", "50Mi"]);
+    assert_eq!(
+        kept(&Value::Null, &[(Target::Pod, mebibytes(300))]),
+        ["300Mi", "100Mi", "50Mi"]
+    );
+}
+
+#[test]
+fn no_limit_is_kept_as_no_limit_but_within_the_pods_own() {
+    let unlimited = [(app(), MemoryLimit::Max)];
+    assert_eq!(kept(&Value::Null, &unlimited), ["max", "max", "50Mi"]);
+    let own = limited("4", "256Mi");
+    assert_eq!(kept(&own, &unlimited), ["256Mi", "256Mi", "50Mi"]);
+    assert_eq!(
+        kept(&own, &[(Target::Pod, MemoryLimit::Max)]),
+        ["256Mi", "100Mi", "50Mi"]
     );
 }

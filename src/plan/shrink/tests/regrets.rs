@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 
 use super::*;
-use crate::model::{CriResources, MemoryLimit, PodTree, PodValues, Setting, Settings, Target};
-use crate::plan::shrink::{Holds, Regrets, keep};
+use crate::model::{MemoryLimit, Target};
+use crate::plan::shrink::{Holds, Regrets};
 
 fn app() -> Target {
     Target::Container("app".to_owned())
@@ -16,22 +16,6 @@ fn at(seconds: i64) -> Timestamp {
 
 const fn limit(mebibytes: u64) -> MemoryLimit {
     MemoryLimit::Bytes(mib(mebibytes).get())
-}
-
-/// A pod of two containers with these limits; the pod's is their sum.
-fn pod(app: u64, side: u64) -> PodValues {
-    let of = |mebibytes| Settings::from_iter([Setting::MemoryMax(limit(mebibytes))]);
-    let spec = |mebibytes: u64| CriResources {
-        memory_limit_in_bytes: Some(i64::try_from(mebibytes << 20).unwrap()),
-        ..CriResources::default()
-    };
-    PodValues {
-        tree: PodTree {
-            pod: of(app + side),
-            containers: [("app".to_owned(), of(app)), ("side".to_owned(), of(side))].into(),
-        },
-        specs: [("app".to_owned(), spec(app)), ("side".to_owned(), spec(side))].into(),
-    }
 }
 
 #[test]
@@ -76,43 +60,4 @@ fn it_is_remembered_over_a_restart() {
         read.holds(at(1)),
         Holds::from([(app(), limit(200)), (Target::Pod, MemoryLimit::Max)])
     );
-}
-
-#[test]
-fn a_limit_that_is_kept_is_kept_at_every_level_and_in_the_runtime() {
-    let mut wanted = pod(100, 50);
-    keep(
-        &Holds::from([(app(), limit(180)), (Target::Pod, limit(200))]),
-        &mut wanted,
-    );
-    assert_eq!(
-        wanted.tree,
-        PodTree {
-            pod: pod(180, 50).tree.pod,
-            ..pod(180, 50).tree
-        }
-    );
-    assert_eq!(wanted.specs, pod(180, 50).specs);
-}
-
-#[test]
-fn what_grows_anyway_is_not_held_back() {
-    let mut wanted = pod(300, 50);
-    keep(
-        &Holds::from([(app(), limit(180)), (Target::Pod, limit(200))]),
-        &mut wanted,
-    );
-    assert_eq!(wanted, pod(300, 50));
-    keep(&Holds::default(), &mut wanted);
-    assert_eq!(wanted, pod(300, 50));
-}
-
-#[test]
-fn no_limit_is_kept_as_no_limit() {
-    let mut wanted = pod(100, 50);
-    keep(&Holds::from([(app(), MemoryLimit::Max)]), &mut wanted);
-    assert_eq!(wanted.tree.pod.memory_limit(), Some(MemoryLimit::Max));
-    assert_eq!(wanted.tree.containers["app"].memory_limit(), Some(MemoryLimit::Max));
-    assert_eq!(wanted.specs["app"].memory_limit_in_bytes, Some(-1));
-    assert_eq!(wanted.specs["side"], pod(100, 50).specs["side"]);
 }

@@ -14,26 +14,13 @@ use crate::oom::kmsg::{self, KmsgError};
 /// A full node has so many watches: two hundred and fifty pods, three containers each, on v1 two cgroups for each.
 const ENOUGH_WATCHES: u64 = 2048;
 
-/// A right that root has and others can be given (`linux/capability.h`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Capability {
-    name: &'static str,
-    bit: u32,
-}
-
-const DAC_OVERRIDE: Capability = Capability {
-    name: "CAP_DAC_OVERRIDE",
-    bit: 1,
-};
-const SYS_ADMIN: Capability = Capability {
-    name: "CAP_SYS_ADMIN",
-    bit: 21,
-};
-const SYSLOG: Capability = Capability {
-    name: "CAP_SYSLOG",
-    bit: 34,
-};
-const KNOWN: [Capability; 3] = [DAC_OVERRIDE, SYS_ADMIN, SYSLOG];
+/// The rights that matter, which root has and others can be given, with their bits (`linux/capability.h`).
+const CAPABILITIES: [(&str, u32); 3] = [
+    ("CAP_DAC_OVERRIDE", DAC_OVERRIDE),
+    ("CAP_SYS_ADMIN", 21),
+    ("CAP_SYSLOG", 34),
+];
+const DAC_OVERRIDE: u32 = 1;
 
 /// The effective capabilities of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,8 +32,8 @@ impl Capabilities {
         Ok(Self(status.capeff))
     }
 
-    const fn has(self, capability: Capability) -> bool {
-        self.0 >> capability.bit & 1 == 1
+    const fn has(self, bit: u32) -> bool {
+        self.0 >> bit & 1 == 1
     }
 
     /// Whether files of other users may be written.
@@ -56,8 +43,8 @@ impl Capabilities {
 
     /// Those of the ones that matter that are not there.
     pub(super) fn missing(self) -> Vec<&'static str> {
-        let missing = KNOWN.into_iter().filter(|capability| !self.has(*capability));
-        missing.map(|capability| capability.name).collect()
+        let missing = CAPABILITIES.iter().filter(|(_, bit)| !self.has(*bit));
+        missing.map(|(name, _)| *name).collect()
     }
 }
 

@@ -56,12 +56,7 @@ pub fn properties(settings: &Settings, systemd_version: u32) -> Result<Vec<Prope
             Setting::MemoryHigh(limit) => push(MEMORY_HIGH, bytes(limit)),
             Setting::MemoryMax(limit) => push(MEMORY_MAX, bytes(limit)),
             Setting::MemoryLimit(limit) => push(MEMORY_LIMIT, bytes(limit)),
-            Setting::MemswLimit(_)
-            | Setting::CpuMax(_)
-            | Setting::CpuMaxBurst(_)
-            | Setting::CfsQuota(_)
-            | Setting::CfsPeriod(_)
-            | Setting::CfsBurst(_) => {}
+            _ => {}
         }
     }
     Ok(properties)

@@ -25,7 +25,7 @@ pub use clock::monotonic;
 use device::{BUFFER, Device};
 pub use error::KmsgError;
 pub use notice::{BootId, LogEvent, Loss, Notice, Origin, Position};
-use syslog::Syslog;
+use syslog::{LineNumber, Syslog};
 use tracker::{Attempt, Tracker};
 
 /// The device.
@@ -138,7 +138,7 @@ pub fn probe_syslog() -> Result<(), KmsgError> {
 pub enum Numbering {
     /// Records since boot: `/dev/kmsg`.
     Records,
-    /// Microseconds since boot: syslog(2), which tells no number.
+    /// Microseconds since boot, and the kills in each: syslog(2), which tells no number.
     Times,
 }
 
@@ -146,19 +146,22 @@ impl Numbering {
     /// What this number counts.
     #[must_use]
     pub const fn of(seq: u64) -> Self {
-        if seq < syslog::FIRST_NUMBER {
-            Self::Records
-        } else {
-            Self::Times
+        match LineNumber::of_seq(seq) {
+            None => Self::Records,
+            Some(_) => Self::Times,
         }
     }
 
     /// What a record of this number is called in the ids of kills.
     #[must_use]
     pub fn name(seq: u64) -> String {
-        match Self::of(seq) {
-            Self::Records => format!("log-{seq}"),
-            Self::Times => format!("time-{}", seq - syslog::FIRST_NUMBER),
+        match LineNumber::of_seq(seq) {
+            None => format!("log-{seq}"),
+            Some(LineNumber {
+                timestamp_us,
+                ordinal: 0 | 1,
+            }) => format!("time-{timestamp_us}"),
+            Some(LineNumber { timestamp_us, ordinal }) => format!("time-{timestamp_us}-{ordinal}"),
         }
     }
 }

@@ -26,7 +26,47 @@ const TEXT_PER_BYTE: usize = 2;
 /// What is read of a log at most, its end.
 const MOST_READ: usize = 2 << 20;
 /// The numbers of lines begin here. No record of `/dev/kmsg` has so high a number.
-pub(super) const FIRST_NUMBER: u64 = 1 << 63;
+const FIRST_NUMBER: u64 = 1 << 63;
+/// So many bits of a number tell apart kills of one microsecond: some machines have a clock of ten milliseconds.
+const ORDINAL_BITS: u32 = 12;
+const LAST_ORDINAL: u64 = (1 << ORDINAL_BITS) - 1;
+/// What each kill has one line with.
+const KILLED: &str = "Killed process ";
+
+/// The number of a line: its time, and how many kills were logged at that time up to it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct LineNumber {
+    pub(super) timestamp_us: u64,
+    pub(super) ordinal: u64,
+}
+
+impl LineNumber {
+    /// That of a line after this one.
+    fn next(self, timestamp_us: u64, text: &str) -> Self {
+        let before = if timestamp_us == self.timestamp_us {
+            self.ordinal
+        } else {
+            0
+        };
+        let ordinal = (before + u64::from(text.contains(KILLED))).min(LAST_ORDINAL);
+        Self { timestamp_us, ordinal }
+    }
+
+    pub(super) const fn to_seq(self) -> u64 {
+        FIRST_NUMBER | (self.timestamp_us << ORDINAL_BITS) | self.ordinal
+    }
+
+    /// `None` for the number of a record.
+    pub(super) const fn of_seq(seq: u64) -> Option<Self> {
+        if seq < FIRST_NUMBER {
+            return None;
+        }
+        Some(Self {
+            timestamp_us: (seq - FIRST_NUMBER) >> ORDINAL_BITS,
+            ordinal: seq & LAST_ORDINAL,
+        })
+    }
+}
 
 /// One call: what the log holds.
 type ReadAll = Box<dyn FnMut() -> Result<Vec<u8>, KmsgError> + Send>;
@@ -36,6 +76,7 @@ pub(super) struct Syslog {
     read_all: ReadAll,
     unread: Unread,
     lines: VecDeque<Line>,
+    last: LineNumber,
     /// Something says that there is news.
     woken: bool,
     /// Whether lines were overwritten before the call read them, and this is not told yet.
@@ -59,6 +100,7 @@ impl Syslog {
             read_all,
             unread: Unread::default(),
             lines: VecDeque::new(),
+            last: LineNumber::default(),
             woken: true,
             overwritten: false,
             at_end: false,
@@ -88,8 +130,10 @@ impl Syslog {
             let Some(line) = text::kernel_line(&String::from_utf8_lossy(bytes)) else {
                 continue;
             };
-            let seq = line.timestamp_us.ok_or(KmsgError::NoTimes)? | FIRST_NUMBER;
-            self.lines.push_back(Line { seq: Some(seq), ..line });
+            let timestamp_us = line.timestamp_us.ok_or(KmsgError::NoTimes)?;
+            self.last = self.last.next(timestamp_us, &line.text);
+            let seq = Some(self.last.to_seq());
+            self.lines.push_back(Line { seq, ..line });
         }
         Ok(())
     }

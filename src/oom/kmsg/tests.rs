@@ -228,8 +228,32 @@ fn killed(pid: u32, millisecond: u64) -> String {
     format!("<3>[{:5}.{:03}000] {kill}\n", millisecond / 1000, millisecond % 1000)
 }
 
+/// The number of the first kill at that millisecond.
 fn number(millisecond: u64) -> u64 {
-    (millisecond * 1000) | syslog::FIRST_NUMBER
+    let timestamp_us = millisecond * 1000;
+    LineNumber {
+        timestamp_us,
+        ordinal: 1,
+    }
+    .to_seq()
+}
+
+#[tokio::test]
+async fn kills_that_a_coarse_clock_gives_one_time_have_numbers_and_names_of_their_own() {
+    let text = Text::default();
+    text.lock().unwrap().0 = killed(7, 1500) + &killed(8, 1500);
+    let mut reader = reader_of(&text, None);
+    let mut told = kills(&told_now(&mut reader));
+    text.lock().unwrap().0 += &(killed(9, 1500) + &killed(10, 1510));
+    reader.wake();
+    tokio::time::sleep(Duration::from_millis(101)).await;
+    told.extend(kills(&told_now(&mut reader)));
+    let names: Vec<_> = told.iter().map(|(seq, _)| Numbering::name(*seq)).collect();
+    assert_eq!(
+        names,
+        ["time-1500000", "time-1500000-2", "time-1500000-3", "time-1510000"]
+    );
+    assert!(told.is_sorted_by_key(|(seq, _)| *seq));
 }
 
 /// Everything that is told now.

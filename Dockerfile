@@ -3,6 +3,7 @@
 #
 #   docker buildx build --platform linux/amd64,linux/arm64 --tag vscaled .
 #
+# scripts/image makes the same image without docker; both build the programs with scripts/programs.
 # The build runs on the builder's own architecture and compiles for the one that TARGETARCH names.
 
 ARG RUST_VERSION=1.95
@@ -25,25 +26,10 @@ RUN set -eu; \
     apt-get install --yes --no-install-recommends make protobuf-compiler $cross; \
     rm -rf /var/lib/apt/lists/*
 
-# An explicit target keeps the flags for static linking away from procedural macros and build scripts.
-ENV CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=x86_64-linux-gnu-gcc \
-    CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static" \
-    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
-    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static"
-
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,id=vscaled-target-${TARGETARCH},target=/src/target \
-    set -eu; \
-    case "$TARGETARCH" in \
-        amd64) target=x86_64-unknown-linux-gnu ;; \
-        # Kernels there have pages of up to 64 KiB, and jemalloc must know the largest.
-        arm64) target=aarch64-unknown-linux-gnu; export JEMALLOC_SYS_WITH_LG_PAGE=16 ;; \
-    esac; \
-    rustup target add "$target"; \
-    cargo build --release --locked --bins --target "$target"; \
-    mkdir /out; \
-    cp "target/$target/release/vscaled" "target/$target/release/vscalectl" /out/
+    scripts/programs "$TARGETARCH" /out
 
 FROM scratch
 LABEL org.opencontainers.image.title="vscaled" \
@@ -53,4 +39,5 @@ COPY --from=build /out/ /usr/local/bin/
 COPY LICENSE /
 # Root, because cgroup files and the runtime's socket belong to root.
 USER 0:0
+ENV PATH=/usr/local/bin
 ENTRYPOINT ["/usr/local/bin/vscaled"]

@@ -76,8 +76,10 @@ struct Node {
 impl Node {
     async fn new(test: &str) -> Option<Self> {
         let scene = Scene::new(test).await?;
-        let build = |directory: &Path| agent_archive(directory, "docker.io/library/vscaled:latest");
-        scene.containerd.import_archive(build, &["vscaled:latest"]).await;
+        scene
+            .containerd
+            .import_archive(agent_archive, &["vscaled:latest"])
+            .await;
         let places = tempfile::Builder::new()
             .prefix("vscaled-")
             .tempdir_in(scratch())

@@ -1,4 +1,4 @@
-//! Two images made of busybox alone, and the agent's own, in the archive format of `docker save`.
+//! Two images made of busybox alone, in the archive format of `docker save`, and the agent's own as it is released.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,42 +52,34 @@ pub(crate) fn archive(directory: &Path) -> PathBuf {
     directory.join("images.tar")
 }
 
-/// Builds an archive of the agent's image as a node pulls it: the program at its place, with the libraries that this build
-/// of it is linked to, and nothing else.
-pub(crate) fn agent_archive(directory: &Path, tag: &str) -> PathBuf {
+/// An archive of the agent's image, `vscaled:latest`. It is made as the released one, of this build of the program with the
+/// libraries that it is linked to; `VSCALED_TEST_IMAGE` names the archive of another one to test.
+pub(crate) fn agent_archive(directory: &Path) -> PathBuf {
+    if let Some(archive) = std::env::var_os("VSCALED_TEST_IMAGE") {
+        return archive.into();
+    }
     let program = env!("CARGO_BIN_EXE_vscaled");
-    let bin = directory.join("layer/usr/local/bin");
+    let root = directory.join("root");
+    let bin = root.join("usr/local/bin");
     fs::create_dir_all(&bin).unwrap();
     // Symbols are four fifths of it.
     output(Command::new("strip").arg("-o").arg(bin.join("vscaled")).arg(program));
     for library in libraries(program) {
-        let place = directory.join("layer").join(library.trim_start_matches('/'));
+        let place = root.join(library.trim_start_matches('/'));
         fs::create_dir_all(place.parent().unwrap()).unwrap();
         fs::copy(library, place).unwrap();
     }
-    output(
-        Command::new("tar")
-            .current_dir(directory)
-            .args(["-C", "layer", "-cf", "layer.tar", "."]),
-    );
-    let digest = output(Command::new("sha256sum").arg(directory.join("layer.tar")));
-    let digest = digest.split(' ').next().expect("sha256sum prints a digest");
-    let image = json!({
-        "architecture": architecture(), "os": "linux",
-        "config": {"Entrypoint": ["/usr/local/bin/vscaled"], "User": "0:0"},
-        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
-    });
-    fs::write(directory.join("vscaled.json"), image.to_string()).unwrap();
-    let manifest = json!([{"Config": "vscaled.json", "RepoTags": [tag], "Layers": ["layer.tar"]}]);
-    fs::write(directory.join("manifest.json"), manifest.to_string()).unwrap();
-    let files = ["manifest.json", "vscaled.json", "layer.tar"];
-    output(
-        Command::new("tar")
-            .current_dir(directory)
-            .args(["-cf", "images.tar"])
-            .args(files),
-    );
-    directory.join("images.tar")
+    let archive = directory.join("vscaled.oci.tar");
+    pack(&root, &archive);
+    archive
+}
+
+/// Makes an archive of an image that has the files below a directory, and returns its digest.
+pub(crate) fn pack(root: &Path, archive: &Path) -> String {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/image");
+    let mut command = Command::new(script);
+    let digest = output(command.args(["--pack", architecture()]).arg(root).arg(archive));
+    digest.trim().to_owned()
 }
 
 /// The libraries of a program, its loader included, by their paths.
@@ -98,7 +90,7 @@ fn libraries(program: &str) -> Vec<String> {
 }
 
 /// Go's name of this processor.
-fn architecture() -> &'static str {
+pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

@@ -1,0 +1,268 @@
+//! Promise: what a release consists of is complete, says what is in it, and is the same whoever makes it again.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::image::{architecture, output, pack};
+use crate::support::skipped;
+
+const SOURCE: &str = env!("CARGO_MANIFEST_DIR");
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+fn read_json(file: &Path) -> Value {
+    serde_json::from_slice(&fs::read(file).unwrap()).unwrap()
+}
+
+fn unpack(archive: &Path) -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    output(
+        Command::new("tar")
+            .arg("-xf")
+            .arg(archive)
+            .arg("-C")
+            .arg(directory.path()),
+    );
+    directory
+}
+
+fn sha256(file: &Path) -> String {
+    let printed = output(Command::new("sha256sum").arg(file));
+    printed.split(' ').next().unwrap().to_owned()
+}
+
+/// Writes a program that runs another one.
+fn write_program(file: &Path, runs: &str) {
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(file, format!("#!/bin/sh\nexec {runs} \"$@\"\n")).unwrap();
+    fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The blob that a descriptor describes: of the length and the digest that it says.
+fn blob(layout: &Path, descriptor: &Value) -> PathBuf {
+    let digest = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
+    let file = layout.join("blobs/sha256").join(digest);
+    assert_eq!(fs::metadata(&file).unwrap().len(), descriptor["size"].as_u64().unwrap());
+    assert_eq!(sha256(&file), digest);
+    file
+}
+
+#[test]
+fn an_image_is_a_layout_of_blobs_with_the_right_digests() {
+    let root = tempfile::tempdir().unwrap();
+    write_program(&root.path().join("usr/local/bin/vscaled"), "true");
+    let archive = root.path().with_extension("oci.tar");
+    let digest = pack(root.path(), &archive);
+    let layout = unpack(&archive);
+    fs::remove_file(&archive).unwrap();
+    let layout = layout.path();
+    assert_eq!(read_json(&layout.join("oci-layout"))["imageLayoutVersion"], "1.0.0");
+
+    let names = read_json(&layout.join("index.json"))["manifests"].clone();
+    let name = "io.containerd.image.name";
+    assert_eq!(
+        names[0]["annotations"][name],
+        format!("docker.io/library/vscaled:{VERSION}")
+    );
+    assert_eq!(names[1]["annotations"][name], "docker.io/library/vscaled:latest");
+    assert_eq!(names[0]["digest"], digest);
+    assert_eq!(names[1]["digest"], digest);
+    let images = read_json(&blob(layout, &names[0]))["manifests"].clone();
+    assert_eq!(images.as_array().unwrap().len(), 1);
+    assert_eq!(
+        images[0]["platform"],
+        json!({"architecture": architecture(), "os": "linux"})
+    );
+
+    let manifest = read_json(&blob(layout, &images[0]));
+    let config = read_json(&blob(layout, &manifest["config"]));
+    assert_eq!(config["architecture"], architecture());
+    assert_eq!(config["config"]["Entrypoint"], json!(["/usr/local/bin/vscaled"]));
+    assert_eq!(config["config"]["User"], "0:0");
+    // kubectl vscale runs vscalectl by its name.
+    assert_eq!(config["config"]["Env"], json!(["PATH=/usr/local/bin"]));
+    assert_eq!(config["config"]["Labels"]["org.opencontainers.image.version"], VERSION);
+    let layer = blob(layout, &manifest["layers"][0]);
+    let uncompressed = layout.join("layer");
+    let gunzip = output(
+        Command::new("sh")
+            .args(["-c", "gzip -dc <\"$0\" >\"$1\""])
+            .arg(&layer)
+            .arg(&uncompressed),
+    );
+    assert_eq!(gunzip, "");
+    assert_eq!(
+        config["rootfs"]["diff_ids"][0],
+        format!("sha256:{}", sha256(&uncompressed))
+    );
+    let listed = output(Command::new("tar").arg("-tvf").arg(&uncompressed));
+    let program = listed
+        .lines()
+        .find(|line| line.ends_with("/usr/local/bin/vscaled"))
+        .unwrap();
+    assert!(program.starts_with("-rwxr-xr-x 0/0"), "{program}");
+}
+
+#[test]
+fn the_same_files_make_the_same_image_whoever_packs_them_when() {
+    let digests = ["022", "077"].map(|umask| {
+        let root = tempfile::tempdir().unwrap();
+        write_program(&root.path().join("usr/local/bin/vscaled"), "true");
+        let copy = root.path().join("copy");
+        // Other times, other permissions and another order of the directory.
+        let steps = "umask $0; cp -r \"$1\" \"$2\"; touch -d @$0 \"$2/local/bin/vscaled\"";
+        let mut copied = Command::new("sh");
+        copied.args(["-ec", steps, umask]).arg(root.path().join("usr"));
+        fs::create_dir(&copy).unwrap();
+        output(copied.arg(copy.join("usr")));
+        pack(&copy, &root.path().join("image.tar"))
+    });
+    assert_eq!(digests[0], digests[1]);
+}
+
+/// The files that scripts/package makes of programs that stand in for released ones.
+fn packages(umask: &str) -> TempDir {
+    let programs = tempfile::tempdir().unwrap();
+    let bin = programs.path().join(architecture());
+    write_program(&bin.join("vscaled"), env!("CARGO_BIN_EXE_vscaled"));
+    write_program(&bin.join("vscalectl"), env!("CARGO_BIN_EXE_vscalectl"));
+    let made = tempfile::tempdir().unwrap();
+    let mut package = Command::new("sh");
+    package.args(["-c", "umask $0; exec scripts/package \"$@\"", umask]);
+    package.arg(programs.path()).arg(made.path()).arg(architecture());
+    package
+        .env("VSCALED_RELEASE_URL", "https://files.example/v1")
+        .env("HELM", "none");
+    output(package.current_dir(SOURCE));
+    made
+}
+
+#[test]
+fn packages_are_complete_and_the_same_whoever_makes_them() {
+    const NAME: &str = "release_files::packages_are_complete";
+    if !Path::new("/usr/bin/dpkg-deb").exists() {
+        return skipped(NAME, "no dpkg-deb here");
+    }
+    let made = packages("022");
+    let sums = fs::read_to_string(made.path().join("SHA256SUMS")).unwrap();
+    assert_eq!(
+        sums,
+        fs::read_to_string(packages("077").path().join("SHA256SUMS")).unwrap()
+    );
+    output(
+        Command::new("sha256sum")
+            .args(["--check", "--quiet", "SHA256SUMS"])
+            .current_dir(made.path()),
+    );
+
+    let deb = made.path().join(format!("vscaled_{VERSION}_{}.deb", architecture()));
+    let installed = tempfile::tempdir().unwrap();
+    output(Command::new("dpkg-deb").arg("-R").arg(&deb).arg(installed.path()));
+    let archive = made
+        .path()
+        .join(format!("vscaled-{VERSION}-linux-{}.tar.gz", architecture()));
+    let unpacked = unpack(&archive);
+    let local = unpacked
+        .path()
+        .join(format!("vscaled-{VERSION}-linux-{}", architecture()));
+
+    let unit = fs::read_to_string(installed.path().join("usr/lib/systemd/system/vscaled.service")).unwrap();
+    let command = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+    let program = command.split(' ').next().unwrap();
+    let said = output(Command::new(installed.path().join(program.trim_start_matches('/'))).arg("--version"));
+    assert_eq!(said.trim(), format!("vscaled {VERSION}"));
+    assert!(command.ends_with("--config /etc/vscaled/agent.yaml"), "{command}");
+    assert!(installed.path().join("etc/vscaled/manifests").is_dir());
+    let conffiles = fs::read_to_string(installed.path().join("DEBIAN/conffiles")).unwrap();
+    assert_eq!(conffiles, "/etc/vscaled/agent.yaml\n");
+    for (root, packed) in [(installed.path().join("usr"), ".gz"), (local.clone(), "")] {
+        for file in [
+            &format!("share/man/man1/vscalectl.1{packed}"),
+            &format!("share/man/man1/vscalectl-resize.1{packed}"),
+            &format!("share/man/man8/vscaled-run.8{packed}"),
+            "share/bash-completion/completions/vscalectl",
+            "share/zsh/vendor-completions/_vscalectl",
+            "share/fish/vendor_completions.d/vscalectl.fish",
+            "bin/vscaled",
+            "bin/vscalectl",
+            "lib/systemd/system/vscaled.service",
+        ] {
+            let length = fs::metadata(root.join(file)).map(|metadata| metadata.len());
+            assert!(length.is_ok_and(|length| length > 0), "{}/{file}", root.display());
+        }
+    }
+    for file in [
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "etc/vscaled/agent.yaml",
+        "bin/kubectl-vscale",
+    ] {
+        assert!(local.join(file).exists(), "{file}");
+    }
+    for script in ["postinst", "prerm", "postrm"] {
+        output(
+            Command::new("sh")
+                .arg("-n")
+                .arg(installed.path().join("DEBIAN").join(script)),
+        );
+    }
+}
+
+#[test]
+fn krew_finds_the_plugin_where_its_manifest_says() {
+    if !Path::new("/usr/bin/dpkg-deb").exists() {
+        return skipped("release_files::krew_finds_the_plugin", "no dpkg-deb here");
+    }
+    let made = packages("022");
+    let text = fs::read_to_string(made.path().join("vscale.yaml")).unwrap();
+    let manifest: Value = serde_saphyr::from_str(&text).unwrap();
+    assert_eq!(manifest["metadata"]["name"], "vscale");
+    assert_eq!(manifest["spec"]["version"], format!("v{VERSION}"));
+    assert!(manifest["spec"]["shortDescription"].as_str().unwrap().len() <= 50);
+    let platform = &manifest["spec"]["platforms"][0];
+    let url = platform["uri"].as_str().unwrap();
+    let archive = made.path().join(url.strip_prefix("https://files.example/v1/").unwrap());
+    assert_eq!(platform["sha256"], sha256(&archive));
+    let files = unpack(&archive);
+    for file in platform["files"].as_array().unwrap() {
+        assert!(files.path().join(file["from"].as_str().unwrap()).exists(), "{file}");
+    }
+    let plugin = files.path().join(platform["bin"].as_str().unwrap());
+    let help = output(Command::new(plugin).arg("--help"));
+    assert!(help.starts_with("kubectl vscale:"), "{help}");
+}
+
+#[test]
+fn the_release_workflow_runs_pinned_actions_and_scripts_that_there_are() {
+    let text = fs::read_to_string(format!("{SOURCE}/.github/workflows/release.yml")).unwrap();
+    let workflow: Value = serde_saphyr::from_str(&text).unwrap();
+    assert_eq!(workflow["permissions"], json!({}));
+    let steps = |job: &str| workflow["jobs"][job]["steps"].as_array().unwrap().clone();
+    let build = steps("build");
+    // What compiles other people's code may write nothing.
+    assert_eq!(workflow["jobs"]["build"]["permissions"], json!({"contents": "read"}));
+    assert_eq!(build[0]["with"]["persist-credentials"], false);
+    let mut scripts = BTreeSet::new();
+    for step in build.into_iter().chain(steps("publish")) {
+        if let Some(action) = step["uses"].as_str() {
+            let commit = action.split('@').nth(1).unwrap();
+            let is_commit = commit.len() == 40 && commit.chars().all(|digit| digit.is_ascii_hexdigit());
+            assert!(is_commit, "{action} may become another one");
+        }
+        let words = step["run"].as_str().unwrap_or_default().split_whitespace();
+        scripts.extend(words.filter(|word| word.starts_with("scripts/")).map(str::to_owned));
+    }
+    assert_eq!(
+        scripts,
+        BTreeSet::from(["scripts/image", "scripts/package"].map(str::to_owned))
+    );
+    for script in scripts {
+        assert!(Path::new(SOURCE).join(&script).exists(), "{script}");
+    }
+}

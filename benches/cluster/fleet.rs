@@ -81,11 +81,11 @@ impl Node for Everything {
     }
 
     fn pods(&self) -> usize {
-        self.pods.look(|pods: &Followed<Pod>| pods.objects().count())
+        self.pods.read(|pods: &Followed<Pod>| pods.objects().count())
     }
 
     fn recommended(&self, namespaces: &[String], millis: u64) -> usize {
-        self.vpas.look(|vpas| {
+        self.vpas.read(|vpas| {
             let vpas = vpas.objects();
             vpas.filter(|vpa| namespaces.contains(&vpa.metadata.namespace) && recommends(vpa, millis))
                 .count()

@@ -114,10 +114,10 @@ impl Track {
 
     /// Judges one look. A verdict to grow on a look without [`Look::reclaimable`] is for looking again with it.
     pub fn judge(&mut self, look: Look, pace: Pace) -> Verdict {
-        let of_usage = self.usage.look(look.at, look.usage);
+        let of_usage = self.usage.observe(look.at, look.usage);
         let used = look.used();
         let rate = if look.reclaimable.is_some() {
-            let of_used = self.used.look(look.at, used);
+            let of_used = self.used.observe(look.at, used);
             let before = self.used_at.replace(look.at);
             // What grew before this was looked at may all be memory that stays.
             match before {

@@ -30,7 +30,7 @@ pub struct Rate {
 
 impl Rate {
     /// Takes in one look and returns the rate. Moments never go back.
-    pub fn look(&mut self, at: Duration, bytes: u64) -> BytesPerSecond {
+    pub fn observe(&mut self, at: Duration, bytes: u64) -> BytesPerSecond {
         while self.looks.len() >= KEPT
             || self
                 .looks
@@ -111,34 +111,34 @@ mod tests {
 
     #[test]
     fn one_look_says_nothing() {
-        assert_eq!(Rate::default().look(ms(5), 500 * MIB), 0);
+        assert_eq!(Rate::default().observe(ms(5), 500 * MIB), 0);
     }
 
     #[test]
     fn a_burst_after_long_rest_is_seen_at_the_second_look() {
         let mut rate = Rate::default();
         for second in 0..10 {
-            assert_eq!(rate.look(ms(second * 1000), 100 * MIB), 0);
+            assert_eq!(rate.observe(ms(second * 1000), 100 * MIB), 0);
         }
-        rate.look(ms(9100), 100 * MIB);
-        assert_eq!(rate.look(ms(9110), 105 * MIB), 500 * MIB);
+        rate.observe(ms(9100), 100 * MIB);
+        assert_eq!(rate.observe(ms(9110), 105 * MIB), 500 * MIB);
     }
 
     #[test]
     fn a_growth_that_ended_is_forgotten_within_seconds() {
         let mut rate = Rate::default();
-        rate.look(ms(0), 0);
-        rate.look(ms(100), 50 * MIB);
-        assert!(rate.look(ms(600), 50 * MIB) >= 250 * MIB);
-        assert!(rate.look(ms(20_000), 50 * MIB) < MIB);
-        assert_eq!(rate.look(ms(60_000), 50 * MIB), 0);
+        rate.observe(ms(0), 0);
+        rate.observe(ms(100), 50 * MIB);
+        assert!(rate.observe(ms(600), 50 * MIB) >= 250 * MIB);
+        assert!(rate.observe(ms(20_000), 50 * MIB) < MIB);
+        assert_eq!(rate.observe(ms(60_000), 50 * MIB), 0);
     }
 
     #[test]
     fn memory_that_is_given_back_is_no_growth() {
         let mut rate = Rate::default();
-        rate.look(ms(0), 100 * MIB);
-        assert_eq!(rate.look(ms(100), 10 * MIB), 0);
+        rate.observe(ms(0), 100 * MIB);
+        assert_eq!(rate.observe(ms(100), 10 * MIB), 0);
     }
 
     proptest! {
@@ -148,10 +148,10 @@ mod tests {
         ) {
             let mut seen = Rate::default();
             let mut now = Duration::ZERO;
-            seen.look(now, 0);
+            seen.observe(now, 0);
             for step in steps {
                 now += ms(step);
-                let found = seen.look(now, grown(rate, now));
+                let found = seen.observe(now, grown(rate, now));
                 // Both ends are whole bytes.
                 let slack = per_second(1, ms(2)) + 1;
                 prop_assert!(found + slack >= rate, "{found} of {rate}");
@@ -167,7 +167,7 @@ mod tests {
             for (step, bytes) in looks {
                 now += ms(step);
                 largest = bytes.max(largest);
-                prop_assert!(seen.look(now, bytes) <= per_second(largest, CLOSEST));
+                prop_assert!(seen.observe(now, bytes) <= per_second(largest, CLOSEST));
             }
             prop_assert!(seen.looks.len() <= KEPT);
         }

@@ -48,7 +48,7 @@ pub struct Throttling {
 
 impl Throttling {
     /// Takes in one look.
-    pub fn look(&mut self, at: Duration, periods: Periods, quiet: Duration) -> Finding {
+    pub fn observe(&mut self, at: Duration, periods: Periods, quiet: Duration) -> Finding {
         let Some(last) = self.last.replace(periods) else {
             return Finding::Nothing;
         };
@@ -101,12 +101,12 @@ mod tests {
     fn findings(throttled: &[u64]) -> Vec<Finding> {
         let mut seen = Throttling::default();
         let (mut at, mut periods) = (Duration::ZERO, Periods::default());
-        seen.look(at, periods, QUIET);
+        seen.observe(at, periods, QUIET);
         let look = throttled.iter().map(|throttled| {
             at += EVERY;
             periods.all += 20;
             periods.throttled += throttled;
-            seen.look(at, periods, QUIET)
+            seen.observe(at, periods, QUIET)
         });
         look.collect()
     }
@@ -144,7 +144,7 @@ mod tests {
                 all: second,
                 throttled: second,
             };
-            let found = seen.look(Duration::from_secs(2 * second), periods, QUIET);
+            let found = seen.observe(Duration::from_secs(2 * second), periods, QUIET);
             assert_eq!(found, Finding::Nothing);
         }
     }

@@ -124,7 +124,7 @@ impl Watched {
         // All containers at the same moments: the guard is woken once for all of them.
         self.throttle_due = next_multiple(now, throttle::EVERY);
         let (all, throttled) = self.throttle.periods()?;
-        Ok(self.throttling.look(now, Periods { all, throttled }, quiet))
+        Ok(self.throttling.observe(now, Periods { all, throttled }, quiet))
     }
 
     /// Looks, because an alarm rang or for some other reason, and works out when to look again.

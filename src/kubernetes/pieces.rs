@@ -75,7 +75,7 @@ impl Splitter {
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
         for byte in bytes {
-            self.take(*byte);
+            self.push_byte(*byte);
         }
     }
 
@@ -88,7 +88,7 @@ impl Splitter {
         (&self.envelope, self.depth == 0 && self.string.is_none())
     }
 
-    fn take(&mut self, byte: u8) {
+    fn push_byte(&mut self, byte: u8) {
         if let Some(text) = &mut self.string {
             let ends = byte == b'"' && !text.is_escaped;
             text.is_escaped = byte == b'\\' && !text.is_escaped;

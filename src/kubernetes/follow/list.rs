@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::Known;
-use super::state::{Followed, Heard};
+use super::state::{Followed, WatchResult};
 use crate::kubernetes::call::Call;
 use crate::kubernetes::client::Pieces;
 use crate::kubernetes::error::Problem;
@@ -41,15 +41,15 @@ impl<T: Object> Known<T> {
             };
             let cut_short = || Problem::Unreadable("the list ended before it was whole".to_owned());
             let line = line?.ok_or_else(cut_short)?;
-            match self.with(|known| known.hear(&line)) {
-                Heard::Change { news, .. } => changed |= news,
-                Heard::ListEnd(version) => {
+            match self.with(|known| known.apply(&line)) {
+                WatchResult::Change { news, .. } => changed |= news,
+                WatchResult::ListEnd(version) => {
                     changed |= self.with(Followed::end_list);
                     return Ok(Some((version, changed)));
                 }
-                Heard::Bookmark(_) => return Ok(None),
-                Heard::Error(status) => return Err(Problem::of(status, call, None)),
-                Heard::Nonsense(why) => return Err(Problem::Unreadable(why)),
+                WatchResult::Bookmark(_) => return Ok(None),
+                WatchResult::Error(status) => return Err(Problem::of(status, call, None)),
+                WatchResult::Nonsense(why) => return Err(Problem::Unreadable(why)),
             }
         }
     }

@@ -87,9 +87,9 @@ impl<T> Known<T> {
 }
 
 impl<T> Follower<T> {
-    /// Looks at what is there now. The list stands still meanwhile.
-    pub fn look<R>(&self, look: impl FnOnce(&Followed<T>) -> R) -> R {
-        self.known.with(|known| look(known))
+    /// Reads the list as it is now. Nothing changes it meanwhile.
+    pub fn read<R>(&self, read: impl FnOnce(&Followed<T>) -> R) -> R {
+        self.known.with(|known| read(known))
     }
 }
 

@@ -100,18 +100,18 @@ struct BookmarkMeta {
 /// The annotation of the bookmark that ends what was there when a watch began (KEP-3157).
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
-enum Said<T> {
-    Is(Decoded<T>),
-    Gone(Decoded<T>),
+enum WatchEvent<T> {
+    Changed(Decoded<T>),
+    Deleted(Decoded<T>),
     /// Up to this version; whether everything that was there has been told.
-    UpTo(String, bool),
-    No(Status),
-    Nonsense(String),
+    Bookmark(String, bool),
+    Error(Status),
+    Unreadable(String),
 }
 
 /// What a line of a watch was.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum WatchResult {
     /// An object changed; the watch now stands at this version.
     Change {
         /// The version; empty where it cannot be read.
@@ -135,7 +135,7 @@ impl<T: Object> Followed<T> {
     }
 
     /// What is wrong with objects, and how many were left out.
-    pub fn complaints(&self) -> impl Iterator<Item = String> {
+    pub fn problems(&self) -> impl Iterator<Item = String> {
         let about = |(key, kept): (&Key, &Kept<T>)| Some(format!("{key}: {}", kept.complaint.as_ref()?));
         let plural = T::KINDS.first().map_or("", |kind| kind.plural);
         let full = self.filled.iter().filter(|(_, filled)| filled.left_out > 0);
@@ -187,27 +187,27 @@ impl<T: Object> Followed<T> {
     }
 
     /// Takes in a line of a watch.
-    pub(super) fn hear(&mut self, line: &Piece) -> Heard {
+    pub(super) fn apply(&mut self, line: &Piece) -> WatchResult {
         let Piece::Object(text) = line else {
-            return Heard::Change {
+            return WatchResult::Change {
                 version: String::new(),
                 news: self.put(unreadable(line), false),
             };
         };
         let (said, is_new) = read::<T>(text);
         match said {
-            Said::Is(decoded) => Heard::Change {
+            WatchEvent::Changed(decoded) => WatchResult::Change {
                 version: decoded.resource_version.clone(),
                 news: self.put(decoded, is_new),
             },
-            Said::Gone(decoded) => Heard::Change {
+            WatchEvent::Deleted(decoded) => WatchResult::Change {
                 news: self.remove(&decoded.key),
                 version: decoded.resource_version,
             },
-            Said::UpTo(version, false) => Heard::Bookmark(version),
-            Said::UpTo(version, true) => Heard::ListEnd(version),
-            Said::No(status) => Heard::Error(status),
-            Said::Nonsense(why) => Heard::Nonsense(why),
+            WatchEvent::Bookmark(version, false) => WatchResult::Bookmark(version),
+            WatchEvent::Bookmark(version, true) => WatchResult::ListEnd(version),
+            WatchEvent::Error(status) => WatchResult::Error(status),
+            WatchEvent::Unreadable(why) => WatchResult::Nonsense(why),
         }
     }
 
@@ -312,20 +312,20 @@ fn unreadable<T>(piece: &Piece) -> Decoded<T> {
 }
 
 /// Reads a line of a watch, and whether it tells of an object that was not there before.
-fn read<T: Object>(line: &[u8]) -> (Said<T>, bool) {
+fn read<T: Object>(line: &[u8]) -> (WatchEvent<T>, bool) {
     let Line { kind, object } = match serde_json::from_slice(line) {
         Ok(line) => line,
-        Err(error) => return (Said::Nonsense(error.to_string()), false),
+        Err(error) => return (WatchEvent::Unreadable(error.to_string()), false),
     };
-    let nonsense = |error: serde_json::Error| Said::Nonsense(error.to_string());
+    let nonsense = |error: serde_json::Error| WatchEvent::Unreadable(error.to_string());
     let said = match kind.as_str() {
         "ADDED" | "MODIFIED" | "DELETED" => {
             let decoded = decode::<T>(object.get());
             let decoded = decoded.unwrap_or_else(|| unreadable(&Piece::Object(object.get().into())));
             if kind == "DELETED" {
-                Said::Gone(decoded)
+                WatchEvent::Deleted(decoded)
             } else {
-                Said::Is(decoded)
+                WatchEvent::Changed(decoded)
             }
         }
         "BOOKMARK" => serde_json::from_str(object.get()).map_or_else(nonsense, |bookmark: Bookmark| {
@@ -334,10 +334,10 @@ fn read<T: Object>(line: &[u8]) -> (Said<T>, bool) {
                 .annotations
                 .get(INITIAL_END)
                 .is_some_and(|value| value == "true");
-            Said::UpTo(bookmark.metadata.resource_version, is_end)
+            WatchEvent::Bookmark(bookmark.metadata.resource_version, is_end)
         }),
-        "ERROR" => serde_json::from_str(object.get()).map_or_else(nonsense, Said::No),
-        other => Said::Nonsense(format!("a line of the unknown type {other}")),
+        "ERROR" => serde_json::from_str(object.get()).map_or_else(nonsense, WatchEvent::Error),
+        other => WatchEvent::Unreadable(format!("a line of the unknown type {other}")),
     };
     (said, kind == "ADDED")
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::state::Heard;
+use super::state::WatchResult;
 use super::{Known, Place, Timing};
 use crate::kubernetes::call::{Call, Kind, Verb};
 use crate::kubernetes::client::{ApiClient, Pieces};
@@ -265,21 +265,21 @@ impl<T: Object> Task<T> {
                     return if bookmarks_come { End::Silent } else { End::Over };
                 }
             };
-            match self.known.with(|known| known.hear(&line)) {
-                Heard::Change { version, news } => {
+            match self.known.with(|known| known.apply(&line)) {
+                WatchResult::Change { version, news } => {
                     if !version.is_empty() {
                         self.version = Some(version);
                     }
                     self.backoff.reset();
                     self.publish(news);
                 }
-                Heard::Bookmark(version) | Heard::ListEnd(version) => {
+                WatchResult::Bookmark(version) | WatchResult::ListEnd(version) => {
                     self.version = Some(version);
                     self.backoff.reset();
                     bookmarks_come = true;
                 }
-                Heard::Error(status) => return failed(Problem::of(status, call, None)),
-                Heard::Nonsense(why) => return failed(Problem::Unreadable(why)),
+                WatchResult::Error(status) => return failed(Problem::of(status, call, None)),
+                WatchResult::Nonsense(why) => return failed(Problem::Unreadable(why)),
             }
         }
     }

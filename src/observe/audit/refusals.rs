@@ -68,14 +68,14 @@ impl Refusals {
     /// What was counted in windows that are over.
     pub(super) fn take_expired(&mut self, now: Timestamp) -> Vec<String> {
         let window = SignedDuration::try_from(WINDOW).unwrap_or(SignedDuration::MAX);
-        self.take(|counted| now.duration_since(counted.since) >= window)
+        self.take_if(|counted| now.duration_since(counted.since) >= window)
     }
 
     pub(super) fn take_all(&mut self) -> Vec<String> {
-        self.take(|_| true)
+        self.take_if(|_| true)
     }
 
-    fn take(&mut self, is_over: impl Fn(&Counted) -> bool) -> Vec<String> {
+    fn take_if(&mut self, is_over: impl Fn(&Counted) -> bool) -> Vec<String> {
         let ended = self.seen.extract_if(|_, counted| is_over(counted));
         let more = ended.filter_map(|(_, counted)| counted.more);
         more.map(|(refusal, times)| of_refusal(&refusal, times)).collect()

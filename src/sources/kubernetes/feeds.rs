@@ -31,7 +31,7 @@ type Answer = (OwnerKey, Result<Option<Owner>, ApiError>);
 
 /// What one look found to be missing.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct Missing {
     /// Pods that cannot be told of yet.
     pub(super) waiting: usize,
     /// Workloads above pods that are here.
@@ -40,7 +40,7 @@ pub(super) struct Asked {
     bounds: BTreeSet<String>,
 }
 
-impl Asked {
+impl Missing {
     pub(super) fn needs_owner(&mut self, owner: OwnerKey) {
         self.owners.insert(owner);
     }
@@ -108,15 +108,15 @@ impl Feeds {
     }
 
     /// Ends when something that is followed has changed, or an answer was taken over. Cancel-safe.
-    pub(super) async fn news(&mut self) {
+    pub(super) async fn changed_or_answered(&mut self) {
         tokio::select! {
             () = self.changed.notified() => {}
-            answer = self.answers.1.recv() => self.take(answer),
+            answer = self.answers.1.recv() => self.store_answer(answer),
         }
     }
 
-    /// Takes over an answer, or leaves the question for later.
-    fn take(&mut self, answer: Option<Answer>) {
+    /// Stores an answer, or schedules the question again.
+    fn store_answer(&mut self, answer: Option<Answer>) {
         let now = Instant::now();
         match answer {
             Some((key, Ok(owner))) => {
@@ -157,20 +157,20 @@ impl Feeds {
         });
     }
 
-    /// Asks for what one look found to be missing, and forgets what it did not come by.
-    pub(super) fn ask(&mut self, asked: &Asked, now: Instant) {
-        for namespace in &asked.bounds {
+    /// Requests what a view lacks, and drops what no view needs any more.
+    pub(super) fn request(&mut self, missing: &Missing, now: Instant) {
+        for namespace in &missing.bounds {
             let bounds = (self.follow_in(namespace), self.follow_in(namespace));
             if let Some(feeds) = self.namespaces.get_mut(namespace) {
                 feeds.bounds.get_or_insert(bounds);
             }
         }
-        self.owners.retain(&asked.passed);
+        self.owners.retain(&missing.passed);
         let stale: Vec<_> = self.owners.stale(now).cloned().collect();
         self.asking.retain(|key, asking| {
-            asking.again_at.is_none() || asked.owners.contains(key) || asked.passed.contains(key)
+            asking.again_at.is_none() || missing.owners.contains(key) || missing.passed.contains(key)
         });
-        for key in asked.owners.iter().cloned().chain(stale) {
+        for key in missing.owners.iter().cloned().chain(stale) {
             let asking = self.asking.entry(key.clone()).or_insert_with(|| Asking {
                 backoff: Backoff::new(self.timing.first_pause, self.timing.longest_pause),
                 again_at: Some(now),
@@ -271,11 +271,11 @@ async fn question(client: ApiClient, permits: Arc<Semaphore>, key: OwnerKey, ans
 }
 
 fn objects<T: Object>(list: &Follower<T>) -> Option<Vec<Arc<T>>> {
-    list.look(|list| list.known.then(|| list.objects().cloned().collect()))
+    list.read(|list| list.known.then(|| list.objects().cloned().collect()))
 }
 
 fn is_refused<T>(list: &Follower<T>) -> bool {
-    list.look(|list| list.refused && !list.known)
+    list.read(|list| list.refused && !list.known)
 }
 
 /// What is wrong, by what it is: `list pods` and `list nodes` fail alike when nobody answers.
@@ -287,11 +287,11 @@ struct Complaints {
 
 impl Complaints {
     fn about<T: Object>(&mut self, list: &Follower<T>) {
-        list.look(|list: &Followed<T>| {
+        list.read(|list: &Followed<T>| {
             if let Some(trouble) = &list.trouble {
                 self.add(trouble);
             }
-            let mut complaints = list.complaints();
+            let mut complaints = list.problems();
             self.others.extend(complaints.by_ref().take(MOST_COMPLAINTS));
             let more = complaints.count();
             if more > 0 {

@@ -26,8 +26,8 @@ use tokio_util::sync::CancellationToken;
 use super::NodeView;
 use crate::kubernetes::{ApiClient, Timing};
 use crate::model::objects::Node;
-use feeds::{Asked, Feeds};
-use view::Standing;
+use feeds::{Feeds, Missing};
+use view::PodReadiness;
 
 /// How long a burst of changes may go on before it is looked at.
 const QUIET: Duration = Duration::from_millis(1);
@@ -65,25 +65,27 @@ impl KubernetesSource {
     /// Follows the cluster until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
-            self.look();
+            self.update_view();
             let wake = self.feeds.next_due();
             tokio::select! {
                 () = stop.cancelled() => return,
                 // Cancel-safe: news stay until they are taken.
-                () = self.feeds.news() => sleep(QUIET).await,
+                () = self.feeds.changed_or_answered() => sleep(QUIET).await,
                 () = sleep_until(wake) => {}
             }
         }
     }
 
-    /// Looks at all that is known, asks for what is missing, and tells what there is to tell.
-    fn look(&mut self) {
+    /// Builds the view from all that is known, requests what is missing, and publishes.
+    fn update_view(&mut self) {
         let now = Instant::now();
         let pods = self
             .feeds
             .pods
-            .look(|pods| pods.known.then(|| pods.objects().cloned().collect::<Vec<_>>()));
-        let Some(pods) = pods else { return self.tell(None) };
+            .read(|pods| pods.known.then(|| pods.objects().cloned().collect::<Vec<_>>()));
+        let Some(pods) = pods else {
+            return self.publish_view(None);
+        };
         let wanted: BTreeSet<_> = pods
             .iter()
             .filter(|pod| view::may_have_vpa(pod))
@@ -94,31 +96,31 @@ impl KubernetesSource {
         // What was told of a pod stays true while more is asked about it: it has not left the node.
         let before = Arc::clone(&self.sender.borrow());
         let told: HashSet<&str> = before.view.pods.iter().map(|pod| pod.metadata.uid.as_str()).collect();
-        let mut asked = Asked::default();
+        let mut missing = Missing::default();
         let mut view = NodeView::default();
         for pod in pods {
             let namespace = &pod.metadata.namespace;
-            let standing = view::standing(&pod, namespaces.get(namespace), &self.feeds.owners, &mut asked.passed);
-            let known = match standing {
-                Standing::Settled => true,
-                Standing::NeedsVpas => false,
-                Standing::NeedsOwner(owner) => {
+            let readiness = view::readiness(&pod, namespaces.get(namespace), &self.feeds.owners, &mut missing.passed);
+            let known = match readiness {
+                PodReadiness::Ready => true,
+                PodReadiness::NeedsVpas => false,
+                PodReadiness::NeedsOwner(owner) => {
                     let refused = self.feeds.is_owner_refused(&owner);
-                    asked.needs_owner(owner);
+                    missing.needs_owner(owner);
                     refused
                 }
-                Standing::NeedsBounds => {
-                    asked.needs_bounds(namespace.clone());
+                PodReadiness::NeedsBounds => {
+                    missing.needs_bounds(namespace.clone());
                     false
                 }
             };
             if known || told.contains(pod.metadata.uid.as_str()) {
                 view.pods.push(pod);
             } else {
-                asked.waiting += 1;
+                missing.waiting += 1;
             }
         }
-        self.feeds.ask(&asked, now);
+        self.feeds.request(&missing, now);
         for namespace in namespaces.into_values() {
             let Some(bounds) = namespace.bounds else { continue };
             let vpas = namespace.vpas.unwrap_or_default();
@@ -131,12 +133,12 @@ impl KubernetesSource {
         view.node = self
             .feeds
             .node
-            .look(|nodes| nodes.objects().next().map(|node| Node::clone(node)));
-        self.tell(Some((view, asked.waiting)));
+            .read(|nodes| nodes.objects().next().map(|node| Node::clone(node)));
+        self.publish_view(Some((view, missing.waiting)));
     }
 
     /// Publishes what is new. The first view waits until nothing is missing.
-    fn tell(&self, found: Option<(NodeView, usize)>) {
+    fn publish_view(&self, found: Option<(NodeView, usize)>) {
         let problems = self.feeds.problems();
         self.sender.send_if_modified(|state| {
             let found = found

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::owners::{Climb, OwnerKey, Owners};
-use super::view::{Bounds, Namespace, Standing, standing};
+use super::view::{Bounds, Namespace, PodReadiness, readiness};
 use crate::model::objects::{Owner, OwnerKind, Pod, VerticalPodAutoscaler};
 use crate::sources::parse_manifests;
 
@@ -62,25 +62,25 @@ fn both() -> Owners {
     owners
 }
 
-fn of(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners) -> Standing {
-    standing(pod, namespace, owners, &mut BTreeSet::new())
+fn of(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners) -> PodReadiness {
+    readiness(pod, namespace, owners, &mut BTreeSet::new())
 }
 
 #[test]
 fn a_pod_is_told_of_once_all_that_decides_about_it_is_known() {
     let pod = pod(&owned_by("ReplicaSet", "web-5c", "r"));
-    assert_eq!(of(&pod, None, &both()), Standing::NeedsVpas);
+    assert_eq!(of(&pod, None, &both()), PodReadiness::NeedsVpas);
     let mut namespace = Namespace::default();
-    assert_eq!(of(&pod, Some(&namespace), &both()), Standing::NeedsVpas);
+    assert_eq!(of(&pod, Some(&namespace), &both()), PodReadiness::NeedsVpas);
     namespace.vpas = Some(vpa("web"));
     let first = key(OwnerKind::ReplicaSet, "web-5c", "r");
     assert_eq!(
         of(&pod, Some(&namespace), &Owners::default()),
-        Standing::NeedsOwner(first)
+        PodReadiness::NeedsOwner(first)
     );
-    assert_eq!(of(&pod, Some(&namespace), &both()), Standing::NeedsBounds);
+    assert_eq!(of(&pod, Some(&namespace), &both()), PodReadiness::NeedsBounds);
     namespace.bounds = Some(Bounds::default());
-    assert_eq!(of(&pod, Some(&namespace), &both()), Standing::Settled);
+    assert_eq!(of(&pod, Some(&namespace), &both()), PodReadiness::Ready);
 }
 
 #[test]
@@ -90,14 +90,14 @@ fn no_more_is_asked_for_than_a_pod_needs() {
         vpas: Some(Vec::new()),
         ..Namespace::default()
     };
-    assert_eq!(of(&pod_of_set, Some(&without), &Owners::default()), Standing::Settled);
+    assert_eq!(of(&pod_of_set, Some(&without), &Owners::default()), PodReadiness::Ready);
     let others = Namespace {
         vpas: Some(vpa("other")),
         ..Namespace::default()
     };
-    assert_eq!(of(&pod_of_set, Some(&others), &both()), Standing::Settled);
+    assert_eq!(of(&pod_of_set, Some(&others), &both()), PodReadiness::Ready);
     for bare in [pod(""), pod(&owned_by("Node", "n-1", "n"))] {
-        assert_eq!(of(&bare, None, &Owners::default()), Standing::Settled);
+        assert_eq!(of(&bare, None, &Owners::default()), PodReadiness::Ready);
     }
 }
 
@@ -109,7 +109,7 @@ fn a_list_that_is_refused_is_not_waited_for() {
     };
     assert_eq!(
         of(&pod(&owned_by("Job", "j", "j")), Some(&namespace), &Owners::default()),
-        Standing::Settled
+        PodReadiness::Ready
     );
 }
 

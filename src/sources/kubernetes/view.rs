@@ -28,9 +28,9 @@ pub(super) struct Bounds {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum PodReadiness {
     /// Everything about it is known.
-    Settled,
+    Ready,
     /// This workload above it is to be asked for.
     NeedsOwner(OwnerKey),
     /// A VPA follows its workload, so what bounds the namespace is to be known.
@@ -45,33 +45,33 @@ pub(super) fn may_have_vpa(pod: &Pod) -> bool {
 }
 
 /// What is missing to decide about a pod. Workloads passed on the way are noted.
-pub(super) fn standing(
+pub(super) fn readiness(
     pod: &Pod,
     namespace: Option<&Namespace>,
     owners: &Owners,
     passed: &mut BTreeSet<OwnerKey>,
-) -> Standing {
+) -> PodReadiness {
     if !may_have_vpa(pod) {
-        return Standing::Settled;
+        return PodReadiness::Ready;
     }
     let Some(namespace) = namespace else {
-        return Standing::NeedsVpas;
+        return PodReadiness::NeedsVpas;
     };
     let Some(vpas) = &namespace.vpas else {
         return if namespace.refused {
-            Standing::Settled
+            PodReadiness::Ready
         } else {
-            Standing::NeedsVpas
+            PodReadiness::NeedsVpas
         };
     };
     let bounded = namespace.bounds.is_some() || namespace.refused;
     if vpas.is_empty() {
-        return Standing::Settled;
+        return PodReadiness::Ready;
     }
     match owners.climb(&pod.metadata, passed) {
-        Climb::Unknown(key) => Standing::NeedsOwner(key),
-        Climb::Top(Some(top)) if !bounded && vpas.iter().any(|vpa| targets(vpa, &top)) => Standing::NeedsBounds,
-        Climb::Top(_) => Standing::Settled,
+        Climb::Unknown(key) => PodReadiness::NeedsOwner(key),
+        Climb::Top(Some(top)) if !bounded && vpas.iter().any(|vpa| targets(vpa, &top)) => PodReadiness::NeedsBounds,
+        Climb::Top(_) => PodReadiness::Ready,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::state::{Followed, Heard};
+use super::super::state::{Followed, WatchResult};
 use super::{Thing, bookmark, line, thing, thing_in};
 use crate::kubernetes::object::LARGEST_KEPT;
 use crate::kubernetes::pieces::{LARGEST_OBJECT, Piece};
@@ -34,14 +34,14 @@ fn listed(things: &[String]) -> Followed<Thing> {
     known
 }
 
-fn complaints(known: &Followed<Thing>) -> Vec<String> {
-    known.complaints().collect()
+fn problems(known: &Followed<Thing>) -> Vec<String> {
+    known.problems().collect()
 }
 
 /// Whether a line of the watch was news.
 fn news(known: &mut Followed<Thing>, kind: &str, object: &str) -> bool {
-    match known.hear(&piece(&line(kind, object))) {
-        Heard::Change { news, .. } => news,
+    match known.apply(&piece(&line(kind, object))) {
+        WatchResult::Change { news, .. } => news,
         other => panic!("{other:?}"),
     }
 }
@@ -69,9 +69,9 @@ fn lines_add_change_and_remove() {
     assert_eq!(sizes(&known), [("x", 2)]);
     assert!(news(&mut known, "DELETED", &thing("x", 11, 2)));
     assert_eq!(sizes(&known), []);
-    let heard = known.hear(&piece(&bookmark(15)));
+    let heard = known.apply(&piece(&bookmark(15)));
     assert!(
-        matches!(&heard, Heard::Bookmark(version) if version == "15"),
+        matches!(&heard, WatchResult::Bookmark(version) if version == "15"),
         "{heard:?}"
     );
 }
@@ -83,7 +83,7 @@ fn an_object_that_cannot_be_used_keeps_its_last_good_state_and_hides_no_other() 
     let broken = thing("x", 4, 1).replace("\"size\":1", "\"size\":\"large\"");
     assert!(news(&mut known, "MODIFIED", &broken));
     assert_eq!(sizes(&known), [("x", 1), ("z", 3)]);
-    let why = complaints(&known);
+    let why = problems(&known);
     assert_eq!(
         why[1],
         "a/y: size: at most 99; its last usable state counts, if there was one"
@@ -94,7 +94,7 @@ fn an_object_that_cannot_be_used_keeps_its_last_good_state_and_hides_no_other() 
         "to be usable again is news"
     );
     assert!(news(&mut known, "DELETED", &thing("y", 6, 200)));
-    assert_eq!(complaints(&known), Vec::<String>::new());
+    assert_eq!(problems(&known), Vec::<String>::new());
 }
 
 #[test]
@@ -102,15 +102,15 @@ fn a_bad_object_that_stays_bad_in_a_list_keeps_its_last_good_state() {
     let mut known = listed(&[thing("x", 1, 1)]);
     list(&mut known, &[thing("x", 8, 500)]);
     assert_eq!(sizes(&known), [("x", 1)]);
-    assert_eq!(complaints(&known).len(), 1);
+    assert_eq!(problems(&known).len(), 1);
 }
 
 #[test]
 fn what_makes_no_sense_is_called_so() {
     let mut known = listed(&[]);
     for text in ["", "{", "[]", r#"{"type":"SANG","object":{}}"#] {
-        let heard = known.hear(&piece(text));
-        assert!(matches!(heard, Heard::Nonsense(_)), "{text}: {heard:?}");
+        let heard = known.apply(&piece(text));
+        assert!(matches!(heard, WatchResult::Nonsense(_)), "{text}: {heard:?}");
     }
     assert!(Followed::<Thing>::version(b"<html>").is_err());
 }
@@ -120,16 +120,16 @@ fn an_object_that_says_no_name_or_is_too_large_is_named_as_far_as_it_can_be_and_
     let mut known = listed(&[]);
     assert!(news(&mut known, "ADDED", "{}"));
     let beginning = line("ADDED", &thing("fat", 8, 1)).into_bytes();
-    let heard = known.hear(&Piece::TooLarge(beginning));
-    assert!(matches!(&heard, Heard::Change { news: true, .. }), "{heard:?}");
+    let heard = known.apply(&Piece::TooLarge(beginning));
+    assert!(matches!(&heard, WatchResult::Change { news: true, .. }), "{heard:?}");
     assert!(news(&mut known, "ADDED", &thing("x", 9, 1)));
-    let why = complaints(&known);
+    let why = problems(&known);
     assert!(why[0].starts_with("/?: it has no name"), "{why:?}");
     let larger = format!("a/fat: larger than {LARGEST_OBJECT} bytes");
     assert!(why[1].starts_with(&larger), "{why:?}");
     assert_eq!(sizes(&known), [("x", 1)]);
     assert!(list(&mut known, &[thing("x", 9, 1)]));
-    assert_eq!(complaints(&known), Vec::<String>::new());
+    assert_eq!(problems(&known), Vec::<String>::new());
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_namespace_fills_no_more_than_its_share_and_what_is_left_out_is_counted() {
         .collect();
     let mut known = listed(&many);
     assert_eq!(sizes(&known).len(), 4);
-    let why = |known: &Followed<Thing>| complaints(known).remove(0);
+    let why = |known: &Followed<Thing>| problems(known).remove(0);
     assert_eq!(
         why(&known),
         "many: 6 things are left out, for a namespace may have 4 of 1 KiB together"
@@ -147,16 +147,16 @@ fn a_namespace_fills_no_more_than_its_share_and_what_is_left_out_is_counted() {
     // Other namespaces have shares of their own, and those that cannot be used count too.
     assert!(news(&mut known, "ADDED", &thing_in("other", "x", 1)));
     for number in 0..10 {
-        known.hear(&piece(&line("ADDED", &thing_in("bad", &format!("n{number}"), 500))));
+        known.apply(&piece(&line("ADDED", &thing_in("bad", &format!("n{number}"), 500))));
     }
-    assert_eq!(complaints(&known).len(), 2 + 4);
+    assert_eq!(problems(&known).len(), 2 + 4);
 
     assert!(
         !news(&mut known, "MODIFIED", &thing_in("many", "n9", 2)),
         "it has no place"
     );
-    known.hear(&piece(&line("DELETED", &thing_in("many", "n9", 1))));
-    assert!(why(&known).starts_with("bad: 6 things") && complaints(&known)[1].starts_with("many: 5 things"));
+    known.apply(&piece(&line("DELETED", &thing_in("many", "n9", 1))));
+    assert!(why(&known).starts_with("bad: 6 things") && problems(&known)[1].starts_with("many: 5 things"));
     assert!(!known.has_room, "none of those that have a place went");
     assert!(news(&mut known, "DELETED", &thing_in("many", "n0", 1)));
     assert!(known.has_room);
@@ -166,7 +166,7 @@ fn a_namespace_fills_no_more_than_its_share_and_what_is_left_out_is_counted() {
     list(&mut known, &many[..4]);
     assert!(why(&known).starts_with("many: 1 things") && known.has_room);
     list(&mut known, &many[..4]);
-    assert!(complaints(&known).is_empty() && !known.has_room);
+    assert!(problems(&known).is_empty() && !known.has_room);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn large_objects_fill_a_share_by_their_bytes() {
     let known = listed(&names);
     assert!((1..=2).contains(&sizes(&known).len()), "{known:?}");
     let known = listed(&[large("x", LARGEST_KEPT)]);
-    assert!(sizes(&known).is_empty() && complaints(&known)[0].contains("at most 65536 are kept"));
+    assert!(sizes(&known).is_empty() && problems(&known)[0].contains("at most 65536 are kept"));
 }
 
 #[test]
@@ -186,11 +186,7 @@ fn an_object_that_grows_beyond_the_share_keeps_its_last_state() {
     let grown = thing("x", 2, 2).replace("\"namespace\"", &format!("{},\"namespace\"", labels(&"o".repeat(3000))));
     assert!(news(&mut known, "MODIFIED", &grown));
     assert_eq!(sizes(&known), [("x", 1)]);
-    assert!(
-        complaints(&known)[0].contains("does not fit"),
-        "{:?}",
-        complaints(&known)
-    );
+    assert!(problems(&known)[0].contains("does not fit"), "{:?}", problems(&known));
     assert!(news(&mut known, "MODIFIED", &thing("x", 3, 3)));
-    assert!(sizes(&known) == [("x", 3)] && complaints(&known).is_empty());
+    assert!(sizes(&known) == [("x", 3)] && problems(&known).is_empty());
 }

@@ -19,7 +19,7 @@ async fn where_it_is_offered_the_list_is_the_beginning_of_the_watch() {
     let size = |followed: &Followed<Thing>| followed.objects().next().map(|thing| thing.size);
     until(&follower, |followed| (size(followed) == Some(2)).then_some(())).await;
     assert_eq!(
-        follower.look(|followed| (followed.known, followed.objects().count())),
+        follower.read(|followed| (followed.known, followed.objects().count())),
         (true, 1)
     );
     let asked = &script.asked(1).await[0].1;
@@ -48,7 +48,7 @@ async fn nothing_is_gone_while_a_list_is_only_half_told() {
         asked[1].1.contains("&resourceVersion=7&") && asked[2].1.contains("&resourceVersion=7&"),
         "{asked:?}"
     );
-    assert_eq!(follower.look(|followed| followed.objects().count()), 2);
+    assert_eq!(follower.read(|followed| followed.objects().count()), 2);
 }
 
 #[tokio::test]

@@ -115,7 +115,7 @@ impl Script {
 /// Waits until what is known is so.
 pub(super) async fn until<R>(follower: &Follower<Thing>, so: impl Fn(&Followed<Thing>) -> Option<R>) -> R {
     loop {
-        if let Some(found) = follower.look(&so) {
+        if let Some(found) = follower.read(&so) {
             return found;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -162,7 +162,7 @@ async fn what_the_api_server_has_forgotten_is_listed_again_but_nothing_older_tha
     let asked = script.asked(4).await;
     assert_eq!(asked[2].1, "/apis/test/v2/things?resourceVersion=9");
     assert!(asked[3].1.contains("resourceVersion=20&"), "{asked:?}");
-    assert_eq!(follower.look(|known| known.objects().count()), 1);
+    assert_eq!(follower.read(|known| known.objects().count()), 1);
 }
 
 #[tokio::test]
@@ -193,7 +193,7 @@ async fn a_watch_whose_time_is_over_goes_on_at_once() {
     let follower = script.follow();
     let asked = script.asked(3).await;
     assert!(asked[2].1.contains("resourceVersion=8&"), "{asked:?}");
-    assert!(follower.look(|known| known.trouble.is_none()));
+    assert!(follower.read(|known| known.trouble.is_none()));
 }
 
 #[tokio::test]
@@ -261,7 +261,7 @@ async fn an_older_version_is_taken_where_the_newer_is_not_served() {
     let follower = script.follow();
     let asked = script.asked(3).await;
     assert!(asked[1].1.starts_with("/apis/test/v1/things?") && asked[2].1.starts_with("/apis/test/v1/things?watch"));
-    assert_eq!(follower.look(|known| known.objects().count()), 1);
+    assert_eq!(follower.read(|known| known.objects().count()), 1);
 }
 
 #[tokio::test]
@@ -292,7 +292,7 @@ async fn of_a_kind_that_is_not_served_there_are_none_until_it_is() {
     let follower = script.follow();
     let trouble = until(&follower, |known| known.trouble.clone()).await;
     assert!(trouble.contains("knows no things"), "{trouble}");
-    assert!(follower.look(|known| known.known && known.objects().next().is_none()));
+    assert!(follower.read(|known| known.known && known.objects().next().is_none()));
     script.asked(4).await;
     until(&follower, |known| {
         (known.objects().count() == 1 && known.trouble.is_none()).then_some(())
@@ -326,7 +326,7 @@ async fn what_was_left_out_comes_in_once_there_is_room() {
     ]);
     let follower = script.follow();
     until(&follower, |known| {
-        (known.objects().count() == 4 && known.complaints().next().is_none()).then_some(())
+        (known.objects().count() == 4 && known.problems().next().is_none()).then_some(())
     })
     .await;
     assert_eq!(script.asked(3).await[2].1, "/apis/test/v2/things?resourceVersion=9");
@@ -344,7 +344,7 @@ async fn a_list_that_breaks_off_is_read_again_and_nothing_is_gone_meanwhile() {
     let follower = script.follow();
     let trouble = until(&follower, |known| known.trouble.clone()).await;
     assert!(trouble.contains("broke off"), "{trouble}");
-    assert_eq!(follower.look(|known| known.objects().count()), 2);
+    assert_eq!(follower.read(|known| known.objects().count()), 2);
     until(&follower, |known| {
         (known.objects().count() == 1 && known.trouble.is_none()).then_some(())
     })

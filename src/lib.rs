@@ -29,7 +29,8 @@
 //! - [`pace`]: how long to wait, so that a cluster's agents do not act in step.
 //! - [`guard`]: sees limits that will be reached, and grows them before the kernel kills.
 //! - [`report`]: kept on disk until every receiver has it: the way of a kill to recommenders and the API.
-//! - [`agent`]: the tasks, and the one owner of everything that is known.
+//! - `reconcile`: the state of every pod, how it changes, and the controller that owns it.
+//! - [`agent`]: the tasks, wired together.
 //! - [`control`]: the unix socket, both ends.
 //! - [`rate_limiter`]: how often something may happen. Pure.
 //! - [`observe`]: metrics, health, logs, the audit log.
@@ -58,6 +59,7 @@ pub mod oom;
 pub mod pace;
 pub mod plan;
 pub mod rate_limiter;
+mod reconcile;
 pub mod report;
 pub mod runtime;
 pub mod sources;

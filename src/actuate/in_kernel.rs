@@ -90,7 +90,7 @@ async fn on_a_lane(
     node: &Node,
     work: impl FnOnce() -> Result<Progress, Box<JobDone>> + Send + 'static,
 ) -> Result<Progress, Box<JobDone>> {
-    let _lane = node.lanes.kernel().await;
+    let _lane = node.concurrency.kernel().await;
     let span = tracing::Span::current();
     match tokio::task::spawn_blocking(move || span.in_scope(work)).await {
         Ok(progress) => progress,

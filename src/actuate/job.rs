@@ -17,7 +17,7 @@ use super::observe::{quotas, wanted};
 use super::pass::KernelPass;
 use super::runtime_stage::{self, RuntimeEnd};
 use super::shrink::{Grounds, Next, SeenBefore, ShrinkReport};
-use super::through_api::{self, Answer, ApiReport, ThroughApi};
+use super::through_api::{self, Answer, ApiReport, ResizeTerms};
 use crate::model::{
     BoundPod, Cause, ControlFile, LivePod, NamedRequirements, Outcome, PodValues, Stages, StepRecord, Target,
     WeightFormula,
@@ -37,7 +37,7 @@ pub struct Job {
     /// Whether limits the pod does not declare are to be lifted, rather than left as they are.
     pub lift_undeclared: bool,
     /// Where the kubelet resizes in place: how the API server is asked.
-    pub through: Option<ThroughApi>,
+    pub through: Option<ResizeTerms>,
     /// Whether nobody asks the kubelet, so that it starts containers again with what it has had them have.
     pub kubelet_unasked: bool,
     /// Who asked.
@@ -145,7 +145,7 @@ pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, S
         let handles = PodHandles::open(&node.hierarchy, job.bound.live()).map_err(|error| error.to_string())?;
         let tree = handles.read().map_err(|error| error.to_string())?;
         job.scope.quotas = quotas(&node, &job, &tree);
-        let wanted = wanted(&node, &job, &node.floors.of(&job.bound.live().id.uid), &tree);
+        let wanted = wanted(&node, &job, &node.least_limits.of(&job.bound.live().id.uid), &tree);
         let plan =
             Plan::between(&PodValues { tree, specs }, &wanted, &node.traits).map_err(|error| error.to_string())?;
         Executor::new(&node, &handles)
@@ -169,12 +169,12 @@ fn refuse_at_once(plan: &Plan, handles: &PodHandles, seen: &SeenBefore) -> Resul
 }
 
 impl JobDone {
-    /// Nothing was written, for that reason.
-    pub(crate) fn failed(reason: String, foreign: ForeignWriters) -> Self {
+    /// Nothing was written, and that is how it ended.
+    pub(crate) fn ended(outcome: Outcome) -> Self {
         Self {
             handles: None,
-            foreign,
-            outcome: Outcome::Refused { reason },
+            foreign: ForeignWriters::default(),
+            outcome,
             steps: Vec::new(),
             flipped: Vec::new(),
             stages: Stages::default(),
@@ -183,6 +183,14 @@ impl JobDone {
             quotas: Quotas::default(),
             shrink: ShrinkReport::default(),
             api: ApiReport::default(),
+        }
+    }
+
+    /// Nothing was written, for that reason.
+    pub(super) fn failed(reason: String, foreign: ForeignWriters) -> Self {
+        Self {
+            foreign,
+            ..Self::ended(Outcome::Refused { reason })
         }
     }
 

@@ -6,13 +6,13 @@
 //! reading back, and undoes everything it did when a step is refused. Limits of memory come down in a way of their own
 //! ([`shrink`]). It never decides what a pod should have, and it never remembers what a file held: each pass reads.
 
+mod concurrency;
 mod execute;
-mod floors;
 mod foreign;
 mod handles;
 mod in_kernel;
 mod job;
-mod lanes;
+mod least_limits;
 mod node;
 mod observe;
 mod pass;
@@ -21,13 +21,15 @@ pub mod shrink;
 mod through_api;
 mod urgent;
 
-pub use floors::Floors;
+pub use concurrency::Concurrency;
 pub use foreign::{ForeignWriters, Verdict};
 pub use handles::PodHandles;
 pub use in_kernel::make_room;
 pub use job::{Job, JobDone, preview, reconcile};
-pub use lanes::Lanes;
+pub use least_limits::LeastLimits;
 pub use node::{DriverFrom, FormulaFrom, KubeletFrom, Node, RuntimeLink};
 pub use runtime_stage::stored_specs;
-pub use through_api::{ApiReport, Asked, Intention, Noted, PodResizer, ResizeError, ThroughApi, Unreported, intention};
+pub use through_api::{
+    AcceptedResize, ApiReport, PodResizer, PreparedResize, ResizeError, ResizeTerms, Saved, Unreported, planned_resize,
+};
 pub use urgent::{Growable, Grown, PodBound, grow_memory};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::floors::Floors;
-use super::lanes::Lanes;
+use super::concurrency::Concurrency;
+use super::least_limits::LeastLimits;
 use super::shrink::Freezer;
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{Hierarchy, Kubepods};
@@ -102,11 +102,11 @@ pub struct Node {
     /// systemd, where it drives the tree and can be reached.
     pub units: Option<Arc<Systemd>>,
     /// How much may be done at once; shared by all passes, however often the node is replaced.
-    pub lanes: Arc<Lanes>,
+    pub concurrency: Arc<Concurrency>,
     /// Stops processes for the moment in which a memory limit is lowered.
     pub freezer: Arc<Freezer>,
-    /// Limits that were grown in an emergency; shared like the lanes.
-    pub floors: Arc<Floors>,
+    /// Limits that were grown in an emergency; shared like the concurrency.
+    pub least_limits: Arc<LeastLimits>,
 }
 
 impl Node {

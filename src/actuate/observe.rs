@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::floors::lift;
 use super::foreign::{ForeignWriters, Verdict};
 use super::handles::PodHandles;
 use super::job::{Job, JobDone};
+use super::least_limits::lift;
 use super::node::Node;
 use crate::cgroup::CgroupError;
 use crate::model::{Bytes, ControlFile, Outcome, PodTree, PodValues, Target};
@@ -15,9 +15,9 @@ use crate::plan::shrink::lift_kept;
 use crate::plan::{Quotas, hierarchy, in_force};
 
 /// What the pod's files and stored specs should hold.
-pub(super) fn wanted(node: &Node, job: &Job, floors: &BTreeMap<String, Bytes>, held: &PodTree) -> PodValues {
+pub(super) fn wanted(node: &Node, job: &Job, least_limits: &BTreeMap<String, Bytes>, held: &PodTree) -> PodValues {
     let mut targets = job.targets.clone();
-    lift(&mut targets, floors);
+    lift(&mut targets, least_limits);
     lift_kept(&job.holds, &mut targets);
     let enforced = |target: &Target| job.scope.quotas.enforced(job.bound.live().cgroup_id(target));
     let mut hierarchy = hierarchy(job.bound.object(), &targets, &node.traits)

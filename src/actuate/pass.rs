@@ -34,8 +34,8 @@ pub(super) struct Pass {
     handles: PodHandles,
     wanted: PodValues,
     quotas: Quotas,
-    /// The floors that `wanted` was made with.
-    floors: BTreeMap<String, Bytes>,
+    /// The least_limits that `wanted` was made with.
+    least_limits: BTreeMap<String, Bytes>,
     plan: Plan,
     /// The cgroups whose memory limits are to come down.
     grounds: Grounds,
@@ -78,8 +78,8 @@ pub(super) struct KernelPass {
     pub(super) handles: PodHandles,
     pub(super) wanted: PodValues,
     quotas: Quotas,
-    /// The floors that `wanted` was made with.
-    pub(super) floors: BTreeMap<String, Bytes>,
+    /// The least_limits that `wanted` was made with.
+    pub(super) least_limits: BTreeMap<String, Bytes>,
     pub(super) plan: Plan,
     pub(super) outcome: Outcome,
     pub(super) steps: Vec<StepRecord>,
@@ -108,9 +108,9 @@ impl Pass {
 
         let incomplete = tree.containers.len() < job.bound.live().containers.len();
         let planning = Instant::now();
-        let floors = node.floors.of(&job.bound.live().id.uid);
+        let least_limits = node.least_limits.of(&job.bound.live().id.uid);
         job.scope.quotas = quotas(node, &job, &tree);
-        let mut wanted = wanted(node, &job, &floors, &tree);
+        let mut wanted = wanted(node, &job, &least_limits, &tree);
         let flipped = if reopened {
             Vec::new()
         } else {
@@ -130,7 +130,7 @@ impl Pass {
                 handles,
                 wanted,
                 quotas: job.scope.quotas,
-                floors,
+                least_limits,
                 plan,
                 grounds,
                 preparing: None,
@@ -162,7 +162,7 @@ impl Pass {
             Ok(Next::Refused(target, why)) => {
                 self.end(Executed::not_shrinkable(format!("{target}: {why}")), Vec::new())
             }
-            Ok(Next::Ready) if node.floors.of(&self.uid) != self.floors => {
+            Ok(Next::Ready) if node.least_limits.of(&self.uid) != self.least_limits => {
                 let overtaken = "a limit was grown in an emergency meanwhile".to_owned();
                 self.plan = Plan::default();
                 self.end(Executed::nothing(End::Interrupted(overtaken)), Vec::new())
@@ -306,7 +306,7 @@ impl Pass {
             handles: self.handles,
             wanted: self.wanted,
             quotas: self.quotas,
-            floors: self.floors,
+            least_limits: self.least_limits,
             plan: self.plan,
             outcome,
             steps: executed.records,

@@ -101,8 +101,8 @@ pub(super) async fn tell(node: &Node, live: &LivePod, kernel: &mut KernelPass) -
         }
         RuntimeLink::Found(runtime) => runtime,
     };
-    let _lane = node.lanes.runtime().await;
-    if let Some(why) = node.lanes.runtime_away() {
+    let _lane = node.concurrency.runtime().await;
+    if let Some(why) = node.concurrency.runtime_away() {
         return Told {
             end: RuntimeEnd::Owed(why),
             formula: None,
@@ -120,7 +120,7 @@ pub(super) async fn tell(node: &Node, live: &LivePod, kernel: &mut KernelPass) -
     };
     let mut done: Vec<Step> = Vec::new();
     for step in steps {
-        if node.floors.of(&live.id.uid) != kernel.floors {
+        if node.least_limits.of(&live.id.uid) != kernel.least_limits {
             // The runtime would write the limit that was there before.
             return Told {
                 end: RuntimeEnd::Owed("a limit was grown in an emergency meanwhile; told by the next pass".to_owned()),
@@ -206,7 +206,7 @@ fn give_up(node: &Node, error: &RuntimeError) -> RuntimeEnd {
     if error.is_not_found() {
         return RuntimeEnd::Gone;
     }
-    node.lanes.runtime_is_away(error.to_string());
+    node.concurrency.runtime_is_away(error.to_string());
     RuntimeEnd::Owed(error.to_string())
 }
 

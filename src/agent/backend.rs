@@ -1,4 +1,4 @@
-//! The agent as the control socket sees it: passes requests to the coordinator and does the reading that takes time.
+//! The agent as the control socket sees it: passes requests to the controller and does the reading that takes time.
 
 use std::sync::Arc;
 
@@ -6,20 +6,22 @@ use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::coordinator::{Event, Order, Request, Selection, Snapshot, Wish, not_running};
 use super::doctor::Doctor;
 use super::oom::{self, Kills};
-use super::overrides::Override;
 use super::{explain, view};
 use crate::actuate::shrink::SeenBefore;
 use crate::actuate::{Job, preview};
-use crate::control::{Backend, Caller, ControlError, Selector, proto, resize_values};
+use crate::control::{Backend, Caller, ControlError, Selector, find_pod, proto, resize_values};
 use crate::model::objects::PodId;
 use crate::model::{BoundPod, Cause, NamedRequirements};
 use crate::observe::audit::{Audit, Refusal};
 use crate::plan::shrink::Holds;
+use crate::reconcile::controller::{Event, PodSnapshot, Request, Selection};
+use crate::reconcile::overrides::Override;
+use crate::reconcile::pod::not_running;
+use crate::reconcile::work::OperatorRequest;
 
-/// The way to the coordinator.
+/// The way to the controller.
 #[derive(Debug, Clone)]
 pub(super) struct AgentBackend {
     pub(super) events: mpsc::Sender<Event>,
@@ -30,7 +32,7 @@ pub(super) struct AgentBackend {
 }
 
 impl AgentBackend {
-    /// Asks the coordinator. It takes requests in at once, so a full channel means that it is overwhelmed.
+    /// Asks the controller. It takes requests in at once, so a full channel means that it is overwhelmed.
     async fn ask<T>(
         &self,
         request: impl FnOnce(oneshot::Sender<Result<T, ControlError>>) -> Request,
@@ -47,15 +49,34 @@ impl AgentBackend {
         answer.await.map_err(gone)?
     }
 
-    /// Has an order carried out, and waits for how it ends. One that is refused is written down.
-    async fn order(&self, caller: Caller, pod: String, wish: Wish) -> Result<proto::Change, ControlError> {
-        let call = match wish {
-            Wish::Override(_) => "resize",
-            Wish::Release { .. } => "release",
+    /// The pod that a caller means, by namespace and name.
+    async fn find(&self, text: &str) -> Result<String, ControlError> {
+        let names = self.ask(Request::Names).await?;
+        let pods: Vec<proto::Pod> = names.into_iter().map(view::named).collect();
+        find_pod(&pods, text).map(|pod| format!("{}/{}", pod.namespace, pod.name))
+    }
+
+    async fn snapshot(&self, pod: &str) -> Result<PodSnapshot, ControlError> {
+        let pod = self.find(pod).await?;
+        self.ask(|reply| Request::Snapshot(pod, reply)).await
+    }
+
+    /// Has a request carried out, and waits for how it ends. One that is refused is written down.
+    async fn change(
+        &self,
+        caller: Caller,
+        pod: String,
+        request: OperatorRequest,
+    ) -> Result<proto::Change, ControlError> {
+        let call = match request {
+            OperatorRequest::Override(_) => "resize",
+            OperatorRequest::Release { .. } => "release",
         };
-        let named = pod.clone();
-        let ended = self.ask(|reply| Request::Order(pod, Order { wish, reply })).await;
-        let ended = ended.inspect_err(|error| self.refused(caller, call, Some(named), &error.to_string()));
+        let ended = match self.find(&pod).await {
+            Ok(found) => self.ask(|reply| Request::Change(found, request, reply)).await,
+            Err(error) => Err(error),
+        };
+        let ended = ended.inspect_err(|error| self.refused(caller, call, Some(pod), &error.to_string()));
         Ok(view::change(&*ended?))
     }
 
@@ -72,37 +93,31 @@ impl AgentBackend {
 
     /// The steps a request would take.
     async fn rehearse(&self, pod: String, wanted: Override) -> Result<proto::Change, ControlError> {
-        let Snapshot {
-            pod,
-            mut standing,
-            live,
-            node,
-            headroom,
-            through,
-            ..
-        } = self.ask(|reply| Request::Snapshot(pod, reply)).await?;
+        let snapshot = self.snapshot(&pod).await?;
+        let (pod, mut desired) = (snapshot.state.pod, snapshot.state.desired);
         let cause = Cause::Operator {
             uid: wanted.uid,
             pid: wanted.pid,
             reason: wanted.reason.clone(),
         };
+        let headroom = &snapshot.headroom;
         headroom
-            .set_override(&mut standing, &pod, wanted)
+            .set_override(&mut desired, &pod, wanted)
             .map_err(ControlError::Refused)?;
-        let bound = live.and_then(|live| BoundPod::new(&pod, &live));
-        let (Some(node), Some(bound), Some(targets)) = (node, bound, standing.targets(&pod)) else {
+        let bound = snapshot.state.live.and_then(|live| BoundPod::new(&pod, &live));
+        let (Some(node), Some(bound), Some(targets)) = (snapshot.node, bound, desired.targets(&pod)) else {
             return Err(not_running(&pod));
         };
         let id = bound.live().id.clone();
-        let mut scope = standing.scope.clone();
+        let mut scope = desired.scope;
         scope.widen(&pod.requirements(), &targets);
         let job = Job {
             bound,
             handles: None,
             targets,
             lift_undeclared: false,
-            kubelet_unasked: through.is_none(),
-            through,
+            kubelet_unasked: snapshot.terms.is_none(),
+            through: snapshot.terms,
             cause: cause.clone(),
             asked: std::time::Instant::now(),
             held_before: false,
@@ -127,7 +142,7 @@ impl AgentBackend {
         if dry_run {
             self.rehearse(pod, wanted).await
         } else {
-            self.order(caller, pod, Wish::Override(wanted)).await
+            self.change(caller, pod, OperatorRequest::Override(wanted)).await
         }
     }
 
@@ -161,11 +176,17 @@ impl AgentBackend {
 
 impl Backend for AgentBackend {
     async fn get(&self, _request: proto::GetRequest) -> Result<proto::GetReply, ControlError> {
-        self.ask(Request::Get).await
+        let snapshot = self.ask(Request::Get).await?;
+        let now = Timestamp::now();
+        let pods = snapshot.pods.iter();
+        Ok(proto::GetReply {
+            agent: Some(view::agent(snapshot.node.as_deref(), snapshot.problems)),
+            pods: pods.map(|state| view::pod(state, now, snapshot.quiet)).collect(),
+        })
     }
 
     async fn explain(&self, request: proto::ExplainRequest) -> Result<proto::ExplainReply, ControlError> {
-        let snapshot = self.ask(|reply| Request::Snapshot(request.pod, reply)).await?;
+        let snapshot = self.snapshot(&request.pod).await?;
         explain::explain(snapshot).await
     }
 
@@ -197,13 +218,13 @@ impl Backend for AgentBackend {
         caller: Caller,
         request: proto::ReleaseRequest,
     ) -> Result<proto::ReleaseReply, ControlError> {
-        let wish = || Wish::Release {
+        let release = || OperatorRequest::Release {
             uid: caller.uid,
             pid: caller.pid,
             reason: request.reason.clone(),
         };
         if request.selector.is_empty() {
-            let change = self.order(caller, request.pod.clone(), wish()).await?;
+            let change = self.change(caller, request.pod.clone(), release()).await?;
             return Ok(proto::ReleaseReply {
                 change: Some(change),
                 results: Vec::new(),
@@ -211,7 +232,7 @@ impl Backend for AgentBackend {
         }
         let pods = self.select(&request.selector, &request.namespace, true).await?;
         let all = pods.into_iter().map(async |pod| {
-            let ended = self.order(caller, pod.to_string(), wish()).await;
+            let ended = self.change(caller, pod.to_string(), release()).await;
             result(pod, Vec::new(), ended)
         });
         Ok(proto::ReleaseReply {
@@ -221,7 +242,10 @@ impl Backend for AgentBackend {
     }
 
     async fn history(&self, request: proto::HistoryRequest) -> Result<proto::HistoryReply, ControlError> {
-        let pod = (!request.pod.is_empty()).then_some(request.pod);
+        let pod = match request.pod.as_str() {
+            "" => None,
+            pod => Some(self.find(pod).await?),
+        };
         let records = self.ask(|reply| Request::History(pod, reply)).await?;
         Ok(proto::HistoryReply {
             changes: records.iter().map(|record| view::change(record)).collect(),

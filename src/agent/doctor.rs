@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::coordinator::Health;
 use crate::actuate::{DriverFrom, FormulaFrom, KubeletFrom, Node, RuntimeLink};
 use crate::control::ControlError;
 use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
 use crate::model::{CgroupVersion, Driver};
+use crate::reconcile::controller::Health;
 
 /// Examines the agent.
 #[derive(Debug)]

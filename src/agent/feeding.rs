@@ -1,11 +1,11 @@
-//! The sources that are configured → one view for the coordinator.
+//! The sources that are configured → one view for the controller.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
-use super::coordinator::Event;
+use crate::reconcile::controller::Event;
 use crate::sources::NodeView;
 use crate::sources::directory::DirectoryState;
 use crate::sources::kubernetes::ClusterState;
@@ -25,7 +25,7 @@ struct Together {
 }
 
 impl Feeding {
-    /// Passes on what the sources say, until they or the coordinator end.
+    /// Passes on what the sources say, until they or the controller end.
     pub(super) async fn run(mut self, views: watch::Sender<Arc<NodeView>>, events: mpsc::Sender<Event>) {
         loop {
             let Together { view, problems } = self.together();

@@ -5,13 +5,13 @@ use std::path::Path;
 use procfs::Current;
 use tokio::task::JoinHandle;
 
-use super::coordinator::Options;
+use super::discovery::{DiscoveryOptions, RuntimeChoice};
 use super::oom::OomOptions;
-use super::survey::{RuntimeChoice, SurveyOptions};
 use crate::config::{Config, PathSetting};
 use crate::guard;
 use crate::model::Bytes;
 use crate::observe::audit::{Audit, AuditOptions, DURABLE_WITHIN};
+use crate::reconcile::controller::Options;
 
 pub(super) fn options(config: &Config) -> Options {
     Options {
@@ -44,8 +44,8 @@ fn guard_settings(config: &Config) -> guard::Settings {
     }
 }
 
-pub(super) fn survey_options(config: &Config) -> SurveyOptions {
-    SurveyOptions {
+pub(super) fn discovery_options(config: &Config) -> DiscoveryOptions {
+    DiscoveryOptions {
         cgroup_root: Some(config.cgroup_root.clone()).filter(|root| root != Path::new("/sys/fs/cgroup")),
         kubepods: config.kubepods.clone(),
         driver: config.cgroup_driver,

@@ -16,17 +16,13 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::applied::erase;
-use super::coordinator::{Event, Refreshed};
-use super::inventory::Inventory;
+use super::discovery::Discovery;
 use super::lock::{LockError, StateLock};
-use super::options::{start_audit, survey_options};
+use super::options::{discovery_options, start_audit};
 use super::run::{RunError, allow_open_files, connect, load, marks_below, start_sources, thaw};
-use super::state::{SavedPod, StateError, StateFile};
-use super::survey::Survey;
 use super::view;
 use crate::actuate::shrink::{self, Freezer, Lowering, SeenBefore, Verdict};
-use crate::actuate::{ForeignWriters, Job, JobDone, Lanes, Node, preview, reconcile};
+use crate::actuate::{Concurrency, ForeignWriters, Job, JobDone, Node, preview, reconcile};
 use crate::config::Config;
 use crate::control::proto;
 use crate::kubernetes::ApiClient;
@@ -37,6 +33,10 @@ use crate::observe::metrics::registry;
 use crate::plan::WriteScope;
 use crate::plan::resize::{self, Phase};
 use crate::plan::shrink::Holds;
+use crate::reconcile::annotations::erase;
+use crate::reconcile::controller::{Discovered, Event};
+use crate::reconcile::inventory::Inventory;
+use crate::reconcile::store::{SavedPod, StateError, StateFile};
 use crate::runtime::Observer;
 use crate::sources::NodeView;
 
@@ -272,12 +272,12 @@ async fn look(
 ) -> Result<(Arc<Node>, Inventory), RestoreError> {
     let (_views, viewed) = watch::channel(Arc::new(view.clone()));
     let (_formula, seen) = watch::channel(None);
-    let lanes = Arc::new(Lanes::new(config.workers));
+    let concurrency = Arc::new(Concurrency::new(config.workers));
     let observer = Observer::new(|_, _, _| {});
     let (residents, _) = watch::channel(Arc::default());
-    let mut survey = Survey::new(
-        survey_options(config),
-        lanes,
+    let mut discovery = Discovery::new(
+        discovery_options(config),
+        concurrency,
         freezer,
         observer,
         viewed,
@@ -285,14 +285,14 @@ async fn look(
         seen,
     );
     let (
-        Refreshed {
+        Discovered {
             node,
             inventory,
             problems,
             ..
         },
         _,
-    ) = survey.look().await;
+    ) = discovery.look().await;
     let node = node.ok_or_else(|| RestoreError::Node(problems.clone()))?;
     remarks.extend(problems);
     Ok((node, inventory))
@@ -300,10 +300,11 @@ async fn look(
 
 /// A pass towards what the kubelet has granted: the spec, unless it has not accepted that.
 fn job_for(pod: &BoundPod, saved: &BTreeMap<String, SavedPod>) -> Job {
-    let (object, standing) = (pod.object(), saved.get(&pod.live().id.uid).map(|saved| &saved.standing));
-    let asking = standing.and_then(|standing| standing.asking.as_ref());
-    let asked = standing.and_then(|standing| standing.asked.as_ref());
-    let held = asking.map(|asking| &asking.held).or(asked.map(|asked| &asked.held));
+    let (object, saved) = (pod.object(), saved.get(&pod.live().id.uid));
+    let resize = saved.map(SavedPod::resize);
+    let prepared = resize.and_then(|resize| resize.prepared.as_ref().map(|prepared| &prepared.held));
+    let accepted = resize.and_then(|resize| resize.accepted.as_ref().map(|accepted| &accepted.held));
+    let held = prepared.or(accepted);
     Job {
         bound: pod.clone(),
         handles: None,
@@ -320,7 +321,7 @@ fn job_for(pod: &BoundPod, saved: &BTreeMap<String, SavedPod>) -> Job {
         held_before: false,
         foreign: ForeignWriters::default(),
         check_runtime: true,
-        scope: standing.map_or_else(WriteScope::all, |standing| standing.scope.clone()),
+        scope: saved.map_or_else(WriteScope::all, |saved| saved.desired().scope.clone()),
         holds: Holds::default(),
         seen: SeenBefore::default(),
     }

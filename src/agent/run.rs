@@ -8,24 +8,20 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::applied::Applied;
 use super::backend::AgentBackend;
-use super::coordinator::{Coordinator, Event, Links, tell_of_blame};
+use super::discovery::{Discovery, UnsavedLimits};
 use super::doctor;
 use super::feeding::Feeding;
 use super::lock::{LockError, StateLock};
 use super::machine::{self, UnknownGroup};
-use super::metrics::{Metrics, RuntimeMetrics};
 use super::oom::{OomLinks, watch_for_kills};
-use super::options::{oom_options, options, start_audit, survey_options};
+use super::options::{discovery_options, oom_options, options, start_audit};
+use super::own_kills::report_own_kills;
 use super::reporting;
-use super::saver::Saver;
-use super::state::{Loaded, Restored, StateError, StateFile};
-use super::survey::Survey;
 use super::telling::tell;
 use super::view;
 use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
-use crate::actuate::{Floors, Lanes, PodResizer};
+use crate::actuate::{Concurrency, LeastLimits, PodResizer};
 use crate::config::{Config, Sources};
 use crate::control::{Access, BindError, ControlSocket, Limits, proto, serve};
 use crate::guard::{Guard, Marked, Marks};
@@ -38,11 +34,16 @@ use crate::observe::http::{Exposed, HttpServer, ListenError};
 use crate::observe::log::LogFilter;
 use crate::observe::metrics::registry;
 use crate::oom::watch::NodePods;
+use crate::reconcile::annotations::Annotator;
+use crate::reconcile::controller::{Controller, Event, GuardLink, Links, Publisher};
+use crate::reconcile::history::History;
+use crate::reconcile::metrics::{Metrics, RuntimeMetrics};
+use crate::reconcile::store::{Loaded, Restored, StateError, StateFile, StateWriter};
 use crate::runtime::Observer;
 use crate::sources::directory::DirectorySource;
 use crate::sources::kubernetes::KubernetesSource;
 
-/// Events that may wait for the coordinator.
+/// Events that may wait for the controller.
 const EVENTS: usize = 1024;
 /// Changes a watcher may fall behind.
 const CHANGES: usize = 1024;
@@ -50,7 +51,7 @@ const CHANGES: usize = 1024;
 const AUDIT_GRACE: Duration = Duration::from_secs(5);
 /// How long a new agent waits for the end of the one before: a pod that is deleted by force overlaps with its successor.
 const OTHERS_END: Duration = Duration::from_secs(5);
-/// A coordinator that gives no sign of life for so long is stuck.
+/// A controller that gives no sign of life for so long is stuck.
 const STALLED: Duration = Duration::from_secs(30);
 
 /// The agent could not start.
@@ -118,7 +119,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let heartbeat = Heartbeat::new(STALLED);
 
     let (events, inbox) = mpsc::channel(EVENTS);
-    let (refresh, refresh_asked) = mpsc::channel(1);
+    let (discover, discovery_asked) = mpsc::channel(1);
     let (formula, seen) = watch::channel(None);
     let (records, _) = broadcast::channel(CHANGES);
     let (changes, _) = broadcast::channel(CHANGES);
@@ -132,10 +133,10 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let resizer = api
         .clone()
         .map(|api| Arc::new(ApiResizer::new(api)) as Arc<dyn PodResizer>);
-    let applied = api.clone().map(|api| Applied::start(api, stop.clone()));
+    let annotator = api.clone().map(|api| Annotator::start(api, stop.clone()));
     let feeding = start_sources(&config, api.clone(), &stop);
     tokio::spawn(feeding.run(views, events.clone()));
-    let lanes = Arc::new(Lanes::new(config.workers));
+    let concurrency = Arc::new(Concurrency::new(config.workers));
     let calls = RuntimeMetrics::register(&mut registry);
     let counted = Observer::new(move |call, took, answer| calls.called(call, took, answer));
     let (residents, watched_residents) = watch::channel(Arc::new(NodePods::default()));
@@ -156,10 +157,21 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         stop: stop.clone(),
     };
     let oom = watch_for_kills(oom_options(&config), oom_links, &mut registry);
-    let floors = Arc::new(Floors::default());
-    let survey = Survey::new(survey_options(&config), lanes, freezer, counted, view, residents, seen)
-        .sharing(Arc::clone(&floors));
-    tokio::spawn(survey.run(refresh_asked, events.clone()));
+    let least_limits = Arc::new(LeastLimits::default());
+    let (marks, mut marked) = marks_below(&config.state_dir)?;
+    let unsaved = UnsavedLimits::new(marked.take_left(), restored.problem.is_some());
+    let discovery = Discovery::new(
+        discovery_options(&config),
+        concurrency,
+        freezer,
+        counted,
+        view,
+        residents,
+        seen,
+    )
+    .sharing(Arc::clone(&least_limits))
+    .recovering(unsaved);
+    tokio::spawn(discovery.run(discovery_asked, events.clone()));
     tokio::spawn(translate(records.subscribe(), changes.clone()));
     if let Some(server) = http {
         let exposed = Exposed {
@@ -173,43 +185,39 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
         events: events.clone(),
         changes,
         audit: audit.clone(),
-        doctor: doctor::of_config(&config, survey_options(&config).cgroup_root),
+        doctor: doctor::of_config(&config, discovery_options(&config).cgroup_root),
         kills: oom.kills.clone(),
     });
     let control = tokio::spawn(serve(socket, backend, Limits::default(), stop.clone()));
 
     let (reported, reports) = mpsc::unbounded_channel();
-    let (marks, marked) = marks_below(&config.state_dir)?;
     let guard = Guard::start(reported, marks)
         .inspect_err(|error| tracing::error!(%error, "no guard: no limit is grown in an emergency"))
         .ok();
+    let kill_problems = [oom.problems.clone(), vec![reporting::problems(reporter.handle())]].concat();
     let links = Links {
-        guard,
-        reports,
-        marked,
-        floors,
         events: events.clone(),
-        refresh,
+        discover,
         formula,
-        changes: records,
-        metrics,
         starting,
-        audit,
         machine: machine::capacity(),
-        problems: [oom.problems.clone(), vec![reporting::problems(reporter.handle())]].concat(),
+        guard: GuardLink::new(guard, reports, least_limits),
         resizer,
-        applied,
+        history: History::new(records, audit),
+        publisher: Publisher::new(metrics, annotator, kill_problems),
+        writer: StateWriter::start(state),
+        restored,
+        marks: marked,
     };
-    tokio::spawn(tell_of_blame(oom.kills.clone(), events.clone()));
-    let saver = Saver::start(state);
-    let coordinator = Coordinator::new(options(&config), saver, restored, links);
-    let coordinator = tokio::spawn(coordinator.run(inbox, stop.clone(), heartbeat));
+    tokio::spawn(report_own_kills(oom.kills.clone(), events.clone()));
+    let controller = Controller::new(options(&config), links);
+    let controller = tokio::spawn(controller.run(inbox, stop.clone(), heartbeat));
 
     let http = address.map(tracing::field::display);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %config.socket.display(), http, "vscaled runs");
     signals.until_stop(config, &sources, &events, &log).await;
     stop.cancel();
-    for (name, ended) in [("coordinator", coordinator.await), ("control socket", control.await)] {
+    for (name, ended) in [("controller", controller.await), ("control socket", control.await)] {
         if let Err(error) = ended {
             tracing::error!(task = name, %error, "did not stop in order");
         }

@@ -1,14 +1,11 @@
-//! What the coordinator knows, in the words of the control protocol. Pure.
+//! What the controller knows, in the words of the control protocol. Pure.
+
+use std::time::Instant;
 
 use jiff::{SignedDuration, Timestamp};
-use tokio::time::Instant;
 
-use super::entry::Entry;
-use super::overrides::Override;
 use crate::actuate::Node;
-use crate::agent::metrics::PodState;
 use crate::control::proto;
-use crate::guard::lease::Lease;
 use crate::model::objects::PodId;
 use crate::model::{
     Bytes, Cause, CgroupVersion, ChangeRecord, Driver, MilliCpu, Reason, Requirements, Resource, StepRecord, Target,
@@ -16,6 +13,10 @@ use crate::model::{
 };
 use crate::observe::audit::Actor;
 use crate::plan::shrink::Progress;
+use crate::reconcile::controller::PodName;
+use crate::reconcile::desired::TemporaryLimit;
+use crate::reconcile::overrides::Override;
+use crate::reconcile::pod::{PodState, PodStatus};
 
 /// The agent and the node as it found it.
 pub(super) fn agent(node: Option<&Node>, problems: Vec<String>) -> proto::Agent {
@@ -38,22 +39,22 @@ pub(super) fn agent(node: Option<&Node>, problems: Vec<String>) -> proto::Agent 
 }
 
 /// One pod.
-pub(super) fn pod(entry: &Entry, now: Timestamp, quiet: SignedDuration) -> proto::Pod {
-    let metadata = &entry.pod.metadata;
-    let state = entry.state(now);
-    let wanted = entry
-        .standing
-        .targets(&entry.pod)
-        .unwrap_or_else(|| entry.pod.requirements());
+pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> proto::Pod {
+    let metadata = &state.pod.metadata;
+    let status = state.status(now);
+    let wanted = state
+        .desired
+        .targets(&state.pod)
+        .unwrap_or_else(|| state.pod.requirements());
     let container = |named: &crate::model::NamedRequirements| proto::Container {
         name: named.name.clone(),
-        id: entry
+        id: state
             .live
             .as_ref()
             .and_then(|live| live.containers.get(&named.name))
             .map(|live| live.id.clone()),
         wanted: Some(proto::Requirements::from(&named.resources)),
-        spec: entry
+        spec: state
             .pod
             .container(&named.name)
             .map(|container| requirements(&container.resources)),
@@ -61,44 +62,60 @@ pub(super) fn pod(entry: &Entry, now: Timestamp, quiet: SignedDuration) -> proto
     proto::Pod {
         namespace: metadata.namespace.clone(),
         name: metadata.name.clone(),
-        uid: entry
+        uid: state
             .live
             .as_ref()
-            .map_or(&entry.pod.metadata.uid, |live| &live.id.uid)
+            .map_or(&state.pod.metadata.uid, |live| &live.id.uid)
             .to_owned(),
-        qos_class: entry.pod.qos_class().to_string(),
-        vpa: entry.decision.vpa.clone(),
-        action: entry.decision.action().to_string(),
-        reason: entry.decision.reason.to_string(),
-        state: word(state).to_owned(),
-        detail: detail(entry, state, now),
+        qos_class: state.pod.qos_class().to_string(),
+        vpa: state.decision.vpa.clone(),
+        action: state.decision.action().to_string(),
+        reason: state.decision.reason.to_string(),
+        state: word(status).to_owned(),
+        detail: detail(state, status, now),
         containers: wanted.iter().map(container).collect(),
-        r#override: entry.standing.overridden.as_ref().map(overridden),
+        r#override: state.desired.overridden.as_ref().map(overridden),
         labels: metadata.labels.clone(),
-        leases: entry.standing.leases.iter().map(|lease| lent(lease, quiet)).collect(),
-        not_grown: entry
-            .not_saved
+        leases: state.desired.temporary.iter().map(|limit| lent(limit, quiet)).collect(),
+        not_grown: state
+            .growth
+            .refused
             .iter()
             .map(|(container, why)| format!("container {container}: {why}"))
             .collect(),
     }
 }
 
-fn lent(lease: &Lease, quiet: SignedDuration) -> proto::Lease {
+/// What a pod can be called, for whoever looks it up.
+pub(super) fn named(name: PodName) -> proto::Pod {
+    let container = |id| proto::Container {
+        id: Some(id),
+        ..proto::Container::default()
+    };
+    proto::Pod {
+        namespace: name.id.namespace,
+        name: name.id.name,
+        uid: name.id.uid,
+        containers: name.containers.into_iter().map(container).collect(),
+        ..proto::Pod::default()
+    }
+}
+
+fn lent(limit: &TemporaryLimit, quiet: SignedDuration) -> proto::Lease {
     proto::Lease {
-        container: lease.container.clone(),
-        resource: lease.resource.to_string(),
-        from: shown(lease.resource, lease.from),
-        to: shown(lease.resource, lease.to),
-        since: lease.since.to_string(),
-        until: lease
+        container: limit.container.clone(),
+        resource: limit.resource.to_string(),
+        from: shown(limit.resource, limit.from),
+        to: shown(limit.resource, limit.to),
+        since: limit.since.to_string(),
+        until: limit
             .denied
             .as_ref()
-            .map_or_else(|| lease.until(quiet), |denied| denied.ends)
+            .map_or_else(|| limit.until(quiet), |denied| denied.ends)
             .to_string(),
-        reason: match &lease.denied {
-            Some(denied) => format!("{}; the API server denies it: {}", lease.why, denied.why),
-            None => lease.why.clone(),
+        reason: match &limit.denied {
+            Some(denied) => format!("{}; the API server denies it: {}", limit.why, denied.why),
+            None => limit.why.clone(),
         },
     }
 }
@@ -118,53 +135,63 @@ fn overridden(overridden: &Override) -> proto::Override {
 }
 
 /// Why a pod stands as it does, where the word does not say it.
-fn detail(entry: &Entry, state: PodState, now: Timestamp) -> String {
-    match state {
-        PodState::NotRunning => "no container of this pod runs on this node".to_owned(),
-        PodState::Foreign => entry
-            .foreign
-            .all_paused(now)
-            .next()
-            .map_or_else(String::new, |(target, file, until)| {
-                format!("something else keeps changing {file} of {target}; left alone until {until}")
-            }),
-        PodState::Refused if entry.work.backoff.failures() == 0 && entry.too_much.is_some() => entry
-            .too_much
+fn detail(state: &PodState, status: PodStatus, now: Timestamp) -> String {
+    match status {
+        PodStatus::NotRunning => "no container of this pod runs on this node".to_owned(),
+        PodStatus::Foreign => {
+            state
+                .drift
+                .writers
+                .all_paused(now)
+                .next()
+                .map_or_else(String::new, |(target, file, until)| {
+                    format!("something else keeps changing {file} of {target}; left alone until {until}")
+                })
+        }
+        PodStatus::Refused if !state.work.has_failed() && state.no_room.is_some() => state
+            .no_room
             .as_ref()
-            .map_or_else(String::new, |much| much.why.clone()),
-        PodState::Refused if entry.work.backoff.failures() == 0 && entry.withheld.is_none() => {
-            entry.shrinking.next_regret(now).map_or_else(String::new, |regret| {
+            .map_or_else(String::new, |no_room| no_room.why.clone()),
+        PodStatus::Refused if !state.work.has_failed() && state.resize.pending().is_none() => {
+            state.shrink.next_retry(now).map_or_else(String::new, |regret| {
                 format!(
                     "a lower memory limit was undone (time {} in a row) and is tried again at {}: {}",
                     regret.times, regret.until, regret.why
                 )
             })
         }
-        PodState::Owed | PodState::Refused | PodState::Deferred | PodState::Infeasible => match &entry.withheld {
-            Some(withheld) => withheld.reason().to_owned(),
-            None => entry.last_reason(),
-        },
-        PodState::Working => {
-            let withheld = entry.withheld.iter().map(|withheld| withheld.reason().to_owned());
-            let all = withheld.chain(Some(grown(entry)).filter(|grown| !grown.is_empty()));
+        PodStatus::Owed | PodStatus::Refused | PodStatus::Deferred | PodStatus::Infeasible => {
+            match state.resize.pending() {
+                Some(withheld) => withheld.reason().to_owned(),
+                None => state.drift.last_reason.clone(),
+            }
+        }
+        PodStatus::Working => {
+            let withheld = state
+                .resize
+                .pending()
+                .into_iter()
+                .map(|withheld| withheld.reason().to_owned());
+            let all = withheld.chain(Some(grown(state)).filter(|grown| !grown.is_empty()));
             all.collect::<Vec<_>>().join("; ")
         }
-        PodState::NotManaged | PodState::InSync => grown(entry),
+        PodStatus::NotManaged | PodStatus::InSync => grown(state),
     }
 }
 
 /// What the guard did, or could not do.
-fn grown(entry: &Entry) -> String {
-    let lent = entry.standing.leases.iter().map(|lease| {
+fn grown(state: &PodState) -> String {
+    let lent = state.desired.temporary.iter().map(|limit| {
         format!(
             "container {} is lent {} of {}",
-            lease.container,
-            lease.resource,
-            shown(lease.resource, lease.to)
+            limit.container,
+            limit.resource,
+            shown(limit.resource, limit.to)
         )
     });
-    let refused = entry
-        .not_saved
+    let refused = state
+        .growth
+        .refused
         .iter()
         .map(|(container, why)| format!("container {container} was not grown: {why}"));
     lent.chain(refused).collect::<Vec<_>>().join("; ")
@@ -177,61 +204,61 @@ fn shown(resource: Resource, amount: u64) -> String {
     }
 }
 
-const fn word(state: PodState) -> &'static str {
-    match state {
-        PodState::NotManaged => "NotManaged",
-        PodState::InSync => "InSync",
-        PodState::Working => "Working",
-        PodState::Owed => "Owed",
-        PodState::Refused => "Refused",
-        PodState::Deferred => "Deferred",
-        PodState::Infeasible => "Infeasible",
-        PodState::Foreign => "Foreign",
-        PodState::NotRunning => "NotRunning",
+const fn word(status: PodStatus) -> &'static str {
+    match status {
+        PodStatus::NotManaged => "NotManaged",
+        PodStatus::InSync => "InSync",
+        PodStatus::Working => "Working",
+        PodStatus::Owed => "Owed",
+        PodStatus::Refused => "Refused",
+        PodStatus::Deferred => "Deferred",
+        PodStatus::Infeasible => "Infeasible",
+        PodStatus::Foreign => "Foreign",
+        PodStatus::NotRunning => "NotRunning",
     }
 }
 
 /// What happens next, as a sentence.
-pub(super) fn next(entry: &Entry, now: Timestamp) -> String {
-    if entry.live.is_none() {
+pub(super) fn next(state: &PodState, now: Timestamp) -> String {
+    if state.live.is_none() {
         return "Nothing until a container of this pod runs on this node.".to_owned();
     }
-    let begins = entry.work.pending.as_ref().and_then(|pending| pending.not_before);
+    let begins = state.work.pending.as_ref().and_then(|pending| pending.not_before);
     if let Some(wait) = begins.and_then(|at| at.checked_duration_since(Instant::now())) {
         return format!(
             "A pass begins in {} s: many nodes follow this recommendation, and not all at once.",
             wait.as_secs()
         );
     }
-    if entry.work.running.is_some() || entry.work.pending.is_some() {
+    if state.work.running.is_some() || state.work.pending.is_some() {
         return "A pass over this pod runs now.".to_owned();
     }
-    if let Some(at) = entry.work.retry_at {
+    if let Some(at) = state.work.retry_at {
         return match at.saturating_duration_since(Instant::now()).as_secs() {
             0 => "The next attempt comes within a second.".to_owned(),
             wait => format!("The next attempt is in {wait} s, or at once when the decision changes."),
         };
     }
-    if entry.too_much.is_some() {
+    if state.no_room.is_some() {
         return "The recommendation is followed once the node has room for it: looked at every minute, and when pods come, go or \
                 take less."
             .to_owned();
     }
-    if let Some(regret) = entry.shrinking.next_regret(now) {
+    if let Some(regret) = state.shrink.next_retry(now) {
         return format!(
             "The lower limit of {} is tried again at {:.0}.",
             regret.target, regret.until
         );
     }
-    if entry.shrinking.progress(now) == Some(Progress::Waits) {
+    if state.shrink.progress(now) == Some(Progress::Waits) {
         return "The lower memory limit is tried once it is this pod's turn: of one workload a few pods at a time, and none while \
                 one of them has its own limit back."
             .to_owned();
     }
-    if let Some((target, file, until)) = entry.foreign.all_paused(now).next() {
+    if let Some((target, file, until)) = state.drift.writers.all_paused(now).next() {
         return format!("{file} of {target} is looked at again at {until:.0}.");
     }
-    if let Some(withheld) = &entry.withheld {
+    if let Some(withheld) = state.resize.pending() {
         return match withheld {
             Withheld::Deferred(_) => {
                 "The kubelet tries again when the node has room; a smaller recommendation replaces this one at once."
@@ -243,24 +270,24 @@ pub(super) fn next(entry: &Entry, now: Timestamp) -> String {
         }
         .to_owned();
     }
-    if let Some(until) = entry.standing.ends_at() {
+    if let Some(until) = state.desired.override_ends_at() {
         return format!(
             "The override ends at {until:.0}, and what was decided comes back; until then its values are kept true."
         );
     }
-    if let Some(end) = entry.decision.boosts.next_end {
+    if let Some(end) = state.decision.boosts.next_end {
         return format!("A startup boost ends at {end:.0}, and that container's cpu goes back.");
     }
-    if entry.decision.reason == Reason::StartupBoost {
+    if state.decision.reason == Reason::StartupBoost {
         return "A startup boost ends once the pod is ready, or as long after that as its VPA says.".to_owned();
     }
-    if entry.standing.is_empty() {
+    if state.desired.is_empty() {
         return "Nothing: this pod is not managed.".to_owned();
     }
-    if let Some(lease) = entry.standing.leases.first() {
+    if let Some(limit) = state.desired.temporary.iter().next() {
         return format!(
             "What container {} is lent is taken back once it has been quiet for long enough, or the recommendation has caught up.",
-            lease.container
+            limit.container
         );
     }
     "Its values are kept true; a new recommendation changes them at once.".to_owned()

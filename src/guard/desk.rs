@@ -190,12 +190,12 @@ impl Desk {
         }
     }
 
-    /// Writes what was granted. It is a floor for all passes before it is written.
+    /// Writes what was granted. It is a least for all passes before it is written.
     fn carry_out(&mut self, of: Of<'_>, watched: &mut Watched, (limit, to): (Bytes, Bytes), need: &Need) {
         let pod = of.id;
         let name = watched.terms.container.clone();
         self.marks.place(&pod.uid, &name, to);
-        self.node.floors.raise(&pod.uid, &name, to);
+        self.node.least_limits.raise(&pod.uid, &name, to);
         let grown = grow_memory(&self.node, of.handles, of.growable, &name, to);
         self.took(grown.took);
         let now = self.now();
@@ -219,8 +219,8 @@ impl Desk {
     /// Takes back a growth that was not carried out.
     fn withdraw(&mut self, pod: &PodId, watched: &Watched, to: Bytes, need: &Need) {
         let lent = watched.lent;
-        let floors = &self.node.floors;
-        floors.replace(&pod.uid, &watched.terms.container, to, lent);
+        let least_limits = &self.node.least_limits;
+        least_limits.change(&pod.uid, &watched.terms.container, Some(to), lent);
         let before = lent.map(|lent| (lent, need.used));
         self.ledger.undo(&claimant(pod, watched), before);
     }

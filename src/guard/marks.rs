@@ -144,9 +144,9 @@ impl Marked {
         self.left.contains_key(uid)
     }
 
-    /// What this pod was lent last, if it was marked. Says so once.
-    pub fn take(&mut self, uid: &str) -> Option<LentLast> {
-        self.left.remove(uid)
+    /// What the marks that were left say, by pod UID. From then on they are with whoever took them.
+    pub fn take_left(&mut self) -> BTreeMap<String, LentLast> {
+        std::mem::take(&mut self.left)
     }
 
     /// Removes the marks of pods that are not there any more, whoever made them.
@@ -207,11 +207,11 @@ mod tests {
         marks.place("uid-a", "app", mib(256));
         let (marks, mut marked) = found(state.path(), marks);
         let latest = [("app".to_owned(), mib(256)), ("side".to_owned(), mib(32))];
-        assert_eq!(marked.take("uid-a"), Some(latest.into()));
-        assert_eq!((marked.take("uid-a"), marked.take("uid-c")), (None, None));
+        assert_eq!(marked.take_left().remove("uid-a"), Some(latest.into()));
+        assert!(marked.take_left().is_empty());
         marked.forget_all_but(|uid| uid == "uid-a");
-        let (_, mut marked) = found(state.path(), marks);
-        assert!(marked.take("uid-a").is_some() && marked.take("uid-b").is_none());
+        let (_, marked) = found(state.path(), marks);
+        assert!(marked.has("uid-a") && !marked.has("uid-b"));
     }
 
     #[test]
@@ -220,7 +220,7 @@ mod tests {
         let (marks, _) = Marks::below(state.path()).unwrap();
         marks.place("earlier", "app", mib(128));
         let (marks, mut marked) = found(state.path(), marks);
-        assert!(marked.take("earlier").is_some());
+        assert!(marked.has("earlier"));
         marks.place("now", "app", mib(128));
         let left = || fs::read_dir(state.path().join(DIRECTORY)).unwrap().count();
         wait_for(|| left() == 2);
@@ -247,7 +247,7 @@ mod tests {
             marks.place("uid-a", "app", mib(mebibytes));
         }
         let (_, mut marked) = found(state.path(), marks);
-        assert_eq!(marked.take("uid-a").unwrap()["app"], mib(2000));
+        assert_eq!(marked.take_left()["uid-a"]["app"], mib(2000));
         let length = fs::metadata(state.path().join(DIRECTORY).join("uid-a")).unwrap().len();
         assert!(length < 2 * LONGEST, "{length}");
     }
@@ -260,7 +260,7 @@ mod tests {
         marks.place("uid-a", "app", mib(128));
         fs::create_dir(state.path().join(DIRECTORY)).unwrap();
         marks.place("uid-b", "app", mib(128));
-        let (_, mut marked) = found(state.path(), marks);
-        assert!(marked.take("uid-b").is_some());
+        let (_, marked) = found(state.path(), marks);
+        assert!(marked.has("uid-b"));
     }
 }

@@ -3,12 +3,12 @@
 //! The kernel kills whoever passes a limit within a millisecond or less, long before a recommendation can know. The guard is
 //! a thread of its own that follows memory use against the limits of those containers that a VPA lets grow, sleeps while none of
 //! them can reach its limit, and grows a limit as soon as it would be reached before another look. What it grows is an emergency
-//! loan ([`lease::Lease`]): it is a floor ([`crate::actuate::Floors`]) for all passes at once, and the coordinator makes it
-//! part of what stands, tells the runtime, writes it down, and ends it. Nobody is killed for want of cpu: a container that is throttled
+//! temporary limit: it is a least limit ([`crate::actuate::LeastLimits`]) for all passes at once, and the controller makes it
+//! part of what is desired, tells the runtime, writes it down, and ends it. Nobody is killed for want of cpu: a container that is throttled
 //! all the time is only reported, and an ordinary pass lends it more.
 //!
 //! In come watchlists ([`Watchlist`]); out come reports ([`Report`]). The mathematics are pure: [`rate`], [`judge`],
-//! [`ledger`], [`lease`], [`throttle`]. The rest reads and writes files.
+//! [`ledger`], [`throttle`]. The rest reads and writes files.
 //!
 //! What it must never do: grow a limit beyond what the VPA allows, or into memory that others may claim; grow without end; wait
 //! for anything but the kernel; write other than by the plans and the executor of all passes.
@@ -17,7 +17,6 @@ mod account;
 mod alarms;
 mod desk;
 pub mod judge;
-pub mod lease;
 pub mod ledger;
 mod marks;
 mod pods;

@@ -61,7 +61,7 @@ impl Pod {
                     self.open_container(*next_token, live.id.clone(), terms.clone())
                 }
             };
-            let lent = node.floors.get(&self.live.id.uid, &name);
+            let lent = node.least_limits.get(&self.live.id.uid, &name);
             let watched = watched.map(|mut watched| {
                 watched.set_terms(terms, lent, now, quiet);
                 watched

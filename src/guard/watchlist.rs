@@ -132,3 +132,17 @@ pub struct Guarded {
     /// Its name.
     pub container: String,
 }
+
+impl Report {
+    /// The container it is about.
+    #[must_use]
+    pub const fn of(&self) -> &Guarded {
+        match self {
+            Self::Grew { of, .. }
+            | Self::Refused { of, .. }
+            | Self::Throttled { of, .. }
+            | Self::Unthrottled { of }
+            | Self::Quiet { of, .. } => of,
+        }
+    }
+}

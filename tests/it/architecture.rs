@@ -64,6 +64,25 @@ const MODULES: &[Module] = &[
     effects("guard", &["actuate", "cgroup", "model"]),
     effects("sources", &["kubernetes", "model", "pace"]),
     effects(
+        "reconcile",
+        &[
+            "actuate",
+            "cgroup",
+            "control",
+            "decide",
+            "files",
+            "guard",
+            "kubernetes",
+            "model",
+            "observe",
+            "oom",
+            "pace",
+            "plan",
+            "runtime",
+            "sources",
+        ],
+    ),
+    effects(
         "agent",
         &[
             "actuate",
@@ -80,6 +99,7 @@ const MODULES: &[Module] = &[
             "oom",
             "pace",
             "plan",
+            "reconcile",
             "report",
             "runtime",
             "sources",

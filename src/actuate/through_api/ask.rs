@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::undo::Undo;
-use super::{Answer, Asked, ResizeError, ThroughApi, Unreported};
-use crate::actuate::floors::lift;
+use super::{AcceptedResize, Answer, ResizeError, ResizeTerms, Unreported};
 use crate::actuate::in_kernel::prepare;
 use crate::actuate::job::{Job, JobDone};
+use crate::actuate::least_limits::lift;
 use crate::actuate::node::Node;
 use crate::model::objects::Pod;
 use crate::model::{Cause, NamedRequirements, Outcome, Resource, Step, StepRecord, Withheld};
@@ -31,7 +31,7 @@ pub(in crate::actuate) async fn ask(node: &Arc<Node>, job: &mut Job) -> Result<A
     // A limit that is there cannot be taken away through the API server.
     let lift_undeclared = std::mem::take(&mut job.lift_undeclared);
     // What was given in an emergency is asked for, too: the kubelet would take it away.
-    lift(&mut job.targets, &node.floors.of(&job.bound.live().id.uid));
+    lift(&mut job.targets, &node.least_limits.of(&job.bound.live().id.uid));
     let changes = match through.changes(job.bound.object(), &job.targets) {
         Ok(changes) => changes,
         Err(unaskable) => return Err(refused(job, unaskable.to_string())),
@@ -79,7 +79,7 @@ pub(in crate::actuate) async fn ask(node: &Arc<Node>, job: &mut Job) -> Result<A
 }
 
 /// Where what the spec has already got to.
-fn so_far(through: &ThroughApi, pod: &Pod) -> Standing {
+fn so_far(through: &ResizeTerms, pod: &Pod) -> Standing {
     let phase = match (through.unseen(pod), Phase::of(pod), &through.failed) {
         (Some(_), _, _) => Phase::Accepted,
         // It tries again: until it has succeeded, this is no reason to write what it could not.
@@ -92,7 +92,7 @@ fn so_far(through: &ThroughApi, pod: &Pod) -> Standing {
 
 /// Nothing is asked for now: the kernel is given what was granted, with the limits that are kept or were grown. A pass that
 /// is for nothing else is done with that.
-fn postponed(job: &mut Job, through: &ThroughApi, wait: Duration) -> Answer {
+fn postponed(job: &mut Job, through: &ResizeTerms, wait: Duration) -> Answer {
     let (phase, granted) = so_far(through, job.bound.object());
     job.held_before &= phase == Phase::Settled;
     job.targets = granted;
@@ -122,14 +122,14 @@ fn not_reported(job: &mut Job, unreported: &Unreported) -> Box<JobDone> {
 async fn request(
     node: &Arc<Node>,
     job: &mut Job,
-    through: &ThroughApi,
+    through: &ResizeTerms,
     changes: &[Step],
     answer: &mut Answer,
 ) -> Result<Option<Standing>, Box<JobDone>> {
     let granted = resize::granted(job.bound.object(), &Phase::of(job.bound.object()), through.held());
     let pass = prepare(node, Box::new(errand(job))).await?;
-    if let Some(noted) = &through.noted {
-        noted.clone().await;
+    if let Some(saved) = &through.saved {
+        saved.clone().await;
     }
     let start = Instant::now();
     let result = through.resizer.resize(&job.bound.live().id, changes).await;
@@ -141,7 +141,7 @@ async fn request(
         ..StepRecord::planned(step)
     };
     let steps: Vec<StepRecord> = changes.iter().map(record).collect();
-    let asked = |generation| Asked {
+    let asked = |generation| AcceptedResize {
         targets: job.targets.clone(),
         generation,
         held: granted.clone(),
@@ -248,7 +248,7 @@ pub(in crate::actuate) fn preview(node: &Node, job: &Job) -> Result<Vec<StepReco
         return Ok(Vec::new());
     };
     let mut targets = job.targets.clone();
-    lift(&mut targets, &node.floors.of(&job.bound.live().id.uid));
+    lift(&mut targets, &node.least_limits.of(&job.bound.live().id.uid));
     let changes = resize::changes(job.bound.object(), &targets).map_err(|error| error.to_string())?;
     if through.room.is_some() && !changes.is_empty() {
         through.fits(job.bound.object(), &targets, node.traits.kubelet)?;

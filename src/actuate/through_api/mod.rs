@@ -17,8 +17,8 @@ use std::time::Duration;
 use futures::future::{BoxFuture, Shared};
 use serde::{Deserialize, Serialize};
 
-use super::floors::lift;
 use super::job::Job;
+use super::least_limits::lift;
 use super::node::Node;
 use super::pass::Pass;
 use crate::model::objects::{Pod, PodId};
@@ -72,7 +72,7 @@ pub enum ResizeError {
 /// What was asked of the API server last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Asked {
+pub struct AcceptedResize {
     /// What the spec was given.
     pub targets: Vec<NamedRequirements>,
     /// The spec's generation with it.
@@ -81,23 +81,23 @@ pub struct Asked {
     pub held: Vec<NamedRequirements>,
 }
 
-/// What the API server is about to be asked for. Noted before it is: an agent that is killed in between knows its own request
+/// What the API server is about to be asked for. Saved before it is: an agent that is killed in between knows its own request
 /// when it sees it in the spec, and does not take it for somebody else's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Intention {
+pub struct PreparedResize {
     /// What the spec is to be given.
     pub targets: Vec<NamedRequirements>,
     /// What the kubelet has granted so far: what the spec gets back if the cgroups cannot hold the targets.
     pub held: Vec<NamedRequirements>,
 }
 
-impl Intention {
+impl PreparedResize {
     /// What was asked for, if a pod's spec says that it was. `known` is the last request whose answer was seen.
     #[must_use]
-    pub fn carried_out(&self, pod: &Pod, known: Option<&Asked>) -> Option<Asked> {
+    pub fn carried_out(&self, pod: &Pod, known: Option<&AcceptedResize>) -> Option<AcceptedResize> {
         let spec = pod.requirements();
-        let newer = |known: &Asked| known.generation < pod.metadata.generation;
+        let newer = |known: &AcceptedResize| known.generation < pod.metadata.generation;
         let taken_back = known.is_some_and(newer) && resize::same(&self.held, &spec);
         let targets = if known.is_none_or(newer) && resize::same(&self.targets, &spec) {
             &self.targets
@@ -106,7 +106,7 @@ impl Intention {
         } else {
             return None;
         };
-        Some(Asked {
+        Some(AcceptedResize {
             targets: targets.clone(),
             generation: pod.metadata.generation,
             held: self.held.clone(),
@@ -115,17 +115,17 @@ impl Intention {
 }
 
 /// Done when an intention is on the disk, or cannot be brought there.
-pub type Noted = Shared<BoxFuture<'static, ()>>;
+pub type Saved = Shared<BoxFuture<'static, ()>>;
 
 /// What a pass will ask for, unless there turns out to be no room for it.
 #[must_use]
-pub fn intention(node: &Node, job: &Job) -> Option<Intention> {
-    let asks = |through: &&ThroughApi| through.urgent.is_none() && through.unreported.is_none();
+pub fn planned_resize(node: &Node, job: &Job) -> Option<PreparedResize> {
+    let asks = |through: &&ResizeTerms| through.urgent.is_none() && through.unreported.is_none();
     let through = job.through.as_ref().filter(asks)?;
     let mut targets = job.targets.clone();
-    lift(&mut targets, &node.floors.of(&job.bound.live().id.uid));
+    lift(&mut targets, &node.least_limits.of(&job.bound.live().id.uid));
     let changes = through.changes(job.bound.object(), &targets).ok()?;
-    (!changes.is_empty()).then(|| Intention {
+    (!changes.is_empty()).then(|| PreparedResize {
         targets,
         held: resize::granted(job.bound.object(), &Phase::of(job.bound.object()), through.held()),
     })
@@ -133,11 +133,11 @@ pub fn intention(node: &Node, job: &Job) -> Option<Intention> {
 
 /// How a pass goes through the API server.
 #[derive(Debug, Clone)]
-pub struct ThroughApi {
+pub struct ResizeTerms {
     /// The way.
     pub resizer: Arc<dyn PodResizer>,
     /// What was asked for last.
-    pub asked: Option<Asked>,
+    pub asked: Option<AcceptedResize>,
     /// The node's room, if it is known.
     pub room: Option<Room>,
     /// The kubelet has tried to write what is wanted, and failed, with these words.
@@ -148,7 +148,7 @@ pub struct ThroughApi {
     /// The kubelet has not reported the pod's resources yet: nothing is asked for before it has.
     pub unreported: Option<Unreported>,
     /// Nothing is asked for before this; none where nothing is intended.
-    pub noted: Option<Noted>,
+    pub saved: Option<Saved>,
 }
 
 /// The pod's status does not show yet that its kubelet resizes in place.
@@ -180,7 +180,7 @@ pub(super) struct Answer {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ApiReport {
     /// What it was asked for, and has accepted.
-    pub asked: Option<Asked>,
+    pub asked: Option<AcceptedResize>,
     /// It knows no resizing in place.
     pub unsupported: bool,
     /// How long it wants to be left alone, if it says so, or is not to be asked.
@@ -191,9 +191,9 @@ pub struct ApiReport {
     pub denied: Option<String>,
 }
 
-impl ThroughApi {
+impl ResizeTerms {
     /// What was asked for last, if the pod was read before that.
-    fn unseen(&self, pod: &Pod) -> Option<&Asked> {
+    fn unseen(&self, pod: &Pod) -> Option<&AcceptedResize> {
         self.asked
             .as_ref()
             .filter(|asked| pod.metadata.generation < asked.generation)

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use super::{Asked, PodResizer};
+use super::{AcceptedResize, PodResizer};
 use crate::actuate::Node;
-use crate::actuate::floors::lift;
 use crate::actuate::job::JobDone;
+use crate::actuate::least_limits::lift;
 use crate::model::objects::{Pod, PodId};
 use crate::model::{NamedRequirements, StepRecord};
 use crate::plan::resize;
@@ -31,7 +31,7 @@ impl Undo {
             return;
         }
         // What was given in an emergency meanwhile is not taken away either.
-        lift(&mut self.held, &node.floors.of(&self.id.uid));
+        lift(&mut self.held, &node.least_limits.of(&self.id.uid));
         let changes = match resize::changes(&self.pod, &self.held) {
             Ok(changes) if changes.is_empty() => return,
             Ok(changes) => changes,
@@ -49,7 +49,7 @@ impl Undo {
         done.stages.ask += took;
         match result {
             Ok(pod) => {
-                done.api.asked = Some(Asked {
+                done.api.asked = Some(AcceptedResize {
                     targets: self.held.clone(),
                     generation: pod.metadata.generation,
                     held: self.held,

@@ -1,22 +1,23 @@
 //! Each container's cpu and memory, from the recommendation to what the API reports. Pure.
 
-use crate::agent::coordinator::Snapshot;
 use crate::control::proto;
 use crate::model::objects::ContainerRecommendation;
 use crate::model::{NamedRequirements, Requirements, Resource};
+use crate::reconcile::controller::PodSnapshot;
 
 /// Two rows for each regular container.
-pub(super) fn amounts(snapshot: &Snapshot) -> Vec<proto::Amount> {
-    let wanted = snapshot.standing.targets(&snapshot.pod);
+pub(super) fn amounts(snapshot: &PodSnapshot) -> Vec<proto::Amount> {
+    let wanted = snapshot.state.desired.targets(&snapshot.state.pod);
     let decided = snapshot
-        .standing
+        .state
+        .desired
         .recommended
         .as_ref()
         .map(|recommended| &*recommended.targets);
     let mut rows = Vec::new();
-    for container in &snapshot.pod.spec.containers {
+    for container in &snapshot.state.pod.spec.containers {
         let name = container.name.as_str();
-        let status = snapshot.pod.container_status(name);
+        let status = snapshot.state.pod.container_status(name);
         for resource in Resource::ALL {
             let recommended = recommendation(snapshot, name);
             let bound = |pick: fn(&ContainerRecommendation) -> &crate::model::ResourceList| {
@@ -40,18 +41,19 @@ pub(super) fn amounts(snapshot: &Snapshot) -> Vec<proto::Amount> {
     rows
 }
 
-fn recommendation<'a>(snapshot: &'a Snapshot, name: &str) -> Option<&'a ContainerRecommendation> {
+fn recommendation<'a>(snapshot: &'a PodSnapshot, name: &str) -> Option<&'a ContainerRecommendation> {
     let recommendation = snapshot.vpa.as_ref()?.status.recommendation.as_ref()?;
     let mut said = recommendation.container_recommendations.iter();
     said.find(|said| said.container_name == name)
 }
 
 /// What the rules did to this amount.
-fn rules(snapshot: &Snapshot, name: &str, resource: Resource) -> Vec<String> {
+fn rules(snapshot: &PodSnapshot, name: &str, resource: Resource) -> Vec<String> {
     let about = |note: &&crate::decide::Note| {
         note.resource() == Some(resource) && note.container().is_none_or(|container| container == name)
     };
     snapshot
+        .state
         .decision
         .notes
         .iter()

@@ -4,34 +4,37 @@
 mod amounts;
 mod values;
 
-use super::coordinator::Snapshot;
+use jiff::Timestamp;
+
 use super::view;
 use crate::actuate::{KubeletFrom, Node, stored_specs};
 use crate::control::{ControlError, proto};
 use crate::model::objects::Pod;
 use crate::model::{KubeletVersion, NodeTraits};
 use crate::plan::hierarchy;
+use crate::reconcile::controller::PodSnapshot;
 
 /// Reads the kernel's files, systemd's properties and the runtime's stored specs, and puts everything side by side.
-pub(super) async fn explain(snapshot: Snapshot) -> Result<proto::ExplainReply, ControlError> {
-    let reason = snapshot.decision.reason;
+pub(super) async fn explain(snapshot: PodSnapshot) -> Result<proto::ExplainReply, ControlError> {
+    let now = Timestamp::now();
+    let reason = snapshot.state.decision.reason;
     let in_words = format!("{reason}: {}", reason.meaning());
-    let notes = snapshot.decision.notes.iter().map(ToString::to_string);
+    let notes = snapshot.state.decision.notes.iter().map(ToString::to_string);
     let notes = notes.chain(
         snapshot
             .node
             .as_ref()
-            .and_then(|node| assumed_kubelet(node, &snapshot.pod)),
+            .and_then(|node| assumed_kubelet(node, &snapshot.state.pod)),
     );
     let mut reply = proto::ExplainReply {
         notes: std::iter::once(in_words).chain(notes).collect(),
-        next: snapshot.next.clone(),
+        next: view::next(&snapshot.state, now),
         changes: snapshot.changes.iter().map(|record| view::change(record)).collect(),
-        pod: Some(snapshot.summary.clone()),
+        pod: Some(view::pod(&snapshot.state, now, snapshot.quiet)),
         values: Vec::new(),
         amounts: amounts::amounts(&snapshot),
     };
-    if let (Some(node), Some(live)) = (snapshot.node.clone(), &snapshot.live) {
+    if let (Some(node), Some(live)) = (snapshot.node.clone(), &snapshot.state.live) {
         let specs = stored_specs(&node, live).await;
         let side_by_side = tokio::task::spawn_blocking(move || values::values(&node, &snapshot, &specs)).await;
         reply.values = side_by_side.map_err(|panic| ControlError::Internal(panic.to_string()))??;

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+
 use crate::actuate::{Node, PodHandles};
-use crate::agent::coordinator::Snapshot;
+use crate::agent::view;
 use crate::cgroup::CgroupError;
 use crate::cgroup::systemd::Unit;
 use crate::control::{ControlError, proto};
@@ -11,8 +13,9 @@ use crate::model::{
     CgroupPath, ControlFile, CpuQuota, CpuShares, CriResources, LivePod, NamedRequirements, PodTree, PodValues,
     Setting, Settings, Target,
 };
-use crate::plan::shrink::{Holds, lift_kept};
+use crate::plan::shrink::{Holds, Progress, lift_kept};
 use crate::plan::{hierarchy, in_force};
+use crate::reconcile::controller::PodSnapshot;
 
 /// What each level should hold, by whom one asks.
 struct Sides {
@@ -29,10 +32,10 @@ struct Sides {
 /// Blocks: reads files, and asks systemd where it drives the tree.
 pub(super) fn values(
     node: &Node,
-    snapshot: &Snapshot,
+    snapshot: &PodSnapshot,
     specs: &BTreeMap<String, CriResources>,
 ) -> Result<Vec<proto::Value>, ControlError> {
-    let Some(live) = &snapshot.live else {
+    let Some(live) = &snapshot.state.live else {
         return Ok(Vec::new());
     };
     let internal = |error: CgroupError| ControlError::Internal(error.to_string());
@@ -63,21 +66,22 @@ pub(super) fn values(
     Ok(values)
 }
 
-fn sides(node: &Node, snapshot: &Snapshot, live: &LivePod, held: &PodTree) -> Sides {
-    let created = |targets: &[NamedRequirements]| hierarchy(&snapshot.pod, targets, &node.traits).created();
-    let in_force = in_force(&snapshot.pod);
+fn sides(node: &Node, snapshot: &PodSnapshot, live: &LivePod, held: &PodTree) -> Sides {
+    let (pod, desired) = (&snapshot.state.pod, &snapshot.state.desired);
+    let created = |targets: &[NamedRequirements]| hierarchy(pod, targets, &node.traits).created();
+    let in_force = in_force(pod);
     let wanted = |holds: &Holds| {
-        let mut targets = snapshot.standing.targets(&snapshot.pod)?;
+        let mut targets = desired.targets(pod)?;
         lift_kept(holds, &mut targets);
-        let scope = &snapshot.standing.scope;
+        let scope = &desired.scope;
         let enforced = |target: &Target| scope.quotas.enforced(live.cgroup_id(target));
-        let mut hierarchy = hierarchy(&snapshot.pod, &targets, &node.traits)
+        let mut hierarchy = hierarchy(pod, &targets, &node.traits)
             .keeping(holds)
             .beside(held, enforced);
-        if snapshot.through.is_none() {
-            hierarchy = hierarchy.admitting(&snapshot.pod);
+        if snapshot.terms.is_none() {
+            hierarchy = hierarchy.admitting(pod);
         }
-        let mut wanted = if snapshot.standing.returning {
+        let mut wanted = if desired.returning {
             hierarchy.created()
         } else {
             hierarchy.wanted()
@@ -88,9 +92,17 @@ fn sides(node: &Node, snapshot: &Snapshot, live: &LivePod, held: &PodTree) -> Si
     Sides {
         spec: created(&[]),
         allocated: (!in_force.is_empty()).then(|| created(&in_force)),
-        kept: wanted(&snapshot.holds),
+        kept: wanted(&snapshot.state.shrink.holds(Timestamp::now())),
         wanted: wanted(&Holds::default()),
     }
+}
+
+fn waits_for_turn(snapshot: &PodSnapshot) -> bool {
+    snapshot.state.shrink.progress(Timestamp::now()) == Some(Progress::Waits)
+}
+
+fn detail(snapshot: &PodSnapshot) -> String {
+    view::pod(&snapshot.state, Timestamp::now(), snapshot.quiet).detail
 }
 
 /// What systemd would write into a cgroup's files.
@@ -109,7 +121,7 @@ struct Seen<'a> {
     systemd: Option<Setting>,
 }
 
-fn side_by_side(seen: &Seen<'_>, target: &Target, sides: &Sides, snapshot: &Snapshot) -> proto::Value {
+fn side_by_side(seen: &Seen<'_>, target: &Target, sides: &Sides, snapshot: &PodSnapshot) -> proto::Value {
     let file = seen.kernel.file();
     let of = |state: &PodValues| state.tree.get(target).and_then(|settings| settings.get(file));
     let text = |setting: Option<Setting>| setting.map(|setting| setting.to_string()).unwrap_or_default();
@@ -154,18 +166,19 @@ fn kernel_difference(
     held: Setting,
     target: &Target,
     [wanted, kept, spec]: [Option<Setting>; 3],
-    snapshot: &Snapshot,
+    snapshot: &PodSnapshot,
 ) -> Option<String> {
     let enforced = |target: &Target| {
-        let quotas = &snapshot.standing.scope.quotas;
+        let quotas = &snapshot.state.desired.scope.quotas;
         snapshot
+            .state
             .live
             .as_ref()
             .is_none_or(|live| quotas.enforced(live.cgroup_id(target)))
     };
     match (wanted, spec) {
         (Some(wanted), _) if held != wanted && kept.is_some_and(|kept| held == kept) => {
-            let why = if snapshot.waits_for_turn {
+            let why = if waits_for_turn(snapshot) {
                 "until it is this pod's turn"
             } else {
                 "because lowering it was undone"
@@ -175,18 +188,15 @@ fn kernel_difference(
             ))
         }
         (Some(wanted), _) if held != wanted => {
-            let paused = snapshot
-                .paused
-                .iter()
-                .find(|(of, file, _)| of == target && *file == held.file());
-            Some(match paused {
-                Some((_, _, until)) => format!("something else keeps changing it; left alone until {until:.0}"),
-                None if snapshot.withheld.is_some() => {
-                    let why = &snapshot.summary.detail;
+            let writers = &snapshot.state.drift.writers;
+            Some(match writers.paused(target, held.file(), Timestamp::now()) {
+                Some(until) => format!("something else keeps changing it; left alone until {until:.0}"),
+                None if snapshot.state.resize.pending().is_some() => {
+                    let why = detail(snapshot);
                     format!("the kubelet does not let the pod have what is wanted: {why}")
                 }
                 None => {
-                    let last = snapshot.summary.detail.as_str();
+                    let last = detail(snapshot);
                     let why = if last.is_empty() {
                         String::new()
                     } else {
@@ -207,15 +217,16 @@ fn kernel_difference(
 }
 
 /// Why the runtime has something else stored than the kernel holds.
-fn runtime_difference(stored: &str, wanted: &str, snapshot: &Snapshot) -> Option<String> {
+fn runtime_difference(stored: &str, wanted: &str, snapshot: &PodSnapshot) -> Option<String> {
     if stored.is_empty() || stored == wanted {
         return None;
     }
-    let why = snapshot
-        .owed
-        .as_ref()
-        .map(|why| format!(" ({why})"))
-        .unwrap_or_default();
+    let drift = &snapshot.state.drift;
+    let why = if drift.runtime_sync_pending {
+        format!(" ({})", drift.last_reason)
+    } else {
+        String::new()
+    };
     Some(format!(
         "the runtime has {stored} stored instead of {wanted}{why}: it would write that back when somebody else updates the \
          container, so it is told again with the next pass"

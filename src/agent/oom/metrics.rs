@@ -11,20 +11,20 @@ use crate::oom::{Level, OomReport};
 
 /// The victim, and the level whose limit the kernel enforced. Empty where not known.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(in crate::agent) struct KillLabels {
+pub(crate) struct KillLabels {
     /// The namespace of the victim's pod.
-    pub(in crate::agent) namespace: String,
+    pub(crate) namespace: String,
     /// The name of the victim's pod.
-    pub(in crate::agent) pod: String,
+    pub(crate) pod: String,
     /// The name of the victim's container.
-    pub(in crate::agent) container: String,
+    pub(crate) container: String,
     /// The level whose limit was hit.
-    pub(in crate::agent) level: &'static str,
+    pub(crate) level: &'static str,
 }
 
 impl KillLabels {
     /// The labels of one reported kill.
-    pub(in crate::agent) fn of(report: &OomReport) -> Self {
+    pub(crate) fn of(report: &OomReport) -> Self {
         let (pod, container) = (report.pod.as_ref(), report.container.as_ref());
         Self {
             namespace: pod.map(|pod| pod.namespace.clone()).unwrap_or_default(),
@@ -55,14 +55,14 @@ struct LimitLabels {
 
 /// Kills by the kernel for want of memory.
 #[derive(Debug, Clone)]
-pub(in crate::agent) struct KillMetrics {
+pub(crate) struct KillMetrics {
     kills: Family<KillLabels, Counter>,
     by_limit: Family<LimitLabels, Counter>,
 }
 
 impl KillMetrics {
     /// Registers the family, which begins empty.
-    pub(in crate::agent) fn register(registry: &mut Registry) -> Self {
+    pub(crate) fn register(registry: &mut Registry) -> Self {
         let help = "Kills by the kernel for want of memory, by whose process it was and the level whose limit the kernel enforced; a group killed as a whole is one";
         let by_limit = "The same kills by whose limit it was: a container's where it stood at its own, though the kernel enforced its pod's";
         Self {
@@ -72,13 +72,13 @@ impl KillMetrics {
     }
 
     /// Counts a kill, and begins its series.
-    pub(in crate::agent) fn killed(&self, labels: &KillLabels, limit_of: Level) {
+    pub(crate) fn killed(&self, labels: &KillLabels, limit_of: Level) {
         self.kills.get_or_create(labels).inc();
         self.by_limit.get_or_create(&labels.by_limit(limit_of)).inc();
     }
 
     /// Ends a series, with what was counted.
-    pub(in crate::agent) fn forget(&self, labels: &KillLabels) {
+    pub(crate) fn forget(&self, labels: &KillLabels) {
         self.kills.remove(labels);
         for level in Level::ALL {
             self.by_limit.remove(&labels.by_limit(level));

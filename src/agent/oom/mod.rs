@@ -4,7 +4,7 @@
 //! the log ([`crate::report::log`]) with the checkpoint that counts them as told, then publishes them: in the list for
 //! operators, to watchers at the socket, in metrics, in the log of the agent and in the audit log.
 
-pub(super) mod metrics;
+pub(crate) mod metrics;
 mod published;
 mod recorder;
 mod view;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use tempfile::TempDir;
 use vscaled::actuate::shrink::{Freezer, Markers, SeenBefore};
 use vscaled::actuate::{
-    DriverFrom, ForeignWriters, FormulaFrom, Job, KubeletFrom, Lanes, Node, RuntimeLink, make_room,
+    Concurrency, DriverFrom, ForeignWriters, FormulaFrom, Job, KubeletFrom, Node, RuntimeLink, make_room,
 };
 use vscaled::cgroup::{Hierarchy, Kubepods, page_size};
 use vscaled::decide::StaticManagers;
@@ -79,8 +79,8 @@ pub(super) fn node(bare: &BareNode, state: &TempDir) -> Node {
         formula_from: FormulaFrom::Configured,
         kubelet_from: KubeletFrom::Configured,
         units: None,
-        lanes: Arc::new(Lanes::new(1)),
-        floors: Arc::default(),
+        concurrency: Arc::new(Concurrency::new(1)),
+        least_limits: Arc::default(),
         freezer: Arc::new(Freezer::new(Markers::below(state.path()).unwrap())),
     }
 }

@@ -1,0 +1,58 @@
+//! How much may be done at once, and whether the runtime is worth asking.
+//!
+//! The kernel and the runtime have concurrency of their own: a runtime that takes its time, or hangs, never keeps another
+//! pod's files waiting. A runtime that did not answer is left alone for a moment, so that passes which only found it
+//! gone do not each wait for its deadline.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// Updates a runtime is sent at once: each starts a process of the OCI runtime.
+const RUNTIME_LANES: usize = 4;
+/// How long a runtime that did not answer is left alone.
+const LEAVE_ALONE: Duration = Duration::from_secs(2);
+
+/// The concurrency of one agent.
+#[derive(Debug)]
+pub struct Concurrency {
+    kernel: Semaphore,
+    runtime: Semaphore,
+    away: Mutex<Option<(Instant, String)>>,
+}
+
+impl Concurrency {
+    /// Concurrency in which at most `workers` pods' files are written at once.
+    #[must_use]
+    pub fn new(workers: usize) -> Self {
+        Self {
+            kernel: Semaphore::new(workers),
+            runtime: Semaphore::new(RUNTIME_LANES),
+            away: Mutex::default(),
+        }
+    }
+
+    /// Waits for a place among those who write files. `None` never comes: nobody closes the lane.
+    pub(super) async fn kernel(&self) -> Option<SemaphorePermit<'_>> {
+        self.kernel.acquire().await.ok()
+    }
+
+    /// Waits for a place among those who talk to the runtime. `None` never comes: nobody closes the lane.
+    pub(super) async fn runtime(&self) -> Option<SemaphorePermit<'_>> {
+        self.runtime.acquire().await.ok()
+    }
+
+    /// Notes that the runtime did not answer.
+    pub(super) fn runtime_is_away(&self, why: String) {
+        *self.away.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now() + LEAVE_ALONE, why));
+    }
+
+    /// Why the runtime is not to be asked just now.
+    pub(super) fn runtime_away(&self) -> Option<String> {
+        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        away.as_ref()
+            .filter(|(until, _)| Instant::now() < *until)
+            .map(|(_, why)| why.clone())
+    }
+}

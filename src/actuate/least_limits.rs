@@ -1,0 +1,128 @@
+//! The least memory limits that writers heed: a copy of the temporary limits that the guard can raise within a millisecond.
+//!
+//! The guard writes ahead of every decision, while a pass that knows nothing of it may be on its way. Every pass looks
+//! here at the moment it works out what files and stored specs should hold, and again before it tells the runtime, so that none
+//! takes back what the guard has just given. The temporary limits themselves are in the pod's state.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::model::{Bytes, NamedRequirements, Resource};
+
+/// The least memory limits of one pod's containers, by name.
+type OfPod = BTreeMap<String, Bytes>;
+
+/// The least memory limits of containers, by pod UID; shared by the guard, the controller and all passes.
+#[derive(Debug, Default)]
+pub struct LeastLimits(Mutex<BTreeMap<String, OfPod>>);
+
+impl LeastLimits {
+    /// From now on this container's limit is not set below `to`, nor below an earlier least limit.
+    pub fn raise(&self, uid: &str, container: &str, to: Bytes) {
+        let mut all = self.lock();
+        let least = all.entry(uid.to_owned()).or_default().entry(container.to_owned());
+        least.and_modify(|least| *least = to.max(*least)).or_insert(to);
+    }
+
+    /// Replaces the least limit `from` by another one, or by none. If another one than `from` is there, the guard raised
+    /// it meanwhile, and it stays.
+    pub fn change(&self, uid: &str, container: &str, from: Option<Bytes>, to: Option<Bytes>) {
+        let mut all = self.lock();
+        let held = all.get(uid).and_then(|of_pod| of_pod.get(container).copied());
+        if held != from {
+            return;
+        }
+        let of_pod = all.entry(uid.to_owned()).or_default();
+        match to {
+            Some(to) => {
+                of_pod.insert(container.to_owned(), to);
+            }
+            None => {
+                of_pod.remove(container);
+            }
+        }
+        if of_pod.is_empty() {
+            all.remove(uid);
+        }
+    }
+
+    /// Removes everything that is kept about a pod.
+    pub fn forget(&self, uid: &str) {
+        self.lock().remove(uid);
+    }
+
+    /// The least limit of one container.
+    #[must_use]
+    pub fn get(&self, uid: &str, container: &str) -> Option<Bytes> {
+        self.lock().get(uid)?.get(container).copied()
+    }
+
+    /// The least limits of one pod.
+    pub(super) fn of(&self, uid: &str) -> OfPod {
+        self.lock().get(uid).cloned().unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, OfPod>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lifts limits to their least ones, and requests that are the same as their limits with them: the one is not set without the
+/// other where the pod's class depends on it.
+pub(super) fn lift(targets: &mut [NamedRequirements], least_limits: &OfPod) {
+    for target in targets {
+        if let Some(least) = least_limits.get(&target.name) {
+            target.resources.lift(Resource::Memory, least.get());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn mib(mebibytes: u64) -> Bytes {
+        Bytes::new(mebibytes << 20)
+    }
+
+    #[test]
+    fn a_least_limit_only_rises_until_it_is_changed_by_whoever_knows_it() {
+        let least_limits = LeastLimits::default();
+        least_limits.raise("u", "app", mib(200));
+        least_limits.raise("u", "app", mib(100));
+        assert_eq!(least_limits.of("u")["app"], mib(200));
+        least_limits.change("u", "app", Some(mib(100)), None);
+        assert_eq!(least_limits.of("u")["app"], mib(200), "grown meanwhile");
+        least_limits.change("u", "app", Some(mib(200)), Some(mib(150)));
+        least_limits.change("u", "app", Some(mib(150)), None);
+        assert!(least_limits.of("u").is_empty());
+    }
+
+    #[test]
+    fn only_limits_that_are_there_and_lower_are_lifted() {
+        let named = |name: &str, request: Option<u64>, limit: Option<u64>| {
+            let mut named = NamedRequirements {
+                name: name.to_owned(),
+                resources: crate::model::Requirements::default(),
+            };
+            named.resources.requests.memory = request.map(mib);
+            named.resources.limits.memory = limit.map(mib);
+            named
+        };
+        let mut targets = [
+            named("app", Some(64), Some(128)),
+            named("same", Some(128), Some(128)),
+            named("higher", None, Some(512)),
+            named("unlimited", Some(64), None),
+        ];
+        let least_limits = targets.iter().map(|target| (target.name.clone(), mib(200))).collect();
+        lift(&mut targets, &least_limits);
+        let lifted = [
+            named("app", Some(64), Some(200)),
+            named("same", Some(200), Some(200)),
+            named("higher", None, Some(512)),
+            named("unlimited", Some(64), None),
+        ];
+        assert_eq!(targets, lifted);
+    }
+}

@@ -1,0 +1,329 @@
+//! The discovery against a made-up runtime behind a real socket, and a tree of plain files.
+
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use tempfile::TempDir;
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
+
+use super::*;
+use crate::actuate::shrink::Markers;
+use crate::runtime::proto::runtime_service_server::{RuntimeService, RuntimeServiceServer};
+use crate::runtime::proto::{
+    CgroupDriver, Container, ContainerResources, ContainerState, ContainerStatus, ContainerStatusRequest,
+    ContainerStatusResponse, LinuxContainerResources, LinuxRuntimeConfiguration, ListContainersRequest,
+    ListContainersResponse, ListPodSandboxRequest, ListPodSandboxResponse, RuntimeConfigRequest, RuntimeConfigResponse,
+    VersionRequest, VersionResponse,
+};
+
+const UID: &str = "6c4b2d1e-0000-4000-8000-00000000000a";
+/// What the formulas make of the shares every container here has stored.
+const SHARES: i64 = 1024;
+const LINEAR: &str = "39\n";
+const QUADRATIC: &str = "100\n";
+
+/// What every look asks for.
+const LISTS: [&str; 2] = ["ListPodSandbox", "ListContainers"];
+
+/// What the runtime is and has, and which calls it has got.
+#[derive(Debug, Default)]
+struct State {
+    version: &'static str,
+    driver: CgroupDriver,
+    away: bool,
+    containers: Vec<Container>,
+    calls: Vec<&'static str>,
+}
+
+#[derive(Debug, Clone)]
+struct Runtime(Arc<Mutex<State>>);
+
+impl Runtime {
+    fn answer<T>(&self, call: &'static str, answer: impl FnOnce(&State) -> T) -> Result<Response<T>, Status> {
+        let mut state = self.0.lock().unwrap();
+        if state.away {
+            return Err(Status::unavailable("server is not initialized yet"));
+        }
+        state.calls.push(call);
+        Ok(Response::new(answer(&state)))
+    }
+}
+
+#[tonic::async_trait]
+impl RuntimeService for Runtime {
+    async fn version(&self, _: Request<VersionRequest>) -> Result<Response<VersionResponse>, Status> {
+        self.answer("Version", |state| VersionResponse {
+            runtime_name: "containerd".to_owned(),
+            runtime_version: state.version.to_owned(),
+            ..VersionResponse::default()
+        })
+    }
+
+    async fn runtime_config(
+        &self,
+        _: Request<RuntimeConfigRequest>,
+    ) -> Result<Response<RuntimeConfigResponse>, Status> {
+        self.answer("RuntimeConfig", |state| RuntimeConfigResponse {
+            linux: Some(LinuxRuntimeConfiguration {
+                cgroup_driver: state.driver.into(),
+            }),
+        })
+    }
+
+    async fn list_pod_sandbox(
+        &self,
+        _: Request<ListPodSandboxRequest>,
+    ) -> Result<Response<ListPodSandboxResponse>, Status> {
+        self.answer("ListPodSandbox", |_| ListPodSandboxResponse::default())
+    }
+
+    async fn list_containers(
+        &self,
+        _: Request<ListContainersRequest>,
+    ) -> Result<Response<ListContainersResponse>, Status> {
+        self.answer("ListContainers", |state| ListContainersResponse {
+            containers: state.containers.clone(),
+        })
+    }
+
+    async fn container_status(
+        &self,
+        request: Request<ContainerStatusRequest>,
+    ) -> Result<Response<ContainerStatusResponse>, Status> {
+        let id = request.into_inner().container_id;
+        self.answer("ContainerStatus", |state| {
+            let found = state.containers.iter().find(|container| container.id == id);
+            let status = found.map(|container| ContainerStatus {
+                id: container.id.clone(),
+                state: container.state,
+                labels: container.labels.clone(),
+                resources: Some(ContainerResources {
+                    linux: Some(LinuxContainerResources {
+                        cpu_shares: SHARES,
+                        ..LinuxContainerResources::default()
+                    }),
+                }),
+                ..ContainerStatus::default()
+            });
+            ContainerStatusResponse {
+                status,
+                ..ContainerStatusResponse::default()
+            }
+        })
+    }
+}
+
+/// A node with one pod, and its discovery.
+struct MadeUp {
+    directory: TempDir,
+    runtime: Arc<Mutex<State>>,
+    discovery: Discovery,
+    _view: watch::Sender<Arc<NodeView>>,
+    _server: AbortOnDropHandle<()>,
+}
+
+impl MadeUp {
+    async fn new() -> Self {
+        let directory = TempDir::new().unwrap();
+        let root = directory.path();
+        fs::write(root.join("cgroup.controllers"), "cpu memory\n").unwrap();
+        fs::create_dir_all(root.join(format!("kubepods/burstable/pod{UID}"))).unwrap();
+        let runtime = Arc::new(Mutex::new(State {
+            version: "1.7.0",
+            driver: CgroupDriver::Cgroupfs,
+            ..State::default()
+        }));
+        let socket = root.join("cri.sock");
+        let incoming = UnixListenerStream::new(UnixListener::bind(&socket).unwrap());
+        let router = Server::builder().add_service(RuntimeServiceServer::new(Runtime(Arc::clone(&runtime))));
+        let server = tokio::spawn(async move { router.serve_with_incoming(incoming).await.unwrap() });
+        let (sender, view) = watch::channel(Arc::default());
+        let options = DiscoveryOptions {
+            cgroup_root: Some(root.to_owned()),
+            kubepods: Some(CgroupPath::new("/kubepods").unwrap()),
+            ..DiscoveryOptions::default()
+        };
+        let mut discovery = Discovery::new(
+            options,
+            Arc::new(Concurrency::new(1)),
+            Arc::new(Freezer::new(Markers::below(root).unwrap())),
+            Observer::new(|_, _, _| ()),
+            view,
+            watch::channel(Arc::default()).0,
+            watch::channel(None).1,
+        );
+        // Found here, so that no task follows its events: that one's calls are not the discovery's.
+        let (cri, info) = discover(Some(&socket), Deadlines::default()).await.unwrap();
+        discovery.runtime = Some(KnownRuntime {
+            cri: Arc::new(cri),
+            info,
+            doubted: false,
+        });
+        Self {
+            discovery,
+            directory,
+            runtime,
+            _view: sender,
+            _server: AbortOnDropHandle::new(server),
+        }
+    }
+
+    /// A container starts; its OCI runtime gives it this weight.
+    fn start(&self, letter: char, created_at: i64, weight: &str) {
+        let id = letter.to_string().repeat(64);
+        let cgroup = self.directory.path().join(format!("kubepods/burstable/pod{UID}/{id}"));
+        write_files(&cgroup, weight);
+        let labels = [
+            ("io.kubernetes.pod.name", "web"),
+            ("io.kubernetes.pod.namespace", "default"),
+            ("io.kubernetes.pod.uid", UID),
+            ("io.kubernetes.container.name", &letter.to_string()),
+        ];
+        self.runtime.lock().unwrap().containers.push(Container {
+            id,
+            pod_sandbox_id: "sandbox".to_owned(),
+            state: ContainerState::ContainerRunning.into(),
+            created_at,
+            labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+            ..Container::default()
+        });
+    }
+
+    /// Looks; returns also what that look asked the runtime.
+    async fn look(&mut self) -> (Discovered, Vec<&'static str>) {
+        self.runtime.lock().unwrap().calls.clear();
+        let (discovered, _) = self.discovery.look().await;
+        let calls = std::mem::take(&mut self.runtime.lock().unwrap().calls);
+        (discovered, calls)
+    }
+
+    async fn formula(&mut self) -> WeightFormula {
+        self.look().await.0.node.unwrap().traits.container_weight
+    }
+}
+
+fn write_files(cgroup: &Path, weight: &str) {
+    fs::create_dir_all(cgroup).unwrap();
+    for (file, content) in [
+        ("cpu.weight", weight),
+        ("cpu.max", "max 100000\n"),
+        ("memory.max", "max\n"),
+        ("memory.min", "0\n"),
+        ("memory.low", "0\n"),
+        ("memory.high", "max\n"),
+    ] {
+        fs::write(cgroup.join(file), content).unwrap();
+    }
+}
+
+fn lost() -> RuntimeEvent {
+    RuntimeEvent::Lost {
+        why: "it stopped".to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn a_look_at_a_node_on_which_nothing_happened_costs_two_calls() {
+    let mut node = MadeUp::new().await;
+    node.start('a', 1, LINEAR);
+    node.start('b', 2, LINEAR);
+    node.look().await;
+    assert_eq!(node.look().await.1, LISTS);
+    node.start('c', 3, LINEAR);
+    assert_eq!(node.look().await.1, [LISTS[0], LISTS[1], "ContainerStatus"]);
+}
+
+#[tokio::test]
+async fn what_a_pass_saw_the_runtime_write_counts_from_then_on() {
+    let mut node = MadeUp::new().await;
+    let (pass, seen) = watch::channel(None);
+    node.discovery.seen = seen;
+    node.start('a', 1, LINEAR);
+    assert_eq!(node.formula().await, WeightFormula::Linear);
+    pass.send_replace(Some(WeightFormula::Quadratic));
+    assert_eq!(node.formula().await, WeightFormula::Quadratic);
+    assert_eq!(node.formula().await, WeightFormula::Quadratic);
+}
+
+#[tokio::test]
+async fn a_container_started_after_an_upgrade_shows_the_new_formula() {
+    let mut node = MadeUp::new().await;
+    node.start('a', 1, LINEAR);
+    assert_eq!(node.formula().await, WeightFormula::Linear);
+    node.discovery.note(&lost());
+    node.discovery.note(&RuntimeEvent::Resync);
+    assert_eq!(node.formula().await, WeightFormula::Linear);
+    node.start('b', 2, QUADRATIC);
+    assert_eq!(node.formula().await, WeightFormula::Quadratic);
+}
+
+#[tokio::test]
+async fn after_a_loss_the_containers_are_asked_again_and_until_then_nothing_changes() {
+    let mut node = MadeUp::new().await;
+    node.start('a', 1, LINEAR);
+    assert_eq!(node.formula().await, WeightFormula::Linear);
+
+    // Made anew under the same age by a clock that was set back.
+    let cgroup = format!("kubepods/burstable/pod{UID}/{}", "a".repeat(64));
+    write_files(&node.directory.path().join(cgroup), QUADRATIC);
+    node.runtime.lock().unwrap().away = true;
+    node.discovery.note(&lost());
+    let (discovered, _) = node.look().await;
+    assert!(
+        discovered.problems[0].contains("not initialized"),
+        "{:?}",
+        discovered.problems
+    );
+    assert_eq!(discovered.node.unwrap().traits.container_weight, WeightFormula::Linear);
+
+    node.runtime.lock().unwrap().away = false;
+    assert_eq!(node.formula().await, WeightFormula::Quadratic);
+}
+
+#[tokio::test]
+async fn a_runtime_that_came_back_says_again_who_it_is() {
+    let mut node = MadeUp::new().await;
+    node.start('a', 1, LINEAR);
+    let (discovered, _) = node.look().await;
+    assert_eq!(
+        discovered.node.unwrap().runtime_name.as_deref(),
+        Some("containerd 1.7.0")
+    );
+
+    node.runtime.lock().unwrap().version = "2.1.0";
+    node.runtime.lock().unwrap().driver = CgroupDriver::Systemd;
+    node.discovery.note(&lost());
+    node.discovery.note(&RuntimeEvent::Resync);
+    let (discovered, calls) = node.look().await;
+    assert_eq!(
+        discovered.node.unwrap().runtime_name.as_deref(),
+        Some("containerd 2.1.0")
+    );
+    assert_eq!(
+        calls,
+        ["Version", "RuntimeConfig", LISTS[0], LISTS[1], "ContainerStatus"]
+    );
+    assert_eq!(
+        node.discovery.runtime.unwrap().info.cgroup_driver,
+        Some(Driver::Systemd)
+    );
+}
+
+#[tokio::test]
+async fn events_that_came_together_are_one_look() {
+    let mut node = MadeUp::new().await;
+    let (sender, stream) = EventStream::fed_by_hand(8);
+    node.look().await;
+    node.discovery.happenings = Some(stream);
+    for event in [lost(), RuntimeEvent::Resync] {
+        sender.send(event).await.unwrap();
+    }
+    node.discovery.note_waiting();
+    assert!(node.discovery.runtime.as_ref().unwrap().doubted);
+    assert!(next_event(&mut node.discovery.happenings).now_or_never().is_none());
+}

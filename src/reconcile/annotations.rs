@@ -1,0 +1,183 @@
+//! Says on pods what is applied to them, where their kubelet cannot, and that a startup boost was taken back, where VPA's
+//! webhook has noted one: in come the pods that are to say something else than they do, out go patches of annotations.
+//!
+//! The controller looks once a second at what every pod is to say ([`applied_text()`], [`ended_boosts()`]) and what it says; only pods
+//! where that differs come here, and leave again when the API server shows that they say it. So whatever is lost is sent again, and an API server that was away gets what counts then and not what happened meanwhile.
+//!
+//! Never in a hurry: one patch at a time, [`PAUSE`] between two, and [`CALM`] between two about one pod. Nothing waits for
+//! it, and what is applied does not depend on it.
+
+mod pace;
+mod says;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::kubernetes::{Annotations, ApiClient, PodRef};
+use crate::model::objects::{Pod, annotation};
+use crate::pace::{Backoff, scattered};
+use pace::Pace;
+
+pub(crate) use says::{applied_text, ended_boosts, pod_ref};
+
+/// The annotation.
+pub(crate) const APPLIED: &str = annotation::APPLIED;
+
+/// Between two patches of one agent, about.
+const PAUSE: Duration = Duration::from_millis(500);
+/// The least time between two patches of one pod.
+const CALM: Duration = Duration::from_secs(5);
+/// A pod whose patch was refused is tried again after this long, and after what the other failures have to wait: somebody has
+/// to change a rule first, unless the API server has just started and does not know its rules yet.
+const REFUSED: Duration = Duration::from_secs(20);
+/// The wait after the first failure, about.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// The longest, unless the API server asks for more.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// What pods are to say that say something else now.
+pub(crate) type Notes = BTreeMap<PodRef, Annotations>;
+
+/// The way to the task that has pods say what is applied to them.
+#[derive(Debug)]
+pub(crate) struct Annotator {
+    notes: watch::Sender<Arc<Notes>>,
+    problems: watch::Receiver<Vec<String>>,
+}
+
+impl Annotator {
+    /// Starts the task, until `stop`.
+    pub(crate) fn start(client: ApiClient, stop: CancellationToken) -> Self {
+        let (notes, noted) = watch::channel(Arc::default());
+        let (telling, problems) = watch::channel(Vec::new());
+        let writer = Writer {
+            client,
+            noted,
+            problems: telling,
+            pace: Pace::default(),
+            backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
+        };
+        tokio::spawn(async move {
+            // Cancel-safe: a patch that was not sent is sent by the next agent.
+            tokio::select! {
+                () = writer.run() => {}
+                () = stop.cancelled() => {}
+            }
+        });
+        Self { notes, problems }
+    }
+
+    /// These pods are to say something else than they do, and no others.
+    pub(crate) fn annotate(&self, notes: Notes) {
+        self.notes.send_if_modified(|before| {
+            let news = **before != notes;
+            if news {
+                *before = Arc::new(notes);
+            }
+            news
+        });
+    }
+
+    /// Why pods do not say what is applied to them.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        self.problems.borrow().clone()
+    }
+}
+
+struct Writer {
+    client: ApiClient,
+    noted: watch::Receiver<Arc<Notes>>,
+    problems: watch::Sender<Vec<String>>,
+    pace: Pace,
+    backoff: Backoff,
+}
+
+impl Writer {
+    /// Writes until nobody can note anything any more.
+    async fn run(mut self) {
+        loop {
+            let notes = Arc::clone(&self.noted.borrow_and_update());
+            let now = Instant::now();
+            if notes.is_empty() {
+                self.problems.send_if_modified(|problems| {
+                    let had = !problems.is_empty();
+                    problems.clear();
+                    had
+                });
+            }
+            match self.pace.next(&notes, now) {
+                Some((at, pod)) if at <= now => {
+                    let annotations = notes.get(&pod).cloned().unwrap_or_default();
+                    let pause = self.write(pod, &annotations).await;
+                    sleep_until(Instant::now() + pause).await;
+                }
+                next => {
+                    // Cancel-safe: both only tell.
+                    let changed = tokio::select! {
+                        changed = self.noted.changed() => changed,
+                        () = until(next.map(|(at, _)| at)) => Ok(()),
+                    };
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Patches one pod; returns how long to wait before the next.
+    async fn write(&mut self, pod: PodRef, annotations: &Annotations) -> Duration {
+        let answer = self.client.annotate(&pod, annotations).await;
+        let now = Instant::now();
+        match answer {
+            Ok(_) => {
+                self.pace.not_before(pod, now + CALM);
+                self.backoff.reset();
+                self.problems.send_replace(Vec::new());
+                scattered(PAUSE)
+            }
+            Err(error) => {
+                if !error.problem.is_retryable() {
+                    self.pace.not_before(pod, now + REFUSED);
+                }
+                let names: Vec<_> = annotations.keys().map(String::as_str).collect();
+                let names = names.join(", ");
+                let problem = format!("not every pod says in its annotations what is applied to it ({names}): {error}");
+                let wait = self.backoff.next(error.problem.retry_after());
+                tracing::warn!(?wait, "{problem}");
+                self.problems.send_replace(vec![problem]);
+                wait
+            }
+        }
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Removes the annotation of pods that hold again what their specs say; returns what hindered it, one sentence each.
+pub(crate) async fn erase(client: &ApiClient, pods: impl Iterator<Item = &Pod>) -> Vec<String> {
+    let mut problems = Vec::new();
+    for pod in pods.filter(|pod| pod.metadata.annotations.contains_key(APPLIED)) {
+        if let Some(object) = pod_ref(pod)
+            && let Err(error) = client
+                .annotate(&object, &Annotations::from([(APPLIED.to_owned(), None)]))
+                .await
+        {
+            let name = pod.full_name();
+            problems.push(format!(
+                "{name} still says {APPLIED}: {error}; remove it with `kubectl annotate`"
+            ));
+        }
+    }
+    problems
+}

@@ -1,0 +1,79 @@
+//! Which pod is to be patched next, and when. Pure.
+
+use std::collections::BTreeMap;
+
+use tokio::time::Instant;
+
+use super::Notes;
+use crate::kubernetes::PodRef;
+
+/// When pods may be patched that were patched lately. One that is still noted then does not say what it was made to say:
+/// somebody has changed it, or the patch was lost.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    next: BTreeMap<PodRef, Instant>,
+}
+
+impl Pace {
+    /// The pod that is due first, and when.
+    pub(crate) fn next(&mut self, notes: &Notes, now: Instant) -> Option<(Instant, PodRef)> {
+        self.next.retain(|_, next| *next > now);
+        let due = |pod| self.next.get(pod).copied().unwrap_or(now);
+        let first = notes.keys().map(|pod| (due(pod), pod)).min()?;
+        Some((first.0, first.1.clone()))
+    }
+
+    /// The pod was patched, or could not be: not again before then.
+    pub(crate) fn not_before(&mut self, pod: PodRef, next: Instant) {
+        self.next.insert(pod, next);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::kubernetes::Annotations;
+
+    const SOON: Duration = Duration::from_secs(5);
+
+    fn pod(name: &str) -> PodRef {
+        PodRef {
+            uid: name.to_owned(),
+            namespace: "shop".to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    fn notes(names: &[&str]) -> Notes {
+        names.iter().map(|name| (pod(name), Annotations::new())).collect()
+    }
+
+    #[test]
+    fn a_pod_is_patched_at_once_and_then_not_for_a_while() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        let noted = notes(&["web"]);
+        assert_eq!(pace.next(&noted, now), Some((now, pod("web"))));
+        pace.not_before(pod("web"), now + SOON);
+        assert_eq!(pace.next(&noted, now), Some((now + SOON, pod("web"))));
+        let later = now + SOON;
+        assert_eq!(pace.next(&noted, later), Some((later, pod("web"))));
+    }
+
+    #[test]
+    fn a_pod_that_has_to_wait_does_not_keep_the_others_waiting() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        let noted = notes(&["api", "web"]);
+        pace.not_before(pod("api"), now + SOON);
+        assert_eq!(pace.next(&noted, now), Some((now, pod("web"))));
+    }
+
+    #[test]
+    fn nothing_is_kept_of_pods_that_are_gone() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        pace.not_before(pod("web"), now + SOON);
+        assert_eq!(pace.next(&Notes::new(), now + SOON), None);
+        assert!(pace.next.is_empty());
+    }
+}

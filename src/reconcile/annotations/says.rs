@@ -1,0 +1,85 @@
+//! What a pod is to say of itself. Pure.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::decide::BOOST_ANNOTATION;
+use crate::kubernetes::PodRef;
+use crate::model::objects::Pod;
+use crate::model::{NamedRequirements, Requirements};
+use crate::plan::resize;
+use crate::reconcile::pod::PodState;
+
+/// What a pod is to say, where that is known: none while a pass is still to show what it holds, and while something else
+/// keeps changing it. `Some(None)` is nothing: its kubelet says it (`by_kubelet`), or nothing is applied to it.
+pub(crate) fn applied_text(state: &PodState, by_kubelet: bool, now: Timestamp) -> Option<Option<String>> {
+    state.live.as_ref()?;
+    if by_kubelet {
+        return Some(None);
+    }
+    let Some(mut applied) = state.desired.targets(&state.pod) else {
+        return Some(None);
+    };
+    let known = state.drift.in_sync && state.drift.writers.all_paused(now).next().is_none();
+    if !known {
+        return None;
+    }
+    state.lift_kept(&mut applied, now);
+    text(&applied).map(Some)
+}
+
+/// The annotations of startup boosts that were taken back in the pod's spec, as far as the API server shows it. Where no
+/// kubelet resizes in place they stay: the spec keeps the boost, and nothing else says what was there before.
+pub(crate) fn ended_boosts(state: &PodState) -> impl Iterator<Item = String> {
+    let pod = &state.pod;
+    let targets = state.desired.targets(pod);
+    let shown = targets.is_none_or(|targets| resize::same(&targets, &pod.requirements()));
+    let done = state
+        .decision
+        .boosts
+        .done
+        .iter()
+        .filter(move |_| shown && resize::supports_in_place_resize(pod));
+    let annotations = done.map(|container| format!("{BOOST_ANNOTATION}{container}"));
+    annotations.filter(|name| pod.metadata.annotations.contains_key(name))
+}
+
+/// The pod at the API server; none for one that only a manifest without a UID describes.
+pub(crate) fn pod_ref(pod: &Pod) -> Option<PodRef> {
+    let metadata = &pod.metadata;
+    (!metadata.uid.is_empty()).then(|| PodRef {
+        uid: metadata.uid.clone(),
+        namespace: metadata.namespace.clone(),
+        name: metadata.name.clone(),
+    })
+}
+
+/// `{"app":{"requests":{"cpu":"300m"},"limits":{"cpu":"600m"}}}`, a container after the other by name, so that the same is
+/// always written the same.
+fn text(applied: &[NamedRequirements]) -> Option<String> {
+    let containers: BTreeMap<&str, &Requirements> = applied
+        .iter()
+        .map(|named| (named.name.as_str(), &named.resources))
+        .collect();
+    serde_json::to_string(&containers)
+        .inspect_err(|error| tracing::error!(%error, "what is applied cannot be written as JSON"))
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_say_their_requests_and_limits_as_manifests_do() {
+        let named = |name: &str, resources: &str| NamedRequirements {
+            name: name.to_owned(),
+            resources: serde_json::from_str(resources).unwrap(),
+        };
+        let app = r#"{"requests":{"cpu":"300m","memory":"128Mi"},"limits":{"cpu":"2","memory":"1Gi"}}"#;
+        let side = r#"{"requests":{"cpu":"10m"},"limits":{}}"#;
+        let said = text(&[named("side", side), named("app", app)]).unwrap();
+        assert_eq!(said, format!(r#"{{"app":{app},"side":{side}}}"#));
+    }
+}

@@ -1,0 +1,252 @@
+//! The node's capacity: what its pods request of it, and whether it has room for more. Pure, and the only place that knows.
+//!
+//! In come what the node has and the state of its pods; out comes a refusal with the numbers, or none. A recommendation is
+//! checked before it counts, an operator's override before it is taken in, and a pass before it asks the API server.
+//! How much memory is free at this moment is another question, which the guard answers.
+
+use crate::decide::StaticManagers;
+use crate::model::objects::{Node as NodeObject, Pod};
+use crate::model::{KubeletVersion, NamedRequirements, Resource, ResourceList};
+use crate::plan::{Account, Capacity, CapacityFrom, NoRoom, Room, larger, pod_requests, resize};
+
+use super::desired::{DesiredState, Recommended};
+use super::overrides::{Override, check_assigned};
+use super::pod::PodState;
+
+/// What the node has, and what its pods request.
+#[derive(Debug, Clone)]
+pub(crate) struct NodeCapacity {
+    /// None where no Node object says it: then only operators are refused anything.
+    declared: Option<Capacity>,
+    /// What the Node object says, else what the machine has.
+    any: Capacity,
+    requested: Account,
+    kubelet: KubeletVersion,
+    /// Whether pods are resized through the API server where their kubelet does that.
+    patches: bool,
+    /// Whether a pod requests less than when this was made.
+    freed: bool,
+}
+
+impl NodeCapacity {
+    pub(crate) fn of<'a>(
+        pods: impl Iterator<Item = &'a PodState>,
+        object: Option<&NodeObject>,
+        machine: ResourceList,
+        kubelet: KubeletVersion,
+        patches: bool,
+    ) -> Self {
+        let mut capacity = Self {
+            declared: Capacity::of(object),
+            any: Capacity::of_node_or(object, machine),
+            requested: Account::default(),
+            kubelet,
+            patches,
+            freed: false,
+        };
+        capacity.requested = pods
+            .filter(|state| !has_ended(&state.pod))
+            .map(|state| capacity.requests_of(state))
+            .collect();
+        capacity
+    }
+
+    /// What a pod requests of the node, as far as is known. A pod that has ended requests nothing.
+    pub(crate) fn requests_of(&self, state: &PodState) -> ResourceList {
+        let pod = &state.pod;
+        if has_ended(pod) {
+            return ResourceList::default();
+        }
+        let desired = || pod_requests(pod, &state.desired.targets(pod).unwrap_or_default(), self.kubelet);
+        if !(self.patches && resize::supports_in_place_resize(pod)) {
+            return desired();
+        }
+        let reserved = resize::reserved(pod, self.kubelet);
+        match (state.resize.unseen(pod), state.work.running) {
+            (Some(unseen), _) => larger(reserved, pod_requests(pod, &unseen.targets, self.kubelet)),
+            (None, Some(_)) => larger(reserved, desired()),
+            (None, None) => reserved,
+        }
+    }
+
+    /// Whether a pod may have what is recommended: not if it would request more than the node has left. Where the kubelet
+    /// resizes in place, the pass looks before it asks, and the kubelet after it.
+    ///
+    /// # Errors
+    /// [`NoRoom`] with the numbers.
+    pub(crate) fn admit(&self, state: &PodState, recommended: &Recommended) -> Result<(), NoRoom> {
+        let (pod, Some(capacity)) = (&state.pod, self.declared) else {
+            return Ok(());
+        };
+        if self.patches && resize::supports_in_place_resize(pod) {
+            return Ok(());
+        }
+        let mut desired = state.desired.clone();
+        desired.recommended = Some(recommended.clone());
+        let before = self.requests_of(state);
+        let after = pod_requests(pod, &desired.targets(pod).unwrap_or_default(), self.kubelet);
+        let others = self.requested.others(before);
+        Room { capacity, others }.check(before, after)
+    }
+
+    /// A pod that requested `before` has another state now.
+    pub(crate) fn update(&mut self, before: ResourceList, state: &PodState) {
+        let after = self.requests_of(state);
+        self.freed |= Resource::ALL
+            .iter()
+            .any(|resource| after.amount(*resource) < before.amount(*resource));
+        self.requested.change(before, after);
+    }
+
+    /// Whether a pod requests less than when this was made.
+    pub(crate) const fn has_freed(&self) -> bool {
+        self.freed
+    }
+
+    /// The room for a pod that is to be given `targets` through the API server; they count as requested from now on.
+    pub(crate) fn reserve(&mut self, state: &PodState, targets: &[NamedRequirements]) -> Option<Room> {
+        let own = self.requests_of(state);
+        let others = self.requested.others(own);
+        let room = self.declared.map(|capacity| Room { capacity, others });
+        if room.is_none_or(|room| resize::check_room(&room, &state.pod, targets, self.kubelet).is_ok()) {
+            let after = pod_requests(&state.pod, targets, self.kubelet);
+            self.requested.change(own, larger(own, after));
+        }
+        room
+    }
+
+    /// The room for a pod whose values an operator sets.
+    pub(crate) fn headroom(&self, state: &PodState, managers: StaticManagers) -> Headroom {
+        let requested = self.requests_of(state);
+        Headroom {
+            room: Room {
+                capacity: self.any,
+                others: self.requested.others(requested),
+            },
+            requested,
+            kubelet: self.kubelet,
+            managers,
+        }
+    }
+}
+
+/// Whether none of a pod's containers will run again.
+fn has_ended(pod: &Pod) -> bool {
+    matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
+}
+
+/// The node's room for one pod whose values an operator sets.
+#[derive(Debug, Clone)]
+pub(crate) struct Headroom {
+    room: Room,
+    /// What the pod requests now.
+    requested: ResourceList,
+    kubelet: KubeletVersion,
+    /// What the kubelet assigns to pods for good.
+    managers: StaticManagers,
+}
+
+impl Headroom {
+    /// Sets an override, unless the pod could not run with it or the node not hold it: then nothing is changed.
+    ///
+    /// # Errors
+    /// A sentence with the numbers.
+    pub(crate) fn set_override(&self, desired: &mut DesiredState, pod: &Pod, values: Override) -> Result<(), String> {
+        check_assigned(pod, &values.values, self.managers).map_err(|error| error.to_string())?;
+        let before = desired.targets(pod).unwrap_or_else(|| pod.requirements());
+        let mut wanted = desired.clone();
+        wanted.set_override(pod, values).map_err(|error| error.to_string())?;
+        let after = wanted.targets(pod).unwrap_or_default();
+        let requested = [self.requested, pod_requests(pod, &after, self.kubelet)];
+        check(self.room, requested, [&before, &after]).map_err(|error| error.to_string())?;
+        *desired = wanted;
+        Ok(())
+    }
+}
+
+/// The node cannot hold it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum TooMuch {
+    /// All requests together.
+    #[error(
+        "the node cannot hold it: {} requests would be {} of {} ({}): this pod {} instead of {}, the {} other pods {}; at \
+         most {} is left for this pod",
+        full.resource,
+        full.resource.quantity(full.others.saturating_add(full.after)),
+        full.resource.quantity(full.has),
+        room.capacity.from,
+        full.resource.quantity(full.after),
+        full.resource.quantity(full.before),
+        room.others.pods,
+        full.resource.quantity(full.others),
+        readable(full.resource, full.left())
+    )]
+    Requests {
+        /// What does not fit.
+        full: NoRoom,
+        /// Where.
+        room: Room,
+    },
+    /// One limit alone.
+    #[error(
+        "the node cannot hold it: container {container} could use {} of {resource}, and there is {} ({from})",
+        resource.quantity(*limit),
+        readable(*resource, *has)
+    )]
+    Limit {
+        /// The container.
+        container: String,
+        /// The resource, in whose unit the amounts are.
+        resource: Resource,
+        /// The limit.
+        limit: u64,
+        /// What there is.
+        has: u64,
+        /// Who says so.
+        from: CapacityFrom,
+    },
+}
+
+/// Refuses a growth that does not fit beside what the others take.
+fn check(room: Room, takes: [ResourceList; 2], containers: [&[NamedRequirements]; 2]) -> Result<(), TooMuch> {
+    let [before, after] = takes;
+    room.check(before, after)
+        .map_err(|full| TooMuch::Requests { full, room })?;
+    check_limits(room.capacity, containers)
+}
+
+fn check_limits(capacity: Capacity, [before, after]: [&[NamedRequirements]; 2]) -> Result<(), TooMuch> {
+    let limit = |list: &[NamedRequirements], name: &str, resource| {
+        let container = list.iter().find(|container| container.name == name);
+        container.map_or(0, |container| container.resources.limits.amount(resource))
+    };
+    for resource in Resource::ALL {
+        let Some(has) = capacity.amounts.get(resource) else {
+            continue;
+        };
+        for NamedRequirements { name, resources } in after {
+            let wanted = resources.limits.amount(resource);
+            if wanted > has && wanted > limit(before, name, resource) {
+                return Err(TooMuch::Limit {
+                    container: name.clone(),
+                    resource,
+                    limit: wanted,
+                    has,
+                    from: capacity.from,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whole mebibytes: the exact amount of a machine is nothing to read.
+fn readable(resource: Resource, amount: u64) -> String {
+    match resource {
+        Resource::Memory if amount > 1 << 20 => resource.quantity(amount >> 20 << 20),
+        Resource::Memory | Resource::Cpu => resource.quantity(amount),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,236 @@
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::*;
+use crate::decide::PodDecision;
+use crate::model::{Bytes, MilliCpu, Requirements};
+use crate::reconcile::desired::Recommended;
+
+const GI: u64 = 1 << 30;
+
+fn list(cpu: u64, memory: u64) -> ResourceList {
+    ResourceList {
+        cpu: Some(MilliCpu::new(cpu)),
+        memory: Some(Bytes::new(memory)),
+    }
+}
+
+fn container(limits: ResourceList) -> Vec<NamedRequirements> {
+    vec![NamedRequirements {
+        name: "app".to_owned(),
+        resources: Requirements {
+            requests: ResourceList::default(),
+            limits,
+        },
+    }]
+}
+
+fn checked(requests: [ResourceList; 2], limits: [ResourceList; 2]) -> Result<(), String> {
+    let small = list(500, GI);
+    let account = Account::from_iter([list(1000, 3 * GI), list(2000, GI), small]);
+    let room = Room {
+        capacity: Capacity::of_node_or(None, list(4000, 8 * GI)),
+        others: account.others(small),
+    };
+    let [before, after] = limits.map(container);
+    check(room, requests, [&before, &after]).map_err(|error| error.to_string())
+}
+
+#[test]
+fn requests_must_fit_beside_everybody_elses() {
+    let small = list(500, GI);
+    assert_eq!(checked([small, list(1000, 4 * GI)], [small, small]), Ok(()));
+    assert_eq!(
+        checked([small, list(500, 5 * GI)], [small, small]).unwrap_err(),
+        "the node cannot hold it: memory requests would be 9Gi of 8Gi (all this machine has): this pod 5Gi instead of 1Gi, \
+         the 2 other pods 4Gi; at most 4Gi is left for this pod"
+    );
+    let error = checked([small, list(1500, GI)], [small, small]).unwrap_err();
+    assert!(error.contains("cpu requests would be 4500m of 4"), "{error}");
+}
+
+#[test]
+fn less_is_always_fine_also_on_a_full_node() {
+    let full = list(9000, 90 * GI);
+    assert_eq!(checked([full, list(8000, 80 * GI)], [full, full]), Ok(()));
+    assert_eq!(checked([full, full], [full, list(9000, 80 * GI)]), Ok(()));
+}
+
+#[test]
+fn no_container_may_use_more_than_there_is() {
+    let small = list(500, GI);
+    assert_eq!(checked([small, small], [small, list(4000, 8 * GI)]), Ok(()));
+    assert_eq!(
+        checked([small, small], [small, list(500, 100 * GI)]).unwrap_err(),
+        "the node cannot hold it: container app could use 100Gi of memory, and there is 8Gi (all this machine has)"
+    );
+}
+
+fn requesting(requests: ResourceList) -> Vec<NamedRequirements> {
+    vec![NamedRequirements {
+        name: "app".to_owned(),
+        resources: Requirements {
+            requests,
+            ..Requirements::default()
+        },
+    }]
+}
+
+fn recommended(requests: ResourceList) -> Recommended {
+    Recommended {
+        vpa: Some("web".to_owned()),
+        at: Timestamp::UNIX_EPOCH,
+        targets: requesting(requests),
+    }
+}
+
+/// A pod whose spec requests that.
+fn pod(requests: ResourceList) -> PodState {
+    let mut pod = Pod::default();
+    pod.spec.containers = vec![crate::model::objects::Container {
+        name: "app".to_owned(),
+        resources: requesting(requests)[0].resources,
+        ..Default::default()
+    }];
+    let decision = PodDecision::undecided(&pod);
+    PodState::new(Arc::new(pod), decision)
+}
+
+/// A node with 1000 of both, of which the first pod takes so much and another so much.
+fn node(own: ResourceList, other: ResourceList) -> NodeCapacity {
+    let declared = Capacity {
+        amounts: list(1000, 1000),
+        from: CapacityFrom::Allocatable,
+    };
+    NodeCapacity {
+        declared: Some(declared),
+        any: declared,
+        requested: [own, other].into_iter().collect(),
+        kubelet: KubeletVersion::NEWEST,
+        patches: false,
+        freed: false,
+    }
+}
+
+#[test]
+fn what_is_recommended_must_fit_beside_what_others_request() {
+    let mut state = pod(list(100, 100));
+    let mut capacity = node(list(100, 100), list(800, 800));
+    let refused = capacity.admit(&state, &recommended(list(201, 100))).unwrap_err();
+    assert_eq!((refused.before, refused.left()), (100, 200));
+    let fits = recommended(list(200, 200));
+    assert_eq!(capacity.admit(&state, &fits), Ok(()));
+    let before = capacity.requests_of(&state);
+    state.desired.recommended = Some(fits);
+    capacity.update(before, &state);
+    let others = capacity.requested.others(list(800, 800));
+    assert_eq!(others.take, list(200, 200), "from now on it is taken");
+    assert!(!capacity.has_freed());
+}
+
+#[test]
+fn what_stands_counts_and_not_the_spec() {
+    let mut grown = pod(list(100, 100));
+    grown.desired.recommended = Some(recommended(list(600, 600)));
+    let mut capacity = node(list(600, 600), list(500, 500));
+    let before = capacity.requests_of(&grown);
+    assert_eq!(before, list(600, 600));
+    let less = recommended(list(550, 600));
+    assert_eq!(capacity.admit(&grown, &less), Ok(()), "less always fits");
+    grown.desired.recommended = Some(less);
+    capacity.update(before, &grown);
+    assert!(capacity.has_freed());
+}
+
+#[test]
+fn what_a_pod_goes_back_to_is_taken_as_well() {
+    let mut shrunk = pod(list(700, 700));
+    shrunk.desired.recommended = Some(recommended(list(100, 100)));
+    let mut capacity = node(list(100, 100), list(200, 200));
+    let before = capacity.requests_of(&shrunk);
+    shrunk.desired.end_recommendation();
+    capacity.update(before, &shrunk);
+    let other = pod(list(200, 200));
+    let refused = capacity.admit(&other, &recommended(list(301, 200))).unwrap_err();
+    assert_eq!(refused.left(), 300);
+}
+
+#[test]
+fn a_pod_that_has_ended_takes_nothing() {
+    let mut ended = pod(list(100, 100));
+    Arc::make_mut(&mut ended.pod).status.phase = "Succeeded".to_owned();
+    let machine = list(1000, 1000);
+    let capacity = NodeCapacity::of([&ended].into_iter(), None, machine, KubeletVersion::NEWEST, false);
+    assert!(capacity.requests_of(&ended).is_empty());
+    assert_eq!(capacity.requested, Account::default());
+}
+
+#[test]
+fn a_node_that_nobody_describes_refuses_nothing() {
+    let capacity = NodeCapacity {
+        declared: None,
+        ..node(list(1, 1), list(900, 900))
+    };
+    let wanted = recommended(list(9000, 9000));
+    assert_eq!(capacity.admit(&pod(list(1, 1)), &wanted), Ok(()));
+}
+
+#[test]
+fn what_the_kubelet_has_assigned_for_good_is_refused_with_field_value_and_reason() {
+    let amounts = serde_json::json!({"cpu": "2", "memory": "1Gi"});
+    let resources = serde_json::json!({"requests": amounts, "limits": amounts});
+    let pod: Pod = serde_json::from_value(serde_json::json!({
+        "metadata": {"name": "web", "uid": "u"}, "spec": {"containers": [{"name": "app", "resources": resources}]},
+    }))
+    .unwrap();
+    let set = |managers, limits: ResourceList| {
+        let limits = Requirements {
+            requests: limits,
+            limits,
+        };
+        let values = vec![NamedRequirements {
+            name: "app".to_owned(),
+            resources: limits,
+        }];
+        let headroom = Headroom {
+            room: Room {
+                capacity: Capacity::of_node_or(None, list(8000, 8 * GI)),
+                others: Account::default().others(ResourceList::default()),
+            },
+            requested: ResourceList::default(),
+            kubelet: KubeletVersion::NEWEST,
+            managers,
+        };
+        let values = Override {
+            uid: 0,
+            pid: 1,
+            reason: String::new(),
+            since: Timestamp::UNIX_EPOCH,
+            until: None,
+            values,
+        };
+        let mut desired = DesiredState::default();
+        let set = headroom.set_override(&mut desired, &pod, values);
+        assert_eq!(desired.is_empty(), set.is_err());
+        set
+    };
+    let only = |cpu, memory| ResourceList { cpu, memory };
+    let (cpu, memory) = (
+        only(Some(MilliCpu::new(3000)), None),
+        only(None, Some(Bytes::new(2 * GI))),
+    );
+    let managers = |cpu, memory| StaticManagers { cpu, memory };
+    let error = set(managers(true, false), cpu).unwrap_err();
+    assert!(
+        error.starts_with("container app: requests.cpu 3 is refused: the kubelet's static cpu manager"),
+        "{error}"
+    );
+    let error = set(managers(true, true), memory).unwrap_err();
+    assert!(
+        error.contains("requests.memory 2Gi") && error.contains("static memory manager"),
+        "{error}"
+    );
+    assert_eq!(set(managers(true, false), memory), Ok(()));
+    assert_eq!(set(managers(false, false), cpu), Ok(()));
+}

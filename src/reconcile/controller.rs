@@ -1,0 +1,300 @@
+//! The controller: facts and requests in, passes out, one pod at a time.
+//!
+//! In: views of what pods should have, discoveries, changed files, operators' requests, reports of the guard, finished passes,
+//! the clock. Each becomes an input to the state of the pods concerned ([`super::pod::PodState::apply`]), and what follows
+//! comes back as effects that [`Controller::carry_out`] carries out, in one place. It decides nothing about a pod itself, and
+//! does no I/O.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::history::History;
+use super::pod::{Effect, Now, PodInput, Pods};
+use super::shrink::ShrinkEnd;
+use crate::actuate::JobDone;
+use crate::actuate::shrink::Verdict;
+use crate::decide;
+use crate::guard;
+use crate::model::Target;
+use crate::observe::health::Heartbeat;
+use crate::oom::OomReport;
+use crate::sources::NodeView;
+
+mod deciding;
+mod files;
+mod guarding;
+mod links;
+mod node;
+mod passes;
+mod publishing;
+mod requests;
+mod resizing;
+mod saving;
+mod turns;
+
+pub(crate) use guarding::GuardLink;
+pub(crate) use links::Links;
+pub(crate) use node::Discovered;
+pub(crate) use passes::StartedPass;
+pub(crate) use publishing::Publisher;
+pub(crate) use requests::{Health, PodName, PodSnapshot, Request, Selection};
+
+/// Time-dependent decisions (a pod grows old enough) are made this often.
+const DECIDE_EVERY: Duration = Duration::from_secs(60);
+/// An idle controller gives a sign of life this often.
+const BEAT: Duration = Duration::from_secs(5);
+
+/// What the controller is told.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// The source's view, or what is wrong with it, changed.
+    View(Arc<NodeView>, Vec<String>),
+    /// What is wrong with a source that knows nothing yet.
+    SourceProblems(Vec<String>),
+    /// The configuration was read again.
+    Options(Options),
+    /// The node was looked at.
+    Discovered(Discovered),
+    /// A pass ended.
+    PassEnded(StartedPass, Box<JobDone>),
+    /// Watching the lower limits of a pod ended, which this pass had lowered.
+    ShrinkWatchEnded(String, u64, Verdict),
+    /// Somebody was killed for a limit that was lowered.
+    Killed(Arc<OomReport>),
+    /// An operator asks.
+    Request(Request),
+}
+
+/// How the controller is to work.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) decide: decide::Options,
+    pub(crate) sweep_interval: Duration,
+    pub(crate) observe_only: bool,
+    /// Whether pods say what is applied to them.
+    pub(crate) annotate: bool,
+    /// How to grow limits in an emergency; `None` is not at all.
+    pub(crate) guard: Option<guard::Settings>,
+}
+
+/// Holds the state of every pod, and what carries out what follows from its changes.
+#[derive(Debug)]
+pub(crate) struct Controller {
+    options: Options,
+    pods: Pods,
+    sources: deciding::Sources,
+    node: node::NodeFacts,
+    passes: passes::Passes,
+    endpoint: resizing::ResizeEndpoint,
+    requests: requests::Requests,
+    store: saving::Store,
+    guard: GuardLink,
+    files: files::Files,
+    history: History,
+    publisher: Publisher,
+    schedule: Schedule,
+}
+
+/// When everything is looked at next.
+#[derive(Debug)]
+struct Schedule {
+    sweep: Instant,
+    decide: Instant,
+}
+
+impl Controller {
+    /// Works until the channel of events is closed or `stop` says so; then waits for the passes that run.
+    pub(crate) async fn run(
+        mut self,
+        mut events: mpsc::Receiver<Event>,
+        stop: tokio_util::sync::CancellationToken,
+        heartbeat: Heartbeat,
+    ) {
+        loop {
+            heartbeat.beat();
+            let wake = self.next_wake();
+            // Cancel-safe: `recv` and `written` lose nothing, the others only tell the time.
+            tokio::select! {
+                Some(report) = self.guard.next_report() => self.take_guard_report(report),
+                event = events.recv() => match event {
+                    Some(event) => self.take_event(event),
+                    None => break,
+                },
+                written = self.files.written() => self.note_written(written),
+                () = tokio::time::sleep_until(wake) => {}
+                () = stop.cancelled() => break,
+            }
+            self.on_time(Instant::now());
+            self.update_guard();
+            self.start_passes();
+            // Last: containers do not wait for the disk.
+            self.store.save(&self.pods);
+            self.requests.answer_once(self.store.saved());
+            self.publish(Instant::now());
+        }
+        self.finish(events).await;
+    }
+
+    /// Lets the passes that run come to their end; none is cut off between two steps.
+    async fn finish(mut self, mut events: mpsc::Receiver<Event>) {
+        self.guard.stop();
+        while let Some(report) = self.guard.last_report() {
+            self.take_guard_report(report);
+        }
+        while self.passes.any_runs() {
+            match events.recv().await {
+                Some(event @ Event::PassEnded(..)) => self.take_event(event),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        self.store.save(&self.pods);
+        self.store.finish().await;
+        self.requests.answer_now();
+    }
+
+    fn take_event(&mut self, event: Event) {
+        match event {
+            Event::View(view, problems) => self.take_view(view, problems),
+            Event::SourceProblems(problems) => self.take_silence(problems),
+            Event::Options(options) => {
+                self.options = options;
+                self.schedule.sweep = self.schedule.sweep.min(Instant::now() + self.options.sweep_interval);
+                self.decide_all(Timestamp::now());
+            }
+            Event::Discovered(discovered) => self.take_discovered(discovered),
+            Event::PassEnded(pass, done) => self.end_pass(pass, *done),
+            Event::ShrinkWatchEnded(key, number, verdict) => {
+                self.apply(&key, PodInput::ShrinkWatchEnded(number, verdict));
+            }
+            Event::Killed(kill) => self.take_kill(&kill),
+            Event::Request(request) => self.take_request(request),
+        }
+    }
+
+    /// Changes the state of a pod, and carries out what follows.
+    fn apply(&mut self, key: &str, input: PodInput) {
+        for effect in self.pods.apply(key, input, Now::read()) {
+            self.carry_out(key, effect);
+        }
+    }
+
+    fn apply_to_all(&mut self, keys: &[String], input: impl Fn() -> PodInput) {
+        for key in keys {
+            self.apply(key, input());
+        }
+    }
+
+    fn carry_out(&mut self, key: &str, effect: Effect) {
+        match effect {
+            Effect::SaveState => self.store.mark_dirty(),
+            Effect::WatchGuard => self.guard.mark_stale(),
+            Effect::MoveLeastLimit {
+                uid,
+                container,
+                from,
+                to,
+            } => self.guard.least_limits().change(&uid, &container, from, to),
+            Effect::ForgetLeastLimits(uid) => self.guard.least_limits().forget(&uid),
+            Effect::RunPass(pass, job, decided_in) => self.run_pass(key, pass, job, decided_in),
+            Effect::KeepFiles(handles) => self.keep_files(key, handles),
+            Effect::CloseFiles => {
+                self.passes.close(key);
+                self.files.forget(key);
+            }
+            Effect::WatchShrink(number, lowered) => self.watch_shrink(key, number, lowered),
+            Effect::EndShrinkWatch => self.passes.end_shrink_watch(key),
+            Effect::Record { record, news, answers } => {
+                let record = self.history.add(*record, news);
+                if let Some(request) = answers {
+                    self.requests.answer(request, record);
+                }
+            }
+            Effect::Refuse(request, error) => self.requests.refuse(request, error),
+            Effect::AdmitRequest(id, request) => {
+                if let Some(state) = self.pods.get(key) {
+                    let headroom = self.capacity().headroom(state, self.node.managers());
+                    self.apply(key, PodInput::Admitted(id, request, Box::new(headroom)));
+                }
+            }
+            Effect::Decide => self.schedule.decide = Instant::now(),
+            Effect::ShrinkEnded(ended) => {
+                if let ShrinkEnd::Undone(why) = &ended {
+                    tracing::warn!(pod = key, why, "a shrink is undone");
+                }
+                self.publisher.metrics.shrink_ended(&ended);
+            }
+        }
+    }
+
+    /// Somebody was killed for a limit that was lowered, and perhaps took along what was watched.
+    fn take_kill(&mut self, kill: &OomReport) {
+        let Some(pod) = &kill.pod else { return };
+        let container = kill.container.as_ref();
+        let target = container.map_or(Target::Pod, |container| Target::Container(container.name.clone()));
+        let key = format!("{}/{}", pod.namespace, pod.name);
+        let identity = self.pods.get(&key).and_then(|state| state.identity.as_ref());
+        if identity.is_some_and(|id| id.uid == pod.uid) {
+            self.apply(&key, PodInput::Killed(target));
+        }
+    }
+
+    /// Does what is due.
+    fn on_time(&mut self, now: Instant) {
+        let wall = Timestamp::now();
+        let written = self.files.take_due(now);
+        self.apply_to_all(&written, || PodInput::FilesWritten);
+        let std_now = now.into_std();
+        let due = self.pods.keys_of(|state| {
+            let (at, wall_at) = state.wakes_at(std_now);
+            at.is_some_and(|at| at <= std_now) || wall_at.is_some_and(|at| at <= wall)
+        });
+        self.apply_to_all(&due, || PodInput::TimePassed);
+        if self.endpoint.take_due(now) {
+            let all = self.pods.keys_of(|_| true);
+            self.apply_to_all(&all, || PodInput::ResizeRetried);
+        }
+        self.give_turns(wall);
+        let boost_over = |end: Timestamp| end <= wall;
+        if self
+            .pods
+            .values()
+            .any(|state| state.decision.boosts.next_end.is_some_and(boost_over))
+        {
+            self.decide_all(wall);
+        }
+        if self.schedule.decide <= now {
+            self.schedule.decide = now + DECIDE_EVERY;
+            self.decide_all(wall);
+            self.match_live();
+        }
+        if self.schedule.sweep <= now {
+            self.schedule.sweep = now + self.options.sweep_interval;
+            self.node.request_discovery();
+            self.forget_saved();
+            let all = self.pods.keys_of(|_| true);
+            self.apply_to_all(&all, || PodInput::Swept);
+        }
+    }
+
+    /// The next moment at which something is due.
+    fn next_wake(&self) -> Instant {
+        let (now, wall) = (Instant::now(), Timestamp::now());
+        let from_now = |at: Timestamp| now + Duration::try_from(at.duration_since(wall)).unwrap_or_default();
+        let of_pods = self.pods.values().flat_map(|state| {
+            let (at, wall_at) = state.wakes_at(now.into_std());
+            [at.map(Instant::from_std), wall_at.map(from_now)]
+        });
+        let others = [self.files.due(), self.endpoint.retry_at()];
+        of_pods
+            .chain(others)
+            .flatten()
+            .chain([self.schedule.sweep, self.schedule.decide, now + BEAT])
+            .min()
+            .unwrap_or(self.schedule.sweep)
+    }
+}

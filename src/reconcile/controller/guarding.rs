@@ -1,0 +1,123 @@
+//! The link to the guard: what it may do, and what it reports.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::mpsc;
+
+use super::Controller;
+use crate::actuate::LeastLimits;
+use crate::guard::ledger::Refusal;
+use crate::guard::{Guard, Report, Watchlist};
+use crate::model::Outcome;
+use crate::reconcile::metrics::GrowthOutcome;
+use crate::reconcile::pod::PodInput;
+
+/// The guard, as the controller has it.
+#[derive(Debug)]
+pub(crate) struct GuardLink {
+    /// None where it could not be started.
+    guard: Option<Guard>,
+    reports: mpsc::UnboundedReceiver<Report>,
+    least_limits: Arc<LeastLimits>,
+    /// Whether what the guard may do has changed since it was told.
+    stale: bool,
+}
+
+impl GuardLink {
+    pub(crate) const fn new(
+        guard: Option<Guard>,
+        reports: mpsc::UnboundedReceiver<Report>,
+        least_limits: Arc<LeastLimits>,
+    ) -> Self {
+        Self {
+            guard,
+            reports,
+            least_limits,
+            stale: true,
+        }
+    }
+
+    pub(super) const fn mark_stale(&mut self) {
+        self.stale = true;
+    }
+
+    pub(super) fn least_limits(&self) -> &LeastLimits {
+        &self.least_limits
+    }
+
+    pub(super) async fn next_report(&mut self) -> Option<Report> {
+        self.reports.recv().await
+    }
+
+    /// A report that waits.
+    pub(super) fn last_report(&mut self) -> Option<Report> {
+        self.reports.try_recv().ok()
+    }
+
+    pub(super) fn stop(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            guard.stop();
+        }
+    }
+}
+
+impl Controller {
+    pub(super) fn take_guard_report(&mut self, report: Report) {
+        match &report {
+            Report::Grew { grown, .. } => self.publisher.metrics.grew(match grown.outcome {
+                Outcome::Applied => GrowthOutcome::Applied,
+                _ => GrowthOutcome::Failed,
+            }),
+            Report::Refused { of, refused, why } => {
+                self.publisher.metrics.grew(not_grown(*refused));
+                tracing::warn!(
+                    pod = %of.pod, container = of.container, reason = why,
+                    "a memory limit is not grown although it will be reached"
+                );
+            }
+            Report::Quiet { .. } | Report::Throttled { .. } | Report::Unthrottled { .. } => {}
+        }
+        let pod = &report.of().pod;
+        let key = pod.to_string();
+        let live = self.pods.get(&key).and_then(|state| state.live.as_ref());
+        if live.is_some_and(|live| live.id.uid == pod.uid) {
+            self.apply(&key, PodInput::Guard(Box::new(report)));
+        } else {
+            tracing::info!(%pod, "the guard reports a pod that is not described any more");
+        }
+    }
+
+    /// Has the guard watch what may grow now, if that is something else than before.
+    pub(super) fn update_guard(&mut self) {
+        if !std::mem::take(&mut self.guard.stale) {
+            return;
+        }
+        let Some(guard) = &self.guard.guard else { return };
+        let settings = self.options.guard.filter(|_| !self.options.observe_only);
+        let (kubelet, now) = (self.node.kubelet(), Timestamp::now());
+        let guarded = || self.pods.values().filter_map(|state| state.guarded(now)).collect();
+        guard.watch(Watchlist {
+            node: self.node.known(),
+            pods: settings.map_or_else(Vec::new, |_| guarded()),
+            claims: self.pods.values().filter_map(|state| state.claim(kubelet)).collect(),
+            settings: settings.unwrap_or_default(),
+        });
+    }
+
+    /// How long a container has to be quiet before a temporary limit ends.
+    pub(super) fn quiet(&self) -> SignedDuration {
+        let quiet = self.options.guard.unwrap_or_default().quiet;
+        SignedDuration::try_from(quiet).unwrap_or(SignedDuration::MAX)
+    }
+}
+
+const fn not_grown(refusal: Option<Refusal>) -> GrowthOutcome {
+    match refusal {
+        Some(Refusal::Ceiling { .. } | Refusal::Pod { .. }) => GrowthOutcome::Ceiling,
+        Some(Refusal::Node { .. }) => GrowthOutcome::Node,
+        Some(Refusal::PodBudget { .. }) => GrowthOutcome::PodBudget,
+        Some(Refusal::NodeBudget { .. }) => GrowthOutcome::NodeBudget,
+        None => GrowthOutcome::Failed,
+    }
+}

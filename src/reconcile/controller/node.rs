@@ -1,0 +1,185 @@
+//! What is known about the node and who runs on it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tokio::sync::{mpsc, watch};
+
+use super::Controller;
+use crate::actuate::Node;
+use crate::decide::StaticManagers;
+use crate::model::{Bytes, KubeletVersion, ResourceList, WeightFormula};
+use crate::observe::health::Latch;
+use crate::reconcile::capacity::NodeCapacity;
+use crate::reconcile::inventory::Inventory;
+use crate::reconcile::pod::{Located, PodInput};
+
+/// What a look at the node found.
+#[derive(Debug)]
+pub(crate) struct Discovered {
+    /// The node, once it is known well enough to act on it.
+    pub(crate) node: Option<Arc<Node>>,
+    /// Who runs there.
+    pub(crate) inventory: Inventory,
+    /// Memory limits that an earlier agent grew and may not have saved, by pod UID.
+    pub(crate) unsaved_limits: BTreeMap<String, BTreeMap<String, Bytes>>,
+    /// Whether the runtime could be asked.
+    pub(crate) runtime_answers: bool,
+    /// What is degraded, one sentence each.
+    pub(crate) problems: Vec<String>,
+}
+
+/// What discovery found, and the way to ask for more.
+#[derive(Debug)]
+pub(super) struct NodeFacts {
+    node: Option<Arc<Node>>,
+    pub(super) inventory: Inventory,
+    runtime_answers: bool,
+    pub(super) problems: Vec<String>,
+    /// Memory limits that an earlier agent grew and may not have saved, by pod UID.
+    unsaved_limits: BTreeMap<String, BTreeMap<String, Bytes>>,
+    /// What this machine has.
+    pub(super) machine: ResourceList,
+    discover: mpsc::Sender<()>,
+    /// Where the formula of the runtime's weights goes once a pass has seen it.
+    formula: watch::Sender<Option<WeightFormula>>,
+    /// Held until the sources and the node are known.
+    starting: Vec<Latch>,
+}
+
+impl NodeFacts {
+    pub(super) fn new(
+        machine: ResourceList,
+        discover: mpsc::Sender<()>,
+        formula: watch::Sender<Option<WeightFormula>>,
+        starting: Vec<Latch>,
+    ) -> Self {
+        Self {
+            node: None,
+            inventory: Inventory::default(),
+            runtime_answers: false,
+            problems: Vec::new(),
+            unsaved_limits: BTreeMap::new(),
+            machine,
+            discover,
+            formula,
+            starting,
+        }
+    }
+
+    pub(super) fn known(&self) -> Option<Arc<Node>> {
+        self.node.clone()
+    }
+
+    /// What the kubelet assigns to pods for good.
+    pub(super) fn managers(&self) -> StaticManagers {
+        self.node.as_ref().map(|node| node.managers).unwrap_or_default()
+    }
+
+    /// The kubelet whose rules say what pods request.
+    pub(super) fn kubelet(&self) -> KubeletVersion {
+        let node = self.node.as_ref();
+        node.map_or(KubeletVersion::NEWEST, |node| node.traits.kubelet)
+    }
+
+    /// Has the node looked at.
+    pub(super) fn request_discovery(&self) {
+        // A full channel means that a look at the node is due anyway.
+        if let Err(mpsc::error::TrySendError::Closed(())) = self.discover.try_send(()) {
+            tracing::debug!("the node is not looked at any more: shutting down");
+        }
+    }
+
+    /// The runtime wrote weights by another formula than assumed: discovery brings a node that has it.
+    pub(super) fn learn_formula(&self, formula: WeightFormula) {
+        self.formula.send_replace(Some(formula));
+        self.request_discovery();
+    }
+}
+
+impl Controller {
+    pub(super) fn take_discovered(&mut self, discovered: Discovered) {
+        let managers = self.node.managers();
+        self.take_node(discovered.node);
+        self.node.inventory = discovered.inventory;
+        self.node.unsaved_limits.extend(discovered.unsaved_limits);
+        if self.node.problems != discovered.problems {
+            for problem in &discovered.problems {
+                tracing::warn!("{problem}");
+            }
+            self.node.problems = discovered.problems;
+        }
+        if self.node.node.is_some() && self.sources.seen {
+            self.node.starting.clear();
+        }
+        if self.node.managers() != managers || self.sources.view.pods.len() != self.pods.len() {
+            // Of pods of one name, the one that runs counts, and that may be another one now.
+            self.decide_all(Timestamp::now());
+        }
+        self.match_live();
+        let earlier = std::mem::replace(&mut self.node.runtime_answers, discovered.runtime_answers);
+        if discovered.runtime_answers && !earlier {
+            let all = self.pods.keys_of(|_| true);
+            self.apply_to_all(&all, || PodInput::RuntimeReturned);
+        }
+    }
+
+    /// Plans from now on for this node, by the rules of the kubelet that the Node object states. Where that changes what
+    /// pods should hold, nobody else has changed it.
+    pub(super) fn take_node(&mut self, node: Option<Arc<Node>>) {
+        // A view without the Node object does not take back what an earlier one stated.
+        let before = self.node.node.as_ref().and_then(|before| before.known_kubelet());
+        let stated = self.sources.view.kubelet_version().or(before);
+        let node = node.map(|node| node.with_stated_kubelet(stated));
+        let earlier = std::mem::replace(&mut self.node.node, node.clone());
+        if earlier.is_some() != node.is_some() {
+            self.guard.mark_stale();
+        }
+        if let (Some(earlier), Some(node)) = (earlier, node)
+            && earlier.traits != node.traits
+        {
+            if earlier.traits.kubelet != node.traits.kubelet {
+                // One whose version was only assumed has not changed.
+                let upgraded = earlier.known_kubelet().map(|_| Timestamp::now());
+                self.endpoint.start_over(upgraded);
+            }
+            tracing::info!(kubelet = %node.traits.kubelet, "the node is another than before: every pod is planned anew");
+            self.guard.mark_stale();
+            let all = self.pods.keys_of(|_| true);
+            self.apply_to_all(&all, || PodInput::NodeChanged);
+        }
+    }
+
+    /// Tells every pod where it runs now, where that is news.
+    pub(super) fn match_live(&mut self) {
+        let inventory = &self.node.inventory;
+        let moved = self
+            .pods
+            .keys_of(|state| state.live.as_ref() != inventory.find(&state.pod));
+        for key in moved {
+            let Some(state) = self.pods.get(&key) else { continue };
+            let (first, live) = (state.live.is_none(), self.node.inventory.find(&state.pod).cloned());
+            let id = live.as_ref().map(|live| live.id.clone());
+            let saved = id.as_ref().filter(|_| first).and_then(|id| self.store.take_saved(id));
+            let unsaved_limits = id.and_then(|id| self.node.unsaved_limits.remove(&id.uid));
+            let located = Located {
+                live,
+                saved,
+                unsaved_limits,
+            };
+            self.apply(&key, PodInput::Located(Box::new(located)));
+        }
+    }
+
+    /// What the node has, and what its pods request of it.
+    pub(super) fn capacity(&self) -> NodeCapacity {
+        NodeCapacity::of(
+            self.pods.values(),
+            self.sources.view.node.as_ref(),
+            self.node.machine,
+            self.node.kubelet(),
+            self.endpoint.get().is_some(),
+        )
+    }
+}

@@ -1,0 +1,230 @@
+//! Starts passes and takes in how they ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{Instrument, Span};
+
+use super::{Controller, Event};
+use crate::actuate::shrink::{Lowering, watch};
+use crate::actuate::{Job, JobDone, PodHandles, Verdict, planned_resize, reconcile};
+use crate::model::Cause;
+use crate::plan::resize::NodeSupport;
+use crate::reconcile::pod::{Now, PodInput, PodState};
+use crate::reconcile::work::PassId;
+
+/// A pass, as it is known while it runs.
+#[derive(Debug)]
+pub(crate) struct StartedPass {
+    id: PassId,
+    /// The pod's key.
+    key: String,
+    cause: Cause,
+    /// How long the decision took that led to it.
+    decided_in: Duration,
+    /// What is logged about it says which pod and why.
+    span: Span,
+}
+
+/// The tasks that work on pods, and what they keep open.
+#[derive(Debug)]
+pub(super) struct Passes {
+    /// How many passes were begun.
+    begun: u64,
+    /// The UIDs of the pods that passes run for now. A pod's state may be new while a pass of an earlier one still runs.
+    busy: BTreeSet<String>,
+    /// Open cgroups by the pods' keys, unless a pass has them.
+    handles: BTreeMap<String, PodHandles>,
+    /// The watches of lower limits, which end with these values.
+    shrink_watches: BTreeMap<String, AbortOnDropHandle<()>>,
+    events: mpsc::Sender<Event>,
+}
+
+impl Passes {
+    pub(super) const fn new(events: mpsc::Sender<Event>) -> Self {
+        Self {
+            begun: 0,
+            busy: BTreeSet::new(),
+            handles: BTreeMap::new(),
+            shrink_watches: BTreeMap::new(),
+            events,
+        }
+    }
+
+    pub(super) fn any_runs(&self) -> bool {
+        !self.busy.is_empty()
+    }
+
+    pub(super) fn close(&mut self, key: &str) {
+        self.handles.remove(key);
+    }
+
+    pub(super) fn end_shrink_watch(&mut self, key: &str) {
+        self.shrink_watches.remove(key);
+    }
+
+    fn is_busy(&self, state: &PodState) -> bool {
+        state.live.as_ref().is_none_or(|live| self.busy.contains(&live.id.uid))
+    }
+
+    fn start(&mut self, node: Arc<crate::actuate::Node>, pass: StartedPass, job: Box<Job>) {
+        self.busy.insert(pass.id.uid.clone());
+        let (span, events) = (pass.span.clone(), self.events.clone());
+        let work = async move {
+            let done = Box::new(reconcile(node, job).await);
+            // Fails only when the controller is gone, and then nobody wants to know.
+            if events.send(Event::PassEnded(pass, done)).await.is_err() {
+                tracing::debug!("a pass ended after the agent did");
+            }
+        };
+        tokio::spawn(work.instrument(span));
+    }
+}
+
+impl Controller {
+    /// Starts a pass for every pod that has something to do, and can. How many of them write at once is up to the
+    /// [concurrency](crate::actuate::Concurrency) of the node.
+    pub(super) fn start_passes(&mut self) {
+        let (Some(node), false) = (self.node.known(), self.options.observe_only) else {
+            return;
+        };
+        let now = Now::read();
+        let due = self
+            .pods
+            .keys_of(|state| state.work.is_due(now.instant) && !self.passes.is_busy(state));
+        if due.is_empty() {
+            return;
+        }
+        let mut capacity = self.capacity();
+        let pods = self.pods.values().map(|state| &*state.pod);
+        let support = NodeSupport::of(pods, node.known_kubelet(), self.endpoint.upgraded(), now.wall);
+        for key in due {
+            let Some(state) = self.pods.get(&key).filter(|state| !self.passes.is_busy(state)) else {
+                continue;
+            };
+            let Some((cause, targets)) = state.next_pass(now) else {
+                continue;
+            };
+            let terms = self
+                .endpoint
+                .terms(state, &targets, cause, &support, &mut capacity, now);
+            self.passes.begun += 1;
+            let number = self.passes.begun;
+            self.apply(
+                &key,
+                PodInput::PassBegan {
+                    number,
+                    terms: terms.map(Box::new),
+                },
+            );
+        }
+    }
+
+    pub(super) fn run_pass(&mut self, key: &str, id: PassId, mut job: Box<Job>, decided_in: Duration) {
+        let Some(node) = self.node.known() else { return };
+        job.handles = self.passes.handles.remove(key);
+        let prepared = planned_resize(&node, &job);
+        if let (Some(terms), Some(prepared)) = (&mut job.through, prepared) {
+            terms.saved = Some(self.store.next_saved().boxed().shared());
+            self.apply(key, PodInput::ResizePrepared(prepared));
+        }
+        self.store.mark_written(&id.uid);
+        let cause = job.cause.clone();
+        let pass = StartedPass {
+            // An error's, so that it is there whatever the level of what is logged.
+            span: tracing::error_span!("pass", pod = %job.bound.live().id, %cause),
+            id,
+            key: key.to_owned(),
+            cause,
+            decided_in,
+        };
+        self.passes.start(node, pass, job);
+    }
+
+    /// Takes in the result of a pass.
+    pub(super) fn end_pass(&mut self, pass: StartedPass, mut done: JobDone) {
+        let StartedPass {
+            id,
+            key,
+            cause,
+            decided_in,
+            span,
+        } = pass;
+        let _about = span.enter();
+        done.stages.decide = decided_in;
+        self.passes.busy.remove(&id.uid);
+        if done.api.unsupported {
+            self.endpoint.refuse();
+        }
+        if done.api.asked.is_some() {
+            self.endpoint.accept();
+        }
+        if done.stale {
+            self.node.request_discovery();
+        }
+        self.publisher.metrics.passed(&done);
+        if let Some(formula) = done.formula {
+            self.node.learn_formula(formula);
+        }
+        report_foreign(&done);
+        let ended = PodInput::PassEnded {
+            pass: id,
+            cause,
+            done: Box::new(done),
+            quiet: self.quiet(),
+        };
+        self.apply(&key, ended);
+    }
+
+    /// Keeps a pod's cgroups open for the next pass, and watches them.
+    pub(super) fn keep_files(&mut self, key: &str, handles: Option<PodHandles>) {
+        let Some(handles) = handles else {
+            self.files.forget(key);
+            return;
+        };
+        let news = self.files.watch(key, &handles);
+        self.passes.handles.insert(key.to_owned(), handles);
+        if news {
+            self.apply(key, PodInput::FilesWatched);
+        }
+    }
+
+    pub(super) fn watch_shrink(&mut self, key: &str, number: u64, lowered: Vec<Lowering>) {
+        let live = self.pods.get(key).and_then(|state| state.live.clone());
+        let (Some(node), Some(live)) = (self.node.known(), live) else {
+            return;
+        };
+        let (name, events) = (key.to_owned(), self.passes.events.clone());
+        let task = tokio::spawn(async move {
+            let verdict = watch(node, live, lowered).await;
+            // Fails only when the controller is gone, and then limits stay as they are.
+            if events
+                .send(Event::ShrinkWatchEnded(name, number, verdict))
+                .await
+                .is_err()
+            {
+                tracing::debug!("a watch ended after the agent did");
+            }
+        });
+        self.passes
+            .shrink_watches
+            .insert(key.to_owned(), AbortOnDropHandle::new(task));
+    }
+}
+
+/// Says once who keeps changing a value back.
+fn report_foreign(done: &JobDone) {
+    for (target, file, verdict) in &done.flipped {
+        match verdict {
+            Verdict::Repair => tracing::info!(cgroup = %target, %file, "something else changed a value; repaired"),
+            Verdict::LeaveUntil(until) => tracing::warn!(
+                cgroup = %target, %file, %until,
+                "something else keeps changing this value back; it is left alone until then"
+            ),
+        }
+    }
+}

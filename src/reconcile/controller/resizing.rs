@@ -1,0 +1,172 @@
+//! The API server's `resize` subresource, which is left alone for a while after it turned out not to be served.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use crate::actuate::{PodResizer, ResizeTerms, Unreported};
+use crate::model::{Cause, NamedRequirements, Withheld};
+use crate::plan::resize::{NodeSupport, Support};
+use crate::reconcile::capacity::NodeCapacity;
+use crate::reconcile::pod::{Now, PodState};
+
+/// How long the API server is left alone after it first says that it does not resize in place. Doubles each time.
+const FIRST_WAIT: Duration = Duration::from_secs(10);
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
+/// The subresource, and when it may be used.
+#[derive(Debug)]
+pub(crate) struct ResizeEndpoint {
+    /// None without an API server.
+    resizer: Option<Arc<dyn PodResizer>>,
+    /// How often in a row the API server said that it does not resize in place.
+    refusals: u32,
+    /// When it is asked again, while it is left alone.
+    retry_at: Option<Instant>,
+    /// When the kubelet was last seen to be of another version than before.
+    upgraded: Option<Timestamp>,
+}
+
+impl ResizeEndpoint {
+    pub(crate) const fn new(resizer: Option<Arc<dyn PodResizer>>) -> Self {
+        Self {
+            resizer,
+            refusals: 0,
+            retry_at: None,
+            upgraded: None,
+        }
+    }
+
+    pub(super) const fn upgraded(&self) -> Option<Timestamp> {
+        self.upgraded
+    }
+
+    /// The subresource, unless it is left alone.
+    pub(super) const fn get(&self) -> Option<&Arc<dyn PodResizer>> {
+        match self.retry_at {
+            Some(_) => None,
+            None => self.resizer.as_ref(),
+        }
+    }
+
+    /// When the API server is asked again, while it is left alone.
+    pub(super) const fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// The API server does not resize in place: values are written directly until it is asked again.
+    pub(super) fn refuse(&mut self) {
+        if let Some(wait) = self.refuse_at(Instant::now()) {
+            tracing::warn!(asked_again_in = ?wait, "the API server does not resize pods in place: values are written directly");
+        }
+    }
+
+    /// Returns how long the API server is left alone, where that is news.
+    fn refuse_at(&mut self, now: Instant) -> Option<Duration> {
+        self.get()?;
+        let wait = FIRST_WAIT.saturating_mul(1 << self.refusals.min(16)).min(LONGEST_WAIT);
+        self.refusals = self.refusals.saturating_add(1);
+        self.retry_at = Some(now + wait);
+        Some(wait)
+    }
+
+    /// The API server has accepted a resize.
+    pub(super) const fn accept(&mut self) {
+        self.refusals = 0;
+    }
+
+    /// Whether it is time to ask again, and from then on not any more.
+    pub(super) fn take_due(&mut self, now: Instant) -> bool {
+        self.retry_at.take_if(|at| *at <= now).is_some()
+    }
+
+    /// The cluster is another than before: what the API server said no longer counts.
+    pub(super) fn start_over(&mut self, upgraded: Option<Timestamp>) {
+        self.upgraded = upgraded;
+        self.refusals = 0;
+        self.retry_at = None;
+    }
+
+    /// How a pass for this pod goes through the API server, if it does. What it asks for counts as requested from now on.
+    pub(super) fn terms(
+        &self,
+        state: &PodState,
+        targets: &[NamedRequirements],
+        cause: &Cause,
+        support: &NodeSupport,
+        capacity: &mut NodeCapacity,
+        now: Now,
+    ) -> Option<ResizeTerms> {
+        let mut resizer = Arc::clone(self.get()?);
+        if let Cause::Operator { .. } | Cause::Released { .. } = cause {
+            resizer = resizer.for_operators().unwrap_or(resizer);
+        }
+        let unreported = match support.for_pod(&state.pod, now.wall) {
+            Support::Never => return None,
+            Support::Resizes => None,
+            Support::NotReported { why, until } => Some(Unreported {
+                why,
+                wait: until.and_then(|until| Duration::try_from(until.duration_since(now.wall)).ok()),
+            }),
+        };
+        Some(ResizeTerms {
+            resizer,
+            asked: state.resize.accepted.clone(),
+            room: capacity.reserve(state, targets),
+            failed: match state.resize.pending() {
+                Some(Withheld::Failed(why)) => Some(why.clone()),
+                _ => None,
+            },
+            urgent: state.too_early_to_patch(cause, now),
+            unreported,
+            saved: None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actuate::ResizeError;
+    use crate::model::Step;
+    use crate::model::objects::{Pod, PodId};
+
+    #[derive(Debug)]
+    struct Way;
+
+    #[tonic::async_trait]
+    impl PodResizer for Way {
+        async fn resize(&self, _: &PodId, _: &[Step]) -> Result<Pod, ResizeError> {
+            Err(ResizeError::Gone(String::new()))
+        }
+    }
+
+    #[test]
+    fn an_api_server_that_does_not_resize_is_asked_again_after_twice_as_long_each_time() {
+        let mut now = Instant::now();
+        let mut endpoint = ResizeEndpoint::new(Some(Arc::new(Way)));
+        for seconds in [10, 20, 40] {
+            let wait = Duration::from_secs(seconds);
+            assert_eq!(endpoint.refuse_at(now), Some(wait));
+            assert_eq!(
+                endpoint.refuse_at(now),
+                None,
+                "a pass that was under way says nothing new"
+            );
+            assert!(endpoint.get().is_none() && !endpoint.take_due(now));
+            now += wait;
+            assert!(endpoint.take_due(now) && endpoint.get().is_some());
+        }
+        endpoint.accept();
+        assert_eq!(endpoint.refuse_at(now), Some(FIRST_WAIT));
+        endpoint.start_over(None);
+        assert!(endpoint.get().is_some());
+        for _ in 0..40 {
+            endpoint.refuse_at(now);
+            endpoint.retry_at = None;
+        }
+        assert_eq!(endpoint.refuse_at(now), Some(LONGEST_WAIT));
+    }
+}

@@ -1,0 +1,150 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::Bytes;
+use crate::model::objects::Pod;
+use crate::reconcile::desired::{DesiredState, Recommended};
+use crate::reconcile::overrides::Override;
+use crate::sources::parse_manifests;
+
+const MIB: u64 = 1 << 20;
+
+const POD: &str = "
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - {name: app, resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 200m, memory: 128Mi}}}
+  - {name: same, resources: {requests: {memory: 64Mi}, limits: {memory: 64Mi}}}
+";
+
+fn pod() -> Pod {
+    Pod::clone(&parse_manifests("test", POD).unwrap().view.pods[0])
+}
+
+fn lent(container: &str, from: u64, to: u64) -> Growth<'_> {
+    Growth {
+        container,
+        resource: Resource::Memory,
+        from: from * MIB,
+        to: to * MIB,
+        why: String::new(),
+        at: Timestamp::UNIX_EPOCH,
+    }
+}
+
+fn memory_limits(desired: &DesiredState, pod: &Pod) -> Vec<Option<u64>> {
+    let targets = desired.targets(pod).unwrap();
+    targets
+        .iter()
+        .map(|target| target.resources.limits.memory.map(|limit| limit.get() / MIB))
+        .collect()
+}
+
+#[test]
+fn a_loan_lies_over_the_spec_and_ends_in_it() {
+    let pod = pod();
+    let mut desired = DesiredState::default();
+    desired.grow(&pod, lent("app", 128, 200));
+    desired.grow(&pod, lent("app", 200, 400));
+    assert_eq!(memory_limits(&desired, &pod), [Some(400), Some(64)]);
+    assert_eq!(desired.temporary.0.len(), 1);
+    assert_eq!(desired.temporary.0[0].from, 128 * MIB, "where it began");
+    desired.end_temporary(|limit| limit.is_of("app", Resource::Memory));
+    assert!(desired.returning);
+    assert_eq!(desired.targets(&pod), Some(pod.requirements()));
+}
+
+#[test]
+fn a_request_that_equals_its_limit_follows_it() {
+    let pod = pod();
+    let mut desired = DesiredState::default();
+    desired.grow(&pod, lent("same", 64, 100));
+    let same = desired.targets(&pod).unwrap().remove(1);
+    assert_eq!(same.resources.requests.memory, Some(Bytes::new(100 * MIB)));
+    assert_eq!(same.resources.limits.memory, Some(Bytes::new(100 * MIB)));
+}
+
+#[test]
+fn a_recommendation_that_has_caught_up_ends_the_loan() {
+    let pod = pod();
+    let mut targets = pod.requirements();
+    let mut desired = DesiredState::default();
+    desired.grow(&pod, lent("app", 128, 200));
+    for (limit, ended) in [(199, 0), (200, 1)] {
+        targets[0].resources.limits.memory = Some(Bytes::new(limit * MIB));
+        desired.recommended = Some(Recommended {
+            vpa: Some("web".to_owned()),
+            at: Timestamp::UNIX_EPOCH,
+            targets: targets.clone(),
+        });
+        assert_eq!(desired.end_overtaken(&pod).len(), ended, "{limit}");
+        assert_eq!(memory_limits(&desired, &pod)[0], Some(200));
+    }
+    assert!(!desired.returning);
+}
+
+#[test]
+fn what_an_operator_sets_is_the_operators() {
+    let pod = pod();
+    let mut desired = DesiredState::default();
+    desired.grow(&pod, lent("app", 128, 400));
+    desired.grow(&pod, lent("same", 64, 100));
+    let resources = serde_json::from_str(r#"{"limits":{"memory":"256Mi"}}"#).unwrap();
+    let by_hand = Override {
+        uid: 0,
+        pid: 1,
+        reason: String::new(),
+        since: Timestamp::UNIX_EPOCH,
+        until: None,
+        values: vec![NamedRequirements {
+            name: "app".to_owned(),
+            resources,
+        }],
+    };
+    desired.set_override(&pod, by_hand).unwrap();
+    assert_eq!(memory_limits(&desired, &pod), [Some(256), Some(100)]);
+    assert!(desired.is_overridden("app", Resource::Memory));
+    assert!(!desired.is_overridden("app", Resource::Cpu) && !desired.is_overridden("same", Resource::Memory));
+}
+
+fn lease(to: u64) -> TemporaryLimit {
+    TemporaryLimit {
+        container: "app".to_owned(),
+        resource: Resource::Memory,
+        from: 128,
+        to,
+        since: Timestamp::UNIX_EPOCH,
+        renewed: Timestamp::UNIX_EPOCH,
+        why: String::new(),
+        denied: None,
+    }
+}
+
+#[test]
+fn a_burst_that_is_over_gives_everything_back() {
+    assert_eq!(lease(2048).after_quiet(1280, 1000), AfterQuiet::End);
+}
+
+#[test]
+fn a_burst_that_stays_keeps_what_it_needs() {
+    assert_eq!(lease(2048).after_quiet(128, 700), AfterQuiet::Lower(801));
+    assert_eq!(lease(2048).after_quiet(128, 1600), AfterQuiet::Keep);
+}
+
+proptest! {
+    #[test]
+    fn what_was_used_always_fits_with_room_to_spare(
+        to in 1_u64..(1 << 50), base in 0_u64..(1 << 50), peak in 0_u64..(1 << 50),
+    ) {
+        let after = match lease(to).after_quiet(base, peak) {
+            AfterQuiet::End => base,
+            AfterQuiet::Lower(lower) => {
+                prop_assert!(lower < to);
+                lower
+            }
+            AfterQuiet::Keep => return Ok(()),
+        };
+        prop_assert!(after > peak && after - peak >= peak / FREE);
+    }
+}

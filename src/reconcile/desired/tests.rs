@@ -1,0 +1,151 @@
+use super::*;
+use crate::model::{Bytes, MilliCpu};
+use crate::sources::parse_manifests;
+
+const POD: &str = "
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - {name: app, resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 200m, memory: 128Mi}}}
+  - {name: side, resources: {requests: {cpu: 10m}}}
+";
+
+fn pod() -> Pod {
+    Pod::clone(&parse_manifests("test", POD).unwrap().view.pods[0])
+}
+
+fn values(name: &str, list: &str) -> Vec<NamedRequirements> {
+    let resources = serde_json::from_str(list).unwrap();
+    vec![NamedRequirements {
+        name: name.to_owned(),
+        resources,
+    }]
+}
+
+fn by_hand(values: Vec<NamedRequirements>) -> Override {
+    Override {
+        uid: 0,
+        pid: 1,
+        reason: String::new(),
+        since: Timestamp::UNIX_EPOCH,
+        until: None,
+        values,
+    }
+}
+
+#[test]
+fn an_override_changes_only_what_it_names_and_goes_back_to_the_spec() {
+    let pod = pod();
+    let mut desired = DesiredState::default();
+    assert_eq!(desired.targets(&pod), None);
+    desired
+        .set_override(&pod, by_hand(values("app", r#"{"limits":{"memory":"256Mi"}}"#)))
+        .unwrap();
+    desired
+        .set_override(&pod, by_hand(values("app", r#"{"limits":{"cpu":"1"}}"#)))
+        .unwrap();
+    let targets = desired.targets(&pod).unwrap();
+    assert_eq!(targets[0].resources.limits.memory, Some(Bytes::new(256 << 20)));
+    assert_eq!(targets[0].resources.limits.cpu, Some(MilliCpu::new(1000)));
+    assert_eq!(targets[1].resources, pod.spec.containers[1].resources);
+    assert!(desired.end_override());
+    assert!(desired.returning);
+    assert_eq!(desired.targets(&pod), Some(pod.requirements()));
+}
+
+#[test]
+fn an_override_wins_over_the_recommendation_until_it_ends() {
+    let pod = pod();
+    let mut targets = pod.requirements();
+    targets[0].resources.limits.cpu = Some(MilliCpu::new(300));
+    let recommended = Recommended {
+        vpa: Some("web".to_owned()),
+        at: Timestamp::UNIX_EPOCH,
+        targets: targets.clone(),
+    };
+    let mut desired = DesiredState {
+        recommended: Some(recommended),
+        ..DesiredState::default()
+    };
+    desired
+        .set_override(&pod, by_hand(values("app", r#"{"limits":{"cpu":"900m"}}"#)))
+        .unwrap();
+    assert_eq!(
+        desired.targets(&pod).unwrap()[0].resources.limits.cpu,
+        Some(MilliCpu::new(900))
+    );
+    desired.end_override();
+    assert_eq!(desired.targets(&pod), Some(targets));
+}
+
+#[test]
+fn what_could_not_run_is_refused_with_the_numbers() {
+    let pod = pod();
+    let mut desired = DesiredState::default();
+    let mut refused = |name: &str, list: &str| {
+        desired
+            .set_override(&pod, by_hand(values(name, list)))
+            .unwrap_err()
+            .to_string()
+    };
+    assert_eq!(
+        refused("nginx", r#"{"limits":{"cpu":"1"}}"#),
+        "the pod has no container \"nginx\"; it has: app, side"
+    );
+    assert!(refused("app", "{}").starts_with("nothing to change"));
+    assert!(refused("app", r#"{"limits":{"cpu":"50m"}}"#).contains("cpu request 100m is above the limit 50m"));
+    assert!(
+        refused("side", r#"{"limits":{"memory":"100"}}"#)
+            .contains("memory limit 100 is below the least the kernel holds, 4Ki")
+    );
+    assert!(
+        refused("side", r#"{"limits":{"cpu":"5m"}}"#).contains("cpu limit 5m is below the least the kernel holds, 10m")
+    );
+    assert!(desired.is_empty());
+}
+
+#[test]
+fn the_qos_class_cannot_change() {
+    let mut pod = pod();
+    pod.spec.containers.truncate(1);
+    let mut desired = DesiredState::default();
+    let equal = r#"{"requests":{"cpu":"1","memory":"1Gi"},"limits":{"cpu":"1","memory":"1Gi"}}"#;
+    let error = desired.set_override(&pod, by_hand(values("app", equal))).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the pod's QoS class would change from Burstable to Guaranteed, which a running pod cannot do: keep at least one request below its limit"
+    );
+}
+
+#[test]
+fn what_is_not_a_regular_containers_own_is_refused_with_a_way_out() {
+    let mut pod = pod();
+    let refused = |pod: &Pod, name: &str, list: &str| {
+        let wanted = by_hand(values(name, list));
+        DesiredState::default()
+            .set_override(pod, wanted)
+            .unwrap_err()
+            .to_string()
+    };
+    let mut sidecar = pod.spec.containers[1].clone();
+    sidecar.name = "mesh".to_owned();
+    sidecar.restart_policy = Some("Always".to_owned());
+    pod.spec.init_containers = vec![sidecar];
+    assert_eq!(
+        refused(&pod, "mesh", r#"{"limits":{"cpu":"1"}}"#),
+        "container mesh is an init container (a sidecar): vscaled resizes regular containers only; change its resources in \
+         the workload's pod template"
+    );
+    pod.spec.resources = serde_json::from_str(r#"{"requests":{"cpu":"300m"},"limits":{"memory":"200Mi"}}"#).unwrap();
+    let limit = refused(&pod, "app", r#"{"limits":{"memory":"256Mi"}}"#);
+    assert!(
+        limit.starts_with("the containers would have 256Mi of memory, and the pod's own spec.resources allow 200Mi"),
+        "{limit}"
+    );
+    let sum = refused(&pod, "side", r#"{"requests":{"cpu":"250m"}}"#);
+    assert!(
+        sum.contains("would have 350m of cpu") && sum.contains("allow 300m"),
+        "{sum}"
+    );
+}

@@ -1,0 +1,80 @@
+//! What was done lately, and who wants to hear of it at once.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokio::sync::broadcast;
+
+use crate::model::objects::PodId;
+use crate::model::{ChangeRecord, Outcome};
+use crate::observe::audit::Audit;
+
+/// How many changes are kept: one or two kilobytes each.
+const KEPT: usize = 256;
+
+/// The latest changes, oldest first.
+#[derive(Debug)]
+pub(crate) struct History {
+    records: VecDeque<Arc<ChangeRecord>>,
+    next: u64,
+    listeners: broadcast::Sender<Arc<ChangeRecord>>,
+    audit: Audit,
+}
+
+impl History {
+    pub(crate) fn new(listeners: broadcast::Sender<Arc<ChangeRecord>>, audit: Audit) -> Self {
+        Self {
+            records: VecDeque::new(),
+            next: 1,
+            listeners,
+            audit,
+        }
+    }
+
+    /// Keeps a record that is news, with its number; what is no news is only returned.
+    pub(crate) fn add(&mut self, mut record: ChangeRecord, news: bool) -> Arc<ChangeRecord> {
+        if !news {
+            return Arc::new(record);
+        }
+        record.sequence = self.next;
+        self.next += 1;
+        let record = Arc::new(record);
+        if self.records.len() == KEPT {
+            self.records.pop_front();
+        }
+        self.records.push_back(Arc::clone(&record));
+        // Nobody listening is fine.
+        drop(self.listeners.send(Arc::clone(&record)));
+        self.audit.change(&record);
+        log(&record);
+        record
+    }
+
+    /// Why not everything is written down for good, if so.
+    pub(crate) fn problem(&self) -> Option<String> {
+        self.audit.problem()
+    }
+
+    /// All changes, or one pod's, oldest first.
+    pub(crate) fn iter<'a>(&'a self, pod: Option<&'a PodId>) -> impl DoubleEndedIterator<Item = &'a Arc<ChangeRecord>> {
+        self.records
+            .iter()
+            .filter(move |record| pod.is_none_or(|pod| record.pod == *pod))
+    }
+}
+
+/// One line for each step, in the span of its pass.
+fn log(record: &ChangeRecord) {
+    if let Outcome::Withheld(withheld) = &record.outcome {
+        let (word, reason) = (withheld.word(), withheld.reason());
+        tracing::warn!(pod = %record.pod, outcome = word, reason, "the pod does not have what is wanted yet");
+    }
+    for step in &record.steps {
+        let took_us = u64::try_from(step.took.as_micros()).unwrap_or(u64::MAX);
+        tracing::info!(
+            via = %step.via, cgroup = %step.target, file = step.file.unwrap_or_default(), from = step.from, to = step.to,
+            took_us, error = step.error.as_deref().unwrap_or_default(), rollback = step.rollback,
+            "step"
+        );
+    }
+}

@@ -1,0 +1,355 @@
+//! Which pods and containers live on the node, and where their cgroups are.
+//!
+//! Pure assembly of three views of the same thing: the runtime's lists (names), the cgroup tree (places) and, where no
+//! runtime can be asked, the container ids in the manifests' status. A container counts when its cgroup is there and
+//! somebody can name it; a sandbox has a cgroup and no container name. Of two of the same name the one that was started
+//! later counts: the other has ended, and the runtime has not come to clear it away. A pod counts without containers, too:
+//! its limit must be right before a container that crashed for want of memory starts again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::cgroup::PodEntry;
+use crate::model::objects::{ContainerStatus, Pod, PodId, pod_of_uid};
+use crate::model::{LiveContainer, LivePod};
+use crate::runtime::{ListedContainer, RuntimePod};
+
+/// The node's pods, by the UID in their cgroup's name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Inventory {
+    pods: BTreeMap<String, Arc<LivePod>>,
+    uids_by_name: HashMap<(String, String), String>,
+}
+
+impl Inventory {
+    /// Puts the views together. `pods` and `listed` are empty when there is no runtime to ask.
+    #[must_use]
+    pub(crate) fn assemble(
+        scanned: Vec<PodEntry>,
+        pods: &[RuntimePod],
+        listed: &[ListedContainer],
+        manifests: &[Arc<Pod>],
+    ) -> Self {
+        let names = Names::gather(pods, listed, manifests);
+        let mut inventory = Self::default();
+        for entry in scanned {
+            let uid = entry.place.uid.as_str();
+            let Some((id, containers)) = names.of_pod(uid) else {
+                continue;
+            };
+            let mut live: Vec<(&Named<'_>, LiveContainer)> = entry
+                .containers
+                .into_iter()
+                .filter_map(|container| {
+                    let container_id = container.place.id.as_str();
+                    let live = LiveContainer {
+                        id: container_id.to_owned(),
+                        path: container.path,
+                    };
+                    Some((containers.get(container_id)?, live))
+                })
+                .collect();
+            // The last of a name stays.
+            live.sort_by_key(|(named, _)| named.age);
+            let live = live.into_iter().map(|(named, live)| (named.name.to_owned(), live));
+            let pod = Arc::new(LivePod {
+                id: id.clone(),
+                containers: live.collect(),
+                path: entry.path,
+            });
+            inventory.uids_by_name.insert((id.namespace, id.name), uid.to_owned());
+            inventory.pods.insert(uid.to_owned(), pod);
+        }
+        inventory
+    }
+
+    /// Every pod.
+    pub(crate) fn pods(&self) -> impl Iterator<Item = &Arc<LivePod>> {
+        self.pods.values()
+    }
+
+    /// The live pod that an object describes ([`Pod::describes`]).
+    #[must_use]
+    pub(crate) fn find(&self, pod: &Pod) -> Option<&Arc<LivePod>> {
+        let uid = match pod.cgroup_uid() {
+            "" => self
+                .uids_by_name
+                .get(&(pod.metadata.namespace.clone(), pod.metadata.name.clone()))?,
+            uid => uid,
+        };
+        self.pods.get(uid).filter(|live| pod.describes(&live.id))
+    }
+}
+
+/// Names of pods and containers, by the UID that each source gives them. No source names anything of another pod's.
+#[derive(Default)]
+struct Names<'a> {
+    /// The runtime's names of pods.
+    pods: HashMap<&'a str, PodId>,
+    /// The runtime's containers, by id.
+    listed: HashMap<&'a str, Containers<'a>>,
+    /// Objects.
+    objects: HashMap<&'a str, Vec<&'a Arc<Pod>>>,
+}
+
+/// One pod's containers, by id.
+type Containers<'a> = HashMap<&'a str, Named<'a>>;
+
+/// A container that somebody can name.
+#[derive(Clone, Copy)]
+struct Named<'a> {
+    name: &'a str,
+    /// How often it was started before, and when this time.
+    age: (u32, Option<Timestamp>),
+}
+
+impl<'a> Names<'a> {
+    fn gather(pods: &'a [RuntimePod], listed: &'a [ListedContainer], manifests: &'a [Arc<Pod>]) -> Self {
+        let mut names = Self::default();
+        for pod in manifests.iter().filter(|pod| !pod.cgroup_uid().is_empty()) {
+            names.objects.entry(pod.cgroup_uid()).or_default().push(pod);
+        }
+        for pod in pods {
+            names.pod(&pod.uid, &pod.namespace, &pod.name);
+        }
+        for container in listed {
+            names.pod(&container.pod_uid, &container.pod_namespace, &container.pod_name);
+            let named = Named {
+                name: &container.name,
+                age: (container.restart_count, container.created_at),
+            };
+            let of_pod = names.listed.entry(&container.pod_uid).or_default();
+            of_pod.insert(&container.id, named);
+        }
+        names
+    }
+
+    fn pod(&mut self, uid: &'a str, namespace: &str, name: &str) {
+        let id = PodId {
+            uid: uid.to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        self.pods.insert(uid, id);
+    }
+
+    /// Which pod has this UID in its cgroup's name, and what its containers are called. The runtime's word wins: only the
+    /// object that describes the pod it names adds to that.
+    fn of_pod(&self, uid: &str) -> Option<(PodId, Containers<'a>)> {
+        let objects = self.objects.get(uid).map_or(&[][..], Vec::as_slice);
+        let id = match self.pods.get(uid) {
+            Some(id) => id.clone(),
+            None => pod_of_uid(objects.iter().copied(), uid)?.id_with(uid),
+        };
+        let mut containers = Containers::new();
+        for pod in objects.iter().filter(|pod| pod.describes(&id)) {
+            let status = &pod.status;
+            let statuses = status.container_statuses.iter().chain(&status.init_container_statuses);
+            containers.extend(statuses.filter_map(|status| {
+                let named = Named {
+                    name: &status.name,
+                    age: (0, None),
+                };
+                Some((bare_id(status)?, named))
+            }));
+        }
+        containers.extend(
+            self.listed
+                .get(uid)
+                .into_iter()
+                .flatten()
+                .map(|(id, named)| (*id, *named)),
+        );
+        Some((id, containers))
+    }
+}
+
+/// The id without the runtime's scheme in front.
+fn bare_id(status: &ContainerStatus) -> Option<&str> {
+    let id = status
+        .container_id
+        .rsplit_once("://")
+        .map_or(status.container_id.as_str(), |(_, id)| id);
+    (!id.is_empty()).then_some(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    use super::*;
+    use crate::cgroup::{ContainerEntry, ContainerId, ContainerPlace, PodPlace, PodUid};
+    use crate::model::CgroupPath;
+    use crate::model::objects::OwnerReference;
+    use crate::sources::parse_manifests;
+
+    const UID: &str = "6c4b2d1e-0000-4000-8000-00000000000a";
+
+    fn id(letter: char) -> String {
+        letter.to_string().repeat(64)
+    }
+
+    fn scanned(ids: &[String]) -> Vec<PodEntry> {
+        let path = CgroupPath::new(&format!("/kubepods/burstable/pod{UID}")).unwrap();
+        let container = |id: &String| ContainerEntry {
+            place: ContainerPlace {
+                id: ContainerId::parse(id).unwrap(),
+                runtime: None,
+                inside: String::new(),
+            },
+            path: CgroupPath::new(&format!("{path}/{id}")).unwrap(),
+        };
+        let place = PodPlace {
+            uid: PodUid::in_cgroup_name(UID).unwrap(),
+            qos: None,
+        };
+        vec![PodEntry {
+            place,
+            containers: ids.iter().map(container).collect(),
+            path,
+        }]
+    }
+
+    fn listed(id: &str, name: &str, uid: &str) -> ListedContainer {
+        ListedContainer {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            pod_uid: uid.to_owned(),
+            pod_name: "web".to_owned(),
+            pod_namespace: "default".to_owned(),
+            sandbox_id: id_of_sandbox(),
+            restart_count: 0,
+            created_at: None,
+        }
+    }
+
+    fn id_of_sandbox() -> String {
+        id('0')
+    }
+
+    fn manifest(uid: &str, container_id: &str) -> Vec<Arc<Pod>> {
+        let text = format!(
+            "kind: Pod\nmetadata: {{name: web, uid: \"{uid}\"}}\nspec: {{containers: [{{name: app}}]}}\n\
+             status: {{containerStatuses: [{{name: app, containerID: \"{container_id}\"}}]}}"
+        );
+        parse_manifests("test", &text).unwrap().view.pods
+    }
+
+    #[test]
+    fn the_runtime_names_what_the_tree_holds_and_sandboxes_are_left_out() {
+        let inventory = Inventory::assemble(
+            scanned(&[id('a'), id_of_sandbox()]),
+            &[],
+            &[listed(&id('a'), "app", UID)],
+            &[],
+        );
+        let by_name = inventory.find(&manifest("", "")[0]).unwrap();
+        assert_eq!(by_name.id.uid, UID);
+        assert_eq!(by_name.containers.keys().collect::<Vec<_>>(), ["app"]);
+        assert!(inventory.find(&manifest(UID, "")[0]).is_some());
+    }
+
+    #[test]
+    fn of_two_containers_of_a_name_the_one_that_was_started_later_counts() {
+        let again = ListedContainer {
+            restart_count: 1,
+            ..listed(&id('a'), "app", UID)
+        };
+        let lists = [again, listed(&id('b'), "app", UID)];
+        for order in [[id('a'), id('b')], [id('b'), id('a')]] {
+            let inventory = Inventory::assemble(scanned(&order), &[], &lists, &[]);
+            assert_eq!(
+                inventory.find(&manifest(UID, "")[0]).unwrap().containers["app"].id,
+                id('a')
+            );
+        }
+    }
+
+    #[test]
+    fn without_a_runtime_the_manifests_name_containers() {
+        let manifests = manifest(UID, &format!("containerd://{}", id('b')));
+        let inventory = Inventory::assemble(scanned(&[id('a'), id('b')]), &[], &[], &manifests);
+        assert_eq!(inventory.find(&manifests[0]).unwrap().containers["app"].id, id('b'));
+    }
+
+    #[test]
+    fn a_pod_whose_containers_are_all_down_lives_all_the_same() {
+        let pod = RuntimePod {
+            uid: UID.to_owned(),
+            name: "web".to_owned(),
+            namespace: "default".to_owned(),
+        };
+        let inventory = Inventory::assemble(scanned(&[id_of_sandbox()]), &[pod], &[], &[]);
+        assert!(inventory.find(&manifest("", "")[0]).unwrap().containers.is_empty());
+    }
+
+    #[test]
+    fn another_pod_of_the_same_name_is_not_the_one() {
+        let other = "11111111-0000-4000-8000-00000000000a";
+        let inventory = Inventory::assemble(scanned(&[id('a')]), &[], &[listed(&id('a'), "app", UID)], &[]);
+        assert!(inventory.find(&manifest(other, "")[0]).is_none());
+        let mislabelled = Inventory::assemble(scanned(&[id('a')]), &[], &[listed(&id('a'), "app", other)], &[]);
+        assert!(mislabelled.find(&manifest(UID, "")[0]).is_none());
+    }
+
+    /// Pods of a tenant who knows the victim's UID, name and container id, and may write everything but a UID.
+    fn tenants() -> impl Strategy<Value = Arc<Pod>> {
+        let victims = || select(vec![UID.to_owned(), id('a'), "web".to_owned(), "default".to_owned()]);
+        let annotation = select(&["config.mirror", "config.hash", "config.source", "other"][..]);
+        let owners = vec(select(&["Node", "Pod", "StatefulSet"][..]), 0..3);
+        let statuses = vec((victims(), select(vec![id('a'), id('b'), id_of_sandbox()])), 0..3);
+        let own_uid = select(&["", "22222222-0000-4000-8000-00000000000a"][..]);
+        (vec((annotation, victims()), 0..3), owners, statuses, victims(), own_uid).prop_map(
+            |(annotations, owners, statuses, name, uid)| {
+                let mut pod = Pod::default();
+                pod.metadata.namespace = "tenant".to_owned();
+                pod.metadata.name = name;
+                pod.metadata.uid = uid.to_owned();
+                let annotation = |(name, value)| (format!("kubernetes.io/{name}"), value);
+                pod.metadata.annotations = annotations.into_iter().map(annotation).collect();
+                let owner = |kind: &str| OwnerReference {
+                    kind: kind.to_owned(),
+                    uid: UID.to_owned(),
+                    ..OwnerReference::default()
+                };
+                pod.metadata.owner_references = owners.into_iter().map(owner).collect();
+                let status = |(name, container_id)| ContainerStatus {
+                    name,
+                    container_id,
+                    ..ContainerStatus::default()
+                };
+                pod.status.container_statuses = statuses.into_iter().map(status).collect();
+                Arc::new(pod)
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_tenant_writes_another_namespaces_pod_is_not_the_tenants(
+            tenants in vec(tenants(), 1..4),
+            runtime in any::<bool>(),
+            first in any::<bool>(),
+        ) {
+            let victim = manifest(UID, &format!("containerd://{}", id('a')));
+            let (mut before, mut after) = (tenants.clone(), victim.clone());
+            if first {
+                std::mem::swap(&mut before, &mut after);
+            }
+            let manifests = [before, after].concat();
+            let listed = [listed(&id('a'), "app", UID)];
+            let listed = if runtime { &listed[..] } else { &[] };
+            let inventory = Inventory::assemble(scanned(&[id('a'), id_of_sandbox()]), &[], listed, &manifests);
+            for tenant in &tenants {
+                prop_assert!(inventory.find(tenant).is_none());
+            }
+            let live = inventory.find(&victim[0]).unwrap();
+            prop_assert_eq!(live.containers.keys().collect::<Vec<_>>(), ["app"]);
+            prop_assert_eq!(&live.containers["app"].id, &id('a'));
+        }
+    }
+}

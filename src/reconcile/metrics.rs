@@ -1,0 +1,249 @@
+//! Metrics of the pods: what was decided, what passes came to, and how the pods stand.
+
+mod labels;
+mod runtime;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+pub(crate) use labels::{GrowthOutcome, PodStatus, ProblemKind};
+use labels::{ResizeOutcome, ShrinkOutcome, Stage, StepOutcome};
+pub(crate) use runtime::RuntimeMetrics;
+
+use super::pod::PodState;
+use super::shrink::ShrinkEnd;
+use crate::actuate::{JobDone, Verdict};
+use crate::decide::PodDecision;
+use crate::model::{Action, ControlFile, Outcome, Reason, Stages, StepRecord, Via};
+use crate::observe::metrics::{Counters, Gauges, Histograms, Labels, family, gauge, register, seconds};
+
+const DURATIONS: &str =
+    "Time taken by passes over pods, by stage; the stage `total` is from the decision seen to all files verified";
+const REPAIRS: &str = "Values that something else had changed, and that were put right";
+const FOREIGN_WRITERS: &str = "Values that something else keeps changing, and that are left alone for a while";
+const PODS: &str = "Pods on this node, by how they stand";
+const OVERRIDDEN: &str = "Pods on this node that are held by hand";
+const DECISIONS: &str = "Decisions about pods that differ from the one before";
+const DECIDED: &str = "Pods on this node, by what the latest decision says";
+const PROBLEMS: &str = "What is degraded, as vscalectl get lists it";
+const SHRINKS: &str = "Passes that were to lower memory limits, and what became of the limits";
+const FREEZES: &str = "Time for which a cgroup stood still while its memory limit was lowered";
+const GROWTHS: &str = "Memory limits that were about to be reached, by what became of them";
+const LEASES: &str =
+    "Limits that are held higher than decided because they were about to be reached or throttled all the time";
+
+/// The families that the coordinator owns.
+#[derive(Debug, Clone)]
+pub(crate) struct Metrics {
+    resizes: Counters<1>,
+    durations: Histograms<2>,
+    steps: Counters<2>,
+    repairs: Counters<1>,
+    foreign_writers: Gauge,
+    pods: Gauges<1>,
+    overridden: Gauge,
+    decisions: Counters<2>,
+    decided: Gauges<2>,
+    problems: Gauges<1>,
+    shrinks: Counters<1>,
+    freezes: Histogram,
+    growths: Counters<1>,
+    leases: Gauge,
+}
+
+impl Metrics {
+    pub(crate) fn register(registry: &mut Registry) -> Self {
+        let r = registry;
+        let ways = [Via::Resize, Via::Cri, Via::Cgroup, Via::Systemd].into_iter();
+        let steps = ways.flat_map(|way| StepOutcome::ALL.iter().map(move |outcome| step_labels(way, *outcome)));
+        let files = ControlFile::V1.iter().chain(ControlFile::V2).copied();
+        let files = files.map(|file| [("file", file.name())]);
+        let decisions = || Reason::ALL.iter().copied().map(decision_labels);
+        let durations: Histograms<2> = Family::new_with_constructor(seconds);
+        for labels in durations_at_zero() {
+            drop(durations.get_or_create_owned(&labels));
+        }
+        Self {
+            resizes: family(r, "resizes", "Passes over pods", ResizeOutcome::series("outcome")),
+            durations: register(r, "resize_duration_seconds", DURATIONS, durations),
+            steps: family(r, "steps", "Single writes", steps),
+            repairs: family(r, "drift_repairs", REPAIRS, files),
+            foreign_writers: register(r, "foreign_writers", FOREIGN_WRITERS, Gauge::default()),
+            pods: family(r, "pods", PODS, PodStatus::series("state")),
+            overridden: register(r, "pods_overridden", OVERRIDDEN, Gauge::default()),
+            decisions: family(r, "decisions", DECISIONS, decisions()),
+            decided: family(r, "pods_decided", DECIDED, decisions()),
+            problems: family(r, "problems", PROBLEMS, ProblemKind::series("with")),
+            shrinks: family(r, "shrinks", SHRINKS, ShrinkOutcome::series("outcome")),
+            freezes: register(r, "freeze_duration_seconds", FREEZES, seconds()),
+            growths: family(r, "guard_growths", GROWTHS, GrowthOutcome::series("outcome")),
+            leases: register(r, "guard_leases", LEASES, Gauge::default()),
+        }
+    }
+
+    /// Counts a decision that differs from the one before.
+    pub(crate) fn decided(&self, decision: &PodDecision) {
+        self.decisions.get_or_create(&decision_labels(decision.reason)).inc();
+    }
+
+    pub(crate) fn problems(&self, counts: &[(ProblemKind, usize)]) {
+        for (kind, count) in counts {
+            self.problems
+                .get_or_create(&[("with", kind.as_str())])
+                .set(gauge(*count));
+        }
+    }
+
+    /// Counts a limit that was about to be reached.
+    pub(crate) fn grew(&self, outcome: GrowthOutcome) {
+        self.growths.get_or_create(&[("outcome", outcome.as_str())]).inc();
+    }
+
+    /// Counts a pass that ended, with the stages it went through.
+    fn finished(&self, outcome: ResizeOutcome, stages: &[(Stage, Duration)]) {
+        let outcome = outcome.as_str();
+        self.resizes.get_or_create(&[("outcome", outcome)]).inc();
+        for (stage, duration) in stages {
+            let labels = [("stage", stage.as_str()), ("outcome", outcome)];
+            self.durations.get_or_create(&labels).observe(duration.as_secs_f64());
+        }
+    }
+
+    pub(crate) fn passed(&self, done: &JobDone) {
+        self.finished(outcome(&done.outcome), &stages(&done.stages));
+        if done.shrink.refused {
+            self.shrunk(ShrinkOutcome::Refused);
+        } else if !done.shrink.lowered.is_empty() {
+            self.shrunk(ShrinkOutcome::Lowered);
+        }
+        for stood in &done.shrink.freezes {
+            self.freezes.observe(stood.as_secs_f64());
+        }
+        for step in &done.steps {
+            let labels = step_labels(step.via, step_outcome(step, &done.outcome));
+            self.steps.get_or_create(&labels).inc();
+        }
+        for (_, file, _) in done
+            .flipped
+            .iter()
+            .filter(|(_, _, verdict)| *verdict == Verdict::Repair)
+        {
+            if done.outcome.holds() {
+                self.repairs.get_or_create(&[("file", file.name())]).inc();
+            }
+        }
+    }
+
+    /// Counts what watching lower limits came to.
+    pub(crate) fn shrink_ended(&self, ended: &ShrinkEnd) {
+        self.shrunk(match ended {
+            ShrinkEnd::Kept => ShrinkOutcome::Kept,
+            ShrinkEnd::Undone(_) => ShrinkOutcome::Undone,
+        });
+    }
+
+    fn shrunk(&self, outcome: ShrinkOutcome) {
+        self.shrinks.get_or_create(&[("outcome", outcome.as_str())]).inc();
+    }
+
+    /// Shows how the pods are doing now.
+    pub(crate) fn show<'a>(&self, pods: impl Iterator<Item = &'a PodState>, now: jiff::Timestamp) {
+        let (mut counts, mut foreign, mut overridden, mut temporary) = ([0; PodStatus::ALL.len()], 0, 0, 0);
+        let mut decided: HashMap<Reason, usize> = HashMap::new();
+        for state in pods {
+            let status = state.status(now);
+            for (count, _) in counts.iter_mut().zip(PodStatus::ALL).filter(|(_, of)| **of == status) {
+                *count += 1;
+            }
+            foreign += state.drift.writers.all_paused(now).count();
+            overridden += usize::from(state.desired.overridden.is_some());
+            *decided.entry(state.decision.reason).or_default() += 1;
+            temporary += state.desired.temporary.iter().count();
+        }
+        for (count, status) in counts.into_iter().zip(PodStatus::ALL) {
+            self.pods.get_or_create(&[("state", status.as_str())]).set(gauge(count));
+        }
+        for reason in Reason::ALL {
+            let count = decided.get(reason).copied().unwrap_or_default();
+            self.decided.get_or_create(&decision_labels(*reason)).set(gauge(count));
+        }
+        self.foreign_writers.set(gauge(foreign));
+        self.overridden.set(gauge(overridden));
+        self.leases.set(gauge(temporary));
+    }
+}
+
+/// A total for each outcome, and each stage of passes that end well.
+fn durations_at_zero() -> impl Iterator<Item = Labels<2>> {
+    let totals = ResizeOutcome::ALL
+        .iter()
+        .map(|outcome| [("stage", Stage::Total.as_str()), ("outcome", outcome.as_str())]);
+    let applied = ResizeOutcome::Applied.as_str();
+    let stages = Stage::ALL
+        .iter()
+        .map(move |stage| [("stage", stage.as_str()), ("outcome", applied)]);
+    totals.chain(stages)
+}
+
+const fn step_labels(via: Via, outcome: StepOutcome) -> Labels<2> {
+    let way = match via {
+        Via::Resize => "resize",
+        Via::Cri => "cri",
+        Via::Cgroup => "cgroup",
+        Via::Systemd => "systemd",
+    };
+    [("via", way), ("outcome", outcome.as_str())]
+}
+
+fn decision_labels(reason: Reason) -> Labels<2> {
+    let action = match reason.action() {
+        Action::Resize => "resize",
+        Action::None => "none",
+        Action::Skip => "skip",
+    };
+    [("action", action), ("reason", reason.as_str())]
+}
+
+const fn outcome(outcome: &Outcome) -> ResizeOutcome {
+    match outcome {
+        Outcome::Applied => ResizeOutcome::Applied,
+        Outcome::Unchanged => ResizeOutcome::Unchanged,
+        Outcome::RuntimeOwed { .. } => ResizeOutcome::RuntimeOwed,
+        Outcome::Withheld(_) => ResizeOutcome::Withheld,
+        Outcome::Refused { .. } => ResizeOutcome::Refused,
+        Outcome::RolledBack { .. } => ResizeOutcome::RolledBack,
+        Outcome::Interrupted { .. } | Outcome::Incomplete { .. } => ResizeOutcome::Incomplete,
+    }
+}
+
+const fn step_outcome(step: &StepRecord, outcome: &Outcome) -> StepOutcome {
+    match (&step.error, outcome) {
+        (None, _) => StepOutcome::Verified,
+        (Some(_), Outcome::Interrupted { .. }) => StepOutcome::Gone,
+        (Some(_), Outcome::RolledBack { .. }) => StepOutcome::Refused,
+        (Some(_), _) => StepOutcome::Failed,
+    }
+}
+
+/// The stages a pass went through.
+fn stages(stages: &Stages) -> Vec<(Stage, Duration)> {
+    let all = [
+        (Stage::Decide, stages.decide),
+        (Stage::Ask, stages.ask),
+        (Stage::Observe, stages.observe),
+        (Stage::Plan, stages.plan),
+        (Stage::Prepare, stages.prepare),
+        (Stage::Write, stages.write),
+        (Stage::Runtime, stages.runtime),
+        // A container is looked at for as long as it takes to trust it with less: nothing an objective for speed is about.
+        (Stage::Total, stages.verified.saturating_sub(stages.prepare)),
+    ];
+    all.into_iter().filter(|(_, duration)| !duration.is_zero()).collect()
+}

@@ -1,0 +1,183 @@
+//! What a scrape of the whole agent shows.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use prometheus_client::encoding::text::encode;
+
+use super::*;
+use crate::agent::oom::metrics::{KillLabels, KillMetrics};
+use crate::kubernetes::Verb;
+use crate::kubernetes::metrics::{ApiMetrics, EventMetrics};
+use crate::observe::metrics::registry;
+use crate::oom::Level;
+use crate::report::metrics::{LinkOutcome, ReportMetrics, ReportOutcome};
+use crate::report::{Destination, LogStatus};
+use crate::runtime::{Call, Problem, RuntimeError};
+
+fn no_answer() -> Result<(), RuntimeError> {
+    let call = Call {
+        method: "Version",
+        socket: Path::new("/run/containerd.sock").into(),
+        container: None,
+    };
+    let problem = Problem::Deadline {
+        limit: Duration::from_secs(2),
+    };
+    Err(RuntimeError { call, problem })
+}
+
+/// The text of a scrape after everything has happened once.
+fn scrape() -> String {
+    let mut registry = registry();
+    let pods = Metrics::register(&mut registry);
+    pods.finished(
+        ResizeOutcome::Applied,
+        &[
+            (Stage::Write, Duration::from_micros(200)),
+            (Stage::Total, Duration::from_millis(3)),
+        ],
+    );
+    pods.steps
+        .get_or_create(&step_labels(Via::Cgroup, StepOutcome::Verified))
+        .inc();
+    pods.repairs
+        .get_or_create(&[("file", ControlFile::MemoryMax.name())])
+        .inc();
+    pods.foreign_writers.set(1);
+    pods.pods
+        .get_or_create(&[("state", PodStatus::InSync.as_str())])
+        .set(250);
+    pods.decisions
+        .get_or_create(&decision_labels(Reason::OutOfBounds))
+        .inc();
+    pods.problems(&[(ProblemKind::Manifests, 2)]);
+    RuntimeMetrics::register(&mut registry).called("Version", Duration::from_secs(2), no_answer().as_ref().copied());
+    let calls = ApiMetrics::register(&mut registry);
+    calls.called(Verb::Get, "pods".to_owned(), "200".to_owned());
+    calls.watching("pods");
+    drop(EventMetrics::register(&mut registry));
+    KillMetrics::register(&mut registry).killed(
+        &KillLabels {
+            namespace: "shop".to_owned(),
+            pod: "web".to_owned(),
+            container: "app".to_owned(),
+            level: "container",
+        },
+        Level::Container,
+    );
+    let reports = ReportMetrics::register(&mut registry);
+    reports.selected(Destination::Grpc);
+    reports.told(Destination::Grpc, ReportOutcome::Acknowledged, 3);
+    reports.link(Destination::Grpc, LinkOutcome::Established);
+    let mut spool = LogStatus::default();
+    spool.reports = 7;
+    spool.totals.folded = 5;
+    reports.spool(&spool);
+    reports.spool(&spool);
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    text
+}
+
+#[test]
+fn what_happened_is_counted_under_its_labels() {
+    let text = scrape();
+    for line in [
+        r#"vscaled_resizes_total{outcome="applied"} 1"#,
+        r#"vscaled_resizes_total{outcome="rolled_back"} 0"#,
+        r#"vscaled_resize_duration_seconds_bucket{le="0.00025",stage="write",outcome="applied"} 1"#,
+        r#"vscaled_resize_duration_seconds_bucket{le="0.0025",stage="total",outcome="applied"} 0"#,
+        r#"vscaled_steps_total{via="cgroup",outcome="verified"} 1"#,
+        r#"vscaled_drift_repairs_total{file="memory.max"} 1"#,
+        "vscaled_foreign_writers 1",
+        r#"vscaled_pods{state="in_sync"} 250"#,
+        r#"vscaled_pods{state="refused"} 0"#,
+        r#"vscaled_decisions_total{action="resize",reason="OutOfBounds"} 1"#,
+        r#"vscaled_runtime_calls_total{call="Version",outcome="timeout"} 1"#,
+        r#"vscaled_problems{with="manifests"} 2"#,
+        r#"vscaled_reports_total{destination="grpc",outcome="acknowledged"} 3"#,
+        r#"vscaled_report_connections_total{destination="grpc",outcome="established"} 1"#,
+        r#"vscaled_report_connected{destination="grpc"} 1"#,
+        "vscaled_spool_reports 7",
+        "vscaled_spool_folded_total 5",
+        concat!(r#"vscaled_build_info{version=""#, env!("CARGO_PKG_VERSION"), r#""} 1"#),
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
+}
+
+/// The rows of the documentation's table: name, type and labels of each family.
+fn documented() -> BTreeMap<String, [String; 2]> {
+    let rows = include_str!("../../../docs/metrics.md").lines();
+    let cells = rows.filter_map(|line| Some(line.strip_prefix("| `")?.split('|')));
+    let families = cells.filter_map(|mut cells| {
+        let mut cell = || Some(cells.next()?.trim().trim_end_matches('`').to_owned());
+        Some((cell()?, [cell()?, cell()?]))
+    });
+    families.filter(|(name, _)| name.starts_with("vscaled_")).collect()
+}
+
+/// What a scrape says of each family: its type and the labels of its series.
+fn served(text: &str) -> BTreeMap<String, [String; 2]> {
+    let types = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let families = types.map(|(family, kind)| {
+        let name = if kind == "counter" {
+            format!("{family}_total")
+        } else {
+            family.to_owned()
+        };
+        let of_family = |line: &&str| {
+            let sample = line.split(['{', ' ']).next().unwrap();
+            sample == name || (kind == "histogram" && sample.strip_suffix("_count") == Some(family))
+        };
+        let sample = text
+            .lines()
+            .find(of_family)
+            .unwrap_or_else(|| panic!("{name} has no series in\n{text}"));
+        let labels = sample
+            .split_once('{')
+            .map_or("", |(_, labels)| labels.split_once('}').unwrap().0);
+        let names = labels.split(',').filter_map(|label| Some(label.split_once('=')?.0));
+        (name.clone(), [kind.to_owned(), names.collect::<Vec<_>>().join(", ")])
+    });
+    families.collect()
+}
+
+#[test]
+fn the_documentation_lists_every_family_with_its_type_and_labels() {
+    assert_eq!(documented(), served(&scrape()));
+}
+
+#[test]
+fn a_family_is_shown_before_anything_has_happened() {
+    let mut registry = registry();
+    let _calls = RuntimeMetrics::register(&mut registry);
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    assert!(text.contains("# TYPE vscaled_runtime_calls counter\n"), "{text}");
+    assert!(!text.contains("vscaled_runtime_calls_total"), "{text}");
+}
+
+#[test]
+fn the_documentation_lists_every_value_of_a_label() {
+    let documentation = include_str!("../../../docs/metrics.md");
+    let values = [
+        Stage::ALL.iter().map(|value| value.as_str()).collect::<Vec<_>>(),
+        ResizeOutcome::ALL.iter().map(|value| value.as_str()).collect(),
+        ShrinkOutcome::ALL.iter().map(|value| value.as_str()).collect(),
+        StepOutcome::ALL.iter().map(|value| value.as_str()).collect(),
+        runtime::CallOutcome::ALL.iter().map(|value| value.as_str()).collect(),
+        PodStatus::ALL.iter().map(|value| value.as_str()).collect(),
+        ProblemKind::ALL.iter().map(|value| value.as_str()).collect(),
+        ReportOutcome::ALL.iter().map(|value| value.as_str()).collect(),
+        LinkOutcome::ALL.iter().map(|value| value.as_str()).collect(),
+        Destination::ALL.iter().map(|value| value.as_str()).collect(),
+    ];
+    for label in values {
+        let list = format!("`{}`", label.join("`, `"));
+        assert!(documentation.contains(&list), "docs/metrics.md does not say {list}");
+    }
+}

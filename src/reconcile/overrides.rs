@@ -1,0 +1,284 @@
+//! What operators set by hand: checked against the pod, laid over what it would have otherwise. Pure.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup::page_size;
+use crate::decide::StaticManagers;
+use crate::model::objects::Pod;
+use crate::model::{Bytes, MilliCpu, NamedRequirements, QosClass, Requirements, Resource};
+
+/// The least cpu limit accepted from an operator: the kernel refuses quotas below 1000 µs in a period of 100 ms.
+const LEAST_CPU: MilliCpu = MilliCpu::new(10);
+
+/// What an operator set by hand.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Override {
+    /// Who: the caller's user id.
+    pub(crate) uid: u32,
+    /// Who: the caller's process.
+    pub(crate) pid: i32,
+    /// Why, in the caller's words.
+    pub(crate) reason: String,
+    /// Since when.
+    pub(crate) since: Timestamp,
+    /// Until when; `None` is until released.
+    pub(crate) until: Option<Timestamp>,
+    /// The values set; what is absent follows the VPA or the spec.
+    pub(crate) values: Vec<NamedRequirements>,
+}
+
+/// Why an override was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum OverrideError {
+    /// Not a container of the pod.
+    #[error("the pod has no container {name:?}; it has: {}", .known.join(", "))]
+    UnknownContainer {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// A container that runs before the others, or beside them as a sidecar.
+    #[error(
+        "container {name} is an init container{}: vscaled resizes regular containers only; change its resources in the workload's \
+         pod template",
+        if *.sidecar { " (a sidecar)" } else { "" }
+    )]
+    InitContainer {
+        /// What was asked for.
+        name: String,
+        /// Whether it runs for the pod's whole life.
+        sidecar: bool,
+    },
+    /// The pod itself has less.
+    #[error(
+        "the containers would have {wanted} of {resource}, and the pod's own spec.resources allow {allowed}, which vscaled leaves \
+         as they are: set at most that, or change spec.resources in the workload's pod template"
+    )]
+    AbovePodLevel {
+        /// The resource.
+        resource: Resource,
+        /// What the containers would have: one's limit, or all requests together.
+        wanted: String,
+        /// What the pod has.
+        allowed: String,
+    },
+    /// The pod has processors or memory of its own.
+    #[error(
+        "container {container}: {field} {value} is refused: the kubelet's static {resource} manager has assigned {resource} to this \
+         Guaranteed pod when it started, and no resize changes that; change the workload's pod template"
+    )]
+    StaticallyAssigned {
+        /// The container.
+        container: String,
+        /// What was to be set, such as `limits.cpu`.
+        field: String,
+        /// The value asked for.
+        value: String,
+        /// The resource.
+        resource: Resource,
+    },
+    /// Nothing to change.
+    #[error("nothing to change: give at least one of --cpu-request, --cpu-limit, --memory-request, --memory-limit")]
+    Empty,
+    /// Requests would exceed limits.
+    #[error(
+        "container {container}: {resource} request {request} is above the limit {limit}: set both, or a request of at most {limit}"
+    )]
+    RequestAboveLimit {
+        /// The container.
+        container: String,
+        /// The resource.
+        resource: Resource,
+        /// The request after the change.
+        request: String,
+        /// The limit after the change.
+        limit: String,
+    },
+    /// Below what the kernel can hold.
+    #[error("container {container}: {resource} limit {limit} is below the least the kernel holds, {least}")]
+    BelowLeast {
+        /// The container.
+        container: String,
+        /// The resource.
+        resource: Resource,
+        /// What was asked for.
+        limit: String,
+        /// The least.
+        least: String,
+    },
+    /// The pod's class may not change while it runs.
+    #[error("the pod's QoS class would change from {from} to {to}, which a running pod cannot do: {hint}")]
+    QosChange {
+        /// The class now.
+        from: QosClass,
+        /// The class it would have.
+        to: QosClass,
+        /// What to set instead.
+        hint: &'static str,
+    },
+}
+
+/// `values` where they are set, `base` elsewhere.
+pub(crate) fn overlay(mut base: Vec<NamedRequirements>, values: &[NamedRequirements]) -> Vec<NamedRequirements> {
+    for container in &mut base {
+        if let Some(value) = values.iter().find(|value| value.name == container.name) {
+            container.resources = overlay_one(container.resources, &value.resources);
+        }
+    }
+    base
+}
+
+/// As [`overlay`], but containers that `base` lacks are added.
+pub(crate) fn overlay_sparse(mut base: Vec<NamedRequirements>, values: &[NamedRequirements]) -> Vec<NamedRequirements> {
+    let known = |base: &[NamedRequirements], name: &str| base.iter().any(|container| container.name == name);
+    let added: Vec<_> = values
+        .iter()
+        .filter(|value| !known(&base, &value.name))
+        .cloned()
+        .collect();
+    base = overlay(base, values);
+    base.extend(added);
+    base
+}
+
+fn overlay_one(mut base: Requirements, value: &Requirements) -> Requirements {
+    for resource in Resource::ALL {
+        if let Some(amount) = value.requests.get(resource) {
+            base.requests.set(resource, Some(amount));
+        }
+        if let Some(amount) = value.limits.get(resource) {
+            base.limits.set(resource, Some(amount));
+        }
+    }
+    base
+}
+
+pub(crate) fn check_names(pod: &Pod, values: &[NamedRequirements]) -> Result<(), OverrideError> {
+    if values.iter().all(|value| value.resources == Requirements::default()) {
+        return Err(OverrideError::Empty);
+    }
+    let Some(value) = values.iter().find(|value| pod.container(&value.name).is_none()) else {
+        return Ok(());
+    };
+    let name = value.name.clone();
+    let mut init = pod.spec.init_containers.iter();
+    match init.find(|container| container.name == name) {
+        Some(container) => Err(OverrideError::InitContainer {
+            name,
+            sidecar: container.is_sidecar(),
+        }),
+        None => Err(OverrideError::UnknownContainer {
+            name,
+            known: pod.requirements().into_iter().map(|named| named.name).collect(),
+        }),
+    }
+}
+
+/// Refuses values of what the kubelet's static managers have assigned to the pod.
+pub(crate) fn check_assigned(
+    pod: &Pod,
+    values: &[NamedRequirements],
+    managers: StaticManagers,
+) -> Result<(), OverrideError> {
+    let assigned = Resource::ALL
+        .into_iter()
+        .filter(|resource| managers.assign(pod, *resource));
+    for resource in assigned {
+        for value in values {
+            let lists = [
+                ("requests", value.resources.requests),
+                ("limits", value.resources.limits),
+            ];
+            let set = lists
+                .into_iter()
+                .find_map(|(list, amounts)| Some((list, amounts.text(resource)?)));
+            if let Some((list, text)) = set {
+                return Err(OverrideError::StaticallyAssigned {
+                    container: value.name.clone(),
+                    field: format!("{list}.{resource}"),
+                    value: text,
+                    resource,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn check_result(
+    pod: &Pod,
+    values: &[NamedRequirements],
+    result: &[NamedRequirements],
+) -> Result<(), OverrideError> {
+    for container in result
+        .iter()
+        .filter(|container| values.iter().any(|value| value.name == container.name))
+    {
+        check_container(container)?;
+    }
+    if let Some((resource, wanted, allowed)) = pod.exceeded_by(result) {
+        return Err(OverrideError::AbovePodLevel {
+            resource,
+            wanted: resource.quantity(wanted),
+            allowed: resource.quantity(allowed),
+        });
+    }
+    let before = pod.qos_class();
+    let after = match &pod.spec.resources {
+        Some(_) => before,
+        None => QosClass::of(
+            result
+                .iter()
+                .map(|container| &container.resources)
+                .chain(pod.spec.init_containers.iter().map(|container| &container.resources)),
+        ),
+    };
+    if before == after {
+        return Ok(());
+    }
+    let hint = match before {
+        QosClass::Guaranteed => "set requests and limits to the same values",
+        QosClass::Burstable => "keep at least one request below its limit",
+        QosClass::BestEffort => "its containers can have neither requests nor limits",
+    };
+    Err(OverrideError::QosChange {
+        from: before,
+        to: after,
+        hint,
+    })
+}
+
+fn check_container(container: &NamedRequirements) -> Result<(), OverrideError> {
+    let resources = &container.resources;
+    for resource in Resource::ALL {
+        let least = match resource {
+            Resource::Cpu => (LEAST_CPU.get(), LEAST_CPU.to_string()),
+            // Below one page nothing can run at all.
+            Resource::Memory => (page_size().get(), Bytes::new(page_size().get()).to_string()),
+        };
+        let text = |list: crate::model::ResourceList| list.text(resource).unwrap_or_default();
+        let Some(limit) = resources.limits.get(resource) else {
+            continue;
+        };
+        if limit < least.0 {
+            return Err(OverrideError::BelowLeast {
+                container: container.name.clone(),
+                resource,
+                limit: text(resources.limits),
+                least: least.1,
+            });
+        }
+        if resources.requests.amount(resource) > limit {
+            return Err(OverrideError::RequestAboveLimit {
+                container: container.name.clone(),
+                resource,
+                request: text(resources.requests),
+                limit: text(resources.limits),
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,404 @@
+//! The state of one pod and how it changes: `PodState × PodInput → PodState + Vec<Effect>`.
+//!
+//! Everything the agent knows about a pod is in [`PodState`], and [`PodState::apply`] is the only way to change it. What must
+//! follow from a change (save it, tell the guard, move the least limit, watch lower limits, close files) is not up to each
+//! transition: `apply` compares the state before with the state after and derives it, so that nothing can be forgotten. No
+//! I/O and no clock: time is an argument.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::capacity::Headroom;
+use super::desired::DesiredState;
+use super::drift::DriftState;
+use super::resize::Resize;
+use super::shrink::ShrinkState;
+use super::store::SavedPod;
+use super::work::{OperatorRequest, PassId, RequestId, WorkItem};
+use crate::actuate::shrink::{Lowering, Verdict};
+use crate::actuate::{Job, JobDone, PodHandles, PreparedResize, ResizeTerms};
+use crate::control::ControlError;
+use crate::decide::PodDecision;
+use crate::guard::Report;
+use crate::model::objects::{Pod, PodId};
+use crate::model::{Bytes, Cause, ChangeRecord, LivePod, MemoryLimit, NamedRequirements, ResourceList, Target};
+
+mod decision;
+mod effects;
+mod guarded;
+mod located;
+mod operator;
+mod passes;
+mod pods;
+mod spec;
+mod status;
+
+pub(crate) use decision::ends_recommendation;
+pub(crate) use located::Located;
+pub(crate) use operator::not_running;
+pub(crate) use pods::Pods;
+pub(crate) use status::PodStatus;
+
+/// One moment, on both clocks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Now {
+    pub(crate) wall: Timestamp,
+    pub(crate) instant: Instant,
+}
+
+impl Now {
+    /// Reads the clocks.
+    pub(crate) fn read() -> Self {
+        Self {
+            wall: Timestamp::now(),
+            instant: Instant::now(),
+        }
+    }
+}
+
+/// One pod of the node.
+#[derive(Debug, Clone)]
+pub(crate) struct PodState {
+    /// The object, as its source describes it.
+    pub(crate) pod: Arc<Pod>,
+    /// The latest decision.
+    pub(crate) decision: PodDecision,
+    /// How long the decision took.
+    pub(super) decided_in: Duration,
+    /// A recommendation that does not count because the node has no room for it.
+    pub(crate) no_room: Option<NoRoomFor>,
+    pub(crate) desired: DesiredState,
+    pub(crate) resize: Resize,
+    /// Where the pod runs, if it does.
+    pub(crate) live: Option<Arc<LivePod>>,
+    /// The pod that the object described last. What is desired is saved for it alone: an object can claim any UID, and a
+    /// manifest without a UID means whichever pod has its name.
+    pub(crate) identity: Option<PodId>,
+    pub(crate) drift: DriftState,
+    pub(crate) shrink: ShrinkState,
+    pub(crate) growth: GrowthState,
+    pub(crate) work: WorkItem,
+}
+
+/// What the node has no room for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NoRoomFor {
+    /// What is recommended.
+    targets: Vec<NamedRequirements>,
+    /// The refusal, with the numbers.
+    pub(crate) why: String,
+    /// Whether the refusal is in the history.
+    recorded: bool,
+}
+
+/// What the guard could not do for containers, by name.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GrowthState {
+    /// Why containers were not given more memory when they needed it.
+    pub(crate) refused: BTreeMap<String, String>,
+    /// Containers whose limits are not grown for a while because the API server denied it.
+    pauses: BTreeMap<String, GrowthPause>,
+}
+
+/// For how long a container's limits are not grown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct GrowthPause {
+    until: Timestamp,
+    /// How often in a row the API server denied a temporary limit.
+    times: u32,
+    /// The limits of the container's spec at the denial: with others the answer may be another.
+    limits: ResourceList,
+    /// The memory limit that was denied.
+    denied: MemoryLimit,
+}
+
+/// What happened to a pod.
+#[derive(Debug)]
+pub(crate) enum PodInput {
+    /// The source describes it so.
+    Described(Arc<Pod>),
+    /// This was decided for it.
+    Decided { decision: Box<PodDecision>, took: Duration },
+    /// What was decided is to be followed; `refused` says why the node has no room for it.
+    Followed {
+        refused: Option<String>,
+        cause: Option<Cause>,
+        delay: Duration,
+    },
+    /// No room came up for what the node had no room for.
+    StillNoRoom(Option<Cause>),
+    /// The node was looked at, and the pod runs here, or no longer.
+    Located(Box<Located>),
+    /// Its files were written by somebody.
+    FilesWritten,
+    /// Its files are watched from now on; what was written before was told to nobody.
+    FilesWatched,
+    /// Time has passed.
+    TimePassed,
+    /// Everything is compared again.
+    Swept,
+    /// The runtime can be reached again.
+    RuntimeReturned,
+    /// The node's traits are others than before: every value is planned anew.
+    NodeChanged,
+    /// Perhaps the node has more room.
+    RoomFreed,
+    /// The API server may resize in place after all.
+    ResizeRetried,
+    /// An operator wants something.
+    Requested(RequestId, OperatorRequest),
+    /// The request is next.
+    Admitted(RequestId, OperatorRequest, Box<Headroom>),
+    /// The guard did something or could not.
+    Guard(Box<Report>),
+    /// A pass begins, through the API server or not.
+    PassBegan {
+        number: u64,
+        terms: Option<Box<ResizeTerms>>,
+    },
+    /// The API server is about to be asked for this.
+    ResizePrepared(PreparedResize),
+    /// A pass ended. Temporary limits that were denied end after `quiet`.
+    PassEnded {
+        pass: PassId,
+        cause: Cause,
+        done: Box<JobDone>,
+        quiet: SignedDuration,
+    },
+    /// Watching the lower limits of this pass ended.
+    ShrinkWatchEnded(u64, Verdict),
+    /// Somebody was killed in this cgroup for a limit that was lowered.
+    Killed(Target),
+    /// It is its turn to lower memory limits.
+    TurnGiven,
+}
+
+/// What has to follow from a change of a pod's state. The controller carries them out, all in one place.
+#[derive(Debug)]
+pub(crate) enum Effect {
+    /// What survives a restart has changed.
+    SaveState,
+    /// What the guard may do for the pod has changed.
+    WatchGuard,
+    /// The least memory limit of a container moves from one value to another, unless the guard has raised it meanwhile.
+    MoveLeastLimit {
+        uid: String,
+        container: String,
+        from: Option<Bytes>,
+        to: Option<Bytes>,
+    },
+    /// Another pod has the name: nothing of the earlier one's least limits counts.
+    ForgetLeastLimits(String),
+    /// Start a pass.
+    RunPass(PassId, Box<Job>, Duration),
+    /// The pod's cgroups as a pass left them: keep them open and watch them; without any, stop watching.
+    KeepFiles(Option<PodHandles>),
+    /// The pod's cgroups are other ones now.
+    CloseFiles,
+    /// Watch these lower limits, in the place of earlier ones.
+    WatchShrink(u64, Vec<Lowering>),
+    /// Nothing lower is watched any more.
+    EndShrinkWatch,
+    /// Keep this in the history, and answer the request with it. What is no news is only answered with.
+    Record {
+        record: Box<ChangeRecord>,
+        news: bool,
+        answers: Option<RequestId>,
+    },
+    /// Refuse a request.
+    Refuse(RequestId, ControlError),
+    /// Carry out the next request of an operator.
+    AdmitRequest(RequestId, OperatorRequest),
+    /// Decide again: what bounds and ratios are measured against has changed.
+    Decide,
+    /// Watching lower limits came to an end.
+    ShrinkEnded(super::shrink::ShrinkEnd),
+}
+
+impl PodState {
+    /// A pod that was just described.
+    pub(crate) fn new(pod: Arc<Pod>, decision: PodDecision) -> Self {
+        Self {
+            pod,
+            decision,
+            decided_in: Duration::ZERO,
+            no_room: None,
+            desired: DesiredState::default(),
+            resize: Resize::default(),
+            live: None,
+            identity: None,
+            drift: DriftState::default(),
+            shrink: ShrinkState::default(),
+            growth: GrowthState::default(),
+            work: WorkItem::default(),
+        }
+    }
+
+    /// Changes the state, and returns what has to follow.
+    #[must_use]
+    pub(crate) fn apply(&mut self, input: PodInput, now: Now) -> Vec<Effect> {
+        let before = effects::Shared::of(self);
+        let mut effects = Vec::new();
+        self.transition(input, now, &mut effects);
+        before.derive(self, &mut effects);
+        effects
+    }
+
+    fn transition(&mut self, input: PodInput, now: Now, effects: &mut Vec<Effect>) {
+        match input {
+            PodInput::Described(pod) => self.describe(pod, now),
+            PodInput::Decided { decision, took } => {
+                self.decision = *decision;
+                self.decided_in = took;
+            }
+            PodInput::Followed { refused, cause, delay } => self.follow(refused, cause, delay, now),
+            PodInput::StillNoRoom(cause) => self.record_no_room(cause, now, effects),
+            PodInput::Located(located) => self.locate(*located, now, effects),
+            PodInput::FilesWritten => {
+                if self.is_enforced() {
+                    self.work.request_pass(Cause::Drift, false, now.instant);
+                }
+            }
+            PodInput::FilesWatched => {
+                if self.drift.in_sync {
+                    self.work.request_pass(Cause::Drift, false, now.instant);
+                }
+            }
+            PodInput::TimePassed => self.time_passed(now),
+            PodInput::Swept => {
+                if self.is_enforced() {
+                    let check_runtime = self.drift.runtime_sync_pending;
+                    self.work.request_pass(Cause::Sweep, check_runtime, now.instant);
+                }
+            }
+            PodInput::RuntimeReturned => {
+                if self.drift.runtime_sync_pending {
+                    self.work.reset_retries();
+                    self.work.request_pass(Cause::Retry, true, now.instant);
+                }
+            }
+            PodInput::NodeChanged => {
+                if !self.desired.is_empty() {
+                    self.restart(Cause::Sweep, now);
+                }
+            }
+            PodInput::RoomFreed => {
+                if self.resize.status == super::resize::ResizeStatus::NoRoom {
+                    self.work.request_pass(Cause::Retry, true, now.instant);
+                }
+            }
+            PodInput::ResizeRetried => {
+                if !self.desired.is_empty() && crate::plan::resize::supports_in_place_resize(&self.pod) {
+                    self.work.request_pass(Cause::Retry, true, now.instant);
+                }
+            }
+            PodInput::Requested(id, request) => self.enqueue(id, request, effects),
+            PodInput::Admitted(id, request, headroom) => self.admit(id, request, &headroom, now, effects),
+            PodInput::Guard(report) => self.take_guard_report(*report, now, effects),
+            PodInput::PassBegan { number, terms } => self.begin_pass(number, terms.map(|terms| *terms), now, effects),
+            PodInput::ResizePrepared(prepared) => self.resize.prepared = Some(prepared),
+            PodInput::PassEnded {
+                pass,
+                cause,
+                done,
+                quiet,
+            } => self.end_pass(&pass, cause, *done, quiet, now, effects),
+            PodInput::ShrinkWatchEnded(number, verdict) => {
+                let ended = self.shrink.watch_ended(number, verdict, now.wall);
+                self.follow_shrink(ended, now, effects);
+            }
+            PodInput::Killed(target) => {
+                let ended = self.shrink.killed(&target, now.wall);
+                self.follow_shrink(ended, now, effects);
+            }
+            PodInput::TurnGiven => {
+                self.shrink.begin_turn(now.wall);
+                if self.work.running.is_some() || self.work.pending.is_none() {
+                    self.restart(Cause::Retry, now);
+                }
+            }
+        }
+    }
+
+    /// Does what is due.
+    fn time_passed(&mut self, now: Now) {
+        if self.work.retry_at.is_some_and(|at| at <= now.instant) {
+            self.work.retry_at = None;
+            self.work.request_pass(Cause::Retry, true, now.instant);
+        }
+        if self.desired.override_ends_at().is_some_and(|at| at <= now.wall) && self.desired.end_override() {
+            self.restart(Cause::OverrideEnded, now);
+        }
+        self.end_denied(now);
+        if self.shrink.take_due(now.wall) {
+            self.restart(Cause::Retry, now);
+        }
+    }
+
+    /// When something is due next: on the monotonic clock, and on the wall's.
+    pub(crate) fn wakes_at(&self, now: Instant) -> (Option<Instant>, Option<Timestamp>) {
+        let dated = [
+            self.desired.override_ends_at(),
+            self.shrink.retry_at(),
+            self.decision.boosts.next_end,
+            self.denied_end(),
+        ];
+        (self.work.wakes_at(now), dated.into_iter().flatten().min())
+    }
+
+    /// Makes a pass due that starts anew: what the pod should have, or where it runs, is something else now. Whatever was
+    /// learnt before says nothing any more, also what a pass that runs now will have learnt.
+    fn restart(&mut self, cause: Cause, now: Now) {
+        self.start_over();
+        self.work.request_pass(cause, true, now.instant);
+    }
+
+    fn start_over(&mut self) {
+        self.work.generation += 1;
+        self.drift.forget();
+        self.resize.status = super::resize::ResizeStatus::Clear;
+        self.work.reset_retries();
+    }
+
+    /// Whether its values are compared with what is wanted whenever they may have changed. Not while a failed pass waits
+    /// to be tried again: what it wrote and undid looks like a change, and would be the reason for the next one at once.
+    /// What only waits for the API server holds what it should meanwhile.
+    pub(crate) fn is_enforced(&self) -> bool {
+        let holds = self.drift.runtime_sync_pending || self.drift.in_sync;
+        !self.desired.is_empty() && (self.work.retry_at.is_none() || holds)
+    }
+
+    /// Whether a memory limit of it was grown in an emergency, and is so still.
+    pub(crate) fn has_temporary_memory(&self) -> bool {
+        self.desired.temporary.of_memory().next().is_some()
+    }
+
+    fn follow_shrink(&mut self, ended: Option<super::shrink::ShrinkEnd>, now: Now, effects: &mut Vec<Effect>) {
+        let Some(ended) = ended else { return };
+        if let super::shrink::ShrinkEnd::Undone(why) = &ended {
+            self.desired.return_later(&self.pod);
+            self.restart(Cause::Regret { why: why.clone() }, now);
+        }
+        effects.push(Effect::ShrinkEnded(ended));
+    }
+
+    /// What survives a restart, if anything is desired.
+    pub(crate) fn saved(&self) -> Option<SavedPod> {
+        let pod = self.identity.clone().filter(|_| !self.desired.is_empty())?;
+        Some(SavedPod::new(
+            pod,
+            Arc::clone(&self.pod),
+            &self.desired,
+            &self.resize,
+            self.shrink.backoffs(),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

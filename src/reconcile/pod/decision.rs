@@ -1,0 +1,98 @@
+//! From a decision to what is desired. Pure.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{Effect, NoRoomFor, Now, PodState};
+use crate::actuate::JobDone;
+use crate::model::{Cause, MemoryLimit, NamedRequirements, Outcome, Reason, Target};
+use crate::reconcile::desired::Recommended;
+
+/// Whether a decision ends what an earlier recommendation left in force: no VPA asks for these values any more.
+pub(crate) const fn ends_recommendation(reason: Reason) -> bool {
+    matches!(reason, Reason::NoVpa | Reason::NotActedOn | Reason::Ignored)
+}
+
+impl PodState {
+    /// The recommendation that the decision would bring into force.
+    pub(crate) fn recommendation(&self, now: Timestamp) -> Option<Recommended> {
+        self.decision.change().map(|(_, targets)| Recommended {
+            vpa: self.decision.vpa.clone(),
+            at: now,
+            targets: targets.to_vec(),
+        })
+    }
+
+    /// Brings the decision into force, and makes a pass due if that changes what is desired.
+    pub(super) fn follow(&mut self, refused: Option<String>, cause: Option<Cause>, delay: Duration, now: Now) {
+        let known = self.no_room.take();
+        let recommended = self.recommendation(now.wall);
+        if recommended.is_none() && !ends_recommendation(self.decision.reason) {
+            self.end_overtaken();
+            return;
+        }
+        let before = self.desired.targets(&self.pod);
+        match (recommended, refused) {
+            (Some(Recommended { targets, .. }), Some(why)) => {
+                let recorded = known.is_some_and(|known| known.recorded && known.targets == targets);
+                self.no_room = Some(NoRoomFor { targets, why, recorded });
+            }
+            (Some(recommended), None) => self.desired.recommended = Some(recommended),
+            (None, _) => self.desired.end_recommendation(),
+        }
+        let after = self.desired.targets(&self.pod);
+        if before != after {
+            let mut in_force = before.unwrap_or_else(|| self.pod.requirements());
+            self.lift_kept(&mut in_force, now.wall);
+            self.start_over();
+            let lowered = lowered(&in_force, after.as_deref().unwrap_or_default());
+            self.shrink.put_off(&lowered, now.wall);
+            if after.is_some()
+                && let Some(cause) = cause
+            {
+                self.work.request_pass_after(cause, delay, now.instant);
+            }
+        }
+        self.end_overtaken();
+    }
+
+    /// Ends temporary limits that the recommendation has caught up with.
+    fn end_overtaken(&mut self) {
+        for limit in self.desired.end_overtaken(&self.pod) {
+            tracing::info!(
+                pod = self.pod.full_name(),
+                container = limit.container,
+                limit = limit.to,
+                "a temporary limit is recommended now"
+            );
+        }
+    }
+
+    /// The node has no room for what is recommended: says so once for each recommendation.
+    pub(super) fn record_no_room(&mut self, cause: Option<Cause>, now: Now, effects: &mut Vec<Effect>) {
+        let Some(no_room) = self.no_room.as_mut().filter(|no_room| !no_room.recorded) else {
+            return;
+        };
+        no_room.recorded = true;
+        let reason = no_room.why.clone();
+        if let (Some(cause), Some(live)) = (cause, self.live.clone()) {
+            tracing::warn!(pod = self.pod.full_name(), %cause, "not done: {reason}");
+            let done = JobDone::ended(Outcome::Refused { reason });
+            self.record(&live.id, cause, done, None, now, effects);
+        }
+    }
+}
+
+/// The memory limits that come down, and what they come down from.
+fn lowered(before: &[NamedRequirements], after: &[NamedRequirements]) -> Vec<(Target, MemoryLimit)> {
+    let limit = |named: &NamedRequirements| {
+        let limit = named.resources.limits.memory;
+        limit.map_or(MemoryLimit::Max, |limit| MemoryLimit::Bytes(limit.get()))
+    };
+    let lowered = after.iter().filter_map(|after| {
+        let before = limit(before.iter().find(|before| before.name == after.name)?);
+        (limit(after) < before).then(|| (Target::Container(after.name.clone()), before))
+    });
+    lowered.collect()
+}

@@ -1,0 +1,284 @@
+//! What the guard did or could not do, and what it may do next. Pure.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Effect, GrowthPause, Now, PodState};
+use crate::actuate::shrink::Lowering;
+use crate::actuate::{AcceptedResize, Growable, Grown, JobDone};
+use crate::guard::{Claim, CpuTerms, Guarded, GuardedPod, Report, Terms};
+use crate::model::{
+    Bytes, Cause, KubeletVersion, MemoryLimit, MilliCpu, Outcome, Resource, ResourceList, Stages, Target,
+};
+use crate::plan::pod_requests;
+use crate::reconcile::desired::{AfterQuiet, Denied, Growth, TemporaryLimit};
+
+/// How long a container's limits are not grown after its first denial. Doubles with each further one.
+const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
+const LONGEST_PAUSE: SignedDuration = SignedDuration::from_hours(1);
+
+fn guard_cause(of: &Guarded, resource: Resource, why: Option<String>) -> Cause {
+    Cause::Guard {
+        container: of.container.clone(),
+        resource,
+        why,
+    }
+}
+
+impl PodState {
+    pub(super) fn take_guard_report(&mut self, report: Report, now: Now, effects: &mut Vec<Effect>) {
+        match report {
+            Report::Grew { of, to, why, grown } => self.grow_memory(&of, to, why, *grown, now, effects),
+            Report::Refused { of, why, .. } => {
+                let reason = format!("container {}: memory limit not grown: {why}", of.container);
+                self.growth.refused.insert(of.container.clone(), why);
+                self.record_guard(&of, None, JobDone::ended(Outcome::Refused { reason }), now, effects);
+            }
+            Report::Quiet { of, peak } => self.end_quiet_memory(&of, peak, now),
+            Report::Throttled { of, from, to, why } => {
+                let cause = guard_cause(&of, Resource::Cpu, Some(why.clone()));
+                let growth = Growth {
+                    container: &of.container,
+                    resource: Resource::Cpu,
+                    from: from.get(),
+                    to: to.get(),
+                    why,
+                    at: now.wall,
+                };
+                self.desired.grow(&self.pod, growth);
+                self.restart(cause, now);
+            }
+            Report::Unthrottled { of } => {
+                self.desired
+                    .end_temporary(|limit| limit.is_of(&of.container, Resource::Cpu));
+                self.restart(Cause::LoanEnded, now);
+            }
+        }
+    }
+
+    fn grow_memory(&mut self, of: &Guarded, to: Bytes, why: String, grown: Grown, now: Now, effects: &mut Vec<Effect>) {
+        let cause = || guard_cause(of, Resource::Memory, Some(why.clone()));
+        let applied = grown.outcome == Outcome::Applied;
+        if applied && self.desired.is_overridden(&of.container, Resource::Memory) {
+            // An operator was a moment faster.
+            effects.push(Effect::MoveLeastLimit {
+                uid: of.pod.uid.clone(),
+                container: of.container.clone(),
+                from: Some(to),
+                to: None,
+            });
+            self.work.request_pass(cause(), true, now.instant);
+        } else if applied {
+            self.growth.refused.remove(&of.container);
+            let growth = Growth {
+                container: &of.container,
+                resource: Resource::Memory,
+                from: grown.from.unwrap_or_default().get(),
+                to: to.get(),
+                why: why.clone(),
+                at: now.wall,
+            };
+            self.desired.grow(&self.pod, growth);
+            self.restart(cause(), now);
+        }
+        let done = JobDone {
+            steps: grown.steps,
+            stages: Stages {
+                write: grown.took,
+                verified: grown.took,
+                ..Stages::default()
+            },
+            ..JobDone::ended(grown.outcome)
+        };
+        self.record_guard(of, Some(why), done, now, effects);
+    }
+
+    /// A container with a temporary limit needs it no more, or less of it, or still all of it.
+    fn end_quiet_memory(&mut self, of: &Guarded, peak: Bytes, now: Now) {
+        let (name, memory) = (of.container.as_str(), Resource::Memory);
+        let base = self.desired.limit_without_temporary(&self.pod, name, memory);
+        let Some(limit) = self.desired.temporary.get(name, memory) else {
+            return;
+        };
+        match limit.after_quiet(base.unwrap_or(0), peak.get()) {
+            AfterQuiet::Keep => return,
+            AfterQuiet::Lower(to) => self.desired.temporary.lower(name, memory, to, now.wall),
+            AfterQuiet::End => drop(self.desired.end_temporary(|limit| limit.is_of(name, memory))),
+        }
+        self.restart(Cause::LoanEnded, now);
+    }
+
+    fn record_guard(&mut self, of: &Guarded, why: Option<String>, done: JobDone, now: Now, effects: &mut Vec<Effect>) {
+        let last_reason = self.drift.last_reason.clone();
+        let cause = guard_cause(of, Resource::Memory, why);
+        self.record(&of.pod, cause, done, None, now, effects);
+        // Why a pass failed stays the pod's reason until a pass says otherwise.
+        if self.work.has_failed() {
+            self.drift.last_reason = last_reason;
+        }
+    }
+
+    /// The API server denies a request with these words: temporary limits end at a time, and no more are given for a
+    /// while. Returns a sentence for each temporary limit of which that is news.
+    pub(super) fn deny_temporary(&mut self, why: &str, now: Timestamp, quiet: SignedDuration) -> Vec<String> {
+        let memory_ends = now.checked_add(quiet).unwrap_or(Timestamp::MAX);
+        let mut sentences = Vec::new();
+        for limit in self.desired.temporary.iter_mut().filter(|limit| limit.denied.is_none()) {
+            let container = limit.container.clone();
+            let spec = self
+                .pod
+                .container(&container)
+                .map(|container| container.resources.limits);
+            let spec: ResourceList = spec.unwrap_or_default();
+            if spec.get(limit.resource) >= Some(limit.to) {
+                continue;
+            }
+            let ends = match limit.resource {
+                Resource::Memory => memory_ends,
+                // Nothing was written before the API server was asked.
+                Resource::Cpu => now,
+            };
+            limit.denied = Some(Denied {
+                ends,
+                why: why.to_owned(),
+            });
+            let times = self.growth.pauses.get(&container).map_or(0, |pause| pause.times);
+            let pause = FIRST_PAUSE
+                .checked_mul(1 << times.min(8))
+                .map_or(LONGEST_PAUSE, |pause| pause.min(LONGEST_PAUSE));
+            let until = ends.checked_add(pause).unwrap_or(Timestamp::MAX);
+            let pause = GrowthPause {
+                until,
+                times: times.saturating_add(1),
+                limits: spec,
+                denied: MemoryLimit::Bytes(limit.to),
+            };
+            self.growth.pauses.insert(container.clone(), pause);
+            sentences.push(format!(
+                "the {} lent to container {container} ends at {ends:.0}",
+                limit.resource
+            ));
+            let refused = format!("the API server denies a higher limit, and none is lent before {until:.0}: {why}");
+            self.growth.refused.insert(container, refused);
+        }
+        sentences
+    }
+
+    /// The API server has accepted this request: its temporary limits are denied no more.
+    pub(super) fn accept_temporary(&mut self, accepted: &AcceptedResize) {
+        for limit in self.desired.temporary.iter_mut() {
+            let target = accepted.targets.iter().find(|target| target.name == limit.container);
+            let asked = target.and_then(|target| target.resources.limits.get(limit.resource));
+            if asked >= Some(limit.to) && limit.denied.take().is_some() {
+                self.growth.pauses.remove(&limit.container);
+                self.growth.refused.remove(&limit.container);
+            }
+        }
+    }
+
+    /// Ends what the API server has denied for long enough.
+    pub(super) fn end_denied(&mut self, now: Now) {
+        let over = |limit: &TemporaryLimit| limit.denied.as_ref().is_some_and(|denied| denied.ends <= now.wall);
+        for TemporaryLimit { container, denied, .. } in self.desired.end_temporary(over) {
+            let why = denied.map(|denied| denied.why).unwrap_or_default();
+            tracing::warn!(
+                pod = self.pod.full_name(),
+                container,
+                why,
+                "a temporary limit that is denied ends"
+            );
+            self.restart(Cause::LoanDenied { container, why }, now);
+        }
+    }
+
+    /// When the first denied temporary limit ends.
+    pub(super) fn denied_end(&self) -> Option<Timestamp> {
+        let denied = self.desired.temporary.iter().filter_map(|limit| limit.denied.as_ref());
+        denied.map(|denied| denied.ends).min()
+    }
+
+    /// Whether a container's limits may grow: not for a while after a denial, unless its spec has other limits since.
+    fn may_grow(&self, container: &str, now: Timestamp) -> bool {
+        let Some(pause) = self.growth.pauses.get(container) else {
+            return true;
+        };
+        let limits = self
+            .pod
+            .container(container)
+            .map(|container| container.resources.limits);
+        pause.until <= now || limits != Some(pause.limits)
+    }
+
+    /// Whether these are memory limits that come down from what the API server has denied. A container that fills the limit
+    /// of its spec again is no reason to undo that.
+    pub(super) fn takes_back_denied(&self, lowered: &[Lowering], now: Timestamp) -> bool {
+        lowered.iter().any(|lowering| {
+            let Target::Container(name) = &lowering.target else {
+                return false;
+            };
+            let pause = self.growth.pauses.get(name).filter(|_| !self.may_grow(name, now));
+            pause.is_some_and(|pause| lowering.from <= pause.denied)
+        })
+    }
+
+    /// What of the pod may grow. What an operator has set is the operator's. A temporary limit that may not grow any more is
+    /// followed until it is taken back.
+    pub(crate) fn guarded(&self, now: Timestamp) -> Option<GuardedPod> {
+        let live = self.live.clone()?;
+        let targets = self
+            .desired
+            .targets(&self.pod)
+            .unwrap_or_else(|| self.pod.requirements());
+        let growable = Growable {
+            pod: Arc::clone(&self.pod),
+            targets,
+        };
+        let names = live.containers.keys();
+        let terms = names.map(|name| self.growth_terms(name, &growable, now));
+        let containers: Vec<_> = terms
+            .filter(|terms| terms.memory.is_some() || terms.cpu.is_some())
+            .collect();
+        (!containers.is_empty()).then_some(GuardedPod {
+            live,
+            growable,
+            containers,
+        })
+    }
+
+    fn growth_terms(&self, name: &str, growable: &Growable, now: Timestamp) -> Terms {
+        let mut ceilings = self.decision.ceilings.iter();
+        let ceiling = ceilings
+            .find(|ceiling| ceiling.container == name)
+            .filter(|_| self.may_grow(name, now));
+        let temporary = |resource| self.desired.temporary.get(name, resource).map(|limit| limit.to);
+        let highest = |resource| {
+            let decided = ceiling.and_then(|ceiling| ceiling.limits.get(resource));
+            let free = !self.desired.is_overridden(name, resource);
+            decided.or_else(|| temporary(resource)).filter(|_| free)
+        };
+        let has = growable.targets.iter().find(|target| target.name == name);
+        let limit = has.and_then(|has| has.resources.limits.cpu);
+        Terms {
+            container: name.to_owned(),
+            memory: highest(Resource::Memory).map(Bytes::new),
+            cpu: limit.zip(highest(Resource::Cpu)).map(|(limit, highest)| CpuTerms {
+                limit,
+                ceiling: MilliCpu::new(highest),
+                lent: temporary(Resource::Cpu).is_some(),
+            }),
+        }
+    }
+
+    /// The memory that the pod requests of the node.
+    pub(crate) fn claim(&self, kubelet: KubeletVersion) -> Option<Claim> {
+        let live = self.live.as_ref()?;
+        let targets = self.desired.without_temporary(&self.pod);
+        let request = pod_requests(&self.pod, &targets, kubelet).memory.unwrap_or_default();
+        (!request.is_zero()).then(|| Claim {
+            uid: live.id.uid.clone(),
+            path: live.path.clone(),
+            request,
+        })
+    }
+}

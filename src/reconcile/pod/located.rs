@@ -1,0 +1,109 @@
+//! Where the pod runs, and what an earlier agent left for it. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Effect, Now, PodState};
+use crate::model::objects::PodId;
+use crate::model::{Bytes, Cause, LivePod, Reason, Resource};
+use crate::reconcile::desired::{DesiredState, Growth};
+use crate::reconcile::resize::Resize;
+use crate::reconcile::shrink::ShrinkState;
+use crate::reconcile::store::SavedPod;
+
+const WHY: &str = "an earlier agent was killed before it noted why";
+
+/// Where a pod runs, and what an earlier agent left for it.
+#[derive(Debug)]
+pub(crate) struct Located {
+    pub(crate) live: Option<Arc<LivePod>>,
+    /// What was saved for that pod.
+    pub(crate) saved: Option<SavedPod>,
+    /// Memory limits by container that were grown, hold still, and may be in no state file. None where there is no trace of
+    /// a growth or the state file says all there is to know.
+    pub(crate) unsaved_limits: Option<BTreeMap<String, Bytes>>,
+}
+
+impl PodState {
+    /// Takes in where the pod runs now, and makes a pass due where that is news.
+    pub(super) fn locate(&mut self, located: Located, now: Now, effects: &mut Vec<Effect>) {
+        let earlier = std::mem::replace(&mut self.live, located.live);
+        self.shrink.live_changed(earlier.as_deref(), self.live.as_deref());
+        self.start_over();
+        let Some(live) = self.live.clone() else {
+            self.stop_running(now, effects);
+            return;
+        };
+        if self.identify(&live.id, now, effects) {
+            effects.push(Effect::Decide);
+        }
+        let mut cause = Cause::ContainerStarted;
+        if let Some(saved) = located.saved {
+            effects.push(Effect::Decide);
+            cause = Cause::AgentStarted;
+            self.restore(saved, now);
+        }
+        if let Some(limits) = located.unsaved_limits {
+            cause = Cause::AgentStarted;
+            self.recover(&limits, now);
+        }
+        if !self.desired.is_empty() {
+            self.work.request_pass(cause, true, now.instant);
+        }
+    }
+
+    /// Notes which pod runs here; returns whether another one did before, of which nothing counts any more.
+    pub(super) fn identify(&mut self, id: &PodId, now: Now, effects: &mut Vec<Effect>) -> bool {
+        let earlier = self.identity.replace(id.clone());
+        let another = earlier.is_some_and(|earlier| earlier.uid != id.uid);
+        if another {
+            self.stop_running(now, effects);
+            self.desired = DesiredState::default();
+            self.resize = Resize::default();
+            self.shrink = ShrinkState::default();
+        }
+        another
+    }
+
+    /// Takes over what was saved before the agent was restarted. An operator's override always counts; of recommendations
+    /// the newer one does.
+    fn restore(&mut self, saved: SavedPod, now: Now) {
+        let (desired, resize, backoffs) = saved.into_parts();
+        let decided = self.desired.recommended.take();
+        let silent = self.decision.reason == Reason::SourcesSilent;
+        let not_followed = self.decision.change().is_none() || self.no_room.is_some();
+        let keep_saved = silent || (self.decision.vpa.is_some() && not_followed);
+        let recommended = match (decided, &desired.recommended) {
+            _ if keep_saved => desired.recommended.clone(),
+            // Decide again against what was in force: a difference too small to act on stays unacted on.
+            (Some(decided), Some(before)) if decided.vpa == before.vpa => Some(before.clone()),
+            (decided, _) => decided,
+        };
+        self.shrink.restore(backoffs, now.wall);
+        self.resize.accepted = resize.accepted;
+        self.resize.prepared = resize.prepared;
+        self.desired = DesiredState { recommended, ..desired };
+    }
+
+    /// Takes over, as temporary limits, the memory limits that are higher than anything that was saved. A pod for which
+    /// nothing is desired then goes back to its spec.
+    fn recover(&mut self, limits: &BTreeMap<String, Bytes>, now: Now) {
+        for (container, to) in limits {
+            let desired = self.desired.limit(&self.pod, container, Resource::Memory);
+            let overridden = self.desired.is_overridden(container, Resource::Memory);
+            if let Some(from) = desired.filter(|desired| *desired < to.get() && !overridden) {
+                let growth = Growth {
+                    container,
+                    resource: Resource::Memory,
+                    from,
+                    to: to.get(),
+                    why: WHY.to_owned(),
+                    at: now.wall,
+                };
+                self.desired.grow(&self.pod, growth);
+            }
+        }
+        self.desired.returning |= self.desired.is_empty();
+        self.desired.scope.resources.insert(Resource::Memory);
+    }
+}

@@ -1,0 +1,112 @@
+//! Operators' requests: one is carried out after another, each from where the one before it ended. Pure.
+
+use super::{Effect, Now, PodState};
+use crate::control::ControlError;
+use crate::model::objects::Pod;
+use crate::model::{Cause, Outcome};
+use crate::reconcile::capacity::Headroom;
+use crate::reconcile::work::{Before, FIRST_RETRY, OperatorRequest, PendingRequest, RequestId};
+
+/// The refusal of a request for a pod that does not run here.
+pub(crate) fn not_running(pod: &Pod) -> ControlError {
+    ControlError::Refused(format!("{} has no running container on this node", pod.full_name()))
+}
+
+impl PodState {
+    /// Takes in a request; it is carried out at once unless another one is not answered yet.
+    pub(super) fn enqueue(&mut self, id: RequestId, request: OperatorRequest, effects: &mut Vec<Effect>) {
+        self.work.queued.push_back((id, request));
+        self.admit_next(effects);
+    }
+
+    /// Carries out the request that waited longest, once no other one waits for a pass.
+    pub(super) fn admit_next(&mut self, effects: &mut Vec<Effect>) {
+        if self.work.request.is_none()
+            && let Some((id, request)) = self.work.queued.pop_front()
+        {
+            effects.push(Effect::AdmitRequest(id, request));
+        }
+    }
+
+    /// Changes what is desired as an operator wants, and makes a pass due that answers.
+    pub(super) fn admit(
+        &mut self,
+        id: RequestId,
+        request: OperatorRequest,
+        headroom: &Headroom,
+        now: Now,
+        effects: &mut Vec<Effect>,
+    ) {
+        match self.set_by_operator(request, headroom) {
+            Ok((cause, before)) => {
+                self.work.request = Some(PendingRequest { id, before });
+                self.restart(cause, now);
+            }
+            Err(message) => {
+                effects.push(Effect::Refuse(id, ControlError::Refused(message)));
+                self.admit_next(effects);
+            }
+        }
+    }
+
+    fn set_by_operator(
+        &mut self,
+        request: OperatorRequest,
+        headroom: &Headroom,
+    ) -> Result<(Cause, Option<Before>), String> {
+        match request {
+            OperatorRequest::Override(values) => {
+                let before = Before::of(&self.desired, self.shrink.backoffs());
+                let cause = Cause::Operator {
+                    uid: values.uid,
+                    pid: values.pid,
+                    reason: values.reason.clone(),
+                };
+                headroom.set_override(&mut self.desired, &self.pod, values)?;
+                self.shrink.forget_backoffs();
+                Ok((cause, Some(before)))
+            }
+            OperatorRequest::Release { uid, pid, reason } if self.desired.end_override() => {
+                Ok((Cause::Released { uid, pid, reason }, None))
+            }
+            OperatorRequest::Release { .. } => {
+                let name = self.pod.full_name();
+                Err(format!("{name} has no override; `vscalectl get overrides` lists them"))
+            }
+        }
+    }
+
+    /// A pass ended for good: whose request it answers. A refused override counts no longer.
+    pub(super) fn answer_request(&mut self, outcome: &Outcome, now: Now) -> Option<RequestId> {
+        let PendingRequest { id, before } = self.work.request.take()?;
+        if let (false, Some(before)) = (outcome.is_kept(), before) {
+            self.restore_before(before, now);
+            self.start_over();
+            if let Outcome::Incomplete { .. } = outcome {
+                // What was done of it is still to be undone.
+                self.desired.returning |= self.desired.is_empty();
+            }
+            self.work.retry_at = Some(now.instant + FIRST_RETRY);
+        }
+        Some(id)
+    }
+
+    fn restore_before(&mut self, before: Before, now: Now) {
+        let backoffs = before.restore(&mut self.desired);
+        self.shrink.restore(backoffs, now.wall);
+    }
+
+    /// Nothing of the pod is left on this node: whoever waits for something to be done to it is told so.
+    pub(super) fn stop_running(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        self.work.pending = None;
+        self.shrink.start_over();
+        let pending = self.work.request.take();
+        let waiting = pending.as_ref().map(|pending| pending.id);
+        if let Some(before) = pending.and_then(|pending| pending.before) {
+            self.restore_before(before, now);
+        }
+        let queued = self.work.queued.drain(..).map(|(id, _)| id);
+        let refused = waiting.into_iter().chain(queued);
+        effects.extend(refused.map(|id| Effect::Refuse(id, not_running(&self.pod))));
+    }
+}

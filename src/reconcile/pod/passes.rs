@@ -1,0 +1,237 @@
+//! What a pass starts from, and what follows from its end. Pure.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Effect, Now, PodState};
+use crate::actuate::shrink::ShrinkReport;
+use crate::actuate::{Job, JobDone, ResizeTerms};
+use crate::model::objects::PodId;
+use crate::model::{BoundPod, Cause, ChangeRecord, MemoryLimit, NamedRequirements, Outcome, Resource, Target};
+use crate::pace::scattered;
+use crate::reconcile::resize::ResizeStatus;
+use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId};
+
+/// A limit that was not grown for so long is not being grown: longer than a kubelet takes from being asked to having
+/// written (a second, where it is slow), with some to spare.
+const CALM: SignedDuration = SignedDuration::from_secs(5);
+
+impl PodState {
+    /// What the next pass is for and aims at, if one is due and the pod runs here.
+    pub(crate) fn next_pass(&self, now: Now) -> Option<(&Cause, Vec<NamedRequirements>)> {
+        let pending = self.work.pending.as_ref().filter(|_| self.work.is_due(now.instant))?;
+        BoundPod::new(&self.pod, self.live.as_ref()?)?;
+        Some((&pending.cause, self.targets(now.wall).unwrap_or_default()))
+    }
+
+    /// How long it is still too early to ask the API server: a temporary limit may be higher in a moment, and what hurts is
+    /// undone first.
+    pub(crate) fn too_early_to_patch(&self, cause: &Cause, now: Now) -> Option<Duration> {
+        let grown = self
+            .desired
+            .temporary
+            .iter()
+            .filter(|limit| limit.resource == Resource::Memory);
+        let calm = grown.clone().map(|limit| limit.until(CALM)).max();
+        let calm = calm.and_then(|at| Duration::try_from(at.duration_since(now.wall)).ok());
+        let grown = grown.map(|limit| (limit.container.as_str(), limit.to));
+        let holds = self.shrink.holds(now.wall);
+        let kept = holds.iter().filter_map(|(target, limit)| match (target, limit) {
+            (Target::Container(name), MemoryLimit::Bytes(limit)) => Some((name.as_str(), *limit)),
+            _ => None,
+        });
+        let about_to_lower = self.resize.is_about_to_lower(&self.pod, grown.chain(kept));
+        match cause {
+            Cause::Regret { .. } if about_to_lower => Some(Duration::ZERO),
+            Cause::Regret { .. } => Some(FIRST_RETRY),
+            _ => {
+                let calm = calm.unwrap_or_default();
+                self.resize.too_early(calm, about_to_lower, FIRST_RETRY, now.instant)
+            }
+        }
+    }
+
+    pub(super) fn begin_pass(&mut self, number: u64, terms: Option<ResizeTerms>, now: Now, effects: &mut Vec<Effect>) {
+        let bound = self.live.as_ref().and_then(|live| BoundPod::new(&self.pod, live));
+        let (true, Some(bound)) = (self.work.is_due(now.instant), bound) else {
+            return;
+        };
+        let Some(PendingPass {
+            cause,
+            since,
+            check_runtime,
+            ..
+        }) = self.work.pending.take()
+        else {
+            return;
+        };
+        let Some(targets) = self.targets(now.wall) else { return };
+        self.desired.scope.widen(&self.pod.requirements(), &targets);
+        if terms.is_some() && (self.desired.overridden.is_some() || !self.desired.temporary.is_empty()) {
+            self.desired.remember_origin(&self.pod);
+        }
+        self.work.running = Some(number);
+        let pass = PassId {
+            number,
+            uid: bound.live().id.uid.clone(),
+            generation: self.work.generation,
+        };
+        let decided_in = match cause {
+            Cause::Recommendation { .. } | Cause::BoostEnded { .. } => self.decided_in,
+            _ => Duration::ZERO,
+        };
+        let job = Job {
+            bound,
+            handles: None,
+            targets,
+            lift_undeclared: self.desired.returning,
+            kubelet_unasked: terms.is_none(),
+            through: terms,
+            cause,
+            asked: since,
+            held_before: self.drift.in_sync,
+            foreign: self.drift.writers.clone(),
+            // What the runtime could not be told is tried with every pass.
+            check_runtime: check_runtime || self.drift.runtime_sync_pending,
+            scope: self.desired.scope.clone(),
+            holds: self.shrink.holds(now.wall),
+            seen: self.shrink.seen.clone(),
+        };
+        effects.push(Effect::RunPass(pass, Box::new(job), decided_in));
+    }
+
+    /// Takes in the result of a pass. Of one that is stale, because another pod has the name or the pod ended, nothing
+    /// counts; where something else is wanted meanwhile, only what it did.
+    pub(super) fn end_pass(
+        &mut self,
+        pass: &PassId,
+        cause: Cause,
+        mut done: JobDone,
+        quiet: SignedDuration,
+        now: Now,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.work.running != Some(pass.number) {
+            return;
+        }
+        self.work.running = None;
+        let Some(live) = self.live.clone().filter(|live| live.id.uid == pass.uid) else {
+            return;
+        };
+        let runs = |id: &str| live.containers.values().any(|container| container.id == id);
+        self.desired.scope.quotas.update(&done.quotas, runs);
+        if let Some(why) = &done.api.denied {
+            for sentence in self.deny_temporary(why, now.wall, quiet) {
+                done.outcome.add(&sentence);
+            }
+        }
+        if let Some(accepted) = done.api.asked.take() {
+            if done.outcome.is_kept() {
+                self.accept_temporary(&accepted);
+            }
+            self.resize.accept(accepted, now.instant);
+        }
+        self.take_shrink_report(std::mem::take(&mut done.shrink), pass.number, now.wall);
+        self.yield_to_spec(now);
+        self.drift.runtime_sync_pending = matches!(done.outcome, Outcome::RuntimeOwed { .. });
+        let current = self.work.generation == pass.generation;
+        if !current {
+            // The pass that is due meanwhile starts anew.
+            return self.record(&live.id, cause, done, None, now, effects);
+        }
+        self.drift.in_sync = done.outcome.is_kept();
+        if self.drift.in_sync {
+            self.shrink.end_turn_unless_watched();
+        }
+        self.drift.writers = std::mem::take(&mut done.foreign);
+        effects.push(Effect::KeepFiles(done.handles.take()));
+        let (no_room, retry_after) = (done.api.no_room, done.api.retry_after);
+        let answers = self.schedule_next(&done.outcome, retry_after, now);
+        let outcome = done.outcome.clone();
+        self.record(&live.id, cause, done, answers, now, effects);
+        self.resize.status = match outcome {
+            Outcome::Withheld(withheld) => ResizeStatus::Pending(withheld),
+            _ if no_room => ResizeStatus::NoRoom,
+            _ => ResizeStatus::Clear,
+        };
+        self.admit_next(effects);
+    }
+
+    fn take_shrink_report(&mut self, mut report: ShrinkReport, number: u64, now: Timestamp) {
+        if self.takes_back_denied(&report.lowered, now) {
+            report.lowered.clear();
+        }
+        self.shrink.pass_ended(report, number);
+    }
+
+    /// Decides when the next pass is due after one that ended like this; returns the request that the pass answers.
+    fn schedule_next(&mut self, outcome: &Outcome, retry_after: Option<Duration>, now: Now) -> Option<RequestId> {
+        match outcome {
+            Outcome::Applied | Outcome::Unchanged => {
+                self.work.reset_retries();
+                // A limit that is kept for now is still on its way back.
+                if self.shrink.retry_at().is_none() {
+                    self.desired.end_return();
+                }
+            }
+            // The kubelet has said so, and says so again when it thinks otherwise.
+            Outcome::Withheld(_) => self.work.reset_retries(),
+            // Whoever runs there now is being looked up, and a pass follows at once if that is somebody else. An operator
+            // waits for that one.
+            Outcome::Interrupted { .. } => {
+                self.work.retry_at = Some(now.instant + FIRST_RETRY);
+                return None;
+            }
+            Outcome::RuntimeOwed { .. }
+            | Outcome::Refused { .. }
+            | Outcome::RolledBack { .. }
+            | Outcome::Incomplete { .. } => {
+                let wait = self.work.back_off(retry_after, now.instant);
+                if !self.is_enforced() {
+                    self.work.drop_noticed();
+                }
+                let (word, reason) = (outcome.word(), outcome.reason().unwrap_or_default());
+                tracing::warn!(outcome = word, reason, retry_in = ?wait, "not everything is as it should be");
+            }
+        }
+        if outcome.is_kept() {
+            // The API server is to be asked later.
+            let again = retry_after.map(|wait| now.instant + wait + scattered(FIRST_RETRY));
+            self.work.retry_at = self.work.retry_at.or(again);
+        }
+        self.answer_request(outcome, now)
+    }
+
+    /// Leaves what a pass did, or could not do, to be kept in the history. A pass that found everything in order is not news,
+    /// nor is one that only found what the kubelet had said before.
+    pub(super) fn record(
+        &mut self,
+        pod: &PodId,
+        cause: Cause,
+        done: JobDone,
+        answers: Option<RequestId>,
+        now: Now,
+        effects: &mut Vec<Effect>,
+    ) {
+        let known = matches!(&done.outcome, Outcome::Withheld(withheld) if self.resize.pending() == Some(withheld));
+        let news = !done.steps.is_empty() || done.outcome.reason().is_some() && !known;
+        if !done.steps.is_empty() || done.outcome.reason().is_some() {
+            self.drift.last_reason = done.outcome.reason().unwrap_or_default().to_owned();
+        }
+        let record = ChangeRecord {
+            sequence: 0,
+            at: now.wall,
+            pod: pod.clone(),
+            cause,
+            outcome: done.outcome,
+            steps: done.steps,
+            stages: done.stages,
+        };
+        effects.push(Effect::Record {
+            record: Box::new(record),
+            news,
+            answers,
+        });
+    }
+}

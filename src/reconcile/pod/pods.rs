@@ -1,0 +1,55 @@
+//! All pods of the node, by namespace and name. Outside of this file nothing can change a pod's state but
+//! [`PodState::apply`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Effect, Now, PodInput, PodState};
+use crate::decide::PodDecision;
+use crate::model::objects::Pod;
+
+#[derive(Debug, Default)]
+pub(crate) struct Pods(BTreeMap<String, Box<PodState>>);
+
+impl Pods {
+    pub(crate) fn get(&self, key: &str) -> Option<&PodState> {
+        self.0.get(key).map(|state| &**state)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&String, &PodState)> {
+        self.0.iter().map(|(key, state)| (key, &**state))
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &PodState> + Clone {
+        self.0.values().map(|state| &**state)
+    }
+
+    /// The keys of the pods that fit.
+    pub(crate) fn keys_of(&self, fits: impl Fn(&PodState) -> bool) -> Vec<String> {
+        let fitting = self.0.iter().filter(|(_, state)| fits(state));
+        fitting.map(|(key, _)| key.clone()).collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Applies an input to one pod; nothing follows where there is none of that name.
+    pub(crate) fn apply(&mut self, key: &str, input: PodInput, now: Now) -> Vec<Effect> {
+        let state = self.0.get_mut(key);
+        state.map_or_else(Vec::new, |state| state.apply(input, now))
+    }
+
+    /// Adds a pod that was just described, unless there is one of that name.
+    pub(crate) fn add(&mut self, pod: &Arc<Pod>, decision: PodDecision) {
+        let new = || Box::new(PodState::new(Arc::clone(pod), decision));
+        self.0.entry(pod.full_name()).or_insert_with(new);
+    }
+
+    /// Takes out the pods that are not to stay.
+    pub(crate) fn retain(&mut self, stays: impl Fn(&str, &PodState) -> bool) -> Vec<(String, Box<PodState>)> {
+        let gone = self.0.iter().filter(|(key, state)| !stays(key, state));
+        let gone: Vec<String> = gone.map(|(key, _)| key.clone()).collect();
+        gone.into_iter().filter_map(|key| self.0.remove_entry(&key)).collect()
+    }
+}

@@ -1,0 +1,405 @@
+//! What holds for every sequence of inputs: no effect is forgotten, and nothing stale counts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::actuate::{Grown, LeastLimits};
+use crate::guard::Guarded;
+use crate::model::{CgroupPath, KubeletVersion, LiveContainer, Outcome, Reason};
+use crate::plan::shrink::{Before, Trouble, WatchReading};
+use crate::reconcile::capacity::NodeCapacity;
+use crate::reconcile::desired::Recommended;
+use crate::reconcile::overrides::Override;
+use crate::sources::parse_manifests;
+
+const MIB: u64 = 1 << 20;
+
+const POD: &str = "
+kind: Pod
+metadata: {name: web, uid: u1}
+spec:
+  containers:
+  - {name: app, resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 200m, memory: 128Mi}}}
+";
+
+fn pod() -> Arc<Pod> {
+    Arc::clone(&parse_manifests("test", POD).unwrap().view.pods[0])
+}
+
+fn limits(mib: u64) -> Vec<NamedRequirements> {
+    let mut targets = pod().requirements();
+    targets[0].resources.limits.memory = Some(Bytes::new(mib * MIB));
+    targets
+}
+
+fn live(uid: &str) -> Arc<LivePod> {
+    let path = CgroupPath::new("/kubepods/podu").unwrap();
+    let app = LiveContainer {
+        id: "c".to_owned(),
+        path: path.clone(),
+    };
+    Arc::new(LivePod {
+        id: PodId {
+            uid: uid.to_owned(),
+            namespace: "default".to_owned(),
+            name: "web".to_owned(),
+        },
+        path,
+        containers: BTreeMap::from([("app".to_owned(), app)]),
+    })
+}
+
+/// Something that happens to the pod.
+#[derive(Debug, Clone)]
+enum Happening {
+    Decided { mib: Option<u64>, no_room: bool },
+    Runs(bool),
+    Asks { mib: u64 },
+    Releases,
+    Grown { mib: u64 },
+    Quiet { mib: u64 },
+    PassBegins,
+    PassEnds { outcome: usize, denied: bool },
+    StalePassEnds,
+    ShrinkEnds(bool),
+    Killed,
+    Simple(usize),
+    Waits { seconds: i64 },
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    use Happening::{
+        Asks, Decided, Grown, Killed, PassBegins, PassEnds, Quiet, Releases, Runs, ShrinkEnds, Simple, StalePassEnds,
+        Waits,
+    };
+    let mib = || 64_u64..512;
+    prop_oneof![
+        (proptest::option::of(mib()), any::<bool>()).prop_map(|(mib, no_room)| Decided { mib, no_room }),
+        any::<bool>().prop_map(Runs),
+        mib().prop_map(|mib| Asks { mib }),
+        Just(Releases),
+        mib().prop_map(|mib| Grown { mib }),
+        mib().prop_map(|mib| Quiet { mib }),
+        Just(PassBegins),
+        (0_usize..6, any::<bool>()).prop_map(|(outcome, denied)| PassEnds { outcome, denied }),
+        Just(StalePassEnds),
+        any::<bool>().prop_map(ShrinkEnds),
+        Just(Killed),
+        (0_usize..6).prop_map(Simple),
+        (0_i64..2000).prop_map(|seconds| Waits { seconds }),
+    ]
+}
+
+fn outcome(which: usize) -> Outcome {
+    let reason = "no".to_owned();
+    match which {
+        0 => Outcome::Applied,
+        1 => Outcome::Unchanged,
+        2 => Outcome::RuntimeOwed { reason },
+        3 => Outcome::Refused { reason },
+        4 => Outcome::Interrupted { reason },
+        _ => Outcome::Incomplete { reason },
+    }
+}
+
+fn lowering() -> Lowering {
+    let memory = crate::plan::shrink::MemoryReading::default();
+    Lowering {
+        target: Target::Pod,
+        from: MemoryLimit::Bytes(512 * MIB),
+        to: Bytes::new(256 * MIB),
+        before: Before {
+            last: WatchReading {
+                memory,
+                kills: 0,
+                stalled: None,
+            },
+            most: Bytes::ZERO,
+            refaults: Bytes::ZERO,
+        },
+    }
+}
+
+fn decision(mib: Option<u64>) -> PodDecision {
+    let mut decision = PodDecision::undecided(&pod());
+    match mib {
+        Some(mib) => {
+            decision.vpa = Some("web".to_owned());
+            decision.reason = Reason::OutOfBounds;
+            decision.containers = limits(mib);
+        }
+        None => decision.reason = Reason::NoVpa,
+    }
+    decision
+}
+
+/// The pod, and everybody else's copies of it, which only effects keep up to date.
+struct World {
+    state: PodState,
+    now: Now,
+    started: Option<PassId>,
+    passes: u64,
+    requests: RequestId,
+    waiting: BTreeSet<RequestId>,
+    saved: Option<SavedPod>,
+    guarded: String,
+    least_limits: LeastLimits,
+    watched: Option<u64>,
+}
+
+impl World {
+    fn new() -> Self {
+        let state = PodState::new(pod(), PodDecision::undecided(&pod()));
+        let now = Now {
+            wall: Timestamp::from_second(1_700_000_000).unwrap(),
+            instant: Instant::now(),
+        };
+        Self {
+            guarded: format!("{:?}", state.guarded(now.wall)),
+            state,
+            now,
+            started: None,
+            passes: 0,
+            requests: 0,
+            waiting: BTreeSet::new(),
+            saved: None,
+            least_limits: LeastLimits::default(),
+            watched: None,
+        }
+    }
+
+    fn guarded() -> Guarded {
+        Guarded {
+            pod: live("u1").id.clone(),
+            container: "app".to_owned(),
+        }
+    }
+
+    fn apply(&mut self, input: PodInput) {
+        for effect in self.state.apply(input, self.now) {
+            match effect {
+                Effect::SaveState => self.saved = self.state.saved(),
+                Effect::WatchGuard => self.guarded = format!("{:?}", self.state.guarded(self.now.wall)),
+                Effect::MoveLeastLimit {
+                    uid,
+                    container,
+                    from,
+                    to,
+                } => self.least_limits.change(&uid, &container, from, to),
+                Effect::ForgetLeastLimits(uid) => self.least_limits.forget(&uid),
+                Effect::RunPass(pass, ..) => self.started = Some(pass),
+                Effect::WatchShrink(number, _) => self.watched = Some(number),
+                Effect::EndShrinkWatch => self.watched = None,
+                Effect::Record { answers: Some(id), .. } | Effect::Refuse(id, _) => {
+                    assert!(self.waiting.remove(&id), "{id} is answered twice");
+                }
+                Effect::AdmitRequest(id, request) => {
+                    let states = [&self.state].into_iter();
+                    let capacity =
+                        NodeCapacity::of(states, None, ResourceList::default(), KubeletVersion::NEWEST, false);
+                    let headroom = capacity.headroom(&self.state, crate::decide::StaticManagers::default());
+                    self.apply(PodInput::Admitted(id, request, Box::new(headroom)));
+                }
+                Effect::Record { .. }
+                | Effect::KeepFiles(_)
+                | Effect::CloseFiles
+                | Effect::Decide
+                | Effect::ShrinkEnded(_) => {}
+            }
+        }
+    }
+
+    fn request(&mut self, request: OperatorRequest) {
+        self.requests += 1;
+        self.waiting.insert(self.requests);
+        self.apply(PodInput::Requested(self.requests, request));
+    }
+
+    fn happen(&mut self, happening: &Happening) {
+        let runs = self.state.live.is_some();
+        match happening {
+            Happening::Decided { mib, no_room } => {
+                let (decision, took) = (Box::new(decision(*mib)), Duration::ZERO);
+                self.apply(PodInput::Decided { decision, took });
+                self.apply(PodInput::Followed {
+                    refused: no_room.then(|| "full".to_owned()),
+                    cause: Some(Cause::Sweep),
+                    delay: Duration::ZERO,
+                });
+            }
+            Happening::Runs(runs_now) if *runs_now != runs => self.apply(PodInput::Located(Box::new(Located {
+                live: runs_now.then(|| live("u1")),
+                saved: None,
+                unsaved_limits: None,
+            }))),
+            Happening::Asks { mib } if runs => self.request(OperatorRequest::Override(Override {
+                uid: 0,
+                pid: 1,
+                reason: String::new(),
+                since: self.now.wall,
+                until: self.now.wall.checked_add(SignedDuration::from_secs(300)).ok(),
+                values: limits(*mib),
+            })),
+            Happening::Releases if runs => self.request(OperatorRequest::Release {
+                uid: 0,
+                pid: 1,
+                reason: String::new(),
+            }),
+            Happening::Grown { mib } if runs => {
+                // The guard writes first and reports afterwards.
+                let to = Bytes::new((128 + mib) * MIB);
+                let earlier = self.least_limits.get("u1", "app");
+                if earlier.is_none_or(|earlier| earlier < to) {
+                    self.least_limits.raise("u1", "app", to);
+                    self.apply(PodInput::Guard(Box::new(Report::Grew {
+                        of: Self::guarded(),
+                        to,
+                        why: String::new(),
+                        grown: Box::new(Grown {
+                            from: Some(Bytes::new(128 * MIB)),
+                            outcome: Outcome::Applied,
+                            steps: Vec::new(),
+                            took: Duration::ZERO,
+                        }),
+                    })));
+                }
+            }
+            Happening::Quiet { mib } if runs => self.apply(PodInput::Guard(Box::new(Report::Quiet {
+                of: Self::guarded(),
+                peak: Bytes::new(mib * MIB),
+            }))),
+            Happening::PassBegins => {
+                self.passes += 1;
+                self.apply(PodInput::PassBegan {
+                    number: self.passes,
+                    terms: None,
+                });
+            }
+            Happening::PassEnds { outcome: which, denied } => {
+                if let Some(pass) = self.started.take() {
+                    let mut done = JobDone::ended(outcome(*which));
+                    done.api.denied = denied.then(|| "a quota".to_owned());
+                    if *which == 0 {
+                        done.shrink.touched.push(Target::Pod);
+                        done.shrink.lowered.push(lowering());
+                    }
+                    self.end_pass(pass, done);
+                }
+            }
+            Happening::StalePassEnds => self.end_stale_pass(),
+            Happening::ShrinkEnds(well) => {
+                let trouble = Verdict::Trouble(Target::Pod, Trouble::Killed(1));
+                let verdict = if *well { Verdict::Kept } else { trouble };
+                self.apply(PodInput::ShrinkWatchEnded(self.watched.unwrap_or(0), verdict));
+            }
+            Happening::Killed => self.apply(PodInput::Killed(Target::Pod)),
+            Happening::Simple(which) => {
+                let inputs = [
+                    PodInput::FilesWritten,
+                    PodInput::Swept,
+                    PodInput::RuntimeReturned,
+                    PodInput::NodeChanged,
+                    PodInput::TurnGiven,
+                    PodInput::TimePassed,
+                ];
+                inputs
+                    .into_iter()
+                    .nth(*which)
+                    .into_iter()
+                    .for_each(|input| self.apply(input));
+            }
+            Happening::Waits { seconds } => {
+                self.now.wall = self.now.wall.checked_add(SignedDuration::from_secs(*seconds)).unwrap();
+                self.now.instant += Duration::from_secs(seconds.unsigned_abs());
+                self.apply(PodInput::TimePassed);
+                // A pause of growth may be over: the controller tells the guard whenever it decides.
+                self.guarded = format!("{:?}", self.state.guarded(self.now.wall));
+            }
+            Happening::Runs(_)
+            | Happening::Asks { .. }
+            | Happening::Releases
+            | Happening::Grown { .. }
+            | Happening::Quiet { .. } => {}
+        }
+    }
+
+    fn end_pass(&mut self, pass: PassId, done: JobDone) {
+        self.apply(PodInput::PassEnded {
+            pass,
+            cause: Cause::Sweep,
+            done: Box::new(done),
+            quiet: SignedDuration::from_secs(600),
+        });
+    }
+
+    /// A pass that does not run any more changes nothing, whatever it says.
+    fn end_stale_pass(&mut self) {
+        let pass = PassId {
+            number: 0,
+            uid: "u1".to_owned(),
+            generation: self.state.work.generation,
+        };
+        let before = format!("{:?}", self.state);
+        self.end_pass(pass, JobDone::ended(Outcome::Applied));
+        assert_eq!(before, format!("{:?}", self.state));
+    }
+
+    /// Everybody's copy is what the state says, and whoever asked has an answer or waits for one.
+    fn check(&self) {
+        assert_eq!(self.saved, self.state.saved(), "the state file is outdated");
+        assert_eq!(
+            self.guarded,
+            format!("{:?}", self.state.guarded(self.now.wall)),
+            "the guard is outdated"
+        );
+        let temporary = self.state.desired.temporary.of_memory().next().map(|(_, limit)| limit);
+        assert_eq!(
+            self.least_limits.get("u1", "app"),
+            temporary,
+            "writers heed another limit"
+        );
+        assert_eq!(self.watched, self.state.shrink.watch().map(|(number, _)| number));
+        let waiting: BTreeSet<_> = self.state.work.requests().collect();
+        assert_eq!(self.waiting, waiting, "a request was forgotten");
+        if self.state.live.is_none() {
+            assert!(waiting.is_empty(), "nobody will answer {waiting:?}");
+        } else if !waiting.is_empty() {
+            let work = &self.state.work;
+            let answers = work.pending.is_some() || work.running.is_some() || work.retry_at.is_some();
+            assert!(answers, "no pass will answer {waiting:?}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_effect_is_forgotten_whatever_happens(happenings in vec(happening(), 0..60)) {
+        let mut world = World::new();
+        for happening in happenings {
+            world.happen(&happening);
+            world.check();
+        }
+    }
+
+    #[test]
+    fn the_last_decision_counts_whatever_was_decided_before(
+        earlier in vec(proptest::option::of(64_u64..512), 0..8), last in 64_u64..512,
+    ) {
+        let decided = |decisions: &[Option<u64>]| {
+            let mut world = World::new();
+            world.happen(&Happening::Runs(true));
+            for mib in decisions {
+                world.happen(&Happening::Decided { mib: *mib, no_room: false });
+            }
+            world.state
+        };
+        let all: Vec<_> = earlier.into_iter().chain([Some(last)]).collect();
+        let (one, other) = (decided(&all), decided(&[Some(last)]));
+        prop_assert_eq!(&one.desired, &other.desired);
+        let targets = |recommended: &Recommended| recommended.targets.clone();
+        prop_assert_eq!(one.desired.recommended.as_ref().map(targets), Some(limits(last)));
+    }
+}

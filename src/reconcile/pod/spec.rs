@@ -1,0 +1,95 @@
+//! The pod's object as its source describes it, and who else changes it. Pure.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::{Now, PodState};
+use crate::model::objects::Pod;
+use crate::model::{Cause, NamedRequirements};
+use crate::plan::resize::{self, Phase};
+use crate::plan::shrink::lift_kept;
+
+impl PodState {
+    /// Takes over a newer description of the pod, and makes a pass due when the kubelet has answered in it.
+    pub(super) fn describe(&mut self, pod: Arc<Pod>, now: Now) {
+        let before = std::mem::replace(&mut self.pod, pod);
+        self.resize.observe_settled(&self.pod);
+        if !self.desired.is_empty() && resize::supports_in_place_resize(&self.pod) {
+            self.take_kubelet_answer(&before, now);
+        }
+        self.yield_to_spec(now);
+    }
+
+    fn take_kubelet_answer(&mut self, before: &Pod, now: Now) {
+        let pod = &self.pod;
+        // Init containers and what the pod has of its own count for the pod's cgroup.
+        let news =
+            Phase::of(before) != Phase::of(pod) || before.spec != pod.spec || !resize::supports_in_place_resize(before);
+        // What a failed pass asked for and took back comes by again, and is no reason to try at once.
+        let takes_its_course = matches!(Phase::of(pod), Phase::Accepted | Phase::InProgress | Phase::Settled);
+        let echo = takes_its_course && self.resize.is_spec_of(pod);
+        if news && !(self.work.has_failed() && echo) {
+            // What is held stays so, but another answer may call for something else.
+            self.work.request_pass(Cause::Kubelet, true, now.instant);
+        }
+    }
+
+    /// What the next pass aims at. Where the kubelet resizes in place, limits that are kept for now although lower ones are
+    /// wanted are asked for as well.
+    pub(crate) fn targets(&self, now: Timestamp) -> Option<Vec<NamedRequirements>> {
+        let mut targets = self.desired.targets(&self.pod)?;
+        if resize::supports_in_place_resize(&self.pod) {
+            self.lift_kept(&mut targets, now);
+        }
+        Some(targets)
+    }
+
+    /// Lays the limits that are kept for now over the lower ones that are wanted.
+    pub(crate) fn lift_kept(&self, targets: &mut [NamedRequirements], now: Timestamp) {
+        lift_kept(&self.shrink.holds(now), targets);
+    }
+
+    /// Where somebody else has changed the spec since it was last asked for anything, what they wrote is the truth: the
+    /// recommendation acted on before counts no longer.
+    pub(super) fn yield_to_spec(&mut self, now: Now) {
+        // While a pass runs nobody knows yet what it was that it asked for.
+        if !resize::supports_in_place_resize(&self.pod) || self.work.running.is_some() {
+            return;
+        }
+        self.resize.recognise(&self.pod);
+        if self.desired.overridden.is_some() {
+            return;
+        }
+        let (Some(targets), Some(accepted)) = (self.targets(now.wall), &self.resize.accepted) else {
+            return;
+        };
+        let spec = self.pod.requirements();
+        // What was not asked for yet is newer than whatever they wrote.
+        let answered = accepted.generation < self.pod.metadata.generation && resize::same(&accepted.targets, &targets);
+        if answered && !resize::same(&targets, &spec) {
+            tracing::info!(pod = %self.pod.full_name(), "somebody else changed the spec: that counts now");
+            self.desired.yield_to(spec);
+            self.resize.forget();
+            self.restart(Cause::Kubelet, now);
+        }
+    }
+
+    /// The pod as the VPA's rules see it: the spec without what an override, a temporary limit or a limit that is kept has
+    /// changed in it through the API server.
+    pub(crate) fn undisturbed(&self) -> Cow<'_, Pod> {
+        let ours = self.desired.recommended.is_some() && self.resize.is_spec_of(&self.pod);
+        if self.desired.origin.is_none() && !ours {
+            return Cow::Borrowed(&self.pod);
+        }
+        let mut pod = Pod::clone(&self.pod);
+        for named in self.desired.base(&self.pod) {
+            let containers = pod.spec.containers.iter_mut();
+            for container in containers.filter(|container| container.name == named.name) {
+                container.resources = named.resources;
+            }
+        }
+        Cow::Owned(pod)
+    }
+}

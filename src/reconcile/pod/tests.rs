@@ -1,0 +1,98 @@
+//! What becomes of one pod's state in single cases.
+
+use super::*;
+use crate::model::{CgroupPath, KubeletVersion};
+use crate::reconcile::work::{Before, PendingRequest};
+use crate::sources::parse_manifests;
+
+fn id(uid: &str) -> PodId {
+    PodId {
+        uid: uid.to_owned(),
+        namespace: "shop".to_owned(),
+        name: "db-0".to_owned(),
+    }
+}
+
+fn any_pod() -> PodState {
+    let pod = Arc::new(Pod::default());
+    PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod))
+}
+
+#[test]
+fn what_holds_is_enforced_while_it_waits_and_what_failed_is_not() {
+    let mut state = any_pod();
+    assert!(!state.is_enforced(), "nothing is desired");
+    state.desired.returning = true;
+    assert!(state.is_enforced());
+    state.work.back_off(None, Instant::now());
+    assert!(!state.is_enforced(), "it failed, and is tried again later");
+    state.drift.in_sync = true;
+    assert!(state.is_enforced(), "the API server is to be asked later");
+}
+
+#[test]
+fn whoever_waits_for_a_pod_is_told_when_another_takes_its_name() {
+    let (mut state, now) = (any_pod(), Now::read());
+    let mut effects = Vec::new();
+    assert!(!state.identify(&id("u1"), now, &mut effects));
+    let mut before = state.desired.clone();
+    before.returning = true;
+    state.work.request = Some(PendingRequest {
+        id: 7,
+        before: Some(Before::of(&before, state.shrink.backoffs())),
+    });
+    assert!(!state.identify(&id("u1"), now, &mut effects) && state.work.request.is_some());
+    assert!(effects.is_empty());
+    assert!(state.identify(&id("u2"), now, &mut effects));
+    assert!(
+        matches!(effects[..], [Effect::Refuse(7, _)]),
+        "it would wait for ever: {effects:?}"
+    );
+    assert!(
+        state.desired.is_empty(),
+        "what was desired for the earlier one came back"
+    );
+}
+
+#[test]
+fn what_was_saved_for_an_earlier_pod_of_the_name_is_not_this_ones() {
+    let described = |uid: &str| {
+        let mut pod = Pod::default();
+        pod.metadata.uid = uid.to_owned();
+        pod.metadata.namespace = "shop".to_owned();
+        pod.metadata.name = "db-0".to_owned();
+        pod.describes(&id("u1"))
+    };
+    assert!(described("u1") && described(""));
+    assert!(!described("u2"));
+}
+
+#[test]
+fn a_pod_claims_all_that_it_requests() {
+    let pod = "
+kind: Pod
+metadata: {name: web, uid: u}
+spec:
+  overhead: {memory: 16Mi}
+  initContainers:
+  - {name: mesh, restartPolicy: Always, resources: {requests: {memory: 32Mi}}}
+  - {name: setup, resources: {requests: {memory: 200Mi}}}
+  containers:
+  - {name: app, resources: {requests: {memory: 64Mi}}}
+";
+    let view = parse_manifests("test", pod).unwrap().view;
+    let pod = Arc::clone(&view.pods[0]);
+    let decision = PodDecision::undecided(&pod);
+    let mut state = PodState::new(pod, decision);
+    state.live = Some(Arc::new(LivePod {
+        id: PodId {
+            uid: "u".to_owned(),
+            namespace: "default".to_owned(),
+            name: "web".to_owned(),
+        },
+        path: CgroupPath::new("/kubepods/podu").unwrap(),
+        containers: BTreeMap::new(),
+    }));
+    let claimed = state.claim(KubeletVersion::NEWEST).unwrap().request;
+    assert_eq!(claimed, Bytes::new((32 + 200 + 16) << 20));
+}

@@ -1,0 +1,137 @@
+//! One pod's resize through the API server: what the spec was asked to have, and how far the kubelet is. Pure.
+//!
+//! Where the kubelet resizes in place, the pod's spec is the truth. A resize is prepared (saved before the API server sees
+//! it), accepted, and then pending until the kubelet has answered. Nothing else in the crate remembers any of that.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::actuate::{AcceptedResize, PreparedResize};
+use crate::model::objects::Pod;
+use crate::model::{NamedRequirements, Resource, Withheld};
+use crate::plan::resize::{self, Phase};
+
+/// The resize of one pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Resize {
+    /// What the API server accepted last.
+    #[serde(rename = "asked")]
+    pub(crate) accepted: Option<AcceptedResize>,
+    /// What the API server is about to be asked for, or was asked for without an answer.
+    #[serde(rename = "asking", skip_serializing_if = "Option::is_none")]
+    pub(crate) prepared: Option<PreparedResize>,
+    /// How far the latest resize is.
+    #[serde(skip)]
+    pub(crate) status: ResizeStatus,
+    /// When the API server accepted it.
+    #[serde(skip)]
+    pub(crate) accepted_at: Option<Instant>,
+}
+
+/// How far a resize is, as far as the last pass knew.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) enum ResizeStatus {
+    /// Nothing is known to stand in the way.
+    #[default]
+    Clear,
+    /// The kubelet does not let the pod have what is wanted.
+    Pending(Withheld),
+    /// The API server was not asked: the node has no room.
+    NoRoom,
+}
+
+impl Resize {
+    /// Why the kubelet does not let the pod have what is wanted.
+    pub(crate) const fn pending(&self) -> Option<&Withheld> {
+        match &self.status {
+            ResizeStatus::Pending(withheld) => Some(withheld),
+            ResizeStatus::Clear | ResizeStatus::NoRoom => None,
+        }
+    }
+
+    /// The API server has accepted a request, or changed it to something else.
+    pub(crate) fn accept(&mut self, accepted: AcceptedResize, now: Instant) {
+        self.accepted = Some(accepted);
+        self.prepared = None;
+        self.accepted_at = Some(now);
+    }
+
+    /// The accepted request that `pod` does not show yet, because it was read before.
+    pub(crate) fn unseen(&self, pod: &Pod) -> Option<&AcceptedResize> {
+        self.accepted
+            .as_ref()
+            .filter(|accepted| pod.metadata.generation < accepted.generation)
+    }
+
+    /// Whether the spec of `pod` is what was accepted last.
+    pub(crate) fn is_spec_of(&self, pod: &Pod) -> bool {
+        self.accepted
+            .as_ref()
+            .is_some_and(|accepted| resize::same(&accepted.targets, &pod.requirements()))
+    }
+
+    /// What the kubelet has settled on since it was asked last is what it has granted, whatever is asked for next, and by
+    /// whomever. Only where it says which spec it means: what is in force may be what the fast path wrote.
+    pub(crate) fn observe_settled(&mut self, pod: &Pod) {
+        let seen = |accepted: &&mut AcceptedResize| accepted.generation <= pod.status.observed_generation;
+        if let Some(accepted) = self.accepted.as_mut().filter(seen)
+            && Phase::of(pod) == Phase::Settled
+        {
+            accepted.held = pod.requirements();
+        }
+    }
+
+    /// Recognises the spec of `pod` as a request of this agent, or of one before, that did not live to see the answer.
+    pub(crate) fn recognise(&mut self, pod: &Pod) {
+        let prepared = self.prepared.as_ref();
+        if let Some(accepted) = prepared.and_then(|prepared| prepared.carried_out(pod, self.accepted.as_ref())) {
+            self.accepted = Some(accepted);
+            self.prepared = None;
+        }
+    }
+
+    /// Somebody else has changed the spec: earlier requests count no longer.
+    pub(crate) fn forget(&mut self) {
+        self.accepted = None;
+        self.prepared = None;
+    }
+
+    /// How long to wait before the API server is asked for what was grown in an emergency: until the limit has not grown
+    /// for `calm`. Where the kubelet is about to write less it is asked at once, though at most once in `at_most_every`.
+    pub(crate) fn too_early(
+        &self,
+        calm: Duration,
+        about_to_lower: bool,
+        at_most_every: Duration,
+        now: Instant,
+    ) -> Option<Duration> {
+        let since = self.accepted_at.map(|at| now.saturating_duration_since(at));
+        let wait = if about_to_lower {
+            calm.min(since.map_or(Duration::ZERO, |since| at_most_every.saturating_sub(since)))
+        } else {
+            calm
+        };
+        (!wait.is_zero()).then_some(wait)
+    }
+
+    /// Whether the kubelet has yet to write what it was asked for, and that is a lower memory limit than one of `given`.
+    pub(crate) fn is_about_to_lower<'a>(&self, pod: &Pod, given: impl IntoIterator<Item = (&'a str, u64)>) -> bool {
+        let spec = match (self.unseen(pod), Phase::of(pod)) {
+            (Some(accepted), _) => accepted.targets.clone(),
+            (None, Phase::Settled | Phase::Infeasible(_)) => return false,
+            (None, _) => pod.requirements(),
+        };
+        let asked_limit = |name: &str| {
+            let named: Option<&NamedRequirements> = spec.iter().find(|named| named.name == name);
+            named.and_then(|named| named.resources.limits.get(Resource::Memory))
+        };
+        given
+            .into_iter()
+            .any(|(name, limit)| asked_limit(name).is_some_and(|asked| asked < limit))
+    }
+}
+
+#[cfg(test)]
+mod tests;

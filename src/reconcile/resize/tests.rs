@@ -1,0 +1,102 @@
+use super::*;
+use crate::model::objects::{Container, ContainerStatus};
+use crate::model::{Bytes, Requirements};
+
+const NONE: Duration = Duration::ZERO;
+const SECOND: Duration = Duration::from_secs(1);
+
+fn of(limit: u64) -> Requirements {
+    let mut has = Requirements::default();
+    has.limits.memory = Some(Bytes::new(limit));
+    has
+}
+
+fn named(limit: u64) -> Vec<NamedRequirements> {
+    vec![NamedRequirements {
+        name: "app".to_owned(),
+        resources: of(limit),
+    }]
+}
+
+/// A pod whose spec was given this limit, which its kubelet has not written yet.
+fn asked(limit: u64) -> Pod {
+    let mut pod = Pod::default();
+    pod.metadata.generation = 2;
+    pod.spec.containers = vec![Container {
+        name: "app".to_owned(),
+        resources: of(limit),
+        ..Container::default()
+    }];
+    pod.status.observed_generation = 1;
+    pod.status.container_statuses = vec![ContainerStatus {
+        name: "app".to_owned(),
+        resources: Some(of(200)),
+        ..ContainerStatus::default()
+    }];
+    pod
+}
+
+fn accepted(limit: u64, generation: i64, held: Vec<NamedRequirements>) -> Resize {
+    Resize {
+        accepted: Some(AcceptedResize {
+            targets: named(limit),
+            generation,
+            held,
+        }),
+        ..Resize::default()
+    }
+}
+
+#[test]
+fn a_kubelet_that_has_yet_to_write_may_lower_what_was_given_since() {
+    let mut pod = asked(100);
+    let nothing = Resize::default();
+    assert!(nothing.is_about_to_lower(&pod, [("app", 101)]));
+    assert!(!nothing.is_about_to_lower(&pod, [("app", 100)]));
+    assert!(!nothing.is_about_to_lower(&pod, [("other", 101)]));
+    let unseen = accepted(150, 3, Vec::new());
+    assert!(!unseen.is_about_to_lower(&pod, [("app", 120)]), "asked for more since");
+    assert!(unseen.is_about_to_lower(&pod, [("app", 151)]));
+    pod.status.observed_generation = 2;
+    assert!(!nothing.is_about_to_lower(&pod, [("app", 101)]), "it has written it");
+}
+
+#[test]
+fn what_grows_is_asked_for_when_it_is_over_or_at_once_before_the_kubelet_lowers_it() {
+    let now = Instant::now();
+    let too_early = |calm, about_to_lower, since: Option<Duration>| {
+        let resize = Resize {
+            accepted_at: since.map(|since| now.checked_sub(since).unwrap()),
+            ..Resize::default()
+        };
+        resize.too_early(calm, about_to_lower, SECOND, now)
+    };
+    assert_eq!(too_early(NONE, false, None), None);
+    assert_eq!(too_early(5 * SECOND, false, Some(SECOND)), Some(5 * SECOND));
+    assert_eq!(too_early(5 * SECOND, true, None), None);
+    assert_eq!(too_early(5 * SECOND, true, Some(2 * SECOND)), None);
+    // A limit that grows every few milliseconds is no reason to ask as often.
+    assert_eq!(too_early(5 * SECOND, true, Some(SECOND / 4)), Some(SECOND * 3 / 4));
+    assert_eq!(too_early(SECOND / 2, true, Some(NONE)), Some(SECOND / 2));
+}
+
+#[test]
+fn what_the_kubelet_has_settled_on_since_is_what_it_falls_back_to() {
+    let mut pod = asked(100);
+    pod.status.observed_generation = 2;
+    let mut resize = accepted(100, 2, named(200));
+    resize.observe_settled(&pod);
+    // Somebody else asks for something that the node has no room for.
+    pod.metadata.generation = 3;
+    pod.spec.containers[0].resources = of(300);
+    pod.status.conditions = vec![crate::model::objects::PodCondition {
+        kind: "PodResizePending".to_owned(),
+        status: "True".to_owned(),
+        reason: "Deferred".to_owned(),
+        observed_generation: 3,
+        ..crate::model::objects::PodCondition::default()
+    }];
+    resize.observe_settled(&pod);
+    let held = resize.accepted.as_ref().map(|accepted| accepted.held.as_slice());
+    assert_eq!(resize::granted(&pod, &Phase::of(&pod), held), named(100));
+}

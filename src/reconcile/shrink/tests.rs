@@ -1,0 +1,157 @@
+use super::*;
+use crate::model::{Bytes, MemoryLimit};
+use crate::plan::shrink::{Before, WatchReading};
+
+const BEFORE: MemoryLimit = MemoryLimit::Bytes(200 << 20);
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + seconds).unwrap()
+}
+
+fn container(name: &str) -> Target {
+    Target::Container(name.to_owned())
+}
+
+/// A pod whose limits came down a moment ago, in the pass of that number.
+fn lowered(number: u64, targets: &[Target]) -> ShrinkState {
+    let lowering = |target: &Target| Lowering {
+        target: target.clone(),
+        from: BEFORE,
+        to: Bytes::new(100 << 20),
+        before: Before {
+            last: WatchReading {
+                memory: crate::plan::shrink::MemoryReading::default(),
+                kills: 0,
+                stalled: None,
+            },
+            most: Bytes::ZERO,
+            refaults: Bytes::ZERO,
+        },
+    };
+    ShrinkState {
+        recent: targets.iter().map(lowering).collect(),
+        watched: Some(number),
+        ..ShrinkState::default()
+    }
+}
+
+#[test]
+fn what_came_down_together_goes_up_together_and_is_tried_again_later() {
+    let mut shrink_state = lowered(7, &[container("app"), container("side"), Target::Pod]);
+    let trouble = Verdict::Trouble(container("app"), Trouble::Killed(1));
+    let Some(ShrinkEnd::Undone(why)) = shrink_state.watch_ended(7, trouble, at(0)) else {
+        panic!("nothing was undone");
+    };
+    assert_eq!(why, "container app: 1 processes were killed for want of memory");
+    let holds = shrink_state.holds(at(1));
+    assert_eq!(holds.len(), 3);
+    assert!(holds.values().all(|limit| *limit == BEFORE));
+    assert_eq!(shrink_state.retry_at(), Some(at(120)));
+    assert!(!shrink_state.take_due(at(119)));
+    assert!(shrink_state.take_due(at(120)) && !shrink_state.take_due(at(121)));
+    assert!(shrink_state.holds(at(120)).is_empty());
+}
+
+#[test]
+fn a_watch_that_was_overtaken_says_nothing_any_more() {
+    let mut shrink_state = lowered(8, &[container("app")]);
+    let trouble = Verdict::Trouble(container("app"), Trouble::Killed(1));
+    assert_eq!(shrink_state.watch_ended(7, trouble.clone(), at(0)), None);
+    assert!(shrink_state.watch_ended(8, trouble, at(0)).is_some());
+    assert_eq!(
+        shrink_state.watch_ended(8, Verdict::Kept, at(1)),
+        None,
+        "it ended already"
+    );
+}
+
+#[test]
+fn a_kill_that_ended_what_was_watched_is_blamed_once() {
+    let mut shrink_state = lowered(8, &[container("app"), Target::Pod]);
+    shrink_state.start_over();
+    assert!(matches!(
+        shrink_state.killed(&container("app"), at(0)),
+        Some(ShrinkEnd::Undone(why)) if why.starts_with("container app: 1 processes were killed")
+    ));
+    assert_eq!(
+        (shrink_state.holds(at(1)).len(), shrink_state.retry_at()),
+        (2, Some(at(120)))
+    );
+    assert_eq!(shrink_state.killed(&container("app"), at(1)), None, "it was told twice");
+}
+
+#[test]
+fn a_kill_is_not_blamed_on_what_is_undone_or_kept_already() {
+    let trouble = Verdict::Trouble(container("app"), Trouble::Killed(1));
+    for verdict in [trouble, Verdict::Kept] {
+        let mut shrink_state = lowered(8, &[container("app")]);
+        assert!(shrink_state.watch_ended(8, verdict, at(0)).is_some());
+        assert_eq!(shrink_state.killed(&container("app"), at(1)), None);
+    }
+}
+
+#[test]
+fn a_shrink_that_goes_well_makes_good_for_earlier_ones() {
+    let mut shrink_state = lowered(1, &[container("app")]);
+    let mut regrets = Regrets::default();
+    regrets.note(&container("app"), BEFORE, "it hurt", at(-1000));
+    regrets.note(&container("side"), BEFORE, "it hurt", at(-1000));
+    shrink_state.restore(regrets, at(0));
+    assert_eq!(
+        shrink_state.watch_ended(1, Verdict::Kept, at(60)),
+        Some(ShrinkEnd::Kept)
+    );
+    let mut left = Regrets::default();
+    left.note(&container("side"), BEFORE, "it hurt", at(-1000));
+    assert_eq!(*shrink_state.backoffs(), left);
+}
+
+#[test]
+fn an_operators_word_ends_what_is_kept() {
+    let mut shrink_state = ShrinkState::default();
+    let mut regrets = Regrets::default();
+    regrets.note(&container("app"), BEFORE, "it hurt", at(0));
+    shrink_state.restore(regrets, at(1));
+    assert_eq!(
+        (shrink_state.holds(at(1)).len(), shrink_state.retry_at()),
+        (1, Some(at(120)))
+    );
+    shrink_state.forget_backoffs();
+    assert_eq!((shrink_state.holds(at(1)).len(), shrink_state.retry_at()), (0, None));
+}
+
+#[test]
+fn what_is_put_off_keeps_its_limit_until_its_turn_and_again_when_that_failed() {
+    let mut shrink_state = ShrinkState::default();
+    assert_eq!(shrink_state.progress(at(0)), None);
+    shrink_state.put_off(&[(container("app"), BEFORE)], at(0));
+    assert_eq!(shrink_state.progress(at(1)), Some(Progress::Waits));
+    assert_eq!(shrink_state.holds(at(1)), Holds::from([(container("app"), BEFORE)]));
+    assert!(shrink_state.next_retry(at(1)).is_none(), "nothing was refused");
+    shrink_state.begin_turn(at(2));
+    assert_eq!(shrink_state.progress(at(2)), Some(Progress::Tried));
+    assert_eq!(shrink_state.holds(at(2)), Holds::new());
+    let mut tried = lowered(7, &[container("app")]);
+    tried.begin_turn(at(2));
+    tried.end_turn_unless_watched();
+    assert_eq!(tried.progress(at(3)), Some(Progress::Tried), "it is watched");
+    assert!(tried.killed(&container("app"), at(4)).is_some());
+    assert_eq!(tried.progress(at(5)), Some(Progress::Undone));
+    // Another recommendation: what is left alone stays so for as long as before.
+    tried.put_off(&[(container("app"), BEFORE)], at(6));
+    assert_eq!(tried.retry_at(), Some(at(124)));
+    assert_eq!(tried.progress(at(125)), None);
+    tried.put_off(&[(container("app"), BEFORE)], at(126));
+    tried.begin_turn(at(127));
+    assert_eq!(tried.backoffs().next(at(127)), None);
+}
+
+#[test]
+fn a_turn_ends_with_a_pass_that_lowered_nothing_and_at_the_latest_after_a_while() {
+    let mut shrink_state = ShrinkState::default();
+    shrink_state.begin_turn(at(0));
+    assert_eq!(shrink_state.progress(at(299)), Some(Progress::Tried));
+    assert_eq!(shrink_state.progress(at(300)), None);
+    shrink_state.end_turn_unless_watched();
+    assert_eq!(shrink_state.progress(at(1)), None);
+}

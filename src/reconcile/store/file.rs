@@ -1,0 +1,283 @@
+//! What must survive a restart: for each pod, what is desired for it ([`DesiredState`]) and what the API server was asked for ([`Resize`]).
+//!
+//! One JSON file, replaced whole ([`files::replace_atomically`]). A file that cannot be understood is set aside, never
+//! overwritten and never half-believed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::files;
+use crate::model::objects::{Pod, PodId};
+use crate::plan::shrink::Regrets;
+use crate::reconcile::desired::DesiredState;
+use crate::reconcile::resize::Resize;
+use crate::sources::NodeView;
+
+const FILE_NAME: &str = "state.json";
+/// Raised when the meaning of the content changes; other versions are set aside.
+const VERSION: u32 = 1;
+
+/// The file that keeps what stands for each pod.
+#[derive(Debug)]
+pub(crate) struct StateFile {
+    directory: PathBuf,
+}
+
+/// The file's content.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Saved {
+    version: u32,
+    /// What stands, for each pod for which something does.
+    pub(crate) pods: BTreeMap<String, SavedPod>,
+}
+
+/// What stands for one pod; keyed by its UID.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SavedPod {
+    /// Whose it is.
+    pub(crate) pod: PodId,
+    /// The pod as its source described it last: what stands can be enforced before any source has spoken again.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "shared")]
+    pub(crate) described: Option<Arc<Pod>>,
+    standing: Standing,
+    /// Shrinks that were undone.
+    #[serde(default, skip_serializing_if = "Regrets::is_empty")]
+    regrets: Regrets,
+}
+
+/// What is desired for a pod and what was asked for, side by side in the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Standing {
+    #[serde(flatten)]
+    desired: DesiredState,
+    #[serde(flatten)]
+    resize: Resize,
+}
+
+impl SavedPod {
+    pub(crate) fn new(
+        pod: PodId,
+        described: Arc<Pod>,
+        desired: &DesiredState,
+        resize: &Resize,
+        regrets: &Regrets,
+    ) -> Self {
+        let resize = Resize {
+            accepted: resize.accepted.clone(),
+            prepared: resize.prepared.clone(),
+            ..Resize::default()
+        };
+        Self {
+            pod,
+            described: Some(described),
+            standing: Standing {
+                desired: desired.clone(),
+                resize,
+            },
+            regrets: regrets.clone(),
+        }
+    }
+
+    pub(crate) const fn desired(&self) -> &DesiredState {
+        &self.standing.desired
+    }
+
+    pub(crate) const fn resize(&self) -> &Resize {
+        &self.standing.resize
+    }
+
+    pub(crate) fn into_parts(self) -> (DesiredState, Resize, Regrets) {
+        (self.standing.desired, self.standing.resize, self.regrets)
+    }
+}
+
+/// What an earlier agent left.
+#[derive(Debug, Default)]
+pub(crate) struct Restored {
+    /// What stood, by the pods' UIDs.
+    pub(crate) pods: BTreeMap<String, SavedPod>,
+    /// Why that is not all, if it is not. Said for as long as the agent runs: nothing makes it good.
+    pub(crate) problem: Option<String>,
+}
+
+impl Restored {
+    /// The pods that something stood for, as they were described last.
+    pub(crate) fn described(&self) -> NodeView {
+        NodeView {
+            pods: self.pods.values().filter_map(|saved| saved.described.clone()).collect(),
+            ..NodeView::default()
+        }
+    }
+}
+
+/// What loading found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Loaded {
+    /// The content, empty when there is no file yet.
+    Content(Saved),
+    /// Not understood: set aside under that name, with the reason.
+    SetAside {
+        /// Where it is now.
+        path: PathBuf,
+        /// Why it was not believed.
+        reason: String,
+    },
+}
+
+/// The state directory could not be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{action} {path}: {source}; check that stateDir exists, is writable and has free space", path = .path.display())]
+pub struct StateError {
+    action: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl StateFile {
+    /// The file in that directory, which is created if it is missing.
+    ///
+    /// # Errors
+    /// [`StateError`] when the directory cannot be made.
+    pub(crate) fn in_directory(directory: &Path) -> Result<Self, StateError> {
+        fs::create_dir_all(directory).map_err(failed("create", directory))?;
+        Ok(Self {
+            directory: directory.to_owned(),
+        })
+    }
+
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// [`StateError`] when it exists but cannot be read, or not be set aside.
+    pub(crate) fn load(&self) -> Result<Loaded, StateError> {
+        let path = self.path();
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Loaded::Content(Saved::default())),
+            Err(error) => return Err(failed("read", &path)(error)),
+        };
+        let reason = match serde_json::from_slice::<Saved>(&text) {
+            Ok(saved) if saved.version == VERSION => return Ok(Loaded::Content(saved)),
+            Ok(saved) => format!(
+                "version {} is not the version {VERSION} this agent writes",
+                saved.version
+            ),
+            Err(error) => error.to_string(),
+        };
+        let aside = self.directory.join(format!("{FILE_NAME}.set-aside"));
+        fs::rename(&path, &aside).map_err(failed("set aside", &path))?;
+        Ok(Loaded::SetAside { path: aside, reason })
+    }
+
+    /// Replaces the file.
+    ///
+    /// # Errors
+    /// [`StateError`] when anything fails; the earlier content is then still there.
+    pub(crate) fn save(&self, pods: BTreeMap<String, SavedPod>) -> Result<(), StateError> {
+        let path = self.path();
+        let content = Saved { version: VERSION, pods };
+        // Written piece by piece: the whole text in memory would be larger than everything it is made from.
+        files::replace_atomically(&path, |file| Ok(serde_json::to_writer(file, &content)?))
+            .map(drop)
+            .map_err(failed("write", &path))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.join(FILE_NAME)
+    }
+}
+
+/// A shared object, written and read as one's own.
+mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(crate) fn serialize<T: Serialize, S: Serializer>(
+        object: &Option<Arc<T>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        object.as_deref().serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Arc<T>>, D::Error> {
+        Ok(Option::deserialize(deserializer)?.map(Arc::new))
+    }
+}
+
+fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> StateError {
+    let path = path.to_owned();
+    move |source| StateError {
+        action,
+        path: path.clone(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn saved() -> BTreeMap<String, SavedPod> {
+        let pod = PodId {
+            uid: "u1".to_owned(),
+            namespace: "default".to_owned(),
+            name: "web".to_owned(),
+        };
+        let desired = DesiredState {
+            returning: true,
+            ..DesiredState::default()
+        };
+        let saved = SavedPod::new(pod, Arc::default(), &desired, &Resize::default(), &Regrets::default());
+        BTreeMap::from([("u1".to_owned(), saved)])
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = StateFile::in_directory(&directory.path().join("new")).unwrap();
+        assert_eq!(file.load().unwrap(), Loaded::Content(Saved::default()));
+        file.save(saved()).unwrap();
+        assert_eq!(
+            file.load().unwrap(),
+            Loaded::Content(Saved {
+                version: VERSION,
+                pods: saved()
+            })
+        );
+    }
+
+    #[test]
+    fn what_is_not_understood_is_set_aside_and_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = StateFile::in_directory(directory.path()).unwrap();
+        for broken in ["{\"version\":1,\"pods\":{", "{\"version\":99,\"pods\":{}}"] {
+            fs::write(file.path(), broken).unwrap();
+            let Loaded::SetAside { path, reason } = file.load().unwrap() else {
+                panic!("believed {broken}")
+            };
+            assert_eq!(fs::read_to_string(path).unwrap(), broken);
+            assert!(!reason.is_empty());
+            assert_eq!(file.load().unwrap(), Loaded::Content(Saved::default()));
+        }
+    }
+
+    #[test]
+    fn a_failed_write_keeps_the_earlier_content() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = StateFile::in_directory(directory.path()).unwrap();
+        file.save(saved()).unwrap();
+        // A directory in the place of the file beside makes the write fail, also for root.
+        fs::create_dir(directory.path().join("state.json.new")).unwrap();
+        let error = file.save(BTreeMap::new()).unwrap_err().to_string();
+        assert!(error.starts_with("write ") && error.contains("stateDir"), "{error}");
+        assert!(matches!(file.load().unwrap(), Loaded::Content(content) if content.pods == saved()));
+    }
+}

@@ -1,0 +1,125 @@
+//! Learns at once when anybody writes a file of a pod that is ours.
+//!
+//! One inotify descriptor watches all of them ([`crate::cgroup::Watch`]). Its notices include our own writes: they cost
+//! one pass that finds everything in order. Where the kernel gives no descriptor, or no more watches, the periodic sweep
+//! is all there is, and that is reported.
+
+use std::collections::{BTreeSet, HashMap};
+
+use tokio::io::unix::AsyncFd;
+
+use crate::actuate::PodHandles;
+use crate::cgroup::{Identity, Notice, Token, Watch};
+
+/// Which files are watched, for which pod.
+#[derive(Debug, Default)]
+pub(crate) struct Watching {
+    watch: Option<AsyncFd<Watch>>,
+    pods: HashMap<Token, String>,
+    watched: HashMap<String, Watched>,
+}
+
+/// The cgroups of one pod.
+#[derive(Debug, Default)]
+struct Watched {
+    /// Those that were to be watched, also where the kernel would not.
+    cgroups: Vec<Identity>,
+    tokens: Vec<Token>,
+}
+
+/// Whose files were written.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// Those of these pods.
+    Pods(BTreeSet<String>),
+    /// The kernel lost count: perhaps those of all.
+    PerhapsAll,
+}
+
+impl Watching {
+    /// Opens the descriptor; without one, nothing is ever noticed here.
+    pub(crate) fn new() -> Self {
+        let opened = Watch::new().map_err(std::io::Error::from).and_then(Watch::into_async);
+        match opened {
+            Ok(watch) => Self {
+                watch: Some(watch),
+                ..Self::default()
+            },
+            Err(error) => {
+                tracing::warn!(%error, "no inotify descriptor: changes by others are found by the periodic check only");
+                Self::default()
+            }
+        }
+    }
+
+    /// Watches a pod's files; returns whether that is new. Where the same cgroups are watched already, nothing is done.
+    pub(crate) fn watch(&mut self, key: &str, handles: &PodHandles) -> bool {
+        let cgroups: Vec<Identity> = handles.iter().map(|(_, cgroup)| cgroup.identity()).collect();
+        if self.watched.get(key).is_some_and(|known| known.cgroups == cgroups) {
+            return false;
+        }
+        self.forget(key);
+        let Some(watch) = &mut self.watch else { return false };
+        let watched = self.watched.entry(key.to_owned()).or_default();
+        watched.cgroups = cgroups;
+        for (target, cgroup) in handles.iter() {
+            match watch.get_mut().add(cgroup) {
+                Ok(token) => {
+                    self.pods.insert(token, key.to_owned());
+                    watched.tokens.push(token);
+                }
+                Err(error) if error.is_gone() => {}
+                Err(error) => {
+                    tracing::warn!(pod = key, cgroup = %target, %error, "not watched: found by the periodic check only");
+                }
+            }
+        }
+        true
+    }
+
+    /// Stops watching a pod's files.
+    pub(crate) fn forget(&mut self, key: &str) {
+        let Some(watch) = &mut self.watch else { return };
+        for token in self.watched.remove(key).into_iter().flat_map(|watched| watched.tokens) {
+            self.pods.remove(&token);
+            watch.get_mut().remove(token);
+        }
+    }
+
+    /// Waits until somebody writes. Cancel-safe: notices stay in the kernel until they are drained, and draining does not
+    /// wait.
+    pub(crate) async fn written(&mut self) -> Written {
+        let Some(watch) = &mut self.watch else {
+            return std::future::pending().await;
+        };
+        let drained = match watch.readable_mut().await {
+            Ok(mut ready) => {
+                let drained = ready.get_inner_mut().drain();
+                ready.clear_ready();
+                drained.map_err(std::io::Error::from)
+            }
+            Err(error) => Err(error),
+        };
+        match drained {
+            Ok(notices) => self.whose(&notices),
+            Err(error) => {
+                tracing::error!(%error, "watching ended: changes by others are found by the periodic check only");
+                self.watch = None;
+                Written::PerhapsAll
+            }
+        }
+    }
+
+    fn whose(&self, notices: &[Notice]) -> Written {
+        let mut pods = BTreeSet::new();
+        for notice in notices {
+            match notice {
+                Notice::Overflow => return Written::PerhapsAll,
+                Notice::Modified { token, .. } | Notice::Removed { token } => {
+                    pods.extend(self.pods.get(token).cloned());
+                }
+            }
+        }
+        Written::Pods(pods)
+    }
+}

@@ -1,0 +1,259 @@
+//! The pass that runs for a pod, what comes after it, and who waits for it. Pure.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::desired::{DesiredState, TemporaryLimits};
+use super::overrides::Override;
+use crate::model::{Cause, NamedRequirements};
+use crate::pace::Backoff;
+use crate::plan::shrink::Regrets;
+
+pub(crate) const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(5 * 60);
+
+/// Names an operator's request, so that its answer finds the way back.
+pub(crate) type RequestId = u64;
+
+/// Identifies a pass and what it started from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PassId {
+    /// Counts up over all pods.
+    pub(crate) number: u64,
+    /// The pod's UID: another pod may have taken the name meanwhile.
+    pub(crate) uid: String,
+    /// The pod's generation when the pass began.
+    pub(crate) generation: u64,
+}
+
+/// What an operator asks for.
+#[derive(Debug, Clone)]
+pub(crate) enum OperatorRequest {
+    /// These values.
+    Override(Override),
+    /// The end of earlier values.
+    Release { uid: u32, pid: i32, reason: String },
+}
+
+/// The passes of one pod.
+#[derive(Debug, Clone)]
+pub(crate) struct WorkItem {
+    /// Counts up when what a pass starts from changes: a pass that began before says little about what is now.
+    pub(super) generation: u64,
+    /// The number of the pass that runs now. There is never more than one.
+    pub(crate) running: Option<u64>,
+    /// The next pass.
+    pub(crate) pending: Option<PendingPass>,
+    /// The operator's request that the next pass answers.
+    pub(super) request: Option<PendingRequest>,
+    /// Requests that came while another was not yet answered, oldest first.
+    pub(super) queued: VecDeque<(RequestId, OperatorRequest)>,
+    /// Spaces the attempts of a pass that fails.
+    backoff: Backoff,
+    /// When to try again.
+    pub(crate) retry_at: Option<Instant>,
+}
+
+/// A pass that is due.
+#[derive(Debug, Clone)]
+pub(crate) struct PendingPass {
+    pub(crate) cause: Cause,
+    /// Since when.
+    pub(super) since: Instant,
+    pub(super) check_runtime: bool,
+    /// When it may begin: many nodes act on the same change, and not all at once.
+    pub(crate) not_before: Option<Instant>,
+}
+
+/// A request whose values count already and whose pass has not ended.
+#[derive(Debug, Clone)]
+pub(super) struct PendingRequest {
+    pub(super) id: RequestId,
+    /// What was desired before, to go back to if the pass is refused.
+    pub(super) before: Option<Before>,
+}
+
+/// What an override replaces.
+#[derive(Debug, Clone)]
+pub(super) struct Before {
+    overridden: Option<Override>,
+    origin: Option<Vec<NamedRequirements>>,
+    returning: bool,
+    temporary: TemporaryLimits,
+    pub(super) backoffs: Regrets,
+}
+
+impl Before {
+    pub(super) fn of(desired: &DesiredState, backoffs: &Regrets) -> Self {
+        Self {
+            overridden: desired.overridden.clone(),
+            origin: desired.origin.clone(),
+            returning: desired.returning,
+            temporary: desired.temporary.clone(),
+            backoffs: backoffs.clone(),
+        }
+    }
+
+    /// Puts everything back but the shrinks that were undone, which are returned.
+    pub(super) fn restore(self, desired: &mut DesiredState) -> Regrets {
+        desired.overridden = self.overridden;
+        desired.origin = self.origin;
+        desired.returning = self.returning;
+        desired.temporary.restore(self.temporary);
+        self.backoffs
+    }
+}
+
+impl Default for WorkItem {
+    fn default() -> Self {
+        Self {
+            generation: 0,
+            running: None,
+            pending: None,
+            request: None,
+            queued: VecDeque::new(),
+            backoff: Backoff::new(FIRST_RETRY, LONGEST_RETRY),
+            retry_at: None,
+        }
+    }
+}
+
+impl WorkItem {
+    /// Makes a pass due. One that is due already takes this one in: passes start from what is there, not from events.
+    pub(crate) fn request_pass(&mut self, cause: Cause, check_runtime: bool, now: Instant) {
+        let pending = self.pending.get_or_insert_with(|| PendingPass {
+            cause: cause.clone(),
+            since: now,
+            check_runtime: false,
+            not_before: None,
+        });
+        // What was only noticed can wait as long.
+        if rank(&cause) > rank(&Cause::Kubelet) {
+            pending.not_before = None;
+        }
+        // What somebody decided says more in the history than what was noticed, and is timed from its own moment.
+        if rank(&cause) > rank(&pending.cause) {
+            pending.cause = cause;
+            pending.since = now;
+        }
+        pending.check_runtime |= check_runtime;
+    }
+
+    /// Makes a pass due after a while, unless one is due already.
+    pub(crate) fn request_pass_after(&mut self, cause: Cause, delay: Duration, now: Instant) {
+        let known = self.pending.as_ref().map(|pending| pending.not_before);
+        self.request_pass(cause, true, now);
+        if let Some(pending) = &mut self.pending {
+            pending.not_before = known.unwrap_or(Some(now + delay));
+        }
+    }
+
+    /// Drops a pass that is due only because something was noticed: a failed pass and its undoing, most likely.
+    pub(super) fn drop_noticed(&mut self) {
+        let noticed = |pending: &mut PendingPass| rank(&pending.cause) <= rank(&Cause::Drift);
+        drop(self.pending.take_if(noticed));
+    }
+
+    /// Whether a pass is due that may begin.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        let begins = |pending: &PendingPass| pending.not_before.is_none_or(|at| at <= now);
+        self.running.is_none() && self.pending.as_ref().is_some_and(begins)
+    }
+
+    /// When the next pass is tried again, or may begin.
+    pub(crate) fn wakes_at(&self, now: Instant) -> Option<Instant> {
+        let begins = self.pending.as_ref().and_then(|pending| pending.not_before);
+        [self.retry_at, begins.filter(|at| *at > now)]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Notes a failed pass; returns how long to wait before the next.
+    pub(super) fn back_off(&mut self, at_least: Option<Duration>, now: Instant) -> Duration {
+        let wait = self.backoff.next(at_least);
+        self.retry_at = Some(now + wait);
+        wait
+    }
+
+    /// Forgets failures: what is wanted, or what is there, has changed.
+    pub(super) fn reset_retries(&mut self) {
+        self.backoff.reset();
+        self.retry_at = None;
+    }
+
+    /// The requests that are not answered yet.
+    pub(crate) fn requests(&self) -> impl Iterator<Item = RequestId> {
+        let pending = self.request.as_ref().map(|request| request.id);
+        pending.into_iter().chain(self.queued.iter().map(|(id, _)| *id))
+    }
+
+    /// Whether the latest pass failed.
+    pub(crate) const fn has_failed(&self) -> bool {
+        self.backoff.failures() > 0
+    }
+}
+
+const fn rank(cause: &Cause) -> u8 {
+    match cause {
+        Cause::Sweep => 0,
+        Cause::Retry => 1,
+        Cause::Drift => 2,
+        Cause::AgentStarted => 3,
+        Cause::Kubelet => 4,
+        Cause::ContainerStarted => 5,
+        Cause::OverrideEnded | Cause::LoanEnded | Cause::LoanDenied { .. } => 6,
+        Cause::Guard { .. } => 7,
+        Cause::Recommendation { .. } | Cause::BoostEnded { .. } => 8,
+        Cause::Operator { .. } | Cause::Released { .. } => 9,
+        // What hurts now says more than what was decided.
+        Cause::Regret { .. } => 10,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_action_waits_for_its_place_and_nothing_urgent_waits_with_it() {
+        let now = Instant::now();
+        let recommended = || Cause::Recommendation {
+            vpa: "web".to_owned(),
+            resource_version: "7".to_owned(),
+            reason: crate::model::Reason::NoVpa,
+        };
+        let not_before = |causes: &[Cause]| {
+            let mut work = WorkItem::default();
+            work.request_pass_after(recommended(), Duration::from_secs(20), now);
+            for cause in causes {
+                work.request_pass(cause.clone(), false, now);
+            }
+            work.pending.unwrap().not_before
+        };
+        assert_eq!(not_before(&[]), Some(now + Duration::from_secs(20)));
+        assert!(not_before(&[Cause::Drift, Cause::Sweep, Cause::Kubelet]).is_some());
+        let operator = Cause::Operator {
+            uid: 0,
+            pid: 1,
+            reason: String::new(),
+        };
+        for urgent in [operator, Cause::ContainerStarted, Cause::Regret { why: String::new() }] {
+            assert_eq!(not_before(&[urgent]), None);
+        }
+        let mut work = WorkItem::default();
+        work.request_pass(Cause::ContainerStarted, true, now);
+        work.request_pass_after(recommended(), Duration::from_secs(20), now);
+        assert_eq!(work.pending.unwrap().not_before, None, "it was to begin at once");
+    }
+
+    #[test]
+    fn agents_whose_passes_fail_together_do_not_try_again_together() {
+        let wait = |_| WorkItem::default().back_off(Some(Duration::from_secs(7)), Instant::now());
+        let waits: std::collections::BTreeSet<_> = (0..50).map(wait).collect();
+        assert!(
+            waits.len() > 40 && waits.iter().all(|wait| *wait > Duration::from_secs(7)),
+            "{waits:?}"
+        );
+    }
+}

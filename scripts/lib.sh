@@ -33,7 +33,7 @@ as_root() {
   if [ "$EUID" -eq 0 ]; then
     "$@"
   elif have sudo; then
-    sudo -- env PATH="$PATH" VSCALED_CACHE="$VSCALED_CACHE" "$@"
+    sudo -- env PATH="$PATH" VSCALED_CACHE="$VSCALED_CACHE" VSCALED_TEST_IMAGE="${VSCALED_TEST_IMAGE:-}" "$@"
   else
     die "this needs root, and there is no sudo here; as root, run: $*"
   fi

@@ -55,8 +55,9 @@ pub(crate) fn archive(directory: &Path) -> PathBuf {
 /// An archive of the agent's image, `vscaled:latest`. It is made as the released one, of this build of the program with the
 /// libraries that it is linked to; `VSCALED_TEST_IMAGE` names the archive of another one to test.
 pub(crate) fn agent_archive(directory: &Path) -> PathBuf {
-    if let Some(archive) = std::env::var_os("VSCALED_TEST_IMAGE") {
-        return archive.into();
+    let released = std::env::var_os("VSCALED_TEST_IMAGE").unwrap_or_default();
+    if !released.is_empty() {
+        return released.into();
     }
     let program = env!("CARGO_BIN_EXE_vscaled");
     let root = directory.join("root");

@@ -4,6 +4,7 @@
 //! import would end that quietly, so it fails here instead.
 
 mod documentation;
+mod overview;
 mod source;
 mod stages;
 

@@ -40,8 +40,7 @@ pub(super) async fn write(node: &Arc<Node>, pass: Box<Pass>) -> Result<Box<Kerne
 /// asked for a resize) finds less in use than they allow. The outcome is [`Outcome::Unchanged`] once there is room, and
 /// [`Outcome::Refused`] with the numbers where there cannot be.
 ///
-/// [`Outcome::Unchanged`]: crate::model::Outcome::Unchanged
-/// [`Outcome::Refused`]: crate::model::Outcome::Refused
+/// [`Outcome::Unchanged`]: crate::model::Outcome::Unchanged [`Outcome::Refused`]: crate::model::Outcome::Refused
 pub async fn make_room(node: Arc<Node>, job: Job) -> JobDone {
     match prepare(&node, Box::new(job)).await {
         Ok(pass) => pass.into_abandoned(),
@@ -53,7 +52,6 @@ pub async fn make_room(node: Arc<Node>, job: Job) -> JobDone {
 enum Reached {
     /// There is room, and it was not to do more.
     Room(Box<Pass>),
-    /// It is over.
     End(Box<KernelPass>),
 }
 

@@ -28,7 +28,6 @@ use crate::plan::{Plan, Quotas, WriteScope};
 /// What to do in one pass.
 #[derive(Debug)]
 pub struct Job {
-    /// The pod.
     pub bound: BoundPod,
     /// Its cgroups, if an earlier pass opened them.
     pub handles: Option<PodHandles>,
@@ -40,7 +39,6 @@ pub struct Job {
     pub through: Option<ResizeTerms>,
     /// Whether nobody asks the kubelet, so that it starts containers again with what it has had them have.
     pub kubelet_unasked: bool,
-    /// Who asked.
     pub cause: Cause,
     /// When the decision was made.
     pub asked: Instant,
@@ -65,13 +63,10 @@ pub struct JobDone {
     pub handles: Option<PodHandles>,
     /// What is known about foreign writers now.
     pub foreign: ForeignWriters,
-    /// How it ended.
     pub outcome: Outcome,
-    /// What was done.
     pub steps: Vec<StepRecord>,
     /// Values that somebody else had changed.
     pub flipped: Vec<(Target, ControlFile, Verdict)>,
-    /// How long it took.
     pub stages: Stages,
     /// A cgroup is gone: look at the node again.
     pub stale: bool,
@@ -136,8 +131,7 @@ async fn tell(node: &Arc<Node>, live: &LivePod, check_runtime: bool, mut kernel:
 
 /// The steps a pass would take, without taking any. Blocks for the files; asks the runtime for its stored specs.
 ///
-/// # Errors
-/// A sentence: what could not be read, or why there is no plan.
+/// Errors: a sentence: what could not be read, or why there is no plan.
 pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, String> {
     let asking = through_api::preview(&node, &job)?;
     let specs = runtime_stage::stored_specs(&node, job.bound.live()).await;

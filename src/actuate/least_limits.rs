@@ -67,8 +67,8 @@ impl LeastLimits {
     }
 }
 
-/// Lifts limits to their least ones, and requests that are the same as their limits with them: the one is not set without the
-/// other where the pod's class depends on it.
+/// Lifts limits to their least ones, and requests that are the same as their limits with them: the one is not set without
+/// the other where the pod's class depends on it.
 pub(super) fn lift(targets: &mut [NamedRequirements], least_limits: &OfPod) {
     for target in targets {
         if let Some(least) = least_limits.get(&target.name) {

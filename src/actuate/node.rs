@@ -25,9 +25,7 @@ pub enum RuntimeLink {
 /// How it is known who creates cgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DriverFrom {
-    /// It is configured.
     Configured,
-    /// The runtime said so.
     Runtime,
     /// The names in the tree show it.
     Tree,
@@ -48,7 +46,6 @@ impl DriverFrom {
 /// How the kubelet's version is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KubeletFrom {
-    /// It is configured.
     Configured,
     /// The Node object states it.
     Node,
@@ -70,9 +67,7 @@ impl KubeletFrom {
 /// How the formula of the runtime's weights is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FormulaFrom {
-    /// It is configured.
     Configured,
-    /// A container showed it.
     Shown,
     /// No container has shown it yet.
     Assumed,
@@ -81,17 +76,13 @@ pub enum FormulaFrom {
 /// Everything a pass needs to know about the node. Replaced whole when something about it changes.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// The mounts.
     pub hierarchy: Hierarchy,
     /// The root of all pods.
     pub kubepods: Kubepods,
-    /// What plans depend on.
     pub traits: NodeTraits,
     /// What the kubelet assigns to pods for good.
     pub managers: StaticManagers,
-    /// The container runtime.
     pub runtime: RuntimeLink,
-    /// Its name and version.
     pub runtime_name: Option<String>,
     /// How the driver is known.
     pub driver_from: DriverFrom,
@@ -133,7 +124,6 @@ impl Node {
     }
 
     /// The kubelet's version, where it is more than an assumption.
-    #[must_use]
     pub fn known_kubelet(&self) -> Option<KubeletVersion> {
         (self.kubelet_from != KubeletFrom::Assumed).then_some(self.traits.kubelet)
     }

@@ -80,8 +80,8 @@ pub(super) fn observe(node: &Node, job: &mut Job) -> Result<(PodHandles, PodTree
     Ok((handles, tree, reopened))
 }
 
-/// Finds values that somebody else changed, and takes those out of `wanted` that are to be left alone. Those that are
-/// left alone already are no news. `held_before` is false where the pass before did not succeed: what differs then may be its
+/// Finds values that somebody else changed, and takes those out of `wanted` that are to be left alone. Those that are left
+/// alone already are no news. `held_before` is false where the pass before did not succeed: what differs then may be its
 /// own doing, but what is left alone stays so.
 pub(super) fn flips(
     observed: &PodTree,

@@ -21,8 +21,8 @@ use crate::model::{
 use crate::plan::shrink::{RECLAIM_STEP, Reclaim};
 use crate::plan::{Plan, PlanError, Quotas};
 
-/// The part of a memory limit that is kept free for a kubelet that looks before it writes: more than is cached again
-/// before it does.
+/// The part of a memory limit that is kept free for a kubelet that looks before it writes: more than is
+/// cached again before it does.
 const PRESSED: u64 = 16;
 
 /// A pass on its way.
@@ -68,7 +68,6 @@ pub(super) enum Progress {
     Waits(Box<Pass>, Instant),
     /// There is room, and it was to do no more.
     Prepared(Box<Pass>),
-    /// It is over.
     Ended(Box<KernelPass>),
 }
 
@@ -197,8 +196,8 @@ impl Pass {
         self.end(Executed::nothing(End::Done), Vec::new()).into_done(false)
     }
 
-    /// Making room took a while: starts from what is there now. Returns also the limits that were to come down and hold that
-    /// already: a kubelet that was asked writes them as well, and may be first. They are watched all the same.
+    /// Making room took a while: starts from what is there now. Returns also the limits that were to come down and hold
+    /// that already: a kubelet that was asked writes them as well, and may be first. They are watched all the same.
     fn plan_again(mut self: Box<Self>, node: &Node) -> Result<(Box<Self>, Vec<Lowering>), Box<JobDone>> {
         let read = self.handles.read().and_then(|tree| {
             let holds = |target: &Target, to| tree.get(target).and_then(Settings::memory_limit) == Some(to);
@@ -255,8 +254,8 @@ impl Pass {
         Ok(())
     }
 
-    /// What the cgroups say whose limits are about to come down, those of them that count: what is seen later is compared
-    /// with it.
+    /// What the cgroups say whose limits are about to come down, those of them that count: what is seen
+    /// later is compared with it.
     fn before_lowering(&self, counts: impl Fn(&Target, MemoryLimit) -> bool) -> Result<Vec<Lowering>, CgroupError> {
         let mut lowered = Vec::new();
         for step in self.plan.steps() {

@@ -30,9 +30,7 @@ pub(super) enum RuntimeEnd {
     Agrees,
     /// Not reachable; the kernel holds the values.
     Owed(String),
-    /// A container is gone.
     Gone,
-    /// Refused, and everything undone.
     RolledBack(String),
     /// Refused, and not everything undone; or the files changed while it was told.
     Incomplete(String),

@@ -148,8 +148,7 @@ impl AgentBackend {
 
     /// The pods a selector fits.
     ///
-    /// # Errors
-    /// [`ControlError::Refused`] if it fits none.
+    /// Errors: [`ControlError::Refused`] if it fits none.
     async fn select(&self, selector: &str, namespace: &str, overridden_only: bool) -> Result<Vec<PodId>, ControlError> {
         let parsed: Selector = selector.parse().map_err(|error| ControlError::Invalid {
             field: "selector".to_owned(),

@@ -8,7 +8,6 @@ use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
 use crate::model::{CgroupVersion, Driver};
 use crate::reconcile::controller::Health;
 
-/// Examines the agent.
 #[derive(Debug)]
 pub(super) struct Doctor {
     pub(super) locations: Locations,

@@ -21,13 +21,11 @@ const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// The state directory cannot be had alone.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another process has it.
     #[error(
         "another vscaled is running: {holder}; it has locked {}; stop it first (`systemctl stop vscaled`, or take the node out of \
          the DaemonSet)", path.display()
     )]
     Held {
-        /// The locked file.
         path: PathBuf,
         /// What the holder wrote about itself.
         holder: String,
@@ -38,11 +36,8 @@ pub enum LockError {
         path.display()
     )]
     Io {
-        /// What was tried.
         action: &'static str,
-        /// The file.
         path: PathBuf,
-        /// What the kernel answered.
         source: io::Error,
     },
 }
@@ -56,9 +51,6 @@ pub(super) struct StateLock {
 impl StateLock {
     /// Takes the lock of the state directory, which is there, in the name of this command. Waits no longer than `patience`
     /// for another process to end.
-    ///
-    /// # Errors
-    /// [`LockError`].
     pub(super) async fn take(state_dir: &Path, command: &str, patience: Duration) -> Result<Self, LockError> {
         let path = state_dir.join(FILE_NAME);
         let failed = |action| {

@@ -9,7 +9,6 @@ use crate::model::{Bytes, MilliCpu, ResourceList};
 pub struct UnknownGroup {
     /// The key of the configuration.
     key: &'static str,
-    /// What it says.
     name: String,
 }
 
@@ -25,11 +24,8 @@ pub(super) fn capacity() -> ResourceList {
     }
 }
 
-/// The group of that name or number, if one is configured. A number needs no name: a container has the host's groups, and
-/// not their names.
-///
-/// # Errors
-/// [`UnknownGroup`].
+/// The group of that name or number, if one is configured. A number needs no name: a container has the host's
+/// groups, and not their names.
 pub(super) fn group(key: &'static str, configured: Option<&str>) -> Result<Option<Group>, UnknownGroup> {
     let Some(name) = configured else { return Ok(None) };
     let named = || nix::unistd::Group::from_name(name).ok().flatten();

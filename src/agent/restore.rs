@@ -43,24 +43,22 @@ use crate::sources::NodeView;
 /// How long the sources may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How far to go.
+/// How far `vscaled restore` goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restore {
     /// Only say which steps it would take.
     Rehearse,
-    /// Do it, and leave.
     Apply,
     /// Do it, and stay for a minute to see whether lower memory limits do harm.
     ApplyAndWatch,
 }
 
-/// Nothing was restored.
+/// Why nothing was restored on the node.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// An agent runs, which would put its own values back.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// The state directory.
     #[error("stateDir: {0}")]
     State(#[from] StateError),
     /// What an agent needs as well.
@@ -85,8 +83,7 @@ pub struct Restoration {
 
 /// Restores every pod, or only says which steps that would take.
 ///
-/// # Errors
-/// [`RestoreError`]; nothing was written then.
+/// Errors: [`RestoreError`]; nothing was written then.
 pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, RestoreError> {
     allow_open_files();
     let state = StateFile::in_directory(&config.state_dir)?;

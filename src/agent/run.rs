@@ -57,23 +57,15 @@ const STALLED: Duration = Duration::from_secs(30);
 /// The agent could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The control socket.
     #[error("socket: {0}")]
     Socket(#[from] BindError),
-    /// The state directory.
     #[error("stateDir: {0}")]
     State(#[from] StateError),
-    /// Another agent.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// The places for what tells of frozen cgroups and lent memory.
     #[error("stateDir: cannot use {}: {source}; check that it is writable and has free space", directory.display())]
-    Markers {
-        /// The directory.
-        directory: PathBuf,
-        /// What went wrong.
-        source: std::io::Error,
-    },
+    Markers { directory: PathBuf, source: std::io::Error },
     /// The address of metrics and health.
     #[error(transparent)]
     Http(#[from] ListenError),
@@ -83,15 +75,13 @@ pub enum RunError {
     /// The way to the API server.
     #[error(transparent)]
     Api(#[from] ConnectError),
-    /// Signals cannot be received.
     #[error("cannot receive signals: {0}")]
     Signals(std::io::Error),
 }
 
 /// Runs the agent until SIGTERM or SIGINT. Steps in hand are finished; limits stay as they are.
 ///
-/// # Errors
-/// [`RunError`] when it cannot start. Nothing has been written then.
+/// Errors: [`RunError`] when it cannot start. Nothing has been written then.
 pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(), RunError> {
     allow_open_files();
     let signals = Signals::new().map_err(RunError::Signals)?;

@@ -38,7 +38,6 @@ pub(super) fn agent(node: Option<&Node>, problems: Vec<String>) -> proto::Agent 
     }
 }
 
-/// One pod.
 pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> proto::Pod {
     let metadata = &state.pod.metadata;
     let status = state.status(now);
@@ -365,7 +364,6 @@ pub(super) fn who(cause: &Cause) -> proto::Who {
     }
 }
 
-/// One step.
 pub(super) fn step(record: &StepRecord) -> proto::Step {
     let (level, name) = match &record.target {
         Target::Pod => ("pod", String::new()),

@@ -68,10 +68,11 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Listens at `path` for root, this process's user and the groups in `access`, and creates the directory where it is missing.
+    /// Listens at `path` for root, this process's user and the groups in `access`, and creates the
+    /// directory where it is missing.
     ///
-    /// A directory that belongs to this user and holds nothing else gets mode 0700, or 0755 where groups may call: a kubelet
-    /// makes the directory of a hostPath volume with 0755.
+    /// A directory that belongs to this user and holds nothing else gets mode 0700, or 0755 where groups may call: a
+    /// kubelet makes the directory of a hostPath volume with 0755.
     ///
     /// The lock file beside the socket stays: removing it would let two agents hold two locks of one name.
     ///

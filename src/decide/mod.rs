@@ -234,14 +234,12 @@ impl PodDecision {
     }
 
     /// What is to be done.
-    #[must_use]
     pub const fn action(&self) -> Action {
         self.reason.action()
     }
 
     /// What to change the pod to now, and why; none where nothing changes. Where the whole change would restart a
     /// container, this is the part that restarts none.
-    #[must_use]
     pub fn change(&self) -> Option<(Reason, &[NamedRequirements])> {
         match &self.without_restart {
             Some(part) => Some((part.reason, &part.containers)),

@@ -41,7 +41,7 @@ pub struct NodeMemory {
     pub claimed: Bytes,
 }
 
-/// Who asks.
+/// The container that a temporary limit is for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claimant {
     pub pod: String,
@@ -132,7 +132,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The account.
+/// The account of memory and budgets for temporary limits.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     budget: Budget,

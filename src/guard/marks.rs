@@ -16,7 +16,6 @@ use std::thread;
 
 use crate::model::Bytes;
 
-/// Below the state directory.
 const DIRECTORY: &str = "lent";
 const UNMARKED: &str = "if the agent is killed now, its successor may not know that a pod was written to";
 /// A mark that has grown longer than this begins anew: only the latest lines count.
@@ -25,7 +24,7 @@ const LONGEST: u64 = 4096;
 /// Which pods have a mark, by UID.
 type Made = Arc<Mutex<HashSet<String>>>;
 
-/// Makes marks.
+/// Writes the file that records a pod's temporary limits.
 #[derive(Debug)]
 pub struct Marks {
     made: Made,
@@ -55,8 +54,7 @@ pub struct Marked {
 impl Marks {
     /// The marks below a state directory, whose place for them is made if it is missing, and those that are there.
     ///
-    /// # Errors
-    /// When it cannot be made or read, or there can be no thread.
+    /// Errors: when it cannot be made or read, or there can be no thread.
     pub fn below(state_directory: &Path) -> io::Result<(Self, Marked)> {
         let directory = state_directory.join(DIRECTORY);
         fs::create_dir_all(&directory)?;

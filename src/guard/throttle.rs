@@ -47,7 +47,7 @@ pub struct Throttling {
 }
 
 impl Throttling {
-    /// Takes in one look.
+    /// Adds the periods that were counted by this time.
     pub fn observe(&mut self, at: Duration, periods: Periods, quiet: Duration) -> Finding {
         let Some(last) = self.last.replace(periods) else {
             return Finding::Nothing;

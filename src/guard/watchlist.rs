@@ -13,7 +13,6 @@ use crate::model::{Bytes, CgroupPath, LivePod, MilliCpu};
 pub struct Watchlist {
     /// The node; nothing is guarded until it is known.
     pub node: Option<Arc<Node>>,
-    /// How to guard.
     pub settings: Settings,
     /// The pods of which any limit may grow.
     pub pods: Vec<GuardedPod>,
@@ -21,7 +20,7 @@ pub struct Watchlist {
     pub claims: Vec<Claim>,
 }
 
-/// How to guard.
+/// The configuration of the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Settings {
     /// Available memory that is never given out.
@@ -35,18 +34,15 @@ pub struct Settings {
 /// A pod of which any limit may grow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuardedPod {
-    /// Where it lives.
     pub live: Arc<LivePod>,
     /// What its containers should have.
     pub growable: Growable,
-    /// Its guarded containers.
     pub containers: Vec<Terms>,
 }
 
 /// What may be done for one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
-    /// Its name.
     pub container: String,
     /// The highest memory limit it may have; none may not grow.
     pub memory: Option<Bytes>,
@@ -57,7 +53,6 @@ pub struct Terms {
 /// How a cpu limit may grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuTerms {
-    /// The limit now.
     pub limit: MilliCpu,
     /// The highest it may have.
     pub ceiling: MilliCpu,
@@ -68,56 +63,42 @@ pub struct CpuTerms {
 /// What a pod has requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// The pod's UID.
     pub uid: String,
-    /// Its cgroup.
     pub path: CgroupPath,
     /// Memory the pod requests of its node.
     pub request: Bytes,
 }
 
-/// What the guard tells.
+/// A message of the guard to the controller.
 #[derive(Debug)]
 pub enum Report {
     /// A limit was to grow; how that went is in `grown`.
     Grew {
-        /// Whose.
         of: Guarded,
         /// The limit it was to have.
         to: Bytes,
-        /// Why, in a sentence.
         why: String,
-        /// What was done.
         grown: Box<Grown>,
     },
     /// A limit should grow and must not. Said once, until that has changed.
     Refused {
-        /// Whose.
         of: Guarded,
         /// By which rule; none where the node's memory could not be read.
         refused: Option<Refusal>,
-        /// Why, in a sentence.
         why: String,
     },
     /// A container is throttled for so long that its cpu limit should be this.
     Throttled {
-        /// Which one.
         of: Guarded,
-        /// The limit now.
         from: MilliCpu,
         /// The limit it should have.
         to: MilliCpu,
-        /// Why, in a sentence.
         why: String,
     },
     /// A container that was lent cpu has not been throttled for a while.
-    Unthrottled {
-        /// Which one.
-        of: Guarded,
-    },
+    Unthrottled { of: Guarded },
     /// A container that was lent memory has been quiet for a while.
     Quiet {
-        /// Which one.
         of: Guarded,
         /// The most that was in use meanwhile, page cache aside.
         peak: Bytes,
@@ -127,15 +108,12 @@ pub enum Report {
 /// A container, among all of the node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Guarded {
-    /// Its pod.
     pub pod: PodId,
-    /// Its name.
     pub container: String,
 }
 
 impl Report {
     /// The container it is about.
-    #[must_use]
     pub const fn of(&self) -> &Guarded {
         match self {
             Self::Grew { of, .. }

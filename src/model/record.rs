@@ -20,7 +20,6 @@ pub enum Cause {
     },
     /// The pod has started: what a container was given only for that is taken back.
     BoostEnded {
-        /// The VPA's name.
         vpa: String,
     },
     /// An operator at the socket.

@@ -62,14 +62,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Nothing more will come.
     pub const END: Self = Self {
         log: Duration::MAX,
         counters: Duration::MAX,
     };
 }
 
-/// Joins both sides.
+/// Matches kills of the log with rises of counters.
 #[derive(Debug)]
 pub struct Joiner {
     has_log: bool,

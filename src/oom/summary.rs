@@ -11,7 +11,7 @@ use super::record::number;
 /// `TASK_COMM_LEN` without the terminating zero. Characters stand for at least a byte each.
 const LONGEST_COMM: usize = 15;
 
-/// Whose limit was hit.
+/// The cgroup whose limit was hit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Limit {
     Cgroup(CgroupPath),

@@ -199,7 +199,6 @@ impl Hierarchy {
     }
 
     /// What every file reads in a pod created like this, and what its runtime has stored.
-    #[must_use]
     pub fn created(&self) -> PodValues {
         let mut state = self.state(|allowance, formula| allowance.all_settings(formula, &self.traits));
         for ContainerAllowance { name, allowance } in &self.containers {
@@ -216,7 +215,6 @@ impl Hierarchy {
 
     /// The values there is a reason to write: everything but undeclared limits, which are kept as they are,
     /// like the kubelet keeps them.
-    #[must_use]
     pub fn wanted(&self) -> PodValues {
         self.state(|allowance, formula| allowance.declared_settings(formula, &self.traits))
     }

@@ -25,15 +25,14 @@ use pace::Pace;
 
 pub(crate) use says::{applied_text, ended_boosts, pod_ref};
 
-/// The annotation.
 pub(crate) const APPLIED: &str = annotation::APPLIED;
 
 /// Between two patches of one agent, about.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The least time between two patches of one pod.
 const CALM: Duration = Duration::from_secs(5);
-/// A pod whose patch was refused is tried again after this long, and after what the other failures have to wait: somebody has
-/// to change a rule first, unless the API server has just started and does not know its rules yet.
+/// A pod whose patch was refused is tried again after this long, and after what the other failures have to wait: somebody
+/// has to change a rule first, unless the API server has just started and does not know its rules yet.
 const REFUSED: Duration = Duration::from_secs(20);
 /// The wait after the first failure, about.
 const FIRST_WAIT: Duration = Duration::from_secs(1);

@@ -72,8 +72,7 @@ impl NodeCapacity {
     /// Whether a pod may have what is recommended: not if it would request more than the node has left. Where the kubelet
     /// resizes in place, the pass looks before it asks, and the kubelet after it.
     ///
-    /// # Errors
-    /// [`NoRoom`] with the numbers.
+    /// Errors: [`NoRoom`] with the numbers.
     pub(crate) fn admit(&self, state: &PodState, recommended: &Recommended) -> Result<(), NoRoom> {
         let (pod, Some(capacity)) = (&state.pod, self.declared) else {
             return Ok(());
@@ -149,8 +148,7 @@ pub(crate) struct Headroom {
 impl Headroom {
     /// Sets an override, unless the pod could not run with it or the node not hold it: then nothing is changed.
     ///
-    /// # Errors
-    /// A sentence with the numbers.
+    /// Errors: a sentence with the numbers.
     pub(crate) fn set_override(&self, desired: &mut DesiredState, pod: &Pod, values: Override) -> Result<(), String> {
         check_assigned(pod, &values.values, self.managers).map_err(|error| error.to_string())?;
         let before = desired.targets(pod).unwrap_or_else(|| pod.requirements());
@@ -167,7 +165,6 @@ impl Headroom {
 /// The node cannot hold it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum TooMuch {
-    /// All requests together.
     #[error(
         "the node cannot hold it: {} requests would be {} of {} ({}): this pod {} instead of {}, the {} other pods {}; at \
          most {} is left for this pod",
@@ -181,28 +178,18 @@ enum TooMuch {
         full.resource.quantity(full.others),
         readable(full.resource, full.left())
     )]
-    Requests {
-        /// What does not fit.
-        full: NoRoom,
-        /// Where.
-        room: Room,
-    },
-    /// One limit alone.
+    Requests { full: NoRoom, room: Room },
     #[error(
         "the node cannot hold it: container {container} could use {} of {resource}, and there is {} ({from})",
         resource.quantity(*limit),
         readable(*resource, *has)
     )]
     Limit {
-        /// The container.
         container: String,
         /// The resource, in whose unit the amounts are.
         resource: Resource,
-        /// The limit.
         limit: u64,
-        /// What there is.
         has: u64,
-        /// Who says so.
         from: CapacityFrom,
     },
 }

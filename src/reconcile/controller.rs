@@ -59,13 +59,11 @@ pub(crate) enum Event {
     Options(Options),
     /// The node was looked at.
     Discovered(Discovered),
-    /// A pass ended.
     PassEnded(StartedPass, Box<JobDone>),
     /// Watching the lower limits of a pod ended, which this pass had lowered.
     ShrinkWatchEnded(String, u64, Verdict),
     /// Somebody was killed for a limit that was lowered.
     Killed(Arc<OomReport>),
-    /// An operator asks.
     Request(Request),
 }
 
@@ -243,7 +241,6 @@ impl Controller {
         }
     }
 
-    /// Does what is due.
     fn on_time(&mut self, now: Instant) {
         let wall = Timestamp::now();
         let written = self.files.take_due(now);

@@ -22,10 +22,9 @@ pub(crate) use temporary::{AfterQuiet, Denied, Growth, TemporaryLimit, Temporary
 pub(crate) struct DesiredState {
     /// The recommendation last acted on.
     pub(crate) recommended: Option<Recommended>,
-    /// An operator's override.
     pub(crate) overridden: Option<Override>,
-    /// An override ended and what it left behind is not undone yet: limits it added where the pod declares none have to
-    /// go, too.
+    /// An override ended and what it left behind is not undone yet: limits it added where the pod declares
+    /// none have to go, too.
     pub(crate) returning: bool,
     /// Limits that were grown in an emergency.
     #[serde(rename = "leases")]
@@ -43,15 +42,12 @@ pub(crate) struct DesiredState {
 pub(crate) struct Recommended {
     /// The VPA's name; none where what a VPA that is gone had given is taken back.
     pub(crate) vpa: Option<String>,
-    /// When it was decided.
     pub(crate) at: Timestamp,
     /// What every regular container should have.
     pub(crate) targets: Vec<NamedRequirements>,
 }
 
 impl DesiredState {
-    /// Whether nothing is desired.
-    #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.recommended.is_none() && self.overridden.is_none() && !self.returning && self.temporary.is_empty()
     }
@@ -87,8 +83,7 @@ impl DesiredState {
 
     /// Sets an override; an earlier one's values stay where the new one says nothing.
     ///
-    /// # Errors
-    /// [`OverrideError`] when the result could not run; nothing is changed then.
+    /// Errors: [`OverrideError`] when the result could not run; nothing is changed then.
     pub(crate) fn set_override(&mut self, pod: &Pod, mut wanted: Override) -> Result<(), OverrideError> {
         check_names(pod, &wanted.values)?;
         if let Some(earlier) = &self.overridden {
@@ -150,7 +145,6 @@ impl DesiredState {
     }
 
     /// When the override ends by itself.
-    #[must_use]
     pub(crate) fn override_ends_at(&self) -> Option<Timestamp> {
         self.overridden.as_ref().and_then(|overridden| overridden.until)
     }

@@ -65,7 +65,6 @@ impl Inventory {
         inventory
     }
 
-    /// Every pod.
     pub(crate) fn pods(&self) -> impl Iterator<Item = &Arc<LivePod>> {
         self.pods.values()
     }
@@ -90,7 +89,6 @@ struct Names<'a> {
     pods: HashMap<&'a str, PodId>,
     /// The runtime's containers, by id.
     listed: HashMap<&'a str, Containers<'a>>,
-    /// Objects.
     objects: HashMap<&'a str, Vec<&'a Arc<Pod>>>,
 }
 

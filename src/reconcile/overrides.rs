@@ -17,11 +17,9 @@ const LEAST_CPU: MilliCpu = MilliCpu::new(10);
 pub(crate) struct Override {
     /// Who: the caller's user id.
     pub(crate) uid: u32,
-    /// Who: the caller's process.
     pub(crate) pid: i32,
     /// Why, in the caller's words.
     pub(crate) reason: String,
-    /// Since when.
     pub(crate) since: Timestamp,
     /// Until when; `None` is until released.
     pub(crate) until: Option<Timestamp>,
@@ -34,12 +32,7 @@ pub(crate) struct Override {
 pub(crate) enum OverrideError {
     /// Not a container of the pod.
     #[error("the pod has no container {name:?}; it has: {}", .known.join(", "))]
-    UnknownContainer {
-        /// What was asked for.
-        name: String,
-        /// What there is.
-        known: Vec<String>,
-    },
+    UnknownContainer { name: String, known: Vec<String> },
     /// A container that runs before the others, or beside them as a sidecar.
     #[error(
         "container {name} is an init container{}: vscaled resizes regular containers only; change its resources in the workload's \
@@ -47,7 +40,6 @@ pub(crate) enum OverrideError {
         if *.sidecar { " (a sidecar)" } else { "" }
     )]
     InitContainer {
-        /// What was asked for.
         name: String,
         /// Whether it runs for the pod's whole life.
         sidecar: bool,
@@ -58,11 +50,9 @@ pub(crate) enum OverrideError {
          as they are: set at most that, or change spec.resources in the workload's pod template"
     )]
     AbovePodLevel {
-        /// The resource.
         resource: Resource,
         /// What the containers would have: one's limit, or all requests together.
         wanted: String,
-        /// What the pod has.
         allowed: String,
     },
     /// The pod has processors or memory of its own.
@@ -71,26 +61,19 @@ pub(crate) enum OverrideError {
          Guaranteed pod when it started, and no resize changes that; change the workload's pod template"
     )]
     StaticallyAssigned {
-        /// The container.
         container: String,
         /// What was to be set, such as `limits.cpu`.
         field: String,
-        /// The value asked for.
         value: String,
-        /// The resource.
         resource: Resource,
     },
-    /// Nothing to change.
     #[error("nothing to change: give at least one of --cpu-request, --cpu-limit, --memory-request, --memory-limit")]
     Empty,
-    /// Requests would exceed limits.
     #[error(
         "container {container}: {resource} request {request} is above the limit {limit}: set both, or a request of at most {limit}"
     )]
     RequestAboveLimit {
-        /// The container.
         container: String,
-        /// The resource.
         resource: Resource,
         /// The request after the change.
         request: String,
@@ -100,23 +83,17 @@ pub(crate) enum OverrideError {
     /// Below what the kernel can hold.
     #[error("container {container}: {resource} limit {limit} is below the least the kernel holds, {least}")]
     BelowLeast {
-        /// The container.
         container: String,
-        /// The resource.
         resource: Resource,
-        /// What was asked for.
         limit: String,
-        /// The least.
         least: String,
     },
     /// The pod's class may not change while it runs.
     #[error("the pod's QoS class would change from {from} to {to}, which a running pod cannot do: {hint}")]
     QosChange {
-        /// The class now.
         from: QosClass,
         /// The class it would have.
         to: QosClass,
-        /// What to set instead.
         hint: &'static str,
     },
 }

@@ -50,7 +50,6 @@ pub(crate) struct Now {
 }
 
 impl Now {
-    /// Reads the clocks.
     pub(crate) fn read() -> Self {
         Self {
             wall: Timestamp::now(),
@@ -64,7 +63,6 @@ impl Now {
 pub(crate) struct PodState {
     /// The object, as its source describes it.
     pub(crate) pod: Arc<Pod>,
-    /// The latest decision.
     pub(crate) decision: PodDecision,
     /// How long the decision took.
     pub(super) decided_in: Duration,
@@ -86,7 +84,6 @@ pub(crate) struct PodState {
 /// What the node has no room for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NoRoomFor {
-    /// What is recommended.
     targets: Vec<NamedRequirements>,
     /// The refusal, with the numbers.
     pub(crate) why: String,
@@ -121,7 +118,10 @@ pub(crate) enum PodInput {
     /// The source describes it so.
     Described(Arc<Pod>),
     /// This was decided for it.
-    Decided { decision: Box<PodDecision>, took: Duration },
+    Decided {
+        decision: Box<PodDecision>,
+        took: Duration,
+    },
     /// What was decided is to be followed; `refused` says why the node has no room for it.
     Followed {
         refused: Option<String>,
@@ -136,9 +136,7 @@ pub(crate) enum PodInput {
     FilesWritten,
     /// Its files are watched from now on; what was written before was told to nobody.
     FilesWatched,
-    /// Time has passed.
     TimePassed,
-    /// Everything is compared again.
     Swept,
     /// The runtime can be reached again.
     RuntimeReturned,
@@ -148,9 +146,7 @@ pub(crate) enum PodInput {
     RoomFreed,
     /// The API server may resize in place after all.
     ResizeRetried,
-    /// An operator wants something.
     Requested(RequestId, OperatorRequest),
-    /// The request is next.
     Admitted(RequestId, OperatorRequest, Box<Headroom>),
     /// The guard did something or could not.
     Guard(Box<Report>),
@@ -192,7 +188,6 @@ pub(crate) enum Effect {
     },
     /// Another pod has the name: nothing of the earlier one's least limits counts.
     ForgetLeastLimits(String),
-    /// Start a pass.
     RunPass(PassId, Box<Job>, Duration),
     /// The pod's cgroups as a pass left them: keep them open and watch them; without any, stop watching.
     KeepFiles(Option<PodHandles>),
@@ -208,7 +203,6 @@ pub(crate) enum Effect {
         news: bool,
         answers: Option<RequestId>,
     },
-    /// Refuse a request.
     Refuse(RequestId, ControlError),
     /// Carry out the next request of an operator.
     AdmitRequest(RequestId, OperatorRequest),
@@ -323,7 +317,6 @@ impl PodState {
         }
     }
 
-    /// Does what is due.
     fn time_passed(&mut self, now: Now) {
         if self.work.retry_at.is_some_and(|at| at <= now.instant) {
             self.work.retry_at = None;

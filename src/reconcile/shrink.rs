@@ -24,15 +24,14 @@ pub(crate) struct ShrinkState {
     watched: Option<u64>,
     /// Since when it is the pod's turn, until its limits were lowered and watched.
     turn: Option<Timestamp>,
-    /// What was lowered last and neither kept nor undone since. It outlasts its watch: whoever is killed for it may take with
-    /// it what was watched, and is told of later.
+    /// What was lowered last and neither kept nor undone since. It outlasts its watch: whoever is killed for it may take
+    /// with it what was watched, and is told of later.
     recent: Vec<Lowering>,
 }
 
 /// How watching after a shrink ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ShrinkEnd {
-    /// The limits stay.
     Kept,
     /// The limits go up again, for this reason.
     Undone(String),

@@ -27,10 +27,8 @@ struct Watched {
     tokens: Vec<Token>,
 }
 
-/// Whose files were written.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// Those of these pods.
     Pods(BTreeSet<String>),
     /// The kernel lost count: perhaps those of all.
     PerhapsAll,
@@ -86,8 +84,8 @@ impl Watching {
         }
     }
 
-    /// Waits until somebody writes. Cancel-safe: notices stay in the kernel until they are drained, and draining does not
-    /// wait.
+    /// Waits until somebody writes. Cancel-safe: notices stay in the kernel until they are drained,
+    /// and draining does not wait.
     pub(crate) async fn written(&mut self) -> Written {
         let Some(watch) = &mut self.watch else {
             return std::future::pending().await;

@@ -29,10 +29,13 @@ pub(crate) struct PassId {
 /// What an operator asks for.
 #[derive(Debug, Clone)]
 pub(crate) enum OperatorRequest {
-    /// These values.
     Override(Override),
     /// The end of earlier values.
-    Release { uid: u32, pid: i32, reason: String },
+    Release {
+        uid: u32,
+        pid: i32,
+        reason: String,
+    },
 }
 
 /// The passes of one pod.
@@ -42,7 +45,6 @@ pub(crate) struct WorkItem {
     pub(super) generation: u64,
     /// The number of the pass that runs now. There is never more than one.
     pub(crate) running: Option<u64>,
-    /// The next pass.
     pub(crate) pending: Option<PendingPass>,
     /// The operator's request that the next pass answers.
     pub(super) request: Option<PendingRequest>,
@@ -50,7 +52,6 @@ pub(crate) struct WorkItem {
     pub(super) queued: VecDeque<(RequestId, OperatorRequest)>,
     /// Spaces the attempts of a pass that fails.
     backoff: Backoff,
-    /// When to try again.
     pub(crate) retry_at: Option<Instant>,
 }
 
@@ -58,7 +59,6 @@ pub(crate) struct WorkItem {
 #[derive(Debug, Clone)]
 pub(crate) struct PendingPass {
     pub(crate) cause: Cause,
-    /// Since when.
     pub(super) since: Instant,
     pub(super) check_runtime: bool,
     /// When it may begin: many nodes act on the same change, and not all at once.
@@ -73,7 +73,6 @@ pub(super) struct PendingRequest {
     pub(super) before: Option<Before>,
 }
 
-/// What an override replaces.
 #[derive(Debug, Clone)]
 pub(super) struct Before {
     overridden: Option<Override>,

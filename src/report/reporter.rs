@@ -24,7 +24,7 @@ pub trait Deliver: fmt::Debug + Send + 'static {
     fn run(self: Box<Self>, queue: ReportQueue, stop: CancellationToken) -> BoxFuture<'static, ()>;
 }
 
-/// The running tasks.
+/// The running tasks of reporting.
 #[derive(Debug)]
 pub struct Reporter {
     handle: ReporterHandle,

@@ -14,7 +14,7 @@ use crate::cgroup::{CgroupError, CgroupFreezer, UncarriedLimits};
 
 const DIRECTORY: &str = "frozen";
 
-/// The directory of markers.
+/// The directory with a marker for each cgroup that is frozen.
 #[derive(Debug)]
 pub struct Markers {
     directory: PathBuf,

@@ -21,8 +21,7 @@ type Standing = (Phase, Vec<NamedRequirements>);
 
 /// Sees to it that the spec has the job's targets, and leaves in the job what the kernel may hold.
 ///
-/// # Errors
-/// The end of the pass: nothing was asked for, or nothing came of it, and every value stays as it is.
+/// Errors: the end of the pass: nothing was asked for, or nothing came of it, and every value stays as it is.
 pub(in crate::actuate) async fn ask(node: &Arc<Node>, job: &mut Job) -> Result<Answer, Box<JobDone>> {
     let Some(through) = job.through.take() else {
         return Ok(Answer::default());
@@ -241,8 +240,7 @@ fn refused(job: &mut Job, reason: String) -> Box<JobDone> {
 
 /// The steps that asking would take, for those who only want to know.
 ///
-/// # Errors
-/// A sentence: why nothing would be asked for.
+/// Errors: a sentence: why nothing would be asked for.
 pub(in crate::actuate) fn preview(node: &Node, job: &Job) -> Result<Vec<StepRecord>, String> {
     let Some(through) = &job.through else {
         return Ok(Vec::new());

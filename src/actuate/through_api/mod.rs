@@ -34,8 +34,7 @@ use undo::Undo;
 pub trait PodResizer: Debug + Send + Sync {
     /// Makes these changes to the spec of the pod with this UID; returns the pod as it is then.
     ///
-    /// # Errors
-    /// [`ResizeError`], which says what to do about it.
+    /// Errors: [`ResizeError`], which says what to do about it.
     async fn resize(&self, pod: &PodId, changes: &[Step]) -> Result<Pod, ResizeError>;
 
     /// The same way for what an operator waits for, where that is another one.
@@ -62,7 +61,6 @@ pub enum ResizeError {
     /// It says no for now, or nothing.
     #[error("{reason}")]
     Refused {
-        /// Its words.
         reason: String,
         /// How long it wants to be left alone, if it says so.
         retry_after: Option<Duration>,
@@ -81,8 +79,8 @@ pub struct AcceptedResize {
     pub held: Vec<NamedRequirements>,
 }
 
-/// What the API server is about to be asked for. Saved before it is: an agent that is killed in between knows its own request
-/// when it sees it in the spec, and does not take it for somebody else's.
+/// What the API server is about to be asked for. Saved before it is: an agent that is killed in between knows its own
+/// request when it sees it in the spec, and does not take it for somebody else's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PreparedResize {
@@ -134,7 +132,6 @@ pub fn planned_resize(node: &Node, job: &Job) -> Option<PreparedResize> {
 /// How a pass goes through the API server.
 #[derive(Debug, Clone)]
 pub struct ResizeTerms {
-    /// The way.
     pub resizer: Arc<dyn PodResizer>,
     /// What was asked for last.
     pub asked: Option<AcceptedResize>,
@@ -160,7 +157,6 @@ pub struct Unreported {
     pub wait: Option<Duration>,
 }
 
-/// What asking came to.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     pub(super) steps: Vec<StepRecord>,

@@ -9,7 +9,6 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// Notes what is missing.
     pub(super) fn problem(&mut self, text: impl std::fmt::Display) {
         self.problems.push(text.to_string());
         self.incomplete = true;

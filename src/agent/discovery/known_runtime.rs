@@ -22,7 +22,6 @@ impl KnownRuntime {
         }
     }
 
-    /// As people read it.
     pub(super) fn name_and_version(&self) -> String {
         format!("{} {}", self.info.name, self.info.version)
     }

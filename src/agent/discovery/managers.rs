@@ -18,8 +18,8 @@ struct Checkpoint {
     policy_name: String,
 }
 
-/// Reads both checkpoints from the kubelet's directory, and looks at the cgroups of Guaranteed pods where the CPU manager's
-/// cannot be read.
+/// Reads both checkpoints from the kubelet's directory, and looks at the cgroups of Guaranteed pods where the
+/// CPU manager's cannot be read.
 pub(super) fn static_managers(
     kubelet_dir: &Path,
     hierarchy: &Hierarchy,
@@ -47,8 +47,8 @@ pub(super) fn static_managers(
     }
 }
 
-/// Whether a container of a Guaranteed pod has processors of its own: only a static policy gives a container other ones than
-/// its pod has.
+/// Whether a container of a Guaranteed pod has processors of its own: only a static policy gives a container other
+/// ones than its pod has.
 fn assigns_processors(hierarchy: &Hierarchy, scanned: &[PodEntry]) -> bool {
     let mount = hierarchy.mount(Resource::Cpu);
     let mount = match hierarchy.version() {

@@ -17,7 +17,6 @@ const GIVE_UP: Duration = Duration::from_secs(5);
 /// The starts that no list has confirmed.
 #[derive(Debug, Default)]
 pub(super) struct Starts {
-    /// When each was told.
     told: BTreeMap<String, Instant>,
     /// How often in a row a list lacked one.
     asked: u32,

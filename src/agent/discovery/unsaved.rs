@@ -15,8 +15,8 @@ pub(in crate::agent) struct UnsavedLimits {
 }
 
 impl UnsavedLimits {
-    /// `marked` is what each pod was lent last. An intact state file says of the pods without a temporary limit all there is
-    /// to know.
+    /// `marked` is what each pod was lent last. An intact state file says of the pods without a temporary limit
+    /// all there is to know.
     pub(in crate::agent) fn new(mut marked: BTreeMap<String, LentLast>, state_is_lost: bool) -> Self {
         marked.retain(|_, lent| state_is_lost || !lent.is_empty());
         Self { marked }

@@ -19,11 +19,9 @@ use crate::reconcile::controller::PodSnapshot;
 
 /// What each level should hold, by whom one asks.
 struct Sides {
-    /// The pod's spec alone.
     spec: PodValues,
     /// What the kubelet reports as in force.
     allocated: Option<PodValues>,
-    /// What stands.
     wanted: Option<PodValues>,
     /// The same, with the limits that are left higher for now.
     kept: Option<PodValues>,
@@ -114,7 +112,6 @@ fn properties(node: &Node, path: &CgroupPath) -> Option<Settings> {
         .ok()
 }
 
-/// What is there.
 struct Seen<'a> {
     kernel: Setting,
     stored: Option<&'a CriResources>,

@@ -33,7 +33,6 @@ pub(super) use view::{is_of, kill};
 /// Batches that may wait for the recorder; what does not fit waits with the watcher.
 const BATCHES: usize = 64;
 
-/// What is configured.
 #[derive(Debug)]
 pub(super) struct OomOptions {
     pub(super) kmsg: PathBuf,
@@ -45,7 +44,6 @@ pub(super) struct OomOptions {
 pub(super) struct OomLinks {
     pub(super) residents: watch::Receiver<Arc<NodePods>>,
     pub(super) records: broadcast::Receiver<Arc<ChangeRecord>>,
-    /// Where operators watch.
     pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
     pub(super) stop: CancellationToken,
     /// Where they are written down beside changes.
@@ -60,7 +58,6 @@ pub(super) struct OomLinks {
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) kills: Kills,
-    /// What is degraded.
     pub(super) problems: Vec<watch::Receiver<Vec<String>>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }

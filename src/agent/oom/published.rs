@@ -22,7 +22,6 @@ const SERIES_STAY: Duration = Duration::from_secs(600);
 /// Series at most. Only pods that come and go by the thousand in ten minutes, each with a kill, reach it.
 const MOST_SERIES: usize = 2000;
 
-/// Where kills are published.
 #[derive(Debug)]
 pub(super) struct Published {
     kills: watch::Sender<VecDeque<Arc<OomReport>>>,

@@ -34,7 +34,6 @@ pub(super) struct Recorder<S> {
     patience: Duration,
     published: Published,
     residents: watch::Receiver<Arc<NodePods>>,
-    /// The commit under way.
     commit: Option<Commit>,
     /// When the commit under way takes too long; `None` once it did.
     late_at: Option<Instant>,

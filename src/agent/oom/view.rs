@@ -3,7 +3,6 @@
 use crate::control::proto;
 use crate::oom::{HitLimit, OomReport, Role, Victim};
 
-/// One kill.
 pub(in crate::agent) fn kill(report: &OomReport) -> proto::OomKill {
     proto::OomKill {
         id: report.id.clone(),

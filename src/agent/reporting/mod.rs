@@ -22,9 +22,9 @@ pub(super) use metadata::AgentMetadata;
 /// The file that keeps when the VPA recommender was told of which container.
 const VPA_EVENTS: &str = "vpa-events.json";
 
-/// Opens the log of kills and starts to deliver what is pending in it, also to the API server if there is a way to one.
-/// Returns what an earlier agent left: the watcher goes on from its checkpoint. Blocks for as long as it takes to read the
-/// log.
+/// Opens the log of kills and starts to deliver what is pending in it, also to the API server if there is a way to
+/// one. Returns what an earlier agent left: the watcher goes on from its checkpoint. Blocks for as long as it
+/// takes to read the log.
 pub(super) fn start(
     config: &Config,
     api: Option<ApiClient>,

@@ -7,7 +7,7 @@ use crate::model::CgroupPath;
 use crate::oom::kill::Kill;
 use crate::oom::report::Confidence;
 
-/// One kill, told once.
+/// A kill with its cgroup, reported once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OomKill {
     /// The cgroup that lost a process, and whose counter rose by it, or will: a container, a cgroup in one, or one that has

@@ -8,28 +8,14 @@ use nix::errno::Errno;
 /// Why the log cannot be read, or no longer.
 #[derive(Debug, thiserror::Error)]
 pub enum KmsgError {
-    /// It cannot be opened.
     #[error("cannot open {}: {source}; {}", device.display(), next_step(source))]
-    Open {
-        /// The device.
-        device: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Open { device: PathBuf, source: io::Error },
     /// Reading it failed for good.
     #[error("cannot read {}: {source}", device.display())]
-    Read {
-        /// The device.
-        device: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Read { device: PathBuf, source: io::Error },
     /// It has an end, which the kernel's log has not.
     #[error("{} came to its end: it is not the kernel's log", device.display())]
-    Ended {
-        /// The device.
-        device: PathBuf,
-    },
+    Ended { device: PathBuf },
     /// syslog(2) is refused.
     #[error("syslog(2) is refused: grant CAP_SYSLOG")]
     SyslogRefused,

@@ -69,7 +69,7 @@ pub enum Notice {
     UpTo(Duration),
 }
 
-/// What is missing.
+/// The part of the log that is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Loss {
     /// The kernel overwrote records before they were read: this many, if it can be told.

@@ -9,16 +9,13 @@ use crate::oom::line::Line;
 use crate::oom::parse::Parser;
 use crate::oom::record::Record;
 
-/// What one read returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Attempt<'a> {
-    /// A record.
     Record(&'a [u8]),
     /// A line of a log that is read as text. Its number is its time.
     Line(Line),
     /// Nothing was read: it is not time to.
     NotRead,
-    /// There is none yet.
     AtEnd,
     /// Records were overwritten. The next read returns the oldest that is left.
     Overwritten,

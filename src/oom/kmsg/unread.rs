@@ -6,7 +6,6 @@ const COMPARED: usize = 1024;
 /// What was read of a log so far.
 #[derive(Debug, Default)]
 pub(super) struct Unread {
-    /// Its last lines.
     tail: Vec<u8>,
 }
 

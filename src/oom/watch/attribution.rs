@@ -35,7 +35,6 @@ const SLACK: Duration = Duration::from_millis(50);
 /// One moment by two clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Moment {
-    /// CLOCK_MONOTONIC.
     pub(super) monotonic: Duration,
     pub(super) wall: Timestamp,
 }
@@ -57,7 +56,6 @@ struct RecordFacts {
     role: Role,
 }
 
-/// The log's side.
 #[derive(Debug, Default)]
 struct LogSide {
     /// Whether the log can be read.
@@ -70,7 +68,6 @@ struct LogSide {
     waiting: HashMap<u64, RecordFacts>,
 }
 
-/// The counters' side.
 #[derive(Debug, Default)]
 struct CounterSide {
     /// Until the tree is known, what was saved of its counters.
@@ -106,8 +103,7 @@ pub(super) struct Attribution {
 impl Attribution {
     /// Goes on where an earlier agent left off; without one, begins here.
     ///
-    /// # Errors
-    /// [`CheckpointError`] when it cannot be known where the earlier one left off.
+    /// Errors: [`CheckpointError`] when it cannot be known where the earlier one left off.
     pub(super) fn new(
         boot: BootId,
         node: String,

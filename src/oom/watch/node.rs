@@ -40,19 +40,17 @@ pub(super) struct NodeFiles {
     sees_pids: bool,
 }
 
-/// How long a container's first process is searched for: some have none that can be told apart, and a runtime takes its
-/// time to start one.
+/// How long a container's first process is searched for: some have none that can be told apart, and a runtime takes
+/// its time to start one.
 const INIT_SEARCH_TIME: Duration = Duration::from_secs(60);
 
 /// The search for a container's first process.
 #[derive(Debug, Clone, Copy)]
 enum InitSearch {
     Found(u32),
-    /// In vain since then.
     InVain(Duration),
 }
 
-/// Where the counters are.
 #[derive(Debug)]
 struct Tree {
     hierarchy: Hierarchy,

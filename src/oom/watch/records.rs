@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Records {
     /// All up to this one were.
     up_to: Option<u64>,
-    /// These were, too.
     beyond: BTreeSet<u64>,
     /// Read, and not told yet.
     #[serde(skip)]

@@ -41,8 +41,8 @@ pub struct NodeSupport {
 }
 
 impl NodeSupport {
-    /// What the kubelet's version and the statuses of the node's pods say. Without either, a kubelet does not resize. One that
-    /// was `upgraded` while its pods ran has to report those anew.
+    /// What the kubelet's version and the statuses of the node's pods say. Without either, a kubelet does not resize. One
+    /// that was `upgraded` while its pods ran has to report those anew.
     #[must_use]
     pub fn of<P: Borrow<Pod>>(
         mut pods: impl Iterator<Item = P> + Clone,

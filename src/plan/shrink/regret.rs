@@ -121,7 +121,6 @@ impl Regrets {
     }
 
     /// Whether there is nothing to remember.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

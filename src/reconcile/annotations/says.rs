@@ -55,8 +55,8 @@ pub(crate) fn pod_ref(pod: &Pod) -> Option<PodRef> {
     })
 }
 
-/// `{"app":{"requests":{"cpu":"300m"},"limits":{"cpu":"600m"}}}`, a container after the other by name, so that the same is
-/// always written the same.
+/// `{"app":{"requests":{"cpu":"300m"},"limits":{"cpu":"600m"}}}`, a container after the other by name, so that the same
+/// is always written the same.
 fn text(applied: &[NamedRequirements]) -> Option<String> {
     let containers: BTreeMap<&str, &Requirements> = applied
         .iter()

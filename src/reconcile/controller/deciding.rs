@@ -17,7 +17,6 @@ use crate::reconcile::inventory::Inventory;
 use crate::reconcile::pod::{PodInput, PodState};
 use crate::sources::NodeView;
 
-/// What the sources say.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     pub(super) view: Arc<NodeView>,
@@ -107,8 +106,8 @@ impl Controller {
         }
     }
 
-    /// The sources know nothing yet. If that is because something is wrong with them, what was desired when the agent before
-    /// ended stays so; else it waits for what they say, which may be something else.
+    /// The sources know nothing yet. If that is because something is wrong with them, what was desired when the agent
+    /// before ended stays so; else it waits for what they say, which may be something else.
     pub(super) fn take_silence(&mut self, problems: Vec<String>) {
         self.sources.problems = problems;
         if self.sources.problems.is_empty() || self.sources.seen {

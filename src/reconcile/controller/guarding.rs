@@ -50,7 +50,6 @@ impl GuardLink {
         self.reports.recv().await
     }
 
-    /// A report that waits.
     pub(super) fn last_report(&mut self) -> Option<Report> {
         self.reports.try_recv().ok()
     }

@@ -29,7 +29,6 @@ pub(crate) struct Links {
     pub(crate) discover: mpsc::Sender<()>,
     pub(crate) formula: watch::Sender<Option<WeightFormula>>,
     pub(crate) starting: Vec<Latch>,
-    /// What this machine has.
     pub(crate) machine: ResourceList,
     pub(crate) guard: GuardLink,
     pub(crate) resizer: Option<Arc<dyn PodResizer>>,

@@ -20,7 +20,6 @@ use crate::reconcile::pod::{Located, PodInput};
 pub(crate) struct Discovered {
     /// The node, once it is known well enough to act on it.
     pub(crate) node: Option<Arc<Node>>,
-    /// Who runs there.
     pub(crate) inventory: Inventory,
     /// Memory limits that an earlier agent grew and may not have saved, by pod UID.
     pub(crate) unsaved_limits: BTreeMap<String, BTreeMap<String, Bytes>>,
@@ -39,7 +38,6 @@ pub(super) struct NodeFacts {
     pub(super) problems: Vec<String>,
     /// Memory limits that an earlier agent grew and may not have saved, by pod UID.
     unsaved_limits: BTreeMap<String, BTreeMap<String, Bytes>>,
-    /// What this machine has.
     pub(super) machine: ResourceList,
     discover: mpsc::Sender<()>,
     /// Where the formula of the runtime's weights goes once a pass has seen it.

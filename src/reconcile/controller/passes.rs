@@ -21,7 +21,6 @@ use crate::reconcile::work::PassId;
 #[derive(Debug)]
 pub(crate) struct StartedPass {
     id: PassId,
-    /// The pod's key.
     key: String,
     cause: Cause,
     /// How long the decision took that led to it.
@@ -86,8 +85,8 @@ impl Passes {
 }
 
 impl Controller {
-    /// Starts a pass for every pod that has something to do, and can. How many of them write at once is up to the
-    /// [concurrency](crate::actuate::Concurrency) of the node.
+    /// Starts a pass for every pod that has something to do, and can. How many of them write at once is up to
+    /// the [concurrency](crate::actuate::Concurrency) of the node.
     pub(super) fn start_passes(&mut self) {
         let (Some(node), false) = (self.node.known(), self.options.observe_only) else {
             return;

@@ -16,7 +16,6 @@ use crate::reconcile::capacity::Headroom;
 use crate::reconcile::pod::{Now, PodInput, PodState, not_running};
 use crate::reconcile::work::{OperatorRequest, RequestId};
 
-/// Where an answer goes.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, ControlError>>;
 type RecordReply = Reply<Arc<ChangeRecord>>;
 
@@ -39,11 +38,9 @@ pub(crate) enum Request {
     History(Option<String>, Reply<Vec<Arc<ChangeRecord>>>),
 }
 
-/// Several pods at once.
 #[derive(Debug)]
 pub(crate) struct Selection {
     pub(crate) selector: Selector,
-    /// Empty for all.
     pub(crate) namespace: String,
     pub(crate) overridden_only: bool,
 }

@@ -87,8 +87,8 @@ impl Store {
 }
 
 impl Controller {
-    /// Forgets what was saved for pods that no source describes any more, and marks of pods that are gone. Not before the
-    /// sources have spoken.
+    /// Forgets what was saved for pods that no source describes any more, and marks of pods that are gone. Not
+    /// before the sources have spoken.
     pub(super) fn forget_saved(&mut self) {
         self.store.dirty |= self.store.writer.problem().is_some();
         if !self.sources.seen {

@@ -7,8 +7,8 @@ use crate::plan::shrink::{Progress, next_turns};
 use crate::reconcile::pod::{PodInput, PodState};
 
 impl Controller {
-    /// Lets pods whose turn it is lower their memory limits: of one workload a few at a time, and none while one of them has
-    /// its own limits back.
+    /// Lets pods whose turn it is lower their memory limits: of one workload a few at a time, and none while one of them
+    /// has its own limits back.
     pub(super) fn give_turns(&mut self, now: Timestamp) {
         let progress = |state: &PodState| state.live.as_ref().and_then(|_| state.shrink.progress(now));
         let waits = |state: &PodState| progress(state) == Some(Progress::Waits);

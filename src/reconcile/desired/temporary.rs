@@ -28,7 +28,6 @@ pub(crate) struct TemporaryLimit {
     pub(crate) since: Timestamp,
     /// When it was grown or lowered last.
     pub(crate) renewed: Timestamp,
-    /// Why, in a sentence.
     pub(crate) why: String,
     /// The API server denies it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,18 +40,15 @@ pub(crate) struct TemporaryLimit {
 pub(crate) struct Denied {
     /// When the limit ends, whatever is in use then.
     pub(crate) ends: Timestamp,
-    /// The API server's words.
     pub(crate) why: String,
 }
 
 /// What becomes of a temporary limit after a quiet time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterQuiet {
-    /// The limit ends.
     End,
     /// The limit is lowered to this.
     Lower(u64),
-    /// The limit stays.
     Keep,
 }
 
@@ -65,7 +61,6 @@ pub(crate) struct Growth<'a> {
     pub(crate) from: u64,
     /// The limit now, in the same unit.
     pub(crate) to: u64,
-    /// Why, in a sentence.
     pub(crate) why: String,
     pub(crate) at: Timestamp,
 }

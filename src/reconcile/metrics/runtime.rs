@@ -67,8 +67,8 @@ impl RuntimeMetrics {
         }
     }
 
-    /// Counts a call and the time until the answer; `call` is the method's name in its protocol, such as
-    /// `UpdateContainerResources`.
+    /// Counts a call and the time until the answer; `call` is the method's name in
+    /// its protocol, such as `UpdateContainerResources`.
     pub(crate) fn called<T>(&self, call: &'static str, took: Duration, answer: Result<T, &RuntimeError>) {
         let outcome = CallOutcome::of(answer).as_str();
         self.calls.get_or_create(&[("call", call), ("outcome", outcome)]).inc();

@@ -222,8 +222,8 @@ impl PodState {
         })
     }
 
-    /// What of the pod may grow. What an operator has set is the operator's. A temporary limit that may not grow any more is
-    /// followed until it is taken back.
+    /// What of the pod may grow. What an operator has set is the operator's. A temporary limit that may not grow any more
+    /// is followed until it is taken back.
     pub(crate) fn guarded(&self, now: Timestamp) -> Option<GuardedPod> {
         let live = self.live.clone()?;
         let targets = self

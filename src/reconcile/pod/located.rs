@@ -65,8 +65,8 @@ impl PodState {
         another
     }
 
-    /// Takes over what was saved before the agent was restarted. An operator's override always counts; of recommendations
-    /// the newer one does.
+    /// Takes over what was saved before the agent was restarted. An operator's override always counts; of
+    /// recommendations the newer one does.
     fn restore(&mut self, saved: SavedPod, now: Now) {
         let (desired, resize, backoffs) = saved.into_parts();
         let decided = self.desired.recommended.take();

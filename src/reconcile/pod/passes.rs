@@ -25,8 +25,8 @@ impl PodState {
         Some((&pending.cause, self.targets(now.wall).unwrap_or_default()))
     }
 
-    /// How long it is still too early to ask the API server: a temporary limit may be higher in a moment, and what hurts is
-    /// undone first.
+    /// How long it is still too early to ask the API server: a temporary limit may be higher in a moment, and
+    /// what hurts is undone first.
     pub(crate) fn too_early_to_patch(&self, cause: &Cause, now: Now) -> Option<Duration> {
         let grown = self
             .desired
@@ -203,8 +203,8 @@ impl PodState {
         self.answer_request(outcome, now)
     }
 
-    /// Leaves what a pass did, or could not do, to be kept in the history. A pass that found everything in order is not news,
-    /// nor is one that only found what the kubelet had said before.
+    /// Leaves what a pass did, or could not do, to be kept in the history. A pass that found everything in order is not
+    /// news, nor is one that only found what the kubelet had said before.
     pub(super) fn record(
         &mut self,
         pod: &PodId,

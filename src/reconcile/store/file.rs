@@ -28,7 +28,6 @@ pub(crate) struct StateFile {
     directory: PathBuf,
 }
 
-/// The file's content.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Saved {
     version: u32,
@@ -39,13 +38,11 @@ pub(crate) struct Saved {
 /// What stands for one pod; keyed by its UID.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SavedPod {
-    /// Whose it is.
     pub(crate) pod: PodId,
     /// The pod as its source described it last: what stands can be enforced before any source has spoken again.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "shared")]
     pub(crate) described: Option<Arc<Pod>>,
     standing: Standing,
-    /// Shrinks that were undone.
     #[serde(default, skip_serializing_if = "Regrets::is_empty")]
     regrets: Regrets,
 }
@@ -115,14 +112,12 @@ impl Restored {
     }
 }
 
-/// What loading found.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Loaded {
     /// The content, empty when there is no file yet.
     Content(Saved),
     /// Not understood: set aside under that name, with the reason.
     SetAside {
-        /// Where it is now.
         path: PathBuf,
         /// Why it was not believed.
         reason: String,
@@ -141,8 +136,7 @@ pub struct StateError {
 impl StateFile {
     /// The file in that directory, which is created if it is missing.
     ///
-    /// # Errors
-    /// [`StateError`] when the directory cannot be made.
+    /// Errors: [`StateError`] when the directory cannot be made.
     pub(crate) fn in_directory(directory: &Path) -> Result<Self, StateError> {
         fs::create_dir_all(directory).map_err(failed("create", directory))?;
         Ok(Self {
@@ -152,8 +146,7 @@ impl StateFile {
 
     /// Reads the file.
     ///
-    /// # Errors
-    /// [`StateError`] when it exists but cannot be read, or not be set aside.
+    /// Errors: [`StateError`] when it exists but cannot be read, or not be set aside.
     pub(crate) fn load(&self) -> Result<Loaded, StateError> {
         let path = self.path();
         let text = match fs::read(&path) {
@@ -176,8 +169,7 @@ impl StateFile {
 
     /// Replaces the file.
     ///
-    /// # Errors
-    /// [`StateError`] when anything fails; the earlier content is then still there.
+    /// Errors: [`StateError`] when anything fails; the earlier content is then still there.
     pub(crate) fn save(&self, pods: BTreeMap<String, SavedPod>) -> Result<(), StateError> {
         let path = self.path();
         let content = Saved { version: VERSION, pods };

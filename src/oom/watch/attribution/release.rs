@@ -30,7 +30,6 @@ impl Attribution {
         }
     }
 
-    /// When to try again.
     pub(in crate::oom::watch) fn next_release(&self, now: Duration) -> Option<Duration> {
         let due = |open: &PendingKill| match &open.group {
             Some(_) => now + LOOK_AGAIN,

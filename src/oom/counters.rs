@@ -23,33 +23,6 @@ pub const OOM_CONTROL: &str = "memory.oom_control";
 /// More than any kernel prints into these files.
 const LONGEST: u64 = 4096;
 
-/// The counters of v2. A key the kernel does not know is 0, a key not known here is ignored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct MemoryEvents {
-    /// Reclaims although usage was below `memory.low`.
-    pub low: u64,
-    /// Times a task was throttled for `memory.high`.
-    pub high: u64,
-    /// Times usage was about to pass `memory.max`.
-    pub max: u64,
-    /// Times an allocation was about to fail: not a count of kills.
-    pub oom: u64,
-    pub oom_kill: u64,
-    /// Kills of the whole cgroup, since Linux 5.17.
-    pub oom_group_kill: u64,
-}
-
-/// v1 `memory.oom_control`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct OomControl {
-    /// Whether tasks wait instead of being killed.
-    pub oom_kill_disable: bool,
-    /// Whether tasks are waiting now.
-    pub under_oom: bool,
-    /// Processes killed; `None` before Linux 4.13.
-    pub oom_kill: Option<u64>,
-}
-
 /// A counter file that could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CounterError {
@@ -64,59 +37,6 @@ pub enum CounterError {
     /// The kernel counts no kills in this file.
     #[error("{}: there is no oom_kill counter: Linux 4.13 or later is needed", file.display())]
     NoCounter { file: PathBuf },
-}
-
-/// A line that is not a key and a number.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unexpected line {0:?}, a key and a number are expected")]
-pub struct UnexpectedLine(pub String);
-
-impl MemoryEvents {
-    /// Reads the file's content.
-    ///
-    /// Errors: [`UnexpectedLine`] quotes the first line that is not a key and a number.
-    pub fn parse(text: &str) -> Result<Self, UnexpectedLine> {
-        let mut events = Self::default();
-        for pair in pairs(text) {
-            match pair? {
-                ("low", count) => events.low = count,
-                ("high", count) => events.high = count,
-                ("max", count) => events.max = count,
-                ("oom", count) => events.oom = count,
-                ("oom_kill", count) => events.oom_kill = count,
-                ("oom_group_kill", count) => events.oom_group_kill = count,
-                _ => {}
-            }
-        }
-        Ok(events)
-    }
-}
-
-impl OomControl {
-    /// Reads the file's content.
-    ///
-    /// Errors: [`UnexpectedLine`] quotes the first line that is not a key and a number.
-    pub fn parse(text: &str) -> Result<Self, UnexpectedLine> {
-        let mut control = Self::default();
-        for pair in pairs(text) {
-            match pair? {
-                ("oom_kill_disable", flag) => control.oom_kill_disable = flag != 0,
-                ("under_oom", flag) => control.under_oom = flag != 0,
-                ("oom_kill", count) => control.oom_kill = Some(count),
-                _ => {}
-            }
-        }
-        Ok(control)
-    }
-}
-
-fn pairs(text: &str) -> impl Iterator<Item = Result<(&str, u64), UnexpectedLine>> {
-    text.lines().map(|line| {
-        let pair = line
-            .split_once(' ')
-            .and_then(|(key, count)| Some((key, count.parse().ok()?)));
-        pair.ok_or_else(|| UnexpectedLine(line.to_owned()))
-    })
 }
 
 /// The counter of one cgroup, at one moment.
@@ -146,18 +66,31 @@ impl Reading {
         let inode = opened.metadata().map_err(gone_or)?.ino();
         let mut text = String::new();
         opened.take(LONGEST).read_to_string(&mut text).map_err(gone_or)?;
-        let unexpected = |UnexpectedLine(line)| CounterError::Line {
-            file: file.to_owned(),
-            line,
-        };
-        let (kills, groups) = if file.ends_with(OOM_CONTROL) {
-            (OomControl::parse(&text).map_err(unexpected)?.oom_kill, 0)
-        } else {
-            let events = MemoryEvents::parse(&text).map_err(unexpected)?;
-            (Some(events.oom_kill), events.oom_group_kill)
-        };
-        let kills = kills.ok_or_else(|| CounterError::NoCounter { file: file.to_owned() })?;
-        Ok(Self { inode, kills, groups })
+        let (mut kills, mut groups) = (None, 0);
+        for line in text.lines() {
+            match line.split_once(' ').map(|(key, count)| (key, count.parse())) {
+                Some(("oom_kill", Ok(count))) => kills = Some(count),
+                Some(("oom_group_kill", Ok(count))) => groups = count,
+                // A key that is not known here is ignored.
+                Some((_, Ok(_))) => {}
+                Some((_, Err(_))) | None => {
+                    return Err(CounterError::Line {
+                        file: file.to_owned(),
+                        line: line.to_owned(),
+                    });
+                }
+            }
+        }
+        match kills {
+            Some(kills) => Ok(Self { inode, kills, groups }),
+            // Since Linux 4.13; nothing was counted yet where v2 has no such line.
+            None if file.ends_with(OOM_CONTROL) => Err(CounterError::NoCounter { file: file.to_owned() }),
+            None => Ok(Self {
+                inode,
+                kills: 0,
+                groups,
+            }),
+        }
     }
 }
 

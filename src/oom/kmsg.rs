@@ -51,58 +51,11 @@ impl Default for Options {
     }
 }
 
-/// A source of the kernel's log, record by record.
-trait RecordSource {
-    /// Reads the next record, if there is one.
-    fn read<'b>(&mut self, buffer: &'b mut [u8]) -> Result<Attempt<'b>, KmsgError>;
-
-    /// Waits until the next record may be there. Cancel-safe.
-    async fn readable(&mut self) -> Result<(), KmsgError>;
-
-    /// There may be news. For sources that cannot be waited for.
-    fn wake(&mut self) {}
-
-    /// Up to when [`Attempt::AtEnd`] says that everything was read, asked for at that moment; `None` if it was not read yet.
-    fn as_of(&self, now: Now) -> Option<Now> {
-        Some(now)
-    }
-}
-
 /// The sources there are.
 #[derive(Debug)]
 enum Source {
     Device(Device),
     Syslog(Syslog),
-}
-
-impl RecordSource for Source {
-    fn read<'b>(&mut self, buffer: &'b mut [u8]) -> Result<Attempt<'b>, KmsgError> {
-        match self {
-            Self::Device(device) => device.read(buffer),
-            Self::Syslog(syslog) => syslog.read(buffer),
-        }
-    }
-
-    async fn readable(&mut self) -> Result<(), KmsgError> {
-        match self {
-            Self::Device(device) => device.readable().await,
-            Self::Syslog(syslog) => syslog.readable().await,
-        }
-    }
-
-    fn wake(&mut self) {
-        match self {
-            Self::Device(device) => device.wake(),
-            Self::Syslog(syslog) => syslog.wake(),
-        }
-    }
-
-    fn as_of(&self, now: Now) -> Option<Now> {
-        match self {
-            Self::Device(device) => device.as_of(now),
-            Self::Syslog(syslog) => syslog.as_of(now),
-        }
-    }
 }
 
 impl Source {
@@ -121,6 +74,40 @@ impl Source {
                 }),
             },
             Err(error) => Err(error),
+        }
+    }
+
+    /// Reads the next record, if there is one.
+    fn read<'b>(&mut self, buffer: &'b mut [u8]) -> Result<Attempt<'b>, KmsgError> {
+        match self {
+            Self::Device(device) => device.read(buffer),
+            Self::Syslog(syslog) => syslog.read(),
+        }
+    }
+
+    /// Waits until the next record may be there. Cancel-safe.
+    async fn readable(&mut self) -> Result<(), KmsgError> {
+        match self {
+            Self::Device(device) => device.readable().await,
+            Self::Syslog(syslog) => {
+                syslog.readable().await;
+                Ok(())
+            }
+        }
+    }
+
+    /// There may be news, which the kernel announces at the device alone.
+    fn wake(&mut self) {
+        if let Self::Syslog(syslog) = self {
+            syslog.wake();
+        }
+    }
+
+    /// Up to when [`Attempt::AtEnd`], returned at that moment, says that everything was read; `None` if nothing was.
+    fn as_of(&self, now: Now) -> Option<Now> {
+        match self {
+            Self::Device(_) => Some(now),
+            Self::Syslog(syslog) => syslog.as_of(),
         }
     }
 }

@@ -33,6 +33,7 @@ mod kubelet_recordings;
 mod observability;
 mod oom_recordings;
 mod plan_command;
+mod recommender_loop;
 mod release_files;
 mod reports;
 mod resize_recordings;

@@ -39,6 +39,14 @@ pub enum Subject {
     Node,
 }
 
+impl NamedEvent {
+    /// The Event as it goes to the API server in the name of a node.
+    #[must_use]
+    pub fn body(&self, node: &str) -> Value {
+        body::new(node, self)
+    }
+}
+
 impl Subject {
     /// Where an Event about it lives.
     pub fn namespace(&self) -> &str {
@@ -66,7 +74,7 @@ pub enum Posted {
 pub async fn post(client: &ApiClient, node: &str, event: &NamedEvent) -> Result<Posted, ApiError> {
     let namespace = event.subject.namespace();
     let create = Call::new(Verb::Create, EVENTS).within(Some(namespace));
-    match client.send::<Value>(&create, &body::new(node, event)).await {
+    match client.send::<Value>(&create, &event.body(node)).await {
         Ok(_) => Ok(Posted::Created),
         Err(ApiError {
             problem: Problem::Conflict(_),

@@ -2,57 +2,47 @@ use std::fs;
 
 use super::*;
 
+fn reading(name: &str, text: &str) -> Result<Reading, CounterError> {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join(name);
+    fs::write(&file, text).unwrap();
+    Reading::of(&file)
+}
+
+fn counted(name: &str, text: &str) -> (u64, u64) {
+    let reading = reading(name, text).unwrap();
+    (reading.kills, reading.groups)
+}
+
 #[test]
 fn unknown_keys_are_ignored_and_missing_ones_are_zero() {
-    let events =
-        MemoryEvents::parse("low 0\nhigh 1\nmax 2125\noom 97\noom_kill 3\noom_group_kill 1\nsock_throttled 5\n")
-            .unwrap();
+    let events = "low 0\nhigh 1\nmax 2125\noom 97\noom_kill 3\noom_group_kill 1\nsock_throttled 5\n";
+    assert_eq!(counted(EVENTS, events), (3, 1));
+    assert_eq!(counted(EVENTS, ""), (0, 0));
     assert_eq!(
-        (
-            events.high,
-            events.max,
-            events.oom,
-            events.oom_kill,
-            events.oom_group_kill
-        ),
-        (1, 2125, 97, 3, 1)
+        counted(OOM_CONTROL, "oom_kill_disable 0\nunder_oom 1\noom_kill 4\n"),
+        (4, 0)
     );
-    assert_eq!(MemoryEvents::parse("").unwrap(), MemoryEvents::default());
-    let control = OomControl::parse("oom_kill_disable 0\nunder_oom 1\noom_kill 4\n").unwrap();
-    assert_eq!(
-        (control.oom_kill_disable, control.under_oom, control.oom_kill),
-        (false, true, Some(4))
-    );
-    assert_eq!(
-        OomControl::parse("oom_kill_disable 1\nunder_oom 0\n").unwrap().oom_kill,
-        None
-    );
+    let without_a_counter = reading(OOM_CONTROL, "oom_kill_disable 1\nunder_oom 0\n");
+    assert!(matches!(without_a_counter, Err(CounterError::NoCounter { .. })));
 }
 
 #[test]
 fn a_line_that_is_no_counter_is_named() {
-    for line in ["oom_kill", "oom_kill x", "oom_kill -1", ""] {
-        let expected = UnexpectedLine(line.to_owned());
-        assert_eq!(MemoryEvents::parse(&format!("low 0\n{line}\n")), Err(expected.clone()));
-        assert_eq!(OomControl::parse(&format!("under_oom 0\n{line}\n")), Err(expected));
+    for expected in ["oom_kill", "oom_kill x", "oom_kill -1", ""] {
+        for file in [EVENTS, OOM_CONTROL] {
+            let refused = reading(file, &format!("low 0\n{expected}\n"));
+            assert!(matches!(refused, Err(CounterError::Line { line, .. }) if line == expected));
+        }
     }
 }
 
 #[test]
 fn errors_name_the_file() {
     let dir = tempfile::tempdir().unwrap();
-    let of = |name: &str, text: &str| {
-        let file = dir.path().join(name);
-        fs::write(&file, text).unwrap();
-        Reading::of(&file)
-    };
-    assert_eq!(of(EVENTS, "oom_kill 3\n").unwrap().kills, 3);
-    assert_eq!(of(OOM_CONTROL, "oom_kill 4\n").unwrap().kills, 4);
-    assert!(matches!(
-        of(OOM_CONTROL, "under_oom 0\n"),
-        Err(CounterError::NoCounter { .. })
-    ));
-    let error = of(EVENTS, "nonsense\n").unwrap_err().to_string();
+    assert_eq!(counted(EVENTS, "oom_kill 3\n").0, 3);
+    assert_eq!(counted(OOM_CONTROL, "oom_kill 4\n").0, 4);
+    let error = reading(EVENTS, "nonsense\n").unwrap_err().to_string();
     assert!(
         error.contains("memory.events") && error.contains("\"nonsense\""),
         "{error}"

@@ -11,8 +11,8 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::unix::AsyncFd;
 
+use super::KmsgError;
 use super::tracker::Attempt;
-use super::{KmsgError, RecordSource};
 use crate::oom::epoll::async_fd;
 
 /// `PRINTK_MESSAGE_MAX` is 2 KiB; escaping makes four bytes of one.
@@ -49,10 +49,8 @@ impl Device {
             Err(source) => Err(KmsgError::Open { device: path, source }),
         }
     }
-}
 
-impl RecordSource for Device {
-    fn read<'b>(&mut self, buffer: &'b mut [u8]) -> Result<Attempt<'b>, KmsgError> {
+    pub(super) fn read<'b>(&mut self, buffer: &'b mut [u8]) -> Result<Attempt<'b>, KmsgError> {
         let outcome = loop {
             match self.file.get_mut().read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -83,7 +81,7 @@ impl RecordSource for Device {
         Ok(attempt)
     }
 
-    async fn readable(&mut self) -> Result<(), KmsgError> {
+    pub(super) async fn readable(&mut self) -> Result<(), KmsgError> {
         let readable = async {
             let mut ready = self.file.readable_mut().await?;
             // The end that was read may be older than this readiness: it is cleared only if there is no record now.

@@ -1,7 +1,7 @@
 //! The kernel's log through syslog(2), for pods without the device: CAP_SYSLOG is all it takes.
 //!
 //! The call copies what the log holds and takes nothing from other readers (`SYSLOG_ACTION_READ_ALL`). It cannot be waited
-//! for, so it is made when something says that there is news ([`RecordSource::wake`]), ten times a second at most, and only what
+//! for, so it is made when something says that there is news ([`Syslog::wake`]), ten times a second at most, and only what
 //! is new since the call before is told ([`Unread`]).
 
 use std::collections::VecDeque;
@@ -12,10 +12,10 @@ use rmesg::error::RMesgError;
 use rmesg::klogctl::{KLogType, safely_wrapped_klogctl};
 use tokio::time::{Instant, sleep_until};
 
+use super::KmsgError;
 use super::clock::Now;
 use super::tracker::Attempt;
 use super::unread::Unread;
-use super::{KmsgError, RecordSource};
 use crate::oom::line::Line;
 use crate::oom::text;
 
@@ -137,10 +137,9 @@ impl Syslog {
         }
         Ok(())
     }
-}
 
-impl RecordSource for Syslog {
-    fn read<'b>(&mut self, _buffer: &'b mut [u8]) -> Result<Attempt<'b>, KmsgError> {
+    /// The next line, if there is one.
+    pub(super) fn read<'b>(&mut self) -> Result<Attempt<'b>, KmsgError> {
         if !self.at_end && self.is_due() {
             self.call()?;
         }
@@ -156,20 +155,22 @@ impl RecordSource for Syslog {
         Ok(Attempt::NotRead)
     }
 
-    async fn readable(&mut self) -> Result<(), KmsgError> {
+    /// Waits until it is time for a call. Cancel-safe.
+    pub(super) async fn readable(&self) {
         match self.called.filter(|_| self.woken) {
             Some(called) => sleep_until(called + BETWEEN_CALLS).await,
             None if self.woken => {}
             None => std::future::pending().await,
         }
-        Ok(())
     }
 
-    fn wake(&mut self) {
+    /// Something says that there is news.
+    pub(super) const fn wake(&mut self) {
         self.woken = true;
     }
 
-    fn as_of(&self, _now: Now) -> Option<Now> {
+    /// A moment before the last call.
+    pub(super) const fn as_of(&self) -> Option<Now> {
         self.as_of
     }
 }

@@ -12,6 +12,7 @@ use crate::kubernetes::ApiClient;
 use crate::kubernetes::events::Posted;
 use crate::report::destination::Destination;
 use crate::report::events::{PlannedEvent, PodEvents, Rates};
+use crate::report::log::task::until;
 use crate::report::queue::{Ended, ReportQueue};
 use crate::report::reporter::Deliver;
 
@@ -117,13 +118,5 @@ impl PodEventTask {
             self.drained = false;
         }
         Ok(())
-    }
-}
-
-/// Waits until then, or for ever.
-pub(super) async fn until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment.into()).await,
-        None => std::future::pending().await,
     }
 }

@@ -12,7 +12,6 @@ use futures::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::pods::until;
 use super::poster::{OnRefusal, Poster};
 use super::windows::Windows;
 use super::{PodMetadata, named};
@@ -20,6 +19,7 @@ use crate::kubernetes::ApiClient;
 use crate::report::destination::Destination;
 use crate::report::events::{VpaDecision, VpaEvents, VpaWindows};
 use crate::report::log::Pending;
+use crate::report::log::task::until;
 use crate::report::metrics::ReportOutcome;
 use crate::report::queue::{Ended, ReportQueue};
 use crate::report::reporter::Deliver;

@@ -5,6 +5,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::files::replace_atomically;
 use crate::report::events::LastTold;
 
 #[derive(Debug)]
@@ -26,7 +27,11 @@ impl Windows {
     }
 
     pub(super) async fn keep(&self, told: impl Iterator<Item = LastTold>) {
-        if let Err(error) = write(&self.path, &told.collect::<Vec<_>>()).await {
+        let told: Vec<LastTold> = told.collect();
+        let path = self.path.clone();
+        let replace = move || replace_atomically(&path, |new| Ok(serde_json::to_writer(new, &told)?)).map(drop);
+        let replaced = tokio::task::spawn_blocking(replace).await;
+        if let Err(error) = replaced.map_err(io::Error::from).flatten() {
             tracing::warn!(path = %self.path.display(), %error, "what the VPA recommender was told is not kept");
         }
     }
@@ -38,12 +43,6 @@ async fn read(path: &Path) -> io::Result<Vec<LastTold>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(error),
     }
-}
-
-async fn write(path: &Path, told: &[LastTold]) -> io::Result<()> {
-    let beside = path.with_extension("new");
-    tokio::fs::write(&beside, serde_json::to_vec(told)?).await?;
-    tokio::fs::rename(&beside, path).await
 }
 
 #[cfg(test)]

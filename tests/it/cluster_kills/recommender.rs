@@ -1,10 +1,16 @@
 //! Events in the shape that an unmodified VPA recommender reads.
 
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use vscaled::model::MemoryLimit;
 
 use super::Scene;
 use crate::support::amounts::Amounts;
 use crate::support::http;
+use crate::support::recommender::Recommender;
 
 /// A VPA that only recommends, so that nothing here is resized.
 fn with_vpa(test: &str) -> Option<Scene> {
@@ -68,6 +74,7 @@ async fn the_recommender_is_told_of_a_container_that_runs_on_and_once_in_its_win
         json!({"offending_containers": "app", "offending_containers_usage": "134217728", "starved_resource": "memory"})
     );
     assert_eq!(event["involvedObject"]["kind"], "Pod");
+    record(&scene, "container-limit.json");
     assert!(
         event["message"].as_str().unwrap().contains("nothing was evicted"),
         "{event:#}"
@@ -81,6 +88,63 @@ async fn the_recommender_is_told_of_a_container_that_runs_on_and_once_in_its_win
     scene.tells(&scene.cluster.pod, 3).await;
     let gone = scene.events(&scene.cluster.pod, "Evicted");
     assert_eq!(gone.len(), 1, "{gone:#?}");
+}
+
+/// Keeps the Events about the pod as a fixture of `recommender_loop`, if asked to.
+fn record(scene: &Scene, name: &str) {
+    if std::env::var_os("VSCALED_RECORD_EVENTS").is_some() {
+        let pod = &scene.cluster.pod;
+        let events = [scene.events(pod, "OOMKilled"), scene.events(pod, "Evicted")].concat();
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/data/recommender")
+            .join(name);
+        fs::write(
+            path,
+            serde_json::to_string_pretty(&json!({"items": events})).unwrap() + "\n",
+        )
+        .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_recommender_is_told_of_a_pod_of_one_container_whose_limit_the_kernel_enforces_first() {
+    let Some(mut scene) = with_vpa("cluster_kills::recommender::the_recommender_is_told_of_a_pod_of_one") else {
+        return;
+    };
+    let cgroups = scene.cluster.node.cgroups();
+    let sandbox = cgroups.make(&format!("kubepods/burstable/pod{}/{:064x}", scene.cluster.pod.uid, 77));
+    scene.cluster.node.spawn(&sandbox, "exec sleep 1000");
+    let limit = MemoryLimit::Bytes(128 << 20);
+    scene
+        .cluster
+        .node
+        .cgroups()
+        .limit_memory(&scene.cluster.pod.cgroup, limit);
+    scene.start().await;
+    let pod = &scene.cluster.pod;
+    let told = async || {
+        // The kernel explains ten kills in five seconds, on the whole machine.
+        if scene.events(pod, "Evicted").is_empty() {
+            scene.kill(pod, 1);
+            tokio::time::sleep(Duration::from_secs(12)).await;
+        }
+        scene.events(pod, "Evicted").into_iter().next()
+    };
+    let event = scene.cluster.agent.until("the recommender to be told", told).await;
+    let container = ("test".to_owned(), pod.name.to_owned(), "app".to_owned());
+    let mut recommender = Recommender::knowing(std::slice::from_ref(&container));
+    recommender.watch_begins(&[scene.events(pod, "OOMKilled"), vec![event]].concat());
+    assert_eq!(recommender.told.len(), 1);
+    assert_eq!(recommender.containers[&container].oom, (128 + 100) << 20);
+    let people = scene.events(pod, "OOMKilled");
+    let says = |event: &Value| {
+        event["message"]
+            .as_str()
+            .unwrap()
+            .contains("the container reached its memory limit of 128Mi, and with it the pod")
+    };
+    assert!(people.iter().any(says), "{people:#?}");
+    record(&scene, "pod-of-one-container.json");
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ pub(crate) mod image;
 pub(crate) mod mounts;
 pub(crate) mod pods;
 pub(crate) mod prometheus;
+pub(crate) mod recommender;
 pub(crate) mod tree;
 pub(crate) mod victims;
 

@@ -86,9 +86,7 @@ pub(super) enum RuntimeChoice {
 #[derive(Debug)]
 pub(super) struct Discovery {
     options: DiscoveryOptions,
-    concurrency: Arc<Concurrency>,
-    freezer: Arc<Freezer>,
-    least_limits: Arc<LeastLimits>,
+    shared: Shared,
     observer: Observer,
     view: watch::Receiver<Arc<NodeView>>,
     /// Who lives here, for whoever must not wait for the controller.
@@ -101,10 +99,24 @@ pub(super) struct Discovery {
     systemd: Option<Arc<Systemd>>,
     formula: LearnedFormula,
     /// The runtime's last lists: containers keep their names while it is away.
-    listed: Vec<ListedContainer>,
-    pods: Vec<RuntimePod>,
+    lists: RuntimeLists,
     starts: Starts,
     unsaved: UnsavedLimits,
+}
+
+/// The runtime's last lists.
+#[derive(Debug, Default)]
+struct RuntimeLists {
+    containers: Vec<ListedContainer>,
+    pods: Vec<RuntimePod>,
+}
+
+/// What every node that is found shares, however often it is replaced.
+#[derive(Debug)]
+struct Shared {
+    concurrency: Arc<Concurrency>,
+    freezer: Arc<Freezer>,
+    least_limits: Arc<LeastLimits>,
 }
 
 impl Discovery {
@@ -119,9 +131,11 @@ impl Discovery {
     ) -> Self {
         Self {
             options,
-            concurrency,
-            freezer,
-            least_limits: Arc::default(),
+            shared: Shared {
+                concurrency,
+                freezer,
+                least_limits: Arc::default(),
+            },
             observer,
             view,
             residents,
@@ -131,8 +145,7 @@ impl Discovery {
             happenings: None,
             systemd: None,
             formula: LearnedFormula::default(),
-            listed: Vec::new(),
-            pods: Vec::new(),
+            lists: RuntimeLists::default(),
             starts: Starts::default(),
             unsaved: UnsavedLimits::default(),
         }
@@ -146,7 +159,7 @@ impl Discovery {
 
     /// With limits that were grown in an emergency, which every node it finds shares.
     pub(super) fn sharing(mut self, least_limits: Arc<LeastLimits>) -> Self {
-        self.least_limits = least_limits;
+        self.shared.least_limits = least_limits;
         self
     }
 
@@ -157,7 +170,7 @@ impl Discovery {
             if events.send(Event::Discovered(discovered)).await.is_err() {
                 return;
             }
-            let listed = self.listed.iter().map(|container| container.id.as_str());
+            let listed = self.lists.containers.iter().map(|container| container.id.as_str());
             let starting = self.starts.next_list(listed, Instant::now());
             let again = starting
                 .into_iter()
@@ -215,12 +228,12 @@ impl Discovery {
             formula_from: self.formula.known_from(self.options.weight),
             kubelet_from: KubeletFrom::configured(self.options.kubelet),
             units,
-            concurrency: Arc::clone(&self.concurrency),
-            freezer: Arc::clone(&self.freezer),
-            least_limits: Arc::clone(&self.least_limits),
+            concurrency: Arc::clone(&self.shared.concurrency),
+            freezer: Arc::clone(&self.shared.freezer),
+            least_limits: Arc::clone(&self.shared.least_limits),
         })
         .with_stated_kubelet(view.kubelet_version());
-        let inventory = Inventory::assemble(scanned, &self.pods, &self.listed, &view.pods);
+        let inventory = Inventory::assemble(scanned, &self.lists.pods, &self.lists.containers, &view.pods);
         self.residents.send_replace(Arc::new(NodePods {
             tree: Some((node.hierarchy.clone(), node.kubepods.path.clone())),
             pods: inventory.pods().cloned().collect(),
@@ -268,11 +281,11 @@ impl Discovery {
         let Some(runtime) = &mut self.runtime else { return false };
         match runtime.list().await {
             Ok((pods, listing)) => {
-                self.pods = pods;
+                self.lists.pods = pods;
                 for error in listing.unusable {
                     findings.problem(error);
                 }
-                self.listed = listing.containers;
+                self.lists.containers = listing.containers;
                 true
             }
             Err(error) => {
@@ -350,7 +363,7 @@ impl Discovery {
     async fn learn_formula(&mut self, hierarchy: &Hierarchy, scanned: &[PodEntry]) {
         if let (CgroupVersion::V2, None, Some(runtime)) = (hierarchy.version(), self.options.weight, &self.runtime) {
             self.formula
-                .learn(runtime.cri.as_ref(), hierarchy, &self.listed, scanned)
+                .learn(runtime.cri.as_ref(), hierarchy, &self.lists.containers, scanned)
                 .await;
         }
     }

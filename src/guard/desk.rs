@@ -190,7 +190,7 @@ impl Desk {
         }
     }
 
-    /// Writes what was granted. It is a least for all passes before it is written.
+    /// Writes what was granted. It is the least limit for all passes before it is written.
     fn carry_out(&mut self, of: Of<'_>, watched: &mut Watched, (limit, to): (Bytes, Bytes), need: &Need) {
         let pod = of.id;
         let name = watched.terms.container.clone();

@@ -1,7 +1,7 @@
 //! The guard's thread: sleeps, looks, grows.
 //!
 //! In come watchlists; out come [`Report`]s. It waits for nobody but the kernel: not for the coordinator, not for the runtime, not
-//! for the disk. Whatever it grows is a least for all passes from before the write on.
+//! for the disk. Whatever it grows is the least limit for all passes from before the write on.
 
 use std::collections::HashMap;
 use std::io;

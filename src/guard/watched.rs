@@ -32,25 +32,43 @@ pub(super) struct Watched {
     pub(super) lent: Option<Bytes>,
     meter: MemoryMeter,
     track: Track,
-    throttle: ThrottleMeter,
-    throttling: Throttling,
-    /// When to look at throttling.
-    throttle_due: Duration,
+    cpu: CpuWatch,
     pub(super) due: Duration,
-    /// The latest look, and how long was to be waited after it.
-    looked: Option<(Look, Duration)>,
-    /// Memory in use by all pods together at the latest look, or less if it has been less since.
-    of_all: u64,
-    /// Whether use grew at the latest look.
-    grows: bool,
+    latest: Latest,
     pub(super) told_of_reclaim: bool,
     alarms: Alarms,
     /// What was refused and said, and when it was asked for last.
     refused: Option<(&'static str, Duration)>,
-    /// The most that was in use since it was lent memory, or since that was told.
+    quiet_time: QuietTime,
+}
+
+/// How the container is throttled.
+#[derive(Debug)]
+struct CpuWatch {
+    meter: ThrottleMeter,
+    throttling: Throttling,
+    /// When to look at it.
+    due: Duration,
+}
+
+/// What the latest look at memory found.
+#[derive(Debug)]
+struct Latest {
+    /// The look, and how long was to be waited after it.
+    look: Option<(Look, Duration)>,
+    /// Memory in use by all pods together then, or less if it has been less since.
+    of_all: u64,
+    /// Whether use grew.
+    grows: bool,
+}
+
+/// The quiet time of a container with a temporary limit.
+#[derive(Debug, Default)]
+struct QuietTime {
+    /// The most that was in use since it began.
     peak: u64,
-    /// When to tell that it has been quiet.
-    quiet_at: Option<Duration>,
+    /// When to report that it is over.
+    ends_at: Option<Duration>,
 }
 
 /// The next moment that is a whole number of times this long after the start.
@@ -79,29 +97,32 @@ impl Watched {
             token,
             id,
             meter: MemoryMeter::open(cgroup)?,
-            throttle: ThrottleMeter::open(cgroup)?,
-            throttling: Throttling::default(),
-            throttle_due: Duration::ZERO,
+            cpu: CpuWatch {
+                meter: ThrottleMeter::open(cgroup)?,
+                throttling: Throttling::default(),
+                due: Duration::ZERO,
+            },
             terms,
             lent: None,
             track: Track::default(),
             due: Duration::ZERO,
-            looked: None,
-            of_all: u64::MAX,
-            grows: false,
+            latest: Latest {
+                look: None,
+                of_all: u64::MAX,
+                grows: false,
+            },
             told_of_reclaim: false,
             alarms: Alarms::default(),
             refused: None,
-            peak: 0,
-            quiet_at: None,
+            quiet_time: QuietTime::default(),
         }))
     }
 
     /// Takes in other terms, and what it has been lent as everybody knows it.
     pub(super) fn set_terms(&mut self, terms: Terms, lent: Option<Bytes>, now: Duration, quiet: Duration) {
         if lent.is_none() {
-            self.quiet_at = None;
-        } else if self.lent != lent || self.quiet_at.is_none() {
+            self.quiet_time.ends_at = None;
+        } else if self.lent != lent || self.quiet_time.ends_at.is_none() {
             self.rest(now, quiet);
         }
         self.lent = lent;
@@ -112,19 +133,19 @@ impl Watched {
     }
 
     fn rest(&mut self, now: Duration, quiet: Duration) {
-        self.peak = 0;
-        self.quiet_at = Some(now + quiet);
+        self.quiet_time.peak = 0;
+        self.quiet_time.ends_at = Some(now + quiet);
     }
 
     /// Looks at throttling, if it is time to and it matters.
     pub(super) fn look_at_cpu(&mut self, now: Duration, quiet: Duration) -> Result<Finding, CgroupError> {
-        if self.terms.cpu.is_none() || self.throttle_due > now {
+        if self.terms.cpu.is_none() || self.cpu.due > now {
             return Ok(Finding::Nothing);
         }
         // All containers at the same moments: the guard is woken once for all of them.
-        self.throttle_due = next_multiple(now, throttle::EVERY);
-        let (all, throttled) = self.throttle.periods()?;
-        Ok(self.throttling.observe(now, Periods { all, throttled }, quiet))
+        self.cpu.due = next_multiple(now, throttle::EVERY);
+        let (all, throttled) = self.cpu.meter.periods()?;
+        Ok(self.cpu.throttling.observe(now, Periods { all, throttled }, quiet))
     }
 
     /// Looks, because an alarm rang or for some other reason, and works out when to look again.
@@ -158,14 +179,14 @@ impl Watched {
             look.reclaimable = Some(self.meter.reclaimable()?);
             verdict = self.track.judge(look, pace);
         }
-        self.peak = self.peak.max(look.used());
-        self.grows = !matches!(verdict, Verdict::Wait(wait) if wait >= CALM);
+        self.quiet_time.peak = self.quiet_time.peak.max(look.used());
+        self.latest.grows = !matches!(verdict, Verdict::Wait(wait) if wait >= CALM);
         if let Verdict::Wait(wait) = &mut verdict {
             if self.lent.is_some() {
                 *wait = (*wait).min(WHILE_LENT);
             }
             self.due = now + *wait;
-            self.looked = Some((look, *wait));
+            self.latest.look = Some((look, *wait));
             self.refused
                 .take_if(|(_, asked)| now.saturating_sub(*asked) > SAY_AGAIN);
         }
@@ -175,15 +196,15 @@ impl Watched {
     /// Whether it can be left for a while longer: it did not grow, was looked at not long ago, and all pods together have
     /// not taken what it would have to take to come closer to its limit than is good.
     pub(super) fn rests(&mut self, now: Duration, of_all: Option<u64>) -> bool {
-        let (Some(of_all), Some((look, wait))) = (of_all, self.looked) else {
+        let (Some(of_all), Some((look, wait))) = (of_all, self.latest.look) else {
             return false;
         };
-        self.of_all = self.of_all.min(of_all);
+        self.latest.of_all = self.latest.of_all.min(of_all);
         let slack = look.limit.saturating_sub(look.used()) / 4;
-        let quiet = !self.grows
+        let quiet = !self.latest.grows
             && now.saturating_sub(look.at) < ITSELF
-            && of_all - self.of_all < slack
-            && self.quiet_at.is_none_or(|at| at > now);
+            && of_all - self.latest.of_all < slack
+            && self.quiet_time.ends_at.is_none_or(|at| at > now);
         if quiet {
             self.due = self.due.max(now + wait);
         }
@@ -192,7 +213,7 @@ impl Watched {
 
     /// Notes how much all pods together used when it was looked at.
     pub(super) fn looked_with(&mut self, of_all: Option<u64>) {
-        self.of_all = of_all.unwrap_or(u64::MAX);
+        self.latest.of_all = of_all.unwrap_or(u64::MAX);
     }
 
     /// Whether it is taking memory right now, so that it may well take all that its limit allows.
@@ -217,14 +238,14 @@ impl Watched {
     /// It has ended: nothing is done before this moment, also nothing that is overdue.
     pub(super) fn postpone(&mut self, until: Duration) {
         self.due = self.due.max(until);
-        self.throttle_due = self.throttle_due.max(until);
-        self.quiet_at = self.quiet_at.map(|at| at.max(until));
+        self.cpu.due = self.cpu.due.max(until);
+        self.quiet_time.ends_at = self.quiet_time.ends_at.map(|at| at.max(until));
     }
 
     /// When something is to be done next.
     pub(super) fn next(&self) -> Duration {
-        let throttle = self.terms.cpu.map(|_| self.throttle_due);
-        [self.quiet_at, throttle]
+        let throttle = self.terms.cpu.map(|_| self.cpu.due);
+        [self.quiet_time.ends_at, throttle]
             .into_iter()
             .flatten()
             .fold(self.due, Duration::min)
@@ -232,25 +253,28 @@ impl Watched {
 
     /// Whether its cpu limit is to be looked at.
     pub(super) fn cpu_is_due(&self, now: Duration) -> bool {
-        self.terms.cpu.is_some() && self.throttle_due <= now
+        self.terms.cpu.is_some() && self.cpu.due <= now
     }
 
     /// What it used at the latest look.
     pub(super) fn used(&self) -> Bytes {
-        Bytes::new(self.looked.map_or(0, |(look, _)| look.used()))
+        Bytes::new(self.latest.look.map_or(0, |(look, _)| look.used()))
     }
 
     /// The most that was used in the quiet time, if it is over. The next one begins.
     pub(super) fn quiet(&mut self, now: Duration, quiet: Duration) -> Option<Bytes> {
-        self.quiet_at.filter(|at| *at <= now)?;
-        let peak = Bytes::new(self.peak);
+        self.quiet_time.ends_at.filter(|at| *at <= now)?;
+        let peak = Bytes::new(self.quiet_time.peak);
         self.rest(now, quiet);
         Some(peak)
     }
 
     /// Alarms to be ordered, where nothing is going on.
     pub(super) fn alarms_to_order(&mut self, now: Duration, version: CgroupVersion) -> Option<Vec<u64>> {
-        let (look, _) = self.looked.filter(|_| version == CgroupVersion::V1 && !self.grows)?;
+        let (look, _) = self
+            .latest
+            .look
+            .filter(|_| version == CgroupVersion::V1 && !self.latest.grows)?;
         self.alarms.wanted(now, look.limit, look.usage)
     }
 

@@ -97,7 +97,7 @@ pub async fn reconcile(node: Arc<Node>, mut job: Box<Job>) -> JobDone {
         None => in_kernel::apply(&node, job).await,
     };
     let done = match written {
-        Ok(kernel) => tell(&node, &live, check_runtime, kernel).await,
+        Ok(kernel) => sync_runtime(&node, &live, check_runtime, kernel).await,
         Err(done) => *done,
     };
     let mut done = done.with(answer);
@@ -108,12 +108,12 @@ pub async fn reconcile(node: Arc<Node>, mut job: Box<Job>) -> JobDone {
 }
 
 /// Tells the runtime what the kernel holds, if that is news.
-async fn tell(node: &Arc<Node>, live: &LivePod, check_runtime: bool, mut kernel: Box<KernelPass>) -> JobDone {
+async fn sync_runtime(node: &Arc<Node>, live: &LivePod, check_runtime: bool, mut kernel: Box<KernelPass>) -> JobDone {
     let mut stale = kernel.is_stale();
     let mut formula = None;
     if kernel.outcome.holds() && (check_runtime || !kernel.plan.is_empty()) {
         let start = Instant::now();
-        let told = Box::pin(runtime_stage::tell(node, live, &mut kernel)).await;
+        let told = Box::pin(runtime_stage::sync(node, live, &mut kernel)).await;
         kernel.stages.runtime = start.elapsed();
         formula = told.formula;
         stale |= matches!(told.end, RuntimeEnd::Gone);

@@ -59,7 +59,7 @@ pub async fn stored_specs(node: &Node, live: &LivePod) -> BTreeMap<String, CriRe
     let RuntimeLink::Found(runtime) = &node.runtime else {
         return specs;
     };
-    for (name, answer) in ask(runtime.as_ref(), live, live.containers.keys()).await {
+    for (name, answer) in fetch_containers(runtime.as_ref(), live, live.containers.keys()).await {
         match answer {
             Ok(answer) => {
                 if let Some(resources) = answer.resources {
@@ -74,7 +74,7 @@ pub async fn stored_specs(node: &Node, live: &LivePod) -> BTreeMap<String, CriRe
 
 /// Asks the runtime about the pod's containers of these names, about all of them at once: a pod waits for one answer,
 /// and of a runtime that hangs for one deadline.
-async fn ask<'a>(
+async fn fetch_containers<'a>(
     runtime: &dyn ContainerRuntime,
     live: &LivePod,
     names: impl Iterator<Item = &'a String>,
@@ -84,7 +84,7 @@ async fn ask<'a>(
 }
 
 /// Tells the runtime what its stored specs should hold, where they differ.
-pub(super) async fn tell(node: &Node, live: &LivePod, kernel: &mut KernelPass) -> Told {
+pub(super) async fn sync(node: &Node, live: &LivePod, kernel: &mut KernelPass) -> Told {
     let nothing = Told {
         end: RuntimeEnd::Nothing,
         formula: None,
@@ -216,7 +216,7 @@ async fn spec_steps(
     kernel: &KernelPass,
 ) -> Result<Vec<Step>, RuntimeError> {
     let mut specs = BTreeMap::new();
-    for (name, answer) in ask(runtime, live, kernel.wanted.specs.keys()).await {
+    for (name, answer) in fetch_containers(runtime, live, kernel.wanted.specs.keys()).await {
         let stored = match answer {
             Ok(container) => container.resources,
             // Only a manifest names it: the runtime never writes what it does not know.

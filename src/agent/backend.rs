@@ -33,7 +33,7 @@ pub(super) struct AgentBackend {
 
 impl AgentBackend {
     /// Asks the controller. It takes requests in at once, so a full channel means that it is overwhelmed.
-    async fn ask<T>(
+    async fn request<T>(
         &self,
         request: impl FnOnce(oneshot::Sender<Result<T, ControlError>>) -> Request,
     ) -> Result<T, ControlError> {
@@ -51,14 +51,14 @@ impl AgentBackend {
 
     /// The pod that a caller means, by namespace and name.
     async fn find(&self, text: &str) -> Result<String, ControlError> {
-        let names = self.ask(Request::Names).await?;
+        let names = self.request(Request::Names).await?;
         let pods: Vec<proto::Pod> = names.into_iter().map(view::named).collect();
         find_pod(&pods, text).map(|pod| format!("{}/{}", pod.namespace, pod.name))
     }
 
     async fn snapshot(&self, pod: &str) -> Result<PodSnapshot, ControlError> {
         let pod = self.find(pod).await?;
-        self.ask(|reply| Request::Snapshot(pod, reply)).await
+        self.request(|reply| Request::Snapshot(pod, reply)).await
     }
 
     /// Has a request carried out, and waits for how it ends. One that is refused is written down.
@@ -73,7 +73,7 @@ impl AgentBackend {
             OperatorRequest::Release { .. } => "release",
         };
         let ended = match self.find(&pod).await {
-            Ok(found) => self.ask(|reply| Request::Change(found, request, reply)).await,
+            Ok(found) => self.request(|reply| Request::Change(found, request, reply)).await,
             Err(error) => Err(error),
         };
         let ended = ended.inspect_err(|error| self.refused(caller, call, Some(pod), &error.to_string()));
@@ -159,7 +159,7 @@ impl AgentBackend {
             namespace: namespace.to_owned(),
             overridden_only,
         };
-        let pods = self.ask(|reply| Request::Select(selection, reply)).await?;
+        let pods = self.request(|reply| Request::Select(selection, reply)).await?;
         if pods.is_empty() {
             let what = if overridden_only {
                 "no pod with an override"
@@ -175,7 +175,7 @@ impl AgentBackend {
 
 impl Backend for AgentBackend {
     async fn get(&self, _request: proto::GetRequest) -> Result<proto::GetReply, ControlError> {
-        let snapshot = self.ask(Request::Get).await?;
+        let snapshot = self.request(Request::Get).await?;
         let now = Timestamp::now();
         let pods = snapshot.pods.iter();
         Ok(proto::GetReply {
@@ -245,7 +245,7 @@ impl Backend for AgentBackend {
             "" => None,
             pod => Some(self.find(pod).await?),
         };
-        let records = self.ask(|reply| Request::History(pod, reply)).await?;
+        let records = self.request(|reply| Request::History(pod, reply)).await?;
         Ok(proto::HistoryReply {
             changes: records.iter().map(|record| view::change(record)).collect(),
         })
@@ -264,7 +264,7 @@ impl Backend for AgentBackend {
     }
 
     async fn doctor(&self) -> Result<proto::DoctorReply, ControlError> {
-        let health = self.ask(Request::Health).await?;
+        let health = self.request(Request::Health).await?;
         let checks = self.doctor.examine(health).await?;
         Ok(proto::DoctorReply {
             checks: checks.into_iter().map(Into::into).collect(),

@@ -166,7 +166,7 @@ impl Discovery {
     /// Looks until nobody listens any more.
     pub(super) async fn run(mut self, mut asked: mpsc::Receiver<()>, events: mpsc::Sender<Event>) {
         loop {
-            let (discovered, incomplete) = self.look().await;
+            let (discovered, incomplete) = self.discover().await;
             if events.send(Event::Discovered(discovered)).await.is_err() {
                 return;
             }
@@ -189,7 +189,7 @@ impl Discovery {
     }
 
     /// Looks once; also whether something essential was missing.
-    pub(super) async fn look(&mut self) -> (Discovered, bool) {
+    pub(super) async fn discover(&mut self) -> (Discovered, bool) {
         let mut findings = Findings::default();
         let runtime = self.find_runtime(&mut findings).await;
         let runtime_answers = self.list(&mut findings).await;

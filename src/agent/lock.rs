@@ -51,7 +51,7 @@ pub(super) struct StateLock {
 impl StateLock {
     /// Takes the lock of the state directory, which is there, in the name of this command. Waits no longer than `patience`
     /// for another process to end.
-    pub(super) async fn take(state_dir: &Path, command: &str, patience: Duration) -> Result<Self, LockError> {
+    pub(super) async fn acquire(state_dir: &Path, command: &str, patience: Duration) -> Result<Self, LockError> {
         let path = state_dir.join(FILE_NAME);
         let failed = |action| {
             let path = path.clone();
@@ -115,8 +115,10 @@ mod tests {
     #[tokio::test]
     async fn a_second_process_is_told_who_has_the_lock_and_gets_it_when_that_ends() {
         let directory = tempfile::tempdir().unwrap();
-        let first = StateLock::take(directory.path(), "run", Duration::ZERO).await.unwrap();
-        let error = StateLock::take(directory.path(), "restore", Duration::ZERO)
+        let first = StateLock::acquire(directory.path(), "run", Duration::ZERO)
+            .await
+            .unwrap();
+        let error = StateLock::acquire(directory.path(), "restore", Duration::ZERO)
             .await
             .unwrap_err();
         let said = error.to_string();
@@ -126,7 +128,7 @@ mod tests {
             "{said}"
         );
         assert!(said.contains("since 20") && said.contains("vscaled.lock"), "{said}");
-        let waiting = StateLock::take(directory.path(), "run", Duration::from_secs(60));
+        let waiting = StateLock::acquire(directory.path(), "run", Duration::from_secs(60));
         let (second, ()) = tokio::join!(waiting, async {
             tokio::time::sleep(Duration::from_millis(20)).await;
             drop(first);
@@ -138,7 +140,7 @@ mod tests {
     async fn a_directory_that_cannot_be_written_is_named() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join(FILE_NAME)).unwrap();
-        let error = StateLock::take(directory.path(), "run", Duration::ZERO)
+        let error = StateLock::acquire(directory.path(), "run", Duration::ZERO)
             .await
             .unwrap_err();
         assert!(error.to_string().starts_with("stateDir: cannot open "), "{error}");

@@ -3,7 +3,7 @@
 //! Tasks, what each takes in and where its results go:
 //!
 //! - the sources ([`crate::sources`]): files, the API server → what each knows, in watch channels;
-//! - `feeding`: all sources → one [`NodeView`](crate::sources::NodeView), to the controller;
+//! - `source_merge`: all sources → one [`NodeView`](crate::sources::NodeView), to the controller;
 //! - `discovery`: the runtime's events, requests to look → who lives on the node, to the controller;
 //! - the controller ([`crate::reconcile`]): all of the above, operators' requests, writes by others, the clock → passes;
 //! - passes ([`crate::actuate::reconcile`]), at most one for each pod → what they did, back to the controller;
@@ -13,7 +13,7 @@
 //! - reporting ([`crate::report`]): kills → the spool, receivers, Events at the API server;
 //! - the audit log ([`crate::observe::audit`]): what passes did, who was refused → its file;
 //! - the control socket ([`crate::control`]): operators' requests → the controller;
-//! - `telling`: what was done → Kubernetes Events, where there is an API server;
+//! - `event_emitter`: what was done → Kubernetes Events, where there is an API server;
 //! - [`crate::reconcile::annotations`]: what pods hold besides their specs → an annotation on them, where nothing else at the API server says it;
 //! - HTTP: metrics and health.
 //!
@@ -22,8 +22,8 @@
 mod backend;
 mod discovery;
 mod doctor;
+mod event_emitter;
 mod explain;
-mod feeding;
 mod lock;
 mod machine;
 pub(crate) mod oom;
@@ -32,7 +32,7 @@ mod own_kills;
 mod reporting;
 mod restore;
 mod run;
-mod telling;
+mod source_merge;
 mod view;
 
 pub use crate::reconcile::store::StateError;

@@ -87,14 +87,14 @@ pub struct Restoration {
 pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, RestoreError> {
     allow_open_files();
     let state = StateFile::in_directory(&config.state_dir)?;
-    let _lock = StateLock::take(&config.state_dir, "restore", Duration::ZERO).await?;
+    let _lock = StateLock::acquire(&config.state_dir, "restore", Duration::ZERO).await?;
     let restored = load(&state)?;
     let freezer = thaw(&config.state_dir)?;
     let mut remarks: Vec<String> = restored.problem.into_iter().collect();
     let api = connect(config, ApiMetrics::register(&mut registry())).await;
     let api = api.map_err(RunError::from)?;
     let view = read_sources(config, api.clone(), &mut remarks).await?;
-    let (node, inventory) = look(config, freezer, &view, &mut remarks).await?;
+    let (node, inventory) = discover(config, freezer, &view, &mut remarks).await?;
     let (_marks, mut marked) = marks_below(&config.state_dir)?;
     let saved = restored.pods;
     let living = view.pods.iter();
@@ -236,10 +236,10 @@ async fn read_sources(
 ) -> Result<NodeView, RestoreError> {
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
-    let feeding = start_sources(config, api, &stop);
+    let source_merge = start_sources(config, api, &stop);
     let (views, _viewed) = watch::channel(Arc::new(NodeView::default()));
     let (events, mut spoken) = mpsc::channel(8);
-    tokio::spawn(feeding.run(views, events));
+    tokio::spawn(source_merge.run(views, events));
     let mut problems = Vec::new();
     let patience = tokio::time::sleep(PATIENCE);
     tokio::pin!(patience);
@@ -261,7 +261,7 @@ async fn read_sources(
 }
 
 /// Looks at the node as an agent would.
-async fn look(
+async fn discover(
     config: &Config,
     freezer: Arc<Freezer>,
     view: &NodeView,
@@ -289,7 +289,7 @@ async fn look(
             ..
         },
         _,
-    ) = discovery.look().await;
+    ) = discovery.discover().await;
     let node = node.ok_or_else(|| RestoreError::Node(problems.clone()))?;
     remarks.extend(problems);
     Ok((node, inventory))

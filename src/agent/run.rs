@@ -11,14 +11,14 @@ use tokio_util::sync::CancellationToken;
 use super::backend::AgentBackend;
 use super::discovery::{Discovery, UnsavedLimits};
 use super::doctor;
-use super::feeding::Feeding;
+use super::event_emitter::emit_events;
 use super::lock::{LockError, StateLock};
 use super::machine::{self, UnknownGroup};
 use super::oom::{OomLinks, watch_for_kills};
 use super::options::{discovery_options, oom_options, options, start_audit};
 use super::own_kills::report_own_kills;
 use super::reporting;
-use super::telling::tell;
+use super::source_merge::SourceMerge;
 use super::view;
 use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
 use crate::actuate::{Concurrency, LeastLimits, PodResizer};
@@ -86,7 +86,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     allow_open_files();
     let signals = Signals::new().map_err(RunError::Signals)?;
     let state = StateFile::in_directory(&config.state_dir)?;
-    let _lock = StateLock::take(&config.state_dir, "run", OTHERS_END).await?;
+    let _lock = StateLock::acquire(&config.state_dir, "run", OTHERS_END).await?;
     // Before anything that could fail or take its time: somebody may be standing still.
     let freezer = thaw(&config.state_dir)?;
     let restored = load(&state)?;
@@ -118,14 +118,14 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
     let counted_events = EventMetrics::register(&mut registry);
     if let Some(api) = &api {
         let kubernetes_events = EventRecorder::start(api.clone(), &config.node_name, counted_events, stop.clone());
-        tokio::spawn(tell(records.subscribe(), kubernetes_events));
+        tokio::spawn(emit_events(records.subscribe(), kubernetes_events));
     }
     let resizer = api
         .clone()
         .map(|api| Arc::new(ApiResizer::new(api)) as Arc<dyn PodResizer>);
     let annotator = api.clone().map(|api| Annotator::start(api, stop.clone()));
-    let feeding = start_sources(&config, api.clone(), &stop);
-    tokio::spawn(feeding.run(views, events.clone()));
+    let source_merge = start_sources(&config, api.clone(), &stop);
+    tokio::spawn(source_merge.run(views, events.clone()));
     let concurrency = Arc::new(Concurrency::new(config.workers));
     let calls = RuntimeMetrics::register(&mut registry);
     let counted = Observer::new(move |call, took, answer| calls.called(call, took, answer));
@@ -297,7 +297,7 @@ pub(super) async fn connect(config: &Config, counted: ApiMetrics) -> Result<Opti
 }
 
 /// Starts the sources that are configured.
-pub(super) fn start_sources(config: &Config, api: Option<ApiClient>, stop: &CancellationToken) -> Feeding {
+pub(super) fn start_sources(config: &Config, api: Option<ApiClient>, stop: &CancellationToken) -> SourceMerge {
     let directory = config.source.has_directory().then(|| {
         let (source, states) = DirectorySource::new(config.manifests.clone(), &config.node_name);
         tokio::spawn(source.run(stop.clone()));
@@ -308,7 +308,7 @@ pub(super) fn start_sources(config: &Config, api: Option<ApiClient>, stop: &Canc
         tokio::spawn(source.run(stop.clone()));
         states
     });
-    Feeding { directory, cluster }
+    SourceMerge { directory, cluster }
 }
 
 async fn serve_http(server: HttpServer, exposed: Exposed, stop: CancellationToken) {

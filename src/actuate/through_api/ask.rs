@@ -17,7 +17,7 @@ use crate::plan::resize::{self, Phase};
 const MAKE_ROOM_EVERY: Duration = Duration::from_secs(2);
 
 /// How far the kubelet is with what the spec has, and what it has granted so far.
-type Standing = (Phase, Vec<NamedRequirements>);
+type Granted = (Phase, Vec<NamedRequirements>);
 
 /// Sees to it that the spec has the job's targets, and leaves in the job what the kernel may hold.
 ///
@@ -36,7 +36,7 @@ pub(in crate::actuate) async fn ask(node: &Arc<Node>, job: &mut Job) -> Result<A
         Err(unaskable) => return Err(refused(job, unaskable.to_string())),
     };
     let fits = through.fits(job.bound.object(), &job.targets, node.traits.kubelet);
-    let standing = if changes.is_empty() {
+    let granted_so_far = if changes.is_empty() {
         Some(so_far(&through, job.bound.object()))
     } else if let Some(unreported) = &through.unreported {
         return Err(not_reported(job, unreported));
@@ -55,7 +55,7 @@ pub(in crate::actuate) async fn ask(node: &Arc<Node>, job: &mut Job) -> Result<A
     if answer.report.denied.is_some() {
         return Ok(answer);
     }
-    let Some((phase, granted)) = standing else {
+    let Some((phase, granted)) = granted_so_far else {
         answer.report.unsupported = true;
         job.lift_undeclared = lift_undeclared;
         job.kubelet_unasked = true;
@@ -78,7 +78,7 @@ pub(in crate::actuate) async fn ask(node: &Arc<Node>, job: &mut Job) -> Result<A
 }
 
 /// Where what the spec has already got to.
-fn so_far(through: &ResizeTerms, pod: &Pod) -> Standing {
+fn so_far(through: &ResizeTerms, pod: &Pod) -> Granted {
     let phase = match (through.unseen(pod), Phase::of(pod), &through.failed) {
         (Some(_), _, _) => Phase::Accepted,
         // It tries again: until it has succeeded, this is no reason to write what it could not.
@@ -124,7 +124,7 @@ async fn request(
     through: &ResizeTerms,
     changes: &[Step],
     answer: &mut Answer,
-) -> Result<Option<Standing>, Box<JobDone>> {
+) -> Result<Option<Granted>, Box<JobDone>> {
     let granted = resize::granted(job.bound.object(), &Phase::of(job.bound.object()), through.held());
     let pass = prepare(node, Box::new(errand(job))).await?;
     if let Some(saved) = &through.saved {
@@ -150,14 +150,14 @@ async fn request(
             answer.steps = steps;
             answer.report.asked = Some(asked(pod.metadata.generation));
             answer.prepared = Some(pass);
-            let standing = (Phase::of(&pod), granted.clone());
+            let granted_so_far = (Phase::of(&pod), granted.clone());
             answer.undo = Some(Undo {
                 resizer: Arc::clone(&through.resizer),
                 id: job.bound.live().id.clone(),
                 pod,
                 held: granted,
             });
-            Ok(Some(standing))
+            Ok(Some(granted_so_far))
         }
         Err(ResizeError::Denied(why)) => {
             take_back(job, pass.into_abandoned());

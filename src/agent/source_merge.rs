@@ -12,7 +12,7 @@ use crate::sources::kubernetes::ClusterState;
 
 /// Where views come from; what is not configured is none.
 #[derive(Debug)]
-pub(super) struct Feeding {
+pub(super) struct SourceMerge {
     pub(super) directory: Option<watch::Receiver<Arc<DirectoryState>>>,
     pub(super) cluster: Option<watch::Receiver<Arc<ClusterState>>>,
 }
@@ -24,7 +24,7 @@ struct Together {
     problems: Vec<String>,
 }
 
-impl Feeding {
+impl SourceMerge {
     /// Passes on what the sources say, until they or the controller end.
     pub(super) async fn run(mut self, views: watch::Sender<Arc<NodeView>>, events: mpsc::Sender<Event>) {
         loop {
@@ -161,13 +161,13 @@ mod tests {
             problems: vec!["the API server is away".to_owned()],
             ..ClusterState::default()
         }));
-        let feeding = Feeding {
+        let merge = SourceMerge {
             directory: Some(directory),
             cluster: Some(cluster),
         };
         let (views, _view) = watch::channel(Arc::default());
         let (events, mut told) = mpsc::channel(8);
-        tokio::spawn(feeding.run(views, events));
+        tokio::spawn(merge.run(views, events));
         let first = told.recv().await.unwrap();
         assert!(
             matches!(&first, Event::SourceProblems(problems) if problems.len() == 1),

@@ -8,7 +8,7 @@ use crate::kubernetes::events::{EventMessage, EventRecorder, PodReference, Sever
 use crate::model::{Cause, ChangeRecord, Outcome, Withheld};
 
 /// Says what the records tell, until there are no more.
-pub(super) async fn tell(mut records: broadcast::Receiver<Arc<ChangeRecord>>, events: EventRecorder) {
+pub(super) async fn emit_events(mut records: broadcast::Receiver<Arc<ChangeRecord>>, events: EventRecorder) {
     loop {
         match records.recv().await {
             Ok(record) => {

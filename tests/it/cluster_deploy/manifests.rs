@@ -131,11 +131,12 @@ fn no_agent_has_more_rights_than_its_overlay_says() {
             assert_eq!(context["privileged"], gives_up, "{directory}");
             assert_eq!(context["allowPrivilegeEscalation"], gives_up, "{directory}");
             assert_eq!(context["readOnlyRootFilesystem"], true, "{directory}");
-            assert_eq!(
-                context["capabilities"],
-                json!({"drop": ["ALL"], "add": ["SYSLOG"]}),
-                "{directory}"
-            );
+            // What puts limits back reads no log.
+            let capabilities = match container["name"].as_str() {
+                Some("restore") => json!({"drop": ["ALL"]}),
+                _ => json!({"drop": ["ALL"], "add": ["SYSLOG"]}),
+            };
+            assert_eq!(context["capabilities"], capabilities, "{directory}");
         }
         let patched: &[&str] = match directory {
             "deploy/overlays/legacy" => &["pods/status"],

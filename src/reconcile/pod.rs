@@ -231,13 +231,15 @@ impl PodState {
         }
     }
 
-    /// Changes the state, and returns what has to follow.
+    /// Changes the state, and returns what has to follow, in this order. What makes copies of the state equal to it comes first:
+    /// another effect may be an input of its own ([`Effect::AdmitRequest`]).
     #[must_use]
     pub(crate) fn apply(&mut self, input: PodInput, now: Now) -> Vec<Effect> {
         let before = effects::Shared::of(self);
-        let mut effects = Vec::new();
-        self.transition(input, now, &mut effects);
+        let (mut effects, mut others) = (Vec::new(), Vec::new());
+        self.transition(input, now, &mut others);
         before.derive(self, &mut effects);
+        effects.append(&mut others);
         effects
     }
 

@@ -40,7 +40,8 @@ pub(super) async fn write(node: &Arc<Node>, pass: Box<Pass>) -> Result<Box<Kerne
 /// asked for a resize) finds less in use than they allow. The outcome is [`Outcome::Unchanged`] once there is room, and
 /// [`Outcome::Refused`] with the numbers where there cannot be.
 ///
-/// [`Outcome::Unchanged`]: crate::model::Outcome::Unchanged [`Outcome::Refused`]: crate::model::Outcome::Refused
+/// [`Outcome::Unchanged`]: crate::model::Outcome::Unchanged
+/// [`Outcome::Refused`]: crate::model::Outcome::Refused
 pub async fn make_room(node: Arc<Node>, job: Job) -> JobDone {
     match prepare(&node, Box::new(job)).await {
         Ok(pass) => pass.into_abandoned(),

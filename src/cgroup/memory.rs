@@ -16,7 +16,7 @@ const RECLAIM: &str = "memory.reclaim";
 impl CgroupDir {
     /// What is in use, and what it is made of.
     ///
-    /// Errors: [`CgroupError`]; [`Reason::Absent`] on the root of v2.
+    /// Errors: [`CgroupError`]; [`Absent`](super::Reason::Absent) on the root of v2.
     pub fn memory_reading(&self) -> Result<MemoryReading, CgroupError> {
         // In this order: what grows in between counts as held, not as evictable.
         let stat = self.memory_text("memory.stat")?.unwrap_or_default();
@@ -60,7 +60,7 @@ impl CgroupDir {
 
     /// Has the kernel reclaim so many bytes, as far as it can: less is no error. Changes no limit. Blocks while it does.
     ///
-    /// Errors: [`CgroupError`]; [`Reason::Absent`] on v1 and before Linux 5.19.
+    /// Errors: [`CgroupError`]; [`Absent`](super::Reason::Absent) on v1 and before Linux 5.19.
     pub fn reclaim(&self, bytes: Bytes) -> Result<(), CgroupError> {
         let file = self.dir(Resource::Memory).open_file(RECLAIM, OFlag::O_WRONLY)?;
         match file.write(&bytes.get().to_string()) {

@@ -20,7 +20,7 @@ pub struct UncarriedLimits(Dir);
 impl UncarriedLimits {
     /// Opens the cgroup at this path of the file system.
     ///
-    /// Errors: [`Reason::Vanished`] when there is none.
+    /// Errors: [`Vanished`](super::Reason::Vanished) when there is none.
     pub fn open(directory: &Path) -> Result<Self, CgroupError> {
         Dir::open(directory.to_owned()).map(Self)
     }

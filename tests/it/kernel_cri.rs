@@ -7,7 +7,7 @@ mod oci_version;
 use std::path::Path;
 use std::time::Duration;
 
-use vscaled::model::{CgroupVersion, ControlFile, CpuShares, CriResources, MemoryLimit, Setting, Settings};
+use vscaled::model::{CgroupVersion, ControlFile, CpuShares, CriResources, MemoryLimit, Resource, Setting, Settings};
 use vscaled::runtime::proto::LinuxContainerResources;
 use vscaled::runtime::{ContainerRuntime, Cri, Deadlines, weight};
 
@@ -72,7 +72,7 @@ async fn memory_alone_changes(containerd: &Containerd, pod: &Pod) {
     let cpu = |settings: &Settings| {
         settings
             .iter()
-            .filter(|setting| setting.memory().is_none())
+            .filter(|setting| setting.file().resource() == Resource::Cpu)
             .collect::<Vec<_>>()
     };
     assert_eq!(cpu(&after), cpu(&before));

@@ -17,7 +17,8 @@ fn grow(scene: &mut Scene, mebibytes: u64) {
 /// What is said about the container's memory limit.
 async fn explained(scene: &Scene) -> (proto::ExplainReply, proto::Value) {
     let reply = scene.agent.client().await.explain(scene.pod.full_name()).await.unwrap();
-    let limit = |value: &&proto::Value| value.name == "app" && value.file.starts_with("memory.") && value.wanted != "-";
+    let files = ["memory.max", "memory.limit_in_bytes"];
+    let limit = |value: &&proto::Value| value.name == "app" && files.contains(&value.file.as_str());
     let value = reply.values.iter().find(limit).unwrap().clone();
     (reply, value)
 }

@@ -19,13 +19,19 @@ use crate::reconcile::resize::Resize;
 use crate::sources::NodeView;
 
 const FILE_NAME: &str = "state.json";
-/// Raised when the meaning of the content changes; other versions are set aside.
+/// Raised when the meaning of the content changes.
 const VERSION: u32 = 1;
 
 /// The file that keeps what stands for each pod.
 #[derive(Debug)]
 pub(crate) struct StateFile {
     directory: PathBuf,
+}
+
+/// What every version of the file has.
+#[derive(Debug, Deserialize)]
+struct Header {
+    version: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -126,11 +132,19 @@ pub(crate) enum Loaded {
 
 /// The state directory could not be used.
 #[derive(Debug, thiserror::Error)]
-#[error("{action} {path}: {source}; check that stateDir exists, is writable and has free space", path = .path.display())]
-pub struct StateError {
-    action: &'static str,
-    path: PathBuf,
-    source: io::Error,
+pub enum StateError {
+    #[error("{action} {path}: {source}; check that stateDir exists, is writable and has free space", path = .path.display())]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    /// A newer agent wrote the file. It is left alone: nothing in it would be understood, and that agent may come back.
+    #[error(
+        "{path}: a newer vscaled wrote this file (version {version}, this one knows up to {VERSION}); it is left alone: start \
+         that vscaled again, or move the file away and lose what it says", path = .path.display()
+    )]
+    Newer { path: PathBuf, version: u32 },
 }
 
 impl StateFile {
@@ -146,7 +160,7 @@ impl StateFile {
 
     /// Reads the file.
     ///
-    /// Errors: [`StateError`] when it exists but cannot be read, or not be set aside.
+    /// Errors: [`StateError`] when it exists but cannot be read or set aside, or when a newer agent wrote it.
     pub(crate) fn load(&self) -> Result<Loaded, StateError> {
         let path = self.path();
         let text = match fs::read(&path) {
@@ -154,6 +168,11 @@ impl StateFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Loaded::Content(Saved::default())),
             Err(error) => return Err(failed("read", &path)(error)),
         };
+        if let Ok(Header { version }) = serde_json::from_slice(&text)
+            && version > VERSION
+        {
+            return Err(StateError::Newer { path, version });
+        }
         let reason = match serde_json::from_slice::<Saved>(&text) {
             Ok(saved) if saved.version == VERSION => return Ok(Loaded::Content(saved)),
             Ok(saved) => format!(
@@ -206,7 +225,7 @@ mod shared {
 
 fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> StateError {
     let path = path.to_owned();
-    move |source| StateError {
+    move |source| StateError::Io {
         action,
         path: path.clone(),
         source,
@@ -250,7 +269,7 @@ mod tests {
     fn what_is_not_understood_is_set_aside_and_kept() {
         let directory = tempfile::tempdir().unwrap();
         let file = StateFile::in_directory(directory.path()).unwrap();
-        for broken in ["{\"version\":1,\"pods\":{", "{\"version\":99,\"pods\":{}}"] {
+        for broken in ["{\"version\":1,\"pods\":{", "{\"version\":0,\"pods\":{}}"] {
             fs::write(file.path(), broken).unwrap();
             let Loaded::SetAside { path, reason } = file.load().unwrap() else {
                 panic!("believed {broken}")
@@ -259,6 +278,38 @@ mod tests {
             assert!(!reason.is_empty());
             assert_eq!(file.load().unwrap(), Loaded::Content(Saved::default()));
         }
+    }
+
+    #[test]
+    fn what_a_newer_agent_wrote_is_an_error_and_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = StateFile::in_directory(directory.path()).unwrap();
+        let newer = "{\"version\":2,\"pods\":[\"another shape\"]}";
+        fs::write(file.path(), newer).unwrap();
+        let error = file.load().unwrap_err().to_string();
+        assert!(error.contains("version 2, this one knows up to 1"), "{error}");
+        assert_eq!(fs::read_to_string(file.path()).unwrap(), newer);
+    }
+
+    /// Files that agents of version 0.1 left (tests/data/state): read, kept whole, and written so that 0.1 reads them.
+    #[test]
+    fn what_the_version_before_left_is_carried_over() {
+        let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/state/0.1");
+        let mut names = Vec::new();
+        for entry in fs::read_dir(recorded).unwrap() {
+            let entry = entry.unwrap();
+            let directory = tempfile::tempdir().unwrap();
+            let file = StateFile::in_directory(directory.path()).unwrap();
+            fs::copy(entry.path(), file.path()).unwrap();
+            let Loaded::Content(content) = file.load().unwrap() else {
+                panic!("not believed: {}", entry.path().display())
+            };
+            file.save(content.pods).unwrap();
+            let value = |path: &Path| serde_json::from_slice::<serde_json::Value>(&fs::read(path).unwrap()).unwrap();
+            assert_eq!(value(&file.path()), value(&entry.path()), "{}", entry.path().display());
+            names.push(entry.file_name());
+        }
+        assert_eq!(names.len(), 5, "{names:?}");
     }
 
     #[test]

@@ -109,7 +109,7 @@ async fn values_of_which_the_state_file_is_lost_do_not_stay_in_the_cgroups() {
     scene.agent.reaches("beside", "NotManaged").await;
     scene.agent.resize(scene.by_hand(memory("512Mi"))).await.unwrap();
     scene.agent.kill();
-    fs::write(scene.agent.state_file(), r#"{"version": 99}"#).unwrap();
+    fs::write(scene.agent.state_file(), r#"{"version": 0}"#).unwrap();
     scene.agent.start().await;
     let back = || scene.holds(&AT_FIRST);
     scene.agent.wait_for("the spec's values to be back", back).await;

@@ -5,6 +5,7 @@ use vscaled::control::proto;
 
 use super::{AT_FIRST, Amounts, SIDE, Scene, UID, memory};
 use crate::support::amounts::{pod_manifest, vpa_manifest};
+use crate::support::tenants::{NAMESPACE, Tenant};
 
 const OWN: &str = "0a1b2c3d-0000-4000-8000-000000000012";
 const WANTED: [(&str, Amounts); 1] = [("app", Amounts::doubled(20, 16))];
@@ -104,4 +105,60 @@ async fn a_mirror_pod_is_the_static_pod_that_its_annotation_names() {
     let pod = scene.agent.reaches("web", "NotManaged").await;
     assert_eq!(pod.uid, UID);
     scene.agent.resize(scene.by_hand(memory("256Mi"))).await.unwrap();
+}
+
+/// How often a tenant writes everything anew.
+const ROUNDS: u64 = 20;
+
+#[tokio::test]
+async fn whatever_stands_in_a_tenants_namespace_no_write_leaves_their_own_pods() {
+    let mut scene = Scene::new();
+    let probe = scene.node.run("probe", OWN, &[("app", Amounts::doubled(100, 64))]);
+    scene.agent.write("probe.yaml", &probe.manifest());
+    let stolen = [
+        UID,
+        OWN,
+        "web",
+        "probe",
+        "test",
+        &scene.pod.containers["app"].id,
+        &probe.containers["app"].id,
+    ];
+    let mut tenant = Tenant::new(71, &stolen, &["web", "probe", "app", "side", "other"]);
+    let before = scene.node.held(&scene.pod);
+    scene.agent.start().await;
+    scene.agent.reaches("web", "NotManaged").await;
+    for round in 0..ROUNDS {
+        let uid = |number: u64| format!("0a1b2c3d-0000-4000-8000-{:012}", 1000 * round + number);
+        let pods = (0..6)
+            .map(|number| tenant.pod(&uid(number), "node-1"))
+            .collect::<Vec<_>>();
+        let vpas = (0..3).map(|_| tenant.vpa()).collect::<Vec<_>>();
+        let workloads = ["StatefulSet", "Deployment", "ReplicaSet"].map(|kind| tenant.workload(kind));
+        let all = pods.iter().chain(&vpas).chain(&workloads);
+        // A file before the others' and one after them.
+        for (index, object) in all.enumerate() {
+            let file = if index % 2 == 0 { "a" } else { "z" };
+            scene.agent.write(&format!("{file}-{index}.yaml"), &object.to_string());
+        }
+        // What its own VPA says is done for the probe, so everything above has been seen.
+        let wanted = [("app", Amounts::doubled(50 + 10 * (round % 7), 32 + 8 * (round % 5)))];
+        scene
+            .agent
+            .write("probe-vpa.yaml", &vpa_manifest("probe", "probe", &wanted));
+        let done = || scene.node.holds(&probe, &wanted);
+        scene.agent.wait_for("what the probe's own VPA says", done).await;
+        assert_eq!(scene.node.held(&scene.pod), before, "round {round}");
+        for change in scene.agent.history().await {
+            let pod = (change.namespace.as_str(), change.name.as_str());
+            assert!(
+                pod == ("test", "probe") || pod.0 == NAMESPACE,
+                "round {round}: {change:#?}"
+            );
+            assert!(
+                pod.0 != NAMESPACE || change.steps.is_empty(),
+                "nothing of theirs runs: {change:#?}"
+            );
+        }
+    }
 }

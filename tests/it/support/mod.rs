@@ -19,6 +19,7 @@ pub(crate) mod mounts;
 pub(crate) mod pods;
 pub(crate) mod prometheus;
 pub(crate) mod recommender;
+pub(crate) mod tenants;
 pub(crate) mod tree;
 pub(crate) mod victims;
 

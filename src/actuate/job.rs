@@ -86,7 +86,7 @@ pub struct JobDone {
 /// Every pod of a node may be waiting at once, so that what a pass carries along is boxed.
 pub async fn reconcile(node: Arc<Node>, mut job: Box<Job>) -> JobDone {
     let (check_runtime, live) = (job.check_runtime, Arc::clone(job.bound.live()));
-    let mut answer = match Box::pin(through_api::ask(&node, &mut job)).await {
+    let mut answer = match Box::pin(through_api::patch_resize(&node, &mut job)).await {
         Ok(answer) => answer,
         Err(done) => return *done,
     };
@@ -154,7 +154,7 @@ pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, S
 
 /// Whether a pass would refuse to lower a limit before doing anything about it.
 fn refuse_at_once(plan: &Plan, handles: &PodHandles, seen: &SeenBefore) -> Result<(), String> {
-    let next = Grounds::of(plan, handles, seen).and_then(|mut grounds| grounds.look(handles));
+    let next = Grounds::of(plan, handles, seen).and_then(|mut grounds| grounds.check(handles));
     match next {
         Ok(Next::Refused(target, why)) => Err(format!("{target}: {why}")),
         Ok(Next::Ready | Next::Wait(_)) => Ok(()),

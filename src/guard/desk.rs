@@ -112,9 +112,9 @@ impl Desk {
     }
 
     /// Looks at one container of a pod, and grows its limit if it has to. `rang` if it passed an alarm. Whether it is still there.
-    pub(super) fn look(&mut self, of: Of<'_>, watched: &mut Watched, rang: bool) -> bool {
+    pub(super) fn check(&mut self, of: Of<'_>, watched: &mut Watched, rang: bool) -> bool {
         let (pod, now) = (of.id, self.now());
-        match watched.look(now, self.act, rang) {
+        match watched.read_usage(now, self.act, rang) {
             Ok(Seen::Unlimited) => {}
             Ok(Seen::Look(look, verdict)) => {
                 let claimant = claimant(pod, watched);

@@ -246,7 +246,7 @@ impl Work {
                     growable: &pod.growable,
                     handles: &pod.handles,
                 };
-                if !desk.look(of, watched, rang) {
+                if !desk.check(of, watched, rang) {
                     // The runtime tells, and the next watchlist is without it.
                     watched.postpone(now + ITSELF);
                 }

@@ -149,7 +149,7 @@ impl Watched {
     }
 
     /// Looks, because an alarm rang or for some other reason, and works out when to look again.
-    pub(super) fn look(&mut self, now: Duration, act: Duration, rang: bool) -> Result<Seen, CgroupError> {
+    pub(super) fn read_usage(&mut self, now: Duration, act: Duration, rang: bool) -> Result<Seen, CgroupError> {
         if rang {
             self.alarms.rang(now);
         }

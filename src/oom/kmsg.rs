@@ -256,7 +256,7 @@ impl KmsgReader {
     }
 
     /// Has the reader tell [`Notice::UpTo`] when it has read to the end of the log.
-    pub fn ask(&mut self) {
+    pub fn request_position(&mut self) {
         self.asked = true;
         self.source.wake();
     }
@@ -283,7 +283,7 @@ impl KmsgReader {
             return Some(Step::AtEnd);
         }
         let as_of = self.source.as_of(now).filter(|_| matches!(attempt, Attempt::AtEnd));
-        self.notices.extend(self.tracker.take(attempt, now));
+        self.notices.extend(self.tracker.record_read(attempt, now));
         let Some(as_of) = as_of else {
             return Some(Step::Record);
         };

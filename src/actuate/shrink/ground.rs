@@ -112,7 +112,7 @@ impl Grounds {
     }
 
     /// Whether one of them would be refused at first sight. Does nothing else.
-    pub(in crate::actuate) fn look(&mut self, handles: &PodHandles) -> Result<Next, CgroupError> {
+    pub(in crate::actuate) fn check(&mut self, handles: &PodHandles) -> Result<Next, CgroupError> {
         let now = Instant::now();
         for plot in &mut self.0 {
             if let Some(cgroup) = handles.get(&plot.target)

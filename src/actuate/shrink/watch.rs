@@ -39,7 +39,7 @@ enum Look {
 /// Watches until something goes wrong or the time is over. Ends at once when it is dropped.
 pub async fn watch(node: Arc<Node>, live: Arc<LivePod>, lowered: Vec<Lowering>) -> Verdict {
     let first = tokio::task::spawn_blocking(move || match PodHandles::open(&node.hierarchy, &live) {
-        Ok(handles) => look(Box::new(Watched {
+        Ok(handles) => read_once(Box::new(Watched {
             handles,
             watches: watches(lowered),
         })),
@@ -50,7 +50,7 @@ pub async fn watch(node: Arc<Node>, live: Arc<LivePod>, lowered: Vec<Lowering>) 
         match next {
             Ok(Look::Again(watched, at)) => {
                 tokio::time::sleep_until(at.into()).await;
-                next = tokio::task::spawn_blocking(move || look(watched)).await;
+                next = tokio::task::spawn_blocking(move || read_once(watched)).await;
             }
             Ok(Look::End(verdict)) => return verdict,
             Err(error) => {
@@ -71,7 +71,7 @@ fn watches(lowered: Vec<Lowering>) -> Vec<(Target, Watch)> {
 }
 
 /// Reads each cgroup once. One that has ended is left out from then on.
-fn look(mut watched: Box<Watched>) -> Look {
+fn read_once(mut watched: Box<Watched>) -> Look {
     let mut next = None::<Instant>;
     let mut left = Vec::with_capacity(watched.watches.len());
     for (target, mut watch) in watched.watches {

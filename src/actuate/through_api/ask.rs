@@ -22,7 +22,7 @@ type Granted = (Phase, Vec<NamedRequirements>);
 /// Sees to it that the spec has the job's targets, and leaves in the job what the kernel may hold.
 ///
 /// Errors: the end of the pass: nothing was asked for, or nothing came of it, and every value stays as it is.
-pub(in crate::actuate) async fn ask(node: &Arc<Node>, job: &mut Job) -> Result<Answer, Box<JobDone>> {
+pub(in crate::actuate) async fn patch_resize(node: &Arc<Node>, job: &mut Job) -> Result<Answer, Box<JobDone>> {
     let Some(through) = job.through.take() else {
         return Ok(Answer::default());
     };

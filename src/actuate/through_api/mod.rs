@@ -26,7 +26,7 @@ use crate::model::{KubeletVersion, NamedRequirements, Step, StepRecord, Withheld
 use crate::plan::Room;
 use crate::plan::resize::{self, Phase, Unaskable};
 
-pub(super) use ask::{ask, preview};
+pub(super) use ask::{patch_resize, preview};
 use undo::Undo;
 
 /// The way to the `resize` subresource.

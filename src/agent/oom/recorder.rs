@@ -87,7 +87,7 @@ impl<S: Fn(Vec<OomReport>, Vec<u8>) -> Commit> Recorder<S> {
                 () = sleep_until(wake) => {}
             }
             for Batch { reports, checkpoint } in taken.drain(..) {
-                self.take(reports, checkpoint);
+                self.add_batch(reports, checkpoint);
             }
             let now = Instant::now();
             if self.late_at.is_some_and(|late| late <= now) {
@@ -117,7 +117,7 @@ impl<S: Fn(Vec<OomReport>, Vec<u8>) -> Commit> Recorder<S> {
         self.commit.is_some() && self.late_at.is_none()
     }
 
-    fn take(&mut self, reports: Vec<OomReport>, checkpoint: Vec<u8>) {
+    fn add_batch(&mut self, reports: Vec<OomReport>, checkpoint: Vec<u8>) {
         let reports: Vec<_> = reports.into_iter().map(Arc::new).collect();
         self.next_is_published = self.is_late();
         if self.next_is_published {

@@ -65,7 +65,7 @@ pub enum Notice {
     /// All that was in the log when it was opened has been told.
     CaughtUp,
     /// All that was logged up to this moment of CLOCK_MONOTONIC has been told. The answer to
-    /// [`KmsgReader::ask`](super::KmsgReader::ask).
+    /// [`KmsgReader::ask`](super::KmsgReader::request_position).
     UpTo(Duration),
 }
 

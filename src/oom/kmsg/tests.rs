@@ -30,7 +30,7 @@ fn summary(pid: u32) -> String {
 fn record(tracker: &mut Tracker, seq: u64, text: &str) -> Vec<Notice> {
     let bytes = format!("3,{seq},{seq}000,-;{text}\n");
     tracker
-        .take(
+        .record_read(
             Attempt::Record(bytes.as_bytes()),
             now(i64::try_from(seq).unwrap() * 1000 + 1000),
         )
@@ -38,7 +38,7 @@ fn record(tracker: &mut Tracker, seq: u64, text: &str) -> Vec<Notice> {
 }
 
 fn at_end(tracker: &mut Tracker) -> Vec<Notice> {
-    tracker.take(Attempt::AtEnd, now(0)).collect()
+    tracker.record_read(Attempt::AtEnd, now(0)).collect()
 }
 
 /// Number, time, origin and cgroup of a kill.
@@ -103,11 +103,11 @@ fn a_position_beyond_the_log_silences_nothing_new() {
 fn overwritten_records_are_counted_and_explain_nothing() {
     let mut tracker = Tracker::new(None, Numbering::Records);
     assert_eq!(record(&mut tracker, 5, &summary(7)), []);
-    assert_eq!(tracker.take(Attempt::Overwritten, now(0)).count(), 0);
+    assert_eq!(tracker.record_read(Attempt::Overwritten, now(0)).count(), 0);
     let notices = record(&mut tracker, 9, KILLED);
     assert_eq!(notices[0], Notice::Lost(Loss::Overwritten { records: 3 }));
     assert_eq!(kill(&notices[1]), Some((9, 9_000, Origin::Replayed, None)));
-    assert_eq!(tracker.take(Attempt::Overwritten, now(0)).count(), 0);
+    assert_eq!(tracker.record_read(Attempt::Overwritten, now(0)).count(), 0);
     assert_eq!(
         at_end(&mut tracker),
         [Notice::Lost(Loss::Overwritten { records: 0 }), Notice::CaughtUp]
@@ -118,7 +118,7 @@ fn overwritten_records_are_counted_and_explain_nothing() {
 fn a_record_that_is_too_long_is_told_once() {
     let mut tracker = Tracker::new(None, Numbering::Records);
     assert_eq!(record(&mut tracker, 5, "x"), []);
-    let told: Vec<_> = tracker.take(Attempt::TooLong, now(0)).collect();
+    let told: Vec<_> = tracker.record_read(Attempt::TooLong, now(0)).collect();
     assert_eq!(told, [Notice::Lost(Loss::TooLong)]);
     assert_eq!(record(&mut tracker, 7, "x"), []);
 }
@@ -127,7 +127,7 @@ fn a_record_that_is_too_long_is_told_once() {
 fn garbage_is_passed_over() {
     let mut tracker = Tracker::new(None, Numbering::Records);
     for garbage in [&b""[..], b"\xff\xfe", b"3,x,1,-;", b";;;;"] {
-        assert_eq!(tracker.take(Attempt::Record(garbage), now(0)).count(), 0);
+        assert_eq!(tracker.record_read(Attempt::Record(garbage), now(0)).count(), 0);
     }
 }
 
@@ -189,7 +189,7 @@ async fn a_silent_log_is_waited_for() {
     log.write_all(format!("3,6,6000,-;{}\n", KILLED.replace("process 7", "process 8")).as_bytes())
         .unwrap();
     let asked = monotonic().unwrap();
-    reader.ask();
+    reader.request_position();
     let mut kills = 0;
     let up_to = loop {
         match reader.next().await.unwrap() {
@@ -301,7 +301,7 @@ async fn the_system_call_is_made_ten_times_a_second_at_most() {
     assert!(2 <= calls && calls <= 1 + began.elapsed().as_millis() / 100, "{calls}");
     // What is asked for is told as of the call that answers it.
     let asked = monotonic().unwrap();
-    reader.ask();
+    reader.request_position();
     let Some(Notice::UpTo(up_to)) = reader.next().await else {
         panic!("no answer")
     };
@@ -374,7 +374,7 @@ async fn a_wall_clock_that_was_set_back_changes_neither_order_nor_age() {
             monotonic_us: monotonic_ms * 1000,
             wall: Timestamp::from_millisecond(wall_ms).unwrap(),
         };
-        let notices: Vec<_> = tracker.take(attempt, now).collect();
+        let notices: Vec<_> = tracker.record_read(attempt, now).collect();
         match &notices[..] {
             [Notice::Event(event)] => (event.logged.as_millis(), event.at.as_millisecond()),
             other => panic!("{other:?}"),

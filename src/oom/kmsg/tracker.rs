@@ -59,8 +59,8 @@ impl Tracker {
         self.numbering
     }
 
-    /// Takes what a read returned, at the time it returned.
-    pub(super) fn take(&mut self, attempt: Attempt<'_>, now: Now) -> impl Iterator<Item = Notice> + use<> {
+    /// Accounts for what a read returned, at the time it returned.
+    pub(super) fn record_read(&mut self, attempt: Attempt<'_>, now: Now) -> impl Iterator<Item = Notice> + use<> {
         let (loss, notice) = match attempt {
             Attempt::Record(bytes) => match Record::parse(bytes) {
                 Some(record) => {

@@ -119,11 +119,11 @@ impl KernelLog {
     }
 
     /// Asks how far the log was read, if that was not done just now; returns when to do so again.
-    pub(super) fn ask(&mut self, now: Duration) -> Option<Duration> {
+    pub(super) fn request_position(&mut self, now: Duration) -> Option<Duration> {
         let reader = self.reader.as_mut()?;
         if now >= self.asked + ASK_AGAIN {
             self.asked = now;
-            reader.ask();
+            reader.request_position();
         }
         Some(self.asked + ASK_AGAIN)
     }

@@ -52,7 +52,7 @@ impl PendingKill {
     }
 
     /// Takes in another victim of the group.
-    pub(super) fn take(&mut self, other: OomKill, now: Duration) {
+    pub(super) fn add_victim(&mut self, other: OomKill, now: Duration) {
         let pid = other.victim().map(|kill| kill.pid);
         if let Some(group) = &mut self.group {
             group.pids.extend(pid);

@@ -333,7 +333,7 @@ impl Watcher {
     fn next_wake(&mut self) -> Duration {
         let now = self.clock.monotonic();
         let asked = if self.attribution.is_waiting() {
-            self.log.ask(now)
+            self.log.request_position(now)
         } else {
             None
         };

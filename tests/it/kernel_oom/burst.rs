@@ -77,7 +77,7 @@ async fn follow(reader: &mut KmsgReader, counters: &mut Counters<'_>, wanted: us
         let now = monotonic().unwrap();
         if now >= sweep {
             told.extend(counters.sweep(&mut joiner));
-            reader.ask();
+            reader.request_position();
             sweep = now + SWEEP;
         }
         if let Ok(notice) = timeout(sweep.saturating_sub(now), reader.next()).await {

@@ -83,7 +83,7 @@ impl Attribution {
         let named = kill.victim().and(kill.cgroup.as_ref());
         let group = named.and_then(|cgroup| self.open.iter_mut().find(|open| open.is_group_of(cgroup)));
         if let Some(group) = group {
-            group.take(kill, now.monotonic);
+            group.add_victim(kill, now.monotonic);
             return;
         }
         let (candidates, more_candidates) = match kill.confidence {

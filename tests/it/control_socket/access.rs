@@ -95,6 +95,7 @@ fn nobody_cannot_open_the_socket() {
 fn nobody_is_refused_even_where_the_file_is_open_to_all() {
     let agent = Agent::start();
     fs::set_permissions(&agent.socket, Permissions::from_mode(0o666)).unwrap();
+    fs::set_permissions(agent.socket.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
     let answer = as_nobody(&agent, &[], &["get"]);
     assert!(answer.error(1).contains("uid 65534 may not call vscaled"), "{answer:?}");
     assert_eq!(answer.out, "");

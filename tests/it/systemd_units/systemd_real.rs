@@ -85,10 +85,12 @@ fn daemon_reload() {
     );
 }
 
-/// What a cgroup holds, without a cpu burst: systemd has no property for it.
+/// What a cgroup holds, without a cpu burst, for which systemd has no property, and without `memory.high`, which nothing
+/// here sets.
 pub(super) fn held(cgroup: &CgroupDir) -> Settings {
     let all = cgroup.read_all().unwrap();
-    all.iter().filter(|setting| setting.burst_us().is_none()).collect()
+    let is_set_here = |setting: &Setting| setting.burst_us().is_none() && setting.file() != ControlFile::MemoryHigh;
+    all.iter().filter(is_set_here).collect()
 }
 
 fn wanted(quota: u64, weight: u64, memory: u64) -> Settings {

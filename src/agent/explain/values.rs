@@ -10,8 +10,8 @@ use crate::cgroup::CgroupError;
 use crate::cgroup::systemd::Unit;
 use crate::control::{ControlError, proto};
 use crate::model::{
-    CgroupPath, ControlFile, CpuQuota, CpuShares, CriResources, LivePod, NamedRequirements, PodTree, PodValues,
-    Setting, Settings, Target,
+    CgroupPath, ControlFile, CpuQuota, CpuShares, CriResources, LivePod, MemoryLimit, NamedRequirements, PodTree,
+    PodValues, Setting, Settings, Target,
 };
 use crate::plan::shrink::{Holds, Progress, lift_kept};
 use crate::plan::{hierarchy, in_force};
@@ -48,8 +48,11 @@ pub(super) fn values(
             Target::Container(name) => specs.get(name),
         };
         let systemd = properties(node, cgroup.path());
-        // Where nobody has set a burst, there is nothing to say of it.
-        for setting in held.iter().filter(|setting| setting.burst_us() != Some(0)) {
+        // Where nobody has set a burst or a memory.high, there is nothing to say of it.
+        let is_set = |setting: &Setting| {
+            setting.burst_us() != Some(0) && !matches!(setting, Setting::MemoryHigh(MemoryLimit::Max))
+        };
+        for setting in held.iter().filter(is_set) {
             let file = setting.file();
             let seen = Seen {
                 kernel: setting,

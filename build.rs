@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use tonic_prost_build::Builder;
+
 /// One protocol of ours.
 struct Protocol {
     /// The file, relative to `proto/`.
@@ -27,20 +29,53 @@ const PROTOCOLS: [Protocol; 3] = [
 
 /// The protobuf package of the control protocol.
 const CONTROL: &str = ".vscaled.control.v1";
-/// The messages whose fields are left out where they are unset.
-const AMOUNTS: [&str; 2] = [".vscaled.control.v1.Amounts", ".vscaled.control.v1.RequestAndLimit"];
-/// The field that most changes do not have.
-const KILL: &str = ".vscaled.control.v1.Change.kill";
+/// The package of reports, whose messages for a pod, a container, a limit and memory are those of the whole crate.
+const REPORT: &str = ".vscaled.report.v1";
+/// What is left out where it is unset.
+const OPTIONAL: [&str; 14] = [
+    ".vscaled.control.v1.Amounts",
+    ".vscaled.control.v1.RequestAndLimit",
+    ".vscaled.control.v1.Change.kill",
+    ".vscaled.report.v1.HitLimit",
+    ".vscaled.report.v1.Report.first_time",
+    ".vscaled.report.v1.Report.pod",
+    ".vscaled.report.v1.Report.container",
+    ".vscaled.report.v1.Report.limit",
+    ".vscaled.report.v1.Report.victim",
+    ".vscaled.report.v1.Report.own_write",
+    ".vscaled.report.v1.Report.container_limit",
+    ".vscaled.report.v1.Victim.memory",
+    ".vscaled.report.v1.Victim.oom_score_adj",
+    ".vscaled.report.v1.Victim.uid",
+];
+/// The messages that `vscalectl oom sink` prints; of these the first four are also kept on disk.
+const PRINTED: [&str; 7] = ["Pod", "Container", "HitLimit", "Memory", "Victim", "OwnWrite", "Report"];
+/// Printed as one word; an unspecified one is unknown.
+const ENUMERATIONS: [(&str, &str); 3] = [
+    ("Level", "LEVEL_UNSPECIFIED"),
+    ("Role", "ROLE_UNSPECIFIED"),
+    ("Confidence", "CONFIDENCE_UNSPECIFIED"),
+];
+/// Fields that are printed in another way than they are sent: enumerations as words, times as in RFC 3339.
+const CONVERTED: [(&str, &str); 7] = [
+    ("Report.time", "time"),
+    ("Report.first_time", "time"),
+    ("OwnWrite.time", "time"),
+    ("Report.level", "word::<Level, _>"),
+    ("Report.limit_of", "word::<Level, _>"),
+    ("Report.confidence", "word::<Confidence, _>"),
+    ("Victim.role", "word::<Role, _>"),
+];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
     let root = Path::new("proto");
     for protocol in &PROTOCOLS {
         let descriptors = protox::compile([root.join(protocol.file)], [root])?;
-        let builder = AMOUNTS.iter().fold(tonic_prost_build::configure(), |builder, message| {
-            builder.field_attribute(message, "#[serde(skip_serializing_if = \"Option::is_none\")]")
+        let builder = OPTIONAL.iter().fold(tonic_prost_build::configure(), |builder, path| {
+            builder.field_attribute(path, "#[serde(skip_serializing_if = \"Option::is_none\")]")
         });
-        builder
+        printed_reports(builder)
             // Labels are printed in the same order every time.
             .btree_map(CONTROL)
             .generate_default_stubs(protocol.partial_servers)
@@ -49,8 +84,40 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 CONTROL,
                 "#[derive(serde::Serialize)] #[serde(rename_all = \"camelCase\")]",
             )
-            .field_attribute(KILL, "#[serde(skip_serializing_if = \"Option::is_none\")]")
+            // Its own protocol, which comes later, generates what it defines.
+            .extern_path(
+                if protocol.file.contains("report") {
+                    ".none"
+                } else {
+                    REPORT
+                },
+                "crate::oom::proto",
+            )
             .compile_fds(descriptors)?;
     }
     Ok(())
+}
+
+/// Reports as JSON.
+fn printed_reports(mut builder: Builder) -> Builder {
+    for (number, message) in PRINTED.into_iter().enumerate() {
+        let deserialize = if number < 4 { ", serde::Deserialize" } else { "" };
+        let attribute = format!("#[derive(serde::Serialize{deserialize})] #[serde(rename_all = \"camelCase\")]");
+        builder = builder.type_attribute(format!("{REPORT}.{message}"), attribute);
+    }
+    for (enumeration, unspecified) in ENUMERATIONS {
+        let path = format!("{REPORT}.{enumeration}");
+        builder = builder
+            .field_attribute(format!("{path}.{unspecified}"), "#[serde(rename = \"unknown\")]")
+            .type_attribute(
+                path,
+                "#[derive(serde::Serialize)] #[serde(rename_all = \"kebab-case\")]",
+            );
+    }
+    CONVERTED.into_iter().fold(builder, |builder, (field, with)| {
+        builder.field_attribute(
+            format!("{REPORT}.{field}"),
+            format!("#[serde(serialize_with = \"{with}\")]"),
+        )
+    })
 }

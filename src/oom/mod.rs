@@ -33,6 +33,7 @@ mod line;
 mod log;
 mod message;
 mod parse;
+pub mod proto;
 mod record;
 mod report;
 mod summary;

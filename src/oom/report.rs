@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::kill::Level;
+pub use super::proto::{Container as ReportedContainer, HitLimit, Memory as ReportedMemory, Pod as ReportedPod};
 
 /// One kill. Told at least once to every receiver; the same kill always under the same [`id`](Self::id).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,43 +82,6 @@ fn is_nobody(candidates: &Candidates) -> bool {
     candidates.is_empty()
 }
 
-/// The pod of a report.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReportedPod {
-    /// Its namespace; empty where only the cgroup's name told of the pod.
-    pub namespace: String,
-    /// Its name; empty where only the cgroup's name told of the pod.
-    pub name: String,
-    /// Its UID as in the cgroup's name: for a static pod the hash of its configuration.
-    pub uid: String,
-}
-
-/// The container of a report.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReportedContainer {
-    /// Its name in the pod; empty where only the cgroup's name told of it.
-    pub name: String,
-    pub id: String,
-}
-
-/// The limit that was hit. Bytes.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct HitLimit {
-    /// The cgroup whose limit it is; absent for the node itself, or where the kernel did not say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cgroup: Option<String>,
-    /// The limit when it was hit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit_bytes: Option<u64>,
-    /// What was used when it was hit: the kernel's own number where its log has it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usage_bytes: Option<u64>,
-    /// The most that was ever used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub peak_bytes: Option<u64>,
-}
-
 /// The process that the kernel killed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -168,17 +132,6 @@ impl Serialize for Candidates {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
     }
-}
-
-/// What a killed process held. Bytes, as the kernel logged them (in kibibytes).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ReportedMemory {
-    /// All of its address space.
-    pub total_vm_bytes: u64,
-    pub anon_rss_bytes: u64,
-    pub file_rss_bytes: u64,
-    pub shmem_rss_bytes: u64,
 }
 
 /// What the victim was to its container.

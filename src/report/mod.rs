@@ -23,7 +23,6 @@ pub mod events;
 pub mod grpc;
 pub mod log;
 pub mod metrics;
-pub mod proto;
 mod queue;
 mod reporter;
 pub mod sink;
@@ -31,8 +30,8 @@ mod status;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub use crate::oom::proto;
 pub use content::{Aggregate, Report};
-pub use convert::BadMessage;
 pub use destination::{Destination, Destinations};
 pub use queue::{Ended, ReportQueue};
 pub use reporter::{Deliver, Reporter, ReporterHandle};

@@ -16,12 +16,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Server, ServerTlsConfig};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::content::Report;
 use super::grpc::PROTOCOL_VERSION;
 use super::log::{IdHash, SeenIds};
 use super::proto::agent_message::Message;
 use super::proto::report_receiver_server::{ReportReceiver, ReportReceiverServer};
-use super::proto::{Ack, AgentMessage, Hello};
+use super::proto::{Ack, AgentMessage, Hello, Report};
 
 const REMEMBERED: usize = 100_000;
 /// An agent that does not answer for so long is gone.
@@ -140,7 +139,7 @@ impl Sink {
                     self.handler.connected(&hello);
                     greeted = true;
                 }
-                (Some(Message::Report(report)), true) => return self.accept(report),
+                (Some(Message::Report(report)), true) => return self.accept(&report),
                 (Some(Message::Hello(_) | Message::Report(_)), _) => {
                     return Some(Err(Status::invalid_argument(
                         "the first message must be the only Hello",
@@ -152,19 +151,17 @@ impl Sink {
         }
     }
 
-    fn accept(&self, message: super::proto::Report) -> Option<Result<Ack, Status>> {
-        let sequence = message.sequence;
-        let report = match Report::try_from(message) {
-            Ok(report) => report,
-            Err(error) => return Some(Err(Status::invalid_argument(error.to_string()))),
-        };
-        let id = IdHash::of(&report.id());
+    fn accept(&self, report: &Report) -> Option<Result<Ack, Status>> {
+        if report.id.is_empty() || report.count == 0 {
+            return Some(Err(Status::invalid_argument("a report has an id and a count")));
+        }
+        let id = IdHash::of(&report.id);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let again = !seen.insert(id);
         drop(seen);
-        match self.handler.handle(&report, again) {
+        match self.handler.handle(report, again) {
             ControlFlow::Continue(()) => Some(Ok(Ack {
-                up_to: sequence,
+                up_to: report.sequence,
                 ids: Vec::new(),
             })),
             ControlFlow::Break(()) => {

@@ -1,27 +1,20 @@
 //! A report in the words of the control protocol. Pure.
 
 use crate::control::proto;
-use crate::oom::{HitLimit, OomReport, Role, Victim};
+use crate::oom::{OomReport, Role, Victim};
 
 pub(in crate::agent) fn kill(report: &OomReport) -> proto::OomKill {
     proto::OomKill {
         id: report.id.clone(),
         node: report.node.clone(),
         time: report.time.to_string(),
-        pod: report.pod.as_ref().map(|pod| proto::OomPod {
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            uid: pod.uid.clone(),
-        }),
-        container: report.container.as_ref().map(|container| proto::OomContainer {
-            name: container.name.clone(),
-            id: container.id.clone(),
-        }),
+        pod: report.pod.clone(),
+        container: report.container.clone(),
         cgroup: report.cgroup.clone(),
         level: report.level.as_str().to_owned(),
-        limit: Some(limit(&report.limit)),
+        limit: Some(report.limit.clone()),
         limit_of: report.limit_of().as_str().to_owned(),
-        container_limit: report.container_limit.as_ref().map(limit),
+        container_limit: report.container_limit.clone(),
         victim: report.victim.as_ref().map(victim),
         group: report.group.clone(),
         own_write: report.own_write.as_ref().map(|write| proto::OomOwnWrite {
@@ -45,15 +38,6 @@ pub(in crate::agent) fn is_of(report: &OomReport, text: &str) -> bool {
         || container.is_some_and(|container| container.id.starts_with(text))
 }
 
-fn limit(limit: &HitLimit) -> proto::OomLimit {
-    proto::OomLimit {
-        cgroup: limit.cgroup.clone(),
-        limit_bytes: limit.limit_bytes,
-        usage_bytes: limit.usage_bytes,
-        peak_bytes: limit.peak_bytes,
-    }
-}
-
 fn victim(victim: &Victim) -> proto::OomVictim {
     proto::OomVictim {
         pid: victim.pid,
@@ -64,12 +48,7 @@ fn victim(victim: &Victim) -> proto::OomVictim {
             Role::Unknown => "unknown",
         }
         .to_owned(),
-        memory: victim.memory.map(|memory| proto::OomMemory {
-            total_vm_bytes: memory.total_vm_bytes,
-            anon_rss_bytes: memory.anon_rss_bytes,
-            file_rss_bytes: memory.file_rss_bytes,
-            shmem_rss_bytes: memory.shmem_rss_bytes,
-        }),
+        memory: victim.memory,
         oom_score_adj: victim.oom_score_adj,
         uid: victim.uid,
     }

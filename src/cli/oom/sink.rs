@@ -14,10 +14,8 @@ use crate::cli::agent::block_on;
 use crate::cli::output::{Output, Paint, Tone, clean, or_dash};
 use crate::cli::{Failure, io};
 use crate::model::Bytes;
-use crate::oom::{OomReport, Role};
-use crate::report::proto::Hello;
+use crate::report::proto::{Hello, Report, Role};
 use crate::report::sink::{Listener, ReportHandler, serve};
-use crate::report::{Aggregate, Report};
 
 /// Receives reports of OOM kills from agents, prints them and acknowledges them, until interrupted.
 ///
@@ -105,8 +103,11 @@ struct Printer {
 struct Shown<'a> {
     id: &'a str,
     again: bool,
-    #[serde(flatten)]
-    report: &'a Report,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kill: Option<&'a Report>,
+    /// The count of several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    folded: Option<&'a Report>,
 }
 
 impl ReportHandler for Printer {
@@ -119,8 +120,13 @@ impl ReportHandler for Printer {
     }
 
     fn handle(&self, report: &Report, again: bool) -> ControlFlow<()> {
-        let id = report.id();
-        let shown = Shown { id: &id, again, report };
+        let is_kill = report.first_time.is_none();
+        let shown = Shown {
+            id: &report.id,
+            again,
+            kill: is_kill.then_some(report),
+            folded: (!is_kill).then_some(report),
+        };
         let printed = self.output.print_next(&shown, |paint| line(report, again, paint));
         printed.unwrap_or_else(|failure| {
             *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
@@ -131,53 +137,53 @@ impl ReportHandler for Printer {
 
 /// One report as a line: when, where, whose, why, who.
 fn line(report: &Report, again: bool, paint: Paint) -> String {
-    let (node, what) = match report {
-        Report::Kill(kill) => (&kill.node, killed(kill)),
-        Report::Aggregate(folded) => (&folded.node, counted(folded)),
-    };
     let pod = report
-        .pod()
-        .map(|pod| match pod.name.as_str() {
+        .pod
+        .as_ref()
+        .map_or(String::new(), |pod| match pod.name.as_str() {
             "" => pod.uid.clone(),
             name => format!("{}/{name}", pod.namespace),
-        })
-        .unwrap_or_default();
-    let container = report.container().map_or("", |container| &container.name);
-    let limit = report
-        .container_limit()
-        .unwrap_or(report.limit())
-        .limit_bytes
-        .map_or_else(String::new, |bytes| format!(" of {}", Bytes::new(bytes)));
+        });
+    let container = report.container.as_ref().map_or("", |container| &container.name);
+    let limit = report.container_limit.as_ref().or(report.limit.as_ref());
+    let limit = limit.and_then(|limit| limit.limit_bytes);
+    let limit = limit.map_or_else(String::new, |bytes| format!(" of {}", Bytes::new(bytes)));
+    let level = report.limit_of().as_str_name().trim_start_matches("LEVEL_");
+    let what = match &report.first_time {
+        None => killed(report),
+        Some(first) => format!("{} kills since {}, without detail", report.count, time(first)),
+    };
     let again = if again { " (again)" } else { "" };
     format!(
-        "{:.3} {} {} {}: {} limit{limit}: {what}{again}",
-        report.last(),
-        or_dash(node),
-        paint.text(Tone::Title, if pod.is_empty() { "-" } else { &pod }),
+        "{} {} {} {}: {} limit{limit}: {what}{again}",
+        report.time.as_ref().map_or_else(|| "-".to_owned(), time),
+        or_dash(&report.node),
+        paint.text(Tone::Title, &or_dash(&pod)),
         or_dash(container),
-        report.limit_of().as_str(),
+        level.to_lowercase(),
     )
 }
 
-fn killed(kill: &OomReport) -> String {
-    match &kill.victim {
+/// To the millisecond.
+fn time(time: &prost_types::Timestamp) -> String {
+    jiff::Timestamp::new(time.seconds, time.nanos).map_or_else(|_| "-".to_owned(), |time| format!("{time:.3}"))
+}
+
+fn killed(report: &Report) -> String {
+    match &report.victim {
         Some(victim) => {
-            let role = match victim.role {
+            let role = match victim.role() {
                 Role::Main => ", its main process",
                 Role::Child => ", a child process",
-                Role::Unknown => "",
+                Role::Unspecified => "",
             };
             format!("killed \"{}\" ({}){role}", clean(&victim.comm), victim.pid)
         }
         None => {
-            let more = usize::try_from(kill.more_candidates).unwrap_or(usize::MAX);
-            format!("killed one of {}", kill.candidates.len().saturating_add(more).max(1))
+            let more = usize::try_from(report.more_candidates).unwrap_or(usize::MAX);
+            format!("killed one of {}", report.candidates.len().saturating_add(more).max(1))
         }
     }
-}
-
-fn counted(folded: &Aggregate) -> String {
-    format!("{} kills since {:.3}, without detail", folded.count, folded.first)
 }
 
 #[cfg(test)]
@@ -189,7 +195,7 @@ mod tests {
     fn a_kill_is_one_line_that_its_victim_cannot_write_into() {
         let mut kill = kill_of("web", 7);
         kill.victim.as_mut().unwrap().comm = "a\u{1b}[2J\nb".to_owned();
-        let text = line(&kill.into(), true, Paint::PLAIN);
+        let text = line(&Report::from(&kill.into()), true, Paint::PLAIN);
         assert_eq!(
             text,
             "2023-11-14T22:13:27.000Z node-1 shop/web app: container limit of 64Mi: killed \"a\\u{1b}[2J\\nb\" (7), a child process (again)"
@@ -198,9 +204,10 @@ mod tests {
 
     #[test]
     fn a_count_says_since_when() {
-        let mut folded = Report::from(kill_of("web", 7)).into_aggregate();
+        let mut folded = crate::report::Report::from(kill_of("web", 7)).into_aggregate();
         folded.count = 12;
-        let text = line(&Report::Aggregate(Box::new(folded)), false, Paint::PLAIN);
+        let folded = crate::report::Report::Aggregate(Box::new(folded));
+        let text = line(&Report::from(&folded), false, Paint::PLAIN);
         assert!(
             text.ends_with("12 kills since 2023-11-14T22:13:27.000Z, without detail"),
             "{text}"

@@ -11,6 +11,7 @@ use vscaled::control::proto::{
     ReleaseRequest, RequestAndLimit, ResizeReply, ResizeRequest, Stages, Step, Value, Who,
 };
 use vscaled::control::{Backend, Caller, ControlError, find_pod, resize_values};
+use vscaled::report::proto as report;
 
 /// Knows two pods. The container's name decides how a resize ends.
 pub(super) struct Script {
@@ -212,27 +213,27 @@ pub(super) fn kill() -> OomKill {
     OomKill {
         id: "b007-log-17".to_owned(),
         time: "2020-01-31T12:00:00Z".to_owned(),
-        pod: Some(proto::OomPod {
+        pod: Some(report::Pod {
             namespace: "shop".to_owned(),
             name: "web".to_owned(),
             uid: "11111111-aaaa".to_owned(),
         }),
-        container: Some(proto::OomContainer {
+        container: Some(report::Container {
             name: "app".to_owned(),
             id: "c0ffee01".to_owned(),
         }),
         level: "pod".to_owned(),
-        limit: Some(proto::OomLimit {
+        limit: Some(report::HitLimit {
             limit_bytes: Some(64 << 20),
-            ..proto::OomLimit::default()
+            ..report::HitLimit::default()
         }),
         victim: Some(proto::OomVictim {
             pid: 4242,
             comm: "wor\u{1b}[2Jker".to_owned(),
             role: "child".to_owned(),
-            memory: Some(proto::OomMemory {
+            memory: Some(report::Memory {
                 anon_rss_bytes: 32 << 20,
-                ..proto::OomMemory::default()
+                ..report::Memory::default()
             }),
             ..proto::OomVictim::default()
         }),

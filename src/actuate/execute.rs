@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::handles::PodHandles;
 use super::node::Node;
-use super::shrink::{Freezer, LowerError, Lowered, lower, lowerings};
+use super::shrink::{Freezer, LowerError, Lowered, lower};
 use crate::cgroup::systemd::{Systemd, SystemdError, Unit};
 use crate::cgroup::{Cgroup, CgroupError, Reason};
 use crate::model::{Change, MemoryLimit, Setting, Settings, Step, StepRecord, Target};
@@ -172,17 +172,13 @@ impl<'a> Executor<'a> {
     fn run_all(&mut self, plan: &Plan, records: &mut Vec<StepRecord>) -> (End, bool) {
         let mut done = Vec::new();
         for step in plan.steps().iter().filter(|step| step.change.is_kernels()) {
-            let mut record = StepRecord::planned(step);
             let start = Instant::now();
             if let Some(why) = self.would_slow_down(step) {
-                record.error = Some(why);
-                records.push(record);
+                records.push(StepRecord::carried_out(step, start.elapsed(), &Err::<(), _>(why)));
                 continue;
             }
             let result = self.carry_out(step);
-            record.took = start.elapsed();
-            record.error = result.as_ref().err().map(ToString::to_string);
-            records.push(record);
+            records.push(StepRecord::carried_out(step, start.elapsed(), &result));
             match result {
                 Ok(()) => done.push(step),
                 Err(error) if error.is_gone() => return (End::Interrupted(error.to_string()), false),
@@ -224,15 +220,12 @@ impl<'a> Executor<'a> {
                 target: step.target.clone(),
                 change: reversed,
             };
-            let mut record = StepRecord {
-                rollback: true,
-                ..StepRecord::planned(&reversed)
-            };
             let start = Instant::now();
             let result = self.carry_out(&reversed);
-            record.took = start.elapsed();
-            record.error = result.as_ref().err().map(ToString::to_string);
-            records.push(record);
+            records.push(StepRecord {
+                rollback: true,
+                ..StepRecord::carried_out(&reversed, start.elapsed(), &result)
+            });
             if let Err(error) = result
                 && !error.is_gone()
             {
@@ -301,7 +294,7 @@ impl<'a> Executor<'a> {
     /// Without a bus only the files are written: the kernel holds the values at once, and should systemd put its own
     /// back, that is drift like any other.
     fn set_unit(&mut self, cgroup: &Cgroup, to: &Settings, step: &Step) -> Result<(), StepError> {
-        let lowers = !lowerings(step).is_empty();
+        let lowers = step.change.lowered_memory().is_some();
         if lowers {
             self.write_all(cgroup, step)?;
         }

@@ -12,7 +12,7 @@ use super::handles::PodHandles;
 use super::job::{Job, JobDone};
 use super::node::Node;
 use super::observe::{flips, observe, quotas, unobservable, wanted};
-use super::shrink::{Grounds, Lowering, Next, ShrinkReport, lowerings};
+use super::shrink::{Grounds, Lowering, Next, ShrinkReport};
 use super::through_api::ApiReport;
 use crate::cgroup::CgroupError;
 use crate::model::{
@@ -259,23 +259,20 @@ impl Pass {
     fn before_lowering(&self, counts: impl Fn(&Target, MemoryLimit) -> bool) -> Result<Vec<Lowering>, CgroupError> {
         let mut lowered = Vec::new();
         for step in self.plan.steps() {
-            for (from, to) in lowerings(step) {
-                let (Some(from), Some(MemoryLimit::Bytes(to)), Some(cgroup)) =
-                    (from.memory(), to.memory(), self.handles.get(&step.target))
-                else {
-                    continue;
-                };
-                if !counts(&step.target, MemoryLimit::Bytes(to)) {
-                    continue;
-                }
-                let last = cgroup.outer().watch_reading()?;
-                lowered.push(Lowering {
-                    target: step.target.clone(),
-                    from,
-                    to: Bytes::new(to),
-                    before: self.grounds.before(&step.target, last, Bytes::new(to)),
-                });
+            let (Some((from, to)), Some(cgroup)) = (step.change.lowered_memory(), self.handles.get(&step.target))
+            else {
+                continue;
+            };
+            if !counts(&step.target, MemoryLimit::Bytes(to.get())) {
+                continue;
             }
+            let last = cgroup.outer().watch_reading()?;
+            lowered.push(Lowering {
+                target: step.target.clone(),
+                from,
+                to,
+                before: self.grounds.before(&step.target, last, to),
+            });
         }
         Ok(lowered)
     }

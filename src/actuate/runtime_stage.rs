@@ -131,13 +131,12 @@ pub(super) async fn sync(node: &Node, live: &LivePod, kernel: &mut KernelPass) -
         let Some(container) = live.containers.get(name) else {
             continue;
         };
-        let mut record = StepRecord::planned(&step);
         let start = std::time::Instant::now();
         let cgroup = kernel.handles.get(&step.target);
         let result = update(runtime.as_ref(), node.freezer.markers(), cgroup, &container.id, to).await;
-        record.took = start.elapsed();
-        record.error = result.as_ref().err().map(ToString::to_string);
-        kernel.steps.push(record);
+        kernel
+            .steps
+            .push(StepRecord::carried_out(&step, start.elapsed(), &result));
         match result {
             Ok(()) => done.push(step),
             Err(error) if error.is_not_found() || error.is_retryable() => {
@@ -287,15 +286,14 @@ async fn undo(
             target: step.target.clone(),
             change: Change::Spec { from: *to, to: back },
         };
-        let mut record = StepRecord {
-            rollback: true,
-            ..StepRecord::planned(&reversed)
-        };
+        let start = std::time::Instant::now();
         let cgroup = kernel.handles.get(&step.target);
         let result = update(runtime, node.freezer.markers(), cgroup, &container.id, &back).await;
-        record.error = result.err().map(|error| error.to_string());
-        failures.extend(record.error.clone());
-        kernel.steps.push(record);
+        kernel.steps.push(StepRecord {
+            rollback: true,
+            ..StepRecord::carried_out(&reversed, start.elapsed(), &result)
+        });
+        failures.extend(result.err().map(|error| error.to_string()));
     }
     failures.extend(files.err());
     if failures.is_empty() {

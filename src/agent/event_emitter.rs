@@ -69,8 +69,8 @@ fn message(record: &ChangeRecord) -> String {
         .iter()
         .filter(|step| step.error.is_none() && !step.rollback);
     let files = changed.filter_map(|step| {
-        let file = step.file?;
-        Some(format!("{} {file} {} → {}", step.target, step.from, step.to))
+        step.change.file()?;
+        Some(format!("{} {}", step.target, step.change))
     });
     let what: Vec<_> = record.outcome.reason().map(str::to_owned).into_iter().collect();
     let what = if record.outcome.holds() { files.collect() } else { what };
@@ -88,15 +88,15 @@ mod tests {
 
     use super::*;
     use crate::model::objects::PodId;
-    use crate::model::{Stages, StepRecord, Target, Via};
+    use crate::model::{Change, MemoryLimit, Setting, Stages, StepRecord, Target};
 
     fn record(cause: Cause, outcome: Outcome) -> ChangeRecord {
         let step = StepRecord {
             target: Target::Pod,
-            via: Via::Cgroup,
-            file: Some("memory.max"),
-            from: "64".to_owned(),
-            to: "128".to_owned(),
+            change: Change::File {
+                from: Setting::MemoryMax(MemoryLimit::Bytes(64)),
+                to: Setting::MemoryMax(MemoryLimit::Bytes(128)),
+            },
             took: Duration::ZERO,
             error: None,
             rollback: false,

@@ -369,13 +369,17 @@ pub(super) fn step(record: &StepRecord) -> proto::Step {
         Target::Pod => ("pod", String::new()),
         Target::Container(name) => ("container", name.clone()),
     };
+    let (from, to) = record.change.texts();
     proto::Step {
-        via: record.via.to_string(),
+        via: record.change.via().to_string(),
         level: level.to_owned(),
         name,
-        file: record.file.unwrap_or_default().to_owned(),
-        from: record.from.clone(),
-        to: record.to.clone(),
+        file: record
+            .change
+            .file()
+            .map_or_else(String::new, |file| file.name().to_owned()),
+        from,
+        to,
         took_us: u64::try_from(record.took.as_micros()).unwrap_or(u64::MAX),
         error: record.error.clone().unwrap_or_default(),
         rollback: record.rollback,

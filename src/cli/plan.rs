@@ -149,7 +149,7 @@ impl<'a> ShownPod<'a> {
         });
         let files = table::list(["LEVEL", "FILE", "VALUE", "PATH"], files, Paint::PLAIN);
         let steps = self.steps.iter().zip(1..).map(|(step, number)| {
-            let (via, level) = (step.via().to_string(), step.target.to_string());
+            let (via, level) = (step.change.via().to_string(), step.target.to_string());
             [number.to_string(), via, level, step.change.to_string()]
         });
         let steps = if self.steps.is_empty() {
@@ -202,7 +202,7 @@ impl<'a> From<&'a Step> for ShownStep<'a> {
             Change::Resize { from, to } => (None, Value::Amounts(from), Value::Amounts(to)),
         };
         Self {
-            via: step.via(),
+            via: step.change.via(),
             target: &step.target,
             file,
             from,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::objects::PodId;
-use crate::model::{Change, CriResources, Reason, Requirements, Resource, Settings, Step, Target, Via, Withheld};
+use crate::model::{Change, Reason, Resource, Step, Target, Withheld};
 
 /// Who or what asked for a pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -207,12 +207,8 @@ impl Outcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepRecord {
     pub target: Target,
-    pub via: Via,
-    /// The file, for single files.
-    pub file: Option<&'static str>,
-    pub from: String,
-    /// The value asked for, which is what was read back unless `error` is set.
-    pub to: String,
+    /// The values asked for, which are what was read back unless `error` is set.
+    pub change: Change,
     /// From the write to the value read back.
     pub took: Duration,
     /// What went wrong, if anything did.
@@ -225,48 +221,24 @@ impl StepRecord {
     /// A step before it is carried out.
     #[must_use]
     pub fn planned(step: &Step) -> Self {
-        let (file, from, to) = match &step.change {
-            Change::File { from, to } => (Some(to.file().name()), from.to_string(), to.to_string()),
-            Change::Unit { from, to } => (None, files(from), files(to)),
-            Change::Spec { from, to } => (None, fields(from), fields(to)),
-            Change::Resize { from, to } => (None, amounts(from), amounts(to)),
-        };
         Self {
             target: step.target.clone(),
-            via: step.via(),
-            file,
-            from,
-            to,
+            change: step.change.clone(),
             took: Duration::ZERO,
             error: None,
             rollback: false,
         }
     }
-}
 
-/// `cpu.max=20000 100000, memory.max=134217728`.
-fn files(settings: &Settings) -> String {
-    let texts: Vec<String> = settings
-        .iter()
-        .map(|setting| format!("{}={setting}", setting.file()))
-        .collect();
-    texts.join(", ")
-}
-
-/// `cpu_quota=20000, cpu_period=100000`; empty when nothing is specified.
-fn fields(resources: &CriResources) -> String {
-    let specified = resources
-        .fields()
-        .into_iter()
-        .filter_map(|(name, value)| Some(format!("{name}={}", value?)));
-    specified.collect::<Vec<_>>().join(", ")
-}
-
-/// `requests.cpu=100m, limits.cpu=200m`; empty when nothing is set.
-fn amounts(requirements: &Requirements) -> String {
-    let set = requirements.fields().into_iter();
-    let texts = set.filter_map(|(name, amount)| Some(format!("{name}={}", amount?)));
-    texts.collect::<Vec<_>>().join(", ")
+    /// A step that took this long and ended like this.
+    #[must_use]
+    pub fn carried_out<T, E: fmt::Display>(step: &Step, took: Duration, result: &Result<T, E>) -> Self {
+        Self {
+            took,
+            error: result.as_ref().err().map(ToString::to_string),
+            ..Self::planned(step)
+        }
+    }
 }
 
 /// How long each stage of a pass took; zero for stages that were not entered.

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::tree::{CriResources, Target};
-use crate::model::{CpuQuota, Requirements, Setting, Settings};
+use crate::model::{Bytes, ControlFile, CpuQuota, MemoryLimit, Requirements, Setting, Settings};
 
 /// How a step is carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -90,18 +90,62 @@ impl Change {
             Self::Resize { .. } | Self::Spec { .. } => false,
         }
     }
-}
 
-impl Step {
-    /// How this step is carried out.
+    /// How this is carried out.
     pub const fn via(&self) -> Via {
-        match self.change {
-            Change::File { .. } => Via::Cgroup,
-            Change::Unit { .. } => Via::Systemd,
-            Change::Spec { .. } => Via::Cri,
-            Change::Resize { .. } => Via::Resize,
+        match self {
+            Self::File { .. } => Via::Cgroup,
+            Self::Unit { .. } => Via::Systemd,
+            Self::Spec { .. } => Via::Cri,
+            Self::Resize { .. } => Via::Resize,
         }
     }
+
+    /// The file, where a single one is written.
+    pub const fn file(&self) -> Option<ControlFile> {
+        match self {
+            Self::File { to, .. } => Some(to.file()),
+            Self::Unit { .. } | Self::Spec { .. } | Self::Resize { .. } => None,
+        }
+    }
+
+    /// The limit of memory alone that this writes to a cgroup: the file, the limit before and after.
+    pub fn memory_limit(&self) -> Option<(ControlFile, MemoryLimit, MemoryLimit)> {
+        let files = self.files().into_iter();
+        let mut limits = files.filter(|(_, to)| to.file() != ControlFile::MemswLimit);
+        limits.find_map(|(from, to)| Some((to.file(), from.memory()?, to.memory()?)))
+    }
+
+    /// The limit of memory alone that this lowers in a cgroup, before and after.
+    pub fn lowered_memory(&self) -> Option<(MemoryLimit, Bytes)> {
+        let (_, from, to) = self.memory_limit()?;
+        match to {
+            MemoryLimit::Bytes(bytes) if to < from => Some((from, Bytes::new(bytes))),
+            MemoryLimit::Bytes(_) | MemoryLimit::Max => None,
+        }
+    }
+
+    /// What is replaced and by what, as text: `cpu.max=20000 100000, memory.max=134217728` where there are several values,
+    /// the value alone where there is one file.
+    pub fn texts(&self) -> (String, String) {
+        match self {
+            Self::File { from, to } => (from.to_string(), to.to_string()),
+            Self::Unit { from, to } => (files(from), files(to)),
+            Self::Spec { from, to } => (named(from.fields()), named(to.fields())),
+            Self::Resize { from, to } => (named(from.fields()), named(to.fields())),
+        }
+    }
+}
+
+fn files(settings: &Settings) -> String {
+    named(settings.iter().map(|setting| (setting.file().name(), Some(setting))))
+}
+
+/// The values that are set, such as `requests.cpu=100m, limits.cpu=200m`.
+fn named<T: fmt::Display>(values: impl IntoIterator<Item = (&'static str, Option<T>)>) -> String {
+    let set = values.into_iter();
+    let texts = set.filter_map(|(name, value)| Some(format!("{name}={}", value?)));
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 impl fmt::Display for Via {
@@ -153,6 +197,6 @@ fn write_changes<T: fmt::Display>(
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} through {}: {}", self.target, self.via(), self.change)
+        write!(f, "{} through {}: {}", self.target, self.change.via(), self.change)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 
 use crate::model::objects::PodId;
-use crate::model::{ChangeRecord, Outcome};
+use crate::model::{ChangeRecord, ControlFile, Outcome};
 use crate::observe::audit::Audit;
 
 /// How many changes are kept: one or two kilobytes each.
@@ -71,8 +71,10 @@ fn log(record: &ChangeRecord) {
     }
     for step in &record.steps {
         let took_us = u64::try_from(step.took.as_micros()).unwrap_or(u64::MAX);
+        let (from, to) = step.change.texts();
+        let file = step.change.file().map(ControlFile::name).unwrap_or_default();
         tracing::info!(
-            via = %step.via, cgroup = %step.target, file = step.file.unwrap_or_default(), from = step.from, to = step.to,
+            via = %step.change.via(), cgroup = %step.target, file, from, to,
             took_us, error = step.error.as_deref().unwrap_or_default(), rollback = step.rollback,
             "step"
         );

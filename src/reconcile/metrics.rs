@@ -127,7 +127,7 @@ impl Metrics {
             self.freezes.observe(stood.as_secs_f64());
         }
         for step in &done.steps {
-            let labels = step_labels(step.via, step_outcome(step, &done.outcome));
+            let labels = step_labels(step.change.via(), step_outcome(step, &done.outcome));
             self.steps.get_or_create(&labels).inc();
         }
         for (_, file, _) in done

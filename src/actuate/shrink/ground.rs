@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::actuate::handles::PodHandles;
 use crate::cgroup::CgroupError;
-use crate::model::{Bytes, ControlFile, MemoryLimit, Setting, Step, Target};
+use crate::model::{Bytes, Target};
 use crate::plan::Plan;
 use crate::plan::shrink::{Before, Ground, GroundStep, MemoryReading, NotShrinkable, Sightings, WatchReading, rate};
 
@@ -41,39 +41,23 @@ pub(in crate::actuate) enum Next {
     Refused(Target, NotShrinkable),
 }
 
-/// The memory limits that a step lowers: whose, from what, to what. Of v1's two limits the one of memory alone.
-pub(in crate::actuate) fn lowerings(step: &Step) -> Vec<(Setting, Setting)> {
-    let lowers = |(from, to): &(Setting, Setting)| match (from.memory(), to.memory()) {
-        (Some(from), Some(to)) => to < from,
-        _ => false,
-    };
-    step.change
-        .files()
-        .into_iter()
-        .filter(|(_, to)| to.file() != ControlFile::MemswLimit)
-        .filter(lowers)
-        .collect()
-}
-
 impl Grounds {
     /// Those of a plan, children before their parent, as in the plan.
     pub(in crate::actuate) fn of(plan: &Plan, handles: &PodHandles, seen: &SeenBefore) -> Result<Self, CgroupError> {
         let mut plots = Vec::new();
         for step in plan.steps() {
-            for (_, to) in lowerings(step) {
-                let (Some(MemoryLimit::Bytes(wanted)), Some(cgroup)) = (to.memory(), handles.get(&step.target)) else {
-                    continue;
-                };
-                let seen = seen.get(&step.target).copied().unwrap_or_default();
-                let reclaim = cgroup.outer().reclaim_way()?;
-                plots.push(Plot {
-                    target: step.target.clone(),
-                    ground: Ground::new(Bytes::new(wanted), reclaim, seen),
-                    ready: false,
-                    first: None,
-                    latest: None,
-                });
-            }
+            let (Some((_, to)), Some(cgroup)) = (step.change.lowered_memory(), handles.get(&step.target)) else {
+                continue;
+            };
+            let seen = seen.get(&step.target).copied().unwrap_or_default();
+            let reclaim = cgroup.outer().reclaim_way()?;
+            plots.push(Plot {
+                target: step.target.clone(),
+                ground: Ground::new(to, reclaim, seen),
+                ready: false,
+                first: None,
+                latest: None,
+            });
         }
         Ok(Self(plots))
     }

@@ -18,9 +18,9 @@ pub use ground::SeenBefore;
 pub use marker::{LeftBehind, Markers};
 pub use watch::{Verdict, watch};
 
-pub(super) use ground::{Grounds, Next, lowerings};
+pub(super) use ground::{Grounds, Next};
 
-use crate::model::{Bytes, ControlFile, MemoryLimit, StepRecord, Target};
+use crate::model::{Bytes, MemoryLimit, StepRecord, Target};
 use crate::plan::shrink::Before;
 
 /// A limit that was lowered, as it is to be watched.
@@ -54,20 +54,12 @@ impl ShrinkReport {
     pub(super) fn retain_written(&mut self, records: &[StepRecord]) {
         let holds = |target: &Target| {
             let mut of_target = records.iter().rev().filter(|record| record.target == *target);
-            let last = of_target.find(|record| (record.error.is_none() || record.rollback) && writes_a_limit(record));
+            let last = of_target
+                .find(|record| (record.error.is_none() || record.rollback) && record.change.memory_limit().is_some());
             last.is_some_and(|last| !last.rollback || last.error.is_some())
         };
         self.lowered.retain(|lowering| holds(&lowering.target));
         self.touched.retain(holds);
-    }
-}
-
-/// Whether a step writes a limit of memory alone: a file, or a unit's files, which it names with their values.
-fn writes_a_limit(record: &StepRecord) -> bool {
-    let files = [ControlFile::MemoryMax, ControlFile::MemoryLimit];
-    match record.file {
-        Some(file) => files.iter().any(|limit| limit.name() == file),
-        None => files.iter().any(|limit| record.to.contains(limit.name())),
     }
 }
 

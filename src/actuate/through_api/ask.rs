@@ -132,13 +132,9 @@ async fn request(
     }
     let start = Instant::now();
     let result = through.resizer.resize(&job.bound.live().id, changes).await;
-    let (took, error) = (start.elapsed(), result.as_ref().err().map(ToString::to_string));
+    let took = start.elapsed();
     answer.took = took;
-    let record = |step: &Step| StepRecord {
-        took,
-        error: error.clone(),
-        ..StepRecord::planned(step)
-    };
+    let record = |step| StepRecord::carried_out(step, took, &result);
     let steps: Vec<StepRecord> = changes.iter().map(record).collect();
     let asked = |generation| AcceptedResize {
         targets: job.targets.clone(),

@@ -39,12 +39,8 @@ impl Undo {
         };
         let start = std::time::Instant::now();
         let result = self.resizer.resize(&self.id, &changes).await;
-        let (took, error) = (start.elapsed(), result.as_ref().err().map(ToString::to_string));
-        let record = |step| StepRecord {
-            took,
-            error: error.clone(),
-            ..StepRecord::planned(step)
-        };
+        let took = start.elapsed();
+        let record = |step| StepRecord::carried_out(step, took, &result);
         done.steps.extend(changes.iter().map(record));
         done.stages.ask += took;
         match result {

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::refusals::Refusal;
 use crate::model::objects::PodId;
-use crate::model::{Cause, ChangeRecord, StepRecord, Target};
+use crate::model::{Cause, ChangeRecord, ControlFile, StepRecord, Target};
 use crate::oom::{Confidence, Level, OomReport, ReportedPod};
 
 /// Whose wish a change was.
@@ -122,9 +122,9 @@ struct WrittenValue<'a> {
     container: Option<&'a str>,
     /// Absent where one call sets several values: they are then named beside their amounts.
     #[serde(skip_serializing_if = "Option::is_none")]
-    file: Option<&'a str>,
-    old: &'a str,
-    new: &'a str,
+    file: Option<&'static str>,
+    old: String,
+    new: String,
     took_us: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
@@ -138,13 +138,14 @@ impl<'a> From<&'a StepRecord> for WrittenValue<'a> {
             Target::Pod => ("pod", None),
             Target::Container(name) => ("container", Some(name.as_str())),
         };
+        let (old, new) = step.change.texts();
         Self {
-            via: step.via.to_string(),
+            via: step.change.via().to_string(),
             level,
             container,
-            file: step.file,
-            old: &step.from,
-            new: &step.to,
+            file: step.change.file().map(ControlFile::name),
+            old,
+            new,
             took_us: micros(step.took),
             error: step.error.as_deref(),
             rollback: step.rollback,

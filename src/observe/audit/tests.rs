@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::objects::PodId;
-use crate::model::{Cause, Outcome, Reason, Stages, StepRecord, Target, Via};
+use crate::model::{Cause, Change, CpuMax, CpuQuota, Outcome, Reason, Setting, Stages, StepRecord, Target};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -24,13 +24,20 @@ fn record(cause: Cause, outcome: Outcome, steps: Vec<StepRecord>) -> Arc<ChangeR
     })
 }
 
+fn cpu_max(quota: u64) -> Setting {
+    Setting::CpuMax(CpuMax {
+        quota: CpuQuota::Micros(quota),
+        period_us: 100_000,
+    })
+}
+
 fn step() -> StepRecord {
     StepRecord {
         target: Target::Container("app".to_owned()),
-        via: Via::Cgroup,
-        file: Some("cpu.max"),
-        from: "20000 100000".to_owned(),
-        to: "50000 100000".to_owned(),
+        change: Change::File {
+            from: cpu_max(20_000),
+            to: cpu_max(50_000),
+        },
         took: Duration::from_micros(80),
         error: None,
         rollback: false,

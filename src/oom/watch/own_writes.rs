@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::model::{ChangeRecord, StepRecord, Target};
+use crate::model::{Change, ChangeRecord, CriResources, MemoryLimit, StepRecord, Target};
 use crate::oom::kill::Level;
 use crate::oom::report::{OomReport, OwnWrite};
 
@@ -88,42 +88,32 @@ impl OwnWrites {
 
 /// In words, what a step lowered; `None` unless it lowered a memory limit.
 fn lowering(step: &StepRecord) -> Option<String> {
-    let file = match step.file {
-        Some(file) => file,
-        // A unit's or a spec's values: `memory.max=134217728, …`.
-        None => MEMORY_LIMITS.into_iter().find(|name| field(&step.to, name).is_some())?,
-    };
-    let value = |text: &str| match step.file {
-        Some(_) => amount(text),
-        None => amount(field(text, file)?),
-    };
-    if !MEMORY_LIMITS.contains(&file) || step.error.is_some() {
+    if step.error.is_some() {
         return None;
     }
-    let to = value(&step.to)?;
-    // What had no limit before, or none that is known, may have been lowered.
-    let from = value(&step.from).unwrap_or(u64::MAX);
-    (to < from).then(|| {
-        let from = if from == u64::MAX {
-            "no limit".to_owned()
-        } else {
-            from.to_string()
-        };
-        format!("{file} of {} from {from} to {to}", step.target)
-    })
+    let (name, from, to) = match &step.change {
+        Change::Spec { from, to } => (
+            "memory_limit_in_bytes",
+            // What had no limit that is known may have been lowered.
+            stored_limit(from).unwrap_or(MemoryLimit::Max),
+            stored_limit(to)?,
+        ),
+        change => {
+            let (file, from, to) = change.memory_limit()?;
+            (file.name(), from, to)
+        }
+    };
+    let words = |limit| match limit {
+        MemoryLimit::Bytes(bytes) => bytes.to_string(),
+        MemoryLimit::Max => "no limit".to_owned(),
+    };
+    (to < from).then(|| format!("{name} of {} from {} to {}", step.target, words(from), words(to)))
 }
 
-const MEMORY_LIMITS: [&str; 3] = ["memory.max", "memory.limit_in_bytes", "memory_limit_in_bytes"];
-
-fn field<'t>(fields: &'t str, name: &str) -> Option<&'t str> {
-    fields
-        .split(", ")
-        .find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
-}
-
-/// `max` and negative numbers are no limit.
-fn amount(text: &str) -> Option<u64> {
-    text.trim().parse().ok()
+/// The limit in a runtime's stored spec, where a negative one is none.
+fn stored_limit(spec: &CriResources) -> Option<MemoryLimit> {
+    let limit = u64::try_from(spec.memory_limit_in_bytes?);
+    Some(limit.map_or(MemoryLimit::Max, MemoryLimit::Bytes))
 }
 
 #[cfg(test)]
@@ -132,24 +122,21 @@ mod tests {
 
     use super::*;
     use crate::model::objects::PodId;
-    use crate::model::{Cause, Outcome, Stages, Via};
+    use crate::model::{Cause, CpuWeight, Outcome, Setting, Settings, Stages, Step};
     use crate::oom::report::{Candidates, Confidence, HitLimit, ReportedContainer, ReportedPod};
 
-    fn step(target: Target, file: Option<&'static str>, from: &str, to: &str) -> StepRecord {
-        StepRecord {
-            target,
-            via: Via::Cgroup,
-            file,
-            from: from.to_owned(),
-            to: to.to_owned(),
-            took: Duration::ZERO,
-            error: None,
-            rollback: false,
-        }
+    /// A change of the container.
+    fn step(change: Change) -> StepRecord {
+        let target = Target::Container("app".to_owned());
+        StepRecord::planned(&Step { target, change })
     }
 
-    fn app() -> Target {
-        Target::Container("app".to_owned())
+    fn file(from: Setting, to: Setting) -> StepRecord {
+        step(Change::File { from, to })
+    }
+
+    fn max(bytes: u64) -> Setting {
+        Setting::MemoryMax(MemoryLimit::Bytes(bytes))
     }
 
     fn at(second: i64) -> Timestamp {
@@ -207,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_kill_soon_after_the_limit_it_hit_was_lowered_is_blamed_on_that() {
-        let writes = written(vec![step(app(), Some("memory.max"), "max", "1000")]);
+        let writes = written(vec![file(Setting::MemoryMax(MemoryLimit::Max), max(1000))]);
         for (level, second, blamed) in [
             (Level::Container, 997, false),
             (Level::Container, 999, true),
@@ -228,17 +215,30 @@ mod tests {
 
     #[test]
     fn only_memory_limits_that_went_down_count_by_whatever_way() {
-        let (old, new) = ("cpu.max=1 2, memory.max=9", "cpu.max=1 2, memory.max=5");
-        let stored = ("memory_limit_in_bytes=9", "cpu_quota=1, memory_limit_in_bytes=5");
+        let unbounded = Setting::MemoryMax(MemoryLimit::Max);
+        let v1 = |bytes| Setting::MemoryLimit(MemoryLimit::Bytes(bytes));
+        let weight = |weight| Setting::CpuWeight(CpuWeight::new(weight));
+        let unit = |from, to| {
+            let [from, to] = [from, to].map(|bytes| Settings::from_iter([weight(1), max(bytes)]));
+            step(Change::Unit { from, to })
+        };
+        let stored = |quota, bytes| CriResources {
+            cpu_quota: quota,
+            memory_limit_in_bytes: bytes,
+            ..CriResources::default()
+        };
+        let spec = |from, to| step(Change::Spec { from, to });
         for (step, counts) in [
-            (step(app(), Some("memory.limit_in_bytes"), "9", "5"), true),
-            (step(app(), Some("memory.max"), "5", "9"), false),
-            (step(app(), Some("memory.max"), "5", "max"), false),
-            (step(app(), Some("cpu.weight"), "9", "5"), false),
-            (step(app(), None, old, new), true),
-            (step(app(), None, new, old), false),
-            (step(app(), None, stored.0, stored.1), true),
-            (step(app(), None, "cpu_quota=2", "cpu_quota=1"), false),
+            (file(v1(9), v1(5)), true),
+            (file(max(5), max(9)), false),
+            (file(max(5), unbounded), false),
+            (file(weight(9), weight(5)), false),
+            (unit(9, 5), true),
+            (unit(5, 9), false),
+            (spec(stored(None, Some(9)), stored(Some(1), Some(5))), true),
+            (spec(stored(None, None), stored(None, Some(5))), true),
+            (spec(stored(None, Some(9)), stored(None, Some(-1))), false),
+            (spec(stored(Some(2), None), stored(Some(1), None)), false),
         ] {
             let writes = written(vec![step.clone()]);
             assert_eq!(
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn old_writes_are_forgotten() {
-        let mut writes = written(vec![step(app(), Some("memory.max"), "9", "5")]);
+        let mut writes = written(vec![file(max(9), max(5))]);
         writes.forget(at(1100));
         assert_eq!(writes.lowered.len(), 1);
         writes.forget(at(1200));

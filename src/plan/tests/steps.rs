@@ -279,7 +279,7 @@ fn a_burst_above_a_quota_that_is_new_comes_down_to_it() {
     );
     let traits = traits(CgroupVersion::V1, Driver::Systemd);
     let plan = Plan::between(&unbounded, &bounded, &traits).unwrap();
-    let through: Vec<_> = plan.steps().iter().map(|step| step.via().to_string()).collect();
+    let through: Vec<_> = plan.steps().iter().map(|step| step.change.via().to_string()).collect();
     assert_eq!(through, ["cgroup", "systemd"], "systemd has no property for bursts");
 }
 

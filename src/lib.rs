@@ -20,6 +20,7 @@
 //! - [`model`]: the vocabulary: quantities, Kubernetes objects, pods of the node, steps and records. Plain data.
 //! - [`kubernetes`]: the API server: how to reach it, and what its answers mean.
 //! - [`sources`]: where facts come from → one [`sources::NodeView`].
+//! - [`lint`]: memory settings inside containers that no resize reaches. Pure.
 //! - [`decide`]: what a pod's containers should have, by the VPA's rules. Pure.
 //! - [`plan`]: what every cgroup must hold, and in which order to get there. Pure.
 //! - [`cgroup`]: the kernel's files, where they are, and systemd's record of them.
@@ -53,6 +54,7 @@ pub mod doctor;
 pub mod files;
 pub mod guard;
 pub mod kubernetes;
+pub mod lint;
 pub mod model;
 pub mod observe;
 pub mod oom;

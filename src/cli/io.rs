@@ -18,6 +18,13 @@ pub(super) fn read_bytes(file: &str) -> Result<Vec<u8>, Failure> {
         .map_err(Failure::Usage)
 }
 
+/// Reads a file of UTF-8 text.
+pub(super) fn read_text(file: &str) -> Result<String, Failure> {
+    String::from_utf8(read_bytes(file)?)
+        .with_context(|| format!("cannot read {file}"))
+        .map_err(Failure::Usage)
+}
+
 fn read_limited(file: &str) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = if file == "-" {

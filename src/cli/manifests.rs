@@ -25,9 +25,7 @@ pub(super) struct Manifests {
 impl Manifests {
     /// Reads the manifests, and warns of what is passed over.
     pub(super) fn read(&self) -> Result<NodeView, Failure> {
-        let bytes = io::read_bytes(&self.file)?;
-        let text = String::from_utf8(bytes)
-            .map_err(|error| Failure::Usage(anyhow::Error::new(error).context(format!("cannot read {}", self.file))))?;
+        let text = io::read_text(&self.file)?;
         let manifests = parse_manifests(&self.file, &text).map_err(|error| Failure::Usage(error.into()))?;
         manifests.warnings.iter().for_each(|warning| io::warn(warning));
         Ok(manifests.view)

@@ -14,6 +14,7 @@ mod explain;
 mod get;
 mod history;
 mod io;
+mod lint;
 mod man;
 mod manifests;
 mod oom;
@@ -56,6 +57,7 @@ enum Command {
     Explain(explain::Arguments),
     Get(get::Arguments),
     History(history::Arguments),
+    Lint(lint::Arguments),
     Man(man::Arguments),
     Oom(oom::Arguments),
     Plan(plan::Arguments),
@@ -116,6 +118,7 @@ fn run(Cli { agent, command }: Cli) -> Result<(), Failure> {
         Command::Explain(arguments) => explain::run(&arguments, &agent),
         Command::Get(arguments) => get::run(&arguments, &agent),
         Command::History(arguments) => history::run(&arguments, &agent),
+        Command::Lint(arguments) => lint::run(&arguments),
         Command::Man(arguments) => man::run(&arguments),
         Command::Oom(arguments) => oom::run(&arguments, &agent),
         Command::Plan(arguments) => plan::run(&arguments),

@@ -65,21 +65,32 @@ pub enum ManifestError {
 ///
 /// Errors: [`ManifestError`] on the first document that cannot be used.
 pub fn parse_manifests(origin: &str, text: &str) -> Result<Manifests, ManifestError> {
+    let mut manifests = Manifests::default();
+    for_each_object(origin, text, |document, kind, object| {
+        manifests.add(document, kind, object)
+    })?;
+    Ok(manifests)
+}
+
+/// Hands every object of a text over with its kind, members of lists one by one.
+pub(super) fn for_each_object(
+    origin: &str,
+    text: &str,
+    mut read: impl FnMut(&Document<'_>, &str, Value) -> Result<(), ManifestError>,
+) -> Result<(), ManifestError> {
     let documents: Vec<Value> =
         serde_saphyr::from_multiple_with_options(text, yaml_options()).map_err(|error| ManifestError::Syntax {
             origin: origin.to_owned(),
             message: error.to_string(),
         })?;
-    let mut manifests = Manifests::default();
-    for (index, document) in documents.into_iter().enumerate() {
-        Reader {
+    for (index, object) in documents.into_iter().enumerate() {
+        let document = Document {
             origin,
-            document: index + 1,
-            manifests: &mut manifests,
-        }
-        .read(document)?;
+            number: index + 1,
+        };
+        document.unfold(object, &mut read)?;
     }
-    Ok(manifests)
+    Ok(())
 }
 
 /// `name: n` is a name, not a boolean; a node's worth of pods fits into one file, a hostile file costs bounded memory.
@@ -88,56 +99,52 @@ fn yaml_options() -> serde_saphyr::Options {
     serde_saphyr::options! { strict_booleans: true, with_snippet: false, budget: budget }
 }
 
-/// Reads one document of a text.
-struct Reader<'a> {
-    origin: &'a str,
-    document: usize,
-    manifests: &'a mut Manifests,
-}
-
-impl Reader<'_> {
-    fn read(&mut self, mut document: Value) -> Result<(), ManifestError> {
-        if document.is_null() {
-            return Ok(());
-        }
-        strip_nulls(&mut document);
-        let Some(kind) = document.get("kind").and_then(Value::as_str).map(str::to_owned) else {
-            return Err(self.unusable("not a Kubernetes object: it has no kind"));
-        };
-        match kind.as_str() {
-            "Pod" => {
-                let pod = self.typed(document, check_pod)?;
-                self.manifests.view.pods.push(Arc::new(pod));
-            }
-            "VerticalPodAutoscaler" => {
-                let vpa = self.typed(document, check_vpa)?;
-                self.manifests.view.vpas.push(vpa);
-            }
-            "LimitRange" => {
-                let range = self.typed(document, |_| Ok(()))?;
-                self.manifests.view.limit_ranges.push(range);
-            }
-            "HorizontalPodAutoscaler" => {
-                let hpa = self.typed(document, |_| Ok(()))?;
-                self.manifests.view.hpas.push(hpa);
-            }
-            "Node" => self.manifests.view.node = Some(self.typed(document, |_| Ok(()))?),
-            list if list.ends_with("List") => return self.read_list(&kind, document),
-            _ => match OwnerKind::named(&kind) {
-                Some(owner_kind) => self.read_owner(owner_kind, document)?,
-                None => {
-                    let object = describe(&document);
-                    self.manifests
-                        .warnings
-                        .push(format!("{}: document {}: {object} ignored", self.origin, self.document));
+impl Manifests {
+    fn add(&mut self, document: &Document<'_>, kind: &str, mut object: Value) -> Result<(), ManifestError> {
+        let view = &mut self.view;
+        match kind {
+            "Pod" => view.pods.push(Arc::new(document.typed(object, check_pod)?)),
+            "VerticalPodAutoscaler" => view.vpas.push(document.typed(object, check_vpa)?),
+            "LimitRange" => view.limit_ranges.push(document.typed(object, |_| Ok(()))?),
+            "HorizontalPodAutoscaler" => view.hpas.push(document.typed(object, |_| Ok(()))?),
+            "Node" => view.node = Some(document.typed(object, |_| Ok(()))?),
+            _ => match OwnerKind::named(kind) {
+                Some(kind) => {
+                    workload::in_one_notation(kind, &mut object);
+                    let workload: Workload = document.typed(object, |_| Ok(()))?;
+                    view.owners.push(workload.into_owner(kind));
                 }
+                None => self.warnings.push(document.ignored(&object)),
             },
         }
         Ok(())
     }
+}
 
-    fn read_list(&mut self, kind: &str, mut document: Value) -> Result<(), ManifestError> {
-        let Some(Value::Array(items)) = document.get_mut("items").map(Value::take) else {
+/// One document of a text, for messages.
+pub(super) struct Document<'a> {
+    origin: &'a str,
+    /// Counted from 1.
+    number: usize,
+}
+
+impl Document<'_> {
+    fn unfold(
+        &self,
+        mut object: Value,
+        read: &mut impl FnMut(&Document<'_>, &str, Value) -> Result<(), ManifestError>,
+    ) -> Result<(), ManifestError> {
+        if object.is_null() {
+            return Ok(());
+        }
+        strip_nulls(&mut object);
+        let Some(kind) = object.get("kind").and_then(Value::as_str).map(str::to_owned) else {
+            return Err(self.unusable("not a Kubernetes object: it has no kind"));
+        };
+        if !kind.ends_with("List") {
+            return read(self, &kind, object);
+        }
+        let Some(Value::Array(items)) = object.get_mut("items").map(Value::take) else {
             return Err(self.unusable("a list without items"));
         };
         // The API server leaves the kind of items out where the list's own kind says it.
@@ -146,32 +153,35 @@ impl Reader<'_> {
             if let (Some(of), Value::Object(fields)) = (of, &mut item) {
                 fields.entry("kind").or_insert_with(|| Value::from(of));
             }
-            self.read(item)
+            self.unfold(item, read)
         })
     }
 
-    fn read_owner(&mut self, kind: OwnerKind, mut document: Value) -> Result<(), ManifestError> {
-        workload::in_one_notation(kind, &mut document);
-        let workload: Workload = self.typed(document, |_| Ok(()))?;
-        self.manifests.view.owners.push(workload.into_owner(kind));
-        Ok(())
+    /// A warning that the object plays no part.
+    pub(super) fn ignored(&self, object: &Value) -> String {
+        format!(
+            "{}: document {}: {} ignored",
+            self.origin,
+            self.number,
+            describe(object)
+        )
     }
 
     /// Decodes a document and checks it; either error names the object and the field.
-    fn typed<T: DeserializeOwned>(
+    pub(super) fn typed<T: DeserializeOwned>(
         &self,
-        document: Value,
+        object: Value,
         check: impl FnOnce(&T) -> Result<(), Invalid>,
     ) -> Result<T, ManifestError> {
-        let object = describe(&document);
+        let described = describe(&object);
         let field_error = |field: String, message: String| ManifestError::Field {
             origin: self.origin.to_owned(),
-            document: self.document,
-            object: object.clone(),
+            document: self.number,
+            object: described.clone(),
             field,
             message,
         };
-        if document
+        if object
             .pointer("/metadata/name")
             .and_then(Value::as_str)
             .is_none_or(str::is_empty)
@@ -181,7 +191,7 @@ impl Reader<'_> {
                 "required, and not empty".to_owned(),
             ));
         }
-        let decoded: T = serde_path_to_error::deserialize(document)
+        let decoded: T = serde_path_to_error::deserialize(object)
             .map_err(|error| field_error(error.path().to_string(), error.inner().to_string()))?;
         check(&decoded).map_err(|invalid| field_error(invalid.field, invalid.message))?;
         Ok(decoded)
@@ -190,7 +200,7 @@ impl Reader<'_> {
     fn unusable(&self, message: &str) -> ManifestError {
         ManifestError::Document {
             origin: self.origin.to_owned(),
-            document: self.document,
+            document: self.number,
             message: message.to_owned(),
         }
     }

@@ -6,10 +6,12 @@
 pub mod directory;
 pub mod kubernetes;
 mod manifests;
+mod templates;
 mod validate;
 mod workload;
 
 pub use manifests::{ManifestError, Manifests, parse_manifests};
+pub use templates::{PodTemplate, PodTemplates, parse_pod_templates};
 
 use std::sync::Arc;
 

@@ -44,7 +44,8 @@ const MODULES: &[Module] = &[
     effects("rate_limiter", &[]),
     effects("pace", &[]),
     effects("files", &[]),
-    pure("decide", &["model"]),
+    pure("lint", &["model"]),
+    pure("decide", &["lint", "model"]),
     pure("plan", &["model"]),
     effects("cgroup", &["model", "plan"]),
     effects("runtime", &["cgroup", "model"]),
@@ -109,8 +110,8 @@ const MODULES: &[Module] = &[
     effects(
         "cli",
         &[
-            "agent", "cgroup", "config", "control", "decide", "doctor", "model", "oom", "plan", "report", "runtime",
-            "sources",
+            "agent", "cgroup", "config", "control", "decide", "doctor", "lint", "model", "oom", "plan", "report",
+            "runtime", "sources",
         ],
     ),
     effects("bin", &["cli"]),

@@ -30,6 +30,7 @@ mod kernel_resize;
 mod kernel_shrink;
 mod kubectl_plugin;
 mod kubelet_recordings;
+mod lint_command;
 mod observability;
 mod oom_recordings;
 mod plan_command;

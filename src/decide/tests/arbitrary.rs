@@ -175,7 +175,7 @@ fn absurd_container() -> impl Strategy<Value = Container> {
             resource_name: "cpu".to_owned(),
             restart_policy: restart.to_owned(),
         }],
-        restart_policy: None,
+        ..Container::default()
     })
 }
 

@@ -6,12 +6,15 @@
 
 pub mod annotation;
 mod binding;
+mod command_line;
+mod memory_settings;
 mod meta;
 mod pod;
 mod vpa;
 mod workload;
 
 pub use binding::{MIRROR_ANNOTATION, PodId, pod_of_uid};
+pub use memory_settings::{MemoryOption, MemorySetting, SettingSource};
 pub use meta::{ObjectMeta, OwnerReference};
 pub use pod::{
     Container, ContainerState, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus, ResizePolicy, Running,

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::memory_settings::{self, MemorySetting, Variable};
 use super::meta::ObjectMeta;
 use crate::model::{NamedRequirements, QosClass, Requirements, Resource, ResourceList};
 
@@ -36,7 +37,7 @@ pub struct PodSpec {
 
 /// A regular or init container.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", from = "DeclaredContainer")]
 pub struct Container {
     pub name: String,
     pub resources: Requirements,
@@ -44,6 +45,34 @@ pub struct Container {
     pub resize_policy: Vec<ResizePolicy>,
     /// `Always` makes an init container a sidecar.
     pub restart_policy: Option<String>,
+    /// What its process sets of its runtime's memory.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub memory_settings: Vec<MemorySetting>,
+}
+
+/// A container as its manifest has it.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct DeclaredContainer {
+    name: String,
+    resources: Requirements,
+    resize_policy: Vec<ResizePolicy>,
+    restart_policy: Option<String>,
+    command: Vec<String>,
+    args: Vec<String>,
+    env: Vec<Variable>,
+}
+
+impl From<DeclaredContainer> for Container {
+    fn from(declared: DeclaredContainer) -> Self {
+        Self {
+            memory_settings: memory_settings::read(&declared.command, &declared.args, &declared.env),
+            name: declared.name,
+            resources: declared.resources,
+            resize_policy: declared.resize_policy,
+            restart_policy: declared.restart_policy,
+        }
+    }
 }
 
 impl Container {

@@ -1,0 +1,115 @@
+//! `vscalectl lint`: memory settings inside containers that no resize reaches, without a node and without a daemon.
+
+use anyhow::anyhow;
+use clap::Args;
+use serde::Serialize;
+
+use super::output::{Output, Paint, Tone, clean};
+use super::{Failure, io, table};
+use crate::lint::{Finding, Rule, Severity, findings};
+use crate::sources::{PodTemplate, parse_pod_templates};
+
+/// Lists memory settings inside containers that a resize cannot reach, such as -Xmx and GOMEMLIMIT.
+///
+/// Reads command, args and env of all containers of pods and of workloads with a pod template. Ends with 1 if there are any, for
+/// pipelines.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Manifests in YAML or JSON; - is standard input
+    #[arg(short, long, value_name = "FILE")]
+    file: String,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Reads, checks, prints.
+///
+/// # Errors
+/// [`Failure::Refused`] with findings, [`Failure::Usage`] when the file cannot be read.
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let text = io::read_text(&arguments.file)?;
+    let found = parse_pod_templates(&arguments.file, &text).map_err(|error| Failure::Usage(error.into()))?;
+    found.warnings.iter().for_each(|warning| io::warn(warning));
+    let shown: Vec<ShownFinding> = found.templates.iter().flat_map(of_template).collect();
+    arguments
+        .output
+        .print_list("findings", &shown, |paint| render(&shown, paint))?;
+    match shown.len() {
+        0 => Ok(()),
+        count => {
+            let errors = shown.iter().filter(|one| one.severity == Severity::Error).count();
+            let warnings = count - errors;
+            Err(Failure::Refused(anyhow!("errors: {errors}, warnings: {warnings}")))
+        }
+    }
+}
+
+/// The printed form: promised to others, so apart from the types inside.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownFinding<'a> {
+    namespace: &'a str,
+    workload: &'a str,
+    container: String,
+    rule: Rule,
+    setting: &'static str,
+    value: String,
+    /// `command`, `args`, or `env` with the variable's name.
+    source: String,
+    severity: Severity,
+    message: String,
+}
+
+fn of_template(template: &PodTemplate) -> Vec<ShownFinding<'_>> {
+    let containers = template.spec.init_containers.iter().chain(&template.spec.containers);
+    let shown = |finding: Finding| ShownFinding {
+        namespace: &template.namespace,
+        workload: &template.workload,
+        rule: finding.rule,
+        setting: finding.setting.option.name(),
+        source: finding.setting.source.to_string(),
+        severity: finding.rule.severity(),
+        message: finding.to_string(),
+        value: finding.setting.value,
+        container: finding.container,
+    };
+    containers.flat_map(findings).map(shown).collect()
+}
+
+/// One line for each finding, then what each means.
+fn render(found: &[ShownFinding<'_>], paint: Paint) -> String {
+    if found.is_empty() {
+        return "No findings.\n".to_owned();
+    }
+    let header = [
+        "NAMESPACE",
+        "WORKLOAD",
+        "CONTAINER",
+        "SEVERITY",
+        "RULE",
+        "SETTING",
+        "VALUE",
+        "SOURCE",
+    ];
+    let rows = found.iter().map(|one| {
+        let tone = match one.severity {
+            Severity::Error => Tone::Bad,
+            Severity::Warning => Tone::Waiting,
+        };
+        [
+            clean(one.namespace),
+            clean(one.workload),
+            clean(&one.container),
+            paint.text(tone, &one.severity.to_string()),
+            one.rule.to_string(),
+            one.setting.to_owned(),
+            clean(&one.value),
+            clean(&one.source),
+        ]
+    });
+    let messages = found.iter().map(|one| {
+        let line = format!("{}/{} {}: {}", one.namespace, one.workload, one.container, one.message);
+        clean(&line) + "\n"
+    });
+    table::list(header, rows, paint) + "\n" + &messages.collect::<String>()
+}

@@ -1,0 +1,397 @@
+//! Memory settings inside containers that a resize in place cannot reach. Pure.
+//!
+//! A container's [`MemorySetting`]s come in; out go [`Finding`]s for people, and the [`limit_floor`] below which a memory
+//! limit must not go. What a runtime does with a setting is in `docs/runtimes.md`.
+
+mod value;
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::model::objects::{Container, MemoryOption, MemorySetting};
+use crate::model::{Bytes, Resource};
+use value::{Amount, amount};
+
+/// Beside its heap a process needs code, stacks and buffers: a tenth of the heap,
+const MARGIN_DIVISOR: u64 = 10;
+/// and at least so much. The sum is rounded up to whole MiB.
+const LEAST_MARGIN: u64 = 64 << 20;
+
+/// What is wrong with a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Rule {
+    /// The heap has a size of its own: a higher limit does not enlarge it.
+    FixedHeap,
+    /// The heap never gets smaller than this.
+    FixedInitialHeap,
+    /// The fixed heap fills the limit.
+    HeapFillsLimit,
+    /// The size follows from the limit, but only when the process starts.
+    ReadAtStart,
+    /// The runtime does not take the value.
+    UnreadableValue,
+}
+
+impl Rule {
+    pub const ALL: [Self; 5] = [
+        Self::FixedHeap,
+        Self::FixedInitialHeap,
+        Self::HeapFillsLimit,
+        Self::ReadAtStart,
+        Self::UnreadableValue,
+    ];
+
+    pub const fn severity(self) -> Severity {
+        match self {
+            Self::FixedHeap | Self::FixedInitialHeap | Self::ReadAtStart => Severity::Warning,
+            Self::HeapFillsLimit | Self::UnreadableValue => Severity::Error,
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// A resize does less than it seems to.
+    Warning,
+    /// The container does not start, or is killed before it has what it was given.
+    Error,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+/// A setting that a resize cannot reach. Displays as a sentence for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub container: String,
+    pub rule: Rule,
+    pub setting: MemorySetting,
+    amount: Amount,
+    limit: Option<Bytes>,
+}
+
+/// What there is to say about a container's settings, in the order in which its runtime reads them.
+#[must_use]
+pub fn findings(container: &Container) -> Vec<Finding> {
+    let limit = container.resources.limits.memory.filter(|limit| limit.get() > 0);
+    let settings = counting(container);
+    let found = settings.filter_map(|setting| {
+        let amount = amount(setting);
+        let fills = |heap: Bytes| limit.is_some_and(|limit| heap >= limit);
+        let rule = match amount {
+            Amount::Unset => return None,
+            // The restart reads the setting again.
+            Amount::ShareAtStart | Amount::KnownAtStart if container.restarts_for(Resource::Memory) => return None,
+            Amount::ShareAtStart | Amount::KnownAtStart => Rule::ReadAtStart,
+            Amount::Unreadable => Rule::UnreadableValue,
+            Amount::Fixed(heap) if fills(heap) => Rule::HeapFillsLimit,
+            Amount::Fixed(_) if is_initial(setting.option) => Rule::FixedInitialHeap,
+            Amount::Fixed(_) => Rule::FixedHeap,
+        };
+        Some(Finding {
+            container: container.name.clone(),
+            rule,
+            setting: setting.clone(),
+            amount,
+            limit,
+        })
+    });
+    found.collect()
+}
+
+/// The memory limit below which a full heap of fixed size is killed: the largest such heap and a margin.
+#[must_use]
+pub fn limit_floor(container: &Container) -> Option<Bytes> {
+    let fixed = counting(container).filter_map(|setting| match amount(setting) {
+        Amount::Fixed(heap) => Some(with_margin(heap)),
+        Amount::ShareAtStart | Amount::KnownAtStart | Amount::Unreadable | Amount::Unset => None,
+    });
+    fixed.max()
+}
+
+/// A size in bytes switches a share of the limit off, in HotSpot and in .NET.
+fn counting(container: &Container) -> impl Iterator<Item = &MemorySetting> {
+    let settings = &container.memory_settings;
+    let has = |options: &[MemoryOption]| {
+        let mut sizes = settings.iter().filter(|setting| options.contains(&setting.option));
+        sizes.any(|setting| amount(setting) != Amount::Unset)
+    };
+    let java = has(&[MemoryOption::JavaMaxHeap, MemoryOption::JavaMaxHeapSize]);
+    let dotnet = has(&[MemoryOption::DotnetHeapLimit]);
+    settings.iter().filter(move |setting| match setting.option {
+        MemoryOption::JavaMaxRamPercentage | MemoryOption::JavaMaxRamFraction => !java,
+        MemoryOption::DotnetHeapLimitPercent => !dotnet,
+        _ => true,
+    })
+}
+
+fn with_margin(heap: Bytes) -> Bytes {
+    let heap = heap.get();
+    let with_margin = heap.saturating_add((heap / MARGIN_DIVISOR).max(LEAST_MARGIN));
+    Bytes::new(with_margin.checked_next_multiple_of(1 << 20).unwrap_or(with_margin))
+}
+
+const fn is_initial(option: MemoryOption) -> bool {
+    matches!(
+        option,
+        MemoryOption::JavaInitialHeap | MemoryOption::JavaInitialHeapSize
+    )
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Runtime {
+    Java,
+    Go,
+    Node,
+    Dotnet,
+}
+
+impl Runtime {
+    const fn of(option: MemoryOption) -> Self {
+        use MemoryOption as Option;
+        match option {
+            Option::JavaMaxHeap
+            | Option::JavaMaxHeapSize
+            | Option::JavaInitialHeap
+            | Option::JavaInitialHeapSize
+            | Option::JavaMaxRamPercentage
+            | Option::JavaMaxRamFraction => Self::Java,
+            Option::GoMemoryLimit => Self::Go,
+            Option::NodeOldSpace | Option::NodeOldSpacePercentage => Self::Node,
+            Option::DotnetHeapLimit | Option::DotnetHeapLimitPercent => Self::Dotnet,
+        }
+    }
+
+    const fn heap(self) -> &'static str {
+        match self {
+            Self::Java => "the Java heap",
+            Self::Go => "the memory of the Go runtime",
+            Self::Node => "the old space of Node's heap",
+            Self::Dotnet => "the .NET heap",
+        }
+    }
+
+    /// How the heap can follow the limit.
+    const fn follow(self) -> &'static str {
+        match self {
+            Self::Java => "use -XX:MaxRAMPercentage, which a restart reads again",
+            Self::Go => "let the program call debug.SetMemoryLimit when its limit changes",
+            Self::Node => "use --max-old-space-size-percentage, which a restart reads again",
+            Self::Dotnet => "use DOTNET_GCHeapHardLimitPercent and call GC.RefreshMemoryLimit() when the limit changes",
+        }
+    }
+
+    const fn after_unreadable(self) -> &'static str {
+        match self {
+            Self::Java => "the JVM does not start with it; write a whole number of bytes, or one with k, m, g or t",
+            Self::Go => "a Go program does not start with it; write bytes, or a whole number with KiB, MiB, GiB or TiB",
+            Self::Node => "node does not start with it; write a whole number of MiB",
+            Self::Dotnet => "the .NET runtime passes it over; write a hexadecimal number, 0x20000000 for 512 MiB",
+        }
+    }
+
+    const fn after_unreadable_share(self) -> &'static str {
+        match self {
+            Self::Dotnet => "the .NET runtime passes it over; write a hexadecimal number, 0x4B for 75 percent",
+            Self::Java | Self::Go | Self::Node => {
+                "the process does not start with it; write a percentage above 0 and up to 100"
+            }
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MemorySetting { option, source, value } = &self.setting;
+        let (name, runtime) = (option.name(), Runtime::of(*option));
+        let heap = runtime.heap();
+        write!(f, "{name} {value:?} in {source} ")?;
+        match (self.rule, self.amount) {
+            (Rule::HeapFillsLimit, Amount::Fixed(size)) => {
+                let limit = self.limit.unwrap_or(size);
+                write!(
+                    f,
+                    "lets {heap} have {size}, and the memory limit is {limit}: the kernel kills the container before the heap is \
+                     full. Set {name} lower, or the limit to {} or more",
+                    with_margin(size)
+                )
+            }
+            (Rule::FixedInitialHeap, Amount::Fixed(size)) => write!(
+                f,
+                "keeps {heap} at {size} or more: a shrink of the memory limit frees nothing below that, and vscaled does not \
+                 lower the limit below {}. Set {name} lower to let the heap shrink",
+                with_margin(size)
+            ),
+            (_, Amount::Fixed(size)) => write!(
+                f,
+                "fixes {heap} at {size} when the process starts: a higher memory limit does not enlarge it, and vscaled does not \
+                 lower the limit below {}. Change {name} with the limit and restart, or {}",
+                with_margin(size),
+                runtime.follow()
+            ),
+            (_, Amount::Unreadable) => {
+                let is_share = matches!(
+                    option,
+                    MemoryOption::JavaMaxRamPercentage
+                        | MemoryOption::JavaMaxRamFraction
+                        | MemoryOption::NodeOldSpacePercentage
+                        | MemoryOption::DotnetHeapLimitPercent
+                );
+                let consequence = if is_share {
+                    runtime.after_unreadable_share()
+                } else {
+                    runtime.after_unreadable()
+                };
+                write!(f, "cannot be read: {consequence}")
+            }
+            (_, Amount::KnownAtStart | Amount::ShareAtStart | Amount::Unset) => {
+                let from = if self.amount == Amount::KnownAtStart {
+                    "a value that is filled in"
+                } else {
+                    "a share of the limit that is computed"
+                };
+                write!(
+                    f,
+                    "gives {heap} {from} once, when the container starts: after a resize in place it stays as it was. Set resizePolicy \
+                     RestartContainer for memory, or restart the container after a resize"
+                )
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn container(mut declared: Value) -> Container {
+        declared["name"] = json!("app");
+        serde_json::from_value(declared).unwrap()
+    }
+
+    fn rules(declared: Value) -> Vec<(Rule, String)> {
+        let found = findings(&container(declared)).into_iter();
+        found.map(|finding| (finding.rule, finding.setting.value)).collect()
+    }
+
+    fn with_limit(words: &Value, limit: &str) -> Value {
+        json!({"args": words, "resources": {"limits": {"memory": limit}}})
+    }
+
+    #[test]
+    fn a_heap_that_fills_its_limit_is_an_error() {
+        let of = |heap: &str, limit: &str| rules(with_limit(&json!([format!("-Xmx{heap}")]), limit))[0].0;
+        assert_eq!(of("512m", "1Gi"), Rule::FixedHeap);
+        assert_eq!(of("512m", "512Mi"), Rule::HeapFillsLimit);
+        assert_eq!(of("512m", "500Mi"), Rule::HeapFillsLimit);
+        assert_eq!(Rule::HeapFillsLimit.severity(), Severity::Error);
+    }
+
+    #[test]
+    fn a_size_switches_a_share_off() {
+        let found = rules(json!({"args": ["-XX:MaxRAMPercentage=75", "-Xmx1g"]}));
+        assert_eq!(found, [(Rule::FixedHeap, "1g".to_owned())]);
+        let found = rules(json!({"args": ["-XX:MaxRAMPercentage=75"]}));
+        assert_eq!(found, [(Rule::ReadAtStart, "75".to_owned())]);
+    }
+
+    #[test]
+    fn what_a_restart_reads_again_is_no_finding_where_a_resize_restarts() {
+        let restarts = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
+        let of = |words: Value| rules(json!({"args": words, "resizePolicy": restarts}));
+        assert_eq!(of(json!(["-XX:MaxRAMPercentage=75"])), []);
+        assert_eq!(of(json!(["-Xmx1g"])), [(Rule::FixedHeap, "1g".to_owned())]);
+    }
+
+    #[test]
+    fn the_floor_is_the_largest_fixed_heap_and_a_margin() {
+        let floor = |words: Value| limit_floor(&container(json!({ "args": words }))).map(Bytes::get);
+        assert_eq!(floor(json!(["-Xms100m", "-Xmx200m"])), Some(264 << 20));
+        assert_eq!(floor(json!(["-Xmx10g"])), Some(11 << 30));
+        assert_eq!(floor(json!(["-Xmx1g"])), Some(1127 << 20));
+        assert_eq!(floor(json!(["-XX:MaxRAMPercentage=75"])), None);
+        assert_eq!(floor(json!(["-Xmxabc", "-Xmx12q"])), None);
+    }
+
+    #[test]
+    fn messages_name_the_setting_the_reason_and_what_to_do() {
+        let env = |name: &str, from: Value| {
+            let mut variable = from;
+            variable["name"] = json!(name);
+            json!({ "env": [variable] })
+        };
+        for (declared, message) in [
+            (
+                with_limit(&json!(["-Xmx512m"]), "1Gi"),
+                "-Xmx \"512m\" in args fixes the Java heap at 512Mi when the process starts: a higher memory limit does not \
+                 enlarge it, and vscaled does not lower the limit below 576Mi. Change -Xmx with the limit and restart, or use \
+                 -XX:MaxRAMPercentage, which a restart reads again",
+            ),
+            (
+                with_limit(&json!(["-Xmx2g"]), "1Gi"),
+                "-Xmx \"2g\" in args lets the Java heap have 2Gi, and the memory limit is 1Gi: the kernel kills the container \
+                 before the heap is full. Set -Xmx lower, or the limit to 2253Mi or more",
+            ),
+            (
+                with_limit(&json!(["-Xms512m"]), "1Gi"),
+                "-Xms \"512m\" in args keeps the Java heap at 512Mi or more: a shrink of the memory limit frees nothing below \
+                 that, and vscaled does not lower the limit below 576Mi. Set -Xms lower to let the heap shrink",
+            ),
+            (
+                json!({"args": ["--max-old-space-size=4g"]}),
+                "--max-old-space-size \"4g\" in args cannot be read: node does not start with it; write a whole number of MiB",
+            ),
+            (
+                env(
+                    "GOMEMLIMIT",
+                    json!({"valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}}),
+                ),
+                "GOMEMLIMIT \"{limits.memory}\" in env GOMEMLIMIT gives the memory of the Go runtime a value that is filled in \
+                 once, when the container starts: after a resize in place it stays as it was. Set resizePolicy RestartContainer \
+                 for memory, or restart the container after a resize",
+            ),
+            (
+                env("DOTNET_GCHeapHardLimit", json!({"value": "0x20000000"})),
+                "DOTNET_GCHeapHardLimit \"0x20000000\" in env DOTNET_GCHeapHardLimit fixes the .NET heap at 512Mi when the \
+                 process starts: a higher memory limit does not enlarge it, and vscaled does not lower the limit below 576Mi. \
+                 Change DOTNET_GCHeapHardLimit with the limit and restart, or use DOTNET_GCHeapHardLimitPercent and call \
+                 GC.RefreshMemoryLimit() when the limit changes",
+            ),
+        ] {
+            assert_eq!(findings(&container(declared))[0].to_string(), message);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_value_is_judged(value in r#"(off|[0-9a-fA-FxX]{0,20}|[kmgtKMGT]i?B?|\PC{0,4}){0,3}"#) {
+            let env: Vec<Value> = ["GOMEMLIMIT", "DOTNET_GCHeapHardLimit", "DOTNET_GCHeapHardLimitPercent"]
+                .iter().map(|name| json!({"name": name, "value": value})).collect();
+            let args = ["-Xmx", "-Xms", "-XX:MaxRAMPercentage=", "-XX:MaxRAMFraction=", "--max-old-space-size="]
+                .map(|flag| format!("{flag}{value}"));
+            let container = container(json!({"args": args, "env": env}));
+            for finding in findings(&container) {
+                prop_assert!(finding.to_string().contains(finding.setting.option.name()));
+            }
+            prop_assert!(limit_floor(&container).is_none_or(|floor| floor.get() > LEAST_MARGIN));
+        }
+    }
+}

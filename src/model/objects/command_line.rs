@@ -1,0 +1,228 @@
+//! A command line as its program gets it: references to variables replaced, scripts split into words. Pure.
+//!
+//! A container's author writes all of it, so every replacement and every word costs some of a [`Budget`].
+
+use super::memory_settings::Variables;
+
+/// How much work one container's command line may make: a character of a replacement or a reference costs one.
+const WORK: usize = 256 << 10;
+
+/// What is left of the work for one container.
+#[derive(Debug)]
+pub(super) struct Budget(usize);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(WORK)
+    }
+}
+
+impl Budget {
+    /// Whether so much more may be done.
+    fn spend(&mut self, cost: usize) -> bool {
+        let left = self.0.checked_sub(cost);
+        self.0 = left.unwrap_or(0);
+        left.is_some()
+    }
+}
+
+/// A part of a script.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Word {
+    Text(String),
+    /// A command ends here.
+    End,
+}
+
+/// Replaces `$(NAME)` by the variables before `before`, as the kubelet does (`Expand`, kubernetes
+/// `third_party/forked/golang/expansion`): `$$` stands for `$`, and a reference to nothing stays.
+pub(super) fn expand(text: &str, variables: &Variables, before: usize, budget: &mut Budget) -> String {
+    let mut expanded = String::new();
+    let mut rest = text;
+    while let Some((plain, after)) = rest.split_once('$') {
+        if !budget.spend(plain.len() + 1) {
+            return expanded;
+        }
+        expanded.push_str(plain);
+        let reference = after.strip_prefix('(').and_then(|name| name.split_once(')'));
+        let value = reference.and_then(|(name, _)| variables.value(name, before, budget));
+        rest = match (reference, value) {
+            (Some((_, after)), Some(value)) => {
+                expanded.push_str(&value);
+                after
+            }
+            (Some((name, after)), None) => {
+                expanded.push_str(&format!("$({name})"));
+                after
+            }
+            (None, _) => {
+                expanded.push('$');
+                after.strip_prefix('$').unwrap_or(after)
+            }
+        };
+    }
+    if budget.spend(rest.len()) {
+        expanded.push_str(rest);
+    }
+    expanded
+}
+
+/// Splits a script as a POSIX shell does, with its variables replaced. What only a running shell can know stays as it is
+/// written.
+pub(super) fn split(script: &str, variables: &Variables, budget: &mut Budget) -> Vec<Word> {
+    let mut splitter = Splitter {
+        words: Vec::new(),
+        word: None,
+        quote: None,
+    };
+    let mut rest = script;
+    while let Some(character) = rest.chars().next() {
+        if !budget.spend(1) {
+            splitter.word = None;
+            break;
+        }
+        rest = &rest[character.len_utf8()..];
+        rest = match (splitter.quote, character) {
+            (Some('\''), '\'') | (Some('"'), '"') => {
+                splitter.quote = None;
+                rest
+            }
+            (Some('\''), _) => splitter.push(character, rest),
+            (_, '\\') => splitter.push_escaped(rest),
+            (_, '$') => splitter.push_reference(rest, variables, budget),
+            (Some(_), _) => splitter.push(character, rest),
+            (None, '\'' | '"') => {
+                splitter.quote = Some(character);
+                splitter.word.get_or_insert_default();
+                rest
+            }
+            (None, '#') if splitter.word.is_none() => &rest[rest.find('\n').unwrap_or(rest.len())..],
+            (None, ';' | '&' | '|' | '\n' | '(' | ')') => {
+                splitter.end_word();
+                splitter.words.push(Word::End);
+                rest
+            }
+            (None, '<' | '>') => {
+                splitter.end_word();
+                rest.strip_prefix('&').unwrap_or(rest)
+            }
+            (None, _) if character.is_whitespace() => {
+                splitter.end_word();
+                rest
+            }
+            (None, _) => splitter.push(character, rest),
+        };
+    }
+    splitter.end_word();
+    splitter.words
+}
+
+struct Splitter {
+    words: Vec<Word>,
+    /// The word that is being read.
+    word: Option<String>,
+    quote: Option<char>,
+}
+
+impl Splitter {
+    fn end_word(&mut self) {
+        self.words.extend(self.word.take().map(Word::Text));
+    }
+
+    fn push<'a>(&mut self, character: char, rest: &'a str) -> &'a str {
+        self.word.get_or_insert_default().push(character);
+        rest
+    }
+
+    /// Reads what follows a backslash. A line's end after one is no line's end.
+    fn push_escaped<'a>(&mut self, rest: &'a str) -> &'a str {
+        let Some(next) = rest.chars().next() else {
+            return rest;
+        };
+        let after = &rest[next.len_utf8()..];
+        match next {
+            '\n' => after,
+            _ if self.quote.is_some() && !matches!(next, '"' | '\\' | '$' | '`') => self.push('\\', rest),
+            _ => self.push(next, after),
+        }
+    }
+
+    /// Reads what follows a dollar sign. Outside of quotes a value can be several words.
+    fn push_reference<'a>(&mut self, rest: &'a str, variables: &Variables, budget: &mut Budget) -> &'a str {
+        let reference = Reference::read(rest);
+        let value = variables
+            .value(reference.name, usize::MAX, budget)
+            .filter(|_| !reference.name.is_empty());
+        let value = value.as_deref().or(reference.default);
+        let Some(value) = value else {
+            let as_written = &rest[..rest.len() - reference.after.len()];
+            self.word.get_or_insert_default().push_str(&format!("${as_written}"));
+            return reference.after;
+        };
+        for character in value.chars() {
+            if self.quote.is_none() && character.is_whitespace() {
+                self.end_word();
+            } else {
+                self.push(character, "");
+            }
+        }
+        reference.after
+    }
+}
+
+/// What a dollar sign in a script refers to.
+struct Reference<'a> {
+    /// The variable; empty where the reference is of another sort.
+    name: &'a str,
+    /// What counts where the variable is not set.
+    default: Option<&'a str>,
+    after: &'a str,
+}
+
+impl<'a> Reference<'a> {
+    fn read(rest: &'a str) -> Self {
+        let is_name = |character: char| character.is_ascii_alphanumeric() || character == '_';
+        let other = |after| Self {
+            name: "",
+            default: None,
+            after,
+        };
+        if rest.starts_with('(') {
+            return other(after_parentheses(rest));
+        }
+        let Some(braced) = rest.strip_prefix('{') else {
+            let end = rest.find(|character| !is_name(character)).unwrap_or(rest.len());
+            return Self {
+                name: &rest[..end],
+                default: None,
+                after: &rest[end..],
+            };
+        };
+        let Some((inside, after)) = braced.split_once('}') else {
+            return other("");
+        };
+        let end = inside.find(|character| !is_name(character)).unwrap_or(inside.len());
+        let (name, operator) = inside.split_at(end);
+        let default = operator.strip_prefix(":-").or_else(|| operator.strip_prefix('-'));
+        match (operator, default) {
+            ("", _) | (_, Some(_)) => Self { name, default, after },
+            _ => other(after),
+        }
+    }
+}
+
+/// What follows `(…)`, with all that is nested in it.
+fn after_parentheses(rest: &str) -> &str {
+    let mut depth = 0_usize;
+    for (index, character) in rest.char_indices() {
+        match character {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return &rest[index + 1..];
+        }
+    }
+    ""
+}

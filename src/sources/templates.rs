@@ -1,0 +1,107 @@
+//! Kubernetes manifests → the pods that they describe, also as templates of workloads. Reads texts like `manifests`.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::manifests::{Document, ManifestError, for_each_object};
+use super::validate::check_pod;
+use crate::model::objects::{ObjectMeta, OwnerKind, Pod, PodSpec};
+
+/// The spec that pods of a workload begin with.
+#[derive(Debug)]
+pub struct PodTemplate {
+    pub namespace: String,
+    /// Kind and name, such as `Deployment/web`. A pod is its own workload.
+    pub workload: String,
+    pub spec: PodSpec,
+}
+
+/// What a text holds.
+#[derive(Debug, Default)]
+pub struct PodTemplates {
+    pub templates: Vec<PodTemplate>,
+    /// Objects with a template of a kind that is not known, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Workload {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: WorkloadSpec,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WorkloadSpec {
+    template: Template,
+    job_template: JobTemplate,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct JobTemplate {
+    spec: JobSpec,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct JobSpec {
+    template: Template,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Template {
+    spec: PodSpec,
+}
+
+/// Reads a text of one or more documents. `origin` is the file's name, for messages.
+///
+/// Errors: [`ManifestError`] on the first document that cannot be used.
+pub fn parse_pod_templates(origin: &str, text: &str) -> Result<PodTemplates, ManifestError> {
+    let mut found = PodTemplates::default();
+    for_each_object(origin, text, |document, kind, object| found.add(document, kind, object))?;
+    Ok(found)
+}
+
+impl PodTemplates {
+    fn add(&mut self, document: &Document<'_>, kind: &str, mut object: Value) -> Result<(), ManifestError> {
+        let owner = OwnerKind::named(kind);
+        if kind != "Pod" && owner.is_none() {
+            if object.pointer("/spec/template/spec/containers").is_some() {
+                self.warnings.push(document.ignored(&object));
+            }
+            return Ok(());
+        }
+        name_what_is_to_be_named(&mut object);
+        let (metadata, spec) = if kind == "Pod" {
+            let pod: Pod = document.typed(object, check_pod)?;
+            (pod.metadata, pod.spec)
+        } else {
+            let Workload { metadata, spec } = document.typed(object, |_| Ok(()))?;
+            let template = if owner == Some(OwnerKind::CronJob) {
+                spec.job_template.spec.template
+            } else {
+                spec.template
+            };
+            (metadata, template.spec)
+        };
+        self.templates.push(PodTemplate {
+            namespace: metadata.namespace,
+            workload: format!("{kind}/{}", metadata.name),
+            spec,
+        });
+        Ok(())
+    }
+}
+
+/// The API server completes `generateName`.
+fn name_what_is_to_be_named(object: &mut Value) {
+    if let Some(Value::Object(metadata)) = object.get_mut("metadata")
+        && !metadata.contains_key("name")
+        && let Some(prefix) = metadata.get("generateName").cloned()
+    {
+        metadata.insert("name".to_owned(), prefix);
+    }
+}

@@ -1,0 +1,190 @@
+//! `vscalectl lint` as pipelines see it: what it reads, its JSON and table, its exit codes.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+const WORKLOADS: &str = r#"
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: web, namespace: shop }
+spec:
+  template:
+    spec:
+      initContainers:
+      - { name: wait, command: [sleep, "1"] }
+      - { name: proxy, restartPolicy: Always, env: [{ name: GOMEMLIMIT, value: 90MiB }] }
+      containers:
+      - name: app
+        command: [sh, -c, "exec java -Xmx256m -Xmx512m -jar app.jar"]
+        resources: { limits: { memory: 512Mi } }
+      - { name: quiet, args: [--verbose] }
+---
+apiVersion: batch/v1
+kind: CronJob
+metadata: { name: nightly }
+spec: { jobTemplate: { spec: { template: { spec: { containers: [
+  { name: report, env: [{ name: NODE_OPTIONS, value: "--max-old-space-size=$(HEAP)" }, { name: HEAP, value: "300" }] },
+  { name: other, args: ["--max-old-space-size=$(HEAP)"], env: [{ name: HEAP, value: "300" }] } ] } } } } }
+---
+apiVersion: v1
+kind: Pod
+metadata: { generateName: once- }
+spec: { containers: [{ name: app, env: [{ name: DOTNET_GCHeapHardLimitPercent, value: "4B" }] }] }
+---
+apiVersion: v1
+kind: Service
+metadata: { name: web }
+"#;
+
+fn lint(manifests: &str, arguments: &[&str]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_vscalectl"))
+        .args(["lint", "-f", "-"])
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(manifests.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn json_names_workload_container_and_setting() {
+    let output = lint(WORKLOADS, &["-o", "json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stderr), "vscalectl: errors: 1, warnings: 4\n");
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = answer["findings"].as_array().unwrap();
+    let keys = [
+        "namespace",
+        "workload",
+        "container",
+        "rule",
+        "setting",
+        "value",
+        "severity",
+        "source",
+    ];
+    let shown: Vec<Vec<&str>> = found
+        .iter()
+        .map(|one| keys.iter().map(|key| one[key].as_str().unwrap()).collect())
+        .collect();
+    let expected = [
+        [
+            "shop",
+            "Deployment/web",
+            "proxy",
+            "FixedHeap",
+            "GOMEMLIMIT",
+            "90MiB",
+            "warning",
+            "env GOMEMLIMIT",
+        ],
+        [
+            "shop",
+            "Deployment/web",
+            "app",
+            "HeapFillsLimit",
+            "-Xmx",
+            "512m",
+            "error",
+            "command",
+        ],
+        [
+            "default",
+            "CronJob/nightly",
+            "report",
+            "ReadAtStart",
+            "--max-old-space-size",
+            "$(HEAP)",
+            "warning",
+            "env NODE_OPTIONS",
+        ],
+        [
+            "default",
+            "CronJob/nightly",
+            "other",
+            "FixedHeap",
+            "--max-old-space-size",
+            "300",
+            "warning",
+            "args",
+        ],
+        [
+            "default",
+            "Pod/once-",
+            "app",
+            "ReadAtStart",
+            "DOTNET_GCHeapHardLimitPercent",
+            "4B",
+            "warning",
+            "env DOTNET_GCHeapHardLimitPercent",
+        ],
+    ];
+    assert_eq!(shown, expected);
+    assert!(
+        found.iter().all(|one| one["message"].as_str().unwrap().len() > 40),
+        "{answer}"
+    );
+}
+
+#[test]
+fn the_table_has_a_message_for_each_finding() {
+    let pod = "{kind: Pod, metadata: {name: web}, spec: {containers: [{name: app, args: ['-Xmx1g']}]}}";
+    assert_eq!(
+        text(&lint(pod, &[]).stdout),
+        "\
+NAMESPACE  WORKLOAD  CONTAINER  SEVERITY  RULE       SETTING  VALUE  SOURCE
+default    Pod/web   app        warning   FixedHeap  -Xmx     1g     args
+
+default/Pod/web app: -Xmx \"1g\" in args fixes the Java heap at 1Gi when the process starts: a higher memory limit does not \
+enlarge it, and vscaled does not lower the limit below 1127Mi. Change -Xmx with the limit and restart, or use \
+-XX:MaxRAMPercentage, which a restart reads again
+"
+    );
+}
+
+#[test]
+fn nothing_to_say_ends_with_zero() {
+    let output = lint("{kind: Job, metadata: {name: one}, spec: {}}", &["-o", "json"]);
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer, json!({"findings": []}));
+}
+
+#[test]
+fn what_cannot_be_read_ends_with_two_and_names_the_field() {
+    let job = "kind: Service\n---\n\
+        {kind: Job, metadata: {name: one}, spec: {template: {spec: {containers: [{name: app, args: [1]}]}}}}";
+    for (manifests, said) in [
+        (
+            job,
+            "vscalectl: -: document 2 (Job one): spec.template.spec.containers[0].args[0]: invalid type",
+        ),
+        ("kind: Pod", "vscalectl: -: document 1 (Pod): metadata.name: required"),
+        ("{", "vscalectl: -: not readable as YAML or JSON"),
+        ("a: 1", "vscalectl: -: document 1: not a Kubernetes object"),
+    ] {
+        let output = lint(manifests, &[]);
+        assert_eq!(output.status.code(), Some(2), "{manifests}");
+        assert!(text(&output.stderr).starts_with(said), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_template_of_an_unknown_kind_is_named() {
+    let rollout = "{kind: Rollout, metadata: {name: web}, spec: {template: {spec: {containers: []}}}}";
+    let output = lint(rollout, &[]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(
+        text(&output.stderr),
+        "vscalectl: warning: -: document 1: Rollout web ignored\n"
+    );
+}

@@ -32,4 +32,4 @@ pub use runtime_stage::stored_specs;
 pub use through_api::{
     AcceptedResize, ApiReport, PodResizer, PreparedResize, ResizeError, ResizeTerms, Saved, Unreported, planned_resize,
 };
-pub use urgent::{Growable, Grown, PodBound, grow_memory};
+pub use urgent::{Growable, Grown, PodBound, grow_memory, raise_pod_level};

@@ -16,8 +16,8 @@ use super::node::Node;
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::model::objects::Pod;
 use crate::model::{
-    Bytes, CgroupVersion, Driver, MemoryLimit, NamedRequirements, NodeTraits, Outcome, PodTree, PodValues, Setting,
-    Settings, StepRecord, Target,
+    Bytes, CgroupVersion, Driver, LivePod, MemoryLimit, NamedRequirements, NodeTraits, Outcome, PodTree, PodValues,
+    Setting, Settings, StepRecord, Target,
 };
 use crate::plan::{Plan, hierarchy};
 
@@ -120,6 +120,45 @@ pub fn grow_memory(node: &Node, handles: &PodHandles, growable: &Growable, conta
     };
     let pod_limit = growable.pod_limit(node, &observed, container, to);
     let (from, wanted) = wanted(&observed, node.traits.version, container, to, pod_limit);
+    Grown {
+        from,
+        ..write(node, handles, observed, wanted, start)
+    }
+}
+
+/// Raises the memory limit of the pod's cgroup alone. One that is higher, or not there, stays.
+#[must_use]
+pub fn raise_pod_level(node: &Node, live: &LivePod, to: Bytes) -> Grown {
+    let start = Instant::now();
+    let read = PodHandles::open(&node.hierarchy, live).and_then(|handles| {
+        let tree = handles.read()?;
+        Ok((handles, tree))
+    });
+    match read {
+        Ok((handles, observed)) => {
+            let mut wanted = PodTree::default();
+            let from = bytes(&observed.pod);
+            if from.is_some_and(|from| from < to) {
+                wanted.pod = limit(node.traits.version, to);
+            }
+            Grown {
+                from,
+                ..write(node, &handles, observed, wanted, start)
+            }
+        }
+        Err(error) => Grown {
+            from: None,
+            outcome: Outcome::Interrupted {
+                reason: error.to_string(),
+            },
+            steps: Vec::new(),
+            took: start.elapsed(),
+        },
+    }
+}
+
+/// Writes the wanted values, parents first, as a pass does.
+fn write(node: &Node, handles: &PodHandles, observed: PodTree, wanted: PodTree, start: Instant) -> Grown {
     let tree = |tree| PodValues {
         tree,
         ..PodValues::default()
@@ -130,7 +169,16 @@ pub fn grow_memory(node: &Node, handles: &PodHandles, growable: &Growable, conta
     };
     let plan = match Plan::between(&tree(observed), &tree(wanted), &traits) {
         Ok(plan) => plan,
-        Err(error) => return refused(error.to_string()),
+        Err(error) => {
+            return Grown {
+                from: None,
+                outcome: Outcome::Refused {
+                    reason: error.to_string(),
+                },
+                steps: Vec::new(),
+                took: start.elapsed(),
+            };
+        }
     };
     let executed = Executor::new(node, handles).run(&plan);
     let outcome = match executed.end {
@@ -142,7 +190,7 @@ pub fn grow_memory(node: &Node, handles: &PodHandles, growable: &Growable, conta
         End::Incomplete(reason) => Outcome::Incomplete { reason },
     };
     Grown {
-        from,
+        from: None,
         outcome,
         steps: executed.records,
         took: start.elapsed(),
@@ -162,19 +210,20 @@ fn wanted(
         return (None, wanted);
     };
     if to > from {
-        let setting = |bytes: Bytes| {
-            let limit = MemoryLimit::Bytes(bytes.get());
-            Settings::from_iter([match version {
-                CgroupVersion::V1 => Setting::MemoryLimit(limit),
-                CgroupVersion::V2 => Setting::MemoryMax(limit),
-            }])
-        };
-        wanted.containers.insert(container.to_owned(), setting(to));
+        wanted.containers.insert(container.to_owned(), limit(version, to));
         if let Some(higher) = pod_limit.filter(|limit| bytes(&observed.pod).is_some_and(|standing| standing < *limit)) {
-            wanted.pod = setting(higher);
+            wanted.pod = limit(version, higher);
         }
     }
     (Some(from), wanted)
+}
+
+fn limit(version: CgroupVersion, bytes: Bytes) -> Settings {
+    let limit = MemoryLimit::Bytes(bytes.get());
+    Settings::from_iter([match version {
+        CgroupVersion::V1 => Setting::MemoryLimit(limit),
+        CgroupVersion::V2 => Setting::MemoryMax(limit),
+    }])
 }
 
 /// The memory limit, where there is one.

@@ -9,6 +9,7 @@ mod findings;
 mod formula;
 mod known_runtime;
 mod managers;
+mod pod_levels;
 mod starts;
 mod unsaved;
 
@@ -24,6 +25,7 @@ use tokio::time::Instant;
 use self::findings::Findings;
 use self::formula::LearnedFormula;
 use self::known_runtime::KnownRuntime;
+use self::pod_levels::PodLevels;
 use self::starts::Starts;
 pub(super) use self::unsaved::UnsavedLimits;
 use crate::actuate::shrink::Freezer;
@@ -102,6 +104,7 @@ pub(super) struct Discovery {
     lists: RuntimeLists,
     starts: Starts,
     unsaved: UnsavedLimits,
+    pod_levels: PodLevels,
 }
 
 /// The runtime's last lists.
@@ -148,6 +151,7 @@ impl Discovery {
             lists: RuntimeLists::default(),
             starts: Starts::default(),
             unsaved: UnsavedLimits::default(),
+            pod_levels: PodLevels::default(),
         }
     }
 
@@ -202,6 +206,7 @@ impl Discovery {
                 node: None,
                 inventory: Inventory::default(),
                 unsaved_limits: BTreeMap::new(),
+                low_pod_levels: BTreeMap::new(),
                 runtime_answers,
                 problems: findings.problems,
             };
@@ -241,6 +246,7 @@ impl Discovery {
         (
             Discovered {
                 unsaved_limits: self.unsaved.find(&node, &inventory),
+                low_pod_levels: self.pod_levels.find(&node, &inventory, &view.pods),
                 node: Some(node),
                 inventory,
                 runtime_answers,

@@ -36,6 +36,7 @@ fn event_message(record: &ChangeRecord) -> Option<EventMessage> {
             | Cause::LoanEnded
             | Cause::LoanDenied { .. }
             | Cause::Kubelet
+            | Cause::PodLevel
             | Cause::ContainerStarted
             | Cause::AgentStarted
             | Cause::Regret { .. }

@@ -18,6 +18,7 @@ pub(super) fn options(config: &Config) -> Options {
         decide: config.decide_options(),
         sweep_interval: config.sweep_interval,
         observe_only: config.observe_only,
+        repair_pod_level: config.repair_pod_level,
         annotate: config.applied_annotation,
         guard: config.guard.then(|| guard_settings(config)),
     }

@@ -180,6 +180,12 @@ pub struct Config {
     #[arg(value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub applied_annotation: bool,
+    /// With `true`, raise the memory limit of a pod's cgroup that a kubelet left below the pod's containers
+    /// (kubernetes/kubernetes#138760), also where no VPA manages the pod.
+    #[arg(long, env = "VSCALED_REPAIR_POD_LEVEL", default_value = "false")]
+    #[arg(value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub repair_pod_level: bool,
     /// How log lines look: `text` or `json`; `auto` is text on a terminal and JSON elsewhere.
     #[arg(long, env = "VSCALED_LOG_FORMAT", default_value = "auto")]
     #[arg(value_parser = named::<LogFormat>("auto, text or json"))]

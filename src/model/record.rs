@@ -52,6 +52,8 @@ pub enum Cause {
         container: String,
         why: String,
     },
+    /// The pod's cgroup allows less memory than its containers' do together.
+    PodLevel,
     /// Something else changed a value.
     Drift,
     /// The kubelet answered a resize.
@@ -98,6 +100,9 @@ impl fmt::Display for Cause {
                 f,
                 "guard: what was lent to container {container} is taken back, the API server denies it ({why})"
             ),
+            Self::PodLevel => {
+                f.write_str("the pod's cgroup was left below its containers (kubernetes/kubernetes#138760)")
+            }
             Self::Drift => f.write_str("drift: something else changed a value"),
             Self::Kubelet => f.write_str("the kubelet answered"),
             Self::ContainerStarted => f.write_str("container started"),

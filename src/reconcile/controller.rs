@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use super::history::History;
 use super::pod::{Effect, Now, PodInput, Pods};
 use super::shrink::ShrinkEnd;
-use crate::actuate::JobDone;
 use crate::actuate::shrink::Verdict;
+use crate::actuate::{Grown, JobDone};
 use crate::decide;
 use crate::guard;
 use crate::model::Target;
@@ -30,6 +30,7 @@ mod guarding;
 mod links;
 mod node;
 mod passes;
+mod pod_levels;
 mod publishing;
 mod requests;
 mod resizing;
@@ -60,6 +61,8 @@ pub(crate) enum Event {
     /// The node was looked at.
     Discovered(Discovered),
     PassEnded(StartedPass, Box<JobDone>),
+    /// The memory limit of the cgroup of a pod with this UID was raised, or could not be.
+    PodLevelRaised(String, String, Grown),
     /// Watching the lower limits of a pod ended, which this pass had lowered.
     ShrinkWatchEnded(String, u64, Verdict),
     /// Somebody was killed for a limit that was lowered.
@@ -73,6 +76,8 @@ pub(crate) struct Options {
     pub(crate) decide: decide::Options,
     pub(crate) sweep_interval: Duration,
     pub(crate) observe_only: bool,
+    /// Whether a pod's cgroup that was left below its containers is raised.
+    pub(crate) repair_pod_level: bool,
     /// Whether pods say what is applied to them.
     pub(crate) annotate: bool,
     /// How to grow limits in an emergency; `None` is not at all.
@@ -166,6 +171,12 @@ impl Controller {
             }
             Event::Discovered(discovered) => self.take_discovered(discovered),
             Event::PassEnded(pass, done) => self.end_pass(pass, *done),
+            Event::PodLevelRaised(key, uid, raised) => {
+                let live = self.pods.get(&key).and_then(|state| state.live.as_ref());
+                if live.is_some_and(|live| live.id.uid == uid) {
+                    self.apply(&key, PodInput::PodLevelRaised(Box::new(raised)));
+                }
+            }
             Event::ShrinkWatchEnded(key, number, verdict) => {
                 self.apply(&key, PodInput::ShrinkWatchEnded(number, verdict));
             }
@@ -199,6 +210,7 @@ impl Controller {
             } => self.guard.least_limits().change(&uid, &container, from, to),
             Effect::ForgetLeastLimits(uid) => self.guard.least_limits().forget(&uid),
             Effect::RunPass(pass, job, decided_in) => self.run_pass(key, pass, job, decided_in),
+            Effect::RaisePodLevel(bound, low) => self.raise_pod_level(key, bound, low),
             Effect::KeepFiles(handles) => self.keep_files(key, handles),
             Effect::CloseFiles => {
                 self.passes.close(key);

@@ -38,6 +38,7 @@ const FREEZES: &str = "Time for which a cgroup stood still while its memory limi
 const GROWTHS: &str = "Memory limits that were about to be reached, by what became of them";
 const LEASES: &str =
     "Limits that are held higher than decided because they were about to be reached or throttled all the time";
+const LOW_POD_LEVELS: &str = "Pods whose cgroup allows less memory than their containers' cgroups do together";
 
 /// The families that the coordinator owns.
 #[derive(Debug, Clone)]
@@ -56,6 +57,7 @@ pub(crate) struct Metrics {
     freezes: Histogram,
     growths: Counters<1>,
     leases: Gauge,
+    low_pod_levels: Gauge,
 }
 
 impl Metrics {
@@ -85,6 +87,7 @@ impl Metrics {
             freezes: register(r, "freeze_duration_seconds", FREEZES, seconds()),
             growths: family(r, "guard_growths", GROWTHS, GrowthOutcome::series("outcome")),
             leases: register(r, "guard_leases", LEASES, Gauge::default()),
+            low_pod_levels: register(r, "pods_below_containers", LOW_POD_LEVELS, Gauge::default()),
         }
     }
 
@@ -156,6 +159,7 @@ impl Metrics {
     /// Shows how the pods are doing now.
     pub(crate) fn show<'a>(&self, pods: impl Iterator<Item = &'a PodState>, now: jiff::Timestamp) {
         let (mut counts, mut foreign, mut overridden, mut temporary) = ([0; PodStatus::ALL.len()], 0, 0, 0);
+        let mut low = 0;
         let mut decided: HashMap<Reason, usize> = HashMap::new();
         for state in pods {
             let status = state.status(now);
@@ -166,6 +170,7 @@ impl Metrics {
             overridden += usize::from(state.desired.overridden.is_some());
             *decided.entry(state.decision.reason).or_default() += 1;
             temporary += state.desired.temporary.iter().count();
+            low += usize::from(state.low_pod_level.is_some());
         }
         for (count, status) in counts.into_iter().zip(PodStatus::ALL) {
             self.pods.get_or_create(&[("state", status.as_str())]).set(gauge(count));
@@ -177,6 +182,7 @@ impl Metrics {
         self.foreign_writers.set(gauge(foreign));
         self.overridden.set(gauge(overridden));
         self.leases.set(gauge(temporary));
+        self.low_pod_levels.set(gauge(low));
     }
 }
 

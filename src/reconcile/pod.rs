@@ -19,12 +19,15 @@ use super::shrink::ShrinkState;
 use super::store::SavedPod;
 use super::work::{OperatorRequest, PassId, RequestId, WorkItem};
 use crate::actuate::shrink::{Lowering, Verdict};
-use crate::actuate::{Job, JobDone, PodHandles, PreparedResize, ResizeTerms};
+use crate::actuate::{Grown, Job, JobDone, PodHandles, PreparedResize, ResizeTerms};
 use crate::control::ControlError;
 use crate::decide::PodDecision;
 use crate::guard::Report;
 use crate::model::objects::{Pod, PodId};
-use crate::model::{Bytes, Cause, ChangeRecord, LivePod, MemoryLimit, NamedRequirements, ResourceList, Target};
+use crate::model::{
+    BoundPod, Bytes, Cause, ChangeRecord, LivePod, MemoryLimit, NamedRequirements, ResourceList, Target,
+};
+use crate::plan::LowPodLevel;
 
 mod decision;
 mod effects;
@@ -32,6 +35,7 @@ mod guarded;
 mod located;
 mod operator;
 mod passes;
+mod pod_level;
 mod pods;
 mod spec;
 mod status;
@@ -78,6 +82,8 @@ pub(crate) struct PodState {
     pub(crate) drift: DriftState,
     pub(crate) shrink: ShrinkState,
     pub(crate) growth: GrowthState,
+    /// The pod's cgroup allows less memory than its containers' do together.
+    pub(crate) low_pod_level: Option<LowPodLevel>,
     pub(crate) work: WorkItem,
 }
 
@@ -132,6 +138,12 @@ pub(crate) enum PodInput {
     StillNoRoom(Option<Cause>),
     /// The node was looked at, and the pod runs here, or no longer.
     Located(Box<Located>),
+    /// Its memory limits were compared; `repair` says whether a pod's cgroup that is low is to be raised.
+    PodLevelRead {
+        low: Option<LowPodLevel>,
+        repair: bool,
+    },
+    PodLevelRaised(Box<Grown>),
     /// Its files were written by somebody.
     FilesWritten,
     /// Its files are watched from now on; what was written before was told to nobody.
@@ -189,6 +201,8 @@ pub(crate) enum Effect {
     /// Another pod has the name: nothing of the earlier one's least limits counts.
     ForgetLeastLimits(String),
     RunPass(PassId, Box<Job>, Duration),
+    /// The pod's cgroup was left below its containers: raise its memory limit alone.
+    RaisePodLevel(BoundPod, LowPodLevel),
     /// The pod's cgroups as a pass left them: keep them open and watch them; without any, stop watching.
     KeepFiles(Option<PodHandles>),
     /// The pod's cgroups are other ones now.
@@ -227,6 +241,7 @@ impl PodState {
             drift: DriftState::default(),
             shrink: ShrinkState::default(),
             growth: GrowthState::default(),
+            low_pod_level: None,
             work: WorkItem::default(),
         }
     }
@@ -253,6 +268,8 @@ impl PodState {
             PodInput::Followed { refused, cause, delay } => self.follow(refused, cause, delay, now),
             PodInput::StillNoRoom(cause) => self.record_no_room(cause, now, effects),
             PodInput::Located(located) => self.locate(*located, now, effects),
+            PodInput::PodLevelRead { low, repair } => self.take_pod_level(low, repair, now, effects),
+            PodInput::PodLevelRaised(raised) => self.take_raised_pod_level(*raised, now, effects),
             PodInput::FilesWritten => {
                 if self.is_enforced() {
                     self.work.request_pass(Cause::Drift, false, now.instant);

@@ -200,7 +200,7 @@ const fn rank(cause: &Cause) -> u8 {
         Cause::Drift => 2,
         Cause::AgentStarted => 3,
         Cause::Kubelet => 4,
-        Cause::ContainerStarted => 5,
+        Cause::ContainerStarted | Cause::PodLevel => 5,
         Cause::OverrideEnded | Cause::LoanEnded | Cause::LoanDenied { .. } => 6,
         Cause::Guard { .. } => 7,
         Cause::Recommendation { .. } | Cause::BoostEnded { .. } => 8,

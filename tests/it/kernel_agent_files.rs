@@ -19,6 +19,7 @@ mod host_runtime_answers;
 mod host_runtime_socket;
 mod host_tenants;
 mod memory_high;
+mod pod_levels;
 mod quotas;
 mod refusals;
 mod restore;

@@ -52,6 +52,7 @@ impl<'a> From<&'a Cause> for Actor<'a> {
             Cause::Regret { .. }
             | Cause::BoostEnded { .. }
             | Cause::OverrideEnded
+            | Cause::PodLevel
             | Cause::Drift
             | Cause::Kubelet
             | Cause::ContainerStarted

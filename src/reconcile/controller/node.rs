@@ -11,6 +11,7 @@ use crate::actuate::Node;
 use crate::decide::StaticManagers;
 use crate::model::{Bytes, KubeletVersion, ResourceList, WeightFormula};
 use crate::observe::health::Latch;
+use crate::plan::LowPodLevel;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::inventory::Inventory;
 use crate::reconcile::pod::{Located, PodInput};
@@ -23,6 +24,8 @@ pub(crate) struct Discovered {
     pub(crate) inventory: Inventory,
     /// Memory limits that an earlier agent grew and may not have saved, by pod UID.
     pub(crate) unsaved_limits: BTreeMap<String, BTreeMap<String, Bytes>>,
+    /// The pods whose cgroup was left below their containers, by UID.
+    pub(crate) low_pod_levels: BTreeMap<String, LowPodLevel>,
     /// Whether the runtime could be asked.
     pub(crate) runtime_answers: bool,
     /// What is degraded, one sentence each.
@@ -116,6 +119,7 @@ impl Controller {
             self.decide_all(Timestamp::now());
         }
         self.match_live();
+        self.take_low_pod_levels(&discovered.low_pod_levels);
         let earlier = std::mem::replace(&mut self.node.runtime_answers, discovered.runtime_answers);
         if discovered.runtime_answers && !earlier {
             let all = self.pods.keys_of(|_| true);

@@ -54,6 +54,10 @@ impl Passes {
         }
     }
 
+    pub(super) fn events(&self) -> mpsc::Sender<Event> {
+        self.events.clone()
+    }
+
     pub(super) fn any_runs(&self) -> bool {
         !self.busy.is_empty()
     }

@@ -106,6 +106,7 @@ impl Controller {
         problems.extend(self.publisher.kill_problems());
         problems.extend(self.publisher.annotator_problems());
         problems.extend(self.updater_problems());
+        problems.extend(self.pod_level_problems());
         if self.options.observe_only {
             problems.push("observing only: nothing is written".to_owned());
         }

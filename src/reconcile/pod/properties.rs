@@ -204,6 +204,7 @@ impl World {
                     self.apply(PodInput::Admitted(id, request, Box::new(headroom)));
                 }
                 Effect::Record { .. }
+                | Effect::RaisePodLevel(..)
                 | Effect::KeepFiles(_)
                 | Effect::CloseFiles
                 | Effect::Decide

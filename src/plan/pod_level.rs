@@ -1,0 +1,157 @@
+//! A pod's cgroup that was left below its containers. Pure.
+//!
+//! A kubelet that resizes a pod while one of its containers does not run leaves that container out of the pod's limit
+//! (`updatePodContainersResources`, `pkg/kubelet/kuberuntime/kuberuntime_manager.go`, up to 1.36.3). A container that was killed
+//! for want of memory then starts with its new limit in a pod that still has the old one, and is killed again
+//! (kubernetes/kubernetes#138760).
+
+use std::fmt;
+
+use super::hierarchy::in_force;
+use super::resize::Phase;
+use crate::model::objects::Pod;
+use crate::model::{Bytes, MemoryLimit, PodTree, Settings};
+
+/// A pod whose cgroup allows less memory than its containers' cgroups do together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LowPodLevel {
+    /// The limit of the pod's cgroup, in bytes.
+    pub holds: Bytes,
+    /// What the containers may use together, in bytes.
+    pub needs: Bytes,
+}
+
+impl LowPodLevel {
+    /// Compares the pod's cgroup with those of its containers. `None` where the pod may use what its containers may, and where
+    /// any of them may use all there is.
+    ///
+    /// No container counts with more than its spec or its status says: a limit that something wrote into a cgroup raises no
+    /// other. One that does not run counts with what its kubelet has granted, if that is known. A limit that the pod
+    /// declares of its own is never exceeded.
+    #[must_use]
+    pub fn find(pod: &Pod, held: &PodTree) -> Option<Self> {
+        let holds = bytes(&held.pod)?;
+        let in_force = in_force(pod);
+        let settled = Phase::of(pod) == Phase::Settled;
+        let sidecars = pod.spec.init_containers.iter().filter(|init| init.is_sidecar());
+        let mut needs = Bytes::ZERO;
+        for container in pod.spec.containers.iter().chain(sidecars) {
+            let spec = container.resources.limits.memory;
+            let reported = in_force.iter().find(|named| named.name == container.name);
+            let reported = reported.and_then(|named| named.resources.limits.memory);
+            needs = needs.saturating_add(match held.containers.get(&container.name) {
+                Some(settings) => bytes(settings)?.min(spec.max(reported)?),
+                None => reported.or(spec.filter(|_| settled)).unwrap_or(Bytes::ZERO),
+            });
+        }
+        let own = pod.spec.resources.and_then(|resources| resources.limits.memory);
+        let needs = own.map_or(needs, |own| needs.min(own));
+        (holds < needs).then(|| Self {
+            holds,
+            needs: needs.saturating_add(pod.spec.overhead.memory.unwrap_or_default()),
+        })
+    }
+}
+
+impl fmt::Display for LowPodLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { holds, needs } = self;
+        write!(
+            f,
+            "the pod's cgroup allows {holds} of memory, its containers {needs} together"
+        )
+    }
+}
+
+fn bytes(settings: &Settings) -> Option<Bytes> {
+    match settings.memory_limit()? {
+        MemoryLimit::Bytes(bytes) => Some(Bytes::new(bytes)),
+        MemoryLimit::Max => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Setting;
+
+    const MIB: u64 = 1 << 20;
+
+    fn limit(mib: u64) -> Settings {
+        [Setting::MemoryMax(MemoryLimit::Bytes(mib * MIB))]
+            .into_iter()
+            .collect()
+    }
+
+    fn pod(text: &str) -> Pod {
+        serde_json::from_str(text).unwrap()
+    }
+
+    /// A pod of `app` with this limit and `side` with 64Mi, as a kubelet that is done with it describes it.
+    fn two(app: &str) -> Pod {
+        pod(&format!(
+            r#"{{"metadata": {{"name": "web", "namespace": "a", "generation": 2}}, "spec": {{"containers": [
+                {{"name": "app", "resources": {{"limits": {{"memory": "{app}"}}}}}},
+                {{"name": "side", "resources": {{"limits": {{"memory": "64Mi"}}}}}}]}},
+              "status": {{"observedGeneration": 2}}}}"#
+        ))
+    }
+
+    fn held(pod: u64, containers: &[(&str, u64)]) -> PodTree {
+        PodTree {
+            pod: limit(pod),
+            containers: containers
+                .iter()
+                .map(|(name, mib)| ((*name).to_owned(), limit(*mib)))
+                .collect(),
+        }
+    }
+
+    fn needs(pod: &Pod, held: &PodTree) -> Option<u64> {
+        LowPodLevel::find(pod, held).map(|low| low.needs.get() / MIB)
+    }
+
+    #[test]
+    fn a_pod_is_low_when_its_containers_may_use_more() {
+        let pod = two("512Mi");
+        assert_eq!(needs(&pod, &held(576, &[("app", 512), ("side", 64)])), None);
+        assert_eq!(needs(&pod, &held(128, &[("app", 512), ("side", 64)])), Some(576));
+        assert_eq!(
+            needs(&pod, &held(128, &[("side", 64)])),
+            Some(576),
+            "one waits to be started again"
+        );
+        assert_eq!(
+            needs(&pod, &held(128, &[("app", 64), ("side", 64)])),
+            None,
+            "not grown yet"
+        );
+    }
+
+    #[test]
+    fn a_limit_that_something_else_wrote_raises_no_other() {
+        let pod = two("64Mi");
+        assert_eq!(needs(&pod, &held(128, &[("app", 4096), ("side", 64)])), None);
+        let mut unbounded = held(128, &[("side", 64)]);
+        let max = [Setting::MemoryMax(MemoryLimit::Max)].into_iter().collect();
+        unbounded.containers.insert("app".to_owned(), max);
+        assert_eq!(needs(&pod, &unbounded), None);
+    }
+
+    #[test]
+    fn what_the_kubelet_has_not_granted_does_not_count_before_it_runs() {
+        let mut pod = two("512Mi");
+        pod.metadata.generation = 3;
+        assert_eq!(needs(&pod, &held(128, &[("side", 64)])), None);
+    }
+
+    #[test]
+    fn a_pods_own_limit_is_never_exceeded() {
+        let mut pod = two("512Mi");
+        let own: crate::model::Requirements = serde_json::from_str(r#"{"limits": {"memory": "256Mi"}}"#).unwrap();
+        pod.spec.resources = Some(own);
+        let containers = [("app", 512), ("side", 64)];
+        assert_eq!(needs(&pod, &held(128, &containers)), Some(256));
+        assert_eq!(needs(&pod, &held(256, &containers)), None);
+    }
+}

@@ -1,0 +1,100 @@
+//! A kubelet that resizes a pod while a container does not run leaves the pod's cgroup below its containers
+//! (kubernetes/kubernetes#138760): that is found on every pod, and ended where the configuration says so.
+
+use vscaled::control::proto;
+use vscaled::model::{CgroupVersion, MemoryLimit, Setting};
+
+use super::{Amounts, SIDE, Scene};
+use crate::support::allocator::{Allocator, Appetite, End};
+
+/// What the spec says after somebody's resize.
+const RESIZED: [(&str, Amounts); 2] = [("app", Amounts::doubled(100, 256)), ("side", SIDE)];
+/// What the pod's cgroup had before, and has still.
+const OLD: MemoryLimit = MemoryLimit::Bytes(96 << 20);
+/// More than the pod's cgroup allows, less than the container's does.
+const APPETITE: Appetite = Appetite { rate: 0, until: 160 };
+
+/// The container was started again with its new limit, in a pod that still has the old one.
+fn left_below(scene: &Scene) {
+    scene.node.cgroups().put(
+        &scene.pod.cgroup,
+        match scene.node.cgroups().version() {
+            CgroupVersion::V1 => Setting::MemoryLimit(OLD),
+            CgroupVersion::V2 => Setting::MemoryMax(OLD),
+        },
+    );
+}
+
+/// What becomes of a process in the container that needs what its limit allows.
+fn grows(scene: &Scene) -> End {
+    Allocator::start(scene.node.cgroups(), &scene.pod.containers["app"].cgroup, APPETITE).wait()
+}
+
+fn pod_limit(scene: &Scene) -> Option<MemoryLimit> {
+    scene.node.held(&scene.pod)["pod"].memory_limit()
+}
+
+/// The only change of the pod that was recorded.
+async fn only_change(scene: &Scene) -> proto::Change {
+    scene
+        .agent
+        .until("the pod to be in the history", async || {
+            let mut history = scene.agent.history().await;
+            (history.len() == 1).then(|| history.remove(0))
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_pod_left_below_its_containers_is_told_of_and_nothing_is_written() {
+    let mut scene = Scene::of(&RESIZED);
+    left_below(&scene);
+    assert!(
+        matches!(grows(&scene), End::Killed(_)),
+        "the kernel lets it have more than its pod"
+    );
+    scene.agent.start().await;
+    let told = only_change(&scene).await;
+    assert_eq!(told.outcome, "Refused", "{told:?}");
+    let reason = "the pod's cgroup allows 96Mi of memory, its containers 576Mi together; it is raised where repairPodLevel is true";
+    assert_eq!(told.reason, reason);
+    let problems = scene.agent.get().await.agent.unwrap().problems;
+    assert!(
+        problems.iter().any(|problem| problem.contains("pod test/web: ")),
+        "{problems:?}"
+    );
+    assert_eq!(pod_limit(&scene), Some(OLD));
+}
+
+#[tokio::test]
+async fn the_loop_of_kills_in_a_pod_left_below_its_containers_ends() {
+    let mut scene = Scene::of(&RESIZED);
+    scene.agent.set("--repair-pod-level", "true");
+    scene.agent.start().await;
+    scene.agent.reaches("web", "NotManaged").await;
+    left_below(&scene);
+    assert!(
+        matches!(grows(&scene), End::Killed(_)),
+        "the kernel lets it have more than its pod"
+    );
+    // Its kubelet starts it again.
+    scene.node.run_container(&mut scene.pod, "app", RESIZED[0].1);
+    scene.agent.write("pod.yaml", &scene.pod.manifest());
+    let raised = || pod_limit(&scene) == Some(MemoryLimit::Bytes(576 << 20));
+    scene.agent.wait_for("the pod's limit to be raised", raised).await;
+    assert!(
+        matches!(grows(&scene), End::Satisfied(_)),
+        "{:?}",
+        scene.node.held(&scene.pod)
+    );
+    let told = only_change(&scene).await;
+    assert_eq!(told.outcome, "Applied", "{told:?}");
+    assert_eq!(told.steps.len(), 1, "nothing else is written: {told:?}");
+    scene
+        .agent
+        .until("the problem to be over", async || {
+            let problems = scene.agent.get().await.agent.unwrap().problems;
+            problems.is_empty().then_some(())
+        })
+        .await;
+}

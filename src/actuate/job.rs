@@ -12,33 +12,23 @@ use super::execute::Executor;
 use super::foreign::{ForeignWriters, Verdict};
 use super::handles::PodHandles;
 use super::in_kernel;
+use super::least_limits::lift;
 use super::node::Node;
-use super::observe::{quotas, wanted};
 use super::pass::KernelPass;
 use super::runtime_stage::{self, RuntimeEnd};
 use super::shrink::{Grounds, Next, SeenBefore, ShrinkReport};
 use super::through_api::{self, Answer, ApiReport, ResizeTerms};
-use crate::model::{
-    BoundPod, Cause, ControlFile, LivePod, NamedRequirements, Outcome, PodValues, Stages, StepRecord, Target,
-    WeightFormula,
-};
-use crate::plan::shrink::Holds;
-use crate::plan::{Plan, Quotas, WriteScope};
+use crate::model::{Cause, ControlFile, LivePod, Outcome, PodValues, Stages, StepRecord, Target, WeightFormula};
+use crate::plan::{Plan, PodTargets, Quotas};
 
 /// What to do in one pass.
 #[derive(Debug)]
 pub struct Job {
-    pub bound: BoundPod,
+    pub targets: PodTargets,
     /// Its cgroups, if an earlier pass opened them.
     pub handles: Option<PodHandles>,
-    /// What its containers should have.
-    pub targets: Vec<NamedRequirements>,
-    /// Whether limits the pod does not declare are to be lifted, rather than left as they are.
-    pub lift_undeclared: bool,
     /// Where the kubelet resizes in place: how the API server is asked.
     pub through: Option<ResizeTerms>,
-    /// Whether nobody asks the kubelet, so that it starts containers again with what it has had them have.
-    pub kubelet_unasked: bool,
     pub cause: Cause,
     /// When the decision was made.
     pub asked: Instant,
@@ -48,10 +38,6 @@ pub struct Job {
     pub foreign: ForeignWriters,
     /// Whether to compare the runtime's stored spec even if no file had to change.
     pub check_runtime: bool,
-    /// What of the pod's files is vscaled's to write.
-    pub scope: WriteScope,
-    /// Limits that are kept for now where lower ones are wanted.
-    pub holds: Holds,
     /// What earlier tries to lower limits have seen.
     pub seen: SeenBefore,
 }
@@ -85,7 +71,7 @@ pub struct JobDone {
 /// A pass that lowers memory limits may take seconds, for most of which it waits: other pods have their turn meanwhile.
 /// Every pod of a node may be waiting at once, so that what a pass carries along is boxed.
 pub async fn reconcile(node: Arc<Node>, mut job: Box<Job>) -> JobDone {
-    let (check_runtime, live) = (job.check_runtime, Arc::clone(job.bound.live()));
+    let (check_runtime, live) = (job.check_runtime, Arc::clone(job.targets.bound.live()));
     let mut answer = match Box::pin(through_api::patch_resize(&node, &mut job)).await {
         Ok(answer) => answer,
         Err(done) => return *done,
@@ -134,12 +120,13 @@ async fn sync_runtime(node: &Arc<Node>, live: &LivePod, check_runtime: bool, mut
 /// Errors: a sentence: what could not be read, or why there is no plan.
 pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, String> {
     let asking = through_api::preview(&node, &job)?;
-    let specs = runtime_stage::stored_specs(&node, job.bound.live()).await;
+    let specs = runtime_stage::stored_specs(&node, job.targets.bound.live()).await;
     let planned = tokio::task::spawn_blocking(move || {
-        let handles = PodHandles::open(&node.hierarchy, job.bound.live()).map_err(|error| error.to_string())?;
+        let handles = PodHandles::open(&node.hierarchy, job.targets.bound.live()).map_err(|error| error.to_string())?;
         let tree = handles.read().map_err(|error| error.to_string())?;
-        job.scope.quotas = quotas(&node, &job, &tree);
-        let wanted = wanted(&node, &job, &node.least_limits.of(&job.bound.live().id.uid), &tree);
+        let least_limits = node.least_limits.of(&job.targets.bound.live().id.uid);
+        lift(&mut job.targets.containers, &least_limits);
+        let wanted = job.targets.values(&tree, &node.traits);
         let plan =
             Plan::between(&PodValues { tree, specs }, &wanted, &node.traits).map_err(|error| error.to_string())?;
         Executor::new(&node, &handles)

@@ -1,54 +1,13 @@
 //! The beginning of a pass: what the pod's files hold, what they should hold, and who else has changed them.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 
 use super::foreign::{ForeignWriters, Verdict};
 use super::handles::PodHandles;
 use super::job::{Job, JobDone};
-use super::least_limits::lift;
 use super::node::Node;
 use crate::cgroup::CgroupError;
-use crate::model::{Bytes, ControlFile, Outcome, PodTree, PodValues, Target};
-use crate::plan::shrink::lift_kept;
-use crate::plan::{Quotas, hierarchy, in_force};
-
-/// What the pod's files and stored specs should hold.
-pub(super) fn wanted(node: &Node, job: &Job, least_limits: &BTreeMap<String, Bytes>, held: &PodTree) -> PodValues {
-    let mut targets = job.targets.clone();
-    lift(&mut targets, least_limits);
-    lift_kept(&job.holds, &mut targets);
-    let enforced = |target: &Target| job.scope.quotas.enforced(job.bound.live().cgroup_id(target));
-    let mut hierarchy = hierarchy(job.bound.object(), &targets, &node.traits)
-        .keeping(&job.holds)
-        .beside(held, enforced);
-    if job.kubelet_unasked {
-        hierarchy = hierarchy.admitting(job.bound.object());
-    }
-    let mut wanted = if job.lift_undeclared {
-        hierarchy.created()
-    } else {
-        hierarchy.wanted()
-    };
-    job.scope.restrict(&mut wanted);
-    wanted
-}
-
-/// Which of the pod's quotas its kubelet enforces, as its files and what was known before tell.
-pub(super) fn quotas(node: &Node, job: &Job, held: &PodTree) -> Quotas {
-    let mut quotas = job.scope.quotas.clone();
-    let declared = hierarchy(job.bound.object(), &in_force(job.bound.object()), &node.traits)
-        .created()
-        .tree;
-    let containers = held.containers.keys().cloned().map(Target::Container);
-    for target in containers.chain([Target::Pod]) {
-        if let (Some(held), Some(declared)) = (held.get(&target), declared.get(&target)) {
-            quotas.learn(job.bound.live().cgroup_id(&target), held, declared);
-        }
-    }
-    quotas
-}
+use crate::model::{ControlFile, Outcome, PodTree, PodValues, Target};
 
 /// A pass over a pod whose files cannot be read, or not any more.
 pub(super) fn unobservable(error: &CgroupError, foreign: ForeignWriters) -> Box<JobDone> {
@@ -68,14 +27,14 @@ pub(super) fn observe(node: &Node, job: &mut Job) -> Result<(PodHandles, PodTree
     let reopened = known.is_some();
     if let Some(handles) = known {
         match handles.read() {
-            Ok(tree) if tree.containers.len() == job.bound.live().containers.len() => {
+            Ok(tree) if tree.containers.len() == job.targets.bound.live().containers.len() => {
                 return Ok((handles, tree, false));
             }
             Err(error) if !error.is_gone() => return Err(error),
             Ok(_) | Err(_) => {}
         }
     }
-    let handles = PodHandles::open(&node.hierarchy, job.bound.live())?;
+    let handles = PodHandles::open(&node.hierarchy, job.targets.bound.live())?;
     let tree = handles.read()?;
     Ok((handles, tree, reopened))
 }

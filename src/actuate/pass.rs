@@ -10,8 +10,9 @@ use super::execute::{End, Executed, Executor};
 use super::foreign::{ForeignWriters, Verdict};
 use super::handles::PodHandles;
 use super::job::{Job, JobDone};
+use super::least_limits::lift;
 use super::node::Node;
-use super::observe::{flips, observe, quotas, unobservable, wanted};
+use super::observe::{flips, observe, unobservable};
 use super::shrink::{Grounds, Lowering, Next, ShrinkReport};
 use super::through_api::ApiReport;
 use crate::cgroup::CgroupError;
@@ -105,11 +106,11 @@ impl Pass {
         };
         stages.observe = observing.elapsed();
 
-        let incomplete = tree.containers.len() < job.bound.live().containers.len();
+        let incomplete = tree.containers.len() < job.targets.bound.live().containers.len();
         let planning = Instant::now();
-        let least_limits = node.least_limits.of(&job.bound.live().id.uid);
-        job.scope.quotas = quotas(node, &job, &tree);
-        let mut wanted = wanted(node, &job, &least_limits, &tree);
+        let least_limits = node.least_limits.of(&job.targets.bound.live().id.uid);
+        lift(&mut job.targets.containers, &least_limits);
+        let mut wanted = job.targets.values(&tree, &node.traits);
         let flipped = if reopened {
             Vec::new()
         } else {
@@ -125,10 +126,10 @@ impl Pass {
             Ok((plan, grounds)) => Ok(Box::new(Self {
                 errand,
                 asked: job.asked,
-                uid: job.bound.live().id.uid.clone(),
+                uid: job.targets.bound.live().id.uid.clone(),
                 handles,
                 wanted,
-                quotas: job.scope.quotas,
+                quotas: job.targets.scope.quotas,
                 least_limits,
                 plan,
                 grounds,
@@ -142,7 +143,7 @@ impl Pass {
                 handles: Some(handles),
                 flipped,
                 stages,
-                quotas: job.scope.quotas,
+                quotas: job.targets.scope.quotas,
                 ..JobDone::failed(reason, foreign)
             })),
         }

@@ -13,9 +13,8 @@ use crate::actuate::shrink::SeenBefore;
 use crate::actuate::{Job, preview};
 use crate::control::{Backend, Caller, ControlError, Selector, find_pod, proto, resize_values};
 use crate::model::objects::PodId;
-use crate::model::{BoundPod, Cause, NamedRequirements};
+use crate::model::{Cause, NamedRequirements};
 use crate::observe::audit::{Audit, Refusal};
-use crate::plan::shrink::Holds;
 use crate::reconcile::controller::{Event, PodSnapshot, Request, Selection};
 use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::not_running;
@@ -94,7 +93,8 @@ impl AgentBackend {
     /// The steps a request would take.
     async fn rehearse(&self, pod: String, wanted: Override) -> Result<proto::Change, ControlError> {
         let snapshot = self.snapshot(&pod).await?;
-        let (pod, mut desired) = (snapshot.state.pod, snapshot.state.desired);
+        let through_api = snapshot.terms.is_some();
+        let mut state = snapshot.state;
         let cause = Cause::Operator {
             uid: wanted.uid,
             pid: wanted.pid,
@@ -102,30 +102,24 @@ impl AgentBackend {
         };
         let headroom = &snapshot.headroom;
         headroom
-            .set_override(&mut desired, &pod, wanted)
+            .set_override(&mut state.desired, &state.pod, wanted)
             .map_err(ControlError::Refused)?;
-        let bound = snapshot.state.live.and_then(|live| BoundPod::new(&pod, &live));
-        let (Some(node), Some(bound), Some(targets)) = (snapshot.node, bound, desired.targets(&pod)) else {
-            return Err(not_running(&pod));
+        // An operator's word ends what is kept.
+        state.shrink.forget_backoffs();
+        let targets = state.pod_targets(Timestamp::now(), through_api);
+        let (Some(node), Some(targets)) = (snapshot.node, targets) else {
+            return Err(not_running(&state.pod));
         };
-        let id = bound.live().id.clone();
-        let mut scope = desired.scope;
-        scope.widen(&pod.requirements(), &targets);
+        let id = targets.bound.live().id.clone();
         let job = Job {
-            bound,
-            handles: None,
             targets,
-            lift_undeclared: false,
-            kubelet_unasked: snapshot.terms.is_none(),
+            handles: None,
             through: snapshot.terms,
             cause: cause.clone(),
             asked: std::time::Instant::now(),
             held_before: false,
             foreign: crate::actuate::ForeignWriters::default(),
             check_runtime: true,
-            scope,
-            // An operator's word ends what is kept.
-            holds: Holds::default(),
             seen: SeenBefore::default(),
         };
         let steps = preview(node, job).await.map_err(ControlError::Refused)?;

@@ -30,9 +30,9 @@ use crate::kubernetes::metrics::ApiMetrics;
 use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, Outcome};
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
-use crate::plan::WriteScope;
 use crate::plan::resize::{self, Phase};
 use crate::plan::shrink::Holds;
+use crate::plan::{PodTargets, WriteScope};
 use crate::reconcile::annotations::erase;
 use crate::reconcile::controller::{Discovered, Event};
 use crate::reconcile::inventory::Inventory;
@@ -185,12 +185,10 @@ impl Restorer {
     /// Lower limits did harm: they are what they were before, and so is what stands for the pod.
     async fn raise_again(&mut self, pod: &BoundPod, lowered: &[Lowering], why: String) -> proto::PodResult {
         let before = lowered.iter().map(|lowering| (lowering.target.clone(), lowering.from));
-        let job = Job {
-            holds: before.collect(),
-            cause: Cause::Regret { why: why.clone() },
-            lift_undeclared: false,
-            ..job_for(pod, &self.stood)
-        };
+        let mut job = job_for(pod, &self.stood);
+        job.cause = Cause::Regret { why: why.clone() };
+        job.targets.holds = before.collect();
+        job.targets.lift_undeclared = false;
         let (record, _) = self.pass(job).await;
         let live = pod.live();
         self.restored.remove(&live.id.uid);
@@ -206,7 +204,7 @@ impl Restorer {
     }
 
     async fn pass(&self, job: Job) -> (Arc<ChangeRecord>, Vec<Lowering>) {
-        let (cause, pod) = (job.cause.clone(), job.bound.live().id.clone());
+        let (cause, pod) = (job.cause.clone(), job.targets.bound.live().id.clone());
         let JobDone {
             outcome,
             steps,
@@ -303,12 +301,16 @@ fn job_for(pod: &BoundPod, saved: &BTreeMap<String, SavedPod>) -> Job {
     let accepted = resize.and_then(|resize| resize.accepted.as_ref().map(|accepted| &accepted.held));
     let held = prepared.or(accepted);
     Job {
-        bound: pod.clone(),
+        targets: PodTargets {
+            bound: pod.clone(),
+            containers: resize::granted(object, &Phase::of(object), held.map(Vec::as_slice)),
+            lift_undeclared: true,
+            kubelet_unasked: true,
+            scope: saved.map_or_else(WriteScope::all, |saved| saved.desired().scope.clone()),
+            holds: Holds::default(),
+        },
         handles: None,
-        targets: resize::granted(object, &Phase::of(object), held.map(Vec::as_slice)),
-        lift_undeclared: true,
         through: None,
-        kubelet_unasked: true,
         cause: Cause::Operator {
             uid: nix::unistd::getuid().as_raw(),
             pid: nix::unistd::getpid().as_raw(),
@@ -318,8 +320,6 @@ fn job_for(pod: &BoundPod, saved: &BTreeMap<String, SavedPod>) -> Job {
         held_before: false,
         foreign: ForeignWriters::default(),
         check_runtime: true,
-        scope: saved.map_or_else(WriteScope::all, |saved| saved.desired().scope.clone()),
-        holds: Holds::default(),
         seen: SeenBefore::default(),
     }
 }
@@ -333,10 +333,8 @@ async fn see_others(
 ) {
     let mut differ = Vec::new();
     for pod in others {
-        let job = Job {
-            lift_undeclared: false,
-            ..job_for(pod, &BTreeMap::new())
-        };
+        let mut job = job_for(pod, &BTreeMap::new());
+        job.targets.lift_undeclared = false;
         let seen = rehearsed(node, job).await;
         if seen.change.as_ref().is_some_and(|change| change.steps.is_empty()) {
             results.push(seen);
@@ -353,7 +351,7 @@ async fn see_others(
 }
 
 async fn rehearsed(node: &Arc<Node>, job: Job) -> proto::PodResult {
-    let (cause, live) = (job.cause.clone(), Arc::clone(job.bound.live()));
+    let (cause, live) = (job.cause.clone(), Arc::clone(job.targets.bound.live()));
     let steps = preview(Arc::clone(node), job).await;
     result(&live, steps.map(|steps| view::planned(live.id.clone(), &cause, &steps)))
 }

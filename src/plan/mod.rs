@@ -17,6 +17,7 @@ pub mod resize;
 mod room;
 mod scope;
 pub mod shrink;
+mod targets;
 
 #[cfg(test)]
 mod kernel_model;
@@ -31,3 +32,4 @@ pub use pod_level::LowPodLevel;
 pub use quotas::Quotas;
 pub use room::{Account, Capacity, CapacityFrom, NoRoom, Others, Room, larger};
 pub use scope::WriteScope;
+pub use targets::{PodTargets, lift_kept};

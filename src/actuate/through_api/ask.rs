@@ -28,16 +28,19 @@ pub(in crate::actuate) async fn patch_resize(node: &Arc<Node>, job: &mut Job) ->
     };
     let mut answer = Answer::default();
     // A limit that is there cannot be taken away through the API server.
-    let lift_undeclared = std::mem::take(&mut job.lift_undeclared);
+    let lift_undeclared = std::mem::take(&mut job.targets.lift_undeclared);
     // What was given in an emergency is asked for, too: the kubelet would take it away.
-    lift(&mut job.targets, &node.least_limits.of(&job.bound.live().id.uid));
-    let changes = match through.changes(job.bound.object(), &job.targets) {
+    lift(
+        &mut job.targets.containers,
+        &node.least_limits.of(&job.targets.bound.live().id.uid),
+    );
+    let changes = match through.changes(job.targets.bound.object(), &job.targets.containers) {
         Ok(changes) => changes,
         Err(unaskable) => return Err(refused(job, unaskable.to_string())),
     };
-    let fits = through.fits(job.bound.object(), &job.targets, node.traits.kubelet);
+    let fits = through.fits(job.targets.bound.object(), &job.targets.containers, node.traits.kubelet);
     let granted_so_far = if changes.is_empty() {
-        Some(so_far(&through, job.bound.object()))
+        Some(so_far(&through, job.targets.bound.object()))
     } else if let Some(unreported) = &through.unreported {
         return Err(not_reported(job, unreported));
     } else if let Some(wait) = through.urgent {
@@ -57,8 +60,8 @@ pub(in crate::actuate) async fn patch_resize(node: &Arc<Node>, job: &mut Job) ->
     }
     let Some((phase, granted)) = granted_so_far else {
         answer.report.unsupported = true;
-        job.lift_undeclared = lift_undeclared;
-        job.kubelet_unasked = true;
+        job.targets.lift_undeclared = lift_undeclared;
+        job.targets.kubelet_unasked = true;
         return Ok(answer);
     };
     // Until the kubelet is done it writes these files as well, not all of them at once.
@@ -68,10 +71,10 @@ pub(in crate::actuate) async fn patch_resize(node: &Arc<Node>, job: &mut Job) ->
             take_back(job, pass.into_abandoned());
         }
         answer.undo = None;
-        let kept = resize::meanwhile(&withheld, &job.targets, granted.clone());
+        let kept = resize::meanwhile(&withheld, &job.targets.containers, granted.clone());
         answer.makes_room = !resize::same(&kept, &granted);
         answer.report.retry_after = answer.makes_room.then_some(MAKE_ROOM_EVERY);
-        job.targets = kept;
+        job.targets.containers = kept;
         answer.withheld = Some(withheld);
     }
     Ok(answer)
@@ -92,9 +95,9 @@ fn so_far(through: &ResizeTerms, pod: &Pod) -> Granted {
 /// Nothing is asked for now: the kernel is given what was granted, with the limits that are kept or were grown. A pass that
 /// is for nothing else is done with that.
 fn postponed(job: &mut Job, through: &ResizeTerms, wait: Duration) -> Answer {
-    let (phase, granted) = so_far(through, job.bound.object());
+    let (phase, granted) = so_far(through, job.targets.bound.object());
     job.held_before &= phase == Phase::Settled;
-    job.targets = granted;
+    job.targets.containers = granted;
     let mut answer = Answer::default();
     let done = match job.cause {
         Cause::Regret { .. } => true,
@@ -125,19 +128,23 @@ async fn request(
     changes: &[Step],
     answer: &mut Answer,
 ) -> Result<Option<Granted>, Box<JobDone>> {
-    let granted = resize::granted(job.bound.object(), &Phase::of(job.bound.object()), through.held());
+    let granted = resize::granted(
+        job.targets.bound.object(),
+        &Phase::of(job.targets.bound.object()),
+        through.held(),
+    );
     let pass = prepare(node, Box::new(errand(job))).await?;
     if let Some(saved) = &through.saved {
         saved.clone().await;
     }
     let start = Instant::now();
-    let result = through.resizer.resize(&job.bound.live().id, changes).await;
+    let result = through.resizer.resize(&job.targets.bound.live().id, changes).await;
     let took = start.elapsed();
     answer.took = took;
     let record = |step| StepRecord::carried_out(step, took, &result);
     let steps: Vec<StepRecord> = changes.iter().map(record).collect();
     let asked = |generation| AcceptedResize {
-        targets: job.targets.clone(),
+        targets: job.targets.containers.clone(),
         generation,
         held: granted.clone(),
     };
@@ -149,7 +156,7 @@ async fn request(
             let granted_so_far = (Phase::of(&pod), granted.clone());
             answer.undo = Some(Undo {
                 resizer: Arc::clone(&through.resizer),
-                id: job.bound.live().id.clone(),
+                id: job.targets.bound.live().id.clone(),
                 pod,
                 held: granted,
             });
@@ -158,7 +165,7 @@ async fn request(
         Err(ResizeError::Denied(why)) => {
             take_back(job, pass.into_abandoned());
             // What was written before anybody asked is taken back as well.
-            job.targets = granted;
+            job.targets.containers = granted;
             job.held_before = false;
             answer.steps = steps;
             answer.report.denied = Some(why);
@@ -170,7 +177,7 @@ async fn request(
             done.steps = steps;
             // What the spec has become is somebody else's, and later than what was asked for.
             let altered = matches!(error, ResizeError::Altered(_));
-            done.api.asked = altered.then(|| asked(job.bound.object().metadata.generation));
+            done.api.asked = altered.then(|| asked(job.targets.bound.object().metadata.generation));
             turned_down(job, done, &error).map(|()| None)
         }
     }
@@ -200,20 +207,15 @@ fn turned_down(job: &mut Job, mut done: JobDone, error: &ResizeError) -> Result<
 /// The job of making room for what is to be asked for. Takes over what the job knows about the pod's cgroups.
 fn errand(job: &mut Job) -> Job {
     Job {
-        bound: job.bound.clone(),
-        handles: job.handles.take(),
         targets: job.targets.clone(),
-        lift_undeclared: false,
+        handles: job.handles.take(),
         through: None,
-        kubelet_unasked: job.kubelet_unasked,
         cause: job.cause.clone(),
         asked: job.asked,
         // The targets are new: what differs from them was not changed by anybody.
         held_before: false,
         foreign: std::mem::take(&mut job.foreign),
         check_runtime: job.check_runtime,
-        scope: job.scope.clone(),
-        holds: job.holds.clone(),
         seen: job.seen.clone(),
     }
 }
@@ -222,7 +224,7 @@ fn errand(job: &mut Job) -> Job {
 fn take_back(job: &mut Job, done: JobDone) {
     job.handles = done.handles;
     job.foreign = done.foreign;
-    job.scope.quotas = done.quotas;
+    job.targets.scope.quotas = done.quotas;
     job.seen.extend(done.shrink.seen);
 }
 
@@ -241,11 +243,11 @@ pub(in crate::actuate) fn preview(node: &Node, job: &Job) -> Result<Vec<StepReco
     let Some(through) = &job.through else {
         return Ok(Vec::new());
     };
-    let mut targets = job.targets.clone();
-    lift(&mut targets, &node.least_limits.of(&job.bound.live().id.uid));
-    let changes = resize::changes(job.bound.object(), &targets).map_err(|error| error.to_string())?;
+    let mut targets = job.targets.containers.clone();
+    lift(&mut targets, &node.least_limits.of(&job.targets.bound.live().id.uid));
+    let changes = resize::changes(job.targets.bound.object(), &targets).map_err(|error| error.to_string())?;
     if through.room.is_some() && !changes.is_empty() {
-        through.fits(job.bound.object(), &targets, node.traits.kubelet)?;
+        through.fits(job.targets.bound.object(), &targets, node.traits.kubelet)?;
     }
     Ok(changes.iter().map(StepRecord::planned).collect())
 }

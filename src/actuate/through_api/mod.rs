@@ -120,12 +120,16 @@ pub type Saved = Shared<BoxFuture<'static, ()>>;
 pub fn planned_resize(node: &Node, job: &Job) -> Option<PreparedResize> {
     let asks = |through: &&ResizeTerms| through.urgent.is_none() && through.unreported.is_none();
     let through = job.through.as_ref().filter(asks)?;
-    let mut targets = job.targets.clone();
-    lift(&mut targets, &node.least_limits.of(&job.bound.live().id.uid));
-    let changes = through.changes(job.bound.object(), &targets).ok()?;
+    let mut targets = job.targets.containers.clone();
+    lift(&mut targets, &node.least_limits.of(&job.targets.bound.live().id.uid));
+    let changes = through.changes(job.targets.bound.object(), &targets).ok()?;
     (!changes.is_empty()).then(|| PreparedResize {
         targets,
-        held: resize::granted(job.bound.object(), &Phase::of(job.bound.object()), through.held()),
+        held: resize::granted(
+            job.targets.bound.object(),
+            &Phase::of(job.targets.bound.object()),
+            through.held(),
+        ),
     })
 }
 

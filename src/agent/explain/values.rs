@@ -10,11 +10,11 @@ use crate::cgroup::CgroupError;
 use crate::cgroup::systemd::Unit;
 use crate::control::{ControlError, proto};
 use crate::model::{
-    CgroupPath, ControlFile, CpuQuota, CpuShares, CriResources, LivePod, MemoryLimit, NamedRequirements, PodTree,
-    PodValues, Setting, Settings, Target,
+    CgroupPath, ControlFile, CpuQuota, CpuShares, CriResources, MemoryLimit, NamedRequirements, PodTree, PodValues,
+    Setting, Settings, Target,
 };
-use crate::plan::shrink::{Holds, Progress, lift_kept};
-use crate::plan::{hierarchy, in_force};
+use crate::plan::shrink::{Holds, Progress};
+use crate::plan::{PodTargets, hierarchy, in_force};
 use crate::reconcile::controller::PodSnapshot;
 
 /// What each level should hold, by whom one asks.
@@ -39,7 +39,7 @@ pub(super) fn values(
     let internal = |error: CgroupError| ControlError::Internal(error.to_string());
     let handles = PodHandles::open(&node.hierarchy, live).map_err(internal)?;
     let kernel = handles.read().map_err(internal)?;
-    let sides = sides(node, snapshot, live, &kernel);
+    let sides = sides(node, snapshot, &kernel);
     let mut values = Vec::new();
     for (target, cgroup) in handles.iter() {
         let Some(held) = kernel.get(&target) else { continue };
@@ -67,34 +67,27 @@ pub(super) fn values(
     Ok(values)
 }
 
-fn sides(node: &Node, snapshot: &PodSnapshot, live: &LivePod, held: &PodTree) -> Sides {
-    let (pod, desired) = (&snapshot.state.pod, &snapshot.state.desired);
-    let created = |targets: &[NamedRequirements]| hierarchy(pod, targets, &node.traits).created();
-    let in_force = in_force(pod);
-    let wanted = |holds: &Holds| {
-        let mut targets = desired.targets(pod)?;
-        lift_kept(holds, &mut targets);
-        let scope = &desired.scope;
-        let enforced = |target: &Target| scope.quotas.enforced(live.cgroup_id(target));
-        let mut hierarchy = hierarchy(pod, &targets, &node.traits)
-            .keeping(holds)
-            .beside(held, enforced);
-        if snapshot.terms.is_none() {
-            hierarchy = hierarchy.admitting(pod);
-        }
-        let mut wanted = if desired.returning {
-            hierarchy.created()
-        } else {
-            hierarchy.wanted()
-        };
-        scope.restrict(&mut wanted);
-        Some(wanted)
-    };
+fn sides(node: &Node, snapshot: &PodSnapshot, held: &PodTree) -> Sides {
+    let (state, traits) = (&snapshot.state, &node.traits);
+    let created = |targets: &[NamedRequirements]| hierarchy(&state.pod, targets, traits).created();
+    let in_force = in_force(&state.pod);
+    let mut targets = state.pod_targets(Timestamp::now(), snapshot.terms.is_some());
+    let kept = targets.as_mut().map(|targets| targets.values(held, traits));
+    let wanted = targets
+        .zip(state.desired.targets(&state.pod))
+        .map(|(targets, containers)| {
+            let mut targets = PodTargets {
+                containers,
+                holds: Holds::default(),
+                ..targets
+            };
+            targets.values(held, traits)
+        });
     Sides {
         spec: created(&[]),
         allocated: (!in_force.is_empty()).then(|| created(&in_force)),
-        kept: wanted(&snapshot.state.shrink.holds(Timestamp::now())),
-        wanted: wanted(&Holds::default()),
+        wanted,
+        kept,
     }
 }
 

@@ -22,7 +22,7 @@ mod tests;
 
 pub use ground::{Ground, GroundStep, NotShrinkable, RECLAIM_STEP, Reclaim, Why, slack};
 pub use reading::MemoryReading;
-pub use regret::{Holds, Regret, Regrets, lift_kept};
+pub use regret::{Holds, Regret, Regrets};
 pub use sightings::Sightings;
 pub use turns::{Progress, next_turns};
 pub(crate) use watch::rate;

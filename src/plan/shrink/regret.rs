@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{MemoryLimit, NamedRequirements, Resource, Target};
+use crate::model::{MemoryLimit, Target};
 
 /// How long a shrink is left alone that was undone for the first time; twice as long after each further time.
 const FIRST_WAIT: Duration = Duration::from_secs(2 * 60);
@@ -127,18 +127,6 @@ impl Regrets {
 
     fn of(&self, target: &Target) -> Option<&Regret> {
         self.0.iter().find(|regret| regret.target == *target)
-    }
-}
-
-/// Lays limits of containers that are kept for now over the lower ones that are wanted, so that the
-/// pod's follows by its rules.
-pub fn lift_kept(holds: &Holds, wanted: &mut [NamedRequirements]) {
-    for (target, limit) in holds {
-        if let (Target::Container(name), MemoryLimit::Bytes(limit)) = (target, limit)
-            && let Some(named) = wanted.iter_mut().find(|named| named.name == *name)
-        {
-            named.resources.lift(Resource::Memory, *limit);
-        }
     }
 }
 

@@ -8,7 +8,8 @@ use crate::model::{
     Bytes, CgroupVersion, ControlFile, Driver, KubeletVersion, MemoryLimit, MilliCpu, NamedRequirements, NodeTraits,
     QosClass, Settings, Target,
 };
-use crate::plan::shrink::{Holds, lift_kept};
+use crate::plan::lift_kept;
+use crate::plan::shrink::Holds;
 use crate::plan::{Hierarchy, hierarchy, in_force};
 
 fn pod(spec: &Value) -> Pod {

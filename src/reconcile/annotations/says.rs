@@ -8,7 +8,7 @@ use crate::decide::BOOST_ANNOTATION;
 use crate::kubernetes::PodRef;
 use crate::model::objects::Pod;
 use crate::model::{NamedRequirements, Requirements};
-use crate::plan::resize;
+use crate::plan::{lift_kept, resize};
 use crate::reconcile::pod::PodState;
 
 /// What a pod is to say, where that is known: none while a pass is still to show what it holds, and while something else
@@ -25,7 +25,7 @@ pub(crate) fn applied_text(state: &PodState, by_kubelet: bool, now: Timestamp) -
     if !known {
         return None;
     }
-    state.lift_kept(&mut applied, now);
+    lift_kept(&state.shrink.holds(now), &mut applied);
     text(&applied).map(Some)
 }
 

@@ -139,7 +139,7 @@ impl Controller {
         let cause = job.cause.clone();
         let pass = StartedPass {
             // An error's, so that it is there whatever the level of what is logged.
-            span: tracing::error_span!("pass", pod = %job.bound.live().id, %cause),
+            span: tracing::error_span!("pass", pod = %job.targets.bound.live().id, %cause),
             id,
             key: key.to_owned(),
             cause,

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::{Effect, NoRoomFor, Now, PodState};
 use crate::actuate::JobDone;
 use crate::model::{Cause, MemoryLimit, NamedRequirements, Outcome, Reason, Target};
+use crate::plan::lift_kept;
 use crate::reconcile::desired::Recommended;
 
 /// Whether a decision ends what an earlier recommendation left in force: no VPA asks for these values any more.
@@ -44,7 +45,7 @@ impl PodState {
         let after = self.desired.targets(&self.pod);
         if before != after {
             let mut in_force = before.unwrap_or_else(|| self.pod.requirements());
-            self.lift_kept(&mut in_force, now.wall);
+            lift_kept(&self.shrink.holds(now.wall), &mut in_force);
             self.start_over();
             let lowered = lowered(&in_force, after.as_deref().unwrap_or_default());
             self.shrink.put_off(&lowered, now.wall);

@@ -10,6 +10,7 @@ use crate::actuate::{Job, JobDone, ResizeTerms};
 use crate::model::objects::PodId;
 use crate::model::{BoundPod, Cause, ChangeRecord, MemoryLimit, NamedRequirements, Outcome, Resource, Target};
 use crate::pace::scattered;
+use crate::plan::PodTargets;
 use crate::reconcile::resize::ResizeStatus;
 use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId};
 
@@ -52,9 +53,25 @@ impl PodState {
         }
     }
 
+    /// What a pass over the pod works towards, if anything is desired and the pod runs here.
+    pub(crate) fn pod_targets(&self, now: Timestamp, through_api: bool) -> Option<PodTargets> {
+        let bound = BoundPod::new(&self.pod, self.live.as_ref()?)?;
+        let containers = self.targets(now)?;
+        let mut scope = self.desired.scope.clone();
+        scope.widen(&self.pod.requirements(), &containers);
+        Some(PodTargets {
+            bound,
+            containers,
+            lift_undeclared: self.desired.returning,
+            kubelet_unasked: !through_api,
+            scope,
+            holds: self.shrink.holds(now),
+        })
+    }
+
     pub(super) fn begin_pass(&mut self, number: u64, terms: Option<ResizeTerms>, now: Now, effects: &mut Vec<Effect>) {
-        let bound = self.live.as_ref().and_then(|live| BoundPod::new(&self.pod, live));
-        let (true, Some(bound)) = (self.work.is_due(now.instant), bound) else {
+        let targets = self.pod_targets(now.wall, terms.is_some());
+        let (true, Some(targets)) = (self.work.is_due(now.instant), targets) else {
             return;
         };
         let Some(PendingPass {
@@ -66,15 +83,14 @@ impl PodState {
         else {
             return;
         };
-        let Some(targets) = self.targets(now.wall) else { return };
-        self.desired.scope.widen(&self.pod.requirements(), &targets);
+        self.desired.scope = targets.scope.clone();
         if terms.is_some() && (self.desired.overridden.is_some() || !self.desired.temporary.is_empty()) {
             self.desired.remember_origin(&self.pod);
         }
         self.work.running = Some(number);
         let pass = PassId {
             number,
-            uid: bound.live().id.uid.clone(),
+            uid: targets.bound.live().id.uid.clone(),
             generation: self.work.generation,
         };
         let decided_in = match cause {
@@ -82,11 +98,8 @@ impl PodState {
             _ => Duration::ZERO,
         };
         let job = Job {
-            bound,
-            handles: None,
             targets,
-            lift_undeclared: self.desired.returning,
-            kubelet_unasked: terms.is_none(),
+            handles: None,
             through: terms,
             cause,
             asked: since,
@@ -94,8 +107,6 @@ impl PodState {
             foreign: self.drift.writers.clone(),
             // What the runtime could not be told is tried with every pass.
             check_runtime: check_runtime || self.drift.runtime_sync_pending,
-            scope: self.desired.scope.clone(),
-            holds: self.shrink.holds(now.wall),
             seen: self.shrink.seen.clone(),
         };
         effects.push(Effect::RunPass(pass, Box::new(job), decided_in));

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use super::{Now, PodState};
 use crate::model::objects::Pod;
 use crate::model::{Cause, NamedRequirements};
+use crate::plan::lift_kept;
 use crate::plan::resize::{self, Phase};
-use crate::plan::shrink::lift_kept;
 
 impl PodState {
     /// Takes over a newer description of the pod, and makes a pass due when the kubelet has answered in it.
@@ -41,14 +41,9 @@ impl PodState {
     pub(crate) fn targets(&self, now: Timestamp) -> Option<Vec<NamedRequirements>> {
         let mut targets = self.desired.targets(&self.pod)?;
         if resize::supports_in_place_resize(&self.pod) {
-            self.lift_kept(&mut targets, now);
+            lift_kept(&self.shrink.holds(now), &mut targets);
         }
         Some(targets)
-    }
-
-    /// Lays the limits that are kept for now over the lower ones that are wanted.
-    pub(crate) fn lift_kept(&self, targets: &mut [NamedRequirements], now: Timestamp) {
-        lift_kept(&self.shrink.holds(now), targets);
     }
 
     /// Where somebody else has changed the spec since it was last asked for anything, what they wrote is the truth: the

@@ -15,8 +15,8 @@ use vscaled::model::{
     BoundPod, Bytes, Cause, CgroupVersion, Driver, KubeletVersion, LiveContainer, LivePod, NamedRequirements,
     NodeTraits, Outcome, RuntimeKind, WeightFormula,
 };
-use vscaled::plan::WriteScope;
 use vscaled::plan::shrink::Holds;
+use vscaled::plan::{PodTargets, WriteScope};
 use vscaled::sources::parse_manifests;
 
 use super::{ROOMY, Scene};
@@ -39,22 +39,24 @@ pub(super) fn job(of: &BarePod, mebibytes: u64) -> Job {
         containers: BTreeMap::from([("app".to_owned(), live)]),
     });
     Job {
-        bound: BoundPod::new(&pod, &live).unwrap(),
+        targets: PodTargets {
+            bound: BoundPod::new(&pod, &live).unwrap(),
+            containers: vec![NamedRequirements {
+                name: "app".to_owned(),
+                resources,
+            }],
+            lift_undeclared: false,
+            kubelet_unasked: true,
+            scope: WriteScope::all(),
+            holds: Holds::default(),
+        },
         handles: None,
-        targets: vec![NamedRequirements {
-            name: "app".to_owned(),
-            resources,
-        }],
-        lift_undeclared: false,
         through: None,
-        kubelet_unasked: true,
         cause: Cause::Sweep,
         asked: Instant::now(),
         held_before: false,
         foreign: ForeignWriters::default(),
         check_runtime: false,
-        scope: WriteScope::all(),
-        holds: Holds::default(),
         seen: SeenBefore::default(),
     }
 }

@@ -1,0 +1,71 @@
+//! What every cgroup and stored spec of a running pod should hold. Pure.
+//!
+//! A pass writes these values, and `explain` shows them: both are worked out here.
+
+use super::hierarchy::{hierarchy, in_force};
+use super::scope::WriteScope;
+use super::shrink::Holds;
+use crate::model::{BoundPod, MemoryLimit, NamedRequirements, NodeTraits, PodTree, PodValues, Resource, Target};
+
+/// What a running pod should have, and which of its values are written.
+#[derive(Debug, Clone)]
+pub struct PodTargets {
+    pub bound: BoundPod,
+    /// What the containers should have.
+    pub containers: Vec<NamedRequirements>,
+    /// Whether limits that the pod does not declare are lifted, rather than left as they are.
+    pub lift_undeclared: bool,
+    /// Whether the kubelet is not asked, so that it starts containers again with what it has had them have.
+    pub kubelet_unasked: bool,
+    pub scope: WriteScope,
+    /// Limits that are kept for now where lower ones are wanted.
+    pub holds: Holds,
+}
+
+impl PodTargets {
+    /// What the pod's files and stored specs should hold, beside what its files hold now.
+    pub fn values(&mut self, held: &PodTree, traits: &NodeTraits) -> PodValues {
+        self.learn_quotas(held, traits);
+        let mut containers = self.containers.clone();
+        lift_kept(&self.holds, &mut containers);
+        let (pod, live) = (self.bound.object(), self.bound.live());
+        let enforced = |target: &Target| self.scope.quotas.enforced(live.cgroup_id(target));
+        let mut hierarchy = hierarchy(pod, &containers, traits)
+            .keeping(&self.holds)
+            .beside(held, enforced);
+        if self.kubelet_unasked {
+            hierarchy = hierarchy.admitting(pod);
+        }
+        let mut values = if self.lift_undeclared {
+            hierarchy.created()
+        } else {
+            hierarchy.wanted()
+        };
+        self.scope.restrict(&mut values);
+        values
+    }
+
+    /// Learns from the pod's files which of its quotas the kubelet enforces.
+    fn learn_quotas(&mut self, held: &PodTree, traits: &NodeTraits) {
+        let (pod, live) = (self.bound.object(), self.bound.live());
+        let declared = hierarchy(pod, &in_force(pod), traits).created().tree;
+        let containers = held.containers.keys().cloned().map(Target::Container);
+        for target in containers.chain([Target::Pod]) {
+            if let (Some(held), Some(declared)) = (held.get(&target), declared.get(&target)) {
+                self.scope.quotas.learn(live.cgroup_id(&target), held, declared);
+            }
+        }
+    }
+}
+
+/// Lays limits of containers that are kept for now over the lower ones that are wanted, so that the pod's follows by its
+/// rules.
+pub fn lift_kept(holds: &Holds, wanted: &mut [NamedRequirements]) {
+    for (target, limit) in holds {
+        if let (Target::Container(name), MemoryLimit::Bytes(limit)) = (target, limit)
+            && let Some(named) = wanted.iter_mut().find(|named| named.name == *name)
+        {
+            named.resources.lift(Resource::Memory, *limit);
+        }
+    }
+}

@@ -40,6 +40,7 @@ impl Doctor {
             runtime(node).await,
             formula(node),
             kubelet(node, health),
+            settings(&health.out_of_reach),
         ]
     }
 }
@@ -56,6 +57,26 @@ fn kubelet(node: &Node, health: &Health) -> Check {
         KubeletFrom::Assumed => "assumed: no source has the Node object; set kubeletVersion where that is wrong",
     };
     Check::ok("kubelet", format!("{mode}; rules of {} ({from})", node.traits.kubelet))
+}
+
+/// Names some of the pods whose heaps do not follow their limits.
+fn settings(pods: &[String]) -> Check {
+    const NAME: &str = "memory settings";
+    const NAMED: usize = 5;
+    if pods.is_empty() {
+        return Check::ok(
+            NAME,
+            "no container sets what a resize cannot reach, as far as manifests say",
+        );
+    }
+    let named = &pods[..pods.len().min(NAMED)];
+    let more = if pods.len() > NAMED { ", …" } else { "" };
+    let found = format!(
+        "set inside {} pods, where no resize reaches: {}{more}",
+        pods.len(),
+        named.join(", ")
+    );
+    Check::warn(NAME, found, "vscalectl explain POD says which setting and what to do")
 }
 
 /// A problem says itself what to do, as far as that is known.
@@ -121,4 +142,20 @@ pub(super) fn of_config(config: &crate::config::Config, cgroup_root: Option<std:
             audit_file: config.audit_file(),
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_of_the_pods_with_settings_out_of_reach_are_named() {
+        let pods: Vec<String> = (0..7).map(|number| format!("shop/web-{number}")).collect();
+        assert_eq!(settings(&[]).mend, "");
+        assert_eq!(
+            settings(&pods[..2]).found,
+            "set inside 2 pods, where no resize reaches: shop/web-0, shop/web-1"
+        );
+        assert!(settings(&pods).found.ends_with("shop/web-4, …"));
+    }
 }

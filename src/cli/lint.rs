@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::output::{Output, Paint, Tone, clean};
 use super::{Failure, io, table};
-use crate::lint::{Finding, Rule, Severity, findings};
+use crate::lint::{Finding, LintRule, LintSeverity, findings};
 use crate::sources::{PodTemplate, parse_pod_templates};
 
 /// Lists memory settings inside containers that a resize cannot reach, such as -Xmx and GOMEMLIMIT.
@@ -37,7 +37,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match shown.len() {
         0 => Ok(()),
         count => {
-            let errors = shown.iter().filter(|one| one.severity == Severity::Error).count();
+            let errors = shown.iter().filter(|one| one.severity == LintSeverity::Error).count();
             let warnings = count - errors;
             Err(Failure::Refused(anyhow!("errors: {errors}, warnings: {warnings}")))
         }
@@ -51,12 +51,12 @@ struct ShownFinding<'a> {
     namespace: &'a str,
     workload: &'a str,
     container: String,
-    rule: Rule,
+    rule: LintRule,
     setting: &'static str,
     value: String,
     /// `command`, `args`, or `env` with the variable's name.
     source: String,
-    severity: Severity,
+    severity: LintSeverity,
     message: String,
 }
 
@@ -93,8 +93,8 @@ fn render(found: &[ShownFinding<'_>], paint: Paint) -> String {
     ];
     let rows = found.iter().map(|one| {
         let tone = match one.severity {
-            Severity::Error => Tone::Bad,
-            Severity::Warning => Tone::Waiting,
+            LintSeverity::Error => Tone::Bad,
+            LintSeverity::Warning => Tone::Waiting,
         };
         [
             clean(one.namespace),

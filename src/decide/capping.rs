@@ -1,8 +1,9 @@
 //! Bounds on recommended requests (`Apply`, autoscaler `pkg/utils/vpa/capping.go`), and the amounts that follow.
 //!
 //! The target and both ends of its range pass the same bounds, in this order: LimitRange for pods, LimitRange for
-//! containers, the VPA's policy, and with `RequestsOnly` the container's own limit. Later bounds win: the policy beats
-//! the LimitRange, and nothing beats a limit that may not change.
+//! containers, the VPA's policy, the container's fixed heap, and with `RequestsOnly` the container's own limit. Later
+//! bounds win: the policy beats the LimitRange, a heap that is there already beats the policy, and nothing beats a limit
+//! that may not change.
 
 use super::boost;
 use super::candidate::{Candidate, Part};
@@ -10,6 +11,7 @@ use super::limit_range::{Bounds, Limits};
 use super::note::{Note, Rule};
 use super::pod_share;
 use super::proportional::{MAX, Ratio};
+use crate::lint::limit_floor;
 use crate::model::objects::ControlledValues;
 use crate::model::{NamedRequirements, Resource};
 
@@ -40,7 +42,7 @@ fn cap_part(candidate: &mut Candidate<'_>, limits: &Bounds, part: Part, resource
             continue;
         };
         let bounded = match rule {
-            Rule::PodMin | Rule::ContainerMin | Rule::MinAllowed => amount.max(bound),
+            Rule::PodMin | Rule::ContainerMin | Rule::MinAllowed | Rule::FixedHeap => amount.max(bound),
             Rule::PodMax | Rule::ContainerMax | Rule::MaxAllowed | Rule::OwnLimit => amount.min(bound),
         };
         if bounded != amount && part == Part::Target {
@@ -58,7 +60,7 @@ fn cap_part(candidate: &mut Candidate<'_>, limits: &Bounds, part: Part, resource
 }
 
 /// The bounds of one container, in the order in which they apply.
-fn bounds(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> [(Rule, Option<u64>); 5] {
+fn bounds(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> [(Rule, Option<u64>); 6] {
     let ratio = ratio(candidate, limits, resource);
     let min = limits.min.get(resource);
     let policy = candidate.policy;
@@ -79,8 +81,21 @@ fn bounds(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> [(R
             Rule::MaxAllowed,
             policy.and_then(|policy| policy.max_allowed.get(resource)),
         ),
+        (Rule::FixedHeap, request_for_heap(candidate, ratio, resource)),
         (Rule::OwnLimit, own_limit(candidate, resource)),
     ]
+}
+
+/// The request that goes with the lowest memory limit under which the container's fixed heap has room. No limit is raised
+/// for it: where the limit is lower already, it stays.
+fn request_for_heap(candidate: &Candidate<'_>, ratio: Ratio, resource: Resource) -> Option<u64> {
+    if resource != Resource::Memory || candidate.values() == ControlledValues::RequestsOnly {
+        return None;
+    }
+    let floor = limit_floor(candidate.spec)?.get();
+    let limits = [candidate.in_force, candidate.standing].map(|has| has.limits.amount(resource));
+    let limit = limits.into_iter().find(|limit| *limit > 0);
+    ratio.request_reaching(floor.min(limit.unwrap_or(MAX)))
 }
 
 fn ratio(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> Ratio {

@@ -34,6 +34,7 @@
 //! - Resources that a horizontal autoscaler follows are left alone.
 //! - Owners of kinds that are not well known end the owner chain.
 //! - What the kubelet has put off or refused is replaced by a smaller target at once, also where it lies within the bounds.
+//! - A memory limit is not lowered below what a heap of fixed size needs (`lint`), whatever the policy says.
 //! - Replica counts and `evictionRequirements` play no part: nothing is evicted.
 //! - While a startup boost lasts only the boosted cpu is left alone; upstream changes nothing of the pod. Its end moves that
 //!   cpu and nothing else, and only down.
@@ -61,6 +62,7 @@ use std::borrow::Borrow;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::lint::{Finding, findings};
 use crate::model::objects::{Container, Pod, UpdateMode, VerticalPodAutoscaler, annotation};
 use crate::model::{Action, MilliCpu, NamedRequirements, QosClass, Reason, Resource};
 use case::Case;
@@ -238,6 +240,14 @@ impl PodDecision {
         self.reason.action()
     }
 
+    /// Settings inside the pod's containers that no resize reaches.
+    pub fn findings(&self) -> impl Iterator<Item = &Finding> {
+        self.notes.iter().filter_map(|note| match note {
+            Note::OutOfReach(finding) => Some(finding),
+            _ => None,
+        })
+    }
+
     /// What to change the pod to now, and why; none where nothing changes. Where the whole change would restart a
     /// container, this is the part that restarts none.
     pub fn change(&self) -> Option<(Reason, &[NamedRequirements])> {
@@ -267,6 +277,8 @@ pub fn decide_pod(
     applied: Option<&[NamedRequirements]>,
 ) -> PodDecision {
     let mut case = Case::new(pod, now, options, applied);
+    let with_settings = pod.running_containers().flat_map(findings);
+    case.notes.extend(with_settings.map(Note::OutOfReach));
     let (reason, containers) = case.decide(index).unwrap_or_else(|reason| (reason, case.standing()));
     PodDecision {
         namespace: pod.metadata.namespace.clone(),

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::boost::{ANNOTATION, Lasts};
 use super::matching::Unmatched;
+use crate::lint::Finding;
 use crate::model::{Bytes, MilliCpu, QosClass, Resource};
 
 /// A bound that changes a recommended request. In the order in which they are applied.
@@ -23,6 +24,8 @@ pub enum Rule {
     MinAllowed,
     /// The VPA's `maxAllowed`.
     MaxAllowed,
+    /// The lowest memory limit under which a heap of fixed size has room.
+    FixedHeap,
     /// The container's limit, which a VPA with `RequestsOnly` leaves alone.
     OwnLimit,
 }
@@ -36,6 +39,7 @@ impl fmt::Display for Rule {
             Self::ContainerMax => "the LimitRange's maximum for containers",
             Self::MinAllowed => "the VPA's minAllowed",
             Self::MaxAllowed => "the VPA's maxAllowed",
+            Self::FixedHeap => "the memory limit keeps room for the container's fixed heap",
             Self::OwnLimit => "the container's limit, which RequestsOnly leaves alone",
         })
     }
@@ -110,6 +114,8 @@ pub enum Note {
         /// What is wrong with the pod's annotation.
         why: String,
     },
+    /// A setting inside a container that no resize reaches.
+    OutOfReach(Finding),
     /// A boost cannot be taken back: the container had no request before.
     BoostStays { container: String },
 }
@@ -129,7 +135,8 @@ impl Note {
             | Self::Boosted { container, .. }
             | Self::BoostUnreadable { container, .. }
             | Self::BoostStays { container }
-            | Self::SharedName { container } => Some(container),
+            | Self::SharedName { container }
+            | Self::OutOfReach(Finding { container, .. }) => Some(container),
             Self::PodMaxTaken { .. }
             | Self::FollowedByHpa { .. }
             | Self::StaticallyAssigned { .. }
@@ -155,6 +162,7 @@ impl Note {
             | Self::StaticallyAssigned { resource }
             | Self::WouldRestart { resource, .. }
             | Self::WouldExceedPod { resource, .. } => Some(*resource),
+            Self::OutOfReach(_) => Some(Resource::Memory),
             Self::Boosted { .. } | Self::BoostUnreadable { .. } | Self::BoostStays { .. } => Some(Resource::Cpu),
             Self::UnknownContainer { .. }
             | Self::Outranked { .. }
@@ -259,6 +267,7 @@ impl fmt::Display for Note {
                 quantity(*resource, *to),
                 quantity(*resource, *pod)
             ),
+            Self::OutOfReach(finding) => write!(f, "{}: {finding}", finding.container),
             Self::SharedName { container } => write!(f, "{container}: two containers have this name"),
             Self::Boosted { container, lasts } => write!(f, "{container}: cpu keeps its startup boost until {lasts}"),
             Self::BoostUnreadable { container, why } => write!(

@@ -56,6 +56,18 @@ impl Ratio {
         }
     }
 
+    /// The lowest request whose limit is `limit` or more; none if there is no limit.
+    pub(super) fn request_reaching(self, limit: u64) -> Option<u64> {
+        if self.limit == 0 {
+            None
+        } else if self.request == 0 {
+            Some(limit)
+        } else {
+            let (request, whole) = (u128::from(self.request), u128::from(self.limit));
+            Some(scale(limit, request, whole, Rounding::Up))
+        }
+    }
+
     /// The request whose limit is `bound`; none if there is no limit or no bound.
     ///
     /// `GetBoundaryRequest` (autoscaler `pkg/utils/vpa/limit_and_request_scaling.go`).
@@ -107,6 +119,16 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_request_reaching_a_limit_has_that_limit_and_no_higher_one_than_there_was(
+            request in 1_u64..=MAX, limit in 1_u64..=MAX, floor in 1_u64..=MAX,
+        ) {
+            let ratio = Ratio::new(request, limit, 0);
+            let floor = floor.min(limit);
+            let reached = ratio.request_reaching(floor).and_then(|request| ratio.limit_for(request)).unwrap();
+            prop_assert!((floor..=limit).contains(&reached), "{reached}");
+        }
+
         #[test]
         fn the_bounded_request_keeps_its_limit_within_the_bound(
             request in 1_u64..=MAX, limit in 1_u64..=MAX, bound in 1_u64..=MAX,

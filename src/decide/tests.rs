@@ -4,6 +4,7 @@
 mod arbitrary;
 mod assigned;
 mod boost;
+mod fixed_heap;
 mod growth;
 mod matching;
 mod pod_limit_range;

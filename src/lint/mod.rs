@@ -20,7 +20,7 @@ const LEAST_MARGIN: u64 = 64 << 20;
 
 /// What is wrong with a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub enum Rule {
+pub enum LintRule {
     /// The heap has a size of its own: a higher limit does not enlarge it.
     FixedHeap,
     /// The heap never gets smaller than this.
@@ -33,7 +33,7 @@ pub enum Rule {
     UnreadableValue,
 }
 
-impl Rule {
+impl LintRule {
     pub const ALL: [Self; 5] = [
         Self::FixedHeap,
         Self::FixedInitialHeap,
@@ -42,36 +42,52 @@ impl Rule {
         Self::UnreadableValue,
     ];
 
-    pub const fn severity(self) -> Severity {
+    pub const fn as_str(self) -> &'static str {
         match self {
-            Self::FixedHeap | Self::FixedInitialHeap | Self::ReadAtStart => Severity::Warning,
-            Self::HeapFillsLimit | Self::UnreadableValue => Severity::Error,
+            Self::FixedHeap => "FixedHeap",
+            Self::FixedInitialHeap => "FixedInitialHeap",
+            Self::HeapFillsLimit => "HeapFillsLimit",
+            Self::ReadAtStart => "ReadAtStart",
+            Self::UnreadableValue => "UnreadableValue",
+        }
+    }
+
+    pub const fn severity(self) -> LintSeverity {
+        match self {
+            Self::FixedHeap | Self::FixedInitialHeap | Self::ReadAtStart => LintSeverity::Warning,
+            Self::HeapFillsLimit | Self::UnreadableValue => LintSeverity::Error,
         }
     }
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for LintRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+        f.write_str(self.as_str())
     }
 }
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Severity {
+pub enum LintSeverity {
     /// A resize does less than it seems to.
     Warning,
     /// The container does not start, or is killed before it has what it was given.
     Error,
 }
 
-impl fmt::Display for Severity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl LintSeverity {
+    pub const fn as_str(self) -> &'static str {
+        match self {
             Self::Warning => "warning",
             Self::Error => "error",
-        })
+        }
+    }
+}
+
+impl fmt::Display for LintSeverity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 
@@ -79,7 +95,7 @@ impl fmt::Display for Severity {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub container: String,
-    pub rule: Rule,
+    pub rule: LintRule,
     pub setting: MemorySetting,
     amount: Amount,
     limit: Option<Bytes>,
@@ -97,11 +113,11 @@ pub fn findings(container: &Container) -> Vec<Finding> {
             Amount::Unset => return None,
             // The restart reads the setting again.
             Amount::ShareAtStart | Amount::KnownAtStart if container.restarts_for(Resource::Memory) => return None,
-            Amount::ShareAtStart | Amount::KnownAtStart => Rule::ReadAtStart,
-            Amount::Unreadable => Rule::UnreadableValue,
-            Amount::Fixed(heap) if fills(heap) => Rule::HeapFillsLimit,
-            Amount::Fixed(_) if is_initial(setting.option) => Rule::FixedInitialHeap,
-            Amount::Fixed(_) => Rule::FixedHeap,
+            Amount::ShareAtStart | Amount::KnownAtStart => LintRule::ReadAtStart,
+            Amount::Unreadable => LintRule::UnreadableValue,
+            Amount::Fixed(heap) if fills(heap) => LintRule::HeapFillsLimit,
+            Amount::Fixed(_) if is_initial(setting.option) => LintRule::FixedInitialHeap,
+            Amount::Fixed(_) => LintRule::FixedHeap,
         };
         Some(Finding {
             container: container.name.clone(),
@@ -154,14 +170,14 @@ const fn is_initial(option: MemoryOption) -> bool {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Runtime {
+enum LanguageRuntime {
     Java,
     Go,
     Node,
     Dotnet,
 }
 
-impl Runtime {
+impl LanguageRuntime {
     const fn of(option: MemoryOption) -> Self {
         use MemoryOption as Option;
         match option {
@@ -218,11 +234,11 @@ impl Runtime {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let MemorySetting { option, source, value } = &self.setting;
-        let (name, runtime) = (option.name(), Runtime::of(*option));
+        let (name, runtime) = (option.name(), LanguageRuntime::of(*option));
         let heap = runtime.heap();
         write!(f, "{name} {value:?} in {source} ")?;
         match (self.rule, self.amount) {
-            (Rule::HeapFillsLimit, Amount::Fixed(size)) => {
+            (LintRule::HeapFillsLimit, Amount::Fixed(size)) => {
                 let limit = self.limit.unwrap_or(size);
                 write!(
                     f,
@@ -231,7 +247,7 @@ impl fmt::Display for Finding {
                     with_margin(size)
                 )
             }
-            (Rule::FixedInitialHeap, Amount::Fixed(size)) => write!(
+            (LintRule::FixedInitialHeap, Amount::Fixed(size)) => write!(
                 f,
                 "keeps {heap} at {size} or more: a shrink of the memory limit frees nothing below that, and vscaled does not \
                  lower the limit below {}. Set {name} lower to let the heap shrink",
@@ -287,7 +303,7 @@ mod tests {
         serde_json::from_value(declared).unwrap()
     }
 
-    fn rules(declared: Value) -> Vec<(Rule, String)> {
+    fn rules(declared: Value) -> Vec<(LintRule, String)> {
         let found = findings(&container(declared)).into_iter();
         found.map(|finding| (finding.rule, finding.setting.value)).collect()
     }
@@ -299,18 +315,18 @@ mod tests {
     #[test]
     fn a_heap_that_fills_its_limit_is_an_error() {
         let of = |heap: &str, limit: &str| rules(with_limit(&json!([format!("-Xmx{heap}")]), limit))[0].0;
-        assert_eq!(of("512m", "1Gi"), Rule::FixedHeap);
-        assert_eq!(of("512m", "512Mi"), Rule::HeapFillsLimit);
-        assert_eq!(of("512m", "500Mi"), Rule::HeapFillsLimit);
-        assert_eq!(Rule::HeapFillsLimit.severity(), Severity::Error);
+        assert_eq!(of("512m", "1Gi"), LintRule::FixedHeap);
+        assert_eq!(of("512m", "512Mi"), LintRule::HeapFillsLimit);
+        assert_eq!(of("512m", "500Mi"), LintRule::HeapFillsLimit);
+        assert_eq!(LintRule::HeapFillsLimit.severity(), LintSeverity::Error);
     }
 
     #[test]
     fn a_size_switches_a_share_off() {
         let found = rules(json!({"args": ["-XX:MaxRAMPercentage=75", "-Xmx1g"]}));
-        assert_eq!(found, [(Rule::FixedHeap, "1g".to_owned())]);
+        assert_eq!(found, [(LintRule::FixedHeap, "1g".to_owned())]);
         let found = rules(json!({"args": ["-XX:MaxRAMPercentage=75"]}));
-        assert_eq!(found, [(Rule::ReadAtStart, "75".to_owned())]);
+        assert_eq!(found, [(LintRule::ReadAtStart, "75".to_owned())]);
     }
 
     #[test]
@@ -318,7 +334,7 @@ mod tests {
         let restarts = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
         let of = |words: Value| rules(json!({"args": words, "resizePolicy": restarts}));
         assert_eq!(of(json!(["-XX:MaxRAMPercentage=75"])), []);
-        assert_eq!(of(json!(["-Xmx1g"])), [(Rule::FixedHeap, "1g".to_owned())]);
+        assert_eq!(of(json!(["-Xmx1g"])), [(LintRule::FixedHeap, "1g".to_owned())]);
     }
 
     #[test]

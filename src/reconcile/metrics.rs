@@ -21,6 +21,7 @@ use super::pod::PodState;
 use super::shrink::ShrinkEnd;
 use crate::actuate::{JobDone, Verdict};
 use crate::decide::PodDecision;
+use crate::lint::LintRule;
 use crate::model::{Action, ControlFile, Outcome, Reason, Stages, StepRecord, Via};
 use crate::observe::metrics::{Counters, Gauges, Histograms, Labels, family, gauge, register, seconds};
 
@@ -36,6 +37,7 @@ const PROBLEMS: &str = "What is degraded, as vscalectl get lists it";
 const SHRINKS: &str = "Passes that were to lower memory limits, and what became of the limits";
 const FREEZES: &str = "Time for which a cgroup stood still while its memory limit was lowered";
 const GROWTHS: &str = "Memory limits that were about to be reached, by what became of them";
+const LINT: &str = "Memory settings inside containers of this node that no resize reaches";
 const LEASES: &str =
     "Limits that are held higher than decided because they were about to be reached or throttled all the time";
 const LOW_POD_LEVELS: &str = "Pods whose cgroup allows less memory than their containers' cgroups do together";
@@ -58,6 +60,7 @@ pub(crate) struct Metrics {
     growths: Counters<1>,
     leases: Gauge,
     low_pod_levels: Gauge,
+    lint_findings: Gauges<2>,
 }
 
 impl Metrics {
@@ -88,6 +91,7 @@ impl Metrics {
             growths: family(r, "guard_growths", GROWTHS, GrowthOutcome::series("outcome")),
             leases: register(r, "guard_leases", LEASES, Gauge::default()),
             low_pod_levels: register(r, "pods_below_containers", LOW_POD_LEVELS, Gauge::default()),
+            lint_findings: family(r, "lint_findings", LINT, LintRule::ALL.into_iter().map(lint_labels)),
         }
     }
 
@@ -161,6 +165,7 @@ impl Metrics {
         let (mut counts, mut foreign, mut overridden, mut temporary) = ([0; PodStatus::ALL.len()], 0, 0, 0);
         let mut low = 0;
         let mut decided: HashMap<Reason, usize> = HashMap::new();
+        let mut found = [0; LintRule::ALL.len()];
         for state in pods {
             let status = state.status(now);
             for (count, _) in counts.iter_mut().zip(PodStatus::ALL).filter(|(_, of)| **of == status) {
@@ -171,6 +176,12 @@ impl Metrics {
             *decided.entry(state.decision.reason).or_default() += 1;
             temporary += state.desired.temporary.iter().count();
             low += usize::from(state.low_pod_level.is_some());
+            for finding in state.decision.findings() {
+                let of_rule = found.iter_mut().zip(LintRule::ALL);
+                of_rule
+                    .filter(|(_, rule)| *rule == finding.rule)
+                    .for_each(|(count, _)| *count += 1);
+            }
         }
         for (count, status) in counts.into_iter().zip(PodStatus::ALL) {
             self.pods.get_or_create(&[("state", status.as_str())]).set(gauge(count));
@@ -178,6 +189,9 @@ impl Metrics {
         for reason in Reason::ALL {
             let count = decided.get(reason).copied().unwrap_or_default();
             self.decided.get_or_create(&decision_labels(*reason)).set(gauge(count));
+        }
+        for (count, rule) in found.into_iter().zip(LintRule::ALL) {
+            self.lint_findings.get_or_create(&lint_labels(rule)).set(gauge(count));
         }
         self.foreign_writers.set(gauge(foreign));
         self.overridden.set(gauge(overridden));
@@ -215,6 +229,10 @@ fn decision_labels(reason: Reason) -> Labels<2> {
         Action::Skip => "skip",
     };
     [("action", action), ("reason", reason.as_str())]
+}
+
+const fn lint_labels(rule: LintRule) -> Labels<2> {
+    [("rule", rule.as_str()), ("severity", rule.severity().as_str())]
 }
 
 const fn outcome(outcome: &Outcome) -> ResizeOutcome {

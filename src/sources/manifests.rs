@@ -76,7 +76,7 @@ pub fn parse_manifests(origin: &str, text: &str) -> Result<Manifests, ManifestEr
 pub(super) fn for_each_object(
     origin: &str,
     text: &str,
-    mut read: impl FnMut(&Document<'_>, &str, Value) -> Result<(), ManifestError>,
+    mut read: impl FnMut(&ManifestDocument<'_>, &str, Value) -> Result<(), ManifestError>,
 ) -> Result<(), ManifestError> {
     let documents: Vec<Value> =
         serde_saphyr::from_multiple_with_options(text, yaml_options()).map_err(|error| ManifestError::Syntax {
@@ -84,7 +84,7 @@ pub(super) fn for_each_object(
             message: error.to_string(),
         })?;
     for (index, object) in documents.into_iter().enumerate() {
-        let document = Document {
+        let document = ManifestDocument {
             origin,
             number: index + 1,
         };
@@ -100,7 +100,7 @@ fn yaml_options() -> serde_saphyr::Options {
 }
 
 impl Manifests {
-    fn add(&mut self, document: &Document<'_>, kind: &str, mut object: Value) -> Result<(), ManifestError> {
+    fn add(&mut self, document: &ManifestDocument<'_>, kind: &str, mut object: Value) -> Result<(), ManifestError> {
         let view = &mut self.view;
         match kind {
             "Pod" => view.pods.push(Arc::new(document.typed(object, check_pod)?)),
@@ -122,17 +122,17 @@ impl Manifests {
 }
 
 /// One document of a text, for messages.
-pub(super) struct Document<'a> {
+pub(super) struct ManifestDocument<'a> {
     origin: &'a str,
     /// Counted from 1.
     number: usize,
 }
 
-impl Document<'_> {
+impl ManifestDocument<'_> {
     fn unfold(
         &self,
         mut object: Value,
-        read: &mut impl FnMut(&Document<'_>, &str, Value) -> Result<(), ManifestError>,
+        read: &mut impl FnMut(&ManifestDocument<'_>, &str, Value) -> Result<(), ManifestError>,
     ) -> Result<(), ManifestError> {
         if object.is_null() {
             return Ok(());

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::manifests::{Document, ManifestError, for_each_object};
+use super::manifests::{ManifestDocument, ManifestError, for_each_object};
 use super::validate::check_pod;
 use crate::model::objects::{ObjectMeta, OwnerKind, Pod, PodSpec};
 
@@ -25,7 +25,7 @@ pub struct PodTemplates {
 }
 
 #[derive(Deserialize)]
-struct Workload {
+struct TemplatedWorkload {
     metadata: ObjectMeta,
     #[serde(default)]
     spec: WorkloadSpec,
@@ -66,7 +66,7 @@ pub fn parse_pod_templates(origin: &str, text: &str) -> Result<PodTemplates, Man
 }
 
 impl PodTemplates {
-    fn add(&mut self, document: &Document<'_>, kind: &str, mut object: Value) -> Result<(), ManifestError> {
+    fn add(&mut self, document: &ManifestDocument<'_>, kind: &str, mut object: Value) -> Result<(), ManifestError> {
         let owner = OwnerKind::named(kind);
         if kind != "Pod" && owner.is_none() {
             if object.pointer("/spec/template/spec/containers").is_some() {
@@ -79,7 +79,7 @@ impl PodTemplates {
             let pod: Pod = document.typed(object, check_pod)?;
             (pod.metadata, pod.spec)
         } else {
-            let Workload { metadata, spec } = document.typed(object, |_| Ok(()))?;
+            let TemplatedWorkload { metadata, spec } = document.typed(object, |_| Ok(()))?;
             let template = if owner == Some(OwnerKind::CronJob) {
                 spec.job_template.spec.template
             } else {

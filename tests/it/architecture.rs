@@ -75,6 +75,7 @@ const MODULES: &[Module] = &[
             "files",
             "guard",
             "kubernetes",
+            "lint",
             "model",
             "observe",
             "oom",

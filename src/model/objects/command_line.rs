@@ -1,23 +1,23 @@
 //! A command line as its program gets it: references to variables replaced, scripts split into words. Pure.
 //!
-//! A container's author writes all of it, so every replacement and every word costs some of a [`Budget`].
+//! A container's author writes all of it, so every replacement and every word costs some of a [`Work`].
 
 use super::memory_settings::Variables;
 
 /// How much work one container's command line may make: a character of a replacement or a reference costs one.
-const WORK: usize = 256 << 10;
+const MOST_WORK: usize = 256 << 10;
 
 /// What is left of the work for one container.
 #[derive(Debug)]
-pub(super) struct Budget(usize);
+pub(super) struct Work(usize);
 
-impl Default for Budget {
+impl Default for Work {
     fn default() -> Self {
-        Self(WORK)
+        Self(MOST_WORK)
     }
 }
 
-impl Budget {
+impl Work {
     /// Whether so much more may be done.
     fn spend(&mut self, cost: usize) -> bool {
         let left = self.0.checked_sub(cost);
@@ -36,16 +36,16 @@ pub(super) enum Word {
 
 /// Replaces `$(NAME)` by the variables before `before`, as the kubelet does (`Expand`, kubernetes
 /// `third_party/forked/golang/expansion`): `$$` stands for `$`, and a reference to nothing stays.
-pub(super) fn expand(text: &str, variables: &Variables, before: usize, budget: &mut Budget) -> String {
+pub(super) fn expand(text: &str, variables: &Variables, before: usize, work: &mut Work) -> String {
     let mut expanded = String::new();
     let mut rest = text;
     while let Some((plain, after)) = rest.split_once('$') {
-        if !budget.spend(plain.len() + 1) {
+        if !work.spend(plain.len() + 1) {
             return expanded;
         }
         expanded.push_str(plain);
         let reference = after.strip_prefix('(').and_then(|name| name.split_once(')'));
-        let value = reference.and_then(|(name, _)| variables.value(name, before, budget));
+        let value = reference.and_then(|(name, _)| variables.value(name, before, work));
         rest = match (reference, value) {
             (Some((_, after)), Some(value)) => {
                 expanded.push_str(&value);
@@ -61,7 +61,7 @@ pub(super) fn expand(text: &str, variables: &Variables, before: usize, budget: &
             }
         };
     }
-    if budget.spend(rest.len()) {
+    if work.spend(rest.len()) {
         expanded.push_str(rest);
     }
     expanded
@@ -69,15 +69,15 @@ pub(super) fn expand(text: &str, variables: &Variables, before: usize, budget: &
 
 /// Splits a script as a POSIX shell does, with its variables replaced. What only a running shell can know stays as it is
 /// written.
-pub(super) fn split(script: &str, variables: &Variables, budget: &mut Budget) -> Vec<Word> {
-    let mut splitter = Splitter {
+pub(super) fn split(script: &str, variables: &Variables, work: &mut Work) -> Vec<Word> {
+    let mut splitter = ScriptSplitter {
         words: Vec::new(),
         word: None,
         quote: None,
     };
     let mut rest = script;
     while let Some(character) = rest.chars().next() {
-        if !budget.spend(1) {
+        if !work.spend(1) {
             splitter.word = None;
             break;
         }
@@ -89,7 +89,7 @@ pub(super) fn split(script: &str, variables: &Variables, budget: &mut Budget) ->
             }
             (Some('\''), _) => splitter.push(character, rest),
             (_, '\\') => splitter.push_escaped(rest),
-            (_, '$') => splitter.push_reference(rest, variables, budget),
+            (_, '$') => splitter.push_reference(rest, variables, work),
             (Some(_), _) => splitter.push(character, rest),
             (None, '\'' | '"') => {
                 splitter.quote = Some(character);
@@ -117,14 +117,14 @@ pub(super) fn split(script: &str, variables: &Variables, budget: &mut Budget) ->
     splitter.words
 }
 
-struct Splitter {
+struct ScriptSplitter {
     words: Vec<Word>,
     /// The word that is being read.
     word: Option<String>,
     quote: Option<char>,
 }
 
-impl Splitter {
+impl ScriptSplitter {
     fn end_word(&mut self) {
         self.words.extend(self.word.take().map(Word::Text));
     }
@@ -148,10 +148,10 @@ impl Splitter {
     }
 
     /// Reads what follows a dollar sign. Outside of quotes a value can be several words.
-    fn push_reference<'a>(&mut self, rest: &'a str, variables: &Variables, budget: &mut Budget) -> &'a str {
+    fn push_reference<'a>(&mut self, rest: &'a str, variables: &Variables, work: &mut Work) -> &'a str {
         let reference = Reference::read(rest);
         let value = variables
-            .value(reference.name, usize::MAX, budget)
+            .value(reference.name, usize::MAX, work)
             .filter(|_| !reference.name.is_empty());
         let value = value.as_deref().or(reference.default);
         let Some(value) = value else {

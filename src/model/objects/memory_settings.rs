@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::command_line::{Budget, Word, expand, split};
+use super::command_line::{Word, Work, expand, split};
 
 /// Longer values are cut; no runtime reads one.
 const LONGEST_VALUE: usize = 64;
@@ -124,8 +124,8 @@ pub(super) struct Variable {
 #[serde(rename_all = "camelCase", default)]
 struct ValueFrom {
     resource_field_ref: Option<ResourceField>,
-    config_map_key_ref: Option<Key>,
-    secret_key_ref: Option<Key>,
+    config_map_key_ref: Option<KeyRef>,
+    secret_key_ref: Option<KeyRef>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -136,14 +136,14 @@ struct ResourceField {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Key {
+struct KeyRef {
     name: String,
     key: String,
 }
 
 impl ValueFrom {
     fn placeholder(&self) -> String {
-        let key = |kind: &str, key: &Key| format!("{{{kind}:{}/{}}}", key.name, key.key);
+        let key = |kind: &str, key: &KeyRef| format!("{{{kind}:{}/{}}}", key.name, key.key);
         match self {
             Self {
                 resource_field_ref: Some(field),
@@ -168,17 +168,17 @@ pub(super) struct Variables<'a>(&'a [Variable]);
 
 impl Variables<'_> {
     /// The value of the last variable of that name before `before`, with its own references replaced.
-    pub(super) fn value(&self, name: &str, before: usize, budget: &mut Budget) -> Option<String> {
+    pub(super) fn value(&self, name: &str, before: usize, work: &mut Work) -> Option<String> {
         let earlier = &self.0[..before.min(self.0.len())];
         let index = earlier.iter().rposition(|variable| variable.name == name)?;
-        Some(self.value_at(index, budget))
+        Some(self.value_at(index, work))
     }
 
-    fn value_at(&self, index: usize, budget: &mut Budget) -> String {
+    fn value_at(&self, index: usize, work: &mut Work) -> String {
         let variable = &self.0[index];
         match &variable.value_from {
             Some(from) => from.placeholder(),
-            None => expand(&variable.value, self, index, budget),
+            None => expand(&variable.value, self, index, work),
         }
     }
 }
@@ -186,9 +186,9 @@ impl Variables<'_> {
 /// The settings that count, in the order in which the runtimes read them.
 pub(super) fn read(command: &[String], args: &[String], env: &[Variable]) -> Vec<MemorySetting> {
     let variables = Variables(&env[..env.len().min(MOST_VARIABLES)]);
-    let mut reader = Reader {
+    let mut reader = SettingsReader {
         variables: &variables,
-        budget: Budget::default(),
+        work: Work::default(),
         settings: Vec::new(),
     };
     // The JVM reads this one before the command line, and the other after it.
@@ -199,13 +199,13 @@ pub(super) fn read(command: &[String], args: &[String], env: &[Variable]) -> Vec
     reader.settings
 }
 
-struct Reader<'a> {
+struct SettingsReader<'a> {
     variables: &'a Variables<'a>,
-    budget: Budget,
+    work: Work,
     settings: Vec<MemorySetting>,
 }
 
-impl Reader<'_> {
+impl SettingsReader<'_> {
     fn read_variables(&mut self, among: impl Fn(&str) -> bool) {
         for (index, variable) in self.variables.0.iter().enumerate() {
             let is_last = || {
@@ -216,7 +216,7 @@ impl Reader<'_> {
             // A flag in a variable begins with a dash; only a reference can hide one.
             let may_matter = is_variable(&variable.name) || variable.value.contains(['-', '$']);
             if may_matter && among(&variable.name) && is_last() {
-                let value = self.variables.value_at(index, &mut self.budget);
+                let value = self.variables.value_at(index, &mut self.work);
                 let source = SettingSource::Env(variable.name.chars().take(LONGEST_VALUE).collect());
                 self.read_variable(&variable.name, &value, &source);
             }
@@ -228,7 +228,7 @@ impl Reader<'_> {
         match VARIABLES.iter().find(|(variable, _)| *variable == name) {
             Some((_, option)) => self.add(*option, value, source),
             None if value.trim_start().starts_with(['-', '$', '"', '\'']) => {
-                let words = split(value, &Variables(&[]), &mut self.budget);
+                let words = split(value, &Variables(&[]), &mut self.work);
                 self.read_words(all_from(source, words), 0);
             }
             None => {}
@@ -240,7 +240,7 @@ impl Reader<'_> {
         let words = command.chain(args.iter().map(|word| (word, SettingSource::Args)));
         let mut expanded = Vec::new();
         for (word, source) in words {
-            let word = expand(word, self.variables, usize::MAX, &mut self.budget);
+            let word = expand(word, self.variables, usize::MAX, &mut self.work);
             expanded.push((Word::Text(word), source));
         }
         self.read_words(expanded, 0);
@@ -265,7 +265,7 @@ impl Reader<'_> {
                 }
             } else if word.contains(char::is_whitespace) {
                 if depth < DEEPEST_SCRIPT {
-                    let script = split(&word, self.variables, &mut self.budget);
+                    let script = split(&word, self.variables, &mut self.work);
                     self.read_words(all_from(&source, script), depth + 1);
                 }
             } else if let Some((name, value)) = word.split_once('=').filter(|(name, _)| is_name(name)) {
@@ -326,7 +326,7 @@ fn flag(word: &str) -> Option<(MemoryOption, Option<&str>)> {
 /// The program of a command, as far as it says which words are its own flags.
 #[derive(Debug, Default)]
 struct Program {
-    runtime: Option<Runtime>,
+    runtime: Option<Launcher>,
     /// The next word belongs to the flag before it.
     skips_next: bool,
     /// The flag whose value is the next word.
@@ -336,7 +336,7 @@ struct Program {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Runtime {
+enum Launcher {
     Java,
     Node,
 }
@@ -386,10 +386,10 @@ impl Program {
         match word.rsplit('/').next() {
             _ if self.awaited.is_some() => {}
             Some(script) if script.contains(char::is_whitespace) && self.runtime.is_none() => {}
-            Some("java" | "javaw") => self.runtime = Some(Runtime::Java),
-            Some("node" | "nodejs") => self.runtime = Some(Runtime::Node),
+            Some("java" | "javaw") => self.runtime = Some(Launcher::Java),
+            Some("node" | "nodejs") => self.runtime = Some(Launcher::Node),
             _ if self.runtime.is_some() && WITH_VALUE.contains(&word) => self.skips_next = true,
-            _ if word == "-jar" || (self.runtime == Some(Runtime::Java) && matches!(word, "-m" | "--module")) => {
+            _ if word == "-jar" || (self.runtime == Some(Launcher::Java) && matches!(word, "-m" | "--module")) => {
                 self.application = Some(Begins::WithNextWord);
             }
             // A class or a script; a reference that is not known here can be more flags.

@@ -191,6 +191,12 @@ impl Pod {
         self.spec.containers.iter().chain(&self.spec.init_containers)
     }
 
+    /// Regular containers and sidecars: those that run for the pod's whole life.
+    pub fn running_containers(&self) -> impl Iterator<Item = &Container> {
+        let sidecars = self.spec.init_containers.iter().filter(|init| init.is_sidecar());
+        self.spec.containers.iter().chain(sidecars)
+    }
+
     /// The regular container of that name.
     #[must_use]
     pub fn container(&self, name: &str) -> Option<&Container> {

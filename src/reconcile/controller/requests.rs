@@ -53,6 +53,8 @@ pub(crate) struct Health {
     pub(crate) problems: Vec<String>,
     /// How many pods are known.
     pub(crate) pods: usize,
+    /// Pods with settings inside that no resize reaches.
+    pub(crate) out_of_reach: Vec<String>,
     /// Whether the kubelet reports what is in force, as those do that resize in place.
     pub(crate) kubelet_resizes: bool,
 }
@@ -170,8 +172,17 @@ impl Controller {
             node: self.node.known(),
             problems: self.problems(),
             pods: self.pods.len(),
+            out_of_reach: self.out_of_reach(),
             kubelet_resizes: self.pods.values().any(|state| supports_in_place_resize(&state.pod)),
         }
+    }
+
+    fn out_of_reach(&self) -> Vec<String> {
+        let has_any = |state: &&PodState| state.decision.findings().next().is_some();
+        let found = self.pods.values().filter(has_any);
+        let mut names: Vec<String> = found.map(|state| state.pod.full_name()).collect();
+        names.sort_unstable();
+        names
     }
 
     fn agent_snapshot(&self) -> AgentSnapshot {

@@ -181,3 +181,25 @@ fn the_documentation_lists_every_value_of_a_label() {
         assert!(documentation.contains(&list), "docs/metrics.md does not say {list}");
     }
 }
+
+#[test]
+fn settings_that_no_resize_reaches_are_counted_by_rule() {
+    let manifests = "{kind: Pod, metadata: {name: web}, spec: {containers: [{name: a, args: ['-Xmx1g', '-Xms1q']}, {name: b, env: \
+        [{name: GOMEMLIMIT, value: 1GiB}]}]}}";
+    let view = crate::sources::parse_manifests("test", manifests).unwrap().view;
+    let index = crate::decide::Index::new(&[], &[], &[], &[]);
+    let now = jiff::Timestamp::UNIX_EPOCH;
+    let decision = crate::decide::decide_pod(&view.pods[0], &index, now, &crate::decide::Options::default(), None);
+    let state = PodState::new(std::sync::Arc::clone(&view.pods[0]), decision);
+    let mut registry = registry();
+    Metrics::register(&mut registry).show(std::iter::once(&state), now);
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    for line in [
+        r#"vscaled_lint_findings{rule="FixedHeap",severity="warning"} 2"#,
+        r#"vscaled_lint_findings{rule="UnreadableValue",severity="error"} 1"#,
+        r#"vscaled_lint_findings{rule="ReadAtStart",severity="warning"} 0"#,
+    ] {
+        assert!(text.contains(line), "{line} is missing from\n{text}");
+    }
+}

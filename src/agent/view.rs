@@ -72,6 +72,10 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
         reason: state.decision.reason.to_string(),
         state: word(status).to_owned(),
         detail: detail(state, status, now),
+        workload: Some(proto::Workload {
+            kind: state.decision.workload.kind.clone(),
+            name: state.decision.workload.name.clone(),
+        }),
         containers: wanted.iter().map(container).collect(),
         r#override: state.desired.overridden.as_ref().map(overridden),
         labels: metadata.labels.clone(),

@@ -11,6 +11,7 @@ pub mod daemon;
 mod decide;
 mod doctor;
 mod explain;
+mod export;
 mod get;
 mod history;
 mod io;
@@ -55,6 +56,7 @@ enum Command {
     Decide(decide::Arguments),
     Doctor(doctor::Arguments),
     Explain(explain::Arguments),
+    Export(export::Arguments),
     Get(get::Arguments),
     History(history::Arguments),
     Lint(lint::Arguments),
@@ -116,6 +118,7 @@ fn run(Cli { agent, command }: Cli) -> Result<(), Failure> {
         Command::Decide(arguments) => decide::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments, &agent),
         Command::Explain(arguments) => explain::run(&arguments, &agent),
+        Command::Export(arguments) => export::run(&arguments, &agent),
         Command::Get(arguments) => get::run(&arguments, &agent),
         Command::History(arguments) => history::run(&arguments, &agent),
         Command::Lint(arguments) => lint::run(&arguments),

@@ -62,7 +62,7 @@ impl Output {
     }
 }
 
-fn yaml<T: Serialize>(value: &T) -> Result<String, Failure> {
+pub(super) fn yaml<T: Serialize>(value: &T) -> Result<String, Failure> {
     let text = serde_saphyr::to_string(value).map_err(unprintable)?;
     // It leaves out the end of a last line that is plain text.
     Ok(text.trim_end_matches('\n').to_owned() + "\n")

@@ -9,7 +9,7 @@ use super::index::{Index, Namespace};
 use super::limit_range::Bounds;
 use super::matching::Chain;
 use super::{IGNORE_ANNOTATION, Note, Options, WithoutRestart, capping, trigger, verdict};
-use crate::model::objects::{Pod, UpdateMode, VerticalPodAutoscaler};
+use crate::model::objects::{Pod, TargetRef, UpdateMode, VerticalPodAutoscaler};
 use crate::model::{Action, NamedRequirements, Reason, Resource};
 
 /// What is known about one pod so far.
@@ -19,6 +19,8 @@ pub(super) struct Case<'a> {
     options: &'a Options,
     /// The regular containers, in their order.
     candidates: Vec<Candidate<'a>>,
+    /// The topmost workload above the pod, once it is found.
+    pub(super) workload: Option<TargetRef>,
     /// The VPA that controls the pod, or would, once it is found.
     pub(super) vpa: Option<&'a VerticalPodAutoscaler>,
     pub(super) notes: Vec<Note>,
@@ -50,6 +52,7 @@ impl<'a> Case<'a> {
             now,
             options,
             candidates: pod.spec.containers.iter().map(candidate).collect(),
+            workload: None,
             vpa: None,
             notes: Vec::new(),
             ceilings: Vec::new(),
@@ -177,6 +180,7 @@ impl<'a> Case<'a> {
     /// Finds the VPA that controls the pod, or would if it were acted on.
     fn control(&mut self, namespace: &Namespace<'a>) -> Result<Control<'a>, Reason> {
         let chain = Chain::above(self.pod, namespace);
+        self.workload = chain.as_ref().ok().and_then(Chain::workload);
         let found = chain.and_then(|chain| Ok((chain.vpas(self.pod, namespace)?, chain)));
         let (vpas, chain) = found.map_err(|unmatched| {
             self.notes.push(Note::Unmatched(unmatched));

@@ -13,7 +13,7 @@ use super::index::Namespace;
 use super::selector::selects;
 use crate::model::Resource;
 use crate::model::objects::{
-    HorizontalPodAutoscaler, ObjectMeta, Owner, OwnerKind, OwnerReference, Pod, VerticalPodAutoscaler,
+    HorizontalPodAutoscaler, ObjectMeta, Owner, OwnerKind, OwnerReference, Pod, TargetRef, VerticalPodAutoscaler,
 };
 
 /// Why no VPA can control a pod, whatever it says.
@@ -86,6 +86,15 @@ impl<'a> Chain<'a> {
         }
     }
 
+    /// The topmost workload.
+    pub(super) fn workload(&self) -> Option<TargetRef> {
+        let top = self.0.last()?;
+        Some(TargetRef {
+            kind: format!("{:?}", top.kind),
+            name: top.metadata.name.clone(),
+        })
+    }
+
     /// The VPAs of the topmost workload, the strongest first, if its selector selects the pod.
     pub(super) fn vpas<'n>(
         &self,
@@ -112,6 +121,27 @@ impl<'a> Chain<'a> {
             .flat_map(|owner| namespace.hpas_of(owner))
             .find(|hpa| follows(hpa, resource))
             .copied()
+    }
+}
+
+/// The workload above a pod as far as the pod itself says: pods of Deployments have their ReplicaSet's hash as a label.
+pub(super) fn declared_workload(pod: &Pod) -> TargetRef {
+    let metadata = &pod.metadata;
+    let target = |kind: &str, name: &str| TargetRef {
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+    };
+    let deployment = |replica_set: &str| {
+        let hash = metadata.labels.get("pod-template-hash")?;
+        let name = replica_set.strip_suffix(hash)?.strip_suffix('-')?;
+        (!name.is_empty()).then(|| target("Deployment", name))
+    };
+    match controller(metadata) {
+        Some(owner) if owner.kind == "ReplicaSet" => {
+            deployment(&owner.name).unwrap_or_else(|| target(&owner.kind, &owner.name))
+        }
+        Some(owner) if owner.kind != "Node" => target(&owner.kind, &owner.name),
+        Some(_) | None => target("Pod", &metadata.name),
     }
 }
 

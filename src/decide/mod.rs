@@ -63,7 +63,7 @@ use std::borrow::Borrow;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::lint::{Finding, findings};
-use crate::model::objects::{Container, Pod, UpdateMode, VerticalPodAutoscaler, annotation};
+use crate::model::objects::{Container, Pod, TargetRef, UpdateMode, VerticalPodAutoscaler, annotation};
 use crate::model::{Action, MilliCpu, NamedRequirements, QosClass, Reason, Resource};
 use case::Case;
 
@@ -187,6 +187,8 @@ pub struct PodDecision {
     pub name: String,
     /// The pod's UID; empty if its manifest has none.
     pub uid: String,
+    /// The topmost known workload above the pod, or the pod itself.
+    pub workload: TargetRef,
     /// The VPA that controls the pod, or would if it were acted on.
     pub vpa: Option<String>,
     /// Why the pod is changed or not; says what is done.
@@ -225,6 +227,7 @@ impl PodDecision {
             namespace: pod.metadata.namespace.clone(),
             name: pod.metadata.name.clone(),
             uid: pod.metadata.uid.clone(),
+            workload: matching::declared_workload(pod),
             vpa: None,
             reason: Reason::SourcesSilent,
             containers: pod.spec.containers.iter().map(as_declared).collect(),
@@ -284,6 +287,7 @@ pub fn decide_pod(
         namespace: pod.metadata.namespace.clone(),
         name: pod.metadata.name.clone(),
         uid: pod.metadata.uid.clone(),
+        workload: case.workload.unwrap_or_else(|| matching::declared_workload(pod)),
         vpa: case.vpa.map(|vpa| vpa.metadata.name.clone()),
         reason,
         containers,

@@ -100,3 +100,26 @@ fn vpas_without_a_target_are_found() {
     view.owners.clear();
     assert_eq!(index(&view).without_target(&view.vpas).count(), 1);
 }
+
+#[test]
+fn the_workload_is_the_topmost_known_owner_or_what_the_pod_says() {
+    let workload = |view: &NodeView| {
+        let target = decide_one(view).workload;
+        format!("{} {}", target.kind, target.name)
+    };
+    assert_eq!(workload(&view(WEB)), "StatefulSet web");
+    let alone = |metadata: &str| {
+        let pod = format!("{{kind: Pod, metadata: {{name: p, {metadata}}}, spec: {{containers: [{{name: a}}]}}}}");
+        workload(&view(&pod))
+    };
+    let owner = |kind: &str, name: &str| format!("ownerReferences: [{{kind: {kind}, name: {name}, controller: true}}]");
+    let replica_set = owner("ReplicaSet", "web-5f4");
+    assert_eq!(
+        alone(&format!("labels: {{pod-template-hash: 5f4}}, {replica_set}")),
+        "Deployment web"
+    );
+    assert_eq!(alone(&replica_set), "ReplicaSet web-5f4");
+    assert_eq!(alone(&owner("Rollout", "web")), "Rollout web");
+    assert_eq!(alone(&owner("Node", "here")), "Pod p");
+    assert_eq!(alone("uid: u"), "Pod p");
+}

@@ -1,0 +1,370 @@
+//! `vscalectl export`: manifests that make what runs on this node permanent.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::anyhow;
+use clap::{Args, ValueEnum};
+use serde_json::{Map, Value, json};
+
+use super::output::{clean, yaml};
+use super::{Failure, agent::Agent, io};
+use crate::control::proto::{Amounts, Pod};
+use crate::model::quantity::Quantity;
+
+/// Prints manifests that give workloads what their pods on this node have now
+///
+/// Without a name: every workload whose pods vscaled looks after. Where pods of a workload differ, the largest amounts of this
+/// node's pods count. Limits that the guard lends are left out.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Names of workloads, also as namespace/name
+    #[arg(value_name = "WORKLOAD")]
+    workloads: Vec<String>,
+    /// What to print
+    #[arg(long, value_enum, default_value_t = Format::Patch)]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A strategic-merge patch for each workload
+    Patch,
+    /// One kustomize Component with a patch for each workload
+    Kustomize,
+    /// A VerticalPodAutoscaler for each workload, with these requests as its bounds
+    Vpa,
+}
+
+/// Asks the agent, and prints.
+///
+/// # Errors
+/// [`Failure::Refused`] for a workload without pods here.
+pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
+    let reply = agent.call(async |client| Ok(client.get().await?))?;
+    let workloads = select(&reply.pods, &arguments.workloads)?;
+    let (manifests, warnings) = manifests(&workloads, arguments.format)?;
+    warnings.iter().for_each(|warning| io::warn(warning));
+    io::print(&manifests)
+}
+
+/// One workload, and what its pods on this node have.
+#[derive(Debug, Default)]
+struct Exported {
+    containers: BTreeMap<String, Has>,
+    pods: usize,
+    vpa: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct Has {
+    requests: BTreeMap<&'static str, String>,
+    limits: BTreeMap<&'static str, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Name {
+    namespace: String,
+    kind: String,
+    name: String,
+}
+
+impl Name {
+    fn of(pod: &Pod) -> Self {
+        let (kind, name) = match &pod.workload {
+            Some(workload) => (workload.kind.clone(), workload.name.clone()),
+            None => ("Pod".to_owned(), pod.name.clone()),
+        };
+        Self {
+            namespace: pod.namespace.clone(),
+            kind,
+            name,
+        }
+    }
+
+    fn is_called(&self, text: &str) -> bool {
+        text == self.name || text.split_once('/') == Some((&self.namespace, &self.name))
+    }
+
+    /// The version of the kinds whose template is known here.
+    fn api_version(&self) -> Option<&'static str> {
+        Some(match self.kind.as_str() {
+            "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" => "apps/v1",
+            "CronJob" => "batch/v1",
+            "ReplicationController" => "v1",
+            _ => return None,
+        })
+    }
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&clean(&format!("{}/{}/{}", self.namespace, self.kind, self.name)))
+    }
+}
+
+/// The workloads with these names; without names those that vscaled looks after.
+fn select(pods: &[Pod], names: &[String]) -> Result<BTreeMap<Name, Exported>, Failure> {
+    let mut unknown: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    let mut found: BTreeMap<Name, Exported> = BTreeMap::new();
+    for pod in pods {
+        let name = Name::of(pod);
+        unknown.retain(|text| !name.is_called(text));
+        let is_wanted = if names.is_empty() {
+            pod.state != "NotManaged"
+        } else {
+            names.iter().any(|text| name.is_called(text))
+        };
+        if is_wanted {
+            found.entry(name).or_default().add(pod);
+        }
+    }
+    if let Some(name) = unknown.first() {
+        let name = clean(name);
+        return Err(Failure::Refused(anyhow!(
+            "no pod of a workload {name} is known on this node"
+        )));
+    }
+    Ok(found)
+}
+
+impl Exported {
+    fn add(&mut self, pod: &Pod) {
+        self.pods += 1;
+        self.vpa = self.vpa.take().or_else(|| pod.vpa.clone());
+        for container in &pod.containers {
+            let wanted = container.wanted.clone().unwrap_or_default();
+            let has = self.containers.entry(container.name.clone()).or_default();
+            keep_larger(&mut has.requests, wanted.requests);
+            keep_larger(&mut has.limits, wanted.limits);
+        }
+    }
+}
+
+fn keep_larger(kept: &mut BTreeMap<&'static str, String>, amounts: Option<Amounts>) {
+    let Amounts { cpu, memory } = amounts.unwrap_or_default();
+    for (resource, text) in [("cpu", cpu), ("memory", memory)] {
+        let Some(text) = text else { continue };
+        let is_larger = |before: &String| match (Quantity::parse(before), Quantity::parse(&text)) {
+            (Ok(before), Ok(now)) => now > before,
+            (before, now) => before.is_err() && now.is_ok(),
+        };
+        if kept.get(resource).is_none_or(is_larger) {
+            kept.insert(resource, text);
+        }
+    }
+}
+
+/// The text, and what could not be exported.
+fn manifests(workloads: &BTreeMap<Name, Exported>, format: Format) -> Result<(String, Vec<String>), Failure> {
+    let (mut text, mut warnings, mut patches) = (String::new(), Vec::new(), Vec::new());
+    for (name, exported) in workloads {
+        let Some(version) = name.api_version() else {
+            warnings.push(format!(
+                "{name} is left out: only Deployment, ReplicaSet, StatefulSet, DaemonSet, CronJob and ReplicationController have a \
+                 template that can be changed"
+            ));
+            continue;
+        };
+        let comment = format!("# {name}: pods on this node: {}\n", exported.pods);
+        match format {
+            Format::Patch => text += &format!("---\n{comment}{}", yaml(&patch(name, version, exported))?),
+            Format::Vpa => text += &format!("---\n{comment}{}", yaml(&vpa(name, version, exported))?),
+            Format::Kustomize => patches.push(json!({
+                "target": {"kind": name.kind, "name": name.name, "namespace": name.namespace},
+                "patch": yaml(&patch(name, version, exported))?,
+            })),
+        }
+    }
+    if format == Format::Kustomize {
+        let component = json!({
+            "apiVersion": "kustomize.config.k8s.io/v1alpha1",
+            "kind": "Component",
+            "patches": patches,
+        });
+        text = yaml(&component)?;
+    }
+    Ok((text, warnings))
+}
+
+fn metadata(name: &str, namespace: &str) -> Value {
+    json!({"name": name, "namespace": namespace})
+}
+
+fn patch(name: &Name, version: &str, exported: &Exported) -> Value {
+    let containers = exported.containers.iter().map(|(container, has)| {
+        let mut resources = Map::new();
+        for (list, amounts) in [("requests", &has.requests), ("limits", &has.limits)] {
+            if !amounts.is_empty() {
+                resources.insert(list.to_owned(), json!(amounts));
+            }
+        }
+        json!({"name": container, "resources": resources})
+    });
+    let template = json!({"template": {"spec": {"containers": containers.collect::<Vec<_>>()}}});
+    let spec = if name.kind == "CronJob" {
+        json!({"jobTemplate": {"spec": template}})
+    } else {
+        template
+    };
+    json!({
+        "apiVersion": version,
+        "kind": name.kind,
+        "metadata": metadata(&name.name, &name.namespace),
+        "spec": spec,
+    })
+}
+
+fn vpa(name: &Name, version: &str, exported: &Exported) -> Value {
+    let policies = exported.containers.iter().filter(|(_, has)| !has.requests.is_empty());
+    let policies = policies.map(|(container, has)| {
+        json!({
+            "containerName": container,
+            "controlledResources": has.requests.keys().collect::<Vec<_>>(),
+            "minAllowed": has.requests,
+            "maxAllowed": has.requests,
+        })
+    });
+    let vpa = exported.vpa.as_deref().unwrap_or(&name.name);
+    json!({
+        "apiVersion": "autoscaling.k8s.io/v1",
+        "kind": "VerticalPodAutoscaler",
+        "metadata": metadata(vpa, &name.namespace),
+        "spec": {
+            "targetRef": {"apiVersion": version, "kind": name.kind, "name": name.name},
+            "updatePolicy": {"updateMode": "InPlaceOrRecreate"},
+            "resourcePolicy": {"containerPolicies": policies.collect::<Vec<_>>()},
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::proto::{Container, Requirements, Workload};
+    use crate::sources::{parse_manifests, parse_pod_templates};
+
+    fn pod(kind: &str, name: &str, state: &str, memory: &str) -> Pod {
+        let amounts = |cpu: Option<&str>| {
+            Some(Amounts {
+                cpu: cpu.map(str::to_owned),
+                memory: Some(memory.to_owned()),
+            })
+        };
+        Pod {
+            namespace: "shop".to_owned(),
+            name: format!("{name}-0"),
+            state: state.to_owned(),
+            workload: Some(Workload {
+                kind: kind.to_owned(),
+                name: name.to_owned(),
+            }),
+            containers: vec![Container {
+                name: "app".to_owned(),
+                wanted: Some(Requirements {
+                    requests: amounts(Some("1")),
+                    limits: amounts(None),
+                }),
+                ..Container::default()
+            }],
+            ..Pod::default()
+        }
+    }
+
+    fn export(pods: &[Pod], names: &[&str], format: Format) -> (String, Vec<String>) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        manifests(&select(pods, &names).unwrap(), format).unwrap()
+    }
+
+    #[test]
+    fn a_patch_has_the_largest_amounts_of_the_pods() {
+        let pods = [
+            pod("Deployment", "web", "InSync", "900Mi"),
+            pod("Deployment", "web", "InSync", "1Gi"),
+            pod("StatefulSet", "db", "NotManaged", "1Gi"),
+        ];
+        let (text, _) = export(&pods, &[], Format::Patch);
+        assert_eq!(
+            text,
+            "\
+---
+# shop/Deployment/web: pods on this node: 2
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: web
+  namespace: shop
+spec:
+  template:
+    spec:
+      containers:
+      - name: app
+        resources:
+          limits:
+            memory: 1Gi
+          requests:
+            cpu: \"1\"
+            memory: 1Gi
+"
+        );
+        assert!(
+            export(&pods, &["shop/db"], Format::Patch)
+                .0
+                .contains("kind: StatefulSet")
+        );
+        let names = ["web".to_owned(), "gone\n".to_owned()];
+        let (code, error) = select(&pods, &names).unwrap_err().into_parts();
+        assert_eq!(
+            (code, error.to_string().as_str()),
+            (1, "no pod of a workload gone\\n is known on this node")
+        );
+    }
+
+    #[test]
+    fn kustomize_has_one_component_and_cronjobs_a_template_within() {
+        let pods = [
+            pod("CronJob", "nightly", "InSync", "1Gi"),
+            pod("Deployment", "web", "InSync", "1Gi"),
+        ];
+        let (text, _) = export(&pods, &[], Format::Kustomize);
+        let component: Value = serde_saphyr::from_str(&text).unwrap();
+        assert_eq!(component["kind"], "Component");
+        assert_eq!(component["patches"][1]["target"]["name"], "web");
+        let patch = component["patches"][0]["patch"].as_str().unwrap();
+        let read = parse_pod_templates("patch", patch).unwrap();
+        assert_eq!(read.templates[0].workload, "CronJob/nightly");
+        assert!(read.templates[0].spec.containers[0].resources.limits.memory.is_some());
+    }
+
+    #[test]
+    fn a_vpa_holds_requests_where_they_are() {
+        let mut web = pod("Deployment", "web", "InSync", "1Gi");
+        web.vpa = Some("web-vpa".to_owned());
+        let (text, _) = export(&[web], &[], Format::Vpa);
+        let read = parse_manifests("vpa", &text).unwrap().view;
+        let vpa = &read.vpas[0];
+        assert_eq!(vpa.metadata.name, "web-vpa");
+        let policy = vpa.policy_for("app").unwrap();
+        assert_eq!(policy.min_allowed, policy.max_allowed);
+        assert_eq!(policy.min_allowed.memory.unwrap().get(), 1 << 30);
+    }
+
+    #[test]
+    fn what_has_no_template_is_left_out_and_named() {
+        let pods = [
+            pod("Rollout", "web", "InSync", "1Gi"),
+            pod("Pod", "bare", "InSync", "1Gi"),
+        ];
+        let (text, warnings) = export(&pods, &[], Format::Patch);
+        assert_eq!((text.as_str(), warnings.len()), ("", 2));
+    }
+
+    #[test]
+    fn names_that_yaml_reads_otherwise_stay_names() {
+        for name in ["no", "1e3", "0x10", "null", "a: b", "x\ny: z", "1:30"] {
+            let (text, _) = export(&[pod("Deployment", name, "InSync", "1Gi")], &[], Format::Patch);
+            let read = parse_pod_templates("patch", &text).unwrap();
+            assert_eq!(read.templates[0].workload, format!("Deployment/{name}"));
+            assert!(!text.contains(&format!("name: {name}\n")), "{text}");
+        }
+    }
+}

@@ -198,7 +198,7 @@ impl LanguageRuntime {
             Self::Java => "the Java heap",
             Self::Go => "the memory of the Go runtime",
             Self::Node => "the old space of Node's heap",
-            Self::Dotnet => "the .NET heap",
+            Self::Dotnet => "the .NET heap (a hexadecimal value)",
         }
     }
 
@@ -386,7 +386,7 @@ mod tests {
             ),
             (
                 env("DOTNET_GCHeapHardLimit", json!({"value": "0x20000000"})),
-                "DOTNET_GCHeapHardLimit \"0x20000000\" in env DOTNET_GCHeapHardLimit fixes the .NET heap at 512Mi when the \
+                "DOTNET_GCHeapHardLimit \"0x20000000\" in env DOTNET_GCHeapHardLimit fixes the .NET heap (a hexadecimal value) at 512Mi when the \
                  process starts: a higher memory limit does not enlarge it, and vscaled does not lower the limit below 576Mi. \
                  Change DOTNET_GCHeapHardLimit with the limit and restart, or use DOTNET_GCHeapHardLimitPercent and call \
                  GC.RefreshMemoryLimit() when the limit changes",

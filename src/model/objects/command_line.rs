@@ -19,7 +19,7 @@ impl Default for Work {
 
 impl Work {
     /// Whether so much more may be done.
-    fn spend(&mut self, cost: usize) -> bool {
+    pub(super) fn spend(&mut self, cost: usize) -> bool {
         let left = self.0.checked_sub(cost);
         self.0 = left.unwrap_or(0);
         left.is_some()

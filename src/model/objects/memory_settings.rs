@@ -12,6 +12,8 @@ use super::command_line::{Word, Work, expand, split};
 const LONGEST_VALUE: usize = 64;
 /// Variables after these are not read.
 const MOST_VARIABLES: usize = 1024;
+/// So many variables can be compared for the price of one character.
+const COMPARED_AT_ONCE: usize = 16;
 /// How deep scripts in scripts are read.
 const DEEPEST_SCRIPT: usize = 3;
 
@@ -170,6 +172,9 @@ impl Variables<'_> {
     /// The value of the last variable of that name before `before`, with its own references replaced.
     pub(super) fn value(&self, name: &str, before: usize, work: &mut Work) -> Option<String> {
         let earlier = &self.0[..before.min(self.0.len())];
+        if !work.spend(earlier.len() / COMPARED_AT_ONCE) {
+            return None;
+        }
         let index = earlier.iter().rposition(|variable| variable.name == name)?;
         Some(self.value_at(index, work))
     }

@@ -1,12 +1,10 @@
 //! The names inside cgroup names: pod UIDs and container ids.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 /// A pod's UID as the kubelet knows it, with dashes. A static pod's is the hash of its manifest, 32 hexadecimal digits,
 /// which the API shows as the annotation `kubernetes.io/config.hash` and not as the mirror pod's UID.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[serde(transparent)]
 pub struct PodUid(String);
 
@@ -30,14 +28,8 @@ impl PodUid {
     }
 }
 
-impl fmt::Display for PodUid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// A container's (or sandbox's) id: 64 hexadecimal digits.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[serde(transparent)]
 pub struct ContainerId(String);
 
@@ -50,12 +42,6 @@ impl ContainerId {
 
     pub fn as_str(&self) -> &str {
         &self.0
-    }
-}
-
-impl fmt::Display for ContainerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

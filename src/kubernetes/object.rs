@@ -61,16 +61,11 @@ const LARGEST_LABELS: usize = 16 << 10;
 const LONGEST_COMPLAINT: usize = 400;
 
 /// Namespace and name. Cluster-scoped objects have the namespace of an object that gives none.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
+#[display("{namespace}/{name}")]
 pub struct Key {
     pub namespace: String,
     pub name: String,
-}
-
-impl std::fmt::Display for Key {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
 }
 
 /// What every object has, whatever else it holds.

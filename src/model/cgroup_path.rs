@@ -1,12 +1,11 @@
 //! A cgroup's path below its hierarchy's mount.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A cgroup's path as the kernel prints it in `/proc/<pid>/cgroup`: absolute, relative to the mount, without `.`
 /// or `..`. Cheap to clone.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub struct CgroupPath(Arc<str>);
 
 /// Text that is not the path of a cgroup.
@@ -84,12 +83,6 @@ impl CgroupPath {
     #[must_use]
     pub fn under(&self, mount: &Path) -> PathBuf {
         mount.join(self.0.trim_start_matches('/'))
-    }
-}
-
-impl fmt::Display for CgroupPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

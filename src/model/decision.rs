@@ -1,11 +1,10 @@
 //! What a decision says in one word, and what follows from it.
 
-use std::fmt;
-
 use serde::Serialize;
 
 /// What is to be done with a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, derive_more::Display)]
+#[display(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
     Resize,
@@ -15,21 +14,11 @@ pub enum Action {
     Skip,
 }
 
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Resize => "resize",
-            Self::None => "none",
-            Self::Skip => "skip",
-        })
-    }
-}
-
 /// One line for each reason: its name, which the API shows, the action that follows, and its meaning.
 macro_rules! reasons {
     ($($name:ident => $action:ident, $meaning:literal;)*) => {
         /// Why a pod is changed, or is not. Decides the [`Action`].
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, derive_more::Display)]
         pub enum Reason {
             $(#[doc = $meaning] $name,)*
         }
@@ -80,10 +69,4 @@ reasons! {
     StaticallyAssigned => Skip, "the kubelet's static CPU or memory manager has given it processors or memory of its own";
     DuplicateContainer => Skip, "two containers of the pod share a name";
     BoostUnreadable => Skip, "a startup boost is over, but nothing says what the container had before it";
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
 }

@@ -1,7 +1,5 @@
 //! What requests and limits become in the kernel: shares, weights, quotas, memory limits.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use super::{Bytes, MilliCpu};
@@ -73,7 +71,8 @@ impl From<MilliCpu> for CpuShares {
 }
 
 /// How shares become a v2 weight. Siblings at one level always share a formula; levels may differ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, derive_more::Display)]
+#[display(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
 pub enum WeightFormula {
     /// `1 + (shares − 2) · 9999 / 262142`: the kubelet at every version so far, runc before 1.3.2, crun before 1.23.
@@ -108,15 +107,6 @@ impl WeightFormula {
                 CpuWeight::new(weight)
             }
         }
-    }
-}
-
-impl fmt::Display for WeightFormula {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Linear => "linear",
-            Self::Quadratic => "quadratic",
-        })
     }
 }
 

@@ -1,6 +1,5 @@
 //! What a node is like: its cgroup version, driver, runtime and kubelet.
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -39,7 +38,8 @@ pub enum RuntimeKind {
 }
 
 /// The minor version of a 1.x kubelet: some of its rules changed over time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
+#[display("1.{_0}")]
 pub struct KubeletVersion(pub u32);
 
 impl KubeletVersion {
@@ -99,12 +99,6 @@ impl FromStr for KubeletVersion {
             .parse()
             .map(Self)
             .map_err(|_| ParseKubeletVersionError(text.to_owned()))
-    }
-}
-
-impl fmt::Display for KubeletVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "1.{}", self.0)
     }
 }
 

@@ -1,13 +1,11 @@
 //! QoS classes.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use super::{Requirements, Resource};
 
 /// The class that decides a pod's place in the cgroup tree and its fate under memory pressure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
 pub enum QosClass {
     /// Every container has limits for cpu and memory, equal to its requests.
     Guaranteed,
@@ -36,16 +34,6 @@ impl QosClass {
             (true, true) => Self::Guaranteed,
             (true, false) => Self::Burstable,
         }
-    }
-}
-
-impl fmt::Display for QosClass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Guaranteed => "Guaranteed",
-            Self::Burstable => "Burstable",
-            Self::BestEffort => "BestEffort",
-        })
     }
 }
 

@@ -1,6 +1,5 @@
 //! What was done to a pod, by whom and why, and how long each stage took.
 
-use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,8 +8,9 @@ use crate::model::objects::PodId;
 use crate::model::{Change, Reason, Resource, Step, Target, Withheld};
 
 /// Who or what asked for a pass.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum Cause {
+    #[display("recommendation of VPA {vpa} ({reason})")]
     Recommendation {
         vpa: String,
         /// Which version of it; empty where its source has none.
@@ -19,10 +19,10 @@ pub enum Cause {
         reason: Reason,
     },
     /// The pod has started: what a container was given only for that is taken back.
-    BoostEnded {
-        vpa: String,
-    },
+    #[display("startup boost of VPA {vpa} ended")]
+    BoostEnded { vpa: String },
     /// An operator at the socket.
+    #[display("operator (uid {uid}, pid {pid}){}", after_colon(reason))]
     Operator {
         uid: u32,
         pid: i32,
@@ -30,6 +30,7 @@ pub enum Cause {
         reason: String,
     },
     /// An operator at the socket ended an override.
+    #[display("override released (uid {uid}, pid {pid}){}", after_colon(reason))]
     Released {
         uid: u32,
         pid: i32,
@@ -37,8 +38,10 @@ pub enum Cause {
         reason: String,
     },
     /// The time of an operator's override was over.
+    #[display("override ended")]
     OverrideEnded,
     /// A limit was about to be reached and was grown, or could not be.
+    #[display("guard: container {container} {}{}", guarded(*resource), why.as_ref().map(|why| format!(" (it {why})")).unwrap_or_default())]
     Guard {
         container: String,
         resource: Resource,
@@ -46,71 +49,48 @@ pub enum Cause {
         why: Option<String>,
     },
     /// A limit that was grown in an emergency is not needed any more, or not all of it.
+    #[display("guard: what was lent is not needed any more")]
     LoanEnded,
     /// A limit that was grown in an emergency is taken back because the API server denies it.
-    LoanDenied {
-        container: String,
-        why: String,
-    },
+    #[display("guard: what was lent to container {container} is taken back, the API server denies it ({why})")]
+    LoanDenied { container: String, why: String },
     /// The pod's cgroup allows less memory than its containers' do together.
+    #[display("the pod's cgroup was left below its containers (kubernetes/kubernetes#138760)")]
     PodLevel,
     /// Something else changed a value.
+    #[display("drift: something else changed a value")]
     Drift,
     /// The kubelet answered a resize.
+    #[display("the kubelet answered")]
     Kubelet,
     /// A container of the pod appeared.
+    #[display("container started")]
     ContainerStarted,
     /// The agent started and checks what it finds.
+    #[display("agent started")]
     AgentStarted,
+    #[display("periodic check")]
     Sweep,
     /// An earlier pass did not succeed.
+    #[display("retry")]
     Retry,
     /// A memory limit was lowered that should not have been.
-    Regret {
-        why: String,
-    },
+    #[display("undoing a shrink: {why}")]
+    Regret { why: String },
 }
 
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Recommendation { vpa, reason, .. } => write!(f, "recommendation of VPA {vpa} ({reason})"),
-            Self::BoostEnded { vpa } => write!(f, "startup boost of VPA {vpa} ended"),
-            Self::Operator { uid, pid, reason } if reason.is_empty() => write!(f, "operator (uid {uid}, pid {pid})"),
-            Self::Operator { uid, pid, reason } => write!(f, "operator (uid {uid}, pid {pid}): {reason}"),
-            Self::Released { uid, pid, reason } if reason.is_empty() => {
-                write!(f, "override released (uid {uid}, pid {pid})")
-            }
-            Self::Released { uid, pid, reason } => write!(f, "override released (uid {uid}, pid {pid}): {reason}"),
-            Self::OverrideEnded => f.write_str("override ended"),
-            Self::Guard {
-                container,
-                resource,
-                why,
-            } => {
-                let what = match resource {
-                    Resource::Memory => "was about to reach its memory limit",
-                    Resource::Cpu => "is held back by its cpu limit",
-                };
-                write!(f, "guard: container {container} {what}")?;
-                why.iter().try_for_each(|why| write!(f, " (it {why})"))
-            }
-            Self::LoanEnded => f.write_str("guard: what was lent is not needed any more"),
-            Self::LoanDenied { container, why } => write!(
-                f,
-                "guard: what was lent to container {container} is taken back, the API server denies it ({why})"
-            ),
-            Self::PodLevel => {
-                f.write_str("the pod's cgroup was left below its containers (kubernetes/kubernetes#138760)")
-            }
-            Self::Drift => f.write_str("drift: something else changed a value"),
-            Self::Kubelet => f.write_str("the kubelet answered"),
-            Self::ContainerStarted => f.write_str("container started"),
-            Self::AgentStarted => f.write_str("agent started"),
-            Self::Sweep => f.write_str("periodic check"),
-            Self::Retry => f.write_str("retry"),
-            Self::Regret { why } => write!(f, "undoing a shrink: {why}"),
-        }
+fn after_colon(reason: &str) -> String {
+    if reason.is_empty() {
+        String::new()
+    } else {
+        format!(": {reason}")
+    }
+}
+
+const fn guarded(resource: Resource) -> &'static str {
+    match resource {
+        Resource::Memory => "was about to reach its memory limit",
+        Resource::Cpu => "is held back by its cpu limit",
     }
 }
 
@@ -237,7 +217,7 @@ impl StepRecord {
 
     /// A step that took this long and ended like this.
     #[must_use]
-    pub fn carried_out<T, E: fmt::Display>(step: &Step, took: Duration, result: &Result<T, E>) -> Self {
+    pub fn carried_out<T, E: std::fmt::Display>(step: &Step, took: Duration, result: &Result<T, E>) -> Self {
         Self {
             took,
             error: result.as_ref().err().map(ToString::to_string),

@@ -8,7 +8,8 @@ use super::tree::{CriResources, Target};
 use crate::model::{Bytes, ControlFile, CpuQuota, MemoryLimit, Requirements, Setting, Settings};
 
 /// How a step is carried out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
+#[display(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
 pub enum Via {
     /// A patch of the pod's `resize` subresource.
@@ -76,7 +77,8 @@ fn comes_last(from: Setting, to: Setting) -> bool {
 }
 
 /// One write, in its place in the order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+#[display("{target} through {}: {change}", self.change.via())]
 pub struct Step {
     pub target: Target,
     pub change: Change,
@@ -148,17 +150,6 @@ fn named<T: fmt::Display>(values: impl IntoIterator<Item = (&'static str, Option
     texts.collect::<Vec<_>>().join(", ")
 }
 
-impl fmt::Display for Via {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Resize => "resize",
-            Self::Cri => "cri",
-            Self::Cgroup => "cgroup",
-            Self::Systemd => "systemd",
-        })
-    }
-}
-
 impl fmt::Display for Change {
     /// `cpu.weight 39 → 79`; several are parted by commas.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -193,10 +184,4 @@ fn write_changes<T: fmt::Display>(
         }
     }
     Ok(())
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} through {}: {}", self.target, self.change.via(), self.change)
-    }
 }

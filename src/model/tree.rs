@@ -1,28 +1,20 @@
 //! The values of a pod's cgroups and of the runtime's stored specs.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::{ControlFile, PageSize, Setting, Settings};
 
 /// One of the two levels vscaled writes.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[serde(tag = "level", content = "name", rename_all = "lowercase")]
 pub enum Target {
+    #[display("pod")]
     Pod,
     /// The cgroup of the container of that name.
+    #[display("container {_0}")]
     Container(String),
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pod => f.write_str("pod"),
-            Self::Container(name) => write!(f, "container {name}"),
-        }
-    }
 }
 
 /// The settings of a pod's cgroup and of its containers' cgroups, by name.

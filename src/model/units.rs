@@ -7,7 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::quantity::{Quantity, QuantityError};
 
 /// The two resources vscaled manages, named like the kernel's controllers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
+#[display(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
 pub enum Resource {
     Cpu,
@@ -33,12 +34,6 @@ impl Resource {
             Self::Cpu => MilliCpu::new(amount).to_string(),
             Self::Memory => Bytes::new(amount).to_string(),
         }
-    }
-}
-
-impl fmt::Display for Resource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -1,11 +1,9 @@
 //! The units behind cgroups.
 
-use std::fmt;
-
 use crate::model::CgroupPath;
 
 /// A slice or scope of systemd's.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub struct Unit(String);
 
 impl Unit {
@@ -37,12 +35,6 @@ impl Unit {
         } else {
             "org.freedesktop.systemd1.Scope"
         }
-    }
-}
-
-impl fmt::Display for Unit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

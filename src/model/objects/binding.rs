@@ -5,7 +5,6 @@
 //! object describes a pod only if UID, namespace and name all agree. Only mirror pods, the API server's copies of static
 //! pods, have a UID of their own beside the one in the cgroup's name.
 
-use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -16,18 +15,13 @@ use super::pod::Pod;
 pub const MIRROR_ANNOTATION: &str = super::annotation::MIRROR;
 
 /// The identity of a pod that runs.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
+#[display("{namespace}/{name}")]
 pub struct PodId {
     /// The UID in cgroup paths and runtime labels.
     pub uid: String,
     pub namespace: String,
     pub name: String,
-}
-
-impl fmt::Display for PodId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
 }
 
 impl Pod {

@@ -18,7 +18,6 @@ mod tests;
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -56,18 +55,13 @@ pub struct DirectoryState {
 }
 
 /// Something in the directory that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+#[display("{}: {message}", path.display())]
 pub struct Problem {
     /// The file, or the directory itself.
     pub path: PathBuf,
     /// What is wrong, with document and field where there is one, and what counts instead.
     pub message: String,
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path.display(), self.message)
-    }
 }
 
 /// Follows a directory of manifests: `*.yaml`, `*.yml` and `*.json`, hidden files aside, not recursive.

@@ -9,6 +9,7 @@ use clap::builder::{Resettable, ValueParser};
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 use serde_saphyr::{Span, Spanned};
 
@@ -52,6 +53,25 @@ impl Key {
             meaning: arg.get_help().map(|help| format!("{help}.")).unwrap_or_default(),
             field,
         }
+    }
+
+    /// A text as JSON: a number, true or false, or a list where the default is one.
+    fn json(&self, text: &str) -> Value {
+        if self.default.contains(',') {
+            return text
+                .split(',')
+                .map(str::trim)
+                .filter(|member| !member.is_empty())
+                .collect();
+        }
+        let scalar = |text: &str| {
+            serde_json::from_str(text)
+                .ok()
+                .filter(|value: &Value| value.is_number() || value.is_boolean())
+        };
+        scalar(&self.default)
+            .and_then(|_| scalar(text))
+            .unwrap_or_else(|| text.into())
     }
 
     /// The flag, with its dashes.
@@ -175,6 +195,13 @@ impl FromArgMatches for Layer {
     }
 }
 
+impl Serialize for Resolved {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let given = KEYS.iter().zip(&self.0);
+        serializer.collect_map(given.map(|(key, given)| (&key.name, key.json(&given.text))))
+    }
+}
+
 impl Resolved {
     pub(super) fn parse(&self) -> Result<Config, ConfigError> {
         let command = definition().mut_args(|arg| arg.env(Resettable::Reset));
@@ -195,6 +222,14 @@ impl Resolved {
                 .map(|(key, (own, new))| if key.live { new } else { own }.clone())
                 .collect(),
         )
+    }
+
+    /// These values with that of one key from others; none where it is written alike.
+    pub(super) fn with_one_of(&self, others: &Self, key: usize) -> Option<Self> {
+        let (own, other) = (self.0.get(key)?, others.0.get(key)?);
+        let mut changed = self.clone();
+        changed.0[key].clone_from(other);
+        (own.text != other.text).then_some(changed)
     }
 
     /// The refusal of the value given for a field.

@@ -95,7 +95,7 @@ struct Document<'a> {
     api_version: &'static str,
     kind: &'static str,
     #[serde(flatten)]
-    config: &'a Config,
+    keys: &'a Resolved,
 }
 
 impl Config {
@@ -145,12 +145,12 @@ impl Config {
     /// The configuration as JSON, which is also YAML: given back as a file it yields the same configuration.
     ///
     /// # Errors
-    /// What serde says; a path that is not UTF-8 cannot be written.
+    /// What serde says.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string_pretty(&Document {
             api_version: API_VERSION,
             kind: KIND,
-            config: self,
+            keys: &self.given,
         })
     }
 
@@ -178,11 +178,17 @@ impl Config {
         Ok(config)
     }
 
-    /// The names of the keys that have different values.
+    /// The names of the keys that have different values; `60s` is the same as `1m`.
     fn difference(&self, other: &Self) -> Vec<String> {
-        let values = |config: &Self| serde_json::to_value(config).unwrap_or_default();
-        let (own, other) = (values(self), values(other));
-        let differ = KEYS.iter().filter(|key| own.get(&key.name) != other.get(&key.name));
-        differ.map(|key| key.name.clone()).collect()
+        let own = Self {
+            given: Resolved::default(),
+            ..self.clone()
+        };
+        let differs = |index| {
+            let changed = self.given.with_one_of(&other.given, index);
+            changed.is_some_and(|changed| changed.parse().ok().as_ref() != Some(&own))
+        };
+        let differing = KEYS.iter().enumerate().filter(|(index, _)| differs(*index));
+        differing.map(|(_, key)| key.name.clone()).collect()
     }
 }

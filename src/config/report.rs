@@ -5,37 +5,29 @@ use std::time::Duration;
 
 use clap::ArgAction::Set;
 use jiff::SignedDuration;
-use jiff::fmt::serde::duration::friendly::compact::required as signed_duration;
-use jiff::fmt::serde::unsigned_duration::friendly::compact::required as unsigned;
-use serde::Serialize;
 
 use super::parse::{BOOLEAN, ENDPOINT, absolute_path, bytes, duration, host_name, number, or_auto, or_empty, read};
-use super::values::{Optional, Source, print};
+use super::values::{Optional, Source};
 use crate::model::Bytes;
 use crate::report::events::VpaWindows;
 use crate::report::grpc::{Endpoint, GrpcOptions, TlsFiles};
 use crate::report::log::Bounds;
 
 /// Where reports of OOM kills go, and how many of those that are not acknowledged are kept.
-#[derive(Debug, Clone, PartialEq, Serialize, clap::Args)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, clap::Args)]
 pub struct ReportConfig {
     /// The receiver of OOM reports: https://host:port, http://host:port or unix:///path; empty reports to none.
     #[arg(long, env = "VSCALED_REPORT_GRPC_ENDPOINT", default_value = "")]
     #[arg(value_parser = or_empty(read::<Endpoint>(ENDPOINT)))]
-    #[serde(serialize_with = "print::or_empty")]
     pub report_grpc_endpoint: Optional<Endpoint>,
     /// The authorities (PEM) that may sign the receiver's certificate; empty believes the system's.
     #[arg(long, env = "VSCALED_REPORT_GRPC_CA_FILE", default_value = "", value_parser = or_empty(absolute_path()))]
-    #[serde(serialize_with = "print::path_or_empty")]
     pub report_grpc_ca_file: Optional<PathBuf>,
     /// The agent's certificate (PEM) for receivers that ask for one; empty shows none.
     #[arg(long, env = "VSCALED_REPORT_GRPC_CERT_FILE", default_value = "", value_parser = or_empty(absolute_path()))]
-    #[serde(serialize_with = "print::path_or_empty")]
     pub report_grpc_cert_file: Optional<PathBuf>,
     /// The key (PEM) of that certificate.
     #[arg(long, env = "VSCALED_REPORT_GRPC_KEY_FILE", default_value = "", value_parser = or_empty(absolute_path()))]
-    #[serde(serialize_with = "print::path_or_empty")]
     pub report_grpc_key_file: Optional<PathBuf>,
     /// The name in the receiver's certificate; empty is the host of its endpoint.
     #[arg(long, env = "VSCALED_REPORT_GRPC_SERVER_NAME", default_value = "", value_parser = host_name)]
@@ -48,17 +40,14 @@ pub struct ReportConfig {
     /// The longest wait between attempts to reach the receiver (10ms to 1h).
     #[arg(long, env = "VSCALED_REPORT_GRPC_MAX_BACKOFF", default_value = "1m")]
     #[arg(value_parser = duration::<Duration>("10ms", "1h"))]
-    #[serde(serialize_with = "unsigned::serialize")]
     pub report_grpc_max_backoff: Duration,
     /// How long the receiver may acknowledge nothing before it is taken for stuck (100ms to 1h).
     #[arg(long, env = "VSCALED_REPORT_GRPC_ACK_TIMEOUT", default_value = "30s")]
     #[arg(value_parser = duration::<Duration>("100ms", "1h"))]
-    #[serde(serialize_with = "unsigned::serialize")]
     pub report_grpc_ack_timeout: Duration,
     /// Whether OOM kills become Events on their pods: `true` needs an API server, `auto` is true where there is one, or `false`.
     #[arg(long, env = "VSCALED_REPORT_POD_EVENTS", default_value = "auto")]
     #[arg(value_parser = or_auto(read::<bool>(BOOLEAN)))]
-    #[serde(serialize_with = "print::or_auto")]
     pub report_pod_events: Optional<bool>,
     /// With `true`, an unmodified VPA recommender is told of OOM kills by Events that look like evictions; needs an API server.
     #[arg(long, env = "VSCALED_REPORT_VPA_EVENTS", default_value = "false")]
@@ -68,11 +57,9 @@ pub struct ReportConfig {
     /// The least time between two such Events about one container (1m to 24h).
     #[arg(long, env = "VSCALED_REPORT_VPA_EVENTS_WINDOW", default_value = "10m")]
     #[arg(value_parser = duration::<SignedDuration>("1m", "24h"))]
-    #[serde(serialize_with = "signed_duration")]
     pub report_vpa_events_window: SignedDuration,
     /// The room on disk for OOM reports that are not acknowledged (4Mi to 256Mi); beyond half of it the oldest are only counted.
     #[arg(long, env = "VSCALED_SPOOL_MAX_BYTES", default_value = "16Mi", value_parser = bytes(4 << 20..=256 << 20))]
-    #[serde(serialize_with = "print::bytes")]
     pub spool_max_bytes: Bytes,
     /// How many such reports there may be (2000 to 100000); beyond it the oldest are only counted.
     #[arg(long, env = "VSCALED_SPOOL_MAX_REPORTS", default_value = "10000")]

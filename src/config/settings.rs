@@ -7,9 +7,6 @@ use std::time::Duration;
 
 use clap::ArgAction::Set;
 use jiff::SignedDuration;
-use jiff::fmt::serde::duration::friendly::compact::required as signed_duration;
-use jiff::fmt::serde::unsigned_duration::friendly::compact::required as unsigned;
-use serde::Serialize;
 
 use super::layers::{LIVE, Resolved};
 use super::parse::{
@@ -17,14 +14,13 @@ use super::parse::{
     host_name, kernel_log, log_filter, named, number, or_auto, or_empty, read, socket_path, update_modes,
 };
 use super::report::ReportConfig;
-use super::values::{List, Optional, PathSetting, Share, Source, print};
+use super::values::{List, Optional, PathSetting, Share, Source};
 use crate::model::objects::UpdateMode;
 use crate::model::{Bytes, CgroupPath, Driver, KubeletVersion, WeightFormula};
 use crate::observe::log::LogFormat;
 
 /// The agent's configuration: checked values only.
-#[derive(Debug, Clone, PartialEq, Serialize, clap::Args)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, clap::Args)]
 pub struct Config {
     /// The name of this node in the cluster; may be empty with the directory source alone.
     #[arg(long, env = "NODE_NAME", default_value = "", value_parser = host_name)]
@@ -36,7 +32,6 @@ pub struct Config {
     pub source: Source,
     /// The file that says how to reach the API server; empty uses the service account of the pod that vscaled runs in.
     #[arg(long, env = "VSCALED_KUBECONFIG", default_value = "", value_parser = or_empty(absolute_path()))]
-    #[serde(serialize_with = "print::path_or_empty")]
     pub kubeconfig: Optional<PathBuf>,
     /// The directory of manifests (*.yaml, *.yml, *.json) that the directory source follows.
     #[arg(long, env = "VSCALED_MANIFESTS", default_value = "/etc/vscaled/manifests", value_parser = absolute_path())]
@@ -49,11 +44,9 @@ pub struct Config {
     pub socket: PathBuf,
     /// The group, by name or number, whose members may make every call at the socket, as root may; empty is none.
     #[arg(long, env = "VSCALED_OPERATOR_GROUP", default_value = "", value_parser = or_empty(group()))]
-    #[serde(serialize_with = "print::or_empty")]
     pub operator_group: Optional<String>,
     /// The group whose members may make the calls at the socket that change nothing; empty is none.
     #[arg(long, env = "VSCALED_READER_GROUP", default_value = "", value_parser = or_empty(group()))]
-    #[serde(serialize_with = "print::or_empty")]
     pub reader_group: Optional<String>,
     /// The file that keeps who changed what, one line of JSON for each value: `auto` is audit.jsonl in stateDir, `none` keeps
     /// nothing, else a path.
@@ -61,7 +54,6 @@ pub struct Config {
     pub audit_log: PathSetting,
     /// How large the file of the audit log becomes before it is rotated (4Ki to 1Gi).
     #[arg(long, env = "VSCALED_AUDIT_LOG_SIZE", default_value = "10Mi", value_parser = bytes(4 << 10..=1 << 30))]
-    #[serde(serialize_with = "print::bytes")]
     pub audit_log_size: Bytes,
     /// How many files of the audit log are kept, the current one included (1 to 100).
     #[arg(long, env = "VSCALED_AUDIT_LOG_FILES", default_value = "5", value_parser = number::<usize>(1..=100))]
@@ -69,7 +61,6 @@ pub struct Config {
     /// Address and port of /metrics, /healthz and /readyz; empty serves no HTTP.
     #[arg(long, env = "VSCALED_HTTP_ADDRESS", default_value = "127.0.0.1:9464")]
     #[arg(value_parser = or_empty(read::<SocketAddr>(ADDRESS)))]
-    #[serde(serialize_with = "print::or_empty")]
     pub http_address: Optional<SocketAddr>,
     /// The container runtime's CRI socket: `auto` looks in the usual places, `none` works without a runtime, else a path.
     #[arg(long, env = "VSCALED_RUNTIME_SOCKET", default_value = "auto", value_parser = auto_none_or(endpoint_path()))]
@@ -79,7 +70,6 @@ pub struct Config {
     pub cgroup_root: PathBuf,
     /// The kubelet's top cgroup below cgroupRoot, such as /kubelet/kubepods; `auto` looks for it.
     #[arg(long, env = "VSCALED_KUBEPODS", default_value = "auto", value_parser = or_auto(cgroup_path()))]
-    #[serde(serialize_with = "print::or_auto")]
     pub kubepods: Optional<CgroupPath>,
     /// Where the kubelet keeps the checkpoints of its CPU and memory managers, as far as vscaled may read them: what a static
     /// policy assigns is never resized.
@@ -88,18 +78,15 @@ pub struct Config {
     /// Who creates cgroups: `cgroupfs` or `systemd`; `auto` asks the runtime, then looks at what exists.
     #[arg(long, env = "VSCALED_CGROUP_DRIVER", default_value = "auto")]
     #[arg(value_parser = or_auto(named::<Driver>("cgroupfs or systemd")))]
-    #[serde(serialize_with = "print::or_auto_named")]
     pub cgroup_driver: Optional<Driver>,
     /// How the runtime turns cpu shares into cpu.weight: `linear` or `quadratic`; `auto` finds out from its version.
     #[arg(long, env = "VSCALED_WEIGHT_FORMULA", default_value = "auto")]
     #[arg(value_parser = or_auto(named::<WeightFormula>("linear or quadratic")))]
-    #[serde(serialize_with = "print::or_auto_named")]
     pub weight_formula: Optional<WeightFormula>,
     /// The kubelet whose rules the pod level follows, such as 1.36; `auto` takes what the Node object states, else the newest
     /// known.
     #[arg(long, env = "VSCALED_KUBELET_VERSION", default_value = "auto")]
     #[arg(value_parser = or_auto(read::<KubeletVersion>("a version such as 1.36")))]
-    #[serde(serialize_with = "print::or_auto")]
     pub kubelet_version: Optional<KubeletVersion>,
     /// The kernel's log, which tells whom it killed for want of memory: a device, or `syslog` for the system call, which is also
     /// used where /dev/kmsg cannot be opened. Counters tell how many where neither can be read.
@@ -112,17 +99,14 @@ pub struct Config {
         default_value = "Recreate,Auto,InPlaceOrRecreate,InPlace"
     )]
     #[arg(value_parser = update_modes, help_heading = LIVE)]
-    #[serde(serialize_with = "print::update_modes")]
     pub update_modes: List<UpdateMode>,
     /// The recommender whose VPAs are acted on, `default` for those that name none; empty acts on all.
     #[arg(long, env = "VSCALED_RECOMMENDER", default_value = "")]
     #[arg(value_parser = or_empty(read::<String>("any text")), help_heading = LIVE)]
-    #[serde(serialize_with = "print::or_empty")]
     pub recommender: Optional<String>,
     /// The age from which a pod is also changed when its requests lie within the recommended bounds (0s to 87600h).
     #[arg(long, env = "VSCALED_IN_PLACE_LIFETIME_THRESHOLD", default_value = "12h")]
     #[arg(value_parser = duration::<SignedDuration>("0s", "87600h"), help_heading = LIVE)]
-    #[serde(serialize_with = "signed_duration")]
     pub in_place_lifetime_threshold: SignedDuration,
     /// The relative difference from the target from which such a pod is changed (0 to 1).
     #[arg(long, env = "VSCALED_UPDATE_THRESHOLD", default_value = "0.1")]
@@ -131,24 +115,20 @@ pub struct Config {
     /// How soon after its start a container's kill for memory makes its pod due at once (0s to 24h).
     #[arg(long, env = "VSCALED_QUICK_OOM_THRESHOLD", default_value = "10m")]
     #[arg(value_parser = duration::<SignedDuration>("0s", "24h"), help_heading = LIVE)]
-    #[serde(serialize_with = "signed_duration")]
     pub quick_oom_threshold: SignedDuration,
     /// The time between two checks of every value, the safety net below notifications (1s to 1h).
     #[arg(long, env = "VSCALED_SWEEP_INTERVAL", default_value = "30s")]
     #[arg(value_parser = duration::<Duration>("1s", "1h"), help_heading = LIVE)]
-    #[serde(serialize_with = "unsigned::serialize")]
     pub sweep_interval: Duration,
     /// How long the container runtime may take for one update (100ms to 5m); calls that only read get 2s at most.
     #[arg(long, env = "VSCALED_RUNTIME_TIMEOUT", default_value = "10s")]
     #[arg(value_parser = duration::<Duration>("100ms", "5m"))]
-    #[serde(serialize_with = "unsigned::serialize")]
     pub runtime_timeout: Duration,
     /// How many pods are worked on at the same time (1 to 64).
     #[arg(long, env = "VSCALED_WORKERS", default_value = "4", value_parser = number::<usize>(1..=64))]
     pub workers: usize,
     /// Where reports of OOM kills go.
     #[command(flatten)]
-    #[serde(flatten)]
     pub report: ReportConfig,
     /// With `true`, grow memory limits that are about to be reached and cpu limits that throttle all the time, within what a VPA
     /// allows and the node can hold.
@@ -172,7 +152,6 @@ pub struct Config {
     /// How long a container that was lent memory or cpu has to be quiet before what it does not need is taken back (1s to 24h).
     #[arg(long, env = "VSCALED_GUARD_QUIET_PERIOD", default_value = "10m")]
     #[arg(value_parser = duration::<Duration>("1s", "24h"), help_heading = LIVE)]
-    #[serde(serialize_with = "unsigned::serialize")]
     pub guard_quiet_period: Duration,
     /// With `true`, pods whose kubelet does not resize in place say what is applied to them in the annotation
     /// vscaled.io/applied; needs an API server.
@@ -198,8 +177,7 @@ pub struct Config {
     #[arg(value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub observe_only: bool,
-    /// The texts the values above were parsed from, for a reload.
+    /// The texts the values above were parsed from, for printing and for a reload.
     #[arg(skip)]
-    #[serde(skip)]
     pub(super) given: Resolved,
 }

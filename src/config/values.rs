@@ -1,10 +1,9 @@
-//! The types and words that only the configuration has, and how its values print.
+//! The types and words that only the configuration has.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::Deserialize;
 
 use crate::model::Bytes;
 use crate::model::objects::UpdateMode;
@@ -23,7 +22,7 @@ pub(super) static UPDATE_MODES: [(&str, UpdateMode); 4] = [
 ];
 
 /// Where pods and VPAs come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
     /// A directory of manifests on the node.
@@ -57,22 +56,14 @@ pub enum PathSetting {
     Path(PathBuf),
 }
 
-impl Serialize for PathSetting {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Auto => serializer.serialize_str("auto"),
-            Self::None => serializer.serialize_str("none"),
-            Self::Path(path) => path.serialize(serializer),
-        }
-    }
-}
-
 /// An amount of memory, or a part of the node's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
 pub enum Share {
     /// A number of bytes.
+    #[display("{_0}")]
     Amount(Bytes),
     /// Hundredths of the node's memory, at most 100.
+    #[display("{_0}%")]
     Percent(u8),
 }
 
@@ -98,65 +89,5 @@ impl FromStr for Share {
             },
             None => Bytes::parse(text).map(Self::Amount).map_err(|_| ()),
         }
-    }
-}
-
-impl fmt::Display for Share {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Amount(amount) => write!(f, "{amount}"),
-            Self::Percent(percent) => write!(f, "{percent}%"),
-        }
-    }
-}
-
-impl Serialize for Share {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-/// Values as `--print-config` prints them, so that they can be read again.
-pub(super) mod print {
-    use std::fmt::Display;
-
-    use super::{Bytes, Optional, PathBuf, Serialize, Serializer, UPDATE_MODES, UpdateMode};
-
-    fn or_word<T: Serialize, S: Serializer>(value: Option<T>, word: &str, serializer: S) -> Result<S::Ok, S::Error> {
-        match value {
-            Some(value) => value.serialize(serializer),
-            None => serializer.serialize_str(word),
-        }
-    }
-
-    pub(in crate::config) fn or_empty<T: Display, S: Serializer>(
-        value: &Optional<T>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        or_word(value.as_ref().map(T::to_string), "", to)
-    }
-
-    pub(in crate::config) fn path_or_empty<S: Serializer>(path: &Optional<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
-        or_word(path.as_ref(), "", to)
-    }
-
-    pub(in crate::config) fn or_auto<T: Display, S: Serializer>(value: &Optional<T>, to: S) -> Result<S::Ok, S::Error> {
-        or_word(value.as_ref().map(T::to_string), "auto", to)
-    }
-
-    pub(in crate::config) fn or_auto_named<T: Serialize, S: Serializer>(
-        value: &Optional<T>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        or_word(value.as_ref(), "auto", to)
-    }
-
-    pub(in crate::config) fn bytes<S: Serializer>(bytes: &Bytes, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(bytes)
-    }
-
-    pub(in crate::config) fn update_modes<S: Serializer>(modes: &[UpdateMode], to: S) -> Result<S::Ok, S::Error> {
-        let given = UPDATE_MODES.iter().filter(|(_, mode)| modes.contains(mode));
-        to.collect_seq(given.map(|(name, _)| name))
     }
 }

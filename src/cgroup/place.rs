@@ -9,12 +9,15 @@ use serde::{Deserialize, Serialize};
 use super::{ContainerId, PodUid};
 use crate::model::{CgroupPath, QosClass, RuntimeKind};
 
+/// The parent of the system's pods, below the root of all pods.
+const SYSTEM: &str = "system";
+
 /// A level of the kubelet's tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// The root of all pods.
     Kubepods,
-    /// The parent of all burstable, or of all best-effort, pods.
+    /// The parent of all burstable or of all best-effort pods, or, as that of Guaranteed ones, of system pods (KEP-5894).
     Qos(QosClass),
     Pod(PodPlace),
     /// A container, its sandbox, or something inside of one: a path does not tell a sandbox from a container.
@@ -115,7 +118,8 @@ fn class_of_slice(stem: &str) -> Option<QosClass> {
     } else if under("kubepods-besteffort") {
         Some(QosClass::BestEffort)
     } else {
-        under("kubepods").then_some(QosClass::Guaranteed)
+        // Pods of the system's are a subtree of their own (KEP-5894), and are treated like Guaranteed ones.
+        (under("kubepods") || under("kubepods-system")).then_some(QosClass::Guaranteed)
     }
 }
 
@@ -123,7 +127,7 @@ fn class_of_parent(segment: &str) -> Option<QosClass> {
     match segment {
         "burstable" => Some(QosClass::Burstable),
         "besteffort" => Some(QosClass::BestEffort),
-        "kubepods" => Some(QosClass::Guaranteed),
+        "kubepods" | SYSTEM => Some(QosClass::Guaranteed),
         slice => class_of_slice(slice.strip_suffix(".slice")?),
     }
 }
@@ -131,12 +135,12 @@ fn class_of_parent(segment: &str) -> Option<QosClass> {
 fn level_above_pods(segments: &[&str]) -> Option<Place> {
     let name = segments.last()?;
     let class = match *name {
-        "burstable" | "besteffort" if segments.iter().rev().nth(1) != Some(&"kubepods") => return None,
+        "burstable" | "besteffort" | SYSTEM if segments.iter().rev().nth(1) != Some(&"kubepods") => return None,
         name => class_of_parent(name)?,
     };
     Some(match class {
-        QosClass::Guaranteed => Place::Kubepods,
-        QosClass::Burstable | QosClass::BestEffort => Place::Qos(class),
+        QosClass::Guaranteed if *name != SYSTEM && !name.ends_with("kubepods-system.slice") => Place::Kubepods,
+        QosClass::Guaranteed | QosClass::Burstable | QosClass::BestEffort => Place::Qos(class),
     })
 }
 

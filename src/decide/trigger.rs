@@ -78,8 +78,14 @@ fn was_quick_oom(status: &ContainerStatus, vpa: &VerticalPodAutoscaler, options:
         return false;
     };
     let ran: SignedDuration = finished.duration_since(started);
+    let own = vpa
+        .spec
+        .update_policy
+        .as_ref()
+        .and_then(|policy| policy.evict_after_oom_seconds);
+    let window = own.filter(|seconds| *seconds >= 1).map(SignedDuration::from_secs);
     end.reason == "OOMKilled"
-        && ran < options.oom_window
+        && ran < window.unwrap_or(options.oom_window)
         && !vpa.policy_for(&status.name).is_some_and(ContainerPolicy::is_off)
 }
 

@@ -99,6 +99,23 @@ fn the_levels_above_containers_are_recognised() {
         }))
     };
     let hash = "0123456789abcdef0123456789abcdef";
+    for system in [
+        "/kubepods/system",
+        "/kubepods.slice/kubepods-system.slice",
+        "/a/kubepods/system",
+    ] {
+        assert_eq!(parse(system), Some(Place::Qos(QosClass::Guaranteed)), "{system}");
+    }
+    let in_system = [
+        format!("/kubepods/system/pod{UID}"),
+        format!(
+            "/kubepods.slice/kubepods-system.slice/kubepods-system-pod{}.slice",
+            UID.replace('-', "_")
+        ),
+    ];
+    for path in in_system {
+        assert_eq!(parse(&path), pod(Some(QosClass::Guaranteed), UID), "{path}");
+    }
     assert_eq!(parse("/kubepods"), Some(Place::Kubepods));
     assert_eq!(parse("/kubelet.slice/kubelet-kubepods.slice"), Some(Place::Kubepods));
     assert_eq!(parse("/kubepods/burstable"), Some(Place::Qos(QosClass::Burstable)));
@@ -119,6 +136,7 @@ fn the_levels_above_containers_are_recognised() {
         "/",
         "/system.slice",
         "/burstable",
+        "/system",
         "/mykubepods",
         "/a-kubepodsx.slice",
         "/kubepods/other",

@@ -46,6 +46,7 @@ fn the_annotation_of_a_vpa_outranks_its_mode() {
     set(&mut view.vpas[0].metadata.annotations, ACT_ANNOTATION, "true");
     view.vpas[0].spec.update_policy = Some(crate::model::objects::UpdatePolicy {
         update_mode: Some("Off".to_owned()),
+        ..crate::model::objects::UpdatePolicy::default()
     });
     assert_eq!(decide_one(&view).action(), Action::Resize);
 }
@@ -314,8 +315,9 @@ fn all_requests_together_stay_within_the_pods_own() {
 
 #[test]
 fn a_kill_is_quick_only_within_the_window() {
-    let reason = |finished: &str| {
+    let reason = |finished: &str, own: &str| {
         let mut view = view(WEB);
+        view.vpas[0].spec.update_policy = serde_json::from_str(own).unwrap();
         let said = &mut view.vpas[0]
             .status
             .recommendation
@@ -330,6 +332,17 @@ fn a_kill_is_quick_only_within_the_window() {
         pod_of(&mut view).status.container_statuses = serde_json::from_str(&end).unwrap();
         decide_one(&view).reason
     };
-    assert_eq!(reason("2026-03-01T11:09:59Z"), Reason::QuickOOM);
-    assert_eq!(reason("2026-03-01T11:10:00Z"), Reason::TooYoung);
+    for own in [
+        "{}",
+        r#"{"evictAfterOOMSeconds": 0}"#,
+        r#"{"evictAfterOOMSeconds": -9223372036854775808}"#,
+    ] {
+        assert_eq!(reason("2026-03-01T11:09:59Z", own), Reason::QuickOOM, "{own}");
+        assert_eq!(reason("2026-03-01T11:10:00Z", own), Reason::TooYoung, "{own}");
+    }
+    let own = r#"{"evictAfterOOMSeconds": 900}"#;
+    assert_eq!(reason("2026-03-01T11:14:59Z", own), Reason::QuickOOM);
+    assert_eq!(reason("2026-03-01T11:15:00Z", own), Reason::TooYoung);
+    let own = r#"{"evictAfterOOMSeconds": 9223372036854775807}"#;
+    assert_eq!(reason("2026-03-01T11:15:00Z", own), Reason::QuickOOM);
 }

@@ -73,6 +73,10 @@ pub struct TargetRef {
 pub struct UpdatePolicy {
     /// The mode as written; see [`UpdateMode`].
     pub update_mode: Option<String>,
+    /// How soon after its start a container's kill for memory makes its pod due at once, in seconds, in place of what the agent's
+    /// configuration says. Numbers below 1 say nothing.
+    #[serde(rename = "evictAfterOOMSeconds")]
+    pub evict_after_oom_seconds: Option<i64>,
 }
 
 /// What a VPA's mode allows to be done to running pods.

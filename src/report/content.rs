@@ -1,9 +1,10 @@
 //! What is delivered: one kill in detail, or, where the room for detail was used up, the count of several.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::oom::{HitLimit, Level, OomReport, ReportedContainer, ReportedPod};
 
@@ -11,7 +12,8 @@ use crate::oom::{HitLimit, Level, OomReport, ReportedContainer, ReportedPod};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Report {
-    Kill(Box<OomReport>),
+    #[serde(serialize_with = "serialize_shared", deserialize_with = "deserialize_shared")]
+    Kill(Arc<OomReport>),
     /// The count of kills whose detail is gone.
     #[serde(rename = "folded")]
     Aggregate(Box<Aggregate>),
@@ -63,7 +65,7 @@ impl Report {
     }
 
     /// When the kill, or the first of them, was.
-    pub const fn first(&self) -> Timestamp {
+    pub fn first(&self) -> Timestamp {
         match self {
             Self::Kill(kill) => kill.time,
             Self::Aggregate(sum) => sum.first,
@@ -71,7 +73,7 @@ impl Report {
     }
 
     /// When the kill, or the last of them, was.
-    pub const fn last(&self) -> Timestamp {
+    pub fn last(&self) -> Timestamp {
         match self {
             Self::Kill(kill) => kill.time,
             Self::Aggregate(sum) => sum.last,
@@ -79,7 +81,7 @@ impl Report {
     }
 
     /// Whose container it was, where that is certain.
-    pub const fn pod(&self) -> Option<&ReportedPod> {
+    pub fn pod(&self) -> Option<&ReportedPod> {
         match self {
             Self::Kill(kill) => kill.pod.as_ref(),
             Self::Aggregate(sum) => sum.pod.as_ref(),
@@ -87,7 +89,7 @@ impl Report {
     }
 
     /// The container, where it is certain.
-    pub const fn container(&self) -> Option<&ReportedContainer> {
+    pub fn container(&self) -> Option<&ReportedContainer> {
         match self {
             Self::Kill(kill) => kill.container.as_ref(),
             Self::Aggregate(sum) => sum.container.as_ref(),
@@ -95,15 +97,18 @@ impl Report {
     }
 
     /// The pod and the container, to complete their names.
-    pub(super) const fn pod_and_container_mut(&mut self) -> (Option<&mut ReportedPod>, Option<&mut ReportedContainer>) {
+    pub(super) fn pod_and_container_mut(&mut self) -> (Option<&mut ReportedPod>, Option<&mut ReportedContainer>) {
         match self {
-            Self::Kill(kill) => (kill.pod.as_mut(), kill.container.as_mut()),
+            Self::Kill(kill) => {
+                let kill = Arc::make_mut(kill);
+                (kill.pod.as_mut(), kill.container.as_mut())
+            }
             Self::Aggregate(sum) => (sum.pod.as_mut(), sum.container.as_mut()),
         }
     }
 
     /// The level whose limit was hit.
-    pub const fn level(&self) -> Level {
+    pub fn level(&self) -> Level {
         match self {
             Self::Kill(kill) => kill.level,
             Self::Aggregate(sum) => sum.level,
@@ -111,7 +116,7 @@ impl Report {
     }
 
     /// The container's own limit, where that was hit as well.
-    pub const fn container_limit(&self) -> Option<&HitLimit> {
+    pub fn container_limit(&self) -> Option<&HitLimit> {
         match self {
             Self::Kill(kill) => kill.container_limit.as_ref(),
             Self::Aggregate(sum) => sum.container_limit.as_ref(),
@@ -119,7 +124,7 @@ impl Report {
     }
 
     /// Whose limit it was: see [`OomReport::limit_of`].
-    pub const fn limit_of(&self) -> Level {
+    pub fn limit_of(&self) -> Level {
         match self.container_limit() {
             Some(_) => Level::Container,
             None => self.level(),
@@ -127,7 +132,7 @@ impl Report {
     }
 
     /// The limit that was hit.
-    pub const fn limit(&self) -> &HitLimit {
+    pub fn limit(&self) -> &HitLimit {
         match self {
             Self::Kill(kill) => &kill.limit,
             Self::Aggregate(sum) => &sum.limit,
@@ -135,9 +140,9 @@ impl Report {
     }
 
     /// The kill, unless its detail is gone.
-    pub fn into_kill(self) -> Option<OomReport> {
+    pub const fn kill(&self) -> Option<&Arc<OomReport>> {
         match self {
-            Self::Kill(kill) => Some(*kill),
+            Self::Kill(kill) => Some(kill),
             Self::Aggregate(_) => None,
         }
     }
@@ -147,24 +152,38 @@ impl Report {
         match self {
             Self::Aggregate(sum) => *sum,
             Self::Kill(kill) => Aggregate {
-                node: kill.node,
-                first_id: kill.id,
+                node: kill.node.clone(),
+                first_id: kill.id.clone(),
                 first: kill.time,
                 last: kill.time,
                 count: 1,
-                pod: kill.pod,
-                container: kill.container,
+                pod: kill.pod.clone(),
+                container: kill.container.clone(),
                 level: kill.level,
-                limit: kill.limit,
-                container_limit: kill.container_limit,
+                limit: kill.limit.clone(),
+                container_limit: kill.container_limit.clone(),
             },
         }
     }
 }
 
+fn serialize_shared<S: Serializer>(kill: &Arc<OomReport>, serializer: S) -> Result<S::Ok, S::Error> {
+    kill.as_ref().serialize(serializer)
+}
+
+fn deserialize_shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<OomReport>, D::Error> {
+    OomReport::deserialize(deserializer).map(Arc::new)
+}
+
 impl From<OomReport> for Report {
     fn from(kill: OomReport) -> Self {
-        Self::Kill(Box::new(kill))
+        Self::Kill(Arc::new(kill))
+    }
+}
+
+impl From<Arc<OomReport>> for Report {
+    fn from(kill: Arc<OomReport>) -> Self {
+        Self::Kill(kill)
     }
 }
 

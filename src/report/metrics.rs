@@ -48,7 +48,7 @@ impl ReportMetrics {
             counter("spool_folded", folded),
             counter(
                 "spool_lost",
-                "Reports that the disk did not give back as they were written",
+                "Logs of kills that were found damaged, and reports that could not be written",
             ),
             counter("spool_syncs", "Times the disk was waited for"),
         );

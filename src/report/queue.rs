@@ -1,11 +1,11 @@
 //! The reports of one destination: the next ones out of the log, and their acknowledgements into it.
 
 use jiff::Timestamp;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 use super::destination::Destination;
 use super::log::Pending;
-use super::log::task::{Command, LogLink};
+use super::log::task::{LogLink, LogTask};
 use super::status::Link;
 use crate::report::metrics::{LinkOutcome, ReportMetrics, ReportOutcome};
 
@@ -49,15 +49,9 @@ impl ReportQueue {
     pub async fn next(&mut self, after: u64, most: usize) -> Result<Vec<Pending>, Ended> {
         // What is stored after this wakes `more`.
         self.log.stored.mark_unchanged();
-        let (reply, answer) = oneshot::channel();
-        let command = Command::Next {
-            destination: self.destination,
-            after,
-            most,
-            reply,
-        };
-        self.log.commands.send(command).await.map_err(|_| Ended)?;
-        answer.await.map_err(|_| Ended)
+        let destination = self.destination;
+        let next = move |task: &mut LogTask| task.log.next_for(destination, after, most);
+        self.log.call(next).await
     }
 
     /// Waits until there may be more reports than [`Self::next`] found last. Cancel-safe.
@@ -69,11 +63,8 @@ impl ReportQueue {
     ///
     /// Errors: [`Ended`]: they will be delivered again, under the same ids.
     pub async fn acknowledge(&self, numbers: Vec<u64>) -> Result<(), Ended> {
-        let command = Command::Acknowledge {
-            destination: self.destination,
-            numbers,
-        };
-        self.log.commands.send(command).await.map_err(|_| Ended)
+        let destination = self.destination;
+        self.log.call(move |task| task.acknowledge(destination, &numbers)).await
     }
 
     /// Counts a report that was sent. A number that was sent before counts as sent again.

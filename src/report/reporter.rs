@@ -1,19 +1,20 @@
 //! The task of the log and those of the destinations, started and stopped as one.
 
 use std::fmt;
+use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use super::destination::Destination;
-use super::log::task::{self, Command};
+use super::log::task::{self, LogLink};
 use super::log::{Commit, Committed, KillLog};
+use super::metrics::ReportMetrics;
 use super::queue::{Ended, ReportQueue};
-use super::status::{DestinationStatus, Link, LogStatus, Status};
+use super::status::{DestinationStatus, Link, Status};
 use crate::oom::OomReport;
-use crate::report::metrics::ReportMetrics;
 
 /// A way to a destination. Each runs in a task of its own: one that hangs delays no other.
 pub trait Deliver: fmt::Debug + Send + 'static {
@@ -36,8 +37,7 @@ pub struct Reporter {
 /// Stores kills, and knows the state of reporting. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ReporterHandle {
-    commands: mpsc::Sender<Command>,
-    log: watch::Receiver<LogStatus>,
+    log: LogLink,
     links: Vec<(Destination, watch::Receiver<(Link, usize)>)>,
 }
 
@@ -61,13 +61,8 @@ impl Reporter {
             links.push((destination, state));
             deliveries.push((destination, tokio::spawn(deliver.run(queue, stop.clone()))));
         }
-        let handle = ReporterHandle {
-            commands: link.commands,
-            log: link.status,
-            links,
-        };
         Self {
-            handle,
+            handle: ReporterHandle { log: link, links },
             stop,
             log,
             deliveries,
@@ -85,10 +80,9 @@ impl Reporter {
         for (destination, delivery) in self.deliveries {
             log_failure(destination.as_str(), delivery.await);
         }
-        let (reply, finished) = oneshot::channel();
-        if self.handle.commands.send(Command::Finish(reply)).await.is_ok() && finished.await.is_err() {
-            tracing::error!("the log of OOM kills did not end in order");
-        }
+        let finished = self.handle.log.call(|task| task.finishing = true).await;
+        // Why it ended already is told below.
+        finished.unwrap_or(());
         log_failure("log", self.log.await);
     }
 }
@@ -101,21 +95,17 @@ fn log_failure(task: &'static str, ended: Result<(), JoinError>) {
 
 impl ReporterHandle {
     /// Stores these kills and the position of the watcher after them, together or not at all, and returns once they survive
-    /// the end of this process ([`Committed::on_disk`]). A kill with the id of a stored one is dropped. Commits that wait
-    /// at the same time are written at once. Cancelling it does not take the kills back.
+    /// the end of this process ([`Committed::on_disk`]). A kill with the id of a stored one is dropped. Cancelling it does not
+    /// take the kills back.
     ///
     /// Errors: [`Ended`] after [`Reporter::finish`]: nothing was stored.
-    pub async fn commit(&self, reports: Vec<OomReport>, checkpoint: Option<Vec<u8>>) -> Result<Committed, Ended> {
-        let (reply, committed) = oneshot::channel();
-        let commit = Commit { reports, checkpoint };
-        let command = Command::Commit(commit, reply);
-        self.commands.send(command).await.map_err(|_| Ended)?;
-        committed.await.map_err(|_| Ended)
+    pub async fn commit(&self, reports: Vec<Arc<OomReport>>, checkpoint: Option<Vec<u8>>) -> Result<Committed, Ended> {
+        self.log.call(|task| task.commit(Commit { reports, checkpoint })).await
     }
 
     /// The state of reporting now.
     pub fn status(&self) -> Status {
-        let log = self.log.borrow().clone();
+        let log = self.log.status.borrow().clone();
         let destinations = self.links.iter().map(|(destination, state)| {
             let (link, in_flight) = state.borrow().clone();
             DestinationStatus {
@@ -136,7 +126,7 @@ impl ReporterHandle {
     /// Errors: [`Ended`] once nothing changes any more.
     pub async fn changed(&mut self) -> Result<(), Ended> {
         let links = self.links.iter_mut().map(|(_, state)| state.changed().boxed());
-        let changes = links.chain([self.log.changed().boxed()]);
+        let changes = links.chain([self.log.status.changed().boxed()]);
         let (changed, _, _) = futures::future::select_all(changes).await;
         changed.map_err(|_| Ended)
     }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::destination::Destination;
-use super::log::{KillLog, Totals};
+use super::log::Totals;
 
 /// The state of the log and of every destination at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct LogStatus {
     pub totals: Totals,
     /// What is wrong with it, for people.
     pub problem: Option<String>,
-    pending_for: [usize; Destination::ALL.len()],
+    pub(super) pending_for: [usize; Destination::ALL.len()],
 }
 
 /// The state of one destination's delivery.
@@ -56,17 +56,6 @@ pub enum Link {
 }
 
 impl LogStatus {
-    pub(super) fn of(log: &KillLog) -> Self {
-        let usage = log.usage();
-        Self {
-            reports: usage.pending,
-            bytes: usage.pending_bytes,
-            totals: log.totals(),
-            problem: log.problem(),
-            pending_for: usage.pending_for,
-        }
-    }
-
     /// Reports that a destination has not acknowledged.
     #[must_use]
     pub const fn pending_for(&self, destination: Destination) -> usize {

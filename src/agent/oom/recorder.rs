@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{BoxFuture, OptionFuture};
+use futures::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, interval, timeout};
 
 use super::published::Published;
 use crate::oom::OomReport;
@@ -20,8 +20,6 @@ use crate::report::log::Committed;
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 /// The time between two searches for metric series of pods that are gone.
 const TIDY: Duration = Duration::from_secs(60);
-/// Batches taken at once: one commit stores them all.
-const AT_ONCE: usize = 64;
 /// Kills that wait for a disk that hangs at most. The oldest go first; they are published already.
 const MOST_WAITING: usize = 4096;
 
@@ -34,19 +32,26 @@ pub(super) struct Recorder<S> {
     patience: Duration,
     published: Published,
     residents: watch::Receiver<Arc<NodePods>>,
-    commit: Option<Commit>,
-    /// When the commit under way takes too long; `None` once it did.
-    late_at: Option<Instant>,
-    /// What the commit under way stores, until it is published.
-    unpublished: Vec<Arc<OomReport>>,
-    /// What the next commit stores.
-    next: Vec<Arc<OomReport>>,
-    next_is_published: bool,
-    checkpoint: Option<Vec<u8>>,
     problem: watch::Sender<Vec<String>>,
 }
 
-impl<S: Fn(Vec<OomReport>, Vec<u8>) -> Commit> Recorder<S> {
+/// What the next commit stores.
+#[derive(Default)]
+struct Waiting {
+    reports: Vec<Arc<OomReport>>,
+    /// So many of the reports, the first ones, are published already.
+    published: usize,
+    checkpoint: Option<Vec<u8>>,
+}
+
+impl Waiting {
+    fn add(&mut self, batch: Batch) {
+        self.reports.extend(batch.reports.into_iter().map(Arc::new));
+        self.checkpoint = Some(batch.checkpoint);
+    }
+}
+
+impl<S: Fn(Vec<Arc<OomReport>>, Vec<u8>) -> Commit> Recorder<S> {
     pub(super) fn new(
         store: S,
         patience: Duration,
@@ -59,12 +64,6 @@ impl<S: Fn(Vec<OomReport>, Vec<u8>) -> Commit> Recorder<S> {
             patience,
             published,
             residents,
-            commit: None,
-            late_at: None,
-            unpublished: Vec::new(),
-            next: Vec::new(),
-            next_is_published: false,
-            checkpoint: None,
             problem,
         };
         (recorder, problems)
@@ -72,101 +71,88 @@ impl<S: Fn(Vec<OomReport>, Vec<u8>) -> Commit> Recorder<S> {
 
     /// Works until the watcher has ended and everything is stored, or the disk takes too long.
     pub(super) async fn run(mut self, mut batches: mpsc::Receiver<Batch>) {
-        let mut tidy_at = Instant::now() + TIDY;
-        let mut taken = Vec::new();
-        let mut open = true;
-        while open || (self.commit.is_some() && !self.is_late()) {
-            let wake = self.late_at.map_or(tidy_at, |late| late.min(tidy_at));
-            let commit = OptionFuture::from(self.commit.as_mut());
-            // Cancel-safe: `recv_many` takes nothing unless it returns, and the commit stays where it is.
-            tokio::select! {
-                // The commit first: a late one that is done at last must be noticed before the end of the batches is.
-                biased;
-                Some(stored) = commit => self.stored(stored),
-                count = batches.recv_many(&mut taken, AT_ONCE), if open => open = count > 0,
-                () = sleep_until(wake) => {}
-            }
-            for Batch { reports, checkpoint } in taken.drain(..) {
-                self.add_batch(reports, checkpoint);
-            }
-            let now = Instant::now();
-            if self.late_at.is_some_and(|late| late <= now) {
-                self.late_at = None;
-                let waiting = self.unpublished.len() + self.next.len();
+        let mut tidy = interval(TIDY);
+        let mut waiting = Waiting::default();
+        loop {
+            let Waiting {
+                reports,
+                published,
+                checkpoint: Some(checkpoint),
+            } = std::mem::take(&mut waiting)
+            else {
+                // Cancel-safe: neither takes anything unless it returns.
+                tokio::select! {
+                    _ = tidy.tick() => self.published.tidy(&self.residents.borrow().pods, Instant::now().into_std()),
+                    batch = batches.recv() => match batch {
+                        Some(batch) => waiting.add(batch),
+                        None => return,
+                    },
+                }
+                while let Ok(batch) = batches.try_recv() {
+                    waiting.add(batch);
+                }
+                continue;
+            };
+            let mut commit = (self.store)(reports.clone(), checkpoint);
+            let in_time = timeout(self.patience, &mut commit).await;
+            if in_time.is_err() {
                 self.set_problem(Some(format!(
-                    "{waiting} reports of kills are not kept: the disk took longer than {:?}; check that stateDir is \
-                     writable and has free space",
+                    "{} reports of kills are not kept: the disk took longer than {:?}; check that stateDir is writable and \
+                     has free space",
+                    reports.len(),
                     self.patience
                 )));
-                self.unpublished.extend(self.next.iter().cloned());
-                self.next_is_published = true;
-                self.publish();
             }
-            self.begin();
-            if tidy_at <= now {
-                tidy_at = now + TIDY;
-                self.published.tidy(&self.residents.borrow().pods, now.into_std());
+            self.publish(&reports[published..]);
+            let stored = match in_time {
+                Ok(stored) => stored,
+                Err(_) => match self.wait_for_disk(&mut commit, &mut waiting, &mut batches).await {
+                    Some(stored) => stored,
+                    None => return tracing::error!("not all kills are kept: they are told again by the next agent"),
+                },
+            };
+            if let Err(error) = stored {
+                tracing::error!(%error, "kills are not kept");
             }
-        }
-        if self.commit.is_some() {
-            tracing::error!("not all kills are kept: they are told again by the next agent");
+            self.set_problem(None);
         }
     }
 
-    fn is_late(&self) -> bool {
-        self.commit.is_some() && self.late_at.is_none()
-    }
-
-    fn add_batch(&mut self, reports: Vec<OomReport>, checkpoint: Vec<u8>) {
-        let reports: Vec<_> = reports.into_iter().map(Arc::new).collect();
-        self.next_is_published = self.is_late();
-        if self.next_is_published {
-            self.unpublished.extend(reports.iter().cloned());
-            self.publish();
-        }
-        self.next.extend(reports);
-        self.next.drain(..self.next.len().saturating_sub(MOST_WAITING));
-        self.checkpoint = Some(checkpoint);
-    }
-
-    /// Begins the next commit, if there is something to store and no commit is under way.
-    fn begin(&mut self) {
-        if self.commit.is_none()
-            && let Some(checkpoint) = self.checkpoint.take()
-        {
-            let reports = self.next.iter().map(|report| OomReport::clone(report)).collect();
-            self.commit = Some((self.store)(reports, checkpoint));
-            self.late_at = Some(Instant::now() + self.patience);
-            let next = self.next.drain(..);
-            if !self.next_is_published {
-                self.unpublished.extend(next);
+    /// Waits for a commit that takes too long, and publishes what comes meanwhile; `None` once the watcher has ended.
+    async fn wait_for_disk(
+        &mut self,
+        commit: &mut Commit,
+        waiting: &mut Waiting,
+        batches: &mut mpsc::Receiver<Batch>,
+    ) -> Option<Result<Committed, Ended>> {
+        loop {
+            // Cancel-safe: `recv` takes nothing unless it returns, and the commit stays where it is.
+            tokio::select! {
+                // The commit first: one that is done at last must be noticed before the end of the batches is.
+                biased;
+                stored = &mut *commit => return Some(stored),
+                batch = batches.recv() => waiting.add(batch?),
             }
+            self.publish(&waiting.reports[waiting.published..]);
+            let excess = waiting.reports.len().saturating_sub(MOST_WAITING);
+            waiting.reports.drain(..excess);
+            waiting.published = waiting.reports.len();
         }
     }
 
-    fn stored(&mut self, stored: Result<Committed, Ended>) {
-        self.commit = None;
-        self.late_at = None;
-        if let Err(error) = stored {
-            tracing::error!(%error, "kills are not kept");
-        }
-        self.publish();
-        self.set_problem(None);
-    }
-
-    fn publish(&mut self) {
+    fn publish(&mut self, reports: &[Arc<OomReport>]) {
         let now = Instant::now().into_std();
-        for report in self.unpublished.drain(..) {
-            self.published.publish(report, now);
-        }
+        reports
+            .iter()
+            .for_each(|report| self.published.publish(Arc::clone(report), now));
     }
 
     fn set_problem(&self, problem: Option<String>) {
         if let Some(problem) = &problem {
             tracing::error!("{problem}");
         }
+        let problems = problem.into_iter().collect();
         self.problem.send_if_modified(|shown| {
-            let problems: Vec<String> = problem.into_iter().collect();
             let changed = *shown != problems;
             *shown = problems;
             changed
@@ -196,7 +182,7 @@ mod tests {
     }
 
     impl Disk {
-        fn store(&self, reports: &[OomReport], checkpoint: Vec<u8>) -> Commit {
+        fn store(&self, reports: &[Arc<OomReport>], checkpoint: Vec<u8>) -> Commit {
             let disk = self.clone();
             let ids: Vec<String> = reports.iter().map(|report| report.id.clone()).collect();
             let checkpoint = String::from_utf8(checkpoint).unwrap();
@@ -227,7 +213,7 @@ mod tests {
         }));
         let store = {
             let disk = disk.clone();
-            move |reports: Vec<OomReport>, checkpoint| disk.store(&reports, checkpoint)
+            move |reports: Vec<Arc<OomReport>>, checkpoint| disk.store(&reports, checkpoint)
         };
         let (recorder, problems) = Recorder::new(store, Duration::from_millis(20), published, residents);
         let (batches, taken) = mpsc::channel(1);

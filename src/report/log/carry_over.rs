@@ -5,16 +5,12 @@
 //! agent of the version before does not understand: it says so, and leaves the log alone. Such an agent writes new files of
 //! its own; they are carried over again.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::{fs, io};
 
-use super::entry::from_json;
 use super::frame::{self, Header, Tail};
-use super::index::{Index, Place, Slot};
-use super::replay::{Replayed, replay};
-use super::{IdHash, KillLog, SeenIds};
+use super::state::{Slot, State};
+use super::{IdHash, KillLog, length_of};
 use crate::oom::OomReport;
 use crate::report::content::Report;
 use crate::report::destination::Destinations;
@@ -33,163 +29,123 @@ const LEFTOVERS: [&str; 4] = [
     "oom.journal.new",
 ];
 
-/// The content of the files.
-#[derive(Debug)]
-pub(super) struct Before {
+/// A file that the version before left.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    path: PathBuf,
     /// Reports, and the destinations that have not acknowledged them.
     reports: Vec<(Report, Destinations)>,
     checkpoint: Option<Vec<u8>>,
     known_ids: Vec<u8>,
-    files: Vec<PathBuf>,
-    /// The files that were damaged, with the reason.
-    damaged: Vec<(PathBuf, String)>,
+    /// Why it was not read to its end.
+    damage: Option<String>,
 }
 
-/// Reads the files in this state directory; `None` if there are none.
-pub(super) fn read(directory: &Path) -> Option<Before> {
-    let mut before = Before {
-        reports: Vec::new(),
-        checkpoint: None,
-        known_ids: Vec::new(),
-        files: Vec::new(),
-        damaged: Vec::new(),
-    };
-    if let Some(bytes) = before.open(directory.join(SPOOL)) {
-        let spool = replay(&SPOOL_HEADER, &bytes, Index::new(0), SeenIds::new(usize::MAX));
-        before.add_spool(&spool, &bytes);
-        before.note_damage(directory.join(SPOOL), spool.damage);
-    }
-    if let Some(bytes) = before
-        .open(directory.join(JOURNAL))
-        .filter(|bytes| *bytes != JOURNAL_MOVED)
-    {
-        let damage = before.add_journal(&bytes).err();
-        before.note_damage(directory.join(JOURNAL), damage);
-    } else {
-        before.files.retain(|file| !file.ends_with(JOURNAL));
-    }
-    (!before.files.is_empty()).then_some(before)
-}
-
-impl Before {
-    fn open(&mut self, path: PathBuf) -> Option<Vec<u8>> {
+/// Reads the files in this state directory, the spool first.
+pub(super) fn read(directory: &Path) -> Vec<Left> {
+    let files = [(SPOOL, read_spool as fn(&[u8]) -> Left), (JOURNAL, read_journal)];
+    let read = files.into_iter().filter_map(|(name, read)| {
+        let path = directory.join(name);
         match fs::read(&path) {
-            Ok(bytes) => {
-                self.files.push(path);
-                Some(bytes)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => {
+            Ok(bytes) if bytes != JOURNAL_MOVED => Some(Left { path, ..read(&bytes) }),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::error!(path = %path.display(), %error, "the file of an earlier version cannot be read");
                 None
             }
+            Ok(_) | Err(_) => None,
         }
-    }
+    });
+    read.collect()
+}
 
-    fn note_damage(&mut self, path: PathBuf, damage: Option<String>) {
-        self.damaged.extend(damage.map(|damage| (path, damage)));
-    }
-
-    fn add_spool(&mut self, spool: &Replayed, bytes: &[u8]) {
-        for number in spool.index.numbers() {
-            let report = spool.index.get(number).and_then(|slot| {
-                let Place::File(at) = slot.place else { return None };
-                let (at, length) = (usize::try_from(at).ok()?, usize::try_from(slot.length).ok()?);
-                Some((from_json(bytes.get(at..at + length)?).ok()?, slot.pending))
-            });
-            self.reports.extend(report);
-        }
-        self.known_ids = spool.seen.to_bytes();
-    }
-
-    /// Each frame holds lines of JSON: the checkpoint, which is empty if it stays as it was, then kills.
-    fn add_journal(&mut self, bytes: &[u8]) -> Result<(), String> {
-        let scanned = frame::scan(&JOURNAL_HEADER, bytes);
-        for payload in scanned.payloads {
-            let at = payload.start;
-            let mut lines = bytes[payload].split(|byte| *byte == b'\n');
-            let checkpoint = lines.next().unwrap_or_default();
-            let kills: Vec<OomReport> = lines
-                .map(serde_json::from_slice)
-                .collect::<Result<_, _>>()
-                .map_err(|error| format!("at byte {at}: {error}"))?;
-            for kill in kills {
-                if !self.reports.iter().any(|(known, _)| known.id() == kill.id) {
-                    self.reports.push((kill.into(), Destinations::NONE));
-                }
-            }
-            if !checkpoint.is_empty() {
-                self.checkpoint = Some(checkpoint.to_owned());
-            }
-        }
-        match scanned.tail {
-            Tail::Damaged => Err(format!("at byte {}: not what was written", scanned.end)),
-            Tail::Clean | Tail::Torn => Ok(()),
-        }
-    }
-
-    /// Removes the files, whose content the log has on disk; those that were damaged are set aside.
-    pub(super) fn retire(self, directory: &Path) {
-        let damaged = |file: &PathBuf| self.damaged.iter().any(|(path, _)| path == file);
-        for file in &self.files {
-            let retired = if damaged(file) {
-                fs::rename(file, set_aside(file))
-            } else {
-                fs::remove_file(file)
-            };
-            warn_of(file, retired);
-        }
-        for leftover in LEFTOVERS.map(|name| directory.join(name)) {
-            warn_of(&leftover, fs::remove_file(&leftover));
-        }
-        let spool = directory.join("spool");
-        if fs::read_dir(&spool).is_ok_and(|mut files| files.next().is_none()) {
-            warn_of(&spool, fs::remove_dir(&spool));
-        }
+fn read_spool(bytes: &[u8]) -> Left {
+    let spool = State::new(0, usize::MAX).replay(&SPOOL_HEADER, bytes);
+    Left {
+        known_ids: spool.state.seen.to_bytes(),
+        reports: spool
+            .state
+            .slots
+            .into_values()
+            .map(|slot| (slot.report, slot.pending))
+            .collect(),
+        damage: spool.damage,
+        ..Left::default()
     }
 }
 
-/// Puts a file that an agent of the version before does not understand in the place of its journal.
-pub(super) fn warn_version_before(directory: &Path) {
-    let journal = directory.join(JOURNAL);
-    if !journal.exists() {
-        warn_of(&journal, fs::write(&journal, JOURNAL_MOVED));
+/// Each frame holds lines of JSON: the checkpoint, which is empty if it stays as it was, then kills.
+fn read_journal(bytes: &[u8]) -> Left {
+    let mut left = Left::default();
+    let scanned = frame::scan(&JOURNAL_HEADER, bytes);
+    if scanned.tail == Tail::Damaged {
+        left.damage = Some(format!("at byte {}: not what was written", scanned.end));
     }
+    for payload in scanned.payloads {
+        let at = payload.start;
+        let mut lines = bytes[payload].split(|byte| *byte == b'\n');
+        let checkpoint = lines.next().filter(|checkpoint| !checkpoint.is_empty());
+        let kills: Vec<OomReport> = match lines.map(serde_json::from_slice).collect() {
+            Ok(kills) => kills,
+            Err(error) => {
+                left.damage = Some(format!("at byte {at}: {error}"));
+                break;
+            }
+        };
+        let kills = kills.into_iter().map(|kill| (Report::from(kill), Destinations::NONE));
+        left.reports.extend(kills);
+        left.checkpoint = checkpoint.map(<[u8]>::to_vec).or(left.checkpoint);
+    }
+    left
 }
 
 impl KillLog {
-    /// Takes in what the version before left. What an interrupted attempt has taken in already is known by its id. Returns
-    /// how many reports were given up.
-    pub(super) fn carry_over(&mut self, before: &Before) -> usize {
-        let mut reports: Vec<_> = before.reports.iter().collect();
+    /// Takes in what the version before left. What an interrupted attempt has taken in already is known by its id; of a kill
+    /// in both files the spool says who has it.
+    pub(super) fn carry_over(&mut self, files: &[Left]) {
+        let mut reports: Vec<_> = files.iter().flat_map(|left| &left.reports).collect();
         reports.sort_by_key(|(report, _)| report.last());
-        let mut forgotten = 0;
         for (report, pending) in reports {
-            if !self.seen.insert(IdHash::of(&report.id())) {
-                continue;
+            if self.state.seen.insert(IdHash::of(&report.id())) {
+                let number = self.state.next_number();
+                let length = serde_json::to_vec(report).map_or(0, |json| length_of(&json));
+                self.state.insert(number, Slot::new(report.clone(), *pending, length));
             }
-            let still = pending.both(self.selected);
-            forgotten += usize::from(still.is_empty() && !pending.is_empty());
-            let Ok(json) = super::entry::to_json(report) else {
+        }
+        for left in files {
+            self.state.seen.insert_bytes(&left.known_ids);
+            if let Some(checkpoint) = &left.checkpoint {
+                self.state.checkpoint.clone_from(checkpoint);
+            }
+            if let Some(damage) = &left.damage {
                 self.totals.lost += 1;
-                continue;
-            };
-            let slot = Slot::new(still, &json, Place::Memory(Arc::from(json.as_slice())));
-            let number = self.index.next_number();
-            self.index.insert(number, slot, matches!(report, Report::Kill(_)));
+                self.troubles.opening = Some(format!(
+                    "{} of an earlier version was damaged {damage}; what came before is kept, the file is now {}",
+                    left.path.display(),
+                    set_aside(&left.path).display()
+                ));
+            }
         }
-        self.seen.insert_bytes(&before.known_ids);
-        if let Some(checkpoint) = &before.checkpoint {
-            self.checkpoint.clone_from(checkpoint);
-        }
-        for (path, damage) in &before.damaged {
-            self.troubles.opening = Some(format!(
-                "{} of an earlier version was damaged {damage}; what came before is kept, the file is now {}",
-                path.display(),
-                set_aside(path).display()
-            ));
-        }
-        forgotten
+    }
+}
+
+/// Removes the files, whose content the log has on disk, sets those aside that were damaged, and leaves one that an agent of
+/// the version before does not understand.
+pub(super) fn retire(files: &[Left], directory: &Path) {
+    for Left { path, damage, .. } in files {
+        let retired = match damage {
+            Some(_) => fs::rename(path, set_aside(path)),
+            None => fs::remove_file(path),
+        };
+        warn_of(path, retired);
+    }
+    for leftover in LEFTOVERS.map(|name| directory.join(name)) {
+        warn_of(&leftover, fs::remove_file(&leftover));
+    }
+    let spool = directory.join("spool");
+    warn_of(&spool, fs::remove_dir(&spool));
+    let journal = directory.join(JOURNAL);
+    if !journal.exists() {
+        warn_of(&journal, fs::write(&journal, JOURNAL_MOVED));
     }
 }
 
@@ -200,10 +156,10 @@ fn set_aside(path: &Path) -> PathBuf {
 }
 
 fn warn_of(path: &Path, result: io::Result<()>) {
-    match result {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(path = %path.display(), %error, "a file of an earlier version is in the way");
-        }
-        Ok(()) | Err(_) => {}
+    use io::ErrorKind::{DirectoryNotEmpty, NotFound};
+    if let Err(error) = result
+        && !matches!(error.kind(), NotFound | DirectoryNotEmpty)
+    {
+        tracing::warn!(path = %path.display(), %error, "a file of an earlier version is in the way");
     }
 }

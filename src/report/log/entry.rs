@@ -1,12 +1,11 @@
 //! The payload of a frame: everything that happens together or not at all. Pure.
 //!
-//! A payload is a protobuf message ([`Entry`]) and then the reports as JSON, one after the other, so that each can be read
-//! alone later. A payload that is not understood is refused as a whole.
-
-use std::ops::Range;
+//! A payload is a protobuf message ([`Entry`]) and then the reports as JSON, one after the other. A payload that is not
+//! understood is refused as a whole.
 
 use prost::Message as _;
 
+use super::frame;
 use crate::report::content::Report;
 
 /// One step of the log. The tags are those on disk.
@@ -50,60 +49,35 @@ pub(super) struct Acknowledged {
     pub(super) numbers: Vec<u64>,
 }
 
-/// A payload that is no entry of this version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum InvalidEntry {
-    #[error("an entry is shorter than it says")]
-    Short,
-    #[error("an entry is not understood")]
-    NotUnderstood,
-}
-
 const LENGTH: usize = size_of::<u32>();
 
 impl Entry {
-    /// The payload for this entry and its reports, which must be as many and as long as it says; and the offset of the
-    /// first report in the payload.
-    pub(super) fn payload(&self, reports: &[&[u8]]) -> (Vec<u8>, usize) {
+    /// The frame for this entry and the JSON of its reports, which must be as many and as long as it says; `None` if it
+    /// would be 4 GiB long.
+    pub(super) fn frame(&self, reports: &[Vec<u8>]) -> Option<Vec<u8>> {
         let entry = self.encode_to_vec();
-        // An entry near 4 GiB has no frame either: the length of a frame is as wide.
-        let length = u32::try_from(entry.len()).unwrap_or(u32::MAX);
-        let mut payload = length.to_le_bytes().to_vec();
-        payload.extend(entry);
-        let first = payload.len();
-        reports.iter().for_each(|report| payload.extend_from_slice(report));
-        (payload, first)
+        let length = u32::try_from(entry.len()).ok()?.to_le_bytes();
+        frame::frame(&[&length, entry.as_slice(), &reports.concat()].concat())
     }
 
-    /// The entry in a payload, and the places of its reports in the payload.
-    pub(super) fn read(payload: &[u8]) -> Result<(Self, Vec<Range<usize>>), InvalidEntry> {
-        let (length, rest) = payload.split_first_chunk::<LENGTH>().ok_or(InvalidEntry::Short)?;
-        let length = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| InvalidEntry::Short)?;
-        let entry = Self::decode(rest.get(..length).ok_or(InvalidEntry::Short)?);
-        let entry = entry.map_err(|_| InvalidEntry::NotUnderstood)?;
-        let mut at = LENGTH + length;
+    /// The entry in a payload, and its reports. A newer agent may have written some that are not understood.
+    pub(super) fn read(payload: &[u8]) -> Result<(Self, Vec<Report>), String> {
+        let short = || "an entry is shorter than it says".to_owned();
+        let (length, rest) = payload.split_first_chunk::<LENGTH>().ok_or_else(short)?;
+        let (entry, mut rest) = split(rest, u32::from_le_bytes(*length)).ok_or_else(short)?;
+        let entry = Self::decode(entry).map_err(|_| "an entry is not understood".to_owned())?;
         let mut reports = Vec::with_capacity(entry.stored.len());
         for stored in &entry.stored {
-            let end = usize::try_from(stored.length)
-                .ok()
-                .and_then(|length| at.checked_add(length))
-                .filter(|end| *end <= payload.len())
-                .ok_or(InvalidEntry::Short)?;
-            reports.push(at..end);
-            at = end;
+            let (report, after) = split(rest, stored.length).ok_or_else(short)?;
+            reports.push(serde_json::from_slice(report).map_err(|error| error.to_string())?);
+            rest = after;
         }
         Ok((entry, reports))
     }
 }
 
-/// A report as JSON, as the log holds it.
-pub(super) fn to_json(report: &Report) -> Result<Vec<u8>, serde_json::Error> {
-    serde_json::to_vec(report)
-}
-
-/// A report from the log. A newer agent may have written one that is not understood.
-pub(super) fn from_json(json: &[u8]) -> Result<Report, serde_json::Error> {
-    serde_json::from_slice(json)
+fn split(bytes: &[u8], at: u32) -> Option<(&[u8], &[u8])> {
+    bytes.split_at_checked(usize::try_from(at).ok()?)
 }
 
 #[cfg(test)]
@@ -122,7 +96,7 @@ mod tests {
             acknowledged in prop::collection::vec(any::<(u32, Vec<u64>)>(), 0..3),
         ) {
             let reports: Vec<Report> = kills.iter().map(|(kill, ..)| kill.clone().into()).collect();
-            let texts: Vec<_> = reports.iter().map(|report| to_json(report).unwrap()).collect();
+            let texts: Vec<_> = reports.iter().map(|report| serde_json::to_vec(report).unwrap()).collect();
             let stored = texts.iter().zip(&kills).map(|(text, (_, number, pending))| Stored {
                 number: *number,
                 pending: (*pending).into(),
@@ -138,17 +112,14 @@ mod tests {
                     .collect(),
                 known_ids: vec![1; 32],
             };
-            let (payload, _) = entry.payload(&texts.iter().map(Vec::as_slice).collect::<Vec<_>>());
-            let (read, places) = Entry::read(&payload).unwrap();
-            prop_assert_eq!(read, entry);
-            let found: Vec<_> = places.into_iter().map(|at| from_json(&payload[at]).unwrap()).collect();
-            prop_assert_eq!(found, reports);
+            let frame = entry.frame(&texts).unwrap();
+            prop_assert_eq!(Entry::read(&frame[frame::OVERHEAD..]).unwrap(), (entry, reports));
         }
 
         #[test]
         fn any_bytes_are_an_entry_or_refused(payload: Vec<u8>) {
-            if let Ok((entry, places)) = Entry::read(&payload) {
-                prop_assert_eq!(entry.stored.len(), places.len());
+            if let Ok((entry, reports)) = Entry::read(&payload) {
+                prop_assert_eq!(entry.stored.len(), reports.len());
             }
         }
     }

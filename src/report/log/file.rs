@@ -5,11 +5,14 @@
 //! beyond it were never promised to anyone.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, BufWriter, Write as _};
+use std::io::{self, BufWriter, Read as _};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::frame::{self, Header};
+use anyhow::{Context as _, Result, bail};
+
+use super::frame::Header;
+use super::wide;
 use crate::files::replace_atomically;
 
 /// The first bytes of the log: the magic and the version of the format. A change that an older agent
@@ -20,213 +23,135 @@ const FILE: &str = "kills.log";
 const SET_ASIDE: &str = "kills.log.set-aside";
 const LOCK: &str = "kills.lock";
 
-/// An operation on a file of the log failed.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {action} {path}: {source}", path = .path.display())]
-pub(crate) struct FileError {
-    action: &'static str,
-    path: PathBuf,
-    source: io::Error,
-}
-
-/// The directory of the log, locked against a second agent.
-#[derive(Debug)]
-pub(super) struct LogDirectory {
-    path: PathBuf,
-    _lock: File,
-}
-
-/// A log that is to replace the one in use.
-#[derive(Debug)]
-pub(super) struct NewLog<'a> {
-    file: &'a mut BufWriter<File>,
-    length: u64,
-}
-
+/// The log in a directory; not open until it was read.
 #[derive(Debug)]
 pub(super) struct LogFile {
-    file: File,
+    directory: PathBuf,
     path: PathBuf,
+    /// Keeps a second agent away; the kernel releases it when this process ends.
+    lock: Option<File>,
+    file: Option<File>,
     length: u64,
-    dirty: bool,
-}
-
-impl LogDirectory {
-    /// Creates the directory, private to the agent, and locks it. The kernel releases the lock when this process ends.
-    pub(super) fn lock(directory: &Path) -> Result<Self, FileError> {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)
-            .map_err(failed("create", directory))?;
-        let path = directory.join(LOCK);
-        let lock = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(failed("open", &path))?;
-        lock.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => failed("lock", &path)(io::Error::other("another vscaled uses it")),
-            TryLockError::Error(error) => failed("lock", &path)(error),
-        })?;
-        Ok(Self {
-            path: directory.to_owned(),
-            _lock: lock,
-        })
-    }
-
-    /// Opens the log, if there is one, and reads all of it. A log of a newer version is an error and stays untouched.
-    pub(super) fn read(&self) -> Result<Option<(LogFile, Vec<u8>)>, FileError> {
-        let path = self.path.join(FILE);
-        let file = match OpenOptions::new().read(true).write(true).open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed("open", &path)(error)),
-        };
-        let mut bytes = Vec::new();
-        io::Read::read_to_end(&mut &file, &mut bytes).map_err(failed("read", &path))?;
-        if let Some(version) = newer_version(&bytes) {
-            let message = format!(
-                "a newer vscaled wrote it (format {version}, this one knows up to {}); it is left alone",
-                HEADER[MAGIC_LENGTH]
-            );
-            return Err(failed("use", &path)(io::Error::other(message)));
-        }
-        let log = LogFile {
-            file,
-            path,
-            length: wide(bytes.len()),
-            dirty: false,
-        };
-        Ok(Some((log, bytes)))
-    }
-
-    /// Renames the log so that no agent writes it; a log that was set aside earlier is overwritten.
-    pub(super) fn set_aside(&self) -> Result<PathBuf, FileError> {
-        let path = self.path.join(FILE);
-        let aside = self.path.join(SET_ASIDE);
-        fs::rename(&path, &aside).map_err(failed("set aside", &path))?;
-        Ok(aside)
-    }
-
-    /// Replaces the log by one of these frames, after an fsync. After an error either of them may be in place: the new one,
-    /// if only the fsync of the directory failed.
-    pub(super) fn replace(&self, write: impl FnOnce(&mut NewLog<'_>) -> io::Result<()>) -> Result<LogFile, FileError> {
-        let path = self.path.join(FILE);
-        let mut length = 0;
-        let file = replace_atomically(&path, |file| {
-            let mut new = NewLog { file, length: 0 };
-            new.write(&HEADER)?;
-            write(&mut new)?;
-            length = new.length;
-            Ok(())
-        });
-        Ok(LogFile {
-            file: file.map_err(failed("replace", &path))?,
-            path,
-            length,
-            dirty: false,
-        })
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl NewLog<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.length += wide(bytes.len());
-        self.file.write_all(bytes)
-    }
-}
-
-/// A file that frames are appended to.
-pub(super) trait AppendFrame {
-    type Error;
-
-    /// Appends a frame of this payload and returns the offset of the payload.
-    fn append_frame(&mut self, payload: &[u8]) -> Result<u64, Self::Error>;
-}
-
-impl AppendFrame for NewLog<'_> {
-    type Error = io::Error;
-
-    fn append_frame(&mut self, payload: &[u8]) -> io::Result<u64> {
-        let at = self.length + wide(frame::OVERHEAD);
-        self.write(&frame::frame(payload).ok_or(io::ErrorKind::FileTooLarge)?)?;
-        Ok(at)
-    }
-}
-
-impl AppendFrame for LogFile {
-    type Error = FileError;
-
-    /// After an error nothing was appended.
-    fn append_frame(&mut self, payload: &[u8]) -> Result<u64, FileError> {
-        match frame::frame(payload) {
-            Some(frame) => Ok(self.append(&frame)? + wide(frame::OVERHEAD)),
-            None => Err(failed("write", &self.path)(io::ErrorKind::FileTooLarge.into())),
-        }
-    }
+    is_dirty: bool,
 }
 
 impl LogFile {
-    /// Appends bytes and returns their offset. After an error nothing was appended.
-    fn append(&mut self, bytes: &[u8]) -> Result<u64, FileError> {
-        let at = self.length;
-        if let Err(error) = self.file.write_all_at(bytes, at) {
-            // Part of it may be there. What cannot be cut off is a torn end: the next append overwrites it.
-            if let Err(also) = self.file.set_len(at) {
-                tracing::warn!(path = %self.path.display(), error = %also, "half a write could not be taken back");
-            }
-            return Err(failed("write", &self.path)(error));
+    pub(super) fn new(directory: &Path) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            path: directory.join(FILE),
+            lock: None,
+            file: None,
+            length: 0,
+            is_dirty: false,
         }
-        self.length += wide(bytes.len());
-        self.dirty = true;
-        Ok(at)
     }
 
-    /// Cuts off the bytes from this offset on.
-    pub(super) fn truncate(&mut self, length: u64) -> Result<(), FileError> {
-        self.file
-            .set_len(length)
-            .map_err(failed("cut off the end of", &self.path))?;
-        self.length = length;
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Creates and locks the directory, private to the agent, and reads the log, if there is one. A log of a newer version
+    /// is an error and stays untouched.
+    pub(super) fn open(&mut self) -> Result<Option<Vec<u8>>> {
+        let mut directory = DirBuilder::new();
+        let created = directory.recursive(true).mode(0o700).create(&self.directory);
+        created.with_context(|| format!("cannot create {}", self.directory.display()))?;
+        let lock = lock(&self.directory.join(LOCK))?;
+        let bytes = self
+            .read()
+            .with_context(|| format!("cannot use {}", self.path.display()))?;
+        self.lock = Some(lock);
+        Ok(bytes)
+    }
+
+    pub(super) const fn is_open(&self) -> bool {
+        self.lock.is_some()
+    }
+
+    fn read(&mut self) -> Result<Option<Vec<u8>>> {
+        let mut file = match OpenOptions::new().read(true).write(true).open(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        if let Some(version) = newer_version(&bytes) {
+            let known = HEADER[MAGIC_LENGTH];
+            bail!("a newer vscaled wrote it (format {version}, this one knows up to {known}); it is left alone");
+        }
+        (self.file, self.length) = (Some(file), wide(bytes.len()));
+        Ok(Some(bytes))
+    }
+
+    /// Renames the log so that no agent writes it; a log that was set aside earlier is overwritten. After an error the log
+    /// is not open.
+    pub(super) fn set_aside(&mut self) -> Result<PathBuf> {
+        let aside = self.directory.join(SET_ASIDE);
+        let renamed = fs::rename(&self.path, &aside).inspect_err(|_| self.lock = None);
+        renamed.with_context(|| format!("cannot set aside {}", self.path.display()))?;
+        Ok(aside)
+    }
+
+    /// Replaces the log, after an fsync, by the header and what `write` writes. After an error either of them may be in place:
+    /// the new one, if only the fsync of the directory failed.
+    pub(super) fn replace(&mut self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
+        let replaced = replace_atomically(&self.path, |new| {
+            io::Write::write_all(new, &HEADER)?;
+            write(new)
+        });
+        let replaced = replaced.and_then(|file| Ok((file.metadata()?.len(), file)));
+        let (length, file) = replaced.with_context(|| format!("cannot replace {}", self.path.display()))?;
+        (self.file, self.length, self.is_dirty) = (Some(file), length, false);
         Ok(())
     }
 
-    /// Waits until the disk has everything that was appended. Returns whether there was anything to wait for.
-    pub(super) fn sync(&mut self) -> Result<bool, FileError> {
-        if !self.dirty {
-            return Ok(false);
+    /// Appends a frame. After an error nothing was appended.
+    pub(super) fn append(&mut self, frame: &[u8]) -> Result<()> {
+        let Some(file) = &self.file else {
+            bail!("no log of OOM kills is open")
+        };
+        if let Err(error) = file.write_all_at(frame, self.length) {
+            // Part of it may be there. What cannot be cut off is a torn end: the next append overwrites it.
+            if let Err(also) = file.set_len(self.length) {
+                tracing::warn!(path = %self.path.display(), error = %also, "half a write could not be taken back");
+            }
+            return Err(error).with_context(|| format!("cannot write {}", self.path.display()));
         }
-        self.file.sync_data().map_err(failed("sync", &self.path))?;
-        self.dirty = false;
+        self.length += wide(frame.len());
+        self.is_dirty = true;
+        Ok(())
+    }
+
+    /// Cuts off the bytes from this offset on.
+    pub(super) fn truncate(&mut self, length: usize) -> Result<()> {
+        self.length = wide(length);
+        let cut = self.file.as_ref().map_or(Ok(()), |file| file.set_len(self.length));
+        cut.with_context(|| format!("cannot cut off the end of {}", self.path.display()))
+    }
+
+    /// Waits until the disk has everything that was appended. Returns whether there was anything to wait for.
+    pub(super) fn sync(&mut self) -> Result<bool> {
+        let Some(file) = self.file.as_ref().filter(|_| self.is_dirty) else {
+            return Ok(false);
+        };
+        file.sync_data()
+            .with_context(|| format!("cannot sync {}", self.path.display()))?;
+        self.is_dirty = false;
         Ok(true)
     }
 
     pub(super) const fn is_dirty(&self) -> bool {
-        self.dirty
-    }
-
-    pub(super) fn read_at(&self, at: u64, length: usize) -> Result<Vec<u8>, FileError> {
-        let mut bytes = vec![0; length];
-        self.file
-            .read_exact_at(&mut bytes, at)
-            .map_err(failed("read", &self.path))?;
-        Ok(bytes)
+        self.is_dirty
     }
 
     /// Whether the path still leads to this file, so that the next agent finds what is appended: false after another file
     /// replaced it, or somebody removed it.
     pub(super) fn is_in_place(&self) -> bool {
         let identity = |file: fs::Metadata| (file.dev(), file.ino());
-        let there = fs::metadata(&self.path).map(identity);
-        let this = self.file.metadata().map(identity);
-        matches!((there, this), (Ok(there), Ok(this)) if there == this)
+        let there = fs::metadata(&self.path).ok().map(identity);
+        let this = self.file.as_ref().and_then(|file| file.metadata().ok());
+        there.is_some() && there == this.map(identity)
     }
 
     pub(super) const fn length(&self) -> u64 {
@@ -234,22 +159,20 @@ impl LogFile {
     }
 }
 
+fn lock(path: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(false).mode(0o600).open(path);
+    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+    let locked = file.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => io::Error::other("another vscaled uses it"),
+        TryLockError::Error(error) => error,
+    });
+    locked.with_context(|| format!("cannot lock {}", path.display()))?;
+    Ok(file)
+}
+
 /// The version in the header of a log that a newer agent wrote.
 fn newer_version(bytes: &[u8]) -> Option<u8> {
     let version = *bytes.get(MAGIC_LENGTH)?;
     (bytes[..MAGIC_LENGTH] == HEADER[..MAGIC_LENGTH] && version > HEADER[MAGIC_LENGTH]).then_some(version)
-}
-
-fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> FileError {
-    let path = path.to_owned();
-    move |source| FileError {
-        action,
-        path: path.clone(),
-        source,
-    }
-}
-
-/// A length in memory is at most 64 bits wide.
-pub(super) const fn wide(length: usize) -> u64 {
-    length as u64
 }

@@ -11,20 +11,19 @@
 //!   a newer version is left alone. The files of the version before are carried over once (`carry_over`).
 //! - Without room ([`Bounds`]) the oldest detail that no destination can have received becomes counts, first for each
 //!   container, then for the node.
-//! - While the disk refuses, everything is kept in memory within the same bounds, and written once the disk takes it.
+//! - Everything is in memory as well, within the same bounds, and the disk only repeats it: while the disk refuses nothing
+//!   else changes, and everything is written once the disk takes it.
 //!
 //! No report is dropped silently, and none is returned that was not stored.
 
 mod aggregate;
 mod carry_over;
-mod commit;
 mod entry;
 mod file;
 mod frame;
-mod index;
-mod replay;
 mod room;
 mod seen;
+mod state;
 pub(super) mod task;
 #[cfg(test)]
 mod tests;
@@ -32,18 +31,23 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
-use file::{FileError, LogDirectory, LogFile, wide};
-use index::{Index, Usage};
+use anyhow::Result;
 
-pub use commit::{Commit, Committed, Pending};
+use entry::{Acknowledged, Entry, Stored};
+use file::{HEADER, LogFile};
 pub(super) use seen::{IdHash, SeenIds};
+use state::State;
 
 use super::content::Report;
 use super::destination::{Destination, Destinations};
+use super::status::LogStatus;
 use crate::oom::OomReport;
 
 /// So many of the latest kills are kept for operators.
 pub const LATEST: usize = 256;
+/// A report with longer JSON loses its detail: what may have been received cannot be aggregated, so it
+/// must not fill the log.
+const LONGEST_REPORT: usize = 8 << 10;
 
 /// How much the log may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,12 +73,8 @@ impl Default for Bounds {
 pub struct KillLog {
     bounds: Bounds,
     selected: Destinations,
-    path: Box<Path>,
-    directory: Option<LogDirectory>,
-    file: Option<LogFile>,
-    index: Index,
-    seen: SeenIds,
-    checkpoint: Vec<u8>,
+    file: LogFile,
+    state: State,
     troubles: Troubles,
     totals: Totals,
 }
@@ -94,7 +94,7 @@ struct Troubles {
 pub struct Totals {
     /// Kills that lost their detail for want of room.
     pub folded: u64,
-    /// Reports that could not be read back from the disk.
+    /// Damaged logs, whose reports behind the damage are lost, and reports that could not be written.
     pub lost: u64,
     /// Waits for the disk.
     pub syncs: u64,
@@ -115,6 +115,32 @@ pub struct Recovered {
     pub problem: Option<String>,
 }
 
+/// What is stored together or not at all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Commit {
+    pub reports: Vec<Arc<OomReport>>,
+    /// The position of the watcher after these kills; `None` leaves the last one.
+    pub checkpoint: Option<Vec<u8>>,
+}
+
+/// The result of a commit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Committed {
+    pub stored: usize,
+    /// Reports with the id of an earlier one: they were dropped.
+    pub duplicates: usize,
+    /// Whether it survives this process; if not, it is in memory, and [`KillLog::problem`] says why.
+    pub on_disk: bool,
+}
+
+/// A report that a destination has not acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pending {
+    /// Reports are delivered in the order of their numbers, and acknowledged by them.
+    pub number: u64,
+    pub report: Report,
+}
+
 impl KillLog {
     /// Opens the log in the state directory for these destinations. Never fails: without a usable disk the log is kept in
     /// memory, and [`Self::problem`] says why. Blocks.
@@ -123,119 +149,206 @@ impl KillLog {
         let mut log = Self {
             bounds,
             selected,
-            path: directory.into(),
-            directory: None,
-            file: None,
-            index: empty_index(&bounds),
-            seen: SeenIds::new(bounds.max_reports),
-            checkpoint: Vec::new(),
+            file: LogFile::new(directory),
+            state: empty(&bounds),
             troubles: Troubles::default(),
             totals: Totals::default(),
         };
         let forgotten = log.recover().unwrap_or_else(|error| {
-            log.troubles.fault = Some(error.to_string());
+            log.troubles.fault = Some(format!("{error:#}"));
             0
         });
         log.make_room();
-        let usage = log.usage();
-        let latest = log.index.latest().into_iter().filter_map(|number| log.read(number));
+        let status = log.status();
         let recovered = Recovered {
-            checkpoint: Some(log.checkpoint.clone()).filter(|checkpoint| !checkpoint.is_empty()),
-            latest: latest.filter_map(Report::into_kill).map(Arc::new).collect(),
-            pending: selected
-                .iter()
-                .map(|one| (one, usage.pending_for[one.index()]))
-                .collect(),
+            checkpoint: Some(log.state.checkpoint.clone()).filter(|checkpoint| !checkpoint.is_empty()),
+            latest: log.state.latest().filter_map(Report::kill).cloned().collect(),
+            pending: selected.iter().map(|one| (one, status.pending_for(one))).collect(),
             forgotten,
-            problem: log.problem(),
+            problem: status.problem,
         };
         (log, recovered)
     }
 
     /// Reads the log and what the version before left. Returns how many reports were given up.
-    fn recover(&mut self) -> Result<usize, FileError> {
-        let directory = LogDirectory::lock(&self.path)?;
-        let mut forgotten = 0;
+    fn recover(&mut self) -> Result<usize> {
         let mut rewrite = true;
-        if let Some((mut file, bytes)) = directory.read()? {
-            let seen = SeenIds::new(self.bounds.max_reports);
-            let mut replayed = replay::replay(&file::HEADER, &bytes, empty_index(&self.bounds), seen);
-            forgotten = replayed.forget_all_but(self.selected);
-            rewrite = replayed.end < file::HEADER.len() || replayed.damage.is_some();
+        if let Some(bytes) = self.file.open()? {
+            let replayed = empty(&self.bounds).replay(&HEADER, &bytes);
+            self.state = replayed.state;
             if let Some(damage) = replayed.damage {
-                let aside = directory.set_aside()?;
+                let aside = self.file.set_aside()?;
+                self.totals.lost += 1;
                 self.troubles.opening = Some(format!(
                     "the log of OOM kills was damaged {damage}; what came before is kept, the file is now {}",
                     aside.display()
                 ));
-            } else if !rewrite {
-                file.truncate(wide(replayed.end))?;
+            } else if replayed.end >= HEADER.len() {
+                self.file.truncate(replayed.end)?;
+                rewrite = false;
             }
-            (self.index, self.seen) = (replayed.index, replayed.seen);
-            self.checkpoint = replayed.checkpoint.unwrap_or_default();
-            self.file = Some(file);
         }
-        let before = carry_over::read(directory.path());
-        self.directory = Some(directory);
-        if let Some(before) = &before {
-            forgotten += self.carry_over(before);
-        }
+        let before = carry_over::read(self.file.directory());
+        rewrite |= !before.is_empty();
+        self.carry_over(&before);
+        let forgotten = self.state.forget_all_but(self.selected);
         for destination in self.selected.iter() {
             // Which reports were on the way when the agent ended is not known: the oldest.
-            let oldest = self.index.pending_after(destination, 0, destination.window());
-            self.index.mark_in_flight(destination, &oldest);
+            self.state
+                .send_after(destination, 0, destination.window())
+                .for_each(drop);
         }
-        if rewrite || before.is_some() {
+        if rewrite {
             self.rewrite();
         }
         if !self.is_in_memory_only() {
-            before.into_iter().for_each(|before| before.retire(&self.path));
-            carry_over::warn_version_before(&self.path);
+            carry_over::retire(&before, self.file.directory());
         }
         Ok(forgotten)
     }
 
+    /// Stores all of this in one entry. Blocks.
+    pub fn commit(&mut self, commit: Commit) -> Committed {
+        let mut committed = Committed::default();
+        let mut entry = Entry {
+            checkpoint: commit.checkpoint.and_then(|checkpoint| self.new_checkpoint(checkpoint)),
+            ..Entry::default()
+        };
+        let (mut reports, mut texts) = (Vec::new(), Vec::new());
+        for report in commit.reports {
+            if !self.state.seen.insert(IdHash::of(&report.id)) {
+                committed.duplicates += 1;
+                continue;
+            }
+            committed.stored += 1;
+            let (report, text) = match self.bounded(report.into()) {
+                Ok(bounded) => bounded,
+                Err(error) => {
+                    tracing::error!(%error, "a report cannot be written");
+                    self.totals.lost += 1;
+                    continue;
+                }
+            };
+            entry.stored.push(Stored {
+                number: self.state.next_number(),
+                pending: self.selected.bits(),
+                length: length_of(&text),
+            });
+            reports.push(report);
+            texts.push(text);
+        }
+        if entry.checkpoint.is_some() || !reports.is_empty() {
+            self.append(entry, reports, &texts);
+            self.make_room();
+            self.compact();
+        }
+        committed.on_disk = !self.is_in_memory_only();
+        committed
+    }
+
+    /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on the destination
+    /// may have received them.
+    pub fn next_for(&mut self, destination: Destination, after: u64, most: usize) -> Vec<Pending> {
+        let next = self.state.send_after(destination, after, most);
+        next.map(|(number, report)| Pending {
+            number,
+            report: report.clone(),
+        })
+        .collect()
+    }
+
+    /// A destination acknowledged these. Returns how many of them were pending for it. Blocks.
+    pub fn acknowledge(&mut self, destination: Destination, numbers: &[u64]) -> usize {
+        let mut numbers = numbers.to_vec();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers.retain(|number| self.state.is_pending(destination, *number));
+        let count = numbers.len();
+        if count > 0 {
+            let acknowledged = Acknowledged {
+                destinations: Destinations::from_iter([destination]).bits(),
+                numbers,
+            };
+            let entry = Entry {
+                acknowledged: vec![acknowledged],
+                ..Entry::default()
+            };
+            self.append(entry, Vec::new(), &[]);
+            self.compact();
+        }
+        count
+    }
+
+    /// The report with its JSON, without detail if that is too long.
+    fn bounded(&mut self, report: Report) -> serde_json::Result<(Report, Vec<u8>)> {
+        let text = serde_json::to_vec(&report)?;
+        if text.len() <= LONGEST_REPORT {
+            return Ok((report, text));
+        }
+        self.totals.folded += 1;
+        let report = Report::Aggregate(Box::new(report.into_aggregate()));
+        let text = serde_json::to_vec(&report)?;
+        Ok((report, text))
+    }
+
+    /// The checkpoint, if it has moved and is not too long to be kept.
+    fn new_checkpoint(&mut self, checkpoint: Vec<u8>) -> Option<Vec<u8>> {
+        let fits = wide(checkpoint.len()) <= self.bounds.max_bytes / 4;
+        self.troubles.long_checkpoint = (!fits).then_some(checkpoint.len());
+        (fits && checkpoint != self.state.checkpoint).then_some(checkpoint)
+    }
+
+    /// Takes in an entry with its reports and writes it, with everything else where it finds no room behind what is there.
+    fn append(&mut self, entry: Entry, reports: Vec<Report>, texts: &[Vec<u8>]) {
+        let frame = entry
+            .frame(texts)
+            .filter(|frame| self.file.is_in_place() && self.file.length() + wide(frame.len()) <= self.bounds.max_bytes);
+        self.state.apply(entry, reports);
+        if self.is_in_memory_only() {
+            return;
+        }
+        let Some(frame) = frame else {
+            return self.rewrite();
+        };
+        if let Err(error) = self.file.append(&frame) {
+            self.troubles.fault = Some(format!("{error:#}"));
+        }
+    }
+
     /// Waits until the disk has everything that was written. Blocks.
     pub fn sync(&mut self) {
-        match self.file.as_mut().map(LogFile::sync) {
-            Some(Ok(true)) => self.totals.syncs += 1,
+        match self.file.sync() {
+            Ok(waited) => self.totals.syncs += u64::from(waited),
             // The kernel forgets which pages it could not write (fsync(2)): only a new file can be trusted.
-            Some(Err(error)) => self.troubles.fault = Some(error.to_string()),
-            Some(Ok(false)) | None => {}
+            Err(error) => self.troubles.fault = Some(format!("{error:#}")),
         }
     }
 
     /// Whether a power cut could still take something that [`Self::sync`] would save.
-    pub fn is_dirty(&self) -> bool {
-        self.file.as_ref().is_some_and(LogFile::is_dirty)
+    pub const fn is_dirty(&self) -> bool {
+        self.file.is_dirty()
     }
 
     /// Tries to write what is only in memory. Returns whether everything is on disk. Blocks.
     pub fn restore(&mut self) -> bool {
-        if self.troubles.fault.is_some() {
-            if let Err(error) = self.lock_again() {
-                self.troubles.fault = Some(error.to_string());
-                return false;
+        if self.is_in_memory_only() {
+            match self.open_again() {
+                Ok(()) => self.rewrite(),
+                Err(error) => self.troubles.fault = Some(format!("{error:#}")),
             }
-            self.rewrite();
         }
-        self.troubles.fault.is_none()
+        !self.is_in_memory_only()
     }
 
-    /// Locks the directory if that was not possible before. A log there was not read at the start, and is not overwritten.
-    fn lock_again(&mut self) -> Result<(), FileError> {
-        if self.directory.is_some() {
-            return Ok(());
-        }
-        let directory = LogDirectory::lock(&self.path)?;
-        if directory.read()?.is_some() {
-            let aside = directory.set_aside()?;
+    /// Opens the log if that was not possible before. One that is there was not read at the start, and is not overwritten.
+    fn open_again(&mut self) -> Result<()> {
+        if !self.file.is_open() && self.file.open()?.is_some() {
+            let aside = self.file.set_aside()?;
             self.troubles.opening = Some(format!(
                 "a log of OOM kills turned up after the start, too late to be read; it is now {}",
                 aside.display()
             ));
         }
-        self.directory = Some(directory);
         Ok(())
     }
 
@@ -245,18 +358,14 @@ impl KillLog {
             format!(
                 "OOM reports are kept in memory only, {} of them are not delivered: {fault}; check that stateDir is writable \
                  and has free space",
-                self.usage().pending
+                self.pending()
             )
         });
-        let lost = (self.totals.lost > 0)
-            .then(|| format!("{} OOM reports could not be read back from the disk", self.totals.lost));
         let long = self.troubles.long_checkpoint.map(|length| {
             format!("the position in the log of OOM kills takes {length} bytes and is not kept; raise spoolMaxBytes")
         });
-        let all: Vec<_> = [fault, self.troubles.opening.clone(), lost, long]
-            .into_iter()
-            .flatten()
-            .collect();
+        let all = [fault, self.troubles.opening.clone(), long];
+        let all: Vec<_> = all.into_iter().flatten().collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 
@@ -267,11 +376,21 @@ impl KillLog {
 
     /// The number of reports that some destination has not acknowledged.
     pub fn pending(&self) -> usize {
-        self.usage().pending
+        self.state.pending().count()
     }
 
-    pub(super) fn usage(&self) -> Usage {
-        self.index.usage()
+    pub(super) fn status(&self) -> LogStatus {
+        let mut status = LogStatus {
+            totals: self.totals,
+            problem: self.problem(),
+            ..LogStatus::default()
+        };
+        for slot in self.state.pending() {
+            status.reports += 1;
+            status.bytes += u64::from(slot.length);
+            slot.pending.iter().for_each(|one| status.pending_for[one.index()] += 1);
+        }
+        status
     }
 
     /// Counts since the log was opened.
@@ -280,7 +399,16 @@ impl KillLog {
     }
 }
 
-const fn empty_index(bounds: &Bounds) -> Index {
-    let quarter = bounds.max_reports / 4;
-    Index::new(if quarter < LATEST { quarter } else { LATEST })
+fn empty(bounds: &Bounds) -> State {
+    State::new(LATEST.min(bounds.max_reports / 4), bounds.max_reports)
+}
+
+/// Reports of 4 GiB are cut down long before.
+fn length_of(json: &[u8]) -> u32 {
+    u32::try_from(json.len()).unwrap_or(u32::MAX)
+}
+
+/// A length in memory is at most 64 bits wide.
+const fn wide(length: usize) -> u64 {
+    length as u64
 }

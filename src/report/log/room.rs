@@ -1,18 +1,11 @@
 //! Keeps the log within its bounds: aggregates the oldest detail, and drops what is acknowledged from the file.
 
-use std::io;
-use std::sync::Arc;
+use std::io::{self, Write as _};
 
-use super::KillLog;
-use super::aggregate::{Aggregated, Grain, aggregate};
-use super::commit::append_entry;
-use super::entry::{Entry, Stored, to_json};
-use super::file::{LogFile, NewLog, wide};
-use super::index::{Place, Slot};
-use crate::report::content::Report;
+use super::aggregate::{Grain, aggregate};
+use super::state::Slot;
+use super::{KillLog, length_of, wide};
 
-/// The reports of one entry of a rewritten log; more are spread over several.
-const ENTRY_REPORTS: usize = 256;
 /// A shorter file is not worth rewriting.
 const SMALL: u64 = 4 << 20;
 
@@ -46,127 +39,59 @@ impl KillLog {
 
     /// Whether what is not acknowledged takes at most this part of the room for it.
     fn fits(&self, numerator: u64, denominator: u64) -> bool {
-        let usage = self.usage();
+        let status = self.status();
         let within = |taken: u64, room: u64| taken <= room / denominator * numerator;
-        within(usage.pending_bytes, self.bounds.max_bytes / 2)
-            && within(wide(usage.pending), wide(self.bounds.max_reports.max(4)))
+        within(status.bytes, self.bounds.max_bytes / 2)
+            && within(wide(status.reports), wide(self.bounds.max_reports.max(4)))
     }
 
     fn aggregate(&mut self, grain: Grain, all: bool, divisor: usize) {
-        let mut numbers = self.index.aggregatable(all);
+        let mut numbers = self.state.aggregatable(all);
         numbers.truncate(numbers.len().div_ceil(divisor));
-        let (mut unreadable, mut detailed) = (Vec::new(), 0u64);
-        let reports = numbers.iter().filter_map(|number| {
-            let (Some(report), Some(slot)) = (self.read(*number), self.index.get(*number)) else {
-                unreadable.push(*number);
-                return None;
-            };
-            detailed += u64::from(matches!(report, Report::Kill(_)));
-            Some((*number, slot.pending, report))
-        });
-        let aggregated = aggregate(reports, grain);
-        unreadable.into_iter().for_each(|number| self.give_up(number));
-        let unchanged: Vec<u64> = aggregated
+        let slots = numbers
             .iter()
-            .filter(|one| !one.changed)
-            .map(|one| one.number)
-            .collect();
-        let changed = numbers.iter().filter(|number| unchanged.binary_search(number).is_err());
-        changed.for_each(|number| drop(self.index.remove(*number)));
-        for one in aggregated {
-            detailed -= u64::from(matches!(one.report, Report::Kill(_)));
-            if one.changed {
-                self.put(&one, all);
-            }
+            .filter_map(|number| Some((*number, self.state.slots.get(number)?)));
+        let reports = slots.map(|(number, slot)| (number, slot.pending, slot.report.clone()));
+        let (changed, unchanged): (Vec<_>, Vec<_>) = aggregate(reports, grain).into_iter().partition(|one| one.changed);
+        numbers.retain(|number| unchanged.binary_search_by_key(number, |one| one.number).is_err());
+        for number in numbers {
+            let removed = self.state.slots.remove(&number);
+            self.totals.folded += u64::from(removed.is_some_and(|slot| slot.is_kill()));
         }
-        self.totals.folded += detailed;
-    }
-
-    fn put(&mut self, aggregated: &Aggregated, all: bool) {
-        let Ok(json) = to_json(&aggregated.report) else {
-            self.totals.lost += 1;
-            return;
-        };
-        // A destination that may have received one of the reports has asked for those after its number already.
-        let number = if all {
-            self.index.next_number()
-        } else {
-            aggregated.number
-        };
-        let slot = Slot::new(aggregated.pending, &json, Place::Memory(Arc::from(json.as_slice())));
-        self.index.insert(number, slot, false);
+        for one in changed {
+            // A destination that may have received one of the reports has asked for those after its number already.
+            let number = if all { self.state.next_number() } else { one.number };
+            // A length that cannot be known counts for nothing.
+            let length = serde_json::to_vec(&one.report).map_or(0, |json| length_of(&json));
+            self.state.insert(number, Slot::new(one.report, one.pending, length));
+        }
     }
 
     /// Rewrites a file that is mostly about reports nobody needs any more.
     pub(super) fn compact(&mut self) {
         let small = SMALL.min(self.bounds.max_bytes / 4);
-        let is_long = |file: &LogFile| file.length() > small;
-        if self.is_in_memory_only() || !self.file.as_ref().is_some_and(is_long) {
-            return;
-        }
-        let needed = self.usage().bytes + wide(self.checkpoint.len());
-        if self.file.as_ref().is_some_and(|file| file.length() / 4 > needed) {
+        let lengths = self.state.slots.values().map(|slot| u64::from(slot.length));
+        let needed = lengths.sum::<u64>() + wide(self.state.checkpoint.len());
+        if !self.is_in_memory_only() && self.file.length() > small && self.file.length() / 4 > needed {
             self.rewrite();
         }
     }
 
-    /// Writes everything that is needed into a new file, which replaces the old one. If that fails, everything stays where
-    /// it is, and nothing more is written until [`KillLog::restore`] succeeds.
+    /// Writes everything that is needed into a new file, which replaces the old one. If that fails, nothing more is written
+    /// until [`KillLog::restore`] succeeds.
     pub(super) fn rewrite(&mut self) {
-        let Some(directory) = self.directory.take() else {
+        if !self.file.is_open() {
             return;
-        };
-        let mut places = Vec::new();
-        let replaced = directory.replace(|new| {
-            places = self.write_all(new)?;
+        }
+        let state = &self.state;
+        let replaced = self.file.replace(|new| {
+            for entry in state.entries() {
+                let (entry, texts) = entry?;
+                new.write_all(&entry.frame(&texts).ok_or(io::ErrorKind::FileTooLarge)?)?;
+            }
             Ok(())
         });
-        match replaced {
-            Ok(file) => {
-                self.file = Some(file);
-                self.troubles.fault = None;
-                self.totals.syncs += 1;
-                for (number, place) in places {
-                    self.index.relocate(number, place);
-                }
-            }
-            Err(error) => self.troubles.fault = Some(error.to_string()),
-        }
-        self.directory = Some(directory);
-    }
-
-    fn write_all(&mut self, new: &mut NewLog<'_>) -> io::Result<Vec<(u64, Place)>> {
-        let entry = Entry {
-            checkpoint: Some(self.checkpoint.clone()).filter(|checkpoint| !checkpoint.is_empty()),
-            last_number: self.index.last_number(),
-            known_ids: self.seen.to_bytes(),
-            ..Entry::default()
-        };
-        append_entry(new, &entry, &[])?;
-        let mut places = Vec::new();
-        for numbers in self.index.numbers().chunks(ENTRY_REPORTS) {
-            let (mut stored, mut texts) = (Vec::new(), Vec::new());
-            for number in numbers {
-                match (self.read_json(*number), self.index.get(*number)) {
-                    (Some(json), Some(slot)) => {
-                        stored.push(Stored {
-                            number: *number,
-                            pending: slot.pending.bits(),
-                            length: slot.length,
-                        });
-                        texts.push(json);
-                    }
-                    (None, _) | (_, None) => self.give_up(*number),
-                }
-            }
-            let numbers: Vec<_> = stored.iter().map(|stored| stored.number).collect();
-            let entry = Entry {
-                stored,
-                ..Entry::default()
-            };
-            let texts: Vec<_> = texts.iter().map(AsRef::as_ref).collect();
-            places.extend(numbers.into_iter().zip(append_entry(new, &entry, &texts)?));
-        }
-        Ok(places)
+        self.troubles.fault = replaced.err().map(|error| format!("{error:#}"));
+        self.totals.syncs += u64::from(self.troubles.fault.is_none());
     }
 }

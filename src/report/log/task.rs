@@ -1,56 +1,41 @@
-//! The task that owns the log: commits, acknowledgements and requests in; answers out.
+//! The task that owns the log: what commits, acknowledges and asks comes in as work; answers go out.
 //!
-//! The log blocks, so it works on a thread for blocking calls, on as many commands at once as wait. The disk is waited for
-//! after the first new report and then at most every [`SYNC_EVERY`]: a burst of kills costs one or two waits, and a power
+//! The log blocks, so it works on a thread for blocking calls, on as many pieces of work at once as wait. The disk is waited
+//! for after the first new report and then at most every [`SYNC_EVERY`]: a burst of kills costs one or two waits, and a power
 //! cut can take what was stored since. A disk that refuses is tried again every [`RETRY_EVERY`].
 
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{Commit, Committed, KillLog, Pending};
+use super::{Commit, Committed, KillLog};
 use crate::report::destination::Destination;
 use crate::report::metrics::{ReportMetrics, ReportOutcome};
+use crate::report::queue::Ended;
 use crate::report::status::LogStatus;
 
 /// The shortest time between two waits for the disk.
 const SYNC_EVERY: Duration = Duration::from_millis(500);
 /// The time between two attempts to write what the disk did not take.
 const RETRY_EVERY: Duration = Duration::from_secs(5);
-/// Commands that may wait; senders of more wait themselves.
-const COMMANDS: usize = 1024;
+/// Pieces of work that may wait; senders of more wait themselves.
+const WAITING: usize = 1024;
 const BATCH: usize = 512;
 
-#[derive(Debug)]
-pub(in crate::report) enum Command {
-    Commit(Commit, oneshot::Sender<Committed>),
-    /// Asks for the next reports for a destination.
-    Next {
-        destination: Destination,
-        after: u64,
-        most: usize,
-        reply: oneshot::Sender<Vec<Pending>>,
-    },
-    Acknowledge {
-        destination: Destination,
-        numbers: Vec<u64>,
-    },
-    /// Waits for the disk and ends the task.
-    Finish(oneshot::Sender<()>),
-}
+type Work = Box<dyn FnOnce(&mut LogTask) + Send>;
 
 /// The way to the task.
 #[derive(Debug, Clone)]
 pub(in crate::report) struct LogLink {
-    pub(in crate::report) commands: mpsc::Sender<Command>,
+    work: mpsc::Sender<Work>,
     /// Changes whenever there are new reports.
     pub(in crate::report) stored: watch::Receiver<u64>,
     pub(in crate::report) status: watch::Receiver<LogStatus>,
 }
 
 #[derive(Debug)]
-struct LogTask {
-    log: KillLog,
+pub(in crate::report) struct LogTask {
+    pub(in crate::report) log: KillLog,
     metrics: ReportMetrics,
     stored: watch::Sender<u64>,
     status: watch::Sender<LogStatus>,
@@ -58,16 +43,33 @@ struct LogTask {
     unsynced: bool,
     last_sync: Option<Instant>,
     last_retry: Instant,
-    finished: Vec<oneshot::Sender<()>>,
+    /// Whether the task ends once the disk has everything.
+    pub(in crate::report) finishing: bool,
 }
 
-/// The task; it ends after [`Command::Finish`], or when every link to it is gone.
+impl LogLink {
+    /// Has the task do this, and waits for what it returns. Cancelling it does not take the work back.
+    pub(in crate::report) async fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut LogTask) -> T + Send + 'static,
+    ) -> Result<T, Ended> {
+        let (reply, answer) = oneshot::channel();
+        let work: Work = Box::new(move |task| {
+            // A caller that does not wait for the answer does not need it.
+            reply.send(work(task)).ok();
+        });
+        self.work.send(work).await.map_err(|_| Ended)?;
+        answer.await.map_err(|_| Ended)
+    }
+}
+
+/// The task; it ends once it is [`LogTask::finishing`], or when every link to it is gone.
 pub(in crate::report) fn start(log: KillLog, metrics: ReportMetrics) -> (LogLink, impl Future<Output = ()>) {
-    let (commands, inbox) = mpsc::channel(COMMANDS);
+    let (work, inbox) = mpsc::channel(WAITING);
     let (stored, stored_seen) = watch::channel(0);
-    let (status, status_seen) = watch::channel(LogStatus::of(&log));
+    let (status, status_seen) = watch::channel(log.status());
     let link = LogLink {
-        commands,
+        work,
         stored: stored_seen,
         status: status_seen,
     };
@@ -79,22 +81,20 @@ pub(in crate::report) fn start(log: KillLog, metrics: ReportMetrics) -> (LogLink
         unsynced: false,
         last_sync: None,
         last_retry: Instant::now(),
-        finished: Vec::new(),
+        finishing: false,
     };
     task.publish_status();
     (link, task.run(inbox))
 }
 
 impl LogTask {
-    async fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
-        loop {
+    async fn run(mut self, mut inbox: mpsc::Receiver<Work>) {
+        while !self.finishing {
             let mut batch = Vec::new();
             let deadline = self.deadline();
-            // Cancel-safe: a command that was not received is still in the channel.
+            // Cancel-safe: work that was not received is still in the channel.
             tokio::select! {
-                received = inbox.recv_many(&mut batch, BATCH) => if received == 0 {
-                    batch.push(Command::Finish(oneshot::channel().0));
-                },
+                received = inbox.recv_many(&mut batch, BATCH) => self.finishing = received == 0,
                 () = until(deadline) => {}
             }
             self = match tokio::task::spawn_blocking(move || self.execute(batch)).await {
@@ -104,91 +104,50 @@ impl LogTask {
                     return;
                 }
             };
-            if !self.finished.is_empty() {
-                for finished in self.finished {
-                    // The caller may have gone.
-                    finished.send(()).ok();
-                }
-                return;
-            }
         }
     }
 
-    /// Executes commands and whatever else is due. Blocks.
-    fn execute(mut self, batch: Vec<Command>) -> Self {
-        let (mut commits, mut replies) = (Vec::new(), Vec::new());
-        let mut others = Vec::new();
-        for command in batch {
-            match command {
-                Command::Commit(commit, reply) => {
-                    commits.push(commit);
-                    replies.push(reply);
-                }
-                other => others.push(other),
-            }
-        }
-        self.commit(commits, replies);
-        for command in others {
-            match command {
-                Command::Next {
-                    destination,
-                    after,
-                    most,
-                    reply,
-                } => {
-                    // A caller that has gone asks again when it comes back.
-                    reply.send(self.log.next_for(destination, after, most)).ok();
-                }
-                Command::Acknowledge { destination, numbers } => {
-                    let count = self.log.acknowledge(destination, &numbers);
-                    self.metrics.told(destination, ReportOutcome::Acknowledged, count);
-                }
-                Command::Finish(reply) => self.finished.push(reply),
-                Command::Commit(commit, reply) => self.commit(vec![commit], vec![reply]),
-            }
-        }
-        self.maintain();
-        self.publish_status();
-        self
-    }
-
-    fn publish_status(&self) {
-        let status = LogStatus::of(&self.log);
-        self.metrics.spool(&status);
-        self.status.send_replace(status);
-    }
-
-    fn commit(&mut self, commits: Vec<Commit>, replies: Vec<oneshot::Sender<Committed>>) {
-        if commits.is_empty() {
-            return;
-        }
-        let done = self.log.commit(commits);
-        // A caller that has the answer sees it in the status, too.
-        self.publish_status();
-        if done.iter().any(|committed| committed.stored > 0) {
-            self.unsynced = true;
-            self.stored.send_modify(|stored| *stored += 1);
-        }
-        for (reply, committed) in replies.into_iter().zip(done) {
-            // A caller that does not wait for the answer does not need it.
-            reply.send(committed).ok();
-        }
-    }
-
-    fn maintain(&mut self) {
+    /// Does this work and whatever else is due. Blocks.
+    fn execute(mut self, batch: Vec<Work>) -> Self {
+        batch.into_iter().for_each(|work| work(&mut self));
         let now = Instant::now();
-        let finishing = !self.finished.is_empty();
-        if self.log.is_in_memory_only() && (finishing || now >= self.last_retry + RETRY_EVERY) {
+        if self.log.is_in_memory_only() && (self.finishing || now >= self.last_retry + RETRY_EVERY) {
             self.last_retry = now;
             if self.log.restore() {
                 tracing::info!("OOM reports are kept on disk again");
             }
         }
-        if self.sync_due().is_some_and(|due| finishing || now >= due) {
+        if self.sync_due().is_some_and(|due| self.finishing || now >= due) {
             self.log.sync();
             self.unsynced = false;
             self.last_sync = Some(Instant::now());
         }
+        self.publish_status();
+        self
+    }
+
+    /// See [`KillLog::commit`].
+    pub(in crate::report) fn commit(&mut self, commit: Commit) -> Committed {
+        let committed = self.log.commit(commit);
+        if committed.stored > 0 {
+            self.unsynced = true;
+            self.stored.send_modify(|stored| *stored += 1);
+        }
+        // A caller that has the answer sees it in the status, too.
+        self.publish_status();
+        committed
+    }
+
+    /// See [`KillLog::acknowledge`].
+    pub(in crate::report) fn acknowledge(&mut self, destination: Destination, numbers: &[u64]) {
+        let count = self.log.acknowledge(destination, numbers);
+        self.metrics.told(destination, ReportOutcome::Acknowledged, count);
+    }
+
+    fn publish_status(&self) {
+        let status = self.log.status();
+        self.metrics.spool(&status);
+        self.status.send_replace(status);
     }
 
     fn sync_due(&self) -> Option<Instant> {

@@ -31,7 +31,7 @@ fn open(directory: &Path) -> (KillLog, Recovered) {
 fn commit(numbers: std::ops::RangeInclusive<u64>) -> Commit {
     Commit {
         checkpoint: Some(format!("up to {}", numbers.end()).into_bytes()),
-        reports: numbers.map(|number| kill_of("web", number)).collect(),
+        reports: numbers.map(|number| kill_of("web", number).into()).collect(),
     }
 }
 
@@ -52,14 +52,14 @@ fn what_is_committed_is_there_after_a_restart_until_it_is_acknowledged() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, recovered) = open(directory.path());
     assert_eq!((recovered.checkpoint, recovered.problem), (None, None));
-    let committed = log.commit(vec![commit(1..=3)]);
+    let committed = log.commit(commit(1..=3));
     assert_eq!(
         committed,
-        [Committed {
+        Committed {
             stored: 3,
             duplicates: 0,
             on_disk: true
-        }]
+        }
     );
     assert_eq!(log.acknowledge(Destination::Grpc, &[1, 3]), 2);
     drop(log);
@@ -79,14 +79,15 @@ fn what_is_committed_is_there_after_a_restart_until_it_is_acknowledged() {
 fn the_same_id_is_stored_once_also_after_a_restart_and_an_acknowledgement() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = open(directory.path());
-    let twice = log.commit(vec![commit(1..=2), commit(2..=3)]);
-    assert_eq!((twice[1].stored, twice[1].duplicates), (1, 1));
+    log.commit(commit(1..=2));
+    let twice = log.commit(commit(2..=3));
+    assert_eq!((twice.stored, twice.duplicates), (1, 1));
     assert_eq!(pending_ids(&mut log), named(1..=3));
     log.acknowledge(Destination::Grpc, &[1, 2, 3]);
     log.rewrite();
     drop(log);
     let (mut log, _) = open(directory.path());
-    assert_eq!(log.commit(vec![commit(1..=3)])[0].duplicates, 3);
+    assert_eq!(log.commit(commit(1..=3)).duplicates, 3);
     assert_eq!(pending_ids(&mut log), [""; 0]);
 }
 
@@ -94,7 +95,7 @@ fn the_same_id_is_stored_once_also_after_a_restart_and_an_acknowledgement() {
 fn destinations_are_owed_independently_and_new_ones_only_what_is_new() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = KillLog::open(directory.path(), Bounds::default(), all());
-    log.commit(vec![commit(1..=2)]);
+    log.commit(commit(1..=2));
     log.acknowledge(Destination::PodEvents, &[1, 2]);
     assert_eq!(log.next_for(Destination::PodEvents, 0, 9), []);
     assert_eq!(pending_ids(&mut log), named(1..=2));
@@ -118,7 +119,7 @@ fn destinations_are_owed_independently_and_new_ones_only_what_is_new() {
 fn without_destinations_nothing_is_pending_and_the_latest_kills_and_the_checkpoint_are_kept() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = KillLog::open(directory.path(), Bounds::default(), Destinations::NONE);
-    log.commit(vec![commit(1..=2)]);
+    log.commit(commit(1..=2));
     assert_eq!(log.pending(), 0);
     drop(log);
     let (_, recovered) = KillLog::open(directory.path(), Bounds::default(), Destinations::NONE);
@@ -132,7 +133,7 @@ fn the_latest_kills_are_there_again_whatever_was_acknowledged() {
     let (mut log, _) = open(directory.path());
     let most = u64::try_from(LATEST).unwrap();
     for number in 1..=most + 50 {
-        log.commit(vec![commit(number..=number)]);
+        log.commit(commit(number..=number));
         log.acknowledge(Destination::Grpc, &[number]);
     }
     log.rewrite();
@@ -146,9 +147,9 @@ fn the_latest_kills_are_there_again_whatever_was_acknowledged() {
 fn a_log_that_somebody_removed_is_written_again() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = open(directory.path());
-    log.commit(vec![commit(1..=2)]);
+    log.commit(commit(1..=2));
     fs::remove_file(directory.path().join(FILE)).unwrap();
-    log.commit(vec![commit(3..=3)]);
+    log.commit(commit(3..=3));
     drop(log);
     let (mut log, recovered) = open(directory.path());
     assert_eq!(pending_ids(&mut log), named(1..=3));
@@ -168,7 +169,7 @@ fn a_log_of_a_newer_version_is_left_alone_and_said_to_be() {
             && problem.contains("memory only"),
         "{problem}"
     );
-    assert!(!log.commit(vec![commit(1..=1)])[0].on_disk);
+    assert!(!log.commit(commit(1..=1)).on_disk);
     assert!(!log.restore());
     drop(log);
     assert_eq!(fs::read(&path).unwrap(), newer);
@@ -183,7 +184,7 @@ fn a_log_of_a_newer_version_is_left_alone_and_said_to_be() {
 fn reports_come_in_order_after_any_number_and_in_parts() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = open(directory.path());
-    log.commit(vec![commit(1..=700)]);
+    log.commit(commit(1..=700));
     let (mut after, mut found) = (0, Vec::new());
     loop {
         let part = log.next_for(Destination::Grpc, after, 64);
@@ -203,7 +204,7 @@ fn a_journal_of_settled_reports_does_not_grow() {
     };
     let (mut log, _) = KillLog::open(directory.path(), bounds, grpc());
     for number in 1..=2000 {
-        log.commit(vec![commit(number..=number)]);
+        log.commit(commit(number..=number));
         let pending = log.next_for(Destination::Grpc, 0, 9);
         log.acknowledge(Destination::Grpc, &[pending[0].number]);
         assert!(fs::metadata(directory.path().join(FILE)).unwrap().len() <= bounds.max_bytes);
@@ -217,7 +218,9 @@ fn a_disk_that_is_waited_for_once_is_clean() {
     let (mut log, _) = open(directory.path());
     log.sync();
     let before = log.totals().syncs;
-    log.commit((1..=50).map(|number| commit(number..=number)).collect());
+    for number in 1..=50 {
+        log.commit(commit(number..=number));
+    }
     assert!(log.is_dirty());
     log.sync();
     log.sync();
@@ -229,11 +232,11 @@ fn a_disk_that_is_waited_for_once_is_clean() {
 fn a_second_agent_does_not_write_into_the_spool_of_a_first() {
     let directory = tempfile::tempdir().unwrap();
     let (mut first, _) = open(directory.path());
-    first.commit(vec![commit(1..=1)]);
+    first.commit(commit(1..=1));
     let before = fs::read(directory.path().join(FILE)).unwrap();
     let (mut second, recovered) = open(directory.path());
     assert!(recovered.problem.unwrap().contains("another vscaled uses it"));
-    assert!(!second.commit(vec![commit(2..=2)])[0].on_disk);
+    assert!(!second.commit(commit(2..=2)).on_disk);
     assert_eq!(pending_ids(&mut second), named(2..=2), "it works in memory");
     assert!(!second.restore());
     assert_eq!(fs::read(directory.path().join(FILE)).unwrap(), before);
@@ -269,7 +272,7 @@ proptest! {
         for act in acts {
             match act {
                 Act::Commit(count) => {
-                    log.commit(vec![commit(number + 1..=number + count)]);
+                    log.commit(commit(number + 1..=number + count));
                     expected.iter_mut().for_each(|ids| ids.extend(named(number + 1..=number + count)));
                     number += count;
                 }

@@ -45,10 +45,10 @@ fn keep(directory: &Path, numbers: std::ops::RangeInclusive<u64>) {
         Bounds::default(),
         Destinations::from_iter([Destination::PodEvents]),
     );
-    log.commit(vec![Commit {
-        reports: numbers.map(kill).collect(),
+    log.commit(Commit {
+        reports: numbers.map(|number| kill(number).into()).collect(),
         checkpoint: None,
-    }]);
+    });
 }
 
 async fn deliver(cluster: &ApiServer, directory: &Path) {

@@ -35,13 +35,15 @@ fn helper_that_stores_until_it_is_killed() {
     let (mut log, _) = open(Path::new(&directory));
     let mut number: u64 = from.parse().unwrap();
     loop {
-        let reports = (0..=number % 3).map(|more| kill(number + more)).collect::<Vec<_>>();
+        let reports = (0..=number % 3)
+            .map(|more| kill(number + more).into())
+            .collect::<Vec<_>>();
         number += reports.len() as u64;
-        let done = log.commit(vec![Commit {
+        let done = log.commit(Commit {
             reports,
             checkpoint: Some((number - 1).to_string().into_bytes()),
-        }]);
-        assert!(done[0].on_disk);
+        });
+        assert!(done.on_disk);
         if number.is_multiple_of(5) {
             log.sync();
         }

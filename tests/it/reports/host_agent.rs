@@ -15,10 +15,10 @@ use crate::support::agent::Agent;
 fn leave(state: &Path) {
     let grpc = Destinations::from_iter([Destination::Grpc]);
     let (mut log, _) = KillLog::open(state, Bounds::default(), grpc);
-    log.commit(vec![Commit {
-        reports: vec![kill(1), kill(2)],
+    log.commit(Commit {
+        reports: vec![kill(1).into(), kill(2).into()],
         checkpoint: None,
-    }]);
+    });
 }
 
 #[tokio::test]

@@ -55,10 +55,10 @@ fn a_full_disk_is_said_and_nothing_is_lost_and_all_is_written_once_there_is_room
     let mut stored = 0;
     while !log.is_in_memory_only() {
         stored += 1;
-        log.commit(vec![Commit {
-            reports: vec![kill(stored)],
+        log.commit(Commit {
+            reports: vec![kill(stored).into()],
             checkpoint: Some(vec![7; 4096]),
-        }]);
+        });
         assert!(stored < 10_000, "the disk never filled up");
     }
     let problem = log.problem().unwrap();
@@ -67,21 +67,21 @@ fn a_full_disk_is_said_and_nothing_is_lost_and_all_is_written_once_there_is_room
         "{problem}"
     );
     for number in stored + 1..=stored + 50 {
-        let done = log.commit(vec![Commit {
-            reports: vec![kill(number)],
+        let done = log.commit(Commit {
+            reports: vec![kill(number).into()],
             checkpoint: None,
-        }]);
-        assert!(!done[0].on_disk);
+        });
+        assert!(!done.on_disk);
     }
     assert_eq!(told(&mut log), stored + 50);
 
     fs::remove_file(ballast).unwrap();
     assert!(log.restore());
     assert_eq!(log.problem(), None);
-    log.commit(vec![Commit {
-        reports: vec![kill(stored + 51)],
+    log.commit(Commit {
+        reports: vec![kill(stored + 51).into()],
         checkpoint: None,
-    }]);
+    });
     drop(log);
     assert_eq!(told(&mut open(&disk)), stored + 51);
 }

@@ -68,7 +68,10 @@ impl Station {
     /// Stores kills with these numbers, all at once.
     pub(super) async fn kill(&self, numbers: std::ops::RangeInclusive<u64>) {
         let checkpoint = numbers.end().to_string().into_bytes();
-        let committed = self.handle.commit(numbers.map(kill).collect(), Some(checkpoint)).await;
+        let committed = self
+            .handle
+            .commit(numbers.map(|number| kill(number).into()).collect(), Some(checkpoint))
+            .await;
         assert!(committed.unwrap().on_disk);
     }
 

@@ -20,10 +20,10 @@ fn flood(log: &mut KillLog, from: u64, to: u64, pods: u64) {
     for number in from..=to {
         let mut kill = kill_of(&format!("web-{}", number % pods), number);
         kill.id = format!("kill-{number}");
-        log.commit(vec![Commit {
-            reports: vec![kill],
+        log.commit(Commit {
+            reports: vec![kill.into()],
             checkpoint: None,
-        }]);
+        });
     }
 }
 
@@ -110,10 +110,10 @@ fn one_report_never_takes_all_the_room() {
         ..kill.victim.clone().unwrap()
     };
     kill.candidates = vec![victim; 1000].into();
-    log.commit(vec![Commit {
-        reports: vec![kill],
+    log.commit(Commit {
+        reports: vec![kill.into()],
         checkpoint: None,
-    }]);
+    });
     let pending = log.next_for(Destination::Grpc, 0, 9);
     assert!(matches!(&pending[0].report, Report::Aggregate(sum) if sum.count == 1 && sum.pod.is_some()));
     assert_eq!(log.totals().folded, 1);
@@ -123,21 +123,17 @@ fn one_report_never_takes_all_the_room() {
 fn a_checkpoint_that_is_too_long_is_not_kept_and_said_to_be() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = KillLog::open(directory.path(), small(), grpc());
-    log.commit(vec![commit(1..=1)]);
-    log.commit(vec![Commit {
+    log.commit(commit(1..=1));
+    log.commit(Commit {
         checkpoint: Some(vec![0; 1 << 19]),
         ..commit(2..=2)
-    }]);
+    });
     assert!(log.problem().unwrap().contains("524288 bytes"));
     assert_eq!(pending_ids(&mut log), named(1..=2));
     drop(log);
     let (mut log, recovered) = KillLog::open(directory.path(), small(), grpc());
     assert_eq!(recovered.checkpoint.as_deref(), Some(&b"up to 1"[..]));
-    assert_eq!(
-        log.commit(vec![commit(2..=2)])[0].duplicates,
-        1,
-        "found again, told once"
-    );
+    assert_eq!(log.commit(commit(2..=2)).duplicates, 1, "found again, told once");
 }
 
 #[test]
@@ -163,7 +159,7 @@ fn without_a_usable_directory_reports_are_kept_in_memory_and_written_once_there_
 fn a_rewrite_that_fails_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = KillLog::open(directory.path(), small(), grpc());
-    log.commit(vec![commit(1..=3)]);
+    log.commit(commit(1..=3));
     let in_the_way = directory.path().join("kills.log.new");
     fs::create_dir(&in_the_way).unwrap();
     flood(&mut log, 1, 500, 3);

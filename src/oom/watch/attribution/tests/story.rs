@@ -189,10 +189,10 @@ impl Node {
 
     fn commit(&mut self) {
         let commit = Commit {
-            reports: self.uncommitted.clone(),
+            reports: self.uncommitted.iter().cloned().map(Into::into).collect(),
             checkpoint: self.unkept.take(),
         };
-        assert!(self.kills.commit(vec![commit])[0].on_disk);
+        assert!(self.kills.commit(commit).on_disk);
         self.kept.append(&mut self.uncommitted);
     }
 

@@ -1,0 +1,303 @@
+//! What the log holds: reports and who has not acknowledged them, the ids stored lately, the last checkpoint. Pure.
+//!
+//! [`State::apply`] takes one entry in, whether it is being written or was read from a file, so that both come to the same
+//! state. A report stays while a destination has not acknowledged it, or while it is one of the latest kills, which
+//! operators list. Reports have numbers that only ascend.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+
+use super::entry::{Acknowledged, Entry, Stored};
+use super::frame::{self, Header, OVERHEAD, Tail};
+use super::{IdHash, SeenIds};
+use crate::report::content::Report;
+use crate::report::destination::{Destination, Destinations};
+
+/// The reports of one entry of a rewritten log; more are spread over several.
+const ENTRY_REPORTS: usize = 256;
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) slots: BTreeMap<u64, Slot>,
+    /// The numbers of the latest kills, ascending.
+    latest: VecDeque<u64>,
+    most_latest: usize,
+    last_number: u64,
+    pub(super) seen: SeenIds,
+    /// Empty without one.
+    pub(super) checkpoint: Vec<u8>,
+}
+
+/// A report of the log.
+#[derive(Debug, Clone)]
+pub(super) struct Slot {
+    pub(super) report: Report,
+    /// The destinations that have not acknowledged the report.
+    pub(super) pending: Destinations,
+    /// The destinations that may have received the report without an acknowledgement. To aggregate it would tell
+    /// them of its kill twice.
+    pub(super) in_flight: Destinations,
+    /// The length of its JSON in bytes.
+    pub(super) length: u32,
+}
+
+/// The bytes of a log, read.
+#[derive(Debug)]
+pub(super) struct Replayed {
+    pub(super) state: State,
+    /// The end of the last good entry; what follows is worthless.
+    pub(super) end: usize,
+    /// What is wrong with the rest, unless it is a torn end.
+    pub(super) damage: Option<String>,
+}
+
+impl State {
+    /// Keeps so many of the latest kills whatever was acknowledged, and knows so many ids.
+    pub(super) fn new(most_latest: usize, most_ids: usize) -> Self {
+        Self {
+            slots: BTreeMap::new(),
+            latest: VecDeque::new(),
+            most_latest,
+            last_number: 0,
+            seen: SeenIds::new(most_ids),
+            checkpoint: Vec::new(),
+        }
+    }
+
+    /// Reads a log with this header into an empty state. Everything up to the first damage counts, nothing after it.
+    pub(super) fn replay(mut self, header: &Header, bytes: &[u8]) -> Replayed {
+        let scanned = frame::scan(header, bytes);
+        let damage = match (scanned.tail, scanned.end) {
+            (Tail::Clean | Tail::Torn, _) => None,
+            (Tail::Damaged, 0) => Some("it is no log of the version this agent writes".to_owned()),
+            (Tail::Damaged, at) => Some(format!("at byte {at}: not what was written")),
+        };
+        for payload in scanned.payloads {
+            let end = payload.start - OVERHEAD;
+            match Entry::read(&bytes[payload]) {
+                Ok((entry, reports)) => self.apply(entry, reports),
+                Err(reason) => {
+                    return Replayed {
+                        state: self,
+                        end,
+                        damage: Some(format!("at byte {end}: {reason}")),
+                    };
+                }
+            }
+        }
+        Replayed {
+            state: self,
+            end: scanned.end,
+            damage,
+        }
+    }
+
+    /// Takes in an entry and its reports.
+    pub(super) fn apply(&mut self, entry: Entry, reports: Vec<Report>) {
+        self.seen.insert_bytes(&entry.known_ids);
+        self.last_number = self.last_number.max(entry.last_number);
+        for (stored, report) in entry.stored.iter().zip(reports) {
+            self.seen.insert(IdHash::of(&report.id()));
+            let pending = Destinations::from_bits(stored.pending);
+            self.insert(stored.number, Slot::new(report, pending, stored.length));
+        }
+        for Acknowledged { destinations, numbers } in &entry.acknowledged {
+            let destinations = Destinations::from_bits(*destinations);
+            numbers
+                .iter()
+                .for_each(|number| self.acknowledge(destinations, *number));
+        }
+        if let Some(checkpoint) = entry.checkpoint {
+            self.checkpoint = checkpoint;
+        }
+    }
+
+    /// The entries that make this state, each with the JSON of its reports.
+    pub(super) fn entries(&self) -> impl Iterator<Item = serde_json::Result<(Entry, Vec<Vec<u8>>)>> {
+        let head = Entry {
+            checkpoint: Some(self.checkpoint.clone()).filter(|checkpoint| !checkpoint.is_empty()),
+            last_number: self.last_number,
+            known_ids: self.seen.to_bytes(),
+            ..Entry::default()
+        };
+        let slots: Vec<_> = self.slots.iter().collect();
+        let chunks: Vec<_> = slots.chunks(ENTRY_REPORTS).map(<[_]>::to_vec).collect();
+        let rest = chunks.into_iter().map(|chunk| {
+            let texts = chunk.iter().map(|(_, slot)| serde_json::to_vec(&slot.report));
+            let stored = chunk.iter().map(|(number, slot)| Stored {
+                number: **number,
+                pending: slot.pending.bits(),
+                length: slot.length,
+            });
+            let entry = Entry {
+                stored: stored.collect(),
+                ..Entry::default()
+            };
+            Ok((entry, texts.collect::<Result<_, _>>()?))
+        });
+        std::iter::once(Ok((head, Vec::new()))).chain(rest)
+    }
+
+    /// A number that no report has yet.
+    pub(super) const fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    pub(super) fn insert(&mut self, number: u64, slot: Slot) {
+        self.last_number = self.last_number.max(number);
+        if slot.is_kill() {
+            self.latest.push_back(number);
+        }
+        self.slots.insert(number, slot);
+        if self.latest.len() > self.most_latest
+            && let Some(oldest) = self.latest.pop_front()
+        {
+            self.remove_unless_needed(oldest);
+        }
+        self.remove_unless_needed(number);
+    }
+
+    fn remove_unless_needed(&mut self, number: u64) {
+        let acknowledged = self.slots.get(&number).is_some_and(|slot| slot.pending.is_empty());
+        if acknowledged && !self.is_latest(number) {
+            self.slots.remove(&number);
+        }
+    }
+
+    fn is_latest(&self, number: u64) -> bool {
+        self.latest.binary_search(&number).is_ok()
+    }
+
+    /// Removes these destinations from those that need the report.
+    pub(super) fn acknowledge(&mut self, destinations: Destinations, number: u64) {
+        if let Some(slot) = self.slots.get_mut(&number) {
+            for one in destinations.iter() {
+                slot.pending.remove(one);
+                slot.in_flight.remove(one);
+            }
+            self.remove_unless_needed(number);
+        }
+    }
+
+    /// Gives up the deliveries to destinations that are not selected any more. Returns how many reports have no other.
+    pub(super) fn forget_all_but(&mut self, selected: Destinations) -> usize {
+        let others: Destinations = Destination::ALL
+            .into_iter()
+            .filter(|one| !selected.contains(*one))
+            .collect();
+        let before = self.pending().count();
+        let numbers: Vec<u64> = self.slots.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.acknowledge(others, number));
+        before - self.pending().count()
+    }
+
+    /// Whether a destination has not acknowledged the report.
+    pub(super) fn is_pending(&self, destination: Destination, number: u64) -> bool {
+        self.slots
+            .get(&number)
+            .is_some_and(|slot| slot.pending.contains(destination))
+    }
+
+    /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on it may have
+    /// received them.
+    pub(super) fn send_after(
+        &mut self,
+        destination: Destination,
+        after: u64,
+        most: usize,
+    ) -> impl Iterator<Item = (u64, &Report)> {
+        self.slots
+            .range_mut((Bound::Excluded(after), Bound::Unbounded))
+            .filter(move |(_, slot)| slot.pending.contains(destination))
+            .take(most)
+            .map(move |(number, slot)| {
+                slot.in_flight.insert(destination);
+                (*number, &slot.report)
+            })
+    }
+
+    /// The pending reports whose detail may be given up, oldest first: those that no destination can have received and
+    /// that are not among the latest kills; or all of them.
+    pub(super) fn aggregatable(&self, all: bool) -> Vec<u64> {
+        let may_be = |number: u64, slot: &Slot| {
+            !slot.pending.is_empty() && (all || (slot.in_flight.is_empty() && !self.is_latest(number)))
+        };
+        let found = self.slots.iter().filter(|(number, slot)| may_be(**number, slot));
+        found.map(|(number, _)| *number).collect()
+    }
+
+    /// The latest kills, oldest first.
+    pub(super) fn latest(&self) -> impl Iterator<Item = &Report> {
+        let slots = self.latest.iter().filter_map(|number| self.slots.get(number));
+        slots.map(|slot| &slot.report)
+    }
+
+    /// The reports that some destination has not acknowledged.
+    pub(super) fn pending(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.values().filter(|slot| !slot.pending.is_empty())
+    }
+}
+
+impl Slot {
+    /// A report that no destination has received yet.
+    pub(super) const fn new(report: Report, pending: Destinations, length: u32) -> Self {
+        Self {
+            report,
+            pending,
+            in_flight: Destinations::NONE,
+            length,
+        }
+    }
+
+    pub(super) const fn is_kill(&self) -> bool {
+        matches!(self.report, Report::Kill(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::testing::kill_of;
+
+    fn state(most_latest: usize, pending: &[u32]) -> State {
+        let mut state = State::new(most_latest, 9);
+        for (number, pending) in (1..).zip(pending) {
+            let kill = kill_of("web", number).into();
+            state.insert(number, Slot::new(kill, Destinations::from_bits(*pending), 10));
+        }
+        state
+    }
+
+    fn numbers(state: &State) -> Vec<u64> {
+        state.slots.keys().copied().collect()
+    }
+
+    #[test]
+    fn a_report_stays_until_every_destination_acknowledged_it() {
+        let mut state = state(0, &[5]);
+        state.acknowledge(Destinations::from_iter([Destination::PodEvents]), 1);
+        assert!(state.is_pending(Destination::Grpc, 1) && !state.is_pending(Destination::PodEvents, 1));
+        assert_eq!(state.send_after(Destination::PodEvents, 0, 9).count(), 0);
+        assert_eq!(state.send_after(Destination::Grpc, 0, 9).count(), 1);
+        state.acknowledge(Destinations::from_bits(7), 1);
+        assert_eq!(numbers(&state), [0; 0]);
+    }
+
+    #[test]
+    fn the_latest_kills_stay_whatever_is_acknowledged() {
+        let mut state = state(2, &[4, 0, 0]);
+        assert_eq!(numbers(&state), [1, 2, 3]);
+        state.acknowledge(Destinations::from_bits(4), 1);
+        assert_eq!(numbers(&state), [2, 3]);
+        assert_eq!((state.latest().count(), state.pending().count()), (2, 0));
+    }
+
+    #[test]
+    fn what_a_destination_may_have_received_is_not_aggregated() {
+        let mut state = state(1, &[4, 4, 4, 4]);
+        assert_eq!(state.send_after(Destination::Grpc, 1, 1).count(), 1);
+        assert_eq!(state.aggregatable(false), [1, 3]);
+        assert_eq!(state.aggregatable(true), [1, 2, 3, 4]);
+    }
+}

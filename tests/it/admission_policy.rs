@@ -1,50 +1,22 @@
-//! Promise: `deploy/overlays/admission-policy` lets an agent make the writes that it makes, to pods of its own node, and no
-//! other; everybody else is unaffected.
+//! Promise: `deploy/overlays/admission-policy` lets an agent make the writes that it makes, to pods of its own node and to
+//! Events that it signs itself, and no other; everybody else is unaffected.
 //!
-//! The policy's expressions are read from the YAML that ships and run by an interpreter of CEL, as an API server runs them:
-//! an expression that fails counts as a refusal (`failurePolicy: Fail`).
+//! The policies' expressions are read from the YAML that ships and run by an interpreter of CEL ([`Policy`]).
 
-use std::collections::HashMap;
 use std::fs;
 
-use cel::{Context, Program, to_value};
-use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-const AGENT: &str = "system:serviceaccount:vscaled:vscaled";
-const NODE_CLAIM: &str = "authentication.kubernetes.io/node-name";
+use crate::support::policy::{AGENT, Policy, Request};
 
-fn shipped() -> Vec<Value> {
-    let file = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/deploy/overlays/admission-policy/policy.yaml"
-    );
-    serde_saphyr::from_multiple(&fs::read_to_string(file).unwrap()).unwrap()
-}
-
-/// An object as the API's own type has it; a field that the type does not know fails the test.
-fn typed<T: DeserializeOwned + Serialize>(object: &Value) -> T {
-    let typed: T = serde_json::from_value(object.clone()).unwrap();
-    assert_eq!(serde_json::to_value(&typed).unwrap(), *object);
-    typed
-}
-
-fn policy() -> ValidatingAdmissionPolicy {
-    typed(&shipped()[0])
-}
-
-/// A request to the API server about one pod.
-#[derive(Clone)]
-struct Request {
-    user: &'static str,
-    /// The claim of the token.
-    node: Option<&'static str>,
-    operation: &'static str,
-    subresource: Option<&'static str>,
-    before: Value,
-    after: Value,
+impl Request {
+    /// Why the policy of what it is about refuses it, one message for each validation that does.
+    fn refusals(&self) -> Vec<String> {
+        let events = [&self.before, &self.after]
+            .iter()
+            .any(|object| object.get("involvedObject").is_some());
+        Policy::shipped(if events { "vscaled-events" } else { "vscaled" }).refusals(self)
+    }
 }
 
 /// A pod of node-1, and nothing changed.
@@ -73,68 +45,6 @@ fn request(subresource: &'static str) -> Request {
         subresource: Some(subresource),
         before: pod.clone(),
         after: pod,
-    }
-}
-
-impl Request {
-    /// With the value at a JSON pointer of the new pod set, or removed.
-    fn with(mut self, pointer: &str, value: Value) -> Self {
-        let (parent, field) = pointer.rsplit_once('/').unwrap();
-        let field = field.replace("~1", "/");
-        let parent = self.after.pointer_mut(parent).unwrap().as_object_mut().unwrap();
-        if value.is_null() {
-            assert!(parent.remove(&field).is_some(), "{pointer}");
-        } else {
-            parent.insert(field, value);
-        }
-        self
-    }
-
-    fn context(&self) -> Context<'static, 'static> {
-        let mut user = json!({"username": self.user});
-        if let Some(node) = self.node {
-            user["extra"] = json!({NODE_CLAIM: [node]});
-        }
-        let mut request = json!({"operation": self.operation, "userInfo": user});
-        if let Some(subresource) = self.subresource {
-            request["subResource"] = json!(subresource);
-        }
-        let mut context = Context::default();
-        for (name, value) in [
-            ("request", &request),
-            ("oldObject", &self.before),
-            ("object", &self.after),
-        ] {
-            context.add_variable_from_value(name, to_value(value).unwrap());
-        }
-        context
-    }
-
-    /// Why the policy refuses the request, one message for each validation that does.
-    fn refusals(&self) -> Vec<String> {
-        let spec = policy().spec.unwrap();
-        assert_eq!(spec.failure_policy.as_deref(), Some("Fail"));
-        let mut context = self.context();
-        let run = |expression: &str, context: &Context<'_, '_>| {
-            let program = Program::compile(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
-            program.execute(context).map_err(|error| error.to_string())
-        };
-        for condition in spec.match_conditions.into_iter().flatten() {
-            if run(&condition.expression, &context) == Ok(cel::Value::Bool(false)) {
-                return Vec::new();
-            }
-        }
-        let mut variables = HashMap::new();
-        for variable in spec.variables.into_iter().flatten() {
-            if let Ok(value) = run(&variable.expression, &context) {
-                variables.insert(variable.name, value);
-                context.add_variable_from_value("variables", cel::Value::from(variables.clone()));
-            }
-        }
-        let validations = spec.validations.into_iter().flatten();
-        let refused =
-            validations.filter(|validation| run(&validation.expression, &context) != Ok(cel::Value::Bool(true)));
-        refused.map(|validation| validation.message.unwrap()).collect()
     }
 }
 
@@ -295,11 +205,18 @@ fn everybody_else_is_unaffected() {
 
 #[test]
 fn it_is_bound_and_about_the_account_and_the_rights_that_ship() {
-    let binding: ValidatingAdmissionPolicyBinding = typed(&shipped()[1]);
-    let bound = binding.spec.unwrap();
-    assert_eq!(bound.policy_name, policy().metadata.name);
-    assert_eq!(bound.validation_actions, Some(vec!["Deny".to_owned()]));
-    assert_eq!(bound.match_resources, None, "some requests are left out");
+    let resources = |name: &str| {
+        let policy = Policy::shipped(name);
+        let bound = policy.binding.spec.unwrap();
+        assert_eq!(bound.validation_actions, Some(vec!["Deny".to_owned()]));
+        assert_eq!(bound.match_resources, None, "some requests are left out");
+        let rules = policy.spec.match_constraints.unwrap().resource_rules.unwrap();
+        assert_eq!(rules.len(), 1);
+        assert_eq!(rules[0].operations, Some(vec!["*".to_owned()]));
+        rules[0].resources.clone().unwrap()
+    };
+    assert_eq!(resources("vscaled"), ["pods", "pods/*"]);
+    assert_eq!(resources("vscaled-events"), ["events", "events/*"]);
 
     let rbac = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/rbac.yaml");
     let objects: Vec<Value> = serde_saphyr::from_multiple(&fs::read_to_string(rbac).unwrap()).unwrap();
@@ -309,14 +226,106 @@ fn it_is_bound_and_about_the_account_and_the_rights_that_ship() {
         AGENT,
         format!("system:serviceaccount:{}:{}", name("namespace"), name("name"))
     );
-    let rules = policy()
-        .spec
-        .unwrap()
-        .match_constraints
-        .unwrap()
-        .resource_rules
-        .unwrap();
-    assert_eq!(rules.len(), 1);
-    assert_eq!(rules[0].resources, Some(vec!["pods".to_owned(), "pods/*".to_owned()]));
-    assert_eq!(rules[0].operations, Some(vec!["*".to_owned()]));
+}
+
+/// An Event of node-1's agent, made anew.
+fn event() -> Request {
+    let event = json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": "web.1", "namespace": "shop"},
+        "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "web", "uid": "u"},
+        "reason": "ResourcesResized", "message": "memory limit: 64Mi → 128Mi", "type": "Normal",
+        "source": {"component": "vscaled", "host": "node-1"},
+        "reportingComponent": "vscaled", "reportingInstance": "node-1", "count": 1,
+    });
+    Request {
+        user: AGENT,
+        node: Some("node-1"),
+        operation: "CREATE",
+        subresource: None,
+        before: Value::Null,
+        after: event,
+    }
+}
+
+/// The same, told once more.
+fn told_again() -> Request {
+    let made = event();
+    Request {
+        operation: "UPDATE",
+        before: made.after.clone(),
+        ..made.with("/count", json!(2)).with("/message", json!("again"))
+    }
+}
+
+#[test]
+fn an_agent_writes_events_in_its_own_name() {
+    let node = json!({"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"});
+    let evicted = json!({"offending_containers": "app", "offending_containers_usage": "1", "starved_resource": "memory"});
+    for allowed in [
+        event(),
+        told_again(),
+        event().with("/involvedObject", node),
+        event()
+            .with("/reason", json!("Evicted"))
+            .with("/metadata/annotations", evicted),
+    ] {
+        assert_eq!(allowed.refusals(), Vec::<String>::new(), "{}", allowed.after);
+    }
+}
+
+#[test]
+fn events_in_another_name_are_refused() {
+    let other_node = || Request {
+        node: Some("node-2"),
+        ..event()
+    };
+    let unbound = || Request { node: None, ..event() };
+    let mut others = told_again();
+    others.before["source"] = json!({"component": "kubelet", "host": "node-1"});
+    let mut taken_over = told_again();
+    taken_over.before["reportingInstance"] = json!("node-2");
+    let of_node = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": name});
+    for (request, why) in [
+        (other_node(), "signs"),
+        (unbound(), "signs"),
+        (event().with("/source/host", json!("node-2")), "signs"),
+        (event().with("/source/component", json!("kubelet")), "signs"),
+        (event().with("/source", Value::Null), "signs"),
+        (event().with("/reportingComponent", json!("kubelet")), "signs"),
+        (event().with("/reportingInstance", json!("node-2")), "signs"),
+        (others, "Events of others"),
+        (taken_over, "Events of others"),
+        (event().with("/reason", json!("FailedScheduling")), "reasons"),
+        (event().with("/reason", json!("NodeNotReady")), "reasons"),
+        (event().with("/involvedObject", of_node("node-2")), "pods and of its own node"),
+        (event().with("/involvedObject/kind", json!("Secret")), "pods and of its own node"),
+        (event().with("/involvedObject/namespace", json!("bank")), "pods and of its own node"),
+        (event().with("/metadata/annotations", json!({"x": "y"})), "annotations"),
+        (event().with("/metadata/labels", json!({"x": "y"})), "labels"),
+        (event().with("/metadata/finalizers", json!(["x/y"])), "labels"),
+        (
+            told_again().with("/involvedObject/name", json!("bank")),
+            "changes only how often",
+        ),
+        (told_again().with("/reason", json!("OOMKilled")), "changes only how often"),
+    ] {
+        let refusals = request.refusals();
+        assert!(
+            refusals.iter().any(|refusal| refusal.contains(why)),
+            "{why}: {refusals:?} of {}",
+            request.after
+        );
+    }
+    let deleted = Request {
+        operation: "DELETE",
+        before: event().after,
+        after: Value::Null,
+        ..event()
+    };
+    assert!(!deleted.refusals().is_empty());
+    for user in ["system:node:node-1", "admin"] {
+        let mut request = event().with("/source/component", json!("kubelet"));
+        (request.user, request.node) = (user, None);
+        assert_eq!(request.refusals(), Vec::<String>::new(), "{user}");
+    }
 }

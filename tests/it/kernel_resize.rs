@@ -185,7 +185,7 @@ impl Scene {
     }
 
     fn object(&self) -> Value {
-        self.api.get("pods", NAME).unwrap()
+        self.api.get("pods", &self.pod.full_name()).unwrap()
     }
 
     fn spec(&self) -> Value {

@@ -1,8 +1,10 @@
 //! A tenant's pod that claims to be another's: no PATCH and no write leaves the tenant's own pods.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{AT_FIRST, Amounts, LARGER, NAME, NODE, Scene, UID, object, resources, vpa, workload};
+use crate::support::policy::{AGENT, Policy, Request};
+use crate::support::tenants::{NAMESPACE, Tenant};
 
 const OWN: &str = "0a1b2c3d-0000-4000-8000-000000000072";
 const OTHER: &str = "0a1b2c3d-0000-4000-8000-000000000073";
@@ -71,4 +73,90 @@ async fn no_patch_goes_to_a_pod_of_another_namespace() {
         patched.iter().all(|name| ["own", NAME].contains(&name.as_str())),
         "{patched:?}"
     );
+}
+
+/// How often a tenant writes everything anew.
+const ROUNDS: u64 = 20;
+
+/// This object in the tenant's namespace.
+fn tenants(mut object: Value) -> Value {
+    object["metadata"]["namespace"] = NAMESPACE.into();
+    object
+}
+
+#[tokio::test]
+async fn whatever_stands_in_a_tenants_namespace_no_patch_write_or_event_leaves_their_own_pods() {
+    let mut scene = Scene::new().await;
+    let own = scene.node.run("own", OWN, &AT_FIRST);
+    // The tenant's pod that runs has a workload and a VPA of its own; the forged ones are of Deployment `web`.
+    scene.api.put("pods", tenants(object(&own, "own-1")));
+    scene.api.put("replicasets", tenants(workload("own-1", None)));
+    scene.api.put("deployments", tenants(workload("web", None)));
+    let replicas = workload("web-5c4f", Some(("Deployment", "web")));
+    scene.api.put("replicasets", tenants(replicas));
+    scene.api.kubelet(|kubelet| kubelet.writes = None);
+    let theirs = &scene.pod.containers["app"].id;
+    let stolen = [UID, UID, UID, UID, NAME, "test", theirs];
+    let mut tenant = Tenant::new(72, &stolen, &[NAME, "web", "app", "a", "z"]);
+    let before = (scene.object(), scene.node.held(&scene.pod));
+    scene.agent.start().await;
+    scene.agent.reaches(NAME, "NotManaged").await;
+    for round in 0..ROUNDS {
+        let uid = |number: u64| format!("0a1b2c3d-0000-4000-8000-{:012}", 1000 * (round + 1) + number);
+        for number in 0..3 {
+            let forged = tenant.pod_of(&uid(number), NODE, "ReplicaSet", "web-5c4f");
+            scene.api.put("pods", forged);
+            scene.api.put("pods", tenant.pod(&uid(10 + number), NODE));
+            scene.api.put("verticalpodautoscalers", tenant.vpa());
+        }
+        let ours = Amounts::doubled(110 + 10 * (round % 7), 64 + 8 * (round % 5));
+        scene.api.put("verticalpodautoscalers", tenants(vpa(&[("app", ours)])));
+        let last = tenants(object(&own, "own-1"));
+        let marker = format!("round-{round}");
+        scene.api.put("pods", of_round(last, &marker, &uid(99)));
+        scene.agent.reaches(&marker, "NotRunning").await;
+        // What its own VPA says is done for the pod that runs, so everything above has been seen.
+        let wanted = [("app", ours)];
+        let mut for_own = tenants(vpa(&wanted));
+        for_own["metadata"]["name"] = "z-own".into();
+        for_own["spec"]["targetRef"] = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "own-1"});
+        scene.api.put("verticalpodautoscalers", for_own);
+        let done = || scene.node.holds_as_specified(&own, &wanted);
+        scene.agent.wait_for("what the own pod's VPA says", done).await;
+        scene.api.remove("pods", &format!("{NAMESPACE}/{marker}"));
+        assert_eq!(scene.node.held(&scene.pod), before.1, "round {round}");
+        assert_eq!(scene.object(), before.0, "round {round}: nobody patched the victim");
+        for change in scene.agent.history().await {
+            let whose = (change.namespace.as_str(), change.name.as_str());
+            assert!(whose == (NAMESPACE, "own"), "round {round}: {change:#?}");
+        }
+    }
+    assert!(scene.api.calls("patch pods/resize") > 0, "the tenant's own pod is resized");
+    let policy = Policy::shipped("vscaled-events");
+    let said = || !scene.api.all("events").is_empty();
+    scene.agent.wait_for("an Event about the own pod", said).await;
+    for event in scene.api.all("events") {
+        let about = &event["involvedObject"];
+        assert_eq!((&about["namespace"], &about["name"]), (&json!(NAMESPACE), &json!("own")), "{event}");
+        assert_eq!(event["metadata"]["namespace"], NAMESPACE, "{event}");
+        let made = Request {
+            user: AGENT,
+            node: Some(NODE),
+            operation: "CREATE",
+            subresource: None,
+            before: Value::Null,
+            after: event.clone(),
+        };
+        assert_eq!(policy.refusals(&made), Vec::<String>::new(), "{event}");
+    }
+    // And the victim has what its own VPA says, as ever.
+    scene.recommend(&LARGER);
+    scene.holds_soon(&LARGER).await;
+}
+
+/// A pod of this name and UID that does not run, after which the agent has heard of all that was written before it.
+fn of_round(mut pod: Value, name: &str, uid: &str) -> Value {
+    pod["metadata"]["name"] = name.into();
+    pod["metadata"]["uid"] = uid.into();
+    pod
 }

@@ -17,6 +17,7 @@ pub(crate) mod http;
 pub(crate) mod image;
 pub(crate) mod mounts;
 pub(crate) mod pods;
+pub(crate) mod policy;
 pub(crate) mod prometheus;
 pub(crate) mod recommender;
 pub(crate) mod tenants;

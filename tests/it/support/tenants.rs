@@ -67,7 +67,8 @@ impl Tenant {
 
     /// Something of somebody else's, or a word that may mean something.
     fn value(&mut self) -> String {
-        let words = ["true", "false", "api", "{}", "", NAMESPACE];
+        let record = r#"{"requests": {"cpu": "1m"}, "limits": {"cpu": "64"}}"#;
+        let words = ["true", "false", "api", "{}", "", NAMESPACE, record];
         let index = self.below(self.stolen.len() + words.len());
         let stolen = self.stolen.get(index).cloned();
         stolen.unwrap_or_else(|| words[index - self.stolen.len()].to_owned())
@@ -103,8 +104,9 @@ impl Tenant {
     }
 
     fn amounts(&mut self) -> Value {
-        let cpu = format!("{}m", 10 + self.below(3000));
-        let memory = format!("{}Mi", 8 + self.below(2000));
+        // Small, so that a node has room for all of them, and what they ask for is not refused for its amount.
+        let cpu = format!("{}m", 10 + self.below(290));
+        let memory = format!("{}Mi", 8 + self.below(200));
         json!({"cpu": cpu, "memory": memory})
     }
 
@@ -132,18 +134,32 @@ impl Tenant {
         })
     }
 
+    /// The same, so that a VPA for this workload, which selects `app: web`, is for it and its container `app`.
+    pub(crate) fn pod_of(&mut self, uid: &str, node: &str, kind: &str, workload: &str) -> Value {
+        let mut pod = self.pod(uid, node);
+        pod["metadata"]["labels"]["app"] = "web".into();
+        pod["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": "apps/v1", "kind": kind, "name": workload, "uid": "o", "controller": true}]);
+        for container in ["/spec/containers/0/name", "/status/containerStatuses/0/name"] {
+            *pod.pointer_mut(container).unwrap() = "app".into();
+        }
+        pod
+    }
+
     /// A VPA of the tenant's, for whatever has this name.
     pub(crate) fn vpa(&mut self) -> Value {
         let kinds = ["StatefulSet", "Deployment", "DaemonSet", "ReplicaSet"];
         let kind = kinds[self.below(kinds.len())];
         let (name, target, container, amounts) = (self.name(), self.name(), self.name(), self.amounts());
         let annotations = self.values(&["vscaled.io/act", "vscaled.io/canary"]);
+        let boost = json!({"cpu": {"type": "Factor", "factor": 1 + self.below(100)}});
         json!({
             "apiVersion": "autoscaling.k8s.io/v1", "kind": "VerticalPodAutoscaler",
             "metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations},
             "spec": {
                 "targetRef": {"apiVersion": "apps/v1", "kind": kind, "name": target},
                 "updatePolicy": {"updateMode": "InPlaceOrRecreate"},
+                "startupBoost": if self.once_in(2) { boost } else { Value::Null },
             },
             "status": {"recommendation": {"containerRecommendations": [
                 {"containerName": container, "target": amounts, "lowerBound": amounts, "upperBound": amounts},

@@ -9,6 +9,7 @@ use vscaled::model::objects::Pod;
 use vscaled::model::{Requirements, Resource};
 
 use super::Shared;
+use super::serve::full_name;
 
 /// What becomes of every resize, whatever room there is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,9 +90,7 @@ fn unsettled(shared: &Shared, node: &str) -> std::vec::IntoIter<String> {
         .filter(|pod| pod["spec"]["nodeName"] == node)
         .filter(resizes);
     let different = here.filter(|pod| !is_settled(pod));
-    let names: Vec<_> = different
-        .map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned())
-        .collect();
+    let names: Vec<_> = different.map(full_name).collect();
     names.into_iter()
 }
 
@@ -200,7 +199,7 @@ fn full(shared: &Shared, node: &str, name: &str) -> Option<String> {
     let others = |resource| -> u64 {
         let others = store
             .all("pods")
-            .filter(|pod| pod["spec"]["nodeName"] == node && pod["metadata"]["name"] != name);
+            .filter(|pod| pod["spec"]["nodeName"] == node && full_name(pod) != name);
         others
             .map(|pod| sum(&pod["status"]["containerStatuses"], resource))
             .sum()

@@ -109,7 +109,7 @@ impl ApiModel {
         });
     }
 
-    /// Removes an object at once.
+    /// Removes an object at once. Names may be `namespace/name`, here and below.
     pub(crate) fn remove(&self, plural: &str, name: &str) {
         self.shared.change(|store| store.remove(plural, name));
     }
@@ -117,6 +117,11 @@ impl ApiModel {
     /// An object as it is now.
     pub(crate) fn get(&self, plural: &str, name: &str) -> Option<Value> {
         self.shared.store().find(plural, name).cloned()
+    }
+
+    /// All objects of a kind as they are now.
+    pub(crate) fn all(&self, plural: &str) -> Vec<Value> {
+        self.shared.store().all(plural).cloned().collect()
     }
 
     /// Resizes a pod as anybody with the right to would.

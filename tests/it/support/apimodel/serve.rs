@@ -176,9 +176,9 @@ fn create(shared: &Shared, place: &Place, body: &Bytes) -> Result<Value, Refusal
 }
 
 fn patch(shared: &Shared, place: &Place, body: &Bytes, dry: bool) -> Result<Value, Refusal> {
-    let name = place.name.as_deref().unwrap_or_default();
     let patch: Value = serde_json::from_slice(body).unwrap();
     let mut object = get(shared, place)?;
+    let name = &full_name(&object);
     if place.subresource.as_deref() == Some("resize") {
         return shared.change(|store| store.resize(name, &patch, dry));
     }
@@ -188,6 +188,12 @@ fn patch(shared: &Shared, place: &Place, body: &Bytes, dry: bool) -> Result<Valu
     merge(&mut object, patch);
     shared.change(|store| store.put(&place.plural, object.clone()));
     Ok(object)
+}
+
+/// Namespace and name.
+pub(super) fn full_name(object: &Value) -> String {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+    format!("{}/{}", text("namespace"), text("name"))
 }
 
 fn merge(object: &mut Value, patch: Value) {

@@ -40,6 +40,14 @@ fn key(plural: &str, object: &Value) -> Key {
     (plural.to_owned(), text("namespace"), text("name"))
 }
 
+/// Whether that is its name, or its namespace and name.
+fn is_called(key: &Key, name: &str) -> bool {
+    match name.split_once('/') {
+        Some((namespace, name)) => key.1 == namespace && key.2 == name,
+        None => key.2 == name,
+    }
+}
+
 impl Store {
     pub(super) const fn version(&self) -> u64 {
         self.version
@@ -53,12 +61,7 @@ impl Store {
     }
 
     pub(super) fn remove(&mut self, plural: &str, name: &str) {
-        let Some(key) = self
-            .objects
-            .keys()
-            .find(|key| key.0 == plural && key.2 == name)
-            .cloned()
-        else {
+        let Some(key) = self.key_of(plural, name).cloned() else {
             return;
         };
         self.version += 1;
@@ -84,9 +87,13 @@ impl Store {
         self.log.clear();
     }
 
+    /// The object of this name, `namespace/name` where names are not enough.
     pub(super) fn find(&self, plural: &str, name: &str) -> Option<&Value> {
-        let found = |(key, _): &(&Key, &Value)| key.0 == plural && key.2 == name;
-        self.objects.iter().find(found).map(|(_, object)| object)
+        self.key_of(plural, name).map(|key| &self.objects[key])
+    }
+
+    fn key_of(&self, plural: &str, name: &str) -> Option<&Key> {
+        self.objects.keys().find(|key| key.0 == plural && is_called(key, name))
     }
 
     pub(super) fn all(&self, plural: &str) -> impl Iterator<Item = &Value> {
@@ -97,11 +104,11 @@ impl Store {
     }
 
     /// Every state that an object has had since the past was forgotten, oldest first.
-    pub(super) fn states(&self, plural: &str, name: &str) -> impl Iterator<Item = &Value> {
+    pub(super) fn states<'a>(&'a self, plural: &'a str, name: &'a str) -> impl Iterator<Item = &'a Value> {
         let changes = self.log.iter().filter(move |change| change.plural == plural);
         changes
             .filter_map(|change| change.after.as_ref())
-            .filter(move |object| object["metadata"]["name"] == name)
+            .filter(move |object| is_called(&key(plural, object), name))
     }
 
     /// What happened after a version; none if that is forgotten.

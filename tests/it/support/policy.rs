@@ -1,0 +1,124 @@
+//! The ValidatingAdmissionPolicies that ship, run by an interpreter of CEL as an API server runs them: an expression that
+//! fails counts as a refusal (`failurePolicy: Fail`).
+
+use std::collections::HashMap;
+use std::fs;
+
+use cel::{Context, Program, to_value};
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicySpec,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// The agent's service account.
+pub(crate) const AGENT: &str = "system:serviceaccount:vscaled:vscaled";
+/// The claim of an agent's token that names its node.
+const NODE_CLAIM: &str = "authentication.kubernetes.io/node-name";
+
+/// A policy of `deploy/overlays/admission-policy`.
+pub(crate) struct Policy {
+    pub(crate) spec: ValidatingAdmissionPolicySpec,
+    pub(crate) binding: ValidatingAdmissionPolicyBinding,
+}
+
+/// An object as the API's own type has it; a field that the type does not know fails the test.
+fn typed<T: DeserializeOwned + Serialize>(object: &Value) -> T {
+    let typed: T = serde_json::from_value(object.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&typed).unwrap(), *object);
+    typed
+}
+
+/// A request to the API server.
+#[derive(Clone)]
+pub(crate) struct Request {
+    pub(crate) user: &'static str,
+    /// The claim of the token.
+    pub(crate) node: Option<&'static str>,
+    pub(crate) operation: &'static str,
+    pub(crate) subresource: Option<&'static str>,
+    pub(crate) before: Value,
+    pub(crate) after: Value,
+}
+
+impl Request {
+    /// With the value at a JSON pointer of the new object set, or removed.
+    pub(crate) fn with(mut self, pointer: &str, value: Value) -> Self {
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
+        let field = field.replace("~1", "/");
+        let parent = self.after.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+        if value.is_null() {
+            assert!(parent.remove(&field).is_some(), "{pointer}");
+        } else {
+            parent.insert(field, value);
+        }
+        self
+    }
+
+    fn context(&self) -> Context<'static, 'static> {
+        let mut user = json!({"username": self.user});
+        if let Some(node) = self.node {
+            user["extra"] = json!({NODE_CLAIM: [node]});
+        }
+        let mut request = json!({"operation": self.operation, "userInfo": user});
+        if let Some(subresource) = self.subresource {
+            request["subResource"] = json!(subresource);
+        }
+        let mut context = Context::default();
+        for (name, value) in [
+            ("request", &request),
+            ("oldObject", &self.before),
+            ("object", &self.after),
+        ] {
+            context.add_variable_from_value(name, to_value(value).unwrap());
+        }
+        context
+    }
+}
+
+impl Policy {
+    /// The policy of this name, and the one binding of it.
+    pub(crate) fn shipped(name: &str) -> Self {
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/deploy/overlays/admission-policy/policy.yaml"
+        );
+        let objects: Vec<Value> = serde_saphyr::from_multiple(&fs::read_to_string(file).unwrap()).unwrap();
+        let policy = objects
+            .iter()
+            .find(|object| object["kind"] == "ValidatingAdmissionPolicy" && object["metadata"]["name"] == name);
+        let binding = objects.iter().find(|object| object["spec"]["policyName"] == name);
+        Self {
+            spec: typed::<ValidatingAdmissionPolicy>(policy.unwrap()).spec.unwrap(),
+            binding: typed(binding.unwrap()),
+        }
+    }
+
+    /// Why the policy refuses the request, one message for each validation that does.
+    pub(crate) fn refusals(&self, request: &Request) -> Vec<String> {
+        let spec = &self.spec;
+        assert_eq!(spec.failure_policy.as_deref(), Some("Fail"));
+        let mut context = request.context();
+        let run = |expression: &str, context: &Context<'_, '_>| {
+            let program = Program::compile(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
+            program.execute(context).map_err(|error| error.to_string())
+        };
+        for condition in spec.match_conditions.iter().flatten() {
+            if run(&condition.expression, &context) == Ok(cel::Value::Bool(false)) {
+                return Vec::new();
+            }
+        }
+        let mut variables = HashMap::new();
+        for variable in spec.variables.iter().flatten() {
+            if let Ok(value) = run(&variable.expression, &context) {
+                variables.insert(variable.name.clone(), value);
+                context.add_variable_from_value("variables", cel::Value::from(variables.clone()));
+            }
+        }
+        let validations = spec.validations.iter().flatten();
+        let refused =
+            validations.filter(|validation| run(&validation.expression, &context) != Ok(cel::Value::Bool(true)));
+        refused.map(|validation| validation.message.clone().unwrap()).collect()
+    }
+}

@@ -1,6 +1,6 @@
 //! Which pods an agent has written to, and what it may have lent them without having had the time to note it.
 //!
-//! A file for each pod, named after the pod's UID, made before the pod is first written to, with a line for each growth, sent
+//! A file for each pod, named after the pod's UID, made before a pass first writes to the pod, with a line for each growth, sent
 //! off before the growth. Like what is written it outlives the process and not the machine, so nothing is synced; and a thread
 //! of its own writes it, so that no growth waits for a disk that is slow. The next agent takes a limit that is still the one in
 //! its latest line for what it is, a loan, and has the pod compared with what stands for it. Where the state file is lost, it
@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
 
 use crate::model::Bytes;
 
@@ -20,6 +23,8 @@ const DIRECTORY: &str = "lent";
 const UNMARKED: &str = "if the agent is killed now, its successor may not know that a pod was written to";
 /// A mark that has grown longer than this begins anew: only the latest lines count.
 const LONGEST: u64 = 4096;
+/// How long a pass waits for a mark.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Which pods have a mark, by UID.
 type Made = Arc<Mutex<HashSet<String>>>;
@@ -36,6 +41,8 @@ pub struct Marks {
 struct Line {
     uid: String,
     text: String,
+    /// Dropped once the line is written, or cannot be.
+    _done: Option<oneshot::Sender<()>>,
 }
 
 /// The memory limits that a pod's containers were lent last, by name.
@@ -87,6 +94,7 @@ impl Marks {
         let line = Line {
             uid: uid.to_owned(),
             text: format!("{container} {}\n", to.get()),
+            _done: None,
         };
         if self.lines.send(line).is_err() {
             tracing::warn!(uid, container, "{UNMARKED}");
@@ -122,17 +130,29 @@ fn parse(text: &str) -> LentLast {
 }
 
 impl Marked {
-    /// This pod is about to be written to.
-    pub fn note_written(&self, uid: &str) {
+    /// This pod is about to be written to, not before the mark is made: a slow disk holds that up for a while only. Does
+    /// not hold up what is written later.
+    pub fn note_written(&self, uid: &str) -> impl Future<Output = ()> + use<> {
         let news = lock(&self.made).insert(uid.to_owned());
+        let (done, made) = oneshot::channel();
         let line = Line {
             uid: uid.to_owned(),
             text: String::new(),
+            _done: Some(done),
         };
-        if let (Some(lines), true) = (&self.lines, news)
-            && lines.send(line).is_err()
-        {
+        let sent = match &self.lines {
+            Some(lines) if news => lines.send(line).is_ok(),
+            _ => false,
+        };
+        if news && !sent {
             tracing::warn!(uid, "{UNMARKED}");
+        }
+        let uid = uid.to_owned();
+        async move {
+            // The sender is dropped, and says no more than that.
+            if sent && tokio::time::timeout(PATIENCE, made).await.is_err() {
+                tracing::warn!(uid, waited = ?PATIENCE, "{UNMARKED}");
+            }
         }
     }
 
@@ -210,6 +230,18 @@ mod tests {
         marked.forget_all_but(|uid| uid == "uid-a");
         let (_, marked) = found(state.path(), marks);
         assert!(marked.has("uid-a") && !marked.has("uid-b"));
+    }
+
+    #[tokio::test]
+    async fn what_a_pass_waits_for_is_there_then() {
+        let state = tempfile::tempdir().unwrap();
+        let (_, marked) = Marks::below(state.path()).unwrap();
+        marked.note_written("uid-a").await;
+        assert!(state.path().join(DIRECTORY).join("uid-a").exists());
+        // No second time, and not for a disk that takes none.
+        marked.note_written("uid-a").await;
+        fs::remove_dir_all(state.path().join(DIRECTORY)).unwrap();
+        marked.note_written("uid-b").await;
     }
 
     #[test]

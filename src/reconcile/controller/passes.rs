@@ -74,10 +74,17 @@ impl Passes {
         state.live.as_ref().is_none_or(|live| self.busy.contains(&live.id.uid))
     }
 
-    fn start(&mut self, node: Arc<crate::actuate::Node>, pass: StartedPass, job: Box<Job>) {
+    fn start(
+        &mut self,
+        node: Arc<crate::actuate::Node>,
+        pass: StartedPass,
+        job: Box<Job>,
+        marked: impl Future<Output = ()> + Send + 'static,
+    ) {
         self.busy.insert(pass.id.uid.clone());
         let (span, events) = (pass.span.clone(), self.events.clone());
         let work = async move {
+            marked.await;
             let done = Box::new(reconcile(node, job).await);
             // Fails only when the controller is gone, and then nobody wants to know.
             if events.send(Event::PassEnded(pass, done)).await.is_err() {
@@ -135,7 +142,7 @@ impl Controller {
             terms.saved = Some(self.store.next_saved().boxed().shared());
             self.apply(key, PodInput::ResizePrepared(prepared));
         }
-        self.store.mark_written(&id.uid);
+        let marked = self.store.mark_written(&id.uid);
         let cause = job.cause.clone();
         let pass = StartedPass {
             // An error's, so that it is there whatever the level of what is logged.
@@ -145,7 +152,7 @@ impl Controller {
             cause,
             decided_in,
         };
-        self.passes.start(node, pass, job);
+        self.passes.start(node, pass, job, marked);
     }
 
     /// Takes in the result of a pass.

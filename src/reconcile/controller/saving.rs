@@ -80,9 +80,9 @@ impl Store {
         (saved.pod == *id).then(|| self.unmatched.remove(&id.uid)).flatten()
     }
 
-    /// A pod is about to be written to.
-    pub(super) fn mark_written(&self, uid: &str) {
-        self.marks.note_written(uid);
+    /// A pod is about to be written to, once this is over.
+    pub(super) fn mark_written(&self, uid: &str) -> impl Future<Output = ()> + use<> {
+        self.marks.note_written(uid)
     }
 }
 

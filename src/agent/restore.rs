@@ -306,7 +306,10 @@ fn job_for(pod: &BoundPod, saved: &BTreeMap<String, SavedPod>) -> Job {
             containers: resize::granted(object, &Phase::of(object), held.map(Vec::as_slice)),
             lift_undeclared: true,
             kubelet_unasked: true,
-            scope: saved.map_or_else(WriteScope::all, |saved| saved.desired().scope.clone()),
+            scope: saved
+                .map(SavedPod::desired)
+                .filter(|desired| !desired.is_empty())
+                .map_or_else(WriteScope::all, |desired| desired.scope.clone()),
             holds: Holds::default(),
         },
         handles: None,

@@ -14,7 +14,7 @@ use crate::plan::WriteScope;
 use crate::plan::resize;
 
 mod temporary;
-pub(crate) use temporary::{AfterQuiet, Denied, Growth, TemporaryLimit, TemporaryLimits};
+pub(crate) use temporary::{AfterQuiet, Denied, Growth, GrowthPause, TemporaryLimit, TemporaryLimits};
 
 /// Everything that is desired for one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

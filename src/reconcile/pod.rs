@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 
 use super::capacity::Headroom;
-use super::desired::DesiredState;
+use super::desired::{DesiredState, GrowthPause};
 use super::drift::DriftState;
 use super::resize::Resize;
 use super::shrink::ShrinkState;
@@ -24,9 +24,7 @@ use crate::control::ControlError;
 use crate::decide::PodDecision;
 use crate::guard::Report;
 use crate::model::objects::{Pod, PodId};
-use crate::model::{
-    BoundPod, Bytes, Cause, ChangeRecord, LivePod, MemoryLimit, NamedRequirements, ResourceList, Target,
-};
+use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, LivePod, NamedRequirements, Target};
 use crate::plan::LowPodLevel;
 
 mod decision;
@@ -104,18 +102,6 @@ pub(crate) struct GrowthState {
     pub(crate) refused: BTreeMap<String, String>,
     /// Containers whose limits are not grown for a while because the API server denied it.
     pauses: BTreeMap<String, GrowthPause>,
-}
-
-/// For how long a container's limits are not grown.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct GrowthPause {
-    until: Timestamp,
-    /// How often in a row the API server denied a temporary limit.
-    times: u32,
-    /// The limits of the container's spec at the denial: with others the answer may be another.
-    limits: ResourceList,
-    /// The memory limit that was denied.
-    denied: MemoryLimit,
 }
 
 /// What happened to a pod.
@@ -397,16 +383,18 @@ impl PodState {
         effects.push(Effect::ShrinkEnded(ended));
     }
 
-    /// What survives a restart, if anything is desired.
+    /// What survives a restart, if there is anything.
     pub(crate) fn saved(&self) -> Option<SavedPod> {
-        let pod = self.identity.clone().filter(|_| !self.desired.is_empty())?;
-        Some(SavedPod::new(
+        let anything = !self.desired.is_empty() || !self.growth.pauses.is_empty();
+        let pod = self.identity.clone().filter(|_| anything)?;
+        let saved = SavedPod::new(
             pod,
             Arc::clone(&self.pod),
             &self.desired,
             &self.resize,
             self.shrink.backoffs(),
-        ))
+        );
+        Some(saved.with_pauses(self.growth.pauses.clone()))
     }
 }
 

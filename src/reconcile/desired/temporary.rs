@@ -8,7 +8,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Bytes, NamedRequirements, Resource};
+use crate::model::{Bytes, NamedRequirements, Resource, ResourceList};
 
 /// What a container used at most in a quiet time must leave this part of a limit free.
 const FREE: u64 = 8;
@@ -40,6 +40,21 @@ pub(crate) struct TemporaryLimit {
 pub(crate) struct Denied {
     /// When the limit ends, whatever is in use then.
     pub(crate) ends: Timestamp,
+    pub(crate) why: String,
+}
+
+/// For how long no limit of a container is grown because the API server denied one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct GrowthPause {
+    pub(crate) until: Timestamp,
+    /// How often in a row the API server denied a temporary limit.
+    pub(crate) times: u32,
+    /// The limits of the container's spec at the denial: with others the answer may be another.
+    pub(crate) limits: ResourceList,
+    /// The limit that was denied, in bytes or thousandths of a cpu.
+    pub(crate) denied: u64,
+    /// What is said of it, with the denial's words.
     pub(crate) why: String,
 }
 

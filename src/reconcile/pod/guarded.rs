@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Effect, GrowthPause, Now, PodState};
+use super::{Effect, GrowthState, Now, PodState};
 use crate::actuate::shrink::Lowering;
 use crate::actuate::{AcceptedResize, Growable, Grown, JobDone};
 use crate::guard::{Claim, CpuTerms, Guarded, GuardedPod, Report, Terms};
@@ -12,7 +12,7 @@ use crate::model::{
     Bytes, Cause, KubeletVersion, MemoryLimit, MilliCpu, Outcome, Resource, ResourceList, Stages, Target,
 };
 use crate::plan::pod_requests;
-use crate::reconcile::desired::{AfterQuiet, Denied, Growth, TemporaryLimit};
+use crate::reconcile::desired::{AfterQuiet, Denied, Growth, GrowthPause, TemporaryLimit};
 
 /// How long a container's limits are not grown after its first denial. Doubles with each further one.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
@@ -23,6 +23,14 @@ fn guard_cause(of: &Guarded, resource: Resource, why: Option<String>) -> Cause {
         container: of.container.clone(),
         resource,
         why,
+    }
+}
+
+impl GrowthState {
+    /// Grows no limits of this container for a while, and says so.
+    pub(super) fn pause(&mut self, container: String, pause: GrowthPause) {
+        self.refused.insert(container.clone(), pause.why.clone());
+        self.pauses.insert(container, pause);
     }
 }
 
@@ -148,19 +156,18 @@ impl PodState {
                 .checked_mul(1 << times.min(8))
                 .map_or(LONGEST_PAUSE, |pause| pause.min(LONGEST_PAUSE));
             let until = ends.checked_add(pause).unwrap_or(Timestamp::MAX);
-            let pause = GrowthPause {
-                until,
-                times: times.saturating_add(1),
-                limits: spec,
-                denied: MemoryLimit::Bytes(limit.to),
-            };
-            self.growth.pauses.insert(container.clone(), pause);
             sentences.push(format!(
                 "the {} lent to container {container} ends at {ends:.0}",
                 limit.resource
             ));
-            let refused = format!("the API server denies a higher limit, and none is lent before {until:.0}: {why}");
-            self.growth.refused.insert(container, refused);
+            let pause = GrowthPause {
+                until,
+                times: times.saturating_add(1),
+                limits: spec,
+                denied: limit.to,
+                why: format!("the API server denies a higher limit, and none is lent before {until:.0}: {why}"),
+            };
+            self.growth.pause(container, pause);
         }
         sentences
     }
@@ -218,7 +225,7 @@ impl PodState {
                 return false;
             };
             let pause = self.growth.pauses.get(name).filter(|_| !self.may_grow(name, now));
-            pause.is_some_and(|pause| lowering.from <= pause.denied)
+            pause.is_some_and(|pause| lowering.from <= MemoryLimit::Bytes(pause.denied))
         })
     }
 

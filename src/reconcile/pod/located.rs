@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Effect, Now, PodState};
+use super::{Effect, GrowthState, Now, PodState};
 use crate::model::objects::PodId;
 use crate::model::{Bytes, Cause, LivePod, Reason, Resource};
 use crate::reconcile::desired::{DesiredState, Growth};
@@ -61,6 +61,7 @@ impl PodState {
             self.desired = DesiredState::default();
             self.resize = Resize::default();
             self.shrink = ShrinkState::default();
+            self.growth = GrowthState::default();
         }
         another
     }
@@ -68,7 +69,10 @@ impl PodState {
     /// Takes over what was saved before the agent was restarted. An operator's override always counts; of
     /// recommendations the newer one does.
     fn restore(&mut self, saved: SavedPod, now: Now) {
-        let (desired, resize, backoffs) = saved.into_parts();
+        let (desired, resize, backoffs, pauses) = saved.into_parts();
+        for (container, pause) in pauses {
+            self.growth.pause(container, pause);
+        }
         let decided = self.desired.recommended.take();
         let silent = self.decision.reason == Reason::SourcesSilent;
         let not_followed = self.decision.change().is_none() || self.no_room.is_some();

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::actuate::{Grown, LeastLimits};
 use crate::guard::Guarded;
-use crate::model::{CgroupPath, KubeletVersion, LiveContainer, Outcome, Reason};
+use crate::model::{CgroupPath, KubeletVersion, LiveContainer, MemoryLimit, Outcome, Reason, ResourceList};
 use crate::plan::shrink::{Before, Trouble, WatchReading};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::desired::Recommended;

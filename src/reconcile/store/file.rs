@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::files;
 use crate::model::objects::{Pod, PodId};
 use crate::plan::shrink::Regrets;
-use crate::reconcile::desired::DesiredState;
+use crate::reconcile::desired::{DesiredState, GrowthPause};
 use crate::reconcile::resize::Resize;
 use crate::sources::NodeView;
 
@@ -51,6 +51,9 @@ pub(crate) struct SavedPod {
     standing: Standing,
     #[serde(default, skip_serializing_if = "Regrets::is_empty")]
     regrets: Regrets,
+    /// Containers whose limits are not grown for a while because the API server denied it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pauses: BTreeMap<String, GrowthPause>,
 }
 
 /// What is desired for a pod and what was asked for, side by side in the file.
@@ -83,7 +86,12 @@ impl SavedPod {
                 resize,
             },
             regrets: regrets.clone(),
+            pauses: BTreeMap::new(),
         }
+    }
+
+    pub(crate) fn with_pauses(self, pauses: BTreeMap<String, GrowthPause>) -> Self {
+        Self { pauses, ..self }
     }
 
     pub(crate) const fn desired(&self) -> &DesiredState {
@@ -94,8 +102,8 @@ impl SavedPod {
         &self.standing.resize
     }
 
-    pub(crate) fn into_parts(self) -> (DesiredState, Resize, Regrets) {
-        (self.standing.desired, self.standing.resize, self.regrets)
+    pub(crate) fn into_parts(self) -> (DesiredState, Resize, Regrets, BTreeMap<String, GrowthPause>) {
+        (self.standing.desired, self.standing.resize, self.regrets, self.pauses)
     }
 }
 

@@ -300,7 +300,7 @@ async fn what_is_lent_in_an_emergency_is_asked_for_once_it_is_over_and_given_bac
 #[tokio::test]
 async fn a_loan_that_a_quota_denies_ends_although_it_is_used_and_is_not_given_again() {
     const QUOTA: &str = "pods \"web-5c4f-x\" is forbidden: exceeded quota: q, requested: limits.memory=150Mi";
-    let scene = Scene::lending("3s").await;
+    let mut scene = Scene::lending("3s").await;
     scene
         .api
         .fault(patches(None, Effect::Says(403, "Forbidden", QUOTA, None)));
@@ -338,5 +338,17 @@ async fn a_loan_that_a_quota_denies_ends_although_it_is_used_and_is_not_given_ag
     assert_eq!(scene.asked(), 128);
     let mut process = scene.takes(100, 200);
     assert!(!matches!(process.wait(), End::Satisfied(_)), "lent again");
+    assert_eq!(scene.limit(), 128);
+
+    // Nor does an agent that was restarted lend it.
+    scene.agent.kill();
+    scene.agent.start().await;
+    let knows = async || {
+        let pod = scene.agent.pod(NAME).await?;
+        pod.not_grown.iter().any(not_lent).then_some(())
+    };
+    scene.agent.until("the next agent to know of the denial", knows).await;
+    let mut process = scene.takes(100, 200);
+    assert!(!matches!(process.wait(), End::Satisfied(_)), "lent by the next agent");
     assert_eq!(scene.limit(), 128);
 }

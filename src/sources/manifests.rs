@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::NodeView;
-use super::validate::{Invalid, check_pod, check_vpa};
+use super::validate::{Invalid, check_names, check_pod, check_vpa};
 use super::workload::{self, Workload};
 use crate::kubernetes::strip_nulls;
 use crate::model::objects::OwnerKind;
@@ -181,16 +181,7 @@ impl ManifestDocument<'_> {
             field,
             message,
         };
-        if object
-            .pointer("/metadata/name")
-            .and_then(Value::as_str)
-            .is_none_or(str::is_empty)
-        {
-            return Err(field_error(
-                "metadata.name".to_owned(),
-                "required, and not empty".to_owned(),
-            ));
-        }
+        check_names(&object).map_err(|invalid| field_error(invalid.field, invalid.message))?;
         let decoded: T = serde_path_to_error::deserialize(object)
             .map_err(|error| field_error(error.path().to_string(), error.inner().to_string()))?;
         check(&decoded).map_err(|invalid| field_error(invalid.field, invalid.message))?;
@@ -208,12 +199,15 @@ impl ManifestDocument<'_> {
 
 /// Kind and name of a document, as far as it has them.
 fn describe(document: &Value) -> String {
-    let text = |pointer| document.pointer(pointer).and_then(Value::as_str);
-    let kind = text("/kind").unwrap_or("object");
+    let text = |pointer| {
+        let text = document.pointer(pointer).and_then(Value::as_str)?;
+        Some(text.escape_debug().take(300).collect::<String>())
+    };
+    let kind = text("/kind").unwrap_or_else(|| "object".to_owned());
     match (text("/metadata/namespace"), text("/metadata/name")) {
         (Some(namespace), Some(name)) => format!("{kind} {namespace}/{name}"),
         (None, Some(name)) => format!("{kind} {name}"),
-        (_, None) => kind.to_owned(),
+        (_, None) => kind,
     }
 }
 
@@ -324,6 +318,33 @@ metadata: {name: ignored}
     fn text_that_is_not_yaml_names_the_line() {
         let error = parse("kind: Pod\n  bad: [").unwrap_err();
         assert!(matches!(&error, ManifestError::Syntax { .. }), "{error}");
+    }
+
+    #[test]
+    fn names_that_no_api_server_gives_out_are_refused_with_what_is_allowed() {
+        let long = "a".repeat(64);
+        for (name, namespace, container, field) in [
+            ("web\\nERROR all is lost", "shop", "app", "metadata.name"),
+            ("../../etc", "shop", "app", "metadata.name"),
+            ("Web", "shop", "app", "metadata.name"),
+            ("web", "shop/../bank", "app", "metadata.namespace"),
+            ("web", &long, "app", "metadata.namespace"),
+            ("web", "shop", "app 1\\nside 9", "spec.containers[0].name"),
+            ("web", "shop", &long, "spec.containers[0].name"),
+            ("web", "shop", "-app", "spec.containers[0].name"),
+        ] {
+            let text = format!(
+                "kind: Pod\nmetadata: {{name: \"{name}\", namespace: \"{namespace}\"}}\nspec: {{containers: [{{name: \"{container}\"}}]}}"
+            );
+            let error = parse(&text).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("{field}: \"")) && error.contains("allowed are up to"),
+                "{error}"
+            );
+            assert!(!error.contains(char::is_control), "{error:?}");
+        }
+        let text = "kind: Pod\nmetadata: {name: web-0.a, namespace: a1}\nspec: {containers: [{name: 0-a}]}";
+        assert_eq!(parse(text).unwrap().view.pods.len(), 1);
     }
 
     #[test]

@@ -2,14 +2,52 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Value;
+
 use crate::model::objects::{Container, Pod, StartupBoost, VerticalPodAutoscaler};
 use crate::model::{Requirements, Resource};
+
+/// The length of names that stand between dots: of namespaces and containers.
+const LONGEST_LABEL: usize = 63;
 
 /// A field that cannot be used.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Invalid {
     pub(super) field: String,
     pub(super) message: String,
+}
+
+/// The name is one that the API server gives out, and so is the namespace, if there is one.
+pub(super) fn check_names(document: &Value) -> Result<(), Invalid> {
+    for (pointer, field, longest, dots) in [
+        ("/metadata/name", "metadata.name", 253, true),
+        ("/metadata/namespace", "metadata.namespace", LONGEST_LABEL, false),
+    ] {
+        match document.pointer(pointer).and_then(Value::as_str) {
+            Some(name) => check_format(field, name, longest, dots)?,
+            None if dots => check_format(field, "", longest, dots)?,
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// What names consist of (RFC 1123): they stand in paths, log lines and Events.
+fn check_format(field: &str, name: &str, longest: usize, dots: bool) -> Result<(), Invalid> {
+    let allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-') || (dots && byte == b'.');
+    let message = if name.is_empty() {
+        "required, and not empty".to_owned()
+    } else if name.len() > longest || !name.bytes().all(allowed) || name.starts_with('-') || name.ends_with('-') {
+        let shown: String = name.chars().take(80).collect();
+        let dot = if dots { ", '.'" } else { "" };
+        format!("{shown:?} is no name: allowed are up to {longest} of a-z, 0-9{dot} and, not first or last, '-'")
+    } else {
+        return Ok(());
+    };
+    Err(Invalid {
+        field: field.to_owned(),
+        message,
+    })
 }
 
 /// Containers have names of their own, and requests no larger than limits.
@@ -38,19 +76,11 @@ pub(super) fn check_pod(pod: &Pod) -> Result<(), Invalid> {
 }
 
 fn check_name<'a>(path: &str, container: &'a Container, names: &mut BTreeSet<&'a str>) -> Result<(), Invalid> {
-    let field = || format!("{path}.name");
-    if container.name.is_empty() {
-        return Err(Invalid {
-            field: field(),
-            message: "required, and not empty".to_owned(),
-        });
-    }
+    let field = format!("{path}.name");
+    check_format(&field, &container.name, LONGEST_LABEL, false)?;
     if !names.insert(&container.name) {
         let message = format!("{:?} is taken by another container of the pod", container.name);
-        return Err(Invalid {
-            field: field(),
-            message,
-        });
+        return Err(Invalid { field, message });
     }
     Ok(())
 }

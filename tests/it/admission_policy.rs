@@ -260,7 +260,8 @@ fn told_again() -> Request {
 #[test]
 fn an_agent_writes_events_in_its_own_name() {
     let node = json!({"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"});
-    let evicted = json!({"offending_containers": "app", "offending_containers_usage": "1", "starved_resource": "memory"});
+    let evicted =
+        json!({"offending_containers": "app", "offending_containers_usage": "1", "starved_resource": "memory"});
     for allowed in [
         event(),
         told_again(),
@@ -297,9 +298,18 @@ fn events_in_another_name_are_refused() {
         (taken_over, "Events of others"),
         (event().with("/reason", json!("FailedScheduling")), "reasons"),
         (event().with("/reason", json!("NodeNotReady")), "reasons"),
-        (event().with("/involvedObject", of_node("node-2")), "pods and of its own node"),
-        (event().with("/involvedObject/kind", json!("Secret")), "pods and of its own node"),
-        (event().with("/involvedObject/namespace", json!("bank")), "pods and of its own node"),
+        (
+            event().with("/involvedObject", of_node("node-2")),
+            "pods and of its own node",
+        ),
+        (
+            event().with("/involvedObject/kind", json!("Secret")),
+            "pods and of its own node",
+        ),
+        (
+            event().with("/involvedObject/namespace", json!("bank")),
+            "pods and of its own node",
+        ),
         (event().with("/metadata/annotations", json!({"x": "y"})), "annotations"),
         (event().with("/metadata/labels", json!({"x": "y"})), "labels"),
         (event().with("/metadata/finalizers", json!(["x/y"])), "labels"),
@@ -307,7 +317,10 @@ fn events_in_another_name_are_refused() {
             told_again().with("/involvedObject/name", json!("bank")),
             "changes only how often",
         ),
-        (told_again().with("/reason", json!("OOMKilled")), "changes only how often"),
+        (
+            told_again().with("/reason", json!("OOMKilled")),
+            "changes only how often",
+        ),
     ] {
         let refusals = request.refusals();
         assert!(

@@ -119,7 +119,14 @@ const MODULES: &[Module] = &[
 ];
 
 /// The dependencies that are mathematics or plain data; every other crate in Cargo.toml is taken to have effects.
-const PURE_CRATES: &[&str] = &["derive_more", "jiff", "serde", "serde_json", "serde_path_to_error", "thiserror"];
+const PURE_CRATES: &[&str] = &[
+    "derive_more",
+    "jiff",
+    "serde",
+    "serde_json",
+    "serde_path_to_error",
+    "thiserror",
+];
 
 /// The parts of the standard library that reach the outside.
 const EFFECTS_IN_STD: &[&str] = &["env", "fs", "io", "net", "os", "process", "thread"];

@@ -89,7 +89,14 @@ impl Shared {
 
     /// What the state file holds, if anything is desired.
     fn saved(&self) -> Option<impl PartialEq + '_> {
-        let saved = (&self.identity, &self.pod, &self.desired, &self.requests, &self.backoffs, &self.pauses);
+        let saved = (
+            &self.identity,
+            &self.pod,
+            &self.desired,
+            &self.requests,
+            &self.backoffs,
+            &self.pauses,
+        );
         (!self.desired.is_empty() || !self.pauses.is_empty()).then_some(saved)
     }
 

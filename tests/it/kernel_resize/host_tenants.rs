@@ -131,13 +131,20 @@ async fn whatever_stands_in_a_tenants_namespace_no_patch_write_or_event_leaves_t
             assert!(whose == (NAMESPACE, "own"), "round {round}: {change:#?}");
         }
     }
-    assert!(scene.api.calls("patch pods/resize") > 0, "the tenant's own pod is resized");
+    assert!(
+        scene.api.calls("patch pods/resize") > 0,
+        "the tenant's own pod is resized"
+    );
     let policy = Policy::shipped("vscaled-events");
     let said = || !scene.api.all("events").is_empty();
     scene.agent.wait_for("an Event about the own pod", said).await;
     for event in scene.api.all("events") {
         let about = &event["involvedObject"];
-        assert_eq!((&about["namespace"], &about["name"]), (&json!(NAMESPACE), &json!("own")), "{event}");
+        assert_eq!(
+            (&about["namespace"], &about["name"]),
+            (&json!(NAMESPACE), &json!("own")),
+            "{event}"
+        );
         assert_eq!(event["metadata"]["namespace"], NAMESPACE, "{event}");
         let made = Request {
             user: AGENT,

@@ -82,7 +82,10 @@ fn quota(store: &Store, old: &Value, new: &Value) -> Option<String> {
     })
 }
 
-fn list(amounts: &Value) -> ResourceList {
+pub(super) fn list(amounts: &Value) -> ResourceList {
+    if amounts.is_null() {
+        return ResourceList::default();
+    }
     serde_json::from_value::<Requirements>(json!({"limits": amounts}))
         .unwrap()
         .limits

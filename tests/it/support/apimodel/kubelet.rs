@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use vscaled::model::Resource;
 use vscaled::model::objects::Pod;
-use vscaled::model::{Requirements, Resource};
 
 use super::Shared;
+use super::admission::list;
 use super::serve::full_name;
 
 /// What becomes of every resize, whatever room there is.
@@ -146,6 +147,12 @@ fn report(pod: &mut Value, field: &str) {
             resources["requests"].clone()
         };
     }
+    if let Some(resources) = pod["spec"].get("resources").cloned() {
+        match field {
+            "resources" => pod["status"]["resources"] = resources,
+            _ => pod["status"]["allocatedResources"] = resources["requests"].clone(),
+        }
+    }
 }
 
 /// Writes the status, if that changes it, about the spec as it was when it was read.
@@ -183,18 +190,17 @@ fn say(shared: &Shared, name: &str, condition: Option<(&str, &str, &str)>, more:
 fn full(shared: &Shared, node: &str, name: &str) -> Option<String> {
     let store = shared.store();
     let allocatable = store.find("nodes", node)?["status"]["allocatable"].clone();
-    let has: Requirements = serde_json::from_value(json!({"requests": allocatable})).unwrap();
-    let requests = |container: &Value| -> Requirements {
-        let requests = container
-            .get("allocatedResources")
-            .unwrap_or(&container["resources"]["requests"]);
-        serde_json::from_value(json!({"requests": requests})).unwrap()
+    let has = list(&allocatable);
+    let requests = |container: &Value| {
+        list(
+            container
+                .get("allocatedResources")
+                .unwrap_or(&container["resources"]["requests"]),
+        )
     };
     let sum = |containers: &Value, resource: Resource| -> u64 {
         let containers = containers.as_array().into_iter().flatten();
-        containers
-            .map(|container| requests(container).requests.amount(resource))
-            .sum()
+        containers.map(|container| requests(container).amount(resource)).sum()
     };
     let others = |resource| -> u64 {
         let others = store
@@ -207,7 +213,7 @@ fn full(shared: &Shared, node: &str, name: &str) -> Option<String> {
     let pod = store.find("pods", name)?;
     Resource::ALL.into_iter().find_map(|resource| {
         let (wanted, used) = (sum(&pod["spec"]["containers"], resource), others(resource));
-        let capacity = has.requests.get(resource)?;
+        let capacity = has.get(resource)?;
         (wanted + used > capacity).then(|| {
             format!(
                 "Node didn't have enough resource: {resource}, requested: {wanted}, used: {used}, capacity: {capacity}"

@@ -41,6 +41,9 @@ pub(super) fn resized(old: &Value, patch: &Value) -> Result<Value, Refusal> {
         return Err(invalid("", "Forbidden: static pods cannot be resized"));
     }
     let mut new = old.clone();
+    // The resources of the pod as a whole are patched like a container's.
+    merge(&mut new["spec"], &patch["spec"])
+        .map_err(|(field, message)| invalid(&format!("spec.resources.{field}"), &message))?;
     for list in ["containers", "initContainers"] {
         for change in patch["spec"][list].as_array().into_iter().flatten() {
             let there = new["spec"][list].as_array_mut().into_iter().flatten();

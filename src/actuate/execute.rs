@@ -10,74 +10,11 @@ use super::node::Node;
 use super::shrink::{Freezer, LowerError, Lowered, lower};
 use crate::cgroup::systemd::{Systemd, SystemdError, Unit};
 use crate::cgroup::{Cgroup, CgroupError, Reason};
-use crate::model::{Change, MemoryLimit, Setting, Settings, Step, StepRecord, Target};
+use crate::model::{Change, MemoryLimit, Outcome, Setting, Settings, Step, StepRecord, Target};
 use crate::plan::Plan;
 
-/// What became of a plan.
-#[derive(Debug)]
-pub(super) struct Executed {
-    /// What was done, in order, undoing included.
-    pub(super) records: Vec<StepRecord>,
-    pub(super) end: End,
-    /// A memory limit could not be lowered: more is in use.
-    pub(super) not_shrinkable: bool,
-    /// For how long cgroups stood still.
-    pub(super) freezes: Vec<Duration>,
-}
-
-impl Executed {
-    /// Nothing was written, because a memory limit cannot come down now.
-    pub(super) fn not_shrinkable(reason: String) -> Self {
-        Self {
-            not_shrinkable: true,
-            ..Self::nothing(End::Refused(reason))
-        }
-    }
-
-    /// Nothing was written, because a cgroup ended.
-    pub(super) const fn interrupted(reason: String) -> Self {
-        Self::nothing(End::Interrupted(reason))
-    }
-
-    /// Nothing was written, because a check says that it could not be.
-    pub(super) fn refused(error: &StepError) -> Self {
-        Self {
-            not_shrinkable: error.is_not_shrinkable(),
-            ..Self::nothing(if error.is_gone() {
-                End::Interrupted(error.to_string())
-            } else {
-                End::Refused(error.to_string())
-            })
-        }
-    }
-
-    /// Nothing was written, and that is how it ended.
-    pub(super) const fn nothing(end: End) -> Self {
-        Self {
-            records: Vec::new(),
-            end,
-            not_shrinkable: false,
-            freezes: Vec::new(),
-        }
-    }
-}
-
-#[derive(Debug)]
-pub(super) enum End {
-    /// Every step was done and verified.
-    Done,
-    /// A check before the first step failed; nothing was written.
-    Refused(String),
-    /// A cgroup ended under our hands: what was done so far is in order, the rest has to be planned anew.
-    Interrupted(String),
-    /// A step failed; everything before it was undone.
-    RolledBack(String),
-    /// A step failed, and so did undoing.
-    Incomplete(String),
-}
-
 #[derive(Debug, thiserror::Error)]
-pub(super) enum StepError {
+enum StepError {
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     #[error(transparent)]
@@ -136,10 +73,14 @@ const fn is_too_low(error: &CgroupError) -> bool {
 /// Writes one pod's files and unit properties.
 #[derive(Debug)]
 pub(super) struct Executor<'a> {
-    pub(super) handles: &'a PodHandles,
-    pub(super) units: Option<&'a Systemd>,
+    handles: &'a PodHandles,
+    units: Option<&'a Systemd>,
     freezer: &'a Freezer,
     lowered: Lowered,
+    /// What was done, in order, undoing included.
+    pub(super) records: Vec<StepRecord>,
+    /// A memory limit could not be lowered: more is in use.
+    pub(super) not_shrinkable: bool,
 }
 
 impl<'a> Executor<'a> {
@@ -150,64 +91,68 @@ impl<'a> Executor<'a> {
             units: node.units.as_deref(),
             freezer: &node.freezer,
             lowered: Lowered::default(),
+            records: Vec::new(),
+            not_shrinkable: false,
         }
     }
 
     /// Runs the file and unit steps of a plan; steps for the runtime are not this executor's and are passed over.
-    pub(super) fn run(mut self, plan: &Plan) -> Executed {
-        if let Err(error) = self.check_all(plan) {
-            return Executed::refused(&error);
-        }
-        let mut records = Vec::new();
-        let (end, not_shrinkable) = self.run_all(plan, &mut records);
-        Executed {
-            records,
-            end,
-            not_shrinkable,
-            freezes: self.lowered.freezes,
-        }
-    }
-
-    /// Runs them, and says how that ended and whether it was because of a limit that could not be lowered.
-    fn run_all(&mut self, plan: &Plan, records: &mut Vec<StepRecord>) -> (End, bool) {
+    ///
+    /// Errors: how the pass ends. Where a step failed everything before it was undone, unless a cgroup ended under our
+    /// hands: then what was done so far is in order, and the rest is planned anew.
+    pub(super) fn run(&mut self, plan: &Plan) -> Result<(), Outcome> {
+        self.check_all(plan)?;
         let mut done = Vec::new();
         for step in plan.steps().iter().filter(|step| step.change.is_kernels()) {
             let start = Instant::now();
             if let Some(why) = self.would_slow_down(step) {
-                records.push(StepRecord::carried_out(step, start.elapsed(), &Err::<(), _>(why)));
+                let record = StepRecord::carried_out(step, start.elapsed(), &Err::<(), _>(why));
+                self.records.push(record);
                 continue;
             }
             let result = self.carry_out(step);
-            records.push(StepRecord::carried_out(step, start.elapsed(), &result));
-            match result {
-                Ok(()) => done.push(step),
-                Err(error) if error.is_gone() => return (End::Interrupted(error.to_string()), false),
-                Err(error) => {
-                    let parts = parts(step, &error);
-                    let done = done.into_iter().chain(&parts).collect::<Vec<_>>();
-                    let end = match self.undo(&done, records) {
-                        Ok(()) => End::RolledBack(error.to_string()),
-                        Err(undoing) => End::Incomplete(format!("{error}; and it could not be undone: {undoing}")),
-                    };
-                    return (end, error.is_not_shrinkable());
-                }
+            self.records
+                .push(StepRecord::carried_out(step, start.elapsed(), &result));
+            let Err(error) = result else {
+                done.push(step);
+                continue;
+            };
+            let reason = error.to_string();
+            if error.is_gone() {
+                return Err(Outcome::Interrupted { reason });
             }
+            self.not_shrinkable = error.is_not_shrinkable();
+            let parts = parts(step, &error);
+            let done: Vec<_> = done.into_iter().chain(&parts).collect();
+            return Err(Outcome::after_undo(reason, self.undo(&done)));
         }
-        (End::Done, false)
+        Ok(())
     }
 
-    /// Whether the checks before the first step would pass.
-    pub(super) fn check_all(&self, plan: &Plan) -> Result<(), StepError> {
-        plan.steps().iter().try_for_each(|step| self.check(step))
+    /// Checks what can be checked before the first step.
+    ///
+    /// Errors: how the pass ends, without anything written.
+    pub(super) fn check_all(&mut self, plan: &Plan) -> Result<(), Outcome> {
+        let checked = plan.steps().iter().try_for_each(|step| self.check(step));
+        checked.map_err(|error| {
+            self.not_shrinkable = error.is_not_shrinkable();
+            let reason = error.to_string();
+            if error.is_gone() {
+                Outcome::Interrupted { reason }
+            } else {
+                Outcome::Refused { reason }
+            }
+        })
+    }
+
+    /// For how long cgroups stood still.
+    pub(super) fn freezes(&self) -> &[Duration] {
+        &self.lowered.freezes
     }
 
     /// Puts back what steps replaced, the last one first: each state on the way back was in order on the way there.
-    pub(super) fn undo<'s, I>(&mut self, done: I, records: &mut Vec<StepRecord>) -> Result<(), String>
-    where
-        I: IntoIterator<Item = &'s &'s Step>,
-        I::IntoIter: DoubleEndedIterator,
-    {
-        for step in done.into_iter().rev() {
+    pub(super) fn undo(&mut self, done: &[&Step]) -> Result<(), String> {
+        for step in done.iter().rev() {
             let reversed = match &step.change {
                 Change::File { from, to } => Change::File { from: *to, to: *from },
                 Change::Unit { from, to } => Change::Unit {
@@ -222,7 +167,7 @@ impl<'a> Executor<'a> {
             };
             let start = Instant::now();
             let result = self.carry_out(&reversed);
-            records.push(StepRecord {
+            self.records.push(StepRecord {
                 rollback: true,
                 ..StepRecord::carried_out(&reversed, start.elapsed(), &result)
             });

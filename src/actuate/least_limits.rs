@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::model::{Bytes, NamedRequirements, Resource};
 
 /// The least memory limits of one pod's containers, by name.
-type OfPod = BTreeMap<String, Bytes>;
+pub(super) type OfPod = BTreeMap<String, Bytes>;
 
 /// The least memory limits of containers, by pod UID; shared by the guard, the controller and all passes.
 #[derive(Debug, Default)]
@@ -57,6 +57,13 @@ impl LeastLimits {
         self.lock().get(uid)?.get(container).copied()
     }
 
+    /// Lifts what containers of a pod should have to their least limits, which are returned.
+    pub fn lift(&self, uid: &str, targets: &mut [NamedRequirements]) -> OfPod {
+        let least_limits = self.of(uid);
+        lift(targets, &least_limits);
+        least_limits
+    }
+
     /// The least limits of one pod.
     pub(super) fn of(&self, uid: &str) -> OfPod {
         self.lock().get(uid).cloned().unwrap_or_default()
@@ -69,7 +76,7 @@ impl LeastLimits {
 
 /// Lifts limits to their least ones, and requests that are the same as their limits with them: the one is not set without
 /// the other where the pod's class depends on it.
-pub(super) fn lift(targets: &mut [NamedRequirements], least_limits: &OfPod) {
+fn lift(targets: &mut [NamedRequirements], least_limits: &OfPod) {
     for target in targets {
         if let Some(least) = least_limits.get(&target.name) {
             target.resources.lift(Resource::Memory, least.get());

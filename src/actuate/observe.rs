@@ -4,37 +4,26 @@ use jiff::Timestamp;
 
 use super::foreign::{ForeignWriters, Verdict};
 use super::handles::PodHandles;
-use super::job::{Job, JobDone};
 use super::node::Node;
 use crate::cgroup::CgroupError;
-use crate::model::{ControlFile, Outcome, PodTree, PodValues, Target};
-
-/// A pass over a pod whose files cannot be read, or not any more.
-pub(super) fn unobservable(error: &CgroupError, foreign: ForeignWriters) -> Box<JobDone> {
-    let reason = error.to_string();
-    let mut failed = Box::new(JobDone::failed(reason.clone(), foreign));
-    if error.is_gone() {
-        failed.stale = true;
-        failed.outcome = Outcome::Interrupted { reason };
-    }
-    failed
-}
+use crate::model::{ControlFile, LivePod, PodTree, PodValues, Target};
 
 /// Reads the pod's cgroups, and says whether any had to be opened anew although an earlier pass had them: one that ended
 /// may have been followed by another at the same path.
-pub(super) fn observe(node: &Node, job: &mut Job) -> Result<(PodHandles, PodTree, bool), CgroupError> {
-    let known = job.handles.take();
+pub(super) fn open_and_read(
+    node: &Node,
+    live: &LivePod,
+    known: Option<PodHandles>,
+) -> Result<(PodHandles, PodTree, bool), CgroupError> {
     let reopened = known.is_some();
     if let Some(handles) = known {
         match handles.read() {
-            Ok(tree) if tree.containers.len() == job.targets.bound.live().containers.len() => {
-                return Ok((handles, tree, false));
-            }
+            Ok(tree) if tree.containers.len() == live.containers.len() => return Ok((handles, tree, false)),
             Err(error) if !error.is_gone() => return Err(error),
             Ok(_) | Err(_) => {}
         }
     }
-    let handles = PodHandles::open(&node.hierarchy, job.targets.bound.live())?;
+    let handles = PodHandles::open(&node.hierarchy, live)?;
     let tree = handles.read()?;
     Ok((handles, tree, reopened))
 }

@@ -1,360 +1,440 @@
-//! The part of a pass that deals with the kernel: observes, plans, makes room for lower limits, executes, verifies.
+//! One pass over one pod, stage by stage: observe, make room, patch, write, sync the runtime, verify, undo.
 //!
-//! It blocks, and comes in pieces: each [`Pass::advance`] goes on until the pass ends or has to wait, so that nobody
-//! waits on a thread.
+//! The kernel comes first, because containers feel the files and nothing else: they hold the new values within a
+//! millisecond. The runtime comes next, so that its stored spec agrees and no later update by somebody else brings the old
+//! values back. If the runtime cannot be reached, that is owed and nothing is undone; if it refuses, everything is undone.
+//!
+//! Stages that deal with the kernel block, and run on threads that may. Where a pass has to wait, it leaves its thread.
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
-use super::execute::{End, Executed, Executor};
-use super::foreign::{ForeignWriters, Verdict};
+use super::execute::Executor;
 use super::handles::PodHandles;
 use super::job::{Job, JobDone};
-use super::least_limits::lift;
+use super::least_limits::OfPod;
 use super::node::Node;
-use super::observe::{flips, observe, unobservable};
-use super::shrink::{Grounds, Lowering, Next, ShrinkReport};
-use super::through_api::ApiReport;
+use super::observe::{flips, open_and_read};
+use super::patch::{PatchedSpec, ResizeError};
+use super::runtime_stage;
+use super::shrink::{Lowering, Next, ShrinkChecks, ShrinkReport, reclaim_below_limits};
 use crate::cgroup::CgroupError;
-use crate::model::{
-    Bytes, ControlFile, MemoryLimit, Outcome, PodTree, PodValues, Settings, Stages, Step, StepRecord, Target,
-};
-use crate::plan::shrink::{RECLAIM_STEP, Reclaim};
-use crate::plan::{Plan, PlanError, Quotas};
+use crate::model::{Bytes, MemoryLimit, NodeTraits, Outcome, PodTree, PodValues, Settings, Step, Target, Withheld};
+use crate::plan::Plan;
+use crate::plan::resize::{Grant, ResizeDecision, ResizePatch};
 
-/// The part of a memory limit that is kept free for a kubelet that looks before it writes: more than is
-/// cached again before it does.
-const PRESSED: u64 = 16;
-
-/// A pass on its way.
+/// A pass on its way: what it works towards, what it knows and what it has done.
 #[derive(Debug)]
 pub(super) struct Pass {
-    errand: Errand,
-    asked: Instant,
-    uid: String,
-    handles: PodHandles,
-    wanted: PodValues,
-    quotas: Quotas,
-    /// The least_limits that `wanted` was made with.
-    least_limits: BTreeMap<String, Bytes>,
-    plan: Plan,
-    /// The cgroups whose memory limits are to come down.
-    grounds: Grounds,
-    /// Since when room is being made for that.
-    preparing: Option<Instant>,
-    incomplete: bool,
-    flipped: Vec<(Target, ControlFile, Verdict)>,
-    foreign: ForeignWriters,
-    stages: Stages,
-}
-
-/// How far a pass is to go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Errand {
-    /// Until every file holds what it should.
-    Apply,
-    /// The same, and what comes close to a memory limit is reclaimed: somebody else is to write that limit, too, and looks
-    /// at what is in use before.
-    Press,
-    /// Until there is room for every lower limit, so that somebody can be asked first.
-    MakeRoom,
-    /// There is room: until every file holds what it should.
-    Write,
-}
-
-/// What became of a pass so far.
-#[derive(Debug)]
-pub(super) enum Progress {
-    /// It is to go on then.
-    Waits(Box<Pass>, Instant),
-    /// There is room, and it was to do no more.
-    Prepared(Box<Pass>),
-    Ended(Box<KernelPass>),
-}
-
-/// What the first part of a pass leaves for the second.
-#[derive(Debug)]
-pub(super) struct KernelPass {
-    pub(super) handles: PodHandles,
+    pub(super) node: Arc<Node>,
+    pub(super) job: Box<Job>,
+    pub(super) done: JobDone,
     pub(super) wanted: PodValues,
-    quotas: Quotas,
-    /// The least_limits that `wanted` was made with.
-    pub(super) least_limits: BTreeMap<String, Bytes>,
     pub(super) plan: Plan,
-    pub(super) outcome: Outcome,
-    pub(super) steps: Vec<StepRecord>,
+    /// The least limits that `wanted` was made with.
+    least_limits: OfPod,
+    /// The cgroups whose memory limits are to come down.
+    checks: ShrinkChecks,
+    /// Since when room is being made for that, and in how many turns.
+    making_room: Option<(Instant, u32)>,
     /// A container of the pod has no cgroup any more.
-    pub(super) incomplete: bool,
-    pub(super) flipped: Vec<(Target, ControlFile, Verdict)>,
-    pub(super) foreign: ForeignWriters,
-    pub(super) stages: Stages,
-    pub(super) shrink: ShrinkReport,
+    incomplete: bool,
+    /// The spec is patched before anything is written.
+    patches: bool,
+    /// Why the kernel is given what was granted instead of what is wanted.
+    withheld: Option<Withheld>,
+    /// The kubelet waits for less to be in use than the limits allow.
+    reclaims: bool,
+}
+
+/// The end of a stage: the pass goes on with what the stage returns, or is over.
+type Staged<T> = Result<T, Box<JobDone>>;
+
+/// Does the pass.
+///
+/// A pass that lowers memory limits may take seconds, for most of which it waits: other pods have their turn meanwhile.
+/// Every pod of a node may be waiting at once, so that what a pass carries along is boxed.
+pub async fn reconcile(node: Arc<Node>, job: Box<Job>) -> JobDone {
+    let mut patched = None;
+    let pass = Pass::new(Arc::clone(&node), job);
+    let ended = Box::pin(stages(pass, &mut patched)).await;
+    let mut done = match ended {
+        Ok(done) | Err(done) => done,
+    };
+    if let Some(patched) = patched.filter(|_| !done.outcome.holds()) {
+        Box::pin(patched.undo(&node, &mut done)).await;
+    }
+    *done
+}
+
+async fn stages(mut pass: Box<Pass>, patched: &mut Option<PatchedSpec>) -> Staged<Box<JobDone>> {
+    match std::mem::take(&mut pass.job.resize) {
+        ResizeDecision::Direct => {}
+        ResizeDecision::Refuse { why, no_room } => {
+            pass.done.api.no_room = no_room;
+            return Err(pass.end(Outcome::Refused { reason: why }));
+        }
+        ResizeDecision::Wait { why, retry_after } => {
+            pass.done.api.retry_after = retry_after;
+            return Err(pass.end(Outcome::Withheld(why)));
+        }
+        ResizeDecision::Write(grant) => {
+            // A limit that is there cannot be taken away through the API server.
+            pass.job.targets.lift_undeclared = false;
+            pass.apply_grant(grant);
+        }
+        ResizeDecision::Patch(patch) => (pass, *patched) = pass.make_room_and_patch(patch).await?,
+    }
+    let pass = pass.run_kernel_stages().await?;
+    let pass = pass.sync_runtime().await?;
+    let outcome = match pass.done.steps.as_slice() {
+        [] => Outcome::Unchanged,
+        _ => Outcome::Applied,
+    };
+    Ok(pass.end(outcome))
 }
 
 impl Pass {
-    /// Observes and plans. Boxed, because most of what is done with it is moving it between threads.
-    pub(super) fn begin(node: &Node, mut job: Job, errand: Errand) -> Result<Box<Self>, Box<JobDone>> {
-        let mut foreign = std::mem::take(&mut job.foreign);
-        let mut stages = Stages {
-            queued: job.asked.elapsed(),
-            ..Stages::default()
+    fn new(node: Arc<Node>, mut job: Box<Job>) -> Box<Self> {
+        let done = JobDone {
+            handles: job.handles.take(),
+            foreign: std::mem::take(&mut job.foreign),
+            ..JobDone::ended(Outcome::Unchanged)
         };
-        let observing = Instant::now();
-        let (handles, tree, reopened) = match observe(node, &mut job) {
-            Ok(observed) => observed,
-            Err(error) => return Err(unobservable(&error, foreign)),
-        };
-        stages.observe = observing.elapsed();
+        Box::new(Self {
+            node,
+            job,
+            done,
+            wanted: PodValues::default(),
+            plan: Plan::default(),
+            least_limits: OfPod::new(),
+            checks: ShrinkChecks::default(),
+            making_room: None,
+            incomplete: false,
+            patches: false,
+            withheld: None,
+            reclaims: false,
+        })
+    }
 
-        let incomplete = tree.containers.len() < job.targets.bound.live().containers.len();
-        let planning = Instant::now();
-        let least_limits = node.least_limits.of(&job.targets.bound.live().id.uid);
-        lift(&mut job.targets.containers, &least_limits);
-        let mut wanted = job.targets.values(&tree, &node.traits);
-        let flipped = if reopened {
-            Vec::new()
-        } else {
-            flips(&tree, &mut wanted, &mut foreign, job.held_before)
+    /// The kernel is given what the kubelet has granted.
+    fn apply_grant(&mut self, grant: Grant) {
+        self.job.targets.containers = grant.targets;
+        self.job.held_before &= grant.settled;
+        self.done.api.retry_after = grant.retry_after;
+        self.withheld = grant.withheld;
+        self.reclaims = grant.reclaim;
+        self.making_room = None;
+    }
+
+    /// Makes room for what is patched, as for a write, and patches the spec. Returns also what is to be undone if the cgroups
+    /// cannot hold it after all.
+    async fn make_room_and_patch(mut self: Box<Self>, patch: ResizePatch) -> Staged<(Box<Self>, Option<PatchedSpec>)> {
+        let lift_undeclared = std::mem::take(&mut self.job.targets.lift_undeclared);
+        // The targets are new: nobody changed what differs from them.
+        let held_before = std::mem::take(&mut self.job.held_before);
+        self.job.targets.containers.clone_from(&patch.targets);
+        self.patches = true;
+        self = self.run_kernel_stages().await?;
+        self.patches = false;
+        if self.job.targets.containers != patch.targets {
+            return Err(self.end(overtaken()));
+        }
+        let error = match self.patch(&patch).await {
+            Ok(patched) => {
+                let grant = patch.grant(&patched.pod);
+                if grant.withheld.is_none() {
+                    return Ok((self, Some(patched)));
+                }
+                self.job.held_before = held_before;
+                self.apply_grant(grant);
+                return Ok((self, None));
+            }
+            Err(error) => error,
         };
-        let planned = plan(node, tree, &wanted).map_err(|error| error.to_string());
-        let planned = planned.and_then(|plan| {
-            let grounds = Grounds::of(&plan, &handles, &job.seen).map_err(|error| error.to_string())?;
-            Ok((plan, grounds))
+        let reason = error.to_string();
+        let outcome = match error {
+            ResizeError::Denied(why) => {
+                // What was written before anybody asked is taken back as well.
+                self.job.targets.containers = patch.held;
+                self.done.api.denied = Some(why);
+                self.making_room = None;
+                return Ok((self, None));
+            }
+            ResizeError::Unsupported(_) => {
+                self.job.targets.lift_undeclared = lift_undeclared;
+                self.job.targets.kubelet_unasked = true;
+                self.job.held_before = held_before;
+                self.done.api.unsupported = true;
+                self.making_room = None;
+                return Ok((self, None));
+            }
+            ResizeError::Gone(_) => Outcome::Interrupted { reason },
+            ResizeError::Altered(_) => {
+                // What the spec has become is somebody else's, and later than what was asked for.
+                let generation = self.job.targets.bound.object().metadata.generation;
+                self.done.api.asked = Some(patch.accepted(generation));
+                Outcome::Refused { reason }
+            }
+            ResizeError::Refused { retry_after, .. } => {
+                self.done.api.retry_after = retry_after;
+                Outcome::Refused { reason }
+            }
+        };
+        Err(self.end(outcome))
+    }
+
+    /// Observes the cgroups, makes room for lower memory limits, and writes; but nothing is written before a patch. What was
+    /// observed before the patch counts after it.
+    async fn run_kernel_stages(mut self: Box<Self>) -> Staged<Box<Self>> {
+        loop {
+            let wait;
+            (self, wait) = self.on_kernel_thread(Self::advance).await?;
+            match wait {
+                Some(until) => tokio::time::sleep_until(until.into()).await,
+                None => return Ok(self),
+            }
+        }
+    }
+
+    async fn on_kernel_thread<T: Send + 'static>(
+        mut self: Box<Self>,
+        work: impl FnOnce(&mut Self) -> Result<T, Outcome> + Send + 'static,
+    ) -> Staged<(Box<Self>, T)> {
+        let node = Arc::clone(&self.node);
+        let _place = node.concurrency.kernel().await;
+        let span = tracing::Span::current();
+        let worked = tokio::task::spawn_blocking(move || {
+            let result = span.in_scope(|| work(&mut self));
+            (self, result)
         });
-        stages.plan = planning.elapsed();
-        match planned {
-            Ok((plan, grounds)) => Ok(Box::new(Self {
-                errand,
-                asked: job.asked,
-                uid: job.targets.bound.live().id.uid.clone(),
-                handles,
-                wanted,
-                quotas: job.targets.scope.quotas,
-                least_limits,
-                plan,
-                grounds,
-                preparing: None,
-                incomplete,
-                flipped,
-                foreign,
-                stages,
-            })),
-            Err(reason) => Err(Box::new(JobDone {
-                handles: Some(handles),
-                flipped,
-                stages,
-                quotas: job.targets.scope.quotas,
-                ..JobDone::failed(reason, foreign)
-            })),
+        match worked.await {
+            Ok((pass, Ok(value))) => Ok((pass, value)),
+            Ok((pass, Err(outcome))) => Err(pass.end(outcome)),
+            Err(panic) => {
+                let reason = format!("internal error: {panic}");
+                Err(Box::new(JobDone::ended(Outcome::Refused { reason })))
+            }
         }
     }
 
-    /// Goes on, and executes the plan once there is room for every limit it lowers.
-    pub(super) fn advance(mut self: Box<Self>, node: &Node) -> Result<Progress, Box<JobDone>> {
-        let waited = self.preparing.is_some();
-        let preparing = *self.preparing.get_or_insert_with(Instant::now);
-        let next = self.grounds.advance(&self.handles);
-        if !self.grounds.is_empty() && self.errand != Errand::Write {
-            self.stages.prepare = preparing.elapsed();
+    /// Goes on until the pass has written, or has to wait until the time that is returned.
+    fn advance(&mut self) -> Result<Option<Instant>, Outcome> {
+        if self.making_room.is_none() {
+            self.observe()?;
         }
-        let kernel = match next {
-            Ok(Next::Wait(until)) => return Ok(Progress::Waits(self, until)),
-            Ok(Next::Refused(target, why)) => {
-                self.end(Executed::not_shrinkable(format!("{target}: {why}")), Vec::new())
-            }
-            Ok(Next::Ready) if node.least_limits.of(&self.uid) != self.least_limits => {
-                let overtaken = "a limit was grown in an emergency meanwhile".to_owned();
-                self.plan = Plan::default();
-                self.end(Executed::nothing(End::Interrupted(overtaken)), Vec::new())
-            }
-            Ok(Next::Ready) if self.errand == Errand::MakeRoom => {
-                match Executor::new(node, &self.handles).check_all(&self.plan) {
-                    Ok(()) => return Ok(Progress::Prepared(self)),
-                    Err(error) => self.end(Executed::refused(&error), Vec::new()),
-                }
-            }
-            Ok(Next::Ready) => {
-                let mut overtaken = Vec::new();
-                if waited {
-                    (self, overtaken) = self.plan_again(node)?;
-                }
-                self.execute(node, overtaken)
-            }
-            Err(error) => return Err(unobservable(&error, self.foreign)),
-        };
-        Ok(Progress::Ended(Box::new(kernel)))
-    }
-
-    /// There is room, and whoever was to be asked has agreed.
-    pub(super) fn to_write(mut self: Box<Self>) -> Box<Self> {
-        self.errand = Errand::Write;
-        self
-    }
-
-    /// Whoever was to be asked did not agree: nothing was written.
-    pub(super) fn into_abandoned(mut self: Box<Self>) -> JobDone {
-        self.plan = Plan::default();
-        self.end(Executed::nothing(End::Done), Vec::new()).into_done(false)
-    }
-
-    /// Making room took a while: starts from what is there now. Returns also the limits that were to come down and hold
-    /// that already: a kubelet that was asked writes them as well, and may be first. They are watched all the same.
-    fn plan_again(mut self: Box<Self>, node: &Node) -> Result<(Box<Self>, Vec<Lowering>), Box<JobDone>> {
-        let read = self.handles.read().and_then(|tree| {
-            let holds = |target: &Target, to| tree.get(target).and_then(Settings::memory_limit) == Some(to);
-            Ok((self.before_lowering(holds)?, tree))
-        });
-        match read {
-            Ok((overtaken, tree)) => match plan(node, tree, &self.wanted) {
-                Ok(plan) => {
-                    self.plan = plan;
-                    Ok((self, overtaken))
-                }
-                Err(error) => Err(Box::new(JobDone::failed(error.to_string(), self.foreign))),
-            },
-            Err(error) => Err(unobservable(&error, self.foreign)),
+        if let Some(until) = self.make_room()? {
+            return Ok(Some(until));
         }
-    }
-
-    fn execute(mut self: Box<Self>, node: &Node, mut lowered: Vec<Lowering>) -> KernelPass {
-        match self.before_lowering(|_, _| true) {
-            Ok(lowering) => lowered.extend(lowering),
-            Err(error) => return self.end(Executed::interrupted(error.to_string()), Vec::new()),
+        if !self.is_current() {
+            return Err(overtaken());
         }
-        let writing = Instant::now();
-        let executed = Executor::new(node, &self.handles).run(&self.plan);
-        self.stages.write = if self.plan.is_empty() {
-            Duration::ZERO
+        if self.patches {
+            Executor::new(&self.node, opened(&self.done)?).check_all(&self.plan)?;
         } else {
-            writing.elapsed()
-        };
-        self.stages.verified = self.asked.elapsed();
-        if self.errand == Errand::Press
-            && let Err(error) = self.press()
-        {
-            tracing::warn!(%error, "no room is made for the kubelet");
+            self.write()?;
         }
-        self.end(executed, lowered)
+        Ok(None)
     }
 
-    /// Has the kernel reclaim what the containers use of the last part of their memory limits, one step at most.
-    fn press(&self) -> Result<(), CgroupError> {
-        for (name, settings) in &self.wanted.tree.containers {
-            let (Some(MemoryLimit::Bytes(limit)), Some(cgroup)) = (
-                settings.memory_limit(),
-                self.handles.get(&Target::Container(name.clone())),
-            ) else {
-                continue;
-            };
-            let roof = Bytes::new(limit - limit / PRESSED);
-            let too_much = cgroup.outer().memory_usage()?.saturating_sub(roof);
-            if !too_much.is_zero() && cgroup.outer().reclaim_way()? == Reclaim::OnRequest {
-                cgroup.outer().reclaim(too_much.min(RECLAIM_STEP))?;
-            }
+    /// Whether nothing was grown in an emergency since the pass observed.
+    pub(super) fn is_current(&self) -> bool {
+        self.node.least_limits.of(self.uid()) == self.least_limits
+    }
+
+    fn uid(&self) -> &str {
+        &self.job.targets.bound.live().id.uid
+    }
+
+    fn observe(&mut self) -> Result<(), Outcome> {
+        let stages = &mut self.done.stages;
+        if stages.queued.is_zero() {
+            stages.queued = self.job.asked.elapsed();
         }
+        let start = Instant::now();
+        self.job.seen.extend(self.checks.seen());
+        let live = Arc::clone(self.job.targets.bound.live());
+        let known = self.done.handles.take();
+        let (handles, tree, reopened) = open_and_read(&self.node, &live, known).map_err(|error| unreadable(&error))?;
+        let handles = self.done.handles.insert(handles);
+        stages.observe = start.elapsed();
+        let start = Instant::now();
+        self.incomplete = tree.containers.len() < live.containers.len();
+        let containers = &mut self.job.targets.containers;
+        self.least_limits = self.node.least_limits.lift(&live.id.uid, containers);
+        self.wanted = self.job.targets.values(&tree, &self.node.traits);
+        if !reopened {
+            let foreign = &mut self.done.foreign;
+            self.done.flipped = flips(&tree, &mut self.wanted, foreign, self.job.held_before);
+        }
+        self.plan = plan_files(tree, &self.wanted, &self.node.traits)?;
+        self.checks = ShrinkChecks::of(&self.plan, handles, &self.job.seen).map_err(|error| unreadable(&error))?;
+        stages.plan = start.elapsed();
         Ok(())
     }
 
-    /// What the cgroups say whose limits are about to come down, those of them that count: what is seen
-    /// later is compared with it.
-    fn before_lowering(&self, counts: impl Fn(&Target, MemoryLimit) -> bool) -> Result<Vec<Lowering>, CgroupError> {
-        let mut lowered = Vec::new();
-        for step in self.plan.steps() {
-            let (Some((from, to)), Some(cgroup)) = (step.change.lowered_memory(), self.handles.get(&step.target))
-            else {
-                continue;
-            };
-            if !counts(&step.target, MemoryLimit::Bytes(to.get())) {
-                continue;
-            }
-            let last = cgroup.outer().watch_reading()?;
-            lowered.push(Lowering {
-                target: step.target.clone(),
-                from,
-                to,
-                before: self.grounds.before(&step.target, last, to),
-            });
+    /// Makes room for lower memory limits, as far as one turn goes; returns when the next turn is, if there is one.
+    fn make_room(&mut self) -> Result<Option<Instant>, Outcome> {
+        let (since, turns) = self.making_room.get_or_insert_with(|| (Instant::now(), 0));
+        *turns += 1;
+        let next = self
+            .checks
+            .advance(opened(&self.done)?)
+            .map_err(|error| unreadable(&error))?;
+        if !self.checks.is_empty() && self.done.api.asked.is_none() {
+            self.done.stages.prepare = since.elapsed();
         }
-        Ok(lowered)
+        match next {
+            Next::Ready => Ok(None),
+            Next::Wait(until) => Ok(Some(until)),
+            Next::Refused(target, why) => {
+                self.done.shrink.refused = true;
+                Err(Outcome::Refused {
+                    reason: format!("{target}: {why}"),
+                })
+            }
+        }
     }
 
-    fn end(self: Box<Self>, executed: Executed, lowered: Vec<Lowering>) -> KernelPass {
+    fn write(&mut self) -> Result<(), Outcome> {
+        let handles = opened(&self.done)?;
+        let mut lowered = Vec::new();
+        if self.making_room.is_some_and(|(_, turns)| turns > 1) {
+            // Making room took a while: what is there now counts. A kubelet that was asked writes lower limits as well, and may
+            // be first; they are watched all the same.
+            let tree = handles.read().map_err(|error| unreadable(&error))?;
+            let holds = |target: &Target, to: Bytes| {
+                tree.get(target).and_then(Settings::memory_limit) == Some(MemoryLimit::Bytes(to.get()))
+            };
+            lowered = self.before_lowering(handles, holds)?;
+            self.plan = plan_files(tree, &self.wanted, &self.node.traits)?;
+        }
+        lowered.extend(self.before_lowering(handles, |_, _| true)?);
         let changes_memory = |step: &&Step| step.change.files().iter().any(|(_, to)| to.memory().is_some());
         let steps = self.plan.steps().iter().filter(changes_memory);
         let touched = steps
             .map(|step| &step.target)
             .chain(lowered.iter().map(|lowering| &lowering.target));
-        let shrink = ShrinkReport {
-            touched: touched.cloned().collect(),
+        let touched = touched.cloned().collect();
+        let start = Instant::now();
+        let mut executor = Executor::new(&self.node, handles);
+        let ended = executor.run(&self.plan);
+        let (took, verified) = (start.elapsed(), self.job.asked.elapsed());
+        let report = ShrinkReport {
             lowered,
-            refused: executed.not_shrinkable,
-            freezes: executed.freezes,
-            seen: self.grounds.seen(),
+            touched,
+            refused: executor.not_shrinkable,
+            freezes: executor.freezes().to_vec(),
+            ..ShrinkReport::default()
         };
-        let outcome = match executed.end {
-            End::Done if self.plan.is_empty() => Outcome::Unchanged,
-            End::Done => Outcome::Applied,
-            End::Refused(reason) => Outcome::Refused { reason },
-            End::Interrupted(reason) => Outcome::Interrupted { reason },
-            End::RolledBack(reason) => Outcome::RolledBack { reason },
-            End::Incomplete(reason) => Outcome::Incomplete { reason },
-        };
-        KernelPass {
-            handles: self.handles,
-            wanted: self.wanted,
-            quotas: self.quotas,
-            least_limits: self.least_limits,
-            plan: self.plan,
-            outcome,
-            steps: executed.records,
-            incomplete: self.incomplete,
-            flipped: self.flipped,
-            foreign: self.foreign,
-            stages: self.stages,
-            shrink,
+        let records = executor.records;
+        if self.reclaims
+            && let Err(error) = reclaim_below_limits(&self.wanted.tree, handles)
+        {
+            tracing::warn!(%error, "no room is made for the kubelet");
         }
+        self.done.shrink = report;
+        self.done.steps.extend(records);
+        self.done.stages.verified = verified;
+        if !self.plan.is_empty() {
+            self.done.stages.write = took;
+        }
+        ended
+    }
+
+    /// What the cgroups say whose limits are about to come down, those of them that count: what is seen later is compared
+    /// with it.
+    fn before_lowering(
+        &self,
+        handles: &PodHandles,
+        counts: impl Fn(&Target, Bytes) -> bool,
+    ) -> Result<Vec<Lowering>, Outcome> {
+        let mut lowered = Vec::new();
+        for step in self.plan.steps() {
+            let (Some((from, to)), Some(cgroup)) = (step.change.lowered_memory(), handles.get(&step.target)) else {
+                continue;
+            };
+            if counts(&step.target, to) {
+                let last = cgroup.outer().watch_reading().map_err(|error| unreadable(&error))?;
+                lowered.push(Lowering {
+                    target: step.target.clone(),
+                    from,
+                    to,
+                    before: self.checks.before(&step.target, last, to),
+                });
+            }
+        }
+        Ok(lowered)
+    }
+
+    /// Tells the runtime what the kernel holds, if that is news.
+    async fn sync_runtime(mut self: Box<Self>) -> Staged<Box<Self>> {
+        if self.job.check_runtime || !self.plan.is_empty() {
+            let start = Instant::now();
+            let synced = Box::pin(runtime_stage::sync(&mut self)).await;
+            self.done.stages.runtime = start.elapsed();
+            if let Err(outcome) = synced {
+                return Err(self.end(outcome));
+            }
+        }
+        Ok(self)
+    }
+
+    /// The pass is over. Cgroups that are stale are not kept open.
+    fn end(self: Box<Self>, mut outcome: Outcome) -> Box<JobDone> {
+        let Self { job, mut done, .. } = *self;
+        if !outcome.holds() {
+            // What was written was undone, or holds although the rest is planned anew.
+            done.shrink.retain_written(&done.steps);
+        }
+        done.stale = self.incomplete || matches!(outcome, Outcome::Interrupted { .. });
+        done.handles = done.handles.filter(|_| !done.stale);
+        done.quotas = job.targets.scope.quotas;
+        done.shrink.seen = job.seen;
+        done.shrink.seen.extend(self.checks.seen());
+        if let Some(why) = &done.api.denied {
+            outcome.deny(why);
+        }
+        done.outcome = match (outcome, self.withheld) {
+            (Outcome::Applied | Outcome::Unchanged, Some(withheld)) => Outcome::Withheld(withheld),
+            (outcome, _) => outcome,
+        };
+        Box::new(done)
     }
 }
 
-fn plan(node: &Node, tree: PodTree, wanted: &PodValues) -> Result<Plan, PlanError> {
-    let observed = PodValues {
-        tree,
+fn overtaken() -> Outcome {
+    Outcome::Interrupted {
+        reason: "a limit was grown in an emergency meanwhile".to_owned(),
+    }
+}
+
+/// The pod's cgroups, which the first stage opens.
+pub(super) fn opened(done: &JobDone) -> Result<&PodHandles, Outcome> {
+    done.handles.as_ref().ok_or_else(|| Outcome::Interrupted {
+        reason: "the pod's cgroups are not open".to_owned(),
+    })
+}
+
+/// The end of a pass over a pod whose files cannot be read, or not any more.
+pub(super) fn unreadable(error: &CgroupError) -> Outcome {
+    let reason = error.to_string();
+    if error.is_gone() {
+        Outcome::Interrupted { reason }
+    } else {
+        Outcome::Refused { reason }
+    }
+}
+
+/// The steps from what a pod's files hold to what they should hold.
+///
+/// Errors: the pass ends, because there is no way.
+pub(super) fn plan_files(held: PodTree, wanted: &PodValues, traits: &NodeTraits) -> Result<Plan, Outcome> {
+    let held = PodValues {
+        tree: held,
         ..PodValues::default()
     };
-    Plan::between(&observed, wanted, &node.traits)
-}
-
-impl KernelPass {
-    /// What is told of the pass once it is over. Cgroups that are stale are not kept open.
-    pub(super) fn into_done(self, stale: bool) -> JobDone {
-        JobDone {
-            handles: (!stale).then_some(self.handles),
-            foreign: self.foreign,
-            outcome: self.outcome,
-            steps: self.steps,
-            flipped: self.flipped,
-            stages: self.stages,
-            stale,
-            formula: None,
-            quotas: self.quotas,
-            shrink: self.shrink,
-            api: ApiReport::default(),
-        }
-    }
-
-    /// Whether the node is to be looked at again: what lives there has changed.
-    pub(super) const fn is_stale(&self) -> bool {
-        self.incomplete || matches!(self.outcome, Outcome::Interrupted { .. })
-    }
-
-    /// Undoes the file steps, because the runtime refused.
-    pub(super) fn undo(&mut self, node: &Node) -> Result<(), String> {
-        let done: Vec<_> = self
-            .plan
-            .steps()
-            .iter()
-            .filter(|step| step.change.is_kernels())
-            .collect();
-        Executor::new(node, &self.handles).undo(&done, &mut self.steps)
-    }
+    Plan::between(&held, wanted, traits).map_err(|error| Outcome::Refused {
+        reason: error.to_string(),
+    })
 }

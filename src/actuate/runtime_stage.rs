@@ -1,57 +1,23 @@
-//! The second part of a pass: the runtime's stored specs are made to agree with what the kernel holds.
+//! The stages of a pass that deal with the runtime: its stored specs are made to agree with what the kernel holds, and the
+//! files are verified afterwards.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
 
 use futures::future::join_all;
 
+use super::execute::Executor;
 use super::node::{Node, RuntimeLink};
-use super::pass::KernelPass;
+use super::pass::{Pass, opened};
 use super::shrink::Markers;
-use crate::cgroup::{Cgroup, CgroupError, State};
+use crate::cgroup::{Cgroup, State};
 use crate::model::{
-    CgroupVersion, Change, ControlFile, CpuShares, CriResources, LivePod, Outcome, PodValues, Setting, Step,
+    CgroupVersion, Change, ControlFile, CpuShares, CriResources, LivePod, Outcome, PodTree, PodValues, Setting, Step,
     StepRecord, Target, WeightFormula,
 };
 use crate::plan::Plan;
 use crate::runtime::{ContainerRuntime, RuntimeContainer, RuntimeError, weight};
-
-/// What telling the runtime came to.
-pub(super) struct Told {
-    pub(super) end: RuntimeEnd,
-    /// Another formula than assumed, if the weights the runtime wrote show one.
-    pub(super) formula: Option<WeightFormula>,
-}
-
-/// How telling the runtime ended.
-pub(super) enum RuntimeEnd {
-    /// Nothing to tell, or nobody.
-    Nothing,
-    /// Told, and the files still hold the values.
-    Agrees,
-    /// Not reachable; the kernel holds the values.
-    Owed(String),
-    Gone,
-    RolledBack(String),
-    /// Refused, and not everything undone; or the files changed while it was told.
-    Incomplete(String),
-}
-
-impl RuntimeEnd {
-    /// The outcome of the whole pass, given that of its first part.
-    pub(super) fn into_outcome(self, kernel: Outcome, any_step: bool) -> Outcome {
-        match self {
-            Self::Nothing => kernel,
-            Self::Agrees if any_step => Outcome::Applied,
-            Self::Agrees => kernel,
-            Self::Owed(reason) => Outcome::RuntimeOwed { reason },
-            Self::Gone => Outcome::Interrupted {
-                reason: "a container ended meanwhile".to_owned(),
-            },
-            Self::RolledBack(reason) => Outcome::RolledBack { reason },
-            Self::Incomplete(reason) => Outcome::Incomplete { reason },
-        }
-    }
-}
 
 /// What the runtime has stored about the pod's containers, as far as it can be asked and says.
 pub async fn stored_specs(node: &Node, live: &LivePod) -> BTreeMap<String, CriResources> {
@@ -83,75 +49,67 @@ async fn fetch_containers<'a>(
     join_all(containers.map(async |(name, container)| (name, runtime.container(&container.id).await))).await
 }
 
-/// Tells the runtime what its stored specs should hold, where they differ.
-pub(super) async fn sync(node: &Node, live: &LivePod, kernel: &mut KernelPass) -> Told {
-    let nothing = Told {
-        end: RuntimeEnd::Nothing,
-        formula: None,
-    };
+/// Tells the runtime what its stored specs should hold, where they differ, and reads the files again: it wrote them too.
+///
+/// Errors: how the pass ends where the runtime was not told, or the files do not hold their values.
+pub(super) async fn sync(pass: &mut Pass) -> Result<(), Outcome> {
+    let node = Arc::clone(&pass.node);
     let runtime = match &node.runtime {
-        RuntimeLink::None => return nothing,
-        RuntimeLink::Away(why) => {
-            return Told {
-                end: RuntimeEnd::Owed(why.clone()),
-                formula: None,
-            };
-        }
-        RuntimeLink::Found(runtime) => runtime,
+        RuntimeLink::None => return Ok(()),
+        RuntimeLink::Away(why) => return Err(Outcome::RuntimeOwed { reason: why.clone() }),
+        RuntimeLink::Found(runtime) => runtime.as_ref(),
     };
-    let _lane = node.concurrency.runtime().await;
-    if let Some(why) = node.concurrency.runtime_away() {
-        return Told {
-            end: RuntimeEnd::Owed(why),
-            formula: None,
-        };
+    let _place = node.concurrency.runtime().await;
+    if let Some(reason) = node.concurrency.runtime_away() {
+        return Err(Outcome::RuntimeOwed { reason });
     }
-    let steps = match spec_steps(node, runtime.as_ref(), live, kernel).await {
-        Ok(steps) if steps.is_empty() => return nothing,
-        Ok(steps) => steps,
-        Err(error) => {
-            return Told {
-                end: give_up(node, &error),
-                formula: None,
-            };
-        }
-    };
+    let steps = spec_steps(runtime, pass)
+        .await
+        .map_err(|error| give_up(&node, &error))?;
+    if steps.is_empty() {
+        return Ok(());
+    }
     let mut done: Vec<Step> = Vec::new();
     for step in steps {
-        if node.least_limits.of(&live.id.uid) != kernel.least_limits {
+        if !pass.is_current() {
             // The runtime would write the limit that was there before.
-            return Told {
-                end: RuntimeEnd::Owed("a limit was grown in an emergency meanwhile; told by the next pass".to_owned()),
-                formula: None,
-            };
+            return Err(Outcome::RuntimeOwed {
+                reason: "a limit was grown in an emergency meanwhile; told by the next pass".to_owned(),
+            });
         }
-        let (Target::Container(name), Change::Spec { to, .. }) = (&step.target, &step.change) else {
-            continue;
-        };
-        let Some(container) = live.containers.get(name) else {
-            continue;
-        };
-        let start = std::time::Instant::now();
-        let cgroup = kernel.handles.get(&step.target);
-        let result = update(runtime.as_ref(), node.freezer.markers(), cgroup, &container.id, to).await;
-        kernel
-            .steps
-            .push(StepRecord::carried_out(&step, start.elapsed(), &result));
-        match result {
+        match update_spec(runtime, pass, &step, false).await {
             Ok(()) => done.push(step),
-            Err(error) if error.is_not_found() || error.is_retryable() => {
-                return Told {
-                    end: give_up(node, &error),
-                    formula: None,
-                };
-            }
+            Err(error) if error.is_not_found() || error.is_retryable() => return Err(give_up(&node, &error)),
             Err(error) => {
-                let end = undo(node, runtime.as_ref(), live, kernel, &done, &error).await;
-                return Told { end, formula: None };
+                let undone = undo(runtime, pass, &done).await;
+                return Err(Outcome::after_undo(error.to_string(), undone));
             }
         }
     }
-    verify(node, kernel)
+    verify(pass)
+}
+
+/// Carries out one step, and records it.
+async fn update_spec(
+    runtime: &dyn ContainerRuntime,
+    pass: &mut Pass,
+    step: &Step,
+    rollback: bool,
+) -> Result<(), RuntimeError> {
+    let (Target::Container(name), Change::Spec { to, .. }) = (&step.target, &step.change) else {
+        return Ok(());
+    };
+    let Some(container) = pass.job.targets.bound.live().containers.get(name) else {
+        return Ok(());
+    };
+    let start = Instant::now();
+    let cgroup = pass.done.handles.as_ref().and_then(|handles| handles.get(&step.target));
+    let result = update(runtime, pass.node.freezer.markers(), cgroup, &container.id, to).await;
+    pass.done.steps.push(StepRecord {
+        rollback,
+        ..StepRecord::carried_out(step, start.elapsed(), &result)
+    });
+    result
 }
 
 /// Changes a container's stored spec. A runtime may change limits besides that it was not told of: CRI-O gives no swap
@@ -199,84 +157,83 @@ async fn update(
     result
 }
 
-fn give_up(node: &Node, error: &RuntimeError) -> RuntimeEnd {
+fn give_up(node: &Node, error: &RuntimeError) -> Outcome {
     if error.is_not_found() {
-        return RuntimeEnd::Gone;
+        return Outcome::Interrupted {
+            reason: "a container ended meanwhile".to_owned(),
+        };
     }
-    node.concurrency.runtime_is_away(error.to_string());
-    RuntimeEnd::Owed(error.to_string())
+    let reason = error.to_string();
+    node.concurrency.runtime_is_away(reason.clone());
+    Outcome::RuntimeOwed { reason }
 }
 
 /// Which stored specs differ from what they should hold.
-async fn spec_steps(
-    node: &Node,
-    runtime: &dyn ContainerRuntime,
-    live: &LivePod,
-    kernel: &KernelPass,
-) -> Result<Vec<Step>, RuntimeError> {
+async fn spec_steps(runtime: &dyn ContainerRuntime, pass: &Pass) -> Result<Vec<Step>, RuntimeError> {
     let mut specs = BTreeMap::new();
-    for (name, answer) in fetch_containers(runtime, live, kernel.wanted.specs.keys()).await {
+    let live = pass.job.targets.bound.live();
+    for (name, answer) in fetch_containers(runtime, live, pass.wanted.specs.keys()).await {
+        let target = Target::Container(name.clone());
         let stored = match answer {
             Ok(container) => container.resources,
             // Only a manifest names it: the runtime never writes what it does not know.
-            Err(error) if error.is_not_found() && lives(kernel, name) => {
+            Err(error) if error.is_not_found() && lives(pass, &target) => {
                 tracing::debug!(container = %name, %error, "nothing to tell the runtime of it");
                 continue;
             }
             Err(error) => return Err(error),
         };
         // A runtime that does not say what it has stored is told everything once for each change.
-        let touched = || {
-            kernel
-                .steps
-                .iter()
-                .any(|step| step.target == Target::Container(name.clone()))
-        };
+        let written = |step: &StepRecord| step.target == target && step.change.is_kernels();
+        let touched = || pass.done.steps.iter().any(written);
         if let Some(stored) = stored.or_else(|| touched().then(CriResources::default)) {
             specs.insert(name.clone(), stored);
         }
     }
-    let observed = PodValues {
+    let of_specs = |specs| PodValues {
         specs,
         ..PodValues::default()
     };
-    let wanted = PodValues {
-        specs: kernel.wanted.specs.clone(),
-        ..PodValues::default()
-    };
     // Only quotas of files can make planning fail, and there are none here.
-    Ok(Plan::between(&observed, &wanted, &node.traits)
-        .map(|plan| plan.steps().to_vec())
-        .unwrap_or_default())
+    let plan = Plan::between(
+        &of_specs(specs),
+        &of_specs(pass.wanted.specs.clone()),
+        &pass.node.traits,
+    );
+    Ok(plan.map(|plan| plan.steps().to_vec()).unwrap_or_default())
 }
 
 /// Whether a container's cgroup is there still: a runtime forgets a container of its own after that.
-fn lives(kernel: &KernelPass, name: &str) -> bool {
-    let cgroup = kernel.handles.get(&Target::Container(name.to_owned()));
+fn lives(pass: &Pass, target: &Target) -> bool {
+    let cgroup = pass.done.handles.as_ref().and_then(|handles| handles.get(target));
     cgroup.is_some_and(|cgroup| matches!(cgroup.state(), Ok(State::Alive)))
 }
 
 /// Puts back files and then stored specs, because the runtime refused one of its steps. The files first: the runtime
 /// writes a lower limit without a look at what is in use, and one that the files could not be given back would kill.
-async fn undo(
-    node: &Node,
-    runtime: &dyn ContainerRuntime,
-    live: &LivePod,
-    kernel: &mut KernelPass,
-    done: &[Step],
-    refusal: &RuntimeError,
-) -> RuntimeEnd {
-    let files = kernel.undo(node);
+///
+/// Errors: what could not be put back.
+async fn undo(runtime: &dyn ContainerRuntime, pass: &mut Pass, done: &[Step]) -> Result<(), String> {
     let mut failures = Vec::new();
+    if let Some(handles) = &pass.done.handles {
+        let written: Vec<_> = pass
+            .plan
+            .steps()
+            .iter()
+            .filter(|step| step.change.is_kernels())
+            .collect();
+        let mut executor = Executor::new(&pass.node, handles);
+        failures.extend(executor.undo(&written).err());
+        let records = executor.records;
+        pass.done.steps.extend(records);
+    }
+    let files_failed = !failures.is_empty();
     for step in done.iter().rev() {
-        let (Target::Container(name), Change::Spec { from, to }) = (&step.target, &step.change) else {
-            continue;
-        };
-        let Some(container) = live.containers.get(name) else {
+        let Change::Spec { from, to } = &step.change else {
             continue;
         };
         let mut back = unbounded(*from, *to);
-        if files.is_err() {
+        if files_failed {
             back.memory_limit_in_bytes = None;
         }
         if back == CriResources::default() {
@@ -286,23 +243,13 @@ async fn undo(
             target: step.target.clone(),
             change: Change::Spec { from: *to, to: back },
         };
-        let start = std::time::Instant::now();
-        let cgroup = kernel.handles.get(&step.target);
-        let result = update(runtime, node.freezer.markers(), cgroup, &container.id, &back).await;
-        kernel.steps.push(StepRecord {
-            rollback: true,
-            ..StepRecord::carried_out(&reversed, start.elapsed(), &result)
-        });
+        let result = update_spec(runtime, pass, &reversed, true).await;
         failures.extend(result.err().map(|error| error.to_string()));
     }
-    failures.extend(files.err());
     if failures.is_empty() {
-        RuntimeEnd::RolledBack(refusal.to_string())
+        Ok(())
     } else {
-        RuntimeEnd::Incomplete(format!(
-            "{refusal}; and it could not be undone: {}",
-            failures.join("; ")
-        ))
+        Err(failures.join("; "))
     }
 }
 
@@ -319,64 +266,48 @@ fn unbounded(from: CriResources, to: CriResources) -> CriResources {
 }
 
 /// Reads the files again: the runtime wrote them too.
-fn verify(node: &Node, kernel: &KernelPass) -> Told {
-    let read = kernel.handles.read();
-    let tree = match read {
-        Ok(tree) => tree,
-        Err(error) => {
-            return Told {
-                end: unreadable(&error),
-                formula: None,
-            };
+fn verify(pass: &mut Pass) -> Result<(), Outcome> {
+    let tree = opened(&pass.done)?.read().map_err(|error| {
+        let reason = error.to_string();
+        if error.is_gone() {
+            Outcome::Interrupted { reason }
+        } else {
+            Outcome::Incomplete { reason }
         }
-    };
-    let formula = weights_show(node, kernel, &tree);
-    let observed = PodValues {
+    })?;
+    pass.done.formula = weights_show(pass, &tree);
+    let of_tree = |tree| PodValues {
         tree,
         ..PodValues::default()
     };
-    let wanted = PodValues {
-        tree: kernel.wanted.tree.clone(),
-        ..PodValues::default()
-    };
-    let end = match Plan::between(&observed, &wanted, &node.traits) {
-        Ok(plan) if plan.is_empty() => RuntimeEnd::Agrees,
+    let wanted = of_tree(pass.wanted.tree.clone());
+    let incomplete = |reason| Err(Outcome::Incomplete { reason });
+    match Plan::between(&of_tree(tree), &wanted, &pass.node.traits) {
+        Ok(plan) if plan.is_empty() => Ok(()),
         // The runtime's weights are right by definition; with its formula known the next pass wants the same.
-        Ok(_) if formula.is_some() => RuntimeEnd::Agrees,
-        Ok(plan) => RuntimeEnd::Incomplete(format!(
-            "after the runtime was told, {} differ; planning again",
-            plan.steps()
-                .iter()
-                .map(|step| step.target.to_string())
-                .collect::<Vec<_>>()
-                .join(", ")
-        )),
-        Err(error) => RuntimeEnd::Incomplete(error.to_string()),
-    };
-    Told { end, formula }
-}
-
-fn unreadable(error: &CgroupError) -> RuntimeEnd {
-    if error.is_gone() {
-        RuntimeEnd::Gone
-    } else {
-        RuntimeEnd::Incomplete(error.to_string())
+        Ok(_) if pass.done.formula.is_some() => Ok(()),
+        Ok(plan) => {
+            let differ: Vec<_> = plan.steps().iter().map(|step| step.target.to_string()).collect();
+            let differ = differ.join(", ");
+            incomplete(format!("after the runtime was told, {differ} differ; planning again"))
+        }
+        Err(error) => incomplete(error.to_string()),
     }
 }
 
 /// The formula that explains the weights the runtime just wrote, if it is not the one assumed.
-fn weights_show(node: &Node, kernel: &KernelPass, tree: &crate::model::PodTree) -> Option<WeightFormula> {
-    if node.traits.version == CgroupVersion::V1 {
+fn weights_show(pass: &Pass, tree: &PodTree) -> Option<WeightFormula> {
+    if pass.node.traits.version == CgroupVersion::V1 {
         return None;
     }
-    let pairs = kernel.wanted.specs.iter().filter_map(|(name, spec)| {
+    let pairs = pass.wanted.specs.iter().filter_map(|(name, spec)| {
         let shares = CpuShares::new(u64::try_from(spec.cpu_shares?).ok()?);
         match tree.containers.get(name)?.get(ControlFile::CpuWeight)? {
             Setting::CpuWeight(weight) => Some((shares, weight)),
             _ => None,
         }
     });
-    weight::detect(pairs).filter(|formula| *formula != node.traits.container_weight)
+    weight::detect(pairs).filter(|formula| *formula != pass.node.traits.container_weight)
 }
 
 #[cfg(test)]

@@ -10,16 +10,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::execute::{End, Executor};
+use super::execute::Executor;
 use super::handles::PodHandles;
 use super::node::Node;
+use super::observe::open_and_read;
+use super::pass::{plan_files, unreadable};
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::model::objects::Pod;
 use crate::model::{
     Bytes, CgroupVersion, Driver, LivePod, MemoryLimit, NamedRequirements, NodeTraits, Outcome, PodTree, PodValues,
     Setting, Settings, StepRecord, Target,
 };
-use crate::plan::{Plan, hierarchy};
+use crate::plan::hierarchy;
 
 /// What became of a growth.
 #[derive(Debug)]
@@ -99,101 +101,62 @@ impl Growable {
 /// Grows a container's memory limit, and its pod's where that follows it. Limits that are higher, or not there, stay.
 #[must_use]
 pub fn grow_memory(node: &Node, handles: &PodHandles, growable: &Growable, container: &str, to: Bytes) -> Grown {
-    let start = Instant::now();
-    let refused = |reason: String| Grown {
-        from: None,
-        outcome: Outcome::Refused { reason },
-        steps: Vec::new(),
-        took: start.elapsed(),
-    };
-    let observed = match handles.read() {
-        Ok(tree) => tree,
-        Err(error) if error.is_gone() => {
-            return Grown {
-                outcome: Outcome::Interrupted {
-                    reason: error.to_string(),
-                },
-                ..refused(String::new())
-            };
-        }
-        Err(error) => return refused(error.to_string()),
-    };
-    let pod_limit = growable.pod_limit(node, &observed, container, to);
-    let (from, wanted) = wanted(&observed, node.traits.version, container, to, pod_limit);
-    Grown {
-        from,
-        ..write(node, handles, observed, wanted, start)
-    }
+    Grown::by(|grown| {
+        let held = handles.read().map_err(|error| unreadable(&error))?;
+        let pod_limit = growable.pod_limit(node, &held, container, to);
+        let (from, wanted) = wanted(&held, node.traits.version, container, to, pod_limit);
+        grown.from = from;
+        grown.write(node, handles, held, wanted)
+    })
 }
 
 /// Raises the memory limit of the pod's cgroup alone. One that is higher, or not there, stays.
 #[must_use]
 pub fn raise_pod_level(node: &Node, live: &LivePod, to: Bytes) -> Grown {
-    let start = Instant::now();
-    let read = PodHandles::open(&node.hierarchy, live).and_then(|handles| {
-        let tree = handles.read()?;
-        Ok((handles, tree))
-    });
-    match read {
-        Ok((handles, observed)) => {
-            let mut wanted = PodTree::default();
-            let from = bytes(&observed.pod);
-            if from.is_some_and(|from| from < to) {
-                wanted.pod = limit(node.traits.version, to);
-            }
-            Grown {
-                from,
-                ..write(node, &handles, observed, wanted, start)
-            }
+    Grown::by(|grown| {
+        let (handles, held, _) = open_and_read(node, live, None).map_err(|error| unreadable(&error))?;
+        let mut wanted = PodTree::default();
+        grown.from = bytes(&held.pod);
+        if grown.from.is_some_and(|from| from < to) {
+            wanted.pod = limit(node.traits.version, to);
         }
-        Err(error) => Grown {
-            from: None,
-            outcome: Outcome::Interrupted {
-                reason: error.to_string(),
-            },
-            steps: Vec::new(),
-            took: start.elapsed(),
-        },
-    }
+        grown.write(node, &handles, held, wanted)
+    })
 }
 
-/// Writes the wanted values, parents first, as a pass does.
-fn write(node: &Node, handles: &PodHandles, observed: PodTree, wanted: PodTree, start: Instant) -> Grown {
-    let tree = |tree| PodValues {
-        tree,
-        ..PodValues::default()
-    };
-    let traits = NodeTraits {
-        driver: Driver::Cgroupfs,
-        ..node.traits
-    };
-    let plan = match Plan::between(&tree(observed), &tree(wanted), &traits) {
-        Ok(plan) => plan,
-        Err(error) => {
-            return Grown {
-                from: None,
-                outcome: Outcome::Refused {
-                    reason: error.to_string(),
-                },
-                steps: Vec::new(),
-                took: start.elapsed(),
-            };
+impl Grown {
+    fn by(grow: impl FnOnce(&mut Self) -> Result<(), Outcome>) -> Self {
+        let start = Instant::now();
+        let mut grown = Self {
+            from: None,
+            outcome: Outcome::Unchanged,
+            steps: Vec::new(),
+            took: Duration::ZERO,
+        };
+        match grow(&mut grown) {
+            Ok(()) if grown.steps.is_empty() => {}
+            Ok(()) => grown.outcome = Outcome::Applied,
+            Err(outcome) => grown.outcome = outcome,
         }
-    };
-    let executed = Executor::new(node, handles).run(&plan);
-    let outcome = match executed.end {
-        End::Done if plan.is_empty() => Outcome::Unchanged,
-        End::Done => Outcome::Applied,
-        End::Refused(reason) => Outcome::Refused { reason },
-        End::Interrupted(reason) => Outcome::Interrupted { reason },
-        End::RolledBack(reason) => Outcome::RolledBack { reason },
-        End::Incomplete(reason) => Outcome::Incomplete { reason },
-    };
-    Grown {
-        from: None,
-        outcome,
-        steps: executed.records,
-        took: start.elapsed(),
+        grown.took = start.elapsed();
+        grown
+    }
+
+    /// Writes the wanted values, parents first, as a pass does.
+    fn write(&mut self, node: &Node, handles: &PodHandles, held: PodTree, wanted: PodTree) -> Result<(), Outcome> {
+        let wanted = PodValues {
+            tree: wanted,
+            ..PodValues::default()
+        };
+        let traits = NodeTraits {
+            driver: Driver::Cgroupfs,
+            ..node.traits
+        };
+        let plan = plan_files(held, &wanted, &traits)?;
+        let mut executor = Executor::new(node, handles);
+        let ended = executor.run(&plan);
+        self.steps = executor.records;
+        ended
     }
 }
 

@@ -15,6 +15,7 @@ use crate::control::{Backend, Caller, ControlError, Selector, find_pod, proto, r
 use crate::model::objects::PodId;
 use crate::model::{Cause, NamedRequirements};
 use crate::observe::audit::{Audit, Refusal};
+use crate::plan::resize::ResizeFacts;
 use crate::reconcile::controller::{Event, PodSnapshot, Request, Selection};
 use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::not_running;
@@ -93,7 +94,6 @@ impl AgentBackend {
     /// The steps a request would take.
     async fn rehearse(&self, pod: String, wanted: Override) -> Result<proto::Change, ControlError> {
         let snapshot = self.snapshot(&pod).await?;
-        let through_api = snapshot.terms.is_some();
         let mut state = snapshot.state;
         let cause = Cause::Operator {
             uid: wanted.uid,
@@ -106,15 +106,28 @@ impl AgentBackend {
             .map_err(ControlError::Refused)?;
         // An operator's word ends what is kept.
         state.shrink.forget_backoffs();
-        let targets = state.pod_targets(Timestamp::now(), through_api);
+        let targets = state.pod_targets(Timestamp::now(), snapshot.resize.is_some());
         let (Some(node), Some(targets)) = (snapshot.node, targets) else {
             return Err(not_running(&state.pod));
         };
         let id = targets.bound.live().id.clone();
+        let resize = snapshot.resize.map(|facts| {
+            // The steps are shown as they are taken once nothing is waited for.
+            let facts = ResizeFacts {
+                too_early: None,
+                unreported: None,
+                ..facts
+            };
+            let mut containers = targets.containers.clone();
+            node.least_limits.lift(&id.uid, &mut containers);
+            facts.decide(&state.pod, &containers, &cause)
+        });
         let job = Job {
             targets,
             handles: None,
-            through: snapshot.terms,
+            resize: resize.unwrap_or_default(),
+            resizer: None,
+            saved: None,
             cause: cause.clone(),
             asked: std::time::Instant::now(),
             held_before: false,

@@ -30,7 +30,7 @@ use crate::kubernetes::metrics::ApiMetrics;
 use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, Outcome};
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
-use crate::plan::resize::{self, Phase};
+use crate::plan::resize::{self, Phase, ResizeDecision};
 use crate::plan::shrink::Holds;
 use crate::plan::{PodTargets, WriteScope};
 use crate::reconcile::annotations::erase;
@@ -313,7 +313,9 @@ fn job_for(pod: &BoundPod, saved: &BTreeMap<String, SavedPod>) -> Job {
             holds: Holds::default(),
         },
         handles: None,
-        through: None,
+        resize: ResizeDecision::Direct,
+        resizer: None,
+        saved: None,
         cause: Cause::Operator {
             uid: nix::unistd::getuid().as_raw(),
             pid: nix::unistd::getpid().as_raw(),

@@ -147,6 +147,18 @@ impl Outcome {
         };
     }
 
+    /// A step failed for this reason, and what was done before it was undone, or not.
+    pub(crate) fn after_undo(mut reason: String, undone: Result<(), String>) -> Self {
+        match undone {
+            Ok(()) => Self::RolledBack { reason },
+            Err(failed) => {
+                reason.push_str("; and it could not be undone: ");
+                reason.push_str(&failed);
+                Self::Incomplete { reason }
+            }
+        }
+    }
+
     /// Adds to the reason, where there is one.
     pub(crate) fn add(&mut self, more: &str) {
         if let Self::RuntimeOwed { reason }

@@ -114,6 +114,10 @@ impl NodeCapacity {
         room
     }
 
+    pub(crate) const fn kubelet(&self) -> KubeletVersion {
+        self.kubelet
+    }
+
     /// The room for a pod whose values an operator sets.
     pub(crate) fn headroom(&self, state: &PodState, managers: StaticManagers) -> Headroom {
         let requested = self.requests_of(state);

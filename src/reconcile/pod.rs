@@ -19,13 +19,14 @@ use super::shrink::ShrinkState;
 use super::store::SavedPod;
 use super::work::{OperatorRequest, PassId, RequestId, WorkItem};
 use crate::actuate::shrink::{Lowering, Verdict};
-use crate::actuate::{Grown, Job, JobDone, PodHandles, PreparedResize, ResizeTerms};
+use crate::actuate::{Grown, Job, JobDone, PodHandles};
 use crate::control::ControlError;
 use crate::decide::PodDecision;
 use crate::guard::Report;
 use crate::model::objects::{Pod, PodId};
 use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, LivePod, NamedRequirements, Target};
 use crate::plan::LowPodLevel;
+use crate::plan::resize::ResizeDecision;
 
 mod decision;
 mod effects;
@@ -151,10 +152,8 @@ pub(crate) enum PodInput {
     /// A pass begins, through the API server or not.
     PassBegan {
         number: u64,
-        terms: Option<Box<ResizeTerms>>,
+        resize: Box<ResizeDecision>,
     },
-    /// The API server is about to be asked for this.
-    ResizePrepared(PreparedResize),
     /// A pass ended. Temporary limits that were denied end after `quiet`.
     PassEnded {
         pass: PassId,
@@ -297,8 +296,7 @@ impl PodState {
             PodInput::Requested(id, request) => self.enqueue(id, request, effects),
             PodInput::Admitted(id, request, headroom) => self.admit(id, request, &headroom, now, effects),
             PodInput::Guard(report) => self.take_guard_report(*report, now, effects),
-            PodInput::PassBegan { number, terms } => self.begin_pass(number, terms.map(|terms| *terms), now, effects),
-            PodInput::ResizePrepared(prepared) => self.resize.prepared = Some(prepared),
+            PodInput::PassBegan { number, resize } => self.begin_pass(number, *resize, now, effects),
             PodInput::PassEnded {
                 pass,
                 cause,

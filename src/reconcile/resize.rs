@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::actuate::{AcceptedResize, PreparedResize};
 use crate::model::objects::Pod;
 use crate::model::{NamedRequirements, Resource, Withheld};
-use crate::plan::resize::{self, Phase};
+use crate::plan::resize::{self, AcceptedResize, Phase, ResizePatch};
 
 /// The resize of one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -28,6 +27,38 @@ pub(crate) struct Resize {
     /// When the API server accepted it.
     #[serde(skip)]
     pub(crate) accepted_at: Option<Instant>,
+}
+
+/// What the API server is about to be asked for. Saved before it is: an agent that is killed in between knows its own
+/// request when it sees it in the spec, and does not take it for somebody else's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PreparedResize {
+    /// What the spec is to be given.
+    pub(crate) targets: Vec<NamedRequirements>,
+    /// What the kubelet has granted so far: what the spec gets back if the cgroups cannot hold the targets.
+    pub(crate) held: Vec<NamedRequirements>,
+}
+
+impl PreparedResize {
+    /// What was asked for, if a pod's spec says that it was. `known` is the last request whose answer was seen.
+    fn carried_out(&self, pod: &Pod, known: Option<&AcceptedResize>) -> Option<AcceptedResize> {
+        let spec = pod.requirements();
+        let newer = |known: &AcceptedResize| known.generation < pod.metadata.generation;
+        let taken_back = known.is_some_and(newer) && resize::same(&self.held, &spec);
+        let targets = if known.is_none_or(newer) && resize::same(&self.targets, &spec) {
+            &self.targets
+        } else if taken_back {
+            &self.held
+        } else {
+            return None;
+        };
+        Some(AcceptedResize {
+            targets: targets.clone(),
+            generation: pod.metadata.generation,
+            held: self.held.clone(),
+        })
+    }
 }
 
 /// How far a resize is, as far as the last pass knew.
@@ -49,6 +80,14 @@ impl Resize {
             ResizeStatus::Pending(withheld) => Some(withheld),
             ResizeStatus::Clear | ResizeStatus::NoRoom => None,
         }
+    }
+
+    /// The API server is about to be asked for this.
+    pub(crate) fn prepare(&mut self, patch: &ResizePatch) {
+        self.prepared = Some(PreparedResize {
+            targets: patch.targets.clone(),
+            held: patch.held.clone(),
+        });
     }
 
     /// The API server has accepted a request, or changed it to something else.

@@ -6,19 +6,19 @@
 //!
 //! [`StepRecord`]: crate::model::StepRecord
 
+mod check;
 mod commit;
 mod freezer;
-mod ground;
 mod marker;
 mod watch;
 
+pub use check::SeenBefore;
 pub use commit::{LowerError, Lowered, lower};
 pub use freezer::{FREEZE_BOUND, FreezeError, Freezer, thaw_all, thaw_on_panic};
-pub use ground::SeenBefore;
 pub use marker::{LeftBehind, Markers};
 pub use watch::{Verdict, watch};
 
-pub(super) use ground::{Grounds, Next};
+pub(super) use check::{Next, ShrinkChecks, reclaim_below_limits};
 
 use crate::model::{Bytes, MemoryLimit, StepRecord, Target};
 use crate::plan::shrink::Before;

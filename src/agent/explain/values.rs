@@ -71,7 +71,7 @@ fn sides(node: &Node, snapshot: &PodSnapshot, held: &PodTree) -> Sides {
     let (state, traits) = (&snapshot.state, &node.traits);
     let created = |targets: &[NamedRequirements]| hierarchy(&state.pod, targets, traits).created();
     let in_force = in_force(&state.pod);
-    let mut targets = state.pod_targets(Timestamp::now(), snapshot.terms.is_some());
+    let mut targets = state.pod_targets(Timestamp::now(), snapshot.resize.is_some());
     let kept = targets.as_mut().map(|targets| targets.values(held, traits));
     let wanted = targets
         .zip(state.desired.targets(&state.pod))

@@ -1,21 +1,25 @@
 //! A resize through the API server: what to ask for, how far it has got, and what the kernel may hold meanwhile. Pure.
 //!
 //! In come a pod as the API server has it, what its containers should have, and what is known about the node's room; out
-//! come changes to ask for ([`changes`]), the [`Phase`] a resize is in, and from it what the cgroups may be given
+//! come what a pass does about it ([`ResizeFacts::decide`]), changes to ask for ([`changes`]), the [`Phase`] a resize is in, and from it what the cgroups may be given
 //! ([`Phase::grants`]): what was asked for only once nothing but the kubelet's turn to write is missing, else what the
 //! kubelet has [`granted`] so far.
 //!
 //! Where the kubelet resizes in place (KEP-1287), the pod spec is the truth. A resize goes from the spec to what the
 //! kubelet has allocated, to what it has written; conditions say where it stopped.
 
+mod decision;
 mod phase;
 mod reserved;
 mod support;
 #[cfg(test)]
 mod tests;
 
-pub use phase::{Phase, granted, meanwhile};
-pub use reserved::{check_room, grows, reserved};
+pub use decision::{AcceptedResize, Grant, ResizeDecision, ResizeFacts, ResizePatch, Unreported};
+use phase::meanwhile;
+pub use phase::{Phase, granted};
+use reserved::grows;
+pub use reserved::{check_room, reserved};
 pub use support::{NodeSupport, Support};
 
 use crate::model::objects::{Container, MIRROR_ANNOTATION, Pod};

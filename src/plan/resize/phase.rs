@@ -77,7 +77,7 @@ pub fn granted(pod: &Pod, phase: &Phase, held: Option<&[NamedRequirements]>) -> 
 /// lower memory limit aside and could not write it, they have that one already or are to get it: what keeps use below it
 /// is what the kubelet waits for.
 #[must_use]
-pub fn meanwhile(
+pub(super) fn meanwhile(
     withheld: &Withheld,
     wanted: &[NamedRequirements],
     mut granted: Vec<NamedRequirements>,

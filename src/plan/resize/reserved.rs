@@ -16,7 +16,7 @@ pub fn check_room(room: &Room, pod: &Pod, wanted: &[NamedRequirements], kubelet:
 
 /// Whether a pod would take more of its node with the `wanted` amounts than the kubelet has set aside for it.
 #[must_use]
-pub fn grows(pod: &Pod, wanted: &[NamedRequirements], kubelet: KubeletVersion) -> bool {
+pub(super) fn grows(pod: &Pod, wanted: &[NamedRequirements], kubelet: KubeletVersion) -> bool {
     let before = set_aside(pod, kubelet);
     let after = pod_requests(pod, wanted, kubelet);
     let grows = |resource| after.amount(resource) > before.amount(resource);

@@ -2,10 +2,13 @@
 
 use proptest::prelude::*;
 
-use super::{Phase, altered, changes, check_room, granted, grows, meanwhile, reserved, same, supports_in_place_resize};
+use super::{
+    AcceptedResize, Phase, ResizeDecision, ResizeFacts, Unreported, altered, changes, check_room, granted, grows,
+    meanwhile, reserved, same, supports_in_place_resize,
+};
 use crate::model::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePolicy};
 use crate::model::{
-    Bytes, Change, KubeletVersion, MilliCpu, NamedRequirements, Requirements, Resource, ResourceList, Withheld,
+    Bytes, Cause, Change, KubeletVersion, MilliCpu, NamedRequirements, Requirements, Resource, ResourceList, Withheld,
 };
 use crate::plan::{Account, Capacity, CapacityFrom, Room, pod_requests};
 
@@ -381,4 +384,101 @@ fn a_limit_without_a_request_is_asked_for_with_the_request_that_it_stands_for() 
     pod.spec.containers[0].resources = to;
     assert_eq!(changes(&pod, &wanted), Ok(Vec::new()));
     assert!(same(&wanted, &pod.requirements()));
+}
+
+fn facts() -> ResizeFacts {
+    ResizeFacts {
+        accepted: None,
+        room: Some(room(1000, 0)),
+        kubelet: KUBELET,
+        failed: None,
+        too_early: None,
+        unreported: None,
+    }
+}
+
+/// What is decided for a pod that has 100 and is to have this much.
+fn decided(facts: &ResizeFacts, wanted: u64, cause: &Cause) -> ResizeDecision {
+    facts.decide(&settled(100), &named(wanted), cause)
+}
+
+#[test]
+fn a_patch_waits_for_a_report_a_calm_moment_and_room_and_then_knows_what_to_fall_back_to() {
+    let second = Some(std::time::Duration::from_secs(1));
+    let why = || "not reported".to_owned();
+    let unreported = ResizeFacts {
+        unreported: Some(Unreported {
+            why: why(),
+            wait: second,
+        }),
+        ..facts()
+    };
+    let waits = ResizeDecision::Wait {
+        why: Withheld::Unanswered(why()),
+        retry_after: second,
+    };
+    assert_eq!(decided(&unreported, 200, &Cause::Sweep), waits);
+    let settled_already = decided(&unreported, 100, &Cause::Sweep);
+    assert!(
+        matches!(settled_already, ResizeDecision::Write(_)),
+        "{settled_already:?}"
+    );
+
+    let growing = ResizeFacts {
+        too_early: second,
+        ..facts()
+    };
+    let lent = Cause::Guard {
+        container: "app".to_owned(),
+        resource: Resource::Memory,
+        why: None,
+    };
+    for (cause, is_done) in [(Cause::Sweep, false), (lent, true)] {
+        let ResizeDecision::Write(grant) = decided(&growing, 200, &cause) else {
+            panic!("{cause}")
+        };
+        assert_eq!((grant.targets, grant.retry_after), (named(100), second));
+        assert_eq!(grant.withheld.is_none(), is_done, "{cause}");
+    }
+
+    let full = decided(&facts(), 2000, &Cause::Sweep);
+    assert!(matches!(full, ResizeDecision::Refuse { no_room: true, .. }), "{full:?}");
+    let ResizeDecision::Patch(patch) = decided(&facts(), 200, &Cause::Sweep) else {
+        panic!("nothing stands in the way")
+    };
+    assert_eq!((&patch.targets, &patch.held), (&named(200), &named(100)));
+    let mut pod = settled(100);
+    ask(&mut pod, 200);
+    assert_eq!(
+        (patch.grant(&pod).targets, patch.grant(&pod).withheld),
+        (named(200), None)
+    );
+    answer(&mut pod, "PodResizePending", "Deferred");
+    let deferred = patch.grant(&pod);
+    let why = Withheld::Deferred("why".to_owned());
+    assert_eq!((deferred.targets, deferred.withheld), (named(100), Some(why)));
+}
+
+#[test]
+fn a_request_that_the_pod_does_not_show_yet_is_not_made_again() {
+    let accepted = AcceptedResize {
+        targets: named(200),
+        generation: 2,
+        held: named(100),
+    };
+    let mut asked = ResizeFacts {
+        accepted: Some(accepted),
+        ..facts()
+    };
+    let write = |facts: &ResizeFacts| match decided(facts, 200, &Cause::Sweep) {
+        ResizeDecision::Write(grant) => grant,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((write(&asked).targets, write(&asked).settled), (named(200), false));
+    asked.room = None;
+    let held = write(&asked);
+    assert_eq!(held.targets, named(100), "whether there is room, nobody knows");
+    assert!(matches!(held.withheld, Some(Withheld::Unanswered(_))));
+    let other = decided(&asked, 150, &Cause::Sweep);
+    assert!(matches!(other, ResizeDecision::Patch(_)), "{other:?}");
 }

@@ -2,7 +2,7 @@
 //!
 //! In come readings of a cgroup's memory, what its kernel can do, what was learnt from earlier tries, and the time; out
 //! comes what to do next. Three parts, in the order in which a shrink meets them:
-//! - [`Ground`]: before anything is written. Refuses, with the numbers, a limit below what cannot be given back and some
+//! - [`ShrinkCheck`]: before anything is written. Refuses, with the numbers, a limit below what cannot be given back and some
 //!   to spare; looks for a while where a container once used more than it is to have; has the kernel reclaim, in bounded
 //!   steps, what it can.
 //! - [`Watch`]: after the limit was lowered. Says at once when the container suffers from it.
@@ -10,7 +10,7 @@
 //!
 //! The write in between cannot be reasoned about, only done right: that is the room's that acts.
 
-mod ground;
+mod check;
 mod reading;
 mod regret;
 mod sightings;
@@ -20,7 +20,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-pub use ground::{Ground, GroundStep, NotShrinkable, RECLAIM_STEP, Reclaim, Why, slack};
+pub use check::{CheckStep, NotShrinkable, RECLAIM_STEP, Reclaim, ShrinkCheck, Why, slack};
 pub use reading::MemoryReading;
 pub use regret::{Holds, Regret, Regrets};
 pub use sightings::Sightings;

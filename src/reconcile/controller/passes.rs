@@ -11,9 +11,9 @@ use tracing::{Instrument, Span};
 
 use super::{Controller, Event};
 use crate::actuate::shrink::{Lowering, watch};
-use crate::actuate::{Job, JobDone, PodHandles, Verdict, planned_resize, reconcile};
+use crate::actuate::{Job, JobDone, PodHandles, Verdict, reconcile};
 use crate::model::Cause;
-use crate::plan::resize::NodeSupport;
+use crate::plan::resize::{NodeSupport, ResizeDecision};
 use crate::reconcile::pod::{Now, PodInput, PodState};
 use crate::reconcile::work::PassId;
 
@@ -116,19 +116,25 @@ impl Controller {
             let Some(state) = self.pods.get(&key).filter(|state| !self.passes.is_busy(state)) else {
                 continue;
             };
-            let Some((cause, targets)) = state.next_pass(now) else {
+            let Some((cause, mut targets)) = state.next_pass(now) else {
                 continue;
             };
-            let terms = self
+            let facts = self
                 .endpoint
-                .terms(state, &targets, cause, &support, &mut capacity, now);
+                .facts(state, &targets, cause, &support, &mut capacity, now);
+            let resize = facts.map(|facts| {
+                let live = state.live.iter();
+                // What was given in an emergency is patched, too: the kubelet would take it away.
+                live.for_each(|live| drop(node.least_limits.lift(&live.id.uid, &mut targets)));
+                facts.decide(&state.pod, &targets, cause)
+            });
             self.passes.begun += 1;
             let number = self.passes.begun;
             self.apply(
                 &key,
                 PodInput::PassBegan {
                     number,
-                    terms: terms.map(Box::new),
+                    resize: Box::new(resize.unwrap_or_default()),
                 },
             );
         }
@@ -137,10 +143,11 @@ impl Controller {
     pub(super) fn run_pass(&mut self, key: &str, id: PassId, mut job: Box<Job>, decided_in: Duration) {
         let Some(node) = self.node.known() else { return };
         job.handles = self.passes.handles.remove(key);
-        let prepared = planned_resize(&node, &job);
-        if let (Some(terms), Some(prepared)) = (&mut job.through, prepared) {
-            terms.saved = Some(self.store.next_saved().boxed().shared());
-            self.apply(key, PodInput::ResizePrepared(prepared));
+        if let ResizeDecision::Patch(_) = job.resize {
+            // Whatever was saved before: the patch waits for the next save.
+            self.store.mark_dirty();
+            job.saved = Some(self.store.next_saved().boxed().shared());
+            job.resizer = self.endpoint.resizer(&job.cause);
         }
         let marked = self.store.mark_written(&id.uid);
         let cause = job.cause.clone();

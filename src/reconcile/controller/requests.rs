@@ -7,11 +7,11 @@ use jiff::SignedDuration;
 use tokio::sync::oneshot;
 
 use super::Controller;
-use crate::actuate::{Node, ResizeTerms};
+use crate::actuate::Node;
 use crate::control::{ControlError, Selector};
 use crate::model::objects::{PodId, VerticalPodAutoscaler};
 use crate::model::{Cause, ChangeRecord};
-use crate::plan::resize::{NodeSupport, supports_in_place_resize};
+use crate::plan::resize::{NodeSupport, ResizeFacts, supports_in_place_resize};
 use crate::reconcile::capacity::Headroom;
 use crate::reconcile::pod::{Now, PodInput, PodState, not_running};
 use crate::reconcile::work::{OperatorRequest, RequestId};
@@ -81,8 +81,8 @@ pub(crate) struct PodName {
 pub(crate) struct PodSnapshot {
     pub(crate) state: PodState,
     pub(crate) node: Option<Arc<Node>>,
-    /// How a pass would go through the API server now, if it would.
-    pub(crate) terms: Option<ResizeTerms>,
+    /// What is known about the pod's resize, where a pass would go through the API server now.
+    pub(crate) resize: Option<ResizeFacts>,
     /// The latest changes, oldest first.
     pub(crate) changes: Vec<Arc<ChangeRecord>>,
     /// The VPA behind the decision.
@@ -216,7 +216,7 @@ impl Controller {
         PodSnapshot {
             state: state.clone(),
             node: self.node.known(),
-            terms: self.current_terms(state),
+            resize: self.resize_facts(state),
             changes,
             vpa: self.sources.vpa_of(state).cloned(),
             headroom: self.capacity().headroom(state, self.node.managers()),
@@ -224,13 +224,13 @@ impl Controller {
         }
     }
 
-    fn current_terms(&self, state: &PodState) -> Option<ResizeTerms> {
+    fn resize_facts(&self, state: &PodState) -> Option<ResizeFacts> {
         let (node, now) = (self.node.known()?, Now::read());
         let pods = self.pods.values().map(|state| &*state.pod);
         let support = NodeSupport::of(pods, node.known_kubelet(), self.endpoint.upgraded(), now.wall);
         let mut capacity = self.capacity();
         self.endpoint
-            .terms(state, &[], &Cause::Sweep, &support, &mut capacity, now)
+            .facts(state, &[], &Cause::Sweep, &support, &mut capacity, now)
     }
 
     fn find(&self, pod: &str) -> Result<&PodState, ControlError> {

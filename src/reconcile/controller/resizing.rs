@@ -6,9 +6,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::actuate::{PodResizer, ResizeTerms, Unreported};
+use crate::actuate::PodResizer;
 use crate::model::{Cause, NamedRequirements, Withheld};
-use crate::plan::resize::{NodeSupport, Support};
+use crate::plan::resize::{NodeSupport, ResizeFacts, Support, Unreported};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodState};
 
@@ -89,8 +89,19 @@ impl ResizeEndpoint {
         self.retry_at = None;
     }
 
-    /// How a pass for this pod goes through the API server, if it does. What it asks for counts as requested from now on.
-    pub(super) fn terms(
+    /// The subresource for a pass with this cause, unless it is left alone.
+    pub(super) fn resizer(&self, cause: &Cause) -> Option<Arc<dyn PodResizer>> {
+        let resizer = self.get()?;
+        let own = match cause {
+            Cause::Operator { .. } | Cause::Released { .. } => resizer.for_operators(),
+            _ => None,
+        };
+        Some(own.unwrap_or_else(|| Arc::clone(resizer)))
+    }
+
+    /// What is known about the resize of a pod, where a pass goes through the API server. What it wants counts as requested
+    /// from now on.
+    pub(super) fn facts(
         &self,
         state: &PodState,
         targets: &[NamedRequirements],
@@ -98,11 +109,8 @@ impl ResizeEndpoint {
         support: &NodeSupport,
         capacity: &mut NodeCapacity,
         now: Now,
-    ) -> Option<ResizeTerms> {
-        let mut resizer = Arc::clone(self.get()?);
-        if let Cause::Operator { .. } | Cause::Released { .. } = cause {
-            resizer = resizer.for_operators().unwrap_or(resizer);
-        }
+    ) -> Option<ResizeFacts> {
+        self.get()?;
         let unreported = match support.for_pod(&state.pod, now.wall) {
             Support::Never => return None,
             Support::Resizes => None,
@@ -111,17 +119,16 @@ impl ResizeEndpoint {
                 wait: until.and_then(|until| Duration::try_from(until.duration_since(now.wall)).ok()),
             }),
         };
-        Some(ResizeTerms {
-            resizer,
-            asked: state.resize.accepted.clone(),
+        Some(ResizeFacts {
+            accepted: state.resize.accepted.clone(),
             room: capacity.reserve(state, targets),
+            kubelet: capacity.kubelet(),
             failed: match state.resize.pending() {
                 Some(Withheld::Failed(why)) => Some(why.clone()),
                 _ => None,
             },
-            urgent: state.too_early_to_patch(cause, now),
+            too_early: state.too_early_to_patch(cause, now),
             unreported,
-            saved: None,
         })
     }
 }

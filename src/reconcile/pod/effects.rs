@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Effect, GrowthPause, PodState};
-use crate::actuate::{AcceptedResize, PreparedResize};
 use crate::decide::Ceiling;
 use crate::model::objects::{Pod, PodId};
 use crate::model::{Bytes, LivePod};
+use crate::plan::resize::AcceptedResize;
 use crate::plan::shrink::Regrets;
 use crate::reconcile::desired::DesiredState;
+use crate::reconcile::resize::PreparedResize;
 
 /// The parts of a pod's state that the state file, the guard, the writers and the watches have copies of.
 pub(super) struct Shared {

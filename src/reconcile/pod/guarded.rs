@@ -6,12 +6,13 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{Effect, GrowthState, Now, PodState};
 use crate::actuate::shrink::Lowering;
-use crate::actuate::{AcceptedResize, Growable, Grown, JobDone};
+use crate::actuate::{Growable, Grown, JobDone};
 use crate::guard::{Claim, CpuTerms, Guarded, GuardedPod, Report, Terms};
 use crate::model::{
     Bytes, Cause, KubeletVersion, MemoryLimit, MilliCpu, Outcome, Resource, ResourceList, Stages, Target,
 };
 use crate::plan::pod_requests;
+use crate::plan::resize::AcceptedResize;
 use crate::reconcile::desired::{AfterQuiet, Denied, Growth, GrowthPause, TemporaryLimit};
 
 /// How long a container's limits are not grown after its first denial. Doubles with each further one.

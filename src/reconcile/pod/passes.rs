@@ -6,11 +6,12 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{Effect, Now, PodState};
 use crate::actuate::shrink::ShrinkReport;
-use crate::actuate::{Job, JobDone, ResizeTerms};
+use crate::actuate::{Job, JobDone};
 use crate::model::objects::PodId;
 use crate::model::{BoundPod, Cause, ChangeRecord, MemoryLimit, NamedRequirements, Outcome, Resource, Target};
 use crate::pace::scattered;
 use crate::plan::PodTargets;
+use crate::plan::resize::ResizeDecision;
 use crate::reconcile::resize::ResizeStatus;
 use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId};
 
@@ -69,8 +70,9 @@ impl PodState {
         })
     }
 
-    pub(super) fn begin_pass(&mut self, number: u64, terms: Option<ResizeTerms>, now: Now, effects: &mut Vec<Effect>) {
-        let targets = self.pod_targets(now.wall, terms.is_some());
+    pub(super) fn begin_pass(&mut self, number: u64, resize: ResizeDecision, now: Now, effects: &mut Vec<Effect>) {
+        let through_api = resize != ResizeDecision::Direct;
+        let targets = self.pod_targets(now.wall, through_api);
         let (true, Some(targets)) = (self.work.is_due(now.instant), targets) else {
             return;
         };
@@ -84,7 +86,10 @@ impl PodState {
             return;
         };
         self.desired.scope = targets.scope.clone();
-        if terms.is_some() && (self.desired.overridden.is_some() || !self.desired.temporary.is_empty()) {
+        if let ResizeDecision::Patch(patch) = &resize {
+            self.resize.prepare(patch);
+        }
+        if through_api && (self.desired.overridden.is_some() || !self.desired.temporary.is_empty()) {
             self.desired.remember_origin(&self.pod);
         }
         self.work.running = Some(number);
@@ -100,7 +105,9 @@ impl PodState {
         let job = Job {
             targets,
             handles: None,
-            through: terms,
+            resize,
+            resizer: None,
+            saved: None,
             cause,
             asked: since,
             held_before: self.drift.in_sync,

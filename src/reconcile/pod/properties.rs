@@ -276,7 +276,7 @@ impl World {
                 self.passes += 1;
                 self.apply(PodInput::PassBegan {
                     number: self.passes,
-                    terms: None,
+                    resize: Box::default(),
                 });
             }
             Happening::PassEnds { outcome: which, denied } => {

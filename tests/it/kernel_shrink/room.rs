@@ -2,19 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use tempfile::TempDir;
 use vscaled::actuate::shrink::{Freezer, Markers, SeenBefore};
 use vscaled::actuate::{
-    Concurrency, DriverFrom, ForeignWriters, FormulaFrom, Job, KubeletFrom, Node, RuntimeLink, make_room,
+    Concurrency, DriverFrom, ForeignWriters, FormulaFrom, Job, KubeletFrom, Node, PodResizer, ResizeError, RuntimeLink,
+    reconcile,
 };
 use vscaled::cgroup::{Hierarchy, Kubepods, page_size};
 use vscaled::decide::StaticManagers;
+use vscaled::model::objects::{Pod, PodId};
 use vscaled::model::{
     BoundPod, Bytes, Cause, CgroupVersion, Driver, KubeletVersion, LiveContainer, LivePod, NamedRequirements,
-    NodeTraits, Outcome, RuntimeKind, WeightFormula,
+    NodeTraits, Outcome, RuntimeKind, Step, Via, WeightFormula,
 };
+use vscaled::plan::resize::{ResizeDecision, ResizeFacts};
 use vscaled::plan::shrink::Holds;
 use vscaled::plan::{PodTargets, WriteScope};
 use vscaled::sources::parse_manifests;
@@ -51,7 +55,9 @@ pub(super) fn job(of: &BarePod, mebibytes: u64) -> Job {
             holds: Holds::default(),
         },
         handles: None,
-        through: None,
+        resize: ResizeDecision::Direct,
+        resizer: None,
+        saved: None,
         cause: Cause::Sweep,
         asked: Instant::now(),
         held_before: false,
@@ -87,6 +93,39 @@ pub(super) fn node(bare: &BareNode, state: &TempDir) -> Node {
     }
 }
 
+/// An API server that says no, once there is room for what it is asked for.
+#[derive(Debug, Default)]
+struct Refusing {
+    asked: AtomicBool,
+}
+
+#[tonic::async_trait]
+impl PodResizer for Refusing {
+    async fn resize(&self, _: &PodId, _: &[Step]) -> Result<Pod, ResizeError> {
+        self.asked.store(true, Ordering::SeqCst);
+        Err(ResizeError::Refused {
+            reason: "not now".to_owned(),
+            retry_after: None,
+        })
+    }
+}
+
+/// The same, through an API server.
+fn patching(mut job: Job, resizer: &Arc<Refusing>) -> Box<Job> {
+    let facts = ResizeFacts {
+        accepted: None,
+        room: None,
+        kubelet: KubeletVersion::NEWEST,
+        failed: None,
+        too_early: None,
+        unreported: None,
+    };
+    job.resize = facts.decide(job.targets.bound.object(), &job.targets.containers, &job.cause);
+    assert!(matches!(job.resize, ResizeDecision::Patch(_)), "{:?}", job.resize);
+    job.resizer = Some(Arc::clone(resizer) as _);
+    Box::new(job)
+}
+
 #[tokio::test]
 async fn room_is_made_for_a_kubelet_and_no_limit_is_touched() {
     let mut scene = Scene::started().await;
@@ -94,10 +133,16 @@ async fn room_is_made_for_a_kubelet_and_no_limit_is_touched() {
     let state = TempDir::new().unwrap();
     let node = Arc::new(node(&scene.node, &state));
     let before = scene.node.held(&scene.pod);
+    let asked = Arc::new(Refusing::default());
 
-    let done = make_room(Arc::clone(&node), job(&scene.pod, 64)).await;
-    assert_eq!(done.outcome, Outcome::Unchanged);
-    assert_eq!(done.steps, []);
+    let done = reconcile(Arc::clone(&node), patching(job(&scene.pod, 64), &asked)).await;
+    assert!(asked.asked.load(Ordering::SeqCst), "{done:#?}");
+    let reason = "not now".to_owned();
+    assert_eq!(done.outcome, Outcome::Refused { reason });
+    assert!(
+        done.steps.iter().all(|step| step.change.via() == Via::Resize),
+        "{done:#?}"
+    );
     assert_eq!(scene.node.held(&scene.pod), before);
     match node.traits.version {
         // The kubelet compares with everything in use, the cache included.
@@ -106,10 +151,13 @@ async fn room_is_made_for_a_kubelet_and_no_limit_is_touched() {
         CgroupVersion::V1 => assert!(scene.usage() > 64 << 20),
     }
 
-    let refused = make_room(node, job(&scene.pod, 1)).await;
+    let asked = Arc::new(Refusing::default());
+    let refused = reconcile(node, patching(job(&scene.pod, 1), &asked)).await;
+    assert!(!asked.asked.load(Ordering::SeqCst), "{refused:#?}");
     let reason = refused.outcome.reason().unwrap();
     assert!(reason.contains("not shrinkable now"), "{reason}");
     assert!(refused.shrink.refused);
+    assert_eq!(refused.steps, []);
     assert_eq!(scene.node.held(&scene.pod), before);
     assert_eq!((scene.limits(), scene.kills()), ([ROOMY, ROOMY], 0));
 }

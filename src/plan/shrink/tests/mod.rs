@@ -1,6 +1,6 @@
 //! Shrinks on paper: readings in, steps out.
 
-mod grounds;
+mod checks;
 mod readings;
 mod regrets;
 mod watches;

@@ -1,6 +1,6 @@
 //! Makes room for the lower limits of a plan, before its first step: looks, and has the kernel reclaim.
 //!
-//! What to do is decided by [`Ground`], for each cgroup whose limit is to come down; here it is done, one step at a time,
+//! What to do is decided by [`ShrinkCheck`], for each cgroup whose limit is to come down; here it is done, one step at a time,
 //! so that other pods get their turn in between. No limit is touched.
 
 use std::collections::BTreeMap;
@@ -8,24 +8,30 @@ use std::time::{Duration, Instant};
 
 use crate::actuate::handles::PodHandles;
 use crate::cgroup::CgroupError;
-use crate::model::{Bytes, Target};
+use crate::model::{Bytes, MemoryLimit, PodTree, Target};
 use crate::plan::Plan;
-use crate::plan::shrink::{Before, Ground, GroundStep, MemoryReading, NotShrinkable, Sightings, WatchReading, rate};
+use crate::plan::shrink::{
+    Before, CheckStep, MemoryReading, NotShrinkable, RECLAIM_STEP, Reclaim, ShrinkCheck, Sightings, WatchReading, rate,
+};
 
 /// Refaults are counted for at least this long before they say how many there are usually.
 const RATE_OVER: Duration = Duration::from_millis(500);
+
+/// The part of a memory limit that is kept free for a kubelet that looks before it writes: more than is cached again before it
+/// does.
+const KEPT_FREE: u64 = 16;
 
 /// What earlier tries have seen, for each cgroup of a pod.
 pub type SeenBefore = BTreeMap<Target, Sightings>;
 
 /// All cgroups of one pod whose limits are to come down.
-#[derive(Debug)]
-pub(in crate::actuate) struct Grounds(Vec<Plot>);
+#[derive(Debug, Default)]
+pub(in crate::actuate) struct ShrinkChecks(Vec<LimitCheck>);
 
 #[derive(Debug)]
-struct Plot {
+struct LimitCheck {
     target: Target,
-    ground: Ground,
+    policy: ShrinkCheck,
     ready: bool,
     first: Option<(Instant, MemoryReading)>,
     latest: Option<(Instant, MemoryReading)>,
@@ -41,25 +47,25 @@ pub(in crate::actuate) enum Next {
     Refused(Target, NotShrinkable),
 }
 
-impl Grounds {
+impl ShrinkChecks {
     /// Those of a plan, children before their parent, as in the plan.
     pub(in crate::actuate) fn of(plan: &Plan, handles: &PodHandles, seen: &SeenBefore) -> Result<Self, CgroupError> {
-        let mut plots = Vec::new();
+        let mut checks = Vec::new();
         for step in plan.steps() {
             let (Some((_, to)), Some(cgroup)) = (step.change.lowered_memory(), handles.get(&step.target)) else {
                 continue;
             };
             let seen = seen.get(&step.target).copied().unwrap_or_default();
             let reclaim = cgroup.outer().reclaim_way()?;
-            plots.push(Plot {
+            checks.push(LimitCheck {
                 target: step.target.clone(),
-                ground: Ground::new(to, reclaim, seen),
+                policy: ShrinkCheck::new(to, reclaim, seen),
                 ready: false,
                 first: None,
                 latest: None,
             });
         }
-        Ok(Self(plots))
+        Ok(Self(checks))
     }
 
     /// Whether no limit is to come down.
@@ -70,25 +76,25 @@ impl Grounds {
     /// Goes on with each of them by one step at most. Blocks while the kernel reclaims.
     pub(in crate::actuate) fn advance(&mut self, handles: &PodHandles) -> Result<Next, CgroupError> {
         let mut next: Option<Instant> = None;
-        for plot in &mut self.0 {
-            let Some(cgroup) = handles.get(&plot.target).filter(|_| !plot.ready) else {
+        for check in &mut self.0 {
+            let Some(cgroup) = handles.get(&check.target).filter(|_| !check.ready) else {
                 continue;
             };
             let reading = cgroup.outer().memory_reading()?;
             let now = Instant::now();
-            plot.first.get_or_insert((now, reading));
-            plot.latest = Some((now, reading));
-            let again = match plot.ground.next(&reading, now) {
-                GroundStep::Ready => {
-                    plot.ready = true;
+            check.first.get_or_insert((now, reading));
+            check.latest = Some((now, reading));
+            let again = match check.policy.next(&reading, now) {
+                CheckStep::Ready => {
+                    check.ready = true;
                     continue;
                 }
-                GroundStep::LookAt(at) => at,
-                GroundStep::Reclaim(bytes) => {
+                CheckStep::LookAt(at) => at,
+                CheckStep::Reclaim(bytes) => {
                     cgroup.outer().reclaim(bytes)?;
                     now
                 }
-                GroundStep::Refused(why) => return Ok(Next::Refused(plot.target.clone(), why)),
+                CheckStep::Refused(why) => return Ok(Next::Refused(check.target.clone(), why)),
             };
             next = Some(next.map_or(again, |next| next.min(again)));
         }
@@ -98,11 +104,11 @@ impl Grounds {
     /// Whether one of them would be refused at first sight. Does nothing else.
     pub(in crate::actuate) fn check(&mut self, handles: &PodHandles) -> Result<Next, CgroupError> {
         let now = Instant::now();
-        for plot in &mut self.0 {
-            if let Some(cgroup) = handles.get(&plot.target)
-                && let GroundStep::Refused(why) = plot.ground.next(&cgroup.outer().memory_reading()?, now)
+        for check in &mut self.0 {
+            if let Some(cgroup) = handles.get(&check.target)
+                && let CheckStep::Refused(why) = check.policy.next(&cgroup.outer().memory_reading()?, now)
             {
-                return Ok(Next::Refused(plot.target.clone(), why));
+                return Ok(Next::Refused(check.target.clone(), why));
             }
         }
         Ok(Next::Ready)
@@ -110,26 +116,26 @@ impl Grounds {
 
     /// What has been seen, for the next try.
     pub(in crate::actuate) fn seen(&self) -> SeenBefore {
-        let seen = |plot: &Plot| (plot.target.clone(), plot.ground.sightings());
+        let seen = |check: &LimitCheck| (check.target.clone(), check.policy.sightings());
         self.0.iter().map(seen).collect()
     }
 
     /// What is known of a cgroup in the moment before its limit is lowered to `to`.
     pub(in crate::actuate) fn before(&self, target: &Target, last: WatchReading, to: Bytes) -> Before {
-        let plot = self.0.iter().find(|plot| plot.target == *target);
+        let check = self.0.iter().find(|check| check.target == *target);
         let held = last.memory.held();
-        let seen = plot.and_then(|plot| plot.ground.sightings().most());
+        let seen = check.and_then(|check| check.policy.sightings().most());
         // Where it never used more than it may use now, all that it ever used is known.
         let peak = last.memory.peak.filter(|peak| *peak <= to);
         Before {
             last,
             most: peak.or(seen).unwrap_or(held).max(held),
-            refaults: plot.map_or(Bytes::ZERO, Plot::refaults),
+            refaults: check.map_or(Bytes::ZERO, LimitCheck::refaults),
         }
     }
 }
 
-impl Plot {
+impl LimitCheck {
     /// How many bytes a second had to be read again while the cgroup was looked at.
     fn refaults(&self) -> Bytes {
         let (Some((began, first)), Some((ended, latest))) = (self.first, self.latest) else {
@@ -141,4 +147,22 @@ impl Plot {
         }
         rate(first.refaults, latest.refaults, over)
     }
+}
+
+/// Has the kernel reclaim what containers use of the last part of their memory limits, one step at most: a kubelet that
+/// looks before it writes finds less in use than they allow.
+pub(in crate::actuate) fn reclaim_below_limits(wanted: &PodTree, handles: &PodHandles) -> Result<(), CgroupError> {
+    for (name, settings) in &wanted.containers {
+        let (Some(MemoryLimit::Bytes(limit)), Some(cgroup)) =
+            (settings.memory_limit(), handles.get(&Target::Container(name.clone())))
+        else {
+            continue;
+        };
+        let roof = Bytes::new(limit - limit / KEPT_FREE);
+        let too_much = cgroup.outer().memory_usage()?.saturating_sub(roof);
+        if !too_much.is_zero() && cgroup.outer().reclaim_way()? == Reclaim::OnRequest {
+            cgroup.outer().reclaim(too_much.min(RECLAIM_STEP))?;
+        }
+    }
+    Ok(())
 }

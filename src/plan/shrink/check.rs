@@ -35,7 +35,7 @@ pub enum Reclaim {
 
 /// The next step of the check before a shrink.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GroundStep {
+pub enum CheckStep {
     /// Read again, not before then.
     LookAt(Instant),
     /// Have the kernel reclaim so many bytes, at most [`RECLAIM_STEP`], and read again.
@@ -82,7 +82,7 @@ pub enum Why {
 
 /// One cgroup whose limit is to be lowered.
 #[derive(Debug, Clone)]
-pub struct Ground {
+pub struct ShrinkCheck {
     wanted: Bytes,
     reclaim: Reclaim,
     sightings: Sightings,
@@ -92,7 +92,7 @@ pub struct Ground {
     fruitless: u32,
 }
 
-impl Ground {
+impl ShrinkCheck {
     /// For lowering a limit to `wanted`, with what earlier tries have seen.
     #[must_use]
     pub const fn new(wanted: Bytes, reclaim: Reclaim, sightings: Sightings) -> Self {
@@ -112,13 +112,13 @@ impl Ground {
     }
 
     /// What to do, given the newest reading.
-    pub fn next(&mut self, reading: &MemoryReading, now: Instant) -> GroundStep {
+    pub fn next(&mut self, reading: &MemoryReading, now: Instant) -> CheckStep {
         let began = *self.began.get_or_insert(now);
         let held = reading.held();
         self.sightings.note(now, held, self.wanted);
         let wanted = self.wanted;
         let refuse = |floor, why| {
-            GroundStep::Refused(NotShrinkable {
+            CheckStep::Refused(NotShrinkable {
                 usage: reading.usage,
                 held,
                 floor,
@@ -140,13 +140,13 @@ impl Ground {
                 return refuse(floor, Why::Seen { most, peak, over });
             }
             if now.saturating_duration_since(began) < OBSERVE {
-                return GroundStep::LookAt(now + LOOK);
+                return CheckStep::LookAt(now + LOOK);
             }
         }
         let too_much = reading.usage.saturating_sub(self.roof());
         match self.reclaim {
-            Reclaim::ByTheWrite => return GroundStep::Ready,
-            Reclaim::OnRequest | Reclaim::Never if too_much.is_zero() => return GroundStep::Ready,
+            Reclaim::ByTheWrite => return CheckStep::Ready,
+            Reclaim::OnRequest | Reclaim::Never if too_much.is_zero() => return CheckStep::Ready,
             Reclaim::Never => return refuse(reading.usage.saturating_add(slack(wanted)), Why::CannotAsk),
             Reclaim::OnRequest => {}
         }
@@ -154,7 +154,7 @@ impl Ground {
             return refuse(reading.usage.saturating_add(slack(wanted)), Why::Stubborn);
         }
         self.asked_at = Some(reading.usage);
-        GroundStep::Reclaim(too_much.min(RECLAIM_STEP))
+        CheckStep::Reclaim(too_much.min(RECLAIM_STEP))
     }
 
     /// The most that may be in use when the limit is written.

@@ -3,23 +3,23 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::plan::shrink::{Ground, GroundStep, RECLAIM_STEP, Reclaim, Sightings, Why, slack};
+use crate::plan::shrink::{CheckStep, RECLAIM_STEP, Reclaim, ShrinkCheck, Sightings, Why, slack};
 
-fn ground(wanted: u64, reclaim: Reclaim) -> Ground {
-    Ground::new(mib(wanted), reclaim, Sightings::default())
+fn check(wanted: u64, reclaim: Reclaim) -> ShrinkCheck {
+    ShrinkCheck::new(mib(wanted), reclaim, Sightings::default())
 }
 
-/// Follows a ground while the container stays as it is, apart from what is reclaimed from it. Returns how it ends, and how
+/// Follows a check while the container stays as it is, apart from what is reclaimed from it. Returns how it ends, and how
 /// many seconds that took.
-fn settle(ground: &mut Ground, mut reading: MemoryReading, from: Instant) -> (GroundStep, f64) {
+fn settle(check: &mut ShrinkCheck, mut reading: MemoryReading, from: Instant) -> (CheckStep, f64) {
     let mut now = from;
     loop {
-        match ground.next(&reading, now) {
-            GroundStep::LookAt(at) => {
+        match check.next(&reading, now) {
+            CheckStep::LookAt(at) => {
                 assert!(at > now);
                 now = at;
             }
-            GroundStep::Reclaim(bytes) => {
+            CheckStep::Reclaim(bytes) => {
                 assert!(bytes > Bytes::ZERO && bytes <= RECLAIM_STEP);
                 let dropped = bytes.min(reading.evictable);
                 reading.usage = reading.usage.saturating_sub(dropped);
@@ -30,9 +30,9 @@ fn settle(ground: &mut Ground, mut reading: MemoryReading, from: Instant) -> (Gr
     }
 }
 
-fn refused(step: &GroundStep) -> crate::plan::shrink::NotShrinkable {
+fn refused(step: &CheckStep) -> crate::plan::shrink::NotShrinkable {
     match step {
-        GroundStep::Refused(why) => *why,
+        CheckStep::Refused(why) => *why,
         other => panic!("{other:?}"),
     }
 }
@@ -41,14 +41,14 @@ fn refused(step: &GroundStep) -> crate::plan::shrink::NotShrinkable {
 fn a_limit_above_all_that_was_ever_used_is_written_at_once() {
     let now = Clock::new().after(0.0);
     for reclaim in [Reclaim::OnRequest, Reclaim::ByTheWrite, Reclaim::Never] {
-        assert_eq!(ground(128, reclaim).next(&reading(90, 20, 120), now), GroundStep::Ready);
+        assert_eq!(check(128, reclaim).next(&reading(90, 20, 120), now), CheckStep::Ready);
     }
 }
 
 #[test]
 fn what_is_held_is_never_cut_into_and_the_numbers_are_told() {
     let now = Clock::new().after(0.0);
-    let step = ground(64, Reclaim::OnRequest).next(&reading(100, 20, 120), now);
+    let step = check(64, Reclaim::OnRequest).next(&reading(100, 20, 120), now);
     let why = refused(&step);
     assert_eq!((why.usage, why.held, why.wanted), (mib(120), mib(100), mib(64)));
     assert!(why.floor > mib(100) && why.floor < mib(105));
@@ -60,12 +60,12 @@ fn what_is_held_is_never_cut_into_and_the_numbers_are_told() {
          until less is in use"
     );
     assert_eq!(
-        ground(104, Reclaim::Never).next(&reading(100, 0, 100), now),
-        GroundStep::Ready
+        check(104, Reclaim::Never).next(&reading(100, 0, 100), now),
+        CheckStep::Ready
     );
     assert!(matches!(
-        ground(102, Reclaim::Never).next(&reading(100, 0, 100), now),
-        GroundStep::Refused(_)
+        check(102, Reclaim::Never).next(&reading(100, 0, 100), now),
+        CheckStep::Refused(_)
     ));
 }
 
@@ -73,23 +73,23 @@ fn what_is_held_is_never_cut_into_and_the_numbers_are_told() {
 fn a_container_that_once_used_more_is_looked_at_before_it_is_believed() {
     let clock = Clock::new();
     let (end, took) = settle(
-        &mut ground(64, Reclaim::OnRequest),
+        &mut check(64, Reclaim::OnRequest),
         reading(40, 0, 100),
         clock.after(0.0),
     );
-    assert_eq!(end, GroundStep::Ready);
+    assert_eq!(end, CheckStep::Ready);
     assert!(took >= 2.0, "{took}");
 
     // Whoever takes it up again meanwhile is found out.
-    let mut ground = ground(64, Reclaim::OnRequest);
+    let mut check = check(64, Reclaim::OnRequest);
     assert!(matches!(
-        ground.next(&reading(40, 0, 100), clock.after(0.0)),
-        GroundStep::LookAt(_)
+        check.next(&reading(40, 0, 100), clock.after(0.0)),
+        CheckStep::LookAt(_)
     ));
-    let step = ground.next(&reading(60, 0, 100), clock.after(1.0));
+    let step = check.next(&reading(60, 0, 100), clock.after(1.0));
     let why = refused(&step);
     assert!(matches!(why.why, Why::Seen { most, .. } if most == mib(60)), "{why:?}");
-    assert!(ground.next(&reading(20, 0, 100), clock.after(1.1)) == step || refused(&step).floor > mib(64));
+    assert!(check.next(&reading(20, 0, 100), clock.after(1.1)) == step || refused(&step).floor > mib(64));
 }
 
 #[test]
@@ -98,10 +98,10 @@ fn the_longer_it_was_looked_at_the_less_is_kept_to_spare() {
     let mut seen = Sightings::default();
     let mut accepted = Vec::new();
     for (seconds, wanted) in [(0.0, 110), (30.0, 110), (70.0, 110), (80.0, 113), (700.0, 104)] {
-        let mut ground = Ground::new(mib(wanted), Reclaim::OnRequest, seen);
-        let (end, _) = settle(&mut ground, reading(100, 0, 200), clock.after(seconds));
-        accepted.push(end == GroundStep::Ready);
-        seen = ground.sightings();
+        let mut check = ShrinkCheck::new(mib(wanted), Reclaim::OnRequest, seen);
+        let (end, _) = settle(&mut check, reading(100, 0, 200), clock.after(seconds));
+        accepted.push(end == CheckStep::Ready);
+        seen = check.sightings();
     }
     assert_eq!(accepted, [false, false, false, true, true]);
 }
@@ -127,19 +127,19 @@ fn what_does_not_fit_ends_what_was_known() {
 fn the_cache_is_reclaimed_in_bounded_steps_and_only_as_much_as_needed() {
     let clock = Clock::new();
     let mut container = reading(40, 200, 240);
-    let mut ground = ground(100, Reclaim::OnRequest);
+    let mut check = check(100, Reclaim::OnRequest);
     let mut now = clock.after(0.0);
     let mut reclaimed = Bytes::ZERO;
     loop {
-        match ground.next(&container, now) {
-            GroundStep::LookAt(at) => now = at,
-            GroundStep::Reclaim(bytes) => {
+        match check.next(&container, now) {
+            CheckStep::LookAt(at) => now = at,
+            CheckStep::Reclaim(bytes) => {
                 container.usage = container.usage.saturating_sub(bytes);
                 container.evictable = container.evictable.saturating_sub(bytes);
                 reclaimed = reclaimed.saturating_add(bytes);
             }
-            GroundStep::Ready => break,
-            GroundStep::Refused(why) => panic!("{why}"),
+            CheckStep::Ready => break,
+            CheckStep::Refused(why) => panic!("{why}"),
         }
     }
     assert_eq!(container.usage.saturating_add(slack(mib(100))), mib(100));
@@ -151,12 +151,12 @@ fn a_kernel_that_finds_nothing_more_is_not_asked_for_ever() {
     let clock = Clock::new();
     // Dirty, or locked in some way nobody counts.
     let stubborn = reading(40, 100, 140);
-    let mut ground = ground(100, Reclaim::OnRequest);
+    let mut check = check(100, Reclaim::OnRequest);
     let (mut now, mut asked) = (clock.after(0.0), 0);
     let why = loop {
-        match ground.next(&stubborn, now) {
-            GroundStep::LookAt(at) => now = at,
-            GroundStep::Reclaim(_) => asked += 1,
+        match check.next(&stubborn, now) {
+            CheckStep::LookAt(at) => now = at,
+            CheckStep::Reclaim(_) => asked += 1,
             end => break refused(&end),
         }
     };
@@ -168,10 +168,10 @@ fn a_kernel_that_finds_nothing_more_is_not_asked_for_ever() {
 fn an_old_kernel_is_not_made_to_reclaim_and_v1_does_it_with_the_write() {
     let clock = Clock::new();
     let container = reading(40, 100, 140);
-    let (end, _) = settle(&mut ground(100, Reclaim::Never), container, clock.after(0.0));
+    let (end, _) = settle(&mut check(100, Reclaim::Never), container, clock.after(0.0));
     assert_eq!(refused(&end).why, Why::CannotAsk);
-    let (end, _) = settle(&mut ground(100, Reclaim::ByTheWrite), container, clock.after(0.0));
-    assert_eq!(end, GroundStep::Ready);
+    let (end, _) = settle(&mut check(100, Reclaim::ByTheWrite), container, clock.after(0.0));
+    assert_eq!(end, CheckStep::Ready);
 }
 
 proptest! {
@@ -184,7 +184,7 @@ proptest! {
         reclaim in prop::sample::select(vec![Reclaim::OnRequest, Reclaim::ByTheWrite, Reclaim::Never]),
     ) {
         let clock = Clock::new();
-        let mut ground = ground(wanted, reclaim);
+        let mut check = check(wanted, reclaim);
         let mut most = Bytes::ZERO;
         for (index, (held, cached)) in container.iter().enumerate() {
             // Small enough a number to be a time.
@@ -194,23 +194,23 @@ proptest! {
                 ..reading(*held, *cached, 0)
             };
             most = most.max(mib(*held));
-            match ground.next(&current, now) {
-                GroundStep::Ready => {
+            match check.next(&current, now) {
+                CheckStep::Ready => {
                     prop_assert!(most < mib(wanted));
                     if reclaim != Reclaim::ByTheWrite {
                         prop_assert!(current.usage.saturating_add(slack(mib(wanted))) <= mib(wanted));
                     }
                     break;
                 }
-                GroundStep::Refused(why) => {
+                CheckStep::Refused(why) => {
                     prop_assert!(why.floor > mib(wanted), "{why}");
                     break;
                 }
-                GroundStep::Reclaim(bytes) => {
+                CheckStep::Reclaim(bytes) => {
                     prop_assert!(reclaim == Reclaim::OnRequest);
                     prop_assert!(bytes <= RECLAIM_STEP && bytes <= current.usage);
                 }
-                GroundStep::LookAt(at) => prop_assert!(at > now),
+                CheckStep::LookAt(at) => prop_assert!(at > now),
             }
         }
     }

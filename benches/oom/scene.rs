@@ -116,7 +116,7 @@ impl Learner {
     }
 
     fn told(&self, id: String, pid: Option<u32>, container: bool) {
-        let now = monotonic().unwrap_or_default();
+        let now = monotonic();
         self.with(|learnt| {
             learnt.placed += usize::from(container);
             learnt.twice += usize::from(!learnt.kills.insert(id));

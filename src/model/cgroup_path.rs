@@ -3,9 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// A cgroup's path as the kernel prints it in `/proc/<pid>/cgroup`: absolute, relative to the mount, without `.`
 /// or `..`. Cheap to clone.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct CgroupPath(Arc<str>);
 
 /// Text that is not the path of a cgroup.
@@ -83,6 +86,20 @@ impl CgroupPath {
     #[must_use]
     pub fn under(&self, mount: &Path) -> PathBuf {
         mount.join(self.0.trim_start_matches('/'))
+    }
+}
+
+impl TryFrom<String> for CgroupPath {
+    type Error = InvalidPath;
+
+    fn try_from(text: String) -> Result<Self, InvalidPath> {
+        Self::new(&text)
+    }
+}
+
+impl From<CgroupPath> for String {
+    fn from(path: CgroupPath) -> Self {
+        path.as_str().to_owned()
     }
 }
 

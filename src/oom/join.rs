@@ -18,7 +18,6 @@
 //! No kill may be in two rises: a v2 counter also counts what is below it, so feed of it only what the counters below did
 //! not show. Must never tell a kill twice, nor place a victim where it merely may have been.
 
-mod disjoint_sets;
 mod match_group;
 mod matching;
 mod oom_kill;
@@ -51,6 +50,21 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const FLOOD: (usize, Duration) = (128, Duration::from_secs(1));
 /// Kills and rises waiting at most, for the same reason.
 const MOST_WAITING: usize = 1024;
+
+/// Times as they are kept: in microseconds.
+pub(super) mod micros {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(in crate::oom) fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    pub(in crate::oom) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_micros)
+    }
+}
 
 /// Up to when each side is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,6 +186,10 @@ impl Joiner {
     pub fn log_ended(&mut self) -> Vec<OomKill> {
         self.has_log = false;
         self.decide_up_to(Progress::END)
+    }
+
+    pub const fn has_log(&self) -> bool {
+        self.has_log
     }
 
     /// The log can be read: from now on, rises wait for it.

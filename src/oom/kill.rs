@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::{ContainerPlace, Place, PodPlace};
 use crate::model::CgroupPath;
 
-use super::message::{LimitUsage, VictimMemory};
+use super::message::LimitUsage;
+use super::report::ReportedMemory;
 use super::summary::Limit;
 
 /// One killed process, as far as the kernel's lines tell.
@@ -24,7 +25,7 @@ pub struct Kill {
     pub group: Option<CgroupPath>,
     /// How full the cgroup was whose limit was hit; `None` when the kernel did not say, or it was the node.
     pub usage: Option<LimitUsage>,
-    pub memory: VictimMemory,
+    pub memory: ReportedMemory,
     /// `oom_score_adj`, since Linux 5.4.
     pub oom_score_adj: Option<i32>,
     /// Its user, since Linux 5.4.
@@ -74,6 +75,18 @@ impl Level {
         Self::Unknown,
     ];
 
+    /// That of a cgroup which stands for this.
+    pub(super) fn of(cgroup: &CgroupPath, place: Option<&Place>) -> Self {
+        match place {
+            _ if *cgroup == CgroupPath::root() => Self::Node,
+            Some(Place::Container(..)) => Self::Container,
+            Some(Place::Pod(_)) => Self::Pod,
+            Some(Place::Qos(_)) => Self::Qos,
+            Some(Place::Kubepods) => Self::Kubepods,
+            Some(Place::Other(_)) | None => Self::Other,
+        }
+    }
+
     /// The level in the words of the command line and the metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -92,14 +105,7 @@ impl Limit {
     /// The level this limit is at.
     pub fn level(&self) -> Level {
         match self {
-            Self::Cgroup(path) if *path == CgroupPath::root() => Level::Node,
-            Self::Cgroup(path) => match Place::parse(path) {
-                Some(Place::Container(..)) => Level::Container,
-                Some(Place::Pod(_)) => Level::Pod,
-                Some(Place::Qos(_)) => Level::Qos,
-                Some(Place::Kubepods) => Level::Kubepods,
-                Some(Place::Other(_)) | None => Level::Other,
-            },
+            Self::Cgroup(path) => Level::of(path, Place::parse(path).as_ref()),
             Self::Node => Level::Node,
             Self::Unknown => Level::Unknown,
         }
@@ -171,7 +177,7 @@ mod tests {
             task_cgroup: Some(CgroupPath::root()),
             group: None,
             usage: None,
-            memory: VictimMemory::default(),
+            memory: ReportedMemory::default(),
             oom_score_adj: None,
             uid: None,
             invoker: None,

@@ -4,6 +4,7 @@
 //! itself is read. A message begins where its line begins: text of a process further on in a line is never taken for one.
 
 use super::record::number;
+use super::report::ReportedMemory;
 use super::summary::Summary;
 use crate::model::{Bytes, CgroupPath};
 
@@ -34,21 +35,9 @@ pub(super) struct Killed<'a> {
     pub(super) node: bool,
     pub(super) pid: u32,
     pub(super) comm: &'a str,
-    pub(super) memory: VictimMemory,
+    pub(super) memory: ReportedMemory,
     pub(super) uid: Option<u32>,
     pub(super) oom_score_adj: Option<i32>,
-}
-
-/// What a process held when it was killed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct VictimMemory {
-    /// All of its address space.
-    pub total_vm: Bytes,
-    pub anon_rss: Bytes,
-    /// Memory in use that files back.
-    pub file_rss: Bytes,
-    /// Shared memory and tmpfs in use.
-    pub shmem_rss: Bytes,
 }
 
 /// How full a cgroup was when its limit was hit, as the kernel logged it (in kibibytes).
@@ -132,19 +121,19 @@ fn killed(node: bool, rest: &str) -> Option<Killed<'_>> {
         node,
         pid: number(pid)?,
         comm,
-        memory: VictimMemory {
-            total_vm: kilobytes(total_vm.strip_suffix("kB")?)?,
-            ..VictimMemory::default()
+        memory: ReportedMemory {
+            total_vm_bytes: kilobytes(total_vm.strip_suffix("kB")?)?.get(),
+            ..ReportedMemory::default()
         },
         uid: None,
         oom_score_adj: None,
     };
     for (key, value) in tail.split([',', ' ']).filter_map(|field| field.split_once(':')) {
-        let amount = || kilobytes(value.strip_suffix("kB")?);
+        let amount = || Some(kilobytes(value.strip_suffix("kB")?)?.get());
         match key {
-            "anon-rss" => killed.memory.anon_rss = amount()?,
-            "file-rss" => killed.memory.file_rss = amount()?,
-            "shmem-rss" => killed.memory.shmem_rss = amount()?,
+            "anon-rss" => killed.memory.anon_rss_bytes = amount()?,
+            "file-rss" => killed.memory.file_rss_bytes = amount()?,
+            "shmem-rss" => killed.memory.shmem_rss_bytes = amount()?,
             "UID" => killed.uid = number(value),
             "oom_score_adj" => killed.oom_score_adj = value.parse().ok(),
             _ => {}

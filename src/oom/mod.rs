@@ -24,6 +24,7 @@
 //! of a process for the kernel's, or explain a kill by another one's report: what is not certain stays unknown.
 
 mod assemble;
+mod clock;
 pub mod counters;
 mod epoll;
 pub mod join;
@@ -44,7 +45,7 @@ pub use assemble::Assembler;
 pub use kill::{Invoker, Kill, Level};
 pub use line::{Line, Part};
 pub use log::parse_log;
-pub use message::{LimitUsage, VictimMemory};
+pub use message::LimitUsage;
 pub use parse::{Event, Parser};
 pub use record::Record;
 pub use report::{

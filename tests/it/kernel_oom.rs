@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use vscaled::oom::counters::{CounterError, EVENTS, OOM_CONTROL, Reading};
-use vscaled::oom::kmsg::{KmsgReader, LogEvent, Notice, Options, Origin, Position};
+use vscaled::oom::kmsg::{BootId, DEVICE, KmsgReader, LogEvent, Notice, Origin, Position};
 use vscaled::oom::{Event, Kill, Level, Limit};
 
 use pod::{CONTAINER, POD_UID, TestPod};
@@ -30,7 +30,7 @@ async fn told(reader: &mut KmsgReader, pid: u32) -> (Kill, u64, Origin) {
                     origin,
                     ..
                 }) if kill.pid == pid => return (*kill, seq, origin),
-                Notice::Event(_) | Notice::Lost(_) | Notice::CaughtUp | Notice::UpTo(_) => {}
+                Notice::Event(_) | Notice::Lost(_) | Notice::CaughtUp => {}
             }
         }
     };
@@ -38,11 +38,7 @@ async fn told(reader: &mut KmsgReader, pid: u32) -> (Kill, u64, Origin) {
 }
 
 async fn caught_up(told: Option<Position>) -> KmsgReader {
-    let mut reader = KmsgReader::start(Options {
-        told,
-        ..Options::default()
-    })
-    .unwrap();
+    let mut reader = KmsgReader::start(DEVICE.as_ref(), told).unwrap();
     let end = async { while reader.next().await.expect("the reader to go on") != Notice::CaughtUp {} };
     timeout(PATIENCE, end).await.expect("the log to have an end");
     reader
@@ -71,14 +67,13 @@ async fn a_container_over_its_own_limit_is_told_and_counted() {
     let (container, of_pod) = counted();
     let mut reader = caught_up(None).await;
     let (kill, _, kills) = explained_kill(&mut reader, &pod).await;
-    reader.stop().unwrap();
     assert_eq!(kill.limit, Limit::Cgroup(pod.container.clone()));
     assert_eq!(kill.task_cgroup, Some(pod.container.clone()));
     assert_eq!(kill.limit.level(), Level::Container);
     let (place, container_place) = kill.victim();
     assert_eq!(place.unwrap().uid.as_str(), POD_UID);
     assert_eq!(container_place.unwrap().id.as_str(), CONTAINER);
-    assert!(kill.memory.anon_rss.get() > 0 && kill.memory.anon_rss <= kill.memory.total_vm);
+    assert!(kill.memory.anon_rss_bytes > 0 && kill.memory.anon_rss_bytes <= kill.memory.total_vm_bytes);
     let above = if pod.counts_hierarchically() { kills } else { 0 };
     assert_eq!(
         counted(),
@@ -93,7 +88,6 @@ async fn a_pod_over_its_limit_is_not_blamed_on_the_container() {
     pod.limit_pod();
     let mut reader = caught_up(None).await;
     let (kill, ..) = explained_kill(&mut reader, &pod).await;
-    reader.stop().unwrap();
     assert_eq!(kill.limit.level(), Level::Pod);
     assert_eq!(
         (kill.limit, kill.task_cgroup),
@@ -106,21 +100,16 @@ async fn a_kill_is_told_again_to_those_who_do_not_know_of_it() {
     let pod = TestPod::new();
     pod.limit_container();
     let mut reader = caught_up(None).await;
-    let boot = reader.boot().clone();
+    let boot = BootId::current().unwrap();
     let first = pod.exceed();
     let (_, seq, _) = told(&mut reader, first).await;
-    reader.stop().unwrap();
+    drop(reader);
     let missed = pod.exceed();
-    let mut reader = KmsgReader::start(Options::default()).unwrap();
+    let mut reader = KmsgReader::start(DEVICE.as_ref(), None).unwrap();
     assert_eq!(told(&mut reader, first).await.2, Origin::Replayed);
     assert_eq!(told(&mut reader, missed).await.2, Origin::Replayed);
-    reader.stop().unwrap();
     let position = Position { boot, seq };
-    let mut reader = KmsgReader::start(Options {
-        told: Some(position),
-        ..Options::default()
-    })
-    .unwrap();
+    let mut reader = KmsgReader::start(DEVICE.as_ref(), Some(position)).unwrap();
     let mut pids = Vec::new();
     loop {
         match timeout(PATIENCE, reader.next()).await.unwrap().unwrap() {
@@ -128,11 +117,10 @@ async fn a_kill_is_told_again_to_those_who_do_not_know_of_it() {
                 event: Event::Kill(kill),
                 ..
             }) => pids.push(kill.pid),
-            Notice::Event(_) | Notice::Lost(_) | Notice::UpTo(_) => {}
+            Notice::Event(_) | Notice::Lost(_) => {}
             Notice::CaughtUp => break,
         }
     }
-    reader.stop().unwrap();
     assert!(pids.contains(&missed) && !pids.contains(&first), "{pids:?}");
 }
 

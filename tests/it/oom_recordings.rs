@@ -75,12 +75,12 @@ fn a_kill_has_the_amounts_the_kernel_printed() {
     let kills = parse_log(&recording("s2-pod-limit-hit-v1.txt"));
     let [kill] = kills.as_slice() else { panic!("{kills:?}") };
     let kib = [
-        kill.memory.total_vm,
-        kill.memory.anon_rss,
-        kill.memory.file_rss,
-        kill.memory.shmem_rss,
+        kill.memory.total_vm_bytes,
+        kill.memory.anon_rss_bytes,
+        kill.memory.file_rss_bytes,
+        kill.memory.shmem_rss_bytes,
     ]
-    .map(|amount| amount.get() / 1024);
+    .map(|amount| amount / 1024);
     assert_eq!(kib, [26_596, 25_600, 544, 0]);
     assert_eq!((kill.uid, kill.oom_score_adj), (Some(0), Some(0)));
     assert_eq!((kill.seq, kill.timestamp_us), (Some(17_717), Some(923_743_969)));

@@ -7,7 +7,7 @@ use crate::cgroup::{ContainerId, PodUid};
 use crate::cli::output::{Output, Paint};
 use crate::cli::{Failure, io, table};
 use crate::model::{Bytes, CgroupPath};
-use crate::oom::{Kill, Level, parse_log};
+use crate::oom::{Kill, Level, ReportedMemory, parse_log};
 
 /// Lists the kills in a kernel log, each process once, with the level of the node whose limit was hit.
 ///
@@ -45,10 +45,8 @@ struct ShownKill<'a> {
     pod_uid: Option<PodUid>,
     #[serde(skip_serializing_if = "Option::is_none")]
     container_id: Option<ContainerId>,
-    anon_rss_bytes: u64,
-    file_rss_bytes: u64,
-    shmem_rss_bytes: u64,
-    total_vm_bytes: u64,
+    #[serde(flatten)]
+    memory: ReportedMemory,
     #[serde(skip_serializing_if = "Option::is_none")]
     oom_score_adj: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,10 +68,7 @@ impl<'a> From<&'a Kill> for ShownKill<'a> {
             level: kill.limit.level(),
             pod_uid: pod.map(|pod| pod.uid),
             container_id: container.map(|container| container.id),
-            anon_rss_bytes: kill.memory.anon_rss.get(),
-            file_rss_bytes: kill.memory.file_rss.get(),
-            shmem_rss_bytes: kill.memory.shmem_rss.get(),
-            total_vm_bytes: kill.memory.total_vm.get(),
+            memory: kill.memory,
             oom_score_adj: kill.oom_score_adj,
             uid: kill.uid,
             seq: kill.seq,
@@ -87,7 +82,8 @@ fn render(kills: &[ShownKill<'_>]) -> String {
     let header = ["TIME", "PID", "COMMAND", "LEVEL", "RSS", "POD", "CONTAINER", "CGROUP"];
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let rows = kills.iter().map(|kill| {
-        let rss = [kill.anon_rss_bytes, kill.file_rss_bytes, kill.shmem_rss_bytes].map(Bytes::new);
+        let memory = kill.memory;
+        let rss = [memory.anon_rss_bytes, memory.file_rss_bytes, memory.shmem_rss_bytes].map(Bytes::new);
         let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
         let short = |id: &ContainerId| id.as_str().chars().take(12).collect();
         [

@@ -6,8 +6,9 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::disjoint_sets::DisjointSets;
-use super::matching::{Compatibility, matched};
+use serde::{Deserialize, Serialize};
+
+use super::matching::{Compatibility, matched, rivals};
 use super::{FLOOD, LATEST, LOG_DELAY, OomKill, PATIENCE, Progress, SLACK};
 use crate::model::CgroupPath;
 use crate::oom::kill::Kill;
@@ -35,17 +36,21 @@ pub(super) enum LogState {
 }
 
 /// A counter rose between two reads.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct CounterDelta {
     /// The cgroup that lost processes: this one, or one below it that no other rise is told of.
     pub cgroup: CgroupPath,
     /// A moment before the first of the two reads.
+    #[serde(rename = "afterUs", with = "super::micros")]
     pub after: Duration,
     /// A moment after the second.
+    #[serde(rename = "byUs", with = "super::micros")]
     pub by: Duration,
     /// How much it rose by.
     pub kills: NonZeroU64,
     /// How much of that the kernel says are groups, whose first victims it counts twice; 0 where it does not say.
+    #[serde(skip)]
     pub again: u64,
 }
 
@@ -107,29 +112,21 @@ pub(super) struct MatchGroup {
 impl MatchGroup {
     /// Takes kills and rises apart into groups that cannot influence each other.
     pub(super) fn independent(logged: Vec<Logged>, rises: Vec<CounterDelta>) -> Vec<Self> {
-        // The rises come first in the numbering, then the kills.
-        let mut sets = DisjointSets::new(rises.len() + logged.len());
-        for (number, logged) in (rises.len()..).zip(&logged) {
-            let concerned = rises.iter().enumerate();
-            let concerned = concerned.filter(|(_, rise)| logged.may_be_in(rise, logged.delay()));
-            concerned.for_each(|(rise, _)| sets.join(rise, number));
-        }
-        let mut groups: Vec<Self> = Vec::new();
-        let mut places = HashMap::new();
-        let mut place = |number: usize, groups: &mut Vec<Self>| {
-            *places.entry(sets.of(number)).or_insert_with(|| {
-                groups.push(Self::default());
-                groups.len() - 1
-            })
+        let alone = |rise| Self {
+            rises: vec![rise],
+            ..Self::default()
         };
-        let first = rises.len();
-        for (number, rise) in rises.into_iter().enumerate() {
-            let place = place(number, &mut groups);
-            groups[place].rises.push(rise);
-        }
-        for (number, logged) in (first..).zip(logged) {
-            let place = place(number, &mut groups);
-            groups[place].logged.push(logged);
+        let mut groups: Vec<Self> = rises.into_iter().map(alone).collect();
+        for logged in logged {
+            let delay = logged.delay();
+            let is_concerned = |group: &mut Self| group.rises.iter().any(|rise| logged.may_be_in(rise, delay));
+            let mut whole = groups.extract_if(.., is_concerned).reduce(|mut whole, group| {
+                whole.logged.extend(group.logged);
+                whole.rises.extend(group.rises);
+                whole
+            });
+            whole.get_or_insert_default().logged.push(logged);
+            groups.extend(whole);
         }
         groups
     }
@@ -187,10 +184,12 @@ impl MatchGroup {
         // So do the rises of inner cgroups: what they counted is not left for those around them.
         self.rises
             .sort_by_key(|rise| (Reverse(rise.cgroup.segments().count()), rise.by));
-        let table = |delay: fn(&Logged) -> Duration| {
-            Compatibility::new(&self.logged, &self.rises, |logged, rise| {
-                logged.may_be_in(rise, delay(logged))
-            })
+        let table = |delay: fn(&Logged) -> Duration| -> Compatibility {
+            let row = |logged: &Logged| {
+                let rises = self.rises.iter();
+                rises.map(|rise| logged.may_be_in(rise, delay(logged))).collect()
+            };
+            self.logged.iter().map(row).collect()
         };
         let possible = table(Logged::delay);
         let held = matched(&possible, self.rises.iter().map(|rise| rise.kills.get()).collect());
@@ -235,24 +234,24 @@ impl MatchGroup {
 
     fn paired(
         &self,
-        likely: &Compatibility,
+        likely: &[Vec<bool>],
         (at, kill): (usize, &Arc<Kill>),
         rise: &CounterDelta,
         lists: &mut Lists,
     ) -> OomKill {
         let logged = &self.logged[at];
-        let rises = || self.rises.iter().zip(likely.row(at)).filter(|(_, may)| **may);
+        let rises = || self.rises.iter().zip(&likely[at]).filter(|(_, may)| **may);
         let counted = counted(rises().map(|(rise, _)| rise));
         let one_cgroup = rises().all(|(other, _)| other.cgroup == rise.cgroup);
         // More kills than were counted: one of them was somewhere else, and it may be this one.
-        let all_counted = || count(likely.rivals(likely.row(at))) <= counted;
+        let all_counted = || count(rivals(likely, &likely[at])) <= counted;
         let cgroup = Some(rise.cgroup.clone());
         if one_cgroup && !logged.in_doubt && all_counted() {
             return OomKill::of(Arc::clone(kill), cgroup, Confidence::OnlyCounterThatRose, logged.at);
         }
         // Rises of one cgroup can change places, so all kills that may be in any of them may be meant.
         let here: Vec<bool> = self.rises.iter().map(|other| other.cgroup == rise.cgroup).collect();
-        let candidates: Vec<usize> = likely.rivals(&here).collect();
+        let candidates: Vec<usize> = rivals(likely, &here).collect();
         let list = lists.entry(candidates).or_insert_with_key(|candidates| {
             let waiting = |at: &usize| match &self.logged.get(*at)?.who {
                 LogState::Waiting(kill) => Some(Arc::clone(kill)),

@@ -3,7 +3,7 @@ mod stories;
 use std::num::NonZeroU64;
 
 use super::*;
-use crate::oom::{Level, Limit, VictimMemory};
+use crate::oom::{Level, Limit, ReportedMemory};
 
 const UID: &str = "6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77";
 
@@ -23,7 +23,7 @@ fn kill(pid: u32, limit: Limit, task: Option<CgroupPath>) -> Kill {
         task_cgroup: task,
         group: None,
         usage: None,
-        memory: VictimMemory::default(),
+        memory: ReportedMemory::default(),
         oom_score_adj: None,
         uid: None,
         invoker: None,

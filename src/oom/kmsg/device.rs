@@ -1,7 +1,7 @@
 //! The open device.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
@@ -51,33 +51,23 @@ impl Device {
     }
 
     pub(super) fn read<'b>(&mut self, buffer: &'b mut [u8]) -> Result<Attempt<'b>, KmsgError> {
-        let outcome = loop {
-            match self.file.get_mut().read(buffer) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                outcome => break outcome,
-            }
-        };
         let device = || self.path.clone();
-        let attempt = match outcome {
+        let attempt = match self.file.get_mut().read(buffer) {
             Ok(0) => return Err(KmsgError::Ended { device: device() }),
             Ok(length) => Attempt::Record(&buffer[..length]),
             Err(source) => match source.raw_os_error().map(Errno::from_raw) {
-                Some(Errno::EAGAIN) => Attempt::AtEnd,
+                Some(Errno::EAGAIN) => Attempt::AtEnd(None),
+                Some(Errno::EINTR) => Attempt::NotDue,
                 Some(Errno::EPIPE) => Attempt::Overwritten,
                 Some(Errno::EINVAL) if self.refusals < MOST_REFUSALS => Attempt::TooLong,
                 _ => {
-                    return Err(KmsgError::Read {
-                        device: device(),
-                        source,
-                    });
+                    let device = device();
+                    return Err(KmsgError::Read { device, source });
                 }
             },
         };
-        self.refusals = if matches!(attempt, Attempt::TooLong) {
-            self.refusals + 1
-        } else {
-            0
-        };
+        let refused = u32::from(attempt == Attempt::TooLong);
+        self.refusals = (self.refusals + refused) * refused;
         Ok(attempt)
     }
 

@@ -3,8 +3,6 @@
 use std::io;
 use std::path::PathBuf;
 
-use nix::errno::Errno;
-
 /// Why the log cannot be read, or no longer.
 #[derive(Debug, thiserror::Error)]
 pub enum KmsgError {
@@ -36,9 +34,6 @@ pub enum KmsgError {
     /// The boot cannot be told.
     #[error("cannot tell which boot this is: {0}; mount /proc")]
     Boot(String),
-    /// A clock could not be read.
-    #[error("cannot read the clock: {0}")]
-    Clock(Errno),
 }
 
 fn next_step(error: &io::Error) -> &'static str {

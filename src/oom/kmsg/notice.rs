@@ -64,9 +64,6 @@ pub enum Notice {
     Lost(Loss),
     /// All that was in the log when it was opened has been told.
     CaughtUp,
-    /// All that was logged up to this moment of CLOCK_MONOTONIC has been told. The answer to
-    /// [`KmsgReader::ask`](super::KmsgReader::request_position).
-    UpTo(Duration),
 }
 
 /// The part of the log that is missing.

@@ -13,9 +13,9 @@ use rmesg::klogctl::{KLogType, safely_wrapped_klogctl};
 use tokio::time::{Instant, sleep_until};
 
 use super::KmsgError;
-use super::clock::Now;
 use super::tracker::Attempt;
 use super::unread::Unread;
+use crate::oom::clock::monotonic;
 use crate::oom::line::Line;
 use crate::oom::text;
 
@@ -33,39 +33,39 @@ const LAST_ORDINAL: u64 = (1 << ORDINAL_BITS) - 1;
 /// What each kill has one line with.
 const KILLED: &str = "Killed process ";
 
-/// The number of a line: its time, and how many kills were logged at that time up to it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct LineNumber {
-    pub(super) timestamp_us: u64,
-    pub(super) ordinal: u64,
+/// What the numbers of records count. Those of one source mean nothing in the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Numbering {
+    /// Records since boot: `/dev/kmsg`.
+    Records,
+    /// Microseconds since boot, and the kills in each: syslog(2), which tells no number.
+    Times,
 }
 
-impl LineNumber {
-    /// That of a line after this one.
-    fn next(self, timestamp_us: u64, text: &str) -> Self {
-        let before = if timestamp_us == self.timestamp_us {
-            self.ordinal
-        } else {
-            0
+impl Numbering {
+    /// What this number counts.
+    #[must_use]
+    pub const fn of(seq: u64) -> Self {
+        if seq < FIRST_NUMBER { Self::Records } else { Self::Times }
+    }
+
+    /// What a record of this number is called in the ids of kills.
+    #[must_use]
+    pub fn name(seq: u64) -> String {
+        let Some(time) = seq.checked_sub(FIRST_NUMBER) else {
+            return format!("log-{seq}");
         };
-        let ordinal = (before + u64::from(text.contains(KILLED))).min(LAST_ORDINAL);
-        Self { timestamp_us, ordinal }
-    }
-
-    pub(super) const fn to_seq(self) -> u64 {
-        FIRST_NUMBER | (self.timestamp_us << ORDINAL_BITS) | self.ordinal
-    }
-
-    /// `None` for the number of a record.
-    pub(super) const fn of_seq(seq: u64) -> Option<Self> {
-        if seq < FIRST_NUMBER {
-            return None;
+        let timestamp_us = time >> ORDINAL_BITS;
+        match time & LAST_ORDINAL {
+            0 | 1 => format!("time-{timestamp_us}"),
+            ordinal => format!("time-{timestamp_us}-{ordinal}"),
         }
-        Some(Self {
-            timestamp_us: (seq - FIRST_NUMBER) >> ORDINAL_BITS,
-            ordinal: seq & LAST_ORDINAL,
-        })
     }
+}
+
+/// The number of a line at that time, up to which so many kills were logged at that time.
+pub(super) const fn number(timestamp_us: u64, ordinal: u64) -> u64 {
+    FIRST_NUMBER | (timestamp_us << ORDINAL_BITS) | ordinal
 }
 
 /// One call: what the log holds.
@@ -76,16 +76,17 @@ pub(super) struct Syslog {
     read_all: ReadAll,
     unread: Unread,
     lines: VecDeque<Line>,
-    last: LineNumber,
+    /// The time of the last line, and how many kills were logged at that time up to it.
+    last: (u64, u64),
     /// Something says that there is news.
     woken: bool,
     /// Whether lines were overwritten before the call read them, and this is not told yet.
     overwritten: bool,
     /// The end of what was read is not told yet.
     at_end: bool,
-    called: Option<Instant>,
+    called: Instant,
     /// A moment before the last call.
-    as_of: Option<Now>,
+    as_of: Duration,
 }
 
 impl Syslog {
@@ -100,29 +101,22 @@ impl Syslog {
             read_all,
             unread: Unread::default(),
             lines: VecDeque::new(),
-            last: LineNumber::default(),
+            last: (0, 0),
             woken: true,
             overwritten: false,
             at_end: false,
-            called: None,
-            as_of: None,
+            called: Instant::now(),
+            as_of: Duration::ZERO,
         };
         syslog.call()?;
         Ok(syslog)
     }
 
-    fn is_due(&self) -> bool {
-        self.woken
-            && self
-                .called
-                .is_none_or(|called| called + BETWEEN_CALLS <= Instant::now())
-    }
-
     fn call(&mut self) -> Result<(), KmsgError> {
         self.woken = false;
-        self.as_of = Some(Now::read().map_err(KmsgError::Clock)?);
+        self.as_of = monotonic();
         let log = (self.read_all)()?;
-        self.called = Some(Instant::now());
+        self.called = Instant::now();
         self.at_end = true;
         let new = self.unread.after(&log);
         self.overwritten = new.lost;
@@ -131,16 +125,18 @@ impl Syslog {
                 continue;
             };
             let timestamp_us = line.timestamp_us.ok_or(KmsgError::NoTimes)?;
-            self.last = self.last.next(timestamp_us, &line.text);
-            let seq = Some(self.last.to_seq());
+            let before = if timestamp_us == self.last.0 { self.last.1 } else { 0 };
+            let ordinal = (before + u64::from(line.text.contains(KILLED))).min(LAST_ORDINAL);
+            self.last = (timestamp_us, ordinal);
+            let seq = Some(number(timestamp_us, ordinal));
             self.lines.push_back(Line { seq, ..line });
         }
         Ok(())
     }
 
     /// The next line, if there is one.
-    pub(super) fn read<'b>(&mut self) -> Result<Attempt<'b>, KmsgError> {
-        if !self.at_end && self.is_due() {
+    pub(super) fn read(&mut self) -> Result<Attempt<'static>, KmsgError> {
+        if !self.at_end && self.woken && self.called.elapsed() >= BETWEEN_CALLS {
             self.call()?;
         }
         if std::mem::take(&mut self.overwritten) {
@@ -150,17 +146,17 @@ impl Syslog {
             return Ok(Attempt::Line(line));
         }
         if std::mem::take(&mut self.at_end) {
-            return Ok(Attempt::AtEnd);
+            return Ok(Attempt::AtEnd(Some(self.as_of)));
         }
-        Ok(Attempt::NotRead)
+        Ok(Attempt::NotDue)
     }
 
     /// Waits until it is time for a call. Cancel-safe.
     pub(super) async fn readable(&self) {
-        match self.called.filter(|_| self.woken) {
-            Some(called) => sleep_until(called + BETWEEN_CALLS).await,
-            None if self.woken => {}
-            None => std::future::pending().await,
+        if self.woken {
+            sleep_until(self.called + BETWEEN_CALLS).await;
+        } else {
+            std::future::pending::<()>().await;
         }
     }
 
@@ -168,21 +164,11 @@ impl Syslog {
     pub(super) const fn wake(&mut self) {
         self.woken = true;
     }
-
-    /// A moment before the last call.
-    pub(super) const fn as_of(&self) -> Option<Now> {
-        self.as_of
-    }
 }
 
 impl fmt::Debug for Syslog {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { lines, woken, .. } = self;
-        formatter
-            .debug_struct("Syslog")
-            .field("lines", &lines.len())
-            .field("woken", woken)
-            .finish_non_exhaustive()
+        formatter.debug_struct("Syslog").finish_non_exhaustive()
     }
 }
 

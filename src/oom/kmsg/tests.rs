@@ -13,9 +13,9 @@ use crate::oom::{Event, Line};
 
 const KILLED: &str = "Memory cgroup out of memory: Killed process 7 (x) total-vm:4kB, anon-rss:3kB";
 
-fn now(monotonic_us: i64) -> Now {
-    Now {
-        monotonic_us,
+fn now(monotonic_us: i64) -> Moment {
+    Moment {
+        monotonic: Duration::from_micros(u64::try_from(monotonic_us).unwrap()),
         wall: Timestamp::from_microsecond(monotonic_us).unwrap(),
     }
 }
@@ -38,7 +38,7 @@ fn record(tracker: &mut Tracker, seq: u64, text: &str) -> Vec<Notice> {
 }
 
 fn at_end(tracker: &mut Tracker) -> Vec<Notice> {
-    tracker.record_read(Attempt::AtEnd, now(0)).collect()
+    tracker.record_read(Attempt::AtEnd(None), now(0)).collect()
 }
 
 /// Number, time, origin and cgroup of a kill.
@@ -132,11 +132,7 @@ fn garbage_is_passed_over() {
 }
 
 fn ended(device: &Path) -> KmsgError {
-    let options = Options {
-        device: device.to_owned(),
-        ..Options::default()
-    };
-    KmsgReader::start(options).and_then(KmsgReader::stop).unwrap_err()
+    KmsgReader::start(device, None).unwrap_err()
 }
 
 #[test]
@@ -158,17 +154,11 @@ fn a_log_that_cannot_be_read_says_what_to_grant() {
 async fn a_file_is_not_the_kernels_log() {
     let file = tempfile::NamedTempFile::new().unwrap();
     assert!(matches!(ended(file.path()), KmsgError::Ended { .. }));
-    let mut reader = KmsgReader::start(Options {
-        device: "/dev/null".into(),
-        ..Options::default()
-    });
-    if let Ok(reader) = &mut reader {
-        assert_eq!(reader.next().await, None);
-    }
-    assert!(matches!(
-        reader.and_then(KmsgReader::stop),
-        Err(KmsgError::Ended { .. })
-    ));
+    let refused = match KmsgReader::start("/dev/null".as_ref(), None) {
+        Ok(mut reader) => reader.next().await.unwrap_err(),
+        Err(error) => error,
+    };
+    assert!(matches!(refused, KmsgError::Ended { .. }), "{refused}");
 }
 
 #[tokio::test]
@@ -177,31 +167,18 @@ async fn a_silent_log_is_waited_for() {
     let device = dir.path().join("kmsg");
     mkfifo(&device, Mode::S_IRWXU).unwrap();
     let mut log = File::options().read(true).write(true).open(&device).unwrap();
-    let options = Options {
-        device,
-        ..Options::default()
-    };
-    let mut reader = KmsgReader::start(options).unwrap();
-    assert_eq!(reader.next().await, Some(Notice::CaughtUp));
+    let mut reader = KmsgReader::start(&device, None).unwrap();
+    assert_eq!(reader.next().await.unwrap(), Notice::CaughtUp);
     log.write_all(format!("3,5,5000,-;{KILLED}\n").as_bytes()).unwrap();
     let told = reader.next().await.unwrap();
     assert!(matches!(kill(&told), Some((5, _, Origin::Live, None))), "{told:?}");
     log.write_all(format!("3,6,6000,-;{}\n", KILLED.replace("process 7", "process 8")).as_bytes())
         .unwrap();
-    let asked = monotonic().unwrap();
-    reader.request_position();
-    let mut kills = 0;
-    let up_to = loop {
-        match reader.next().await.unwrap() {
-            Notice::UpTo(up_to) => break up_to,
-            told => kills += usize::from(kill(&told).is_some()),
-        }
-    };
-    assert!(
-        kills == 1 && up_to >= asked,
-        "the answer comes after what was logged before the question"
-    );
-    reader.stop().unwrap();
+    let asked = monotonic();
+    assert!(reader.read_up_to().unwrap() < asked);
+    let told = told_now(&mut reader);
+    assert_eq!(kills(&told), [(6, Origin::Live)]);
+    assert!(reader.read_up_to().unwrap() >= asked, "everything was told by then");
 }
 
 /// A log that is read as text: what it holds now, and how often it was read.
@@ -214,12 +191,7 @@ fn reader_of(text: &Text, told: Option<u64>) -> KmsgReader {
         text.1 += 1;
         Ok(text.0.clone().into_bytes())
     };
-    let boot = BootId("b".to_owned());
-    let told = told.map(|seq| Position {
-        boot: boot.clone(),
-        seq,
-    });
-    KmsgReader::of(Source::Syslog(Syslog::new(Box::new(read_all)).unwrap()), boot, told)
+    KmsgReader::of(Source::Syslog(Syslog::new(Box::new(read_all)).unwrap()), told)
 }
 
 /// The line of a kill at that millisecond, as `SYSLOG_ACTION_READ_ALL` has it.
@@ -230,12 +202,7 @@ fn killed(pid: u32, millisecond: u64) -> String {
 
 /// The number of the first kill at that millisecond.
 fn number(millisecond: u64) -> u64 {
-    let timestamp_us = millisecond * 1000;
-    LineNumber {
-        timestamp_us,
-        ordinal: 1,
-    }
-    .to_seq()
+    syslog::number(millisecond * 1000, 1)
 }
 
 #[tokio::test]
@@ -258,7 +225,7 @@ async fn kills_that_a_coarse_clock_gives_one_time_have_numbers_and_names_of_thei
 
 /// Everything that is told now.
 fn told_now(reader: &mut KmsgReader) -> Vec<Notice> {
-    std::iter::from_fn(|| reader.next_now()).collect()
+    std::iter::from_fn(|| reader.next_now().unwrap()).collect()
 }
 
 fn kills(notices: &[Notice]) -> Vec<(u64, Origin)> {
@@ -283,7 +250,6 @@ async fn the_system_call_tells_each_line_once_and_only_what_is_new() {
     reader.wake();
     tokio::time::sleep(Duration::from_millis(101)).await;
     assert_eq!(kills(&told_now(&mut reader)), [(number(1600), Origin::Live)]);
-    reader.stop().unwrap();
 }
 
 #[tokio::test]
@@ -299,13 +265,14 @@ async fn the_system_call_is_made_ten_times_a_second_at_most() {
     }
     let calls = u128::try_from(text.lock().unwrap().1).unwrap();
     assert!(2 <= calls && calls <= 1 + began.elapsed().as_millis() / 100, "{calls}");
-    // What is asked for is told as of the call that answers it.
-    let asked = monotonic().unwrap();
-    reader.request_position();
-    let Some(Notice::UpTo(up_to)) = reader.next().await else {
-        panic!("no answer")
-    };
-    assert!(up_to >= asked);
+    // What is known is as of a call, not of when it is asked about.
+    let asked = monotonic();
+    reader.wake();
+    told_now(&mut reader);
+    tokio::time::sleep(Duration::from_millis(101)).await;
+    assert!(reader.read_up_to().unwrap() < monotonic() - Duration::from_millis(100));
+    told_now(&mut reader);
+    assert!(reader.read_up_to().unwrap() >= asked);
 }
 
 #[tokio::test]
@@ -351,11 +318,10 @@ async fn a_refused_call_and_a_log_without_times_say_what_to_do() {
         }
     };
     let source = Source::Syslog(Syslog::new(Box::new(refused_later)).unwrap());
-    let mut reader = KmsgReader::of(source, BootId("b".to_owned()), None);
-    assert_eq!(reader.next().await, Some(Notice::CaughtUp));
+    let mut reader = KmsgReader::of(source, None);
+    assert_eq!(reader.next().await.unwrap(), Notice::CaughtUp);
     reader.wake();
-    assert_eq!(reader.next().await, None);
-    assert!(matches!(reader.stop(), Err(KmsgError::SyslogRefused)));
+    assert!(matches!(reader.next().await, Err(KmsgError::SyslogRefused)));
 }
 
 #[tokio::test]
@@ -369,9 +335,9 @@ async fn a_wall_clock_that_was_set_back_changes_neither_order_nor_age() {
             ..line
         })
     };
-    let mut told = |attempt, monotonic_ms: i64, wall_ms: i64| {
-        let now = Now {
-            monotonic_us: monotonic_ms * 1000,
+    let mut told = |attempt, monotonic_ms: u64, wall_ms: i64| {
+        let now = Moment {
+            monotonic: Duration::from_millis(monotonic_ms),
             wall: Timestamp::from_millisecond(wall_ms).unwrap(),
         };
         let notices: Vec<_> = tracker.record_read(attempt, now).collect();

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::clock::{LogClock, Now};
 use super::{LogEvent, Loss, Notice, Numbering, Origin};
 use crate::oom::assemble::Assembler;
+use crate::oom::clock::{LogClock, Moment};
 use crate::oom::line::Line;
 use crate::oom::parse::Parser;
 use crate::oom::record::Record;
@@ -15,8 +15,9 @@ pub(super) enum Attempt<'a> {
     /// A line of a log that is read as text. Its number is its time.
     Line(Line),
     /// Nothing was read: it is not time to.
-    NotRead,
-    AtEnd,
+    NotDue,
+    /// Everything was read that was logged before this moment of CLOCK_MONOTONIC; before this attempt, if there is none.
+    AtEnd(Option<Duration>),
     /// Records were overwritten. The next read returns the oldest that is left.
     Overwritten,
     /// A record did not fit and is passed over.
@@ -41,9 +42,10 @@ pub(super) struct Tracker {
 }
 
 impl Tracker {
+    /// Begins before the log's first record. The number of a record of the other source means nothing.
     pub(super) fn new(told: Option<u64>, numbering: Numbering) -> Self {
         Self {
-            told,
+            told: told.filter(|told| Numbering::of(*told) == numbering),
             numbering,
             next: None,
             origin: Origin::Replayed,
@@ -60,80 +62,70 @@ impl Tracker {
     }
 
     /// Accounts for what a read returned, at the time it returned.
-    pub(super) fn record_read(&mut self, attempt: Attempt<'_>, now: Now) -> impl Iterator<Item = Notice> + use<> {
+    pub(super) fn record_read(&mut self, attempt: Attempt<'_>, now: Moment) -> impl Iterator<Item = Notice> + use<> {
         let (loss, notice) = match attempt {
             Attempt::Record(bytes) => match Record::parse(bytes) {
                 Some(record) => {
-                    let gap = self.gap_before(record.seq);
-                    (gap, Line::of_record(&record).and_then(|line| self.line(line, now)))
+                    let missing = self.next.map_or(0, |next| record.seq.saturating_sub(next));
+                    self.next = Some(record.seq.saturating_add(1));
+                    let loss = self.overwritten(missing);
+                    (loss, Line::of_record(&record).and_then(|line| self.line(line, now)))
                 }
                 None => (None, None),
             },
-            Attempt::Line(line) => (self.unknown_gap(), self.line(line, now)),
-            Attempt::NotRead => (None, None),
-            Attempt::AtEnd => (self.unknown_gap(), self.at_end()),
+            Attempt::Line(line) => (self.overwritten(0), self.line(line, now)),
+            Attempt::NotDue => (None, None),
+            Attempt::AtEnd(_) => {
+                self.waited = true;
+                let was = std::mem::replace(&mut self.origin, Origin::Live);
+                let caught_up = (was == Origin::Replayed).then_some(Notice::CaughtUp);
+                (self.overwritten(0), caught_up)
+            }
             Attempt::Overwritten => {
                 self.overwritten = true;
                 (None, None)
             }
             Attempt::TooLong => {
                 self.next = self.next.map(|next| next + 1);
-                self.forget();
-                (Some(Loss::TooLong), None)
+                (Some(self.lost(Loss::TooLong)), None)
             }
         };
         loss.map(Notice::Lost).into_iter().chain(notice)
     }
 
-    fn line(&mut self, line: Line, now: Now) -> Option<Notice> {
+    fn line(&mut self, line: Line, now: Moment) -> Option<Notice> {
         let (seq, timestamp_us) = (line.seq?, line.timestamp_us?);
         if std::mem::take(&mut self.waited) {
             self.clock.observe(timestamp_us, now);
         }
         let line = self.assembler.push(line)?;
         let event = self.parser.push(&line)?;
-        let is_told = self.origin == Origin::Replayed && self.told.is_some_and(|told| seq <= told);
+        if self.origin == Origin::Replayed && self.told.is_some_and(|told| seq <= told) {
+            return None;
+        }
+        let logged = self.clock.monotonic(timestamp_us, now);
         let at = match (self.origin, self.numbering) {
             (Origin::Live, Numbering::Records) => now.wall,
-            (Origin::Replayed, _) | (_, Numbering::Times) => self.clock.wall(timestamp_us, now),
+            (Origin::Replayed, _) | (_, Numbering::Times) => now.wall_at(logged),
         };
-        let logged = self.clock.monotonic_us(timestamp_us, now);
-        (!is_told).then_some(Notice::Event(LogEvent {
-            logged: Duration::from_micros(u64::try_from(logged).unwrap_or(0)),
+        Some(Notice::Event(LogEvent {
             event,
             seq,
+            logged,
             at,
             origin: self.origin,
         }))
     }
 
-    fn at_end(&mut self) -> Option<Notice> {
-        self.waited = true;
-        let was = std::mem::replace(&mut self.origin, Origin::Live);
-        (was == Origin::Replayed).then_some(Notice::CaughtUp)
-    }
-
-    /// Compares the number of a record with the one that was due.
-    fn gap_before(&mut self, seq: u64) -> Option<Loss> {
-        let records = self.next.map_or(0, |next| seq.saturating_sub(next));
-        self.next = Some(seq.saturating_add(1));
+    /// What was overwritten before this attempt: so many records, as their numbers tell.
+    fn overwritten(&mut self, records: u64) -> Option<Loss> {
         let is_gap = std::mem::take(&mut self.overwritten) || records > 0;
-        is_gap.then(|| {
-            self.forget();
-            Loss::Overwritten { records }
-        })
+        is_gap.then(|| self.lost(Loss::Overwritten { records }))
     }
 
-    fn unknown_gap(&mut self) -> Option<Loss> {
-        let is_gap = std::mem::take(&mut self.overwritten);
-        is_gap.then(|| {
-            self.forget();
-            Loss::Overwritten { records: 0 }
-        })
-    }
-
-    fn forget(&mut self) {
+    fn lost(&mut self, loss: Loss) -> Loss {
         self.assembler.lost();
         self.parser.lost();
+        loss
     }
 }

@@ -11,11 +11,11 @@ fn killed(text: &str) -> Option<Killed<'_>> {
 
 #[test]
 fn a_kill_reads_the_same_from_every_kernel() {
-    let memory = VictimMemory {
-        total_vm: Bytes::new(4096),
-        anon_rss: Bytes::new(3072),
-        file_rss: Bytes::new(2048),
-        shmem_rss: Bytes::new(1024),
+    let memory = ReportedMemory {
+        total_vm_bytes: 4096,
+        anon_rss_bytes: 3072,
+        file_rss_bytes: 2048,
+        shmem_rss_bytes: 1024,
     };
     let cases = [
         (
@@ -66,7 +66,7 @@ fn hostile_commands_end_where_the_kernel_ends_them() {
         let text = format!("Memory cgroup out of memory: Killed process 7 ({comm}) {TAIL}");
         let killed = killed(&text).unwrap();
         assert_eq!(
-            (killed.pid, killed.comm, killed.memory.total_vm),
+            (killed.pid, killed.comm, Bytes::new(killed.memory.total_vm_bytes)),
             (7, comm, Bytes::new(4096))
         );
     }

@@ -5,7 +5,7 @@
 //! that moment is what the pod used less what everything else in the pod uses now: only the victim's container has lost
 //! memory since.
 
-use super::node_io::{CgroupMemory, NodeIo};
+use super::node_io::NodeIo;
 use super::pod_names::PodNames;
 use crate::model::CgroupPath;
 use crate::oom::kill::{Kill, Level};
@@ -39,7 +39,6 @@ pub(super) fn container_limit(
     let pod_limit = pod_limit.or_else(|| files.memory(pod)?.limit)?;
     let pod_usage = kill.usage.map_or(pod_limit, |usage| usage.usage.get());
     let is_only = names.is_only_container(pod, &container);
-    let used = || Some(pod_usage.saturating_sub(used_by_others(pod, &container, files)?)).filter(|_| is_live);
     let Some(memory) = files.memory(&container) else {
         // The runtime has removed its cgroup. What it was is certain where there was nothing else in the pod.
         return is_only.then(|| HitLimit {
@@ -50,11 +49,13 @@ pub(super) fn container_limit(
         });
     };
     let limit = memory.limit.filter(|limit| *limit <= pod_limit)?;
-    let used = used();
-    let stands_at_it = match used {
-        Some(used) => {
-            let sandbox = sandbox_usage(pod, &container, names, files);
-            used.saturating_add(sandbox).saturating_add(LEAST.max(limit / SHARE)) >= limit
+    // What is used long after the kill, or after the pod has ended, says nothing.
+    let others = Some(others(pod, &container, names, files)).filter(|_| is_live && files.memory(pod).is_some());
+    let used = others.map(|others| pod_usage.saturating_sub(others.usage));
+    let stands_at_it = match used.zip(others) {
+        Some((used, others)) => {
+            let missing = others.sandbox.saturating_add(LEAST.max(limit / SHARE));
+            used.saturating_add(missing) >= limit
         }
         None => is_only && limit == pod_limit,
     };
@@ -72,28 +73,25 @@ fn container_in(pod: &CgroupPath, cgroup: &CgroupPath) -> Option<CgroupPath> {
     pod.child(name).ok()
 }
 
-fn used_by_others(pod: &CgroupPath, container: &CgroupPath, files: &impl NodeIo) -> Option<u64> {
-    // A pod that is gone has no children that could be asked.
-    files.memory(pod)?;
-    let others = files.children(pod).into_iter().filter(|other| other != container);
-    let usage = others.filter_map(|other| files.memory(&other)?.usage);
-    Some(usage.fold(0, u64::saturating_add))
+/// What the other cgroups of a pod use, in bytes.
+#[derive(Clone, Copy, Default)]
+struct Others {
+    usage: u64,
+    /// The part of those that are no containers; 0 while containers are not known by name.
+    sandbox: u64,
 }
 
-/// What those cgroups of the pod use that are no containers; 0 while containers are not known by name.
-fn sandbox_usage(pod: &CgroupPath, container: &CgroupPath, names: &PodNames, files: &impl NodeIo) -> u64 {
-    if !names.is_container(container) {
-        return 0;
+fn others(pod: &CgroupPath, container: &CgroupPath, names: &PodNames, files: &impl NodeIo) -> Others {
+    let mut others = Others::default();
+    for other in files.children(pod).into_iter().filter(|other| other != container) {
+        let Some(memory) = files.memory(&other) else { continue };
+        let usage = memory.usage.unwrap_or(0);
+        others.usage = others.usage.saturating_add(usage);
+        if memory.limit.is_none() && names.is_container(container) && !names.is_container(&other) {
+            others.sandbox = others.sandbox.saturating_add(usage);
+        }
     }
-    let sandbox = |cgroup: CgroupPath| match files.memory(&cgroup)? {
-        CgroupMemory { limit: None, usage, .. } if !names.is_container(&cgroup) => usage,
-        _ => None,
-    };
-    files
-        .children(pod)
-        .into_iter()
-        .filter_map(sandbox)
-        .fold(0, u64::saturating_add)
+    others
 }
 
 #[cfg(test)]
@@ -102,6 +100,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use super::super::node_io::CgroupMemory;
     use super::super::pod_names::NodePods;
     use super::super::testing::{Kernel, container};
     use super::*;

@@ -3,22 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::oom::kmsg::{KmsgError, KmsgReader, Notice, Numbering, Options, Position};
+use crate::oom::kmsg::{KmsgError, KmsgReader, Notice, Numbering, Position};
 
 /// A log that cannot be read is tried again after so long.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
-/// How often to ask how far the log was read, while something waits for that.
-const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(super) struct KernelLog {
     device: PathBuf,
     reader: Option<KmsgReader>,
-    /// Everything that was in the log at first has been told.
-    pub(super) caught_up: bool,
-    /// Everything logged before was told.
-    pub(super) up_to: Duration,
-    asked: Duration,
     try_at: Duration,
     problem: Option<String>,
 }
@@ -28,39 +21,37 @@ impl KernelLog {
         Self {
             device,
             reader: None,
-            caught_up: false,
-            up_to: Duration::ZERO,
-            asked: Duration::ZERO,
             try_at: Duration::ZERO,
             problem: None,
         }
     }
 
-    /// Opens the log if it is time to. Returns whether it is open now and was not before.
-    pub(super) fn open(&mut self, told: Option<Position>, now: Duration) -> bool {
+    /// Opens the log if it is time to. Returns what its numbers count if it is open now and was not before.
+    pub(super) fn open(&mut self, told: Option<Position>, now: Duration) -> Option<Numbering> {
         if self.reader.is_some() || now < self.try_at {
-            return false;
+            return None;
         }
-        let device = self.device.clone();
-        match KmsgReader::start(Options { device, told }) {
+        match KmsgReader::start(&self.device, told) {
             Ok(reader) => {
-                let through = match reader.numbering() {
+                let numbering = reader.numbering();
+                let through = match numbering {
                     Numbering::Records => "the device",
                     Numbering::Times => "syslog(2)",
                 };
                 tracing::info!("the kernel's log is read through {through}");
-                self.reader = Some(reader);
-                (self.caught_up, self.up_to, self.problem) = (false, Duration::ZERO, None);
-                true
+                (self.reader, self.problem) = (Some(reader), None);
+                Some(numbering)
             }
             Err(error) => {
-                self.fail(&error, now);
-                false
+                self.close(&error, now);
+                None
             }
         }
     }
 
-    fn fail(&mut self, error: &KmsgError, now: Duration) {
+    /// Closes a log that cannot be read any more.
+    pub(super) fn close(&mut self, error: &KmsgError, now: Duration) {
+        self.reader = None;
         self.try_at = now + TRY_AGAIN;
         let problem = format!("{error}; kills are counted, and told without process and cause");
         if self.problem.as_ref() != Some(&problem) {
@@ -69,15 +60,8 @@ impl KernelLog {
         self.problem = Some(problem);
     }
 
-    /// Closes a log that cannot be read any more.
-    pub(super) fn close(&mut self, now: Duration) {
-        if let Some(Err(error)) = self.reader.take().map(KmsgReader::stop) {
-            self.fail(&error, now);
-        }
-    }
-
-    /// The next notice; `None` when the log cannot be read any more. Waits for ever where there is none. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Option<Notice> {
+    /// The next notice, or why the log cannot be read any more. Waits for ever while it is not open. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Result<Notice, KmsgError> {
         match &mut self.reader {
             Some(reader) => reader.next().await,
             None => std::future::pending().await,
@@ -85,12 +69,12 @@ impl KernelLog {
     }
 
     /// The next notice, if there is one already.
-    pub(super) fn next_now(&mut self) -> Option<Notice> {
-        self.reader.as_mut()?.next_now()
+    pub(super) fn next_now(&mut self) -> Result<Option<Notice>, KmsgError> {
+        self.reader.as_mut().map_or(Ok(None), KmsgReader::next_now)
     }
 
     /// Something says that there may be news in it.
-    pub(super) fn wake(&mut self) {
+    pub(super) const fn wake(&mut self) {
         if let Some(reader) = &mut self.reader {
             reader.wake();
         }
@@ -101,31 +85,9 @@ impl KernelLog {
         self.reader.as_ref().map(KmsgReader::numbering)
     }
 
-    pub(super) const fn is_open(&self) -> bool {
-        self.reader.is_some()
-    }
-
-    /// Whether what is known of the log is all of it up to now, or there is nothing to wait for.
-    pub(super) const fn is_caught_up(&self) -> bool {
-        self.reader.is_none() || self.caught_up
-    }
-
-    /// Up to when everything is known.
-    pub(super) const fn progress(&self) -> Duration {
-        match self.reader {
-            Some(_) => self.up_to,
-            None => Duration::MAX,
-        }
-    }
-
-    /// Asks how far the log was read, if that was not done just now; returns when to do so again.
-    pub(super) fn request_position(&mut self, now: Duration) -> Option<Duration> {
-        let reader = self.reader.as_mut()?;
-        if now >= self.asked + ASK_AGAIN {
-            self.asked = now;
-            reader.request_position();
-        }
-        Some(self.asked + ASK_AGAIN)
+    /// Up to when everything is known, once all that was in the log at first has been told.
+    pub(super) fn read_up_to(&self) -> Option<Duration> {
+        self.reader.as_ref().map_or(Some(Duration::MAX), KmsgReader::read_up_to)
     }
 
     /// When to try again to open the log.

@@ -69,7 +69,7 @@ struct CounterState {
 /// One cgroup's account as it is kept over restarts. KillCounters at zero are not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SavedCounter {
-    cgroup: String,
+    cgroup: CgroupPath,
     inode: u64,
     #[serde(flatten)]
     told: Count,
@@ -87,31 +87,25 @@ impl KillCounters {
     /// The kill_counters of `root` and everything below, from what was saved of them. What was saved
     /// of anything else means nothing.
     pub(super) fn new(counting: CounterScope, root: CgroupPath, saved: &[SavedCounter]) -> Self {
-        let account = |saved: &SavedCounter| {
-            let cgroup = CgroupPath::new(&saved.cgroup).ok()?;
-            cgroup.below(&root)?;
-            let account = CounterState {
-                inode: saved.inode,
-                seen: saved.told,
-                told: saved.told,
-                read: false,
-                ahead: 0,
-            };
-            Some((cgroup, account))
+        let of_tree = saved.iter().filter(|saved| saved.cgroup.below(&root).is_some());
+        let state = |saved: &SavedCounter| CounterState {
+            inode: saved.inode,
+            seen: saved.told,
+            told: saved.told,
+            ..CounterState::default()
         };
-        let known = saved.iter().filter_map(account).collect();
+        let known = of_tree.map(|saved| (saved.cgroup.clone(), state(saved))).collect();
         Self { counting, root, known }
     }
 
     pub(super) fn saved(&self) -> Vec<SavedCounter> {
-        let some = |account: &&CounterState| account.told != Count::default();
-        let told = self.known.iter().filter(|(_, account)| some(account));
-        told.map(|(cgroup, account)| SavedCounter {
-            cgroup: cgroup.to_string(),
-            inode: account.inode,
-            told: account.told,
-        })
-        .collect()
+        let told = self.known.iter().filter(|(_, state)| state.told != Count::default());
+        let saved = told.map(|(cgroup, state)| SavedCounter {
+            cgroup: cgroup.clone(),
+            inode: state.inode,
+            told: state.told,
+        });
+        saved.collect()
     }
 
     pub(super) const fn root(&self) -> &CgroupPath {

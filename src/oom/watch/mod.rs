@@ -15,9 +15,7 @@
 //! a kill.
 
 mod attribution;
-mod batch;
 mod checkpoint;
-mod clock;
 mod container_limit;
 mod kernel_log;
 mod kill_counters;
@@ -34,8 +32,7 @@ mod testing;
 mod wake_up;
 mod watcher;
 
-pub use batch::Batch;
 pub use checkpoint::CheckpointError;
 pub use own_writes::BLAME_WINDOW;
 pub use pod_names::NodePods;
-pub use start::{Links, StartError, WatchOptions, start};
+pub use start::{Batch, Links, StartError, WatchOptions, start};

@@ -121,33 +121,28 @@ impl NodeFiles {
         Some(root.under(&tree.mount).join(tree.counter))
     }
 
-    /// Looks what `/proc` still knows of a victim. `known` is the cgroup that the log names.
+    /// Looks what `/proc` still knows of a victim.
     pub(super) fn probe(&self, kill: &Kill) -> ProcProbe {
         let root = CgroupPath::root();
         let named = kill.task_cgroup.as_ref().filter(|path| **path != root);
-        let by_cgroup = named.and_then(|path| self.role_in(path, kill.pid));
-        if !self.sees_pids || (named.is_some() && by_cgroup.is_some()) {
-            return ProcProbe {
-                cgroup: None,
-                role: by_cgroup.unwrap_or(Role::Unknown),
-            };
-        }
+        let mut role = named.and_then(|path| self.role_in(path, kill.pid));
+        let mut cgroup = None;
         let process = Path::new(PROC).join(kill.pid.to_string());
         // The process may be gone, and its id another's.
-        if read(&process.join("comm")).is_none_or(|comm| comm.trim_end_matches('\n') != kill.comm) {
-            return ProcProbe {
-                cgroup: None,
-                role: by_cgroup.unwrap_or(Role::Unknown),
-            };
+        let is_there = || read(&process.join("comm")).is_some_and(|comm| comm.trim_end_matches('\n') == kill.comm);
+        if self.sees_pids && role.is_none() && is_there() {
+            if let (None, Some(tree), Ok(pid)) = (named, &self.tree, kill.pid.try_into()) {
+                cgroup = cgroup_of_pid(&tree.hierarchy, Path::new(PROC), pid).ok();
+            }
+            let is_first = || is_init_of_its_namespace(&process, kill.pid).then_some(Role::Main);
+            role = cgroup
+                .as_ref()
+                .and_then(|path| self.role_in(path, kill.pid))
+                .or_else(is_first);
         }
-        let pid = i32::try_from(kill.pid).ok();
-        let found = || cgroup_of_pid(&self.tree.as_ref()?.hierarchy, Path::new(PROC), pid?).ok();
-        let cgroup = if named.is_some() { None } else { found() };
-        let role = cgroup.as_ref().and_then(|path| self.role_in(path, kill.pid));
-        let is_first = || is_init_of_its_namespace(&process, kill.pid).then_some(Role::Main);
         ProcProbe {
-            role: by_cgroup.or(role).or_else(is_first).unwrap_or(Role::Unknown),
             cgroup,
+            role: role.unwrap_or(Role::Unknown),
         }
     }
 

@@ -30,8 +30,8 @@ pub struct NodePods {
 #[derive(Debug, Clone)]
 struct KnownCgroup {
     pod: PodId,
-    /// Name and id; `None` for the pod's own cgroup.
-    container: Option<(String, String)>,
+    /// `None` for the pod's own cgroup.
+    container: Option<ReportedContainer>,
     /// Since when it is gone.
     gone: Option<Duration>,
 }
@@ -66,7 +66,10 @@ impl PodNames {
             };
             self.residents.insert(pod.path.clone(), resident(None));
             for (name, container) in &pod.containers {
-                let of = resident(Some((name.clone(), container.id.clone())));
+                let of = resident(Some(ReportedContainer {
+                    name: name.clone(),
+                    id: container.id.clone(),
+                }));
                 self.residents.insert(container.path.clone(), of);
             }
         }
@@ -75,31 +78,33 @@ impl PodNames {
     }
 
     pub(super) fn owner(&self, cgroup: &CgroupPath) -> Owner {
-        if let Some(resident) = self.resident(cgroup)
-            && let Some((name, id)) = &resident.container
-        {
+        let known = self.resident(cgroup);
+        let pod = known.map(|known| ReportedPod {
+            namespace: known.pod.namespace.clone(),
+            name: known.pod.name.clone(),
+            uid: known.pod.uid.clone(),
+        });
+        if let Some(container) = known.and_then(|known| known.container.clone()) {
             return Owner {
-                pod: Some(reported(&resident.pod)),
-                container: Some(ReportedContainer {
-                    name: name.clone(),
-                    id: id.clone(),
-                }),
+                pod,
+                container: Some(container),
                 unnamed: false,
             };
         }
-        let (pod, container) = match self.place(cgroup) {
+        let (place, container) = match self.place(cgroup) {
             Some(Place::Container(pod, container)) => (pod, Some(container)),
             Some(Place::Pod(pod) | Place::Other(pod)) => (pod, None),
             Some(Place::Kubepods | Place::Qos(_)) | None => return Owner::default(),
         };
-        let known = self.resident(cgroup).map(|resident| reported(&resident.pod));
         Owner {
-            unnamed: known.is_none() || container.is_some(),
-            pod: Some(known.unwrap_or_else(|| ReportedPod {
-                namespace: String::new(),
-                name: String::new(),
-                uid: pod.uid.as_str().to_owned(),
-            })),
+            unnamed: pod.is_none() || container.is_some(),
+            pod: pod.or_else(|| {
+                Some(ReportedPod {
+                    namespace: String::new(),
+                    name: String::new(),
+                    uid: place.uid.as_str().to_owned(),
+                })
+            }),
             container: container.map(|container| ReportedContainer {
                 name: String::new(),
                 id: container.id.as_str().to_owned(),
@@ -109,40 +114,28 @@ impl PodNames {
 
     /// Whether this cgroup is a container's own.
     pub(super) fn is_container(&self, cgroup: &CgroupPath) -> bool {
-        self.residents
-            .get(cgroup)
-            .is_some_and(|known| known.container.is_some())
+        self.container(cgroup).is_some()
+    }
+
+    fn container(&self, cgroup: &CgroupPath) -> Option<&ReportedContainer> {
+        self.residents.get(cgroup)?.container.as_ref()
     }
 
     /// Whether this container, by its name, is the only one of the pod.
     pub(super) fn is_only_container(&self, pod: &CgroupPath, container: &CgroupPath) -> bool {
-        let name = |known: &KnownCgroup| known.container.as_ref().map(|(name, _)| name.clone());
-        let Some(only) = self.residents.get(container).and_then(name) else {
-            return false;
-        };
-        let in_pod = self
-            .residents
-            .iter()
-            .filter(|(path, _)| path.parent().as_ref() == Some(pod));
-        in_pod.filter_map(|(_, known)| name(known)).all(|name| name == only)
+        let cgroups = self.residents.keys();
+        let in_pod = cgroups.filter(|path| path.parent().as_ref() == Some(pod));
+        let mut containers = in_pod.filter_map(|path| self.container(path));
+        self.container(container)
+            .is_some_and(|only| containers.all(|other| other.name == only.name))
     }
 
     /// The level of a cgroup whose limit was hit.
     pub(super) fn level(&self, cgroup: &CgroupPath) -> Level {
-        if *cgroup == CgroupPath::root() {
-            return Level::Node;
+        if self.resident(cgroup).is_some_and(|known| known.container.is_some()) {
+            return Level::Container;
         }
-        match self.resident(cgroup) {
-            Some(resident) if resident.container.is_some() => return Level::Container,
-            Some(_) | None => {}
-        }
-        match self.place(cgroup) {
-            Some(Place::Container(..)) => Level::Container,
-            Some(Place::Pod(_)) => Level::Pod,
-            Some(Place::Qos(_)) => Level::Qos,
-            Some(Place::Kubepods) => Level::Kubepods,
-            Some(Place::Other(_)) | None => Level::Other,
-        }
+        Level::of(cgroup, self.place(cgroup).as_ref())
     }
 
     /// What a path stands for. Below the node's own root of all pods the outermost pod in it counts; a path elsewhere is
@@ -166,14 +159,6 @@ impl PodNames {
             }
         }
         found
-    }
-}
-
-fn reported(pod: &PodId) -> ReportedPod {
-    ReportedPod {
-        namespace: pod.namespace.clone(),
-        name: pod.name.clone(),
-        uid: pod.uid.clone(),
     }
 }
 

@@ -8,12 +8,11 @@ use std::thread::{self, JoinHandle};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::batch::Batch;
-use super::clock::Clock;
 use super::pod_names::NodePods;
 use super::watcher::Watcher;
 use crate::model::ChangeRecord;
 use crate::oom::kmsg::{BootId, KmsgError};
+use crate::oom::report::OomReport;
 
 /// What to watch, and from where on.
 #[derive(Debug, Clone)]
@@ -38,6 +37,15 @@ pub struct Links {
     pub stop: CancellationToken,
 }
 
+/// Reports, and what to keep with them.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// The reports, oldest first; none where only the checkpoint is news.
+    pub reports: Vec<OomReport>,
+    /// What a later [`start`](start()) goes on from, once these reports are safe.
+    pub checkpoint: Vec<u8>,
+}
+
 /// The thread could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -58,9 +66,8 @@ pub fn start(
     taker: impl Future<Output = ()> + Send + 'static,
 ) -> Result<JoinHandle<()>, StartError> {
     let boot = BootId::current()?;
-    let clock = Clock::new().map_err(KmsgError::Clock)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let watcher = Watcher::new(options, boot, clock, links);
+    let watcher = Watcher::new(options, boot, links);
     let thread = thread::Builder::new().name("oom".to_owned()).spawn(move || {
         runtime.block_on(async {
             let taker = tokio::spawn(taker);

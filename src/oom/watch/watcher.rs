@@ -4,24 +4,24 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{broadcast, watch};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::attribution::Attribution;
-use super::batch::{Batch, BatchSender, Closed};
-use super::checkpoint::CheckpointError;
-use super::clock::Clock;
+use super::checkpoint::{Checkpoint, CheckpointError};
 use super::kernel_log::KernelLog;
 use super::kill_counters::CounterScope;
 use super::node::{NodeFiles, machine_kill_count};
 use super::node_io::ProcProbe;
 use super::pod_names::NodePods;
 use super::schedule::{ContainerRefresh, Schedule};
-use super::start::{Links, WatchOptions};
+use super::start::{Batch, Links, WatchOptions};
 use super::wake_up::{WakeUp, WakeUpReason};
 use crate::model::{CgroupVersion, ChangeRecord};
+use crate::oom::clock::{Moment, monotonic};
 use crate::oom::join::Progress;
-use crate::oom::kmsg::{BootId, Notice, Numbering, Origin};
+use crate::oom::kmsg::{BootId, KmsgError, Notice, Numbering, Origin};
 use crate::oom::parse::Event;
 
 /// Notices taken in before anything else is done. What `/proc` knows of a victim does not last.
@@ -30,13 +30,13 @@ const AT_ONCE: usize = 256;
 const LOG_EXPLAINS: Duration = Duration::from_millis(100);
 /// Kills that wait for counters wait this long for the tree to be found.
 const TREE_WITHIN: Duration = Duration::from_secs(30);
-/// How often to try again to hand on what nobody takes.
-const RETRY: Duration = Duration::from_millis(100);
+/// How often to look again how far the log can be read while something waits for that, and whether there is room for a
+/// batch.
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// The state of the actor.
 #[derive(Debug)]
 pub(super) struct Watcher {
-    clock: Clock,
     attribution: Attribution,
     files: NodeFiles,
     log: KernelLog,
@@ -44,12 +44,18 @@ pub(super) struct Watcher {
     schedule: Schedule,
     refresh: ContainerRefresh,
     sweeps: Sweeps,
-    batches: BatchSender,
+    /// Whether to send a checkpoint although there is nothing to report.
+    ticked: bool,
+    batches: mpsc::Sender<Batch>,
     residents: watch::Receiver<Arc<NodePods>>,
     changes: Option<broadcast::Receiver<Arc<ChangeRecord>>>,
     problems: Problems,
     stop: CancellationToken,
 }
+
+/// Nobody takes reports any more.
+#[derive(Debug, PartialEq, Eq)]
+struct Closed;
 
 /// The state of sweeping the counters.
 #[derive(Debug, Default)]
@@ -57,7 +63,9 @@ struct Sweeps {
     /// What the counters count, once the tree is known.
     scope: Option<CounterScope>,
     /// A moment before the latest sweep.
-    began: Duration,
+    latest: Option<Duration>,
+    /// When to stop waiting for the tree to be found.
+    tree_due: Duration,
     /// How often any process was killed on the machine, as of the two latest sweeps.
     on_machine: [Option<u64>; 2],
 }
@@ -72,29 +80,26 @@ struct Problems {
 }
 
 impl Watcher {
-    pub(super) fn new(options: WatchOptions, boot: BootId, clock: Clock, links: Links) -> Self {
-        let now = clock.now();
-        let WatchOptions {
-            kmsg,
-            node_name,
-            checkpoint,
-        } = options;
-        let mut checkpoint_problem = None;
-        let attribution =
-            Attribution::new(boot.clone(), node_name.clone(), checkpoint.as_deref(), now).unwrap_or_else(|error| {
-                checkpoint_problem = Some(begins_anew(&error));
-                Attribution::beginning(boot, node_name, now)
-            });
+    pub(super) fn new(options: WatchOptions, boot: BootId, links: Links) -> Self {
+        let now = monotonic();
+        let left = options.checkpoint.map(|left| Checkpoint::decode(&left, boot.clone()));
+        let (left, checkpoint_problem) = match left.transpose() {
+            Ok(left) => (left, None),
+            Err(error) => (None, Some(begins_anew(&error))),
+        };
         Self {
-            clock,
-            attribution,
+            attribution: Attribution::new(boot, options.node_name, left, now),
             files: NodeFiles::new(),
-            log: KernelLog::new(kmsg),
+            log: KernelLog::new(options.kmsg),
             wake_up: WakeUp::default(),
-            schedule: Schedule::new(now.monotonic),
+            schedule: Schedule::new(now),
             refresh: ContainerRefresh::default(),
-            sweeps: Sweeps::default(),
-            batches: BatchSender::new(links.batches),
+            sweeps: Sweeps {
+                tree_due: now + TREE_WITHIN,
+                ..Sweeps::default()
+            },
+            ticked: false,
+            batches: links.batches,
             residents: links.residents,
             changes: Some(links.changes),
             problems: Problems {
@@ -110,11 +115,8 @@ impl Watcher {
     /// Watches until told to stop, or nobody takes reports.
     pub(super) async fn run(mut self) {
         self.set_node_pods();
-        loop {
-            if self.work() == Err(Closed) {
-                return;
-            }
-            let wake = self.clock.instant(self.next_wake());
+        while self.work() != Err(Closed) {
+            let wake = self.next_wake().saturating_sub(monotonic());
             // Cancel-safe: every branch but the last two says so of itself, and those only tell that it is time.
             tokio::select! {
                 biased;
@@ -126,32 +128,30 @@ impl Watcher {
                     Err(_) => return,
                 },
                 change = next_change(&mut self.changes) => self.attribution.own_writes().record(&change),
-                () = tokio::time::sleep_until(wake) => {}
+                () = tokio::time::sleep(wake) => {}
                 () = self.stop.cancelled() => return,
             }
         }
     }
 
-    fn handle_notices(&mut self, first: Option<Notice>) {
+    fn handle_notices(&mut self, first: Result<Notice, KmsgError>) {
         // Of two things that wait, a container that started came before a kill in it.
         if self.residents.has_changed().unwrap_or(false) {
             self.set_node_pods();
             self.refresh_containers();
         }
-        let Some(first) = first else {
+        let mut next = first.map(Some);
+        for left in (0..AT_ONCE).rev() {
+            let Ok(Some(notice)) = next else { break };
+            self.handle_notice(notice);
+            next = if left > 0 { self.log.next_now() } else { Ok(None) };
+        }
+        if let Err(error) = next {
             // What was told of the log is in the counters, and must not be told from there.
             self.sweep();
-            let now = self.clock.now();
-            self.log.close(now.monotonic);
+            let now = Moment::now();
+            self.log.close(&error, now.monotonic);
             self.attribution.log_ended(now, &self.files);
-            return;
-        };
-        self.handle_notice(first);
-        for _ in 0..AT_ONCE {
-            match self.log.next_now() {
-                Some(notice) => self.handle_notice(notice),
-                None => break,
-            }
         }
     }
 
@@ -162,22 +162,21 @@ impl Watcher {
                     (Event::Kill(kill), Origin::Live) => self.files.probe(kill),
                     _ => ProcProbe::NONE,
                 };
-                self.attribution.add_event(event, probe, self.clock.now(), &self.files);
+                self.attribution.add_event(event, probe, Moment::now(), &self.files);
             }
             Notice::Lost(loss) => {
                 tracing::warn!(?loss, "a part of the kernel's log is lost; looking at all counters");
-                self.schedule.request(self.clock.monotonic());
+                self.schedule.request(monotonic());
             }
-            Notice::CaughtUp => self.log.caught_up = true,
-            Notice::UpTo(moment) => self.log.up_to = moment,
+            Notice::CaughtUp => {}
         }
     }
 
     fn handle_wake_up(&mut self, told: io::Result<WakeUpReason>) {
-        let now = self.clock.monotonic();
+        let now = monotonic();
         self.log.wake();
         match told {
-            _ if self.log.is_open() => self.schedule.request(now + LOG_EXPLAINS),
+            _ if self.log.numbering().is_some() => self.schedule.request(now + LOG_EXPLAINS),
             Ok(WakeUpReason::Expected) => self.schedule.expect(now),
             Ok(WakeUpReason::Counted) | Err(_) => self.schedule.request(now),
         }
@@ -188,27 +187,27 @@ impl Watcher {
 
     fn set_node_pods(&mut self) {
         let residents = Arc::clone(&self.residents.borrow_and_update());
-        self.attribution.set_node_pods(&residents, self.clock.now());
-        let Some((counting, root)) = self.files.set_node_pods(&residents, self.clock.monotonic()) else {
+        self.attribution.set_node_pods(&residents, monotonic());
+        let Some((counting, root)) = self.files.set_node_pods(&residents, monotonic()) else {
             return;
         };
         if self.sweeps.scope.replace(counting).is_none() {
-            self.schedule.request(self.clock.monotonic());
+            self.schedule.request(monotonic());
         }
         self.attribution.set_tree(counting, &root, NodeFiles::is_namespaced());
-        self.refresh.request(self.clock.monotonic());
+        self.refresh.request(monotonic());
     }
 
     /// Does for containers that are new what takes a look at each of them, if it is time to.
     fn refresh_containers(&mut self) {
-        let from = self.clock.monotonic();
+        let from = monotonic();
         if self.refresh.due().is_none_or(|due| due > from) {
             return;
         }
         let residents = Arc::clone(&self.residents.borrow());
         let again = self.files.find_init_processes(from);
         self.problems.wake_up = self.register_wake_ups(&residents);
-        self.refresh.completed(from, self.clock.monotonic(), again);
+        self.refresh.completed(from, monotonic(), again);
     }
 
     /// Has the kernel say when to look at the counters. Returns what is missing for that, in words.
@@ -236,39 +235,47 @@ impl Watcher {
 
     /// Does what is due, and hands on what is to be told.
     fn work(&mut self) -> Result<(), Closed> {
-        let now = self.clock.now();
-        if self.log.open(self.attribution.position(), now.monotonic)
-            && let Some(numbering) = self.log.numbering()
-        {
+        let now = Moment::now();
+        if let Some(numbering) = self.log.open(self.attribution.position(), now.monotonic) {
             self.attribution.log_began(numbering, now.monotonic);
         }
         if self.attribution.waits_for_counters() {
             self.schedule.request(now.monotonic);
         }
         self.refresh_containers();
-        let ticked = self.schedule.next() <= now.monotonic;
-        if ticked {
+        if self.schedule.next() <= now.monotonic {
             self.sweep_if_needed();
             self.attribution.own_writes().forget(now.wall);
             self.publish_problems();
+            self.ticked = true;
         }
-        let knows_counters = self.sweeps.began > Duration::ZERO || self.clock.elapsed() > TREE_WITHIN;
-        if self.log.is_caught_up() && knows_counters {
-            let progress = Progress {
-                log: self.log.progress(),
-                // Where there are none, there is nothing to wait for.
-                counters: self.sweeps.scope.map_or(now.monotonic, |_| self.sweeps.began),
-            };
+        if self.attribution.is_waiting() {
+            // How far it is read decides what can be told.
+            self.log.wake();
+            match self.log.next_now() {
+                Ok(None) => {}
+                Ok(Some(notice)) => self.handle_notices(Ok(notice)),
+                Err(error) => self.handle_notices(Err(error)),
+            }
+        }
+        let knows_counters = self.sweeps.latest.is_some() || now.monotonic > self.sweeps.tree_due;
+        if let (Some(log), true) = (self.log.read_up_to(), knows_counters) {
+            // Where there are no counters, there is nothing to wait for.
+            let counters = self
+                .sweeps
+                .scope
+                .map_or(now.monotonic, |_| self.sweeps.latest.unwrap_or_default());
+            let progress = Progress { log, counters };
             self.attribution.decide(progress, now, &self.files);
         }
-        self.attribution.release(self.clock.now(), &self.files);
-        self.send_batch(ticked)
+        self.attribution.release(Moment::now(), &self.files);
+        self.send_batch()
     }
 
     /// Looks at the counters, unless nothing at all was killed on the machine since the look before the last: a kill rises
     /// the machine's counter a little before its cgroup's.
     fn sweep_if_needed(&mut self) {
-        let now = self.clock.monotonic();
+        let now = monotonic();
         let is_unannounced = self.log.numbering() == Some(Numbering::Times);
         if is_unannounced || self.sweeps.scope == Some(CounterScope::Local) {
             let kills = machine_kill_count();
@@ -282,7 +289,7 @@ impl Watcher {
                 && !self.attribution.waits_for_counters();
             self.sweeps.on_machine = [self.sweeps.on_machine[1], kills];
             if quiet {
-                self.schedule.completed(now, self.clock.monotonic());
+                self.schedule.completed(now, monotonic());
                 return;
             }
         }
@@ -290,28 +297,38 @@ impl Watcher {
     }
 
     fn sweep(&mut self) {
-        let before = self.clock.monotonic();
+        let before = monotonic();
         if self.sweeps.scope.is_some() {
-            let clock = self.clock;
-            let failed = self.attribution.sweep(before, &self.files, || clock.now());
-            self.sweeps.began = before;
+            let failed = self.attribution.sweep(before, &self.files, Moment::now);
+            self.sweeps.latest = Some(before);
             self.problems.counters =
                 failed.map(|error| format!("{error}; kills there are told by the kernel's log only"));
         }
-        self.schedule.completed(before, self.clock.monotonic());
+        self.schedule.completed(before, monotonic());
     }
 
-    fn send_batch(&mut self, ticked: bool) -> Result<(), Closed> {
-        let reports = self.attribution.drain_reports();
+    /// Hands on what is to be told, without waiting: what nobody takes goes with what comes next.
+    fn send_batch(&mut self) -> Result<(), Closed> {
         // What is only a checkpoint is not worth a write of its own at once.
-        if !reports.is_empty() || (ticked && self.sweeps.began > Duration::ZERO) {
-            match self.attribution.next_checkpoint().map(|checkpoint| checkpoint.encode()) {
-                Some(Ok(checkpoint)) => return self.batches.send(Batch { reports, checkpoint }),
-                Some(Err(error)) => tracing::error!(%error, "which kills were told is not kept"),
-                None => {}
-            }
+        let is_checkpoint_due = self.ticked && self.sweeps.latest.is_some();
+        if !self.attribution.has_reports() && !is_checkpoint_due {
+            return Ok(());
         }
-        self.batches.flush()
+        let room = match self.batches.try_reserve() {
+            Ok(room) => room,
+            Err(TrySendError::Full(())) => return Ok(()),
+            Err(TrySendError::Closed(())) => return Err(Closed),
+        };
+        self.ticked = false;
+        match self.attribution.next_checkpoint().map(|checkpoint| checkpoint.encode()) {
+            Some(Ok(checkpoint)) => room.send(Batch {
+                reports: self.attribution.drain_reports(),
+                checkpoint,
+            }),
+            Some(Err(error)) => tracing::error!(%error, "which kills were told is not kept"),
+            None => {}
+        }
+        Ok(())
     }
 
     fn publish_problems(&self) {
@@ -330,26 +347,16 @@ impl Watcher {
         });
     }
 
-    fn next_wake(&mut self) -> Duration {
-        let now = self.clock.monotonic();
-        let asked = if self.attribution.is_waiting() {
-            self.log.request_position(now)
-        } else {
-            None
-        };
-        let retry = self.batches.is_blocked().then_some(now + RETRY);
-        [
-            asked,
-            retry,
+    fn next_wake(&self) -> Duration {
+        let waits = self.attribution.is_waiting() || self.attribution.has_reports();
+        let now = monotonic();
+        let due = [
+            waits.then_some(now + AGAIN),
             self.log.try_at(),
             self.attribution.next_release(now),
-            Some(self.schedule.next()),
             self.refresh.due(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
-        .unwrap_or(now)
+        ];
+        due.into_iter().flatten().fold(self.schedule.next(), Duration::min)
     }
 }
 

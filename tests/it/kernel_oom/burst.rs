@@ -28,7 +28,7 @@ struct Counters<'a> {
 impl<'a> Counters<'a> {
     fn new(pods: &'a [TestPod]) -> Self {
         let first = |pod: &TestPod| {
-            let before = monotonic().unwrap();
+            let before = monotonic();
             (pod.kills(&pod.container), before)
         };
         let known = pods.iter().map(first).collect();
@@ -38,13 +38,13 @@ impl<'a> Counters<'a> {
     fn sweep(&mut self, joiner: &mut Joiner) -> Vec<OomKill> {
         let mut told = Vec::new();
         for (pod, (known, after)) in self.pods.iter().zip(&mut self.known) {
-            let before = monotonic().unwrap();
+            let before = monotonic();
             let now = pod.kills(&pod.container);
             if let Some(kills) = NonZeroU64::new(now.kills - known.kills) {
                 told.extend(joiner.counted(CounterDelta {
                     cgroup: pod.container.clone(),
                     after: *after,
-                    by: monotonic().unwrap(),
+                    by: monotonic(),
                     kills,
                     again: 0,
                 }));
@@ -71,13 +71,11 @@ async fn follow(reader: &mut KmsgReader, counters: &mut Counters<'_>, wanted: us
     let mut joiner = Joiner::new(true);
     let mut told = Vec::new();
     let mut lost_records = false;
-    let mut log = Duration::ZERO;
-    let mut sweep = monotonic().unwrap();
+    let mut sweep = monotonic();
     while told.len() < wanted || joiner.is_waiting() {
-        let now = monotonic().unwrap();
+        let now = monotonic();
         if now >= sweep {
             told.extend(counters.sweep(&mut joiner));
-            reader.request_position();
             sweep = now + SWEEP;
         }
         if let Ok(notice) = timeout(sweep.saturating_sub(now), reader.next()).await {
@@ -87,11 +85,11 @@ async fn follow(reader: &mut KmsgReader, counters: &mut Counters<'_>, wanted: us
                     logged,
                     ..
                 }) => told.extend(joiner.logged(logged, *kill, None)),
-                Notice::UpTo(moment) => log = moment,
                 Notice::Lost(_) => lost_records = true,
                 Notice::Event(_) | Notice::CaughtUp => {}
             }
         }
+        let log = reader.read_up_to().unwrap_or_default();
         let counters = counters.read_since();
         told.extend(joiner.decide_up_to(Progress { log, counters }));
     }
@@ -114,7 +112,6 @@ async fn every_kill_of_a_burst_is_told_once_for_its_container() {
     let told = timeout(PATIENCE, follow(&mut reader, &mut counters, places.len()))
         .await
         .expect("all kills to be told");
-    reader.stop().unwrap();
     started.into_iter().for_each(|(_, child)| was_killed(child));
     // Others on this machine may be killed meanwhile; what is known of them is that it is not in these containers.
     let is_ours = |kill: &&OomKill| {

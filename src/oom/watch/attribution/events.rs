@@ -6,14 +6,15 @@ use std::time::Duration;
 use super::super::container_limit::container_limit;
 use super::super::node::NO_LIMIT;
 use super::super::node_io::{NodeIo, ProcProbe};
-use super::super::pending::{PendingGroup, PendingKill, victim};
-use super::{Attribution, Moment, RecordFacts};
+use super::super::pending::{PendingGroup, PendingKill};
+use super::{Attribution, RecordFacts};
 use crate::model::CgroupPath;
+use crate::oom::clock::Moment;
 use crate::oom::join::OomKill;
-use crate::oom::kill::Kill;
+use crate::oom::kill::{Kill, Level};
 use crate::oom::kmsg::{LogEvent, Origin};
 use crate::oom::parse::Event;
-use crate::oom::report::{Candidates, Confidence, HitLimit, Role, Victim};
+use crate::oom::report::{Candidates, Confidence, HitLimit, OomReport, Role, Victim};
 use crate::oom::summary::Limit;
 
 /// In a flood every kill may be any of hundreds; what a report lists must stay something that can be sent and kept.
@@ -29,22 +30,22 @@ impl Attribution {
         around: &impl NodeIo,
     ) {
         let replayed = told.origin == Origin::Replayed;
-        if self.log.told.is_told(told.seq) || (replayed && told.logged < self.log.from) {
+        if self.told.records.is_told(told.seq) || (replayed && told.logged < self.told.log_from) {
             return;
         }
         match told.event {
             Event::Kill(mut kill) => {
-                self.log.told.wait(told.seq);
+                self.told.records.wait(told.seq);
                 let facts = RecordFacts {
                     wall: told.at,
                     replayed,
                     role: probe.role,
                 };
-                self.log.waiting.insert(told.seq, facts);
+                self.waiting.insert(told.seq, facts);
                 self.localize_kill(&mut kill);
                 match self.joiner.logged(told.logged, *kill, probe.cgroup) {
                     Some(kill) => self.open(kill, now, around),
-                    None if self.log.doubted.contains(&told.seq) => self.joiner.doubt(told.seq),
+                    None if self.told.doubted.contains(&told.seq) => self.joiner.doubt(told.seq),
                     None => self.apply_join_results(),
                 }
             }
@@ -69,8 +70,8 @@ impl Attribution {
                 }
             }
             None => {
-                self.log.told.mark_told(record);
-                if let Some(tree) = &mut self.counters.tree {
+                self.told.records.mark_told(record);
+                if let Some(tree) = &mut self.tree {
                     tree.mark_counted_twice(&cgroup);
                 }
                 self.unsaved = true;
@@ -86,33 +87,46 @@ impl Attribution {
             group.add_victim(kill, now.monotonic);
             return;
         }
+        let facts = kill.record.and_then(|record| self.waiting.get(&record));
+        let is_live = facts.is_some_and(|facts| !facts.replayed);
+        let counted_at_start = self.swept.is_none_or(|swept| kill.at <= swept.first_by);
+        let time = facts.map_or_else(|| now.wall_at(kill.at), |facts| facts.wall);
+        let while_down = self.continues && facts.map_or(counted_at_start, |facts| facts.replayed);
+        let victim = kill.victim();
+        let container_limit = victim
+            .zip(kill.cgroup.as_ref())
+            .and_then(|(victim, cgroup)| container_limit(victim, cgroup, &self.names, around, is_live));
         let (candidates, more_candidates) = match kill.confidence {
             Confidence::Ambiguous => self.candidates(&kill.processes),
             _ => Default::default(),
         };
-        let facts = kill.record.and_then(|record| self.log.waiting.get(&record));
-        let is_live = facts.is_some_and(|facts| !facts.replayed);
-        let container_limit = kill
-            .victim()
-            .zip(kill.cgroup.as_ref())
-            .and_then(|(victim, cgroup)| container_limit(victim, cgroup, &self.names, around, is_live));
-        let counted_at_start = self.counters.first_sweep.is_none_or(|first| kill.at <= first);
-        let open = PendingKill {
-            since: now.monotonic,
-            time: facts.map_or_else(|| now.wall_at(kill.at), |facts| facts.wall),
-            while_down: self.continues && facts.map_or(counted_at_start, |facts| facts.replayed),
-            victim: kill.victim().map(|kill| self.as_victim(kill)),
+        let report = OomReport {
+            id: String::new(),
+            node: self.node.clone(),
+            time,
+            pod: None,
+            container: None,
+            cgroup: kill.cgroup.as_ref().map(ToString::to_string),
+            level: Level::Unknown,
+            limit: victim.map(|kill| hit_limit(kill, around)).unwrap_or_default(),
+            container_limit,
+            victim: victim.map(|kill| self.as_victim(kill)),
+            group: Vec::new(),
+            own_write: None,
+            confidence: kill.confidence,
             candidates,
             more_candidates,
-            limit: kill.victim().map(|kill| hit_limit(kill, around)).unwrap_or_default(),
-            container_limit,
+            while_down,
+        };
+        self.open.push(PendingKill {
+            since: now.monotonic,
+            report,
             group: open_group(&kill, now.monotonic, around),
             records: kill.record.into_iter().collect(),
             counted: kill.cgroup.iter().cloned().collect(),
             again: Vec::new(),
             kill,
-        };
-        self.open.push(open);
+        });
     }
 
     /// The first of those who may be meant, and how many more there are.
@@ -128,9 +142,17 @@ impl Attribution {
         (candidates, more)
     }
 
+    /// A process as it is reported.
     fn as_victim(&self, kill: &Kill) -> Victim {
-        let facts = kill.seq.and_then(|record| self.log.waiting.get(&record));
-        victim(kill, facts.map_or(Role::Unknown, |facts| facts.role))
+        let facts = kill.seq.and_then(|record| self.waiting.get(&record));
+        Victim {
+            pid: kill.pid,
+            comm: kill.comm.clone(),
+            role: facts.map_or(Role::Unknown, |facts| facts.role),
+            memory: Some(kill.memory),
+            oom_score_adj: kill.oom_score_adj,
+            uid: kill.uid,
+        }
     }
 
     /// Makes the paths in a record those that we see.
@@ -145,12 +167,9 @@ impl Attribution {
     /// In a cgroup namespace (a kubelet in a container: kind) paths begin further down than those in the log. The
     /// outermost place where the root of all pods may be is where it is: all further in is made by containers.
     fn local_path(&self, path: CgroupPath) -> CgroupPath {
-        let Some(tree) = self.counters.tree.as_ref().filter(|_| self.namespaced) else {
+        let Some(tree) = self.tree.as_ref().filter(|_| self.namespaced) else {
             return path;
         };
-        if path.below(tree.root()).is_some() {
-            return path;
-        }
         let text = path.as_str();
         let inner = text
             .match_indices('/')

@@ -4,10 +4,15 @@ use std::time::Duration;
 
 use super::super::node_io::NodeIo;
 use super::super::pending::{PendingGroup, PendingKill};
-use super::{Attribution, Moment};
+use super::super::pod_names::{Owner, PodNames};
+use super::Attribution;
 use crate::model::CgroupPath;
+use crate::oom::clock::Moment;
+use crate::oom::join::OomKill;
+use crate::oom::kill::Level;
 use crate::oom::kmsg::Numbering;
 use crate::oom::report::OwnWrite;
+use crate::oom::summary::Limit;
 
 /// How long the kernel may take between the victims of one group: a slow serial console takes 15 ms for each line.
 const GROUP_GOES_ON: Duration = Duration::from_secs(1);
@@ -54,7 +59,7 @@ impl Attribution {
         if !processes.iter().all(|pid| group.pids.contains(pid)) {
             return false;
         }
-        let tree = self.counters.tree.as_ref();
+        let tree = self.tree.as_ref();
         let counted = tree.and_then(|tree| Some((tree, tree.counted_in(&group.cgroup)?)));
         let Some((tree, cgroup)) = counted else {
             return now >= group.last + GROUP_IS_GONE;
@@ -69,45 +74,61 @@ impl Attribution {
     }
 
     /// Tells a kill, and counts it as told.
-    fn report(&mut self, mut open: PendingKill, around: &impl NodeIo) {
-        let (records, counted, again) = (
-            std::mem::take(&mut open.records),
-            std::mem::take(&mut open.counted),
-            std::mem::take(&mut open.again),
-        );
+    fn report(&mut self, open: PendingKill, around: &impl NodeIo) {
         let id = self.id(&open);
-        let invoker = open.kill.victim().and_then(|kill| kill.invoker.clone());
-        let mut report = open.report(id, &self.node, &self.names);
-        report.own_write = self.own_writes.blamed(&report);
-        if report.own_write.is_none() && invoker.is_some_and(|invoker| around.is_own_thread(&invoker)) {
-            report.own_write = Some(OwnWrite {
-                time: report.time,
-                what: "the agent was lowering a limit when the kernel killed".to_owned(),
-            });
-        }
+        let Owner { pod, container, .. } = open.owner(&self.names);
+        let group = open.group.map(|group| group.pids).filter(|pids| pids.len() > 1);
+        let mut report = open.report;
+        (report.id, report.pod, report.container) = (id, pod, container);
+        report.group = group.unwrap_or_default();
+        report.level = level(&open.kill, &self.names);
+        let invoker = open.kill.victim().and_then(|kill| kill.invoker.as_ref());
+        report.own_write = self.own_writes.blamed(&report).or_else(|| {
+            invoker
+                .filter(|invoker| around.is_own_thread(invoker))
+                .map(|_| OwnWrite {
+                    time: report.time,
+                    what: "the agent was lowering a limit when the kernel killed".to_owned(),
+                })
+        });
         self.reports.push(report);
         self.unsaved = true;
-        for record in records {
-            self.log.told.mark_told(record);
-            self.log.waiting.remove(&record);
+        for record in open.records {
+            self.told.records.mark_told(record);
+            self.waiting.remove(&record);
         }
-        let Some(tree) = &mut self.counters.tree else { return };
-        counted.iter().for_each(|cgroup| tree.mark_told(cgroup));
-        again.iter().for_each(|group| tree.mark_counted_twice(group));
+        let Some(tree) = &mut self.tree else { return };
+        open.counted.iter().for_each(|cgroup| tree.mark_told(cgroup));
+        open.again.iter().for_each(|group| tree.mark_counted_twice(group));
     }
 
     /// The same for the same kill, whoever finds it and however often: the number of its record, which no other in this
     /// boot has; without one, which kill of its cgroup it is. A boot's id is no other's on any node.
     fn id(&self, open: &PendingKill) -> String {
-        let boot = &self.boot.0;
+        let boot = &self.told.boot.0;
         if let Some(record) = open.kill.record {
             return format!("{boot}-{}", Numbering::name(record));
         }
         let cgroup = open.kill.cgroup.as_ref();
         // Of a cgroup whose counter was never read only the path is known.
         let path = cgroup.map_or(0, |cgroup| crc32fast::hash(cgroup.as_str().as_bytes()));
-        let counted = cgroup.zip(self.counters.tree.as_ref());
+        let counted = cgroup.zip(self.tree.as_ref());
         let (inode, number) = counted.map_or((0, 0), |(cgroup, tree)| tree.told_in(cgroup));
         format!("{boot}-count-{path:08x}-{inode}-{}", number + 1)
+    }
+}
+
+/// The level whose limit was hit. Of several candidates, the one they have in common.
+fn level(kill: &OomKill, names: &PodNames) -> Level {
+    let mut levels = kill.processes.iter().map(|kill| match &kill.limit {
+        Limit::Cgroup(cgroup) => names.level(cgroup),
+        Limit::Node => Level::Node,
+        Limit::Unknown => Level::Unknown,
+    });
+    let first = levels.next().unwrap_or(Level::Unknown);
+    if levels.all(|level| level == first) {
+        first
+    } else {
+        Level::Unknown
     }
 }

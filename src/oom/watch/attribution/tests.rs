@@ -1,5 +1,6 @@
 mod story;
 
+use super::super::checkpoint::CheckpointError;
 use super::super::node_io::ProcProbe;
 use super::super::pod_names::NodePods;
 use super::super::testing::{Kernel, container, root};
@@ -9,7 +10,7 @@ use crate::oom::kill::Kill;
 use crate::oom::kmsg::{LogEvent, Numbering, Origin};
 use crate::oom::parse::Event;
 use crate::oom::report::Confidence;
-use crate::oom::{Limit, VictimMemory};
+use crate::oom::{Limit, ReportedMemory};
 
 fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
@@ -35,7 +36,8 @@ fn attribution(checkpoint: Option<&[u8]>, now: u64) -> Attribution {
 
 /// An attribution that knows the tree.
 fn attribution_of(checkpoint: Option<&[u8]>, now: u64) -> Attribution {
-    let mut attribution = Attribution::new(boot(), "n1".to_owned(), checkpoint, at(now)).unwrap();
+    let left = checkpoint.map(|bytes| Checkpoint::decode(bytes, boot()).unwrap());
+    let mut attribution = Attribution::new(boot(), "n1".to_owned(), left, ms(now));
     attribution.set_tree(CounterScope::Below, &root(), false);
     attribution
 }
@@ -48,7 +50,7 @@ fn kill(pid: u32, record: u64, task: Option<CgroupPath>) -> Kill {
         task_cgroup: task,
         group: None,
         usage: None,
-        memory: VictimMemory::default(),
+        memory: ReportedMemory::default(),
         oom_score_adj: None,
         uid: None,
         invoker: None,
@@ -109,7 +111,7 @@ fn a_named_kill_in_a_known_container_is_told_at_once() {
     live(&mut attribution, &kernel, kill(7, 40, Some(container(0, 1))), 10);
     attribution.release(at(10), &kernel);
     assert_eq!(attribution.drain_reports(), [], "nobody knows its name yet");
-    attribution.set_node_pods(&residents_with(&container(0, 1)), at(11));
+    attribution.set_node_pods(&residents_with(&container(0, 1)), ms(11));
     attribution.release(at(11), &kernel);
     let told = attribution.drain_reports();
     assert_eq!(told.len(), 1);
@@ -157,7 +159,7 @@ fn a_clock_that_is_set_back_or_forth_changes_the_times_of_kills_and_nothing_else
         kernel.kill(&container(0, 1));
         let stepped = |milliseconds| {
             let moment = at(milliseconds);
-            let wall = moment.wall + SignedDuration::from_hours(hours);
+            let wall = moment.wall + jiff::SignedDuration::from_hours(hours);
             Moment { wall, ..moment }
         };
         let now = record;
@@ -210,7 +212,7 @@ fn a_group_is_told_once_it_is_whole() {
     kernel.groups.insert(group.clone());
     kernel.processes.insert(group.clone(), vec![7, 8]);
     let mut first = attribution(None, 0);
-    first.set_node_pods(&residents_with(&group), at(0));
+    first.set_node_pods(&residents_with(&group), ms(0));
     sweep(&mut first, &kernel, 1);
     kernel.kill(&group);
     live(&mut first, &kernel, kill(7, 40, Some(group.clone())), 10);
@@ -279,7 +281,7 @@ fn paths_of_a_kubelet_in_a_container_are_seen_from_its_own_root() {
 
 #[test]
 fn nothing_but_a_checkpoint_of_ours_is_gone_on_from() {
-    let begin = |checkpoint: &[u8]| Attribution::new(boot(), String::new(), Some(checkpoint), at(0)).map(drop);
+    let begin = |checkpoint: &[u8]| Checkpoint::decode(checkpoint, boot()).map(drop);
     assert!(matches!(begin(b"nonsense"), Err(CheckpointError::Unreadable(_))));
     let saved = String::from_utf8(checkpoint(&mut attribution(None, 0))).unwrap();
     assert!(begin(saved.as_bytes()).is_ok());

@@ -1,0 +1,134 @@
+//! Moments by CLOCK_MONOTONIC and by the wall clock, and the kernel log's clock.
+//!
+//! Records carry `local_clock()`: like CLOCK_MONOTONIC it stands still while the machine is suspended, but it is not slewed
+//! by NTP, so the two drift apart (0.6 ms in 12 minutes on one machine).
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use rustix::time::{ClockId, clock_gettime};
+
+/// CLOCK_MONOTONIC.
+#[must_use]
+pub fn monotonic() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
+}
+
+/// One moment by two clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Moment {
+    pub(super) monotonic: Duration,
+    pub(super) wall: Timestamp,
+}
+
+impl Moment {
+    pub(super) fn now() -> Self {
+        Self {
+            monotonic: monotonic(),
+            wall: Timestamp::now(),
+        }
+    }
+
+    /// What the wall clock showed at another moment, if nobody set it since.
+    pub(super) fn wall_at(&self, monotonic: Duration) -> Timestamp {
+        let ago = SignedDuration::try_from(self.monotonic.saturating_sub(monotonic)).unwrap_or_default();
+        self.wall.checked_sub(ago).unwrap_or(self.wall)
+    }
+}
+
+/// How far CLOCK_MONOTONIC is ahead of the log's clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LogClock {
+    /// The smallest difference seen when a record was read as soon as it was there, and when, in microseconds: the delay
+    /// of reading only adds to it.
+    least_ahead: Option<(i64, i64)>,
+}
+
+/// NTP slews by at most 500 ppm (`MAXFREQ`, kernel/time/ntp.c), so the smallest difference may grow by one in so many.
+const SLEW: i64 = 2000;
+
+impl LogClock {
+    /// A record of that time was read as soon as it was there.
+    pub(super) fn observe(&mut self, logged_us: u64, now: Moment) {
+        let now = micros(now.monotonic);
+        let ahead = now.saturating_sub_unsigned(logged_us);
+        let least = self.least_ahead.map_or(ahead, |(least, at)| {
+            ahead.min(least.saturating_add(now.saturating_sub(at) / SLEW))
+        });
+        self.least_ahead = Some((least, now));
+    }
+
+    /// When a record of that time was printed, by CLOCK_MONOTONIC; never later than now.
+    pub(super) fn monotonic(self, logged_us: u64, now: Moment) -> Duration {
+        let ahead = self.least_ahead.map_or(0, |(least, _)| least);
+        let logged = ahead.saturating_add_unsigned(logged_us);
+        Duration::from_micros(u64::try_from(logged).unwrap_or(0)).min(now.monotonic)
+    }
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now(monotonic_us: i64) -> Moment {
+        Moment {
+            monotonic: Duration::from_micros(u64::try_from(monotonic_us).unwrap()),
+            wall: boot_plus(monotonic_us),
+        }
+    }
+
+    fn boot_plus(us: i64) -> Timestamp {
+        Timestamp::from_microsecond(1_000_000_000 + us).unwrap()
+    }
+
+    fn wall(clock: LogClock, logged_us: u64, now: Moment) -> Timestamp {
+        now.wall_at(clock.monotonic(logged_us, now))
+    }
+
+    #[test]
+    fn an_old_record_is_dated_by_its_age() {
+        assert_eq!(wall(LogClock::default(), 2_000, now(5_000)), boot_plus(2_000));
+    }
+
+    #[test]
+    fn the_clocks_are_apart_by_the_least_that_was_seen() {
+        let mut clock = LogClock::default();
+        for (logged, read) in [(1_000, 1_900), (2_000, 2_600), (3_000, 9_000)] {
+            clock.observe(logged, now(read));
+        }
+        assert_eq!(
+            wall(clock, 4_000, now(10_000)),
+            boot_plus(4_603),
+            "600 µs, and 3 that NTP may have added since"
+        );
+    }
+
+    #[test]
+    fn the_clocks_may_drift_either_way() {
+        for drift in [-100_i64, 100] {
+            let mut clock = LogClock::default();
+            for minute in 0..1000 {
+                let logged = minute * 60_000_000;
+                clock.observe(u64::try_from(logged).unwrap(), now(logged + minute * drift + 50));
+            }
+            let logged = clock.monotonic(60_000_000_000, now(61_000_000_000));
+            let off = micros(logged) - 60_000_000_000 - 1000 * drift;
+            assert!(off.abs() <= 150, "{off} µs off at {drift} µs a minute");
+        }
+    }
+
+    #[test]
+    fn nothing_is_dated_later_than_now_or_beyond_what_can_be_said() {
+        assert_eq!(wall(LogClock::default(), 9_000, now(5_000)), boot_plus(5_000));
+        assert_eq!(wall(LogClock::default(), u64::MAX, now(5_000)), boot_plus(5_000));
+        let beyond = Moment {
+            monotonic: Duration::MAX,
+            wall: boot_plus(0),
+        };
+        assert_eq!(wall(LogClock::default(), 0, beyond), boot_plus(0));
+    }
+}

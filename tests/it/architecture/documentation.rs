@@ -71,3 +71,28 @@ fn is_documented(mut before: &[&str]) -> bool {
     }
     false
 }
+
+/// Backquoted names of functions in the text, such as `module::test`.
+fn named(text: &str) -> impl Iterator<Item = &str> {
+    let quoted = text.split('`').skip(1).step_by(2);
+    quoted.filter(|name| name.contains("::") && !name.contains(['/', ' ', '(']))
+}
+
+#[test]
+fn every_test_that_the_threat_model_names_is_there() {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/threat-model.md")).unwrap();
+    let files: Vec<_> = ["src", "tests/it"].into_iter().flat_map(rust_files).collect();
+    let is_there = |name: &&str| {
+        let (modules, test) = name.rsplit_once("::").unwrap();
+        let modules: Vec<&str> = modules.split("::").filter(|module| *module != "tests").collect();
+        files.iter().any(|file| {
+            let path = file.with_extension("").display().to_string();
+            let in_modules = modules.iter().all(|module| path.split('/').any(|part| part == *module));
+            let start = format!("fn {test}(");
+            in_modules && std::fs::read_to_string(file).unwrap().contains(&start)
+        })
+    };
+    assert!(named(&text).count() > 20, "the table names no tests");
+    let missing: Vec<&str> = named(&text).filter(|name| !is_there(name)).collect();
+    assert!(missing.is_empty(), "no such tests: {missing:?}");
+}

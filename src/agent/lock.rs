@@ -58,7 +58,8 @@ impl StateLock {
             move |source| LockError::Io { action, path, source }
         };
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o644);
+        // Whoever may open the file may lock it, and keep every agent from starting.
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(&path).map_err(failed("open"))?;
         let until = Instant::now() + patience;
         let mut waits = false;
@@ -110,6 +111,8 @@ fn write_holder(file: &mut File, command: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[tokio::test]
@@ -118,6 +121,8 @@ mod tests {
         let first = StateLock::acquire(directory.path(), "run", Duration::ZERO)
             .await
             .unwrap();
+        let file = std::fs::metadata(directory.path().join(FILE_NAME)).unwrap();
+        assert_eq!(file.permissions().mode() & 0o777, 0o600, "others can lock it");
         let error = StateLock::acquire(directory.path(), "restore", Duration::ZERO)
             .await
             .unwrap_err();

@@ -58,7 +58,6 @@ fn start(config: Config, sources: Sources) -> anyhow::Result<()> {
 fn restore(config: &Config, arguments: &restore::Arguments) -> ExitCode {
     arguments.announce();
     let done = log::init(config.log_format, "warn")
-        .map_err(anyhow::Error::from)
         .and_then(|_filter| Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?))
         .and_then(|runtime| Ok(runtime.block_on(vscaled::agent::restore(config, arguments.how()))?));
     match done {

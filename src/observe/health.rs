@@ -15,16 +15,6 @@ pub struct Heartbeat {
     limit: Duration,
 }
 
-/// The last beat is too old.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("stalled: the last sign of life is {} ms old, more than {} ms", age.as_millis(), limit.as_millis())]
-pub struct Stalled {
-    /// The time since the last beat.
-    pub age: Duration,
-    /// The longest time allowed between two beats.
-    pub limit: Duration,
-}
-
 impl Heartbeat {
     /// A heart that beats now, and must beat again before `limit` has passed. Also an idle owner must beat.
     #[must_use]
@@ -46,15 +36,17 @@ impl Heartbeat {
 
     /// Whether the last beat is young enough.
     ///
-    /// Errors: [`Stalled`] with the age of the last beat.
-    pub fn check(&self) -> Result<(), Stalled> {
+    /// Errors: How old it is, for people.
+    pub fn check(&self) -> Result<(), String> {
         let last = Duration::from_micros(self.last.load(Ordering::Relaxed));
         let age = self.started.elapsed().saturating_sub(last);
-        if age > self.limit {
-            Err(Stalled { age, limit: self.limit })
-        } else {
-            Ok(())
+        if age <= self.limit {
+            return Ok(());
         }
+        let (age, limit) = (age.as_millis(), self.limit.as_millis());
+        Err(format!(
+            "stalled: the last sign of life is {age} ms old, more than {limit} ms"
+        ))
     }
 }
 

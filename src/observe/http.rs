@@ -115,7 +115,7 @@ async fn metrics(State(exposed): State<Arc<Exposed>>) -> Response {
 async fn healthz(State(exposed): State<Arc<Exposed>>) -> Response {
     match exposed.heartbeat.check() {
         Ok(()) => answer(StatusCode::OK, "ok"),
-        Err(stalled) => answer(StatusCode::SERVICE_UNAVAILABLE, &stalled.to_string()),
+        Err(stalled) => answer(StatusCode::SERVICE_UNAVAILABLE, &stalled),
     }
 }
 

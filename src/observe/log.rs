@@ -2,14 +2,15 @@
 
 use std::io::{self, IsTerminal as _};
 
+use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
 use tracing::Subscriber;
-use tracing_subscriber::filter::{EnvFilter, ParseError};
+use tracing_subscriber::filter::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
-use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// The format of log lines on stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,25 +24,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// Logging cannot be set up or changed.
-#[derive(Debug, thiserror::Error)]
-pub enum LogError {
-    /// The filter is not one.
-    #[error("logLevel {text:?} is not a log filter: {source}")]
-    Filter {
-        /// The text that was given.
-        text: String,
-        /// The parser's complaint about the text.
-        source: ParseError,
-    },
-    /// Logging was set up already.
-    #[error("logging cannot be set up: {0}")]
-    Init(#[from] TryInitError),
-    /// The filter cannot be changed any more.
-    #[error("the log filter cannot be changed: {0}")]
-    Reload(#[from] reload::Error),
-}
-
 /// A handle that changes the level of the log.
 #[derive(Debug, Clone)]
 pub struct LogFilter(reload::Handle<EnvFilter, Registry>);
@@ -49,16 +31,16 @@ pub struct LogFilter(reload::Handle<EnvFilter, Registry>);
 impl LogFilter {
     /// Logs what `level` says from now on.
     ///
-    /// Errors: [`LogError::Filter`] for text that is no filter; the old one stays.
-    pub fn set(&self, level: &str) -> Result<(), LogError> {
+    /// Errors: The text is no filter; the old one stays.
+    pub fn set(&self, level: &str) -> Result<()> {
         Ok(self.0.reload(filter(level)?)?)
     }
 }
 
 /// Sets up logging for this process, once.
 ///
-/// Errors: [`LogError`] for a filter that is none, and when logging was set up before.
-pub fn init(format: LogFormat, level: &str) -> Result<LogFilter, LogError> {
+/// Errors: The level is no filter, or logging was set up before.
+pub fn init(format: LogFormat, level: &str) -> Result<LogFilter> {
     let style = Style::on_stderr(format);
     let (subscriber, filter) = subscriber(style, filter(level)?, io::stderr);
     subscriber.try_init()?;
@@ -82,11 +64,9 @@ impl Style {
     }
 }
 
-fn filter(level: &str) -> Result<EnvFilter, LogError> {
-    EnvFilter::builder().parse(level).map_err(|source| LogError::Filter {
-        text: level.to_owned(),
-        source,
-    })
+fn filter(level: &str) -> Result<EnvFilter> {
+    let filter = EnvFilter::builder().parse(level);
+    filter.map_err(|error| anyhow!("logLevel {level:?} is not a log filter: {error}"))
 }
 
 fn subscriber<W>(style: Style, filter: EnvFilter, writer: W) -> (impl Subscriber + Send + Sync, LogFilter)

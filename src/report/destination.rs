@@ -1,10 +1,9 @@
 //! The destinations of reports, and sets of them.
 
-use serde::Serialize;
-
-/// A destination of reports. Each has acknowledgements of its own, and none waits for another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
+/// A destination of reports. Each has acknowledgements of its own, and none waits for another. The order gives the bits on
+/// disk: it never changes, and new ones come last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
 pub enum Destination {
     /// A Kubernetes Event on the pod.
     PodEvents,
@@ -34,22 +33,13 @@ impl Destination {
         }
     }
 
-    /// Its bit in a set. It is on disk: never changed, never used again for another.
-    const fn bit(self) -> u8 {
-        match self {
-            Self::PodEvents => 1,
-            Self::VpaEvents => 2,
-            Self::Grpc => 4,
-        }
-    }
-
     /// Its index in an array of one value for each destination.
     pub(super) const fn index(self) -> usize {
-        match self {
-            Self::PodEvents => 0,
-            Self::VpaEvents => 1,
-            Self::Grpc => 2,
-        }
+        self as usize
+    }
+
+    const fn bit(self) -> u8 {
+        1 << self as u8
     }
 }
 

@@ -5,6 +5,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use super::log::Totals;
 use super::{Destination, LogStatus};
 use crate::observe::metrics::{Counters, Gauges, Labels, gauge, labels, register};
 
@@ -33,43 +34,37 @@ pub struct ReportMetrics {
     connected: Gauges<1>,
     pending: Gauge,
     bytes: Gauge,
-    folded: Counter,
-    lost: Counter,
-    syncs: Counter,
+    /// The totals of the log: folded, lost, syncs.
+    totals: [Counter; 3],
 }
 
 impl ReportMetrics {
     /// Registers the families. A destination has series from when it is [`Self::selected`].
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
-        let mut counter = |name, help| register(registry, name, help, Counter::default());
-        let folded = "OOM kills that lost their detail because the spool was full, and were only counted";
-        let (folded, lost, syncs) = (
-            counter("spool_folded", folded),
-            counter(
+        let totals = [
+            (
+                "spool_folded",
+                "OOM kills that lost their detail because the spool was full, and were only counted",
+            ),
+            (
                 "spool_lost",
                 "Logs of kills that were found damaged, and reports that could not be written",
             ),
-            counter("spool_syncs", "Times the disk was waited for"),
-        );
+            ("spool_syncs", "Times the disk was waited for"),
+        ];
         let reports = "Reports of OOM kills, by what became of them";
         let connected = "Whether a destination of reports can be reached now (1) or not (0)";
         let pending = "Reports that some destination has not acknowledged";
+        let bytes = "The room those reports take";
         let links = "Attempts to reach a destination of reports";
         Self {
             reports: register(registry, "reports", reports, Family::default()),
             links: register(registry, "report_connections", links, Family::default()),
             connected: register(registry, "report_connected", connected, Family::default()),
             pending: register(registry, "spool_reports", pending, Gauge::default()),
-            bytes: register(
-                registry,
-                "spool_report_bytes",
-                "The room those reports take",
-                Gauge::default(),
-            ),
-            folded,
-            lost,
-            syncs,
+            bytes: register(registry, "spool_report_bytes", bytes, Gauge::default()),
+            totals: totals.map(|(name, help)| register(registry, name, help, Counter::default())),
         }
     }
 
@@ -110,12 +105,8 @@ impl ReportMetrics {
     pub fn spool(&self, status: &LogStatus) {
         self.pending.set(gauge(status.reports));
         self.bytes.set(i64::try_from(status.bytes).unwrap_or(i64::MAX));
-        let totals = status.totals;
-        for (counter, total) in [
-            (&self.folded, totals.folded),
-            (&self.lost, totals.lost),
-            (&self.syncs, totals.syncs),
-        ] {
+        let Totals { folded, lost, syncs } = status.totals;
+        for (counter, total) in self.totals.iter().zip([folded, lost, syncs]) {
             counter.inc_by(total.saturating_sub(counter.get()));
         }
     }

@@ -9,7 +9,7 @@
 //!   that a burst costs few waits for the disk.
 //! - [`Reporter`]: starts it all; [`ReporterHandle`] stores kills and knows the state of reporting.
 //! - [`Deliver`]: a way to a destination, in a task of its own with a [`ReportQueue`] of its own; a dead one delays nobody.
-//! - [`grpc`]: delivery over `proto/vscaled/report/v1`; [`sink`] is the other end, for people who write one.
+//! - [`grpc`]: delivery over `proto/vscaled/report/v1`.
 //! - [`cluster`]: delivery as Kubernetes Events; [`events`]: which Events a stream of reports comes to. Pure.
 //!
 //! Nothing here may lose a kill silently, count one twice for the same destination, or wait for a destination while a kill
@@ -25,7 +25,6 @@ pub mod log;
 pub mod metrics;
 mod queue;
 mod reporter;
-pub mod sink;
 mod status;
 #[cfg(test)]
 pub(crate) mod testing;

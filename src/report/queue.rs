@@ -19,25 +19,21 @@ pub struct Ended;
 pub struct ReportQueue {
     destination: Destination,
     log: LogLink,
-    state: watch::Sender<(Link, usize)>,
+    link: watch::Sender<Link>,
     metrics: ReportMetrics,
     /// The highest number that was sent since the agent started.
     highest: u64,
 }
 
 impl ReportQueue {
-    /// A queue, and its state for others: the link, and how many reports are on the way.
-    pub(super) fn new(
-        destination: Destination,
-        log: LogLink,
-        metrics: ReportMetrics,
-    ) -> (Self, watch::Receiver<(Link, usize)>) {
-        let (state, seen) = watch::channel((Link::Starting, 0));
+    /// A queue, and the state of its link for others.
+    pub(super) fn new(destination: Destination, log: LogLink, metrics: ReportMetrics) -> (Self, watch::Receiver<Link>) {
+        let (link, seen) = watch::channel(Link::Starting);
         metrics.selected(destination);
         let queue = Self {
             destination,
             log,
-            state,
+            link,
             metrics,
             highest: 0,
         };
@@ -64,7 +60,7 @@ impl ReportQueue {
     /// Errors: [`Ended`]: they will be delivered again, under the same ids.
     pub async fn acknowledge(&self, numbers: Vec<u64>) -> Result<(), Ended> {
         let destination = self.destination;
-        self.log.call(move |task| task.acknowledge(destination, &numbers)).await
+        self.log.send(move |task| task.acknowledge(destination, &numbers)).await
     }
 
     /// Counts a report that was sent. A number that was sent before counts as sent again.
@@ -83,21 +79,16 @@ impl ReportQueue {
         self.metrics.told(self.destination, outcome, reports);
     }
 
-    /// Records how many reports are sent and not acknowledged.
-    pub fn set_in_flight(&self, count: usize) {
-        self.state.send_modify(|(_, in_flight)| *in_flight = count);
-    }
-
     /// Records that the destination can be reached.
     pub fn connected(&self) {
         self.metrics.link(self.destination, LinkOutcome::Established);
         let since = Timestamp::now();
-        self.state.send_modify(|(link, _)| *link = Link::Connected { since });
+        self.link.send_replace(Link::Connected { since });
     }
 
     /// Records that the destination cannot be reached, and is tried again at that time.
     pub fn waiting(&self, error: String, until: Timestamp) {
         self.metrics.link(self.destination, LinkOutcome::Failed);
-        self.state.send_replace((Link::Waiting { error, until }, 0));
+        self.link.send_replace(Link::Waiting { error, until });
     }
 }

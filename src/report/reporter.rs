@@ -21,8 +21,9 @@ pub trait Deliver: fmt::Debug + Send + 'static {
     /// One of the destinations the log was opened for.
     fn destination(&self) -> Destination;
 
-    /// Delivers everything in the queue, in order, until `stop` or until the queue has [`Ended`]. Retries failures itself.
-    fn run(self: Box<Self>, queue: ReportQueue, stop: CancellationToken) -> BoxFuture<'static, ()>;
+    /// Delivers everything in the queue, in order, until the queue has [`Ended`]. Retries failures itself. At the end of the
+    /// agent it is dropped at any await: what is not acknowledged then is delivered again by the next agent.
+    fn run(self: Box<Self>, queue: ReportQueue) -> BoxFuture<'static, ()>;
 }
 
 /// The running tasks of reporting.
@@ -31,14 +32,14 @@ pub struct Reporter {
     handle: ReporterHandle,
     stop: CancellationToken,
     log: JoinHandle<()>,
-    deliveries: Vec<(Destination, JoinHandle<()>)>,
+    deliveries: Vec<(Destination, JoinHandle<Option<()>>)>,
 }
 
 /// Stores kills, and knows the state of reporting. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ReporterHandle {
     log: LogLink,
-    links: Vec<(Destination, watch::Receiver<(Link, usize)>)>,
+    links: Vec<(Destination, watch::Receiver<Link>)>,
 }
 
 impl Reporter {
@@ -59,7 +60,10 @@ impl Reporter {
             let destination = deliver.destination();
             let (queue, state) = ReportQueue::new(destination, link.clone(), metrics.clone());
             links.push((destination, state));
-            deliveries.push((destination, tokio::spawn(deliver.run(queue, stop.clone()))));
+            deliveries.push((
+                destination,
+                tokio::spawn(stop.clone().run_until_cancelled_owned(deliver.run(queue))),
+            ));
         }
         Self {
             handle: ReporterHandle { log: link, links },
@@ -78,7 +82,7 @@ impl Reporter {
     pub async fn finish(self) {
         self.stop.cancel();
         for (destination, delivery) in self.deliveries {
-            log_failure(destination.as_str(), delivery.await);
+            log_failure(destination.as_str(), delivery.await.map(drop));
         }
         let finished = self.handle.log.call(|task| task.finishing = true).await;
         // Why it ended already is told below.
@@ -106,14 +110,10 @@ impl ReporterHandle {
     /// The state of reporting now.
     pub fn status(&self) -> Status {
         let log = self.log.status.borrow().clone();
-        let destinations = self.links.iter().map(|(destination, state)| {
-            let (link, in_flight) = state.borrow().clone();
-            DestinationStatus {
-                destination: *destination,
-                link,
-                pending: log.pending_for(*destination),
-                in_flight,
-            }
+        let destinations = self.links.iter().map(|(destination, link)| DestinationStatus {
+            destination: *destination,
+            link: link.borrow().clone(),
+            pending: log.pending_for(*destination),
         });
         Status {
             destinations: destinations.collect(),

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use jiff::Timestamp;
-use serde::Serialize;
 
 use super::destination::Destination;
 use super::log::Totals;
@@ -36,13 +35,10 @@ pub struct DestinationStatus {
     pub link: Link,
     /// Reports it has not acknowledged.
     pub pending: usize,
-    /// Those of them that are on the way.
-    pub in_flight: usize,
 }
 
 /// Whether a destination can be reached.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase", tag = "state")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Link {
     Starting,
     Connected {

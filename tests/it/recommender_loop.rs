@@ -8,7 +8,7 @@ use std::path::Path;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use vscaled::oom::{HitLimit, Level, Role};
-use vscaled::report::events::{ContainerFacts, VpaDecision, VpaEvents, VpaWindows};
+use vscaled::report::events::{ContainerFacts, VpaEvents, VpaWindows};
 use vscaled::report::log::Pending;
 
 use crate::reports::station::kill;
@@ -53,14 +53,10 @@ fn event_of(
         number,
         report: kill.into(),
     };
-    match events.decide(&pending, RAN_ON, now) {
-        VpaDecision::Send(planned) => {
-            let mut event = planned.event.body("node-1");
-            event["metadata"]["creationTimestamp"] = Value::from(now.to_string());
-            Some(event)
-        }
-        VpaDecision::Withhold(_) => None,
-    }
+    let planned = events.decide(&pending, RAN_ON, now).ok()?;
+    let mut event = planned.event.body("node-1");
+    event["metadata"]["creationTimestamp"] = Value::from(now.to_string());
+    Some(event)
 }
 
 fn own_limit() -> HitLimit {
@@ -92,7 +88,7 @@ fn recorded_events_are_read_as_one_kill_for_each_that_is_for_the_recommender() {
 
 #[test]
 fn a_kill_in_a_pod_of_one_container_raises_its_sample_and_one_for_others_sake_does_not() {
-    let mut events = VpaEvents::new(VpaWindows::default(), []);
+    let mut events = VpaEvents::new(VpaWindows::default(), Vec::new());
     let mut recommender = Recommender::knowing(&[app()]);
     recommender.measured(&app(), at(0), 36 << 20);
     assert_eq!(
@@ -116,8 +112,8 @@ fn a_kill_in_a_pod_of_one_container_raises_its_sample_and_one_for_others_sake_do
 
 #[test]
 fn the_same_kill_told_again_and_the_same_events_watched_again_raise_nothing() {
-    let mut events = VpaEvents::new(VpaWindows::default(), []);
-    let mut again = VpaEvents::new(VpaWindows::default(), []);
+    let mut events = VpaEvents::new(VpaWindows::default(), Vec::new());
+    let mut again = VpaEvents::new(VpaWindows::default(), Vec::new());
     let event = event_of(&mut events, 1, Level::Container, None, at(0)).unwrap();
     let name = |event: &Value| event["metadata"]["name"].clone();
     // An agent that ended before it noted that it had sent it: the API server has an Event of that name already.
@@ -135,7 +131,7 @@ fn the_same_kill_told_again_and_the_same_events_watched_again_raise_nothing() {
 
 #[test]
 fn each_window_has_an_event_of_its_own_because_changes_of_one_are_not_read() {
-    let mut events = VpaEvents::new(VpaWindows::default(), []);
+    let mut events = VpaEvents::new(VpaWindows::default(), Vec::new());
     let mut recommender = Recommender::knowing(&[app()]);
     let mut made = Vec::new();
     for minute in 0..60 {
@@ -161,7 +157,7 @@ fn each_window_has_an_event_of_its_own_because_changes_of_one_are_not_read() {
 
 #[test]
 fn an_event_counts_by_the_api_servers_time_so_that_a_late_one_is_not_too_old() {
-    let mut events = VpaEvents::new(VpaWindows::default(), []);
+    let mut events = VpaEvents::new(VpaWindows::default(), Vec::new());
     let mut recommender = Recommender::knowing(&[app()]);
     recommender.measured(&app(), at(0), LIMIT / 2);
     // The API server was away for two days; the kill was at its beginning, the Event is made at its end.
@@ -180,15 +176,12 @@ fn an_event_counts_by_the_api_servers_time_so_that_a_late_one_is_not_too_old() {
 
 #[test]
 fn what_ends_a_container_is_left_to_its_status() {
-    let mut events = VpaEvents::new(VpaWindows::default(), []);
+    let mut events = VpaEvents::new(VpaWindows::default(), Vec::new());
     let mut main = kill(1);
     main.victim.as_mut().unwrap().role = Role::Main;
     let pending = Pending {
         number: 1,
         report: main.into(),
     };
-    assert!(matches!(
-        events.decide(&pending, RAN_ON, at(0)),
-        VpaDecision::Withhold(_)
-    ));
+    assert!(events.decide(&pending, RAN_ON, at(0)).is_err());
 }

@@ -1,7 +1,6 @@
 //! Metrics of kills. Unlike every other family this one has names from outside in its labels: the component that counts has to
 //! forget series again.
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
@@ -9,55 +8,34 @@ use prometheus_client::registry::Registry;
 use crate::observe::metrics::register;
 use crate::oom::{Level, OomReport};
 
-/// The victim, and the level whose limit the kernel enforced. Empty where not known.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct KillLabels {
-    /// The namespace of the victim's pod.
-    pub(crate) namespace: String,
-    /// The name of the victim's pod.
-    pub(crate) pod: String,
-    /// The name of the victim's container.
-    pub(crate) container: String,
-    /// The level whose limit was hit.
-    pub(crate) level: &'static str,
+/// The namespace, pod and container of the victim, empty where not known, and a level.
+pub(crate) type KillLabels = [(&'static str, String); 4];
+
+/// The labels of a reported kill: the level is the one whose limit the kernel enforced.
+pub(crate) fn labels_of(report: &OomReport) -> KillLabels {
+    let (pod, container) = (report.pod.as_ref(), report.container.as_ref());
+    [
+        ("namespace", pod.map(|pod| pod.namespace.clone()).unwrap_or_default()),
+        ("pod", pod.map(|pod| pod.name.clone()).unwrap_or_default()),
+        (
+            "container",
+            container.map(|container| container.name.clone()).unwrap_or_default(),
+        ),
+        ("level", report.level.as_str().to_owned()),
+    ]
 }
 
-impl KillLabels {
-    /// The labels of one reported kill.
-    pub(crate) fn of(report: &OomReport) -> Self {
-        let (pod, container) = (report.pod.as_ref(), report.container.as_ref());
-        Self {
-            namespace: pod.map(|pod| pod.namespace.clone()).unwrap_or_default(),
-            pod: pod.map(|pod| pod.name.clone()).unwrap_or_default(),
-            container: container.map(|container| container.name.clone()).unwrap_or_default(),
-            level: report.level.as_str(),
-        }
-    }
-
-    fn by_limit(&self, limit_of: Level) -> LimitLabels {
-        LimitLabels {
-            namespace: self.namespace.clone(),
-            pod: self.pod.clone(),
-            container: self.container.clone(),
-            limit_of: limit_of.as_str(),
-        }
-    }
-}
-
-/// The victim, and whose limit it was. Empty where not known.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct LimitLabels {
-    namespace: String,
-    pod: String,
-    container: String,
-    limit_of: &'static str,
+/// The same victim, and whose limit it was.
+fn by_limit(labels: &KillLabels, limit_of: Level) -> KillLabels {
+    let [namespace, pod, container, _] = labels.clone();
+    [namespace, pod, container, ("limit_of", limit_of.as_str().to_owned())]
 }
 
 /// Kills by the kernel for want of memory.
 #[derive(Debug, Clone)]
 pub(crate) struct KillMetrics {
     kills: Family<KillLabels, Counter>,
-    by_limit: Family<LimitLabels, Counter>,
+    by_limit: Family<KillLabels, Counter>,
 }
 
 impl KillMetrics {
@@ -74,14 +52,14 @@ impl KillMetrics {
     /// Counts a kill, and begins its series.
     pub(crate) fn killed(&self, labels: &KillLabels, limit_of: Level) {
         self.kills.get_or_create(labels).inc();
-        self.by_limit.get_or_create(&labels.by_limit(limit_of)).inc();
+        self.by_limit.get_or_create(&by_limit(labels, limit_of)).inc();
     }
 
     /// Ends a series, with what was counted.
     pub(crate) fn forget(&self, labels: &KillLabels) {
         self.kills.remove(labels);
         for level in Level::ALL {
-            self.by_limit.remove(&labels.by_limit(level));
+            self.by_limit.remove(&by_limit(labels, level));
         }
     }
 }
@@ -91,17 +69,13 @@ mod tests {
     use prometheus_client::encoding::text::encode;
 
     use super::*;
+    use crate::report::testing::kill_of;
 
     #[test]
     fn a_series_goes_away_with_what_it_counted() {
         let mut registry = Registry::with_prefix("test");
         let kills = KillMetrics::register(&mut registry);
-        let labels = |pod: &str| KillLabels {
-            namespace: "shop".to_owned(),
-            pod: pod.to_owned(),
-            container: "app".to_owned(),
-            level: "container",
-        };
+        let labels = |pod: &str| labels_of(&kill_of(pod, 1));
         let counted = |pod: &str| {
             let mut text = String::new();
             encode(&mut text, &registry).unwrap();

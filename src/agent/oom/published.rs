@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{broadcast, watch};
 
-use super::metrics::{KillLabels, KillMetrics};
+use super::metrics::{KillLabels, KillMetrics, labels_of};
 use super::view;
 use crate::control::proto;
 use crate::model::LivePod;
@@ -73,7 +73,7 @@ impl Published {
     }
 
     fn count(&mut self, report: &OomReport, now: Instant) {
-        let labels = KillLabels::of(report);
+        let labels = labels_of(report);
         self.metrics.killed(&labels, report.limit_of());
         self.series.insert(labels, now);
         if self.series.len() > MOST_SERIES {
@@ -87,9 +87,10 @@ impl Published {
     /// Drops the series of pods that have been gone for a while.
     pub(super) fn tidy(&mut self, pods: &[Arc<LivePod>], now: Instant) {
         for (labels, used) in &mut self.series {
-            let lives = |pod: &Arc<LivePod>| pod.id.namespace == labels.namespace && pod.id.name == labels.pod;
+            let [(_, namespace), (_, name), ..] = labels;
+            let lives = |pod: &Arc<LivePod>| pod.id.namespace == *namespace && pod.id.name == *name;
             // Kills outside of pods have a few series that stay.
-            if labels.pod.is_empty() || pods.iter().any(lives) {
+            if name.is_empty() || pods.iter().any(lives) {
                 *used = now;
             }
         }

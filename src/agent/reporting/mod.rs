@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::kubernetes::ApiClient;
 use crate::oom::kmsg::BootId;
-use crate::report::cluster::{PodEventDelivery, VpaEventDelivery, VpaEventOptions};
+use crate::report::cluster::EventDelivery;
 use crate::report::grpc::{GrpcDelivery, Identity};
 use crate::report::log::{KillLog, Recovered};
 use crate::report::metrics::ReportMetrics;
@@ -63,15 +63,12 @@ fn destinations(config: &Config, api: Option<ApiClient>, known: AgentMetadata) -
     let Some(api) = api else { return destinations };
     let (node, known) = (config.node_name.as_str(), Arc::new(known));
     if let Some(windows) = config.report.vpa_events() {
-        let options = VpaEventOptions {
-            windows,
-            memory: config.state_dir.join(VPA_EVENTS),
-        };
-        let known = Arc::clone(&known);
-        destinations.push(Box::new(VpaEventDelivery::new(api.clone(), node, known, options)));
+        let (known, memory) = (Arc::clone(&known), config.state_dir.join(VPA_EVENTS));
+        let delivery = EventDelivery::for_recommender(api.clone(), node, known, windows, memory);
+        destinations.push(Box::new(delivery));
     }
     if config.report.pod_events() {
-        destinations.push(Box::new(PodEventDelivery::new(api, node, known)));
+        destinations.push(Box::new(EventDelivery::for_people(api, node, known)));
     }
     destinations
 }

@@ -1,21 +1,38 @@
-//! `vscalectl oom sink`: receives what agents report, prints it, and acknowledges it.
+//! `vscalectl oom sink`: receives what agents report over `vscaled.report.v1`, prints it, and acknowledges it. As simple as
+//! a receiver can be: a reference for people who write one.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
+use futures::StreamExt;
 use serde::Serialize;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Certificate, Identity, ServerTlsConfig};
+use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+use tonic::{Request, Response, Status, Streaming};
 
 use crate::cli::agent::block_on;
 use crate::cli::output::{Output, Paint, Tone, clean, or_dash};
 use crate::cli::{Failure, io};
 use crate::model::Bytes;
-use crate::report::proto::{Hello, Report, Role};
-use crate::report::sink::{Listener, ReportHandler, serve};
+use crate::report::grpc::PROTOCOL_VERSION;
+use crate::report::log::{IdHash, SeenIds};
+use crate::report::proto::agent_message::Message;
+use crate::report::proto::report_receiver_server::{ReportReceiver, ReportReceiverServer};
+use crate::report::proto::{Ack, AgentMessage, Report, Role};
+
+/// Ids that are remembered.
+const REMEMBERED: usize = 100_000;
+/// An agent that does not answer for so long is gone.
+const PING: Duration = Duration::from_secs(20);
+/// Acknowledgements that may wait for the connection.
+const ACKS: usize = 64;
 
 /// Receives reports of OOM kills from agents, prints them and acknowledges them, until interrupted.
 ///
@@ -51,31 +68,39 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 async fn listen(arguments: &Arguments, tls: Option<ServerTlsConfig>) -> Result<(), Failure> {
     let address = &arguments.listen;
     let unusable = |error: std::io::Error| Failure::Usage(anyhow!("cannot listen at {address}: {error}"));
-    let listener = Listener::bind(address).await.map_err(unusable)?;
-    let bound = listener.address().map_err(unusable)?;
-    let scheme = match (&listener, tls.is_some()) {
-        (Listener::Unix(_), _) => "",
-        (Listener::Tcp(_), true) => "https://",
-        (Listener::Tcp(_), false) => "http://",
-    };
-    eprintln!("vscalectl: listening at {scheme}{bound}");
-    let printer = Arc::new(Printer {
+    let mut server = Server::builder().http2_keepalive_interval(Some(PING));
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    if let Some(tls) = tls {
+        server = server.tls_config(tls).context("TLS").map_err(Failure::Usage)?;
+    }
+    let sink = Arc::new(Sink {
         output: arguments.output.clone(),
+        seen: Mutex::new(SeenIds::new(REMEMBERED)),
         failure: Mutex::default(),
+        stop: CancellationToken::new(),
     });
-    let stop = CancellationToken::new();
-    let interrupted = stop.clone();
+    let (stop, stopped) = (sink.stop.clone(), sink.stop.clone().cancelled_owned());
     tokio::spawn(async move {
         if tokio::signal::ctrl_c().await.is_ok() {
-            interrupted.cancel();
+            stop.cancel();
         }
     });
-    let served = serve(listener, tls, Arc::clone(&printer) as Arc<dyn ReportHandler>, stop).await;
-    if let Some(path) = bound.strip_prefix("unix://") {
+    let router = server.add_service(ReportReceiverServer::new(Arc::clone(&sink)));
+    let served = if let Some(path) = address.strip_prefix("unix://") {
+        let incoming = UnixListenerStream::new(UnixListener::bind(path).map_err(unusable)?);
+        eprintln!("vscalectl: listening at {address}");
+        let served = router.serve_with_incoming_shutdown(incoming, stopped).await;
         std::fs::remove_file(path).map_err(unusable)?;
-    }
+        served
+    } else {
+        let listener = TcpListener::bind(address).await.map_err(unusable)?;
+        let bound = listener.local_addr().map_err(unusable)?;
+        eprintln!("vscalectl: listening at {scheme}://{bound}");
+        let incoming = TcpListenerStream::new(listener);
+        router.serve_with_incoming_shutdown(incoming, stopped).await
+    };
     served.context("cannot receive any more").map_err(Failure::Refused)?;
-    let failure = printer.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let failure = sink.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
     failure.map_or(Ok(()), Err)
 }
 
@@ -93,10 +118,91 @@ fn tls(arguments: &Arguments) -> Result<Option<ServerTlsConfig>, Failure> {
 }
 
 #[derive(Debug)]
-struct Printer {
+struct Sink {
     output: Output,
+    seen: Mutex<SeenIds>,
     /// Why it stopped printing, if it was not for the reader's sake.
     failure: Mutex<Option<Failure>>,
+    stop: CancellationToken,
+}
+
+#[tonic::async_trait]
+impl ReportReceiver for Arc<Sink> {
+    type DeliverStream = ReceiverStream<Result<Ack, Status>>;
+
+    async fn deliver(
+        &self,
+        request: Request<Streaming<AgentMessage>>,
+    ) -> Result<Response<Self::DeliverStream>, Status> {
+        let (acks, answers) = mpsc::channel(ACKS);
+        let (sink, mut messages) = (Self::clone(self), request.into_inner());
+        tokio::spawn(async move {
+            let mut greeted = false;
+            // Cancel-safe: a message that was not taken is not acknowledged, and comes again.
+            while let Some(Some(Ok(message))) = sink.stop.run_until_cancelled(messages.next()).await {
+                let Some(answer) = sink.answer(message, &mut greeted) else {
+                    continue;
+                };
+                let ends = answer.is_err();
+                if acks.send(answer).await.is_err() || ends {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(answers)))
+    }
+}
+
+impl Sink {
+    /// The answer to a message, if it has one.
+    fn answer(&self, message: AgentMessage, greeted: &mut bool) -> Option<Result<Ack, Status>> {
+        match (message.message, *greeted) {
+            (Some(Message::Hello(hello)), false) if hello.version != PROTOCOL_VERSION => {
+                let message = format!("this receiver speaks version {PROTOCOL_VERSION} of the protocol");
+                Some(Err(Status::failed_precondition(message)))
+            }
+            (Some(Message::Hello(hello)), false) => {
+                let (node, version) = (or_dash(&hello.node), or_dash(&hello.agent_version));
+                eprintln!("vscalectl: node {node} connected, vscaled {version}");
+                *greeted = true;
+                None
+            }
+            (Some(Message::Report(report)), true) => self.accept(&report),
+            (Some(Message::Hello(_) | Message::Report(_)), _) => {
+                let message = "the first message must be the only Hello";
+                Some(Err(Status::invalid_argument(message)))
+            }
+            // A kind of message that is not known here.
+            (None, _) => None,
+        }
+    }
+
+    /// Makes a report safe, which is to print it here, and acknowledges it.
+    fn accept(&self, report: &Report) -> Option<Result<Ack, Status>> {
+        if report.id.is_empty() || report.count == 0 {
+            return Some(Err(Status::invalid_argument("a report has an id and a count")));
+        }
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let again = !seen.insert(IdHash::of(&report.id));
+        let is_kill = report.first_time.is_none();
+        let shown = Shown {
+            id: &report.id,
+            again,
+            kill: is_kill.then_some(report),
+            folded: (!is_kill).then_some(report),
+        };
+        match self.output.print_next(&shown, |paint| line(report, again, paint)) {
+            Ok(ControlFlow::Continue(())) => Some(Ok(Ack {
+                up_to: report.sequence,
+                ids: Vec::new(),
+            })),
+            stopped => {
+                *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = stopped.err();
+                self.stop.cancel();
+                None
+            }
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -108,31 +214,6 @@ struct Shown<'a> {
     /// The count of several.
     #[serde(skip_serializing_if = "Option::is_none")]
     folded: Option<&'a Report>,
-}
-
-impl ReportHandler for Printer {
-    fn connected(&self, hello: &Hello) {
-        eprintln!(
-            "vscalectl: node {} connected, vscaled {}",
-            or_dash(&hello.node),
-            or_dash(&hello.agent_version)
-        );
-    }
-
-    fn handle(&self, report: &Report, again: bool) -> ControlFlow<()> {
-        let is_kill = report.first_time.is_none();
-        let shown = Shown {
-            id: &report.id,
-            again,
-            kill: is_kill.then_some(report),
-            folded: (!is_kill).then_some(report),
-        };
-        let printed = self.output.print_next(&shown, |paint| line(report, again, paint));
-        printed.unwrap_or_else(|failure| {
-            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
-            ControlFlow::Break(())
-        })
-    }
 }
 
 /// One report as a line: when, where, whose, why, who.

@@ -63,15 +63,21 @@ pub(super) fn repeated(message: &str, count: u32, now: Timestamp) -> Value {
     json!({"count": count, "lastTimestamp": seconds(now), "message": shortened(message)})
 }
 
-/// The Event's name: the pod's and a number that stands for what it tells of.
-pub(super) fn name(pod: &str, once: &str) -> String {
-    // FNV-1a: the same in every process, unlike the standard library's hashes.
-    let hash = once.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    // A name is at most 253 bytes long.
-    let pod: String = pod.chars().take(230).collect();
-    format!("{}.{hash:016x}", pod.trim_end_matches(['-', '.']))
+/// The name of an Event: that of a pod and what tells the Event from others, as far as 253 bytes have room for both
+/// (RFC 1123 subdomain).
+#[must_use]
+pub fn name(stem: &str, suffix: &str) -> String {
+    let room = 252_usize.saturating_sub(suffix.len());
+    format!("{}.{suffix}", cut(stem, room).trim_end_matches(['-', '.']))
+}
+
+/// The beginning of a text, at most so many bytes.
+fn cut(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 /// `metav1.Time` has whole seconds.
@@ -79,16 +85,14 @@ fn seconds(time: Timestamp) -> String {
     time.round(Unit::Second).unwrap_or(time).to_string()
 }
 
+/// A message as short as it must be, and printable: a command's name is the process's own choice.
 fn shortened(message: &str) -> String {
     const MARK: &str = " …";
+    let message = message.replace(char::is_control, "\u{fffd}");
     if message.len() <= LONGEST_MESSAGE {
-        return message.to_owned();
+        return message;
     }
-    let mut end = LONGEST_MESSAGE - MARK.len();
-    while !message.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}{MARK}", &message[..end])
+    cut(&message, LONGEST_MESSAGE - MARK.len()).to_owned() + MARK
 }
 
 #[cfg(test)]
@@ -103,11 +107,10 @@ mod tests {
     }
 
     #[test]
-    fn the_same_thing_has_the_same_name_and_names_are_short_enough() {
+    fn names_are_short_enough() {
         let long = "p".repeat(253);
-        assert_eq!(name(&long, "x"), name(&long, "x"));
         assert_ne!(name("web", "x"), name("web", "y"));
-        assert!(name(&long, "x").len() <= 253);
+        assert_eq!(name(&long, "x").len(), 253);
         assert_eq!(name("web-", "x").matches("-.").count(), 0);
     }
 }

@@ -21,6 +21,7 @@ use crate::kubernetes::metrics::EventMetrics;
 use crate::model::objects::PodId;
 use writer::Writer;
 
+pub use body::name;
 pub use post::{NamedEvent, Posted, Subject, post};
 
 const EVENTS: Kind = Kind::new("", "v1", "events");

@@ -113,6 +113,7 @@ impl Writer {
     }
 
     fn name(&self, message: &EventMessage, ticket: Ticket) -> String {
-        body::name(&message.about.pod.name, &format!("{} {} {ticket}", self.node, self.run))
+        let number = self.run.as_nanosecond() + i128::from(ticket);
+        body::name(&message.about.pod.name, &format!("{number:x}"))
     }
 }

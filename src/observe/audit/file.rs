@@ -11,6 +11,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
+use anyhow::{Error, anyhow};
+
 use super::AuditOptions;
 use crate::files;
 
@@ -44,22 +46,13 @@ impl Open {
     }
 }
 
-/// What failed, and on which file.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {action} {}: {source}; check that it is writable and has free space (auditLog)", path.display())]
-pub(super) struct FileError {
-    action: &'static str,
-    path: PathBuf,
-    source: io::Error,
-}
-
 impl RotatedFile {
     pub(super) const fn new(options: AuditOptions) -> Self {
         Self { options, open: None }
     }
 
     /// Appends lines, each of which ends in a newline; returns how many were written, and why not all.
-    pub(super) fn append(&mut self, lines: &[String]) -> (usize, Option<FileError>) {
+    pub(super) fn append(&mut self, lines: &[String]) -> (usize, Option<Error>) {
         for (index, line) in lines.iter().enumerate() {
             if let Err(error) = self.append_one(line) {
                 return (index, Some(error));
@@ -70,17 +63,17 @@ impl RotatedFile {
 
     /// Waits until the disk has everything that was appended.
     ///
-    /// Errors: [`FileError`]: a power cut may take what was appended since the last success.
-    pub(super) fn sync(&mut self) -> Result<(), FileError> {
+    /// Errors: A power cut may take what was appended since the last success.
+    pub(super) fn sync(&mut self) -> Result<(), Error> {
         let synced = self.open.as_mut().map_or(Ok(()), Open::sync);
-        synced.map_err(|source| self.failed("sync", source))
+        synced.map_err(|error| self.failed("sync", &error))
     }
 
-    fn append_one(&mut self, line: &str) -> Result<(), FileError> {
+    fn append_one(&mut self, line: &str) -> Result<(), Error> {
         let length = u64::try_from(line.len()).unwrap_or(u64::MAX);
         let mut open = self.current()?;
         if open.bytes > 0 && open.bytes.saturating_add(length) > self.options.bytes {
-            open.sync().map_err(|source| self.failed("sync", source))?;
+            open.sync().map_err(|error| self.failed("sync", &error))?;
             drop(open);
             self.rotate()?;
             open = self.current()?;
@@ -90,19 +83,19 @@ impl RotatedFile {
         open.unsynced = true;
         open.torn = written.is_err();
         self.open = Some(open);
-        written.map_err(|source| self.failed("write", source))
+        written.map_err(|error| self.failed("write", &error))
     }
 
     /// The file at the path, opened anew unless it is still the one that is open.
-    fn current(&mut self) -> Result<Open, FileError> {
+    fn current(&mut self) -> Result<Open, Error> {
         let there = fs::symlink_metadata(&self.options.path).map(|there| (there.dev(), there.ino()));
         match (self.open.take(), there) {
             (Some(open), Ok(inode)) if open.inode == inode && !open.torn => Ok(open),
             (left, _) => {
                 if let Some(mut left) = left {
-                    left.sync().map_err(|source| self.failed("sync", source))?;
+                    left.sync().map_err(|error| self.failed("sync", &error))?;
                 }
-                self.open_file().map_err(|source| self.failed("open", source))
+                self.open_file().map_err(|error| self.failed("open", &error))
             }
         }
     }
@@ -142,14 +135,14 @@ impl RotatedFile {
     }
 
     /// Renames the files, so that there is none at the path. The oldest is overwritten by the one before it.
-    fn rotate(&self) -> Result<(), FileError> {
+    fn rotate(&self) -> Result<(), Error> {
         let moved = |from: PathBuf, to: PathBuf| match fs::rename(&from, &to) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.failed("rotate", error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.failed("rotate", &error)),
             Ok(()) | Err(_) => Ok(()),
         };
         let oldest = self.options.files.saturating_sub(1);
         if oldest == 0 {
-            return fs::remove_file(&self.options.path).map_err(|source| self.failed("rotate", source));
+            return fs::remove_file(&self.options.path).map_err(|error| self.failed("rotate", &error));
         }
         for number in (1..oldest).rev() {
             moved(self.numbered(number), self.numbered(number + 1))?;
@@ -163,12 +156,9 @@ impl RotatedFile {
         name.into()
     }
 
-    fn failed(&self, action: &'static str, source: io::Error) -> FileError {
-        FileError {
-            action,
-            path: self.options.path.clone(),
-            source,
-        }
+    fn failed(&self, action: &'static str, error: &io::Error) -> Error {
+        let path = self.options.path.display();
+        anyhow!("cannot {action} {path}: {error}; check that it is writable and has free space (auditLog)")
     }
 }
 

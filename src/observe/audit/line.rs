@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::refusals::Refusal;
+use super::floods::Refusal;
 use crate::model::objects::PodId;
 use crate::model::{Cause, ChangeRecord, ControlFile, StepRecord, Target};
 use crate::oom::{Confidence, Level, OomReport, ReportedPod};

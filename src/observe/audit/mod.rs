@@ -12,28 +12,26 @@
 //! problem, and the count is the first line written once there is room again.
 
 mod file;
-mod kills;
+mod floods;
 mod line;
-mod refusals;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use self::file::RotatedFile;
-use self::kills::Kills;
-use self::refusals::Refusals;
+use self::floods::{Floods, Frequent};
 use crate::model::ChangeRecord;
 use crate::oom::OomReport;
 
+pub use floods::Refusal;
 pub use line::Actor;
-pub use refusals::Refusal;
 
 /// Events that may wait for the disk.
 const WAITING: usize = 4096;
@@ -60,32 +58,30 @@ pub struct AuditOptions {
 #[derive(Debug)]
 enum Event {
     Change(Arc<ChangeRecord>),
-    Refusal(Refusal),
-    Kill(Arc<OomReport>),
+    Frequent(Frequent),
 }
 
 /// Where to leave what is to be written down. Cloned freely; without a file everything is dropped.
 #[derive(Debug, Clone, Default)]
 pub struct Audit {
-    events: Option<mpsc::Sender<Event>>,
+    events: Option<SyncSender<Event>>,
     dropped: Arc<AtomicU64>,
     problem: Option<watch::Receiver<Option<String>>>,
 }
 
 impl Audit {
-    /// Starts the task that writes. It ends once every clone of the handle is dropped and everything is written.
+    /// Starts the thread that writes. It ends once every clone of the handle is dropped and everything is written.
     #[must_use]
     pub fn start(options: AuditOptions) -> (Self, JoinHandle<()>) {
-        let (events, waiting) = mpsc::channel(WAITING);
+        let (events, waiting) = sync_channel(WAITING);
         let (problems, problem) = watch::channel(None);
         let dropped = Arc::<AtomicU64>::default();
-        let sync_within = options.sync_within;
         let writer = Writer {
-            file: Arc::new(Mutex::new(RotatedFile::new(options))),
+            sync_within: options.sync_within,
+            file: RotatedFile::new(options),
             lost: 0,
             dropped: Arc::clone(&dropped),
             sync_due: None,
-            sync_within,
             problems,
         };
         let audit = Self {
@@ -93,7 +89,7 @@ impl Audit {
             dropped,
             problem: Some(problem),
         };
-        (audit, tokio::spawn(writer.run(waiting)))
+        (audit, tokio::task::spawn_blocking(move || writer.run(&waiting)))
     }
 
     /// Writes down what a pass did.
@@ -103,12 +99,12 @@ impl Audit {
 
     /// Writes down that somebody was turned away. The same refusal again and again is counted, not repeated.
     pub fn refused(&self, refusal: Refusal) {
-        self.enqueue(|| Event::Refusal(refusal));
+        self.enqueue(|| Event::Frequent(Frequent::Refusal(refusal)));
     }
 
     /// Writes down that the kernel killed for want of memory. Of very many kills some are only counted.
     pub fn kill(&self, report: &Arc<OomReport>) {
-        self.enqueue(|| Event::Kill(Arc::clone(report)));
+        self.enqueue(|| Event::Frequent(Frequent::Kill(Arc::clone(report))));
     }
 
     /// Why not everything is written down, if so.
@@ -125,11 +121,10 @@ impl Audit {
     }
 }
 
-/// The task behind the handles.
+/// The thread behind the handles.
 #[derive(Debug)]
 struct Writer {
-    /// Shared with the thread that writes, and never held by both.
-    file: Arc<Mutex<RotatedFile>>,
+    file: RotatedFile,
     /// Lines that could not be written so far.
     lost: u64,
     /// Events that found no room to wait.
@@ -141,37 +136,28 @@ struct Writer {
 }
 
 impl Writer {
-    async fn run(mut self, mut waiting: mpsc::Receiver<Event>) {
-        let (mut events, mut refusals, mut kills) =
-            (Vec::with_capacity(AT_ONCE), Refusals::default(), Kills::default());
-        let mut tick = tokio::time::interval(WINDOW);
+    fn run(mut self, waiting: &Receiver<Event>) {
+        let mut floods = Floods::default();
         loop {
-            // Cancel-safe: `recv_many` takes nothing unless it returns, and a tick or a moment that is missed comes again.
-            let open = tokio::select! {
-                received = waiting.recv_many(&mut events, AT_ONCE) => received > 0,
-                _ = tick.tick() => true,
-                () = sleep_until(self.sync_due) => true,
-            };
+            let patience = self
+                .sync_due
+                .map_or(WINDOW, |due| due.saturating_duration_since(Instant::now()));
+            let first = waiting.recv_timeout(patience.min(WINDOW));
+            let open = !matches!(first, Err(RecvTimeoutError::Disconnected));
             let now = Timestamp::now();
             let mut lines = Vec::new();
-            for event in events.drain(..) {
+            for event in first.into_iter().chain(waiting.try_iter().take(AT_ONCE)) {
                 match event {
                     Event::Change(record) => lines.extend(line::of_change(&record)),
-                    Event::Refusal(refusal) => lines.extend(refusals.record(refusal, now)),
-                    Event::Kill(report) => lines.extend(kills.record(&report, now)),
+                    Event::Frequent(event) => lines.extend(floods.record(event, now)),
                 }
             }
             lines.extend(if open {
-                refusals.take_expired(now)
+                floods.take_expired(now)
             } else {
-                refusals.take_all()
+                floods.take_all(now)
             });
-            lines.extend(if open {
-                kills.take_expired(now)
-            } else {
-                kills.take_all(now)
-            });
-            self.write(lines, !open).await;
+            self.write(lines, !open);
             if !open {
                 return;
             }
@@ -180,7 +166,7 @@ impl Writer {
 
     /// Writes these lines after the count of those that were lost before, as far as the disk takes them,
     /// and syncs what is due.
-    async fn write(&mut self, mut lines: Vec<String>, last: bool) {
+    fn write(&mut self, mut lines: Vec<String>, last: bool) {
         self.lost += self.dropped.swap(0, Ordering::Relaxed);
         let missing = self.lost;
         if missing > 0 {
@@ -191,20 +177,12 @@ impl Writer {
         if lines.is_empty() && !sync {
             return;
         }
-        let (file, count) = (Arc::clone(&self.file), lines.len());
-        let appended = tokio::task::spawn_blocking(move || {
-            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-            let (written, error) = file.append(&lines);
-            let synced = if sync { file.sync() } else { Ok(()) };
-            (written, error.or(synced.err()))
-        });
-        let (written, error) = match appended.await {
-            Ok((written, error)) => (written, error.map(|error| error.to_string())),
-            Err(broken) => (0, Some(broken.to_string())),
-        };
+        let (written, error) = self.file.append(&lines);
+        let synced = if sync { self.file.sync() } else { Ok(()) };
+        let error = error.or(synced.err()).map(|error| error.to_string());
         // The count itself is no loss: it is made anew each time.
         let counted = usize::from(missing > 0);
-        let unwritten = count.saturating_sub(written.max(counted));
+        let unwritten = lines.len().saturating_sub(written.max(counted));
         self.lost = if written > 0 { 0 } else { missing };
         self.lost += u64::try_from(unwritten).unwrap_or(u64::MAX);
         let soon = Instant::now() + self.sync_within;
@@ -227,14 +205,6 @@ impl Writer {
         } else if self.problems.borrow().is_some() {
             self.problems.send_replace(None);
         }
-    }
-}
-
-/// Waits until then; without end where there is no such moment.
-async fn sleep_until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -13,30 +13,9 @@ use prometheus_client::registry::Unit;
 #[derive(Debug)]
 pub(super) struct ProcessCollector;
 
-struct Usage {
-    cpu_seconds: f64,
-    resident_bytes: u64,
-    open_descriptors: usize,
-    start_seconds: f64,
-}
-
-impl Usage {
-    fn now() -> ProcResult<Self> {
-        let process = Process::myself()?;
-        let stat = process.stat()?;
-        let ticks = procfs::ticks_per_second() as f64;
-        Ok(Self {
-            cpu_seconds: (stat.utime + stat.stime) as f64 / ticks,
-            resident_bytes: stat.rss * procfs::page_size(),
-            open_descriptors: process.fd_count()?,
-            start_seconds: procfs::boot_time_secs()? as f64 + stat.starttime as f64 / ticks,
-        })
-    }
-}
-
 impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let usage = match Usage::now() {
+        let (cpu_seconds, gauges) = match usage() {
             Ok(usage) => usage,
             // The other metrics are worth having without these.
             Err(error) => {
@@ -47,33 +26,48 @@ impl Collector for ProcessCollector {
         let mut show = |name, help, unit: Option<Unit>, value: &dyn EncodeMetric| {
             value.encode(encoder.encode_descriptor(name, help, unit.as_ref(), value.metric_type())?)
         };
-        let cpu = ConstCounter::new(usage.cpu_seconds);
+        let help = "Processor time the agent has used";
         show(
             "process_cpu",
-            "Processor time the agent has used",
+            help,
             Some(Unit::Seconds),
-            &cpu,
+            &ConstCounter::new(cpu_seconds),
         )?;
-        let memory = ConstGauge::new(usage.resident_bytes);
-        show(
+        for (name, help, unit, value) in gauges {
+            show(name, help, unit, &ConstGauge::new(value))?;
+        }
+        Ok(())
+    }
+}
+
+type Shown = (&'static str, &'static str, Option<Unit>, f64);
+
+/// Seconds of processor time, and what else is shown.
+fn usage() -> ProcResult<(f64, [Shown; 3])> {
+    let process = Process::myself()?;
+    let stat = process.stat()?;
+    let ticks = procfs::ticks_per_second() as f64;
+    let resident = (stat.rss * procfs::page_size()) as f64;
+    let start = procfs::boot_time_secs()? as f64 + stat.starttime as f64 / ticks;
+    let gauges = [
+        (
             "process_resident_memory",
             "Memory the agent occupies",
             Some(Unit::Bytes),
-            &memory,
-        )?;
-        let descriptors = ConstGauge::new(usage.open_descriptors);
-        show(
+            resident,
+        ),
+        (
             "process_open_fds",
             "File descriptors the agent holds open",
             None,
-            &descriptors,
-        )?;
-        let start = ConstGauge::new(usage.start_seconds);
-        show(
+            process.fd_count()? as f64,
+        ),
+        (
             "process_start_time",
             "When the agent was started, since 1970",
             Some(Unit::Seconds),
-            &start,
-        )
-    }
+            start,
+        ),
+    ];
+    Ok(((stat.utime + stat.stime) as f64 / ticks, gauges))
 }

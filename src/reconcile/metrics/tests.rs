@@ -6,12 +6,13 @@ use std::path::Path;
 use prometheus_client::encoding::text::encode;
 
 use super::*;
-use crate::agent::oom::metrics::{KillLabels, KillMetrics};
+use crate::agent::oom::metrics::{KillMetrics, labels_of};
 use crate::kubernetes::Verb;
 use crate::kubernetes::metrics::{ApiMetrics, EventMetrics};
 use crate::observe::metrics::registry;
 use crate::oom::Level;
 use crate::report::metrics::{LinkOutcome, ReportMetrics, ReportOutcome};
+use crate::report::testing::kill_of;
 use crate::report::{Destination, LogStatus};
 use crate::runtime::{Call, Problem, RuntimeError};
 
@@ -57,15 +58,8 @@ fn scrape() -> String {
     calls.called(Verb::Get, "pods".to_owned(), "200".to_owned());
     calls.watching("pods");
     drop(EventMetrics::register(&mut registry));
-    KillMetrics::register(&mut registry).killed(
-        &KillLabels {
-            namespace: "shop".to_owned(),
-            pod: "web".to_owned(),
-            container: "app".to_owned(),
-            level: "container",
-        },
-        Level::Container,
-    );
+    let kill = labels_of(&kill_of("web", 1));
+    KillMetrics::register(&mut registry).killed(&kill, Level::Container);
     let reports = ReportMetrics::register(&mut registry);
     reports.selected(Destination::Grpc);
     reports.told(Destination::Grpc, ReportOutcome::Acknowledged, 3);

@@ -5,17 +5,14 @@
 //! state says what is missing. What it will never take on a pod (its namespace is gone, or a quota is used up) is told
 //! about the node instead, so that it is told at all.
 
-mod pods;
-mod poster;
-mod vpa;
-mod windows;
+mod delivery;
+mod plan;
 
 use std::fmt;
 
 use futures::future::BoxFuture;
 
-pub use pods::PodEventDelivery;
-pub use vpa::{VpaEventDelivery, VpaEventOptions};
+pub use delivery::EventDelivery;
 
 use super::content::Report;
 use super::events::ContainerFacts;

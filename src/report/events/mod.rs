@@ -19,13 +19,12 @@ mod text;
 mod vpa;
 
 pub use pods::{PodEvents, Rates};
-pub use vpa::{ContainerFacts, LastTold, VpaDecision, VpaEvents, VpaWindows, Withheld};
+pub use vpa::{ContainerFacts, LastTold, VpaEvents, VpaWindows, Withheld};
 
+use super::content::Report;
 use super::log::{IdHash, Pending};
-use crate::kubernetes::events::NamedEvent;
-
-/// The longest name of an object (RFC 1123 subdomain), less the suffix that makes an Event's name unique.
-const LONGEST_STEM: usize = 253 - 33;
+use crate::kubernetes::events::{NamedEvent, PodReference, Subject, name};
+use crate::model::objects::PodId;
 
 /// An Event to be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,12 +72,26 @@ impl From<&Pending> for CoveredReport {
     }
 }
 
-/// A name that belongs to what has this id.
-fn event_name(stem: &str, id: &str) -> String {
-    let mut end = stem.len().min(LONGEST_STEM);
-    while !stem.is_char_boundary(end) {
-        end -= 1;
+/// The name of the Event that tells first of the report with this id.
+fn name_of(stem: &str, id: &str) -> String {
+    name(stem, &format!("{:x}", IdHash::of(id)))
+}
+
+/// What an Event about this report can be about.
+fn subject(report: &Report) -> Subject {
+    match report.pod() {
+        Some(pod) if !pod.name.is_empty() && !pod.namespace.is_empty() => Subject::Pod(PodReference {
+            pod: PodId {
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+                uid: pod.uid.clone(),
+            },
+            container: report
+                .container()
+                .map(|container| container.name.clone())
+                .filter(|name| !name.is_empty()),
+            init: false,
+        }),
+        Some(_) | None => Subject::Node,
     }
-    let stem = stem[..end].trim_end_matches(['-', '.']);
-    format!("{stem}.{:x}", IdHash::of(id))
 }

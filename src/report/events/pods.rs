@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::{CoveredReport, PlannedEvent, event_name, text};
+use super::{CoveredReport, PlannedEvent, name_of, subject, text};
 use crate::kubernetes::events::{NamedEvent, PodReference, Severity, Subject};
-use crate::model::objects::PodId;
 use crate::oom::Level;
 use crate::rate_limiter::{Rate, RateLimiter};
 use crate::report::content::Report;
@@ -170,7 +169,7 @@ impl Group {
         };
         PlannedEvent {
             event: NamedEvent {
-                name: event_name(stem, &self.id),
+                name: name_of(stem, &self.id),
                 severity: Severity::Warning,
                 reason: "OOMKilled",
                 message: text::message(&self.report),
@@ -182,24 +181,5 @@ impl Group {
             },
             reports: self.reports,
         }
-    }
-}
-
-/// What an Event about this report can be about.
-fn subject(report: &Report) -> Subject {
-    match report.pod() {
-        Some(pod) if !pod.name.is_empty() && !pod.namespace.is_empty() => Subject::Pod(PodReference {
-            pod: PodId {
-                namespace: pod.namespace.clone(),
-                name: pod.name.clone(),
-                uid: pod.uid.clone(),
-            },
-            container: report
-                .container()
-                .map(|container| container.name.clone())
-                .filter(|name| !name.is_empty()),
-            init: false,
-        }),
-        Some(_) | None => Subject::Node,
     }
 }

@@ -4,28 +4,12 @@ use crate::model::Bytes;
 use crate::oom::{HitLimit, Level, OomReport, Role};
 use crate::report::content::{Aggregate, Report};
 
-/// The longest message the API server takes (`pkg/apis/core/validation/events.go`).
-const LONGEST: usize = 1024;
-
 /// A report in a sentence or two.
 pub(super) fn message(report: &Report) -> String {
-    bounded(&match report {
+    match report {
         Report::Kill(kill) => of_kill(kill, &cause(report)),
         Report::Aggregate(sum) => of_aggregate(sum, &cause(report)),
-    })
-}
-
-/// At most as long as a message may be, and printable: a command's name is the process's own choice.
-pub(super) fn bounded(text: &str) -> String {
-    let mut message = String::with_capacity(text.len().min(LONGEST));
-    for character in text.chars() {
-        let character = if character.is_control() { '\u{fffd}' } else { character };
-        if message.len() + character.len_utf8() > LONGEST {
-            break;
-        }
-        message.push(character);
     }
-    message
 }
 
 fn of_kill(kill: &OomReport, cause: &str) -> String {

@@ -5,14 +5,11 @@
 //! learns of containers that ended with OOMKilled: those are not told here, or they would count twice. Users see an
 //! eviction that is none, so this is for those who ask for it, and sparse.
 
-use std::collections::BTreeMap;
-
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{CoveredReport, PlannedEvent, event_name, text};
-use crate::kubernetes::events::{NamedEvent, PodReference, Severity, Subject};
-use crate::model::objects::PodId;
+use super::{CoveredReport, PlannedEvent, name_of, subject, text};
+use crate::kubernetes::events::{NamedEvent, Severity};
 use crate::oom::{Confidence, HitLimit, Level, OomReport, ReportedContainer, ReportedPod, Role};
 use crate::report::content::Report;
 use crate::report::log::Pending;
@@ -52,15 +49,6 @@ pub struct ContainerFacts {
     pub survived: Option<bool>,
 }
 
-/// What is done about a report.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum VpaDecision {
-    /// This Event is sent; it counts as sent from now on.
-    Send(Box<PlannedEvent>),
-    /// Nothing is, for this reason; the report is dealt with.
-    Withhold(Withheld),
-}
-
 /// Why the recommender is not told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Withheld {
@@ -95,28 +83,20 @@ pub struct LastTold {
 #[derive(Debug)]
 pub struct VpaEvents {
     windows: VpaWindows,
-    /// When, by the pod's UID and the container's name.
-    told: BTreeMap<(String, String), Timestamp>,
+    told: Vec<LastTold>,
 }
 
 impl VpaEvents {
     /// Begins with what an earlier agent told.
     #[must_use]
-    pub fn new(windows: VpaWindows, before: impl IntoIterator<Item = LastTold>) -> Self {
-        let told = before.into_iter().map(|last| ((last.pod, last.container), last.at));
-        Self {
-            windows,
-            told: told.take(REMEMBERED).collect(),
-        }
+    pub fn new(windows: VpaWindows, mut before: Vec<LastTold>) -> Self {
+        before.truncate(REMEMBERED);
+        Self { windows, told: before }
     }
 
     /// What was told lately, to be kept.
-    pub fn told(&self) -> impl Iterator<Item = LastTold> {
-        self.told.iter().map(|((pod, container), at)| LastTold {
-            pod: pod.clone(),
-            container: container.clone(),
-            at: *at,
-        })
+    pub fn told(&self) -> &[LastTold] {
+        &self.told
     }
 
     /// Whether it is worth waiting for what becomes of the container.
@@ -124,21 +104,21 @@ impl VpaEvents {
     /// Errors: Why the recommender will not be told of the report, whatever becomes of the container.
     pub fn screen(&self, report: &Report, now: Timestamp) -> Result<(), Withheld> {
         let (pod, container, _) = eligible(report)?;
-        match self.since(&(pod.uid.clone(), container.name.clone()), now) {
+        match self.since(pod, container, now) {
             Some(since) if since < self.windows.usual => Err(Withheld::WithinWindow),
             Some(_) | None => Ok(()),
         }
     }
 
-    /// What to do about a report, once it is known what became of the container.
-    pub fn decide(&mut self, pending: &Pending, facts: ContainerFacts, now: Timestamp) -> VpaDecision {
-        match self.event(pending, facts, now) {
-            Ok(event) => VpaDecision::Send(Box::new(event)),
-            Err(why) => VpaDecision::Withhold(why),
-        }
-    }
-
-    fn event(&mut self, pending: &Pending, facts: ContainerFacts, now: Timestamp) -> Result<PlannedEvent, Withheld> {
+    /// The Event about a report, once it is known what became of the container. It counts as sent from now on.
+    ///
+    /// Errors: Why there is none; the report is dealt with.
+    pub fn decide(
+        &mut self,
+        pending: &Pending,
+        facts: ContainerFacts,
+        now: Timestamp,
+    ) -> Result<PlannedEvent, Withheld> {
         let report = &pending.report;
         let (pod, container, usage) = eligible(report)?;
         if !facts.regular {
@@ -150,7 +130,7 @@ impl VpaEvents {
         if in_status(report, facts.survived) {
             return Err(Withheld::InStatus);
         }
-        self.spend((pod.uid.clone(), container.name.clone()), facts.pinned, now)?;
+        self.spend(pod, container, facts.pinned, now)?;
         let message = format!(
             "vscaled tells the VPA recommender of an OOM kill in container {}; nothing was evicted. {}",
             container.name,
@@ -158,19 +138,11 @@ impl VpaEvents {
         );
         Ok(PlannedEvent {
             event: NamedEvent {
-                name: event_name(&format!("{}.oom", pod.name), &report.id()),
-                subject: Subject::Pod(PodReference {
-                    pod: PodId {
-                        namespace: pod.namespace.clone(),
-                        name: pod.name.clone(),
-                        uid: pod.uid.clone(),
-                    },
-                    container: Some(container.name.clone()),
-                    init: false,
-                }),
+                name: name_of(&format!("{}.oom", pod.name), &report.id()),
+                subject: subject(report),
                 severity: Severity::Warning,
                 reason: "Evicted",
-                message: text::bounded(&message),
+                message,
                 first: report.first(),
                 last: report.last(),
                 count: report.count(),
@@ -186,33 +158,41 @@ impl VpaEvents {
 
     /// How long ago the recommender was told of a container. Not at all long if the clock was set back since: a window
     /// that begins then may last too long by one window, and not for as long as the clock was wrong.
-    fn since(&self, container: &(String, String), now: Timestamp) -> Option<SignedDuration> {
-        let told = self.told.get(container)?;
-        Some(now.duration_since(*told).max(SignedDuration::ZERO))
+    fn since(&self, pod: &ReportedPod, container: &ReportedContainer, now: Timestamp) -> Option<SignedDuration> {
+        let mut told = self.told.iter();
+        let last = told.find(|last| last.pod == pod.uid && last.container == container.name)?;
+        Some(now.duration_since(last.at).max(SignedDuration::ZERO))
     }
 
     /// Makes an Event about a container now the last one, if it may have another.
-    fn spend(&mut self, container: (String, String), pinned: bool, now: Timestamp) -> Result<(), Withheld> {
+    fn spend(
+        &mut self,
+        pod: &ReportedPod,
+        container: &ReportedContainer,
+        pinned: bool,
+        now: Timestamp,
+    ) -> Result<(), Withheld> {
         let longest = self.windows.usual.max(self.windows.pinned);
-        for told in self.told.values_mut() {
-            *told = now.min(*told);
-        }
-        self.told.retain(|_, told| now.duration_since(*told) < longest);
+        self.told.iter_mut().for_each(|last| last.at = now.min(last.at));
+        self.told.retain(|last| now.duration_since(last.at) < longest);
         let (window, why) = if pinned {
             (longest, Withheld::Pinned)
         } else {
             (self.windows.usual, Withheld::WithinWindow)
         };
-        if self.since(&container, now).is_some_and(|since| since < window) {
+        if self.since(pod, container, now).is_some_and(|since| since < window) {
             return Err(why);
         }
-        if self.told.len() >= REMEMBERED
-            && let Some(oldest) = self.told.iter().min_by_key(|(_, told)| **told)
-        {
-            let oldest = oldest.0.clone();
-            self.told.remove(&oldest);
-        }
-        self.told.insert(container, now);
+        self.told
+            .retain(|last| last.pod != pod.uid || last.container != container.name);
+        self.told.push(LastTold {
+            pod: pod.uid.clone(),
+            container: container.name.clone(),
+            at: now,
+        });
+        // The oldest come first.
+        let excess = self.told.len().saturating_sub(REMEMBERED);
+        self.told.drain(..excess);
         Ok(())
     }
 }

@@ -1,21 +1,23 @@
 //! Connects, talks, waits, and connects again.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
+use anyhow::{Result, anyhow, bail};
 use futures::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
-use tokio_util::sync::CancellationToken;
+use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint as Target};
 
 use super::PROTOCOL_VERSION;
 use super::endpoint::Endpoint;
-use super::error::{GrpcError, in_words};
-use super::session::{End, talk};
+use super::session::Session;
 use super::tls::TlsFiles;
+use super::words::in_words;
 use crate::pace::Backoff;
 use crate::report::destination::Destination;
 use crate::report::proto::Hello;
-use crate::report::queue::ReportQueue;
+use crate::report::queue::{Ended, ReportQueue};
 use crate::report::reporter::Deliver;
 
 /// How long connecting may take, TLS included.
@@ -65,44 +67,32 @@ impl GrpcDelivery {
         Self { options, identity }
     }
 
-    async fn deliver(self, mut queue: ReportQueue, stop: CancellationToken) {
+    async fn deliver(self, mut queue: ReportQueue) {
         let mut backoff = Backoff::new(FIRST_WAIT, self.options.longest_wait);
         loop {
-            let end = self.once(&mut queue, &stop).await;
-            let Some(error) = end.error else { return };
-            if end.progress {
-                backoff.reset();
+            let Err(error) = self.once(&mut queue, &mut backoff).await;
+            if error.is::<Ended>() {
+                return;
             }
-            let wait = backoff.next(None);
-            tracing::warn!(%error, ?wait, "OOM reports are not delivered; they are kept");
-            queue.waiting(error.to_string(), Timestamp::now() + wait);
-            // Cancel-safe: nothing is in hand.
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(wait) => {}
-            }
+            let (error, wait) = (format!("{error:#}"), backoff.next(None));
+            tracing::warn!(error, ?wait, "OOM reports are not delivered; they are kept");
+            queue.waiting(error, Timestamp::now() + wait);
+            tokio::time::sleep(wait).await;
         }
     }
 
-    async fn once(&self, queue: &mut ReportQueue, stop: &CancellationToken) -> End {
-        // Cancel-safe: a connection that was not made yet carries nothing.
-        let connected = tokio::select! {
-            () = stop.cancelled() => return End { progress: false, error: None },
-            connected = self.connect() => connected,
-        };
-        let channel = match connected {
-            Ok(channel) => channel,
-            Err(error) => {
-                return End {
-                    progress: false,
-                    error: Some(error),
-                };
-            }
-        };
-        tracing::info!(endpoint = %self.options.endpoint, "connected to the receiver of OOM reports");
-        queue.connected();
+    async fn once(&self, queue: &mut ReportQueue, backoff: &mut Backoff) -> Result<Infallible> {
         let endpoint = self.options.endpoint.to_string();
-        talk(channel, self.hello(), queue, endpoint, self.options.patience, stop).await
+        // The timeout of connecting does not cover TLS with a peer that says nothing.
+        let channel = match timeout(CONNECT, self.connect()).await {
+            Ok(connected) => connected?,
+            Err(_) => bail!("cannot connect to {endpoint}: no answer within {CONNECT:?}"),
+        };
+        tracing::info!(endpoint, "connected to the receiver of OOM reports");
+        queue.connected();
+        Session::new(queue, endpoint, self.options.patience, backoff)
+            .run(channel, self.hello())
+            .await
     }
 
     fn hello(&self) -> Hello {
@@ -115,10 +105,9 @@ impl GrpcDelivery {
         }
     }
 
-    async fn connect(&self) -> Result<Channel, GrpcError> {
-        let failed = |error: tonic::transport::Error| GrpcError::Connect {
-            endpoint: self.options.endpoint.to_string(),
-            reason: in_words(&error),
+    async fn connect(&self) -> Result<Channel> {
+        let failed = |error: tonic::transport::Error| {
+            anyhow!("cannot connect to {}: {}", self.options.endpoint, in_words(&error))
         };
         let target = match &self.options.endpoint {
             Endpoint::Tls(uri) => Target::from(uri.clone())
@@ -136,14 +125,7 @@ impl GrpcDelivery {
             .http2_keep_alive_interval(PING_AFTER)
             .keep_alive_timeout(PING_ANSWER)
             .keep_alive_while_idle(true);
-        // The timeout above does not cover TLS with a peer that says nothing.
-        match tokio::time::timeout(CONNECT, target.connect()).await {
-            Ok(connected) => connected.map_err(failed),
-            Err(_) => Err(GrpcError::Connect {
-                endpoint: self.options.endpoint.to_string(),
-                reason: format!("no answer within {CONNECT:?}"),
-            }),
-        }
+        target.connect().await.map_err(failed)
     }
 }
 
@@ -152,7 +134,7 @@ impl Deliver for GrpcDelivery {
         Destination::Grpc
     }
 
-    fn run(self: Box<Self>, queue: ReportQueue, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        self.deliver(queue, stop).boxed()
+    fn run(self: Box<Self>, queue: ReportQueue) -> BoxFuture<'static, ()> {
+        self.deliver(queue).boxed()
     }
 }

@@ -8,14 +8,13 @@
 
 mod client;
 mod endpoint;
-mod error;
 mod session;
 mod tls;
 mod window;
+mod words;
 
 pub use client::{GrpcDelivery, GrpcOptions, Identity};
 pub use endpoint::{Endpoint, EndpointError};
-pub use error::GrpcError;
 pub use tls::TlsFiles;
 
 /// The version of the protocol, in `Hello.version`.

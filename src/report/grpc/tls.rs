@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context as _, Result, bail};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
-
-use super::error::GrpcError;
 
 /// A file of certificates is not near this.
 const LONGEST_FILE: u64 = 1 << 20;
@@ -22,7 +21,7 @@ pub struct TlsFiles {
 
 impl TlsFiles {
     /// What is in the files now.
-    pub(super) async fn read(&self) -> Result<ClientTlsConfig, GrpcError> {
+    pub(super) async fn read(&self) -> Result<ClientTlsConfig> {
         let mut tls = ClientTlsConfig::new();
         tls = match &self.ca {
             Some(file) => tls.ca_certificate(Certificate::from_pem(read(file, "CERTIFICATE").await?)),
@@ -39,28 +38,20 @@ impl TlsFiles {
     }
 }
 
-async fn read(file: &Path, what: &str) -> Result<Vec<u8>, GrpcError> {
-    let unusable = |reason: String| GrpcError::File {
-        file: file.to_owned(),
-        reason,
-    };
-    let metadata = tokio::fs::metadata(file)
-        .await
-        .map_err(|error| unusable(error.to_string()))?;
+async fn read(file: &Path, what: &str) -> Result<Vec<u8>> {
+    let name = || file.display().to_string();
+    let metadata = tokio::fs::metadata(file).await.with_context(name)?;
     if metadata.len() > LONGEST_FILE {
-        return Err(unusable(format!("{} bytes are too many for it", metadata.len())));
+        bail!("{}: {} bytes are too many for it", file.display(), metadata.len());
     }
-    let content = tokio::fs::read(file)
-        .await
-        .map_err(|error| unusable(error.to_string()))?;
+    let content = tokio::fs::read(file).await.with_context(name)?;
     // Without one, rustls would complain about the peer's certificate instead of about this file.
     let found = String::from_utf8_lossy(&content).lines().any(|line| {
         line.strip_prefix("-----BEGIN ")
             .is_some_and(|line| line.trim_end().trim_end_matches('-').ends_with(what))
     });
-    if found {
-        Ok(content)
-    } else {
-        Err(unusable(format!("it holds no PEM block \"{what}\"")))
+    if !found {
+        bail!("{}: it holds no PEM block \"{what}\"", file.display());
     }
+    Ok(content)
 }

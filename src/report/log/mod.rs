@@ -35,7 +35,7 @@ use anyhow::Result;
 
 use entry::{Acknowledged, Entry, Stored};
 use file::{HEADER, LogFile};
-pub(super) use seen::{IdHash, SeenIds};
+pub(crate) use seen::{IdHash, SeenIds};
 use state::State;
 
 use super::content::Report;

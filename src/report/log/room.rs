@@ -70,9 +70,12 @@ impl KillLog {
     /// Rewrites a file that is mostly about reports nobody needs any more.
     pub(super) fn compact(&mut self) {
         let small = SMALL.min(self.bounds.max_bytes / 4);
+        if self.is_in_memory_only() || self.file.length() <= small {
+            return;
+        }
         let lengths = self.state.slots.values().map(|slot| u64::from(slot.length));
         let needed = lengths.sum::<u64>() + wide(self.state.checkpoint.len());
-        if !self.is_in_memory_only() && self.file.length() > small && self.file.length() / 4 > needed {
+        if self.file.length() / 4 > needed {
             self.rewrite();
         }
     }

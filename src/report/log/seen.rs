@@ -6,13 +6,13 @@ use std::fmt;
 /// FNV-1a of 128 bits of an id (<https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>). It is on disk and in the
 /// names of Events, so it never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(in crate::report) struct IdHash(u128);
+pub(crate) struct IdHash(u128);
 
 const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
 const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
 
 impl IdHash {
-    pub(in crate::report) fn of(id: &str) -> Self {
+    pub(crate) fn of(id: &str) -> Self {
         Self(
             id.bytes()
                 .fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME)),
@@ -28,14 +28,14 @@ impl fmt::LowerHex for IdHash {
 
 /// The ids stored last, up to a number of them.
 #[derive(Debug)]
-pub(in crate::report) struct SeenIds {
+pub(crate) struct SeenIds {
     most: usize,
     order: VecDeque<IdHash>,
     known: HashSet<IdHash>,
 }
 
 impl SeenIds {
-    pub(in crate::report) fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
         Self {
             most: most.max(1),
             order: VecDeque::new(),
@@ -44,7 +44,7 @@ impl SeenIds {
     }
 
     /// Remembers an id. Returns whether it was new.
-    pub(in crate::report) fn insert(&mut self, id: IdHash) -> bool {
+    pub(crate) fn insert(&mut self, id: IdHash) -> bool {
         if !self.known.insert(id) {
             return false;
         }

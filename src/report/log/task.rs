@@ -54,12 +54,17 @@ impl LogLink {
         work: impl FnOnce(&mut LogTask) -> T + Send + 'static,
     ) -> Result<T, Ended> {
         let (reply, answer) = oneshot::channel();
-        let work: Work = Box::new(move |task| {
-            // A caller that does not wait for the answer does not need it.
+        // A caller that does not wait for the answer does not need it.
+        let work = move |task: &mut LogTask| {
             reply.send(work(task)).ok();
-        });
-        self.work.send(work).await.map_err(|_| Ended)?;
+        };
+        self.send(work).await?;
         answer.await.map_err(|_| Ended)
+    }
+
+    /// Has the task do this, and does not wait until it is done.
+    pub(in crate::report) async fn send(&self, work: impl FnOnce(&mut LogTask) + Send + 'static) -> Result<(), Ended> {
+        self.work.send(Box::new(work)).await.map_err(|_| Ended)
     }
 }
 

@@ -10,7 +10,7 @@ use vscaled::kubernetes::Access;
 use vscaled::kubernetes::events::PodReference;
 use vscaled::kubernetes::metrics::ApiMetrics;
 use vscaled::observe::metrics::registry;
-use vscaled::report::cluster::{Names, PodEventDelivery, PodMetadata};
+use vscaled::report::cluster::{EventDelivery, Names, PodMetadata};
 use vscaled::report::events::ContainerFacts;
 use vscaled::report::log::{Bounds, Commit, KillLog};
 use vscaled::report::{Deliver, Destination, Destinations, Report};
@@ -54,7 +54,7 @@ fn keep(directory: &Path, numbers: std::ops::RangeInclusive<u64>) {
 async fn deliver(cluster: &ApiServer, directory: &Path) {
     let access = Access::Kubeconfig(cluster.kubeconfig(User::Admin));
     let client = access.connect(ApiMetrics::register(&mut registry())).await.unwrap();
-    let delivery: Box<dyn Deliver> = Box::new(PodEventDelivery::new(client, "node-1", Arc::new(Nothing)));
+    let delivery: Box<dyn Deliver> = Box::new(EventDelivery::for_people(client, "node-1", Arc::new(Nothing)));
     let station = Station::with(directory, Bounds::default(), vec![delivery]);
     station.settled().await;
     station.finish().await;

@@ -1,7 +1,6 @@
 //! Receivers that work, come and go.
 
 use futures::future::{BoxFuture, FutureExt};
-use tokio_util::sync::CancellationToken;
 use vscaled::report::log::Bounds;
 use vscaled::report::{Deliver, Destination, Link, ReportQueue};
 
@@ -107,9 +106,9 @@ impl Deliver for Dead {
         Destination::PodEvents
     }
 
-    fn run(self: Box<Self>, queue: ReportQueue, stop: CancellationToken) -> BoxFuture<'static, ()> {
+    fn run(self: Box<Self>, queue: ReportQueue) -> BoxFuture<'static, ()> {
         async move {
-            stop.cancelled().await;
+            std::future::pending::<()>().await;
             drop(queue);
         }
         .boxed()

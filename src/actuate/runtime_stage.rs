@@ -17,7 +17,7 @@ use crate::model::{
     StepRecord, Target, WeightFormula,
 };
 use crate::plan::Plan;
-use crate::runtime::{ContainerRuntime, RuntimeContainer, RuntimeError, weight};
+use crate::runtime::{ContainerRuntime, RuntimeError, weight};
 
 /// What the runtime has stored about the pod's containers, as far as it can be asked and says.
 pub async fn stored_specs(node: &Node, live: &LivePod) -> BTreeMap<String, CriResources> {
@@ -27,11 +27,7 @@ pub async fn stored_specs(node: &Node, live: &LivePod) -> BTreeMap<String, CriRe
     };
     for (name, answer) in fetch_containers(runtime.as_ref(), live, live.containers.keys()).await {
         match answer {
-            Ok(answer) => {
-                if let Some(resources) = answer.resources {
-                    specs.insert(name.clone(), resources);
-                }
-            }
+            Ok(stored) => specs.extend(stored.map(|stored| (name.clone(), stored))),
             Err(error) => tracing::debug!(pod = %live.id, container = %name, %error, "stored spec not known"),
         }
     }
@@ -44,9 +40,9 @@ async fn fetch_containers<'a>(
     runtime: &dyn ContainerRuntime,
     live: &LivePod,
     names: impl Iterator<Item = &'a String>,
-) -> Vec<(&'a String, Result<RuntimeContainer, RuntimeError>)> {
+) -> Vec<(&'a String, Result<Option<CriResources>, RuntimeError>)> {
     let containers = names.filter_map(|name| Some((name, live.containers.get(name)?)));
-    join_all(containers.map(async |(name, container)| (name, runtime.container(&container.id).await))).await
+    join_all(containers.map(async |(name, container)| (name, runtime.stored(&container.id).await))).await
 }
 
 /// Tells the runtime what its stored specs should hold, where they differ, and reads the files again: it wrote them too.
@@ -175,7 +171,7 @@ async fn spec_steps(runtime: &dyn ContainerRuntime, pass: &Pass) -> Result<Vec<S
     for (name, answer) in fetch_containers(runtime, live, pass.wanted.specs.keys()).await {
         let target = Target::Container(name.clone());
         let stored = match answer {
-            Ok(container) => container.resources,
+            Ok(stored) => stored,
             // Only a manifest names it: the runtime never writes what it does not know.
             Err(error) if error.is_not_found() && lives(pass, &target) => {
                 tracing::debug!(container = %name, %error, "nothing to tell the runtime of it");

@@ -32,13 +32,13 @@ use crate::actuate::shrink::Freezer;
 use crate::actuate::{Concurrency, DriverFrom, KubeletFrom, LeastLimits, Node, RuntimeLink};
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{Hierarchy, Kubepods, PodEntry, page_size};
+use crate::model::objects::PodId;
 use crate::model::{CgroupPath, CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind, WeightFormula};
 use crate::oom::watch::NodePods;
 use crate::reconcile::controller::{Discovered, Event};
 use crate::reconcile::inventory::Inventory;
 use crate::runtime::{
-    ContainerRuntime, Deadlines, EventStream, Happened, ListedContainer, Observer, RuntimeEvent, RuntimePod, discover,
-    weight,
+    ContainerRuntime, Deadlines, EventStream, Happened, ListedContainer, Observer, RuntimeEvent, discover, weight,
 };
 use crate::sources::NodeView;
 
@@ -111,7 +111,7 @@ pub(super) struct Discovery {
 #[derive(Debug, Default)]
 struct RuntimeLists {
     containers: Vec<ListedContainer>,
-    pods: Vec<RuntimePod>,
+    pods: Vec<PodId>,
 }
 
 /// What every node that is found shares, however often it is replaced.

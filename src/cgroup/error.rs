@@ -99,15 +99,7 @@ impl CgroupError {
             }
             // The same cgroup never comes back; rules and rights do not change by waiting. A rule about a parent's or
             // child's value is kept by writing them in order, which takes a new plan and not a retry.
-            Reason::Vanished
-            | Reason::Recreated
-            | Reason::Absent
-            | Reason::WrongVersion(_)
-            | Reason::Invalid { .. }
-            | Reason::ReadOnly
-            | Reason::Denied(_)
-            | Reason::Unreadable(_)
-            | Reason::NotANumber(_) => false,
+            _ => false,
         }
     }
 

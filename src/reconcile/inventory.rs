@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use crate::cgroup::PodEntry;
 use crate::model::objects::{ContainerStatus, Pod, PodId, pod_of_uid};
 use crate::model::{LiveContainer, LivePod};
-use crate::runtime::{ListedContainer, RuntimePod};
+use crate::runtime::ListedContainer;
 
 /// The node's pods, by the UID in their cgroup's name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Inventory {
     #[must_use]
     pub(crate) fn assemble(
         scanned: Vec<PodEntry>,
-        pods: &[RuntimePod],
+        pods: &[PodId],
         listed: &[ListedContainer],
         manifests: &[Arc<Pod>],
     ) -> Self {
@@ -86,7 +86,7 @@ impl Inventory {
 #[derive(Default)]
 struct Names<'a> {
     /// The runtime's names of pods.
-    pods: HashMap<&'a str, PodId>,
+    pods: HashMap<&'a str, &'a PodId>,
     /// The runtime's containers, by id.
     listed: HashMap<&'a str, Containers<'a>>,
     objects: HashMap<&'a str, Vec<&'a Arc<Pod>>>,
@@ -104,33 +104,24 @@ struct Named<'a> {
 }
 
 impl<'a> Names<'a> {
-    fn gather(pods: &'a [RuntimePod], listed: &'a [ListedContainer], manifests: &'a [Arc<Pod>]) -> Self {
+    fn gather(pods: &'a [PodId], listed: &'a [ListedContainer], manifests: &'a [Arc<Pod>]) -> Self {
         let mut names = Self::default();
         for pod in manifests.iter().filter(|pod| !pod.cgroup_uid().is_empty()) {
             names.objects.entry(pod.cgroup_uid()).or_default().push(pod);
         }
         for pod in pods {
-            names.pod(&pod.uid, &pod.namespace, &pod.name);
+            names.pods.insert(&pod.uid, pod);
         }
         for container in listed {
-            names.pod(&container.pod_uid, &container.pod_namespace, &container.pod_name);
+            names.pods.insert(&container.pod.uid, &container.pod);
             let named = Named {
                 name: &container.name,
                 age: (container.restart_count, container.created_at),
             };
-            let of_pod = names.listed.entry(&container.pod_uid).or_default();
+            let of_pod = names.listed.entry(&container.pod.uid).or_default();
             of_pod.insert(&container.id, named);
         }
         names
-    }
-
-    fn pod(&mut self, uid: &'a str, namespace: &str, name: &str) {
-        let id = PodId {
-            uid: uid.to_owned(),
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        };
-        self.pods.insert(uid, id);
     }
 
     /// Which pod has this UID in its cgroup's name, and what its containers are called. The runtime's word wins: only the
@@ -138,7 +129,7 @@ impl<'a> Names<'a> {
     fn of_pod(&self, uid: &str) -> Option<(PodId, Containers<'a>)> {
         let objects = self.objects.get(uid).map_or(&[][..], Vec::as_slice);
         let id = match self.pods.get(uid) {
-            Some(id) => id.clone(),
+            Some(id) => PodId::clone(id),
             None => pod_of_uid(objects.iter().copied(), uid)?.id_with(uid),
         };
         let mut containers = Containers::new();
@@ -216,10 +207,11 @@ mod tests {
         ListedContainer {
             id: id.to_owned(),
             name: name.to_owned(),
-            pod_uid: uid.to_owned(),
-            pod_name: "web".to_owned(),
-            pod_namespace: "default".to_owned(),
-            sandbox_id: id_of_sandbox(),
+            pod: PodId {
+                uid: uid.to_owned(),
+                name: "web".to_owned(),
+                namespace: "default".to_owned(),
+            },
             restart_count: 0,
             created_at: None,
         }
@@ -276,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_pod_whose_containers_are_all_down_lives_all_the_same() {
-        let pod = RuntimePod {
+        let pod = PodId {
             uid: UID.to_owned(),
             name: "web".to_owned(),
             namespace: "default".to_owned(),

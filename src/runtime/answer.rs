@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde_json::Value;
 
+use crate::model::objects::PodId;
 use crate::model::{CriResources, Driver, RuntimeKind};
 
 use super::error::Problem;
 use super::proto;
-use super::types::{ContainerState, ListedContainer, RuntimeContainer, RuntimePod};
+use super::types::ListedContainer;
 
 const POD_NAME: &str = "io.kubernetes.pod.name";
 const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
@@ -37,21 +38,12 @@ pub(super) fn cgroup_driver(answer: &proto::RuntimeConfigResponse) -> Result<Opt
     }
 }
 
-pub(super) fn state(value: i32) -> Result<ContainerState, Problem> {
-    match proto::ContainerState::try_from(value) {
-        Ok(proto::ContainerState::ContainerCreated) => Ok(ContainerState::Created),
-        Ok(proto::ContainerState::ContainerRunning) => Ok(ContainerState::Running),
-        Ok(proto::ContainerState::ContainerExited) => Ok(ContainerState::Exited),
-        Ok(proto::ContainerState::ContainerUnknown) => Ok(ContainerState::Unknown),
-        Err(unknown) => Err(Problem::nonsense(format!("state is {unknown}"))),
-    }
-}
-
-pub(super) fn pod(sandbox: proto::PodSandbox) -> Result<RuntimePod, Problem> {
+/// The pod of a sandbox; of a static pod, the UID is the hash of its manifest.
+pub(super) fn pod(sandbox: proto::PodSandbox) -> Result<PodId, Problem> {
     let Some(metadata) = sandbox.metadata else {
         return Err(Problem::nonsense(format!("sandbox {:?} has no metadata", sandbox.id)));
     };
-    Ok(RuntimePod {
+    Ok(PodId {
         uid: filled("a sandbox's metadata.uid", metadata.uid)?,
         name: metadata.name,
         namespace: metadata.namespace,
@@ -67,42 +59,35 @@ pub(super) fn is_the_kubelets(labels: &HashMap<String, String>) -> bool {
 pub(super) fn listed(mut entry: proto::Container) -> Result<ListedContainer, Problem> {
     Ok(ListedContainer {
         name: label(&mut entry.labels, CONTAINER_NAME)?,
-        pod_uid: label(&mut entry.labels, POD_UID)?,
-        pod_name: label(&mut entry.labels, POD_NAME)?,
-        pod_namespace: label(&mut entry.labels, POD_NAMESPACE)?,
-        sandbox_id: filled("pod_sandbox_id", entry.pod_sandbox_id)?,
+        pod: PodId {
+            uid: label(&mut entry.labels, POD_UID)?,
+            name: label(&mut entry.labels, POD_NAME)?,
+            namespace: label(&mut entry.labels, POD_NAMESPACE)?,
+        },
         id: entry.id,
         restart_count: entry.metadata.map_or(0, |metadata| metadata.attempt),
         created_at: time("created_at", entry.created_at)?,
     })
 }
 
-/// The container that was asked for, from its verbose status. Runtimes take the beginning of an id for the whole, so
-/// the answer may be about another one.
-pub(super) fn container(asked: &str, answer: proto::ContainerStatusResponse) -> Result<RuntimeContainer, Problem> {
-    let Some(mut status) = answer.status else {
+/// What is stored about the container that was asked for, from its verbose status. Runtimes take the beginning of an id for
+/// the whole, so the answer may be about another one.
+pub(super) fn stored(asked: &str, answer: proto::ContainerStatusResponse) -> Result<Option<CriResources>, Problem> {
+    let Some(status) = answer.status else {
         return Err(Problem::nonsense("status is missing"));
     };
     if status.id != asked {
         return Err(Problem::nonsense(format!("it is about container {:?}", status.id)));
     }
-    let verbose = Verbose::of(&answer.info);
-    let state = state(status.state)?;
-    Ok(RuntimeContainer {
-        name: label(&mut status.labels, CONTAINER_NAME)?,
-        pod_uid: label(&mut status.labels, POD_UID)?,
-        pod_name: label(&mut status.labels, POD_NAME)?,
-        pod_namespace: label(&mut status.labels, POD_NAMESPACE)?,
-        id: status.id,
-        state,
-        pid: verbose.pid.filter(|pid| *pid > 0 && state == ContainerState::Running),
-        resources: match status.resources.and_then(|resources| resources.linux) {
-            Some(linux) => Some(of_cri(&linux)),
-            None => verbose.resources(),
-        },
-        restart_count: status.metadata.map_or(0, |metadata| metadata.attempt),
-        started_at: time("started_at", status.started_at)?,
-    })
+    match status.resources.and_then(|resources| resources.linux) {
+        Some(linux) => Ok(Some(CriResources {
+            cpu_shares: specified(linux.cpu_shares),
+            cpu_quota: specified(linux.cpu_quota),
+            cpu_period: specified(linux.cpu_period),
+            memory_limit_in_bytes: specified(linux.memory_limit_in_bytes),
+        })),
+        None => Ok(of_info(&answer.info)),
+    }
 }
 
 /// Zero, the protocol's default, is "not yet".
@@ -128,73 +113,22 @@ fn filled(what: &'static str, value: String) -> Result<String, Problem> {
 }
 
 /// CRI's zero is "not specified".
-fn of_cri(linux: &proto::LinuxContainerResources) -> CriResources {
-    let specified = |value: i64| (value != 0).then_some(value);
-    CriResources {
-        cpu_shares: specified(linux.cpu_shares),
-        cpu_quota: specified(linux.cpu_quota),
-        cpu_period: specified(linux.cpu_period),
-        memory_limit_in_bytes: specified(linux.memory_limit_in_bytes),
-    }
+fn specified(value: i64) -> Option<i64> {
+    (value != 0).then_some(value)
 }
 
-/// The part we use of what containerd and CRI-O add to a verbose status. It is outside the protocol: a runtime may
-/// leave it out or write something else there, which only means that it does not tell.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Verbose {
-    pid: Option<i32>,
-    runtime_spec: Option<Spec>,
-}
-
-/// As much of the OCI runtime specification's `config.json` as matters here.
-#[derive(Debug, Deserialize)]
-struct Spec {
-    linux: Option<SpecLinux>,
-}
-
-#[derive(Debug, Deserialize)]
-struct SpecLinux {
-    resources: Option<SpecResources>,
-}
-
-#[derive(Debug, Deserialize)]
-struct SpecResources {
-    cpu: Option<SpecCpu>,
-    memory: Option<SpecMemory>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct SpecCpu {
-    shares: Option<i64>,
-    quota: Option<i64>,
-    period: Option<i64>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct SpecMemory {
-    limit: Option<i64>,
-}
-
-impl Verbose {
-    fn of(info: &HashMap<String, String>) -> Self {
-        info.get("info")
-            .and_then(|json| serde_json::from_str(json).ok())
-            .unwrap_or_default()
-    }
-
-    fn resources(self) -> Option<CriResources> {
-        let resources = self.runtime_spec?.linux?.resources?;
-        let cpu = resources.cpu.unwrap_or_default();
-        let memory = resources.memory.unwrap_or_default();
-        let specified = |value: &i64| *value != 0;
-        Some(CriResources {
-            cpu_shares: cpu.shares.filter(specified),
-            cpu_quota: cpu.quota.filter(specified),
-            cpu_period: cpu.period.filter(specified),
-            memory_limit_in_bytes: memory.limit.filter(specified),
-        })
-    }
+/// What containerd and CRI-O add to a verbose status holds the OCI runtime specification's `config.json`. It is outside the
+/// protocol: a runtime may leave it out or write something else there, which only means that it does not tell.
+fn of_info(info: &HashMap<String, String>) -> Option<CriResources> {
+    let info: Value = serde_json::from_str(info.get("info")?).ok()?;
+    let resources = info.pointer("/runtimeSpec/linux/resources")?;
+    let field = |pointer| resources.pointer(pointer).and_then(Value::as_i64).and_then(specified);
+    Some(CriResources {
+        cpu_shares: field("/cpu/shares"),
+        cpu_quota: field("/cpu/quota"),
+        cpu_period: field("/cpu/period"),
+        memory_limit_in_bytes: field("/memory/limit"),
+    })
 }
 
 #[cfg(test)]

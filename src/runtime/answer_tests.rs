@@ -22,7 +22,6 @@ fn metadata() -> Option<proto::ContainerMetadata> {
 fn entry() -> proto::Container {
     proto::Container {
         id: "c1".into(),
-        pod_sandbox_id: "s1".into(),
         metadata: metadata(),
         created_at: 1_700_000_000_000_000_000,
         labels: labels(),
@@ -33,10 +32,6 @@ fn entry() -> proto::Container {
 fn status() -> proto::ContainerStatus {
     proto::ContainerStatus {
         id: "c1".into(),
-        state: proto::ContainerState::ContainerRunning.into(),
-        started_at: 1_700_000_000_000_000_000,
-        metadata: metadata(),
-        labels: labels(),
         ..proto::ContainerStatus::default()
     }
 }
@@ -60,43 +55,29 @@ fn a_containers_identity_comes_from_the_kubelets_labels() {
     let expected = ListedContainer {
         id: "c1".into(),
         name: "app".into(),
-        pod_uid: "11111111-2222-3333-4444-555555555555".into(),
-        pod_name: "web-0".into(),
-        pod_namespace: "shop".into(),
-        sandbox_id: "s1".into(),
+        pod: PodId {
+            uid: "11111111-2222-3333-4444-555555555555".into(),
+            name: "web-0".into(),
+            namespace: "shop".into(),
+        },
         restart_count: 3,
         created_at: Some("2023-11-14T22:13:20Z".parse().unwrap()),
     };
     assert_eq!(listed(entry()), Ok(expected));
-
-    let expected = RuntimeContainer {
-        id: "c1".into(),
-        name: "app".into(),
-        pod_uid: "11111111-2222-3333-4444-555555555555".into(),
-        pod_name: "web-0".into(),
-        pod_namespace: "shop".into(),
-        state: ContainerState::Running,
-        pid: None,
-        resources: None,
-        restart_count: 3,
-        started_at: Some("2023-11-14T22:13:20Z".parse().unwrap()),
-    };
-    assert_eq!(container("c1", answer(status(), "{}")), Ok(expected));
 }
 
 #[test]
 fn what_the_status_does_not_say_is_read_from_the_spec_beside_it() {
     let info = r#"{"pid":42,"runtimeSpec":{"linux":{"resources":{
         "cpu":{"shares":1024,"quota":0,"period":100000,"cpus":"0-3"},"memory":{"limit":67108864},"unified":{"a":"b"}}}}}"#;
-    let container = container("c1", answer(status(), info)).unwrap();
-    assert_eq!(container.pid, Some(42));
+    let stored = stored("c1", answer(status(), info)).unwrap();
     let expected = CriResources {
         cpu_shares: Some(1024),
         cpu_quota: None,
         cpu_period: Some(100_000),
         memory_limit_in_bytes: Some(67_108_864),
     };
-    assert_eq!(container.resources, Some(expected));
+    assert_eq!(stored, Some(expected));
 }
 
 #[test]
@@ -109,43 +90,23 @@ fn the_status_wins_over_the_spec() {
         }),
     });
     let info = r#"{"runtimeSpec":{"linux":{"resources":{"cpu":{"shares":1024}}}}}"#;
-    let container = container("c1", answer(status, info)).unwrap();
-    assert_eq!(container.resources.unwrap().cpu_shares, Some(512));
+    let stored = stored("c1", answer(status, info)).unwrap();
+    assert_eq!(stored.unwrap().cpu_shares, Some(512));
 }
 
 #[test]
 fn words_that_are_not_json_only_mean_that_nothing_is_told() {
-    let container = container("c1", answer(status(), "pid is 42")).unwrap();
-    assert_eq!((container.pid, container.resources), (None, None));
-}
-
-#[test]
-fn an_exited_container_has_no_pid_whatever_the_runtime_remembers() {
-    let mut status = status();
-    status.state = proto::ContainerState::ContainerExited.into();
-    let container = container("c1", answer(status, r#"{"pid":42}"#)).unwrap();
-    assert_eq!((container.state, container.pid), (ContainerState::Exited, None));
+    assert_eq!(stored("c1", answer(status(), "pid is 42")), Ok(None));
 }
 
 #[test]
 fn contradictions_are_refused_by_name() {
     let empty = proto::ContainerStatusResponse::default();
-    assert_eq!(what(container("c1", empty)), "status is missing");
+    assert_eq!(what(stored("c1", empty)), "status is missing");
 
     let mut other = status();
     other.id = "c2".into();
-    assert_eq!(what(container("c1", answer(other, ""))), "it is about container \"c2\"");
-
-    let mut unknown = status();
-    unknown.state = 17;
-    assert!(what(container("c1", answer(unknown, ""))).starts_with("state is "));
-
-    let mut unlabelled = status();
-    unlabelled.labels.remove(POD_UID);
-    assert_eq!(
-        what(container("c1", answer(unlabelled, ""))),
-        "io.kubernetes.pod.uid is missing"
-    );
+    assert_eq!(what(stored("c1", answer(other, ""))), "it is about container \"c2\"");
 }
 
 #[test]
@@ -154,9 +115,9 @@ fn an_entry_of_the_list_that_does_not_say_whose_it_is_is_refused() {
     unlabelled.labels.remove(CONTAINER_NAME);
     assert_eq!(what(listed(unlabelled)), "io.kubernetes.container.name is missing");
 
-    let mut homeless = entry();
-    homeless.pod_sandbox_id.clear();
-    assert_eq!(what(listed(homeless)), "pod_sandbox_id is missing");
+    let mut nobodys = entry();
+    nobodys.labels.remove(POD_UID);
+    assert_eq!(what(listed(nobodys)), "io.kubernetes.pod.uid is missing");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
 use crate::model::CriResources;
+use crate::model::objects::PodId;
 
 use super::answer;
 use super::error::{Call, Problem, RuntimeError};
@@ -20,7 +21,7 @@ use super::proto::{
     ListPodSandboxRequest, PodSandboxFilter, PodSandboxState, PodSandboxStateValue, RuntimeConfigRequest,
     UpdateContainerResourcesRequest, VersionRequest, VersionResponse,
 };
-use super::types::{Listing, RuntimeContainer, RuntimeInfo, RuntimePod};
+use super::types::{Listing, RuntimeInfo};
 use super::{ContainerRuntime, update};
 
 /// The largest answer accepted, as the kubelet's: a list of a dense node exceeds tonic's own 4 MiB.
@@ -228,7 +229,7 @@ impl ContainerRuntime for Cri {
         })
     }
 
-    async fn list_pods(&self) -> Result<Vec<RuntimePod>, RuntimeError> {
+    async fn list_pods(&self) -> Result<Vec<PodId>, RuntimeError> {
         let ready = PodSandboxStateValue {
             state: PodSandboxState::SandboxReady.into(),
         };
@@ -265,7 +266,7 @@ impl ContainerRuntime for Cri {
         Ok(listing)
     }
 
-    async fn container(&self, id: &str) -> Result<RuntimeContainer, RuntimeError> {
+    async fn stored(&self, id: &str) -> Result<Option<CriResources>, RuntimeError> {
         let request = ContainerStatusRequest {
             container_id: id.to_owned(),
             verbose: true,
@@ -275,7 +276,7 @@ impl ContainerRuntime for Cri {
         let answer = self
             .call("ContainerStatus", Some(id), self.deadlines.read, call)
             .await?;
-        answer::container(id, answer).map_err(|problem| self.error("ContainerStatus", Some(id), problem))
+        answer::stored(id, answer).map_err(|problem| self.error("ContainerStatus", Some(id), problem))
     }
 
     async fn update(&self, id: &str, resources: &CriResources) -> Result<(), RuntimeError> {

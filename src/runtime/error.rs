@@ -49,12 +49,7 @@ impl RuntimeError {
                 code,
                 Code::Unavailable | Code::Aborted | Code::ResourceExhausted | Code::DeadlineExceeded | Code::Cancelled
             ),
-            Problem::Unimplemented
-            | Problem::NotFound
-            | Problem::Nonsense { .. }
-            | Problem::NotCri { .. }
-            | Problem::UnknownRuntime { .. }
-            | Problem::Invalid { .. } => false,
+            _ => false,
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! In come a socket ([`discover`]) and, from the actuator, the fields of a container's stored spec that must change. Out
 //! come the node's runtime ([`RuntimeInfo`]), its running containers by name ([`ListedContainer`]), what the stored spec
-//! of one of them holds ([`RuntimeContainer`]), and one stream of what happens to them ([`RuntimeEvent`]). Everything the
+//! of one of them holds, and one stream of what happens to them ([`RuntimeEvent`]). Everything the
 //! rest of the program needs is the trait [`ContainerRuntime`]; [`Cri`] is the real one.
 //!
 //! Never from here: starting, stopping or removing anything; a field that is not to change; huge pages, cpusets, unified
@@ -33,12 +33,13 @@ pub mod proto {
 use std::fmt::Debug;
 
 use crate::model::CriResources;
+use crate::model::objects::PodId;
 
 pub use cri::{Cri, Deadlines, Observer};
 pub use discovery::{DiscoveryError, WELL_KNOWN_SOCKETS, discover};
 pub use error::{Call, Problem, RuntimeError};
 pub use events::{EventOptions, EventSender, EventStream, Happened, RuntimeEvent};
-pub use types::{ContainerState, ListedContainer, Listing, RuntimeContainer, RuntimeInfo, RuntimePod};
+pub use types::{ListedContainer, Listing, RuntimeInfo};
 
 /// What vscaled needs of a container runtime. Every call ends: with an answer, an error or its deadline.
 #[tonic::async_trait]
@@ -51,7 +52,7 @@ pub trait ContainerRuntime: Debug + Send + Sync {
     /// The pods whose sandbox is ready, in one call: also those whose containers are all down, between two crashes.
     ///
     /// Errors: when the runtime is away, hangs, or answers nonsense.
-    async fn list_pods(&self) -> Result<Vec<RuntimePod>, RuntimeError>;
+    async fn list_pods(&self) -> Result<Vec<PodId>, RuntimeError>;
 
     /// The running containers of pods, in one call however many there are. One the runtime cannot describe
     /// does not hide the others.
@@ -59,10 +60,12 @@ pub trait ContainerRuntime: Debug + Send + Sync {
     /// Errors: when the runtime is away, hangs, or the list itself is unusable.
     async fn list_containers(&self) -> Result<Listing, RuntimeError>;
 
-    /// The container with this full id, running or not, in one call.
+    /// What is stored about the container with this full id, running or not, in one call. A field is none where the stored
+    /// spec leaves it out, all of it where the runtime does not tell: then nothing is known of what its next update would
+    /// write.
     ///
     /// Errors: [`Problem::NotFound`] once it is removed; when the runtime is away, hangs, or describes another container.
-    async fn container(&self, id: &str) -> Result<RuntimeContainer, RuntimeError>;
+    async fn stored(&self, id: &str) -> Result<Option<CriResources>, RuntimeError>;
 
     /// Changes the fields that are set, in the runtime's stored spec and in the kernel. The container keeps running.
     ///

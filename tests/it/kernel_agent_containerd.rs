@@ -14,7 +14,8 @@ mod values;
 use std::time::Duration;
 
 use vscaled::model::{CriResources, MemoryLimit};
-use vscaled::runtime::{ContainerRuntime, Cri, Deadlines, RuntimeContainer};
+use vscaled::runtime::proto::ContainerStatus;
+use vscaled::runtime::{ContainerRuntime, Cri, Deadlines};
 
 use crate::support::agent::Agent;
 use crate::support::amounts::{Amounts, pod_manifest, vpa_manifest};
@@ -117,15 +118,18 @@ impl Scene {
         assert!(self.holds(app, side), "telling the runtime changed the files");
     }
 
-    /// What the runtime says about one container.
-    async fn asked(&self, index: usize) -> RuntimeContainer {
-        let cri = Cri::new(&self.containerd.socket(), patient()).unwrap();
-        cri.container(&self.pod.containers[index].id).await.unwrap()
+    /// One container's process, and what the runtime says of it besides its resources.
+    async fn life(&self, index: usize) -> (i32, ContainerStatus) {
+        let id = &self.pod.containers[index].id;
+        let mut status = self.containerd.life(id).await;
+        status.resources = None;
+        (self.containerd.pid(id), status)
     }
 
     /// What the runtime has stored about one container.
     async fn stored(&self, index: usize) -> CriResources {
-        self.asked(index).await.resources.unwrap()
+        let cri = Cri::new(&self.containerd.socket(), patient()).unwrap();
+        cri.stored(&self.pod.containers[index].id).await.unwrap().unwrap()
     }
 
     /// Updates a container through CRI, as somebody else.

@@ -59,7 +59,8 @@ async fn memory_alone_changes(containerd: &Containerd, pod: &Pod) {
     let (app, sidecar) = (&pod.containers[0], &pod.containers[1]);
     let files = |container: &Container| containerd.cgroups().settings(&container.cgroup);
     let (before, sidecar_before) = (files(app), files(sidecar));
-    let stored_before = cri.container(&app.id).await.unwrap();
+    let stored_before = cri.stored(&app.id).await.unwrap();
+    let started_at = containerd.life(&app.id).await.started_at;
 
     let change = CriResources {
         memory_limit_in_bytes: Some(96 * MIB),
@@ -89,16 +90,13 @@ async fn memory_alone_changes(containerd: &Containerd, pod: &Pod) {
         Some(POD_LIMIT)
     );
 
-    let stored = cri.container(&app.id).await.unwrap();
     let expected = CriResources {
         memory_limit_in_bytes: Some(96 * MIB),
-        ..stored_before.resources.unwrap()
+        ..stored_before.unwrap()
     };
-    assert_eq!(stored.resources, Some(expected));
-    assert_eq!(
-        (stored.pid, stored.started_at),
-        (Some(app.pid), stored_before.started_at)
-    );
+    assert_eq!(cri.stored(&app.id).await.unwrap(), Some(expected));
+    assert_eq!(containerd.pid(&app.id), app.pid);
+    assert_eq!(containerd.life(&app.id).await.started_at, started_at);
 }
 
 #[tokio::test]
@@ -129,8 +127,8 @@ fn version_text(program: &str) -> String {
 
 async fn shares_become_what_the_formula_says(containerd: &Containerd, pod: &Pod, runtime: OciRuntime) {
     let app = &pod.containers[0];
-    let stored = client(containerd).container(&app.id).await.unwrap();
-    let shares = stored.resources.and_then(|resources| resources.cpu_shares).unwrap();
+    let stored = client(containerd).stored(&app.id).await.unwrap();
+    let shares = stored.and_then(|stored| stored.cpu_shares).unwrap();
     let shares = CpuShares::new(shares.try_into().unwrap());
     let files = containerd.cgroups().settings(&app.cgroup);
     match containerd.cgroups().version() {

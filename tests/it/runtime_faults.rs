@@ -159,8 +159,8 @@ async fn a_status_about_another_container_is_refused() {
     runtime.status_about = Some("good");
     let socket = Socket::of(runtime);
     let cri = client(&socket);
-    assert_eq!(cri.container("good").await.unwrap().id, "good");
-    let error = cri.container("bad").await.unwrap_err();
+    cri.stored("good").await.unwrap();
+    let error = cri.stored("bad").await.unwrap_err();
     assert!(
         error.to_string().contains("container bad") && error.to_string().contains("about container \"good\""),
         "{error}"
@@ -176,7 +176,7 @@ async fn looking_at_all_containers_or_at_one_is_a_single_call() {
     let cri = client(&socket);
     assert_eq!(cri.list_containers().await.unwrap().containers.len(), 250);
     assert_eq!(*calls.lock().unwrap(), ["ListContainers"]);
-    cri.container("17").await.unwrap();
+    cri.stored("17").await.unwrap();
     assert_eq!(*calls.lock().unwrap(), ["ListContainers", "ContainerStatus"]);
 }
 

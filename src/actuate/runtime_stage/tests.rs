@@ -8,7 +8,8 @@ use tempfile::TempDir;
 use super::*;
 use crate::cgroup::Hierarchy;
 use crate::model::CgroupPath;
-use crate::runtime::{EventStream, Listing, RuntimeInfo, RuntimePod};
+use crate::model::objects::PodId;
+use crate::runtime::{EventStream, Listing, RuntimeInfo};
 
 /// Takes the container's swap away with every update of memory, as CRI-O does, and writes the `memory.high` that it has
 /// stored, as containerd does.
@@ -25,7 +26,7 @@ impl ContainerRuntime for SwapTaker {
         unreachable!()
     }
 
-    async fn list_pods(&self) -> Result<Vec<RuntimePod>, RuntimeError> {
+    async fn list_pods(&self) -> Result<Vec<PodId>, RuntimeError> {
         unreachable!()
     }
 
@@ -33,7 +34,7 @@ impl ContainerRuntime for SwapTaker {
         unreachable!()
     }
 
-    async fn container(&self, _: &str) -> Result<RuntimeContainer, RuntimeError> {
+    async fn stored(&self, _: &str) -> Result<Option<CriResources>, RuntimeError> {
         unreachable!()
     }
 

@@ -62,8 +62,8 @@ impl LearnedFormula {
         let Some(youngest) = new.first() else { return };
         let mut pairs = Vec::new();
         for container in &new {
-            let stored = match runtime.container(&container.id).await {
-                Ok(answer) => answer.resources,
+            let stored = match runtime.stored(&container.id).await {
+                Ok(stored) => stored,
                 Err(error) if error.is_retryable() => return,
                 Err(error) => {
                     tracing::debug!(%error, "a container says nothing about the formula of weights");
@@ -115,15 +115,17 @@ fn weight_at(hierarchy: &Hierarchy, path: &CgroupPath) -> Option<CpuWeight> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::objects::PodId;
 
     fn listed(id: &str, created_at: i64) -> ListedContainer {
         ListedContainer {
             id: id.to_owned(),
             name: "app".to_owned(),
-            pod_uid: "uid".to_owned(),
-            pod_name: "web".to_owned(),
-            pod_namespace: "default".to_owned(),
-            sandbox_id: "sandbox".to_owned(),
+            pod: PodId {
+                uid: "uid".to_owned(),
+                name: "web".to_owned(),
+                namespace: "default".to_owned(),
+            },
             restart_count: 0,
             created_at: Some(Timestamp::from_second(created_at).unwrap()),
         }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::runtime::{ContainerRuntime, Cri, Listing, RuntimeError, RuntimeInfo, RuntimePod};
+use crate::model::objects::PodId;
+use crate::runtime::{ContainerRuntime, Cri, Listing, RuntimeError, RuntimeInfo};
 
 /// The runtime that was found.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ impl KnownRuntime {
     }
 
     /// Its pods and their running containers; in doubt, after it has said who it is.
-    pub(super) async fn list(&mut self) -> Result<(Vec<RuntimePod>, Listing), RuntimeError> {
+    pub(super) async fn list(&mut self) -> Result<(Vec<PodId>, Listing), RuntimeError> {
         if self.doubted {
             let info = self.cri.info().await?;
             if info != self.info {

@@ -321,7 +321,7 @@ async fn events_that_came_together_are_one_look() {
     node.look().await;
     node.discovery.happenings = Some(stream);
     for event in [lost(), RuntimeEvent::Resync] {
-        sender.send(event).await.unwrap();
+        sender.send(event).unwrap();
     }
     node.discovery.note_waiting();
     assert!(node.discovery.runtime.as_ref().unwrap().doubted);

@@ -9,10 +9,9 @@ use futures::stream::BoxStream;
 use tonic::Status;
 
 use super::super::{ContainerRuntime, Cri, Problem, RuntimeError};
-use super::RuntimeEvent;
 use super::polling::Containers;
-use super::sender::EventOutput;
 use super::sources::Source;
+use super::{EventSender, RuntimeEvent};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -33,12 +32,12 @@ enum Ended {
 pub(super) struct Follower {
     pub(super) cri: Cri,
     pub(super) polling_interval: Duration,
-    pub(super) output: EventOutput,
+    pub(super) output: EventSender,
 }
 
 impl Follower {
     /// Follows for ever. The sources are tried anew after each loss, because an upgrade may bring a better one.
-    pub(super) async fn run(mut self) {
+    pub(super) async fn run(self) {
         let mut pause = FIRST_PAUSE;
         let mut reported = false;
         loop {
@@ -49,7 +48,7 @@ impl Follower {
             }
             tracing::debug!(%error, ?pause, "cannot follow the runtime's events");
             if !reported {
-                self.output.send(RuntimeEvent::Lost { why: error.to_string() });
+                self.send(RuntimeEvent::Lost { why: error.to_string() });
                 reported = true;
             }
             tokio::time::sleep(pause).await;
@@ -58,7 +57,7 @@ impl Follower {
     }
 
     /// Follows the first source that is offered, or polls.
-    async fn follow_until_lost(&mut self, subscribed: &mut bool) -> RuntimeError {
+    async fn follow_until_lost(&self, subscribed: &mut bool) -> RuntimeError {
         let kind = match self.cri.info().await {
             Ok(info) => info.kind,
             Err(error) => return error,
@@ -78,7 +77,7 @@ impl Follower {
 
     /// Forwards a source's events until it ends.
     async fn forward(
-        &mut self,
+        &self,
         method: &'static str,
         opening: impl Future<Output = Result<Events, Status>>,
         subscribed: &mut bool,
@@ -98,11 +97,11 @@ impl Follower {
         if let Some(Err(status)) = opened {
             return self.ended(method, &status);
         }
-        self.output.send(RuntimeEvent::Resync);
+        self.send(RuntimeEvent::Resync);
         *subscribed = true;
         let opened = match opened {
             Some(opened) => opened,
-            None => self.delivering_resync(opening).await,
+            None => opening.await,
         };
         let mut events = match opened {
             Ok(events) => events,
@@ -110,8 +109,8 @@ impl Follower {
         };
         let mut is_first = true;
         loop {
-            match self.delivering_resync(events.next()).await {
-                Some(Ok(Some(event))) => self.output.send(event),
+            match events.next().await {
+                Some(Ok(Some(event))) => self.send(event),
                 Some(Ok(None)) => {}
                 Some(Err(status)) => return self.ended(method, &status),
                 // CRI-O with pod events disabled answers with a stream that ends at once.
@@ -122,20 +121,13 @@ impl Follower {
         }
     }
 
-    /// Waits for the future, and delivers a pending resync meanwhile.
-    async fn delivering_resync<T>(&mut self, future: impl Future<Output = T>) -> T {
-        let mut future = pin!(future);
-        loop {
-            tokio::select! {
-                done = &mut future => return done,
-                // Cancel-safe: the resync stays pending.
-                () = self.output.deliver_resync() => {}
-            }
-        }
+    fn send(&self, event: RuntimeEvent) {
+        // Where nobody listens any more, this task ends in a moment.
+        self.output.send(event).ok();
     }
 
     /// Lists containers at an interval and sends the differences.
-    async fn poll(&mut self, subscribed: &mut bool) -> RuntimeError {
+    async fn poll(&self, subscribed: &mut bool) -> RuntimeError {
         let mut before: Option<Containers> = None;
         loop {
             let now = match self.cri.list(None).await {
@@ -143,12 +135,12 @@ impl Follower {
                 Err(error) => return error,
             };
             match &before {
-                None => self.output.send(RuntimeEvent::Resync),
-                Some(before) => now.events_since(before).for_each(|event| self.output.send(event)),
+                None => self.send(RuntimeEvent::Resync),
+                Some(before) => now.events_since(before).for_each(|event| self.send(event)),
             }
             *subscribed = true;
             before = Some(now);
-            self.delivering_resync(tokio::time::sleep(self.polling_interval)).await;
+            tokio::time::sleep(self.polling_interval).await;
         }
     }
 

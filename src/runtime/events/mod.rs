@@ -5,22 +5,21 @@
 //! subscriber takes the kubelet's events away; it also tells of updates. CRI-O has only CRI's, unless disabled. Where
 //! nothing is offered, containers are listed at an interval and the differences sent.
 //!
-//! One task drains the runtime's stream and never waits for the consumer: a slow reader would block containerd. Events
-//! that find the channel full are dropped, and one [`RuntimeEvent::Resync`] takes their place. So this stream may shorten
+//! One task drains the runtime's stream and never waits for the consumer: a slow reader would block containerd. The oldest
+//! events give way where the channel is full, and one [`RuntimeEvent::Resync`] takes their place. So this stream may shorten
 //! the wait until the next look at things, and must never be what correctness rests on.
 
 mod follow;
 mod polling;
-mod sender;
 mod sources;
 
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::{self, Receiver, Sender};
 use tokio_util::task::AbortOnDropHandle;
 
 use self::follow::Follower;
-use self::sender::EventOutput;
 use super::Cri;
 
 /// What happened to one container.
@@ -73,31 +72,31 @@ pub struct EventOptions {
 impl Default for EventOptions {
     fn default() -> Self {
         Self {
-            buffer: 1024,
+            buffer: 256,
             polling_interval: Duration::from_secs(1),
         }
     }
 }
 
 /// Feeds an [`EventStream`] by hand: for runtimes made up by tests.
-pub type EventSender = mpsc::Sender<RuntimeEvent>;
+pub type EventSender = Sender<RuntimeEvent>;
 
 /// What happens to containers from now on. Dropping it ends the subscription.
 #[derive(Debug)]
 pub struct EventStream {
-    receiver: mpsc::Receiver<RuntimeEvent>,
+    receiver: Receiver<RuntimeEvent>,
     /// `None` when somebody else feeds the stream.
     _follower: Option<AbortOnDropHandle<()>>,
 }
 
 impl EventStream {
     pub(super) fn of(cri: Cri, options: EventOptions) -> Self {
-        let (sender, receiver) = mpsc::channel(options.buffer.max(1));
+        let (sender, receiver) = broadcast::channel(options.buffer.max(1));
         let follower = tokio::spawn(
             Follower {
                 cri,
                 polling_interval: options.polling_interval,
-                output: EventOutput::new(sender),
+                output: sender,
             }
             .run(),
         );
@@ -110,7 +109,7 @@ impl EventStream {
     /// A stream of whatever is sent into the sender; it ends when the sender is dropped.
     #[must_use]
     pub fn fed_by_hand(buffer: usize) -> (EventSender, Self) {
-        let (sender, receiver) = mpsc::channel(buffer.max(1));
+        let (sender, receiver) = broadcast::channel(buffer.max(1));
         let stream = Self {
             receiver,
             _follower: None,
@@ -121,6 +120,31 @@ impl EventStream {
     /// The next event. Cancel-safe: an event is either returned or still there. `None` never comes from a runtime,
     /// which is followed for ever.
     pub async fn next(&mut self) -> Option<RuntimeEvent> {
-        self.receiver.recv().await
+        match self.receiver.recv().await {
+            Ok(event) => Some(event),
+            Err(RecvError::Lagged(_)) => Some(RuntimeEvent::Resync),
+            Err(RecvError::Closed) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_slow_consumer_gets_one_resync_for_all_it_missed() {
+        let (sender, mut stream) = EventStream::fed_by_hand(2);
+        let event = |id: &str| RuntimeEvent::container(id, Happened::Started);
+        for id in ["a", "b", "c", "d"] {
+            sender.send(event(id)).unwrap();
+        }
+        for expected in [RuntimeEvent::Resync, event("c"), event("d")] {
+            assert_eq!(stream.next().await, Some(expected));
+        }
+        sender.send(event("e")).unwrap();
+        assert_eq!(stream.next().await, Some(event("e")));
+        drop(sender);
+        assert_eq!(stream.next().await, None);
     }
 }

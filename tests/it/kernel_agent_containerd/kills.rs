@@ -77,15 +77,11 @@ impl Scene {
 #[tokio::test]
 async fn a_killed_child_is_told_for_its_container_which_goes_on_and_whose_runtime_says_nothing() {
     let scene = Scene::watching(CHILD_TAKES_TOO_MUCH).await;
-    let before = scene.asked(0).await;
+    let before = scene.life(0).await;
     for _ in 0..ATTEMPTS {
         let kill = scene.next_kill().await;
-        let after = scene.asked(0).await;
-        assert_eq!(
-            (after.pid, after.state),
-            (before.pid, before.state),
-            "the container ended"
-        );
+        let after = scene.life(0).await;
+        assert_eq!(after, before, "the container ended");
         if scene.is_of_app(&kill, "child") {
             return;
         }

@@ -9,17 +9,12 @@ use super::{APP, Amounts, IDLE, SIDE, Scene};
 #[tokio::test]
 async fn a_recommendation_reaches_every_level_and_the_runtimes_own_record() {
     let scene = Scene::started(IDLE).await;
-    let before = [scene.asked(0).await, scene.asked(1).await];
+    let before = [scene.life(0).await, scene.life(1).await];
     let (app, side) = (Amounts::doubled(250, 96), Amounts::doubled(40, 24));
     scene.recommend(app, side);
     scene.settles(app, side).await;
-    let after = [scene.asked(0).await, scene.asked(1).await];
-    for (before, after) in before.iter().zip(&after) {
-        assert_eq!(
-            (after.pid, after.started_at, after.restart_count, after.state),
-            (before.pid, before.started_at, before.restart_count, before.state)
-        );
-    }
+    let after = [scene.life(0).await, scene.life(1).await];
+    assert_eq!(after, before);
     let history = scene.agent.history().await;
     assert_eq!(history.len(), 1, "{history:#?}");
     assert_eq!(history[0].outcome, "Applied");
@@ -59,7 +54,7 @@ async fn a_busy_process_is_resized_twenty_times_and_never_notices() {
          i=$((i+1)); echo $i >/progress.new && mv /progress.new /progress; done",
     )
     .await;
-    let before = scene.asked(0).await;
+    let before = scene.life(0).await;
     let progress = || -> u64 {
         let file = format!("/proc/{}/root/progress", scene.pod.containers[0].pid);
         fs::read_to_string(file).map_or(0, |text| text.trim().parse().unwrap())
@@ -78,8 +73,8 @@ async fn a_busy_process_is_resized_twenty_times_and_never_notices() {
         scene.agent.wait_for("the process to go on", goes_on).await;
         reached = progress();
     }
-    let after = scene.asked(0).await;
-    assert_eq!((after.pid, after.started_at), (before.pid, before.started_at));
+    let after = scene.life(0).await;
+    assert_eq!(after, before);
     assert_eq!(scene.containerd.cgroups().oom_kills(&scene.pod.containers[0].cgroup), 0);
     let outcomes: Vec<_> = scene
         .agent

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use vscaled::model::{CriResources, Driver, RuntimeKind};
-use vscaled::runtime::{ContainerState, EventStream, Happened, Problem, RuntimeEvent, discover};
+use vscaled::runtime::proto::ContainerState;
+use vscaled::runtime::{EventStream, Happened, Problem, RuntimeEvent, discover};
 
 use super::*;
 
@@ -30,7 +31,7 @@ fn about(id: &str, happened: Happened) -> RuntimeEvent {
 }
 
 #[tokio::test]
-async fn containers_are_listed_by_name_and_each_tells_its_process_and_stored_resources() {
+async fn containers_are_listed_by_name_and_each_tells_its_stored_resources() {
     let containerd = Containerd::start(OciRuntime::Runc).await;
     let pod = containerd.run(&pod()).await;
     let (cri, info) = discover(Some(&containerd.socket()), patient()).await.unwrap();
@@ -50,35 +51,21 @@ async fn containers_are_listed_by_name_and_each_tells_its_process_and_stored_res
     containers.sort_by(|a, b| a.name.cmp(&b.name));
     assert_eq!(containers.len(), 2);
     let app = &containers[0];
-    assert_eq!(
-        (app.name.as_str(), app.pod_name.as_str(), app.pod_namespace.as_str()),
-        ("app", "web-0", "test")
-    );
-    assert_eq!((app.pod_uid.as_str(), &app.id), (UID, &pod.containers[0].id));
-    assert_eq!(app.sandbox_id, pod.sandbox_id);
+    assert_eq!((app.name.as_str(), app.pod.to_string().as_str()), ("app", "test/web-0"));
+    assert_eq!((app.pod.uid.as_str(), &app.id), (UID, &pod.containers[0].id));
     let sidecar = &containers[1];
     assert_eq!((sidecar.name.as_str(), &sidecar.id), ("sidecar", &pod.containers[1].id));
     assert!(app.created_at.is_some() && app.created_at < sidecar.created_at);
 
-    let told = cri.container(&app.id).await.unwrap();
-    assert_eq!(
-        (&told.id, &told.name, &told.pod_uid, &told.pod_name, &told.pod_namespace),
-        (&app.id, &app.name, &app.pod_uid, &app.pod_name, &app.pod_namespace)
-    );
-    assert_eq!(
-        (told.state, told.pid),
-        (ContainerState::Running, Some(pod.containers[0].pid))
-    );
-    assert!(told.started_at >= app.created_at);
     let stored = CriResources {
         cpu_shares: Some(512),
         cpu_quota: Some(20_000),
         cpu_period: Some(100_000),
         memory_limit_in_bytes: Some(64 * MIB),
     };
-    assert_eq!(told.resources, Some(stored));
-    let told = cri.container(&sidecar.id).await.unwrap();
-    assert_eq!(told.resources.unwrap().memory_limit_in_bytes, Some(32 * MIB));
+    assert_eq!(cri.stored(&app.id).await.unwrap(), Some(stored));
+    let told = cri.stored(&sidecar.id).await.unwrap();
+    assert_eq!(told.unwrap().memory_limit_in_bytes, Some(32 * MIB));
 }
 
 #[tokio::test]
@@ -101,7 +88,7 @@ async fn starts_updates_and_ends_are_told() {
 
     containerd.end(app).await;
     expect(&mut events, &about(&app.id, Happened::Stopped)).await;
-    assert_eq!(cri.container(&app.id).await.unwrap().state, ContainerState::Exited);
+    assert_eq!(containerd.life(&app.id).await.state(), ContainerState::ContainerExited);
     let running = cri.list_containers().await.unwrap().containers;
     assert_eq!(
         running.iter().map(|container| &container.id).collect::<Vec<_>>(),
@@ -146,7 +133,7 @@ async fn a_runtime_that_stopped_is_unavailable_until_it_is_back() {
     expect(&mut events, &RuntimeEvent::Resync).await;
     assert_eq!(cri.list_containers().await.unwrap().containers.len(), 2);
     for container in &pod.containers {
-        assert_eq!(cri.container(&container.id).await.unwrap().pid, Some(container.pid));
+        assert_eq!(containerd.pid(&container.id), container.pid);
     }
 }
 
@@ -155,7 +142,7 @@ async fn the_beginning_of_an_id_is_not_taken_for_the_container() {
     let containerd = Containerd::start(OciRuntime::Runc).await;
     let pod = containerd.run(&pod()).await;
     let app = &pod.containers[0].id;
-    let error = client(&containerd).container(&app[..12]).await.unwrap_err();
+    let error = client(&containerd).stored(&app[..12]).await.unwrap_err();
     assert!(matches!(error.problem, Problem::Nonsense { .. }), "{error}");
     assert!(error.to_string().contains(app), "{error}");
 }
@@ -169,7 +156,7 @@ async fn a_container_the_runtime_never_had_is_not_found() {
         ..CriResources::default()
     };
     for error in [
-        cri.container("nobody").await.unwrap_err(),
+        cri.stored("nobody").await.unwrap_err(),
         cri.update("nobody", &change).await.unwrap_err(),
     ] {
         assert!(error.is_not_found() && error.to_string().contains("nobody"), "{error}");

@@ -5,13 +5,11 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 use vscaled::actuate::{Node, RuntimeLink, reconcile};
+use vscaled::model::objects::PodId;
 use vscaled::model::{
     CgroupVersion, CpuQuota, CriResources, Driver, MemoryLimit, NodeTraits, Outcome, Setting, Target,
 };
-use vscaled::runtime::{
-    Call, ContainerRuntime, ContainerState, EventStream, Listing, Problem, RuntimeContainer, RuntimeError, RuntimeInfo,
-    RuntimePod,
-};
+use vscaled::runtime::{Call, ContainerRuntime, EventStream, Listing, Problem, RuntimeError, RuntimeInfo};
 
 use super::room::{job, node};
 use super::{ROOMY, roomy};
@@ -103,7 +101,7 @@ impl ContainerRuntime for Forgetful {
         Self::not_found()
     }
 
-    async fn list_pods(&self) -> Result<Vec<RuntimePod>, RuntimeError> {
+    async fn list_pods(&self) -> Result<Vec<PodId>, RuntimeError> {
         Ok(Vec::new())
     }
 
@@ -111,19 +109,8 @@ impl ContainerRuntime for Forgetful {
         Ok(Listing::default())
     }
 
-    async fn container(&self, id: &str) -> Result<RuntimeContainer, RuntimeError> {
-        Ok(RuntimeContainer {
-            id: id.to_owned(),
-            name: "app".to_owned(),
-            pod_uid: super::UID.to_owned(),
-            pod_name: "web".to_owned(),
-            pod_namespace: "test".to_owned(),
-            state: ContainerState::Running,
-            pid: None,
-            resources: None,
-            restart_count: 0,
-            started_at: None,
-        })
+    async fn stored(&self, _: &str) -> Result<Option<CriResources>, RuntimeError> {
+        Ok(None)
     }
 
     async fn update(&self, _: &str, _: &CriResources) -> Result<(), RuntimeError> {

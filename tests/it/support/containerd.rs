@@ -142,6 +142,16 @@ impl Containerd {
         fs::read_to_string(record).unwrap().trim().parse().unwrap()
     }
 
+    /// What CRI says of a container: its state, its start, its resources.
+    pub(crate) async fn life(&self, id: &str) -> proto::ContainerStatus {
+        let request = proto::ContainerStatusRequest {
+            container_id: id.to_owned(),
+            verbose: false,
+        };
+        let answer = self.kubelet().container_status(request).await;
+        self.expect(answer).status.unwrap()
+    }
+
     fn tasks(&self) -> PathBuf {
         self.file("state/io.containerd.runtime.v2.task/k8s.io")
     }

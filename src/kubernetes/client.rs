@@ -127,6 +127,7 @@ impl ApiClient {
     }
 
     pub(super) fn streams_no_lists(&self) {
+        tracing::debug!("the API server does not begin watches with lists");
         self.streams_lists.store(false, Ordering::Relaxed);
     }
 

@@ -142,16 +142,10 @@ impl Problem {
 
     /// Whether the same call may succeed later without anybody changing anything.
     pub const fn is_retryable(&self) -> bool {
-        match self {
-            Self::Timeout(_) | Self::Unreachable(_) | Self::Throttled { .. } | Self::Unavailable { .. } => true,
-            Self::Unauthorised(_)
-            | Self::Forbidden { .. }
-            | Self::NotFound(_)
-            | Self::Conflict(_)
-            | Self::Expired
-            | Self::Refused { .. }
-            | Self::Unreadable(_) => false,
-        }
+        matches!(
+            self,
+            Self::Timeout(_) | Self::Unreachable(_) | Self::Throttled { .. } | Self::Unavailable { .. }
+        )
     }
 
     /// Whether a patch that names an object by its UID found none: it is gone, and perhaps another has its name.
@@ -161,14 +155,7 @@ impl Problem {
             // In capitals: what it quotes besides, such as names, has none.
             Self::Conflict(message) => message.contains("UID"),
             Self::Refused { message, .. } => message.contains("metadata.uid"),
-            Self::Timeout(_)
-            | Self::Unreachable(_)
-            | Self::Unauthorised(_)
-            | Self::Forbidden { .. }
-            | Self::Expired
-            | Self::Throttled { .. }
-            | Self::Unavailable { .. }
-            | Self::Unreadable(_) => false,
+            _ => false,
         }
     }
 
@@ -176,15 +163,7 @@ impl Problem {
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Throttled { retry_after, .. } | Self::Unavailable { retry_after, .. } => *retry_after,
-            Self::Timeout(_)
-            | Self::Unreachable(_)
-            | Self::Unauthorised(_)
-            | Self::Forbidden { .. }
-            | Self::NotFound(_)
-            | Self::Conflict(_)
-            | Self::Expired
-            | Self::Refused { .. }
-            | Self::Unreadable(_) => None,
+            _ => None,
         }
     }
 

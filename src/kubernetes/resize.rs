@@ -103,15 +103,7 @@ fn refusal(error: ApiError) -> ResizeError {
             ResizeError::Unsupported(message)
         }
         Problem::Refused { .. } => ResizeError::Denied(reason),
-        Problem::Timeout(_)
-        | Problem::Unreachable(_)
-        | Problem::Unauthorised(_)
-        | Problem::Forbidden { .. }
-        | Problem::Conflict(_)
-        | Problem::Expired
-        | Problem::Throttled { .. }
-        | Problem::Unavailable { .. }
-        | Problem::Unreadable(_) => ResizeError::Refused { reason, retry_after },
+        _ => ResizeError::Refused { reason, retry_after },
     }
 }
 

@@ -41,15 +41,13 @@ impl<T: Object> Known<T> {
             };
             let cut_short = || Problem::Unreadable("the list ended before it was whole".to_owned());
             let line = line?.ok_or_else(cut_short)?;
-            match self.with(|known| known.apply(&line)) {
+            match self.with(|known| known.apply(&line, call))? {
                 WatchResult::Change { news, .. } => changed |= news,
                 WatchResult::ListEnd(version) => {
                     changed |= self.with(Followed::end_list);
                     return Ok(Some((version, changed)));
                 }
                 WatchResult::Bookmark(_) => return Ok(None),
-                WatchResult::Error(status) => return Err(Problem::of(status, call, None)),
-                WatchResult::Nonsense(why) => return Err(Problem::Unreadable(why)),
             }
         }
     }

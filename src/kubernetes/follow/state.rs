@@ -7,7 +7,8 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::kubernetes::error::Status;
+use crate::kubernetes::call::Call;
+use crate::kubernetes::error::Problem;
 use crate::kubernetes::object::{Decoded, Key, Object, decode};
 use crate::kubernetes::pieces::{LARGEST_OBJECT, Piece};
 
@@ -64,7 +65,7 @@ impl<T> Default for Followed<T> {
     }
 }
 
-/// What of a list is not its objects.
+/// What a list says beside its objects, and what a bookmark says.
 #[derive(Debug, Deserialize)]
 struct Envelope {
     metadata: EnvelopeMeta,
@@ -74,6 +75,7 @@ struct Envelope {
 #[serde(rename_all = "camelCase", default)]
 struct EnvelopeMeta {
     resource_version: String,
+    annotations: BTreeMap<String, String>,
 }
 
 /// A line of a watch.
@@ -85,29 +87,8 @@ struct Line<'a> {
     object: &'a RawValue,
 }
 
-#[derive(Debug, Deserialize)]
-struct Bookmark {
-    metadata: BookmarkMeta,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct BookmarkMeta {
-    resource_version: String,
-    annotations: BTreeMap<String, String>,
-}
-
 /// The annotation of the bookmark that ends what was there when a watch began (KEP-3157).
 const INITIAL_END: &str = "k8s.io/initial-events-end";
-
-enum WatchEvent<T> {
-    Changed(Decoded<T>),
-    Deleted(Decoded<T>),
-    /// Up to this version; whether everything that was there has been told.
-    Bookmark(String, bool),
-    Error(Status),
-    Unreadable(String),
-}
 
 /// What a line of a watch was.
 #[derive(Debug)]
@@ -123,9 +104,6 @@ pub(super) enum WatchResult {
     Bookmark(String),
     /// The list with which the watch began is whole, and this is its version.
     ListEnd(String),
-    /// The API server says no.
-    Error(Status),
-    Nonsense(String),
 }
 
 impl<T: Object> Followed<T> {
@@ -186,28 +164,48 @@ impl<T: Object> Followed<T> {
         Ok(envelope.metadata.resource_version)
     }
 
-    /// Takes in a line of a watch.
-    pub(super) fn apply(&mut self, line: &Piece) -> WatchResult {
+    /// Takes in a line of the watch that a call began.
+    ///
+    /// Errors: what the API server says, or [`Problem::Unreadable`].
+    pub(super) fn apply(&mut self, line: &Piece, call: &Call) -> Result<WatchResult, Problem> {
         let Piece::Object(text) = line else {
-            return WatchResult::Change {
+            return Ok(WatchResult::Change {
                 version: String::new(),
                 news: self.put(unreadable(line), false),
-            };
+            });
         };
-        let (said, is_new) = read::<T>(text);
-        match said {
-            WatchEvent::Changed(decoded) => WatchResult::Change {
-                version: decoded.resource_version.clone(),
-                news: self.put(decoded, is_new),
-            },
-            WatchEvent::Deleted(decoded) => WatchResult::Change {
-                news: self.remove(&decoded.key),
-                version: decoded.resource_version,
-            },
-            WatchEvent::Bookmark(version, false) => WatchResult::Bookmark(version),
-            WatchEvent::Bookmark(version, true) => WatchResult::ListEnd(version),
-            WatchEvent::Error(status) => WatchResult::Error(status),
-            WatchEvent::Unreadable(why) => WatchResult::Nonsense(why),
+        let nonsense = |error: serde_json::Error| Problem::Unreadable(error.to_string());
+        let Line { kind, object } = serde_json::from_slice(text).map_err(nonsense)?;
+        match kind.as_str() {
+            "ADDED" | "MODIFIED" | "DELETED" => {
+                let decoded = decode::<T>(object.get());
+                let decoded = decoded.unwrap_or_else(|| unreadable(&Piece::Object(object.get().into())));
+                let version = decoded.resource_version.clone();
+                let news = match kind.as_str() {
+                    "DELETED" => self.remove(&decoded.key),
+                    kind => self.put(decoded, kind == "ADDED"),
+                };
+                Ok(WatchResult::Change { version, news })
+            }
+            "BOOKMARK" => {
+                let Envelope { metadata } = serde_json::from_str(object.get()).map_err(nonsense)?;
+                let ends_list = metadata
+                    .annotations
+                    .get(INITIAL_END)
+                    .is_some_and(|value| value == "true");
+                let bookmark = if ends_list {
+                    WatchResult::ListEnd
+                } else {
+                    WatchResult::Bookmark
+                };
+                Ok(bookmark(metadata.resource_version))
+            }
+            "ERROR" => Err(Problem::of(
+                serde_json::from_str(object.get()).map_err(nonsense)?,
+                call,
+                None,
+            )),
+            other => Err(Problem::Unreadable(format!("a line of the unknown type {other}"))),
         }
     }
 
@@ -309,35 +307,4 @@ fn unreadable<T>(piece: &Piece) -> Decoded<T> {
         object: Err(why),
         left_out: None,
     }
-}
-
-/// Reads a line of a watch, and whether it tells of an object that was not there before.
-fn read<T: Object>(line: &[u8]) -> (WatchEvent<T>, bool) {
-    let Line { kind, object } = match serde_json::from_slice(line) {
-        Ok(line) => line,
-        Err(error) => return (WatchEvent::Unreadable(error.to_string()), false),
-    };
-    let nonsense = |error: serde_json::Error| WatchEvent::Unreadable(error.to_string());
-    let said = match kind.as_str() {
-        "ADDED" | "MODIFIED" | "DELETED" => {
-            let decoded = decode::<T>(object.get());
-            let decoded = decoded.unwrap_or_else(|| unreadable(&Piece::Object(object.get().into())));
-            if kind == "DELETED" {
-                WatchEvent::Deleted(decoded)
-            } else {
-                WatchEvent::Changed(decoded)
-            }
-        }
-        "BOOKMARK" => serde_json::from_str(object.get()).map_or_else(nonsense, |bookmark: Bookmark| {
-            let is_end = bookmark
-                .metadata
-                .annotations
-                .get(INITIAL_END)
-                .is_some_and(|value| value == "true");
-            WatchEvent::Bookmark(bookmark.metadata.resource_version, is_end)
-        }),
-        "ERROR" => serde_json::from_str(object.get()).map_or_else(nonsense, WatchEvent::Error),
-        other => WatchEvent::Unreadable(format!("a line of the unknown type {other}")),
-    };
-    (said, kind == "ADDED")
 }

@@ -30,41 +30,16 @@ pub(super) struct Task<T> {
     served: usize,
     /// The newest version seen, which no later list may fall behind.
     version: Option<String>,
+    /// Whether the list is to be read before it is watched.
+    must_list: bool,
     /// A list was read, and its watch has not begun yet.
     listed: bool,
     known: Known<T>,
     changed: Arc<Notify>,
 }
 
-enum Begun {
-    /// It did not; what was to be waited for has been.
-    Not,
-    /// The list is known, and is to be watched from its version on.
-    Listed,
-    /// The list is known, and what happens since comes here.
-    Streams(Box<(Call, Pieces<'static>)>),
-}
-
-enum End {
-    /// Its time was over, or nothing was ever heard on it: it goes on where it stands.
-    Over,
-    /// Not even a bookmark was heard where they had come before: it goes on where it stands.
-    Silent,
-    /// What came since is not known any more.
-    Forgotten,
-    Failed(ApiError),
-}
-
-impl End {
-    const fn counted(&self) -> WatchEnd {
-        match self {
-            Self::Over => WatchEnd::Over,
-            Self::Silent => WatchEnd::Silent,
-            Self::Forgotten => WatchEnd::Forgotten,
-            Self::Failed(_) => WatchEnd::Failed,
-        }
-    }
-}
+/// A watch that has begun.
+type Watching = (Call, Pieces<'static>);
 
 impl<T: Object> Task<T> {
     pub(super) fn new(client: ApiClient, place: Place, timing: Timing, known: Known<T>, changed: Arc<Notify>) -> Self {
@@ -75,6 +50,7 @@ impl<T: Object> Task<T> {
             backoff: Backoff::new(timing.first_pause, timing.longest_pause),
             served: 0,
             version: None,
+            must_list: true,
             listed: false,
             known,
             changed,
@@ -84,43 +60,48 @@ impl<T: Object> Task<T> {
     pub(super) async fn run(mut self) {
         self.client.counts().watching(Self::plural());
         loop {
-            let mut stream = match self.begin().await {
-                Begun::Not => continue,
-                Begun::Listed => None,
-                Begun::Streams(begun) => Some(begun),
+            let Some(kind) = T::KINDS.get(self.served).copied() else {
+                self.not_served().await;
+                continue;
             };
-            loop {
-                let begun = Instant::now();
-                let end = match stream.take().map(|begun| *begun) {
-                    Some((call, pieces)) => self.listen(&call, pieces).await,
-                    None => self.watch().await,
-                };
-                self.client.counts().watched(Self::plural(), end.counted());
-                match end {
-                    End::Over | End::Silent if begun.elapsed() >= SHORT => {}
-                    // Somebody ends watches as soon as they begin.
-                    End::Over | End::Silent => sleep(self.backoff.next(None)).await,
-                    End::Forgotten => {
-                        // Many agents forget together: when the API server was restarted.
-                        sleep(scattered(self.timing.first_pause)).await;
-                        break;
+            let streamed = if self.must_list {
+                match self.list(kind).await {
+                    Ok(streamed) => streamed,
+                    Err(error) => {
+                        self.not_listed(&error).await;
+                        continue;
                     }
-                    End::Failed(error) => {
-                        self.failed(&error).await;
-                        if !error.problem.is_retryable() {
-                            break;
-                        }
-                    }
+                }
+            } else {
+                None
+            };
+            self.must_list = false;
+            let begun = Instant::now();
+            let end = match self.watch(kind, streamed).await {
+                Err(error) if matches!(error.problem, Problem::Expired) => Ok(WatchEnd::Forgotten),
+                end => end,
+            };
+            let counted = *end.as_ref().unwrap_or(&WatchEnd::Failed);
+            self.client.counts().watched(Self::plural(), counted);
+            match end {
+                Ok(WatchEnd::Forgotten) => {
+                    self.must_list = true;
+                    // Many agents forget together: when the API server was restarted.
+                    sleep(scattered(self.timing.first_pause)).await;
+                }
+                Ok(_) if begun.elapsed() >= SHORT => {}
+                // Somebody ends watches as soon as they begin.
+                Ok(_) => sleep(self.backoff.next(None)).await,
+                Err(error) => {
+                    self.must_list = !error.problem.is_retryable();
+                    self.failed(&error).await;
                 }
             }
         }
     }
 
-    /// Gets to know the list; if that fails, waits.
-    async fn begin(&mut self) -> Begun {
-        let Some(kind) = T::KINDS.get(self.served).copied() else {
-            return self.not_served().await;
-        };
+    /// Gets to know the list; where the API server streams it, its watch has begun.
+    async fn list(&mut self, kind: Kind) -> Result<Option<Watching>, ApiError> {
         // Not older than what was seen already, and from the API server's cache: a list "as of now" would read every
         // object of the kind from etcd, whatever the selector.
         let version = self.version.clone().unwrap_or_else(|| "0".to_owned());
@@ -130,49 +111,33 @@ impl<T: Object> Task<T> {
                 .with("sendInitialEvents", "true")
                 .with("resourceVersionMatch", "NotOlderThan");
             match self.client.watch(&call).await {
-                Ok(mut pieces) => match self.known.arrive(&mut pieces, &call).await {
-                    Ok(Some((version, news))) => {
+                Ok(mut pieces) => {
+                    let arrived = self.known.arrive(&mut pieces, &call).await;
+                    if let Some((version, news)) = arrived.map_err(|problem| ApiError::of(&call, problem))? {
                         self.listed(version, news);
                         self.begun();
-                        return Begun::Streams(Box::new((call, pieces)));
+                        return Ok(Some((call, pieces)));
                     }
-                    Ok(None) => {}
-                    Err(problem) => return self.not_listed(ApiError::of(&call, problem)).await,
-                },
+                    self.client.streams_no_lists();
+                }
                 // The list says which rule is missing.
-                Err(ApiError {
-                    problem: Problem::Forbidden { .. } | Problem::Refused { code: 403, .. },
-                    ..
-                }) => return self.list(kind, version).await,
-                Err(error) if is_not_offered(&error.problem) => {}
-                Err(error) => return self.not_listed(error).await,
+                Err(error)
+                    if matches!(
+                        error.problem,
+                        Problem::Forbidden { .. } | Problem::Refused { code: 403, .. }
+                    ) => {}
+                Err(error) if is_not_offered(&error.problem) => self.client.streams_no_lists(),
+                Err(error) => return Err(error),
             }
-            tracing::debug!("the API server does not begin watches with lists");
-            self.client.streams_no_lists();
         }
-        self.list(kind, version).await
-    }
-
-    async fn list(&mut self, kind: Kind, version: String) -> Begun {
         let call = self
             .selecting(Call::new(Verb::List, kind))
             .with("resourceVersion", version);
         let client = self.client.clone();
-        let listed = match client.list(&call).await {
-            Ok(pieces) => self
-                .known
-                .take_list(pieces)
-                .await
-                .map_err(|problem| ApiError::of(&call, problem)),
-            Err(error) => Err(error),
-        };
-        match listed {
-            Ok((version, news)) => {
-                self.listed(version, news);
-                Begun::Listed
-            }
-            Err(error) => self.not_listed(error).await,
-        }
+        let list = self.known.take_list(client.list(&call).await?).await;
+        let (version, news) = list.map_err(|problem| ApiError::of(&call, problem))?;
+        self.listed(version, news);
+        Ok(None)
     }
 
     fn listed(&mut self, version: String, news: bool) {
@@ -189,24 +154,22 @@ impl<T: Object> Task<T> {
         }
     }
 
-    async fn not_listed(&mut self, error: ApiError) -> Begun {
-        match &error.problem {
+    async fn not_listed(&mut self, error: &ApiError) {
+        match error.problem {
             // An older version of the kind may be served.
-            Problem::NotFound(_) => self.served += 1,
+            Problem::NotFound(_) => return self.served += 1,
             // The version cannot be had: it is too old, or newer than an etcd that was restored from a backup.
-            Problem::Expired | Problem::Unavailable { code: 504, .. } => {
-                self.version = None;
-                self.failed(&error).await;
-            }
-            _ => self.failed(&error).await,
+            Problem::Expired | Problem::Unavailable { code: 504, .. } => self.version = None,
+            _ => {}
         }
-        Begun::Not
+        self.failed(error).await;
     }
 
     /// No version of the kind is served: there are no such objects until it is. But those that are known are not
     /// gone, or the watch would have said so: an API server that is starting does not serve everything yet, and
     /// others may answer in its place.
-    async fn not_served(&mut self) -> Begun {
+    async fn not_served(&mut self) {
+        self.must_list = true;
         self.served = 0;
         let names = Self::plural();
         let (news, none) = self.known.with(|followed| {
@@ -221,27 +184,25 @@ impl<T: Object> Task<T> {
         };
         self.trouble(&format!("the API server knows no {names}: {what}"), news);
         sleep(pause).await;
-        Begun::Not
     }
 
-    /// Watches from where the list or the last watch ended.
-    async fn watch(&mut self) -> End {
-        let Some(kind) = T::KINDS.get(self.served).copied() else {
-            return End::Forgotten;
-        };
-        let call = self.watching(kind, self.version.clone().unwrap_or_default());
-        match self.client.watch(&call).await {
-            Ok(pieces) => {
+    /// Watches from where the list or the last watch ended, until the watch ends.
+    async fn watch(&mut self, kind: Kind, streamed: Option<Watching>) -> Result<WatchEnd, ApiError> {
+        let (call, pieces) = match streamed {
+            Some(watching) => watching,
+            None => {
+                let call = self.watching(kind, self.version.clone().unwrap_or_default());
+                let pieces = self.client.watch(&call).await?;
                 self.begun();
                 self.publish(false);
-                self.listen(&call, pieces).await
+                (call, pieces)
             }
-            Err(error) => ended(error),
-        }
+        };
+        let end = self.listen(&call, pieces).await;
+        end.map_err(|problem| ApiError::of(&call, problem))
     }
 
-    async fn listen(&mut self, call: &Call, mut pieces: Pieces<'_>) -> End {
-        let failed = |problem| ended(ApiError::of(call, problem));
+    async fn listen(&mut self, call: &Call, mut pieces: Pieces<'_>) -> Result<WatchEnd, Problem> {
         let mut bookmarks_come = false;
         // When to list again because objects that were left out may have a place now.
         let mut list_at = None;
@@ -257,15 +218,19 @@ impl<T: Object> Task<T> {
             let patience = Instant::now() + scattered(patience).max(patience);
             let line = match timeout_at(list_at.map_or(patience, |at| patience.min(at)), pieces.next()).await {
                 Ok(Ok(Some(line))) => line,
-                Ok(Ok(None)) => return End::Over,
-                Ok(Err(problem)) => return failed(problem),
-                Err(_) if list_at.is_some_and(|at| at <= Instant::now()) => return End::Forgotten,
+                Ok(Ok(None)) => return Ok(WatchEnd::Over),
+                Ok(Err(problem)) => return Err(problem),
+                Err(_) if list_at.is_some_and(|at| at <= Instant::now()) => return Ok(WatchEnd::Forgotten),
                 Err(_) => {
                     tracing::debug!(%call, "nothing was heard for long: watching anew");
-                    return if bookmarks_come { End::Silent } else { End::Over };
+                    return Ok(if bookmarks_come {
+                        WatchEnd::Silent
+                    } else {
+                        WatchEnd::Over
+                    });
                 }
             };
-            match self.known.with(|known| known.apply(&line)) {
+            match self.known.with(|known| known.apply(&line, call))? {
                 WatchResult::Change { version, news } => {
                     if !version.is_empty() {
                         self.version = Some(version);
@@ -278,8 +243,6 @@ impl<T: Object> Task<T> {
                     self.backoff.reset();
                     bookmarks_come = true;
                 }
-                WatchResult::Error(status) => return failed(Problem::of(status, call, None)),
-                WatchResult::Nonsense(why) => return failed(Problem::Unreadable(why)),
             }
         }
     }
@@ -355,12 +318,4 @@ impl<T: Object> Task<T> {
 /// it is an invalid option.
 fn is_not_offered(problem: &Problem) -> bool {
     matches!(problem, Problem::Refused { code: 400 | 422, .. })
-}
-
-/// What an error means for a watch.
-fn ended(error: ApiError) -> End {
-    match error.problem {
-        Problem::Expired => End::Forgotten,
-        _ => End::Failed(error),
-    }
 }

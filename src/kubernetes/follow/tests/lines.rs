@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::super::state::{Followed, WatchResult};
 use super::{Thing, bookmark, line, thing, thing_in};
-use crate::kubernetes::object::LARGEST_KEPT;
+use crate::kubernetes::call::{Call, Verb};
+use crate::kubernetes::error::Problem;
+use crate::kubernetes::object::{LARGEST_KEPT, Object};
 use crate::kubernetes::pieces::{LARGEST_OBJECT, Piece};
 
 fn piece(text: &str) -> Piece {
@@ -38,9 +40,13 @@ fn problems(known: &Followed<Thing>) -> Vec<String> {
     known.problems().collect()
 }
 
+fn hear(known: &mut Followed<Thing>, line: &Piece) -> Result<WatchResult, Problem> {
+    known.apply(line, &Call::new(Verb::Watch, Thing::KINDS[0]))
+}
+
 /// Whether a line of the watch was news.
 fn news(known: &mut Followed<Thing>, kind: &str, object: &str) -> bool {
-    match known.apply(&piece(&line(kind, object))) {
+    match hear(known, &piece(&line(kind, object))).unwrap() {
         WatchResult::Change { news, .. } => news,
         other => panic!("{other:?}"),
     }
@@ -69,7 +75,7 @@ fn lines_add_change_and_remove() {
     assert_eq!(sizes(&known), [("x", 2)]);
     assert!(news(&mut known, "DELETED", &thing("x", 11, 2)));
     assert_eq!(sizes(&known), []);
-    let heard = known.apply(&piece(&bookmark(15)));
+    let heard = hear(&mut known, &piece(&bookmark(15))).unwrap();
     assert!(
         matches!(&heard, WatchResult::Bookmark(version) if version == "15"),
         "{heard:?}"
@@ -109,8 +115,8 @@ fn a_bad_object_that_stays_bad_in_a_list_keeps_its_last_good_state() {
 fn what_makes_no_sense_is_called_so() {
     let mut known = listed(&[]);
     for text in ["", "{", "[]", r#"{"type":"SANG","object":{}}"#] {
-        let heard = known.apply(&piece(text));
-        assert!(matches!(heard, WatchResult::Nonsense(_)), "{text}: {heard:?}");
+        let heard = hear(&mut known, &piece(text));
+        assert!(matches!(heard, Err(Problem::Unreadable(_))), "{text}: {heard:?}");
     }
     assert!(Followed::<Thing>::version(b"<html>").is_err());
 }
@@ -120,7 +126,7 @@ fn an_object_that_says_no_name_or_is_too_large_is_named_as_far_as_it_can_be_and_
     let mut known = listed(&[]);
     assert!(news(&mut known, "ADDED", "{}"));
     let beginning = line("ADDED", &thing("fat", 8, 1)).into_bytes();
-    let heard = known.apply(&Piece::TooLarge(beginning));
+    let heard = hear(&mut known, &Piece::TooLarge(beginning)).unwrap();
     assert!(matches!(&heard, WatchResult::Change { news: true, .. }), "{heard:?}");
     assert!(news(&mut known, "ADDED", &thing("x", 9, 1)));
     let why = problems(&known);
@@ -147,7 +153,11 @@ fn a_namespace_fills_no_more_than_its_share_and_what_is_left_out_is_counted() {
     // Other namespaces have shares of their own, and those that cannot be used count too.
     assert!(news(&mut known, "ADDED", &thing_in("other", "x", 1)));
     for number in 0..10 {
-        known.apply(&piece(&line("ADDED", &thing_in("bad", &format!("n{number}"), 500))));
+        hear(
+            &mut known,
+            &piece(&line("ADDED", &thing_in("bad", &format!("n{number}"), 500))),
+        )
+        .unwrap();
     }
     assert_eq!(problems(&known).len(), 2 + 4);
 
@@ -155,7 +165,7 @@ fn a_namespace_fills_no_more_than_its_share_and_what_is_left_out_is_counted() {
         !news(&mut known, "MODIFIED", &thing_in("many", "n9", 2)),
         "it has no place"
     );
-    known.apply(&piece(&line("DELETED", &thing_in("many", "n9", 1))));
+    hear(&mut known, &piece(&line("DELETED", &thing_in("many", "n9", 1)))).unwrap();
     assert!(why(&known).starts_with("bad: 6 things") && problems(&known)[1].starts_with("many: 5 things"));
     assert!(!known.has_room, "none of those that have a place went");
     assert!(news(&mut known, "DELETED", &thing_in("many", "n0", 1)));

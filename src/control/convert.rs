@@ -82,19 +82,18 @@ fn requirements(path: &str, values: proto::Requirements) -> Result<Requirements,
     };
     let nothing = "asks for nothing: give a request or a limit of cpu or memory";
     ensure(requirements != Requirements::default(), path, nothing)?;
+    let Requirements { requests, limits } = &requirements;
     for resource in Resource::ALL {
-        let Requirements { requests, limits } = requirements;
-        let field = format!("{path}.limits.{resource}");
+        let no_limit = "0 is no limit: give an amount above it";
         ensure(
             limits.get(resource) != Some(0),
-            field,
-            "0 is no limit: give an amount above it",
+            format!("{path}.limits.{resource}"),
+            no_limit,
         )?;
-        let (request, limit) = (requests.get(resource), limits.get(resource));
-        let text = |list: ResourceList| list.text(resource).unwrap_or_default();
-        let above = format!("{} is above the limit of {}", text(requests), text(limits));
-        let fits = limit.is_none_or(|limit| request.is_none_or(|request| request <= limit));
-        ensure(fits, format!("{path}.requests.{resource}"), above)?;
+    }
+    if let Some((resource, request, limit)) = requests.first_above(limits) {
+        let above = format!("{request} is above the limit of {limit}");
+        return Err(invalid(format!("{path}.requests.{resource}"), above));
     }
     Ok(requirements)
 }

@@ -42,6 +42,16 @@ impl ResourceList {
         }
     }
 
+    /// The first resource of which this list has more than the other, with both amounts as quantities.
+    #[must_use]
+    pub fn first_above(&self, other: &Self) -> Option<(Resource, String, String)> {
+        Resource::ALL.into_iter().find_map(|resource| {
+            let above = self.get(resource)? > other.get(resource)?;
+            let amounts = above.then(|| self.text(resource).zip(other.text(resource)));
+            amounts.flatten().map(|(own, other)| (resource, own, other))
+        })
+    }
+
     /// The amount written as a quantity, if set.
     #[must_use]
     pub fn text(&self, resource: Resource) -> Option<String> {

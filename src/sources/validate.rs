@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use crate::model::Requirements;
 use crate::model::objects::{Container, Pod, StartupBoost, VerticalPodAutoscaler};
-use crate::model::{Requirements, Resource};
 
 /// The length of names that stand between dots: of namespaces and containers.
 const LONGEST_LABEL: usize = 63;
@@ -15,6 +15,13 @@ const LONGEST_LABEL: usize = 63;
 pub(super) struct Invalid {
     pub(super) field: String,
     pub(super) message: String,
+}
+
+fn invalid(field: impl Into<String>, message: impl Into<String>) -> Invalid {
+    Invalid {
+        field: field.into(),
+        message: message.into(),
+    }
 }
 
 /// The name is one that the API server gives out, and so is the namespace, if there is one.
@@ -44,97 +51,65 @@ fn check_format(field: &str, name: &str, longest: usize, dots: bool) -> Result<(
     } else {
         return Ok(());
     };
-    Err(Invalid {
-        field: field.to_owned(),
-        message,
-    })
+    Err(invalid(field, message))
 }
 
 /// Containers have names of their own, and requests no larger than limits.
 pub(super) fn check_pod(pod: &Pod) -> Result<(), Invalid> {
     if pod.spec.containers.is_empty() {
-        return Err(Invalid {
-            field: "spec.containers".to_owned(),
-            message: "at least one is required".to_owned(),
-        });
+        return Err(invalid("spec.containers", "at least one is required"));
     }
     let mut names = BTreeSet::new();
-    for (list, containers) in [
+    let lists = [
         ("containers", &pod.spec.containers),
         ("initContainers", &pod.spec.init_containers),
-    ] {
-        for (index, container) in containers.iter().enumerate() {
+    ];
+    for (list, containers) in lists {
+        for (index, Container { name, resources, .. }) in containers.iter().enumerate() {
             let path = format!("spec.{list}[{index}]");
-            check_name(&path, container, &mut names)?;
-            check_requirements(&format!("{path}.resources"), &container.resources)?;
+            check_format(&format!("{path}.name"), name, LONGEST_LABEL, false)?;
+            if !names.insert(name) {
+                let taken = format!("{name:?} is taken by another container of the pod");
+                return Err(invalid(format!("{path}.name"), taken));
+            }
+            check_requirements(&format!("{path}.resources"), resources)?;
         }
     }
-    pod.spec
-        .resources
-        .as_ref()
-        .map_or(Ok(()), |pod_level| check_requirements("spec.resources", pod_level))
+    let pod_level = pod.spec.resources.iter();
+    pod_level
+        .map(|resources| check_requirements("spec.resources", resources))
+        .collect()
 }
 
-fn check_name<'a>(path: &str, container: &'a Container, names: &mut BTreeSet<&'a str>) -> Result<(), Invalid> {
-    let field = format!("{path}.name");
-    check_format(&field, &container.name, LONGEST_LABEL, false)?;
-    if !names.insert(&container.name) {
-        let message = format!("{:?} is taken by another container of the pod", container.name);
-        return Err(Invalid { field, message });
+fn check_requirements(path: &str, Requirements { requests, limits }: &Requirements) -> Result<(), Invalid> {
+    match requests.first_above(limits) {
+        None => Ok(()),
+        Some((resource, request, limit)) => Err(invalid(
+            format!("{path}.requests.{resource}"),
+            format!("{request} is above the limit of {limit}"),
+        )),
     }
-    Ok(())
-}
-
-fn check_requirements(path: &str, resources: &Requirements) -> Result<(), Invalid> {
-    for resource in Resource::ALL {
-        if let (Some(request), Some(limit)) = (resources.requests.get(resource), resources.limits.get(resource))
-            && request > limit
-        {
-            let text = |list: crate::model::ResourceList| list.text(resource).unwrap_or_default();
-            let (request, limit) = (text(resources.requests), text(resources.limits));
-            return Err(Invalid {
-                field: format!("{path}.requests.{resource}"),
-                message: format!("{request} is above the limit of {limit}"),
-            });
-        }
-    }
-    Ok(())
 }
 
 /// A VPA names its workload, its bounds are not inverted, and its startup boosts are such as its API takes.
 pub(super) fn check_vpa(vpa: &VerticalPodAutoscaler) -> Result<(), Invalid> {
-    if vpa
-        .spec
-        .target_ref
-        .as_ref()
-        .is_none_or(|target| target.kind.is_empty() || target.name.is_empty())
-    {
-        let message = "required, with the kind and name of a workload in the same namespace".to_owned();
-        return Err(Invalid {
-            field: "spec.targetRef".to_owned(),
-            message,
-        });
+    let target = vpa.spec.target_ref.as_ref();
+    if target.is_none_or(|target| target.kind.is_empty() || target.name.is_empty()) {
+        let message = "required, with the kind and name of a workload in the same namespace";
+        return Err(invalid("spec.targetRef", message));
     }
+    check_boost("spec.startupBoost", vpa.spec.startup_boost.as_ref())?;
     let policies = vpa
         .spec
         .resource_policy
         .iter()
         .flat_map(|policy| &policy.container_policies);
-    check_boost("spec.startupBoost", vpa.spec.startup_boost.as_ref())?;
     for (index, policy) in policies.enumerate() {
-        let field = format!("spec.resourcePolicy.containerPolicies[{index}].startupBoost");
-        check_boost(&field, policy.startup_boost.as_ref())?;
-        for resource in Resource::ALL {
-            if let (Some(min), Some(max)) = (policy.min_allowed.get(resource), policy.max_allowed.get(resource))
-                && min > max
-            {
-                let text = |list: crate::model::ResourceList| list.text(resource).unwrap_or_default();
-                let (min, max) = (text(policy.min_allowed), text(policy.max_allowed));
-                return Err(Invalid {
-                    field: format!("spec.resourcePolicy.containerPolicies[{index}].minAllowed.{resource}"),
-                    message: format!("{min} is above maxAllowed, which is {max}"),
-                });
-            }
+        let path = format!("spec.resourcePolicy.containerPolicies[{index}]");
+        check_boost(&format!("{path}.startupBoost"), policy.startup_boost.as_ref())?;
+        if let Some((resource, min, max)) = policy.min_allowed.first_above(&policy.max_allowed) {
+            let message = format!("{min} is above maxAllowed, which is {max}");
+            return Err(invalid(format!("{path}.minAllowed.{resource}"), message));
         }
     }
     Ok(())
@@ -145,37 +120,20 @@ fn check_boost(path: &str, boost: Option<&StartupBoost>) -> Result<(), Invalid> 
     let Some(cpu) = boost.and_then(|boost| boost.cpu.as_ref()) else {
         return Ok(());
     };
-    let invalid = |field: &str, message: String| Invalid {
-        field: format!("{path}.cpu.{field}"),
-        message,
+    let wrong = match (cpu.kind.as_str(), cpu.factor, cpu.quantity) {
+        ("Factor", Some(1..), Some(_)) => Some(("quantity", "must not be set where the type is Factor".to_owned())),
+        ("Factor", Some(1..), None) | ("Quantity", None, Some(_)) => None,
+        ("Factor", Some(factor), _) => Some(("factor", format!("{factor} is below 1"))),
+        ("Factor", None, _) => Some(("factor", "required where the type is Factor".to_owned())),
+        ("Quantity", Some(_), _) => Some(("factor", "must not be set where the type is Quantity".to_owned())),
+        ("Quantity", None, None) => Some(("quantity", "required where the type is Quantity".to_owned())),
+        (other, ..) => Some(("type", format!("{other:?} is neither Factor nor Quantity"))),
     };
-    match cpu.kind.as_str() {
-        "Factor" => match cpu.factor {
-            Some(1..) if cpu.quantity.is_none() => {}
-            Some(1..) => {
-                return Err(invalid(
-                    "quantity",
-                    "must not be set where the type is Factor".to_owned(),
-                ));
-            }
-            Some(factor) => return Err(invalid("factor", format!("{factor} is below 1"))),
-            None => return Err(invalid("factor", "required where the type is Factor".to_owned())),
-        },
-        "Quantity" if cpu.factor.is_some() => {
-            return Err(invalid(
-                "factor",
-                "must not be set where the type is Quantity".to_owned(),
-            ));
-        }
-        "Quantity" if cpu.quantity.is_none() => {
-            return Err(invalid("quantity", "required where the type is Quantity".to_owned()));
-        }
-        "Quantity" => {}
-        other => return Err(invalid("type", format!("{other:?} is neither Factor nor Quantity"))),
-    }
-    match cpu.duration_seconds {
-        Some(seconds @ ..0) => Err(invalid("durationSeconds", format!("{seconds} is below 0"))),
-        Some(0..) | None => Ok(()),
+    let negative = cpu.duration_seconds.filter(|seconds| *seconds < 0);
+    let negative = negative.map(|seconds| ("durationSeconds", format!("{seconds} is below 0")));
+    match wrong.or(negative) {
+        Some((field, message)) => Err(invalid(format!("{path}.cpu.{field}"), message)),
+        None => Ok(()),
     }
 }
 

@@ -55,11 +55,7 @@ pub(super) fn in_one_notation(kind: OwnerKind, workload: &mut Value) {
             .pointer("/spec/jobTemplate/spec/template/metadata/labels")
             .cloned(),
         OwnerKind::ReplicationController => workload.pointer("/spec/selector").cloned(),
-        OwnerKind::Deployment
-        | OwnerKind::ReplicaSet
-        | OwnerKind::StatefulSet
-        | OwnerKind::DaemonSet
-        | OwnerKind::Job => None,
+        _ => None,
     };
     if let (Some(labels), Some(Value::Object(spec))) = (labels, workload.get_mut("spec")) {
         spec.insert("selector".to_owned(), json!({ "matchLabels": labels }));

@@ -4,21 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::owners::{self, OwnerKey, Owners};
 use super::view::{Bounds, Namespace};
 use crate::kubernetes::{ApiClient, ApiError, Followed, Follower, Object, Place, Timing, follow};
 use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, VerticalPodAutoscaler};
-use crate::pace::{Backoff, scattered};
 
 /// How long a namespace is followed after its last pod has left: another often follows.
 const LINGER: Duration = Duration::from_secs(5 * 60);
-
-/// How long a workload counts as known before it is asked for again, about. Two for each pod of a full node must not
-/// make a request a minute.
-const STALE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How many workloads are asked for at the same time.
 const AT_ONCE: usize = 4;
@@ -58,11 +54,9 @@ pub(super) struct Feeds {
     pub(super) node: Follower<Node>,
     namespaces: BTreeMap<String, NamespaceFeeds>,
     pub(super) owners: Owners,
-    /// Workloads that are being asked for, or will be again after a failure.
-    asking: BTreeMap<OwnerKey, Asking>,
     changed: Arc<Notify>,
     permits: Arc<Semaphore>,
-    answers: (mpsc::Sender<Answer>, mpsc::Receiver<Answer>),
+    answers: JoinSet<Answer>,
 }
 
 #[derive(Debug)]
@@ -71,16 +65,6 @@ struct NamespaceFeeds {
     bounds: Option<(Follower<LimitRange>, Follower<HorizontalPodAutoscaler>)>,
     /// Since when nobody needs it.
     idle: Option<Instant>,
-}
-
-#[derive(Debug)]
-struct Asking {
-    backoff: Backoff,
-    /// None while an answer is awaited.
-    again_at: Option<Instant>,
-    problem: Option<String>,
-    /// Whether that lasts until somebody changes something.
-    refused: bool,
 }
 
 impl Feeds {
@@ -99,11 +83,10 @@ impl Feeds {
             client,
             timing,
             namespaces: BTreeMap::new(),
-            owners: Owners::default(),
-            asking: BTreeMap::new(),
+            owners: Owners::new(timing),
             changed,
             permits: Arc::new(Semaphore::new(AT_ONCE)),
-            answers: mpsc::channel(AT_ONCE),
+            answers: JoinSet::new(),
         }
     }
 
@@ -111,27 +94,10 @@ impl Feeds {
     pub(super) async fn changed_or_answered(&mut self) {
         tokio::select! {
             () = self.changed.notified() => {}
-            answer = self.answers.1.recv() => self.store_answer(answer),
-        }
-    }
-
-    /// Stores an answer, or schedules the question again.
-    fn store_answer(&mut self, answer: Option<Answer>) {
-        let now = Instant::now();
-        match answer {
-            Some((key, Ok(owner))) => {
-                self.asking.remove(&key);
-                self.owners.put(key, owner, now + scattered(STALE));
+            Some(answer) = self.answers.join_next() => match answer {
+                Ok((key, answer)) => self.owners.store(key, answer, Instant::now()),
+                Err(error) => tracing::error!(%error, "asking for the owner of a pod failed"),
             }
-            Some((key, Err(error))) => {
-                tracing::warn!("{error}");
-                if let Some(asking) = self.asking.get_mut(&key) {
-                    asking.again_at = Some(now + asking.backoff.next(error.problem.retry_after()));
-                    asking.problem = Some(error.to_string());
-                    asking.refused = !error.problem.is_retryable();
-                }
-            }
-            None => {}
         }
     }
 
@@ -165,64 +131,32 @@ impl Feeds {
                 feeds.bounds.get_or_insert(bounds);
             }
         }
-        self.owners.retain(&missing.passed);
-        let stale: Vec<_> = self.owners.stale(now).cloned().collect();
-        self.asking.retain(|key, asking| {
-            asking.again_at.is_none() || missing.owners.contains(key) || missing.passed.contains(key)
-        });
-        for key in missing.owners.iter().cloned().chain(stale) {
-            let asking = self.asking.entry(key.clone()).or_insert_with(|| Asking {
-                backoff: Backoff::new(self.timing.first_pause, self.timing.longest_pause),
-                again_at: Some(now),
-                problem: None,
-                refused: false,
-            });
-            if asking.again_at.is_some_and(|at| at <= now) {
-                asking.again_at = None;
-                tokio::spawn(question(
-                    self.client.clone(),
-                    Arc::clone(&self.permits),
-                    key,
-                    self.answers.0.clone(),
-                ));
-            }
+        for key in self.owners.take_due(&missing.owners, &missing.passed, now) {
+            self.answers
+                .spawn(question(self.client.clone(), Arc::clone(&self.permits), key));
         }
-    }
-
-    /// Whether asking for a workload is in vain until somebody changes something.
-    pub(super) fn is_owner_refused(&self, key: &OwnerKey) -> bool {
-        self.asking.get(key).is_some_and(|asking| asking.refused)
     }
 
     /// When something is due that nobody tells of.
     pub(super) fn next_due(&self) -> Instant {
         const AT_LATEST: Duration = Duration::from_secs(60 * 60);
-        let questions = self.asking.values().filter_map(|asking| asking.again_at);
         let leaving = self.namespaces.values().filter_map(|feeds| Some(feeds.idle? + LINGER));
-        // Owners that are being asked for again are due when that has failed or succeeded.
-        let stale = self.owners.next_stale().filter(|at| *at > Instant::now());
-        let due = questions.chain(leaving).chain(stale).min();
+        let due = leaving.chain(self.owners.next_due()).min();
         due.unwrap_or_else(|| Instant::now() + AT_LATEST)
     }
 
     /// What is known of each namespace.
     pub(super) fn namespaces(&self) -> BTreeMap<String, Namespace> {
         let known = |feeds: &NamespaceFeeds| {
-            let bounds = feeds
-                .bounds
-                .as_ref()
-                .map(|(ranges, hpas)| (objects(ranges), objects(hpas)));
-            let refused = feeds
-                .bounds
-                .as_ref()
-                .is_some_and(|(ranges, hpas)| is_refused(ranges) || is_refused(hpas));
+            let bounds = feeds.bounds.as_ref();
+            let bounds_refused = bounds.is_some_and(|(ranges, hpas)| is_refused(ranges) || is_refused(hpas));
             Namespace {
                 vpas: objects(&feeds.vpas),
-                refused: refused || is_refused(&feeds.vpas),
+                refused: bounds_refused || is_refused(&feeds.vpas),
                 bounds: bounds.and_then(|(ranges, hpas)| {
                     Some(Bounds {
-                        limit_ranges: ranges?,
-                        hpas: hpas?,
+                        limit_ranges: objects(ranges)?,
+                        hpas: objects(hpas)?,
                     })
                 }),
             }
@@ -245,8 +179,8 @@ impl Feeds {
                 complaints.about(hpas);
             }
         }
-        for problem in self.asking.values().filter_map(|asking| asking.problem.as_ref()) {
-            complaints.add(problem);
+        for problem in self.owners.problems() {
+            complaints.add(&problem.to_string());
         }
         complaints.said()
     }
@@ -260,14 +194,12 @@ impl Feeds {
     }
 }
 
-/// Asks for a workload. Its answer waits until it is taken.
-async fn question(client: ApiClient, permits: Arc<Semaphore>, key: OwnerKey, answers: mpsc::Sender<Answer>) {
+/// Asks for a workload, when few others are asked for.
+async fn question(client: ApiClient, permits: Arc<Semaphore>, key: OwnerKey) -> Answer {
     // The semaphore is never closed.
-    let Ok(_permit) = permits.acquire().await else { return };
+    let _permit = permits.acquire().await;
     let answer = owners::fetch(&client, &key).await;
-    if answers.send((key, answer)).await.is_err() {
-        tracing::debug!("nobody waits for the owner of a pod any more: shutting down");
-    }
+    (key, answer)
 }
 
 fn objects<T: Object>(list: &Follower<T>) -> Option<Vec<Arc<T>>> {

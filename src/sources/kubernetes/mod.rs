@@ -105,7 +105,7 @@ impl KubernetesSource {
                 PodReadiness::Ready => true,
                 PodReadiness::NeedsVpas => false,
                 PodReadiness::NeedsOwner(owner) => {
-                    let refused = self.feeds.is_owner_refused(&owner);
+                    let refused = self.feeds.owners.is_refused(&owner);
                     missing.needs_owner(owner);
                     refused
                 }

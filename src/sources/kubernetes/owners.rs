@@ -4,13 +4,15 @@
 //! every change of every workload. What is kept is asked for again after a while, and when a pod names another UID.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::kinds;
-use crate::kubernetes::{ApiClient, ApiError, Call, Problem, Verb, strip_nulls};
+use crate::kubernetes::{ApiClient, ApiError, Call, Problem, Timing, Verb, strip_nulls};
 use crate::model::objects::{ObjectMeta, Owner, OwnerKind, OwnerReference};
+use crate::pace::{Backoff, scattered};
 use crate::sources::workload::{self, Workload};
 
 /// Nothing is owned over more levels than this; only a circle goes on for ever.
@@ -25,15 +27,25 @@ pub(super) struct OwnerKey {
     pub(super) uid: String,
 }
 
-/// What is known of the workloads above pods.
+/// How long a workload counts as known before it is asked for again, about. Two for each pod of a full node must not
+/// make a request a minute.
+const STALE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What is known of the workloads above pods, and when each is asked for next.
 #[derive(Debug, Default)]
-pub(super) struct Owners(BTreeMap<OwnerKey, Slot>);
+pub(super) struct Owners {
+    timing: Timing,
+    slots: BTreeMap<OwnerKey, Slot>,
+}
 
 #[derive(Debug)]
 struct Slot {
-    /// None: there is no such workload (any more).
-    owner: Option<Owner>,
-    stale_at: Instant,
+    /// The latest answer, in which none is that there is no such workload (any more).
+    answer: Option<Option<Owner>>,
+    /// None while an answer is awaited.
+    due: Option<Instant>,
+    backoff: Backoff,
+    problem: Option<ApiError>,
 }
 
 /// How far the way up from a pod is known.
@@ -46,47 +58,96 @@ pub(super) enum Climb {
 }
 
 impl Owners {
+    pub(super) fn new(timing: Timing) -> Self {
+        Self {
+            timing,
+            slots: BTreeMap::new(),
+        }
+    }
+
     /// Climbs from an object to its topmost well-known workload. Keys passed on the way are noted.
     pub(super) fn climb(&self, from: &ObjectMeta, passed: &mut BTreeSet<OwnerKey>) -> Climb {
         let mut top = None;
         let mut next = key_of_controller(from);
         for _ in 0..HIGHEST {
             let Some(key) = next else { break };
-            let Some(slot) = self.0.get(&key) else {
+            let Some(answer) = self.slots.get(&key).and_then(|slot| slot.answer.as_ref()) else {
                 return Climb::Unknown(key);
             };
             passed.insert(key.clone());
-            let Some(owner) = &slot.owner else { break };
+            let Some(owner) = answer else { break };
             next = key_of_controller(&owner.metadata);
             top = Some((key.kind, key.name));
         }
         Climb::Top(top)
     }
 
-    pub(super) fn put(&mut self, key: OwnerKey, owner: Option<Owner>, stale_at: Instant) {
-        self.0.insert(key, Slot { owner, stale_at });
+    /// Takes in an answer; after a failure, the workload is asked for again.
+    pub(super) fn store(&mut self, key: OwnerKey, answer: Result<Option<Owner>, ApiError>, now: Instant) {
+        let slot = self.slot(key, now);
+        match answer {
+            Ok(owner) => {
+                slot.due = Some(now + scattered(STALE));
+                slot.backoff.reset();
+                (slot.answer, slot.problem) = (Some(owner), None);
+            }
+            Err(error) => {
+                tracing::warn!("{error}");
+                slot.due = Some(now + slot.backoff.next(error.problem.retry_after()));
+                slot.problem = Some(error);
+            }
+        }
     }
 
-    /// Forgets what nobody passes any more.
-    pub(super) fn retain(&mut self, passed: &BTreeSet<OwnerKey>) {
-        self.0.retain(|key, _| passed.contains(key));
+    /// Takes what is to be asked for now: what is needed, and what was passed and is stale. Forgets what is neither.
+    pub(super) fn take_due(
+        &mut self,
+        needed: &BTreeSet<OwnerKey>,
+        passed: &BTreeSet<OwnerKey>,
+        now: Instant,
+    ) -> Vec<OwnerKey> {
+        for key in needed {
+            self.slot(key.clone(), now);
+        }
+        self.slots
+            .retain(|key, slot| slot.due.is_none() || needed.contains(key) || passed.contains(key));
+        let due = self
+            .slots
+            .iter_mut()
+            .filter(|(_, slot)| slot.due.is_some_and(|at| at <= now));
+        due.map(|(key, slot)| {
+            slot.due = None;
+            key.clone()
+        })
+        .collect()
     }
 
-    /// What should be asked for again.
-    pub(super) fn stale(&self, now: Instant) -> impl Iterator<Item = &OwnerKey> {
-        self.0
-            .iter()
-            .filter(move |(_, slot)| slot.stale_at <= now)
-            .map(|(key, _)| key)
+    fn slot(&mut self, key: OwnerKey, now: Instant) -> &mut Slot {
+        self.slots.entry(key).or_insert_with(|| Slot {
+            answer: None,
+            due: Some(now),
+            backoff: Backoff::new(self.timing.first_pause, self.timing.longest_pause),
+            problem: None,
+        })
     }
 
-    /// When something should next be asked for again.
-    pub(super) fn next_stale(&self) -> Option<Instant> {
-        self.0.values().map(|slot| slot.stale_at).min()
+    /// Whether asking for a workload is in vain until somebody changes something.
+    pub(super) fn is_refused(&self, key: &OwnerKey) -> bool {
+        let problem = self.slots.get(key).and_then(|slot| slot.problem.as_ref());
+        problem.is_some_and(|error| !error.problem.is_retryable())
+    }
+
+    /// When something should next be asked for.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.slots.values().filter_map(|slot| slot.due).min()
+    }
+
+    pub(super) fn problems(&self) -> impl Iterator<Item = &ApiError> {
+        self.slots.values().filter_map(|slot| slot.problem.as_ref())
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &Owner> {
-        self.0.values().filter_map(|slot| slot.owner.as_ref())
+        self.slots.values().filter_map(|slot| slot.answer.as_ref()?.as_ref())
     }
 }
 

@@ -56,9 +56,13 @@ fn workload(kind: &str, name: &str, owner: &str) -> Owner {
 fn both() -> Owners {
     let mut owners = Owners::default();
     let set = workload("ReplicaSet", "web-5c", &owned_by("Deployment", "web", "d"));
-    owners.put(key(OwnerKind::ReplicaSet, "web-5c", "r"), Some(set), Instant::now());
+    owners.store(key(OwnerKind::ReplicaSet, "web-5c", "r"), Ok(Some(set)), Instant::now());
     let deployment = workload("Deployment", "web", "");
-    owners.put(key(OwnerKind::Deployment, "web", "d"), Some(deployment), Instant::now());
+    owners.store(
+        key(OwnerKind::Deployment, "web", "d"),
+        Ok(Some(deployment)),
+        Instant::now(),
+    );
     owners
 }
 
@@ -130,11 +134,11 @@ fn the_climb_ends_at_what_is_missing_or_unknown_and_in_circles() {
         Climb::Unknown(key) => panic!("{key:?}"),
     };
     let mut owners = Owners::default();
-    owners.put(key(OwnerKind::Job, "gone", "g"), None, Instant::now());
+    owners.store(key(OwnerKind::Job, "gone", "g"), Ok(None), Instant::now());
     assert_eq!(top(&owners, &pod(&owned_by("Job", "gone", "g"))), None);
     assert_eq!(top(&owners, &pod(&owned_by("Rollout", "x", "x"))), None);
     let own = workload("Job", "round", &owned_by("Job", "round", "o"));
-    owners.put(key(OwnerKind::Job, "round", "o"), Some(own), Instant::now());
+    owners.store(key(OwnerKind::Job, "round", "o"), Ok(Some(own)), Instant::now());
     assert_eq!(
         top(&owners, &pod(&owned_by("Job", "round", "o"))).as_deref(),
         Some("round")

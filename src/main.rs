@@ -10,7 +10,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 use clap::Parser as _;
 use vscaled::cli::daemon::{Command, CommandLine};
 use vscaled::cli::restore;
-use vscaled::config::{Config, EXIT_BAD_CONFIGURATION, Sources};
+use vscaled::config::{Config, EXIT_BAD_CONFIGURATION, RunArguments};
 use vscaled::observe::log;
 
 fn main() -> ExitCode {
@@ -18,13 +18,11 @@ fn main() -> ExitCode {
         Command::Run(arguments) => (arguments, None),
         Command::Restore(restoring) => (restoring.agent.clone(), Some(restoring)),
     };
-    let print = arguments.print_config;
-    let sources = Sources::from(arguments);
-    let config = match Config::load(&sources) {
+    let config = match Config::load(&arguments) {
         Ok(config) => config,
         Err(error) => return fail(EXIT_BAD_CONFIGURATION, &error),
     };
-    if print {
+    if arguments.print_config {
         return match config.to_json() {
             Ok(text) => {
                 println!("{text}");
@@ -36,20 +34,20 @@ fn main() -> ExitCode {
     if let Some(restoring) = restoring {
         return restore(&config, &restoring);
     }
-    match start(config, sources) {
+    match start(config, arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(1, &error),
     }
 }
 
-fn start(config: Config, sources: Sources) -> anyhow::Result<()> {
+fn start(config: Config, arguments: RunArguments) -> anyhow::Result<()> {
     let filter = log::init(config.log_format, &config.log_level)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         // What takes time is waiting for the kernel, on threads of its own, and for the runtime.
         .max_blocking_threads(config.workers + 4)
         .enable_all()
         .build()?;
-    runtime.block_on(vscaled::agent::run(config, sources, filter))?;
+    runtime.block_on(vscaled::agent::run(config, arguments, filter))?;
     // Reads of a runtime that hangs must not hold the process.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     Ok(())

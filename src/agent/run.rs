@@ -22,7 +22,7 @@ use super::source_merge::SourceMerge;
 use super::view;
 use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
 use crate::actuate::{Concurrency, LeastLimits, PodResizer};
-use crate::config::{Config, Sources};
+use crate::config::{Config, RunArguments};
 use crate::control::{Access, BindError, ControlSocket, Limits, proto, serve};
 use crate::guard::{Guard, Marked, Marks};
 use crate::kubernetes::events::EventRecorder;
@@ -82,7 +82,7 @@ pub enum RunError {
 /// Runs the agent until SIGTERM or SIGINT. Steps in hand are finished; limits stay as they are.
 ///
 /// Errors: [`RunError`] when it cannot start. Nothing has been written then.
-pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(), RunError> {
+pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Result<(), RunError> {
     allow_open_files();
     let signals = Signals::new().map_err(RunError::Signals)?;
     let state = StateFile::in_directory(&config.state_dir)?;
@@ -205,7 +205,7 @@ pub async fn run(config: Config, sources: Sources, log: LogFilter) -> Result<(),
 
     let http = address.map(tracing::field::display);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %config.socket.display(), http, "vscaled runs");
-    signals.until_stop(config, &sources, &events, &log).await;
+    signals.until_stop(config, &arguments, &events, &log).await;
     stop.cancel();
     for (name, ended) in [("controller", controller.await), ("control socket", control.await)] {
         if let Err(error) = ended {
@@ -352,7 +352,7 @@ impl Signals {
     async fn until_stop(
         mut self,
         mut config: Config,
-        sources: &Sources,
+        arguments: &RunArguments,
         events: &mpsc::Sender<Event>,
         log: &LogFilter,
     ) {
@@ -363,7 +363,7 @@ impl Signals {
                 _ = self.interrupt.recv() => return,
                 _ = self.hangup.recv() => {}
             }
-            match config.reload(sources) {
+            match config.reload(arguments) {
                 Ok(reload) => {
                     tracing::info!(applied = ?reload.applied, needs_restart = ?reload.needs_restart, "reloaded");
                     config = reload.config;

@@ -93,16 +93,10 @@ impl CgroupDir {
     ///
     /// Errors: [`Reason::Vanished`] and [`Reason::Recreated`] when this cgroup has ended.
     pub fn freezer(&self) -> Result<CgroupFreezer, CgroupError> {
-        let dir = self.dir(Resource::Memory);
-        let freezer = CgroupFreezer::open(dir.path())?;
-        if freezer.number() == dir.inode().number() {
-            Ok(freezer)
-        } else {
-            Err(CgroupError {
-                file: dir.path().to_owned(),
-                reason: Reason::Recreated,
-            })
-        }
+        self.same(
+            CgroupFreezer::open(self.dir(Resource::Memory).path())?,
+            CgroupFreezer::number,
+        )
     }
 
     /// Its directory below a controller's mount, when it was opened.
@@ -115,16 +109,20 @@ impl CgroupDir {
     ///
     /// Errors: [`Reason::Vanished`] and [`Reason::Recreated`] when this cgroup has ended.
     pub fn uncarried_limits(&self) -> Result<UncarriedLimits, CgroupError> {
+        let limits = UncarriedLimits::open(self.dir(Resource::Memory).path())?;
+        self.same(limits, UncarriedLimits::number)
+    }
+
+    /// Refuses what was opened by path if its number is not this cgroup's.
+    fn same<T>(&self, opened: T, number: impl FnOnce(&T) -> u64) -> Result<T, CgroupError> {
         let dir = self.dir(Resource::Memory);
-        let limits = UncarriedLimits::open(dir.path())?;
-        if limits.number() == dir.inode().number() {
-            Ok(limits)
-        } else {
-            Err(CgroupError {
-                file: dir.path().to_owned(),
-                reason: Reason::Recreated,
-            })
+        if number(&opened) == dir.inode().number() {
+            return Ok(opened);
         }
+        Err(CgroupError {
+            file: dir.path().to_owned(),
+            reason: Reason::Recreated,
+        })
     }
 
     /// Reads one file; `None` when the cgroup does not have it (the root; `memsw` without swap accounting).

@@ -1,7 +1,7 @@
 //! `vscalectl man`: the manual pages of both programs, made from the definitions of their commands.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Command, CommandFactory};
@@ -21,61 +21,43 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let programs = [(Cli::command(), "1"), (CommandLine::command(), "8")];
     let Some(directory) = &arguments.dir else {
-        let [(vscalectl, section), _] = programs;
-        return io::print(&String::from_utf8_lossy(&Page::of(vscalectl, section).text));
+        let mut text = Vec::new();
+        let rendered = page(Cli::command(), "1").render(&mut text);
+        rendered
+            .context("cannot make the manual page")
+            .map_err(Failure::Refused)?;
+        return io::print(&String::from_utf8_lossy(&text));
     };
-    for (program, section) in programs {
+    for (program, section) in [(Cli::command(), "1"), (CommandLine::command(), "8")] {
         let directory = directory.join(format!("man{section}"));
-        let written = fs::create_dir_all(&directory).and_then(|()| {
-            pages(program, section)
-                .into_iter()
-                .try_for_each(|page| fs::write(directory.join(page.file), page.text))
-        });
-        written
+        write_pages(program, section, &directory)
             .with_context(|| format!("cannot write manual pages to {}", directory.display()))
             .map_err(Failure::Refused)?;
     }
     Ok(())
 }
 
-struct Page {
-    file: String,
-    text: Vec<u8>,
-}
-
-impl Page {
-    fn of(command: Command, section: &str) -> Self {
-        let man = Man::new(command)
-            .section(section)
-            // An empty date is left out, and the next field takes its place.
-            .date(" ")
-            .source(concat!("vscaled ", env!("CARGO_PKG_VERSION")))
-            .manual("vscaled");
-        let mut text = Vec::new();
-        // Writing to memory does not fail.
-        if let Err(error) = man.render(&mut text) {
-            io::warn(&error.to_string());
-        }
-        Self {
-            file: man.get_filename(),
-            text,
-        }
-    }
+fn page(command: Command, section: &str) -> Man {
+    Man::new(command)
+        .section(section)
+        // An empty date is left out, and the next field takes its place.
+        .date(" ")
+        .source(concat!("vscaled ", env!("CARGO_PKG_VERSION")))
+        .manual("vscaled")
 }
 
 /// A program's page and those of its commands, hidden ones aside.
-fn pages(program: Command, section: &str) -> Vec<Page> {
+fn write_pages(program: Command, section: &str, directory: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(directory)?;
     let mut program = program.disable_help_subcommand(true);
     // Gives subcommands their full names, and the options of the program.
     program.build();
-    let mut pages = Vec::new();
     let mut waiting = vec![program];
     while let Some(command) = waiting.pop() {
         let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
         waiting.extend(shown.cloned());
-        pages.push(Page::of(command, section));
+        page(command, section).generate_to(directory)?;
     }
-    pages
+    Ok(())
 }

@@ -117,32 +117,13 @@ pub struct RunArguments {
     pub settings: Layer,
 }
 
-/// The layers of a configuration; a reload reads the file again. Flags and environment do not change while a process runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sources {
-    file: Option<PathBuf>,
-    process: Layer,
-}
-
-impl From<RunArguments> for Sources {
-    fn from(arguments: RunArguments) -> Self {
-        Self {
-            file: arguments.config,
-            process: arguments.settings,
-        }
-    }
-}
-
-impl Sources {
-    /// The configuration file, if there is one.
-    pub fn file(&self) -> Option<&Path> {
-        self.file.as_deref()
-    }
-
+impl RunArguments {
+    /// What the layers give for each key; a reload reads the file again. Flags and environment do not change while a process
+    /// runs.
     pub(super) fn resolve(&self) -> Result<Resolved, ConfigError> {
-        let file = self.file().map(read_file).transpose()?.unwrap_or_default();
+        let file = self.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
         let given = KEYS.iter().map(|key| {
-            let given = self.process.0.get(&key.field).or_else(|| file.0.get(&key.field));
+            let given = self.settings.0.get(&key.field).or_else(|| file.0.get(&key.field));
             given.cloned().unwrap_or_else(|| Given {
                 text: key.default.clone(),
                 origin: Origin::Default,

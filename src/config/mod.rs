@@ -20,7 +20,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-pub use layers::{KEYS, Key, Layer, RunArguments, Sources};
+pub use layers::{KEYS, Key, Layer, RunArguments};
 pub use report::ReportConfig;
 pub use settings::Config;
 pub use values::{PathSetting, Share, Source};
@@ -103,8 +103,8 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError`] on a file that cannot be read and on the first value that is refused.
-    pub fn load(sources: &Sources) -> Result<Self, ConfigError> {
-        Self::parse(sources.resolve()?)
+    pub fn load(arguments: &RunArguments) -> Result<Self, ConfigError> {
+        Self::parse(arguments.resolve()?)
     }
 
     /// Reads all layers again. The whole result must be usable, keys that are not live included; otherwise nothing
@@ -112,8 +112,8 @@ impl Config {
     ///
     /// # Errors
     /// The same as those of [`Self::load`].
-    pub fn reload(&self, sources: &Sources) -> Result<Reload, ConfigError> {
-        let wanted = Self::load(sources)?;
+    pub fn reload(&self, arguments: &RunArguments) -> Result<Reload, ConfigError> {
+        let wanted = Self::load(arguments)?;
         let config = Self::parse(self.given.reloaded(&wanted.given))?;
         Ok(Reload {
             applied: config.difference(self),

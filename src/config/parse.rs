@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::de::value::{Error, StrDeserializer};
 use tracing_subscriber::EnvFilter;
 
-use super::values::{List, Optional, PathSetting, UPDATE_MODES};
+use super::values::{List, Optional, PathSetting};
 use crate::model::objects::UpdateMode;
 use crate::model::{Bytes, CgroupPath};
 
@@ -159,17 +159,15 @@ where
 }
 
 pub(super) fn update_modes(text: &str) -> Parsed<List<UpdateMode>> {
+    let allowed = "a list, which may be empty, of Recreate, Auto, InPlaceOrRecreate or InPlace";
     let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
     let mode = |name| {
-        UPDATE_MODES
-            .iter()
-            .find(|(known, _)| *known == name)
-            .map(|(_, mode)| *mode)
+        named(allowed)(name).and_then(|mode: UpdateMode| {
+            let is_allowed = mode.updates_running_pods();
+            is_allowed.then_some(mode).ok_or_else(|| allowed.to_owned())
+        })
     };
-    names.map(mode).collect::<Option<_>>().ok_or_else(|| {
-        let known = list(UPDATE_MODES.iter().map(|(name, _)| *name));
-        format!("a list, which may be empty, of {known}")
-    })
+    names.map(mode).collect()
 }
 
 /// Levels and `target=level` directives. To `EnvFilter`, a lone word that is no level is a target, which silences everything

@@ -15,9 +15,9 @@ fn command() -> Command {
     RunArguments::augment_args(Command::new("run")).mut_args(|arg| arg.env(Resettable::Reset))
 }
 
-fn sources(command: Command, arguments: &[&str]) -> Sources {
+fn sources(command: Command, arguments: &[&str]) -> RunArguments {
     let matches = command.try_get_matches_from([&["run"], arguments].concat()).unwrap();
-    Sources::from(RunArguments::from_arg_matches(&matches).unwrap())
+    RunArguments::from_arg_matches(&matches).unwrap()
 }
 
 pub(super) fn load(arguments: &[&str]) -> Result<Config, ConfigError> {

@@ -6,20 +6,12 @@ use std::str::FromStr;
 use serde::Deserialize;
 
 use crate::model::Bytes;
-use crate::model::objects::UpdateMode;
 
 /// An `Option` in which clap sees one value, whose parser decides: an `Option` by its own name means an absent flag.
 pub(super) type Optional<T> = Option<T>;
 
 /// A `Vec` in which clap sees one value: a `Vec` by its own name means a flag given several times.
 pub(super) type List<T> = Vec<T>;
-
-pub(super) static UPDATE_MODES: [(&str, UpdateMode); 4] = [
-    ("Recreate", UpdateMode::Recreate),
-    ("Auto", UpdateMode::Auto),
-    ("InPlaceOrRecreate", UpdateMode::InPlaceOrRecreate),
-    ("InPlace", UpdateMode::InPlace),
-];
 
 /// Where pods and VPAs come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

@@ -124,7 +124,9 @@ impl<'a> Candidate<'a> {
     }
 
     pub(super) fn values(&self) -> ControlledValues {
-        self.policy.map(ContainerPolicy::controlled_values).unwrap_or_default()
+        self.policy
+            .and_then(|policy| policy.controlled_values)
+            .unwrap_or_default()
     }
 
     /// The container as it is.

@@ -42,25 +42,39 @@ impl PageSize {
     }
 }
 
-/// cgroup v1 `cpu.shares`, always within the kernel's bounds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CpuShares(u64);
+macro_rules! clamped {
+    ($(#[$about:meta])* $name:ident, $least:literal to $most:literal) => {
+        $(#[$about])*
+        ///
+        /// Between [`Self::MIN`] and [`Self::MAX`], as the kernel keeps it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(u64);
 
-impl CpuShares {
-    /// The least the kernel keeps (`MIN_SHARES`, kernel/sched/sched.h).
-    pub const MIN: Self = Self(2);
-    /// The most the kernel keeps (`MAX_SHARES`).
-    pub const MAX: Self = Self(262_144);
+        impl $name {
+            pub const MIN: Self = Self($least);
+            pub const MAX: Self = Self($most);
 
-    /// Shares as the kernel would store them: clamped silently.
-    #[must_use]
-    pub fn new(shares: u64) -> Self {
-        Self(shares.clamp(Self::MIN.0, Self::MAX.0))
-    }
+            /// As the kernel would store it: clamped silently.
+            #[must_use]
+            pub fn new(value: u64) -> Self {
+                Self(value.clamp(Self::MIN.0, Self::MAX.0))
+            }
 
-    pub const fn get(self) -> u64 {
-        self.0
-    }
+            pub const fn get(self) -> u64 {
+                self.0
+            }
+        }
+    };
+}
+
+clamped! {
+    /// cgroup v1 `cpu.shares`, within the kernel's bounds (`MIN_SHARES` and `MAX_SHARES`, kernel/sched/sched.h).
+    CpuShares, 2 to 262_144
+}
+
+clamped! {
+    /// cgroup v2 `cpu.weight`.
+    CpuWeight, 1 to 10_000
 }
 
 impl From<MilliCpu> for CpuShares {
@@ -107,27 +121,6 @@ impl WeightFormula {
                 CpuWeight::new(weight)
             }
         }
-    }
-}
-
-/// cgroup v2 `cpu.weight`, 1 to 10000.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CpuWeight(u64);
-
-impl CpuWeight {
-    /// The least the kernel accepts.
-    pub const MIN: Self = Self(1);
-    /// The most the kernel accepts.
-    pub const MAX: Self = Self(10_000);
-
-    /// A weight clamped to the kernel's bounds.
-    #[must_use]
-    pub fn new(weight: u64) -> Self {
-        Self(weight.clamp(Self::MIN.0, Self::MAX.0))
-    }
-
-    pub const fn get(self) -> u64 {
-        self.0
     }
 }
 

@@ -12,8 +12,8 @@ use proptest::sample::select;
 
 use super::{WEB, now, pod_of, view};
 use crate::model::objects::{
-    Container, ContainerPolicy, ContainerRecommendation, ContainerState, ContainerStatus, LimitRange, LimitRangeItem,
-    OwnerReference, Recommendation, ResizePolicy, ResourcePolicy, Terminated,
+    Container, ContainerPolicy, ContainerRecommendation, ContainerState, ContainerStatus, ControlledValues, LimitRange,
+    LimitRangeItem, OwnerReference, Recommendation, ResizePolicy, ResourcePolicy, Terminated,
 };
 use crate::model::{Bytes, MilliCpu, QosClass, Requirements, ResourceList};
 use crate::sources::NodeView;
@@ -55,7 +55,9 @@ fn requirements() -> impl Strategy<Value = Requirements> {
 
 fn policy() -> impl Strategy<Value = ContainerPolicy> {
     let name = select(&["a", "b", "*"][..]);
-    let values = option::of(select(&["RequestsOnly", "RequestsAndLimits"][..]));
+    let values = option::of(select(
+        &[ControlledValues::RequestsOnly, ControlledValues::RequestsAndLimits][..],
+    ));
     (name, ordered(), values, option::of(select(&["Off", "Auto"][..]))).prop_map(
         |(name, (min_allowed, max_allowed), values, mode)| ContainerPolicy {
             container_name: name.to_owned(),
@@ -63,7 +65,7 @@ fn policy() -> impl Strategy<Value = ContainerPolicy> {
             min_allowed,
             max_allowed,
             controlled_resources: None,
-            controlled_values: values.map(str::to_owned),
+            controlled_values: values,
             startup_boost: None,
         },
     )

@@ -60,7 +60,7 @@ fn ready_for(mut view: NodeView, seconds: i64) -> NodeView {
 
 fn set_mode(view: &mut NodeView, mode: UpdateMode) {
     view.vpas[0].spec.update_policy = Some(UpdatePolicy {
-        update_mode: Some(format!("{mode:?}")),
+        update_mode: Some(mode),
         ..UpdatePolicy::default()
     });
 }

@@ -44,7 +44,7 @@ proptest! {
                 prop_assert!(request <= max, "{container} {resource}: {request} above {max}");
             }
             // With RequestsOnly the container's own limit is stronger.
-            let follows_limit = policy.is_some_and(|policy| policy.controlled_values() == ControlledValues::RequestsOnly)
+            let follows_limit = policy.is_some_and(|policy| policy.controlled_values == Some(ControlledValues::RequestsOnly))
                 && request == becomes.limits.amount(resource);
             if let Some(min) = amount_of(policy, |policy| policy.min_allowed.get(resource)) {
                 prop_assert!(request >= min || follows_limit, "{container} {resource}: {request} below {min}");

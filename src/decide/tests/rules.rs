@@ -45,7 +45,7 @@ fn the_annotation_of_a_vpa_outranks_its_mode() {
 
     set(&mut view.vpas[0].metadata.annotations, ACT_ANNOTATION, "true");
     view.vpas[0].spec.update_policy = Some(crate::model::objects::UpdatePolicy {
-        update_mode: Some("Off".to_owned()),
+        update_mode: Some(UpdateMode::Off),
         ..crate::model::objects::UpdatePolicy::default()
     });
     assert_eq!(decide_one(&view).action(), Action::Resize);

@@ -71,8 +71,8 @@ pub struct TargetRef {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpdatePolicy {
-    /// The mode as written; see [`UpdateMode`].
-    pub update_mode: Option<String>,
+    /// None means [`UpdateMode::Recreate`].
+    pub update_mode: Option<UpdateMode>,
     /// How soon after its start a container's kill for memory makes its pod due at once, in seconds, in place of what the agent's
     /// configuration says. Numbers below 1 say nothing.
     #[serde(rename = "evictAfterOOMSeconds")]
@@ -80,17 +80,20 @@ pub struct UpdatePolicy {
 }
 
 /// What a VPA's mode allows to be done to running pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum UpdateMode {
     Off,
     Initial,
-    /// Evict to apply. The default.
+    /// Evict to apply. The default, and the empty text.
+    #[default]
+    #[serde(alias = "")]
     Recreate,
     /// As [`Self::Recreate`]; deprecated.
     Auto,
     InPlaceOrRecreate,
     InPlace,
     /// A mode this version does not know; never acted on.
+    #[serde(other)]
     Unknown,
 }
 
@@ -125,18 +128,19 @@ pub struct ContainerPolicy {
     /// Resources to manage; none means both.
     pub controlled_resources: Option<Vec<String>>,
     /// `RequestsAndLimits` (default) or `RequestsOnly`.
-    pub controlled_values: Option<String>,
+    pub controlled_values: Option<ControlledValues>,
     /// More cpu while the pod starts, instead of what the VPA says of all containers.
     pub startup_boost: Option<StartupBoost>,
 }
 
 /// What a VPA changes in a container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum ControlledValues {
-    /// Requests, and limits in proportion.
-    #[default]
-    RequestsAndLimits,
     RequestsOnly,
+    /// Requests, and limits in proportion. The default, and what any word says that this version does not know.
+    #[default]
+    #[serde(other)]
+    RequestsAndLimits,
 }
 
 impl ContainerPolicy {
@@ -151,13 +155,6 @@ impl ContainerPolicy {
         self.controlled_resources
             .as_ref()
             .is_none_or(|list| list.iter().any(|name| *name == resource.to_string()))
-    }
-
-    pub fn controlled_values(&self) -> ControlledValues {
-        match self.controlled_values.as_deref() {
-            Some("RequestsOnly") => ControlledValues::RequestsOnly,
-            _ => ControlledValues::RequestsAndLimits,
-        }
     }
 }
 
@@ -193,45 +190,32 @@ pub struct ContainerRecommendation {
 }
 
 impl VerticalPodAutoscaler {
-    /// The mode; none and the empty text mean [`UpdateMode::Recreate`] (`api.go:GetUpdateMode`).
+    /// The mode (`api.go:GetUpdateMode`).
     pub fn update_mode(&self) -> UpdateMode {
-        let mode = self
-            .spec
-            .update_policy
-            .as_ref()
-            .and_then(|policy| policy.update_mode.as_deref());
-        match mode.unwrap_or_default() {
-            "" | "Recreate" => UpdateMode::Recreate,
-            "Off" => UpdateMode::Off,
-            "Initial" => UpdateMode::Initial,
-            "Auto" => UpdateMode::Auto,
-            "InPlaceOrRecreate" => UpdateMode::InPlaceOrRecreate,
-            "InPlace" => UpdateMode::InPlace,
-            _ => UpdateMode::Unknown,
-        }
+        let policy = self.spec.update_policy.as_ref();
+        policy.and_then(|policy| policy.update_mode).unwrap_or_default()
     }
 
     /// Whether containers of this name are boosted, by their own policy or for all.
     #[must_use]
     pub fn boosts(&self, container: &str) -> bool {
-        let own = self
-            .policy_for(container)
-            .and_then(|policy| policy.startup_boost.as_ref());
-        let mut boosts = own.into_iter().chain(&self.spec.startup_boost);
-        boosts.any(|boost| boost.cpu.is_some())
+        self.startup_boosts(container).next().is_some()
     }
 
     /// How long a container's boost goes on once the pod is ready: what its own policy says, else what is said of all.
     #[must_use]
     pub fn boost_duration(&self, container: &str) -> SignedDuration {
+        let seconds = self.startup_boosts(container).find_map(|cpu| cpu.duration_seconds);
+        SignedDuration::from_secs(seconds.unwrap_or(0).max(0))
+    }
+
+    /// What a container's own policy says of its cpu while it starts, then what is said of all.
+    fn startup_boosts(&self, container: &str) -> impl Iterator<Item = &CpuBoost> {
         let own = self
             .policy_for(container)
             .and_then(|policy| policy.startup_boost.as_ref());
-        let seconds = |boost: &StartupBoost| boost.cpu.as_ref()?.duration_seconds;
-        let seconds = own
-            .and_then(seconds)
-            .or_else(|| self.spec.startup_boost.as_ref().and_then(seconds));
-        SignedDuration::from_secs(seconds.unwrap_or(0).max(0))
+        let boosts = own.into_iter().chain(&self.spec.startup_boost);
+        boosts.filter_map(|boost| boost.cpu.as_ref())
     }
 
     /// The policy for a container: the first of its own, else the last for `*` (`GetContainerResourcePolicy`).

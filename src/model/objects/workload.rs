@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::value::{Error, StrDeserializer};
 use serde::{Deserialize, Serialize};
 
 use super::meta::ObjectMeta;
@@ -30,16 +31,7 @@ impl OwnerKind {
     /// The kind of that name.
     #[must_use]
     pub fn named(kind: &str) -> Option<Self> {
-        Some(match kind {
-            "Deployment" => Self::Deployment,
-            "ReplicaSet" => Self::ReplicaSet,
-            "StatefulSet" => Self::StatefulSet,
-            "DaemonSet" => Self::DaemonSet,
-            "Job" => Self::Job,
-            "CronJob" => Self::CronJob,
-            "ReplicationController" => Self::ReplicationController,
-            _ => return None,
-        })
+        Self::deserialize(StrDeserializer::<Error>::new(kind)).ok()
     }
 }
 

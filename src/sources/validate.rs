@@ -75,10 +75,8 @@ pub(super) fn check_pod(pod: &Pod) -> Result<(), Invalid> {
             check_requirements(&format!("{path}.resources"), resources)?;
         }
     }
-    let pod_level = pod.spec.resources.iter();
-    pod_level
-        .map(|resources| check_requirements("spec.resources", resources))
-        .collect()
+    let mut pod_level = pod.spec.resources.iter();
+    pod_level.try_for_each(|resources| check_requirements("spec.resources", resources))
 }
 
 fn check_requirements(path: &str, Requirements { requests, limits }: &Requirements) -> Result<(), Invalid> {

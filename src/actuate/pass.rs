@@ -7,7 +7,7 @@
 //! Stages that deal with the kernel block, and run on threads that may. Where a pass has to wait, it leaves its thread.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::execute::Executor;
 use super::handles::PodHandles;
@@ -22,6 +22,9 @@ use crate::cgroup::CgroupError;
 use crate::model::{Bytes, MemoryLimit, NodeTraits, Outcome, PodTree, PodValues, Settings, Step, Target, Withheld};
 use crate::plan::Plan;
 use crate::plan::resize::{Grant, ResizeDecision, ResizePatch};
+
+/// How long after a call without an answer the API server is asked again.
+const SOON: Duration = Duration::from_secs(1);
 
 /// A pass on its way: what it works towards, what it knows and what it has done.
 #[derive(Debug)]
@@ -80,7 +83,7 @@ async fn stages(mut pass: Box<Pass>, patched: &mut Option<PatchedSpec>) -> Stage
         }
         ResizeDecision::Write(grant) => {
             // A limit that is there cannot be taken away through the API server.
-            pass.job.targets.lift_undeclared = false;
+            pass.job.targets.lift_undeclared &= grant.ahead;
             pass.apply_grant(grant);
         }
         ResizeDecision::Patch(patch) => (pass, *patched) = pass.make_room_and_patch(patch).await?,
@@ -119,6 +122,8 @@ impl Pass {
 
     /// The kernel is given what the kubelet has granted.
     fn apply_grant(&mut self, grant: Grant) {
+        // The kubelet starts containers again with what the spec has.
+        self.job.targets.kubelet_unasked |= grant.is_written_ahead();
         self.job.targets.containers = grant.targets;
         self.job.held_before &= grant.settled;
         self.done.api.retry_after = grant.retry_after;
@@ -153,6 +158,23 @@ impl Pass {
             Err(error) => error,
         };
         let reason = error.to_string();
+        let later = match &error {
+            ResizeError::Stale => Some((reason.clone(), SOON)),
+            ResizeError::Away(_) => {
+                let away = self.job.resizer.as_ref().and_then(|resizer| resizer.away());
+                Some((away.unwrap_or_else(|| "the API server did not answer".to_owned()), SOON))
+            }
+            ResizeError::Refused { retry_after, .. } if patch.ahead.is_some() => {
+                Some((reason.clone(), retry_after.unwrap_or(SOON)))
+            }
+            _ => None,
+        };
+        if let Some((why, wait)) = later {
+            self.job.targets.lift_undeclared = lift_undeclared && patch.ahead.is_some();
+            self.job.held_before = held_before;
+            self.apply_grant(patch.later(&why, wait));
+            return Ok((self, None));
+        }
         let outcome = match error {
             ResizeError::Denied(why) => {
                 // What was written before anybody asked is taken back as well.
@@ -170,6 +192,7 @@ impl Pass {
                 return Ok((self, None));
             }
             ResizeError::Gone(_) => Outcome::Interrupted { reason },
+            ResizeError::Away(_) | ResizeError::Stale => Outcome::Refused { reason },
             ResizeError::Altered(_) => {
                 // What the spec has become is somebody else's, and later than what was asked for.
                 let generation = self.job.targets.bound.object().metadata.generation;

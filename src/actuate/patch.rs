@@ -22,10 +22,19 @@ use crate::plan::resize::{self, AcceptedResize, ResizePatch};
 /// The way to the `resize` subresource.
 #[tonic::async_trait]
 pub trait PodResizer: Debug + Send + Sync {
-    /// Makes these changes to the spec of the pod with this UID; returns the pod as it is then.
+    /// Makes these changes to the spec of the pod with this UID; returns the pod as it is then. With a resource `version`,
+    /// only if the pod still has that one.
     ///
     /// Errors: [`ResizeError`], which says what to do about it.
-    async fn resize(&self, pod: &PodId, changes: &[Step]) -> Result<Pod, ResizeError>;
+    async fn resize(&self, pod: &PodId, version: &str, changes: &[Step]) -> Result<Pod, ResizeError>;
+
+    /// The pod as the API server has it now, with its resource version.
+    ///
+    /// Errors: [`ResizeError`].
+    async fn read(&self, pod: &PodId) -> Result<Pod, ResizeError>;
+
+    /// Why nobody should wait for the API server now, in a sentence; none while it answers.
+    fn away(&self) -> Option<String>;
 
     /// The same way for what an operator waits for, where that is another one.
     fn for_operators(&self) -> Option<Arc<dyn PodResizer>> {
@@ -48,7 +57,13 @@ pub enum ResizeError {
     /// A rule says no: a quota, a LimitRange, admission, validation. The same request is refused until a rule changes.
     #[error("{0}")]
     Denied(String),
-    /// It says no for now, or nothing.
+    /// It does not answer.
+    #[error("{0}")]
+    Away(String),
+    /// The pod is another one than was read, and has to be read before.
+    #[error("the pod was changed while the API server was away, and has still to be read")]
+    Stale,
+    /// It says no for now.
     #[error("{reason}")]
     Refused {
         reason: String,
@@ -96,8 +111,20 @@ impl Pass {
             saved.await;
         }
         let id = self.job.targets.bound.live().id.clone();
-        let result = call(resizer.as_ref(), &id, &patch.changes, &mut self.done).await;
-        let pod = result?;
+        let pod = if patch.ahead.is_some() {
+            let pod = resizer.read(&id).await?;
+            let known = self.job.targets.bound.object();
+            let same = pod.metadata.generation == known.metadata.generation
+                && resize::same(&pod.requirements(), &known.requirements());
+            let version = pod.metadata.resource_version.clone();
+            match (same, patch.changes.as_slice()) {
+                (false, _) => return Err(ResizeError::Stale),
+                (true, []) => pod,
+                (true, changes) => call(resizer.as_ref(), &id, &version, changes, &mut self.done).await?,
+            }
+        } else {
+            call(resizer.as_ref(), &id, "", &patch.changes, &mut self.done).await?
+        };
         self.done.api.asked = Some(patch.accepted(pod.metadata.generation));
         Ok(PatchedSpec {
             resizer,
@@ -118,7 +145,7 @@ impl PatchedSpec {
             Ok(changes) => changes,
             Err(invalid) => return done.outcome.add(&format!("the request stands: {invalid}")),
         };
-        match call(self.resizer.as_ref(), &self.id, &changes, done).await {
+        match call(self.resizer.as_ref(), &self.id, "", &changes, done).await {
             Ok(pod) => {
                 done.api.asked = Some(AcceptedResize {
                     targets: self.held.clone(),
@@ -134,12 +161,18 @@ impl PatchedSpec {
 }
 
 /// Calls the API server; the pass tells of it, unless there is no such way.
-async fn call(resizer: &dyn PodResizer, pod: &PodId, changes: &[Step], done: &mut JobDone) -> Result<Pod, ResizeError> {
+async fn call(
+    resizer: &dyn PodResizer,
+    pod: &PodId,
+    version: &str,
+    changes: &[Step],
+    done: &mut JobDone,
+) -> Result<Pod, ResizeError> {
     let start = Instant::now();
-    let result = resizer.resize(pod, changes).await;
+    let result = resizer.resize(pod, version, changes).await;
     let took = start.elapsed();
     done.stages.ask += took;
-    if !matches!(result, Err(ResizeError::Unsupported(_))) {
+    if !matches!(result, Err(ResizeError::Unsupported(_) | ResizeError::Away(_))) {
         let record = |step| StepRecord::carried_out(step, took, &result);
         done.steps.extend(changes.iter().map(record));
     }

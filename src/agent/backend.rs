@@ -116,6 +116,8 @@ impl AgentBackend {
             let facts = ResizeFacts {
                 too_early: None,
                 unreported: None,
+                away: None,
+                ahead: None,
                 ..facts
             };
             let mut containers = targets.containers.clone();

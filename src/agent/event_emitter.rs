@@ -37,6 +37,8 @@ fn event_message(record: &ChangeRecord) -> Option<EventMessage> {
             | Cause::LoanDenied { .. }
             | Cause::Kubelet
             | Cause::PodLevel
+            | Cause::ApiServerReturned
+            | Cause::ChangeLost
             | Cause::ContainerStarted
             | Cause::AgentStarted
             | Cause::Regret { .. }
@@ -45,7 +47,7 @@ fn event_message(record: &ChangeRecord) -> Option<EventMessage> {
         Outcome::Withheld(Withheld::Deferred(_)) => (Severity::Warning, "ResizeDeferred"),
         Outcome::Withheld(Withheld::Infeasible(_)) => (Severity::Warning, "ResizeInfeasible"),
         Outcome::Withheld(Withheld::Failed(_)) => (Severity::Warning, "ResizeError"),
-        Outcome::Withheld(Withheld::Unanswered(_) | Withheld::Postponed(_)) => return None,
+        Outcome::Withheld(Withheld::Unanswered(_) | Withheld::Postponed(_) | Withheld::SpecLater(_)) => return None,
         Outcome::Refused { .. } => (Severity::Warning, "ResizeRefused"),
         Outcome::RolledBack { .. } => (Severity::Warning, "ResizeRolledBack"),
         Outcome::Incomplete { .. } => (Severity::Warning, "ResizeIncomplete"),

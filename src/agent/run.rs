@@ -27,7 +27,7 @@ use crate::control::{Access, BindError, ControlSocket, Limits, proto, serve};
 use crate::guard::{Guard, Marked, Marks};
 use crate::kubernetes::events::EventRecorder;
 use crate::kubernetes::metrics::{ApiMetrics, EventMetrics};
-use crate::kubernetes::{self, ApiClient, ApiResizer, ConnectError, Timing};
+use crate::kubernetes::{self, ApiClient, ApiHealth, ApiResizer, ConnectError, Timing};
 use crate::model::ChangeRecord;
 use crate::observe::health::{Heartbeat, Readiness};
 use crate::observe::http::{Exposed, HttpServer, ListenError};
@@ -119,6 +119,10 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
     if let Some(api) = &api {
         let kubernetes_events = EventRecorder::start(api.clone(), &config.node_name, counted_events, stop.clone());
         tokio::spawn(emit_events(records.subscribe(), kubernetes_events));
+    }
+    if let Some(api) = &api {
+        api.keep_probing(stop.clone());
+        tokio::spawn(report_returns(api.health().clone(), events.clone()));
     }
     let resizer = api
         .clone()
@@ -309,6 +313,16 @@ pub(super) fn start_sources(config: &Config, api: Option<ApiClient>, stop: &Canc
         states
     });
     SourceMerge { directory, cluster }
+}
+
+/// Says whenever the API server answers again, until the controller is gone.
+async fn report_returns(health: ApiHealth, events: mpsc::Sender<Event>) {
+    loop {
+        health.returned().await;
+        if events.send(Event::ApiServerReturned).await.is_err() {
+            return;
+        }
+    }
 }
 
 async fn serve_http(server: HttpServer, exposed: Exposed, stop: CancellationToken) {

@@ -270,6 +270,9 @@ pub(super) fn next(state: &PodState, now: Timestamp) -> String {
             Withheld::Failed(_) => "The kubelet tries again by itself.",
             Withheld::Unanswered(_) => "The kubelet is to answer; its values follow then.",
             Withheld::Postponed(_) => "The kubelet is asked once the limit has stopped growing.",
+            Withheld::SpecLater(_) => {
+                "The API server is asked once it is back; where somebody else has changed the pod's resources by then, that counts."
+            }
         }
         .to_owned();
     }

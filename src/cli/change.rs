@@ -130,6 +130,12 @@ pub(super) fn check_outcome(change: &Change) -> Result<(), Failure> {
             ));
             return Ok(());
         }
+        "SpecLater" => {
+            io::warn(&format!(
+                "{pod}: {reason}; `vscalectl explain {pod}` shows how it stands"
+            ));
+            return Ok(());
+        }
         "Refused" => anyhow!("{pod} was not changed: {reason}"),
         "RolledBack" => anyhow!("{pod}: a step failed and everything was put back: {reason}"),
         "Incomplete" => {

@@ -14,13 +14,15 @@ use kube::client::Body;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::call::{Call, Verb};
 use super::error::{ApiError, Problem, Status};
+use super::health::{ApiHealth, PATIENCE};
 use super::pieces::{LARGEST_OBJECT, Layout, Piece, Splitter};
 use crate::kubernetes::metrics::ApiMetrics;
-use crate::pace::scattered;
+use crate::pace::{Backoff, scattered};
 
 /// How long a call may take, its answer's body included; and how long may be waited for the turn to make it.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -37,6 +39,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// About how much longer a pause is than asked for, so that not all agents end theirs together.
 const PAUSE_SPREAD: Duration = Duration::from_secs(1);
+
+/// The pauses between two probes of an API server that is away.
+const FIRST_PROBE: Duration = Duration::from_millis(500);
+const LAST_PROBE: Duration = Duration::from_secs(5);
 
 /// How much of an answer that is no success is read: a `metav1.Status`, or whatever stands between here and the API server.
 const LARGEST_REFUSAL: usize = 64 << 10;
@@ -60,6 +66,7 @@ pub struct ApiClient {
     /// Until when the API server is left alone.
     paused: Arc<Mutex<Option<Instant>>>,
     keeps_pauses: bool,
+    health: ApiHealth,
 }
 
 impl std::fmt::Debug for ApiClient {
@@ -86,16 +93,65 @@ impl ApiClient {
             streams_lists: Arc::new(AtomicBool::new(true)),
             paused: Arc::default(),
             keeps_pauses: true,
+            health: ApiHealth::default(),
         }
     }
 
-    /// The same, for calls that somebody waits for: they are made whatever pause others keep.
+    /// The same, for calls that somebody waits for: they are made whatever pause others keep, and have a second.
     #[must_use]
     pub fn for_operators(&self) -> Self {
         Self {
             keeps_pauses: false,
+            deadline: PATIENCE,
             ..self.clone()
         }
+    }
+
+    /// Whether the API server answers, as far as is known.
+    #[must_use]
+    pub const fn health(&self) -> &ApiHealth {
+        &self.health
+    }
+
+    /// Asks whether the API server is ready whenever it may be away, until told to stop. Until the first answer it is away.
+    pub fn keep_probing(&self, stop: CancellationToken) {
+        self.health.begin();
+        let client = self.clone();
+        tokio::spawn(stop.run_until_cancelled_owned(async move {
+            let mut pauses = Backoff::new(FIRST_PROBE, LAST_PROBE);
+            loop {
+                client.health.doubtful().await;
+                client.probe().await;
+                if client.health.away().is_some() {
+                    sleep(pauses.next(None)).await;
+                } else {
+                    pauses.reset();
+                }
+            }
+        }));
+    }
+
+    async fn probe(&self) {
+        let answer = async {
+            let request = Request::builder().uri("/readyz").body(Body::empty());
+            let request = request.map_err(|error| Problem::Unreadable(error.to_string()))?;
+            let response = self.calls.send(request).await.map_err(|error| broken(&error))?;
+            // One that is not ready says 500, which a call that fails does as well.
+            match response.status().as_u16() {
+                code @ 500.. => Err(Problem::Unavailable {
+                    code: 503,
+                    message: format!("/readyz answers {code}"),
+                    retry_after: None,
+                }),
+                _ => Ok(()),
+            }
+        };
+        let answer = timeout(PATIENCE, answer)
+            .await
+            .unwrap_or(Err(Problem::Timeout(PATIENCE)));
+        let code = answer.as_ref().map_or_else(Problem::code, |()| "200".to_owned());
+        self.counted.called(Verb::Get, "readyz".to_owned(), code);
+        self.health.observe(&answer);
     }
 
     /// Refuses a call while the API server is to be left alone.
@@ -214,9 +270,11 @@ impl ApiClient {
                 None => Err(Problem::Unreadable("no object in JSON".to_owned())),
             }
         };
-        timeout(self.deadline, exchanged)
-            .await
-            .unwrap_or(Err(Problem::Timeout(self.deadline)))
+        // Cancel-safe: what is dropped is a call that comes to nothing.
+        tokio::select! {
+            exchanged = timeout(self.deadline, exchanged) => exchanged.unwrap_or(Err(Problem::Timeout(self.deadline))),
+            () = self.health.stays_away() => Err(Problem::Timeout(PATIENCE)),
+        }
     }
 
     /// Makes a call; its answer is a success and is still to be read.
@@ -236,6 +294,7 @@ impl ApiClient {
         Ok(Pieces {
             body: response.into_body(),
             splitter: Splitter::new(layout),
+            health: self.health.clone(),
             _turn: None,
             _open: None,
         })
@@ -276,6 +335,7 @@ impl ApiClient {
     fn counted<T>(&self, call: &Call, outcome: Result<T, Problem>) -> Result<T, ApiError> {
         let code = outcome.as_ref().map_or_else(Problem::code, |_| "200".to_owned());
         self.counted.called(call.verb, call.resource(), code);
+        self.health.observe(&outcome);
         outcome.map_err(|problem| {
             if let Some(asked_for) = problem.retry_after() {
                 self.pause(asked_for);
@@ -336,6 +396,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 pub(super) struct Pieces<'a> {
     body: Body,
     splitter: Splitter,
+    health: ApiHealth,
     /// A call's turn lasts until its answer is read.
     _turn: Option<Turn<'a>>,
     /// A watch's place on a connection.
@@ -353,7 +414,10 @@ impl Pieces<'_> {
             }
             match self.body.frame().await {
                 Some(Ok(frame)) => self.splitter.push(&frame.into_data().unwrap_or_default()),
-                Some(Err(error)) => return Err(broken(&error)),
+                Some(Err(error)) => {
+                    self.health.doubt();
+                    return Err(broken(&error));
+                }
                 None => return Ok(None),
             }
         }

@@ -148,6 +148,14 @@ impl Problem {
         )
     }
 
+    /// Whether nothing that could answer for the API server did: gateways say 502 and 504, an API server that starts or ends 503.
+    pub(super) const fn is_silence(&self) -> bool {
+        matches!(
+            self,
+            Self::Timeout(_) | Self::Unreachable(_) | Self::Unavailable { code: 502..=504, .. }
+        )
+    }
+
     /// Whether a patch that names an object by its UID found none: it is gone, and perhaps another has its name.
     pub fn names_nobody(&self) -> bool {
         match self {

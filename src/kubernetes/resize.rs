@@ -48,16 +48,22 @@ impl ApiResizer {
 
 #[tonic::async_trait]
 impl PodResizer for ApiResizer {
-    async fn resize(&self, pod: &PodId, changes: &[Step]) -> Result<Pod, ResizeError> {
-        let mut call = Call::new(Verb::Patch, PODS)
-            .within(Some(&pod.namespace))
-            .named(&pod.name);
-        call.subresource = Some("resize");
-        let accepted = self.patch(&call, &body(&pod.uid, changes)).await.map_err(refusal)?;
+    async fn resize(&self, pod: &PodId, version: &str, changes: &[Step]) -> Result<Pod, ResizeError> {
+        let accepted = self.patch(&resize_call(pod), &body(pod, version, changes)).await;
+        let accepted = accepted.map_err(refusal)?;
         match resize::altered(&accepted, changes) {
             Some(altered) => Err(ResizeError::Altered(altered)),
             None => Ok(accepted),
         }
+    }
+
+    async fn read(&self, pod: &PodId) -> Result<Pod, ResizeError> {
+        let call = resize_call(pod).with("dryRun", "All");
+        self.client.send(&call, &body(pod, "", &[])).await.map_err(refusal)
+    }
+
+    fn away(&self) -> Option<String> {
+        self.client.health().away().map(|away| away.to_string())
     }
 
     fn for_operators(&self) -> Option<Arc<dyn PodResizer>> {
@@ -69,9 +75,18 @@ impl PodResizer for ApiResizer {
     }
 }
 
+fn resize_call(pod: &PodId) -> Call {
+    Call {
+        subresource: Some("resize"),
+        ..Call::new(Verb::Patch, PODS)
+            .within(Some(&pod.namespace))
+            .named(&pod.name)
+    }
+}
+
 /// A strategic merge patch: containers are merged by name, lists of amounts by resource. The UID makes it one for this pod
-/// and no other of its name; there is no resource version in it, so that nobody else's write is in its way.
-fn body(uid: &str, changes: &[Step]) -> Value {
+/// and no other of its name. Without a resource version, nobody else's write is in its way.
+fn body(pod: &PodId, version: &str, changes: &[Step]) -> Value {
     let changed = changes.iter().filter_map(|step| match (&step.target, &step.change) {
         (Target::Container(name), Change::Resize { to, .. }) => Some(json!({
             "name": name,
@@ -80,7 +95,11 @@ fn body(uid: &str, changes: &[Step]) -> Value {
         _ => None,
     });
     let containers: Vec<_> = changed.collect();
-    json!({"metadata": {"uid": uid}, "spec": {"containers": containers}})
+    let mut body = json!({"metadata": {"uid": pod.uid}, "spec": {"containers": containers}});
+    if !version.is_empty() {
+        body["metadata"]["resourceVersion"] = version.into();
+    }
+    body
 }
 
 fn amounts(list: ResourceList) -> Map<String, Value> {
@@ -103,6 +122,7 @@ fn refusal(error: ApiError) -> ResizeError {
             ResizeError::Unsupported(message)
         }
         Problem::Refused { .. } => ResizeError::Denied(reason),
+        problem if problem.is_silence() => ResizeError::Away(reason),
         _ => ResizeError::Refused { reason, retry_after },
     }
 }
@@ -131,7 +151,14 @@ mod tests {
         let expected = json!({"metadata": {"uid": "u1"}, "spec": {"containers": [
             {"name": "app", "resources": {"requests": {"cpu": "250m"}, "limits": {}}}
         ]}});
-        assert_eq!(body("u1", &[step]), expected);
+        let pod = PodId {
+            uid: "u1".to_owned(),
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        };
+        assert_eq!(body(&pod, "", &[step]), expected);
+        let read = json!({"metadata": {"uid": "u1", "resourceVersion": "7"}, "spec": {"containers": []}});
+        assert_eq!(body(&pod, "7", &[]), read);
     }
 
     fn refused(problem: Problem) -> ResizeError {

@@ -63,6 +63,12 @@ pub enum Cause {
     /// The kubelet answered a resize.
     #[display("the kubelet answered")]
     Kubelet,
+    /// The API server answers again.
+    #[display("the API server is back")]
+    ApiServerReturned,
+    /// What was set while the API server was away does not count any more.
+    #[display("what was set while the API server was away is lost")]
+    ChangeLost,
     /// A container of the pod appeared.
     #[display("container started")]
     ContainerStarted,

@@ -12,6 +12,8 @@ pub enum Withheld {
     Unanswered(String),
     /// The kubelet was not asked yet, because what is wanted changes from one moment to the next.
     Postponed(String),
+    /// The API server is away. What an operator set, the cgroups have all the same.
+    SpecLater(String),
 }
 
 impl Withheld {
@@ -22,6 +24,7 @@ impl Withheld {
             Self::Failed(_) => "ResizeError",
             Self::Unanswered(_) => "Unanswered",
             Self::Postponed(_) => "Postponed",
+            Self::SpecLater(_) => "SpecLater",
         }
     }
 
@@ -31,7 +34,8 @@ impl Withheld {
             | Self::Infeasible(why)
             | Self::Failed(why)
             | Self::Unanswered(why)
-            | Self::Postponed(why) => why,
+            | Self::Postponed(why)
+            | Self::SpecLater(why) => why,
         }
     }
 }

@@ -56,6 +56,8 @@ pub(crate) enum Event {
     View(Arc<NodeView>, Vec<String>),
     /// What is wrong with a source that knows nothing yet.
     SourceProblems(Vec<String>),
+    /// The API server was away and answers again.
+    ApiServerReturned,
     /// The configuration was read again.
     Options(Options),
     /// The node was looked at.
@@ -168,6 +170,10 @@ impl Controller {
                 self.options = options;
                 self.schedule.sweep = self.schedule.sweep.min(Instant::now() + self.options.sweep_interval);
                 self.decide_all(Timestamp::now());
+            }
+            Event::ApiServerReturned => {
+                let waiting = self.pods.keys_of(|state| state.resize.waits_for_api_server());
+                self.apply_to_all(&waiting, || PodInput::ApiServerReturned);
             }
             Event::Discovered(discovered) => self.take_discovered(discovered),
             Event::PassEnded(pass, done) => self.end_pass(pass, *done),

@@ -52,6 +52,11 @@ impl DesiredState {
         self.recommended.is_none() && self.overridden.is_none() && !self.returning && self.temporary.is_empty()
     }
 
+    /// Whether an operator, or the guard, has changed what the pod should have, or a change of theirs is being taken back.
+    pub(crate) fn is_by_hand(&self) -> bool {
+        self.overridden.is_some() || self.returning || !self.temporary.is_empty()
+    }
+
     /// What every regular container should have now, if anything is desired.
     #[must_use]
     pub(crate) fn targets(&self, pod: &Pod) -> Option<Vec<NamedRequirements>> {

@@ -145,6 +145,8 @@ pub(crate) enum PodInput {
     RoomFreed,
     /// The API server may resize in place after all.
     ResizeRetried,
+    /// The API server was away and answers again.
+    ApiServerReturned,
     Requested(RequestId, OperatorRequest),
     Admitted(RequestId, OperatorRequest, Box<Headroom>),
     /// The guard did something or could not.
@@ -245,7 +247,7 @@ impl PodState {
 
     fn transition(&mut self, input: PodInput, now: Now, effects: &mut Vec<Effect>) {
         match input {
-            PodInput::Described(pod) => self.describe(pod, now),
+            PodInput::Described(pod) => self.describe(pod, now, effects),
             PodInput::Decided { decision, took } => {
                 self.decision = *decision;
                 self.decided_in = took;
@@ -293,6 +295,11 @@ impl PodState {
                     self.work.request_pass(Cause::Retry, true, now.instant);
                 }
             }
+            PodInput::ApiServerReturned => {
+                if self.resize.waits_for_api_server() {
+                    self.work.request_pass(Cause::ApiServerReturned, true, now.instant);
+                }
+            }
             PodInput::Requested(id, request) => self.enqueue(id, request, effects),
             PodInput::Admitted(id, request, headroom) => self.admit(id, request, &headroom, now, effects),
             PodInput::Guard(report) => self.take_guard_report(*report, now, effects),
@@ -323,7 +330,9 @@ impl PodState {
     fn time_passed(&mut self, now: Now) {
         if self.work.retry_at.is_some_and(|at| at <= now.instant) {
             self.work.retry_at = None;
-            self.work.request_pass(Cause::Retry, true, now.instant);
+            let waits = self.resize.waits_for_api_server();
+            let cause = if waits { Cause::ApiServerReturned } else { Cause::Retry };
+            self.work.request_pass(cause, true, now.instant);
         }
         if self.desired.override_ends_at().is_some_and(|at| at <= now.wall) && self.desired.end_override() {
             self.restart(Cause::OverrideEnded, now);
@@ -396,6 +405,8 @@ impl PodState {
     }
 }
 
+#[cfg(test)]
+mod outages;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]

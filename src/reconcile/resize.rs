@@ -5,11 +5,12 @@
 
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::objects::Pod;
 use crate::model::{NamedRequirements, Resource, Withheld};
-use crate::plan::resize::{self, AcceptedResize, Phase, ResizePatch};
+use crate::plan::resize::{self, AcceptedResize, Ahead, Phase, ResizePatch};
 
 /// The resize of one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -21,6 +22,9 @@ pub(crate) struct Resize {
     /// What the API server is about to be asked for, or was asked for without an answer.
     #[serde(rename = "asking", skip_serializing_if = "Option::is_none")]
     pub(crate) prepared: Option<PreparedResize>,
+    /// What the cgroups were given while the API server was away, and the spec is still to have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) written_ahead: Option<WrittenAhead>,
     /// How far the latest resize is.
     #[serde(skip)]
     pub(crate) status: ResizeStatus,
@@ -61,6 +65,15 @@ impl PreparedResize {
     }
 }
 
+/// That the cgroups were given what the spec is still to have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct WrittenAhead {
+    pub(crate) since: Timestamp,
+    /// The spec then: another one is somebody else's, or was asked for without an answer.
+    pub(crate) spec: Vec<NamedRequirements>,
+}
+
 /// How far a resize is, as far as the last pass knew.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum ResizeStatus {
@@ -88,6 +101,41 @@ impl Resize {
             targets: patch.targets.clone(),
             held: patch.held.clone(),
         });
+    }
+
+    /// Whether it only waits for an API server that is away.
+    pub(crate) const fn waits_for_api_server(&self) -> bool {
+        matches!(self.pending(), Some(Withheld::SpecLater(_)))
+    }
+
+    /// The cgroups are given what the spec of `pod` cannot have yet.
+    pub(crate) fn write_ahead(&mut self, pod: &Pod, now: Timestamp) {
+        self.written_ahead.get_or_insert_with(|| WrittenAhead {
+            since: now,
+            spec: pod.requirements(),
+        });
+    }
+
+    /// The spec has what it should, and is known to.
+    pub(crate) fn catch_up(&mut self) {
+        if self.written_ahead.take().is_some() {
+            self.prepared = None;
+        }
+    }
+
+    /// How certain it is what the spec has; none where nothing was written ahead of it.
+    pub(crate) const fn certainty(&self) -> Option<Ahead> {
+        match (&self.written_ahead, &self.prepared) {
+            (None, _) => None,
+            (Some(_), None) => Some(Ahead::Unasked),
+            (Some(_), Some(_)) => Some(Ahead::Unanswered),
+        }
+    }
+
+    /// Whether somebody else gave `pod` other amounts since the cgroups were written ahead of its spec.
+    pub(crate) fn is_overtaken_by(&self, pod: &Pod) -> bool {
+        let ahead = self.written_ahead.as_ref();
+        ahead.is_some_and(|ahead| !resize::same(&ahead.spec, &pod.requirements())) && !self.is_spec_of(pod)
     }
 
     /// The API server has accepted a request, or changed it to something else.
@@ -135,6 +183,7 @@ impl Resize {
     pub(crate) fn forget(&mut self) {
         self.accepted = None;
         self.prepared = None;
+        self.written_ahead = None;
     }
 
     /// How long to wait before the API server is asked for what was grown in an emergency: until the limit has not grown

@@ -13,6 +13,7 @@ mod host_killed;
 mod host_kubelets;
 mod host_manners;
 mod host_others;
+mod host_outages;
 mod host_restore;
 mod host_spread;
 mod host_tenants;

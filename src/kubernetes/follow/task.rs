@@ -286,7 +286,18 @@ impl<T: Object> Task<T> {
             .known
             .with(|known| std::mem::replace(&mut known.refused, refused) != refused);
         self.trouble(&error.to_string(), news);
-        sleep(pause).await;
+        let health = self.client.health().clone();
+        // Who comes back from an outage is not left waiting for as long as it lasted.
+        let returned = async {
+            health.stays_away().await;
+            health.returned().await;
+            sleep(scattered(self.timing.first_pause)).await;
+        };
+        // Cancel-safe: both only wait.
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = returned => {}
+        }
     }
 
     fn trouble(&self, trouble: &str, news: bool) {

@@ -212,6 +212,18 @@ impl Pod {
         self.spec.containers.iter().map(named).collect()
     }
 
+    /// The same pod with these requests and limits in its spec.
+    #[must_use]
+    pub fn with_requirements(&self, all: &[NamedRequirements]) -> Self {
+        let mut pod = self.clone();
+        for container in &mut pod.spec.containers {
+            if let Some(named) = all.iter().find(|named| named.name == container.name) {
+                container.resources = named.resources;
+            }
+        }
+        pod
+    }
+
     /// Gives back what its lists have room for and do not hold: they grow by fours as they are read, and most hold one.
     pub fn shrink_to_fit(&mut self) {
         self.metadata.owner_references.shrink_to_fit();

@@ -55,6 +55,8 @@ impl<'a> From<&'a Cause> for Actor<'a> {
             | Cause::PodLevel
             | Cause::Drift
             | Cause::Kubelet
+            | Cause::ApiServerReturned
+            | Cause::ChangeLost
             | Cause::ContainerStarted
             | Cause::AgentStarted
             | Cause::Sweep

@@ -12,6 +12,9 @@ use crate::model::{Cause, KubeletVersion, NamedRequirements, Resource, Step, Wit
 /// A kubelet that could not lower a limit tries again every ten seconds or so, and looks at what is in use first.
 const RECLAIM_EVERY: Duration = Duration::from_secs(2);
 
+/// How long after an API server that is away is looked at again, where nobody says that it is back.
+const LATER: Duration = Duration::from_secs(5);
+
 /// The request that the API server accepted last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -22,6 +25,15 @@ pub struct AcceptedResize {
     pub generation: i64,
     /// What the kubelet had granted before.
     pub held: Vec<NamedRequirements>,
+}
+
+/// How certain it is what the spec has, after an API server was away: somebody else may have changed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ahead {
+    /// What it had before, or what somebody else gave it.
+    Unasked,
+    /// Perhaps also what it was asked to have, without an answer.
+    Unanswered,
 }
 
 /// What is known about the resize of a pod whose kubelet resizes in place.
@@ -38,6 +50,12 @@ pub struct ResizeFacts {
     pub too_early: Option<Duration>,
     /// The kubelet has not reported the pod's resources yet: nothing is patched before it has.
     pub unreported: Option<Unreported>,
+    /// The API server is away, as this sentence says: it is not asked.
+    pub away: Option<String>,
+    /// Whether the cgroups are given what is wanted before the spec can have it.
+    pub by_hand: bool,
+    /// Set where the cgroups were given values before the spec could have them.
+    pub ahead: Option<Ahead>,
 }
 
 /// The pod's status does not show yet that its kubelet resizes in place.
@@ -80,6 +98,8 @@ pub struct Grant {
     pub withheld: Option<Withheld>,
     /// The kubelet waits for less to be in use than a memory limit that the cgroups have already.
     pub reclaim: bool,
+    /// Whether they were or are given what the spec does not have: also a limit may have to go that it never had.
+    pub ahead: bool,
     /// When the next pass looks again.
     pub retry_after: Option<Duration>,
 }
@@ -92,6 +112,10 @@ pub struct ResizePatch {
     pub targets: Vec<NamedRequirements>,
     /// What the kubelet has granted so far: what the spec gets back if the cgroups cannot hold the targets.
     pub held: Vec<NamedRequirements>,
+    /// Set where the spec has to be as it was read when this is done.
+    pub ahead: Option<Ahead>,
+    /// Whether the cgroups have the targets also while the API server is away.
+    pub by_hand: bool,
     /// Whether the node is known to have room.
     room: Result<(), String>,
 }
@@ -112,8 +136,16 @@ impl ResizeFacts {
         let room = self.check_room(pod, targets);
         let phase = self.phase(pod);
         let so_far = granted(pod, &phase, self.held());
-        if changes.is_empty() {
-            return ResizeDecision::Write(Grant::new(&phase, targets, &so_far, room));
+        if changes.is_empty() && self.ahead != Some(Ahead::Unanswered) {
+            return ResizeDecision::Write(Grant {
+                ahead: self.ahead.is_some(),
+                ..Grant::new(&phase, targets, &so_far, room)
+            });
+        }
+        if let Some(why) = &self.away {
+            let given = if self.by_hand { targets } else { &so_far };
+            let settled = phase == Phase::Settled;
+            return ResizeDecision::Write(Grant::spec_later(given, self.by_hand, settled, why, LATER));
         }
         if let Some(Unreported { why, wait }) = &self.unreported {
             return ResizeDecision::Wait {
@@ -122,7 +154,8 @@ impl ResizeFacts {
             };
         }
         if let Some(wait) = self.too_early {
-            return ResizeDecision::Write(Grant::for_now(&phase, so_far, cause, wait));
+            let given = if self.ahead.is_some() { targets.to_vec() } else { so_far };
+            return ResizeDecision::Write(Grant::for_now(&phase, given, cause, wait));
         }
         match room {
             Err(why) if self.room.is_some() => ResizeDecision::Refuse { why, no_room: true },
@@ -130,6 +163,8 @@ impl ResizeFacts {
                 changes,
                 targets: targets.to_vec(),
                 held: granted(pod, &Phase::of(pod), self.held()),
+                ahead: self.ahead,
+                by_hand: self.by_hand,
                 room,
             }),
         }
@@ -144,7 +179,8 @@ impl ResizeFacts {
     fn changes(&self, pod: &Pod, targets: &[NamedRequirements]) -> Result<Vec<Step>, Unaskable> {
         match self.unseen(pod) {
             Some(accepted) if same(&accepted.targets, targets) => Ok(Vec::new()),
-            _ => changes(pod, targets),
+            Some(accepted) => changes(&pod.with_requirements(&accepted.targets), targets),
+            None => changes(pod, targets),
         }
     }
 
@@ -193,6 +229,7 @@ impl Grant {
             settled: *phase == Phase::Settled,
             withheld,
             reclaim,
+            ahead: false,
             retry_after: reclaim.then_some(RECLAIM_EVERY),
         }
     }
@@ -211,8 +248,32 @@ impl Grant {
             settled: *phase == Phase::Settled,
             withheld: (!done).then(|| Withheld::Postponed(why.to_owned())),
             reclaim: false,
+            ahead: false,
             retry_after: Some(wait),
         }
+    }
+
+    /// The API server cannot be asked: the spec follows later. What an operator set, or the guard gave, the kernel has at once.
+    fn spec_later(given: &[NamedRequirements], by_hand: bool, settled: bool, why: &str, wait: Duration) -> Self {
+        let then = if by_hand {
+            "the kernel has the values now, the spec follows later"
+        } else {
+            "what is wanted is asked for when it is back"
+        };
+        Self {
+            targets: given.to_vec(),
+            settled: by_hand || settled,
+            withheld: Some(Withheld::SpecLater(format!("{why}: {then}"))),
+            reclaim: false,
+            ahead: by_hand,
+            retry_after: Some(wait),
+        }
+    }
+
+    /// Whether the cgroups are given what the spec cannot have yet.
+    #[must_use]
+    pub const fn is_written_ahead(&self) -> bool {
+        self.ahead && matches!(self.withheld, Some(Withheld::SpecLater(_)))
     }
 }
 
@@ -221,6 +282,13 @@ impl ResizePatch {
     #[must_use]
     pub fn grant(&self, pod: &Pod) -> Grant {
         Grant::new(&Phase::of(pod), &self.targets, &self.held, self.room.clone())
+    }
+
+    /// What the cgroups may hold where the API server could not be asked, for this reason.
+    #[must_use]
+    pub fn later(&self, why: &str, wait: Duration) -> Grant {
+        let given = if self.by_hand { &self.targets } else { &self.held };
+        Grant::spec_later(given, self.by_hand, false, why, wait)
     }
 
     /// The request as the API server accepted it.

@@ -15,7 +15,7 @@ mod support;
 #[cfg(test)]
 mod tests;
 
-pub use decision::{AcceptedResize, Grant, ResizeDecision, ResizeFacts, ResizePatch, Unreported};
+pub use decision::{AcceptedResize, Ahead, Grant, ResizeDecision, ResizeFacts, ResizePatch, Unreported};
 use phase::meanwhile;
 pub use phase::{Phase, granted};
 use reserved::grows;

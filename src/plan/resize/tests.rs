@@ -394,6 +394,9 @@ fn facts() -> ResizeFacts {
         failed: None,
         too_early: None,
         unreported: None,
+        away: None,
+        by_hand: false,
+        ahead: None,
     }
 }
 

@@ -51,6 +51,11 @@ impl ResizeEndpoint {
         }
     }
 
+    /// Why the API server is not asked, while it is away.
+    pub(super) fn away(&self) -> Option<String> {
+        self.get()?.away()
+    }
+
     /// When the API server is asked again, while it is left alone.
     pub(super) const fn retry_at(&self) -> Option<Instant> {
         self.retry_at
@@ -129,6 +134,9 @@ impl ResizeEndpoint {
             },
             too_early: state.too_early_to_patch(cause, now),
             unreported,
+            away: self.away(),
+            by_hand: state.desired.is_by_hand(),
+            ahead: state.resize.certainty(),
         })
     }
 }
@@ -145,8 +153,16 @@ mod tests {
 
     #[tonic::async_trait]
     impl PodResizer for Way {
-        async fn resize(&self, _: &PodId, _: &[Step]) -> Result<Pod, ResizeError> {
+        async fn resize(&self, _: &PodId, _: &str, _: &[Step]) -> Result<Pod, ResizeError> {
             Err(ResizeError::Gone(String::new()))
+        }
+
+        async fn read(&self, _: &PodId) -> Result<Pod, ResizeError> {
+            Err(ResizeError::Gone(String::new()))
+        }
+
+        fn away(&self) -> Option<String> {
+            None
         }
     }
 

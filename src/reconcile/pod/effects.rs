@@ -10,7 +10,7 @@ use crate::model::{Bytes, LivePod};
 use crate::plan::resize::AcceptedResize;
 use crate::plan::shrink::Regrets;
 use crate::reconcile::desired::DesiredState;
-use crate::reconcile::resize::PreparedResize;
+use crate::reconcile::resize::{PreparedResize, WrittenAhead};
 
 /// The parts of a pod's state that the state file, the guard, the writers and the watches have copies of.
 pub(super) struct Shared {
@@ -18,7 +18,7 @@ pub(super) struct Shared {
     pod: Arc<Pod>,
     live: Option<Arc<LivePod>>,
     desired: DesiredState,
-    requests: (Option<AcceptedResize>, Option<PreparedResize>),
+    requests: (Option<AcceptedResize>, Option<PreparedResize>, Option<WrittenAhead>),
     backoffs: Regrets,
     ceilings: Vec<Ceiling>,
     pauses: BTreeMap<String, GrowthPause>,
@@ -32,7 +32,11 @@ impl Shared {
             pod: Arc::clone(&state.pod),
             live: state.live.clone(),
             desired: state.desired.clone(),
-            requests: (state.resize.accepted.clone(), state.resize.prepared.clone()),
+            requests: (
+                state.resize.accepted.clone(),
+                state.resize.prepared.clone(),
+                state.resize.written_ahead.clone(),
+            ),
             backoffs: state.shrink.backoffs().clone(),
             ceilings: state.decision.ceilings.clone(),
             pauses: state.growth.pauses.clone(),

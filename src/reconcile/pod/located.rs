@@ -42,6 +42,9 @@ impl PodState {
             effects.push(Effect::Decide);
             cause = Cause::AgentStarted;
             self.restore(saved, now);
+            if self.resize.written_ahead.is_some() {
+                self.yield_to_spec(now, effects);
+            }
         }
         if let Some(limits) = located.unsaved_limits {
             cause = Cause::AgentStarted;
@@ -84,8 +87,10 @@ impl PodState {
             (decided, _) => decided,
         };
         self.shrink.restore(backoffs, now.wall);
-        self.resize.accepted = resize.accepted;
-        self.resize.prepared = resize.prepared;
+        self.resize = Resize {
+            status: std::mem::take(&mut self.resize.status),
+            ..resize
+        };
         self.desired = DesiredState { recommended, ..desired };
     }
 

@@ -8,10 +8,12 @@ use super::{Effect, Now, PodState};
 use crate::actuate::shrink::ShrinkReport;
 use crate::actuate::{Job, JobDone};
 use crate::model::objects::PodId;
-use crate::model::{BoundPod, Cause, ChangeRecord, MemoryLimit, NamedRequirements, Outcome, Resource, Target};
+use crate::model::{
+    BoundPod, Cause, ChangeRecord, MemoryLimit, NamedRequirements, Outcome, Resource, Target, Withheld,
+};
 use crate::pace::scattered;
 use crate::plan::PodTargets;
-use crate::plan::resize::ResizeDecision;
+use crate::plan::resize::{self, Ahead, ResizeDecision};
 use crate::reconcile::resize::ResizeStatus;
 use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId};
 
@@ -86,8 +88,15 @@ impl PodState {
             return;
         };
         self.desired.scope = targets.scope.clone();
-        if let ResizeDecision::Patch(patch) = &resize {
-            self.resize.prepare(patch);
+        match &resize {
+            // The answer to the request before is still to be heard of.
+            ResizeDecision::Patch(patch) if patch.ahead != Some(Ahead::Unanswered) => self.resize.prepare(patch),
+            ResizeDecision::Write(grant)
+                if grant.is_written_ahead() && !resize::same(&targets.containers, &self.pod.requirements()) =>
+            {
+                self.resize.write_ahead(&self.pod, now.wall);
+            }
+            _ => {}
         }
         if through_api && (self.desired.overridden.is_some() || !self.desired.temporary.is_empty()) {
             self.desired.remember_origin(&self.pod);
@@ -144,6 +153,12 @@ impl PodState {
                 done.outcome.add(&sentence);
             }
         }
+        let spec_later = matches!(done.outcome, Outcome::Withheld(Withheld::SpecLater(_)));
+        if spec_later && self.desired.is_by_hand() {
+            self.resize.write_ahead(&self.pod, now.wall);
+        } else if done.api.asked.is_some() || done.outcome.holds() && done.api.retry_after.is_none() {
+            self.resize.catch_up();
+        }
         if let Some(accepted) = done.api.asked.take() {
             if done.outcome.is_kept() {
                 self.accept_temporary(&accepted);
@@ -151,7 +166,16 @@ impl PodState {
             self.resize.accept(accepted, now.instant);
         }
         self.take_shrink_report(std::mem::take(&mut done.shrink), pass.number, now.wall);
-        self.yield_to_spec(now);
+        let unwanted = done.api.denied.clone().filter(|_| self.resize.written_ahead.is_some());
+        match unwanted {
+            // Whoever set it was told that the spec follows.
+            Some(why) if self.work.request.is_none() && self.work.generation == pass.generation => {
+                self.desired.end_override();
+                self.resize.catch_up();
+                self.lose_change(why, now, effects);
+            }
+            _ => self.yield_to_spec(now, effects),
+        }
         self.drift.runtime_sync_pending = matches!(done.outcome, Outcome::RuntimeOwed { .. });
         let current = self.work.generation == pass.generation;
         if !current {

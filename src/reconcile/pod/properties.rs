@@ -84,11 +84,11 @@ fn happening() -> impl Strategy<Value = Happening> {
         mib().prop_map(|mib| Grown { mib }),
         mib().prop_map(|mib| Quiet { mib }),
         Just(PassBegins),
-        (0_usize..6, any::<bool>()).prop_map(|(outcome, denied)| PassEnds { outcome, denied }),
+        (0_usize..7, any::<bool>()).prop_map(|(outcome, denied)| PassEnds { outcome, denied }),
         Just(StalePassEnds),
         any::<bool>().prop_map(ShrinkEnds),
         Just(Killed),
-        (0_usize..6).prop_map(Simple),
+        (0_usize..7).prop_map(Simple),
         (0_i64..2000).prop_map(|seconds| Waits { seconds }),
     ]
 }
@@ -101,6 +101,7 @@ fn outcome(which: usize) -> Outcome {
         2 => Outcome::RuntimeOwed { reason },
         3 => Outcome::Refused { reason },
         4 => Outcome::Interrupted { reason },
+        5 => Outcome::Withheld(crate::model::Withheld::SpecLater(reason)),
         _ => Outcome::Incomplete { reason },
     }
 }
@@ -305,6 +306,7 @@ impl World {
                     PodInput::NodeChanged,
                     PodInput::TurnGiven,
                     PodInput::TimePassed,
+                    PodInput::ApiServerReturned,
                 ];
                 inputs
                     .into_iter()

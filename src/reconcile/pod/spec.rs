@@ -5,21 +5,22 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{Now, PodState};
+use super::{Effect, Now, PodState};
+use crate::actuate::JobDone;
 use crate::model::objects::Pod;
-use crate::model::{Cause, NamedRequirements};
+use crate::model::{Cause, NamedRequirements, Outcome};
 use crate::plan::lift_kept;
 use crate::plan::resize::{self, Phase};
 
 impl PodState {
     /// Takes over a newer description of the pod, and makes a pass due when the kubelet has answered in it.
-    pub(super) fn describe(&mut self, pod: Arc<Pod>, now: Now) {
+    pub(super) fn describe(&mut self, pod: Arc<Pod>, now: Now, effects: &mut Vec<Effect>) {
         let before = std::mem::replace(&mut self.pod, pod);
         self.resize.observe_settled(&self.pod);
         if !self.desired.is_empty() && resize::supports_in_place_resize(&self.pod) {
             self.take_kubelet_answer(&before, now);
         }
-        self.yield_to_spec(now);
+        self.yield_to_spec(now, effects);
     }
 
     fn take_kubelet_answer(&mut self, before: &Pod, now: Now) {
@@ -48,19 +49,29 @@ impl PodState {
 
     /// Where somebody else has changed the spec since it was last asked for anything, what they wrote is the truth: the
     /// recommendation acted on before counts no longer.
-    pub(super) fn yield_to_spec(&mut self, now: Now) {
+    pub(super) fn yield_to_spec(&mut self, now: Now, effects: &mut Vec<Effect>) {
         // While a pass runs nobody knows yet what it was that it asked for.
         if !resize::supports_in_place_resize(&self.pod) || self.work.running.is_some() {
             return;
         }
         self.resize.recognise(&self.pod);
+        let spec = self.pod.requirements();
+        let wanted = self
+            .targets(now.wall)
+            .is_some_and(|targets| resize::same(&targets, &spec));
+        if self.resize.is_overtaken_by(&self.pod) && !wanted {
+            self.desired.overridden = None;
+            self.desired.yield_to(spec);
+            self.resize.forget();
+            let why = "somebody else changed the pod's resources meanwhile, and that counts";
+            return self.lose_change(why.to_owned(), now, effects);
+        }
         if self.desired.overridden.is_some() {
             return;
         }
         let (Some(targets), Some(accepted)) = (self.targets(now.wall), &self.resize.accepted) else {
             return;
         };
-        let spec = self.pod.requirements();
         // What was not asked for yet is newer than whatever they wrote.
         let answered = accepted.generation < self.pod.metadata.generation && resize::same(&accepted.targets, &targets);
         if answered && !resize::same(&targets, &spec) {
@@ -71,6 +82,16 @@ impl PodState {
         }
     }
 
+    /// What was set while the API server was away does not count any more.
+    pub(super) fn lose_change(&mut self, reason: String, now: Now, effects: &mut Vec<Effect>) {
+        tracing::warn!(pod = %self.pod.full_name(), reason, "what was set while the API server was away is lost");
+        self.restart(Cause::ChangeLost, now);
+        if let Some(live) = self.live.clone() {
+            let done = JobDone::ended(Outcome::Refused { reason });
+            self.record(&live.id, Cause::ChangeLost, done, None, now, effects);
+        }
+    }
+
     /// The pod as the VPA's rules see it: the spec without what an override, a temporary limit or a limit that is kept has
     /// changed in it through the API server.
     pub(crate) fn undisturbed(&self) -> Cow<'_, Pod> {
@@ -78,13 +99,6 @@ impl PodState {
         if self.desired.origin.is_none() && !ours {
             return Cow::Borrowed(&self.pod);
         }
-        let mut pod = Pod::clone(&self.pod);
-        for named in self.desired.base(&self.pod) {
-            let containers = pod.spec.containers.iter_mut();
-            for container in containers.filter(|container| container.name == named.name) {
-                container.resources = named.resources;
-            }
-        }
-        Cow::Owned(pod)
+        Cow::Owned(self.pod.with_requirements(&self.desired.base(&self.pod)))
     }
 }

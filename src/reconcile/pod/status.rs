@@ -24,7 +24,8 @@ impl PodState {
                 Withheld::Deferred(_) => PodStatus::Deferred,
                 Withheld::Infeasible(_) => PodStatus::Infeasible,
                 Withheld::Failed(_) => PodStatus::Refused,
-                Withheld::Unanswered(_) | Withheld::Postponed(_) => PodStatus::Working,
+                Withheld::SpecLater(_) if self.resize.written_ahead.is_some() => PodStatus::Owed,
+                Withheld::Unanswered(_) | Withheld::Postponed(_) | Withheld::SpecLater(_) => PodStatus::Working,
             }
         } else if self.drift.in_sync {
             PodStatus::InSync

@@ -76,6 +76,7 @@ impl SavedPod {
         let resize = Resize {
             accepted: resize.accepted.clone(),
             prepared: resize.prepared.clone(),
+            written_ahead: resize.written_ahead.clone(),
             ..Resize::default()
         };
         Self {

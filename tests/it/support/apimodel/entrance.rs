@@ -1,11 +1,13 @@
-//! The way in: HTTP/2 through TLS, as real API servers offer it, and a kubeconfig that leads there.
+//! The way in: HTTP/2 through TLS, as real API servers offer it, a kubeconfig that leads there, and a link that can break.
 
 use std::path::PathBuf;
 
 use axum::Router;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::service::Routes;
 use tonic::transport::server::TcpIncoming;
@@ -14,24 +16,38 @@ use tonic::transport::{Identity, Server, ServerTlsConfig};
 /// What newer API servers allow on one connection; older ones allow 250.
 const STREAMS: u32 = 100;
 
+/// How the link to it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Link {
+    Up,
+    /// Connections are cut, and so is every new one.
+    Cut,
+    /// Connections stand, and nothing comes through. Those from before are cut when it is up again.
+    Silent,
+}
+
 /// Where to find it. The files are gone when this is.
 #[derive(Debug)]
 pub(super) struct Entrance {
     directory: TempDir,
+    link: watch::Sender<Link>,
 }
 
 impl Entrance {
     /// Serves until the task is aborted.
     pub(super) async fn open(router: Router) -> (Self, JoinHandle<()>) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let behind = listener.local_addr().unwrap();
+        let front = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = front.local_addr().unwrap();
+        let (link, linked) = watch::channel(Link::Up);
         let directory = tempfile::Builder::new()
             .prefix("vscaled-")
             .tempdir_in(crate::support::scratch())
             .unwrap();
         let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
         let identity = Identity::from_pem(cert.pem(), signing_key.serialize_pem());
-        let entrance = Self { directory };
+        let entrance = Self { directory, link };
         std::fs::write(entrance.authority(), cert.pem()).unwrap();
         let text = format!(
             "apiVersion: v1
@@ -50,7 +66,17 @@ users: [{{name: test, user: {{}}}}]
             .max_concurrent_streams(STREAMS)
             .add_routes(Routes::from(router))
             .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
-        (entrance, tokio::spawn(async move { server.await.unwrap() }))
+        let served = async move {
+            tokio::select! {
+                served = server => served.unwrap(),
+                () = forward(front, behind, linked) => {}
+            }
+        };
+        (entrance, tokio::spawn(served))
+    }
+
+    pub(super) fn link(&self, link: Link) {
+        self.link.send_replace(link);
     }
 
     pub(super) fn kubeconfig(&self) -> PathBuf {
@@ -59,5 +85,26 @@ users: [{{name: test, user: {{}}}}]
 
     fn authority(&self) -> PathBuf {
         self.directory.path().join("ca.crt")
+    }
+}
+
+/// Passes every connection on for as long as the link is up.
+async fn forward(front: TcpListener, behind: std::net::SocketAddr, link: watch::Receiver<Link>) {
+    loop {
+        let (mut outer, _) = front.accept().await.unwrap();
+        let mut link = link.clone();
+        tokio::spawn(async move {
+            if *link.borrow_and_update() == Link::Up {
+                let mut inner = TcpStream::connect(behind).await.unwrap();
+                outer.set_nodelay(true).unwrap();
+                inner.set_nodelay(true).unwrap();
+                tokio::select! {
+                    _ = copy_bidirectional(&mut outer, &mut inner) => return,
+                    changed = link.changed() => drop(changed),
+                }
+            }
+            // Fails only when the API server is gone.
+            drop(link.wait_for(|link| *link != Link::Silent).await);
+        });
     }
 }

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use entrance::Entrance;
+pub(crate) use entrance::Link;
 pub(crate) use faults::{Effect, Fault};
 use faults::{Faults, UnderWay};
 pub(crate) use kubelet::{Kubelet, Verdict};
@@ -88,6 +89,11 @@ impl ApiModel {
             "nodes",
             json!({"metadata": {"name": node}, "status": {"allocatable": allocatable, "capacity": allocatable}}),
         );
+    }
+
+    /// How the link to it is from now on.
+    pub(crate) fn link(&self, link: Link) {
+        self.entrance.link(link);
     }
 
     /// A kubeconfig for it.

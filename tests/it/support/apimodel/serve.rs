@@ -82,6 +82,9 @@ impl Place {
 }
 
 async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, mut body: Bytes) -> Response {
+    if uri.path() == "/readyz" {
+        return Response::new(Body::from("ok"));
+    }
     let parameters = parameters(uri.query().unwrap_or_default());
     let place = Place::of(uri.path(), &parameters);
     let dry = parameters.contains_key("dryRun");

@@ -1,0 +1,227 @@
+//! The API server is away while an operator changes limits: the kernel has them at once, the spec follows, and what somebody
+//! else has put there meanwhile counts.
+
+use serde_json::json;
+use vscaled::control::proto;
+
+use super::host_faults::patches;
+use super::{Amounts, NAME, SMALLER, Scene, resources};
+use crate::support::apimodel::{Effect, Link};
+
+const BY_HAND: [(&str, Amounts); 1] = [(
+    "app",
+    Amounts {
+        cpu_limit: Some(800),
+        memory_limit: Some(256),
+        ..SMALLER[0].1
+    },
+)];
+const LATER: &str = "the spec follows later";
+const LOST: &str = "what was set while the API server was away is lost";
+
+impl Scene {
+    /// A pod that was resized once, and an agent that knows that the API server is away.
+    async fn cut_off() -> Self {
+        let scene = Self::managed().await;
+        scene.cut().await;
+        scene
+    }
+
+    async fn cut(&self) {
+        self.api.kubelet(|kubelet| kubelet.asleep = true);
+        self.api.link(Link::Cut);
+        self.agent.reports(&["cannot be reached"]).await;
+    }
+
+    fn mend(&self) {
+        self.api.link(Link::Up);
+        self.api.kubelet(|kubelet| kubelet.asleep = false);
+    }
+
+    fn request(&self, ttl_s: Option<u64>) -> proto::ResizeRequest {
+        proto::ResizeRequest {
+            ttl_us: ttl_s.map(|seconds| seconds * 1_000_000),
+            ..super::host_others::limits(&self.pod, Some("800m"), Some("256Mi"))
+        }
+    }
+
+    /// Sets limits, and sees that the kernel has them and the spec has not.
+    async fn set_by_hand(&self) {
+        let change = self.agent.resize(self.request(None)).await.unwrap();
+        assert_eq!(change.outcome, "SpecLater", "{change:#?}");
+        assert!(change.reason.contains(LATER), "{}", change.reason);
+        assert!(self.holds(&BY_HAND), "answered before it was there");
+        assert_eq!(self.spec(), resources(SMALLER[0].1));
+    }
+
+    async fn has_spec(&self, amounts: Amounts) {
+        let wanted = resources(amounts);
+        self.agent
+            .wait_for("the spec to follow", || self.spec() == wanted)
+            .await;
+    }
+
+    async fn is_told_as_lost(&self, why: &str) {
+        let told = async || {
+            let history = self.agent.history().await;
+            history
+                .iter()
+                .any(|change| change.cause == LOST && change.reason.contains(why))
+                .then_some(())
+        };
+        self.agent.until("the loss to be told", told).await;
+        assert!(self.agent.pod(NAME).await.unwrap().r#override.is_none());
+    }
+}
+
+#[tokio::test]
+async fn limits_set_in_an_outage_are_in_force_at_once_and_in_the_spec_afterwards() {
+    let scene = Scene::cut_off().await;
+    scene.set_by_hand().await;
+    let pod = scene.says("Owed", LATER).await;
+    assert!(pod.r#override.is_some());
+    // Somebody puts the old values back: they do not stay, and that is no news from the API server.
+    let container = scene.pod.containers["app"].cgroup.clone();
+    let before = SMALLER[0].1.settings(scene.node.cgroups().version());
+    scene.node.put(&container, &before);
+    scene.holds_soon(&BY_HAND).await;
+    scene.mend();
+    scene.has_spec(BY_HAND[0].1).await;
+    scene.settles(&BY_HAND).await;
+    scene.confirmed(&BY_HAND).await;
+    scene.agent.release(&scene.pod.full_name()).await.unwrap();
+    scene.settles(&SMALLER).await;
+    assert_eq!(scene.spec(), resources(SMALLER[0].1));
+}
+
+#[tokio::test]
+async fn limits_set_and_released_in_an_outage_leave_the_spec_as_it_was() {
+    let scene = Scene::cut_off().await;
+    scene.set_by_hand().await;
+    scene.agent.release(&scene.pod.full_name()).await.unwrap();
+    assert!(scene.holds(&SMALLER));
+    scene.agent.reaches(NAME, "InSync").await;
+    scene.agent.resize(scene.request(Some(1))).await.unwrap();
+    assert!(scene.holds(&BY_HAND));
+    scene.settles(&SMALLER).await;
+    let generation = scene.object()["metadata"]["generation"].clone();
+    scene.mend();
+    scene.recommend(&super::LARGER);
+    scene.settles(&super::LARGER).await;
+    let once = generation.as_i64().unwrap() + 1;
+    assert_eq!(
+        scene.object()["metadata"]["generation"],
+        once,
+        "the spec was changed for nothing"
+    );
+}
+
+#[tokio::test]
+async fn limits_from_before_an_outage_that_are_released_in_it_go_back_at_once() {
+    let scene = Scene::managed().await;
+    scene.agent.resize(scene.request(None)).await.unwrap();
+    scene.confirmed(&BY_HAND).await;
+    scene.cut().await;
+    let change = scene.agent.release(&scene.pod.full_name()).await.unwrap();
+    assert_eq!(change.outcome, "SpecLater", "{change:#?}");
+    // The pod's level has room for a container that the kubelet starts again meanwhile.
+    let container = &scene.pod.containers["app"].cgroup;
+    assert!(scene.node.cgroup_holds(container, SMALLER[0].1));
+    assert_eq!(scene.spec(), resources(BY_HAND[0].1));
+    scene.mend();
+    scene.has_spec(SMALLER[0].1).await;
+    scene.settles(&SMALLER).await;
+}
+
+#[tokio::test]
+async fn what_somebody_else_puts_into_the_spec_meanwhile_wins() {
+    let scene = Scene::managed().await;
+    scene.recommend_widely(&SMALLER).await;
+    scene.cut().await;
+    scene.set_by_hand().await;
+    let theirs = Amounts::doubled(210, 100);
+    let containers = json!([{"name": "app", "resources": resources(theirs)}]);
+    scene.api.resize(NAME, &containers).unwrap();
+    scene.mend();
+    scene.is_told_as_lost("somebody else changed the pod's resources").await;
+    scene.confirmed(&[("app", theirs)]).await;
+    scene.holds_soon(&[("app", theirs)]).await;
+    assert_eq!(scene.spec(), resources(theirs));
+}
+
+#[tokio::test]
+async fn what_the_api_server_denies_afterwards_is_taken_back() {
+    let scene = Scene::cut_off().await;
+    scene.set_by_hand().await;
+    let denial = "admission webhook \"quota.example.com\" denied the request: ask finance";
+    scene
+        .api
+        .fault(patches(None, Effect::Says(400, "BadRequest", denial, None)));
+    scene.mend();
+    scene.is_told_as_lost("ask finance").await;
+    scene.api.mend();
+    scene.settles(&SMALLER).await;
+    assert_eq!(scene.spec(), resources(SMALLER[0].1));
+}
+
+#[tokio::test]
+async fn an_agent_killed_in_the_outage_is_followed_by_one_that_holds_the_same() {
+    let mut scene = Scene::cut_off().await;
+    scene.set_by_hand().await;
+    scene.agent.kill();
+    scene.agent.start().await;
+    scene.says("Owed", LATER).await;
+    assert!(scene.holds(&BY_HAND));
+    scene.mend();
+    scene.has_spec(BY_HAND[0].1).await;
+    scene.settles(&BY_HAND).await;
+    // The way back is known as well.
+    scene.cut().await;
+    scene.agent.release(&scene.pod.full_name()).await.unwrap();
+    scene.agent.kill();
+    scene.agent.start().await;
+    scene.mend();
+    scene.has_spec(SMALLER[0].1).await;
+    scene.settles(&SMALLER).await;
+}
+
+#[tokio::test]
+async fn an_api_server_that_is_silent_keeps_no_operator_waiting() {
+    let scene = Scene::managed().await;
+    scene.api.link(Link::Silent);
+    scene.set_by_hand().await;
+    scene.agent.release(&scene.pod.full_name()).await.unwrap();
+    assert!(scene.holds(&SMALLER));
+    scene.mend();
+    scene.settles(&SMALLER).await;
+    assert_eq!(scene.spec(), resources(SMALLER[0].1));
+}
+
+#[tokio::test]
+async fn a_request_that_was_carried_out_unanswered_is_taken_back_when_it_was_released_meanwhile() {
+    let scene = Scene::managed().await;
+    // What the API server does is not heard of, neither by its answer nor by a watch.
+    for (verb, resource, effect) in [
+        ("patch", "pods/resize", Effect::Mute),
+        ("watch", "pods", Effect::Stalls),
+    ] {
+        scene.api.fault(crate::support::apimodel::Fault {
+            verb,
+            resource,
+            times: None,
+            effect,
+        });
+    }
+    let change = scene.agent.resize(scene.request(None)).await.unwrap();
+    assert_eq!(change.outcome, "SpecLater", "{change:#?}");
+    assert_eq!(scene.spec(), resources(BY_HAND[0].1));
+    let released = scene.agent.release(&scene.pod.full_name()).await.unwrap();
+    assert_eq!(
+        released.outcome, "SpecLater",
+        "it is not known what the spec has: {released:#?}"
+    );
+    scene.api.mend();
+    scene.has_spec(SMALLER[0].1).await;
+    scene.settles(&SMALLER).await;
+    assert!(!scene.agent.log().contains(LOST), "{}", scene.agent.log());
+}

@@ -1,18 +1,29 @@
-//! What was done to pods → Kubernetes Events, where there is an API server: what changed, what was refused, what was undone.
+//! What was done to pods → Kubernetes Events, where there is an API server: what changed and why, what was refused, what was
+//! undone.
+//!
+//! An Event names who wanted a change, never what made the agent look again: a change that succeeds later is told with the
+//! cause that it began with. A temporary limit has one Event from its first growth to its end.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::broadcast;
 
 use crate::kubernetes::events::{EventMessage, EventRecorder, PodReference, Severity};
-use crate::model::{Cause, ChangeRecord, Outcome, Withheld};
+use crate::model::{
+    Bytes, Cause, Change, ChangeRecord, MemoryLimit, Outcome, Resource, Setting, StepRecord, Target, Withheld,
+};
+
+/// Changes and temporary limits kept in mind. A node has fewer pods.
+const MOST: usize = 1024;
 
 /// Says what the records tell, until there are no more.
 pub(super) async fn emit_events(mut records: broadcast::Receiver<Arc<ChangeRecord>>, events: EventRecorder) {
+    let mut composer = Composer::default();
     loop {
         match records.recv().await {
             Ok(record) => {
-                if let Some(message) = event_message(&record) {
+                if let Some(message) = composer.compose(&record) {
                     events.record(message);
                 }
             }
@@ -22,38 +33,143 @@ pub(super) async fn emit_events(mut records: broadcast::Receiver<Arc<ChangeRecor
     }
 }
 
-/// What a change is worth saying. That nothing was to be done, or is to be done again at once, is worth nothing.
-fn event_message(record: &ChangeRecord) -> Option<EventMessage> {
-    let (severity, reason) = match &record.outcome {
-        Outcome::Applied | Outcome::RuntimeOwed { .. } => match record.cause {
-            Cause::Drift | Cause::Sweep => (Severity::Warning, "ResourcesRestored"),
-            Cause::Recommendation { .. }
-            | Cause::BoostEnded { .. }
-            | Cause::Operator { .. }
-            | Cause::OverrideEnded
-            | Cause::Released { .. }
-            | Cause::Guard { .. }
-            | Cause::LoanEnded
-            | Cause::LoanDenied { .. }
-            | Cause::Kubelet
-            | Cause::PodLevel
-            | Cause::ApiServerReturned
-            | Cause::ChangeLost
-            | Cause::ContainerStarted
-            | Cause::AgentStarted
-            | Cause::Regret { .. }
-            | Cause::Retry => (Severity::Normal, "ResourcesResized"),
-        },
-        Outcome::Withheld(Withheld::Deferred(_)) => (Severity::Warning, "ResizeDeferred"),
-        Outcome::Withheld(Withheld::Infeasible(_)) => (Severity::Warning, "ResizeInfeasible"),
-        Outcome::Withheld(Withheld::Failed(_)) => (Severity::Warning, "ResizeError"),
-        Outcome::Withheld(Withheld::Unanswered(_) | Withheld::Postponed(_) | Withheld::SpecLater(_)) => return None,
-        Outcome::Refused { .. } => (Severity::Warning, "ResizeRefused"),
-        Outcome::RolledBack { .. } => (Severity::Warning, "ResizeRolledBack"),
-        Outcome::Incomplete { .. } => (Severity::Warning, "ResizeIncomplete"),
-        Outcome::Unchanged | Outcome::Interrupted { .. } => return None,
-    };
-    Some(EventMessage {
+/// Whose limit was grown: a pod's UID, a container of it, and which limit.
+type Lent = (String, String, Resource);
+
+/// Makes Events of records, one after the other.
+#[derive(Debug, Default)]
+struct Composer {
+    /// What was begun and is not done, by the pods' UIDs.
+    unfinished: BTreeMap<String, Cause>,
+    /// The temporary limits, each with the number of the record that began it and the limit before.
+    lent: BTreeMap<Lent, (u64, String)>,
+}
+
+impl Composer {
+    /// What a change is worth saying. That nothing was to be done, or is to be done again at once, is worth nothing.
+    fn compose(&mut self, record: &ChangeRecord) -> Option<EventMessage> {
+        let cause = self.cause_of(record);
+        let (severity, reason) = match &record.outcome {
+            Outcome::Applied | Outcome::RuntimeOwed { .. } => match cause.as_ref()? {
+                Cause::Guard {
+                    container, resource, ..
+                }
+                | Cause::LoanEnded { container, resource } => {
+                    return self.temporary_limit(record, cause.as_ref()?, container, *resource);
+                }
+                Cause::Drift => (Severity::Warning, "ResourcesRestored"),
+                _ => (Severity::Normal, "ResourcesResized"),
+            },
+            Outcome::Withheld(Withheld::Deferred(_)) => (Severity::Warning, "ResizeDeferred"),
+            Outcome::Withheld(Withheld::Infeasible(_)) => (Severity::Warning, "ResizeInfeasible"),
+            Outcome::Withheld(Withheld::Failed(_)) => (Severity::Warning, "ResizeError"),
+            Outcome::Withheld(Withheld::Unanswered(_) | Withheld::Postponed(_) | Withheld::SpecLater(_)) => {
+                return None;
+            }
+            Outcome::Refused { .. } => (Severity::Warning, "ResizeRefused"),
+            Outcome::RolledBack { .. } => (Severity::Warning, "ResizeRolledBack"),
+            Outcome::Incomplete { .. } => (Severity::Warning, "ResizeIncomplete"),
+            Outcome::Unchanged | Outcome::Interrupted { .. } => return None,
+        };
+        let what = what(record);
+        let message = match cause {
+            Some(cause) if what.is_empty() => cause.to_string(),
+            Some(cause) => format!("{cause}: {what}"),
+            None => what,
+        };
+        Some(event(record, severity, reason, message, None))
+    }
+
+    /// Who or what wanted the change: of one that was tried again, who did at first. None where the agent only looked again.
+    fn cause_of(&mut self, record: &ChangeRecord) -> Option<Cause> {
+        let uid = &record.pod.uid;
+        let cause = if is_wish(&record.cause) {
+            Some(record.cause.clone())
+        } else {
+            self.unfinished.get(uid).cloned()
+        };
+        let is_tried_again = match &record.outcome {
+            Outcome::Applied | Outcome::RuntimeOwed { .. } | Outcome::Unchanged => false,
+            Outcome::Withheld(_) | Outcome::Interrupted { .. } => true,
+            // An operator is told no and asks again, or does not; the guard likewise.
+            Outcome::Refused { .. } | Outcome::RolledBack { .. } | Outcome::Incomplete { .. } => {
+                !matches!(cause, Some(Cause::Operator { .. } | Cause::Guard { .. }))
+            }
+        };
+        if record.cause != Cause::Drift {
+            match &cause {
+                Some(cause) if is_tried_again && self.unfinished.len() < MOST => {
+                    self.unfinished.insert(uid.clone(), cause.clone());
+                }
+                _ => drop(self.unfinished.remove(uid)),
+            }
+        }
+        cause
+    }
+
+    /// A temporary limit that grew, or came down.
+    fn temporary_limit(
+        &mut self,
+        record: &ChangeRecord,
+        cause: &Cause,
+        container: &str,
+        resource: Resource,
+    ) -> Option<EventMessage> {
+        let target = Target::Container(container.to_owned());
+        let mut written = done(record).filter(|step| step.target == target);
+        let (from, to) = written.find_map(|step| limits(step, resource))?;
+        let key = (record.pod.uid.clone(), container.to_owned(), resource);
+        let grows = matches!(cause, Cause::Guard { .. });
+        if grows && !self.lent.contains_key(&key) && self.lent.len() < MOST {
+            self.lent.insert(key.clone(), (record.sequence, from.clone()));
+        }
+        let known = self.lent.get(&key).cloned();
+        let before = known.as_ref().map_or(from.as_str(), |(_, before)| before.as_str());
+        let message = if grows {
+            format!("{cause}: temporary {resource} limit {before} → {to}")
+        } else {
+            format!("{cause}: {resource} limit {from} → {to}")
+        };
+        if !grows && to == before {
+            self.lent.remove(&key);
+        }
+        let continues = known.map(|(number, _)| format!("{container} {resource} {number}"));
+        Some(event(record, Severity::Normal, "TemporaryLimit", message, continues))
+    }
+}
+
+/// Whether somebody or something wanted a change, rather than that the agent looked again.
+const fn is_wish(cause: &Cause) -> bool {
+    match cause {
+        Cause::Recommendation { .. }
+        | Cause::BoostEnded { .. }
+        | Cause::Operator { .. }
+        | Cause::OverrideEnded
+        | Cause::Released { .. }
+        | Cause::Guard { .. }
+        | Cause::LoanEnded { .. }
+        | Cause::LoanDenied { .. }
+        | Cause::PodLevel
+        | Cause::ChangeLost
+        | Cause::Drift
+        | Cause::Regret { .. } => true,
+        Cause::Sweep
+        | Cause::Kubelet
+        | Cause::ApiServerReturned
+        | Cause::ContainerStarted
+        | Cause::AgentStarted
+        | Cause::Retry => false,
+    }
+}
+
+fn event(
+    record: &ChangeRecord,
+    severity: Severity,
+    reason: &'static str,
+    message: String,
+    continues: Option<String>,
+) -> EventMessage {
+    EventMessage {
         about: PodReference {
             pod: record.pod.clone(),
             container: None,
@@ -61,28 +177,42 @@ fn event_message(record: &ChangeRecord) -> Option<EventMessage> {
         },
         severity,
         reason,
-        message: message(record),
-    })
+        message,
+        continues,
+    }
 }
 
-/// Who asked, what came in the way, and every file that was changed for good.
-fn message(record: &ChangeRecord) -> String {
-    let changed = record
-        .steps
-        .iter()
-        .filter(|step| step.error.is_none() && !step.rollback);
-    let files = changed.filter_map(|step| {
+fn done(record: &ChangeRecord) -> impl Iterator<Item = &StepRecord> {
+    let steps = record.steps.iter();
+    steps.filter(|step| step.error.is_none() && !step.rollback)
+}
+
+/// A limit before and after a step, as it is shown.
+fn limits(step: &StepRecord, resource: Resource) -> Option<(String, String)> {
+    let Change::File { from, to } = &step.change else {
+        return None;
+    };
+    let shown = |setting: &Setting| match (resource, setting) {
+        (Resource::Memory, Setting::MemoryMax(limit) | Setting::MemoryLimit(limit)) => Some(match limit {
+            MemoryLimit::Bytes(bytes) => Bytes::new(*bytes).to_string(),
+            MemoryLimit::Max => "none".to_owned(),
+        }),
+        (Resource::Cpu, Setting::CpuMax(_) | Setting::CfsQuota(_)) => Some(setting.to_string()),
+        _ => None,
+    };
+    shown(from).zip(shown(to))
+}
+
+/// What came in the way, or every file that was changed for good.
+fn what(record: &ChangeRecord) -> String {
+    if !record.outcome.holds() {
+        return record.outcome.reason().unwrap_or_default().to_owned();
+    }
+    let files = done(record).filter_map(|step| {
         step.change.file()?;
         Some(format!("{} {}", step.target, step.change))
     });
-    let what: Vec<_> = record.outcome.reason().map(str::to_owned).into_iter().collect();
-    let what = if record.outcome.holds() { files.collect() } else { what };
-    let cause = &record.cause;
-    if what.is_empty() {
-        cause.to_string()
-    } else {
-        format!("{cause}: {}", what.join(", "))
-    }
+    files.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -91,7 +221,7 @@ mod tests {
 
     use super::*;
     use crate::model::objects::PodId;
-    use crate::model::{Change, MemoryLimit, Setting, Stages, StepRecord, Target};
+    use crate::model::{Reason, Stages};
 
     fn record(cause: Cause, outcome: Outcome) -> ChangeRecord {
         let step = StepRecord {
@@ -119,23 +249,110 @@ mod tests {
         }
     }
 
+    fn composed(records: &[ChangeRecord]) -> Vec<EventMessage> {
+        let mut composer = Composer::default();
+        records.iter().filter_map(|record| composer.compose(record)).collect()
+    }
+
+    fn refused() -> Outcome {
+        Outcome::Refused {
+            reason: "more than the node has".to_owned(),
+        }
+    }
+
     #[test]
     fn a_change_says_who_asked_and_what_the_files_hold() {
-        let said = event_message(&record(Cause::OverrideEnded, Outcome::Applied)).unwrap();
+        let said = &composed(&[record(Cause::OverrideEnded, Outcome::Applied)])[0];
         assert_eq!((said.severity, said.reason), (Severity::Normal, "ResourcesResized"));
         assert_eq!(said.message, "override ended: pod memory.max 64 → 128");
     }
 
     #[test]
-    fn what_did_not_come_about_says_why() {
-        let reason = "more than the node has".to_owned();
-        let said = event_message(&record(Cause::Retry, Outcome::Refused { reason })).unwrap();
-        assert_eq!((said.severity, said.reason), (Severity::Warning, "ResizeRefused"));
-        assert_eq!(said.message, "retry: more than the node has");
+    fn what_succeeds_later_is_told_once_with_the_cause_it_began_with() {
+        let recommended = Cause::Recommendation {
+            vpa: "web".to_owned(),
+            resource_version: "7".to_owned(),
+            reason: Reason::OutOfBounds,
+        };
+        let postponed = Outcome::Withheld(Withheld::Unanswered("not yet".to_owned()));
+        let said = composed(&[
+            record(recommended.clone(), postponed),
+            record(Cause::Retry, refused()),
+            record(Cause::Kubelet, Outcome::Applied),
+            record(Cause::Kubelet, Outcome::Applied),
+            record(Cause::Retry, Outcome::Applied),
+        ]);
+        let told: Vec<_> = said.iter().map(|said| (said.reason, said.message.as_str())).collect();
+        let (no, yes) = (
+            format!("{recommended}: more than the node has"),
+            format!("{recommended}: pod memory.max 64 → 128"),
+        );
+        assert_eq!(
+            told,
+            [("ResizeRefused", no.as_str()), ("ResourcesResized", yes.as_str())]
+        );
+    }
+
+    #[test]
+    fn no_event_speaks_of_what_made_the_agent_look_again() {
+        let internal = [
+            Cause::Retry,
+            Cause::Kubelet,
+            Cause::Sweep,
+            Cause::AgentStarted,
+            Cause::ContainerStarted,
+            Cause::ApiServerReturned,
+        ];
+        for cause in internal {
+            let words = cause.to_string();
+            assert_eq!(composed(&[record(cause.clone(), Outcome::Applied)]), [], "{words}");
+            let said = composed(&[record(cause, refused())]);
+            assert_eq!(said[0].message, "more than the node has");
+        }
+    }
+
+    #[test]
+    fn a_temporary_limit_has_one_event_from_its_first_growth_to_its_end() {
+        let lent = |sequence, cause, from: u64, to: u64| {
+            let mut record = record(cause, Outcome::Applied);
+            record.sequence = sequence;
+            record.steps[0].target = Target::Container("app".to_owned());
+            record.steps[0].change = Change::File {
+                from: Setting::MemoryMax(MemoryLimit::Bytes(from << 20)),
+                to: Setting::MemoryMax(MemoryLimit::Bytes(to << 20)),
+            };
+            record
+        };
+        let grew = || Cause::Guard {
+            container: "app".to_owned(),
+            resource: Resource::Memory,
+            why: Some("used 127Mi".to_owned()),
+        };
+        let ended = || Cause::LoanEnded {
+            container: "app".to_owned(),
+            resource: Resource::Memory,
+        };
+        let mut asked = lent(3, grew(), 160, 160);
+        asked.steps.clear();
+        let said = composed(&[
+            lent(1, grew(), 128, 160),
+            asked,
+            lent(4, grew(), 160, 192),
+            lent(5, ended(), 192, 150),
+            lent(6, ended(), 150, 128),
+            lent(9, grew(), 128, 160),
+        ]);
+        let stories: Vec<_> = said.iter().filter_map(|said| said.continues.as_deref()).collect();
+        let first = "app memory 1";
+        assert_eq!(stories, [first, first, first, first, "app memory 9"]);
+        assert!(said.iter().all(|said| said.reason == "TemporaryLimit"));
+        let text = &said[1].message;
+        assert!(text.contains("used 127Mi") && text.ends_with("128Mi → 192Mi"), "{text}");
+        assert!(said[3].message.ends_with("150Mi → 128Mi"), "{}", said[3].message);
     }
 
     #[test]
     fn nothing_is_said_of_nothing() {
-        assert_eq!(event_message(&record(Cause::Sweep, Outcome::Unchanged)), None);
+        assert_eq!(composed(&[record(Cause::Sweep, Outcome::Unchanged)]), []);
     }
 }

@@ -49,8 +49,8 @@ pub enum Cause {
         why: Option<String>,
     },
     /// A limit that was grown in an emergency is not needed any more, or not all of it.
-    #[display("guard: what was lent is not needed any more")]
-    LoanEnded,
+    #[display("guard: container {container} does not need all the {resource} any more that it was lent")]
+    LoanEnded { container: String, resource: Resource },
     /// A limit that was grown in an emergency is taken back because the API server denies it.
     #[display("guard: what was lent to container {container} is taken back, the API server denies it ({why})")]
     LoanDenied { container: String, why: String },

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 
 use crate::model::objects::PodId;
-use crate::model::{ChangeRecord, ControlFile, Outcome};
+use crate::model::{ChangeRecord, ControlFile, Outcome, Withheld};
 use crate::observe::audit::Audit;
 
 /// How many changes are kept: one or two kilobytes each.
@@ -65,7 +65,9 @@ impl History {
 
 /// One line for each step, in the span of its pass.
 fn log(record: &ChangeRecord) {
-    if let Outcome::Withheld(withheld) = &record.outcome {
+    if let Outcome::Withheld(withheld) = &record.outcome
+        && !matches!(withheld, Withheld::Postponed(_))
+    {
         let (word, reason) = (withheld.word(), withheld.reason());
         tracing::warn!(pod = %record.pod, outcome = word, reason, "the pod does not have what is wanted yet");
     }

@@ -36,6 +36,7 @@ fn refusal(message: &str) -> EventMessage {
         severity: Severity::Warning,
         reason: "Refused",
         message: message.to_owned(),
+        continues: None,
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A new message is written at once, as long as neither the pod nor the node exceeds its rate; the first of its pod and
 //! reason whatever the pod's rate. A message that repeats raises the count of its Event: soon the first time, then ever more
-//! rarely. What exceeds a rate is counted with the last Event of its pod and reason, or held back.
+//! rarely. So does one that continues another, whose text it replaces. What exceeds a rate is counted with the last Event of its pod and reason, or held back.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -106,6 +106,13 @@ impl Limits {
         if let Some(same) = known.iter_mut().find(|known| known.last == message) {
             same.count += 1;
             same.seen_at = now;
+            return None;
+        }
+        let continues = |known: &&mut Known| message.continues.is_some() && known.last.continues == message.continues;
+        if let Some(begun) = known.iter_mut().find(continues) {
+            begun.last = message;
+            begun.count += 1;
+            begun.seen_at = now;
             return None;
         }
         let pod = self

@@ -61,6 +61,8 @@ pub struct EventMessage {
     /// Why, in one word for machines, such as `Resized`.
     pub reason: &'static str,
     pub message: String,
+    /// What it continues, if anything: messages that continue the same share an Event, which has the newest text.
+    pub continues: Option<String>,
 }
 
 /// Records what happens as Events. Cheap to clone.

@@ -35,6 +35,13 @@ impl GrowthState {
     }
 }
 
+fn loan_ended(of: &Guarded, resource: Resource) -> Cause {
+    Cause::LoanEnded {
+        container: of.container.clone(),
+        resource,
+    }
+}
+
 impl PodState {
     pub(super) fn take_guard_report(&mut self, report: Report, now: Now, effects: &mut Vec<Effect>) {
         match report {
@@ -61,7 +68,7 @@ impl PodState {
             Report::Unthrottled { of } => {
                 self.desired
                     .end_temporary(|limit| limit.is_of(&of.container, Resource::Cpu));
-                self.restart(Cause::LoanEnded, now);
+                self.restart(loan_ended(&of, Resource::Cpu), now);
             }
         }
     }
@@ -115,7 +122,7 @@ impl PodState {
             AfterQuiet::Lower(to) => self.desired.temporary.lower(name, memory, to, now.wall),
             AfterQuiet::End => drop(self.desired.end_temporary(|limit| limit.is_of(name, memory))),
         }
-        self.restart(Cause::LoanEnded, now);
+        self.restart(loan_ended(of, memory), now);
     }
 
     fn record_guard(&mut self, of: &Guarded, why: Option<String>, done: JobDone, now: Now, effects: &mut Vec<Effect>) {

@@ -5,8 +5,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{CgroupPath, KubeletVersion, LiveContainer, Outcome, Withheld};
-use crate::plan::resize::{self, AcceptedResize, Ahead, ResizeFacts};
+use crate::model::{CgroupPath, KubeletVersion, LiveContainer, Outcome, ResourceList, Withheld};
+use crate::plan::resize::{self, AcceptedResize, ResizeFacts};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::overrides::Override;
 use crate::sources::parse_manifests;

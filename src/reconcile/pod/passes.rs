@@ -133,7 +133,7 @@ impl PodState {
     pub(super) fn end_pass(
         &mut self,
         pass: &PassId,
-        cause: Cause,
+        mut cause: Cause,
         mut done: JobDone,
         quiet: SignedDuration,
         now: Now,
@@ -146,6 +146,12 @@ impl PodState {
         let Some(live) = self.live.clone().filter(|live| live.id.uid == pass.uid) else {
             return;
         };
+        // Files that were written may have been written by this agent, or as its kubelet was asked to.
+        if cause == Cause::Drift && done.flipped.is_empty() {
+            cause = Cause::Sweep;
+        } else if cause == Cause::Sweep && !done.flipped.is_empty() {
+            cause = Cause::Drift;
+        }
         let runs = |id: &str| live.containers.values().any(|container| container.id == id);
         self.desired.scope.quotas.update(&done.quotas, runs);
         if let Some(why) = &done.api.denied {
@@ -256,7 +262,12 @@ impl PodState {
         now: Now,
         effects: &mut Vec<Effect>,
     ) {
-        let known = matches!(&done.outcome, Outcome::Withheld(withheld) if self.resize.pending() == Some(withheld));
+        let known = match &done.outcome {
+            // The API server is asked in a moment, and the limit that grows was told of already.
+            Outcome::Withheld(Withheld::Postponed(_)) => true,
+            Outcome::Withheld(withheld) => self.resize.pending() == Some(withheld),
+            _ => false,
+        };
         let news = !done.steps.is_empty() || done.outcome.reason().is_some() && !known;
         if !done.steps.is_empty() || done.outcome.reason().is_some() {
             self.drift.last_reason = done.outcome.reason().unwrap_or_default().to_owned();

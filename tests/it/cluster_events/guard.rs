@@ -7,8 +7,8 @@ use crate::support::allocator::{Allocator, Appetite, End};
 use crate::support::amounts::Amounts;
 use crate::support::cluster::objects;
 
-/// New Events that a pod may have at once, and the first of another reason.
-const AT_MOST: usize = 9;
+/// One for the temporary limit, one for the refusal, and what else there is to say.
+const AT_MOST: usize = 4;
 
 /// The Events about a pod that the guard is the cause of.
 fn by_the_guard(scene: &Scene) -> Vec<Value> {
@@ -65,13 +65,15 @@ async fn a_growth_and_a_refused_one_become_events_with_their_reasons() {
 
     let said = async || {
         let events = by_the_guard(&scene);
-        let grown = saying(&events, "ResourcesResized", "grew by").len();
+        let grown = saying(&events, "TemporaryLimit", "grew by").len();
         let refused = saying(&events, "ResizeRefused", "as high as its VPA lets it be (192Mi)").len();
         (grown > 0 && refused > 0).then_some(events)
     };
     let events = scene.agent.until("the Events", said).await;
-    let grown = saying(&events, "ResourcesResized", "grew by");
+    let grown = saying(&events, "TemporaryLimit", "grew by");
+    assert_eq!(grown.len(), 1, "one Event, updated: {grown:#?}");
     let text = grown[0]["message"].as_str().unwrap();
+    assert!(text.contains("temporary memory limit 128Mi → "), "{text}");
     assert!(
         text.contains("container app was about to reach its memory limit (it used "),
         "{text}"

@@ -101,7 +101,15 @@ struct Refusing {
 
 #[tonic::async_trait]
 impl PodResizer for Refusing {
-    async fn resize(&self, _: &PodId, _: &[Step]) -> Result<Pod, ResizeError> {
+    async fn read(&self, _: &PodId) -> Result<Pod, ResizeError> {
+        Err(ResizeError::Gone(String::new()))
+    }
+
+    fn away(&self) -> Option<String> {
+        None
+    }
+
+    async fn resize(&self, _: &PodId, _: &str, _: &[Step]) -> Result<Pod, ResizeError> {
         self.asked.store(true, Ordering::SeqCst);
         Err(ResizeError::Refused {
             reason: "not now".to_owned(),
@@ -119,6 +127,9 @@ fn patching(mut job: Job, resizer: &Arc<Refusing>) -> Box<Job> {
         failed: None,
         too_early: None,
         unreported: None,
+        away: None,
+        by_hand: false,
+        ahead: None,
     };
     job.resize = facts.decide(job.targets.bound.object(), &job.targets.containers, &job.cause);
     assert!(matches!(job.resize, ResizeDecision::Patch(_)), "{:?}", job.resize);

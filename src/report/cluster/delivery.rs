@@ -125,7 +125,7 @@ impl Task {
             let mut withheld = Vec::new();
             for pending in pending {
                 self.after = pending.number;
-                if !plan.offer(named(pending, self.delivery.metadata.as_ref())) {
+                if plan.offer(named(pending, self.delivery.metadata.as_ref())).is_err() {
                     withheld.push(self.after);
                 }
             }

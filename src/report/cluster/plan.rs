@@ -77,19 +77,19 @@ impl Plan {
         }
     }
 
-    /// Takes a report in; returns whether an Event may tell of it.
-    pub(super) fn offer(&mut self, pending: Pending) -> bool {
+    /// Takes a report in.
+    ///
+    /// Errors: Why no Event will tell of it, which is logged.
+    pub(super) fn offer(&mut self, pending: Pending) -> Result<(), Withheld> {
         match self {
             Self::People(events) => events.offer(pending),
             Self::Recommender(plan) => {
-                if let Err(why) = plan.events.screen(&pending.report, Timestamp::now()) {
-                    log_withheld(&pending, why);
-                    return false;
-                }
+                let screened = plan.events.screen(&pending.report, Timestamp::now());
+                screened.inspect_err(|why| log_withheld(&pending, *why))?;
                 plan.waiting.push_back((Instant::now() + SETTLE, pending));
             }
         }
-        true
+        Ok(())
     }
 
     /// The reports that were taken in and are in no Event yet.

@@ -123,6 +123,8 @@ impl Scene {
         let id = &self.pod.containers[index].id;
         let mut status = self.containerd.life(id).await;
         status.resources = None;
+        // containerd notes a kill of any process here, whether the container goes on or not.
+        status.reason.clear();
         (self.containerd.pid(id), status)
     }
 

@@ -33,7 +33,9 @@ pub(super) fn check_names(document: &Value) -> Result<(), Invalid> {
     ] {
         match document.pointer(pointer).and_then(Value::as_str) {
             // The API server puts letters behind it.
-            Some(prefix) if Some(prefix) == generated => check_format(field, prefix.trim_end_matches('-'), longest, dots)?,
+            Some(prefix) if Some(prefix) == generated => {
+                check_format(field, prefix.trim_end_matches('-'), longest, dots)?
+            }
             Some(name) => check_format(field, name, longest, dots)?,
             None if dots => check_format(field, "", longest, dots)?,
             None => {}

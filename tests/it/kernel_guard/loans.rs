@@ -42,7 +42,9 @@ async fn a_loan_that_is_not_needed_any_more_is_taken_back() {
         .map(|change| change.cause)
         .collect();
     assert!(
-        causes.iter().any(|cause| cause.contains("does not need all the memory any more")),
+        causes
+            .iter()
+            .any(|cause| cause.contains("does not need all the memory any more")),
         "{causes:?}"
     );
 }

@@ -158,24 +158,13 @@ impl Pass {
             Err(error) => error,
         };
         let reason = error.to_string();
-        let later = match &error {
-            ResizeError::Stale => Some((reason.clone(), SOON)),
+        let (why, wait) = match error {
+            ResizeError::Stale => (reason, SOON),
             ResizeError::Away(_) => {
                 let away = self.job.resizer.as_ref().and_then(|resizer| resizer.away());
-                Some((away.unwrap_or_else(|| "the API server did not answer".to_owned()), SOON))
+                (away.unwrap_or_else(|| "the API server did not answer".to_owned()), SOON)
             }
-            ResizeError::Refused { retry_after, .. } if patch.ahead.is_some() => {
-                Some((reason.clone(), retry_after.unwrap_or(SOON)))
-            }
-            _ => None,
-        };
-        if let Some((why, wait)) = later {
-            self.job.targets.lift_undeclared = lift_undeclared && patch.ahead.is_some();
-            self.job.held_before = held_before;
-            self.apply_grant(patch.later(&why, wait));
-            return Ok((self, None));
-        }
-        let outcome = match error {
+            ResizeError::Refused { retry_after, .. } if patch.ahead.is_some() => (reason, retry_after.unwrap_or(SOON)),
             ResizeError::Denied(why) => {
                 // What was written before anybody asked is taken back as well.
                 self.job.targets.containers = patch.held;
@@ -191,20 +180,22 @@ impl Pass {
                 self.making_room = None;
                 return Ok((self, None));
             }
-            ResizeError::Gone(_) => Outcome::Interrupted { reason },
-            ResizeError::Away(_) | ResizeError::Stale => Outcome::Refused { reason },
+            ResizeError::Gone(_) => return Err(self.end(Outcome::Interrupted { reason })),
             ResizeError::Altered(_) => {
                 // What the spec has become is somebody else's, and later than what was asked for.
                 let generation = self.job.targets.bound.object().metadata.generation;
                 self.done.api.asked = Some(patch.accepted(generation));
-                Outcome::Refused { reason }
+                return Err(self.end(Outcome::Refused { reason }));
             }
             ResizeError::Refused { retry_after, .. } => {
                 self.done.api.retry_after = retry_after;
-                Outcome::Refused { reason }
+                return Err(self.end(Outcome::Refused { reason }));
             }
         };
-        Err(self.end(outcome))
+        self.job.targets.lift_undeclared = lift_undeclared && patch.ahead.is_some();
+        self.job.held_before = held_before;
+        self.apply_grant(patch.later(&why, wait));
+        Ok((self, None))
     }
 
     /// Observes the cgroups, makes room for lower memory limits, and writes; but nothing is written before a patch. What was

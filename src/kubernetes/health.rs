@@ -72,21 +72,15 @@ impl ApiHealth {
             .err()
             .filter(|problem| problem.is_silence())
             .map(ToString::to_string);
-        self.0.away.send_if_modified(|away| match (away.is_some(), why) {
-            (false, Some(why)) => {
+        self.0.away.send_if_modified(|away| match why {
+            // It has been away since the first of them.
+            Some(_) if away.as_ref().is_some_and(|away| away.since.is_some()) => false,
+            Some(why) => {
                 let since = Some(Timestamp::now());
-                away.replace(Away { since, why }).is_none()
+                *away = Some(Away { since, why });
+                true
             }
-            (true, None) => away.take().is_some(),
-            (true, Some(why)) => {
-                let first = away.take_if(|away| away.since.is_none());
-                if first.is_some() {
-                    let since = Some(Timestamp::now());
-                    *away = Some(Away { since, why });
-                }
-                first.is_some()
-            }
-            (false, None) => false,
+            None => away.take().is_some(),
         });
     }
 

@@ -9,9 +9,6 @@ use serde::{Deserialize, Serialize};
 use super::{ContainerId, PodUid};
 use crate::model::{CgroupPath, QosClass, RuntimeKind};
 
-/// The parent of the system's pods, below the root of all pods.
-const SYSTEM: &str = "system";
-
 /// A level of the kubelet's tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
@@ -66,6 +63,15 @@ impl Place {
         Self::of_segments(&segments, pod.map(|at| at + root))
     }
 
+    /// The class of the pods directly below.
+    const fn class_of_pods(&self) -> Option<QosClass> {
+        match self {
+            Self::Kubepods => Some(QosClass::Guaranteed),
+            Self::Qos(class) => Some(*class),
+            Self::Pod(_) | Self::Container(..) | Self::Other(_) => None,
+        }
+    }
+
     fn of_segments(segments: &[&str], pod_at: Option<usize>) -> Option<Self> {
         let Some(at) = pod_at else {
             return level_above_pods(segments);
@@ -73,7 +79,7 @@ impl Place {
         let (uid, class_in_name, joined_container) = pod_of(segments[at])?;
         let pod = PodPlace {
             uid,
-            qos: class_in_name.or_else(|| at.checked_sub(1).and_then(|parent| class_of_parent(segments[parent]))),
+            qos: class_in_name.or_else(|| parent_of_pods(segments[at.checked_sub(1)?])?.class_of_pods()),
         };
         let (container, inside) = match joined_container {
             Some(container) => (container, &segments[at + 1..]),
@@ -103,45 +109,43 @@ fn pod_of(segment: &str) -> Option<(PodUid, Option<QosClass>, Option<&str>)> {
     let (parent, uid) = stem.rsplit_once("pod")?;
     let uid = PodUid::in_cgroup_name(uid)?;
     let class = match parent.strip_suffix('-') {
-        Some(parent) => class_of_slice(parent),
+        Some(parent) => parent_of_slice(parent).and_then(|parent| parent.class_of_pods()),
         None if parent.is_empty() => None,
         None => return None,
     };
     Some((uid, class, container))
 }
 
-/// The class that a slice's name, without `.slice`, gives the pods in it.
-fn class_of_slice(stem: &str) -> Option<QosClass> {
-    let under = |name: &str| stem == name || stem.strip_suffix(name).is_some_and(|outer| outer.ends_with('-'));
-    if under("kubepods-burstable") {
-        Some(QosClass::Burstable)
-    } else if under("kubepods-besteffort") {
-        Some(QosClass::BestEffort)
-    } else {
-        // Pods of the system's are a subtree of their own (KEP-5894), and are treated like Guaranteed ones.
-        (under("kubepods") || under("kubepods-system")).then_some(QosClass::Guaranteed)
+/// Which parent of pods has this name.
+fn parent_of_pods(segment: &str) -> Option<Place> {
+    match segment.strip_suffix(".slice") {
+        Some(stem) => parent_of_slice(stem),
+        None => parent_named(segment),
     }
 }
 
-fn class_of_parent(segment: &str) -> Option<QosClass> {
-    match segment {
-        "burstable" => Some(QosClass::Burstable),
-        "besteffort" => Some(QosClass::BestEffort),
-        "kubepods" | SYSTEM => Some(QosClass::Guaranteed),
-        slice => class_of_slice(slice.strip_suffix(".slice")?),
-    }
+/// Which parent of pods a slice is, by its name without `.slice`, which has the names of all slices around it.
+fn parent_of_slice(stem: &str) -> Option<Place> {
+    let (around, name) = stem.rsplit_once('-').unwrap_or(("", stem));
+    let in_kubepods = around == "kubepods" || around.ends_with("-kubepods");
+    parent_named(name).filter(|parent| in_kubepods || *parent == Place::Kubepods)
+}
+
+fn parent_named(name: &str) -> Option<Place> {
+    Some(match name {
+        "kubepods" => Place::Kubepods,
+        "burstable" => Place::Qos(QosClass::Burstable),
+        "besteffort" => Place::Qos(QosClass::BestEffort),
+        // System pods have a subtree of their own (KEP-5894), and are treated like Guaranteed ones.
+        "system" => Place::Qos(QosClass::Guaranteed),
+        _ => return None,
+    })
 }
 
 fn level_above_pods(segments: &[&str]) -> Option<Place> {
     let name = segments.last()?;
-    let class = match *name {
-        "burstable" | "besteffort" | SYSTEM if segments.iter().rev().nth(1) != Some(&"kubepods") => return None,
-        name => class_of_parent(name)?,
-    };
-    Some(match class {
-        QosClass::Guaranteed if *name != SYSTEM && !name.ends_with("kubepods-system.slice") => Place::Kubepods,
-        QosClass::Guaranteed | QosClass::Burstable | QosClass::BestEffort => Place::Qos(class),
-    })
+    let in_kubepods = || name.ends_with(".slice") || segments.iter().rev().nth(1) == Some(&"kubepods");
+    parent_of_pods(name).filter(|parent| *parent == Place::Kubepods || in_kubepods())
 }
 
 /// Splits a container's segment: an id, after a runtime's name joined by `-` or `:`, with or without `.scope`.

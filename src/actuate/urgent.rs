@@ -191,8 +191,5 @@ fn limit(version: CgroupVersion, bytes: Bytes) -> Settings {
 
 /// The memory limit, where there is one.
 fn bytes(settings: &Settings) -> Option<Bytes> {
-    match settings.memory_limit() {
-        Some(MemoryLimit::Bytes(bytes)) => Some(Bytes::new(bytes)),
-        Some(MemoryLimit::Max) | None => None,
-    }
+    settings.memory_limit().and_then(MemoryLimit::bounded)
 }

@@ -10,9 +10,7 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 
 use crate::kubernetes::events::{EventMessage, EventRecorder, PodReference, Severity};
-use crate::model::{
-    Bytes, Cause, Change, ChangeRecord, MemoryLimit, Outcome, Resource, Setting, StepRecord, Target, Withheld,
-};
+use crate::model::{Cause, Change, ChangeRecord, Outcome, Resource, Setting, StepRecord, Target, Withheld};
 
 /// Changes and temporary limits kept in mind. A node has fewer pods.
 const MOST: usize = 1024;
@@ -193,10 +191,11 @@ fn limits(step: &StepRecord, resource: Resource) -> Option<(String, String)> {
         return None;
     };
     let shown = |setting: &Setting| match (resource, setting) {
-        (Resource::Memory, Setting::MemoryMax(limit) | Setting::MemoryLimit(limit)) => Some(match limit {
-            MemoryLimit::Bytes(bytes) => Bytes::new(*bytes).to_string(),
-            MemoryLimit::Max => "none".to_owned(),
-        }),
+        (Resource::Memory, Setting::MemoryMax(limit) | Setting::MemoryLimit(limit)) => Some(
+            limit
+                .bounded()
+                .map_or_else(|| "none".to_owned(), |limit| limit.to_string()),
+        ),
         (Resource::Cpu, Setting::CpuMax(_) | Setting::CfsQuota(_)) => Some(setting.to_string()),
         _ => None,
     };
@@ -221,7 +220,7 @@ mod tests {
 
     use super::*;
     use crate::model::objects::PodId;
-    use crate::model::{Reason, Stages};
+    use crate::model::{MemoryLimit, Reason, Stages};
 
     fn record(cause: Cause, outcome: Outcome) -> ChangeRecord {
         let step = StepRecord {

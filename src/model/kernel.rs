@@ -241,6 +241,15 @@ impl MemoryLimit {
         }
     }
 
+    /// The limit in bytes, where there is one.
+    #[must_use]
+    pub const fn bounded(self) -> Option<Bytes> {
+        match self {
+            Self::Bytes(bytes) => Some(Bytes::new(bytes)),
+            Self::Max => None,
+        }
+    }
+
     /// The limit the kernel keeps: whole pages.
     #[must_use]
     pub const fn in_pages(self, page: PageSize) -> Self {

@@ -121,10 +121,8 @@ impl Change {
     /// The limit of memory alone that this lowers in a cgroup, before and after.
     pub fn lowered_memory(&self) -> Option<(MemoryLimit, Bytes)> {
         let (_, from, to) = self.memory_limit()?;
-        match to {
-            MemoryLimit::Bytes(bytes) if to < from => Some((from, Bytes::new(bytes))),
-            MemoryLimit::Bytes(_) | MemoryLimit::Max => None,
-        }
+        let lower = to.bounded().filter(|_| to < from)?;
+        Some((from, lower))
     }
 
     /// What is replaced and by what, as text: `cpu.max=20000 100000, memory.max=134217728` where there are several values,

@@ -162,10 +162,7 @@ impl Hierarchy {
     /// containers' are, but not above its own.
     #[must_use]
     pub fn keeping(mut self, holds: &Holds) -> Self {
-        let bytes = |limit: &MemoryLimit| match limit {
-            MemoryLimit::Max => UNBOUNDED,
-            MemoryLimit::Bytes(bytes) => Bytes::new(*bytes),
-        };
+        let bytes = |limit: &MemoryLimit| limit.bounded().unwrap_or(UNBOUNDED);
         let ceiling = self.own_memory_limit.unwrap_or(UNBOUNDED);
         let mut more = Bytes::ZERO;
         for ContainerAllowance { name, allowance } in &mut self.containers {

@@ -64,10 +64,7 @@ impl fmt::Display for LowPodLevel {
 }
 
 fn bytes(settings: &Settings) -> Option<Bytes> {
-    match settings.memory_limit()? {
-        MemoryLimit::Bytes(bytes) => Some(Bytes::new(bytes)),
-        MemoryLimit::Max => None,
-    }
+    settings.memory_limit().and_then(MemoryLimit::bounded)
 }
 
 #[cfg(test)]

@@ -178,8 +178,7 @@ impl Controller {
             Event::Discovered(discovered) => self.take_discovered(discovered),
             Event::PassEnded(pass, done) => self.end_pass(pass, *done),
             Event::PodLevelRaised(key, uid, raised) => {
-                let live = self.pods.get(&key).and_then(|state| state.live.as_ref());
-                if live.is_some_and(|live| live.id.uid == uid) {
+                if self.runs(&key, &uid) {
                     self.apply(&key, PodInput::PodLevelRaised(Box::new(raised)));
                 }
             }
@@ -196,6 +195,12 @@ impl Controller {
         for effect in self.pods.apply(key, input, Now::read()) {
             self.carry_out(key, effect);
         }
+    }
+
+    /// Whether the pod of this name that runs is the one with this UID.
+    fn runs(&self, key: &str, uid: &str) -> bool {
+        let live = self.pods.get(key).and_then(|state| state.live.as_ref());
+        live.is_some_and(|live| live.id.uid == uid)
     }
 
     fn apply_to_all(&mut self, keys: &[String], input: impl Fn() -> PodInput) {

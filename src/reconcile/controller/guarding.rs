@@ -79,8 +79,7 @@ impl Controller {
         }
         let pod = &report.of().pod;
         let key = pod.to_string();
-        let live = self.pods.get(&key).and_then(|state| state.live.as_ref());
-        if live.is_some_and(|live| live.id.uid == pod.uid) {
+        if self.runs(&key, &pod.uid) {
             self.apply(&key, PodInput::Guard(Box::new(report)));
         } else {
             tracing::info!(%pod, "the guard reports a pod that is not described any more");

@@ -4,6 +4,8 @@
 //! [`MemorySetting`] for each thing that can be set, the one that counts. Nothing else of them is kept: a tenant may
 //! write a megabyte.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::command_line::{Word, Work, expand, split};
@@ -168,7 +170,17 @@ impl ValueFrom {
 #[derive(Debug)]
 pub(super) struct Variables<'a>(&'a [Variable]);
 
-impl Variables<'_> {
+impl<'a> Variables<'a> {
+    /// Of variables of one name the last, which is the one that the process gets, each with its index.
+    fn last_of_each_name(&self) -> Vec<(usize, &'a Variable)> {
+        let mut names = HashSet::new();
+        let mut last: Vec<_> = self.0.iter().enumerate().collect();
+        last.reverse();
+        last.retain(|(_, variable)| names.insert(variable.name.as_str()));
+        last.reverse();
+        last
+    }
+
     /// The value of the last variable of that name before `before`, with its own references replaced.
     pub(super) fn value(&self, name: &str, before: usize, work: &mut Work) -> Option<String> {
         let earlier = &self.0[..before.min(self.0.len())];
@@ -196,11 +208,12 @@ pub(super) fn read(command: &[String], args: &[String], env: &[Variable]) -> Vec
         work: Work::default(),
         settings: Vec::new(),
     };
+    let last = variables.last_of_each_name();
     // The JVM reads this one before the command line, and the other after it.
-    reader.read_variables(|name| name == "JAVA_TOOL_OPTIONS");
-    reader.read_variables(|name| !matches!(name, "JAVA_TOOL_OPTIONS" | "_JAVA_OPTIONS"));
+    reader.read_variables(&last, |name| name == "JAVA_TOOL_OPTIONS");
+    reader.read_variables(&last, |name| !matches!(name, "JAVA_TOOL_OPTIONS" | "_JAVA_OPTIONS"));
     reader.read_command_line(command, args);
-    reader.read_variables(|name| name == "_JAVA_OPTIONS");
+    reader.read_variables(&last, |name| name == "_JAVA_OPTIONS");
     reader.settings
 }
 
@@ -211,16 +224,11 @@ struct SettingsReader<'a> {
 }
 
 impl SettingsReader<'_> {
-    fn read_variables(&mut self, among: impl Fn(&str) -> bool) {
-        for (index, variable) in self.variables.0.iter().enumerate() {
-            let is_last = || {
-                !self.variables.0[index + 1..]
-                    .iter()
-                    .any(|later| later.name == variable.name)
-            };
+    fn read_variables(&mut self, last: &[(usize, &Variable)], among: impl Fn(&str) -> bool) {
+        for &(index, variable) in last {
             // A flag in a variable begins with a dash; only a reference can hide one.
             let may_matter = is_variable(&variable.name) || variable.value.contains(['-', '$']);
-            if may_matter && among(&variable.name) && is_last() {
+            if may_matter && among(&variable.name) {
                 let value = self.variables.value_at(index, &mut self.work);
                 let source = SettingSource::Env(variable.name.chars().take(LONGEST_VALUE).collect());
                 self.read_variable(&variable.name, &value, &source);

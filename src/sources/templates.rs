@@ -1,7 +1,7 @@
 //! Kubernetes manifests → the pods that they describe, also as templates of workloads. Reads texts like `manifests`.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::manifests::{ManifestDocument, ManifestError, for_each_object};
 use super::validate::check_pod;
@@ -74,7 +74,7 @@ impl PodTemplates {
             }
             return Ok(());
         }
-        name_what_is_to_be_named(&mut object);
+        let prefix = name_what_is_to_be_named(&mut object);
         let (metadata, spec) = if kind == "Pod" {
             let pod: Pod = document.typed(object, check_pod)?;
             (pod.metadata, pod.spec)
@@ -89,19 +89,24 @@ impl PodTemplates {
         };
         self.templates.push(PodTemplate {
             namespace: metadata.namespace,
-            workload: format!("{kind}/{}", metadata.name),
+            workload: format!("{kind}/{}", prefix.unwrap_or(metadata.name)),
             spec,
         });
         Ok(())
     }
 }
 
-/// The API server completes `generateName`.
-fn name_what_is_to_be_named(object: &mut Value) {
-    if let Some(Value::Object(metadata)) = object.get_mut("metadata")
-        && !metadata.contains_key("name")
-        && let Some(prefix) = metadata.get("generateName").cloned()
-    {
-        metadata.insert("name".to_owned(), prefix);
+/// Gives an object that has only a `generateName` a name that begins with it, as the API server does; returns that prefix.
+fn name_what_is_to_be_named(object: &mut Value) -> Option<String> {
+    let metadata = object.get_mut("metadata")?.as_object_mut()?;
+    if metadata.contains_key("name") {
+        return None;
     }
+    let prefix = metadata
+        .get("generateName")?
+        .as_str()
+        .filter(|prefix| !prefix.is_empty())?;
+    let prefix = prefix.to_owned();
+    metadata.insert("name".to_owned(), json!(format!("{prefix}x")));
+    Some(prefix)
 }

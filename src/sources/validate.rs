@@ -26,16 +26,11 @@ fn invalid(field: impl Into<String>, message: impl Into<String>) -> Invalid {
 
 /// The name is one that the API server gives out, and so is the namespace, if there is one.
 pub(super) fn check_names(document: &Value) -> Result<(), Invalid> {
-    let generated = document.pointer("/metadata/generateName").and_then(Value::as_str);
     for (pointer, field, longest, dots) in [
         ("/metadata/name", "metadata.name", 253, true),
         ("/metadata/namespace", "metadata.namespace", LONGEST_LABEL, false),
     ] {
         match document.pointer(pointer).and_then(Value::as_str) {
-            // The API server puts letters behind it.
-            Some(prefix) if Some(prefix) == generated => {
-                check_format(field, prefix.trim_end_matches('-'), longest, dots)?
-            }
             Some(name) => check_format(field, name, longest, dots)?,
             None if dots => check_format(field, "", longest, dots)?,
             None => {}

@@ -4,15 +4,15 @@
 mod compare;
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 
 use compare::differences;
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+use crate::support::vscalectl;
 
 /// The time at which all cases are decided.
 const NOW: &str = "2026-03-01T12:00:00Z";
@@ -73,19 +73,6 @@ fn offset_of(text: &str) -> SignedDuration {
         rest = &rest[unit + 1..];
     }
     SignedDuration::from_secs(sign * seconds)
-}
-
-fn vscalectl(arguments: &[&str], input: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_vscalectl"))
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // The program reads everything before it writes anything, so neither side waits for the other.
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    child.wait_with_output().unwrap()
 }
 
 /// What is wrong with the answer to a case; nothing if it is right.

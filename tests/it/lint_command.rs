@@ -1,9 +1,10 @@
 //! `vscalectl lint` as pipelines see it: what it reads, its JSON and table, its exit codes.
 
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 use serde_json::{Value, json};
+
+use crate::support::vscalectl;
 
 const WORKLOADS: &str = r#"
 apiVersion: apps/v1
@@ -39,16 +40,7 @@ metadata: { name: web }
 "#;
 
 fn lint(manifests: &str, arguments: &[&str]) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_vscalectl"))
-        .args(["lint", "-f", "-"])
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(manifests.as_bytes()).unwrap();
-    child.wait_with_output().unwrap()
+    vscalectl(&[&["lint", "-f", "-"], arguments].concat(), manifests)
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -1,9 +1,10 @@
 //! `vscalectl plan` says in advance what a decision makes of a pod's cgroups, and in which steps.
 
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 use serde_json::{Value, json};
+
+use crate::support::vscalectl;
 
 /// A Deployment's pod whose VPA wants more cpu and less memory, and one that nobody looks after.
 const MANIFESTS: &str = r#"
@@ -55,17 +56,10 @@ spec: { containers: [{ name: app, resources: { limits: { cpu: 5m } } }] }
 "#;
 
 fn run(flags: &[&str], manifests: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_vscalectl"))
-        .args(["plan", "-f", "-", "--now", "2026-03-01T12:00:00Z"])
-        .args(flags)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // A command that refuses its flags does not read.
-    child.stdin.take().unwrap().write_all(manifests.as_bytes()).ok();
-    child.wait_with_output().unwrap()
+    vscalectl(
+        &[&["plan", "-f", "-", "--now", "2026-03-01T12:00:00Z"], flags].concat(),
+        manifests,
+    )
 }
 
 fn planned(flags: &[&str]) -> Value {

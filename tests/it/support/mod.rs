@@ -24,8 +24,9 @@ pub(crate) mod tenants;
 pub(crate) mod tree;
 pub(crate) mod victims;
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
@@ -41,11 +42,29 @@ pub(crate) fn scratch() -> PathBuf {
     }
 }
 
+/// Runs `vscalectl` with this standard input to its end.
+pub(crate) fn vscalectl(arguments: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_vscalectl"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It reads everything before it writes anything, so neither side waits for the other.
+    match child.stdin.take().unwrap().write_all(input.as_bytes()) {
+        // A command that refuses its flags does not read.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        written => written.unwrap(),
+    }
+    child.wait_with_output().unwrap()
+}
+
 /// Says that a test does nothing here.
 #[expect(
     clippy::explicit_write,
     reason = "what a passing test prints with a macro is captured and not shown"
 )]
 pub(crate) fn skipped(label: &str, why: &str) {
-    writeln!(std::io::stderr(), "SKIPPED {label}: {why}").unwrap();
+    writeln!(io::stderr(), "SKIPPED {label}: {why}").unwrap();
 }

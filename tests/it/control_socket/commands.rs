@@ -31,6 +31,34 @@ fn get_lists_pods_with_their_states() {
 }
 
 #[test]
+fn export_prints_what_makes_it_permanent() {
+    let agent = Agent::start();
+    insta::assert_snapshot!(agent.run(&["export"]).text(), @r#"
+    ---
+    # shop/Deployment/web: pods on this node: 1
+    apiVersion: apps/v1
+    kind: Deployment
+    metadata:
+      name: web
+      namespace: shop
+    spec:
+      template:
+        spec:
+          containers:
+          - name: app
+            resources:
+              limits:
+                cpu: 500m
+              requests:
+                cpu: 500m
+    "#);
+    let vpa = agent.run(&["export", "web", "--format", "vpa"]).text().to_owned();
+    assert!(vpa.contains("kind: VerticalPodAutoscaler"), "{vpa}");
+    let unknown = agent.run(&["export", "wbe"]);
+    assert!(unknown.error(1).contains("no pod of a workload wbe"), "{unknown:?}");
+}
+
+#[test]
 fn get_decisions_shows_what_changes_where() {
     let agent = Agent::start();
     insta::assert_snapshot!(agent.run(&["get", "decisions"]).text(), @r"

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use vscaled::control::proto::{
     self, Amount, Change, Check, Container, DoctorReply, ExplainReply, ExplainRequest, GetReply, GetRequest,
     HistoryReply, HistoryRequest, OomKill, OomListReply, OomListRequest, Override, Pod, PodResult, ReleaseReply,
-    ReleaseRequest, RequestAndLimit, ResizeReply, ResizeRequest, Stages, Step, Value, Who,
+    ReleaseRequest, RequestAndLimit, ResizeReply, ResizeRequest, Stages, Step, Value, Who, Workload,
 };
 use vscaled::control::{Backend, Caller, ControlError, find_pod, resize_values};
 use vscaled::report::proto as report;
@@ -274,6 +274,10 @@ fn pods() -> Vec<Pod> {
             until: None,
         }),
         labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]),
+        workload: Some(Workload {
+            kind: "Deployment".to_owned(),
+            name: "web".to_owned(),
+        }),
         ..Pod::default()
     };
     let db = Pod {

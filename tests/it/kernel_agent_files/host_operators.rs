@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{AT_FIRST, Amounts, SIDE, Scene, memory};
 use crate::support::bare::BarePod;
+use crate::support::http::get;
 
 const UID_DB: &str = "0a1b2c3d-0000-4000-8000-000000000012";
 pub(super) const DB: (&str, Amounts) = ("db", Amounts::doubled(100, 64));
@@ -284,5 +285,43 @@ async fn the_doctor_sees_a_healthy_agent() {
         "runtime",
     ] {
         assert_eq!(status(name), "ok", "{name}: {checks:#?}");
+    }
+}
+
+#[tokio::test]
+async fn a_limit_stops_above_a_fixed_heap_and_every_command_says_so() {
+    let mut scene = Scene::new();
+    let manifest = scene.pod.manifest();
+    let with_heap = manifest.replace("{name: app, ", "{name: app, args: [java, -Xmx32m, App], ");
+    assert_ne!(manifest, with_heap);
+    scene.agent.write("pod.yaml", &with_heap);
+    scene.agent.set("--http-address", "127.0.0.1:0");
+    scene.agent.start().await;
+    scene.agent.reaches("web", "NotManaged").await;
+    // The limit is 128 MiB and 32 are recommended; the heap and its margin take 96.
+    scene.recommend(&[("app", Amounts::doubled(100, 16)), ("side", SIDE)]);
+    scene
+        .settles(&[("app", Amounts::doubled(100, 48)), ("side", SIDE)])
+        .await;
+    let explained = scene.type_in("explain test/web").await.out;
+    let explained = explained.split_whitespace().collect::<Vec<_>>().join(" ");
+    for text in [
+        "-Xmx \"32m\" in args fixes the Java heap at 32Mi",
+        "16Mi becomes 48Mi: the memory limit keeps room for the container's fixed heap",
+    ] {
+        assert!(explained.contains(text), "{text}: {explained}");
+    }
+    let doctor = scene.type_in("doctor -o json").await.json();
+    let mut checks = doctor["checks"].as_array().unwrap().iter();
+    let settings = checks.find(|check| check["name"] == "memory settings").unwrap();
+    assert_eq!(settings["status"], "warn");
+    assert!(settings["found"].as_str().unwrap().contains("test/web"), "{settings}");
+    let address = scene.agent.http_address().await;
+    let counted = r#"vscaled_lint_findings{rule="FixedHeap",severity="warning"} 1"#;
+    let is_counted = || get(address, "/metrics").is_some_and(|(_, metrics)| metrics.contains(counted));
+    scene.agent.wait_for("the finding to be counted", is_counted).await;
+    let exported = scene.type_in("export test/web").await;
+    for text in ["kind: StatefulSet", "memory: 48Mi", "memory: 96Mi"] {
+        assert!(exported.out.contains(text), "{text}: {exported:?}");
     }
 }

@@ -266,6 +266,7 @@ fn an_agent_writes_events_in_its_own_name() {
         event(),
         told_again(),
         event().with("/involvedObject", node),
+        event().with("/reason", json!("TemporaryLimit")),
         event()
             .with("/reason", json!("Evicted"))
             .with("/metadata/annotations", evicted),

@@ -5,6 +5,7 @@
 
 mod documentation;
 mod overview;
+mod reference;
 mod source;
 mod stages;
 

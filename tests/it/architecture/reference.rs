@@ -1,0 +1,236 @@
+//! The tables in docs/rbac.md and docs/protocol.md say what the manifests and the protocol files say: they are made from those.
+//!
+//! `VSCALED_WRITE_DOCS=1 cargo test --test it reference` writes them anew. docs/configuration.md and docs/metrics.md are held to
+//! account where keys and metrics are defined.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::root;
+
+/// Between these lines stands what is generated.
+const BEGIN: &str = "<!-- generated: VSCALED_WRITE_DOCS=1 cargo test --test it reference -->";
+const END: &str = "<!-- end of what is generated -->";
+
+#[test]
+fn the_reference_of_rights_is_what_the_manifests_grant() {
+    let made = [
+        "| group | resources | verbs | what for |".to_owned(),
+        "|---|---|---|---|".to_owned(),
+    ];
+    let rows = rules().into_iter().map(|rule| rule.row());
+    compare("docs/rbac.md", &made.into_iter().chain(rows).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_reference_of_overlays_is_what_they_patch() {
+    let page = fs::read_to_string(root().join("docs/rbac.md")).unwrap();
+    for (deployed, patched) in [
+        ("deploy/base", None),
+        ("overlays/legacy", Some("legacy")),
+        ("overlays/boost", Some("boost")),
+    ] {
+        let mut resources: Vec<String> = rules()
+            .into_iter()
+            .filter(|rule| rule.verbs == ["patch"])
+            .flat_map(|rule| rule.resources)
+            .collect();
+        if let Some(overlay) = patched {
+            patch(&mut resources, overlay);
+        }
+        let row = format!("| `{deployed}` | {} |", quoted(&resources));
+        assert!(page.contains(&row), "docs/rbac.md does not say {row}");
+    }
+}
+
+#[test]
+fn the_reference_of_the_protocol_is_what_the_protocol_files_say() {
+    let mut made = Vec::new();
+    for file in ["control", "report"] {
+        let path = format!("proto/vscaled/{file}/v1/{file}.proto");
+        made.push(format!("## `vscaled.{file}.v1`"));
+        made.push(String::new());
+        made.push(format!("From [{path}](../{path})."));
+        made.extend(described(&fs::read_to_string(root().join(&path)).unwrap()));
+        made.push(String::new());
+    }
+    made.pop();
+    compare("docs/protocol.md", &made);
+}
+
+#[test]
+fn a_protocol_file_becomes_tables() {
+    let text = "// Head.\nsyntax = \"proto3\";\n\n// Serves.\nservice S {\n  // Asks |\n  // twice.\n  rpc Ask(Q) returns (stream A);\n}\n\n\
+        message Q {}\n\nmessage A {\n  oneof a {\n    // One.\n    optional string b = 1;\n  }\n  map<string, C> c = 2;\n}\n\n\
+        enum C {\n  // None.\n  NONE = 0;\n}\n";
+    let expected = "\n### Service S\n\nServes.\n\n| call | takes | answers | meaning |\n|---|---|---|---|\n\
+        | `Ask` | `Q` | `stream A` | Asks \\| twice. |\n\n### Q\n\nHas no fields.\n\n### A\n\n| field | number | type | meaning |\n\
+        |---|---|---|---|\n| `b` | 1 | `optional string` | One. |\n| `c` | 2 | `map<string, C>` |  |\n\n### C\n\n\
+        | value | number | meaning |\n|---|---|---|\n| `NONE` | 0 | None. |";
+    assert_eq!(described(text).join("\n"), expected);
+}
+
+/// A rule of the agent's ClusterRole, with the comment before it.
+struct Rule {
+    group: String,
+    resources: Vec<String>,
+    verbs: Vec<String>,
+    comment: String,
+}
+
+impl Rule {
+    fn row(&self) -> String {
+        let group = if self.group.is_empty() {
+            "core"
+        } else {
+            self.group.as_str()
+        };
+        format!(
+            "| {group} | {} | {} | {} |",
+            quoted(&self.resources),
+            self.verbs.join(", "),
+            self.comment.replace('|', "\\|")
+        )
+    }
+}
+
+/// The rules of deploy/base/rbac.yaml. A parser of YAML leaves out comments, so those are found by their lines.
+fn rules() -> Vec<Rule> {
+    let text = fs::read_to_string(root().join("deploy/base/rbac.yaml")).unwrap();
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+    let role = objects.iter().find(|object| object["kind"] == "ClusterRole").unwrap();
+    let words = |list: &Value| -> Vec<String> { serde_json::from_value(list.clone()).unwrap() };
+    let (mut comments, mut comment) = (Vec::new(), Vec::new());
+    for line in text.lines() {
+        match line.strip_prefix("  # ") {
+            Some(words) => comment.push(words),
+            None if line.starts_with("  - apiGroups:") => {
+                comments.push(std::mem::take(&mut comment).join(" "));
+            }
+            None => {}
+        }
+    }
+    let rules = role["rules"].as_array().unwrap();
+    assert_eq!(rules.len(), comments.len());
+    let mut previous = String::new();
+    let with_comment = rules.iter().zip(comments).map(|(rule, comment)| {
+        // A comment stands before the first of several rules.
+        if !comment.is_empty() {
+            previous = comment;
+        }
+        let [group] = words(&rule["apiGroups"]).try_into().unwrap();
+        Rule {
+            group,
+            resources: words(&rule["resources"]),
+            verbs: words(&rule["verbs"]),
+            comment: previous.clone(),
+        }
+    });
+    with_comment.collect()
+}
+
+/// Does to the resources of a rule what an overlay does.
+fn patch(resources: &mut Vec<String>, overlay: &str) {
+    let path = format!("deploy/overlays/{overlay}/rights.yaml");
+    let steps: Vec<Value> = serde_saphyr::from_str(&fs::read_to_string(root().join(path)).unwrap()).unwrap();
+    for step in steps {
+        let (_, index) = step["path"].as_str().unwrap().rsplit_once('/').unwrap();
+        let (index, value) = (index.parse().unwrap(), step["value"].as_str().unwrap().to_owned());
+        match step["op"].as_str().unwrap() {
+            "test" => assert_eq!(resources[index], value),
+            "add" => resources.insert(index, value),
+            "replace" => resources[index] = value,
+            other => panic!("{other} is not known here"),
+        }
+    }
+}
+
+fn quoted(words: &[String]) -> String {
+    let quoted: Vec<_> = words.iter().map(|word| format!("`{word}`")).collect();
+    quoted.join(", ")
+}
+
+/// A service, message or enumeration under way.
+#[derive(Clone, Copy, PartialEq)]
+enum Block {
+    Service,
+    Message,
+    Enumeration,
+}
+
+impl Block {
+    const fn head(self) -> [&'static str; 2] {
+        match self {
+            Self::Service => ["| call | takes | answers | meaning |", "|---|---|---|---|"],
+            Self::Message => ["| field | number | type | meaning |", "|---|---|---|---|"],
+            Self::Enumeration => ["| value | number | meaning |", "|---|---|---|"],
+        }
+    }
+}
+
+/// The lines of a reference of a protocol file: a heading, the comment and a table for each block.
+fn described(text: &str) -> Vec<String> {
+    let (mut lines, mut comment) = (Vec::new(), Vec::new());
+    let mut block = None;
+    for line in text.lines().map(str::trim) {
+        if let Some(words) = line.strip_prefix("//") {
+            comment.push(words.trim().replace('|', "\\|"));
+            continue;
+        }
+        let said = std::mem::take(&mut comment).join(" ");
+        let words: Vec<&str> = line.trim_end_matches(';').split_whitespace().collect();
+        block = match words.as_slice() {
+            ["service", name, ..] => Some((Block::Service, format!("Service {name}"))),
+            ["message", name, ..] => Some((Block::Message, (*name).to_owned())),
+            ["enum", name, ..] => Some((Block::Enumeration, (*name).to_owned())),
+            _ => {
+                if let Some(row) = block.and_then(|block| row(block, line, &said)) {
+                    lines.push(row);
+                }
+                continue;
+            }
+        }
+        .map(|(block, name)| {
+            lines.extend([String::new(), format!("### {name}"), String::new()]);
+            if !said.is_empty() {
+                lines.extend([said, String::new()]);
+            }
+            if line.ends_with("{}") {
+                lines.push("Has no fields.".to_owned());
+            } else {
+                lines.extend(block.head().map(str::to_owned));
+            }
+            block
+        });
+    }
+    lines
+}
+
+/// The row of a call, a field or a value; none for lines that are neither.
+fn row(block: Block, line: &str, comment: &str) -> Option<String> {
+    if block == Block::Service {
+        let (name, rest) = line.strip_prefix("rpc ")?.split_once('(')?;
+        let (takes, answers) = rest.trim_end_matches(");").split_once(") returns (")?;
+        return Some(format!("| `{name}` | `{takes}` | `{answers}` | {comment} |"));
+    }
+    let (declared, number) = line.strip_suffix(';')?.split_once(" = ")?;
+    match declared.rsplit_once(' ') {
+        Some((kind, name)) => Some(format!("| `{name}` | {number} | `{kind}` | {comment} |")),
+        None => Some(format!("| `{declared}` | {number} | {comment} |")),
+    }
+}
+
+/// Compares the generated part of a page, or writes it.
+fn compare(page: &str, made: &[String]) {
+    let path = root().join(page);
+    let text = fs::read_to_string(&path).unwrap();
+    let (head, rest) = text.split_once(BEGIN).unwrap();
+    let (held, tail) = rest.split_once(END).unwrap();
+    let made = format!("\n\n{}\n\n", made.join("\n"));
+    if std::env::var_os("VSCALED_WRITE_DOCS").is_some() {
+        fs::write(path, format!("{head}{BEGIN}{made}{END}{tail}")).unwrap();
+        return;
+    }
+    assert_eq!(held, made, "{page} is not what is generated");
+}

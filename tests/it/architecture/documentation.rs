@@ -1,7 +1,7 @@
 //! Public types and functions say what they are for. The compiler's `missing_docs` would also ask for a line on every
 //! field, variant and getter, where name and type say it.
 
-use super::{code_of, is_test, rust_files};
+use super::{code_of, is_test, root, rust_files};
 
 /// The keywords of the items, after `pub` and `const` or `async`.
 const DOCUMENTED: [&str; 5] = ["fn", "struct", "enum", "trait", "type"];
@@ -79,8 +79,7 @@ fn named(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn every_test_that_the_threat_model_names_is_there() {
-    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/threat-model.md")).unwrap();
+fn every_test_that_a_page_names_is_there() {
     let files: Vec<_> = ["src", "tests/it"].into_iter().flat_map(rust_files).collect();
     let is_there = |name: &&str| {
         let (modules, test) = name.rsplit_once("::").unwrap();
@@ -92,7 +91,10 @@ fn every_test_that_the_threat_model_names_is_there() {
             in_modules && std::fs::read_to_string(file).unwrap().contains(&start)
         })
     };
-    assert!(named(&text).count() > 20, "the table names no tests");
-    let missing: Vec<&str> = named(&text).filter(|name| !is_there(name)).collect();
-    assert!(missing.is_empty(), "no such tests: {missing:?}");
+    for page in ["docs/threat-model.md", "docs/support.md"] {
+        let text = std::fs::read_to_string(root().join(page)).unwrap();
+        assert!(named(&text).count() > 20, "{page} names no tests");
+        let missing: Vec<&str> = named(&text).filter(|name| !is_there(name)).collect();
+        assert!(missing.is_empty(), "{page}: no such tests: {missing:?}");
+    }
 }

@@ -5,6 +5,7 @@
 
 mod documentation;
 mod overview;
+mod pages;
 mod reference;
 mod source;
 mod stages;

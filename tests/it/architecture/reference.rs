@@ -1,13 +1,15 @@
 //! The tables in docs/rbac.md and docs/protocol.md say what the manifests and the protocol files say: they are made from those.
+//! docs/events.md has the reason of every Event.
 //!
 //! `VSCALED_WRITE_DOCS=1 cargo test --test it reference` writes them anew. docs/configuration.md and docs/metrics.md are held to
 //! account where keys and metrics are defined.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::Value;
 
-use super::root;
+use super::{code_of, root, rust_files};
 
 /// Between these lines stands what is generated.
 const BEGIN: &str = "<!-- generated: VSCALED_WRITE_DOCS=1 cargo test --test it reference -->";
@@ -69,6 +71,31 @@ fn a_protocol_file_becomes_tables() {
         |---|---|---|---|\n| `b` | 1 | `optional string` | One. |\n| `c` | 2 | `map<string, C>` |  |\n\n### C\n\n\
         | value | number | meaning |\n|---|---|---|\n| `NONE` | 0 | None. |";
     assert_eq!(described(text).join("\n"), expected);
+}
+
+#[test]
+fn the_reference_of_events_has_every_reason() {
+    let page = fs::read_to_string(root().join("docs/events.md")).unwrap();
+    let mut reasons = BTreeSet::new();
+    for file in rust_files("src") {
+        let code = code_of(&file);
+        let strings = code.split('"').skip(1).step_by(2).filter(|text| is_reason(text));
+        reasons.extend(strings.map(str::to_owned));
+    }
+    assert!(reasons.len() > 8, "read only {reasons:?}");
+    for reason in reasons {
+        assert!(
+            page.contains(&format!("| `{reason}` | ")),
+            "docs/events.md lacks {reason}"
+        );
+    }
+}
+
+/// Whether a string in the code is the reason of an Event.
+fn is_reason(text: &str) -> bool {
+    let is_one = |rest: &str| rest.starts_with(char::is_uppercase) && rest.chars().all(char::is_alphanumeric);
+    let mut prefixes = ["Resize", "Resources", "Temporary"].into_iter();
+    prefixes.any(|prefix| text.strip_prefix(prefix).is_some_and(is_one)) || ["OOMKilled", "Evicted"].contains(&text)
 }
 
 /// A rule of the agent's ClusterRole, with the comment before it.

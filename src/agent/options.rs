@@ -37,7 +37,7 @@ fn guard_settings(config: &Config) -> guard::Settings {
     let all = Bytes::new(all);
     guard::Settings {
         reserve: config.guard_reserve.of(all),
-        budget: guard::ledger::Budget {
+        budget: guard::budgets::Budget {
             pod: config.guard_pod_budget.of(all),
             node: config.guard_node_budget.of(all),
         },

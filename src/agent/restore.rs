@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::discovery::Discovery;
 use super::lock::{LockError, StateLock};
 use super::options::{discovery_options, start_audit};
-use super::run::{RunError, allow_open_files, connect, load, marks_below, start_sources, thaw};
+use super::run::{RunError, allow_open_files, connect, limit_files, load, start_sources, thaw};
 use super::view;
 use crate::actuate::shrink::{self, Freezer, Lowering, SeenBefore, Verdict};
 use crate::actuate::{Concurrency, ForeignWriters, Job, JobDone, Node, preview, reconcile};
@@ -95,11 +95,11 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, Resto
     let api = api.map_err(RunError::from)?;
     let view = read_sources(config, api.clone(), &mut remarks).await?;
     let (node, inventory) = discover(config, freezer, &view, &mut remarks).await?;
-    let (_marks, mut marked) = marks_below(&config.state_dir)?;
+    let (limit_files, left) = limit_files(&config.state_dir)?;
     let saved = restored.pods;
     let living = view.pods.iter();
     let living = living.filter_map(|pod| BoundPod::new(pod, inventory.find(pod)?));
-    let (pods, others): (Vec<_>, Vec<_>) = living.partition(|pod| marked.has(&pod.live().id.uid));
+    let (pods, others): (Vec<_>, Vec<_>) = living.partition(|pod| left.contains_key(&pod.live().id.uid));
     let mut results = Vec::with_capacity(pods.len());
     if how == Restore::Rehearse {
         for pod in pods {
@@ -143,7 +143,7 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, Resto
         state.save(restorer.saved.clone())?;
     }
     let is_restored = |uid: &str| restorer.restored.contains(uid);
-    marked.forget_all_but(|uid| !is_restored(uid));
+    limit_files.forget_all_but(|uid| !is_restored(uid));
     if let Some(api) = api.filter(|_| config.applied_annotation) {
         let restored = pods.iter().filter(|pod| is_restored(&pod.live().id.uid));
         remarks.extend(erase(&api, restored.map(|pod| &**pod.object())).await);

@@ -1,5 +1,6 @@
 //! Wires the tasks together, runs until told to stop, and stops in order.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
 use crate::actuate::{Concurrency, LeastLimits, PodResizer};
 use crate::config::{Config, RunArguments};
 use crate::control::{Access, BindError, ControlSocket, Limits, proto, serve};
-use crate::guard::{Guard, Marked, Marks};
+use crate::guard::{Guard, LentLast, LimitFiles};
 use crate::kubernetes::events::EventRecorder;
 use crate::kubernetes::metrics::{ApiMetrics, EventMetrics};
 use crate::kubernetes::{self, ApiClient, ApiHealth, ApiResizer, ConnectError, Timing};
@@ -152,8 +153,8 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
     };
     let oom = watch_for_kills(oom_options(&config), oom_links, &mut registry);
     let least_limits = Arc::new(LeastLimits::default());
-    let (marks, mut marked) = marks_below(&config.state_dir)?;
-    let unsaved = UnsavedLimits::new(marked.take_left(), restored.problem.is_some());
+    let (limit_files, left) = limit_files(&config.state_dir)?;
+    let unsaved = UnsavedLimits::new(left, restored.problem.is_some());
     let discovery = Discovery::new(
         discovery_options(&config),
         concurrency,
@@ -185,7 +186,7 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
     let control = tokio::spawn(serve(socket, backend, Limits::default(), stop.clone()));
 
     let (reported, reports) = mpsc::unbounded_channel();
-    let guard = Guard::start(reported, marks)
+    let guard = Guard::start(reported, Arc::clone(&limit_files))
         .inspect_err(|error| tracing::error!(%error, "no guard: no limit is grown in an emergency"))
         .ok();
     let kill_problems = [oom.problems.clone(), vec![reporting::problems(reporter.handle())]].concat();
@@ -201,7 +202,7 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
         publisher: Publisher::new(metrics, annotator, kill_problems),
         writer: StateWriter::start(state),
         restored,
-        marks: marked,
+        limit_files,
     };
     tokio::spawn(report_own_kills(oom.kills.clone(), events.clone()));
     let controller = Controller::new(options(&config), links);
@@ -244,9 +245,9 @@ pub(super) fn thaw(state_dir: &Path) -> Result<Arc<Freezer>, RunError> {
     Ok(Arc::new(Freezer::new(markers)))
 }
 
-/// The marks of lent memory, and those that an earlier agent left.
-pub(super) fn marks_below(state_dir: &Path) -> Result<(Marks, Marked), RunError> {
-    Marks::below(state_dir).map_err(|source| RunError::Markers {
+/// The files of lent memory, and what an earlier agent left in them.
+pub(super) fn limit_files(state_dir: &Path) -> Result<(Arc<LimitFiles>, BTreeMap<String, LentLast>), RunError> {
+    LimitFiles::below(state_dir).map_err(|source| RunError::Markers {
         directory: state_dir.to_owned(),
         source,
     })

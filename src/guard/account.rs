@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use procfs::{Current, Meminfo};
 
-use super::ledger::NodeMemory;
+use super::budgets::NodeMemory;
 use super::watchlist::Claim;
 use crate::actuate::Node;
 use crate::cgroup::{Cgroup, CgroupDir, MemoryMeter, UsageMeter};

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::wires::Armed;
+use super::notifications::Armed;
 
 /// Fixed alarms, in percent of the limit.
 const FIXED: [u64; 3] = [50, 75, 90];

@@ -7,26 +7,25 @@
 //! part of what is desired, tells the runtime, writes it down, and ends it. Nobody is killed for want of cpu: a container that is throttled
 //! all the time is only reported, and an ordinary pass lends it more.
 //!
-//! In come watchlists ([`Watchlist`]); out come reports ([`Report`]). The mathematics are pure: [`rate`], [`judge`],
-//! [`ledger`], [`throttle`]. The rest reads and writes files.
+//! In come watchlists ([`Watchlist`]); out come reports ([`Report`]). The mathematics are pure: [`rate`], [`predict`],
+//! [`budgets`], [`throttle`]. The rest reads and writes files.
 //!
 //! What it must never do: grow a limit beyond what the VPA allows, or into memory that others may claim; grow without end; wait
 //! for anything but the kernel; write other than by the plans and the executor of all passes.
 
 mod account;
 mod alarms;
-mod desk;
-pub mod judge;
-pub mod ledger;
-mod marks;
-mod pods;
+pub mod budgets;
+mod growing;
+mod limit_files;
+mod notifications;
+pub mod predict;
 pub mod rate;
 mod thread;
 pub mod throttle;
 mod watched;
 mod watchlist;
-mod wires;
 
-pub use marks::{LentLast, Marked, Marks};
+pub use limit_files::{LentLast, LimitFiles};
 pub use thread::Guard;
 pub use watchlist::{Claim, CpuTerms, Guarded, GuardedPod, Report, Settings, Terms, Watchlist};

@@ -58,11 +58,6 @@ impl Rate {
         seen.max(left)
     }
 
-    /// Forgets what was seen: whoever used the memory is gone.
-    pub fn forget(&mut self) {
-        *self = Self::default();
-    }
-
     fn since_any(&self, at: Duration, bytes: u64) -> BytesPerSecond {
         let rates = self.looks.iter().filter_map(|(then, before)| {
             let time = at.checked_sub(*then).filter(|time| *time >= CLOSEST)?;

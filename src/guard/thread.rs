@@ -13,15 +13,19 @@ use std::time::{Duration, Instant};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::desk::{Desk, Of};
-use super::judge::AGAIN;
-use super::ledger::Claimant;
-use super::marks::Marks;
-use super::pods::Pod;
-use super::watched::{ITSELF, Watched};
-use super::watchlist::{Report, Watchlist};
-use super::wires::{FIRST, Token, Wires};
-use crate::model::CgroupVersion;
+use super::account::Account;
+use super::budgets::{Budget, Budgets};
+use super::limit_files::LimitFiles;
+use super::notifications::{FIRST, Notifications, Token};
+use super::predict::AGAIN;
+use super::watched::{OpenPod, Watched};
+use super::watchlist::{GuardedPod, Report, Settings, Watchlist};
+use crate::actuate::{Node, PodHandles};
+use crate::cgroup::{CgroupError, page_size};
+use crate::model::{CgroupVersion, LivePod};
+
+/// How long acting is taken to last before that was measured.
+const ACT_AT_FIRST: Duration = Duration::from_millis(5);
 
 /// No look is taken to have been later than this: more is a machine that slept.
 const LATEST: Duration = Duration::from_millis(50);
@@ -44,17 +48,17 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts the thread. Nothing is guarded before the first watchlist. Pods that are lent memory are marked.
+    /// Starts the thread. Nothing is guarded before the first watchlist. What pods are lent is noted in `files`.
     ///
     /// # Errors
     /// What the kernel says to the descriptors and the thread.
-    pub fn start(reports: UnboundedSender<Report>, marks: Marks) -> io::Result<Self> {
+    pub fn start(reports: UnboundedSender<Report>, files: Arc<LimitFiles>) -> io::Result<Self> {
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let (orders, inbox) = mpsc::channel();
-        let wires = Wires::new(Arc::clone(&wake))?;
+        let notifications = Notifications::new(Arc::clone(&wake))?;
         let thread = std::thread::Builder::new()
             .name("guard".to_owned())
-            .spawn(move || Work::new(wires, reports, Arc::new(marks)).run(&inbox))?;
+            .spawn(move || Worker::new(notifications, reports, files).run(&inbox))?;
         Ok(Self { orders, wake, thread })
     }
 
@@ -81,43 +85,63 @@ impl Guard {
 }
 
 /// What the thread works with.
-struct Work {
+pub(super) struct Worker {
     started: Instant,
-    wires: Wires,
-    reports: UnboundedSender<Report>,
-    marks: Arc<Marks>,
+    notifications: Notifications,
+    pub(super) reports: UnboundedSender<Report>,
+    pub(super) files: Arc<LimitFiles>,
     /// None before the first watchlist of a known node.
-    desk: Option<Desk>,
-    pods: Vec<Pod>,
+    node: Option<Arc<Node>>,
+    pub(super) settings: Settings,
+    /// The one account of the node's memory: growths are decided one after the other.
+    pub(super) budgets: Budgets,
+    pub(super) account: Account,
+    /// How long it takes from the moment a look is due until a limit is grown.
+    pub(super) act: Duration,
+    containers: Vec<Watched>,
     next_token: Token,
 }
 
-impl Work {
-    fn new(wires: Wires, reports: UnboundedSender<Report>, marks: Arc<Marks>) -> Self {
+impl Worker {
+    fn new(notifications: Notifications, reports: UnboundedSender<Report>, files: Arc<LimitFiles>) -> Self {
         Self {
             started: Instant::now(),
-            wires,
+            notifications,
             reports,
-            marks,
-            desk: None,
-            pods: Vec::new(),
+            files,
+            node: None,
+            settings: Settings::default(),
+            budgets: Budgets::new(Budget::default(), page_size()),
+            account: Account::default(),
+            act: ACT_AT_FIRST,
+            containers: Vec::new(),
             next_token: FIRST,
         }
     }
 
+    pub(super) fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Learns how long acting takes: quick to rise, slow to fall.
+    pub(super) fn learn_act(&mut self, took: Duration) {
+        self.act = took.max(self.act - self.act / 16);
+    }
+
     fn run(mut self, orders: &mpsc::Receiver<Order>) {
         loop {
-            let due = self.next_due();
-            let told = match self.wires.wait(due.saturating_sub(self.started.elapsed())) {
+            let dues = self.containers.iter().map(Watched::next);
+            let due = dues.min().unwrap_or_else(|| self.now() + NOTHING);
+            let told = match self.notifications.wait(due.saturating_sub(self.now())) {
                 Ok(told) => told,
                 Err(error) => {
                     tracing::error!(%error, "the guard cannot wait; no limit is grown in an emergency any more");
                     return;
                 }
             };
-            let now = self.started.elapsed();
-            if let (true, Some(desk)) = (told.is_empty() && now > due, &mut self.desk) {
-                desk.took((now - due).min(LATEST));
+            let now = self.now();
+            if told.is_empty() && now > due {
+                self.learn_act((now - due).min(LATEST));
             }
             loop {
                 match orders.try_recv() {
@@ -127,95 +151,78 @@ impl Work {
                 }
             }
             self.take_alarms();
-            self.round(&told);
+            self.check_due(&told);
         }
     }
 
-    fn watched(&self) -> impl Iterator<Item = &Watched> {
-        self.pods.iter().flat_map(|pod| &pod.containers)
-    }
-
-    fn next_due(&self) -> Duration {
-        let dues = self.watched().map(Watched::next);
-        dues.min().unwrap_or_else(|| self.started.elapsed() + NOTHING)
-    }
-
+    /// Guards these from now on, and no others.
     fn watch(&mut self, watchlist: Watchlist) {
-        let Watchlist {
-            node,
-            settings,
-            pods,
-            claims,
-        } = watchlist;
-        let Some(node) = node else {
-            self.pods.clear();
-            return;
-        };
-        let (started, reports, marks) = (self.started, &self.reports, &self.marks);
-        let desk = self
-            .desk
-            .get_or_insert_with(|| Desk::new(started, Arc::clone(&node), settings, reports.clone(), Arc::clone(marks)));
-        desk.set(Arc::clone(&node), settings, claims);
-        let now = started.elapsed();
-        let mut known: HashMap<String, Pod> = std::mem::take(&mut self.pods)
-            .into_iter()
-            .map(|pod| (pod.live.id.uid.clone(), pod))
+        let known = std::mem::take(&mut self.containers);
+        let Some(node) = watchlist.node else { return };
+        self.settings = watchlist.settings;
+        self.budgets.budget = self.settings.budget;
+        self.account.set(&node, watchlist.claims);
+        let open: HashMap<String, Arc<OpenPod>> = known
+            .iter()
+            .map(|watched| (watched.pod.live.id.uid.clone(), Arc::clone(&watched.pod)))
             .collect();
-        for guarded in pods {
-            let uid = &guarded.live.id.uid;
-            let growable = guarded.growable;
-            let kept = match known.remove(uid) {
-                Some(pod) if pod.live == guarded.live => Some(Pod {
-                    growable: growable.clone(),
-                    ..pod
-                }),
-                Some(other) => {
-                    known.insert(uid.clone(), other);
-                    None
-                }
-                None => None,
-            };
-            let Some(mut pod) = kept.or_else(|| Pod::open(&node, guarded.live, growable)) else {
-                continue;
-            };
-            for container in pod.set(&node, guarded.containers, &mut self.next_token, (now, settings.quiet)) {
-                self.wires.forget(container.token);
-                desk.ledger.release(&claimant(&pod, &container));
-            }
-            self.pods.push(pod);
-        }
-        for (pod, container) in known
-            .values()
-            .flat_map(|pod| pod.containers.iter().map(move |one| (pod, one)))
+        let mut known: HashMap<String, Watched> =
+            known.into_iter().map(|watched| (watched.id.clone(), watched)).collect();
+        for GuardedPod {
+            live,
+            growable,
+            containers,
+        } in watchlist.pods
         {
-            self.wires.forget(container.token);
-            desk.ledger.release(&claimant(pod, container));
-        }
-        for pod in &mut self.pods {
-            let handles = &pod.handles;
-            for watched in pod.containers.iter_mut().filter(|watched| !watched.told_of_reclaim) {
-                let name = &watched.terms.container;
-                watched.told_of_reclaim = self.wires.tell_of_reclaim(watched.token, handles, name);
+            let handles = match open.get(&live.id.uid).filter(|open| open.live == live) {
+                Some(open) => Some(Arc::clone(&open.handles)),
+                None => unless_gone(PodHandles::open(&node.hierarchy, &live), &live, None).map(Arc::new),
+            };
+            let Some(handles) = handles else { continue };
+            let pod = Arc::new(OpenPod {
+                live,
+                growable,
+                handles,
+            });
+            for terms in containers {
+                let Some(container) = pod.live.containers.get(&terms.container) else {
+                    continue;
+                };
+                let watched = known.remove(&container.id).or_else(|| {
+                    self.next_token += 1;
+                    let opened = Watched::open(self.next_token, container.id.clone(), terms.clone(), &pod);
+                    unless_gone(opened, &pod.live, Some(&terms.container)).flatten()
+                });
+                self.containers.extend(watched.map(|mut watched| {
+                    let lent = node.least_limits.get(&pod.live.id.uid, &terms.container);
+                    watched.set_terms(
+                        Arc::clone(&pod),
+                        terms,
+                        lent,
+                        (self.started.elapsed(), self.settings.quiet),
+                    );
+                    watched.told_of_reclaim |= self.notifications.tell_of_reclaim(&watched);
+                    match lent {
+                        Some(lent) => self.budgets.promise(watched.of(), lent, watched.used()),
+                        None => self.budgets.release(&watched.of()),
+                    }
+                    watched
+                }));
             }
         }
-        for pod in &self.pods {
-            for watched in &pod.containers {
-                let claimant = claimant(pod, watched);
-                match watched.lent {
-                    Some(lent) => desk.ledger.promise(&claimant, lent, watched.used()),
-                    None => desk.ledger.release(&claimant),
-                }
-            }
+        for watched in known.into_values() {
+            self.notifications.forget(watched.token);
+            self.budgets.release(&watched.of());
         }
+        self.node = Some(node);
     }
 
     fn take_alarms(&mut self) {
         loop {
-            match self.wires.armed() {
+            match self.notifications.armed() {
                 Ok(Some(armed)) => {
-                    let mut containers = self.pods.iter_mut().flat_map(|pod| &mut pod.containers);
-                    if let Some(watched) = containers.find(|watched| watched.token == armed.token) {
-                        watched.armed(armed);
+                    if let Some(watched) = self.containers.iter_mut().find(|watched| watched.token == armed.token) {
+                        watched.alarms.set(armed);
                     }
                 }
                 Ok(None) => return,
@@ -226,43 +233,34 @@ impl Work {
 
     /// Looks at every container that is due or was told about, except where memory in use by all pods together says that
     /// nothing can have happened. That is asked about all of them each time, so that they do not wake the guard one by one.
-    fn round(&mut self, told: &[Token]) {
-        let now = self.started.elapsed();
-        let Some(desk) = &mut self.desk else { return };
-        let of_all = desk.usage_of_all();
-        for pod in &mut self.pods {
-            for watched in &mut pod.containers {
-                let told = told.contains(&watched.token) && !watched.is_due_within(now, AGAIN);
-                if watched.cpu_is_due(now) {
-                    desk.look_at_cpu(&pod.live.id, watched);
-                }
-                if !told && (watched.rests(now, of_all) || watched.next() > now) {
-                    continue;
-                }
-                let version = desk.node.traits.version;
-                let rang = told && version == CgroupVersion::V1;
-                let of = Of {
-                    id: &pod.live.id,
-                    growable: &pod.growable,
-                    handles: &pod.handles,
-                };
-                if !desk.check(of, watched, rang) {
-                    // The runtime tells, and the next watchlist is without it.
-                    watched.postpone(now + ITSELF);
-                }
-                watched.looked_with(of_all);
-                if let Some(amounts) = watched.alarms_to_order(now, version) {
-                    self.wires
-                        .arm(watched.token, &pod.handles, &watched.terms.container, amounts);
-                }
+    fn check_due(&mut self, told: &[Token]) {
+        let Some(node) = self.node.clone() else { return };
+        let (now, of_all, version) = (self.now(), self.account.usage_of_all(), node.traits.version);
+        let mut containers = std::mem::take(&mut self.containers);
+        for watched in &mut containers {
+            let told = told.contains(&watched.token) && watched.due > now + AGAIN;
+            if watched.cpu_is_due(now) {
+                self.look_at_cpu(watched);
+            }
+            if !told && (watched.rests(now, of_all) || watched.next() > now) {
+                continue;
+            }
+            self.check(&node, watched, told && version == CgroupVersion::V1);
+            watched.looked_with(of_all);
+            if let Some(amounts) = watched.alarms_to_order(now, version) {
+                self.notifications.arm(watched, amounts);
             }
         }
+        self.containers = containers;
     }
 }
 
-fn claimant(pod: &Pod, watched: &Watched) -> Claimant {
-    Claimant {
-        pod: pod.live.id.uid.clone(),
-        container: watched.terms.container.clone(),
-    }
+/// What was opened; none if it has just ended, or cannot be opened, which is said.
+fn unless_gone<T>(opened: Result<T, CgroupError>, live: &LivePod, container: Option<&str>) -> Option<T> {
+    let failed = |error: &CgroupError| {
+        if !error.is_gone() {
+            tracing::warn!(pod = %live.id, container, %error, "not guarded");
+        }
+    };
+    opened.inspect_err(failed).ok()
 }

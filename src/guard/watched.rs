@@ -1,15 +1,16 @@
 //! One guarded container: what is open of it, what was seen of it, when to look again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::alarms::Alarms;
-use super::judge::{LONGEST, Look, Pace, Track, Verdict, near};
+use super::notifications::Token;
+use super::predict::{LONGEST, Look, Pace, Track, Verdict, near};
 use super::throttle::{self, Finding, Periods, Throttling};
-use super::watchlist::Terms;
-use super::wires::{Armed, Token};
-use crate::actuate::PodHandles;
+use super::watchlist::{Guarded, Terms};
+use crate::actuate::{Growable, PodHandles};
 use crate::cgroup::{CgroupError, MemoryMeter, ThrottleMeter};
-use crate::model::{Bytes, CgroupVersion, Target};
+use crate::model::{Bytes, CgroupVersion, LivePod, Target};
 
 /// A container is calm enough for alarms if it need not be looked at for so long, or would not with them.
 const CALM: Duration = Duration::from_millis(10);
@@ -22,21 +23,30 @@ const TAKING: u64 = 1 << 20;
 /// A container that does not grow is looked at itself so often, whatever all pods together do.
 pub(super) const ITSELF: Duration = Duration::from_secs(1);
 
+/// The open cgroups of a guarded pod.
+#[derive(Debug)]
+pub(super) struct OpenPod {
+    pub(super) live: Arc<LivePod>,
+    pub(super) growable: Growable,
+    pub(super) handles: Arc<PodHandles>,
+}
+
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) token: Token,
     /// The runtime's id: another one is another container.
     pub(super) id: String,
+    pub(super) pod: Arc<OpenPod>,
     pub(super) terms: Terms,
     /// The limit it was lent, if it was.
     pub(super) lent: Option<Bytes>,
     meter: MemoryMeter,
     track: Track,
-    cpu: CpuWatch,
+    pub(super) cpu: CpuWatch,
     pub(super) due: Duration,
     latest: Latest,
     pub(super) told_of_reclaim: bool,
-    alarms: Alarms,
+    pub(super) alarms: Alarms,
     /// What was refused and said, and when it was asked for last.
     refused: Option<(&'static str, Duration)>,
     quiet_time: QuietTime,
@@ -44,7 +54,7 @@ pub(super) struct Watched {
 
 /// How the container is throttled.
 #[derive(Debug)]
-struct CpuWatch {
+pub(super) struct CpuWatch {
     meter: ThrottleMeter,
     throttling: Throttling,
     /// When to look at it.
@@ -77,10 +87,14 @@ fn next_multiple(now: Duration, every: Duration) -> Duration {
     u32::try_from(times).map_or(now + every, |times| every * times)
 }
 
-#[derive(Debug)]
-pub(super) enum Seen {
-    Unlimited,
-    Look(Look, Verdict),
+impl CpuWatch {
+    /// Looks at throttling.
+    pub(super) fn observe(&mut self, now: Duration, quiet: Duration) -> Result<Finding, CgroupError> {
+        // All containers at the same moments: the guard is woken once for all of them.
+        self.due = next_multiple(now, throttle::EVERY);
+        let (all, throttled) = self.meter.periods()?;
+        Ok(self.throttling.observe(now, Periods { all, throttled }, quiet))
+    }
 }
 
 impl Watched {
@@ -88,14 +102,15 @@ impl Watched {
         token: Token,
         id: String,
         terms: Terms,
-        handles: &PodHandles,
+        pod: &Arc<OpenPod>,
     ) -> Result<Option<Self>, CgroupError> {
-        let Some(cgroup) = handles.get(&Target::Container(terms.container.clone())) else {
+        let Some(cgroup) = pod.handles.get(&Target::Container(terms.container.clone())) else {
             return Ok(None);
         };
         Ok(Some(Self {
             token,
             id,
+            pod: Arc::clone(pod),
             meter: MemoryMeter::open(cgroup)?,
             cpu: CpuWatch {
                 meter: ThrottleMeter::open(cgroup)?,
@@ -119,7 +134,13 @@ impl Watched {
     }
 
     /// Takes in other terms, and what it has been lent as everybody knows it.
-    pub(super) fn set_terms(&mut self, terms: Terms, lent: Option<Bytes>, now: Duration, quiet: Duration) {
+    pub(super) fn set_terms(
+        &mut self,
+        pod: Arc<OpenPod>,
+        terms: Terms,
+        lent: Option<Bytes>,
+        (now, quiet): (Duration, Duration),
+    ) {
         if lent.is_none() {
             self.quiet_time.ends_at = None;
         } else if self.lent != lent || self.quiet_time.ends_at.is_none() {
@@ -130,6 +151,15 @@ impl Watched {
             self.refused = None;
         }
         self.terms = terms;
+        self.pod = pod;
+    }
+
+    /// Its name among all containers of the node.
+    pub(super) fn of(&self) -> Guarded {
+        Guarded {
+            pod: self.pod.live.id.clone(),
+            container: self.terms.container.clone(),
+        }
     }
 
     fn rest(&mut self, now: Duration, quiet: Duration) {
@@ -137,31 +167,26 @@ impl Watched {
         self.quiet_time.ends_at = Some(now + quiet);
     }
 
-    /// Looks at throttling, if it is time to and it matters.
-    pub(super) fn look_at_cpu(&mut self, now: Duration, quiet: Duration) -> Result<Finding, CgroupError> {
-        if self.terms.cpu.is_none() || self.cpu.due > now {
-            return Ok(Finding::Nothing);
-        }
-        // All containers at the same moments: the guard is woken once for all of them.
-        self.cpu.due = next_multiple(now, throttle::EVERY);
-        let (all, throttled) = self.cpu.meter.periods()?;
-        Ok(self.cpu.throttling.observe(now, Periods { all, throttled }, quiet))
-    }
-
-    /// Looks, because an alarm rang or for some other reason, and works out when to look again.
-    pub(super) fn read_usage(&mut self, now: Duration, act: Duration, rang: bool) -> Result<Seen, CgroupError> {
+    /// Looks, because an alarm rang or for some other reason, and works out when to look again. Nothing is seen of a
+    /// container without a limit.
+    pub(super) fn read_usage(
+        &mut self,
+        now: Duration,
+        act: Duration,
+        rang: bool,
+    ) -> Result<Option<(Look, Verdict)>, CgroupError> {
         if rang {
             self.alarms.rang(now);
         }
-        if self.terms.memory.is_none() {
-            self.due = now + LONGEST;
-            return Ok(Seen::Unlimited);
-        }
-        let (limit, usage) = (self.meter.limit()?, self.meter.usage()?);
+        let limit = match self.terms.memory {
+            Some(_) => self.meter.limit()?,
+            None => None,
+        };
         let Some(limit) = limit else {
             self.due = now + LONGEST;
-            return Ok(Seen::Unlimited);
+            return Ok(None);
         };
+        let usage = self.meter.usage()?;
         let pace = Pace {
             act,
             tripwire: self.alarms.next(limit, usage),
@@ -174,10 +199,10 @@ impl Watched {
             usage,
             reclaimable: None,
         };
-        let mut verdict = self.track.judge(look, pace);
+        let mut verdict = self.track.predict(look, pace);
         if near(limit, usage) || self.lent.is_some() || matches!(verdict, Verdict::Grow(_)) {
             look.reclaimable = Some(self.meter.reclaimable()?);
-            verdict = self.track.judge(look, pace);
+            verdict = self.track.predict(look, pace);
         }
         self.quiet_time.peak = self.quiet_time.peak.max(look.used());
         self.latest.grows = !matches!(verdict, Verdict::Wait(wait) if wait >= CALM);
@@ -190,7 +215,7 @@ impl Watched {
             self.refused
                 .take_if(|(_, asked)| now.saturating_sub(*asked) > SAY_AGAIN);
         }
-        Ok(Seen::Look(look, verdict))
+        Ok(Some((look, verdict)))
     }
 
     /// Whether it can be left for a while longer: it did not grow, was looked at not long ago, and all pods together have
@@ -277,16 +302,6 @@ impl Watched {
             .filter(|_| version == CgroupVersion::V1 && !self.latest.grows)?;
         self.alarms.wanted(now, look.limit, look.usage)
     }
-
-    /// Takes in alarms that were set.
-    pub(super) fn armed(&mut self, armed: Armed) {
-        self.alarms.set(armed);
-    }
-
-    /// Whether it is looked at so soon anyhow that an alarm is no news.
-    pub(super) fn is_due_within(&self, now: Duration, time: Duration) -> bool {
-        self.due <= now + time
-    }
 }
 
 #[cfg(test)]
@@ -298,7 +313,7 @@ mod tests {
     use super::*;
     use crate::cgroup::Hierarchy;
     use crate::model::objects::PodId;
-    use crate::model::{CgroupPath, LiveContainer, LivePod};
+    use crate::model::{CgroupPath, LiveContainer};
 
     /// A guarded container, on plain files.
     fn watched(root: &Path) -> Watched {
@@ -335,12 +350,20 @@ mod tests {
             )]),
         };
         let handles = PodHandles::open(&Hierarchy::of_tree(root).unwrap(), &live).unwrap();
+        let pod = Arc::new(OpenPod {
+            live: Arc::new(live),
+            growable: Growable {
+                pod: Arc::default(),
+                targets: Vec::new(),
+            },
+            handles: Arc::new(handles),
+        });
         let terms = Terms {
             container: "app".to_owned(),
             memory: Some(Bytes::new(1 << 30)),
             cpu: None,
         };
-        Watched::open(2, id, terms, &handles).unwrap().unwrap()
+        Watched::open(2, id, terms, &pod).unwrap().unwrap()
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ledger::{Budget, Refusal};
+use super::budgets::{Budget, Refusal};
 use crate::actuate::{Growable, Grown, Node};
 use crate::model::objects::PodId;
 use crate::model::{Bytes, CgroupPath, LivePod, MilliCpu};

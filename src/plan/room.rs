@@ -9,7 +9,7 @@
 //! kubelet resizes in place is what that kubelet says ([`super::resize::reserved`]).
 //!
 //! This is about promises. How much memory is left at this moment is another question, which the guard asks before it lends
-//! any ([`crate::guard::ledger`]): pods use more than they request, and less.
+//! any ([`crate::guard::budgets`]): pods use more than they request, and less.
 
 use std::fmt;
 

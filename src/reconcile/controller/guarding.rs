@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::Controller;
 use crate::actuate::LeastLimits;
-use crate::guard::ledger::Refusal;
+use crate::guard::budgets::Refusal;
 use crate::guard::{Guard, Report, Watchlist};
 use crate::model::Outcome;
 use crate::reconcile::metrics::GrowthOutcome;

@@ -14,7 +14,7 @@ use super::resizing::ResizeEndpoint;
 use super::saving::Store;
 use super::{Controller, DECIDE_EVERY, Event, Options, Schedule};
 use crate::actuate::PodResizer;
-use crate::guard::Marked;
+use crate::guard::LimitFiles;
 use crate::model::{ResourceList, WeightFormula};
 use crate::observe::health::Latch;
 use crate::reconcile::history::History;
@@ -36,7 +36,7 @@ pub(crate) struct Links {
     pub(crate) publisher: Publisher,
     pub(crate) writer: StateWriter,
     pub(crate) restored: Restored,
-    pub(crate) marks: Marked,
+    pub(crate) limit_files: Arc<LimitFiles>,
 }
 
 impl Controller {
@@ -54,7 +54,7 @@ impl Controller {
             passes: Passes::new(links.events),
             endpoint: ResizeEndpoint::new(links.resizer),
             requests: Requests::default(),
-            store: Store::new(links.writer, links.restored, links.marks),
+            store: Store::new(links.writer, links.restored, links.limit_files),
             guard: links.guard,
             files: super::files::Files::new(),
             history: links.history,

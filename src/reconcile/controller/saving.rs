@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use super::Controller;
-use crate::guard::Marked;
+use crate::guard::LimitFiles;
 use crate::model::objects::{Pod, PodId};
 use crate::reconcile::pod::{PodState, Pods};
 use crate::reconcile::store::{Restored, SavedPod, StateWriter};
@@ -20,17 +20,17 @@ pub(crate) struct Store {
     /// Why not everything could be loaded.
     restore_problem: Option<String>,
     /// Pods that are written to.
-    marks: Marked,
+    limit_files: Arc<LimitFiles>,
 }
 
 impl Store {
-    pub(crate) fn new(writer: StateWriter, restored: Restored, marks: Marked) -> Self {
+    pub(crate) fn new(writer: StateWriter, restored: Restored, limit_files: Arc<LimitFiles>) -> Self {
         Self {
             writer,
             dirty: false,
             unmatched: restored.pods,
             restore_problem: restored.problem,
-            marks,
+            limit_files,
         }
     }
 
@@ -82,7 +82,7 @@ impl Store {
 
     /// A pod is about to be written to, once this is over.
     pub(super) fn mark_written(&self, uid: &str) -> impl Future<Output = ()> + use<> {
-        self.marks.note_written(uid)
+        self.limit_files.note_written(uid)
     }
 }
 
@@ -103,6 +103,6 @@ impl Controller {
         });
         self.store.dirty |= self.store.unmatched.len() != before;
         let uids: HashSet<&str> = self.node.inventory.pods().map(|pod| pod.id.uid.as_str()).collect();
-        self.store.marks.forget_all_but(|uid| uids.contains(uid));
+        self.store.limit_files.forget_all_but(|uid| uids.contains(uid));
     }
 }

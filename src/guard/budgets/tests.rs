@@ -1,4 +1,5 @@
 use super::*;
+use crate::model::objects::PodId;
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
@@ -12,9 +13,13 @@ const AMPLE: Budget = Budget {
     node: mib(1 << 20),
 };
 
-fn claimant(pod: &str) -> Claimant {
-    Claimant {
-        pod: pod.to_owned(),
+fn claimant(pod: &str) -> Guarded {
+    Guarded {
+        pod: PodId {
+            uid: pod.to_owned(),
+            namespace: "test".to_owned(),
+            name: pod.to_owned(),
+        },
         container: "app".to_owned(),
     }
 }
@@ -39,9 +44,9 @@ const NOW: Duration = Duration::ZERO;
 
 #[test]
 fn what_is_needed_is_granted_up_to_the_ceiling() {
-    let mut ledger = Ledger::new(AMPLE, PageSize::KIB_4);
+    let mut budgets = Budgets::new(AMPLE, PageSize::KIB_4);
     let web = claimant("web");
-    let mut ask = |limit, need: Need| ledger.grant(NOW, &web, mib(limit), &need, mib(300), node(10_000, 0));
+    let mut ask = |limit, need: Need| budgets.grant(NOW, &web, mib(limit), &need, mib(300), node(10_000, 0));
     assert_eq!(ask(128, need(120, 132, 200)), Ok(mib(200)));
     assert_eq!(ask(200, need(190, 206, 900)), Ok(mib(300)));
     assert_eq!(
@@ -52,27 +57,27 @@ fn what_is_needed_is_granted_up_to_the_ceiling() {
 
 #[test]
 fn a_ceiling_is_reached_with_the_last_page_below_it() {
-    let mut ledger = Ledger::new(AMPLE, PageSize::KIB_4);
+    let mut budgets = Budgets::new(AMPLE, PageSize::KIB_4);
     let web = claimant("web");
     // `200M`, as people write it, is no whole number of pages.
     let (ceiling, last) = (Bytes::new(200_000_000), Bytes::new(199_999_488));
-    let mut ask = |limit| ledger.grant(NOW, &web, limit, &need(189, 196, 900), ceiling, node(10_000, 0));
+    let mut ask = |limit| budgets.grant(NOW, &web, limit, &need(189, 196, 900), ceiling, node(10_000, 0));
     assert_eq!(ask(mib(190)), Ok(last));
     assert_eq!(ask(last), Err(Refusal::Ceiling { ceiling }));
 }
 
 #[test]
 fn the_last_memory_goes_to_the_first_who_asks() {
-    let mut ledger = Ledger::new(AMPLE, PageSize::KIB_4);
+    let mut budgets = Budgets::new(AMPLE, PageSize::KIB_4);
     let (first, second) = (claimant("first"), claimant("second"));
     let ceiling = mib(4096);
     assert_eq!(
-        ledger.grant(NOW, &first, mib(128), &need(120, 132, 500), ceiling, node(300, 0)),
+        budgets.grant(NOW, &first, mib(128), &need(120, 132, 500), ceiling, node(300, 0)),
         Ok(mib(420)),
         "what it uses, and all that is left"
     );
     // Nothing of it is used yet, so the node still looks free.
-    let refused = ledger.grant(NOW, &second, mib(128), &need(120, 132, 500), ceiling, node(300, 0));
+    let refused = budgets.grant(NOW, &second, mib(128), &need(120, 132, 500), ceiling, node(300, 0));
     assert_eq!(
         refused,
         Err(Refusal::Node {
@@ -80,9 +85,9 @@ fn the_last_memory_goes_to_the_first_who_asks() {
             left: Bytes::ZERO
         })
     );
-    ledger.release(&first);
+    budgets.release(&first);
     assert!(
-        ledger
+        budgets
             .grant(NOW, &second, mib(128), &need(120, 132, 500), ceiling, node(300, 0))
             .is_ok()
     );
@@ -90,8 +95,8 @@ fn the_last_memory_goes_to_the_first_who_asks() {
 
 #[test]
 fn what_others_requested_is_theirs() {
-    let mut ledger = Ledger::new(AMPLE, PageSize::KIB_4);
-    let refused = ledger.grant(
+    let mut budgets = Budgets::new(AMPLE, PageSize::KIB_4);
+    let refused = budgets.grant(
         NOW,
         &claimant("web"),
         mib(128),
@@ -111,11 +116,11 @@ fn what_others_requested_is_theirs() {
 #[test]
 fn a_budget_ends_a_runaway_and_is_there_again_later() {
     let budget = Budget { pod: mib(100), ..AMPLE };
-    let mut ledger = Ledger::new(budget, PageSize::KIB_4);
+    let mut budgets = Budgets::new(budget, PageSize::KIB_4);
     let web = claimant("web");
     let mut ask = |at, limit| {
         let need = need(limit - 2, limit + 4, limit + 60);
-        ledger.grant(at, &web, mib(limit), &need, mib(4096), node(10_000, 0))
+        budgets.grant(at, &web, mib(limit), &need, mib(4096), node(10_000, 0))
     };
     assert_eq!(ask(NOW, 128), Ok(mib(188)));
     assert_eq!(ask(NOW, 188), Ok(mib(228)), "what is left of the budget");
@@ -127,12 +132,12 @@ fn a_budget_ends_a_runaway_and_is_there_again_later() {
 
 #[test]
 fn many_small_growths_are_too_many() {
-    let mut ledger = Ledger::new(AMPLE, PageSize::KIB_4);
+    let mut budgets = Budgets::new(AMPLE, PageSize::KIB_4);
     let web = claimant("web");
     let mut limit = 128;
     let refused = loop {
         let need = need(limit - 2, limit + 1, limit + 1);
-        match ledger.grant(NOW, &web, mib(limit), &need, mib(1 << 20), node(1 << 20, 0)) {
+        match budgets.grant(NOW, &web, mib(limit), &need, mib(1 << 20), node(1 << 20, 0)) {
             Ok(to) => limit = to.get() / MIB,
             Err(refusal) => break refusal,
         }
@@ -151,15 +156,15 @@ fn many_small_growths_are_too_many() {
 
 #[test]
 fn a_growth_that_failed_is_not_counted() {
-    let mut ledger = Ledger::new(AMPLE, PageSize::KIB_4);
+    let mut budgets = Budgets::new(AMPLE, PageSize::KIB_4);
     let web = claimant("web");
     assert!(
-        ledger
+        budgets
             .grant(NOW, &web, mib(128), &need(120, 132, 500), mib(4096), node(500, 0))
             .is_ok()
     );
-    ledger.undo(&web, None);
-    assert!(ledger.given.is_empty() && ledger.promised.is_empty());
+    budgets.undo(&web, None);
+    assert!(budgets.given.is_empty() && budgets.promised.is_empty());
 }
 
 proptest! {
@@ -171,12 +176,12 @@ proptest! {
         free in 0_u64..3000, claimed in 0_u64..1000, pod in 1_u64..3000, ceiling in 1_u64..3000,
     ) {
         let budget = Budget { pod: mib(pod), node: mib(2 * pod) };
-        let mut ledger = Ledger::new(budget, PageSize::KIB_4);
+        let mut budgets = Budgets::new(budget, PageSize::KIB_4);
         let mut limits = [128_u64; 4];
         for (who, ahead, short, more) in asks {
             let limit = limits[who];
             let need = need(limit.saturating_sub(short % limit), limit + 1 + ahead / 8, limit + 1 + ahead + more);
-            let asked = ledger.grant(
+            let asked = budgets.grant(
                 NOW, &claimant(&who.to_string()), mib(limit), &need, mib(ceiling), node(free, claimed),
             );
             if let Ok(to) = asked {
@@ -184,9 +189,9 @@ proptest! {
                 limits[who] = to.get() / MIB;
             }
         }
-        let promised: u64 = ledger.promised.values().map(|promise| promise.limit.saturating_sub(promise.used)).sum();
+        let promised: u64 = budgets.promised.values().sum();
         prop_assert!(promised <= mib(free.saturating_sub(claimed)).get());
-        let given: u64 = ledger.given.iter().map(|given| given.bytes).sum();
+        let given: u64 = budgets.given.iter().map(|given| given.bytes).sum();
         prop_assert!(given <= mib(2 * pod).get());
     }
 }

@@ -29,7 +29,7 @@ fn look(at: u64, usage: u64) -> Look {
 fn use_that_stands_still_is_left_alone_however_close() {
     let mut track = Track::default();
     for second in 0..20 {
-        let verdict = track.judge(look(second * 1000, 127 * MIB), pace());
+        let verdict = track.predict(look(second * 1000, 127 * MIB), pace());
         assert!(matches!(verdict, Verdict::Wait(_)), "{verdict:?}");
     }
 }
@@ -37,8 +37,8 @@ fn use_that_stands_still_is_left_alone_however_close() {
 #[test]
 fn use_that_grows_towards_the_limit_grows_it_ahead_of_time() {
     let mut track = Track::default();
-    assert!(matches!(track.judge(look(0, 60 * MIB), pace()), Verdict::Wait(_)));
-    let Verdict::Grow(need) = track.judge(look(100, 110 * MIB), pace()) else {
+    assert!(matches!(track.predict(look(0, 60 * MIB), pace()), Verdict::Wait(_)));
+    let Verdict::Grow(need) = track.predict(look(100, 110 * MIB), pace()) else {
         panic!("110 MiB of 128 at 500 MiB/s are 36 ms from the limit")
     };
     assert_eq!(need.rate, 500 * MIB);
@@ -55,7 +55,7 @@ fn what_can_be_taken_back_is_no_reason() {
             ..look(at, usage * MIB)
         };
         assert!(
-            matches!(track.judge(cached, pace()), Verdict::Wait(_)),
+            matches!(track.predict(cached, pace()), Verdict::Wait(_)),
             "at {usage} MiB"
         );
     }
@@ -68,9 +68,9 @@ fn memory_that_displaces_what_can_be_taken_back_is_seen_although_use_stands_stil
         reclaimable: Some(cache * MIB),
         ..look(at, 127 * MIB)
     };
-    assert!(matches!(track.judge(at(0, 60), pace()), Verdict::Wait(_)));
-    assert!(matches!(track.judge(at(20, 50), pace()), Verdict::Wait(_)));
-    assert!(matches!(track.judge(at(80, 15), pace()), Verdict::Grow(_)));
+    assert!(matches!(track.predict(at(0, 60), pace()), Verdict::Wait(_)));
+    assert!(matches!(track.predict(at(20, 50), pace()), Verdict::Wait(_)));
+    assert!(matches!(track.predict(at(80, 15), pace()), Verdict::Grow(_)));
 }
 
 #[test]
@@ -79,8 +79,11 @@ fn below_a_tripwire_nobody_looks_for_seconds() {
         tripwire: Some(90 * MIB),
         ..pace()
     };
-    assert_eq!(Track::default().judge(look(0, 60 * MIB), wired), Verdict::Wait(LONGEST));
-    let beyond = Track::default().judge(look(0, 95 * MIB), wired);
+    assert_eq!(
+        Track::default().predict(look(0, 60 * MIB), wired),
+        Verdict::Wait(LONGEST)
+    );
+    let beyond = Track::default().predict(look(0, 95 * MIB), wired);
     assert!(matches!(beyond, Verdict::Wait(wait) if wait <= ms(10)), "{beyond:?}");
 }
 
@@ -101,7 +104,7 @@ fn race(rate: u64, from: u64, until: u64, pace: Pace, late: Duration) -> Result<
             usage,
             reclaimable: Some(0),
         };
-        match track.judge(look, pace) {
+        match track.predict(look, pace) {
             Verdict::Wait(wait) => now += wait + late,
             Verdict::Grow(need) => {
                 now += pace.act;
@@ -133,16 +136,16 @@ fn a_growth_that_begins_close_to_the_limit_is_seen_by_the_second_look_after_its_
         tripwire: Some(122 * MIB),
         ..pace()
     };
-    assert_eq!(track.judge(look(0, resting), armed), Verdict::Wait(LONGEST));
+    assert_eq!(track.predict(look(0, resting), armed), Verdict::Wait(LONGEST));
     let rang = Pace {
         tripwire: Some(124 * MIB),
         tripped: true,
         ..pace()
     };
     let heard = 122 * MIB + MIB / 2;
-    assert_eq!(track.judge(look(60_000, heard), rang), Verdict::Wait(AGAIN));
+    assert_eq!(track.predict(look(60_000, heard), rang), Verdict::Wait(AGAIN));
     let later = heard + grown(rate, AGAIN);
-    let verdict = track.judge(look(60_002, later), pace());
+    let verdict = track.predict(look(60_002, later), pace());
     assert!(
         matches!(verdict, Verdict::Grow(need) if need.rate >= rate),
         "{verdict:?}"
@@ -168,7 +171,7 @@ proptest! {
         for (step, usage, reclaimable) in looks {
             now += step;
             let look = Look { at: ms(now), limit, usage, reclaimable };
-            match track.judge(look, Pace { act: ms(act), ..pace() }) {
+            match track.predict(look, Pace { act: ms(act), ..pace() }) {
                 Verdict::Wait(wait) => prop_assert!((QUICKEST..=LONGEST).contains(&wait)),
                 Verdict::Grow(need) => {
                     prop_assert!(need.wanted >= need.least && need.least.get() >= limit);

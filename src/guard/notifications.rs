@@ -17,7 +17,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
-use crate::actuate::PodHandles;
+use super::watched::{OpenPod, Watched};
 use crate::model::{Bytes, CgroupVersion, Resource, Target};
 
 /// Which container; never used twice.
@@ -32,7 +32,7 @@ const SIGNALS: usize = 64;
 
 /// Everything that wakes the guard.
 #[derive(Debug)]
-pub(super) struct Wires {
+pub(super) struct Notifications {
     epoll: Epoll,
     orders: Arc<EventFd>,
     inotify: Option<Inotify>,
@@ -44,7 +44,7 @@ pub(super) struct Wires {
 #[derive(Debug)]
 struct Arming {
     token: Token,
-    handles: Arc<PodHandles>,
+    pod: Arc<OpenPod>,
     container: String,
     amounts: Vec<u64>,
 }
@@ -58,7 +58,7 @@ pub(super) struct Armed {
     pub(super) told: EventFd,
 }
 
-impl Wires {
+impl Notifications {
     /// Opens the descriptors and starts the thread that sets alarms.
     ///
     /// Errors: what the kernel says.
@@ -125,10 +125,13 @@ impl Wires {
         }
     }
 
-    /// Has the kernel tell when it takes memory back at the container's limit (v2). Whether it will.
-    pub(super) fn tell_of_reclaim(&mut self, token: Token, handles: &PodHandles, container: &str) -> bool {
-        let target = Target::Container(container.to_owned());
-        let (Some(inotify), Some(cgroup)) = (&self.inotify, handles.get(&target)) else {
+    /// Has the kernel tell when it takes memory back at the container's limit (v2), unless it does. Whether it will.
+    pub(super) fn tell_of_reclaim(&mut self, watched: &Watched) -> bool {
+        if watched.told_of_reclaim {
+            return true;
+        }
+        let target = Target::Container(watched.terms.container.clone());
+        let (Some(inotify), Some(cgroup)) = (&self.inotify, watched.pod.handles.get(&target)) else {
             return false;
         };
         let outer = cgroup.outer();
@@ -138,7 +141,7 @@ impl Wires {
         let events: PathBuf = outer.directory(Resource::Memory).join("memory.events");
         match inotify.add_watch(&events, AddWatchFlags::IN_MODIFY) {
             Ok(watch) => {
-                self.watched.insert(watch, token);
+                self.watched.insert(watch, watched.token);
                 true
             }
             Err(errno) => {
@@ -163,11 +166,11 @@ impl Wires {
     }
 
     /// Orders alarms (v1). They come with [`Self::armed`].
-    pub(super) fn arm(&self, token: Token, handles: &Arc<PodHandles>, container: &str, amounts: Vec<u64>) {
+    pub(super) fn arm(&self, watched: &Watched, amounts: Vec<u64>) {
         let arming = Arming {
-            token,
-            handles: Arc::clone(handles),
-            container: container.to_owned(),
+            token: watched.token,
+            pod: Arc::clone(&watched.pod),
+            container: watched.terms.container.clone(),
             amounts,
         };
         if self.armer.send(arming).is_err() {
@@ -200,19 +203,15 @@ fn clear(wake: &EventFd) -> io::Result<()> {
 
 /// Sets alarms, one container after the other, until nobody orders any more.
 fn arm_all(orders: &mpsc::Receiver<Arming>, done: &mpsc::Sender<Armed>, wake: &EventFd) {
-    while let Ok(arming) = orders.recv() {
-        let armed = match arm(arming) {
-            Ok(armed) => armed,
-            Err(error) => {
-                tracing::debug!(error, "no alarms; looking by the clock");
-                continue;
+    for arming in orders {
+        match arm(arming).map(|armed| done.send(armed)) {
+            Ok(Err(_)) => return,
+            Ok(Ok(())) => {
+                if let Err(error) = wake.write(1) {
+                    tracing::error!(%error, "the guard cannot be woken");
+                }
             }
-        };
-        if done.send(armed).is_err() {
-            return;
-        }
-        if let Err(error) = wake.write(1) {
-            tracing::error!(%error, "the guard cannot be woken");
+            Err(error) => tracing::debug!(error, "no alarms; looking by the clock"),
         }
     }
 }
@@ -221,7 +220,7 @@ fn arm(arming: Arming) -> Result<Armed, String> {
     let told =
         EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(|errno| errno.to_string())?;
     let target = Target::Container(arming.container);
-    let cgroup = arming.handles.get(&target).ok_or("the container is gone")?;
+    let cgroup = arming.pod.handles.get(&target).ok_or("the container is gone")?;
     let amounts: Vec<Bytes> = arming.amounts.iter().copied().map(Bytes::new).collect();
     cgroup
         .outer()

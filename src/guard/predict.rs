@@ -112,8 +112,8 @@ impl Track {
         self.rate
     }
 
-    /// Judges one look. A verdict to grow on a look without [`Look::reclaimable`] is for looking again with it.
-    pub fn judge(&mut self, look: Look, pace: Pace) -> Verdict {
+    /// Says what follows from one look. A verdict to grow on a look without [`Look::reclaimable`] is for looking again with it.
+    pub fn predict(&mut self, look: Look, pace: Pace) -> Verdict {
         let of_usage = self.usage.observe(look.at, look.usage);
         let used = look.used();
         let rate = if look.reclaimable.is_some() {

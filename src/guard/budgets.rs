@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
-use super::judge::Need;
+use super::predict::Need;
+use super::watchlist::Guarded;
 use crate::model::{Bytes, PageSize};
 
 /// Budgets are for this long.
@@ -39,13 +40,6 @@ pub struct NodeMemory {
     pub free: Bytes,
     /// What pods other than the one that asks have requested and do not use yet.
     pub claimed: Bytes,
-}
-
-/// The container that a temporary limit is for.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Claimant {
-    pub pod: String,
-    pub container: String,
 }
 
 /// Why a limit was not grown.
@@ -134,12 +128,13 @@ impl fmt::Display for Refusal {
 
 /// The account of memory and budgets for temporary limits.
 #[derive(Debug, Clone)]
-pub struct Ledger {
-    budget: Budget,
+pub struct Budgets {
+    pub(super) budget: Budget,
     page: PageSize,
     /// Growths of the last window, oldest first.
     given: VecDeque<Given>,
-    promised: BTreeMap<Claimant, Promise>,
+    /// How much of its limit a container does not use yet, and may well take.
+    promised: BTreeMap<Guarded, u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -149,14 +144,7 @@ struct Given {
     bytes: u64,
 }
 
-/// A limit that is still to be filled.
-#[derive(Debug, Clone, Copy)]
-struct Promise {
-    limit: u64,
-    used: u64,
-}
-
-impl Ledger {
+impl Budgets {
     /// An account with nothing given yet.
     #[must_use]
     pub const fn new(budget: Budget, page: PageSize) -> Self {
@@ -168,18 +156,13 @@ impl Ledger {
         }
     }
 
-    /// Other budgets from now on; what was given stays given.
-    pub const fn set_budget(&mut self, budget: Budget) {
-        self.budget = budget;
-    }
-
     /// Grants a limit of at least `need.least` (or the ceiling) and at most `need.wanted`.
     ///
     /// Errors: [`Refusal`]; nothing is changed then.
     pub fn grant(
         &mut self,
         at: Duration,
-        claimant: &Claimant,
+        claimant: &Guarded,
         limit: Bytes,
         need: &Need,
         ceiling: Bytes,
@@ -206,30 +189,28 @@ impl Ledger {
         let to = if whole >= least { whole } else { to };
         self.given.push_back(Given {
             at,
-            pod: claimant.pod.clone(),
+            pod: claimant.pod.uid.clone(),
             bytes: to - limit.get(),
         });
-        self.promise(claimant, Bytes::new(to), need.used);
+        self.promise(claimant.clone(), Bytes::new(to), need.used);
         Ok(Bytes::new(to))
     }
 
     /// What there is to give to this claimant beyond what it uses.
-    fn left(&self, claimant: &Claimant, node: NodeMemory) -> u64 {
+    fn left(&self, claimant: &Guarded, node: NodeMemory) -> u64 {
         let others = self.promised.iter().filter(|(other, _)| *other != claimant);
-        let promised: u64 = others
-            .map(|(_, promise)| promise.limit.saturating_sub(promise.used))
-            .fold(0, u64::saturating_add);
+        let promised: u64 = others.map(|(_, unused)| *unused).fold(0, u64::saturating_add);
         let spoken_for = promised.saturating_add(node.claimed.get());
         node.free.get().saturating_sub(spoken_for)
     }
 
-    fn within_budgets(&self, claimant: &Claimant, limit: u64, least: u64, to: u64) -> Result<u64, Refusal> {
+    fn within_budgets(&self, claimant: &Guarded, limit: u64, least: u64, to: u64) -> Result<u64, Refusal> {
         let sum = |given: &mut dyn Iterator<Item = &Given>| {
             given.fold((0_u64, 0_usize), |(bytes, count), one| {
                 (bytes.saturating_add(one.bytes), count + 1)
             })
         };
-        let (pod, pod_growths) = sum(&mut self.given.iter().filter(|given| given.pod == claimant.pod));
+        let (pod, pod_growths) = sum(&mut self.given.iter().filter(|given| given.pod == claimant.pod.uid));
         let (node, node_growths) = sum(&mut self.given.iter());
         let allows = |budget: Bytes, given: u64, growths: usize, most: usize| {
             let to = to.min(limit.saturating_add(budget.get().saturating_sub(given)));
@@ -254,31 +235,20 @@ impl Ledger {
 
     /// Notes a limit that its container may well take all of, because it was grown or is being filled right now, and
     /// how much of it is used now.
-    pub fn promise(&mut self, claimant: &Claimant, limit: Bytes, used: Bytes) {
-        let promise = Promise {
-            limit: limit.get(),
-            used: used.get(),
-        };
-        self.promised.insert(claimant.clone(), promise);
-    }
-
-    /// Notes how much a claimant uses now.
-    pub fn uses(&mut self, claimant: &Claimant, used: Bytes) {
-        if let Some(promise) = self.promised.get_mut(claimant) {
-            promise.used = used.get();
-        }
+    pub fn promise(&mut self, claimant: Guarded, limit: Bytes, used: Bytes) {
+        self.promised.insert(claimant, limit.saturating_sub(used).get());
     }
 
     /// Takes back what was promised: the limit is an ordinary one again, or its container is gone.
-    pub fn release(&mut self, claimant: &Claimant) {
+    pub fn release(&mut self, claimant: &Guarded) {
         self.promised.remove(claimant);
     }
 
     /// Takes back a growth that could not be carried out.
-    pub fn undo(&mut self, claimant: &Claimant, before: Option<(Bytes, Bytes)>) {
+    pub fn undo(&mut self, claimant: &Guarded, before: Option<(Bytes, Bytes)>) {
         self.given.pop_back();
         match before {
-            Some((limit, used)) => self.promise(claimant, limit, used),
+            Some((limit, used)) => self.promise(claimant.clone(), limit, used),
             None => self.release(claimant),
         }
     }

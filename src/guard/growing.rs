@@ -1,0 +1,165 @@
+//! What one look leads to: a growth, a refusal, or nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::budgets::{Refusal, UNIT};
+use super::predict::{Need, Verdict};
+use super::thread::Worker;
+use super::throttle::{Finding, raised};
+use super::watched::{ITSELF, Watched};
+use super::watchlist::Report;
+use crate::actuate::{Node, PodBound, grow_memory};
+use crate::model::{Bytes, Outcome};
+
+/// How long a container waits after a growth was refused for its ceiling, and for what may change at any moment.
+const AT_CEILING: Duration = Duration::from_secs(1);
+const REFUSED: Duration = Duration::from_millis(50);
+
+impl Worker {
+    /// Looks at whether a container is held back by its cpu limit. Nothing is written: that can wait for a pass.
+    pub(super) fn look_at_cpu(&self, watched: &mut Watched) {
+        let (pod, container) = (&watched.pod.live.id, &watched.terms.container);
+        let Some(cpu) = watched.terms.cpu else { return };
+        let finding = watched.cpu.observe(self.now(), self.settings.quiet);
+        let finding = finding.inspect_err(|error| tracing::debug!(%pod, container, %error, "throttling not known"));
+        match finding {
+            Ok(Finding::Sustained(share)) => {
+                if let Some(to) = raised(cpu.limit, cpu.ceiling) {
+                    let (of, from) = (watched.of(), cpu.limit);
+                    let why = format!("was throttled in {share} % of all periods at a limit of {from}");
+                    self.report(Report::Throttled { of, from, to, why });
+                }
+            }
+            Ok(Finding::Quiet) if cpu.lent => self.report(Report::Unthrottled { of: watched.of() }),
+            Ok(Finding::Quiet | Finding::Nothing) | Err(_) => {}
+        }
+    }
+
+    /// Looks at one container's memory, and grows its limit if it has to. `rang` if it passed an alarm.
+    pub(super) fn check(&mut self, node: &Arc<Node>, watched: &mut Watched, rang: bool) {
+        let now = self.now();
+        match watched.read_usage(now, self.act, rang) {
+            Ok(None) => {}
+            Ok(Some((look, verdict))) => {
+                let limit = Bytes::new(look.limit);
+                if watched.is_taking() || watched.lent.is_some() {
+                    self.budgets.promise(watched.of(), limit, Bytes::new(look.used()));
+                } else {
+                    self.budgets.release(&watched.of());
+                }
+                if let Verdict::Grow(need) = verdict {
+                    self.grow(node, watched, limit, &need);
+                }
+            }
+            // The runtime tells, and the next watchlist is without it.
+            Err(error) if error.is_gone() => return watched.postpone(now + ITSELF),
+            Err(error) => {
+                let (pod, container) = (&watched.pod.live.id, &watched.terms.container);
+                tracing::warn!(%pod, container, %error, "not guarded for a moment");
+                watched.due = now + ITSELF;
+            }
+        }
+        if let Some(peak) = watched.quiet(now, self.settings.quiet) {
+            let of = watched.of();
+            self.report(Report::Quiet { of, peak });
+        }
+    }
+
+    fn grow(&mut self, node: &Arc<Node>, watched: &mut Watched, limit: Bytes, need: &Need) {
+        let Some(ceiling) = watched.terms.memory else { return };
+        let granted = match self.grant(node, watched, limit, need, ceiling) {
+            Ok(granted) => granted,
+            Err(unreadable) => return self.refuse(watched, None, unreadable),
+        };
+        match granted {
+            Ok(to) => self.carry_out(node, watched, (limit, to), need),
+            Err(refusal) => {
+                let why = format!("{refusal}; it {}", describe(limit, need));
+                self.refuse(watched, Some(refusal), why);
+                if let Refusal::Ceiling { .. } | Refusal::Pod { .. } = refusal {
+                    watched.due = self.now() + AT_CEILING;
+                }
+            }
+        }
+    }
+
+    /// The limit that a container is granted, or why none is.
+    ///
+    /// Errors: a sentence, where the kernel does not say what there is.
+    fn grant(
+        &mut self,
+        node: &Arc<Node>,
+        watched: &Watched,
+        limit: Bytes,
+        need: &Need,
+        ceiling: Bytes,
+    ) -> Result<Result<Bytes, Refusal>, String> {
+        let (now, pod, of) = (self.now(), &watched.pod, watched.of());
+        let memory = self.account.read(now, &of.pod.uid, self.settings.reserve)?;
+        let bound = if ceiling > limit {
+            let bound = pod.growable.bound(node, &pod.handles, &of.container, ceiling);
+            bound.map_err(|error| error.to_string())?
+        } else {
+            None
+        };
+        Ok(match bound.filter(|bound| bound.left <= ceiling) {
+            Some(PodBound { limit: of_pod, left }) if left.get() < limit.get() + UNIT => {
+                Err(Refusal::Pod { limit: of_pod, left })
+            }
+            bound => {
+                let ceiling = bound.map_or(ceiling, |bound| bound.left);
+                self.budgets.grant(now, &of, limit, need, ceiling, memory)
+            }
+        })
+    }
+
+    fn refuse(&self, watched: &mut Watched, refused: Option<Refusal>, why: String) {
+        let now = self.now();
+        watched.due = now + REFUSED;
+        if watched.refuse(now, refused.map_or("unknown", Refusal::word)) {
+            let of = watched.of();
+            self.report(Report::Refused { of, refused, why });
+        }
+    }
+
+    /// Writes what was granted. It is the least limit for all passes before it is written.
+    fn carry_out(&mut self, node: &Arc<Node>, watched: &mut Watched, (limit, to): (Bytes, Bytes), need: &Need) {
+        let (pod, of) = (Arc::clone(&watched.pod), watched.of());
+        let (uid, name) = (&of.pod.uid, &of.container);
+        self.files.note_lent(uid, name, to);
+        node.least_limits.raise(uid, name, to);
+        let grown = grow_memory(node, &pod.handles, &pod.growable, name, to);
+        self.learn_act(grown.took);
+        let now = self.now();
+        if matches!(grown.outcome, Outcome::Applied) {
+            watched.lend(to, now, self.settings.quiet);
+        } else {
+            node.least_limits.change(uid, name, Some(to), watched.lent);
+            self.budgets.undo(&of, watched.lent.map(|lent| (lent, need.used)));
+            watched.due = now + REFUSED;
+            if !watched.refuse(now, grown.outcome.word()) {
+                return;
+            }
+        }
+        self.report(Report::Grew {
+            of,
+            to,
+            why: describe(limit, need),
+            grown: Box::new(grown),
+        });
+    }
+
+    fn report(&self, report: Report) {
+        if self.reports.send(report).is_err() {
+            tracing::debug!("the guard reports to nobody: shutting down");
+        }
+    }
+}
+
+/// `used 120 MiB of 128Mi and grew by 500 MiB/s`.
+fn describe(limit: Bytes, need: &Need) -> String {
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    let (used, rate) = (mib(need.used.get()), mib(need.rate));
+    format!("used {used} MiB of {limit} and grew by {rate} MiB/s")
+}

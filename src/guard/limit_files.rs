@@ -1,0 +1,262 @@
+//! Which pods an agent has written to, and what it may have lent them without having had the time to save it.
+//!
+//! A file for each pod, named after the pod's UID, made before a pass first writes to the pod, with a line for each growth, sent
+//! off before the growth. Like what is written it outlives the process and not the machine, so nothing is synced; and a thread
+//! of its own writes it, so that no growth waits for a disk that is slow. The next agent takes a limit that is still the one in
+//! its latest line for what it is, a temporary limit, and has the pod compared with what stands for it. Where the state file is lost, it
+//! brings every marked pod back. A mark stays until its pod is gone, and goes with it.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::model::Bytes;
+
+const DIRECTORY: &str = "lent";
+const UNMARKED: &str = "if the agent is killed now, its successor may not know that a pod was written to";
+/// A mark that has grown longer than this begins anew: only the latest lines count.
+const LONGEST: u64 = 4096;
+/// How long a pass waits for a mark.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The files that say which pods were written to, and what they were lent.
+#[derive(Debug)]
+pub struct LimitFiles {
+    directory: PathBuf,
+    /// The pods that have a file, by UID.
+    made: Mutex<HashSet<String>>,
+    lines: Sender<Line>,
+}
+
+/// A line to be written; an empty one only makes the file.
+#[derive(Debug)]
+struct Line {
+    uid: String,
+    text: String,
+    /// Dropped once the line is written, or cannot be.
+    _done: Option<oneshot::Sender<()>>,
+}
+
+/// The memory limits that a pod's containers were lent last, by name.
+pub type LentLast = BTreeMap<String, Bytes>;
+
+impl LimitFiles {
+    /// The files below a state directory, whose place for them is made if it is missing, and what an earlier agent left in
+    /// them, by pod UID.
+    ///
+    /// Errors: when it cannot be made or read, or there can be no thread.
+    pub fn below(state_directory: &Path) -> io::Result<(Arc<Self>, BTreeMap<String, LentLast>)> {
+        let directory = state_directory.join(DIRECTORY);
+        fs::create_dir_all(&directory)?;
+        let mut left = BTreeMap::new();
+        for entry in fs::read_dir(&directory)? {
+            let entry = entry?;
+            // What is no text was not made here.
+            if let Ok(uid) = entry.file_name().into_string() {
+                let text = fs::read(entry.path())?;
+                left.insert(uid, parse(&String::from_utf8_lossy(&text)));
+            }
+        }
+        let (lines, sent) = mpsc::channel();
+        let files = Arc::new(Self {
+            directory: directory.clone(),
+            made: Mutex::new(left.keys().cloned().collect()),
+            lines,
+        });
+        thread::Builder::new()
+            .name("marks".to_owned())
+            .spawn(move || sent.iter().for_each(|line| write(&directory, &line)))?;
+        Ok((files, left))
+    }
+
+    /// This container is about to be lent a memory limit.
+    pub(super) fn note_lent(&self, uid: &str, container: &str, to: Bytes) {
+        self.lock().insert(uid.to_owned());
+        self.send(uid, format!("{container} {}\n", to.get()), None);
+    }
+
+    /// This pod is about to be written to, not before its file is made: a slow disk holds that up for a while only. Does
+    /// not hold up what is written later.
+    pub fn note_written(&self, uid: &str) -> impl Future<Output = ()> + use<> {
+        let (done, made) = oneshot::channel();
+        let sent = self.lock().insert(uid.to_owned()) && self.send(uid, String::new(), Some(done));
+        let uid = uid.to_owned();
+        async move {
+            // The sender is dropped, and says no more than that.
+            if sent && tokio::time::timeout(PATIENCE, made).await.is_err() {
+                tracing::warn!(uid, waited = ?PATIENCE, "{UNMARKED}");
+            }
+        }
+    }
+
+    /// Whether the line will be written.
+    fn send(&self, uid: &str, text: String, done: Option<oneshot::Sender<()>>) -> bool {
+        let line = Line {
+            uid: uid.to_owned(),
+            text,
+            _done: done,
+        };
+        let sent = self.lines.send(line).is_ok();
+        if !sent {
+            tracing::warn!(uid, "{UNMARKED}");
+        }
+        sent
+    }
+
+    /// Removes the files of pods that are not there any more, whoever made them.
+    pub fn forget_all_but(&self, is_there: impl Fn(&str) -> bool) {
+        // The guard must not wait for the disk.
+        let gone: Vec<String> = self.lock().extract_if(|uid| !is_there(uid)).collect();
+        for uid in gone {
+            let mark = self.directory.join(uid);
+            match fs::remove_file(&mark) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(mark = %mark.display(), %error, "the mark of a pod that is gone could not be removed");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn write(directory: &Path, line: &Line) {
+    let mark = directory.join(&line.uid);
+    // A growth that saves a process is not given up for want of a mark.
+    if let Err(error) = append(&mark, &line.text) {
+        tracing::warn!(mark = %mark.display(), %error, "{UNMARKED}");
+    }
+}
+
+fn append(mark: &Path, line: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().create(true).append(true).open(mark)?;
+    if file.metadata()?.len() > LONGEST {
+        file.set_len(0)?;
+    }
+    file.write_all(line.as_bytes())
+}
+
+/// The latest line of each container. One that is not whole says nothing: the growth after it was not made.
+fn parse(text: &str) -> LentLast {
+    let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+    whole
+        .filter_map(|line| {
+            let (container, to) = line.split_once(' ')?;
+            Some((container.to_owned(), Bytes::new(to.parse().ok()?)))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn mib(mebibytes: u64) -> Bytes {
+        Bytes::new(mebibytes << 20)
+    }
+
+    fn wait_for(happens: impl Fn() -> bool) {
+        while !happens() {
+            thread::yield_now();
+        }
+    }
+
+    /// What a later agent finds, once these marks are written.
+    fn found(state: &Path, files: Arc<LimitFiles>) -> (Arc<LimitFiles>, BTreeMap<String, LentLast>) {
+        let last = state.join(DIRECTORY).join("last");
+        files.note_lent("last", "app", mib(1));
+        drop(files);
+        wait_for(|| last.exists());
+        fs::remove_file(last).unwrap();
+        LimitFiles::below(state).unwrap()
+    }
+
+    #[test]
+    fn a_mark_is_found_by_every_later_agent_until_its_pod_is_gone() {
+        let state = tempfile::tempdir().unwrap();
+        let (files, none) = LimitFiles::below(state.path()).unwrap();
+        assert!(none.is_empty());
+        files.note_lent("uid-a", "app", mib(128));
+        files.note_lent("uid-b", "app", mib(64));
+        files.note_lent("uid-a", "side", mib(32));
+        files.note_lent("uid-a", "app", mib(256));
+        let (files, mut left) = found(state.path(), files);
+        let latest = [("app".to_owned(), mib(256)), ("side".to_owned(), mib(32))];
+        assert_eq!(left.remove("uid-a"), Some(latest.into()));
+        files.forget_all_but(|uid| uid == "uid-a");
+        let (_, left) = found(state.path(), files);
+        assert!(left.contains_key("uid-a") && !left.contains_key("uid-b"));
+    }
+
+    #[tokio::test]
+    async fn what_a_pass_waits_for_is_there_then() {
+        let state = tempfile::tempdir().unwrap();
+        let (files, _) = LimitFiles::below(state.path()).unwrap();
+        files.note_written("uid-a").await;
+        assert!(state.path().join(DIRECTORY).join("uid-a").exists());
+        // No second time, and not for a disk that takes none.
+        files.note_written("uid-a").await;
+        fs::remove_dir_all(state.path().join(DIRECTORY)).unwrap();
+        files.note_written("uid-b").await;
+    }
+
+    #[test]
+    fn a_mark_goes_with_its_pod_whoever_made_it() {
+        let state = tempfile::tempdir().unwrap();
+        let (files, _) = LimitFiles::below(state.path()).unwrap();
+        files.note_lent("earlier", "app", mib(128));
+        let (files, left) = found(state.path(), files);
+        assert!(left.contains_key("earlier"));
+        files.note_lent("now", "app", mib(128));
+        let count = || fs::read_dir(state.path().join(DIRECTORY)).unwrap().count();
+        wait_for(|| count() == 2);
+        files.forget_all_but(|uid| uid == "now");
+        assert_eq!(count(), 1);
+        files.forget_all_but(|_| false);
+        assert_eq!(count(), 0);
+        // It was there after all.
+        files.note_lent("now", "app", mib(128));
+        wait_for(|| count() == 1);
+    }
+
+    #[test]
+    fn a_line_that_is_not_whole_says_nothing() {
+        assert_eq!(parse("app 1024\napp 20"), [("app".to_owned(), Bytes::new(1024))].into());
+        assert_eq!(parse("app\n\napp x\n"), LentLast::new());
+    }
+
+    #[test]
+    fn a_mark_does_not_grow_for_ever() {
+        let state = tempfile::tempdir().unwrap();
+        let (files, _) = LimitFiles::below(state.path()).unwrap();
+        for mebibytes in 1..=2000 {
+            files.note_lent("uid-a", "app", mib(mebibytes));
+        }
+        let (_, left) = found(state.path(), files);
+        assert_eq!(left["uid-a"]["app"], mib(2000));
+        let length = fs::metadata(state.path().join(DIRECTORY).join("uid-a")).unwrap().len();
+        assert!(length < 2 * LONGEST, "{length}");
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_written_to_hinders_nothing() {
+        let state = tempfile::tempdir().unwrap();
+        let (files, _) = LimitFiles::below(state.path()).unwrap();
+        fs::remove_dir(state.path().join(DIRECTORY)).unwrap();
+        files.note_lent("uid-a", "app", mib(128));
+        fs::create_dir(state.path().join(DIRECTORY)).unwrap();
+        files.note_lent("uid-b", "app", mib(128));
+        let (_, left) = found(state.path(), files);
+        assert!(left.contains_key("uid-b"));
+    }
+}

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::discovery::Discovery;
 use super::lock::{LockError, StateLock};
 use super::options::{discovery_options, start_audit};
-use super::run::{RunError, allow_open_files, connect, limit_files, load, start_sources, thaw};
+use super::run::{RunError, allow_open_files, connect, limit_files, start_sources, thaw};
 use super::view;
 use crate::actuate::shrink::{self, Freezer, Lowering, SeenBefore, Verdict};
 use crate::actuate::{Concurrency, ForeignWriters, Job, JobDone, Node, preview, reconcile};
@@ -88,7 +88,7 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, Resto
     allow_open_files();
     let state = StateFile::in_directory(&config.state_dir)?;
     let _lock = StateLock::acquire(&config.state_dir, "restore", Duration::ZERO).await?;
-    let restored = load(&state)?;
+    let restored = state.load()?;
     let freezer = thaw(&config.state_dir)?;
     let mut remarks: Vec<String> = restored.problem.into_iter().collect();
     let api = connect(config, ApiMetrics::register(&mut registry())).await;
@@ -296,7 +296,7 @@ async fn discover(
 /// A pass towards what the kubelet has granted: the spec, unless it has not accepted that.
 fn job_for(pod: &BoundPod, saved: &BTreeMap<String, SavedPod>) -> Job {
     let (object, saved) = (pod.object(), saved.get(&pod.live().id.uid));
-    let resize = saved.map(SavedPod::resize);
+    let resize = saved.map(|saved| &saved.standing.resize);
     let prepared = resize.and_then(|resize| resize.prepared.as_ref().map(|prepared| &prepared.held));
     let accepted = resize.and_then(|resize| resize.accepted.as_ref().map(|accepted| &accepted.held));
     let held = prepared.or(accepted);
@@ -307,7 +307,7 @@ fn job_for(pod: &BoundPod, saved: &BTreeMap<String, SavedPod>) -> Job {
             lift_undeclared: true,
             kubelet_unasked: true,
             scope: saved
-                .map(SavedPod::desired)
+                .map(|saved| &saved.standing.desired)
                 .filter(|desired| !desired.is_empty())
                 .map_or_else(WriteScope::all, |desired| desired.scope.clone()),
             holds: Holds::default(),

@@ -39,7 +39,7 @@ use crate::reconcile::annotations::Annotator;
 use crate::reconcile::controller::{Controller, Event, GuardLink, Links, Publisher};
 use crate::reconcile::history::History;
 use crate::reconcile::metrics::{Metrics, RuntimeMetrics};
-use crate::reconcile::store::{Loaded, Restored, StateError, StateFile, StateWriter};
+use crate::reconcile::store::{StateError, StateFile, StateWriter};
 use crate::runtime::Observer;
 use crate::sources::directory::DirectorySource;
 use crate::sources::kubernetes::KubernetesSource;
@@ -90,7 +90,7 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
     let _lock = StateLock::acquire(&config.state_dir, "run", OTHERS_END).await?;
     // Before anything that could fail or take its time: somebody may be standing still.
     let freezer = thaw(&config.state_dir)?;
-    let restored = load(&state)?;
+    let restored = state.load()?;
     let access = Access {
         operators: machine::group("operatorGroup", config.operator_group.as_deref())?,
         readers: machine::group("readerGroup", config.reader_group.as_deref())?,
@@ -266,27 +266,6 @@ pub(super) fn allow_open_files() {
     if let Err(error) = raised {
         tracing::warn!(%error, "the limit of open files could not be raised; a full node may need more");
     }
-}
-
-pub(super) fn load(state: &StateFile) -> Result<Restored, StateError> {
-    Ok(match state.load()? {
-        Loaded::Content(content) => Restored {
-            pods: content.pods,
-            problem: None,
-        },
-        Loaded::SetAside { path, reason } => {
-            let problem = format!(
-                "the state file was not understood at the start ({reason}) and is now {}; overrides from before are lost, \
-                 and pods that an earlier agent wrote to go back to what their specs and VPAs say",
-                path.display()
-            );
-            tracing::error!("{problem}");
-            Restored {
-                problem: Some(problem),
-                ..Restored::default()
-            }
-        }
-    })
 }
 
 /// The way to the API server, if it is followed.

@@ -290,7 +290,7 @@ pub(super) fn next(state: &PodState, now: Timestamp) -> String {
     if state.desired.is_empty() {
         return "Nothing: this pod is not managed.".to_owned();
     }
-    if let Some(limit) = state.desired.temporary.iter().next() {
+    if let Some(limit) = state.desired.temporary.first() {
         return format!(
             "What container {} is lent is taken back once it has been quiet for long enough, or the recommendation has caught up.",
             limit.container

@@ -7,7 +7,7 @@
 use crate::decide::StaticManagers;
 use crate::model::objects::{Node as NodeObject, Pod};
 use crate::model::{KubeletVersion, NamedRequirements, Resource, ResourceList};
-use crate::plan::{Account, Capacity, CapacityFrom, NoRoom, Room, larger, pod_requests, resize};
+use crate::plan::{Account, Capacity, NoRoom, Room, larger, pod_requests, resize};
 
 use super::desired::{DesiredState, Recommended};
 use super::overrides::{Override, check_assigned};
@@ -154,59 +154,41 @@ impl Headroom {
     ///
     /// Errors: a sentence with the numbers.
     pub(crate) fn set_override(&self, desired: &mut DesiredState, pod: &Pod, values: Override) -> Result<(), String> {
-        check_assigned(pod, &values.values, self.managers).map_err(|error| error.to_string())?;
+        check_assigned(pod, &values.values, self.managers)?;
         let before = desired.targets(pod).unwrap_or_else(|| pod.requirements());
         let mut wanted = desired.clone();
-        wanted.set_override(pod, values).map_err(|error| error.to_string())?;
+        wanted.set_override(pod, values)?;
         let after = wanted.targets(pod).unwrap_or_default();
         let requested = [self.requested, pod_requests(pod, &after, self.kubelet)];
-        check(self.room, requested, [&before, &after]).map_err(|error| error.to_string())?;
+        check(self.room, requested, [&before, &after])?;
         *desired = wanted;
         Ok(())
     }
 }
 
-/// The node cannot hold it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-enum TooMuch {
-    #[error(
-        "the node cannot hold it: {} requests would be {} of {} ({}): this pod {} instead of {}, the {} other pods {}; at \
-         most {} is left for this pod",
-        full.resource,
-        full.resource.quantity(full.others.saturating_add(full.after)),
-        full.resource.quantity(full.has),
-        room.capacity.from,
-        full.resource.quantity(full.after),
-        full.resource.quantity(full.before),
-        room.others.pods,
-        full.resource.quantity(full.others),
-        readable(full.resource, full.left())
-    )]
-    Requests { full: NoRoom, room: Room },
-    #[error(
-        "the node cannot hold it: container {container} could use {} of {resource}, and there is {} ({from})",
-        resource.quantity(*limit),
-        readable(*resource, *has)
-    )]
-    Limit {
-        container: String,
-        /// The resource, in whose unit the amounts are.
-        resource: Resource,
-        limit: u64,
-        has: u64,
-        from: CapacityFrom,
-    },
-}
-
 /// Refuses a growth that does not fit beside what the others take.
-fn check(room: Room, takes: [ResourceList; 2], containers: [&[NamedRequirements]; 2]) -> Result<(), TooMuch> {
+fn check(room: Room, takes: [ResourceList; 2], containers: [&[NamedRequirements]; 2]) -> Result<(), String> {
     let [before, after] = takes;
-    room.check(before, after)
-        .map_err(|full| TooMuch::Requests { full, room })?;
+    room.check(before, after).map_err(|full| {
+        let quantity = |amount| full.resource.quantity(amount);
+        format!(
+            "the node cannot hold it: {} requests would be {} of {} ({}): this pod {} instead of {}, the {} other pods {}; at \
+             most {} is left for this pod",
+            full.resource,
+            quantity(full.others.saturating_add(full.after)),
+            quantity(full.has),
+            room.capacity.from,
+            quantity(full.after),
+            quantity(full.before),
+            room.others.pods,
+            quantity(full.others),
+            readable(full.resource, full.left())
+        )
+    })?;
     check_limits(room.capacity, containers)
 }
 
-fn check_limits(capacity: Capacity, [before, after]: [&[NamedRequirements]; 2]) -> Result<(), TooMuch> {
+fn check_limits(capacity: Capacity, [before, after]: [&[NamedRequirements]; 2]) -> Result<(), String> {
     let limit = |list: &[NamedRequirements], name: &str, resource| {
         let container = list.iter().find(|container| container.name == name);
         container.map_or(0, |container| container.resources.limits.amount(resource))
@@ -218,13 +200,12 @@ fn check_limits(capacity: Capacity, [before, after]: [&[NamedRequirements]; 2]) 
         for NamedRequirements { name, resources } in after {
             let wanted = resources.limits.amount(resource);
             if wanted > has && wanted > limit(before, name, resource) {
-                return Err(TooMuch::Limit {
-                    container: name.clone(),
-                    resource,
-                    limit: wanted,
-                    has,
-                    from: capacity.from,
-                });
+                return Err(format!(
+                    "the node cannot hold it: container {name} could use {} of {resource}, and there is {} ({})",
+                    resource.quantity(wanted),
+                    readable(resource, has),
+                    capacity.from
+                ));
             }
         }
     }

@@ -138,7 +138,7 @@ impl Controller {
             self.start_passes();
             // Last: containers do not wait for the disk.
             self.store.save(&self.pods);
-            self.requests.answer_once(self.store.saved());
+            self.requests.answer_once(self.store.writer.saved());
             self.publish(Instant::now());
         }
         self.finish(events).await;
@@ -158,7 +158,7 @@ impl Controller {
             }
         }
         self.store.save(&self.pods);
-        self.store.finish().await;
+        self.store.writer.finish().await;
         self.requests.answer_now();
     }
 
@@ -211,7 +211,7 @@ impl Controller {
 
     fn carry_out(&mut self, key: &str, effect: Effect) {
         match effect {
-            Effect::SaveState => self.store.mark_dirty(),
+            Effect::SaveState => self.store.dirty = true,
             Effect::WatchGuard => self.guard.mark_stale(),
             Effect::MoveLeastLimit {
                 uid,

@@ -7,14 +7,14 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::overrides::{Override, OverrideError, check_names, check_result, overlay, overlay_sparse};
+use super::overrides::{Override, check_names, check_result, overlay, overlay_sparse};
 use crate::model::objects::Pod;
 use crate::model::{NamedRequirements, Resource};
 use crate::plan::WriteScope;
 use crate::plan::resize;
 
 mod temporary;
-pub(crate) use temporary::{AfterQuiet, Denied, Growth, GrowthPause, TemporaryLimit, TemporaryLimits};
+pub(crate) use temporary::{AfterQuiet, Denied, GrowthPause, TemporaryLimit};
 
 /// Everything that is desired for one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub(crate) struct DesiredState {
     pub(crate) returning: bool,
     /// Limits that were grown in an emergency.
     #[serde(rename = "leases")]
-    pub(crate) temporary: TemporaryLimits,
+    pub(crate) temporary: Vec<TemporaryLimit>,
     /// What the spec had before an override or a temporary limit: through the API server, they change the spec.
     pub(crate) origin: Option<Vec<NamedRequirements>>,
     /// What of the pod's files is written. What an earlier agent saved without it is all of them.
@@ -64,7 +64,7 @@ impl DesiredState {
             return None;
         }
         let mut targets = self.without_temporary(pod);
-        self.temporary.lift(&mut targets);
+        self.lift(&mut targets);
         Some(targets)
     }
 
@@ -88,8 +88,8 @@ impl DesiredState {
 
     /// Sets an override; an earlier one's values stay where the new one says nothing.
     ///
-    /// Errors: [`OverrideError`] when the result could not run; nothing is changed then.
-    pub(crate) fn set_override(&mut self, pod: &Pod, mut wanted: Override) -> Result<(), OverrideError> {
+    /// Errors: a sentence, when the result could not run; nothing is changed then.
+    pub(crate) fn set_override(&mut self, pod: &Pod, mut wanted: Override) -> Result<(), String> {
         check_names(pod, &wanted.values)?;
         if let Some(earlier) = &self.overridden {
             wanted.values = overlay_sparse(earlier.values.clone(), &wanted.values);
@@ -152,26 +152,6 @@ impl DesiredState {
     /// When the override ends by itself.
     pub(crate) fn override_ends_at(&self) -> Option<Timestamp> {
         self.overridden.as_ref().and_then(|overridden| overridden.until)
-    }
-
-    /// Notes that a limit was grown.
-    pub(crate) fn grow(&mut self, pod: &Pod, growth: Growth<'_>) {
-        self.remember_origin(pod);
-        self.temporary.grow(growth);
-    }
-
-    /// Ends temporary limits. If nothing else is desired then, the pod goes back to its spec.
-    pub(crate) fn end_temporary(&mut self, ends: impl Fn(&TemporaryLimit) -> bool) -> Vec<TemporaryLimit> {
-        let ended = self.temporary.extract(ends);
-        self.returning |= !ended.is_empty() && self.is_empty();
-        ended
-    }
-
-    /// Ends the temporary limits that the containers would have without them.
-    pub(crate) fn end_overtaken(&mut self, pod: &Pod) -> Vec<TemporaryLimit> {
-        let base = self.without_temporary(pod);
-        let overtaken = |limit: &TemporaryLimit| limit_in(&base, &limit.container, limit.resource) >= Some(limit.to);
-        self.temporary.extract(overtaken)
     }
 
     /// Whether an operator has set this limit.

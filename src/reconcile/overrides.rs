@@ -27,77 +27,6 @@ pub(crate) struct Override {
     pub(crate) values: Vec<NamedRequirements>,
 }
 
-/// Why an override was refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum OverrideError {
-    /// Not a container of the pod.
-    #[error("the pod has no container {name:?}; it has: {}", .known.join(", "))]
-    UnknownContainer { name: String, known: Vec<String> },
-    /// A container that runs before the others, or beside them as a sidecar.
-    #[error(
-        "container {name} is an init container{}: vscaled resizes regular containers only; change its resources in the workload's \
-         pod template",
-        if *.sidecar { " (a sidecar)" } else { "" }
-    )]
-    InitContainer {
-        name: String,
-        /// Whether it runs for the pod's whole life.
-        sidecar: bool,
-    },
-    /// The pod itself has less.
-    #[error(
-        "the containers would have {wanted} of {resource}, and the pod's own spec.resources allow {allowed}, which vscaled leaves \
-         as they are: set at most that, or change spec.resources in the workload's pod template"
-    )]
-    AbovePodLevel {
-        resource: Resource,
-        /// What the containers would have: one's limit, or all requests together.
-        wanted: String,
-        allowed: String,
-    },
-    /// The pod has processors or memory of its own.
-    #[error(
-        "container {container}: {field} {value} is refused: the kubelet's static {resource} manager has assigned {resource} to this \
-         Guaranteed pod when it started, and no resize changes that; change the workload's pod template"
-    )]
-    StaticallyAssigned {
-        container: String,
-        /// What was to be set, such as `limits.cpu`.
-        field: String,
-        value: String,
-        resource: Resource,
-    },
-    #[error("nothing to change: give at least one of --cpu-request, --cpu-limit, --memory-request, --memory-limit")]
-    Empty,
-    #[error(
-        "container {container}: {resource} request {request} is above the limit {limit}: set both, or a request of at most {limit}"
-    )]
-    RequestAboveLimit {
-        container: String,
-        resource: Resource,
-        /// The request after the change.
-        request: String,
-        /// The limit after the change.
-        limit: String,
-    },
-    /// Below what the kernel can hold.
-    #[error("container {container}: {resource} limit {limit} is below the least the kernel holds, {least}")]
-    BelowLeast {
-        container: String,
-        resource: Resource,
-        limit: String,
-        least: String,
-    },
-    /// The pod's class may not change while it runs.
-    #[error("the pod's QoS class would change from {from} to {to}, which a running pod cannot do: {hint}")]
-    QosChange {
-        from: QosClass,
-        /// The class it would have.
-        to: QosClass,
-        hint: &'static str,
-    },
-}
-
 /// `values` where they are set, `base` elsewhere.
 pub(crate) fn overlay(mut base: Vec<NamedRequirements>, values: &[NamedRequirements]) -> Vec<NamedRequirements> {
     for container in &mut base {
@@ -133,33 +62,30 @@ fn overlay_one(mut base: Requirements, value: &Requirements) -> Requirements {
     base
 }
 
-pub(crate) fn check_names(pod: &Pod, values: &[NamedRequirements]) -> Result<(), OverrideError> {
+pub(crate) fn check_names(pod: &Pod, values: &[NamedRequirements]) -> Result<(), String> {
     if values.iter().all(|value| value.resources == Requirements::default()) {
-        return Err(OverrideError::Empty);
+        let flags = "--cpu-request, --cpu-limit, --memory-request, --memory-limit";
+        return Err(format!("nothing to change: give at least one of {flags}"));
     }
     let Some(value) = values.iter().find(|value| pod.container(&value.name).is_none()) else {
         return Ok(());
     };
-    let name = value.name.clone();
-    let mut init = pod.spec.init_containers.iter();
-    match init.find(|container| container.name == name) {
-        Some(container) => Err(OverrideError::InitContainer {
-            name,
-            sidecar: container.is_sidecar(),
-        }),
-        None => Err(OverrideError::UnknownContainer {
-            name,
-            known: pod.requirements().into_iter().map(|named| named.name).collect(),
-        }),
-    }
+    let (name, mut init) = (&value.name, pod.spec.init_containers.iter());
+    Err(match init.find(|container| container.name == *name) {
+        Some(container) => format!(
+            "container {name} is an init container{}: vscaled resizes regular containers only; change its resources in the \
+             workload's pod template",
+            if container.is_sidecar() { " (a sidecar)" } else { "" }
+        ),
+        None => {
+            let known: Vec<String> = pod.requirements().into_iter().map(|named| named.name).collect();
+            format!("the pod has no container {name:?}; it has: {}", known.join(", "))
+        }
+    })
 }
 
 /// Refuses values of what the kubelet's static managers have assigned to the pod.
-pub(crate) fn check_assigned(
-    pod: &Pod,
-    values: &[NamedRequirements],
-    managers: StaticManagers,
-) -> Result<(), OverrideError> {
+pub(crate) fn check_assigned(pod: &Pod, values: &[NamedRequirements], managers: StaticManagers) -> Result<(), String> {
     let assigned = Resource::ALL
         .into_iter()
         .filter(|resource| managers.assign(pod, *resource));
@@ -173,12 +99,12 @@ pub(crate) fn check_assigned(
                 .into_iter()
                 .find_map(|(list, amounts)| Some((list, amounts.text(resource)?)));
             if let Some((list, text)) = set {
-                return Err(OverrideError::StaticallyAssigned {
-                    container: value.name.clone(),
-                    field: format!("{list}.{resource}"),
-                    value: text,
-                    resource,
-                });
+                return Err(format!(
+                    "container {}: {list}.{resource} {text} is refused: the kubelet's static {resource} manager has assigned \
+                     {resource} to this Guaranteed pod when it started, and no resize changes that; change the workload's pod \
+                     template",
+                    value.name
+                ));
             }
         }
     }
@@ -189,7 +115,7 @@ pub(crate) fn check_result(
     pod: &Pod,
     values: &[NamedRequirements],
     result: &[NamedRequirements],
-) -> Result<(), OverrideError> {
+) -> Result<(), String> {
     for container in result
         .iter()
         .filter(|container| values.iter().any(|value| value.name == container.name))
@@ -197,11 +123,12 @@ pub(crate) fn check_result(
         check_container(container)?;
     }
     if let Some((resource, wanted, allowed)) = pod.exceeded_by(result) {
-        return Err(OverrideError::AbovePodLevel {
-            resource,
-            wanted: resource.quantity(wanted),
-            allowed: resource.quantity(allowed),
-        });
+        return Err(format!(
+            "the containers would have {} of {resource}, and the pod's own spec.resources allow {}, which vscaled leaves as they \
+             are: set at most that, or change spec.resources in the workload's pod template",
+            resource.quantity(wanted),
+            resource.quantity(allowed)
+        ));
     }
     let before = pod.qos_class();
     let after = match &pod.spec.resources {
@@ -221,15 +148,13 @@ pub(crate) fn check_result(
         QosClass::Burstable => "keep at least one request below its limit",
         QosClass::BestEffort => "its containers can have neither requests nor limits",
     };
-    Err(OverrideError::QosChange {
-        from: before,
-        to: after,
-        hint,
-    })
+    Err(format!(
+        "the pod's QoS class would change from {before} to {after}, which a running pod cannot do: {hint}"
+    ))
 }
 
-fn check_container(container: &NamedRequirements) -> Result<(), OverrideError> {
-    let resources = &container.resources;
+fn check_container(container: &NamedRequirements) -> Result<(), String> {
+    let NamedRequirements { name, resources } = container;
     for resource in Resource::ALL {
         let least = match resource {
             Resource::Cpu => (LEAST_CPU.get(), LEAST_CPU.to_string()),
@@ -241,20 +166,17 @@ fn check_container(container: &NamedRequirements) -> Result<(), OverrideError> {
             continue;
         };
         if limit < least.0 {
-            return Err(OverrideError::BelowLeast {
-                container: container.name.clone(),
-                resource,
-                limit: text(resources.limits),
-                least: least.1,
-            });
+            return Err(format!(
+                "container {name}: {resource} limit {} is below the least the kernel holds, {}",
+                text(resources.limits),
+                least.1
+            ));
         }
         if resources.requests.amount(resource) > limit {
-            return Err(OverrideError::RequestAboveLimit {
-                container: container.name.clone(),
-                resource,
-                request: text(resources.requests),
-                limit: text(resources.limits),
-            });
+            let (request, limit) = (text(resources.requests), text(resources.limits));
+            return Err(format!(
+                "container {name}: {resource} request {request} is above the limit {limit}: set both, or a request of at most {limit}"
+            ));
         }
     }
     Ok(())

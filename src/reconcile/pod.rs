@@ -14,9 +14,9 @@ use jiff::{SignedDuration, Timestamp};
 use super::capacity::Headroom;
 use super::desired::{DesiredState, GrowthPause};
 use super::drift::DriftState;
-use super::resize::Resize;
+use super::resize::{Resize, ResizeStatus};
 use super::shrink::ShrinkState;
-use super::store::SavedPod;
+use super::store::{SavedPod, Standing};
 use super::work::{OperatorRequest, PassId, RequestId, WorkItem};
 use crate::actuate::shrink::{Lowering, Verdict};
 use crate::actuate::{Grown, Job, JobDone, PodHandles};
@@ -237,10 +237,10 @@ impl PodState {
     /// another effect may be an input of its own ([`Effect::AdmitRequest`]).
     #[must_use]
     pub(crate) fn apply(&mut self, input: PodInput, now: Now) -> Vec<Effect> {
-        let before = effects::Shared::of(self);
-        let (mut effects, mut others) = (Vec::new(), Vec::new());
+        let before = self.clone();
+        let mut others = Vec::new();
         self.transition(input, now, &mut others);
-        before.derive(self, &mut effects);
+        let mut effects = self.derived_from(&before);
         effects.append(&mut others);
         effects
     }
@@ -286,7 +286,7 @@ impl PodState {
                 }
             }
             PodInput::RoomFreed => {
-                if self.resize.status == super::resize::ResizeStatus::NoRoom {
+                if self.resize.status == ResizeStatus::NoRoom {
                     self.work.request_pass(Cause::Retry, true, now.instant);
                 }
             }
@@ -364,7 +364,7 @@ impl PodState {
     fn start_over(&mut self) {
         self.work.generation += 1;
         self.drift.forget();
-        self.resize.status = super::resize::ResizeStatus::Clear;
+        self.resize.status = ResizeStatus::Clear;
         self.work.reset_retries();
     }
 
@@ -378,7 +378,7 @@ impl PodState {
 
     /// Whether a memory limit of it was grown in an emergency, and is so still.
     pub(crate) fn has_temporary_memory(&self) -> bool {
-        self.desired.temporary.of_memory().next().is_some()
+        self.desired.memory_limits().next().is_some()
     }
 
     fn follow_shrink(&mut self, ended: Option<super::shrink::ShrinkEnd>, now: Now, effects: &mut Vec<Effect>) {
@@ -394,14 +394,20 @@ impl PodState {
     pub(crate) fn saved(&self) -> Option<SavedPod> {
         let anything = !self.desired.is_empty() || !self.growth.pauses.is_empty();
         let pod = self.identity.clone().filter(|_| anything)?;
-        let saved = SavedPod::new(
+        Some(SavedPod {
             pod,
-            Arc::clone(&self.pod),
-            &self.desired,
-            &self.resize,
-            self.shrink.backoffs(),
-        );
-        Some(saved.with_pauses(self.growth.pauses.clone()))
+            described: Some(Arc::clone(&self.pod)),
+            standing: Standing {
+                desired: self.desired.clone(),
+                resize: Resize {
+                    status: ResizeStatus::Clear,
+                    accepted_at: None,
+                    ..self.resize.clone()
+                },
+            },
+            regrets: self.shrink.backoffs().clone(),
+            pauses: self.growth.pauses.clone(),
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 //! Only the newest content is ever written; contents that were overtaken while the disk was busy are skipped.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -11,23 +11,17 @@ use tokio::task::JoinHandle;
 
 mod file;
 pub use file::StateError;
-pub(crate) use file::{Loaded, Restored, SavedPod, StateFile};
+pub(crate) use file::{Restored, SavedPod, Standing, StateFile};
 
 /// How long anybody waits for the disk before going on without it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+type Content = BTreeMap<String, SavedPod>;
 /// The newest content, until it is written: nobody needs it any more afterwards.
-#[derive(Debug, Clone, Default)]
-struct Slot(Arc<Mutex<Option<BTreeMap<String, SavedPod>>>>);
+type Slot = Arc<Mutex<Option<Content>>>;
 
-impl Slot {
-    fn put(&self, content: BTreeMap<String, SavedPod>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(content);
-    }
-
-    fn take(&self) -> Option<BTreeMap<String, SavedPod>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
+fn lock(slot: &Slot) -> MutexGuard<'_, Option<Content>> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Where to leave what is to be saved.
@@ -56,7 +50,7 @@ impl StateWriter {
         let (left, news) = watch::channel(0);
         let (progressed, progress) = watch::channel(Progress::default());
         Self {
-            task: tokio::spawn(write(file, slot.clone(), news, progressed)),
+            task: tokio::spawn(write(file, Arc::clone(&slot), news, progressed)),
             slot,
             left,
             progress,
@@ -64,8 +58,8 @@ impl StateWriter {
     }
 
     /// Leaves this content to be saved.
-    pub(crate) fn save(&mut self, content: BTreeMap<String, SavedPod>) {
-        self.slot.put(content);
+    pub(crate) fn save(&mut self, content: Content) {
+        *lock(&self.slot) = Some(content);
         self.left.send_modify(|left| *left += 1);
     }
 
@@ -110,7 +104,8 @@ async fn write(file: StateFile, slot: Slot, mut left: watch::Receiver<u64>, prog
         let open = left.changed().await.is_ok();
         let done = *left.borrow_and_update();
         // None: the content of this number was there already when the one before was taken.
-        if let Some(content) = slot.take() {
+        let newest = lock(&slot).take();
+        if let Some(content) = newest {
             let file = Arc::clone(&file);
             let saved = tokio::task::spawn_blocking(move || file.save(content)).await;
             let problem = match saved {

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::desired::{DesiredState, TemporaryLimits};
+use super::desired::DesiredState;
 use super::overrides::Override;
-use crate::model::{Cause, NamedRequirements};
+use crate::model::Cause;
 use crate::pace::Backoff;
 use crate::plan::shrink::Regrets;
 
@@ -75,30 +75,16 @@ pub(super) struct PendingRequest {
 
 #[derive(Debug, Clone)]
 pub(super) struct Before {
-    overridden: Option<Override>,
-    origin: Option<Vec<NamedRequirements>>,
-    returning: bool,
-    temporary: TemporaryLimits,
+    pub(super) desired: DesiredState,
     pub(super) backoffs: Regrets,
 }
 
 impl Before {
-    pub(super) fn of(desired: &DesiredState, backoffs: &Regrets) -> Self {
-        Self {
-            overridden: desired.overridden.clone(),
-            origin: desired.origin.clone(),
-            returning: desired.returning,
-            temporary: desired.temporary.clone(),
-            backoffs: backoffs.clone(),
-        }
-    }
-
-    /// Puts everything back but the shrinks that were undone, which are returned.
+    /// Puts back what an override changes, all but the shrinks that were undone, which are returned.
     pub(super) fn restore(self, desired: &mut DesiredState) -> Regrets {
-        desired.overridden = self.overridden;
-        desired.origin = self.origin;
-        desired.returning = self.returning;
-        desired.temporary.restore(self.temporary);
+        let before = self.desired;
+        (desired.overridden, desired.origin, desired.returning) = (before.overridden, before.origin, before.returning);
+        desired.restore_temporary(before.temporary);
         self.backoffs
     }
 }

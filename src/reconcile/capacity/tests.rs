@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use super::*;
 use crate::decide::PodDecision;
 use crate::model::{Bytes, MilliCpu, Requirements};
+use crate::plan::CapacityFrom;
 use crate::reconcile::desired::Recommended;
 
 const GI: u64 = 1 << 30;
@@ -34,7 +35,7 @@ fn checked(requests: [ResourceList; 2], limits: [ResourceList; 2]) -> Result<(),
         others: account.others(small),
     };
     let [before, after] = limits.map(container);
-    check(room, requests, [&before, &after]).map_err(|error| error.to_string())
+    check(room, requests, [&before, &after])
 }
 
 #[test]

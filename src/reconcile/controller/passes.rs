@@ -145,11 +145,11 @@ impl Controller {
         job.handles = self.passes.handles.remove(key);
         if let ResizeDecision::Patch(_) = job.resize {
             // Whatever was saved before: the patch waits for the next save.
-            self.store.mark_dirty();
-            job.saved = Some(self.store.next_saved().boxed().shared());
+            self.store.dirty = true;
+            job.saved = Some(self.store.writer.next_saved().boxed().shared());
             job.resizer = self.endpoint.resizer(&job.cause);
         }
-        let marked = self.store.mark_written(&id.uid);
+        let marked = self.store.limit_files.note_written(&id.uid);
         let cause = job.cause.clone();
         let pass = StartedPass {
             // An error's, so that it is there whatever the level of what is logged.

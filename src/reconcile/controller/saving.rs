@@ -12,15 +12,15 @@ use crate::reconcile::store::{Restored, SavedPod, StateWriter};
 /// The state file, as the controller has it.
 #[derive(Debug)]
 pub(crate) struct Store {
-    writer: StateWriter,
+    pub(super) writer: StateWriter,
     /// Whether a pod's saved state has changed since it was saved.
-    dirty: bool,
+    pub(super) dirty: bool,
     /// What was loaded at the start and has not met its pod yet.
     unmatched: BTreeMap<String, SavedPod>,
     /// Why not everything could be loaded.
     restore_problem: Option<String>,
     /// Pods that are written to.
-    limit_files: Arc<LimitFiles>,
+    pub(super) limit_files: Arc<LimitFiles>,
 }
 
 impl Store {
@@ -34,10 +34,6 @@ impl Store {
         }
     }
 
-    pub(super) const fn mark_dirty(&mut self) {
-        self.dirty = true;
-    }
-
     /// Leaves what is desired to be saved, if it has changed since, or was not saved.
     pub(super) fn save(&mut self, pods: &Pods) {
         if !std::mem::take(&mut self.dirty) {
@@ -47,20 +43,6 @@ impl Store {
         let of_pods = pods.values().filter_map(PodState::saved);
         saved.extend(of_pods.map(|of_pod| (of_pod.pod.uid.clone(), of_pod)));
         self.writer.save(saved);
-    }
-
-    /// Waits until everything left so far is saved, or has failed to be; not for ever.
-    pub(super) fn saved(&self) -> impl Future<Output = ()> + use<> {
-        self.writer.saved()
-    }
-
-    /// The same, with what is left next.
-    pub(super) fn next_saved(&self) -> impl Future<Output = ()> + use<> {
-        self.writer.next_saved()
-    }
-
-    pub(super) async fn finish(self) {
-        self.writer.finish().await;
     }
 
     /// Why not everything survives a restart.
@@ -78,11 +60,6 @@ impl Store {
     pub(super) fn take_saved(&mut self, id: &PodId) -> Option<SavedPod> {
         let saved = self.unmatched.get(&id.uid)?;
         (saved.pod == *id).then(|| self.unmatched.remove(&id.uid)).flatten()
-    }
-
-    /// A pod is about to be written to, once this is over.
-    pub(super) fn mark_written(&self, uid: &str) -> impl Future<Output = ()> + use<> {
-        self.limit_files.note_written(uid)
     }
 }
 

@@ -8,6 +8,8 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::{DesiredState, limit_in};
+use crate::model::objects::Pod;
 use crate::model::{Bytes, NamedRequirements, Resource, ResourceList};
 
 /// What a container used at most in a quiet time must leave this part of a limit free.
@@ -67,20 +69,27 @@ pub(crate) enum AfterQuiet {
     Keep,
 }
 
-/// A growth that has just happened.
-#[derive(Debug)]
-pub(crate) struct Growth<'a> {
-    pub(crate) container: &'a str,
-    pub(crate) resource: Resource,
-    /// The limit before, in bytes or thousandths of a cpu.
-    pub(crate) from: u64,
-    /// The limit now, in the same unit.
-    pub(crate) to: u64,
-    pub(crate) why: String,
-    pub(crate) at: Timestamp,
-}
-
 impl TemporaryLimit {
+    /// A limit that has just grown from one amount to another.
+    pub(crate) fn given(
+        container: &str,
+        resource: Resource,
+        (from, to): (u64, u64),
+        why: String,
+        at: Timestamp,
+    ) -> Self {
+        Self {
+            container: container.to_owned(),
+            resource,
+            from,
+            to,
+            since: at,
+            renewed: at,
+            why,
+            denied: None,
+        }
+    }
+
     /// When it ends at the earliest, if the container is quiet for that long.
     #[must_use]
     pub(crate) fn until(&self, quiet: SignedDuration) -> Timestamp {
@@ -106,81 +115,68 @@ impl TemporaryLimit {
     }
 }
 
-/// The temporary limits of one pod, at most one for each limit.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub(crate) struct TemporaryLimits(Vec<TemporaryLimit>);
-
-impl TemporaryLimits {
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &TemporaryLimit> + Clone {
-        self.0.iter()
-    }
-
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut TemporaryLimit> {
-        self.0.iter_mut()
-    }
-
-    /// Those of memory, in bytes.
-    pub(crate) fn of_memory(&self) -> impl Iterator<Item = (&str, Bytes)> {
-        let memory = self.0.iter().filter(|limit| limit.resource == Resource::Memory);
+impl DesiredState {
+    /// The temporary memory limits, in bytes.
+    pub(crate) fn memory_limits(&self) -> impl Iterator<Item = (&str, Bytes)> {
+        let memory = self.temporary.iter().filter(|limit| limit.resource == Resource::Memory);
         memory.map(|limit| (limit.container.as_str(), Bytes::new(limit.to)))
     }
 
-    pub(crate) fn get(&self, container: &str, resource: Resource) -> Option<&TemporaryLimit> {
-        self.0.iter().find(|limit| limit.is_of(container, resource))
+    pub(crate) fn temporary_limit(&self, container: &str, resource: Resource) -> Option<&TemporaryLimit> {
+        self.temporary.iter().find(|limit| limit.is_of(container, resource))
     }
 
-    /// Notes a growth; one that continues an earlier one keeps its beginning.
-    pub(super) fn grow(&mut self, growth: Growth<'_>) {
-        let earlier = self
-            .extract(|limit| limit.is_of(growth.container, growth.resource))
-            .pop();
-        self.0.push(TemporaryLimit {
-            container: growth.container.to_owned(),
-            resource: growth.resource,
-            from: earlier.as_ref().map_or(growth.from, |earlier| earlier.from),
-            to: growth.to,
-            since: earlier.as_ref().map_or(growth.at, |earlier| earlier.since),
-            renewed: growth.at,
-            why: growth.why,
-            denied: earlier.and_then(|earlier| earlier.denied),
-        });
+    /// Notes that a limit was grown; a growth that continues an earlier one keeps its beginning.
+    pub(crate) fn grow(&mut self, pod: &Pod, mut given: TemporaryLimit) {
+        self.remember_origin(pod);
+        if let Some(earlier) = self
+            .take_out(|limit| limit.is_of(&given.container, given.resource))
+            .pop()
+        {
+            (given.from, given.since, given.denied) = (earlier.from, earlier.since, earlier.denied);
+        }
+        self.temporary.push(given);
     }
 
     /// Puts earlier limits back, except where a limit has grown further since.
-    pub(crate) fn restore(&mut self, earlier: Self) {
-        for earlier in earlier.0 {
-            let since = self.get(&earlier.container, earlier.resource);
+    pub(crate) fn restore_temporary(&mut self, earlier: Vec<TemporaryLimit>) {
+        for earlier in earlier {
+            let since = self.temporary_limit(&earlier.container, earlier.resource);
             if since.is_none_or(|since| since.to < earlier.to) {
-                self.retain(|limit| !limit.is_of(&earlier.container, earlier.resource));
-                self.0.push(earlier);
+                self.temporary
+                    .retain(|limit| !limit.is_of(&earlier.container, earlier.resource));
+                self.temporary.push(earlier);
             }
         }
     }
 
     /// Keeps only so much of a limit.
-    pub(crate) fn lower(&mut self, container: &str, resource: Resource, to: u64, now: Timestamp) {
-        if let Some(limit) = self.0.iter_mut().find(|limit| limit.is_of(container, resource)) {
+    pub(crate) fn lower_temporary(&mut self, container: &str, resource: Resource, to: u64, now: Timestamp) {
+        if let Some(limit) = self.temporary.iter_mut().find(|limit| limit.is_of(container, resource)) {
             (limit.to, limit.renewed) = (to, now);
         }
     }
 
-    pub(super) fn retain(&mut self, keeps: impl FnMut(&TemporaryLimit) -> bool) {
-        self.0.retain(keeps);
+    /// Ends temporary limits. If nothing else is desired then, the pod goes back to its spec.
+    pub(crate) fn end_temporary(&mut self, ends: impl Fn(&TemporaryLimit) -> bool) -> Vec<TemporaryLimit> {
+        let ended = self.take_out(ends);
+        self.returning |= !ended.is_empty() && self.is_empty();
+        ended
     }
 
-    /// Takes out those that end.
-    pub(super) fn extract(&mut self, ends: impl Fn(&TemporaryLimit) -> bool) -> Vec<TemporaryLimit> {
-        self.0.extract_if(.., |limit| ends(limit)).collect()
+    /// Ends the temporary limits that the containers would have without them.
+    pub(crate) fn end_overtaken(&mut self, pod: &Pod) -> Vec<TemporaryLimit> {
+        let base = self.without_temporary(pod);
+        self.take_out(|limit| limit_in(&base, &limit.container, limit.resource) >= Some(limit.to))
     }
 
-    /// Lays the limits over lower ones.
+    fn take_out(&mut self, ends: impl Fn(&TemporaryLimit) -> bool) -> Vec<TemporaryLimit> {
+        self.temporary.extract_if(.., |limit| ends(limit)).collect()
+    }
+
+    /// Lays the temporary limits over lower ones.
     pub(super) fn lift(&self, targets: &mut [NamedRequirements]) {
-        for limit in &self.0 {
+        for limit in &self.temporary {
             if let Some(target) = targets.iter_mut().find(|target| target.name == limit.container) {
                 target.resources.lift(limit.resource, limit.to);
             }

@@ -13,7 +13,7 @@ use crate::model::{
 };
 use crate::plan::pod_requests;
 use crate::plan::resize::AcceptedResize;
-use crate::reconcile::desired::{AfterQuiet, Denied, Growth, GrowthPause, TemporaryLimit};
+use crate::reconcile::desired::{AfterQuiet, Denied, GrowthPause, TemporaryLimit};
 
 /// How long a container's limits are not grown after its first denial. Doubles with each further one.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
@@ -35,7 +35,7 @@ impl GrowthState {
     }
 }
 
-fn loan_ended(of: &Guarded, resource: Resource) -> Cause {
+fn no_longer_needed(of: &Guarded, resource: Resource) -> Cause {
     Cause::LoanEnded {
         container: of.container.clone(),
         resource,
@@ -54,21 +54,15 @@ impl PodState {
             Report::Quiet { of, peak } => self.end_quiet_memory(&of, peak, now),
             Report::Throttled { of, from, to, why } => {
                 let cause = guard_cause(&of, Resource::Cpu, Some(why.clone()));
-                let growth = Growth {
-                    container: &of.container,
-                    resource: Resource::Cpu,
-                    from: from.get(),
-                    to: to.get(),
-                    why,
-                    at: now.wall,
-                };
-                self.desired.grow(&self.pod, growth);
+                let limits = (from.get(), to.get());
+                let given = TemporaryLimit::given(&of.container, Resource::Cpu, limits, why, now.wall);
+                self.desired.grow(&self.pod, given);
                 self.restart(cause, now);
             }
             Report::Unthrottled { of } => {
                 self.desired
                     .end_temporary(|limit| limit.is_of(&of.container, Resource::Cpu));
-                self.restart(loan_ended(&of, Resource::Cpu), now);
+                self.restart(no_longer_needed(&of, Resource::Cpu), now);
             }
         }
     }
@@ -87,15 +81,9 @@ impl PodState {
             self.work.request_pass(cause(), true, now.instant);
         } else if applied {
             self.growth.refused.remove(&of.container);
-            let growth = Growth {
-                container: &of.container,
-                resource: Resource::Memory,
-                from: grown.from.unwrap_or_default().get(),
-                to: to.get(),
-                why: why.clone(),
-                at: now.wall,
-            };
-            self.desired.grow(&self.pod, growth);
+            let limits = (grown.from.unwrap_or_default().get(), to.get());
+            let given = TemporaryLimit::given(&of.container, Resource::Memory, limits, why.clone(), now.wall);
+            self.desired.grow(&self.pod, given);
             self.restart(cause(), now);
         }
         let done = JobDone {
@@ -114,15 +102,15 @@ impl PodState {
     fn end_quiet_memory(&mut self, of: &Guarded, peak: Bytes, now: Now) {
         let (name, memory) = (of.container.as_str(), Resource::Memory);
         let base = self.desired.limit_without_temporary(&self.pod, name, memory);
-        let Some(limit) = self.desired.temporary.get(name, memory) else {
+        let Some(limit) = self.desired.temporary_limit(name, memory) else {
             return;
         };
         match limit.after_quiet(base.unwrap_or(0), peak.get()) {
             AfterQuiet::Keep => return,
-            AfterQuiet::Lower(to) => self.desired.temporary.lower(name, memory, to, now.wall),
+            AfterQuiet::Lower(to) => self.desired.lower_temporary(name, memory, to, now.wall),
             AfterQuiet::End => drop(self.desired.end_temporary(|limit| limit.is_of(name, memory))),
         }
-        self.restart(loan_ended(of, memory), now);
+        self.restart(no_longer_needed(of, memory), now);
     }
 
     fn record_guard(&mut self, of: &Guarded, why: Option<String>, done: JobDone, now: Now, effects: &mut Vec<Effect>) {
@@ -182,7 +170,7 @@ impl PodState {
 
     /// The API server has accepted this request: its temporary limits are denied no more.
     pub(super) fn accept_temporary(&mut self, accepted: &AcceptedResize) {
-        for limit in self.desired.temporary.iter_mut() {
+        for limit in &mut self.desired.temporary {
             let target = accepted.targets.iter().find(|target| target.name == limit.container);
             let asked = target.and_then(|target| target.resources.limits.get(limit.resource));
             if asked >= Some(limit.to) && limit.denied.take().is_some() {
@@ -266,7 +254,7 @@ impl PodState {
         let ceiling = ceilings
             .find(|ceiling| ceiling.container == name)
             .filter(|_| self.may_grow(name, now));
-        let temporary = |resource| self.desired.temporary.get(name, resource).map(|limit| limit.to);
+        let temporary = |resource| self.desired.temporary_limit(name, resource).map(|limit| limit.to);
         let highest = |resource| {
             let decided = ceiling.and_then(|ceiling| ceiling.limits.get(resource));
             let free = !self.desired.is_overridden(name, resource);

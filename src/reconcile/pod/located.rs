@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::{Effect, GrowthState, Now, PodState};
 use crate::model::objects::PodId;
 use crate::model::{Bytes, Cause, LivePod, Reason, Resource};
-use crate::reconcile::desired::{DesiredState, Growth};
+use crate::reconcile::desired::{DesiredState, TemporaryLimit};
 use crate::reconcile::resize::Resize;
 use crate::reconcile::shrink::ShrinkState;
-use crate::reconcile::store::SavedPod;
+use crate::reconcile::store::{SavedPod, Standing};
 
 const WHY: &str = "an earlier agent was killed before it noted why";
 
@@ -72,8 +72,8 @@ impl PodState {
     /// Takes over what was saved before the agent was restarted. An operator's override always counts; of
     /// recommendations the newer one does.
     fn restore(&mut self, saved: SavedPod, now: Now) {
-        let (desired, resize, backoffs, pauses) = saved.into_parts();
-        for (container, pause) in pauses {
+        let Standing { desired, resize } = saved.standing;
+        for (container, pause) in saved.pauses {
             self.growth.pause(container, pause);
         }
         let decided = self.desired.recommended.take();
@@ -86,7 +86,7 @@ impl PodState {
             (Some(decided), Some(before)) if decided.vpa == before.vpa => Some(before.clone()),
             (decided, _) => decided,
         };
-        self.shrink.restore(backoffs, now.wall);
+        self.shrink.restore(saved.regrets, now.wall);
         self.resize = Resize {
             status: std::mem::take(&mut self.resize.status),
             ..resize
@@ -101,15 +101,9 @@ impl PodState {
             let desired = self.desired.limit(&self.pod, container, Resource::Memory);
             let overridden = self.desired.is_overridden(container, Resource::Memory);
             if let Some(from) = desired.filter(|desired| *desired < to.get() && !overridden) {
-                let growth = Growth {
-                    container,
-                    resource: Resource::Memory,
-                    from,
-                    to: to.get(),
-                    why: WHY.to_owned(),
-                    at: now.wall,
-                };
-                self.desired.grow(&self.pod, growth);
+                let limits = (from, to.get());
+                let given = TemporaryLimit::given(container, Resource::Memory, limits, WHY.to_owned(), now.wall);
+                self.desired.grow(&self.pod, given);
             }
         }
         self.desired.returning |= self.desired.is_empty();

@@ -56,7 +56,10 @@ impl PodState {
     ) -> Result<(Cause, Option<Before>), String> {
         match request {
             OperatorRequest::Override(values) => {
-                let before = Before::of(&self.desired, self.shrink.backoffs());
+                let before = Before {
+                    desired: self.desired.clone(),
+                    backoffs: self.shrink.backoffs().clone(),
+                };
                 let cause = Cause::Operator {
                     uid: values.uid,
                     pid: values.pid,

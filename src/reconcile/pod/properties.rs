@@ -358,7 +358,7 @@ impl World {
             format!("{:?}", self.state.guarded(self.now.wall)),
             "the guard is outdated"
         );
-        let temporary = self.state.desired.temporary.of_memory().next().map(|(_, limit)| limit);
+        let temporary = self.state.desired.memory_limits().next().map(|(_, limit)| limit);
         assert_eq!(
             self.least_limits.get("u1", "app"),
             temporary,

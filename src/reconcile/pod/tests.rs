@@ -39,7 +39,10 @@ fn whoever_waits_for_a_pod_is_told_when_another_takes_its_name() {
     before.returning = true;
     state.work.request = Some(PendingRequest {
         id: 7,
-        before: Some(Before::of(&before, state.shrink.backoffs())),
+        before: Some(Before {
+            desired: before,
+            backoffs: state.shrink.backoffs().clone(),
+        }),
     });
     assert!(!state.identify(&id("u1"), now, &mut effects) && state.work.request.is_some());
     assert!(effects.is_empty());

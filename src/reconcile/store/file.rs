@@ -34,11 +34,11 @@ struct Header {
     version: u32,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Saved {
+#[derive(Debug, Serialize, Deserialize)]
+struct Saved {
     version: u32,
     /// What stands, for each pod for which something does.
-    pub(crate) pods: BTreeMap<String, SavedPod>,
+    pods: BTreeMap<String, SavedPod>,
 }
 
 /// What stands for one pod; keyed by its UID.
@@ -48,68 +48,25 @@ pub(crate) struct SavedPod {
     /// The pod as its source described it last: what stands can be enforced before any source has spoken again.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "shared")]
     pub(crate) described: Option<Arc<Pod>>,
-    standing: Standing,
+    pub(crate) standing: Standing,
     #[serde(default, skip_serializing_if = "Regrets::is_empty")]
-    regrets: Regrets,
+    pub(crate) regrets: Regrets,
     /// Containers whose limits are not grown for a while because the API server denied it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pauses: BTreeMap<String, GrowthPause>,
+    pub(crate) pauses: BTreeMap<String, GrowthPause>,
 }
 
 /// What is desired for a pod and what was asked for, side by side in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Standing {
+pub(crate) struct Standing {
     #[serde(flatten)]
-    desired: DesiredState,
+    pub(crate) desired: DesiredState,
     #[serde(flatten)]
-    resize: Resize,
-}
-
-impl SavedPod {
-    pub(crate) fn new(
-        pod: PodId,
-        described: Arc<Pod>,
-        desired: &DesiredState,
-        resize: &Resize,
-        regrets: &Regrets,
-    ) -> Self {
-        let resize = Resize {
-            accepted: resize.accepted.clone(),
-            prepared: resize.prepared.clone(),
-            written_ahead: resize.written_ahead.clone(),
-            ..Resize::default()
-        };
-        Self {
-            pod,
-            described: Some(described),
-            standing: Standing {
-                desired: desired.clone(),
-                resize,
-            },
-            regrets: regrets.clone(),
-            pauses: BTreeMap::new(),
-        }
-    }
-
-    pub(crate) fn with_pauses(self, pauses: BTreeMap<String, GrowthPause>) -> Self {
-        Self { pauses, ..self }
-    }
-
-    pub(crate) const fn desired(&self) -> &DesiredState {
-        &self.standing.desired
-    }
-
-    pub(crate) const fn resize(&self) -> &Resize {
-        &self.standing.resize
-    }
-
-    pub(crate) fn into_parts(self) -> (DesiredState, Resize, Regrets, BTreeMap<String, GrowthPause>) {
-        (self.standing.desired, self.standing.resize, self.regrets, self.pauses)
-    }
+    pub(crate) resize: Resize,
 }
 
 /// What an earlier agent left.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Restored {
     /// What stood, by the pods' UIDs.
     pub(crate) pods: BTreeMap<String, SavedPod>,
@@ -125,18 +82,6 @@ impl Restored {
             ..NodeView::default()
         }
     }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Loaded {
-    /// The content, empty when there is no file yet.
-    Content(Saved),
-    /// Not understood: set aside under that name, with the reason.
-    SetAside {
-        path: PathBuf,
-        /// Why it was not believed.
-        reason: String,
-    },
 }
 
 /// The state directory could not be used.
@@ -167,14 +112,14 @@ impl StateFile {
         })
     }
 
-    /// Reads the file.
+    /// Reads the file; one that is not understood is set aside, which is a problem to be told of.
     ///
     /// Errors: [`StateError`] when it exists but cannot be read or set aside, or when a newer agent wrote it.
-    pub(crate) fn load(&self) -> Result<Loaded, StateError> {
+    pub(crate) fn load(&self) -> Result<Restored, StateError> {
         let path = self.path();
         let text = match fs::read(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Loaded::Content(Saved::default())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Restored::default()),
             Err(error) => return Err(failed("read", &path)(error)),
         };
         if let Ok(Header { version }) = serde_json::from_slice(&text)
@@ -183,7 +128,7 @@ impl StateFile {
             return Err(StateError::Newer { path, version });
         }
         let reason = match serde_json::from_slice::<Saved>(&text) {
-            Ok(saved) if saved.version == VERSION => return Ok(Loaded::Content(saved)),
+            Ok(Saved { version: VERSION, pods }) => return Ok(Restored { pods, problem: None }),
             Ok(saved) => format!(
                 "version {} is not the version {VERSION} this agent writes",
                 saved.version
@@ -192,7 +137,16 @@ impl StateFile {
         };
         let aside = self.directory.join(format!("{FILE_NAME}.set-aside"));
         fs::rename(&path, &aside).map_err(failed("set aside", &path))?;
-        Ok(Loaded::SetAside { path: aside, reason })
+        let problem = format!(
+            "the state file was not understood at the start ({reason}) and is now {}; overrides from before are lost, \
+             and pods that an earlier agent wrote to go back to what their specs and VPAs say",
+            aside.display()
+        );
+        tracing::error!("{problem}");
+        Ok(Restored {
+            problem: Some(problem),
+            ..Restored::default()
+        })
     }
 
     /// Replaces the file.
@@ -255,7 +209,16 @@ mod tests {
             returning: true,
             ..DesiredState::default()
         };
-        let saved = SavedPod::new(pod, Arc::default(), &desired, &Resize::default(), &Regrets::default());
+        let saved = SavedPod {
+            pod,
+            described: Some(Arc::default()),
+            standing: Standing {
+                desired,
+                resize: Resize::default(),
+            },
+            regrets: Regrets::default(),
+            pauses: BTreeMap::new(),
+        };
         BTreeMap::from([("u1".to_owned(), saved)])
     }
 
@@ -263,14 +226,14 @@ mod tests {
     fn what_is_saved_is_loaded() {
         let directory = tempfile::tempdir().unwrap();
         let file = StateFile::in_directory(&directory.path().join("new")).unwrap();
-        assert_eq!(file.load().unwrap(), Loaded::Content(Saved::default()));
+        assert_eq!(file.load().unwrap(), Restored::default());
         file.save(saved()).unwrap();
         assert_eq!(
             file.load().unwrap(),
-            Loaded::Content(Saved {
-                version: VERSION,
-                pods: saved()
-            })
+            Restored {
+                pods: saved(),
+                problem: None
+            }
         );
     }
 
@@ -280,12 +243,11 @@ mod tests {
         let file = StateFile::in_directory(directory.path()).unwrap();
         for broken in ["{\"version\":1,\"pods\":{", "{\"version\":0,\"pods\":{}}"] {
             fs::write(file.path(), broken).unwrap();
-            let Loaded::SetAside { path, reason } = file.load().unwrap() else {
-                panic!("believed {broken}")
-            };
-            assert_eq!(fs::read_to_string(path).unwrap(), broken);
-            assert!(!reason.is_empty());
-            assert_eq!(file.load().unwrap(), Loaded::Content(Saved::default()));
+            let problem = file.load().unwrap().problem.unwrap();
+            let aside = directory.path().join("state.json.set-aside");
+            assert_eq!(fs::read_to_string(&aside).unwrap(), broken);
+            assert!(problem.contains(&aside.display().to_string()), "{problem}");
+            assert_eq!(file.load().unwrap(), Restored::default());
         }
     }
 
@@ -310,10 +272,9 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let file = StateFile::in_directory(directory.path()).unwrap();
             fs::copy(entry.path(), file.path()).unwrap();
-            let Loaded::Content(content) = file.load().unwrap() else {
-                panic!("not believed: {}", entry.path().display())
-            };
-            file.save(content.pods).unwrap();
+            let restored = file.load().unwrap();
+            assert_eq!(restored.problem, None, "{}", entry.path().display());
+            file.save(restored.pods).unwrap();
             let value = |path: &Path| serde_json::from_slice::<serde_json::Value>(&fs::read(path).unwrap()).unwrap();
             assert_eq!(value(&file.path()), value(&entry.path()), "{}", entry.path().display());
             names.push(entry.file_name());
@@ -330,6 +291,6 @@ mod tests {
         fs::create_dir(directory.path().join("state.json.new")).unwrap();
         let error = file.save(BTreeMap::new()).unwrap_err().to_string();
         assert!(error.starts_with("write ") && error.contains("stateDir"), "{error}");
-        assert!(matches!(file.load().unwrap(), Loaded::Content(content) if content.pods == saved()));
+        assert_eq!(file.load().unwrap().pods, saved());
     }
 }

@@ -1,9 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::Bytes;
-use crate::model::objects::Pod;
-use crate::reconcile::desired::{DesiredState, Recommended};
+use crate::reconcile::desired::Recommended;
 use crate::reconcile::overrides::Override;
 use crate::sources::parse_manifests;
 
@@ -22,15 +20,15 @@ fn pod() -> Pod {
     Pod::clone(&parse_manifests("test", POD).unwrap().view.pods[0])
 }
 
-fn lent(container: &str, from: u64, to: u64) -> Growth<'_> {
-    Growth {
+fn grown(container: &str, from: u64, to: u64) -> TemporaryLimit {
+    let limits = (from * MIB, to * MIB);
+    TemporaryLimit::given(
         container,
-        resource: Resource::Memory,
-        from: from * MIB,
-        to: to * MIB,
-        why: String::new(),
-        at: Timestamp::UNIX_EPOCH,
-    }
+        Resource::Memory,
+        limits,
+        String::new(),
+        Timestamp::UNIX_EPOCH,
+    )
 }
 
 fn memory_limits(desired: &DesiredState, pod: &Pod) -> Vec<Option<u64>> {
@@ -42,14 +40,14 @@ fn memory_limits(desired: &DesiredState, pod: &Pod) -> Vec<Option<u64>> {
 }
 
 #[test]
-fn a_loan_lies_over_the_spec_and_ends_in_it() {
+fn a_temporary_limit_lies_over_the_spec_and_ends_in_it() {
     let pod = pod();
     let mut desired = DesiredState::default();
-    desired.grow(&pod, lent("app", 128, 200));
-    desired.grow(&pod, lent("app", 200, 400));
+    desired.grow(&pod, grown("app", 128, 200));
+    desired.grow(&pod, grown("app", 200, 400));
     assert_eq!(memory_limits(&desired, &pod), [Some(400), Some(64)]);
-    assert_eq!(desired.temporary.0.len(), 1);
-    assert_eq!(desired.temporary.0[0].from, 128 * MIB, "where it began");
+    assert_eq!(desired.temporary.len(), 1);
+    assert_eq!(desired.temporary[0].from, 128 * MIB, "where it began");
     desired.end_temporary(|limit| limit.is_of("app", Resource::Memory));
     assert!(desired.returning);
     assert_eq!(desired.targets(&pod), Some(pod.requirements()));
@@ -59,18 +57,18 @@ fn a_loan_lies_over_the_spec_and_ends_in_it() {
 fn a_request_that_equals_its_limit_follows_it() {
     let pod = pod();
     let mut desired = DesiredState::default();
-    desired.grow(&pod, lent("same", 64, 100));
+    desired.grow(&pod, grown("same", 64, 100));
     let same = desired.targets(&pod).unwrap().remove(1);
     assert_eq!(same.resources.requests.memory, Some(Bytes::new(100 * MIB)));
     assert_eq!(same.resources.limits.memory, Some(Bytes::new(100 * MIB)));
 }
 
 #[test]
-fn a_recommendation_that_has_caught_up_ends_the_loan() {
+fn a_recommendation_that_has_caught_up_ends_the_temporary_limit() {
     let pod = pod();
     let mut targets = pod.requirements();
     let mut desired = DesiredState::default();
-    desired.grow(&pod, lent("app", 128, 200));
+    desired.grow(&pod, grown("app", 128, 200));
     for (limit, ended) in [(199, 0), (200, 1)] {
         targets[0].resources.limits.memory = Some(Bytes::new(limit * MIB));
         desired.recommended = Some(Recommended {
@@ -88,8 +86,8 @@ fn a_recommendation_that_has_caught_up_ends_the_loan() {
 fn what_an_operator_sets_is_the_operators() {
     let pod = pod();
     let mut desired = DesiredState::default();
-    desired.grow(&pod, lent("app", 128, 400));
-    desired.grow(&pod, lent("same", 64, 100));
+    desired.grow(&pod, grown("app", 128, 400));
+    desired.grow(&pod, grown("same", 64, 100));
     let resources = serde_json::from_str(r#"{"limits":{"memory":"256Mi"}}"#).unwrap();
     let by_hand = Override {
         uid: 0,
@@ -108,7 +106,7 @@ fn what_an_operator_sets_is_the_operators() {
     assert!(!desired.is_overridden("app", Resource::Cpu) && !desired.is_overridden("same", Resource::Memory));
 }
 
-fn lease(to: u64) -> TemporaryLimit {
+fn limit(to: u64) -> TemporaryLimit {
     TemporaryLimit {
         container: "app".to_owned(),
         resource: Resource::Memory,
@@ -123,13 +121,13 @@ fn lease(to: u64) -> TemporaryLimit {
 
 #[test]
 fn a_burst_that_is_over_gives_everything_back() {
-    assert_eq!(lease(2048).after_quiet(1280, 1000), AfterQuiet::End);
+    assert_eq!(limit(2048).after_quiet(1280, 1000), AfterQuiet::End);
 }
 
 #[test]
 fn a_burst_that_stays_keeps_what_it_needs() {
-    assert_eq!(lease(2048).after_quiet(128, 700), AfterQuiet::Lower(801));
-    assert_eq!(lease(2048).after_quiet(128, 1600), AfterQuiet::Keep);
+    assert_eq!(limit(2048).after_quiet(128, 700), AfterQuiet::Lower(801));
+    assert_eq!(limit(2048).after_quiet(128, 1600), AfterQuiet::Keep);
 }
 
 proptest! {
@@ -137,7 +135,7 @@ proptest! {
     fn what_was_used_always_fits_with_room_to_spare(
         to in 1_u64..(1 << 50), base in 0_u64..(1 << 50), peak in 0_u64..(1 << 50),
     ) {
-        let after = match lease(to).after_quiet(base, peak) {
+        let after = match limit(to).after_quiet(base, peak) {
             AfterQuiet::End => base,
             AfterQuiet::Lower(lower) => {
                 prop_assert!(lower < to);

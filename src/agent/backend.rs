@@ -16,9 +16,9 @@ use crate::model::objects::PodId;
 use crate::model::{Cause, NamedRequirements};
 use crate::observe::audit::{Audit, Refusal};
 use crate::plan::resize::ResizeFacts;
-use crate::reconcile::controller::{Event, PodSnapshot, Request, Selection};
+use crate::reconcile::controller::{Controller, Event, PodSnapshot, Reply, Request, send};
 use crate::reconcile::overrides::Override;
-use crate::reconcile::pod::not_running;
+use crate::reconcile::pod::{PodState, not_running};
 use crate::reconcile::work::OperatorRequest;
 
 /// The way to the controller.
@@ -32,15 +32,25 @@ pub(super) struct AgentBackend {
 }
 
 impl AgentBackend {
-    /// Asks the controller. It takes requests in at once, so a full channel means that it is overwhelmed.
-    async fn request<T>(
+    /// Asks the controller, which answers at once.
+    async fn ask<T: Send + 'static>(
         &self,
-        request: impl FnOnce(oneshot::Sender<Result<T, ControlError>>) -> Request,
+        question: impl FnOnce(&mut Controller) -> Result<T, ControlError> + Send + 'static,
+    ) -> Result<T, ControlError> {
+        self.request(|controller, reply| send(reply, question(controller)))
+            .await
+    }
+
+    /// Has the controller answer. It takes requests in at once, so a full channel means that it is overwhelmed.
+    async fn request<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(&mut Controller, Reply<T>) + Send + 'static,
     ) -> Result<T, ControlError> {
         let (reply, answer) = oneshot::channel();
         let stopping = || ControlError::Busy("the agent is shutting down".to_owned());
+        let request = Request(Box::new(|controller| request(controller, reply)));
         self.events
-            .try_send(Event::Request(request(reply)))
+            .try_send(Event::Request(request))
             .map_err(|error| match error {
                 mpsc::error::TrySendError::Full(_) => ControlError::Busy("too much is going on".to_owned()),
                 mpsc::error::TrySendError::Closed(_) => stopping(),
@@ -51,14 +61,15 @@ impl AgentBackend {
 
     /// The pod that a caller means, by namespace and name.
     async fn find(&self, text: &str) -> Result<String, ControlError> {
-        let names = self.request(Request::Names).await?;
-        let pods: Vec<proto::Pod> = names.into_iter().map(view::named).collect();
+        let pods: Vec<proto::Pod> = self
+            .ask(|controller| Ok(controller.pods().map(view::named).collect()))
+            .await?;
         find_pod(&pods, text).map(|pod| format!("{}/{}", pod.namespace, pod.name))
     }
 
     async fn snapshot(&self, pod: &str) -> Result<PodSnapshot, ControlError> {
         let pod = self.find(pod).await?;
-        self.request(|reply| Request::Snapshot(pod, reply)).await
+        self.ask(move |controller| controller.snapshot(&pod)).await
     }
 
     /// Has a request carried out, and waits for how it ends. One that is refused is written down.
@@ -73,7 +84,10 @@ impl AgentBackend {
             OperatorRequest::Release { .. } => "release",
         };
         let ended = match self.find(&pod).await {
-            Ok(found) => self.request(|reply| Request::Change(found, request, reply)).await,
+            Ok(found) => {
+                let change = move |controller: &mut Controller, reply| controller.change(&found, request, reply);
+                self.request(change).await
+            }
             Err(error) => Err(error),
         };
         let ended = ended.inspect_err(|error| self.refused(caller, call, Some(pod), &error.to_string()));
@@ -163,12 +177,20 @@ impl AgentBackend {
             field: "selector".to_owned(),
             message: format!("{error}"),
         })?;
-        let selection = Selection {
-            selector: parsed,
-            namespace: namespace.to_owned(),
-            overridden_only,
+        let namespace = namespace.to_owned();
+        let fits = move |state: &&PodState| {
+            let metadata = &state.pod.metadata;
+            (namespace.is_empty() || metadata.namespace == namespace)
+                && parsed.selects(&metadata.labels)
+                && (!overridden_only || state.desired.overridden.is_some())
         };
-        let pods = self.request(|reply| Request::Select(selection, reply)).await?;
+        let id = |state: &PodState| {
+            let described = || state.pod.id_with(&state.pod.metadata.uid);
+            state.identity.clone().unwrap_or_else(described)
+        };
+        let pods: Vec<PodId> = self
+            .ask(move |controller| Ok(controller.pods().filter(fits).map(id).collect()))
+            .await?;
         if pods.is_empty() {
             let what = if overridden_only {
                 "no pod with an override"
@@ -184,7 +206,7 @@ impl AgentBackend {
 
 impl Backend for AgentBackend {
     async fn get(&self, _request: proto::GetRequest) -> Result<proto::GetReply, ControlError> {
-        let snapshot = self.request(Request::Get).await?;
+        let snapshot = self.ask(|controller| Ok(controller.agent_snapshot())).await?;
         let now = Timestamp::now();
         let pods = snapshot.pods.iter();
         Ok(proto::GetReply {
@@ -254,7 +276,7 @@ impl Backend for AgentBackend {
             "" => None,
             pod => Some(self.find(pod).await?),
         };
-        let records = self.request(|reply| Request::History(pod, reply)).await?;
+        let records = self.ask(move |controller| controller.recent(pod.as_deref())).await?;
         Ok(proto::HistoryReply {
             changes: records.iter().map(|record| view::change(record)).collect(),
         })
@@ -273,8 +295,8 @@ impl Backend for AgentBackend {
     }
 
     async fn doctor(&self) -> Result<proto::DoctorReply, ControlError> {
-        let health = self.request(Request::Health).await?;
-        let checks = self.doctor.examine(health).await?;
+        let agent = self.ask(|controller| Ok(controller.agent_snapshot())).await?;
+        let checks = self.doctor.examine(agent).await?;
         Ok(proto::DoctorReply {
             checks: checks.into_iter().map(Into::into).collect(),
         })

@@ -6,7 +6,9 @@ use crate::actuate::{DriverFrom, FormulaFrom, KubeletFrom, Node, RuntimeLink};
 use crate::control::ControlError;
 use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
 use crate::model::{CgroupVersion, Driver};
-use crate::reconcile::controller::Health;
+use crate::plan::resize::supports_in_place_resize;
+use crate::reconcile::controller::AgentSnapshot;
+use crate::reconcile::pod::PodState;
 
 #[derive(Debug)]
 pub(super) struct Doctor {
@@ -15,38 +17,46 @@ pub(super) struct Doctor {
 
 impl Doctor {
     /// Every check, the machine's first.
-    pub(super) async fn examine(&self, health: Health) -> Result<Vec<Check>, ControlError> {
+    pub(super) async fn examine(&self, agent: AgentSnapshot) -> Result<Vec<Check>, ControlError> {
         let locations = self.locations.clone();
         let machine = tokio::task::spawn_blocking(move || local(&locations));
         let mut checks = machine
             .await
             .map_err(|panic| ControlError::Internal(panic.to_string()))?;
-        match &health.node {
-            Some(node) => checks.extend(self.node(node, &health).await),
+        match &agent.node {
+            Some(node) => checks.extend(self.node(node, &agent.pods).await),
             None => checks.push(Check::fail(
                 "node",
                 "not known well enough to act on it",
                 "see the problems below; nothing is written until then",
             )),
         }
-        checks.extend(health.problems.into_iter().map(problem));
+        checks.extend(agent.problems.into_iter().map(problem));
         Ok(checks)
     }
 
-    async fn node(&self, node: &Node, health: &Health) -> Vec<Check> {
+    async fn node(&self, node: &Node, pods: &[PodState]) -> Vec<Check> {
         vec![
-            Check::ok("pods", format!("{} known, below {}", health.pods, node.kubepods.path)),
+            Check::ok("pods", format!("{} known, below {}", pods.len(), node.kubepods.path)),
             driver(node),
             runtime(node).await,
             formula(node),
-            kubelet(node, health),
-            settings(&health.out_of_reach),
+            kubelet(node, pods),
+            settings(&out_of_reach(pods)),
         ]
     }
 }
 
-fn kubelet(node: &Node, health: &Health) -> Check {
-    let mode = if health.kubelet_resizes {
+/// Pods with settings inside that no resize reaches.
+fn out_of_reach(pods: &[PodState]) -> Vec<String> {
+    let found = pods.iter().filter(|state| state.decision.findings().next().is_some());
+    let mut names: Vec<String> = found.map(|state| state.pod.full_name()).collect();
+    names.sort_unstable();
+    names
+}
+
+fn kubelet(node: &Node, pods: &[PodState]) -> Check {
+    let mode = if pods.iter().any(|state| supports_in_place_resize(&state.pod)) {
         "resizes in place itself (it reports resources in force)"
     } else {
         "does not resize in place, or no source says; the agent keeps its own record"

@@ -13,7 +13,6 @@ use crate::model::{
 };
 use crate::observe::audit::Actor;
 use crate::plan::shrink::Progress;
-use crate::reconcile::controller::PodName;
 use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::{PodState, PodStatus};
@@ -90,16 +89,18 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
 }
 
 /// What a pod can be called, for whoever looks it up.
-pub(super) fn named(name: PodName) -> proto::Pod {
+pub(super) fn named(state: &PodState) -> proto::Pod {
+    let uid = state.live.as_ref().map_or(&state.pod.metadata.uid, |live| &live.id.uid);
+    let live = state.live.iter().flat_map(|live| live.containers.values());
     let container = |id| proto::Container {
         id: Some(id),
         ..proto::Container::default()
     };
     proto::Pod {
-        namespace: name.id.namespace,
-        name: name.id.name,
-        uid: name.id.uid,
-        containers: name.containers.into_iter().map(container).collect(),
+        namespace: state.pod.metadata.namespace.clone(),
+        name: state.pod.metadata.name.clone(),
+        uid: uid.clone(),
+        containers: live.map(|live| container(live.id.clone())).collect(),
         ..proto::Pod::default()
     }
 }

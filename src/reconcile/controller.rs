@@ -42,7 +42,7 @@ pub(crate) use links::Links;
 pub(crate) use node::Discovered;
 pub(crate) use passes::StartedPass;
 pub(crate) use publishing::Publisher;
-pub(crate) use requests::{Health, PodName, PodSnapshot, Request, Selection};
+pub(crate) use requests::{AgentSnapshot, PodSnapshot, Reply, Request, send};
 
 /// Time-dependent decisions (a pod grows old enough) are made this often.
 const DECIDE_EVERY: Duration = Duration::from_secs(60);
@@ -186,7 +186,7 @@ impl Controller {
                 self.apply(&key, PodInput::ShrinkWatchEnded(number, verdict));
             }
             Event::Killed(kill) => self.take_kill(&kill),
-            Event::Request(request) => self.take_request(request),
+            Event::Request(request) => (request.0)(self),
         }
     }
 

@@ -1,6 +1,7 @@
 //! What operators ask of the controller. It answers from what it knows; whoever asked reads files and speaks protobuf.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use jiff::SignedDuration;
@@ -8,10 +9,10 @@ use tokio::sync::oneshot;
 
 use super::Controller;
 use crate::actuate::Node;
-use crate::control::{ControlError, Selector};
-use crate::model::objects::{PodId, VerticalPodAutoscaler};
+use crate::control::ControlError;
+use crate::model::objects::VerticalPodAutoscaler;
 use crate::model::{Cause, ChangeRecord};
-use crate::plan::resize::{NodeSupport, ResizeFacts, supports_in_place_resize};
+use crate::plan::resize::{NodeSupport, ResizeFacts};
 use crate::reconcile::capacity::Headroom;
 use crate::reconcile::pod::{Now, PodInput, PodState, not_running};
 use crate::reconcile::work::{OperatorRequest, RequestId};
@@ -19,44 +20,13 @@ use crate::reconcile::work::{OperatorRequest, RequestId};
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, ControlError>>;
 type RecordReply = Reply<Arc<ChangeRecord>>;
 
-/// One request. Pods are named by namespace and name.
-#[derive(Debug)]
-pub(crate) enum Request {
-    /// How every pod is doing.
-    Get(Reply<AgentSnapshot>),
-    /// How the agent is doing.
-    Health(Reply<Health>),
-    /// What pods can be called.
-    Names(Reply<Vec<PodName>>),
-    /// What is known about one pod.
-    Snapshot(String, Reply<PodSnapshot>),
-    /// The pods with these labels.
-    Select(Selection, Reply<Vec<PodId>>),
-    /// Change what is desired for this pod, and do it.
-    Change(String, OperatorRequest, RecordReply),
-    /// What was done lately, to all pods or to one.
-    History(Option<String>, Reply<Vec<Arc<ChangeRecord>>>),
-}
+/// One request: what to ask of the controller. Takes no longer than looking something up.
+pub(crate) struct Request(pub(crate) Box<dyn FnOnce(&mut Controller) + Send>);
 
-#[derive(Debug)]
-pub(crate) struct Selection {
-    pub(crate) selector: Selector,
-    pub(crate) namespace: String,
-    pub(crate) overridden_only: bool,
-}
-
-/// How the agent is doing.
-#[derive(Debug)]
-pub(crate) struct Health {
-    pub(crate) node: Option<Arc<Node>>,
-    /// What is degraded, one sentence each.
-    pub(crate) problems: Vec<String>,
-    /// How many pods are known.
-    pub(crate) pods: usize,
-    /// Pods with settings inside that no resize reaches.
-    pub(crate) out_of_reach: Vec<String>,
-    /// Whether the kubelet reports what is in force, as those do that resize in place.
-    pub(crate) kubelet_resizes: bool,
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Request")
+    }
 }
 
 /// How the agent and every pod are doing.
@@ -66,14 +36,6 @@ pub(crate) struct AgentSnapshot {
     pub(crate) problems: Vec<String>,
     pub(crate) pods: Vec<PodState>,
     pub(crate) quiet: SignedDuration,
-}
-
-/// What a pod can be called.
-#[derive(Debug)]
-pub(crate) struct PodName {
-    pub(crate) id: PodId,
-    /// The ids of its containers.
-    pub(crate) containers: Vec<String>,
 }
 
 /// What is known about one pod.
@@ -149,71 +111,38 @@ impl Requests {
 }
 
 impl Controller {
-    pub(super) fn take_request(&mut self, request: Request) {
-        match request {
-            Request::Get(reply) => send(reply, Ok(self.agent_snapshot())),
-            Request::Health(reply) => send(reply, Ok(self.health())),
-            Request::Names(reply) => send(reply, Ok(self.pods.values().map(name).collect())),
-            Request::Snapshot(pod, reply) => send(reply, self.find(&pod).map(|state| self.snapshot(state))),
-            Request::Select(selection, reply) => send(reply, Ok(self.select(&selection))),
-            Request::Change(pod, request, reply) => match self.find_actionable(&pod) {
-                Ok(()) => {
-                    let id = self.requests.add(reply);
-                    self.apply(&pod, PodInput::Requested(id, request));
-                }
-                Err(error) => send(reply, Err(error)),
-            },
-            Request::History(pod, reply) => send(reply, self.recent(pod.as_deref())),
-        }
+    pub(crate) fn pods(&self) -> impl Iterator<Item = &PodState> {
+        self.pods.values()
     }
 
-    fn health(&self) -> Health {
-        Health {
-            node: self.node.known(),
-            problems: self.problems(),
-            pods: self.pods.len(),
-            out_of_reach: self.out_of_reach(),
-            kubelet_resizes: self.pods.values().any(|state| supports_in_place_resize(&state.pod)),
-        }
-    }
-
-    fn out_of_reach(&self) -> Vec<String> {
-        let has_any = |state: &&PodState| state.decision.findings().next().is_some();
-        let found = self.pods.values().filter(has_any);
-        let mut names: Vec<String> = found.map(|state| state.pod.full_name()).collect();
-        names.sort_unstable();
-        names
-    }
-
-    fn agent_snapshot(&self) -> AgentSnapshot {
+    pub(crate) fn agent_snapshot(&self) -> AgentSnapshot {
         AgentSnapshot {
             node: self.node.known(),
             problems: self.problems(),
-            pods: self.pods.values().cloned().collect(),
+            pods: self.pods().cloned().collect(),
             quiet: self.quiet(),
         }
     }
 
-    fn select(&self, wanted: &Selection) -> Vec<PodId> {
-        let fits = |state: &&PodState| {
-            let metadata = &state.pod.metadata;
-            (wanted.namespace.is_empty() || metadata.namespace == wanted.namespace)
-                && wanted.selector.selects(&metadata.labels)
-                && (!wanted.overridden_only || state.desired.overridden.is_some())
-        };
-        let id = |state: &PodState| {
-            let described = || state.pod.id_with(&state.pod.metadata.uid);
-            state.identity.clone().unwrap_or_else(described)
-        };
-        self.pods.values().filter(fits).map(id).collect()
+    /// Changes what is desired for a pod, and does it.
+    pub(crate) fn change(&mut self, pod: &str, request: OperatorRequest, reply: RecordReply) {
+        match self.find_actionable(pod) {
+            Ok(()) => {
+                let id = self.requests.add(reply);
+                self.apply(pod, PodInput::Requested(id, request));
+            }
+            Err(error) => send(reply, Err(error)),
+        }
     }
 
-    fn snapshot(&self, state: &PodState) -> PodSnapshot {
+    /// What is known about one pod, by namespace and name.
+    pub(crate) fn snapshot(&self, pod: &str) -> Result<PodSnapshot, ControlError> {
+        let state = self.find(pod)?;
         let id = state.live.as_ref().map(|live| &live.id);
         let latest = id.map(|id| self.history.iter(Some(id)).rev().take(5).cloned());
         let mut changes: Vec<_> = latest.into_iter().flatten().collect();
         changes.reverse();
-        PodSnapshot {
+        Ok(PodSnapshot {
             state: state.clone(),
             node: self.node.known(),
             resize: self.resize_facts(state),
@@ -221,7 +150,7 @@ impl Controller {
             vpa: self.sources.vpa_of(state).cloned(),
             headroom: self.capacity().headroom(state, self.node.managers()),
             quiet: self.quiet(),
-        }
+        })
     }
 
     fn resize_facts(&self, state: &PodState) -> Option<ResizeFacts> {
@@ -260,7 +189,8 @@ impl Controller {
         }
     }
 
-    fn recent(&self, pod: Option<&str>) -> Result<Vec<Arc<ChangeRecord>>, ControlError> {
+    /// What was done lately, to all pods or to one.
+    pub(crate) fn recent(&self, pod: Option<&str>) -> Result<Vec<Arc<ChangeRecord>>, ControlError> {
         let id = pod.map(|pod| {
             let state = self.find(pod)?;
             let live = state.live.as_ref().map(|live| live.id.clone());
@@ -271,17 +201,8 @@ impl Controller {
     }
 }
 
-fn name(state: &PodState) -> PodName {
-    let uid = state.live.as_ref().map_or(&state.pod.metadata.uid, |live| &live.id.uid);
-    let live = state.live.iter().flat_map(|live| live.containers.values());
-    PodName {
-        id: state.pod.id_with(uid),
-        containers: live.map(|container| container.id.clone()).collect(),
-    }
-}
-
 /// Sends an answer. A caller that left does not get it, and nothing else follows.
-fn send<T>(reply: Reply<T>, answer: Result<T, ControlError>) {
+pub(crate) fn send<T>(reply: Reply<T>, answer: Result<T, ControlError>) {
     if reply.send(answer).is_err() {
         tracing::debug!("an operator left before the answer");
     }

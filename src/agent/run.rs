@@ -36,7 +36,7 @@ use crate::observe::log::LogFilter;
 use crate::observe::metrics::registry;
 use crate::oom::watch::NodePods;
 use crate::reconcile::annotations::Annotator;
-use crate::reconcile::controller::{Controller, Event, GuardLink, Links, Publisher};
+use crate::reconcile::controller::{Controller, Event, GuardLink, NodeFacts, Passes, Publisher, ResizeEndpoint, Store};
 use crate::reconcile::history::History;
 use crate::reconcile::metrics::{Metrics, RuntimeMetrics};
 use crate::reconcile::store::{StateError, StateFile, StateWriter};
@@ -190,22 +190,16 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
         .inspect_err(|error| tracing::error!(%error, "no guard: no limit is grown in an emergency"))
         .ok();
     let kill_problems = [oom.problems.clone(), vec![reporting::problems(reporter.handle())]].concat();
-    let links = Links {
-        events: events.clone(),
-        discover,
-        formula,
-        starting,
-        machine: machine::capacity(),
-        guard: GuardLink::new(guard, reports, least_limits),
-        resizer,
-        history: History::new(records, audit),
-        publisher: Publisher::new(metrics, annotator, kill_problems),
-        writer: StateWriter::start(state),
-        restored,
-        limit_files,
-    };
     tokio::spawn(report_own_kills(oom.kills.clone(), events.clone()));
-    let controller = Controller::new(options(&config), links);
+    let controller = Controller::new(
+        options(&config),
+        NodeFacts::new(machine::capacity(), discover, formula, starting),
+        Passes::new(events.clone()),
+        ResizeEndpoint::new(resizer),
+        Store::new(StateWriter::start(state), restored, limit_files),
+        GuardLink::new(guard, reports, least_limits),
+        Publisher::new(metrics, annotator, kill_problems, History::new(records, audit)),
+    );
     let controller = tokio::spawn(controller.run(inbox, stop.clone(), heartbeat));
 
     let http = address.map(tracing::field::display);

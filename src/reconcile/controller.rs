@@ -12,9 +12,9 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::history::History;
-use super::pod::{Effect, Now, PodInput, Pods};
+use super::pod::{Effect, Now, PodInput, PodState, Pods};
 use super::shrink::ShrinkEnd;
+use super::watching::Watching;
 use crate::actuate::shrink::Verdict;
 use crate::actuate::{Grown, JobDone};
 use crate::decide;
@@ -27,7 +27,6 @@ use crate::sources::NodeView;
 mod deciding;
 mod files;
 mod guarding;
-mod links;
 mod node;
 mod passes;
 mod pod_levels;
@@ -38,11 +37,12 @@ mod saving;
 mod turns;
 
 pub(crate) use guarding::GuardLink;
-pub(crate) use links::Links;
-pub(crate) use node::Discovered;
-pub(crate) use passes::StartedPass;
+pub(crate) use node::{Discovered, NodeFacts};
+pub(crate) use passes::{Passes, StartedPass};
 pub(crate) use publishing::Publisher;
 pub(crate) use requests::{AgentSnapshot, PodSnapshot, Reply, Request, send};
+pub(crate) use resizing::ResizeEndpoint;
+pub(crate) use saving::Store;
 
 /// Time-dependent decisions (a pod grows old enough) are made this often.
 const DECIDE_EVERY: Duration = Duration::from_secs(60);
@@ -92,14 +92,13 @@ pub(crate) struct Controller {
     options: Options,
     pods: Pods,
     sources: deciding::Sources,
-    node: node::NodeFacts,
-    passes: passes::Passes,
-    endpoint: resizing::ResizeEndpoint,
+    node: NodeFacts,
+    passes: Passes,
+    endpoint: ResizeEndpoint,
     requests: requests::Requests,
-    store: saving::Store,
+    store: Store,
     guard: GuardLink,
-    files: files::Files,
-    history: History,
+    files: Watching,
     publisher: Publisher,
     schedule: Schedule,
 }
@@ -112,6 +111,36 @@ struct Schedule {
 }
 
 impl Controller {
+    /// A controller that knows nothing yet.
+    pub(crate) fn new(
+        options: Options,
+        node: NodeFacts,
+        passes: Passes,
+        endpoint: ResizeEndpoint,
+        store: Store,
+        guard: GuardLink,
+        publisher: Publisher,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            schedule: Schedule {
+                sweep: now + options.sweep_interval,
+                decide: now + DECIDE_EVERY,
+            },
+            options,
+            pods: Pods::default(),
+            sources: deciding::Sources::default(),
+            node,
+            passes,
+            endpoint,
+            requests: requests::Requests::default(),
+            store,
+            guard,
+            files: Watching::new(),
+            publisher,
+        }
+    }
+
     /// Works until the channel of events is closed or `stop` says so; then waits for the passes that run.
     pub(crate) async fn run(
         mut self,
@@ -124,12 +153,12 @@ impl Controller {
             let wake = self.next_wake();
             // Cancel-safe: `recv` and `written` lose nothing, the others only tell the time.
             tokio::select! {
-                Some(report) = self.guard.next_report() => self.take_guard_report(report),
+                Some(report) = self.guard.reports.recv() => self.take_guard_report(report),
                 event = events.recv() => match event {
                     Some(event) => self.take_event(event),
                     None => break,
                 },
-                written = self.files.written() => self.note_written(written),
+                written = self.files.next_written() => self.note_written(written),
                 () = tokio::time::sleep_until(wake) => {}
                 () = stop.cancelled() => break,
             }
@@ -146,8 +175,10 @@ impl Controller {
 
     /// Lets the passes that run come to their end; none is cut off between two steps.
     async fn finish(mut self, mut events: mpsc::Receiver<Event>) {
-        self.guard.stop();
-        while let Some(report) = self.guard.last_report() {
+        if let Some(guard) = self.guard.guard.take() {
+            guard.stop();
+        }
+        while let Ok(report) = self.guard.reports.try_recv() {
             self.take_guard_report(report);
         }
         while self.passes.any_runs() {
@@ -172,8 +203,10 @@ impl Controller {
                 self.decide_all(Timestamp::now());
             }
             Event::ApiServerReturned => {
-                let waiting = self.pods.keys_of(|state| state.resize.waits_for_api_server());
-                self.apply_to_all(&waiting, || PodInput::ApiServerReturned);
+                self.apply_where(
+                    |state| state.resize.waits_for_api_server(),
+                    || PodInput::ApiServerReturned,
+                );
             }
             Event::Discovered(discovered) => self.take_discovered(discovered),
             Event::PassEnded(pass, done) => self.end_pass(pass, *done),
@@ -203,23 +236,28 @@ impl Controller {
         live.is_some_and(|live| live.id.uid == uid)
     }
 
-    fn apply_to_all(&mut self, keys: &[String], input: impl Fn() -> PodInput) {
+    fn apply_to_all(&mut self, keys: impl IntoIterator<Item = String>, input: impl Fn() -> PodInput) {
         for key in keys {
-            self.apply(key, input());
+            self.apply(&key, input());
         }
+    }
+
+    /// Changes the state of every pod that fits.
+    fn apply_where(&mut self, fits: impl Fn(&PodState) -> bool, input: impl Fn() -> PodInput) {
+        self.apply_to_all(self.pods.keys_of(fits), input);
     }
 
     fn carry_out(&mut self, key: &str, effect: Effect) {
         match effect {
             Effect::SaveState => self.store.dirty = true,
-            Effect::WatchGuard => self.guard.mark_stale(),
+            Effect::WatchGuard => self.guard.stale = true,
             Effect::MoveLeastLimit {
                 uid,
                 container,
                 from,
                 to,
-            } => self.guard.least_limits().change(&uid, &container, from, to),
-            Effect::ForgetLeastLimits(uid) => self.guard.least_limits().forget(&uid),
+            } => self.guard.least_limits.change(&uid, &container, from, to),
+            Effect::ForgetLeastLimits(uid) => self.guard.least_limits.forget(&uid),
             Effect::RunPass(pass, job, decided_in) => self.run_pass(key, pass, job, decided_in),
             Effect::RaisePodLevel(bound, low) => self.raise_pod_level(key, bound, low),
             Effect::KeepFiles(handles) => self.keep_files(key, handles),
@@ -230,7 +268,7 @@ impl Controller {
             Effect::WatchShrink(number, lowered) => self.watch_shrink(key, number, lowered),
             Effect::EndShrinkWatch => self.passes.end_shrink_watch(key),
             Effect::Record { record, news, answers } => {
-                let record = self.history.add(*record, news);
+                let record = self.publisher.history.add(*record, news);
                 if let Some(request) = answers {
                     self.requests.answer(request, record);
                 }
@@ -267,24 +305,19 @@ impl Controller {
     fn on_time(&mut self, now: Instant) {
         let wall = Timestamp::now();
         let written = self.files.take_due(now);
-        self.apply_to_all(&written, || PodInput::FilesWritten);
+        self.apply_to_all(written, || PodInput::FilesWritten);
         let std_now = now.into_std();
-        let due = self.pods.keys_of(|state| {
+        let is_due = |state: &PodState| {
             let (at, wall_at) = state.wakes_at(std_now);
             at.is_some_and(|at| at <= std_now) || wall_at.is_some_and(|at| at <= wall)
-        });
-        self.apply_to_all(&due, || PodInput::TimePassed);
+        };
+        self.apply_where(is_due, || PodInput::TimePassed);
         if self.endpoint.take_due(now) {
-            let all = self.pods.keys_of(|_| true);
-            self.apply_to_all(&all, || PodInput::ResizeRetried);
+            self.apply_where(|_| true, || PodInput::ResizeRetried);
         }
         self.give_turns(wall);
-        let boost_over = |end: Timestamp| end <= wall;
-        if self
-            .pods
-            .values()
-            .any(|state| state.decision.boosts.next_end.is_some_and(boost_over))
-        {
+        let boost_over = |state: &PodState| state.decision.boosts.next_end.is_some_and(|end| end <= wall);
+        if self.pods.values().any(boost_over) {
             self.decide_all(wall);
         }
         if self.schedule.decide <= now {
@@ -296,8 +329,7 @@ impl Controller {
             self.schedule.sweep = now + self.options.sweep_interval;
             self.node.request_discovery();
             self.forget_saved();
-            let all = self.pods.keys_of(|_| true);
-            self.apply_to_all(&all, || PodInput::Swept);
+            self.apply_where(|_| true, || PodInput::Swept);
         }
     }
 
@@ -309,7 +341,7 @@ impl Controller {
             let (at, wall_at) = state.wakes_at(now.into_std());
             [at.map(Instant::from_std), wall_at.map(from_now)]
         });
-        let others = [self.files.due(), self.endpoint.retry_at()];
+        let others = [self.files.due, self.endpoint.retry_at()];
         of_pods
             .chain(others)
             .flatten()

@@ -2,29 +2,26 @@
 //!
 //! One inotify descriptor watches all of them ([`crate::cgroup::Watch`]). Its notices include our own writes: they cost
 //! one pass that finds everything in order. Where the kernel gives no descriptor, or no more watches, the periodic sweep
-//! is all there is, and that is reported.
+//! is all there is, and that is reported. Writes come in bursts: the pods they are about are kept until a burst is over.
 
 use std::collections::{BTreeSet, HashMap};
 
 use tokio::io::unix::AsyncFd;
+use tokio::time::Instant;
 
 use crate::actuate::PodHandles;
 use crate::cgroup::{Identity, Notice, Token, Watch};
 
-/// Which files are watched, for which pod.
+/// Which files are watched, for which pod, and whose were written.
 #[derive(Debug, Default)]
 pub(crate) struct Watching {
     watch: Option<AsyncFd<Watch>>,
     pods: HashMap<Token, String>,
-    watched: HashMap<String, Watched>,
-}
-
-/// The cgroups of one pod.
-#[derive(Debug, Default)]
-struct Watched {
-    /// Those that were to be watched, also where the kernel would not.
-    cgroups: Vec<Identity>,
-    tokens: Vec<Token>,
+    /// The cgroups of each pod that were to be watched, also where the kernel would not.
+    cgroups: HashMap<String, Vec<Identity>>,
+    /// Pods whose files were written lately, and when to look at them.
+    pub(crate) written: BTreeSet<String>,
+    pub(crate) due: Option<Instant>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -53,18 +50,16 @@ impl Watching {
     /// Watches a pod's files; returns whether that is new. Where the same cgroups are watched already, nothing is done.
     pub(crate) fn watch(&mut self, key: &str, handles: &PodHandles) -> bool {
         let cgroups: Vec<Identity> = handles.iter().map(|(_, cgroup)| cgroup.identity()).collect();
-        if self.watched.get(key).is_some_and(|known| known.cgroups == cgroups) {
+        if self.cgroups.get(key) == Some(&cgroups) {
             return false;
         }
         self.forget(key);
         let Some(watch) = &mut self.watch else { return false };
-        let watched = self.watched.entry(key.to_owned()).or_default();
-        watched.cgroups = cgroups;
+        self.cgroups.insert(key.to_owned(), cgroups);
         for (target, cgroup) in handles.iter() {
             match watch.get_mut().add(cgroup) {
                 Ok(token) => {
                     self.pods.insert(token, key.to_owned());
-                    watched.tokens.push(token);
                 }
                 Err(error) if error.is_gone() => {}
                 Err(error) => {
@@ -78,15 +73,21 @@ impl Watching {
     /// Stops watching a pod's files.
     pub(crate) fn forget(&mut self, key: &str) {
         let Some(watch) = &mut self.watch else { return };
-        for token in self.watched.remove(key).into_iter().flat_map(|watched| watched.tokens) {
-            self.pods.remove(&token);
+        self.cgroups.remove(key);
+        for (token, _) in self.pods.extract_if(|_, pod| pod == key) {
             watch.get_mut().remove(token);
         }
     }
 
+    /// The pods whose files are to be looked at now.
+    pub(crate) fn take_due(&mut self, now: Instant) -> BTreeSet<String> {
+        let due = self.due.take_if(|at| *at <= now);
+        due.map(|_| std::mem::take(&mut self.written)).unwrap_or_default()
+    }
+
     /// Waits until somebody writes. Cancel-safe: notices stay in the kernel until they are drained,
     /// and draining does not wait.
-    pub(crate) async fn written(&mut self) -> Written {
+    pub(crate) async fn next_written(&mut self) -> Written {
         let Some(watch) = &mut self.watch else {
             return std::future::pending().await;
         };

@@ -97,8 +97,7 @@ impl Controller {
         self.decide_all(Timestamp::now());
         self.match_live();
         if other_node && self.endpoint.get().is_some() {
-            let all = self.pods.keys_of(|_| true);
-            self.apply_to_all(&all, || PodInput::RoomFreed);
+            self.apply_where(|_| true, || PodInput::RoomFreed);
         }
         if other_pods {
             // Manifests may name containers that nobody could name before. A recommendation names none.
@@ -126,7 +125,7 @@ impl Controller {
     /// Decides for every pod of the view, and brings the decisions into force. Pods that left the view are dropped.
     pub(super) fn decide_all(&mut self, now: Timestamp) {
         // A pause of growth may be over.
-        self.guard.mark_stale();
+        self.guard.stale = true;
         if !self.sources.seen {
             // Nothing said is not the same as nothing wanted.
             return;
@@ -143,7 +142,7 @@ impl Controller {
             patches: self.endpoint.get().is_some(),
             now,
         };
-        let described = one_of_each_name(&view.pods, &self.node.inventory);
+        let described = one_of_each_name(&view.pods, &self.node.found.inventory);
         let is_same = |key: &str, state: &PodState| {
             let pod = described.get(key);
             pod.is_some_and(|pod| pod.cgroup_uid() == state.pod.cgroup_uid())
@@ -178,7 +177,7 @@ impl Controller {
         self.files.forget(key);
         self.requests.drop_all(state);
         if let Some(id) = &state.identity {
-            self.guard.least_limits().forget(&id.uid);
+            self.guard.least_limits.forget(&id.uid);
         }
         if !state.desired.is_empty() {
             tracing::info!(

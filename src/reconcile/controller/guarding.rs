@@ -17,11 +17,11 @@ use crate::reconcile::pod::PodInput;
 #[derive(Debug)]
 pub(crate) struct GuardLink {
     /// None where it could not be started.
-    guard: Option<Guard>,
-    reports: mpsc::UnboundedReceiver<Report>,
-    least_limits: Arc<LeastLimits>,
+    pub(super) guard: Option<Guard>,
+    pub(super) reports: mpsc::UnboundedReceiver<Report>,
+    pub(super) least_limits: Arc<LeastLimits>,
     /// Whether what the guard may do has changed since it was told.
-    stale: bool,
+    pub(super) stale: bool,
 }
 
 impl GuardLink {
@@ -35,28 +35,6 @@ impl GuardLink {
             reports,
             least_limits,
             stale: true,
-        }
-    }
-
-    pub(super) const fn mark_stale(&mut self) {
-        self.stale = true;
-    }
-
-    pub(super) fn least_limits(&self) -> &LeastLimits {
-        &self.least_limits
-    }
-
-    pub(super) async fn next_report(&mut self) -> Option<Report> {
-        self.reports.recv().await
-    }
-
-    pub(super) fn last_report(&mut self) -> Option<Report> {
-        self.reports.try_recv().ok()
-    }
-
-    pub(super) fn stop(&mut self) {
-        if let Some(guard) = self.guard.take() {
-            guard.stop();
         }
     }
 }

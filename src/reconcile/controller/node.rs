@@ -17,7 +17,7 @@ use crate::reconcile::inventory::Inventory;
 use crate::reconcile::pod::{Located, PodInput};
 
 /// What a look at the node found.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Discovered {
     /// The node, once it is known well enough to act on it.
     pub(crate) node: Option<Arc<Node>>,
@@ -34,13 +34,8 @@ pub(crate) struct Discovered {
 
 /// What discovery found, and the way to ask for more.
 #[derive(Debug)]
-pub(super) struct NodeFacts {
-    node: Option<Arc<Node>>,
-    pub(super) inventory: Inventory,
-    runtime_answers: bool,
-    pub(super) problems: Vec<String>,
-    /// Memory limits that an earlier agent grew and may not have saved, by pod UID.
-    unsaved_limits: BTreeMap<String, BTreeMap<String, Bytes>>,
+pub(crate) struct NodeFacts {
+    pub(super) found: Discovered,
     pub(super) machine: ResourceList,
     discover: mpsc::Sender<()>,
     /// Where the formula of the runtime's weights goes once a pass has seen it.
@@ -50,18 +45,14 @@ pub(super) struct NodeFacts {
 }
 
 impl NodeFacts {
-    pub(super) fn new(
+    pub(crate) fn new(
         machine: ResourceList,
         discover: mpsc::Sender<()>,
         formula: watch::Sender<Option<WeightFormula>>,
         starting: Vec<Latch>,
     ) -> Self {
         Self {
-            node: None,
-            inventory: Inventory::default(),
-            runtime_answers: false,
-            problems: Vec::new(),
-            unsaved_limits: BTreeMap::new(),
+            found: Discovered::default(),
             machine,
             discover,
             formula,
@@ -70,17 +61,17 @@ impl NodeFacts {
     }
 
     pub(super) fn known(&self) -> Option<Arc<Node>> {
-        self.node.clone()
+        self.found.node.clone()
     }
 
     /// What the kubelet assigns to pods for good.
     pub(super) fn managers(&self) -> StaticManagers {
-        self.node.as_ref().map(|node| node.managers).unwrap_or_default()
+        self.found.node.as_ref().map(|node| node.managers).unwrap_or_default()
     }
 
     /// The kubelet whose rules say what pods request.
     pub(super) fn kubelet(&self) -> KubeletVersion {
-        let node = self.node.as_ref();
+        let node = self.found.node.as_ref();
         node.map_or(KubeletVersion::NEWEST, |node| node.traits.kubelet)
     }
 
@@ -100,18 +91,19 @@ impl NodeFacts {
 }
 
 impl Controller {
-    pub(super) fn take_discovered(&mut self, discovered: Discovered) {
+    pub(super) fn take_discovered(&mut self, mut discovered: Discovered) {
         let managers = self.node.managers();
-        self.take_node(discovered.node);
-        self.node.inventory = discovered.inventory;
-        self.node.unsaved_limits.extend(discovered.unsaved_limits);
-        if self.node.problems != discovered.problems {
+        self.take_node(discovered.node.take());
+        discovered.node = self.node.known();
+        if self.node.found.problems != discovered.problems {
             for problem in &discovered.problems {
                 tracing::warn!("{problem}");
             }
-            self.node.problems = discovered.problems;
         }
-        if self.node.node.is_some() && self.sources.seen {
+        let mut earlier = std::mem::replace(&mut self.node.found, discovered);
+        // Each is found once, and kept until its pod is described.
+        self.node.found.unsaved_limits.append(&mut earlier.unsaved_limits);
+        if self.node.found.node.is_some() && self.sources.seen {
             self.node.starting.clear();
         }
         if self.node.managers() != managers || self.sources.view.pods.len() != self.pods.len() {
@@ -119,11 +111,9 @@ impl Controller {
             self.decide_all(Timestamp::now());
         }
         self.match_live();
-        self.take_low_pod_levels(&discovered.low_pod_levels);
-        let earlier = std::mem::replace(&mut self.node.runtime_answers, discovered.runtime_answers);
-        if discovered.runtime_answers && !earlier {
-            let all = self.pods.keys_of(|_| true);
-            self.apply_to_all(&all, || PodInput::RuntimeReturned);
+        self.take_low_pod_levels();
+        if self.node.found.runtime_answers && !earlier.runtime_answers {
+            self.apply_where(|_| true, || PodInput::RuntimeReturned);
         }
     }
 
@@ -131,12 +121,12 @@ impl Controller {
     /// pods should hold, nobody else has changed it.
     pub(super) fn take_node(&mut self, node: Option<Arc<Node>>) {
         // A view without the Node object does not take back what an earlier one stated.
-        let before = self.node.node.as_ref().and_then(|before| before.known_kubelet());
+        let before = self.node.found.node.as_ref().and_then(|before| before.known_kubelet());
         let stated = self.sources.view.kubelet_version().or(before);
         let node = node.map(|node| node.with_stated_kubelet(stated));
-        let earlier = std::mem::replace(&mut self.node.node, node.clone());
+        let earlier = std::mem::replace(&mut self.node.found.node, node.clone());
         if earlier.is_some() != node.is_some() {
-            self.guard.mark_stale();
+            self.guard.stale = true;
         }
         if let (Some(earlier), Some(node)) = (earlier, node)
             && earlier.traits != node.traits
@@ -147,24 +137,26 @@ impl Controller {
                 self.endpoint.start_over(upgraded);
             }
             tracing::info!(kubelet = %node.traits.kubelet, "the node is another than before: every pod is planned anew");
-            self.guard.mark_stale();
-            let all = self.pods.keys_of(|_| true);
-            self.apply_to_all(&all, || PodInput::NodeChanged);
+            self.guard.stale = true;
+            self.apply_where(|_| true, || PodInput::NodeChanged);
         }
     }
 
     /// Tells every pod where it runs now, where that is news.
     pub(super) fn match_live(&mut self) {
-        let inventory = &self.node.inventory;
+        let inventory = &self.node.found.inventory;
         let moved = self
             .pods
             .keys_of(|state| state.live.as_ref() != inventory.find(&state.pod));
         for key in moved {
             let Some(state) = self.pods.get(&key) else { continue };
-            let (first, live) = (state.live.is_none(), self.node.inventory.find(&state.pod).cloned());
+            let (first, live) = (
+                state.live.is_none(),
+                self.node.found.inventory.find(&state.pod).cloned(),
+            );
             let id = live.as_ref().map(|live| live.id.clone());
             let saved = id.as_ref().filter(|_| first).and_then(|id| self.store.take_saved(id));
-            let unsaved_limits = id.and_then(|id| self.node.unsaved_limits.remove(&id.uid));
+            let unsaved_limits = id.and_then(|id| self.node.found.unsaved_limits.remove(&id.uid));
             let located = Located {
                 live,
                 saved,

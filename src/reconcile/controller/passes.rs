@@ -31,7 +31,7 @@ pub(crate) struct StartedPass {
 
 /// The tasks that work on pods, and what they keep open.
 #[derive(Debug)]
-pub(super) struct Passes {
+pub(crate) struct Passes {
     /// How many passes were begun.
     begun: u64,
     /// The UIDs of the pods that passes run for now. A pod's state may be new while a pass of an earlier one still runs.
@@ -44,7 +44,7 @@ pub(super) struct Passes {
 }
 
 impl Passes {
-    pub(super) const fn new(events: mpsc::Sender<Event>) -> Self {
+    pub(crate) const fn new(events: mpsc::Sender<Event>) -> Self {
         Self {
             begun: 0,
             busy: BTreeSet::new(),

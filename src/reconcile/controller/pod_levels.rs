@@ -1,24 +1,24 @@
 //! Pods whose cgroup was left below their containers, managed or not.
 
-use std::collections::BTreeMap;
-
 use super::{Controller, Event};
 use crate::actuate::raise_pod_level;
 use crate::model::BoundPod;
 use crate::plan::LowPodLevel;
-use crate::reconcile::pod::PodInput;
+use crate::reconcile::pod::{PodInput, PodState};
 
 impl Controller {
     /// Tells every pod whose cgroup is low, or no longer.
-    pub(super) fn take_low_pod_levels(&mut self, low: &BTreeMap<String, LowPodLevel>) {
+    pub(super) fn take_low_pod_levels(&mut self) {
         let repair = self.options.repair_pod_level && !self.options.observe_only;
-        let uid_of = |state: &crate::reconcile::pod::PodState| state.live.as_ref().map(|live| live.id.uid.clone());
-        let concerned = self
+        let all = &self.node.found.low_pod_levels;
+        let low = |state: &PodState| all.get(&state.live.as_ref()?.id.uid).copied();
+        let concerned: Vec<_> = self
             .pods
-            .keys_of(|state| state.low_pod_level.is_some() || uid_of(state).is_some_and(|uid| low.contains_key(&uid)));
-        for key in concerned {
-            let uid = self.pods.get(&key).and_then(uid_of);
-            let low = uid.and_then(|uid| low.get(&uid)).copied();
+            .iter()
+            .map(|(key, state)| (key.clone(), low(state), state.low_pod_level))
+            .filter(|(_, low, known)| low.is_some() || known.is_some())
+            .collect();
+        for (key, low, _) in concerned {
             self.apply(&key, PodInput::PodLevelRead { low, repair });
         }
     }

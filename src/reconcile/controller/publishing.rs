@@ -12,6 +12,7 @@ use crate::kubernetes::Annotations;
 use crate::model::objects::{UpdateMode, annotation};
 use crate::plan::resize;
 use crate::reconcile::annotations::{Annotator, applied_text, ended_boosts, pod_ref};
+use crate::reconcile::history::History;
 use crate::reconcile::metrics::{Metrics, ProblemKind};
 use crate::reconcile::pod::{PodState, ends_recommendation};
 
@@ -28,6 +29,7 @@ pub(crate) struct Publisher {
     annotator: Option<Annotator>,
     /// What hinders watching for kills.
     kill_problems: Vec<watch::Receiver<Vec<String>>>,
+    pub(super) history: History,
     next: Option<Instant>,
 }
 
@@ -36,11 +38,13 @@ impl Publisher {
         metrics: Metrics,
         annotator: Option<Annotator>,
         kill_problems: Vec<watch::Receiver<Vec<String>>>,
+        history: History,
     ) -> Self {
         Self {
             metrics,
             annotator,
             kill_problems,
+            history,
             next: None,
         }
     }
@@ -67,7 +71,7 @@ impl Controller {
                 ProblemKind::Manifests,
                 self.sources.problems.len() + self.publisher.annotator_problems().len(),
             ),
-            (ProblemKind::Node, self.node.problems.len()),
+            (ProblemKind::Node, self.node.found.problems.len()),
             (ProblemKind::State, self.store.problems().count()),
             (ProblemKind::Kills, self.publisher.kill_problems().count()),
         ]);
@@ -99,10 +103,10 @@ impl Controller {
 
     /// What is degraded, one sentence each.
     pub(super) fn problems(&self) -> Vec<String> {
-        let mut problems = self.node.problems.clone();
+        let mut problems = self.node.found.problems.clone();
         problems.extend(self.sources.problems.iter().cloned());
         problems.extend(self.store.problems());
-        problems.extend(self.history.problem());
+        problems.extend(self.publisher.history.problem());
         problems.extend(self.publisher.kill_problems());
         problems.extend(self.publisher.annotator_problems());
         problems.extend(self.updater_problems());

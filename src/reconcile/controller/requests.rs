@@ -139,7 +139,7 @@ impl Controller {
     pub(crate) fn snapshot(&self, pod: &str) -> Result<PodSnapshot, ControlError> {
         let state = self.find(pod)?;
         let id = state.live.as_ref().map(|live| &live.id);
-        let latest = id.map(|id| self.history.iter(Some(id)).rev().take(5).cloned());
+        let latest = id.map(|id| self.publisher.history.iter(Some(id)).rev().take(5).cloned());
         let mut changes: Vec<_> = latest.into_iter().flatten().collect();
         changes.reverse();
         Ok(PodSnapshot {
@@ -178,7 +178,7 @@ impl Controller {
             return Err(ControlError::Refused(message.to_owned()));
         }
         if self.node.known().is_none() {
-            let problems = self.node.problems.join("; ");
+            let problems = self.node.found.problems.join("; ");
             return Err(ControlError::Busy(format!(
                 "the node is not known well enough yet: {problems}"
             )));
@@ -197,7 +197,7 @@ impl Controller {
             live.ok_or_else(|| not_running(&state.pod))
         });
         let id = id.transpose()?;
-        Ok(self.history.iter(id.as_ref()).cloned().collect())
+        Ok(self.publisher.history.iter(id.as_ref()).cloned().collect())
     }
 }
 

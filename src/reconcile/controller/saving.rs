@@ -79,7 +79,13 @@ impl Controller {
             state.is_some_and(|state| state.pod.describes(&saved.pod))
         });
         self.store.dirty |= self.store.unmatched.len() != before;
-        let uids: HashSet<&str> = self.node.inventory.pods().map(|pod| pod.id.uid.as_str()).collect();
+        let uids: HashSet<&str> = self
+            .node
+            .found
+            .inventory
+            .pods()
+            .map(|pod| pod.id.uid.as_str())
+            .collect();
         self.store.limit_files.forget_all_but(|uid| uids.contains(uid));
     }
 }

@@ -103,11 +103,7 @@ impl Writer {
             let notes = Arc::clone(&self.noted.borrow_and_update());
             let now = Instant::now();
             if notes.is_empty() {
-                self.problems.send_if_modified(|problems| {
-                    let had = !problems.is_empty();
-                    problems.clear();
-                    had
-                });
+                self.problems.send_replace(Vec::new());
             }
             match self.pace.next(&notes, now) {
                 Some((at, pod)) if at <= now => {
@@ -116,10 +112,11 @@ impl Writer {
                     sleep_until(Instant::now() + pause).await;
                 }
                 next => {
+                    let at = next.map_or(now, |(at, _)| at);
                     // Cancel-safe: both only tell.
                     let changed = tokio::select! {
                         changed = self.noted.changed() => changed,
-                        () = until(next.map(|(at, _)| at)) => Ok(()),
+                        () = sleep_until(at), if at > now => Ok(()),
                     };
                     if changed.is_err() {
                         return;
@@ -153,13 +150,6 @@ impl Writer {
                 wait
             }
         }
-    }
-}
-
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -25,16 +25,13 @@ use crate::oom::OomReport;
 use crate::sources::NodeView;
 
 mod deciding;
-mod files;
 mod guarding;
 mod node;
 mod passes;
-mod pod_levels;
 mod publishing;
 mod requests;
 mod resizing;
 mod saving;
-mod turns;
 
 pub(crate) use guarding::GuardLink;
 pub(crate) use node::{Discovered, NodeFacts};

@@ -5,7 +5,6 @@ mod runtime;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use prometheus_client::metrics::family::Family;
@@ -49,16 +48,22 @@ pub(crate) struct Metrics {
     durations: Histograms<2>,
     steps: Counters<2>,
     repairs: Counters<1>,
-    foreign_writers: Gauge,
-    pods: Gauges<1>,
-    overridden: Gauge,
     decisions: Counters<2>,
-    decided: Gauges<2>,
     problems: Gauges<1>,
     shrinks: Counters<1>,
     freezes: Histogram,
     growths: Counters<1>,
-    leases: Gauge,
+    pods: PodGauges,
+}
+
+/// How many pods there are of each kind.
+#[derive(Debug, Clone)]
+struct PodGauges {
+    by_status: Gauges<1>,
+    by_decision: Gauges<2>,
+    overridden: Gauge,
+    foreign_writers: Gauge,
+    temporary_limits: Gauge,
     low_pod_levels: Gauge,
     lint_findings: Gauges<2>,
 }
@@ -80,18 +85,20 @@ impl Metrics {
             durations: register(r, "resize_duration_seconds", DURATIONS, durations),
             steps: family(r, "steps", "Single writes", steps),
             repairs: family(r, "drift_repairs", REPAIRS, files),
-            foreign_writers: register(r, "foreign_writers", FOREIGN_WRITERS, Gauge::default()),
-            pods: family(r, "pods", PODS, PodStatus::series("state")),
-            overridden: register(r, "pods_overridden", OVERRIDDEN, Gauge::default()),
             decisions: family(r, "decisions", DECISIONS, decisions()),
-            decided: family(r, "pods_decided", DECIDED, decisions()),
             problems: family(r, "problems", PROBLEMS, ProblemKind::series("with")),
             shrinks: family(r, "shrinks", SHRINKS, ShrinkOutcome::series("outcome")),
             freezes: register(r, "freeze_duration_seconds", FREEZES, seconds()),
             growths: family(r, "guard_growths", GROWTHS, GrowthOutcome::series("outcome")),
-            leases: register(r, "guard_leases", LEASES, Gauge::default()),
-            low_pod_levels: register(r, "pods_below_containers", LOW_POD_LEVELS, Gauge::default()),
-            lint_findings: family(r, "lint_findings", LINT, LintRule::ALL.into_iter().map(lint_labels)),
+            pods: PodGauges {
+                by_status: family(r, "pods", PODS, PodStatus::series("state")),
+                by_decision: family(r, "pods_decided", DECIDED, decisions()),
+                overridden: register(r, "pods_overridden", OVERRIDDEN, Gauge::default()),
+                foreign_writers: register(r, "foreign_writers", FOREIGN_WRITERS, Gauge::default()),
+                temporary_limits: register(r, "guard_leases", LEASES, Gauge::default()),
+                low_pod_levels: register(r, "pods_below_containers", LOW_POD_LEVELS, Gauge::default()),
+                lint_findings: family(r, "lint_findings", LINT, LintRule::ALL.into_iter().map(lint_labels)),
+            },
         }
     }
 
@@ -162,41 +169,40 @@ impl Metrics {
 
     /// Shows how the pods are doing now.
     pub(crate) fn show<'a>(&self, pods: impl Iterator<Item = &'a PodState>, now: jiff::Timestamp) {
-        let (mut counts, mut foreign, mut overridden, mut temporary) = ([0; PodStatus::ALL.len()], 0, 0, 0);
-        let mut low = 0;
-        let mut decided: HashMap<Reason, usize> = HashMap::new();
-        let mut found = [0; LintRule::ALL.len()];
+        let (mut statuses, mut reasons, mut rules) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut overridden, mut foreign, mut temporary, mut low) = (0, 0, 0, 0);
         for state in pods {
-            let status = state.status(now);
-            for (count, _) in counts.iter_mut().zip(PodStatus::ALL).filter(|(_, of)| **of == status) {
-                *count += 1;
-            }
-            foreign += state.drift.writers.all_paused(now).count();
+            statuses.push(state.status(now));
+            reasons.push(state.decision.reason);
+            rules.extend(state.decision.findings().map(|finding| finding.rule));
             overridden += usize::from(state.desired.overridden.is_some());
-            *decided.entry(state.decision.reason).or_default() += 1;
-            temporary += state.desired.temporary.iter().count();
+            foreign += state.drift.writers.all_paused(now).count();
+            temporary += state.desired.temporary.len();
             low += usize::from(state.low_pod_level.is_some());
-            for finding in state.decision.findings() {
-                let of_rule = found.iter_mut().zip(LintRule::ALL);
-                of_rule
-                    .filter(|(_, rule)| *rule == finding.rule)
-                    .for_each(|(count, _)| *count += 1);
-            }
         }
-        for (count, status) in counts.into_iter().zip(PodStatus::ALL) {
-            self.pods.get_or_create(&[("state", status.as_str())]).set(gauge(count));
-        }
-        for reason in Reason::ALL {
-            let count = decided.get(reason).copied().unwrap_or_default();
-            self.decided.get_or_create(&decision_labels(*reason)).set(gauge(count));
-        }
-        for (count, rule) in found.into_iter().zip(LintRule::ALL) {
-            self.lint_findings.get_or_create(&lint_labels(rule)).set(gauge(count));
-        }
-        self.foreign_writers.set(gauge(foreign));
-        self.overridden.set(gauge(overridden));
-        self.leases.set(gauge(temporary));
-        self.low_pod_levels.set(gauge(low));
+        let to = &self.pods;
+        show_each(&to.by_status, PodStatus::ALL, &statuses, |status| {
+            [("state", status.as_str())]
+        });
+        show_each(&to.by_decision, Reason::ALL, &reasons, decision_labels);
+        show_each(&to.lint_findings, &LintRule::ALL, &rules, lint_labels);
+        to.overridden.set(gauge(overridden));
+        to.foreign_writers.set(gauge(foreign));
+        to.temporary_limits.set(gauge(temporary));
+        to.low_pod_levels.set(gauge(low));
+    }
+}
+
+/// Shows how often each of `all` was found.
+fn show_each<T: Copy + PartialEq, const N: usize>(
+    gauges: &Gauges<N>,
+    all: &[T],
+    found: &[T],
+    labels: impl Fn(T) -> Labels<N>,
+) {
+    for one in all {
+        let count = found.iter().filter(|found| *found == one).count();
+        gauges.get_or_create(&labels(*one)).set(gauge(count));
     }
 }
 

@@ -1,7 +1,7 @@
 //! One pod, one state, one owner: what every pod should have, and the passes that make it so.
 //!
 //! - [`controller`]: facts, requests and the clock → inputs; effects → passes, files, answers. The only owner of [`pod::Pods`].
-//! - [`pod`]: `PodState × PodInput → PodState + Vec<Effect>`, pure; [`desired`], [`resize`], [`shrink`], [`drift`] and [`work`]
+//! - [`pod`]: `PodState × PodInput → PodState + Vec<Effect>`, pure; [`desired`], [`resize`], [`shrink`] and [`work`]
 //!   are its parts, [`overrides`] checks what operators set.
 //! - [`capacity`]: what the node has for its pods.
 //! - [`store`]: what survives a restart.
@@ -12,7 +12,6 @@ pub(crate) mod annotations;
 pub(crate) mod capacity;
 pub(crate) mod controller;
 pub(crate) mod desired;
-pub(crate) mod drift;
 pub(crate) mod history;
 pub(crate) mod inventory;
 pub(crate) mod metrics;

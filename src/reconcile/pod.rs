@@ -13,18 +13,17 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::capacity::Headroom;
 use super::desired::{DesiredState, GrowthPause};
-use super::drift::DriftState;
 use super::resize::{Resize, ResizeStatus};
 use super::shrink::ShrinkState;
 use super::store::{SavedPod, Standing};
 use super::work::{OperatorRequest, PassId, RequestId, WorkItem};
 use crate::actuate::shrink::{Lowering, Verdict};
-use crate::actuate::{Grown, Job, JobDone, PodHandles};
+use crate::actuate::{ForeignWriters, Grown, Job, JobDone, PodHandles};
 use crate::control::ControlError;
 use crate::decide::PodDecision;
 use crate::guard::Report;
 use crate::model::objects::{Pod, PodId};
-use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, LivePod, NamedRequirements, Target};
+use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, LivePod, NamedRequirements, Target, Withheld};
 use crate::plan::LowPodLevel;
 use crate::plan::resize::ResizeDecision;
 
@@ -37,13 +36,12 @@ mod passes;
 mod pod_level;
 mod pods;
 mod spec;
-mod status;
 
+pub(crate) use super::metrics::PodStatus;
 pub(crate) use decision::ends_recommendation;
 pub(crate) use located::Located;
 pub(crate) use operator::not_running;
 pub(crate) use pods::Pods;
-pub(crate) use status::PodStatus;
 
 /// One moment, on both clocks.
 #[derive(Debug, Clone, Copy)]
@@ -84,6 +82,19 @@ pub(crate) struct PodState {
     /// The pod's cgroup allows less memory than its containers' do together.
     pub(crate) low_pod_level: Option<LowPodLevel>,
     pub(crate) work: WorkItem,
+}
+
+/// Whether a pod's files and its runtime hold what they should, as the latest pass left them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct DriftState {
+    /// Whether every file was as it should be: then one that differs was changed by somebody else.
+    pub(crate) in_sync: bool,
+    /// Whether the runtime's stored spec could not be updated yet.
+    pub(crate) runtime_sync_pending: bool,
+    /// Who else changes its values.
+    pub(crate) writers: ForeignWriters,
+    /// Why the pass did not simply succeed; empty where it did.
+    pub(crate) last_reason: String,
 }
 
 /// What the node has no room for.
@@ -363,7 +374,8 @@ impl PodState {
 
     fn start_over(&mut self) {
         self.work.generation += 1;
-        self.drift.forget();
+        self.drift.writers.forget();
+        self.drift.in_sync = false;
         self.resize.status = ResizeStatus::Clear;
         self.work.reset_retries();
     }
@@ -388,6 +400,33 @@ impl PodState {
             self.restart(Cause::Regret { why: why.clone() }, now);
         }
         effects.push(Effect::ShrinkEnded(ended));
+    }
+
+    /// How the pod is doing.
+    pub(crate) fn status(&self, now: Timestamp) -> PodStatus {
+        if self.live.is_none() {
+            PodStatus::NotRunning
+        } else if self.desired.is_empty() && self.no_room.is_none() {
+            PodStatus::NotManaged
+        } else if self.drift.writers.all_paused(now).next().is_some() {
+            PodStatus::Foreign
+        } else if self.drift.runtime_sync_pending {
+            PodStatus::Owed
+        } else if self.work.has_failed() || self.shrink.next_retry(now).is_some() || self.no_room.is_some() {
+            PodStatus::Refused
+        } else if let Some(withheld) = self.resize.pending() {
+            match withheld {
+                Withheld::Deferred(_) => PodStatus::Deferred,
+                Withheld::Infeasible(_) => PodStatus::Infeasible,
+                Withheld::Failed(_) => PodStatus::Refused,
+                Withheld::SpecLater(_) if self.resize.written_ahead.is_some() => PodStatus::Owed,
+                Withheld::Unanswered(_) | Withheld::Postponed(_) | Withheld::SpecLater(_) => PodStatus::Working,
+            }
+        } else if self.drift.in_sync {
+            PodStatus::InSync
+        } else {
+            PodStatus::Working
+        }
     }
 
     /// What survives a restart, if there is anything.

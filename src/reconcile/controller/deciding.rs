@@ -113,7 +113,7 @@ impl Controller {
             return;
         }
         for pod in self.store.described() {
-            self.pods.add(&pod, PodDecision::undecided(&pod));
+            self.pods.add(&pod);
         }
         if self.pods.len() > 0 {
             let problem = "until the sources answer, what stood when the agent last ended counts";
@@ -151,21 +151,14 @@ impl Controller {
             self.forget_pod(&key, &state);
         }
         for (key, pod) in &described {
-            if let Some(state) = self.pods.get(key) {
-                let reason = state.decision.reason;
-                self.apply(key, PodInput::Described(Arc::clone(pod)));
-                self.decide_one(key, &decision_maker);
-                let state = self.pods.get(key).filter(|state| state.decision.reason != reason);
-                state
-                    .into_iter()
-                    .for_each(|state| self.publisher.metrics.decided(&state.decision));
-            } else {
-                let started = std::time::Instant::now();
-                let decision = Box::new(decision_maker.decide_new(pod));
-                self.publisher.metrics.decided(&decision);
-                self.pods.add(pod, PodDecision::clone(&decision));
-                let took = started.elapsed();
-                self.apply(key, PodInput::Decided { decision, took });
+            let reason = self.pods.get(key).map(|state| state.decision.reason);
+            match reason {
+                Some(_) => self.apply(key, PodInput::Described(Arc::clone(pod))),
+                None => self.pods.add(pod),
+            }
+            self.decide_one(key, &decision_maker);
+            if let Some(state) = self.pods.get(key).filter(|state| Some(state.decision.reason) != reason) {
+                self.publisher.metrics.decided(&state.decision);
             }
         }
         self.follow_all(&decision_maker);
@@ -246,18 +239,11 @@ struct DecisionMaker<'a> {
 }
 
 impl DecisionMaker<'_> {
-    fn decide_new(&self, pod: &Pod) -> PodDecision {
-        self.decide_from(pod, None)
-    }
-
     fn decide(&self, state: &PodState) -> PodDecision {
         // What is only observed never comes into force.
         let recommended = state.desired.recommended.as_ref().filter(|_| !self.observe_only);
         let in_force = recommended.map(|recommended| &*recommended.targets);
-        self.decide_from(&state.undisturbed(), in_force)
-    }
-
-    fn decide_from(&self, pod: &Pod, in_force: Option<&[crate::model::NamedRequirements]>) -> PodDecision {
+        let pod = &state.undisturbed();
         // Where the kubelet resizes, the spec is what was last asked for, by whomever.
         let spec = (self.patches && resize::supports_in_place_resize(pod)).then(|| pod.requirements());
         decide::decide_pod(pod, self.index, self.now, &self.options, spec.as_deref().or(in_force))

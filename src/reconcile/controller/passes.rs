@@ -1,11 +1,13 @@
-//! Starts passes and takes in how they ended.
+//! Starts passes, when their turn comes or files were written, and takes in how they ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
+use jiff::Timestamp;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument, Span};
 
@@ -14,8 +16,13 @@ use crate::actuate::shrink::{Lowering, watch};
 use crate::actuate::{Job, JobDone, PodHandles, Verdict, reconcile};
 use crate::model::Cause;
 use crate::plan::resize::{NodeSupport, ResizeDecision};
+use crate::plan::shrink::{Progress, next_turns};
 use crate::reconcile::pod::{Now, PodInput, PodState};
+use crate::reconcile::watching::Written;
 use crate::reconcile::work::PassId;
+
+/// Writes come in bursts, and a pass is one: wait for the end of the burst before looking at what was written.
+const SETTLE: Duration = Duration::from_millis(20);
 
 /// A pass, as it is known while it runs.
 #[derive(Debug)]
@@ -230,6 +237,51 @@ impl Controller {
         self.passes
             .shrink_watches
             .insert(key.to_owned(), AbortOnDropHandle::new(task));
+    }
+
+    /// Files were written: by somebody else, or by a pass. They are looked at once the writer is done.
+    pub(super) fn note_written(&mut self, written: Written) {
+        match written {
+            Written::Pods(pods) => self.files.written.extend(pods),
+            Written::PerhapsAll => {
+                let all = self.pods.keys_of(|state| !state.desired.is_empty());
+                self.files.written.extend(all);
+            }
+        }
+        if self.files.written.is_empty() {
+            return;
+        }
+        // With a temporary limit somebody may be about to run out of memory: the rest of the burst is looked at afterwards.
+        let urgent = |key: &String| self.pods.get(key).is_some_and(PodState::has_temporary_memory);
+        let wait = if self.files.written.iter().any(urgent) {
+            Duration::ZERO
+        } else {
+            SETTLE
+        };
+        let at = Instant::now() + wait;
+        self.files.due = Some(self.files.due.map_or(at, |known| known.min(at)));
+    }
+
+    /// Lets pods whose turn it is lower their memory limits: of one workload a few at a time, and none while one of them
+    /// has its own limits back.
+    pub(super) fn give_turns(&mut self, now: Timestamp) {
+        let progress = |state: &PodState| state.live.as_ref().and_then(|_| state.shrink.progress(now));
+        let waits = |state: &PodState| progress(state) == Some(Progress::Waits);
+        if !self.pods.values().any(waits) {
+            return;
+        }
+        let workload = |state: &PodState| {
+            let recommended = state.desired.recommended.as_ref();
+            let vpa = recommended.and_then(|recommended| recommended.vpa.clone());
+            (state.pod.metadata.namespace.clone(), vpa)
+        };
+        let pods = self.pods.iter();
+        let (keys, pods): (Vec<_>, Vec<_>) = pods
+            .filter_map(|(key, state)| Some((key.clone(), (workload(state), progress(state)?))))
+            .unzip();
+        for index in next_turns(&pods) {
+            self.apply(&keys[index], PodInput::TurnGiven);
+        }
     }
 }
 

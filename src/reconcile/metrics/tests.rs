@@ -45,8 +45,9 @@ fn scrape() -> String {
     pods.repairs
         .get_or_create(&[("file", ControlFile::MemoryMax.name())])
         .inc();
-    pods.foreign_writers.set(1);
+    pods.pods.foreign_writers.set(1);
     pods.pods
+        .by_status
         .get_or_create(&[("state", PodStatus::InSync.as_str())])
         .set(250);
     pods.decisions

@@ -41,8 +41,8 @@ impl Pods {
     }
 
     /// Adds a pod that was just described, unless there is one of that name.
-    pub(crate) fn add(&mut self, pod: &Arc<Pod>, decision: PodDecision) {
-        let new = || Box::new(PodState::new(Arc::clone(pod), decision));
+    pub(crate) fn add(&mut self, pod: &Arc<Pod>) {
+        let new = || Box::new(PodState::new(Arc::clone(pod), PodDecision::undecided(pod)));
         self.0.entry(pod.full_name()).or_insert_with(new);
     }
 

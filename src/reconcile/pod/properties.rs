@@ -101,7 +101,7 @@ fn outcome(which: usize) -> Outcome {
         2 => Outcome::RuntimeOwed { reason },
         3 => Outcome::Refused { reason },
         4 => Outcome::Interrupted { reason },
-        5 => Outcome::Withheld(crate::model::Withheld::SpecLater(reason)),
+        5 => Outcome::Withheld(Withheld::SpecLater(reason)),
         _ => Outcome::Incomplete { reason },
     }
 }

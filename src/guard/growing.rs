@@ -8,7 +8,7 @@ use super::predict::{Need, Verdict};
 use super::thread::Worker;
 use super::throttle::{Finding, raised};
 use super::watched::{ITSELF, Watched};
-use super::watchlist::Report;
+use super::watchlist::{GuardEvent, Report};
 use crate::actuate::{Node, PodBound, grow_memory};
 use crate::model::{Bytes, Outcome};
 
@@ -26,12 +26,12 @@ impl Worker {
         match finding {
             Ok(Finding::Sustained(share)) => {
                 if let Some(to) = raised(cpu.limit, cpu.ceiling) {
-                    let (of, from) = (watched.of(), cpu.limit);
+                    let from = cpu.limit;
                     let why = format!("was throttled in {share} % of all periods at a limit of {from}");
-                    self.report(Report::Throttled { of, from, to, why });
+                    self.report(watched, GuardEvent::Throttled { from, to, why });
                 }
             }
-            Ok(Finding::Quiet) if cpu.lent => self.report(Report::Unthrottled { of: watched.of() }),
+            Ok(Finding::Quiet) if cpu.lent => self.report(watched, GuardEvent::Unthrottled),
             Ok(Finding::Quiet | Finding::Nothing) | Err(_) => {}
         }
     }
@@ -61,8 +61,7 @@ impl Worker {
             }
         }
         if let Some(peak) = watched.quiet(now, self.settings.quiet) {
-            let of = watched.of();
-            self.report(Report::Quiet { of, peak });
+            self.report(watched, GuardEvent::Quiet { peak });
         }
     }
 
@@ -118,8 +117,7 @@ impl Worker {
         let now = self.now();
         watched.due = now + REFUSED;
         if watched.refuse(now, refused.map_or("unknown", Refusal::word)) {
-            let of = watched.of();
-            self.report(Report::Refused { of, refused, why });
+            self.report(watched, GuardEvent::Refused { refused, why });
         }
     }
 
@@ -142,16 +140,13 @@ impl Worker {
                 return;
             }
         }
-        self.report(Report::Grew {
-            of,
-            to,
-            why: describe(limit, need),
-            grown: Box::new(grown),
-        });
+        let (why, grown) = (describe(limit, need), Box::new(grown));
+        self.report(watched, GuardEvent::Grew { to, why, grown });
     }
 
-    fn report(&self, report: Report) {
-        if self.reports.send(report).is_err() {
+    fn report(&self, watched: &Watched, event: GuardEvent) {
+        let of = watched.of();
+        if self.reports.send(Report { of, event }).is_err() {
             tracing::debug!("the guard reports to nobody: shutting down");
         }
     }

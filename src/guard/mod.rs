@@ -28,4 +28,4 @@ mod watchlist;
 
 pub use limit_files::{LentLast, LimitFiles};
 pub use thread::Guard;
-pub use watchlist::{Claim, CpuTerms, Guarded, GuardedPod, Report, Settings, Terms, Watchlist};
+pub use watchlist::{Claim, CpuTerms, GuardEvent, Guarded, GuardedPod, Report, Settings, Terms, Watchlist};

@@ -69,12 +69,18 @@ pub struct Claim {
     pub request: Bytes,
 }
 
-/// A message of the guard to the controller.
+/// A message of the guard to the controller: what it did or saw of a container.
 #[derive(Debug)]
-pub enum Report {
+pub struct Report {
+    pub of: Guarded,
+    pub event: GuardEvent,
+}
+
+/// What the guard did for a container, or saw of it.
+#[derive(Debug)]
+pub enum GuardEvent {
     /// A limit was to grow; how that went is in `grown`.
     Grew {
-        of: Guarded,
         /// The limit it was to have.
         to: Bytes,
         why: String,
@@ -82,24 +88,21 @@ pub enum Report {
     },
     /// A limit should grow and must not. Said once, until that has changed.
     Refused {
-        of: Guarded,
         /// By which rule; none where the node's memory could not be read.
         refused: Option<Refusal>,
         why: String,
     },
-    /// A container is throttled for so long that its cpu limit should be this.
+    /// It is throttled for so long that its cpu limit should be this.
     Throttled {
-        of: Guarded,
         from: MilliCpu,
         /// The limit it should have.
         to: MilliCpu,
         why: String,
     },
-    /// A container that was lent cpu has not been throttled for a while.
-    Unthrottled { of: Guarded },
-    /// A container that was lent memory has been quiet for a while.
+    /// It was lent cpu and has not been throttled for a while.
+    Unthrottled,
+    /// It was lent memory and has been quiet for a while.
     Quiet {
-        of: Guarded,
         /// The most that was in use meanwhile, page cache aside.
         peak: Bytes,
     },
@@ -110,17 +113,4 @@ pub enum Report {
 pub struct Guarded {
     pub pod: PodId,
     pub container: String,
-}
-
-impl Report {
-    /// The container it is about.
-    pub const fn of(&self) -> &Guarded {
-        match self {
-            Self::Grew { of, .. }
-            | Self::Refused { of, .. }
-            | Self::Throttled { of, .. }
-            | Self::Unthrottled { of }
-            | Self::Quiet { of, .. } => of,
-        }
-    }
 }

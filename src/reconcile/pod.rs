@@ -25,7 +25,7 @@ use crate::guard::Report;
 use crate::model::objects::{Pod, PodId};
 use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, LivePod, NamedRequirements, Target, Withheld};
 use crate::plan::LowPodLevel;
-use crate::plan::resize::ResizeDecision;
+use crate::plan::resize::{self, ResizeDecision};
 
 mod decision;
 mod effects;
@@ -268,22 +268,11 @@ impl PodState {
             PodInput::Located(located) => self.locate(*located, now, effects),
             PodInput::PodLevelRead { low, repair } => self.take_pod_level(low, repair, now, effects),
             PodInput::PodLevelRaised(raised) => self.take_raised_pod_level(*raised, now, effects),
-            PodInput::FilesWritten => {
-                if self.is_enforced() {
-                    self.work.request_pass(Cause::Drift, false, now.instant);
-                }
-            }
-            PodInput::FilesWatched => {
-                if self.drift.in_sync {
-                    self.work.request_pass(Cause::Drift, false, now.instant);
-                }
-            }
+            PodInput::FilesWritten => self.request_if(self.is_enforced(), Cause::Drift, false, now),
+            PodInput::FilesWatched => self.request_if(self.drift.in_sync, Cause::Drift, false, now),
             PodInput::TimePassed => self.time_passed(now),
             PodInput::Swept => {
-                if self.is_enforced() {
-                    let check_runtime = self.drift.runtime_sync_pending;
-                    self.work.request_pass(Cause::Sweep, check_runtime, now.instant);
-                }
+                self.request_if(self.is_enforced(), Cause::Sweep, self.drift.runtime_sync_pending, now);
             }
             PodInput::RuntimeReturned => {
                 if self.drift.runtime_sync_pending {
@@ -297,19 +286,14 @@ impl PodState {
                 }
             }
             PodInput::RoomFreed => {
-                if self.resize.status == ResizeStatus::NoRoom {
-                    self.work.request_pass(Cause::Retry, true, now.instant);
-                }
+                self.request_if(self.resize.status == ResizeStatus::NoRoom, Cause::Retry, true, now);
             }
             PodInput::ResizeRetried => {
-                if !self.desired.is_empty() && crate::plan::resize::supports_in_place_resize(&self.pod) {
-                    self.work.request_pass(Cause::Retry, true, now.instant);
-                }
+                let resizes = !self.desired.is_empty() && resize::supports_in_place_resize(&self.pod);
+                self.request_if(resizes, Cause::Retry, true, now);
             }
             PodInput::ApiServerReturned => {
-                if self.resize.waits_for_api_server() {
-                    self.work.request_pass(Cause::ApiServerReturned, true, now.instant);
-                }
+                self.request_if(self.resize.waits_for_api_server(), Cause::ApiServerReturned, true, now);
             }
             PodInput::Requested(id, request) => self.enqueue(id, request, effects),
             PodInput::Admitted(id, request, headroom) => self.admit(id, request, &headroom, now, effects),
@@ -335,6 +319,12 @@ impl PodState {
                     self.restart(Cause::Retry, now);
                 }
             }
+        }
+    }
+
+    fn request_if(&mut self, due: bool, cause: Cause, check_runtime: bool, now: Now) {
+        if due {
+            self.work.request_pass(cause, check_runtime, now.instant);
         }
     }
 

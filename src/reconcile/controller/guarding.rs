@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use super::Controller;
 use crate::actuate::LeastLimits;
 use crate::guard::budgets::Refusal;
-use crate::guard::{Guard, Report, Watchlist};
+use crate::guard::{Guard, GuardEvent, Report, Watchlist};
 use crate::model::Outcome;
 use crate::reconcile::metrics::GrowthOutcome;
 use crate::reconcile::pod::PodInput;
@@ -41,21 +41,21 @@ impl GuardLink {
 
 impl Controller {
     pub(super) fn take_guard_report(&mut self, report: Report) {
-        match &report {
-            Report::Grew { grown, .. } => self.publisher.metrics.grew(match grown.outcome {
+        match &report.event {
+            GuardEvent::Grew { grown, .. } => self.publisher.metrics.grew(match grown.outcome {
                 Outcome::Applied => GrowthOutcome::Applied,
                 _ => GrowthOutcome::Failed,
             }),
-            Report::Refused { of, refused, why } => {
+            GuardEvent::Refused { refused, why } => {
                 self.publisher.metrics.grew(not_grown(*refused));
                 tracing::warn!(
-                    pod = %of.pod, container = of.container, reason = why,
+                    pod = %report.of.pod, container = report.of.container, reason = why,
                     "a memory limit is not grown although it will be reached"
                 );
             }
-            Report::Quiet { .. } | Report::Throttled { .. } | Report::Unthrottled { .. } => {}
+            GuardEvent::Quiet { .. } | GuardEvent::Throttled { .. } | GuardEvent::Unthrottled => {}
         }
-        let pod = &report.of().pod;
+        let pod = &report.of.pod;
         let key = pod.to_string();
         if self.runs(&key, &pod.uid) {
             self.apply(&key, PodInput::Guard(Box::new(report)));

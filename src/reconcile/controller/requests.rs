@@ -90,23 +90,23 @@ impl Requests {
 
     /// Answers once what is desired now would survive the agent: a change that was confirmed ends when it was to end.
     pub(super) fn answer_once(&mut self, saved: impl Future<Output = ()> + Send + 'static) {
-        if self.ended.is_empty() {
-            return;
+        let mut ended = std::mem::take(&mut self.ended);
+        if !ended.is_empty() {
+            tokio::spawn(async move {
+                saved.await;
+                answer_all(&mut ended);
+            });
         }
-        let mut ended = Self {
-            ended: std::mem::take(&mut self.ended),
-            ..Self::default()
-        };
-        tokio::spawn(async move {
-            saved.await;
-            ended.answer_now();
-        });
     }
 
     pub(super) fn answer_now(&mut self) {
-        for (reply, record) in self.ended.drain(..) {
-            send(reply, Ok(record));
-        }
+        answer_all(&mut self.ended);
+    }
+}
+
+fn answer_all(ended: &mut Vec<(RecordReply, Arc<ChangeRecord>)>) {
+    for (reply, record) in ended.drain(..) {
+        send(reply, Ok(record));
     }
 }
 

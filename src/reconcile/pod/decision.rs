@@ -5,8 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{Effect, NoRoomFor, Now, PodState};
-use crate::actuate::JobDone;
-use crate::model::{Cause, MemoryLimit, NamedRequirements, Outcome, Reason, Target};
+use crate::model::{Cause, MemoryLimit, NamedRequirements, Reason, Target};
 use crate::plan::lift_kept;
 use crate::reconcile::desired::Recommended;
 
@@ -77,10 +76,9 @@ impl PodState {
         };
         no_room.recorded = true;
         let reason = no_room.why.clone();
-        if let (Some(cause), Some(live)) = (cause, self.live.clone()) {
+        if let (Some(cause), Some(_)) = (cause, &self.live) {
             tracing::warn!(pod = self.pod.full_name(), %cause, "not done: {reason}");
-            let done = JobDone::ended(Outcome::Refused { reason });
-            self.record(&live.id, cause, done, None, now, effects);
+            self.record_refusal(cause, reason, now, effects);
         }
     }
 }

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::{Effect, GrowthState, Now, PodState};
 use crate::actuate::shrink::Lowering;
 use crate::actuate::{Growable, Grown, JobDone};
-use crate::guard::{Claim, CpuTerms, Guarded, GuardedPod, Report, Terms};
+use crate::guard::{Claim, CpuTerms, GuardEvent, Guarded, GuardedPod, Report, Terms};
 use crate::model::{
     Bytes, Cause, KubeletVersion, MemoryLimit, MilliCpu, Outcome, Resource, ResourceList, Stages, Target,
 };
@@ -44,22 +44,23 @@ fn no_longer_needed(of: &Guarded, resource: Resource) -> Cause {
 
 impl PodState {
     pub(super) fn take_guard_report(&mut self, report: Report, now: Now, effects: &mut Vec<Effect>) {
-        match report {
-            Report::Grew { of, to, why, grown } => self.grow_memory(&of, to, why, *grown, now, effects),
-            Report::Refused { of, why, .. } => {
+        let of = report.of;
+        match report.event {
+            GuardEvent::Grew { to, why, grown } => self.grow_memory(&of, to, why, *grown, now, effects),
+            GuardEvent::Refused { why, .. } => {
                 let reason = format!("container {}: memory limit not grown: {why}", of.container);
                 self.growth.refused.insert(of.container.clone(), why);
                 self.record_guard(&of, None, JobDone::ended(Outcome::Refused { reason }), now, effects);
             }
-            Report::Quiet { of, peak } => self.end_quiet_memory(&of, peak, now),
-            Report::Throttled { of, from, to, why } => {
+            GuardEvent::Quiet { peak } => self.end_quiet_memory(&of, peak, now),
+            GuardEvent::Throttled { from, to, why } => {
                 let cause = guard_cause(&of, Resource::Cpu, Some(why.clone()));
                 let limits = (from.get(), to.get());
                 let given = TemporaryLimit::given(&of.container, Resource::Cpu, limits, why, now.wall);
                 self.desired.grow(&self.pod, given);
                 self.restart(cause, now);
             }
-            Report::Unthrottled { of } => {
+            GuardEvent::Unthrottled => {
                 self.desired
                     .end_temporary(|limit| limit.is_of(&of.container, Resource::Cpu));
                 self.restart(no_longer_needed(&of, Resource::Cpu), now);

@@ -251,6 +251,14 @@ impl PodState {
         self.answer_request(outcome, now)
     }
 
+    /// Leaves to be kept in the history why nothing was done, where the pod runs.
+    pub(super) fn record_refusal(&mut self, cause: Cause, reason: String, now: Now, effects: &mut Vec<Effect>) {
+        if let Some(live) = self.live.clone() {
+            let done = JobDone::ended(Outcome::Refused { reason });
+            self.record(&live.id, cause, done, None, now, effects);
+        }
+    }
+
     /// Leaves what a pass did, or could not do, to be kept in the history. A pass that found everything in order is not
     /// news, nor is one that only found what the kubelet had said before.
     pub(super) fn record(

@@ -24,10 +24,8 @@ impl PodState {
         } else if repair {
             effects.push(Effect::RaisePodLevel(bound, low));
         } else if !known {
-            let done = JobDone::ended(Outcome::Refused {
-                reason: format!("{low}; it is raised where repairPodLevel is true"),
-            });
-            self.record(&bound.live().id, Cause::PodLevel, done, None, now, effects);
+            let reason = format!("{low}; it is raised where repairPodLevel is true");
+            self.record_refusal(Cause::PodLevel, reason, now, effects);
         }
     }
 

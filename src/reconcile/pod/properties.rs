@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::actuate::{Grown, LeastLimits};
-use crate::guard::Guarded;
+use crate::guard::{GuardEvent, Guarded};
 use crate::model::{CgroupPath, KubeletVersion, LiveContainer, MemoryLimit, Outcome, Reason, ResourceList};
 use crate::plan::shrink::{Before, Trouble, WatchReading};
 use crate::reconcile::capacity::NodeCapacity;
@@ -172,11 +172,12 @@ impl World {
         }
     }
 
-    fn guarded() -> Guarded {
-        Guarded {
+    fn report(&mut self, event: GuardEvent) {
+        let of = Guarded {
             pod: live("u1").id.clone(),
             container: "app".to_owned(),
-        }
+        };
+        self.apply(PodInput::Guard(Box::new(Report { of, event })));
     }
 
     fn apply(&mut self, input: PodInput) {
@@ -256,8 +257,7 @@ impl World {
                 let earlier = self.least_limits.get("u1", "app");
                 if earlier.is_none_or(|earlier| earlier < to) {
                     self.least_limits.raise("u1", "app", to);
-                    self.apply(PodInput::Guard(Box::new(Report::Grew {
-                        of: Self::guarded(),
+                    self.report(GuardEvent::Grew {
                         to,
                         why: String::new(),
                         grown: Box::new(Grown {
@@ -266,13 +266,12 @@ impl World {
                             steps: Vec::new(),
                             took: Duration::ZERO,
                         }),
-                    })));
+                    });
                 }
             }
-            Happening::Quiet { mib } if runs => self.apply(PodInput::Guard(Box::new(Report::Quiet {
-                of: Self::guarded(),
+            Happening::Quiet { mib } if runs => self.report(GuardEvent::Quiet {
                 peak: Bytes::new(mib * MIB),
-            }))),
+            }),
             Happening::PassBegins => {
                 self.passes += 1;
                 self.apply(PodInput::PassBegan {

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::{Effect, Now, PodState};
-use crate::actuate::JobDone;
 use crate::model::objects::Pod;
-use crate::model::{Cause, NamedRequirements, Outcome};
+use crate::model::{Cause, NamedRequirements};
 use crate::plan::lift_kept;
 use crate::plan::resize::{self, Phase};
 
@@ -86,10 +85,7 @@ impl PodState {
     pub(super) fn lose_change(&mut self, reason: String, now: Now, effects: &mut Vec<Effect>) {
         tracing::warn!(pod = %self.pod.full_name(), reason, "what was set while the API server was away is lost");
         self.restart(Cause::ChangeLost, now);
-        if let Some(live) = self.live.clone() {
-            let done = JobDone::ended(Outcome::Refused { reason });
-            self.record(&live.id, Cause::ChangeLost, done, None, now, effects);
-        }
+        self.record_refusal(Cause::ChangeLost, reason, now, effects);
     }
 
     /// The pod as the VPA's rules see it: the spec without what an override, a temporary limit or a limit that is kept has

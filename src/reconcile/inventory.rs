@@ -32,31 +32,40 @@ impl Inventory {
         listed: &[ListedContainer],
         manifests: &[Arc<Pod>],
     ) -> Self {
-        let names = Names::gather(pods, listed, manifests);
+        let mut known: HashMap<&str, Known<'_>> = HashMap::new();
+        for pod in manifests.iter().filter(|pod| !pod.cgroup_uid().is_empty()) {
+            known.entry(pod.cgroup_uid()).or_default().objects.push(pod);
+        }
+        for pod in pods {
+            known.entry(&pod.uid).or_default().id = Some(pod);
+        }
+        for container in listed {
+            let of_pod = known.entry(&container.pod.uid).or_default();
+            of_pod.id = Some(&container.pod);
+            of_pod.listed.push(container);
+        }
         let mut inventory = Self::default();
         for entry in scanned {
             let uid = entry.place.uid.as_str();
-            let Some((id, containers)) = names.of_pod(uid) else {
+            let Some((id, containers)) = known.get(uid).and_then(|known| known.names(uid)) else {
                 continue;
             };
-            let mut live: Vec<(&Named<'_>, LiveContainer)> = entry
+            let mut live: Vec<_> = entry
                 .containers
                 .into_iter()
                 .filter_map(|container| {
-                    let container_id = container.place.id.as_str();
-                    let live = LiveContainer {
-                        id: container_id.to_owned(),
-                        path: container.path,
-                    };
-                    Some((containers.get(container_id)?, live))
+                    let id = container.place.id.as_str();
+                    let (name, age) = containers.get(id)?;
+                    let id = id.to_owned();
+                    let path = container.path;
+                    Some((*age, (*name).to_owned(), LiveContainer { id, path }))
                 })
                 .collect();
             // The last of a name stays.
-            live.sort_by_key(|(named, _)| named.age);
-            let live = live.into_iter().map(|(named, live)| (named.name.to_owned(), live));
+            live.sort_by_key(|(age, ..)| *age);
             let pod = Arc::new(LivePod {
                 id: id.clone(),
-                containers: live.collect(),
+                containers: live.into_iter().map(|(_, name, live)| (name, live)).collect(),
                 path: entry.path,
             });
             inventory.uids_by_name.insert((id.namespace, id.name), uid.to_owned());
@@ -82,75 +91,40 @@ impl Inventory {
     }
 }
 
-/// Names of pods and containers, by the UID that each source gives them. No source names anything of another pod's.
+/// What is said of the pods with one UID. No source names anything of another pod's.
 #[derive(Default)]
-struct Names<'a> {
-    /// The runtime's names of pods.
-    pods: HashMap<&'a str, &'a PodId>,
-    /// The runtime's containers, by id.
-    listed: HashMap<&'a str, Containers<'a>>,
-    objects: HashMap<&'a str, Vec<&'a Arc<Pod>>>,
+struct Known<'a> {
+    /// The runtime's name of the pod.
+    id: Option<&'a PodId>,
+    /// The runtime's containers.
+    listed: Vec<&'a ListedContainer>,
+    objects: Vec<&'a Arc<Pod>>,
 }
 
-/// One pod's containers, by id.
-type Containers<'a> = HashMap<&'a str, Named<'a>>;
+/// How often a container was started before, and when this time.
+type Age = (u32, Option<Timestamp>);
+/// The names and ages of containers, by id.
+type Containers<'a> = HashMap<&'a str, (&'a str, Age)>;
 
-/// A container that somebody can name.
-#[derive(Clone, Copy)]
-struct Named<'a> {
-    name: &'a str,
-    /// How often it was started before, and when this time.
-    age: (u32, Option<Timestamp>),
-}
-
-impl<'a> Names<'a> {
-    fn gather(pods: &'a [PodId], listed: &'a [ListedContainer], manifests: &'a [Arc<Pod>]) -> Self {
-        let mut names = Self::default();
-        for pod in manifests.iter().filter(|pod| !pod.cgroup_uid().is_empty()) {
-            names.objects.entry(pod.cgroup_uid()).or_default().push(pod);
-        }
-        for pod in pods {
-            names.pods.insert(&pod.uid, pod);
-        }
-        for container in listed {
-            names.pods.insert(&container.pod.uid, &container.pod);
-            let named = Named {
-                name: &container.name,
-                age: (container.restart_count, container.created_at),
-            };
-            let of_pod = names.listed.entry(&container.pod.uid).or_default();
-            of_pod.insert(&container.id, named);
-        }
-        names
-    }
-
-    /// Which pod has this UID in its cgroup's name, and what its containers are called. The runtime's word wins: only the
-    /// object that describes the pod it names adds to that.
-    fn of_pod(&self, uid: &str) -> Option<(PodId, Containers<'a>)> {
-        let objects = self.objects.get(uid).map_or(&[][..], Vec::as_slice);
-        let id = match self.pods.get(uid) {
-            Some(id) => PodId::clone(id),
-            None => pod_of_uid(objects.iter().copied(), uid)?.id_with(uid),
+impl<'a> Known<'a> {
+    /// Which pod has this UID in its cgroup's name, and what its containers are called, by id. The runtime's word wins: only
+    /// the object that describes the pod it names adds to that.
+    fn names(&self, uid: &str) -> Option<(PodId, Containers<'a>)> {
+        let id = match self.id {
+            Some(id) => id.clone(),
+            None => pod_of_uid(self.objects.iter().copied(), uid)?.id_with(uid),
         };
-        let mut containers = Containers::new();
-        for pod in objects.iter().filter(|pod| pod.describes(&id)) {
+        let described = self.objects.iter().filter(|pod| pod.describes(&id));
+        let statuses = described.flat_map(|pod| {
             let status = &pod.status;
-            let statuses = status.container_statuses.iter().chain(&status.init_container_statuses);
-            containers.extend(statuses.filter_map(|status| {
-                let named = Named {
-                    name: &status.name,
-                    age: (0, None),
-                };
-                Some((bare_id(status)?, named))
-            }));
-        }
-        containers.extend(
-            self.listed
-                .get(uid)
-                .into_iter()
-                .flatten()
-                .map(|(id, named)| (*id, *named)),
-        );
+            status.container_statuses.iter().chain(&status.init_container_statuses)
+        });
+        let named = statuses.filter_map(|status| Some((bare_id(status)?, (&*status.name, (0, None)))));
+        let listed = self.listed.iter().map(|container| {
+            let age = (container.restart_count, container.created_at);
+            (&*container.id, (&*container.name, age))
+        });
+        let containers = named.chain(listed).collect();
         Some((id, containers))
     }
 }

@@ -7,7 +7,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::overrides::{Override, check_names, check_result, overlay, overlay_sparse};
+use super::overrides::{Override, check_names, check_result, overlay};
 use crate::model::objects::Pod;
 use crate::model::{NamedRequirements, Resource};
 use crate::plan::WriteScope;
@@ -92,7 +92,7 @@ impl DesiredState {
     pub(crate) fn set_override(&mut self, pod: &Pod, mut wanted: Override) -> Result<(), String> {
         check_names(pod, &wanted.values)?;
         if let Some(earlier) = &self.overridden {
-            wanted.values = overlay_sparse(earlier.values.clone(), &wanted.values);
+            wanted.values = overlay(earlier.values.clone(), &wanted.values);
         }
         let result = overlay(self.base(pod), &wanted.values);
         check_result(pod, &wanted.values, &result)?;

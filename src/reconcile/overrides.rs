@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::page_size;
 use crate::decide::StaticManagers;
 use crate::model::objects::Pod;
-use crate::model::{Bytes, MilliCpu, NamedRequirements, QosClass, Requirements, Resource};
+use crate::model::{MilliCpu, NamedRequirements, QosClass, Requirements, Resource, ResourceList};
 
 /// The least cpu limit accepted from an operator: the kernel refuses quotas below 1000 µs in a period of 100 ms.
 const LEAST_CPU: MilliCpu = MilliCpu::new(10);
@@ -29,34 +29,17 @@ pub(crate) struct Override {
 
 /// `values` where they are set, `base` elsewhere.
 pub(crate) fn overlay(mut base: Vec<NamedRequirements>, values: &[NamedRequirements]) -> Vec<NamedRequirements> {
-    for container in &mut base {
-        if let Some(value) = values.iter().find(|value| value.name == container.name) {
-            container.resources = overlay_one(container.resources, &value.resources);
-        }
-    }
-    base
-}
-
-/// As [`overlay`], but containers that `base` lacks are added.
-pub(crate) fn overlay_sparse(mut base: Vec<NamedRequirements>, values: &[NamedRequirements]) -> Vec<NamedRequirements> {
-    let known = |base: &[NamedRequirements], name: &str| base.iter().any(|container| container.name == name);
-    let added: Vec<_> = values
-        .iter()
-        .filter(|value| !known(&base, &value.name))
-        .cloned()
-        .collect();
-    base = overlay(base, values);
-    base.extend(added);
-    base
-}
-
-fn overlay_one(mut base: Requirements, value: &Requirements) -> Requirements {
-    for resource in Resource::ALL {
-        if let Some(amount) = value.requests.get(resource) {
-            base.requests.set(resource, Some(amount));
-        }
-        if let Some(amount) = value.limits.get(resource) {
-            base.limits.set(resource, Some(amount));
+    let set = |base: &mut ResourceList, value: ResourceList| {
+        base.cpu = value.cpu.or(base.cpu);
+        base.memory = value.memory.or(base.memory);
+    };
+    for value in values {
+        match base.iter_mut().find(|container| container.name == value.name) {
+            Some(NamedRequirements { resources, .. }) => {
+                set(&mut resources.requests, value.resources.requests);
+                set(&mut resources.limits, value.resources.limits);
+            }
+            None => base.push(value.clone()),
         }
     }
     base
@@ -157,19 +140,19 @@ fn check_container(container: &NamedRequirements) -> Result<(), String> {
     let NamedRequirements { name, resources } = container;
     for resource in Resource::ALL {
         let least = match resource {
-            Resource::Cpu => (LEAST_CPU.get(), LEAST_CPU.to_string()),
+            Resource::Cpu => LEAST_CPU.get(),
             // Below one page nothing can run at all.
-            Resource::Memory => (page_size().get(), Bytes::new(page_size().get()).to_string()),
+            Resource::Memory => page_size().get(),
         };
-        let text = |list: crate::model::ResourceList| list.text(resource).unwrap_or_default();
+        let text = |list: ResourceList| list.text(resource).unwrap_or_default();
         let Some(limit) = resources.limits.get(resource) else {
             continue;
         };
-        if limit < least.0 {
+        if limit < least {
             return Err(format!(
                 "container {name}: {resource} limit {} is below the least the kernel holds, {}",
                 text(resources.limits),
-                least.1
+                resource.quantity(least)
             ));
         }
         if resources.requests.amount(resource) > limit {

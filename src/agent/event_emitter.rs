@@ -52,7 +52,7 @@ impl Composer {
                 Cause::Guard {
                     container, resource, ..
                 }
-                | Cause::LoanEnded { container, resource } => {
+                | Cause::TemporaryLimitEnded { container, resource } => {
                     return self.temporary_limit(record, cause.as_ref()?, container, *resource);
                 }
                 Cause::Drift => (Severity::Warning, "ResourcesRestored"),
@@ -145,8 +145,8 @@ const fn is_wish(cause: &Cause) -> bool {
         | Cause::OverrideEnded
         | Cause::Released { .. }
         | Cause::Guard { .. }
-        | Cause::LoanEnded { .. }
-        | Cause::LoanDenied { .. }
+        | Cause::TemporaryLimitEnded { .. }
+        | Cause::TemporaryLimitDenied { .. }
         | Cause::PodLevel
         | Cause::ChangeLost
         | Cause::Drift
@@ -327,7 +327,7 @@ mod tests {
             resource: Resource::Memory,
             why: Some("used 127Mi".to_owned()),
         };
-        let ended = || Cause::LoanEnded {
+        let ended = || Cause::TemporaryLimitEnded {
             container: "app".to_owned(),
             resource: Resource::Memory,
         };

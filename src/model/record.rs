@@ -50,10 +50,10 @@ pub enum Cause {
     },
     /// A limit that was grown in an emergency is not needed any more, or not all of it.
     #[display("guard: container {container} does not need all the {resource} any more that it was lent")]
-    LoanEnded { container: String, resource: Resource },
+    TemporaryLimitEnded { container: String, resource: Resource },
     /// A limit that was grown in an emergency is taken back because the API server denies it.
     #[display("guard: what was lent to container {container} is taken back, the API server denies it ({why})")]
-    LoanDenied { container: String, why: String },
+    TemporaryLimitDenied { container: String, why: String },
     /// The pod's cgroup allows less memory than its containers' do together.
     #[display("the pod's cgroup was left below its containers (kubernetes/kubernetes#138760)")]
     PodLevel,

@@ -187,7 +187,10 @@ const fn rank(cause: &Cause) -> u8 {
         Cause::AgentStarted => 3,
         Cause::Kubelet | Cause::ApiServerReturned => 4,
         Cause::ContainerStarted | Cause::PodLevel => 5,
-        Cause::OverrideEnded | Cause::LoanEnded { .. } | Cause::LoanDenied { .. } | Cause::ChangeLost => 6,
+        Cause::OverrideEnded
+        | Cause::TemporaryLimitEnded { .. }
+        | Cause::TemporaryLimitDenied { .. }
+        | Cause::ChangeLost => 6,
         Cause::Guard { .. } => 7,
         Cause::Recommendation { .. } | Cause::BoostEnded { .. } => 8,
         Cause::Operator { .. } | Cause::Released { .. } => 9,

@@ -48,7 +48,7 @@ impl<'a> From<&'a Cause> for Actor<'a> {
                 pid: *pid,
                 reason,
             },
-            Cause::Guard { .. } | Cause::LoanEnded { .. } | Cause::LoanDenied { .. } => Self::Guard,
+            Cause::Guard { .. } | Cause::TemporaryLimitEnded { .. } | Cause::TemporaryLimitDenied { .. } => Self::Guard,
             Cause::Regret { .. }
             | Cause::BoostEnded { .. }
             | Cause::OverrideEnded

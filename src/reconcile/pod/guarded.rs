@@ -36,7 +36,7 @@ impl GrowthState {
 }
 
 fn no_longer_needed(of: &Guarded, resource: Resource) -> Cause {
-    Cause::LoanEnded {
+    Cause::TemporaryLimitEnded {
         container: of.container.clone(),
         resource,
     }
@@ -192,7 +192,7 @@ impl PodState {
                 why,
                 "a temporary limit that is denied ends"
             );
-            self.restart(Cause::LoanDenied { container, why }, now);
+            self.restart(Cause::TemporaryLimitDenied { container, why }, now);
         }
     }
 

@@ -21,7 +21,7 @@ pub(crate) struct NodeCapacity {
     /// What the Node object says, else what the machine has.
     any: Capacity,
     requested: Account,
-    kubelet: KubeletVersion,
+    pub(crate) kubelet: KubeletVersion,
     /// Whether pods are resized through the API server where their kubelet does that.
     patches: bool,
     /// Whether a pod requests less than when this was made.
@@ -112,10 +112,6 @@ impl NodeCapacity {
             self.requested.change(own, larger(own, after));
         }
         room
-    }
-
-    pub(crate) const fn kubelet(&self) -> KubeletVersion {
-        self.kubelet
     }
 
     /// The room for a pod whose values an operator sets.

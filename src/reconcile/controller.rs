@@ -178,7 +178,7 @@ impl Controller {
         while let Ok(report) = self.guard.reports.try_recv() {
             self.take_guard_report(report);
         }
-        while self.passes.any_runs() {
+        while !self.passes.busy.is_empty() {
             match events.recv().await {
                 Some(event @ Event::PassEnded(..)) => self.take_event(event),
                 Some(_) => {}
@@ -259,11 +259,11 @@ impl Controller {
             Effect::RaisePodLevel(bound, low) => self.raise_pod_level(key, bound, low),
             Effect::KeepFiles(handles) => self.keep_files(key, handles),
             Effect::CloseFiles => {
-                self.passes.close(key);
+                self.passes.handles.remove(key);
                 self.files.forget(key);
             }
             Effect::WatchShrink(number, lowered) => self.watch_shrink(key, number, lowered),
-            Effect::EndShrinkWatch => self.passes.end_shrink_watch(key),
+            Effect::EndShrinkWatch => drop(self.passes.shrink_watches.remove(key)),
             Effect::Record { record, news, answers } => {
                 let record = self.publisher.history.add(*record, news);
                 if let Some(request) = answers {
@@ -338,7 +338,7 @@ impl Controller {
             let (at, wall_at) = state.wakes_at(now.into_std());
             [at.map(Instant::from_std), wall_at.map(from_now)]
         });
-        let others = [self.files.due, self.endpoint.retry_at()];
+        let others = [self.files.due, self.endpoint.retry_at];
         of_pods
             .chain(others)
             .flatten()

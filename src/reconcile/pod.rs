@@ -348,7 +348,7 @@ impl PodState {
     pub(crate) fn wakes_at(&self, now: Instant) -> (Option<Instant>, Option<Timestamp>) {
         let dated = [
             self.desired.override_ends_at(),
-            self.shrink.retry_at(),
+            self.shrink.retry_at,
             self.decision.boosts.next_end,
             self.denied_end(),
         ];
@@ -434,7 +434,7 @@ impl PodState {
                     ..self.resize.clone()
                 },
             },
-            regrets: self.shrink.backoffs().clone(),
+            regrets: self.shrink.backoffs.clone(),
             pauses: self.growth.pauses.clone(),
         })
     }

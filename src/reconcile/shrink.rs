@@ -17,9 +17,10 @@ const LONGEST_TURN: SignedDuration = SignedDuration::from_mins(5);
 pub(crate) struct ShrinkState {
     /// Usage that earlier tries have seen.
     pub(crate) seen: SeenBefore,
-    backoffs: Regrets,
+    /// Every shrink that was undone.
+    pub(crate) backoffs: Regrets,
     /// When a shrink that was undone is to be tried again.
-    retry_at: Option<Timestamp>,
+    pub(crate) retry_at: Option<Timestamp>,
     /// The number of the pass whose lower limits are watched now.
     watched: Option<u64>,
     /// Since when it is the pod's turn, until its limits were lowered and watched.
@@ -135,23 +136,13 @@ impl ShrinkState {
         self.backoffs.next(now)
     }
 
-    /// When a shrink that was undone is to be tried again.
-    pub(crate) const fn retry_at(&self) -> Option<Timestamp> {
-        self.retry_at
-    }
-
-    /// Whether it is time for that, and from then on not any more.
+    /// Whether it is time to try a shrink again, and from then on not any more.
     pub(crate) fn take_due(&mut self, now: Timestamp) -> bool {
         let due = self.retry_at.take_if(|at| *at <= now).is_some();
         if due {
             self.retry_at = self.backoffs.next(now).map(|backoff| backoff.until);
         }
         due
-    }
-
-    /// Every shrink that was undone, to be saved.
-    pub(crate) const fn backoffs(&self) -> &Regrets {
-        &self.backoffs
     }
 
     /// Takes over what an earlier agent saved.

@@ -165,8 +165,8 @@ impl Controller {
     }
 
     fn forget_pod(&mut self, key: &str, state: &PodState) {
-        self.passes.close(key);
-        self.passes.end_shrink_watch(key);
+        self.passes.handles.remove(key);
+        self.passes.shrink_watches.remove(key);
         self.files.forget(key);
         self.requests.drop_all(state);
         if let Some(id) = &state.identity {

@@ -196,7 +196,7 @@ impl Controller {
     /// Raises the memory limit of a pod's cgroup, in no task that others wait for.
     pub(super) fn raise_pod_level(&self, key: &str, bound: BoundPod, low: LowPodLevel) {
         let Some(node) = self.node.known() else { return };
-        let (key, events) = (key.to_owned(), self.passes.events());
+        let (key, events) = (key.to_owned(), self.passes.events.clone());
         tokio::spawn(async move {
             let uid = bound.live().id.uid.clone();
             let raised = tokio::task::spawn_blocking(move || raise_pod_level(&node, bound.live(), low.needs)).await;

@@ -42,12 +42,12 @@ pub(crate) struct Passes {
     /// How many passes were begun.
     begun: u64,
     /// The UIDs of the pods that passes run for now. A pod's state may be new while a pass of an earlier one still runs.
-    busy: BTreeSet<String>,
+    pub(super) busy: BTreeSet<String>,
     /// Open cgroups by the pods' keys, unless a pass has them.
-    handles: BTreeMap<String, PodHandles>,
+    pub(super) handles: BTreeMap<String, PodHandles>,
     /// The watches of lower limits, which end with these values.
-    shrink_watches: BTreeMap<String, AbortOnDropHandle<()>>,
-    events: mpsc::Sender<Event>,
+    pub(super) shrink_watches: BTreeMap<String, AbortOnDropHandle<()>>,
+    pub(super) events: mpsc::Sender<Event>,
 }
 
 impl Passes {
@@ -59,22 +59,6 @@ impl Passes {
             shrink_watches: BTreeMap::new(),
             events,
         }
-    }
-
-    pub(super) fn events(&self) -> mpsc::Sender<Event> {
-        self.events.clone()
-    }
-
-    pub(super) fn any_runs(&self) -> bool {
-        !self.busy.is_empty()
-    }
-
-    pub(super) fn close(&mut self, key: &str) {
-        self.handles.remove(key);
-    }
-
-    pub(super) fn end_shrink_watch(&mut self, key: &str) {
-        self.shrink_watches.remove(key);
     }
 
     fn is_busy(&self, state: &PodState) -> bool {
@@ -118,7 +102,7 @@ impl Controller {
         }
         let mut capacity = self.capacity();
         let pods = self.pods.values().map(|state| &*state.pod);
-        let support = NodeSupport::of(pods, node.known_kubelet(), self.endpoint.upgraded(), now.wall);
+        let support = NodeSupport::of(pods, node.known_kubelet(), self.endpoint.upgraded, now.wall);
         for key in due {
             let Some(state) = self.pods.get(&key).filter(|state| !self.passes.is_busy(state)) else {
                 continue;

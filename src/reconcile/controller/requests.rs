@@ -156,7 +156,7 @@ impl Controller {
     fn resize_facts(&self, state: &PodState) -> Option<ResizeFacts> {
         let (node, now) = (self.node.known()?, Now::read());
         let pods = self.pods.values().map(|state| &*state.pod);
-        let support = NodeSupport::of(pods, node.known_kubelet(), self.endpoint.upgraded(), now.wall);
+        let support = NodeSupport::of(pods, node.known_kubelet(), self.endpoint.upgraded, now.wall);
         let mut capacity = self.capacity();
         self.endpoint
             .facts(state, &[], &Cause::Sweep, &support, &mut capacity, now)

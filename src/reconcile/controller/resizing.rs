@@ -24,9 +24,9 @@ pub(crate) struct ResizeEndpoint {
     /// How often in a row the API server said that it does not resize in place.
     refusals: u32,
     /// When it is asked again, while it is left alone.
-    retry_at: Option<Instant>,
+    pub(super) retry_at: Option<Instant>,
     /// When the kubelet was last seen to be of another version than before.
-    upgraded: Option<Timestamp>,
+    pub(super) upgraded: Option<Timestamp>,
 }
 
 impl ResizeEndpoint {
@@ -39,26 +39,12 @@ impl ResizeEndpoint {
         }
     }
 
-    pub(super) const fn upgraded(&self) -> Option<Timestamp> {
-        self.upgraded
-    }
-
     /// The subresource, unless it is left alone.
     pub(super) const fn get(&self) -> Option<&Arc<dyn PodResizer>> {
         match self.retry_at {
             Some(_) => None,
             None => self.resizer.as_ref(),
         }
-    }
-
-    /// Why the API server is not asked, while it is away.
-    pub(super) fn away(&self) -> Option<String> {
-        self.get()?.away()
-    }
-
-    /// When the API server is asked again, while it is left alone.
-    pub(super) const fn retry_at(&self) -> Option<Instant> {
-        self.retry_at
     }
 
     /// The API server does not resize in place: values are written directly until it is asked again.
@@ -115,7 +101,7 @@ impl ResizeEndpoint {
         capacity: &mut NodeCapacity,
         now: Now,
     ) -> Option<ResizeFacts> {
-        self.get()?;
+        let resizer = self.get()?;
         let unreported = match support.for_pod(&state.pod, now.wall) {
             Support::Never => return None,
             Support::Resizes => None,
@@ -127,14 +113,14 @@ impl ResizeEndpoint {
         Some(ResizeFacts {
             accepted: state.resize.accepted.clone(),
             room: capacity.reserve(state, targets),
-            kubelet: capacity.kubelet(),
+            kubelet: capacity.kubelet,
             failed: match state.resize.pending() {
                 Some(Withheld::Failed(why)) => Some(why.clone()),
                 _ => None,
             },
             too_early: state.too_early_to_patch(cause, now),
             unreported,
-            away: self.away(),
+            away: resizer.away(),
             by_hand: state.desired.is_by_hand(),
             ahead: state.resize.certainty(),
         })

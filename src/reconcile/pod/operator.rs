@@ -58,7 +58,7 @@ impl PodState {
             OperatorRequest::Override(values) => {
                 let before = Before {
                     desired: self.desired.clone(),
-                    backoffs: self.shrink.backoffs().clone(),
+                    backoffs: self.shrink.backoffs.clone(),
                 };
                 let cause = Cause::Operator {
                     uid: values.uid,

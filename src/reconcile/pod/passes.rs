@@ -219,7 +219,7 @@ impl PodState {
             Outcome::Applied | Outcome::Unchanged => {
                 self.work.reset_retries();
                 // A limit that is kept for now is still on its way back.
-                if self.shrink.retry_at().is_none() {
+                if self.shrink.retry_at.is_none() {
                     self.desired.end_return();
                 }
             }

@@ -41,7 +41,7 @@ fn whoever_waits_for_a_pod_is_told_when_another_takes_its_name() {
         id: 7,
         before: Some(Before {
             desired: before,
-            backoffs: state.shrink.backoffs().clone(),
+            backoffs: state.shrink.backoffs.clone(),
         }),
     });
     assert!(!state.identify(&id("u1"), now, &mut effects) && state.work.request.is_some());

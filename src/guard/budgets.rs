@@ -10,7 +10,6 @@
 //! *request* is another question, and [`crate::plan::Room`] answers it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::time::Duration;
 
 use super::predict::Need;
@@ -18,7 +17,8 @@ use super::watchlist::Guarded;
 use crate::model::{Bytes, PageSize};
 
 /// Budgets are for this long.
-pub const WINDOW: Duration = Duration::from_secs(3600);
+pub const WINDOW: Duration = Duration::from_secs(60 * MINUTES);
+const MINUTES: u64 = 60;
 /// Growths that one pod may have within a window.
 const POD_GROWTHS: usize = 60;
 /// Growths that all pods together may have within a window.
@@ -43,20 +43,26 @@ pub struct NodeMemory {
 }
 
 /// Why a limit was not grown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
 pub enum Refusal {
     /// It is as high as its bounds let it be.
+    #[display("its limit is as high as its VPA lets it be ({ceiling})")]
     Ceiling {
         /// The highest limit it may have.
         ceiling: Bytes,
     },
     /// Its pod's limit does not grow with it.
+    #[display("its pod's limit of {limit} stands, of which the other containers leave it {}", mib(*left))]
     Pod {
         limit: Bytes,
         /// What of it the other containers do not use.
         left: Bytes,
     },
     /// The node cannot hold it.
+    #[display(
+        "the node has {} to give beyond its reserve and what other pods may still claim, and {} are needed",
+        mib(*left), mib(*needed)
+    )]
     Node {
         /// What was needed beyond what the container uses, at least.
         needed: Bytes,
@@ -64,6 +70,10 @@ pub enum Refusal {
         left: Bytes,
     },
     /// Its pod has grown too much lately.
+    #[display(
+        "its pod was given {} in {growths} growths within {MINUTES} min and may be given {} (guardPodBudget) in {POD_GROWTHS}",
+        mib(*given), mib(*budget)
+    )]
     PodBudget {
         /// What the pod was given within the window.
         given: Bytes,
@@ -72,6 +82,10 @@ pub enum Refusal {
         budget: Bytes,
     },
     /// All pods together have grown too much lately.
+    #[display(
+        "all pods were given {} in {growths} growths within {MINUTES} min and may be given {} (guardNodeBudget) in {NODE_GROWTHS}",
+        mib(*given), mib(*budget)
+    )]
     NodeBudget {
         /// What they were given within the window.
         given: Bytes,
@@ -93,37 +107,8 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let minutes = WINDOW.as_secs() / 60;
-        let mib = |bytes: &Bytes| format!("{} MiB", bytes.get() >> 20);
-        match self {
-            Self::Ceiling { ceiling } => write!(f, "its limit is as high as its VPA lets it be ({ceiling})"),
-            Self::Pod { limit, left } => write!(
-                f,
-                "its pod's limit of {limit} stands, of which the other containers leave it {}",
-                mib(left)
-            ),
-            Self::Node { needed, left } => write!(
-                f,
-                "the node has {} to give beyond its reserve and what other pods may still claim, and {} are needed",
-                mib(left),
-                mib(needed)
-            ),
-            Self::PodBudget { given, growths, budget } => write!(
-                f,
-                "its pod was given {} in {growths} growths within {minutes} min and may be given {} (guardPodBudget) in {POD_GROWTHS}",
-                mib(given),
-                mib(budget)
-            ),
-            Self::NodeBudget { given, growths, budget } => write!(
-                f,
-                "all pods were given {} in {growths} growths within {minutes} min and may be given {} (guardNodeBudget) in {NODE_GROWTHS}",
-                mib(given),
-                mib(budget)
-            ),
-        }
-    }
+fn mib(bytes: Bytes) -> String {
+    format!("{} MiB", bytes.get() >> 20)
 }
 
 /// The account of memory and budgets for temporary limits.
@@ -205,31 +190,24 @@ impl Budgets {
     }
 
     fn within_budgets(&self, claimant: &Guarded, limit: u64, least: u64, to: u64) -> Result<u64, Refusal> {
-        let sum = |given: &mut dyn Iterator<Item = &Given>| {
-            given.fold((0_u64, 0_usize), |(bytes, count), one| {
-                (bytes.saturating_add(one.bytes), count + 1)
-            })
-        };
-        let (pod, pod_growths) = sum(&mut self.given.iter().filter(|given| given.pod == claimant.pod.uid));
-        let (node, node_growths) = sum(&mut self.given.iter());
-        let allows = |budget: Bytes, given: u64, growths: usize, most: usize| {
-            let to = to.min(limit.saturating_add(budget.get().saturating_sub(given)));
-            (growths < most && to >= least).then_some(to)
-        };
-        let Some(in_pod) = allows(self.budget.pod, pod, pod_growths, POD_GROWTHS) else {
-            return Err(Refusal::PodBudget {
-                given: Bytes::new(pod),
-                growths: pod_growths,
-                budget: self.budget.pod,
+        let within = |budget: Bytes, most: usize, given: &mut dyn Iterator<Item = &Given>| {
+            let (bytes, growths) = given.fold((0_u64, 0), |(bytes, growths), one| {
+                (bytes.saturating_add(one.bytes), growths + 1)
             });
+            let to = to.min(limit.saturating_add(budget.get().saturating_sub(bytes)));
+            let allowed = growths < most && to >= least;
+            allowed.then_some(to).ok_or((Bytes::new(bytes), growths))
         };
-        let Some(in_node) = allows(self.budget.node, node, node_growths, NODE_GROWTHS) else {
-            return Err(Refusal::NodeBudget {
-                given: Bytes::new(node),
-                growths: node_growths,
-                budget: self.budget.node,
-            });
-        };
+        let of_pod = &mut self.given.iter().filter(|given| given.pod == claimant.pod.uid);
+        let budget = self.budget.pod;
+        let in_pod = within(budget, POD_GROWTHS, of_pod).map_err(|(given, growths)| Refusal::PodBudget {
+            given,
+            growths,
+            budget,
+        })?;
+        let budget = self.budget.node;
+        let in_node = within(budget, NODE_GROWTHS, &mut self.given.iter())
+            .map_err(|(given, growths)| Refusal::NodeBudget { given, growths, budget })?;
         Ok(in_pod.min(in_node))
     }
 

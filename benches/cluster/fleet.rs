@@ -8,7 +8,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use vscaled::kubernetes::{ApiClient, Followed, Follower, Place, Timing, follow};
 use vscaled::model::Resource;
 use vscaled::model::objects::{HorizontalPodAutoscaler, LimitRange, Pod, VerticalPodAutoscaler};
-use vscaled::sources::kubernetes::{ClusterState, KubernetesSource};
+use vscaled::sources::SourceState;
+use vscaled::sources::kubernetes::KubernetesSource;
 
 use crate::objects::{Shape, client, node_name};
 use crate::support::cluster::{ApiServer, User};
@@ -26,7 +27,7 @@ pub(crate) trait Node: Sized {
 /// What the agent does.
 #[derive(Debug)]
 pub(crate) struct Local {
-    states: watch::Receiver<Arc<ClusterState>>,
+    states: watch::Receiver<Arc<SourceState>>,
     _stop: DropGuard,
 }
 

@@ -274,19 +274,20 @@ pub(super) async fn connect(config: &Config, counted: ApiMetrics) -> Result<Opti
     access.connect(counted).await.map(Some)
 }
 
-/// Starts the sources that are configured.
+/// Starts the sources that are configured. What the cluster says counts before manifests.
 pub(super) fn start_sources(config: &Config, api: Option<ApiClient>, stop: &CancellationToken) -> SourceMerge {
-    let directory = config.source.has_directory().then(|| {
-        let (source, states) = DirectorySource::new(config.manifests.clone(), &config.node_name);
-        tokio::spawn(source.run(stop.clone()));
-        states
-    });
-    let cluster = api.map(|api| {
+    let mut sources = Vec::new();
+    if let Some(api) = api {
         let (source, states) = KubernetesSource::new(api, &config.node_name, Timing::default());
         tokio::spawn(source.run(stop.clone()));
-        states
-    });
-    SourceMerge { directory, cluster }
+        sources.push(states);
+    }
+    if config.source.has_directory() {
+        let (source, states) = DirectorySource::new(config.manifests.clone(), &config.node_name);
+        tokio::spawn(source.run(stop.clone()));
+        sources.push(states);
+    }
+    SourceMerge { sources }
 }
 
 /// Says whenever the API server answers again, until the controller is gone.

@@ -3,32 +3,25 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use futures::FutureExt;
+use futures::future::select_all;
 use tokio::sync::{mpsc, watch};
 
 use crate::reconcile::controller::Event;
-use crate::sources::NodeView;
-use crate::sources::directory::DirectoryState;
-use crate::sources::kubernetes::ClusterState;
+use crate::sources::{NodeView, SourceState};
 
-/// Where views come from; what is not configured is none.
+/// Where views come from.
 #[derive(Debug)]
 pub(super) struct SourceMerge {
-    pub(super) directory: Option<watch::Receiver<Arc<DirectoryState>>>,
-    pub(super) cluster: Option<watch::Receiver<Arc<ClusterState>>>,
-}
-
-/// What the sources say together.
-struct Together {
-    /// None while one of them does not know yet: nothing known is not the same as nothing there.
-    view: Option<NodeView>,
-    problems: Vec<String>,
+    /// At least one. What an earlier one describes, a later one does not change.
+    pub(super) sources: Vec<watch::Receiver<Arc<SourceState>>>,
 }
 
 impl SourceMerge {
     /// Passes on what the sources say, until they or the controller end.
     pub(super) async fn run(mut self, views: watch::Sender<Arc<NodeView>>, events: mpsc::Sender<Event>) {
         loop {
-            let Together { view, problems } = self.together();
+            let (view, problems) = self.together();
             let event = match view.map(Arc::new) {
                 Some(view) => {
                     views.send_replace(Arc::clone(&view));
@@ -36,80 +29,51 @@ impl SourceMerge {
                 }
                 None => Event::SourceProblems(problems),
             };
-            if events.send(event).await.is_err() || !self.changed().await {
+            if events.send(event).await.is_err() {
+                return;
+            }
+            // Cancel-safe: a change stays marked until it is looked at.
+            let changes = self.sources.iter_mut().map(|source| source.changed().boxed());
+            if select_all(changes).await.0.is_err() {
                 return;
             }
         }
     }
 
-    fn together(&mut self) -> Together {
-        let mut problems = Vec::new();
-        let mut known = true;
-        let mut view = NodeView::default();
-        if let Some(cluster) = &mut self.cluster {
-            let state = Arc::clone(&cluster.borrow_and_update());
+    /// What the sources say together. No view while one of them does not know yet: nothing known is not the same as
+    /// nothing there.
+    fn together(&mut self) -> (Option<NodeView>, Vec<String>) {
+        let (mut known, mut problems, mut views) = (true, Vec::new(), Vec::new());
+        for source in &mut self.sources {
+            let state = source.borrow_and_update();
             known &= state.generation > 0;
             problems.extend(state.problems.iter().cloned());
-            view = state.view.clone();
+            views.push(state.view.clone());
         }
-        if let Some(directory) = &mut self.directory {
-            let state = Arc::clone(&directory.borrow_and_update());
-            known &= state.generation > 0;
-            problems.extend(state.problems.iter().map(ToString::to_string));
-            view = with_manifests(view, state.view.clone());
-        }
-        Together {
-            view: known.then_some(view),
-            problems,
-        }
-    }
-
-    /// Waits for news from any source; false if there will be none.
-    async fn changed(&mut self) -> bool {
-        // Cancel-safe: a change stays marked until it is looked at.
-        tokio::select! {
-            changed = news(self.directory.as_mut()) => changed,
-            changed = news(self.cluster.as_mut()) => changed,
-        }
+        (known.then(|| merged(views)), problems)
     }
 }
 
-async fn news<T>(receiver: Option<&mut watch::Receiver<T>>) -> bool {
-    match receiver {
-        Some(receiver) => receiver.changed().await.is_ok(),
-        None => std::future::pending().await,
+/// What the first view says, and what later ones say of anything else.
+fn merged(views: Vec<NodeView>) -> NodeView {
+    let mut all = NodeView::default();
+    let mut described = HashSet::new();
+    for view in views {
+        let mut new = Vec::new();
+        all.merge(view, |kind, metadata| {
+            // A pod is known by its UID as well, whatever it is called.
+            let uid = (kind == "Pod" && !metadata.uid.is_empty()).then(|| format!("UID {}", metadata.uid));
+            let names: Vec<_> = uid
+                .into_iter()
+                .chain([format!("{kind} {}", metadata.full_name())])
+                .collect();
+            let counts = !names.iter().any(|name| described.contains(name));
+            new.extend(names);
+            counts
+        });
+        described.extend(new);
     }
-}
-
-/// What the cluster says, and what manifests say of anything else.
-fn with_manifests(cluster: NodeView, mut manifests: NodeView) -> NodeView {
-    let uids: HashSet<_> = cluster.pods.iter().map(|pod| &pod.metadata.uid).collect();
-    let names: HashSet<_> = cluster.pods.iter().map(|pod| pod.full_name()).collect();
-    manifests
-        .pods
-        .retain(|pod| !uids.contains(&pod.metadata.uid) && !names.contains(&pod.full_name()));
-    macro_rules! only_others {
-        ($($field:ident by $key:expr;)*) => {$({
-            let known: HashSet<_> = cluster.$field.iter().map($key).collect();
-            manifests.$field.retain(|object| !known.contains(&$key(object)));
-        })*};
-    }
-    only_others! {
-        owners by |owner: &crate::model::objects::Owner| {
-            (owner.kind, owner.metadata.namespace.clone(), owner.metadata.name.clone())
-        };
-        vpas by |vpa: &crate::model::objects::VerticalPodAutoscaler| name_of(&vpa.metadata);
-        limit_ranges by |range: &crate::model::objects::LimitRange| name_of(&range.metadata);
-        hpas by |hpa: &crate::model::objects::HorizontalPodAutoscaler| name_of(&hpa.metadata);
-    }
-    manifests.node = manifests.node.filter(|_| cluster.node.is_none());
-    let mut all = cluster;
-    all.merge(manifests);
     all
-}
-
-fn name_of(metadata: &crate::model::objects::ObjectMeta) -> (String, String) {
-    (metadata.namespace.clone(), metadata.name.clone())
 }
 
 #[cfg(test)]
@@ -146,24 +110,23 @@ mod tests {
             .concat(),
         );
         assert_eq!(
-            names(&with_manifests(cluster, manifests)),
+            names(&merged(vec![cluster, manifests])),
             ["web u1", "db u2", "static u3"]
         );
     }
 
     #[tokio::test]
     async fn nothing_is_told_before_every_source_knows_but_what_is_wrong_is() {
-        let (_directory, directory) = watch::channel(Arc::new(DirectoryState {
+        let (_directory, directory) = watch::channel(Arc::new(SourceState {
             generation: 1,
-            ..DirectoryState::default()
+            ..SourceState::default()
         }));
-        let (cluster_side, cluster) = watch::channel(Arc::new(ClusterState {
+        let (cluster_side, cluster) = watch::channel(Arc::new(SourceState {
             problems: vec!["the API server is away".to_owned()],
-            ..ClusterState::default()
+            ..SourceState::default()
         }));
         let merge = SourceMerge {
-            directory: Some(directory),
-            cluster: Some(cluster),
+            sources: vec![cluster, directory],
         };
         let (views, _view) = watch::channel(Arc::default());
         let (events, mut told) = mpsc::channel(8);
@@ -173,10 +136,10 @@ mod tests {
             matches!(&first, Event::SourceProblems(problems) if problems.len() == 1),
             "{first:?}"
         );
-        cluster_side.send_replace(Arc::new(ClusterState {
+        cluster_side.send_replace(Arc::new(SourceState {
             view: view(&pod("web", "u1", "n")),
             generation: 1,
-            ..ClusterState::default()
+            ..SourceState::default()
         }));
         let second = told.recv().await.unwrap();
         assert!(

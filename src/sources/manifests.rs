@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::NodeView;
-use super::validate::{Invalid, check_names, check_pod, check_vpa};
+use super::validate::{check_names, check_pod, check_vpa};
 use super::workload::{self, Workload};
 use crate::kubernetes::strip_nulls;
 use crate::model::objects::OwnerKind;
@@ -26,39 +26,12 @@ pub struct Manifests {
 
 /// A text that cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum ManifestError {
-    /// Not YAML or JSON at all.
-    #[error("{origin}: not readable as YAML or JSON: {message}")]
-    Syntax {
-        /// The file, or `-` for standard input.
-        origin: String,
-        /// What the parser says, with line and column.
-        message: String,
-    },
-    /// A document without a kind, or one that is not an object.
-    #[error("{origin}: document {document}: {message}")]
-    Document {
-        /// The file, or `-` for standard input.
-        origin: String,
-        /// Counted from 1; empty documents do not count.
-        document: usize,
-        /// The reason why it cannot be used.
-        message: String,
-    },
-    /// A field with an unusable value.
-    #[error("{origin}: document {document} ({object}): {field}: {message}")]
-    Field {
-        /// The file, or `-` for standard input.
-        origin: String,
-        /// Counted from 1; empty documents do not count.
-        document: usize,
-        /// Kind, namespace and name of the object.
-        object: String,
-        /// The path of the field.
-        field: String,
-        /// What is wrong and what is allowed.
-        message: String,
-    },
+#[error("{origin}: {message}")]
+pub struct ManifestError {
+    /// The file, or `-` for standard input.
+    pub origin: String,
+    /// What is wrong and what is allowed, with document, object and field where there are any.
+    pub message: String,
 }
 
 /// Reads a text of one or more documents. `origin` is the file's name, for messages.
@@ -79,16 +52,13 @@ pub(super) fn for_each_object(
     mut read: impl FnMut(&ManifestDocument<'_>, &str, Value) -> Result<(), ManifestError>,
 ) -> Result<(), ManifestError> {
     let documents: Vec<Value> =
-        serde_saphyr::from_multiple_with_options(text, yaml_options()).map_err(|error| ManifestError::Syntax {
+        serde_saphyr::from_multiple_with_options(text, yaml_options()).map_err(|error| ManifestError {
             origin: origin.to_owned(),
-            message: error.to_string(),
+            message: format!("not readable as YAML or JSON: {error}"),
         })?;
     for (index, object) in documents.into_iter().enumerate() {
-        let document = ManifestDocument {
-            origin,
-            number: index + 1,
-        };
-        document.unfold(object, &mut read)?;
+        let number = index + 1;
+        ManifestDocument { origin, number }.unfold(object, &mut read)?;
     }
     Ok(())
 }
@@ -139,13 +109,13 @@ impl ManifestDocument<'_> {
         }
         strip_nulls(&mut object);
         let Some(kind) = object.get("kind").and_then(Value::as_str).map(str::to_owned) else {
-            return Err(self.unusable("not a Kubernetes object: it has no kind"));
+            return Err(self.unusable(": not a Kubernetes object: it has no kind"));
         };
         if !kind.ends_with("List") {
             return read(self, &kind, object);
         }
         let Some(Value::Array(items)) = object.get_mut("items").map(Value::take) else {
-            return Err(self.unusable("a list without items"));
+            return Err(self.unusable(": a list without items"));
         };
         // The API server leaves the kind of items out where the list's own kind says it.
         let of = kind.strip_suffix("List").filter(|of| !of.is_empty());
@@ -159,40 +129,28 @@ impl ManifestDocument<'_> {
 
     /// A warning that the object plays no part.
     pub(super) fn ignored(&self, object: &Value) -> String {
-        format!(
-            "{}: document {}: {} ignored",
-            self.origin,
-            self.number,
-            describe(object)
-        )
+        self.unusable(&format!(": {} ignored", describe(object))).to_string()
     }
 
     /// Decodes a document and checks it; either error names the object and the field.
     pub(super) fn typed<T: DeserializeOwned>(
         &self,
         object: Value,
-        check: impl FnOnce(&T) -> Result<(), Invalid>,
+        check: impl FnOnce(&T) -> Result<(), String>,
     ) -> Result<T, ManifestError> {
         let described = describe(&object);
-        let field_error = |field: String, message: String| ManifestError::Field {
-            origin: self.origin.to_owned(),
-            document: self.number,
-            object: described.clone(),
-            field,
-            message,
-        };
-        check_names(&object).map_err(|invalid| field_error(invalid.field, invalid.message))?;
-        let decoded: T = serde_path_to_error::deserialize(object)
-            .map_err(|error| field_error(error.path().to_string(), error.inner().to_string()))?;
-        check(&decoded).map_err(|invalid| field_error(invalid.field, invalid.message))?;
+        let refused = |invalid: String| self.unusable(&format!(" ({described}): {invalid}"));
+        check_names(&object).map_err(refused)?;
+        let decoded: T = serde_path_to_error::deserialize(object).map_err(|error| refused(error.to_string()))?;
+        check(&decoded).map_err(refused)?;
         Ok(decoded)
     }
 
+    /// An error about this document, whose number the message continues.
     fn unusable(&self, message: &str) -> ManifestError {
-        ManifestError::Document {
+        ManifestError {
             origin: self.origin.to_owned(),
-            document: self.number,
-            message: message.to_owned(),
+            message: format!("document {}{message}", self.number),
         }
     }
 }
@@ -317,7 +275,11 @@ metadata: {name: ignored}
     #[test]
     fn text_that_is_not_yaml_names_the_line() {
         let error = parse("kind: Pod\n  bad: [").unwrap_err();
-        assert!(matches!(&error, ManifestError::Syntax { .. }), "{error}");
+        let error = error.to_string();
+        assert!(
+            error.starts_with("pods.yaml: not readable as YAML or JSON: "),
+            "{error}"
+        );
     }
 
     #[test]

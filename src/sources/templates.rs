@@ -34,26 +34,15 @@ struct TemplatedWorkload {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct WorkloadSpec {
-    template: Template,
-    job_template: JobTemplate,
+    template: Template<PodSpec>,
+    /// Of a CronJob.
+    job_template: Box<Option<Template<WorkloadSpec>>>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct JobTemplate {
-    spec: JobSpec,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct JobSpec {
-    template: Template,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Template {
-    spec: PodSpec,
+struct Template<T> {
+    spec: T,
 }
 
 /// Reads a text of one or more documents. `origin` is the file's name, for messages.
@@ -80,12 +69,11 @@ impl PodTemplates {
             (pod.metadata, pod.spec)
         } else {
             let TemplatedWorkload { metadata, spec } = document.typed(object, |_| Ok(()))?;
-            let template = if owner == Some(OwnerKind::CronJob) {
-                spec.job_template.spec.template
-            } else {
-                spec.template
+            let spec = match owner {
+                Some(OwnerKind::CronJob) => spec.job_template.unwrap_or_default().spec,
+                _ => spec,
             };
-            (metadata, template.spec)
+            (metadata, spec.template.spec)
         };
         self.templates.push(PodTemplate {
             namespace: metadata.namespace,

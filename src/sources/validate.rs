@@ -10,22 +10,8 @@ use crate::model::objects::{Container, Pod, StartupBoost, VerticalPodAutoscaler}
 /// The length of names that stand between dots: of namespaces and containers.
 const LONGEST_LABEL: usize = 63;
 
-/// A field that cannot be used.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Invalid {
-    pub(super) field: String,
-    pub(super) message: String,
-}
-
-fn invalid(field: impl Into<String>, message: impl Into<String>) -> Invalid {
-    Invalid {
-        field: field.into(),
-        message: message.into(),
-    }
-}
-
 /// The name is one that the API server gives out, and so is the namespace, if there is one.
-pub(super) fn check_names(document: &Value) -> Result<(), Invalid> {
+pub(super) fn check_names(document: &Value) -> Result<(), String> {
     for (pointer, field, longest, dots) in [
         ("/metadata/name", "metadata.name", 253, true),
         ("/metadata/namespace", "metadata.namespace", LONGEST_LABEL, false),
@@ -40,7 +26,7 @@ pub(super) fn check_names(document: &Value) -> Result<(), Invalid> {
 }
 
 /// What names consist of (RFC 1123): they stand in paths, log lines and Events.
-fn check_format(field: &str, name: &str, longest: usize, dots: bool) -> Result<(), Invalid> {
+fn check_format(field: &str, name: &str, longest: usize, dots: bool) -> Result<(), String> {
     let allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-') || (dots && byte == b'.');
     let message = if name.is_empty() {
         "required, and not empty".to_owned()
@@ -51,13 +37,13 @@ fn check_format(field: &str, name: &str, longest: usize, dots: bool) -> Result<(
     } else {
         return Ok(());
     };
-    Err(invalid(field, message))
+    Err(format!("{field}: {message}"))
 }
 
 /// Containers have names of their own, and requests no larger than limits.
-pub(super) fn check_pod(pod: &Pod) -> Result<(), Invalid> {
+pub(super) fn check_pod(pod: &Pod) -> Result<(), String> {
     if pod.spec.containers.is_empty() {
-        return Err(invalid("spec.containers", "at least one is required"));
+        return Err("spec.containers: at least one is required".to_owned());
     }
     let mut names = BTreeSet::new();
     let lists = [
@@ -69,8 +55,9 @@ pub(super) fn check_pod(pod: &Pod) -> Result<(), Invalid> {
             let path = format!("spec.{list}[{index}]");
             check_format(&format!("{path}.name"), name, LONGEST_LABEL, false)?;
             if !names.insert(name) {
-                let taken = format!("{name:?} is taken by another container of the pod");
-                return Err(invalid(format!("{path}.name"), taken));
+                return Err(format!(
+                    "{path}.name: {name:?} is taken by another container of the pod"
+                ));
             }
             check_requirements(&format!("{path}.resources"), resources)?;
         }
@@ -79,22 +66,21 @@ pub(super) fn check_pod(pod: &Pod) -> Result<(), Invalid> {
     pod_level.try_for_each(|resources| check_requirements("spec.resources", resources))
 }
 
-fn check_requirements(path: &str, Requirements { requests, limits }: &Requirements) -> Result<(), Invalid> {
+fn check_requirements(path: &str, Requirements { requests, limits }: &Requirements) -> Result<(), String> {
     match requests.first_above(limits) {
         None => Ok(()),
-        Some((resource, request, limit)) => Err(invalid(
-            format!("{path}.requests.{resource}"),
-            format!("{request} is above the limit of {limit}"),
+        Some((resource, request, limit)) => Err(format!(
+            "{path}.requests.{resource}: {request} is above the limit of {limit}"
         )),
     }
 }
 
 /// A VPA names its workload, its bounds are not inverted, and its startup boosts are such as its API takes.
-pub(super) fn check_vpa(vpa: &VerticalPodAutoscaler) -> Result<(), Invalid> {
+pub(super) fn check_vpa(vpa: &VerticalPodAutoscaler) -> Result<(), String> {
     let target = vpa.spec.target_ref.as_ref();
     if target.is_none_or(|target| target.kind.is_empty() || target.name.is_empty()) {
-        let message = "required, with the kind and name of a workload in the same namespace";
-        return Err(invalid("spec.targetRef", message));
+        let message = "spec.targetRef: required, with the kind and name of a workload in the same namespace";
+        return Err(message.to_owned());
     }
     check_boost("spec.startupBoost", vpa.spec.startup_boost.as_ref())?;
     let policies = vpa
@@ -106,40 +92,38 @@ pub(super) fn check_vpa(vpa: &VerticalPodAutoscaler) -> Result<(), Invalid> {
         let path = format!("spec.resourcePolicy.containerPolicies[{index}]");
         check_boost(&format!("{path}.startupBoost"), policy.startup_boost.as_ref())?;
         if let Some((resource, min, max)) = policy.min_allowed.first_above(&policy.max_allowed) {
-            let message = format!("{min} is above maxAllowed, which is {max}");
-            return Err(invalid(format!("{path}.minAllowed.{resource}"), message));
+            return Err(format!(
+                "{path}.minAllowed.{resource}: {min} is above maxAllowed, which is {max}"
+            ));
         }
     }
     Ok(())
 }
 
 /// As the rules of VPA's own definition have it (`StartupBoost`, autoscaler `pkg/apis/autoscaling.k8s.io/v1`).
-fn check_boost(path: &str, boost: Option<&StartupBoost>) -> Result<(), Invalid> {
+fn check_boost(path: &str, boost: Option<&StartupBoost>) -> Result<(), String> {
     let Some(cpu) = boost.and_then(|boost| boost.cpu.as_ref()) else {
         return Ok(());
     };
     let wrong = match (cpu.kind.as_str(), cpu.factor, cpu.quantity) {
-        ("Factor", Some(1..), Some(_)) => Some(("quantity", "must not be set where the type is Factor".to_owned())),
+        ("Factor", Some(1..), Some(_)) => Some("quantity: must not be set where the type is Factor".to_owned()),
         ("Factor", Some(1..), None) | ("Quantity", None, Some(_)) => None,
-        ("Factor", Some(factor), _) => Some(("factor", format!("{factor} is below 1"))),
-        ("Factor", None, _) => Some(("factor", "required where the type is Factor".to_owned())),
-        ("Quantity", Some(_), _) => Some(("factor", "must not be set where the type is Quantity".to_owned())),
-        ("Quantity", None, None) => Some(("quantity", "required where the type is Quantity".to_owned())),
-        (other, ..) => Some(("type", format!("{other:?} is neither Factor nor Quantity"))),
+        ("Factor", Some(factor), _) => Some(format!("factor: {factor} is below 1")),
+        ("Factor", None, _) => Some("factor: required where the type is Factor".to_owned()),
+        ("Quantity", Some(_), _) => Some("factor: must not be set where the type is Quantity".to_owned()),
+        ("Quantity", None, None) => Some("quantity: required where the type is Quantity".to_owned()),
+        (other, ..) => Some(format!("type: {other:?} is neither Factor nor Quantity")),
     };
     let negative = cpu.duration_seconds.filter(|seconds| *seconds < 0);
-    let negative = negative.map(|seconds| ("durationSeconds", format!("{seconds} is below 0")));
-    match wrong.or(negative) {
-        Some((field, message)) => Err(invalid(format!("{path}.cpu.{field}"), message)),
-        None => Ok(()),
-    }
+    let wrong = wrong.or(negative.map(|seconds| format!("durationSeconds: {seconds} is below 0")));
+    wrong.map_or(Ok(()), |wrong| Err(format!("{path}.cpu.{wrong}")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn boost(cpu: &str) -> Result<(), Invalid> {
+    fn boost(cpu: &str) -> Result<(), String> {
         let vpa = format!(
             r#"{{"spec": {{"targetRef": {{"kind": "Deployment", "name": "web"}}, "resourcePolicy": {{"containerPolicies":
             [{{"containerName": "app", "startupBoost": {{"cpu": {cpu}}}}}]}}}}}}"#
@@ -153,10 +137,7 @@ mod tests {
         boost(r#"{"type": "Quantity", "quantity": "500m"}"#).unwrap();
         let refused = |cpu: &str| {
             let invalid = boost(cpu).unwrap_err();
-            let field = invalid
-                .field
-                .replace("spec.resourcePolicy.containerPolicies[0].startupBoost.cpu.", "");
-            format!("{field}: {}", invalid.message)
+            invalid.replace("spec.resourcePolicy.containerPolicies[0].startupBoost.cpu.", "")
         };
         assert_eq!(refused(r#"{"type": "Factor", "factor": 0}"#), "factor: 0 is below 1");
         assert_eq!(

@@ -28,6 +28,13 @@ pub struct ObjectMeta {
     pub owner_references: Vec<OwnerReference>,
 }
 
+impl ObjectMeta {
+    /// `namespace/name`, for people.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
 fn default_namespace() -> String {
     "default".to_owned()
 }

@@ -184,7 +184,7 @@ pub struct Terminated {
 impl Pod {
     /// `namespace/name`, for people.
     pub fn full_name(&self) -> String {
-        format!("{}/{}", self.metadata.namespace, self.metadata.name)
+        self.metadata.full_name()
     }
 
     pub fn all_containers(&self) -> impl Iterator<Item = &Container> {

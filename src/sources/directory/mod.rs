@@ -1,4 +1,4 @@
-//! A watched directory of manifests → the latest [`DirectoryState`].
+//! A watched directory of manifests → the latest [`SourceState`].
 //!
 //! One task, [`DirectorySource::run`]: it waits for the kernel to tell of a change (`notify`), lets a burst pass, reads
 //! what changed (`read`), puts the files together (`combine`), and publishes the result over a `watch` channel if it
@@ -11,7 +11,6 @@
 
 mod combine;
 mod notify;
-mod place;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -27,7 +26,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::NodeView;
+use super::{NodeView, SourceState};
 use notify::Notifier;
 use read::Reader;
 
@@ -43,25 +42,14 @@ const POLL: Duration = Duration::from_secs(1);
 /// The time between readings beside notifications: what lies behind a symbolic link changes without one.
 const SAFETY: Duration = Duration::from_secs(30);
 
-/// The objects and problems of a directory of manifests.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct DirectoryState {
-    /// The objects of all files, of pods those of this node.
-    pub view: NodeView,
-    /// What cannot be used, until it is mended.
-    pub problems: Vec<Problem>,
-    /// Counts the states; 0 before the directory was first read.
-    pub generation: u64,
-}
-
 /// Something in the directory that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 #[display("{}: {message}", path.display())]
-pub struct Problem {
+struct Problem {
     /// The file, or the directory itself.
-    pub path: PathBuf,
+    path: PathBuf,
     /// What is wrong, with document and field where there is one, and what counts instead.
-    pub message: String,
+    message: String,
 }
 
 /// Follows a directory of manifests: `*.yaml`, `*.yml` and `*.json`, hidden files aside, not recursive.
@@ -71,7 +59,7 @@ pub struct DirectorySource {
     reader: Arc<Mutex<Reader>>,
     /// None where inotify cannot be had.
     notifier: Option<Notifier>,
-    sender: watch::Sender<Arc<DirectoryState>>,
+    sender: watch::Sender<Arc<SourceState>>,
     /// Whether something happened during the last reading.
     overtaken: bool,
     poll: Duration,
@@ -84,7 +72,7 @@ impl DirectorySource {
     /// # Panics
     /// Outside of a tokio runtime with I/O enabled.
     #[must_use]
-    pub fn new(directory: PathBuf, node_name: &str) -> (Self, watch::Receiver<Arc<DirectoryState>>) {
+    pub fn new(directory: PathBuf, node_name: &str) -> (Self, watch::Receiver<Arc<SourceState>>) {
         let notifier = Notifier::new(&directory)
             .inspect_err(
                 |error| tracing::warn!(directory = %directory.display(), %error, "no inotify: reading at intervals"),
@@ -128,7 +116,7 @@ impl DirectorySource {
             }
         }
         if let Some((view, problems)) = findings {
-            self.publish(view, problems);
+            self.publish(view, &problems);
         }
     }
 
@@ -155,21 +143,16 @@ impl DirectorySource {
         })
     }
 
-    fn publish(&self, view: NodeView, problems: Vec<Problem>) {
-        self.sender.send_if_modified(|state| {
-            if state.generation > 0 && state.view == view && state.problems == problems {
-                return false;
-            }
-            for problem in problems.iter().filter(|problem| !state.problems.contains(problem)) {
+    fn publish(&self, view: NodeView, problems: &[Problem]) {
+        let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        let before = Arc::clone(&self.sender.borrow());
+        for (problem, text) in problems.iter().zip(&texts) {
+            if !before.problems.contains(text) {
                 tracing::warn!(path = %problem.path.display(), "{}", problem.message);
             }
-            *state = Arc::new(DirectoryState {
-                view,
-                problems,
-                generation: state.generation + 1,
-            });
-            true
-        });
+        }
+        drop(before);
+        SourceState::publish(&self.sender, Some(view), texts);
     }
 
     /// Waits until there may be something new. Cancel-safe.

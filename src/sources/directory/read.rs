@@ -10,12 +10,12 @@ use std::fs::{self, Metadata, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use nix::libc::O_NONBLOCK;
 
 use super::Problem;
-use super::place::placed_here;
 use crate::sources::{NodeView, parse_manifests};
 
 /// The largest file that is read, in bytes. The manifests of a full node take some hundred KiB.
@@ -23,6 +23,9 @@ pub(super) const MAX_FILE: u64 = 64 << 20;
 
 /// More than a tick of any file system's clock.
 const TICK: SignedDuration = SignedDuration::from_millis(50);
+
+/// What a pod's node is called where this one has no name.
+const UNNAMED: &str = "this-node";
 
 /// The directory as it was last read.
 #[derive(Debug)]
@@ -129,11 +132,7 @@ impl Reader {
 
     fn parse(&self, name: &OsStr, text: &str) -> Result<NodeView, String> {
         let origin = name.to_string_lossy();
-        let manifests = parse_manifests(&origin, text).map_err(|error| {
-            let message = error.to_string();
-            let prefix = format!("{origin}: ");
-            message.strip_prefix(&prefix).unwrap_or(&message).to_owned()
-        })?;
+        let manifests = parse_manifests(&origin, text).map_err(|error| error.message)?;
         for warning in manifests.warnings {
             tracing::debug!("{warning}");
         }
@@ -192,4 +191,43 @@ fn read_text(path: &Path) -> io::Result<(Option<Stamp>, Result<String, String>)>
         format!("not UTF-8 text from byte {at} on")
     });
     Ok((stamp, text))
+}
+
+/// Leaves the pods bound to this node, or to none yet: a manifest here is placed here, like a static pod. Without a
+/// name, the node takes all.
+pub(super) fn placed_here(mut view: NodeView, node_name: &str) -> NodeView {
+    let here = if node_name.is_empty() { UNNAMED } else { node_name };
+    view.pods
+        .retain(|pod| node_name.is_empty() || pod.spec.node_name.is_empty() || pod.spec.node_name == node_name);
+    for pod in view.pods.iter_mut().filter(|pod| pod.spec.node_name.is_empty()) {
+        here.clone_into(&mut Arc::make_mut(pod).spec.node_name);
+    }
+    view
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sources::parse_manifests;
+
+    #[test]
+    fn manifests_of_another_node_are_left_out_and_those_of_none_are_placed_here() {
+        let pod = |name: &str, node: &str| {
+            format!(
+                "---\n{{kind: Pod, metadata: {{name: {name}, uid: u-{name}}}, spec: {{nodeName: '{node}', containers: [{{name: c}}]}}}}\n"
+            )
+        };
+        let text = [pod("here", "n"), pod("there", "m"), pod("anywhere", "")].concat();
+        let all = parse_manifests("test.yaml", &text).unwrap().view;
+        let names = |view: &NodeView| -> Vec<String> {
+            let pods = view.pods.iter();
+            pods.map(|pod| format!("{} {}", pod.metadata.name, pod.spec.node_name))
+                .collect()
+        };
+        assert_eq!(names(&placed_here(all.clone(), "n")), ["here n", "anywhere n"]);
+        assert_eq!(
+            names(&placed_here(all, "")),
+            ["here n", "there m", "anywhere this-node"]
+        );
+    }
 }

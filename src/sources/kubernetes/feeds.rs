@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::owners::{self, OwnerKey, Owners};
-use super::view::{Bounds, Namespace};
+use super::view::{Missing, Namespace};
 use crate::kubernetes::{ApiClient, ApiError, Followed, Follower, Object, Place, Timing, follow};
 use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, VerticalPodAutoscaler};
 
@@ -24,27 +24,6 @@ const MOST_COMPLAINTS: usize = 20;
 
 /// A workload that was asked for, and the answer.
 type Answer = (OwnerKey, Result<Option<Owner>, ApiError>);
-
-/// What one look found to be missing.
-#[derive(Debug, Default)]
-pub(super) struct Missing {
-    /// Pods that cannot be told of yet.
-    pub(super) waiting: usize,
-    /// Workloads above pods that are here.
-    pub(super) passed: BTreeSet<OwnerKey>,
-    owners: BTreeSet<OwnerKey>,
-    bounds: BTreeSet<String>,
-}
-
-impl Missing {
-    pub(super) fn needs_owner(&mut self, owner: OwnerKey) {
-        self.owners.insert(owner);
-    }
-
-    pub(super) fn needs_bounds(&mut self, namespace: String) {
-        self.bounds.insert(namespace);
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct Feeds {
@@ -153,12 +132,7 @@ impl Feeds {
             Namespace {
                 vpas: objects(&feeds.vpas),
                 refused: bounds_refused || is_refused(&feeds.vpas),
-                bounds: bounds.and_then(|(ranges, hpas)| {
-                    Some(Bounds {
-                        limit_ranges: objects(ranges)?,
-                        hpas: objects(hpas)?,
-                    })
-                }),
+                bounds: bounds.and_then(|(ranges, hpas)| objects(ranges).zip(objects(hpas))),
             }
         };
         self.namespaces

@@ -31,7 +31,7 @@ macro_rules! followed {
             })?
 
             $(fn check(&self) -> Result<(), String> {
-                $check(self).map_err(|invalid| format!("{}: {}", invalid.field, invalid.message))
+                $check(self)
             })?
 
             $(fn slim(&mut self) {

@@ -1,4 +1,4 @@
-//! The API server → the latest [`ClusterState`], as far as it concerns this node.
+//! The API server → the latest [`SourceState`], as far as it concerns this node.
 //!
 //! One task, [`KubernetesSource::run`]. It follows the pods bound to this node and the Node itself. From these it knows
 //! which namespaces matter, and follows the VPAs in them; where a VPA targets the workload of a pod that is here, also the
@@ -23,31 +23,19 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::NodeView;
+use super::{NodeView, SourceState};
 use crate::kubernetes::{ApiClient, Timing};
-use crate::model::objects::Node;
-use feeds::{Feeds, Missing};
-use view::PodReadiness;
+use feeds::Feeds;
+use view::Missing;
 
 /// How long a burst of changes may go on before it is looked at.
 const QUIET: Duration = Duration::from_millis(1);
-
-/// Everything the cluster says about this node.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct ClusterState {
-    /// The objects that matter here.
-    pub view: NodeView,
-    /// What cannot be followed or used, until it can.
-    pub problems: Vec<String>,
-    /// Counts the states of the view; 0 until all that concerns the node's pods is known for the first time.
-    pub generation: u64,
-}
 
 /// Follows the cluster as far as it concerns one node.
 #[derive(Debug)]
 pub struct KubernetesSource {
     feeds: Feeds,
-    sender: watch::Sender<Arc<ClusterState>>,
+    sender: watch::Sender<Arc<SourceState>>,
 }
 
 impl KubernetesSource {
@@ -56,7 +44,7 @@ impl KubernetesSource {
     /// # Panics
     /// Outside of a tokio runtime: following begins at once.
     #[must_use]
-    pub fn new(client: ApiClient, node: &str, timing: Timing) -> (Self, watch::Receiver<Arc<ClusterState>>) {
+    pub fn new(client: ApiClient, node: &str, timing: Timing) -> (Self, watch::Receiver<Arc<SourceState>>) {
         let (sender, receiver) = watch::channel(Arc::default());
         let feeds = Feeds::new(client, node, timing);
         (Self { feeds, sender }, receiver)
@@ -84,7 +72,7 @@ impl KubernetesSource {
             .pods
             .read(|pods| pods.known.then(|| pods.objects().cloned().collect::<Vec<_>>()));
         let Some(pods) = pods else {
-            return self.publish_view(None);
+            return self.publish(None);
         };
         let wanted: BTreeSet<_> = pods
             .iter()
@@ -96,65 +84,39 @@ impl KubernetesSource {
         // What was told of a pod stays true while more is asked about it: it has not left the node.
         let before = Arc::clone(&self.sender.borrow());
         let told: HashSet<&str> = before.view.pods.iter().map(|pod| pod.metadata.uid.as_str()).collect();
-        let mut missing = Missing::default();
-        let mut view = NodeView::default();
+        let (mut missing, mut view, mut waiting) = (Missing::default(), NodeView::default(), false);
         for pod in pods {
-            let namespace = &pod.metadata.namespace;
-            let readiness = view::readiness(&pod, namespaces.get(namespace), &self.feeds.owners, &mut missing.passed);
-            let known = match readiness {
-                PodReadiness::Ready => true,
-                PodReadiness::NeedsVpas => false,
-                PodReadiness::NeedsOwner(owner) => {
-                    let refused = self.feeds.owners.is_refused(&owner);
-                    missing.needs_owner(owner);
-                    refused
-                }
-                PodReadiness::NeedsBounds => {
-                    missing.needs_bounds(namespace.clone());
-                    false
-                }
-            };
+            let namespace = namespaces.get(&pod.metadata.namespace);
+            let known = view::is_known(&pod, namespace, &self.feeds.owners, &mut missing);
             if known || told.contains(pod.metadata.uid.as_str()) {
                 view.pods.push(pod);
             } else {
-                missing.waiting += 1;
+                waiting = true;
             }
         }
         self.feeds.request(&missing, now);
         for namespace in namespaces.into_values() {
-            let Some(bounds) = namespace.bounds else { continue };
-            let vpas = namespace.vpas.unwrap_or_default();
-            view.vpas.extend(vpas.iter().map(|vpa| (**vpa).clone()));
-            view.limit_ranges
-                .extend(bounds.limit_ranges.iter().map(|range| (**range).clone()));
-            view.hpas.extend(bounds.hpas.iter().map(|hpa| (**hpa).clone()));
+            let Some((limit_ranges, hpas)) = namespace.bounds else {
+                continue;
+            };
+            view.vpas.extend(owned(namespace.vpas.unwrap_or_default()));
+            view.limit_ranges.extend(owned(limit_ranges));
+            view.hpas.extend(owned(hpas));
         }
         view.owners = self.feeds.owners.all().cloned().collect();
-        view.node = self
-            .feeds
-            .node
-            .read(|nodes| nodes.objects().next().map(|node| Node::clone(node)));
-        self.publish_view(Some((view, missing.waiting)));
+        let node = self.feeds.node.read(|nodes| nodes.objects().next().cloned());
+        view.node = node.map(Arc::unwrap_or_clone);
+        // The first view waits until nothing is missing.
+        let is_first = before.generation == 0;
+        drop(before);
+        self.publish(Some(view).filter(|_| !(is_first && waiting)));
     }
 
-    /// Publishes what is new. The first view waits until nothing is missing.
-    fn publish_view(&self, found: Option<(NodeView, usize)>) {
-        let problems = self.feeds.problems();
-        self.sender.send_if_modified(|state| {
-            let found = found
-                .filter(|(_, waiting)| state.generation > 0 || *waiting == 0)
-                .map(|(view, _)| view);
-            let news = found.filter(|view| state.generation == 0 || *view != state.view);
-            if news.is_none() && state.problems == problems {
-                return false;
-            }
-            let state = Arc::make_mut(state);
-            state.problems = problems;
-            if let Some(view) = news {
-                state.view = view;
-                state.generation += 1;
-            }
-            true
-        });
+    fn publish(&self, view: Option<NodeView>) {
+        SourceState::publish(&self.sender, view, self.feeds.problems());
     }
+}
+
+fn owned<T: Clone>(objects: Vec<Arc<T>>) -> impl Iterator<Item = T> {
+    objects.into_iter().map(Arc::unwrap_or_clone)
 }

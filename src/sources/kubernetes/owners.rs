@@ -48,15 +48,6 @@ struct Slot {
     problem: Option<ApiError>,
 }
 
-/// How far the way up from a pod is known.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Climb {
-    /// To its end: the topmost workload, if there is one.
-    Top(Option<(OwnerKind, String)>),
-    /// This workload is not known yet.
-    Unknown(OwnerKey),
-}
-
 impl Owners {
     pub(super) fn new(timing: Timing) -> Self {
         Self {
@@ -65,21 +56,27 @@ impl Owners {
         }
     }
 
-    /// Climbs from an object to its topmost well-known workload. Keys passed on the way are noted.
-    pub(super) fn climb(&self, from: &ObjectMeta, passed: &mut BTreeSet<OwnerKey>) -> Climb {
+    /// Climbs from an object to its topmost well-known workload, if there is one. Keys passed on the way are noted.
+    ///
+    /// Errors: the workload that is not known yet.
+    pub(super) fn climb(
+        &self,
+        from: &ObjectMeta,
+        passed: &mut BTreeSet<OwnerKey>,
+    ) -> Result<Option<(OwnerKind, String)>, OwnerKey> {
         let mut top = None;
         let mut next = key_of_controller(from);
         for _ in 0..HIGHEST {
             let Some(key) = next else { break };
             let Some(answer) = self.slots.get(&key).and_then(|slot| slot.answer.as_ref()) else {
-                return Climb::Unknown(key);
+                return Err(key);
             };
             passed.insert(key.clone());
             let Some(owner) = answer else { break };
             next = key_of_controller(&owner.metadata);
             top = Some((key.kind, key.name));
         }
-        Climb::Top(top)
+        Ok(top)
     }
 
     /// Takes in an answer; after a failure, the workload is asked for again.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::owners::{Climb, OwnerKey, Owners};
-use super::view::{Bounds, Namespace, PodReadiness, readiness};
+use super::owners::{OwnerKey, Owners};
+use super::view::{Missing, Namespace, is_known};
 use crate::model::objects::{Owner, OwnerKind, Pod, VerticalPodAutoscaler};
 use crate::sources::parse_manifests;
 
@@ -66,25 +66,31 @@ fn both() -> Owners {
     owners
 }
 
-fn of(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners) -> PodReadiness {
-    readiness(pod, namespace, owners, &mut BTreeSet::new())
+/// Whether all about the pod is known, and what is to be asked for: a workload, or what bounds the namespace.
+fn of(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners) -> (bool, Option<OwnerKey>, bool) {
+    let mut missing = Missing::default();
+    let known = is_known(pod, namespace, owners, &mut missing);
+    (known, missing.owners.pop_first(), missing.bounds.contains("shop"))
 }
+
+const READY: (bool, Option<OwnerKey>, bool) = (true, None, false);
+const NEEDS_VPAS: (bool, Option<OwnerKey>, bool) = (false, None, false);
 
 #[test]
 fn a_pod_is_told_of_once_all_that_decides_about_it_is_known() {
     let pod = pod(&owned_by("ReplicaSet", "web-5c", "r"));
-    assert_eq!(of(&pod, None, &both()), PodReadiness::NeedsVpas);
+    assert_eq!(of(&pod, None, &both()), NEEDS_VPAS);
     let mut namespace = Namespace::default();
-    assert_eq!(of(&pod, Some(&namespace), &both()), PodReadiness::NeedsVpas);
+    assert_eq!(of(&pod, Some(&namespace), &both()), NEEDS_VPAS);
     namespace.vpas = Some(vpa("web"));
     let first = key(OwnerKind::ReplicaSet, "web-5c", "r");
     assert_eq!(
         of(&pod, Some(&namespace), &Owners::default()),
-        PodReadiness::NeedsOwner(first)
+        (false, Some(first), false)
     );
-    assert_eq!(of(&pod, Some(&namespace), &both()), PodReadiness::NeedsBounds);
-    namespace.bounds = Some(Bounds::default());
-    assert_eq!(of(&pod, Some(&namespace), &both()), PodReadiness::Ready);
+    assert_eq!(of(&pod, Some(&namespace), &both()), (false, None, true));
+    namespace.bounds = Some(Default::default());
+    assert_eq!(of(&pod, Some(&namespace), &both()), READY);
 }
 
 #[test]
@@ -94,14 +100,14 @@ fn no_more_is_asked_for_than_a_pod_needs() {
         vpas: Some(Vec::new()),
         ..Namespace::default()
     };
-    assert_eq!(of(&pod_of_set, Some(&without), &Owners::default()), PodReadiness::Ready);
+    assert_eq!(of(&pod_of_set, Some(&without), &Owners::default()), READY);
     let others = Namespace {
         vpas: Some(vpa("other")),
         ..Namespace::default()
     };
-    assert_eq!(of(&pod_of_set, Some(&others), &both()), PodReadiness::Ready);
+    assert_eq!(of(&pod_of_set, Some(&others), &both()), READY);
     for bare in [pod(""), pod(&owned_by("Node", "n-1", "n"))] {
-        assert_eq!(of(&bare, None, &Owners::default()), PodReadiness::Ready);
+        assert_eq!(of(&bare, None, &Owners::default()), READY);
     }
 }
 
@@ -113,7 +119,7 @@ fn a_list_that_is_refused_is_not_waited_for() {
     };
     assert_eq!(
         of(&pod(&owned_by("Job", "j", "j")), Some(&namespace), &Owners::default()),
-        PodReadiness::Ready
+        READY
     );
 }
 
@@ -121,17 +127,14 @@ fn a_list_that_is_refused_is_not_waited_for() {
 fn a_workload_that_came_later_under_the_same_name_is_another() {
     let pod = pod(&owned_by("ReplicaSet", "web-5c", "a-later-one"));
     let climb = both().climb(&pod.metadata, &mut BTreeSet::new());
-    assert_eq!(
-        climb,
-        Climb::Unknown(key(OwnerKind::ReplicaSet, "web-5c", "a-later-one"))
-    );
+    assert_eq!(climb, Err(key(OwnerKind::ReplicaSet, "web-5c", "a-later-one")));
 }
 
 #[test]
 fn the_climb_ends_at_what_is_missing_or_unknown_and_in_circles() {
-    let top = |owners: &Owners, pod: &Pod| match owners.climb(&pod.metadata, &mut BTreeSet::new()) {
-        Climb::Top(top) => top.map(|(_, name)| name),
-        Climb::Unknown(key) => panic!("{key:?}"),
+    let top = |owners: &Owners, pod: &Pod| {
+        let top = owners.climb(&pod.metadata, &mut BTreeSet::new()).unwrap();
+        top.map(|(_, name)| name)
     };
     let mut owners = Owners::default();
     owners.store(key(OwnerKind::Job, "gone", "g"), Ok(None), Instant::now());

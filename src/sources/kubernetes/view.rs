@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::owners::{Climb, OwnerKey, Owners, controller};
+use super::owners::{OwnerKey, Owners, controller};
 use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, OwnerKind, Pod, VerticalPodAutoscaler};
 
 /// What is known about one namespace.
@@ -16,27 +16,19 @@ pub(super) struct Namespace {
     pub(super) vpas: Option<Vec<Arc<VerticalPodAutoscaler>>>,
     /// Whether a list is refused: waiting for it is in vain until somebody changes something.
     pub(super) refused: bool,
-    /// None while the lists are not known.
-    pub(super) bounds: Option<Bounds>,
+    /// What bounds the decisions in it; none while one of the lists is not known.
+    pub(super) bounds: Option<(Vec<Arc<LimitRange>>, Vec<Arc<HorizontalPodAutoscaler>>)>,
 }
 
-/// What bounds the decisions in a namespace.
-#[derive(Debug, Default)]
-pub(super) struct Bounds {
-    pub(super) limit_ranges: Vec<Arc<LimitRange>>,
-    pub(super) hpas: Vec<Arc<HorizontalPodAutoscaler>>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum PodReadiness {
-    /// Everything about it is known.
-    Ready,
-    /// This workload above it is to be asked for.
-    NeedsOwner(OwnerKey),
-    /// A VPA follows its workload, so what bounds the namespace is to be known.
-    NeedsBounds,
-    /// The namespace's VPAs are not known yet.
-    NeedsVpas,
+/// What one look found to be missing.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Missing {
+    /// Workloads above pods that are here.
+    pub(super) passed: BTreeSet<OwnerKey>,
+    /// Workloads above pods to be asked for.
+    pub(super) owners: BTreeSet<OwnerKey>,
+    /// Namespaces of which it is to be known what bounds them.
+    pub(super) bounds: BTreeSet<String>,
 }
 
 /// Whether VPAs can concern a pod at all: a workload stands above it. Static pods belong to their node.
@@ -44,35 +36,32 @@ pub(super) fn may_have_vpa(pod: &Pod) -> bool {
     controller(&pod.metadata).is_some_and(|owner| owner.kind != "Node")
 }
 
-/// What is missing to decide about a pod. Workloads passed on the way are noted.
-pub(super) fn readiness(
-    pod: &Pod,
-    namespace: Option<&Namespace>,
-    owners: &Owners,
-    passed: &mut BTreeSet<OwnerKey>,
-) -> PodReadiness {
+/// Whether everything that decides about a pod is known, as far as it can be. Notes what is missing.
+pub(super) fn is_known(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners, missing: &mut Missing) -> bool {
     if !may_have_vpa(pod) {
-        return PodReadiness::Ready;
+        return true;
     }
-    let Some(namespace) = namespace else {
-        return PodReadiness::NeedsVpas;
-    };
+    let Some(namespace) = namespace else { return false };
     let Some(vpas) = &namespace.vpas else {
-        return if namespace.refused {
-            PodReadiness::Ready
-        } else {
-            PodReadiness::NeedsVpas
-        };
+        return namespace.refused;
+    };
+    if vpas.is_empty() {
+        return true;
+    }
+    let top = match owners.climb(&pod.metadata, &mut missing.passed) {
+        Ok(top) => top,
+        Err(unknown) => {
+            let refused = owners.is_refused(&unknown);
+            missing.owners.insert(unknown);
+            return refused;
+        }
     };
     let bounded = namespace.bounds.is_some() || namespace.refused;
-    if vpas.is_empty() {
-        return PodReadiness::Ready;
+    if !bounded && top.is_some_and(|top| vpas.iter().any(|vpa| targets(vpa, &top))) {
+        missing.bounds.insert(pod.metadata.namespace.clone());
+        return false;
     }
-    match owners.climb(&pod.metadata, passed) {
-        Climb::Unknown(key) => PodReadiness::NeedsOwner(key),
-        Climb::Top(Some(top)) if !bounded && vpas.iter().any(|vpa| targets(vpa, &top)) => PodReadiness::NeedsBounds,
-        Climb::Top(_) => PodReadiness::Ready,
-    }
+    true
 }
 
 fn targets(vpa: &VerticalPodAutoscaler, (kind, name): &(OwnerKind, String)) -> bool {

@@ -1,7 +1,7 @@
 //! A watched directory of manifests → the latest [`SourceState`].
 //!
 //! One task, [`DirectorySource::run`]: it waits for the kernel to tell of a change (`notify`), lets a burst pass, reads
-//! what changed (`read`), puts the files together (`combine`), and publishes the result over a `watch` channel if it
+//! what changed and puts the files together (`read`), and publishes the result over a `watch` channel if it
 //! differs from the last. From rename to published state a few milliseconds pass.
 //!
 //! What cannot be read never takes anything away: a file that is broken, too large or half written keeps its last good
@@ -9,7 +9,6 @@
 //! file's removal removes its objects. Without notifications (no inotify, events lost, a file system that has none) the
 //! directory is read at intervals.
 
-mod combine;
 mod notify;
 mod read;
 #[cfg(test)]
@@ -135,7 +134,7 @@ impl DirectorySource {
         let reading = tokio::task::spawn_blocking(move || {
             // A reader is whole between any two files, whatever happened in between.
             let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
-            reader.read(&writing).then(|| combine::combine(&reader))
+            reader.read(&writing).then(|| reader.combined())
         });
         reading.await.unwrap_or_else(|error| {
             tracing::error!(%error, "reading the manifests failed; the last state stays");

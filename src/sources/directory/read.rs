@@ -4,7 +4,7 @@
 //! next time: the clock of a file system ticks every few milliseconds, and a second change within a tick leaves no trace (git
 //! calls such entries racy).
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata, OpenOptions};
 use std::io::{self, Read as _};
@@ -79,27 +79,40 @@ impl Reader {
         changed
     }
 
-    /// The last good content of each file, by name.
-    pub(super) fn files(&self) -> impl Iterator<Item = (&OsStr, &NodeView)> {
-        self.files.iter().map(|(name, file)| (name.as_os_str(), &file.good))
-    }
-
-    /// What is wrong with the directory and with single files.
-    pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
-        let directory = self.problem.iter().map(|message| (self.directory.clone(), message));
-        let files = self.files.iter().filter_map(|(name, file)| {
-            let message = file.problem.as_ref()?;
-            Some((self.directory.join(name), message))
-        });
-        directory.chain(files).map(|(path, message)| Problem {
-            path,
+    /// What the files say together, and what is wrong with the directory and with single files. Of an object that is
+    /// described twice, the first by file name counts; the other is a problem.
+    pub(super) fn combined(&self) -> (NodeView, Vec<Problem>) {
+        let mut all = NodeView::default();
+        let problem = |path: &Path, message: &String| Problem {
+            path: path.to_owned(),
             message: message.clone(),
-        })
-    }
-
-    /// The path of a file in the directory.
-    pub(super) fn path_of(&self, name: &OsStr) -> PathBuf {
-        self.directory.join(name)
+        };
+        let mut problems: Vec<_> = self.problem.iter().map(|why| problem(&self.directory, why)).collect();
+        // The objects so far, each with its UID and its file.
+        let mut described: HashMap<String, Vec<(String, &OsStr)>> = HashMap::new();
+        for (name, file) in &self.files {
+            let path = self.directory.join(name);
+            problems.extend(file.problem.iter().map(|why| problem(&path, why)));
+            all.merge(file.good.clone(), |kind, metadata| {
+                let (object, uid) = match kind {
+                    // There is one, whatever it is called.
+                    "Node" => ("the Node".to_owned(), ""),
+                    "Pod" => (format!("Pod {}", metadata.full_name()), metadata.uid.as_str()),
+                    kind => (format!("{kind} {}", metadata.full_name()), ""),
+                };
+                let same_name = described.entry(object.clone()).or_default();
+                // Pods that follow each other share a name but no UID; without a UID, a name is all there is to go by.
+                let same = |known: &&(String, _)| known.0 == uid || known.0.is_empty() || uid.is_empty();
+                let Some((_, earlier)) = same_name.iter().find(same) else {
+                    same_name.push((uid.to_owned(), name));
+                    return true;
+                };
+                let why = format!("{object} is described by {} already, which counts", earlier.display());
+                problems.push(problem(&path, &why));
+                false
+            });
+        }
+        (all, problems)
     }
 
     /// Reads a file if it may have changed, and says whether its content or its problem did.

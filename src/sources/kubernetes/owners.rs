@@ -174,7 +174,7 @@ pub(super) async fn fetch(client: &ApiClient, key: &OwnerKey) -> Result<Option<O
         for call in [call.clone().with("resourceVersion", "0"), call] {
             match client.read::<Value>(&call).await {
                 Ok(value) => return owner(&call, key, value),
-                Err(error) if matches!(error.problem, Problem::NotFound(_)) => missing = Some(error),
+                Err(error) if error.problem.status() == Some(404) => missing = Some(error),
                 Err(error) => return Err(error),
             }
         }

@@ -16,9 +16,12 @@ pub(super) struct Namespace {
     pub(super) vpas: Option<Vec<Arc<VerticalPodAutoscaler>>>,
     /// Whether a list is refused: waiting for it is in vain until somebody changes something.
     pub(super) refused: bool,
-    /// What bounds the decisions in it; none while one of the lists is not known.
-    pub(super) bounds: Option<(Vec<Arc<LimitRange>>, Vec<Arc<HorizontalPodAutoscaler>>)>,
+    /// None while one of the lists is not known.
+    pub(super) bounds: Option<Bounds>,
 }
+
+/// What bounds the decisions in a namespace.
+type Bounds = (Vec<Arc<LimitRange>>, Vec<Arc<HorizontalPodAutoscaler>>);
 
 /// What one look found to be missing.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -119,27 +119,27 @@ async fn update(
 ) -> Result<(), RuntimeError> {
     let mut kept = Vec::new();
     for dir in cgroup.into_iter().flat_map(Cgroup::dirs) {
-        let limits = dir.uncarried_limits().and_then(|limits| {
-            let chosen = limits.chosen()?;
-            Ok((limits, chosen))
+        let limits = dir.memory_dir().and_then(|dir| {
+            let chosen = dir.uncarried_limits()?;
+            Ok((dir, chosen))
         });
         match limits {
             Ok((_, chosen)) if chosen.is_empty() => {}
-            Ok((limits, chosen)) => {
+            Ok((dir, chosen)) => {
                 // Should the agent be killed before it has put them back, its next start does.
-                let marker = markers.place_limits(&limits, &chosen);
+                let marker = markers.place_limits(&dir, &chosen);
                 if let Err(error) = &marker {
                     tracing::warn!(container = id, %error, "cannot leave a marker for the next start");
                 }
-                kept.push((limits, chosen, marker.ok()));
+                kept.push((dir, chosen, marker.ok()));
             }
             Err(error) if error.is_gone() => {}
             Err(error) => tracing::warn!(container = id, %error, "limits that the runtime may change are not known"),
         }
     }
     let result = runtime.update(id, fields).await;
-    for (limits, chosen, marker) in kept {
-        match limits.put_back(&chosen) {
+    for (dir, chosen, marker) in kept {
+        match dir.put_back_limits(&chosen) {
             Err(error) if !error.is_gone() => {
                 tracing::warn!(container = id, %error, "a limit is what the runtime made of it");
             }

@@ -6,7 +6,7 @@ use nix::fcntl::OFlag;
 
 use super::file::{Dir, Inode, if_present};
 use super::hierarchy::ByVersion;
-use super::{CgroupError, CgroupFreezer, Hierarchy, Reason, UncarriedLimits};
+use super::{CgroupError, Hierarchy, Reason};
 use crate::model::{CgroupPath, CgroupVersion, ControlFile, Resource, Setting, Settings};
 
 /// One cgroup: a directory in v2, two (cpu and memory) in v1. Opened once and from then on the same cgroup: when it is
@@ -89,40 +89,26 @@ impl CgroupDir {
         }
     }
 
-    /// Its freezer. v1 keeps freezers in a hierarchy of their own, which is none of these: it has no state.
+    /// The directory of its memory controller, held open on its own: its freezer, and the limits that no field of CRI
+    /// carries. v1 keeps freezers in a hierarchy of their own, which is none of these: it has no state.
     ///
     /// Errors: [`Reason::Vanished`] and [`Reason::Recreated`] when this cgroup has ended.
-    pub fn freezer(&self) -> Result<CgroupFreezer, CgroupError> {
-        self.same(
-            CgroupFreezer::open(self.dir(Resource::Memory).path())?,
-            CgroupFreezer::number,
-        )
-    }
-
-    /// Its directory below a controller's mount, when it was opened.
-    #[must_use]
-    pub fn directory(&self, controller: Resource) -> &Path {
-        self.dir(controller).path()
-    }
-
-    /// Its limits of memory that no field of CRI carries.
-    ///
-    /// Errors: [`Reason::Vanished`] and [`Reason::Recreated`] when this cgroup has ended.
-    pub fn uncarried_limits(&self) -> Result<UncarriedLimits, CgroupError> {
-        let limits = UncarriedLimits::open(self.dir(Resource::Memory).path())?;
-        self.same(limits, UncarriedLimits::number)
-    }
-
-    /// Refuses what was opened by path if its number is not this cgroup's.
-    fn same<T>(&self, opened: T, number: impl FnOnce(&T) -> u64) -> Result<T, CgroupError> {
+    pub fn memory_dir(&self) -> Result<Dir, CgroupError> {
         let dir = self.dir(Resource::Memory);
-        if number(&opened) == dir.inode().number() {
+        let opened = Dir::open(dir.path().to_owned())?;
+        if opened.number() == dir.number() {
             return Ok(opened);
         }
         Err(CgroupError {
             file: dir.path().to_owned(),
             reason: Reason::Recreated,
         })
+    }
+
+    /// Its directory below a controller's mount, when it was opened.
+    #[must_use]
+    pub fn directory(&self, controller: Resource) -> &Path {
+        self.dir(controller).path()
     }
 
     /// Reads one file; `None` when the cgroup does not have it (the root; `memsw` without swap accounting).

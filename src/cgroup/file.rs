@@ -26,23 +26,19 @@ pub(super) struct Inode {
     number: u64,
 }
 
-impl Inode {
-    /// The number alone: unique within one mount.
-    pub(super) const fn number(self) -> u64 {
-        self.number
-    }
-}
-
 /// A directory of a hierarchy. Its descriptor keeps meaning the same cgroup, whatever becomes of its path.
 #[derive(Debug)]
-pub(super) struct Dir {
+pub struct Dir {
     fd: OwnedFd,
     inode: Inode,
     path: PathBuf,
 }
 
 impl Dir {
-    pub(super) fn open(path: PathBuf) -> Result<Self, CgroupError> {
+    /// Opens the cgroup that is at this path of the file system now.
+    ///
+    /// Errors: [`Reason::Vanished`] when there is none.
+    pub fn open(path: PathBuf) -> Result<Self, CgroupError> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let opened = open(&path, flags, Mode::empty()).and_then(|fd| Ok((fstat(&fd)?, fd)));
         let (stat, fd) = match opened {
@@ -66,7 +62,13 @@ impl Dir {
         self.inode
     }
 
-    pub(super) fn path(&self) -> &Path {
+    /// The number that makes this cgroup that one and no later one of the same path.
+    pub const fn number(&self) -> u64 {
+        self.inode.number
+    }
+
+    /// Where it was when it was opened.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
@@ -91,6 +93,12 @@ impl Dir {
             .map_err(|errno| self.failed(name, errno, "open the file"))?
             .into();
         Ok(ControlFd { dir: self, name, file })
+    }
+
+    /// All that a file holds; `None` where there is no such file.
+    pub(super) fn text(&self, name: &'static str) -> Result<Option<String>, CgroupError> {
+        let open = self.open_file(name, OFlag::O_RDONLY);
+        if_present(open.and_then(|open| open.text()))
     }
 
     /// An error about a file. When the cgroup is gone its files are "absent" (ENOENT) or dead (ENODEV).

@@ -5,22 +5,17 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 use super::CgroupError;
-use super::file::{Dir, directories_in, errno_of, if_present, is_gone, refused};
+use super::file::{Dir, directories_in, errno_of, is_gone, refused};
 
 /// Whether a cgroup is to be frozen: written.
 const FREEZE: &str = "cgroup.freeze";
 /// Whether it is: read. Includes that an ancestor is.
 const EVENTS: &str = "cgroup.events";
-
-/// The freezer of one cgroup, held open: the same one whatever becomes of its path.
-#[derive(Debug)]
-pub struct CgroupFreezer(Dir);
 
 /// What a freezer's files say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,39 +26,23 @@ pub struct FreezerState {
     pub frozen: bool,
 }
 
-impl CgroupFreezer {
-    /// Opens the freezer of the cgroup at this path of the file system.
-    ///
-    /// Errors: [`Vanished`](super::Reason::Vanished) when there is none.
-    pub fn open(directory: &Path) -> Result<Self, CgroupError> {
-        Dir::open(directory.to_owned()).map(Self)
-    }
-
-    pub fn directory(&self) -> &Path {
-        self.0.path()
-    }
-
-    /// The number that makes this cgroup that one and no later one of the same path.
-    pub const fn number(&self) -> u64 {
-        self.0.inode().number()
-    }
-
-    /// What its files say; `None` where the kernel has no freezer here (v1, v2 before 5.2, the root).
-    pub fn state(&self) -> Result<Option<FreezerState>, CgroupError> {
-        let read = |name| self.0.open_file(name, OFlag::O_RDONLY).and_then(|open| open.text());
-        let Some(requested) = if_present(read(FREEZE))? else {
+impl Dir {
+    /// What its freezer's files say; `None` where the kernel has no freezer here (v1, v2 before 5.2, the root).
+    pub fn freezer_state(&self) -> Result<Option<FreezerState>, CgroupError> {
+        let Some(requested) = self.text(FREEZE)? else {
             return Ok(None);
         };
-        let frozen = read(EVENTS)?.lines().any(|line| line == "frozen 1");
+        let events = self.open_file(EVENTS, OFlag::O_RDONLY)?.text()?;
         Ok(Some(FreezerState {
             requested: requested.trim() == "1",
-            frozen,
+            frozen: events.lines().any(|line| line == "frozen 1"),
         }))
     }
 
-    /// Asks for the cgroup to be frozen, or lets it go on. Freezing takes a moment: [`Self::state`] tells when it is done.
-    pub fn set(&self, freeze: bool) -> Result<(), CgroupError> {
-        let file = self.0.open_file(FREEZE, OFlag::O_WRONLY)?;
+    /// Asks for the cgroup to be frozen, or lets it go on. Freezing takes a moment: [`Self::freezer_state`] tells when it
+    /// is done.
+    pub fn set_frozen(&self, freeze: bool) -> Result<(), CgroupError> {
+        let file = self.open_file(FREEZE, OFlag::O_WRONLY)?;
         file.set(if freeze { "1" } else { "0" })
     }
 
@@ -71,7 +50,7 @@ impl CgroupFreezer {
     ///
     /// Errors: [`CgroupError`] when the cgroup cannot be looked through; what ends meanwhile holds nobody.
     pub fn contains(&self, pid: u32) -> Result<bool, CgroupError> {
-        let mut directories = VecDeque::from([self.0.path().to_owned()]);
+        let mut directories = VecDeque::from([self.path().to_owned()]);
         while let Some(directory) = directories.pop_front() {
             let failed = |errno| CgroupError {
                 file: directory.clone(),

@@ -19,7 +19,7 @@ impl CgroupDir {
     /// Errors: [`CgroupError`]; [`Absent`](super::Reason::Absent) on the root of v2.
     pub fn memory_reading(&self) -> Result<MemoryReading, CgroupError> {
         // In this order: what grows in between counts as held, not as evictable.
-        let stat = self.memory_text("memory.stat")?.unwrap_or_default();
+        let stat = self.dir(Resource::Memory).text("memory.stat")?.unwrap_or_default();
         let usage = self.memory_usage()?;
         Ok(MemoryReading::new(
             self.version(),
@@ -36,11 +36,11 @@ impl CgroupDir {
             CgroupVersion::V1 => "memory.oom_control",
             CgroupVersion::V2 => "memory.events",
         };
-        let kills = self.memory_text(kills)?.unwrap_or_default();
+        let kills = self.dir(Resource::Memory).text(kills)?.unwrap_or_default();
         let stalls = match self.version() {
             // Pressure is accounted for in v2's hierarchy only.
             CgroupVersion::V1 => None,
-            CgroupVersion::V2 => self.memory_text("memory.pressure")?,
+            CgroupVersion::V2 => self.dir(Resource::Memory).text("memory.pressure")?,
         };
         Ok(WatchReading {
             memory: self.memory_reading()?,
@@ -68,11 +68,6 @@ impl CgroupDir {
             Ok(()) | Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
             Err(errno) => Err(file.failed(errno, "write the file")),
         }
-    }
-
-    fn memory_text(&self, name: &'static str) -> Result<Option<String>, CgroupError> {
-        let open = self.dir(Resource::Memory).open_file(name, OFlag::O_RDONLY);
-        if_present(open.and_then(|open| open.text()))
     }
 }
 

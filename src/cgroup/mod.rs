@@ -39,15 +39,15 @@ mod write;
 
 pub use dir::{CgroupDir, Identity, State};
 pub use error::{CgroupError, Reason};
-pub use freeze::{CgroupFreezer, FreezerState};
+pub use file::Dir;
+pub use freeze::FreezerState;
 pub use hierarchy::{Hierarchy, LayoutError};
 pub use kubepods::{ContainerEntry, FindError, Kubepods, PodEntry, children};
 pub use meter::{MemoryMeter, ThrottleMeter, UsageMeter};
 pub use name::{ContainerId, PodUid};
 pub use page::page_size;
 pub use pair::Cgroup;
-pub use pid::{PidError, cgroup_of_pid};
+pub use pid::cgroup_of_pid;
 pub use place::{ContainerPlace, Place, PodPlace};
-pub use uncarried::UncarriedLimits;
 pub use watch::{Notice, Token, Watch};
 pub use write::Written;

@@ -106,7 +106,7 @@ fn while_frozen(
         }
         // Nobody is stopped only to find out what can be seen from here.
         if usage <= roof {
-            match freezer.freeze(outer.freezer()?) {
+            match freezer.freeze(outer.memory_dir()?) {
                 Ok(frozen) => {
                     usage = outer.memory_usage()?;
                     let written = (usage <= roof).then(|| cgroup.write(wanted));

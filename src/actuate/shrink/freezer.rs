@@ -13,7 +13,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::marker::{Marker, Markers};
-use crate::cgroup::{CgroupError, CgroupFreezer};
+use crate::cgroup::{CgroupError, Dir};
 
 /// A cgroup that does not stand still by then is let go, and tried again later.
 pub const FREEZE_BOUND: Duration = Duration::from_millis(100);
@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_micros(200);
 const THAW_TRIES: u32 = 5;
 
 /// Everything frozen by this process now.
-static FROZEN: Mutex<Vec<Arc<CgroupFreezer>>> = Mutex::new(Vec::new());
+static FROZEN: Mutex<Vec<Arc<Dir>>> = Mutex::new(Vec::new());
 
 /// Freezes cgroups, and remembers it for the next start.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub struct Freezer {
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Frozen {
-    freezer: Arc<CgroupFreezer>,
+    cgroup: Arc<Dir>,
     marker: Option<Marker>,
     since: Instant,
 }
@@ -78,27 +78,27 @@ impl Freezer {
     }
 
     /// Freezes a cgroup and waits until every process in it stands still, for [`FREEZE_BOUND`] at most.
-    pub(super) fn freeze(&self, freezer: CgroupFreezer) -> Result<Frozen, FreezeError> {
-        let state = freezer.state()?.ok_or(FreezeError::NoFreezer)?;
+    pub(super) fn freeze(&self, cgroup: Dir) -> Result<Frozen, FreezeError> {
+        let state = cgroup.freezer_state()?.ok_or(FreezeError::NoFreezer)?;
         if state.requested || state.frozen {
             return Err(FreezeError::FrozenByOther);
         }
-        if freezer.contains(std::process::id())? {
+        if cgroup.contains(std::process::id())? {
             return Err(FreezeError::HoldsAgent);
         }
-        let marker = self.markers.place(&freezer).map_err(FreezeError::NoMarker)?;
-        let freezer = Arc::new(freezer);
-        registry().push(Arc::clone(&freezer));
+        let marker = self.markers.place(&cgroup).map_err(FreezeError::NoMarker)?;
+        let cgroup = Arc::new(cgroup);
+        registry().push(Arc::clone(&cgroup));
         let frozen = Frozen {
-            freezer,
+            cgroup,
             marker: Some(marker),
             since: Instant::now(),
         };
-        frozen.freezer.set(true)?;
+        frozen.cgroup.set_frozen(true)?;
         loop {
             // The clock before the state: an agent that is not scheduled in between does not call a cgroup slow that is frozen.
             let elapsed = frozen.since.elapsed();
-            if frozen.freezer.state()?.is_some_and(|state| state.frozen) {
+            if frozen.cgroup.freezer_state()?.is_some_and(|state| state.frozen) {
                 return Ok(frozen);
             }
             if elapsed > FREEZE_BOUND {
@@ -120,15 +120,15 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        let mut thawed = self.freezer.set(false);
+        let mut thawed = self.cgroup.set_frozen(false);
         for _ in 1..THAW_TRIES {
             if thawed.is_ok() {
                 break;
             }
             sleep(Duration::from_millis(1));
-            thawed = self.freezer.set(false);
+            thawed = self.cgroup.set_frozen(false);
         }
-        registry().retain(|frozen| !Arc::ptr_eq(frozen, &self.freezer));
+        registry().retain(|frozen| !Arc::ptr_eq(frozen, &self.cgroup));
         match thawed {
             Err(error) if !error.is_gone() => {
                 // The marker stays.
@@ -143,7 +143,7 @@ impl Drop for Frozen {
     }
 }
 
-fn registry() -> std::sync::MutexGuard<'static, Vec<Arc<CgroupFreezer>>> {
+fn registry() -> std::sync::MutexGuard<'static, Vec<Arc<Dir>>> {
     FROZEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -151,8 +151,8 @@ fn registry() -> std::sync::MutexGuard<'static, Vec<Arc<CgroupFreezer>>> {
 pub fn thaw_all() {
     // Whoever panics may hold the lock; then the marker is left.
     let Ok(frozen) = FROZEN.try_lock() else { return };
-    for freezer in &*frozen {
-        if let Err(error) = freezer.set(false) {
+    for cgroup in &*frozen {
+        if let Err(error) = cgroup.set_frozen(false) {
             tracing::error!(%error, "a cgroup could not be thawed; the next start of the agent tries again");
         }
     }

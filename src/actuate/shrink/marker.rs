@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::{CgroupError, CgroupFreezer, UncarriedLimits};
+use crate::cgroup::{CgroupError, Dir};
 
 const DIRECTORY: &str = "frozen";
 
@@ -56,32 +56,27 @@ impl Markers {
     }
 
     /// Says that this cgroup is about to be frozen.
-    pub(super) fn place(&self, freezer: &CgroupFreezer) -> io::Result<Marker> {
-        let content = Content {
-            cgroup: freezer.directory().to_owned(),
-            number: freezer.number(),
-            limits: BTreeMap::new(),
-        };
-        self.write(&format!("{:x}.json", freezer.number()), &content)
+    pub(super) fn place(&self, cgroup: &Dir) -> io::Result<Marker> {
+        self.write("", cgroup, BTreeMap::new())
     }
 
     /// Says that a runtime is about to be told something, which may change these limits of the cgroup.
     pub(in crate::actuate) fn place_limits(
         &self,
-        limits: &UncarriedLimits,
-        values: &BTreeMap<String, String>,
+        cgroup: &Dir,
+        limits: &BTreeMap<String, String>,
     ) -> io::Result<Marker> {
-        let content = Content {
-            cgroup: limits.directory().to_owned(),
-            number: limits.number(),
-            limits: values.clone(),
-        };
-        self.write(&format!("{:x}-limits.json", limits.number()), &content)
+        self.write("-limits", cgroup, limits.clone())
     }
 
-    fn write(&self, name: &str, content: &Content) -> io::Result<Marker> {
-        let path = self.directory.join(name);
-        fs::write(&path, serde_json::to_vec(content)?)?;
+    fn write(&self, kind: &str, cgroup: &Dir, limits: BTreeMap<String, String>) -> io::Result<Marker> {
+        let path = self.directory.join(format!("{:x}{kind}.json", cgroup.number()));
+        let content = Content {
+            cgroup: cgroup.path().to_owned(),
+            number: cgroup.number(),
+            limits,
+        };
+        fs::write(&path, serde_json::to_vec(&content)?)?;
         Ok(Marker(path))
     }
 
@@ -136,25 +131,24 @@ fn undo(marker: &Path) -> Result<Option<PathBuf>, String> {
     Ok(thawed.then_some(content.cgroup))
 }
 
+/// Whether the cgroup was frozen.
 fn undo_content(content: &Content) -> Result<bool, CgroupError> {
-    if content.limits.is_empty() {
-        return thaw(content);
+    let cgroup = Dir::open(content.cgroup.clone())?;
+    if cgroup.number() != content.number {
+        return Ok(false);
     }
-    let limits = UncarriedLimits::open(&content.cgroup)?;
-    if limits.number() == content.number && limits.put_back(&content.limits)? {
+    if content.limits.is_empty() {
+        let asked = cgroup.freezer_state()?.is_some_and(|state| state.requested);
+        if asked {
+            cgroup.set_frozen(false)?;
+        }
+        return Ok(asked);
+    }
+    if cgroup.put_back_limits(&content.limits)? {
         tracing::warn!(cgroup = %content.cgroup.display(), limits = ?content.limits,
             "put back limits that the runtime had changed when the agent was killed");
     }
     Ok(false)
-}
-
-fn thaw(content: &Content) -> Result<bool, CgroupError> {
-    let freezer = CgroupFreezer::open(&content.cgroup)?;
-    let asked = freezer.number() == content.number && freezer.state()?.is_some_and(|state| state.requested);
-    if asked {
-        freezer.set(false)?;
-    }
-    Ok(asked)
 }
 
 /// A marker that stays costs one look at the next start; by then its cgroup is not frozen, or another one.
@@ -169,16 +163,16 @@ mod tests {
     use super::*;
 
     /// Plain files in the place of a cgroup.
-    fn cgroup(root: &Path, freeze: &str) -> CgroupFreezer {
+    fn cgroup(root: &Path, freeze: &str) -> Dir {
         let directory = root.join("cgroup");
         fs::create_dir_all(&directory).unwrap();
         fs::write(directory.join("cgroup.freeze"), freeze).unwrap();
         fs::write(directory.join("cgroup.events"), "populated 1\nfrozen 0\n").unwrap();
-        CgroupFreezer::open(&directory).unwrap()
+        Dir::open(directory).unwrap()
     }
 
-    fn asked(freezer: &CgroupFreezer) -> bool {
-        freezer.state().unwrap().unwrap().requested
+    fn asked(cgroup: &Dir) -> bool {
+        cgroup.freezer_state().unwrap().unwrap().requested
     }
 
     #[test]
@@ -188,7 +182,7 @@ mod tests {
         let freezer = cgroup(root.path(), "1\n");
         drop(markers.place(&freezer).unwrap());
         let left = markers.thaw_left_behind();
-        assert_eq!(left.thawed, [freezer.directory()]);
+        assert_eq!(left.thawed, [freezer.path()]);
         assert_eq!(left.problems, Vec::<String>::new());
         assert!(!asked(&freezer));
         assert_eq!(markers.thaw_left_behind(), LeftBehind::default());
@@ -224,9 +218,9 @@ mod tests {
         cgroup(root.path(), "1\n");
         let file = root.path().join("cgroup/memory.swap.max");
         fs::write(&file, "104857600\n").unwrap();
-        let limits = UncarriedLimits::open(&root.path().join("cgroup")).unwrap();
-        let chosen = limits.chosen().unwrap();
-        drop(markers.place_limits(&limits, &chosen).unwrap());
+        let dir = Dir::open(root.path().join("cgroup")).unwrap();
+        let chosen = dir.uncarried_limits().unwrap();
+        drop(markers.place_limits(&dir, &chosen).unwrap());
         fs::write(&file, "0\n").unwrap();
         assert_eq!(markers.thaw_left_behind(), LeftBehind::default(), "it was not frozen");
         assert_eq!(fs::read_to_string(&file).unwrap().lines().next(), Some("104857600"));

@@ -54,7 +54,7 @@ impl Scene {
     }
 
     fn freeze(&self) -> Result<Frozen, FreezeError> {
-        self.freezer().freeze(CgroupFreezer::open(&self.cgroup()).unwrap())
+        self.freezer().freeze(Dir::open(self.cgroup()).unwrap())
     }
 
     /// Freezes it, with somebody in the kernel's place who says that everything stands still.
@@ -156,9 +156,7 @@ fn without_a_marker_nothing_is_frozen() {
     let scene = Scene::new();
     let freezer = scene.freezer();
     fs::remove_dir(scene.directory.path().join("frozen")).unwrap();
-    let error = freezer
-        .freeze(CgroupFreezer::open(&scene.cgroup()).unwrap())
-        .unwrap_err();
+    let error = freezer.freeze(Dir::open(scene.cgroup()).unwrap()).unwrap_err();
     assert!(matches!(error, FreezeError::NoMarker(_)), "{error}");
     assert!(!scene.is_frozen());
     assert!(!Path::new(&scene.directory.path().join("frozen")).exists());

@@ -4,13 +4,14 @@
 //! [`Hierarchy`]: one mount for each controller (v1), or one for both (v2). A hybrid machine, with its controllers on v1
 //! beside an empty cgroup2 at `unified`, is v1. Controllers divided between v1 and v2 are refused, as no kubelet runs so.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use procfs::process::{MountInfo, Process};
 
-use crate::model::{CgroupPath, CgroupVersion, InvalidPath, Resource};
+use crate::model::{CgroupPath, CgroupVersion, Resource};
 
 /// A mounted hierarchy, or the part of one that a mount shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,24 +121,18 @@ impl Hierarchy {
             path: root.to_owned(),
             source,
         };
-        let (mut cpu, mut memory) = (None, None);
-        for entry in fs::read_dir(root).map_err(unreadable)? {
-            let name = entry.map_err(unreadable)?.file_name();
-            let has = |wanted: Resource| {
-                name.to_str()
-                    .is_some_and(|name| name.split(',').any(|c| c == wanted.name()))
+        let entries = fs::read_dir(root).map_err(unreadable)?;
+        let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
+        let names = names.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+        let v1 = |controller: Resource| {
+            let has = |name: &&OsString| {
+                let name = name.to_str().unwrap_or_default();
+                name.split(',').any(|one| one == controller.name())
             };
-            for (controller, found) in [(Resource::Cpu, &mut cpu), (Resource::Memory, &mut memory)] {
-                // `cpu` beside `cpu,cpuacct` is a link to it: either will do, the shorter reads better.
-                let shorter = found
-                    .as_ref()
-                    .is_none_or(|found: &Mount| found.point > root.join(&name));
-                if has(controller) && shorter {
-                    *found = Some(at(root.join(&name)));
-                }
-            }
-        }
-        Self::choose(cpu, memory, None, &looked_in)
+            // `cpu` beside `cpu,cpuacct` is a link to it: either will do, the shorter reads better.
+            names.iter().filter(has).min().map(|name| at(root.join(name)))
+        };
+        Self::choose(v1(Resource::Cpu), v1(Resource::Memory), None, &looked_in)
     }
 
     fn choose(
@@ -185,15 +180,14 @@ impl Hierarchy {
         &self.0.get(controller).point
     }
 
-    /// Turns a path as `/proc/<pid>/cgroup` prints it into one below the controller's mount.
-    ///
-    /// Errors: [`InvalidPath`] when the cgroup is outside of what the mount shows.
-    pub fn visible(&self, controller: Resource, printed: &str) -> Result<CgroupPath, InvalidPath> {
+    /// Turns a path as `/proc/<pid>/cgroup` prints it into one below the controller's mount. None when the cgroup is
+    /// outside of what the mount shows.
+    #[must_use]
+    pub fn visible(&self, controller: Resource, printed: &str) -> Option<CgroupPath> {
         let top = self.0.get(controller).top.trim_end_matches('/');
-        let outside = || InvalidPath(printed.to_owned());
-        match printed.strip_prefix(top).ok_or_else(outside)? {
-            "" => Ok(CgroupPath::root()),
-            below => CgroupPath::new(below).map_err(|_| outside()),
+        match printed.strip_prefix(top)? {
+            "" => Some(CgroupPath::root()),
+            below => CgroupPath::new(below).ok(),
         }
     }
 }

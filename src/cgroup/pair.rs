@@ -6,7 +6,7 @@
 //! either the old or the new value, and what is read is what binds.
 
 use super::{CgroupDir, CgroupError, Hierarchy, Identity, State, Written};
-use crate::model::{CgroupPath, ControlFile, CpuMax, CpuQuota, MemoryLimit, Setting, Settings};
+use crate::model::{CgroupPath, CpuQuota, MemoryLimit, Setting, Settings};
 
 /// The name of the cgroup crun makes below a scope (crun `cgroup-systemd.c`, `find_systemd_subgroup`).
 const INNER: &str = "container";
@@ -126,44 +126,26 @@ fn loosens(current: Setting, wanted: Setting) -> bool {
 
 fn binding(outer: Settings, inner: &Settings) -> Settings {
     let mut binding = outer;
-    if let (Some(outer), Some(inner_max)) = (binding.cpu_max(), inner.cpu_max())
-        && outer.allows(inner_max)
-    {
-        insert_bound(&mut binding, inner_max);
-    }
-    let burst = |settings: &Settings| settings.burst().and_then(Setting::burst_us);
-    if let Some(inner_burst) = inner.burst()
-        && burst(inner) > burst(&binding)
-    {
-        binding.insert(inner_burst);
-    }
-    if let (Some(outer), Some(inner)) = (binding.memory_high(), inner.memory_high())
-        && inner < outer
-    {
-        binding.insert(Setting::MemoryHigh(inner));
-    }
-    for file in [
-        ControlFile::MemoryMax,
-        ControlFile::MemoryLimit,
-        ControlFile::MemswLimit,
-    ] {
-        let limit = |settings: &Settings| settings.get(file).and_then(Setting::memory).unwrap_or(MemoryLimit::Max);
-        if let Some(setting) = inner.get(file)
-            && limit(inner) < limit(&binding)
-        {
+    let (outer_max, inner_max) = (binding.cpu_max(), inner.cpu_max());
+    let cpu_binds = outer_max
+        .zip(inner_max)
+        .is_some_and(|(outer, inner)| outer.allows(inner));
+    for setting in inner.iter() {
+        let outer = binding.get(setting.file());
+        let binds = match setting {
+            Setting::CpuMax(_) | Setting::CfsQuota(_) | Setting::CfsPeriod(_) => cpu_binds,
+            Setting::CpuMaxBurst(_) | Setting::CfsBurst(_) => setting.burst_us() > outer.and_then(Setting::burst_us),
+            Setting::CpuWeight(_) | Setting::CpuShares(_) => false,
+            Setting::MemoryHigh(limit) => matches!(outer, Some(Setting::MemoryHigh(outer)) if limit < outer),
+            Setting::MemoryMax(limit) | Setting::MemoryLimit(limit) | Setting::MemswLimit(limit) => {
+                limit < outer.and_then(Setting::memory).unwrap_or(MemoryLimit::Max)
+            }
+        };
+        if binds {
             binding.insert(setting);
         }
     }
     binding
-}
-
-fn insert_bound(settings: &mut Settings, max: CpuMax) {
-    if settings.get(ControlFile::CpuMax).is_some() {
-        settings.insert(Setting::CpuMax(max));
-    } else {
-        settings.insert(Setting::CfsQuota(max.quota));
-        settings.insert(Setting::CfsPeriod(max.period_us));
-    }
 }
 
 #[cfg(test)]

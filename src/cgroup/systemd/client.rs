@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use zbus::blocking::Connection;
 use zbus::blocking::connection::Builder;
-use zbus::zvariant::{DynamicType, OwnedObjectPath, OwnedValue, Value};
+use zbus::zvariant::{DynamicDeserialize, DynamicType, OwnedObjectPath, OwnedValue, Value};
 
 use super::properties::names;
 use super::{Property, QuotaWithoutPeriod, Unit, properties, settings};
@@ -106,13 +106,8 @@ impl Systemd {
         // Setting properties of a unit that is not there would load it, and keep them for whoever comes next.
         let object = self.object(unit)?;
         let values: Vec<(&str, Value<'_>)> = wanted.iter().map(|set| (set.name, Value::U64(set.value))).collect();
-        self.call(
-            MANAGER_PATH,
-            MANAGER,
-            "SetUnitProperties",
-            unit.name(),
-            &(unit.name(), true, values),
-        )?;
+        let arguments = (unit.name(), true, values);
+        let () = self.call(MANAGER_PATH, MANAGER, "SetUnitProperties", unit.name(), &arguments)?;
         for set in wanted {
             let read_back = self.number(&object, unit, set.name)?;
             if read_back != set.value {
@@ -142,16 +137,12 @@ impl Systemd {
     }
 
     fn object(&self, unit: &Unit) -> Result<OwnedObjectPath, SystemdError> {
-        let answer = match self.call(MANAGER_PATH, MANAGER, "GetUnit", unit.name(), &unit.name()) {
+        match self.call(MANAGER_PATH, MANAGER, "GetUnit", unit.name(), &unit.name()) {
             Err(error) if is_answer(&error, cgroups_rs::systemd::NO_SUCH_UNIT) => {
-                return Err(SystemdError::NoUnit { unit: unit.clone() });
+                Err(SystemdError::NoUnit { unit: unit.clone() })
             }
-            answer => answer?,
-        };
-        answer
-            .body()
-            .deserialize()
-            .map_err(|source| failed("GetUnit", unit.name(), source))
+            answer => answer,
+        }
     }
 
     fn number(&self, object: &OwnedObjectPath, unit: &Unit, name: &'static str) -> Result<u64, SystemdError> {
@@ -160,24 +151,21 @@ impl Systemd {
     }
 
     fn property(&self, object: &str, interface: &str, name: &str) -> Result<OwnedValue, SystemdError> {
-        let answer = self.call(object, PROPERTIES, "Get", name, &(interface, name))?;
-        answer
-            .body()
-            .deserialize()
-            .map_err(|source| failed("Get", name, source))
+        self.call(object, PROPERTIES, "Get", name, &(interface, name))
     }
 
-    fn call(
+    fn call<T: for<'m> DynamicDeserialize<'m>>(
         &self,
         object: &str,
         interface: &str,
         method: &'static str,
         subject: &str,
         body: &(impl serde::Serialize + DynamicType),
-    ) -> Result<zbus::Message, SystemdError> {
-        let answer = self
+    ) -> Result<T, SystemdError> {
+        let call = self
             .connection
             .call_method(Some(BUS_NAME), object, Some(interface), method, body);
+        let answer = call.and_then(|answer| answer.body().deserialize());
         answer.map_err(|source| failed(method, subject, source))
     }
 }

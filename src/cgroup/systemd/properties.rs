@@ -1,7 +1,5 @@
 //! Settings as properties of a unit, and back. Pure.
 
-use std::collections::BTreeMap;
-
 use cgroups_rs::systemd::{
     CPU_QUOTA_PER_SEC_US, CPU_QUOTA_PERIOD_US, CPU_SHARES, CPU_WEIGHT, MEMORY_LIMIT, MEMORY_MAX,
 };
@@ -74,15 +72,16 @@ pub(super) const fn names(version: CgroupVersion) -> [&'static str; 4] {
 /// out: the kernel's default holds.
 #[must_use]
 pub fn settings(properties: &[Property], version: CgroupVersion) -> Settings {
-    let values: BTreeMap<&str, u64> = properties
-        .iter()
-        .map(|property| (property.name, property.value))
-        .collect();
-    let value = |name| values.get(name).copied();
-    let set = |name| value(name).filter(|value| *value != INFINITY);
+    let value = |name| {
+        properties
+            .iter()
+            .find(|property| property.name == name)
+            .map(|property| property.value)
+    };
     let mut settings = Settings::default();
     if let Some(per_second) = value(CPU_QUOTA_PER_SEC_US) {
-        let max = bound(per_second, set(CPU_QUOTA_PERIOD_US).unwrap_or(DEFAULT_CFS_PERIOD_US));
+        let period_us = value(CPU_QUOTA_PERIOD_US).filter(|period_us| *period_us != INFINITY);
+        let max = bound(per_second, period_us.unwrap_or(DEFAULT_CFS_PERIOD_US));
         match version {
             CgroupVersion::V1 => {
                 settings.insert(Setting::CfsQuota(max.quota));
@@ -91,20 +90,16 @@ pub fn settings(properties: &[Property], version: CgroupVersion) -> Settings {
             CgroupVersion::V2 => settings.insert(Setting::CpuMax(max)),
         }
     }
-    let (weight, memory) = match version {
-        CgroupVersion::V1 => (
-            set(CPU_SHARES).map(|shares| Setting::CpuShares(CpuShares::new(shares))),
-            value(MEMORY_LIMIT).map(|bytes| Setting::MemoryLimit(limit(bytes))),
-        ),
-        CgroupVersion::V2 => (
-            set(CPU_WEIGHT).map(|weight| Setting::CpuWeight(CpuWeight::new(weight))),
-            value(MEMORY_MAX).map(|bytes| Setting::MemoryMax(limit(bytes))),
-        ),
-    };
-    weight
-        .into_iter()
-        .chain(memory)
-        .for_each(|setting| settings.insert(setting));
+    for Property { name, value } in properties {
+        match (*name, *value) {
+            (CPU_SHARES | CPU_WEIGHT, INFINITY) => {}
+            (CPU_SHARES, shares) => settings.insert(Setting::CpuShares(CpuShares::new(shares))),
+            (CPU_WEIGHT, weight) => settings.insert(Setting::CpuWeight(CpuWeight::new(weight))),
+            (MEMORY_LIMIT, bytes) => settings.insert(Setting::MemoryLimit(limit(bytes))),
+            (MEMORY_MAX, bytes) => settings.insert(Setting::MemoryMax(limit(bytes))),
+            _ => {}
+        }
+    }
     settings
 }
 

@@ -132,7 +132,7 @@ impl NodeFiles {
         let is_there = || read(&process.join("comm")).is_some_and(|comm| comm.trim_end_matches('\n') == kill.comm);
         if self.sees_pids && role.is_none() && is_there() {
             if let (None, Some(tree), Ok(pid)) = (named, &self.tree, kill.pid.try_into()) {
-                cgroup = cgroup_of_pid(&tree.hierarchy, Path::new(PROC), pid).ok();
+                cgroup = cgroup_of_pid(&tree.hierarchy, Path::new(PROC), pid);
             }
             let is_first = || is_init_of_its_namespace(&process, kill.pid).then_some(Role::Main);
             role = cgroup

@@ -13,9 +13,14 @@ use super::kernel::{CpuMax, CpuQuota, CpuShares, CpuWeight, MemoryLimit, PageSiz
 macro_rules! control_files {
     ($($version:ident { $($file:ident($value:ty), $resource:ident, $name:literal, $about:literal;)* })*) => {
         /// A cgroup file vscaled reads and writes.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, derive_more::Display)]
         pub enum ControlFile {
-            $($(#[doc = concat!(stringify!($version), " `", $name, "`: ", $about, ".")] $file,)*)*
+            $($(
+                #[doc = concat!(stringify!($version), " `", $name, "`: ", $about, ".")]
+                #[display($name)]
+                #[serde(rename = $name)]
+                $file,
+            )*)*
         }
 
         impl ControlFile {
@@ -72,23 +77,8 @@ impl ControlFile {
     /// The file of that name, if it is one of ours.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        Self::V2
-            .iter()
-            .chain(Self::V1)
-            .find(|file| file.name() == name)
-            .copied()
-    }
-}
-
-impl fmt::Display for ControlFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl Serialize for ControlFile {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
+        let mut files = Self::V2.iter().chain(Self::V1).copied();
+        files.find(|file| file.name() == name)
     }
 }
 

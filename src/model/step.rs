@@ -1,5 +1,6 @@
 //! One write of a plan: whose values it changes, what it changes, and through what.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -125,61 +126,56 @@ impl Change {
         Some((from, lower))
     }
 
-    /// What is replaced and by what, as text: `cpu.max=20000 100000, memory.max=134217728` where there are several values,
-    /// the value alone where there is one file.
-    pub fn texts(&self) -> (String, String) {
+    /// Every value this concerns, as text: its name, what it is, and what it should be; none where it is not set.
+    fn values(&self) -> Vec<(&'static str, Option<String>, Option<String>)> {
+        fn fields<T: ToString, const N: usize>(
+            from: [(&'static str, Option<T>); N],
+            to: [(&'static str, Option<T>); N],
+        ) -> Vec<(&'static str, Option<String>, Option<String>)> {
+            let text = |value: Option<T>| value.map(|value| value.to_string());
+            let both = from.into_iter().zip(to);
+            both.map(|((name, from), (_, to))| (name, text(from), text(to)))
+                .collect()
+        }
+        let text = |settings: &Settings, file| settings.get(file).map(|setting| setting.to_string());
         match self {
-            Self::File { from, to } => (from.to_string(), to.to_string()),
-            Self::Unit { from, to } => (files(from), files(to)),
-            Self::Spec { from, to } => (named(from.fields()), named(to.fields())),
-            Self::Resize { from, to } => (named(from.fields()), named(to.fields())),
+            Self::File { from, to } => vec![(to.file().name(), Some(from.to_string()), Some(to.to_string()))],
+            Self::Unit { from, to } => {
+                let files: BTreeSet<_> = from.iter().chain(to.iter()).map(|setting| setting.file()).collect();
+                let values = files.into_iter();
+                values
+                    .map(|file| (file.name(), text(from, file), text(to, file)))
+                    .collect()
+            }
+            Self::Spec { from, to } => fields(from.fields(), to.fields()),
+            Self::Resize { from, to } => fields(from.fields(), to.fields()),
         }
     }
-}
 
-fn files(settings: &Settings) -> String {
-    named(settings.iter().map(|setting| (setting.file().name(), Some(setting))))
-}
-
-/// The values that are set, such as `requests.cpu=100m, limits.cpu=200m`.
-fn named<T: fmt::Display>(values: impl IntoIterator<Item = (&'static str, Option<T>)>) -> String {
-    let set = values.into_iter();
-    let texts = set.filter_map(|(name, value)| Some(format!("{name}={}", value?)));
-    texts.collect::<Vec<_>>().join(", ")
+    /// What is replaced and by what, as text: `cpu.max=20000 100000, memory.max=134217728` where there can be several
+    /// values, the value alone where there is one file.
+    pub fn texts(&self) -> (String, String) {
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        for (name, from, to) in self.values() {
+            let named = |value| match self {
+                Self::File { .. } => value,
+                _ => format!("{name}={value}"),
+            };
+            before.extend(from.map(named));
+            after.extend(to.map(named));
+        }
+        (before.join(", "), after.join(", "))
+    }
 }
 
 impl fmt::Display for Change {
     /// `cpu.weight 39 → 79`; several are parted by commas.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File { from, to } => write!(f, "{} {from} → {to}", to.file()),
-            Self::Unit { from, to } => {
-                let values = to.iter().map(|new| (new.file().name(), from.get(new.file()), new));
-                write_changes(f, values)
-            }
-            Self::Spec { from, to } => {
-                let fields = from.fields().into_iter().zip(to.fields());
-                write_changes(f, fields.filter_map(|((name, old), (_, new))| Some((name, old, new?))))
-            }
-            Self::Resize { from, to } => {
-                let fields = from.fields().into_iter().zip(to.fields());
-                let changed = fields.filter(|((_, old), (_, new))| old != new);
-                write_changes(f, changed.filter_map(|((name, old), (_, new))| Some((name, old, new?))))
-            }
-        }
+        let is_resize = matches!(self, Self::Resize { .. });
+        let changes = self.values().into_iter().filter_map(|(name, from, to)| {
+            let to = to.as_ref().filter(|_| !is_resize || from != to)?;
+            Some(format!("{name} {} → {to}", from.as_deref().unwrap_or("unset")))
+        });
+        f.write_str(&changes.collect::<Vec<_>>().join(", "))
     }
-}
-
-fn write_changes<T: fmt::Display>(
-    f: &mut fmt::Formatter<'_>,
-    changes: impl Iterator<Item = (&'static str, Option<T>, T)>,
-) -> fmt::Result {
-    for (index, (name, old, new)) in changes.enumerate() {
-        let comma = if index == 0 { "" } else { ", " };
-        match old {
-            Some(old) => write!(f, "{comma}{name} {old} → {new}")?,
-            None => write!(f, "{comma}{name} unset → {new}")?,
-        }
-    }
-    Ok(())
 }

@@ -149,15 +149,12 @@ impl ScriptSplitter {
 
     /// Reads what follows a dollar sign. Outside of quotes a value can be several words.
     fn push_reference<'a>(&mut self, rest: &'a str, variables: &Variables, work: &mut Work) -> &'a str {
-        let reference = Reference::read(rest);
-        let value = variables
-            .value(reference.name, usize::MAX, work)
-            .filter(|_| !reference.name.is_empty());
-        let value = value.as_deref().or(reference.default);
-        let Some(value) = value else {
-            let as_written = &rest[..rest.len() - reference.after.len()];
+        let (name, default, after) = reference(rest);
+        let value = variables.value(name, usize::MAX, work).filter(|_| !name.is_empty());
+        let Some(value) = value.as_deref().or(default) else {
+            let as_written = &rest[..rest.len() - after.len()];
             self.word.get_or_insert_default().push_str(&format!("${as_written}"));
-            return reference.after;
+            return after;
         };
         for character in value.chars() {
             if self.quote.is_none() && character.is_whitespace() {
@@ -166,63 +163,39 @@ impl ScriptSplitter {
                 self.push(character, "");
             }
         }
-        reference.after
+        after
     }
 }
 
-/// What a dollar sign in a script refers to.
-struct Reference<'a> {
-    /// The variable; empty where the reference is of another sort.
-    name: &'a str,
-    /// What counts where the variable is not set.
-    default: Option<&'a str>,
-    after: &'a str,
-}
-
-impl<'a> Reference<'a> {
-    fn read(rest: &'a str) -> Self {
-        let is_name = |character: char| character.is_ascii_alphanumeric() || character == '_';
-        let other = |after| Self {
-            name: "",
-            default: None,
-            after,
-        };
-        if rest.starts_with('(') {
-            return other(after_parentheses(rest));
-        }
-        let Some(braced) = rest.strip_prefix('{') else {
-            let end = rest.find(|character| !is_name(character)).unwrap_or(rest.len());
-            return Self {
-                name: &rest[..end],
-                default: None,
-                after: &rest[end..],
-            };
-        };
-        let Some((inside, after)) = braced.split_once('}') else {
-            return other("");
-        };
-        let end = inside.find(|character| !is_name(character)).unwrap_or(inside.len());
-        let (name, operator) = inside.split_at(end);
-        let default = operator.strip_prefix(":-").or_else(|| operator.strip_prefix('-'));
-        match (operator, default) {
-            ("", _) | (_, Some(_)) => Self { name, default, after },
-            _ => other(after),
-        }
+/// What a dollar sign in a script refers to: the variable (empty where the reference is of another sort), what counts where
+/// that is not set, and what follows.
+fn reference<'a>(rest: &'a str) -> (&'a str, Option<&'a str>, &'a str) {
+    let other = |character: char| !(character.is_ascii_alphanumeric() || character == '_');
+    let split = |text: &'a str| text.split_at(text.find(other).unwrap_or(text.len()));
+    if rest.starts_with('(') {
+        return ("", None, after_parentheses(rest));
+    }
+    let Some(braced) = rest.strip_prefix('{') else {
+        let (name, after) = split(rest);
+        return (name, None, after);
+    };
+    let (inside, after) = braced.split_once('}').unwrap_or(("?", ""));
+    let (name, operator) = split(inside);
+    let default = operator.strip_prefix(":-").or_else(|| operator.strip_prefix('-'));
+    if operator.is_empty() || default.is_some() {
+        (name, default, after)
+    } else {
+        ("", None, after)
     }
 }
 
 /// What follows `(…)`, with all that is nested in it.
 fn after_parentheses(rest: &str) -> &str {
     let mut depth = 0_usize;
-    for (index, character) in rest.char_indices() {
-        match character {
-            '(' => depth += 1,
-            ')' => depth -= 1,
-            _ => {}
-        }
-        if depth == 0 {
-            return &rest[index + 1..];
-        }
-    }
-    ""
+    let end = rest.find(|character| {
+        depth += usize::from(character == '(');
+        depth -= usize::from(character == ')');
+        depth == 0
+    });
+    end.map_or("", |end| &rest[end + 1..])
 }

@@ -58,20 +58,10 @@ const VARIABLES: [(&str, MemoryOption); 5] = [
 
 impl MemoryOption {
     /// The option as people write it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::JavaMaxHeap => "-Xmx",
-            Self::JavaMaxHeapSize => "-XX:MaxHeapSize",
-            Self::JavaInitialHeap => "-Xms",
-            Self::JavaInitialHeapSize => "-XX:InitialHeapSize",
-            Self::JavaMaxRamPercentage => "-XX:MaxRAMPercentage",
-            Self::JavaMaxRamFraction => "-XX:MaxRAMFraction",
-            Self::GoMemoryLimit => "GOMEMLIMIT",
-            Self::NodeOldSpace => "--max-old-space-size",
-            Self::NodeOldSpacePercentage => "--max-old-space-size-percentage",
-            Self::DotnetHeapLimit => "DOTNET_GCHeapHardLimit",
-            Self::DotnetHeapLimitPercent => "DOTNET_GCHeapHardLimitPercent",
-        }
+    pub fn name(self) -> &'static str {
+        let mut names = FLAGS.iter().chain(&VARIABLES);
+        let name = names.find(|(_, option)| *option == self);
+        name.map_or("", |(name, _)| name.trim_end_matches('='))
     }
 
     /// The option that stands for all that set the same thing.
@@ -147,22 +137,13 @@ struct KeyRef {
 
 impl ValueFrom {
     fn placeholder(&self) -> String {
-        let key = |kind: &str, key: &KeyRef| format!("{{{kind}:{}/{}}}", key.name, key.key);
-        match self {
-            Self {
-                resource_field_ref: Some(field),
-                ..
-            } => format!("{{{}}}", field.resource),
-            Self {
-                config_map_key_ref: Some(from),
-                ..
-            } => key("ConfigMap", from),
-            Self {
-                secret_key_ref: Some(from),
-                ..
-            } => key("Secret", from),
-            Self { .. } => "{unknown}".to_owned(),
-        }
+        let key = |kind: &str, from: &KeyRef| format!("{{{kind}:{}/{}}}", from.name, from.key);
+        let field = self.resource_field_ref.as_ref();
+        let field = field.map(|field| format!("{{{}}}", field.resource));
+        let config_map = self.config_map_key_ref.as_ref().map(|from| key("ConfigMap", from));
+        let secret = self.secret_key_ref.as_ref().map(|from| key("Secret", from));
+        let known = field.or(config_map).or(secret);
+        known.unwrap_or_else(|| "{unknown}".to_owned())
     }
 }
 
@@ -227,7 +208,8 @@ impl SettingsReader<'_> {
     fn read_variables(&mut self, last: &[(usize, &Variable)], among: impl Fn(&str) -> bool) {
         for &(index, variable) in last {
             // A flag in a variable begins with a dash; only a reference can hide one.
-            let may_matter = is_variable(&variable.name) || variable.value.contains(['-', '$']);
+            let is_setting = VARIABLES.iter().any(|(name, _)| *name == variable.name);
+            let may_matter = is_setting || variable.value.contains(['-', '$']);
             if may_matter && among(&variable.name) {
                 let value = self.variables.value_at(index, &mut self.work);
                 let source = SettingSource::Env(variable.name.chars().take(LONGEST_VALUE).collect());
@@ -304,10 +286,6 @@ impl SettingsReader<'_> {
 
 fn all_from(source: &SettingSource, words: Vec<Word>) -> Vec<(Word, SettingSource)> {
     words.into_iter().map(|word| (word, source.clone())).collect()
-}
-
-fn is_variable(name: &str) -> bool {
-    VARIABLES.iter().any(|(variable, _)| *variable == name)
 }
 
 /// Whether a word before `=` is a variable's name.

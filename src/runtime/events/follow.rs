@@ -9,7 +9,7 @@ use futures::stream::BoxStream;
 use tonic::Status;
 
 use super::super::{ContainerRuntime, Cri, Problem, RuntimeError};
-use super::polling::Containers;
+use super::polling::{changes, containers};
 use super::sources::Source;
 use super::{EventSender, RuntimeEvent};
 
@@ -128,15 +128,15 @@ impl Follower {
 
     /// Lists containers at an interval and sends the differences.
     async fn poll(&self, subscribed: &mut bool) -> RuntimeError {
-        let mut before: Option<Containers> = None;
+        let mut before = None;
         loop {
             let now = match self.cri.list(None).await {
-                Ok(listed) => Containers::of(&listed),
+                Ok(listed) => containers(listed),
                 Err(error) => return error,
             };
             match &before {
                 None => self.send(RuntimeEvent::Resync),
-                Some(before) => now.events_since(before).for_each(|event| self.send(event)),
+                Some(before) => changes(before, &now).for_each(|event| self.send(event)),
             }
             *subscribed = true;
             before = Some(now);

@@ -5,38 +5,30 @@ use std::collections::BTreeMap;
 use super::super::proto;
 use super::{Happened, RuntimeEvent};
 
-/// The containers of one list, and whether each runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Containers(BTreeMap<String, bool>);
+/// The containers of one list, by id, and whether each runs.
+pub(super) type Containers = BTreeMap<String, bool>;
 
-impl Containers {
-    pub(super) fn of(listed: &[proto::Container]) -> Self {
-        let running = i32::from(proto::ContainerState::ContainerRunning);
-        Self(
-            listed
-                .iter()
-                .map(|container| (container.id.clone(), container.state == running))
-                .collect(),
-        )
-    }
+pub(super) fn containers(listed: Vec<proto::Container>) -> Containers {
+    let running = i32::from(proto::ContainerState::ContainerRunning);
+    let containers = listed.into_iter();
+    containers
+        .map(|container| (container.id, container.state == running))
+        .collect()
+}
 
-    /// What happened since an earlier list. A container that came and went in between was never there.
-    pub(super) fn events_since(&self, before: &Self) -> impl Iterator<Item = RuntimeEvent> {
-        let removed = before
-            .0
-            .keys()
-            .filter(|id| !self.0.contains_key(*id))
-            .map(|id| RuntimeEvent::container(id, Happened::Removed));
-        let changed = self.0.iter().filter_map(|(id, runs)| {
-            let ran = before.0.get(id).copied().unwrap_or(false);
-            match (ran, *runs) {
-                (false, true) => Some(RuntimeEvent::container(id, Happened::Started)),
-                (true, false) => Some(RuntimeEvent::container(id, Happened::Stopped)),
-                _ => None,
-            }
-        });
-        removed.chain(changed)
-    }
+/// What happened between two lists. A container that came and went in between was never there.
+pub(super) fn changes(before: &Containers, now: &Containers) -> impl Iterator<Item = RuntimeEvent> {
+    let removed = before.keys().filter(|id| !now.contains_key(*id));
+    let removed = removed.map(|id| RuntimeEvent::container(id, Happened::Removed));
+    let changed = now.iter().filter_map(|(id, runs)| {
+        let happened = match (before.get(id).is_some_and(|ran| *ran), *runs) {
+            (false, true) => Happened::Started,
+            (true, false) => Happened::Stopped,
+            _ => return None,
+        };
+        Some(RuntimeEvent::container(id, happened))
+    });
+    removed.chain(changed)
 }
 
 #[cfg(test)]
@@ -44,7 +36,7 @@ mod tests {
     use super::*;
 
     fn containers(listed: &[(&str, bool)]) -> Containers {
-        Containers(listed.iter().map(|(id, runs)| ((*id).to_owned(), *runs)).collect())
+        listed.iter().map(|(id, runs)| ((*id).to_owned(), *runs)).collect()
     }
 
     #[test]
@@ -57,7 +49,7 @@ mod tests {
             ("new", true),
             ("made", false),
         ]);
-        let events: Vec<_> = now.events_since(&before).collect();
+        let events: Vec<_> = changes(&before, &now).collect();
         assert_eq!(
             events,
             [
@@ -72,6 +64,6 @@ mod tests {
     #[test]
     fn the_same_list_twice_is_silence() {
         let now = containers(&[("a", true), ("b", false)]);
-        assert_eq!(now.events_since(&now).count(), 0);
+        assert_eq!(changes(&now, &now).count(), 0);
     }
 }

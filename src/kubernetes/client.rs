@@ -138,11 +138,11 @@ impl ApiClient {
             let response = self.calls.send(request).await.map_err(|error| broken(&error))?;
             // One that is not ready says 500, which a call that fails does as well.
             match response.status().as_u16() {
-                code @ 500.. => Err(Problem::Unavailable {
+                code @ 500.. => Err(Problem::Refused(Status {
                     code: 503,
                     message: format!("/readyz answers {code}"),
-                    retry_after: None,
-                }),
+                    ..Status::default()
+                })),
                 _ => Ok(()),
             }
         };
@@ -158,16 +158,17 @@ impl ApiClient {
     fn check_pause(&self, call: &Call) -> Result<(), ApiError> {
         let until = *self.paused.lock().unwrap_or_else(PoisonError::into_inner);
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        match left.filter(|left| self.keeps_pauses && !left.is_zero()) {
-            None => Ok(()),
-            Some(left) => Err(ApiError::of(
-                call,
-                Problem::Throttled {
-                    message: "so another call was told".to_owned(),
-                    retry_after: Some(left),
-                },
-            )),
+        let retry_after = left.filter(|left| self.keeps_pauses && !left.is_zero());
+        if retry_after.is_none() {
+            return Ok(());
         }
+        let paused = Status {
+            code: 429,
+            message: "so another call was told".to_owned(),
+            retry_after,
+            ..Status::default()
+        };
+        Err(ApiError::of(call, Problem::Refused(paused)))
     }
 
     /// Leaves the API server alone for as long as it asks for, and a little longer.
@@ -329,7 +330,7 @@ impl ApiClient {
         let body = Limited::new(response.into_body(), LARGEST_REFUSAL).collect();
         let body = timeout(self.deadline, body).await.ok().and_then(Result::ok);
         let body = body.map(Collected::to_bytes).unwrap_or_default();
-        Problem::of(Status::read(code, &body), call, retry_after)
+        Problem::of(Status::read(code, &body, retry_after), call)
     }
 
     fn counted<T>(&self, call: &Call, outcome: Result<T, Problem>) -> Result<T, ApiError> {

@@ -1,5 +1,6 @@
 //! What can go wrong with a call, in words that say what to do about it.
 
+use std::fmt;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -32,56 +33,12 @@ pub enum Problem {
     /// There is no connection, or it broke.
     #[error("the API server cannot be reached: {0}")]
     Unreachable(String),
-    /// 401.
-    #[error(
-        "the API server does not accept the credentials (401): {0}; a service account's token may have expired or been revoked"
-    )]
-    Unauthorised(String),
-    /// 403 by RBAC.
-    #[error(
-        "forbidden (403): the role lacks the rule {{apiGroups: [\"{group}\"], resources: [{resource}], verbs: [{verb}]}} {scope}"
-    )]
-    Forbidden {
-        /// The API group, empty for the core group.
-        group: String,
-        /// The resource, with its subresource.
-        resource: String,
-        verb: &'static str,
-        /// Where the rule must hold.
-        scope: String,
-    },
-    /// 404: no such object, or no such kind.
-    #[error("not found (404): {0}")]
-    NotFound(String),
-    /// 409: the object has changed meanwhile, or exists already.
-    #[error("conflict (409): {0}")]
-    Conflict(String),
-    /// 410: what is asked for is too far in the past.
-    #[error("the resource version is too old (410)")]
-    Expired,
-    /// 429.
-    #[error("the API server asks for fewer calls (429): {message}")]
-    Throttled {
-        message: String,
-        /// How long it wants to be left alone.
-        retry_after: Option<Duration>,
-    },
-    /// 5xx.
-    #[error("the API server cannot answer now ({code}): {message}")]
-    Unavailable {
-        code: u16,
-        message: String,
-        /// How long it wants to be left alone.
-        retry_after: Option<Duration>,
-    },
-    /// Any other no: of a rule, an admission webhook, a quota.
-    #[error("refused ({code} {reason}): {message}")]
-    Refused {
-        code: u16,
-        /// The API's word for it.
-        reason: String,
-        message: String,
-    },
+    /// 403 by RBAC; the rule as it must be written, and where it must hold.
+    #[error("forbidden (403): the role lacks the rule {0}")]
+    Forbidden(String),
+    /// Any other no: of a rule, an admission webhook, a quota, or an API server that cannot answer now.
+    #[error("{0}")]
+    Refused(Status),
     /// The answer is not what this API answers with.
     #[error("the answer cannot be read: {0}")]
     Unreadable(String),
@@ -90,87 +47,112 @@ pub enum Problem {
 /// The parts of a `metav1.Status` that matter.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Status {
-    pub(super) code: u16,
-    pub(super) reason: String,
-    pub(super) message: String,
+pub struct Status {
+    pub code: u16,
+    /// The API's word for it.
+    pub reason: String,
+    pub message: String,
+    /// How long the API server wants to be left alone.
+    #[serde(skip)]
+    pub retry_after: Option<Duration>,
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            code, reason, message, ..
+        } = self;
+        match code {
+            401 => write!(
+                f,
+                "the API server does not accept the credentials (401): {message}; a service account's token may have \
+                 expired or been revoked"
+            ),
+            404 => write!(f, "not found (404): {message}"),
+            409 => write!(f, "conflict (409): {message}"),
+            410 => f.write_str("the resource version is too old (410)"),
+            429 => write!(f, "the API server asks for fewer calls (429): {message}"),
+            500.. => write!(f, "the API server cannot answer now ({code}): {message}"),
+            _ => write!(f, "refused ({code} {reason}): {message}"),
+        }
+    }
 }
 
 impl Status {
     /// The status in an answer's body, or what there is of it: not everybody between here and the
     /// API server speaks its language.
-    pub(super) fn read(code: StatusCode, body: &[u8]) -> Self {
+    pub(super) fn read(code: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
         const ENOUGH: usize = 300;
-        let mut status = serde_json::from_slice::<Self>(body).unwrap_or_else(|_| Self {
+        let status = serde_json::from_slice::<Self>(body).unwrap_or_else(|_| Self {
             message: String::from_utf8_lossy(body).chars().take(ENOUGH).collect(),
             ..Self::default()
         });
-        status.code = code.as_u16();
-        status
+        Self {
+            code: code.as_u16(),
+            retry_after,
+            ..status
+        }
+    }
+
+    /// Whether a rule says no to what is asked for, and will say so again.
+    pub const fn is_denial(&self) -> bool {
+        !matches!(self.code, 401 | 404 | 409 | 410 | 429 | 500..)
     }
 }
 
 impl Problem {
     /// What a status says about a call.
-    pub(super) fn of(status: Status, call: &Call, retry_after: Option<Duration>) -> Self {
-        let Status { code, reason, message } = status;
-        match code {
-            401 => Self::Unauthorised(message),
-            // Admission says 403 as well, and its words may be anything; only authorisers speak of what a user cannot do
-            // (`forbiddenMessage`, apiserver `pkg/endpoints/handlers/responsewriters`).
-            403 if message.contains(": User \"") && message.contains("\" cannot ") => Self::Forbidden {
-                group: call.kind.group.to_owned(),
-                resource: call.resource(),
-                verb: call.verb.as_str(),
-                scope: match &call.namespace {
-                    Some(namespace) => format!("in namespace {namespace}"),
-                    None => "in a ClusterRole bound with a ClusterRoleBinding".to_owned(),
-                },
-            },
-            404 => Self::NotFound(message),
-            409 => Self::Conflict(message),
-            410 => Self::Expired,
-            429 => Self::Throttled { message, retry_after },
-            500.. => Self::Unavailable {
-                code,
-                message,
-                retry_after,
-            },
-            _ => Self::Refused { code, reason, message },
+    pub(super) fn of(status: Status, call: &Call) -> Self {
+        let message = &status.message;
+        // Admission says 403 as well, and its words may be anything; only authorisers speak of what a user cannot do
+        // (`forbiddenMessage`, apiserver `pkg/endpoints/handlers/responsewriters`).
+        if status.code != 403 || !(message.contains(": User \"") && message.contains("\" cannot ")) {
+            return Self::Refused(status);
+        }
+        let scope = match &call.namespace {
+            Some(namespace) => format!("in namespace {namespace}"),
+            None => "in a ClusterRole bound with a ClusterRoleBinding".to_owned(),
+        };
+        let (group, resource, verb) = (call.kind.group, call.resource(), call.verb.as_str());
+        Self::Forbidden(format!(
+            "{{apiGroups: [\"{group}\"], resources: [{resource}], verbs: [{verb}]}} {scope}"
+        ))
+    }
+
+    /// The HTTP status of the answer, where there was one.
+    pub const fn status(&self) -> Option<u16> {
+        match self {
+            Self::Forbidden(_) => Some(403),
+            Self::Refused(status) => Some(status.code),
+            Self::Timeout(_) | Self::Unreachable(_) | Self::Unreadable(_) => None,
         }
     }
 
     /// Whether the same call may succeed later without anybody changing anything.
     pub const fn is_retryable(&self) -> bool {
-        matches!(
-            self,
-            Self::Timeout(_) | Self::Unreachable(_) | Self::Throttled { .. } | Self::Unavailable { .. }
-        )
+        matches!(self, Self::Timeout(_) | Self::Unreachable(_)) || matches!(self.status(), Some(429 | 500..))
     }
 
     /// Whether nothing that could answer for the API server did: gateways say 502 and 504, an API server that starts or ends 503.
     pub(super) const fn is_silence(&self) -> bool {
-        matches!(
-            self,
-            Self::Timeout(_) | Self::Unreachable(_) | Self::Unavailable { code: 502..=504, .. }
-        )
+        matches!(self, Self::Timeout(_) | Self::Unreachable(_)) || matches!(self.status(), Some(502..=504))
     }
 
     /// Whether a patch that names an object by its UID found none: it is gone, and perhaps another has its name.
     pub fn names_nobody(&self) -> bool {
-        match self {
-            Self::NotFound(message) => !message.contains("could not find the requested resource"),
+        let Self::Refused(status) = self else { return false };
+        match status.code {
+            404 => !status.message.contains("could not find the requested resource"),
             // In capitals: what it quotes besides, such as names, has none.
-            Self::Conflict(message) => message.contains("UID"),
-            Self::Refused { message, .. } => message.contains("metadata.uid"),
-            _ => false,
+            409 => status.message.contains("UID"),
+            _ => status.is_denial() && status.message.contains("metadata.uid"),
         }
     }
 
-    /// How long the API server wants to be left alone, if it says so.
+    /// How long the API server wants to be left alone, if it says so where waiting helps.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Throttled { retry_after, .. } | Self::Unavailable { retry_after, .. } => *retry_after,
+            Self::Refused(status) if self.is_retryable() => status.retry_after,
             _ => None,
         }
     }
@@ -181,13 +163,7 @@ impl Problem {
             Self::Timeout(_) => "timeout".to_owned(),
             Self::Unreachable(_) => "unreachable".to_owned(),
             Self::Unreadable(_) => "unreadable".to_owned(),
-            Self::Unauthorised(_) => "401".to_owned(),
-            Self::Forbidden { .. } => "403".to_owned(),
-            Self::NotFound(_) => "404".to_owned(),
-            Self::Conflict(_) => "409".to_owned(),
-            Self::Expired => "410".to_owned(),
-            Self::Throttled { .. } => "429".to_owned(),
-            Self::Unavailable { code, .. } | Self::Refused { code, .. } => code.to_string(),
+            Self::Forbidden(_) | Self::Refused(_) => self.status().unwrap_or_default().to_string(),
         }
     }
 }
@@ -202,9 +178,10 @@ mod tests {
         let status = Status {
             code,
             message: message.to_owned(),
+            retry_after: Some(Duration::from_secs(7)),
             ..Status::default()
         };
-        Problem::of(status, &call, Some(Duration::from_secs(7)))
+        Problem::of(status, &call)
     }
 
     #[test]
@@ -220,7 +197,10 @@ mod tests {
     #[test]
     fn an_admission_plugin_that_says_403_is_no_missing_rule() {
         let refused = problem(403, "pods \"web\" is forbidden: exceeded quota: compute");
-        assert!(matches!(refused, Problem::Refused { code: 403, .. }), "{refused}");
+        assert!(
+            matches!(&refused, Problem::Refused(status) if status.code == 403),
+            "{refused}"
+        );
     }
 
     #[test]
@@ -252,7 +232,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_no_status_is_quoted() {
-        let status = Status::read(StatusCode::BAD_GATEWAY, b"<html>no upstream</html>");
+        let status = Status::read(StatusCode::BAD_GATEWAY, b"<html>no upstream</html>", None);
         assert_eq!(
             (status.code, status.message.as_str()),
             (502, "<html>no upstream</html>")

@@ -35,19 +35,10 @@ impl std::fmt::Display for Away {
 #[derive(Debug, Clone, Default)]
 pub struct ApiHealth(Arc<Shared>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
     away: watch::Sender<Option<Away>>,
     doubted: Notify,
-}
-
-impl Default for Shared {
-    fn default() -> Self {
-        Self {
-            away: watch::Sender::new(None),
-            doubted: Notify::new(),
-        }
-    }
 }
 
 impl ApiHealth {
@@ -124,6 +115,7 @@ impl ApiHealth {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kubernetes::error::Status;
 
     fn unreachable() -> Result<(), Problem> {
         Err(Problem::Unreachable("refused".to_owned()))
@@ -140,7 +132,10 @@ mod tests {
         health.observe::<()>(&Err(Problem::Timeout(PATIENCE)));
         assert_eq!(health.away(), Some(away), "it has been away all the time");
         assert!(futures::poll!(&mut returns).is_pending());
-        health.observe::<()>(&Err(Problem::Unauthorised("who".to_owned())));
+        health.observe::<()>(&Err(Problem::Refused(Status {
+            code: 401,
+            ..Status::default()
+        })));
         assert_eq!(health.away(), None, "a refusal is an answer");
         returns.await;
     }

@@ -16,6 +16,14 @@ labels! {
         Forgotten = "forgotten",
         Failed = "failed",
     }
+
+    /// What became of a message that was to be an Event: written in one, new or again; in none because there were too many;
+    /// or refused, or too many were waiting.
+    pub(super) enum EventOutcome {
+        Written = "written",
+        HeldBack = "held_back",
+        Lost = "lost",
+    }
 }
 
 /// Answers of the API server.
@@ -69,39 +77,17 @@ const fn watch(resource: &'static str, end: WatchEnd) -> [(&'static str, &'stati
 
 /// Kubernetes Events, by what became of them.
 #[derive(Debug, Clone)]
-pub struct EventMetrics {
-    written: Counter,
-    held_back: Counter,
-    lost: Counter,
-}
+pub struct EventMetrics(Counters<1>);
 
 impl EventMetrics {
     /// Registers the family, with every outcome at zero.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
-        let outcomes = ["written", "held_back", "lost"].map(|outcome| [("outcome", outcome)]);
         let help = "Kubernetes Events, by what became of them";
-        let events: Counters<1> = family(registry, "events", help, outcomes);
-        let [written, held_back, lost] = outcomes.map(|labels| events.get_or_create_owned(&labels));
-        Self {
-            written,
-            held_back,
-            lost,
-        }
+        Self(family(registry, "events", help, EventOutcome::series("outcome")))
     }
 
-    /// Counts an Event that was made, or whose count was raised.
-    pub fn written(&self) {
-        self.written.inc();
-    }
-
-    /// Counts what is in no Event because there was too much of it.
-    pub fn held_back(&self, count: u64) {
-        self.held_back.inc_by(count);
-    }
-
-    /// Counts an Event that was refused, or came when too many were waiting.
-    pub fn lost(&self) {
-        self.lost.inc();
+    pub(super) fn count(&self, outcome: EventOutcome, events: u64) {
+        self.0.get_or_create(&[("outcome", outcome.as_str())]).inc_by(events);
     }
 }

@@ -26,7 +26,7 @@ pub use annotate::{Annotated, Annotations, PodRef};
 pub use call::{Call, Kind, Verb};
 pub use client::{ApiClient, Turn};
 pub use connect::{Access, ConnectError};
-pub use error::{ApiError, Problem};
+pub use error::{ApiError, Problem, Status};
 pub use follow::{Followed, Follower, Place, Timing, follow};
 pub use health::{ApiHealth, Away};
 pub use object::{Key, Object, Share, strip_nulls};

@@ -85,47 +85,48 @@ pub(super) struct Decoded<T> {
     pub(super) left_out: Option<String>,
 }
 
+impl Key {
+    fn of(metadata: &ObjectMeta) -> Self {
+        Self {
+            namespace: metadata.namespace.clone(),
+            name: metadata.name.clone(),
+        }
+    }
+}
+
 /// Reads an object. None if it has no name: it is no object at all.
 pub(super) fn decode<T: Object>(text: &str) -> Option<Decoded<T>> {
-    match serde_json::from_str::<T>(text).or_else(|_| decode_leniently(text)) {
-        Ok(mut object) => {
-            let left_out = keep_what_is_read(&mut object);
-            let metadata = object.metadata_mut();
-            let resource_version = metadata.resource_version.clone();
-            if !T::IS_CITED {
-                metadata.resource_version = String::new();
-            }
-            let key = Key {
-                namespace: metadata.namespace.clone(),
-                name: metadata.name.clone(),
-            };
-            object.slim();
-            let object = object.check().and_then(|()| match size(&object) {
-                size @ ..=LARGEST_KEPT => Ok((object, size)),
-                size => Err(format!(
-                    "what is read of it takes {size} bytes; at most {LARGEST_KEPT} are kept"
-                )),
-            });
-            Some(Decoded {
-                key,
-                resource_version,
-                object: object.map_err(shortened),
-                left_out,
-            })
-        }
+    let mut object = match serde_json::from_str::<T>(text).or_else(|_| decode_leniently(text)) {
+        Ok(object) => object,
         Err(why) => {
             let Named { metadata } = serde_json::from_str(text).ok()?;
-            Some(Decoded {
-                key: Key {
-                    namespace: metadata.namespace,
-                    name: metadata.name,
-                },
+            return Some(Decoded {
+                key: Key::of(&metadata),
                 resource_version: metadata.resource_version,
                 object: Err(shortened(why)),
                 left_out: None,
-            })
+            });
         }
+    };
+    let left_out = keep_what_is_read(&mut object);
+    let resource_version = object.metadata().resource_version.clone();
+    if !T::IS_CITED {
+        object.metadata_mut().resource_version = String::new();
     }
+    let key = Key::of(object.metadata());
+    object.slim();
+    let object = object.check().and_then(|()| match size(&object) {
+        size @ ..=LARGEST_KEPT => Ok((object, size)),
+        size => Err(format!(
+            "what is read of it takes {size} bytes; at most {LARGEST_KEPT} are kept"
+        )),
+    });
+    Some(Decoded {
+        key,
+        resource_version,
+        object: object.map_err(shortened),
+        left_out,
+    })
 }
 
 /// Drops annotations and labels that the agent does not read; returns which of the others are too long to be kept.

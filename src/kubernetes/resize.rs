@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::call::{Call, Kind, Verb};
 use super::client::ApiClient;
-use super::error::{ApiError, Problem};
+use super::error::{ApiError, Problem, Status};
 use crate::actuate::{PodResizer, ResizeError};
 use crate::model::objects::{Pod, PodId};
 use crate::model::{Change, Resource, ResourceList, Step, Target};
@@ -116,12 +116,18 @@ fn refusal(error: ApiError) -> ResizeError {
     let retry_after = error.problem.retry_after();
     match error.problem {
         problem if problem.names_nobody() => ResizeError::Gone(reason),
-        Problem::NotFound(message) => ResizeError::Unsupported(message),
-        Problem::Refused { code: 405, message, .. } => ResizeError::Unsupported(message),
-        Problem::Refused { message, .. } if message.contains("without support for resize") => {
-            ResizeError::Unsupported(message)
+        Problem::Refused(Status {
+            code: 404 | 405,
+            message,
+            ..
+        }) => ResizeError::Unsupported(message),
+        Problem::Refused(status) if status.is_denial() => {
+            if status.message.contains("without support for resize") {
+                ResizeError::Unsupported(status.message)
+            } else {
+                ResizeError::Denied(reason)
+            }
         }
-        Problem::Refused { .. } => ResizeError::Denied(reason),
         problem if problem.is_silence() => ResizeError::Away(reason),
         _ => ResizeError::Refused { reason, retry_after },
     }
@@ -170,20 +176,28 @@ mod tests {
 
     #[test]
     fn a_path_nobody_serves_is_told_from_a_pod_that_is_gone() {
-        let path = Problem::NotFound("the server could not find the requested resource".to_owned());
+        let missing = |message: &str| {
+            Problem::Refused(Status {
+                code: 404,
+                message: message.to_owned(),
+                ..Status::default()
+            })
+        };
+        let path = missing("the server could not find the requested resource");
         assert!(matches!(refused(path), ResizeError::Unsupported(_)));
-        let pod = Problem::NotFound("pods \"web\" not found".to_owned());
+        let pod = missing("pods \"web\" not found");
         assert!(matches!(refused(pod), ResizeError::Gone(_)));
     }
 
     #[test]
     fn another_pod_of_the_name_is_no_refusal() {
         let refusal = |message: &str| {
-            refused(Problem::Refused {
+            refused(Problem::Refused(Status {
                 code: 422,
                 reason: "Invalid".to_owned(),
                 message: message.to_owned(),
-            })
+                retry_after: None,
+            }))
         };
         let other = refusal("Pod \"web\" is invalid: metadata.uid: Invalid value: \"u1\": field is immutable");
         assert!(matches!(other, ResizeError::Gone(_)));

@@ -3,39 +3,39 @@
 use jiff::{Timestamp, Unit};
 use serde_json::{Value, json};
 
-use super::{NamedEvent, Severity, Subject};
+use super::{NamedEvent, Subject};
 
 /// The API server's own limit of a message, in bytes.
 const LONGEST_MESSAGE: usize = 1024;
 
 const COMPONENT: &str = "vscaled";
 
-/// A new Event of that name.
-pub(super) fn new(node: &str, event: &NamedEvent) -> Value {
-    let namespace = event.subject.namespace();
-    let mut metadata = json!({"name": event.name, "namespace": namespace});
-    for (name, value) in &event.annotations {
-        metadata["annotations"][*name] = Value::from(value.as_str());
+impl NamedEvent {
+    /// The Event as it goes to the API server in the name of a node.
+    #[must_use]
+    pub fn body(&self, node: &str) -> Value {
+        let namespace = self.subject.namespace();
+        let mut metadata = json!({"name": self.name, "namespace": namespace});
+        for (name, value) in &self.annotations {
+            metadata["annotations"][*name] = Value::from(value.as_str());
+        }
+        json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": metadata,
+            "involvedObject": involved(node, &self.subject),
+            "reason": self.reason,
+            "message": shortened(&self.message),
+            "type": self.severity,
+            "source": {"component": COMPONENT, "host": node},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": node,
+            "firstTimestamp": seconds(self.first),
+            "lastTimestamp": seconds(self.last),
+            // An int32 on the wire.
+            "count": i32::try_from(self.count).unwrap_or(i32::MAX),
+        })
     }
-    json!({
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": metadata,
-        "involvedObject": involved(node, &event.subject),
-        "reason": event.reason,
-        "message": shortened(&event.message),
-        "type": match event.severity {
-            Severity::Normal => "Normal",
-            Severity::Warning => "Warning",
-        },
-        "source": {"component": COMPONENT, "host": node},
-        "reportingComponent": COMPONENT,
-        "reportingInstance": node,
-        "firstTimestamp": seconds(event.first),
-        "lastTimestamp": seconds(event.last),
-        // An int32 on the wire.
-        "count": i32::try_from(event.count).unwrap_or(i32::MAX),
-    })
 }
 
 fn involved(node: &str, subject: &Subject) -> Value {

@@ -34,20 +34,15 @@ const OF_THE_NODE: Rate = Rate {
 /// Events and pods kept in mind; a node has fewer pods.
 const MOST: usize = 1024;
 
-/// Something to write.
+/// Something to write: a new Event, or one that has happened again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Write {
-    /// A new Event.
-    New(EventMessage, Ticket),
-    /// An Event has happened again.
-    Repeated {
-        /// As it was said last.
-        message: EventMessage,
-        /// Which Event.
-        ticket: Ticket,
-        /// How often by now.
-        count: u32,
-    },
+pub(super) struct Write {
+    /// As it was said last.
+    pub(super) message: EventMessage,
+    /// Which Event.
+    pub(super) ticket: Ticket,
+    /// How often by now; 1 for a new one.
+    pub(super) count: u32,
 }
 
 /// The number of an Event, which makes its name.
@@ -103,42 +98,40 @@ impl Limits {
         self.forget(now);
         let topic = (message.about.clone(), message.reason);
         let known = self.known.entry(topic).or_default();
-        if let Some(same) = known.iter_mut().find(|known| known.last == message) {
-            same.count += 1;
-            same.seen_at = now;
-            return None;
+        let continues = |known: &Known| message.continues.is_some() && known.last.continues == message.continues;
+        let same = known.iter().position(|known| known.last == message);
+        let mut counts_in = same.or_else(|| known.iter().position(continues));
+        if counts_in.is_none() {
+            let pod = self
+                .pods
+                .entry(message.about.pod.uid.clone())
+                .or_insert_with(|| RateLimiter::new(OF_A_POD, now));
+            // There are few reasons, and without a first Event there is none to count in.
+            let is_first = known.is_empty();
+            if (pod.try_use(now) || is_first) && self.node.try_use(now) {
+                self.tickets += 1;
+                known.push(Known {
+                    last: message.clone(),
+                    ticket: self.tickets,
+                    count: 1,
+                    written: 1,
+                    changes: 0,
+                    written_at: now,
+                    seen_at: now,
+                });
+                return Some(Write {
+                    message,
+                    ticket: self.tickets,
+                    count: 1,
+                });
+            }
+            counts_in = known.len().checked_sub(1);
         }
-        let continues = |known: &&mut Known| message.continues.is_some() && known.last.continues == message.continues;
-        if let Some(begun) = known.iter_mut().find(continues) {
-            begun.last = message;
-            begun.count += 1;
-            begun.seen_at = now;
-            return None;
-        }
-        let pod = self
-            .pods
-            .entry(message.about.pod.uid.clone())
-            .or_insert_with(|| RateLimiter::new(OF_A_POD, now));
-        // There are few reasons, and without a first Event there is none to count in.
-        let is_first = known.is_empty();
-        if (pod.try_use(now) || is_first) && self.node.try_use(now) {
-            self.tickets += 1;
-            known.push(Known {
-                last: message.clone(),
-                ticket: self.tickets,
-                count: 1,
-                written: 1,
-                changes: 0,
-                written_at: now,
-                seen_at: now,
-            });
-            return Some(Write::New(message, self.tickets));
-        }
-        match known.last_mut() {
-            Some(last) => {
-                last.last = message;
-                last.count += 1;
-                last.seen_at = now;
+        match counts_in.map(|index| &mut known[index]) {
+            Some(begun) => {
+                begun.last = message;
+                begun.count += 1;
+                begun.seen_at = now;
             }
             None => self.held_back += 1,
         }
@@ -155,7 +148,7 @@ impl Limits {
         known.written = known.count;
         known.changes = known.changes.saturating_add(1);
         known.written_at = now;
-        Some(Write::Repeated {
+        Some(Write {
             message: known.last.clone(),
             ticket: known.ticket,
             count: known.count,

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::call::Kind;
 use super::client::ApiClient;
-use crate::kubernetes::metrics::EventMetrics;
+use crate::kubernetes::metrics::{EventMetrics, EventOutcome};
 use crate::model::objects::PodId;
 use writer::Writer;
 
@@ -47,7 +47,7 @@ impl PodReference {
 }
 
 /// The type of an Event: `Normal` or `Warning`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub enum Severity {
     Normal,
     Warning,
@@ -80,20 +80,15 @@ impl EventRecorder {
     pub fn start(client: ApiClient, node: &str, counted: EventMetrics, stop: CancellationToken) -> Self {
         let (sender, receiver) = mpsc::channel(WAITING);
         let writer = Writer::new(client, node.to_owned(), counted.clone());
-        tokio::spawn(async move {
-            tokio::select! {
-                // Cancel-safe: an Event that was not written counts as not recorded.
-                () = writer.run(receiver) => {}
-                () = stop.cancelled() => {}
-            }
-        });
+        // Cancel-safe: an Event that was not written counts as not recorded.
+        tokio::spawn(stop.run_until_cancelled_owned(writer.run(receiver)));
         Self { sender, counted }
     }
 
     /// Records a message, or counts it as lost when too many wait already.
     pub fn record(&self, message: EventMessage) {
         if self.sender.try_send(message).is_err() {
-            self.counted.lost();
+            self.counted.count(EventOutcome::Lost, 1);
         }
     }
 }

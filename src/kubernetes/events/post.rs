@@ -2,13 +2,12 @@
 //! Event that exists already is left as it is.
 
 use jiff::Timestamp;
-use serde::Deserialize;
 use serde_json::Value;
 
-use super::{EVENTS, PodReference, Severity, body};
+use super::{EVENTS, PodReference, Severity};
 use crate::kubernetes::call::{Call, Verb};
 use crate::kubernetes::client::ApiClient;
-use crate::kubernetes::error::{ApiError, Problem};
+use crate::kubernetes::error::ApiError;
 
 /// Where Events about what has no namespace live.
 const OF_NO_NAMESPACE: &str = "default";
@@ -37,14 +36,6 @@ pub enum Subject {
     Pod(PodReference),
     /// The node in whose name Events are written.
     Node,
-}
-
-impl NamedEvent {
-    /// The Event as it goes to the API server in the name of a node.
-    #[must_use]
-    pub fn body(&self, node: &str) -> Value {
-        body::new(node, self)
-    }
 }
 
 impl Subject {
@@ -76,23 +67,12 @@ pub async fn post(client: &ApiClient, node: &str, event: &NamedEvent) -> Result<
     let create = Call::new(Verb::Create, EVENTS).within(Some(namespace));
     match client.send::<Value>(&create, &event.body(node)).await {
         Ok(_) => Ok(Posted::Created),
-        Err(ApiError {
-            problem: Problem::Conflict(_),
-            ..
-        }) => {
+        Err(error) if error.problem.status() == Some(409) => {
             let get = Call::new(Verb::Get, EVENTS).within(Some(namespace)).named(&event.name);
-            let there: Counted = client.read(&get).await?;
-            Ok(Posted::Existed {
-                count: there.count.max(1),
-            })
+            let there: Value = client.read(&get).await?;
+            let count = there.get("count").and_then(Value::as_u64).unwrap_or(0).max(1);
+            Ok(Posted::Existed { count })
         }
         Err(error) => Err(error),
     }
-}
-
-/// An Event, as far as it is read back.
-#[derive(Debug, Deserialize)]
-struct Counted {
-    #[serde(default)]
-    count: u64,
 }

@@ -11,8 +11,8 @@ use super::limits::{Limits, Ticket, Write};
 use super::{EVENTS, EventMessage, NamedEvent, Subject, body, post};
 use crate::kubernetes::call::{Call, Verb};
 use crate::kubernetes::client::ApiClient;
-use crate::kubernetes::error::{ApiError, Problem};
-use crate::kubernetes::metrics::EventMetrics;
+use crate::kubernetes::error::ApiError;
+use crate::kubernetes::metrics::{EventMetrics, EventOutcome};
 use crate::pace::Backoff;
 
 pub(super) struct Writer {
@@ -53,7 +53,8 @@ impl Writer {
             if let Some(write) = new.or_else(|| self.limits.due(now())) {
                 self.write(&write).await;
             }
-            self.counted.held_back(self.limits.take_held_back());
+            let held_back = self.limits.take_held_back();
+            self.counted.count(EventOutcome::HeldBack, held_back);
         }
     }
 
@@ -62,12 +63,12 @@ impl Writer {
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
         loop {
             let error = match self.attempt(write).await {
-                Ok(()) => return self.counted.written(),
+                Ok(()) => return self.counted.count(EventOutcome::Written, 1),
                 Err(error) => error,
             };
             if !error.problem.is_retryable() {
                 tracing::warn!("an Event was not written: {error}");
-                return self.counted.lost();
+                return self.counted.count(EventOutcome::Lost, 1);
             }
             tracing::debug!("an Event waits: {error}");
             sleep(backoff.next(error.problem.retry_after())).await;
@@ -75,37 +76,29 @@ impl Writer {
     }
 
     async fn attempt(&self, write: &Write) -> Result<(), ApiError> {
-        let now = Timestamp::now();
-        match write {
-            Write::New(message, ticket) => self.create(message, *ticket, 1, now).await,
-            Write::Repeated { message, ticket, count } => {
-                let name = self.name(message, *ticket);
-                let call = Call::new(Verb::Patch, EVENTS)
-                    .within(Some(&message.about.pod.namespace))
-                    .named(&name);
-                let patch = body::repeated(&message.message, *count, now);
-                match self.client.send::<Value>(&call, &patch).await {
-                    Ok(_) => Ok(()),
-                    // The API server has forgotten it.
-                    Err(error) if matches!(error.problem, Problem::NotFound(_)) => {
-                        self.create(message, *ticket, *count, now).await
-                    }
-                    Err(error) => Err(error),
-                }
+        let Write { message, ticket, count } = write;
+        let (now, name) = (Timestamp::now(), self.name(message, *ticket));
+        if *count > 1 {
+            let call = Call::new(Verb::Patch, EVENTS)
+                .within(Some(&message.about.pod.namespace))
+                .named(&name);
+            let patch = body::repeated(&message.message, *count, now);
+            match self.client.send::<Value>(&call, &patch).await {
+                Ok(_) => return Ok(()),
+                // The API server has forgotten it.
+                Err(error) if error.problem.status() == Some(404) => {}
+                Err(error) => return Err(error),
             }
         }
-    }
-
-    async fn create(&self, message: &EventMessage, ticket: Ticket, count: u32, now: Timestamp) -> Result<(), ApiError> {
         let event = NamedEvent {
-            name: self.name(message, ticket),
+            name,
             subject: Subject::Pod(message.about.clone()),
             severity: message.severity,
             reason: message.reason,
             message: message.message.clone(),
             first: now,
             last: now,
-            count: count.into(),
+            count: (*count).into(),
             annotations: Vec::new(),
         };
         // An Event that exists is one of an attempt before this one.

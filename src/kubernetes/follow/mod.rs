@@ -8,7 +8,6 @@
 //! An object that cannot be read is named, keeps its last good state, and hides no other. The objects of a namespace fill no
 //! more than their [`Share`](super::Share); how many were left out is named.
 
-mod list;
 mod state;
 mod task;
 #[cfg(test)]
@@ -18,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::client::ApiClient;
 use super::object::Object;
@@ -72,7 +71,7 @@ impl Default for Timing {
 #[derive(Debug)]
 pub struct Follower<T> {
     known: Known<T>,
-    _task: DropGuard,
+    _task: AbortOnDropHandle<()>,
 }
 
 /// What the task knows, shared with those who look.
@@ -99,18 +98,10 @@ impl<T> Follower<T> {
 /// Outside of a tokio runtime.
 pub fn follow<T: Object>(client: ApiClient, place: Place, timing: Timing, changed: Arc<Notify>) -> Follower<T> {
     let known = Arc::new(Mutex::new(Followed::default()));
-    let stop = CancellationToken::new();
     let task = Task::new(client, place, timing, Known(Arc::clone(&known)), changed);
-    let stopped = stop.clone();
-    tokio::spawn(async move {
-        tokio::select! {
-            // Cancel-safe: what is dropped is a connection and a place in a list.
-            () = task.run() => {}
-            () = stopped.cancelled() => {}
-        }
-    });
     Follower {
         known: Known(known),
-        _task: stop.drop_guard(),
+        // Cancel-safe: what is dropped is a connection and a place in a list.
+        _task: AbortOnDropHandle::new(tokio::spawn(task.run())),
     }
 }

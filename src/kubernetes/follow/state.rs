@@ -16,8 +16,8 @@ use crate::kubernetes::pieces::{LARGEST_OBJECT, Piece};
 #[derive(Debug)]
 pub struct Followed<T> {
     known_objects: BTreeMap<Key, Kept<T>>,
-    /// What each namespace fills of its share.
-    filled: BTreeMap<String, Filled>,
+    /// How many objects have no place in their namespace's share, by namespace.
+    left_out: BTreeMap<String, usize>,
     /// Counts the times that the list was begun.
     lists: u64,
     /// Whether objects that were left out may have a place since: the next list tells.
@@ -42,20 +42,11 @@ struct Kept<T> {
     list: u64,
 }
 
-/// What the objects of one namespace fill.
-#[derive(Debug, Default)]
-struct Filled {
-    objects: usize,
-    bytes: usize,
-    /// How many objects have no place in the namespace's share.
-    left_out: usize,
-}
-
 impl<T> Default for Followed<T> {
     fn default() -> Self {
         Self {
             known_objects: BTreeMap::new(),
-            filled: BTreeMap::new(),
+            left_out: BTreeMap::new(),
             lists: 0,
             has_room: false,
             known: false,
@@ -116,11 +107,9 @@ impl<T: Object> Followed<T> {
     pub fn problems(&self) -> impl Iterator<Item = String> {
         let about = |(key, kept): (&Key, &Kept<T>)| Some(format!("{key}: {}", kept.complaint.as_ref()?));
         let plural = T::KINDS.first().map_or("", |kind| kind.plural);
-        let full = self.filled.iter().filter(|(_, filled)| filled.left_out > 0);
-        let left_out = full.map(move |(namespace, filled)| {
+        let left_out = self.left_out.iter().map(move |(namespace, count)| {
             format!(
-                "{namespace}: {} {plural} are left out, for a namespace may have {} of {} KiB together",
-                filled.left_out,
+                "{namespace}: {count} {plural} are left out, for a namespace may have {} of {} KiB together",
                 T::SHARE.objects,
                 T::SHARE.bytes >> 10,
             )
@@ -132,9 +121,7 @@ impl<T: Object> Followed<T> {
     pub(super) fn begin_list(&mut self) {
         self.lists += 1;
         self.has_room = false;
-        for filled in self.filled.values_mut() {
-            filled.left_out = 0;
-        }
+        self.left_out.clear();
     }
 
     /// Takes in an object of a list. Returns whether that changed what is known.
@@ -200,13 +187,27 @@ impl<T: Object> Followed<T> {
                 };
                 Ok(bookmark(metadata.resource_version))
             }
-            "ERROR" => Err(Problem::of(
-                serde_json::from_str(object.get()).map_err(nonsense)?,
-                call,
-                None,
-            )),
+            "ERROR" => {
+                let status = serde_json::from_str(object.get()).map_err(nonsense)?;
+                Err(Problem::of(status, call))
+            }
             other => Err(Problem::Unreadable(format!("a line of the unknown type {other}"))),
         }
+    }
+
+    /// How many other objects the namespace of this one has here, and how many bytes they take.
+    fn others(&self, key: &Key) -> (usize, usize) {
+        let first = Key {
+            namespace: key.namespace.clone(),
+            name: String::new(),
+        };
+        let namespace = self.known_objects.range(first..).map_while(|(other, kept)| {
+            let is_neighbour = other.namespace == key.namespace;
+            is_neighbour.then_some(if other == key { (0, 0) } else { (1, kept.bytes) })
+        });
+        namespace.fold((0, 0), |(objects, bytes), (object, size)| {
+            (objects + object, bytes + size)
+        })
     }
 
     /// Takes over an object's state, or why it is unusable. An object that another of its name followed is not its state.
@@ -214,31 +215,30 @@ impl<T: Object> Followed<T> {
         let Decoded {
             key, object, left_out, ..
         } = decoded;
-        let bytes = object.as_ref().map_or(0, |(_, bytes)| *bytes);
-        let filled = self.filled.entry(key.namespace.clone()).or_default();
+        let (others, their_bytes) = self.others(&key);
+        let size = object.as_ref().map_or(0, |(_, size)| *size);
+        let fits = their_bytes + size <= T::SHARE.bytes;
+        let lacks_room = self.left_out.contains_key(&key.namespace);
         let kept = match self.known_objects.entry(key) {
             Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(_) if filled.objects >= T::SHARE.objects || filled.bytes + bytes > T::SHARE.bytes => {
-                let first = filled.left_out == 0;
-                filled.left_out += usize::from(is_new || first);
+            Entry::Vacant(entry) if others >= T::SHARE.objects || !fits => {
+                let count = self.left_out.entry(entry.into_key().namespace).or_default();
+                let first = *count == 0;
+                *count += usize::from(is_new || first);
                 return first;
             }
-            Entry::Vacant(entry) => {
-                filled.objects += 1;
-                entry.insert(Kept {
-                    object: None,
-                    bytes: 0,
-                    complaint: None,
-                    list: self.lists,
-                })
-            }
+            Entry::Vacant(entry) => entry.insert(Kept {
+                object: None,
+                bytes: 0,
+                complaint: None,
+                list: self.lists,
+            }),
         };
         kept.list = self.lists;
-        let others = filled.bytes - kept.bytes;
         let (complaint, changed) = match object {
-            Ok((object, bytes)) if others + bytes <= T::SHARE.bytes => {
-                self.has_room |= filled.left_out > 0 && bytes < kept.bytes;
-                (filled.bytes, kept.bytes) = (others + bytes, bytes);
+            Ok((object, bytes)) if fits => {
+                self.has_room |= lacks_room && bytes < kept.bytes;
+                kept.bytes = bytes;
                 let changed = kept.object.as_deref() != Some(&object);
                 if changed {
                     kept.object = Some(Arc::new(object));
@@ -261,22 +261,15 @@ impl<T: Object> Followed<T> {
 
     /// Forgets an object; returns whether it was known.
     fn remove(&mut self, key: &Key) -> bool {
-        let Some(filled) = self.filled.get_mut(&key.namespace) else {
-            return false;
-        };
-        let kept = self.known_objects.remove(key);
-        match &kept {
-            Some(kept) => {
-                filled.objects -= 1;
-                filled.bytes -= kept.bytes;
-                self.has_room |= filled.left_out > 0;
+        let was_known = self.known_objects.remove(key).is_some();
+        if let Some(count) = self.left_out.get_mut(&key.namespace) {
+            self.has_room |= was_known;
+            *count -= usize::from(!was_known);
+            if *count == 0 {
+                self.left_out.remove(&key.namespace);
             }
-            None => filled.left_out = filled.left_out.saturating_sub(1),
         }
-        if filled.objects == 0 && filled.left_out == 0 {
-            self.filled.remove(&key.namespace);
-        }
-        kept.is_some()
+        was_known
     }
 }
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::state::WatchResult;
+use super::state::{Followed, WatchResult};
 use super::{Known, Place, Timing};
 use crate::kubernetes::call::{Call, Kind, Verb};
 use crate::kubernetes::client::{ApiClient, Pieces};
@@ -20,6 +20,9 @@ use crate::pace::{Backoff, scattered};
 
 /// A watch that ends sooner did not end because its time was over.
 const SHORT: Duration = Duration::from_secs(1);
+
+/// An API server that does not go on with a list for so long does not know that it was asked for one.
+const LIST_SILENCE: Duration = Duration::from_secs(20);
 
 pub(super) struct Task<T> {
     client: ApiClient,
@@ -78,7 +81,7 @@ impl<T: Object> Task<T> {
             self.must_list = false;
             let begun = Instant::now();
             let end = match self.watch(kind, streamed).await {
-                Err(error) if matches!(error.problem, Problem::Expired) => Ok(WatchEnd::Forgotten),
+                Err(error) if error.problem.status() == Some(410) => Ok(WatchEnd::Forgotten),
                 end => end,
             };
             let counted = *end.as_ref().unwrap_or(&WatchEnd::Failed);
@@ -121,13 +124,13 @@ impl<T: Object> Task<T> {
                     self.client.streams_no_lists();
                 }
                 // The list says which rule is missing.
-                Err(error)
-                    if matches!(
-                        error.problem,
-                        Problem::Forbidden { .. } | Problem::Refused { code: 403, .. }
-                    ) => {}
-                Err(error) if is_not_offered(&error.problem) => self.client.streams_no_lists(),
-                Err(error) => return Err(error),
+                Err(error) => match error.problem.status() {
+                    Some(403) => {}
+                    // Before Kubernetes 1.27, and where its feature gate is off, `sendInitialEvents` or what goes with it
+                    // is an invalid option.
+                    Some(400 | 422) => self.client.streams_no_lists(),
+                    _ => return Err(error),
+                },
             }
         }
         let call = self
@@ -155,11 +158,11 @@ impl<T: Object> Task<T> {
     }
 
     async fn not_listed(&mut self, error: &ApiError) {
-        match error.problem {
+        match error.problem.status() {
             // An older version of the kind may be served.
-            Problem::NotFound(_) => return self.served += 1,
+            Some(404) => return self.served += 1,
             // The version cannot be had: it is too old, or newer than an etcd that was restored from a backup.
-            Problem::Expired | Problem::Unavailable { code: 504, .. } => self.version = None,
+            Some(410 | 504) => self.version = None,
             _ => {}
         }
         self.failed(error).await;
@@ -325,8 +328,41 @@ impl<T: Object> Task<T> {
     }
 }
 
-/// Before Kubernetes 1.27, and where its feature gate is off, `sendInitialEvents` or what goes with
-/// it is an invalid option.
-fn is_not_offered(problem: &Problem) -> bool {
-    matches!(problem, Problem::Refused { code: 400 | 422, .. })
+impl<T: Object> Known<T> {
+    /// Takes in a list, object by object; returns its version and whether anything changed.
+    async fn take_list(&self, mut pieces: Pieces<'_>) -> Result<(String, bool), Problem> {
+        let mut news = false;
+        self.with(Followed::begin_list);
+        while let Some(piece) = timeout(LIST_SILENCE, pieces.next())
+            .await
+            .map_err(|_| Problem::Timeout(LIST_SILENCE))??
+        {
+            news |= self.with(|known| known.list_object(&piece));
+        }
+        let version = Followed::<T>::version(pieces.envelope()?).map_err(Problem::Unreadable)?;
+        news |= self.with(Followed::end_list);
+        Ok((version, news))
+    }
+
+    /// Takes in the list at the beginning of a watch; returns its version and whether anything changed, or none if the API
+    /// server does not tell it there.
+    async fn arrive(&self, pieces: &mut Pieces<'_>, call: &Call) -> Result<Option<(String, bool)>, Problem> {
+        let mut changed = false;
+        self.with(Followed::begin_list);
+        loop {
+            let Ok(line) = timeout(LIST_SILENCE, pieces.next()).await else {
+                return Ok(None);
+            };
+            let cut_short = || Problem::Unreadable("the list ended before it was whole".to_owned());
+            let line = line?.ok_or_else(cut_short)?;
+            match self.with(|known| known.apply(&line, call))? {
+                WatchResult::Change { news, .. } => changed |= news,
+                WatchResult::ListEnd(version) => {
+                    changed |= self.with(Followed::end_list);
+                    return Ok(Some((version, changed)));
+                }
+                WatchResult::Bookmark(_) => return Ok(None),
+            }
+        }
+    }
 }

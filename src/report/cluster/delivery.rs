@@ -224,8 +224,8 @@ fn about_node(event: NamedEvent) -> NamedEvent {
 /// Whether the same Event will be refused however often it is sent. Rights that lack and credentials that have expired
 /// can be mended, and what cannot be read may have come from something in between.
 const fn is_permanent(problem: &Problem) -> bool {
-    matches!(
-        problem,
-        Problem::NotFound(_) | Problem::Refused { .. } | Problem::Expired
-    )
+    match problem {
+        Problem::Refused(status) => !matches!(status.code, 401 | 409 | 429 | 500..),
+        _ => false,
+    }
 }

@@ -37,19 +37,27 @@ fn message_of(pod: u32, reason: &'static str, message: &str) -> EventMessage {
     }
 }
 
+fn new(message: EventMessage, ticket: Ticket) -> Write {
+    Write {
+        message,
+        ticket,
+        count: 1,
+    }
+}
+
 #[test]
 fn what_is_new_is_written_at_once_and_what_repeats_raises_a_count() {
     let mut limits = limits();
     let resized = message_of(1, "Resized", "cpu 1 to 2");
     assert_eq!(
         limits.record(resized.clone(), at(Duration::ZERO)),
-        Some(Write::New(resized.clone(), 1))
+        Some(new(resized.clone(), 1))
     );
     for _ in 0..5 {
         assert_eq!(limits.record(resized.clone(), at(SECOND / 2)), None);
     }
     assert_eq!(limits.due(at(SECOND / 2)), None, "not so soon");
-    let changed = Write::Repeated {
+    let changed = Write {
         message: resized,
         ticket: 1,
         count: 6,
@@ -80,7 +88,7 @@ fn the_first_of_its_reason_is_written_however_much_else_was_said_about_the_pod()
     let refused = message_of(1, "Refused", "no room");
     assert_eq!(
         limits.record(refused.clone(), at(Duration::ZERO)),
-        Some(Write::New(refused, 9))
+        Some(new(refused, 9))
     );
 }
 
@@ -92,9 +100,9 @@ fn a_flood_about_one_pod_ends_in_the_count_of_its_last_event_and_leaves_room_for
     assert_eq!(new.count(), 8);
     assert!(matches!(
         limits.record(message_of(2, "Resized", "x"), at(Duration::ZERO)),
-        Some(Write::New(..))
+        Some(Write { count: 1, .. })
     ));
-    let Some(Write::Repeated { message, count, .. }) = limits.due(at(20 * SECOND)) else {
+    let Some(Write { message, count, .. }) = limits.due(at(20 * SECOND)) else {
         panic!("nothing is due")
     };
     assert_eq!((message.message.as_str(), count), ("999", 993));
@@ -107,7 +115,7 @@ fn what_was_said_long_ago_is_said_anew() {
     let resized = message_of(1, "Resized", "cpu 1 to 2");
     limits.record(resized.clone(), at(Duration::ZERO));
     let later = at(REMEMBERED + SECOND);
-    assert_eq!(limits.record(resized.clone(), later), Some(Write::New(resized, 2)));
+    assert_eq!(limits.record(resized.clone(), later), Some(new(resized, 2)));
 }
 
 proptest! {
@@ -125,17 +133,14 @@ proptest! {
             let new = limits.record(message_of(pod, REASONS[reason], &message.to_string()), now);
             for write in new.into_iter().chain(limits.due(now)) {
                 writes += 1;
-                match write {
-                    Write::New(_, ticket) => counts.insert(ticket, 1),
-                    Write::Repeated { ticket, count, .. } => counts.insert(ticket, count),
-                };
+                counts.insert(write.ticket, write.count);
             }
         }
         prop_assert!(writes <= 40 + 1 + u32::try_from((now - *START).as_secs()).unwrap() / 2);
         // What is left comes due sooner or later; then every message is in a count or was held back.
         for _ in 0..2000 {
             now += 64 * SECOND;
-            if let Some(Write::Repeated { ticket, count, .. }) = limits.due(now) {
+            if let Some(Write { ticket, count, .. }) = limits.due(now) {
                 counts.insert(ticket, count);
             }
         }
@@ -152,12 +157,26 @@ fn what_continues_an_event_replaces_its_text_and_another_story_has_an_event_of_i
         continues: Some(story.to_owned()),
         ..message_of(1, "TemporaryLimit", message)
     };
-    assert!(matches!(limits.record(lent("grows", "a"), now), Some(Write::New(_, 1))));
+    assert!(matches!(
+        limits.record(lent("grows", "a"), now),
+        Some(Write {
+            ticket: 1,
+            count: 1,
+            ..
+        })
+    ));
     assert_eq!(limits.record(lent("grows more", "a"), now), None);
     assert_eq!(limits.record(lent("ends", "a"), now), None);
-    assert!(matches!(limits.record(lent("grows", "b"), now), Some(Write::New(_, 2))));
+    assert!(matches!(
+        limits.record(lent("grows", "b"), now),
+        Some(Write {
+            ticket: 2,
+            count: 1,
+            ..
+        })
+    ));
     let due = limits.due(now + FIRST_CHANGE);
-    let expected = Write::Repeated {
+    let expected = Write {
         message: lent("ends", "a"),
         ticket: 1,
         count: 3,

@@ -156,7 +156,7 @@ impl CgroupTree {
     /// Waits until a process is in a cgroup, in every hierarchy.
     pub(crate) fn wait_for_process(&self, pid: i32, path: &CgroupPath) {
         let deadline = Instant::now() + Duration::from_secs(30);
-        while !cgroup_of_pid(&self.hierarchy, Path::new("/proc"), pid).is_some_and(|found| found == *path) {
+        while cgroup_of_pid(&self.hierarchy, Path::new("/proc"), pid).as_ref() != Some(path) {
             assert!(Instant::now() < deadline, "process {pid} never came to {path}");
             sleep(Duration::from_millis(1));
         }

@@ -52,12 +52,13 @@ fn refuse_below(
     wanted: Setting,
     reading: impl FnOnce() -> Result<Option<MemoryReading>, CgroupError>,
 ) -> Result<(), CgroupError> {
-    let Some((usage_file, bytes)) = lowered(current, wanted) else {
+    let (before, after) = (current.memory(), wanted.memory());
+    let Some(MemoryLimit::Bytes(bytes)) = after.filter(|after| before.is_some_and(|before| *after < before)) else {
         return Ok(());
     };
     // In this order: what grows in between counts as held, not as evictable.
     let reading = reading()?;
-    let usage = read_bytes(dir, usage_file)?;
+    let usage = read_bytes(dir, usage_file(wanted.file()))?;
     let held = reading.map_or(usage, |reading| {
         usage
             .saturating_sub(reading.evictable.get())
@@ -68,15 +69,6 @@ fn refuse_below(
         return Err(dir.error(wanted.file().name(), reason));
     }
     Ok(())
-}
-
-/// The limit in bytes, and the file that counts against it, if writing `wanted` lowers a memory limit.
-fn lowered(current: Setting, wanted: Setting) -> Option<(&'static str, u64)> {
-    let limit = wanted.memory()?;
-    let MemoryLimit::Bytes(bytes) = limit else {
-        return None;
-    };
-    (limit < current.memory()?).then_some((usage_file(wanted.file()), bytes))
 }
 
 /// The file with the limit of a cgroup's memory.

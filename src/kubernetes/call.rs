@@ -47,7 +47,7 @@ impl Verb {
         }
     }
 
-    const fn method(self) -> Method {
+    pub(super) const fn method(self) -> Method {
         match self {
             Self::Get | Self::List | Self::Watch => Method::GET,
             Self::Create => Method::POST,
@@ -111,10 +111,6 @@ impl Call {
             Some(subresource) => format!("{}/{subresource}", self.kind.plural),
             None => self.kind.plural.to_owned(),
         }
-    }
-
-    pub(super) const fn method(&self) -> Method {
-        self.verb.method()
     }
 
     pub(super) fn path(&self) -> String {

@@ -308,7 +308,7 @@ impl ApiClient {
             .transpose()
             .map_err(|error| unusable(&error))?;
         let mut request = Request::builder()
-            .method(call.method())
+            .method(call.verb.method())
             .uri(call.path())
             .header(ACCEPT, "application/json");
         if content.is_some() {

@@ -9,7 +9,7 @@ use super::pieces::{LEFT_OUT, LONGEST_STRING};
 use crate::model::objects::ObjectMeta;
 
 /// A kind of object that can be followed.
-pub trait Object: DeserializeOwned + Serialize + PartialEq + Send + Sync + 'static {
+pub trait Object: DeserializeOwned + Serialize + PartialEq + Default + Send + Sync + 'static {
     /// Where the API server serves it, newest version first.
     const KINDS: &'static [Kind];
 

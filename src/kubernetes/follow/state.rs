@@ -13,7 +13,7 @@ use crate::kubernetes::object::{Decoded, Key, Object, decode};
 use crate::kubernetes::pieces::{LARGEST_OBJECT, Piece};
 
 /// What is known of a list.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Followed<T> {
     known_objects: BTreeMap<Key, Kept<T>>,
     /// How many objects have no place in their namespace's share, by namespace.
@@ -31,7 +31,7 @@ pub struct Followed<T> {
 }
 
 /// What is known of one object.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Kept<T> {
     object: Option<Arc<T>>,
     /// What that takes of its namespace's share.
@@ -40,20 +40,6 @@ struct Kept<T> {
     complaint: Option<String>,
     /// The list that it was seen in or after.
     list: u64,
-}
-
-impl<T> Default for Followed<T> {
-    fn default() -> Self {
-        Self {
-            known_objects: BTreeMap::new(),
-            left_out: BTreeMap::new(),
-            lists: 0,
-            has_room: false,
-            known: false,
-            trouble: None,
-            refused: false,
-        }
-    }
 }
 
 /// What a list says beside its objects, and what a bookmark says.
@@ -227,12 +213,7 @@ impl<T: Object> Followed<T> {
                 *count += usize::from(is_new || first);
                 return first;
             }
-            Entry::Vacant(entry) => entry.insert(Kept {
-                object: None,
-                bytes: 0,
-                complaint: None,
-                list: self.lists,
-            }),
+            Entry::Vacant(entry) => entry.insert(Kept::default()),
         };
         kept.list = self.lists;
         let (complaint, changed) = match object {

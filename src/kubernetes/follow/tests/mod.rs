@@ -11,7 +11,7 @@ use super::super::object::{Object, Share};
 use crate::model::objects::ObjectMeta;
 
 /// An object of two versions that has nothing but a size.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 struct Thing {
     metadata: ObjectMeta,
     size: u32,

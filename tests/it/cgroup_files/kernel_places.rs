@@ -32,9 +32,7 @@ fn a_process_leads_to_its_container() {
     let path = tree.below(&format!("kubepods/pod{UID}/{}", "d".repeat(64)));
     let pid = tree.run(&path, "exec sleep 1000");
     let found = || cgroup_of_pid(&tree.hierarchy, Path::new("/proc"), pid);
-    wait_for("the process to be in its cgroup", || {
-        found().is_ok_and(|found| found == path)
-    });
+    wait_for("the process to be in its cgroup", || found().as_ref() == Some(&path));
     let kubepods = Kubepods::at(tree.path.child("kubepods").unwrap()).unwrap();
     assert!(matches!(kubepods.place(&path), Some(Place::Container(..))));
     assert_eq!(kubepods.place(&CgroupPath::root()), None);

@@ -1,10 +1,11 @@
 //! Memory in use, and the rule that no limit goes below it.
 
 use nix::fcntl::OFlag;
+use nix::unistd::{SysconfVar, sysconf};
 
 use super::file::{Dir, LONGEST, if_present};
 use super::{CgroupDir, CgroupError, Reason};
-use crate::model::{Bytes, CgroupVersion, ControlFile, MemoryLimit, Resource, Setting};
+use crate::model::{Bytes, CgroupVersion, ControlFile, MemoryLimit, PageSize, Resource, Setting};
 use crate::plan::shrink::MemoryReading;
 
 impl CgroupDir {
@@ -93,4 +94,12 @@ pub(super) fn read_bytes(dir: &Dir, name: &'static str) -> Result<u64, CgroupErr
     let text = dir.open_file(name, OFlag::O_RDONLY)?.line(&mut buffer)?;
     text.parse()
         .map_err(|_| dir.error(name, Reason::NotANumber(text.to_owned())))
+}
+
+/// The unit in which this kernel keeps memory limits: `sysconf(_SC_PAGESIZE)`.
+#[must_use]
+pub fn page_size() -> PageSize {
+    let bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
+    bytes.and_then(PageSize::new).unwrap_or(PageSize::KIB_4)
 }

@@ -6,7 +6,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ContainerId, PodUid};
 use crate::model::{CgroupPath, QosClass, RuntimeKind};
 
 /// A level of the kubelet's tree.
@@ -163,6 +162,57 @@ fn container_of(segment: &str) -> Option<(ContainerId, Option<RuntimeKind>)> {
         _ => return None,
     };
     Some((ContainerId::parse(id)?, runtime))
+}
+
+/// A pod's UID as the kubelet knows it, with dashes. A static pod's is the hash of its manifest, 32 hexadecimal digits,
+/// which the API shows as the annotation `kubernetes.io/config.hash` and not as the mirror pod's UID.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
+#[serde(transparent)]
+pub struct PodUid(String);
+
+impl PodUid {
+    /// Reads a UID out of a cgroup name, where systemd's rules turn dashes into underscores.
+    #[must_use]
+    pub fn in_cgroup_name(text: &str) -> Option<Self> {
+        let is_uid = match text.len() {
+            32 => is_hex(text),
+            36 => text.bytes().enumerate().all(|(at, byte)| match at {
+                8 | 13 | 18 | 23 => matches!(byte, b'-' | b'_'),
+                _ => is_hex_digit(byte),
+            }),
+            _ => false,
+        };
+        is_uid.then(|| Self(text.replace('_', "-")))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A container's (or sandbox's) id: 64 hexadecimal digits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
+#[serde(transparent)]
+pub struct ContainerId(String);
+
+impl ContainerId {
+    /// The id, if the text is 64 lower-case hexadecimal digits.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        (text.len() == 64 && is_hex(text)).then(|| Self(text.to_owned()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn is_hex(text: &str) -> bool {
+    text.bytes().all(is_hex_digit)
+}
+
+const fn is_hex_digit(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }
 
 #[cfg(test)]

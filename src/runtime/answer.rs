@@ -8,9 +8,9 @@ use serde_json::Value;
 use crate::model::objects::PodId;
 use crate::model::{CriResources, Driver, RuntimeKind};
 
+use super::ListedContainer;
 use super::error::Problem;
 use super::proto;
-use super::types::ListedContainer;
 
 const POD_NAME: &str = "io.kubernetes.pod.name";
 const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";

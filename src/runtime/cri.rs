@@ -21,8 +21,7 @@ use super::proto::{
     ListPodSandboxRequest, PodSandboxFilter, PodSandboxState, PodSandboxStateValue, RuntimeConfigRequest,
     UpdateContainerResourcesRequest, VersionRequest, VersionResponse,
 };
-use super::types::{Listing, RuntimeInfo};
-use super::{ContainerRuntime, update};
+use super::{ContainerRuntime, Listing, RuntimeInfo, update};
 
 /// The largest answer accepted, as the kubelet's: a list of a dense node exceeds tonic's own 4 MiB.
 const MAX_ANSWER: usize = 16 << 20;

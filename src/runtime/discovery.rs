@@ -4,8 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::error::{Problem, RuntimeError};
-use super::types::RuntimeInfo;
-use super::{ContainerRuntime, Cri, Deadlines};
+use super::{ContainerRuntime, Cri, Deadlines, RuntimeInfo};
 
 /// Where runtimes listen, in the order in which they are tried: where `deploy/` mounts the directory of the runtime's
 /// socket, then by default containerd, CRI-O, cri-dockerd, and the containerd inside k3s.

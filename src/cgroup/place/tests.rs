@@ -207,3 +207,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn uids_are_uuids_or_manifest_hashes() {
+    let uuid = "6c4b2d1e-0000-4000-8000-00000000000a";
+    assert_eq!(PodUid::in_cgroup_name(uuid).unwrap().as_str(), uuid);
+    assert_eq!(PodUid::in_cgroup_name(&uuid.replace('-', "_")).unwrap().as_str(), uuid);
+    let hash = "0123456789abcdef0123456789abcdef";
+    assert_eq!(PodUid::in_cgroup_name(hash).unwrap().as_str(), hash);
+    for bad in [
+        "",
+        "6c4b2d1e",
+        &uuid.to_uppercase(),
+        &uuid[1..],
+        "6c4b2d1e.0000-4000-8000-00000000000a",
+    ] {
+        assert_eq!(PodUid::in_cgroup_name(bad), None, "{bad}");
+    }
+}
+
+#[test]
+fn container_ids_are_64_hexadecimal_digits() {
+    assert!(ContainerId::parse(&"a1".repeat(32)).is_some());
+    assert!(ContainerId::parse(&"a1".repeat(31)).is_none());
+    assert!(ContainerId::parse(&"A1".repeat(32)).is_none());
+    assert!(ContainerId::parse(&"g1".repeat(32)).is_none());
+}

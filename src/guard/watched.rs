@@ -68,7 +68,7 @@ struct Latest {
     look: Option<(Look, Duration)>,
     /// Memory in use by all pods together then, or less if it has been less since.
     of_all: u64,
-    /// Whether use grew.
+    /// Whether use grew since the look before.
     grows: bool,
 }
 
@@ -88,7 +88,7 @@ fn next_multiple(now: Duration, every: Duration) -> Duration {
 }
 
 impl CpuWatch {
-    /// Looks at throttling.
+    /// Looks at how the container is throttled.
     pub(super) fn observe(&mut self, now: Duration, quiet: Duration) -> Result<Finding, CgroupError> {
         // All containers at the same moments: the guard is woken once for all of them.
         self.due = next_multiple(now, throttle::EVERY);

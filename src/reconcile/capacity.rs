@@ -9,7 +9,7 @@ use crate::model::objects::{Node as NodeObject, Pod};
 use crate::model::{KubeletVersion, NamedRequirements, Resource, ResourceList};
 use crate::plan::{Account, Capacity, NoRoom, Room, larger, pod_requests, resize};
 
-use super::desired::{DesiredState, Recommended};
+use super::desired::{DesiredState, Recommended, limit_in};
 use super::overrides::{Override, check_assigned};
 use super::pod::PodState;
 
@@ -185,17 +185,13 @@ fn check(room: Room, takes: [ResourceList; 2], containers: [&[NamedRequirements]
 }
 
 fn check_limits(capacity: Capacity, [before, after]: [&[NamedRequirements]; 2]) -> Result<(), String> {
-    let limit = |list: &[NamedRequirements], name: &str, resource| {
-        let container = list.iter().find(|container| container.name == name);
-        container.map_or(0, |container| container.resources.limits.amount(resource))
-    };
     for resource in Resource::ALL {
         let Some(has) = capacity.amounts.get(resource) else {
             continue;
         };
         for NamedRequirements { name, resources } in after {
             let wanted = resources.limits.amount(resource);
-            if wanted > has && wanted > limit(before, name, resource) {
+            if wanted > has && wanted > limit_in(before, name, resource).unwrap_or(0) {
                 return Err(format!(
                     "the node cannot hold it: container {name} could use {} of {resource}, and there is {} ({})",
                     resource.quantity(wanted),

@@ -172,7 +172,8 @@ impl DesiredState {
     }
 }
 
-fn limit_in(list: &[NamedRequirements], container: &str, resource: Resource) -> Option<u64> {
+/// A container's limit in a list, in bytes or thousandths of a cpu.
+pub(crate) fn limit_in(list: &[NamedRequirements], container: &str, resource: Resource) -> Option<u64> {
     let found = list.iter().find(|named| named.name == container)?;
     found.resources.limits.get(resource)
 }

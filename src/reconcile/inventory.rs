@@ -96,7 +96,7 @@ impl Inventory {
 struct Known<'a> {
     /// The runtime's name of the pod.
     id: Option<&'a PodId>,
-    /// The runtime's containers.
+    /// What the runtime lists of its containers.
     listed: Vec<&'a ListedContainer>,
     objects: Vec<&'a Arc<Pod>>,
 }

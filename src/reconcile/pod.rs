@@ -419,10 +419,14 @@ impl PodState {
         }
     }
 
+    /// Whether anything of it survives a restart.
+    fn is_saved(&self) -> bool {
+        !self.desired.is_empty() || !self.growth.pauses.is_empty()
+    }
+
     /// What survives a restart, if there is anything.
     pub(crate) fn saved(&self) -> Option<SavedPod> {
-        let anything = !self.desired.is_empty() || !self.growth.pauses.is_empty();
-        let pod = self.identity.clone().filter(|_| anything)?;
+        let pod = self.identity.clone().filter(|_| self.is_saved())?;
         Some(SavedPod {
             pod,
             described: Some(Arc::clone(&self.pod)),

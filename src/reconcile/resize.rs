@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::desired::limit_in;
 use crate::model::objects::Pod;
 use crate::model::{NamedRequirements, Resource, Withheld};
 use crate::plan::resize::{self, AcceptedResize, Ahead, Phase, ResizePatch};
@@ -211,13 +212,9 @@ impl Resize {
             (None, Phase::Settled | Phase::Infeasible(_)) => return false,
             (None, _) => pod.requirements(),
         };
-        let asked_limit = |name: &str| {
-            let named: Option<&NamedRequirements> = spec.iter().find(|named| named.name == name);
-            named.and_then(|named| named.resources.limits.get(Resource::Memory))
-        };
         given
             .into_iter()
-            .any(|(name, limit)| asked_limit(name).is_some_and(|asked| asked < limit))
+            .any(|(name, limit)| limit_in(&spec, name, Resource::Memory).is_some_and(|asked| asked < limit))
     }
 }
 

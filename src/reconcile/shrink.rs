@@ -1,7 +1,7 @@
 //! One pod's lower memory limits: whose turn it is, what is watched, what was undone. Pure.
 //!
-//! [`crate::plan::shrink`] says how to lower a limit and what harm looks like; a pass lowers it; this remembers what came
-//! of it.
+//! [`crate::plan::shrink`] says how to lower a limit and what harm looks like; a pass lowers it; this remembers
+//! what came of that.
 
 use jiff::{SignedDuration, Timestamp};
 

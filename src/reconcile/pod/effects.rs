@@ -10,7 +10,7 @@ impl PodState {
     /// is no longer `before`.
     pub(super) fn derived_from(&self, before: &Self) -> Vec<Effect> {
         let mut effects = Vec::new();
-        if before.saved() != self.saved() {
+        if before.known_to_file() != self.known_to_file() {
             effects.push(Effect::SaveState);
         }
         self.derive_least_limits(before, &mut effects);
@@ -28,6 +28,13 @@ impl PodState {
             });
         }
         effects
+    }
+
+    fn known_to_file(&self) -> Option<impl PartialEq + '_> {
+        let asked = (&self.resize.accepted, &self.resize.prepared, &self.resize.written_ahead);
+        let undone = (&self.shrink.backoffs, &self.growth.pauses);
+        let saved = (&self.identity, &self.pod, &self.desired, asked, undone);
+        self.is_saved().then_some(saved)
     }
 
     fn known_to_guard(&self) -> impl PartialEq + '_ {

@@ -13,7 +13,7 @@ use crate::model::{
 };
 use crate::plan::pod_requests;
 use crate::plan::resize::AcceptedResize;
-use crate::reconcile::desired::{AfterQuiet, Denied, GrowthPause, TemporaryLimit};
+use crate::reconcile::desired::{AfterQuiet, Denied, GrowthPause, TemporaryLimit, limit_in};
 
 /// How long a container's limits are not grown after its first denial. Doubles with each further one.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
@@ -172,8 +172,7 @@ impl PodState {
     /// The API server has accepted this request: its temporary limits are denied no more.
     pub(super) fn accept_temporary(&mut self, accepted: &AcceptedResize) {
         for limit in &mut self.desired.temporary {
-            let target = accepted.targets.iter().find(|target| target.name == limit.container);
-            let asked = target.and_then(|target| target.resources.limits.get(limit.resource));
+            let asked = limit_in(&accepted.targets, &limit.container, limit.resource);
             if asked >= Some(limit.to) && limit.denied.take().is_some() {
                 self.growth.pauses.remove(&limit.container);
                 self.growth.refused.remove(&limit.container);
@@ -261,8 +260,7 @@ impl PodState {
             let free = !self.desired.is_overridden(name, resource);
             decided.or_else(|| temporary(resource)).filter(|_| free)
         };
-        let has = growable.targets.iter().find(|target| target.name == name);
-        let limit = has.and_then(|has| has.resources.limits.cpu);
+        let limit = limit_in(&growable.targets, name, Resource::Cpu).map(MilliCpu::new);
         Terms {
             container: name.to_owned(),
             memory: highest(Resource::Memory).map(Bytes::new),

@@ -149,7 +149,7 @@ impl StateFile {
         })
     }
 
-    /// Replaces the file.
+    /// Replaces the file, all of it.
     ///
     /// Errors: [`StateError`] when anything fails; the earlier content is then still there.
     pub(crate) fn save(&self, pods: BTreeMap<String, SavedPod>) -> Result<(), StateError> {

@@ -36,7 +36,9 @@ use crate::observe::log::LogFilter;
 use crate::observe::metrics::registry;
 use crate::oom::watch::NodePods;
 use crate::reconcile::annotations::Annotator;
-use crate::reconcile::controller::{Controller, Event, GuardLink, NodeFacts, Passes, Publisher, ResizeEndpoint, Store};
+use crate::reconcile::controller::{
+    Controller, Discovered, Event, GuardLink, NodeFacts, Passes, Publisher, ResizeEndpoint, Store,
+};
 use crate::reconcile::history::History;
 use crate::reconcile::metrics::{Metrics, RuntimeMetrics};
 use crate::reconcile::store::{StateError, StateFile, StateWriter};
@@ -193,12 +195,29 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
     tokio::spawn(report_own_kills(oom.kills.clone(), events.clone()));
     let controller = Controller::new(
         options(&config),
-        NodeFacts::new(machine::capacity(), discover, formula, starting),
+        NodeFacts {
+            found: Discovered::default(),
+            machine: machine::capacity(),
+            discover,
+            formula,
+            starting,
+        },
         Passes::new(events.clone()),
         ResizeEndpoint::new(resizer),
         Store::new(StateWriter::start(state), restored, limit_files),
-        GuardLink::new(guard, reports, least_limits),
-        Publisher::new(metrics, annotator, kill_problems, History::new(records, audit)),
+        GuardLink {
+            guard,
+            reports,
+            least_limits,
+            stale: true,
+        },
+        Publisher {
+            metrics,
+            annotator,
+            kill_problems,
+            history: History::new(records, audit),
+            next: None,
+        },
     );
     let controller = tokio::spawn(controller.run(inbox, stop.clone(), heartbeat));
 

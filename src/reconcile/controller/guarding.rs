@@ -17,26 +17,11 @@ use crate::reconcile::pod::PodInput;
 #[derive(Debug)]
 pub(crate) struct GuardLink {
     /// None where it could not be started.
-    pub(super) guard: Option<Guard>,
-    pub(super) reports: mpsc::UnboundedReceiver<Report>,
-    pub(super) least_limits: Arc<LeastLimits>,
+    pub(crate) guard: Option<Guard>,
+    pub(crate) reports: mpsc::UnboundedReceiver<Report>,
+    pub(crate) least_limits: Arc<LeastLimits>,
     /// Whether what the guard may do has changed since it was told.
-    pub(super) stale: bool,
-}
-
-impl GuardLink {
-    pub(crate) const fn new(
-        guard: Option<Guard>,
-        reports: mpsc::UnboundedReceiver<Report>,
-        least_limits: Arc<LeastLimits>,
-    ) -> Self {
-        Self {
-            guard,
-            reports,
-            least_limits,
-            stale: true,
-        }
-    }
+    pub(crate) stale: bool,
 }
 
 impl Controller {

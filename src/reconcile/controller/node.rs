@@ -35,31 +35,16 @@ pub(crate) struct Discovered {
 /// What discovery found, and the way to ask for more.
 #[derive(Debug)]
 pub(crate) struct NodeFacts {
-    pub(super) found: Discovered,
-    pub(super) machine: ResourceList,
-    discover: mpsc::Sender<()>,
+    pub(crate) found: Discovered,
+    pub(crate) machine: ResourceList,
+    pub(crate) discover: mpsc::Sender<()>,
     /// Where the formula of the runtime's weights goes once a pass has seen it.
-    formula: watch::Sender<Option<WeightFormula>>,
+    pub(crate) formula: watch::Sender<Option<WeightFormula>>,
     /// Held until the sources and the node are known.
-    starting: Vec<Latch>,
+    pub(crate) starting: Vec<Latch>,
 }
 
 impl NodeFacts {
-    pub(crate) fn new(
-        machine: ResourceList,
-        discover: mpsc::Sender<()>,
-        formula: watch::Sender<Option<WeightFormula>>,
-        starting: Vec<Latch>,
-    ) -> Self {
-        Self {
-            found: Discovered::default(),
-            machine,
-            discover,
-            formula,
-            starting,
-        }
-    }
-
     pub(super) fn known(&self) -> Option<Arc<Node>> {
         self.found.node.clone()
     }

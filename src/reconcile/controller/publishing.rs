@@ -24,31 +24,16 @@ const UPDATED: &str = annotation::UPDATED;
 /// Where it is said how pods are doing.
 #[derive(Debug)]
 pub(crate) struct Publisher {
-    pub(super) metrics: Metrics,
+    pub(crate) metrics: Metrics,
     /// None without an API server.
-    annotator: Option<Annotator>,
+    pub(crate) annotator: Option<Annotator>,
     /// What hinders watching for kills.
-    kill_problems: Vec<watch::Receiver<Vec<String>>>,
-    pub(super) history: History,
-    next: Option<Instant>,
+    pub(crate) kill_problems: Vec<watch::Receiver<Vec<String>>>,
+    pub(crate) history: History,
+    pub(crate) next: Option<Instant>,
 }
 
 impl Publisher {
-    pub(crate) const fn new(
-        metrics: Metrics,
-        annotator: Option<Annotator>,
-        kill_problems: Vec<watch::Receiver<Vec<String>>>,
-        history: History,
-    ) -> Self {
-        Self {
-            metrics,
-            annotator,
-            kill_problems,
-            history,
-            next: None,
-        }
-    }
-
     fn kill_problems(&self) -> impl Iterator<Item = String> {
         self.kill_problems.iter().flat_map(|problems| problems.borrow().clone())
     }

@@ -7,8 +7,6 @@
 //! A workload of a kind that is not well known ends the climb: whether it can be scaled, and by which labels, only an
 //! API server can say.
 
-use std::fmt;
-
 use super::index::Namespace;
 use super::selector::selects;
 use crate::model::Resource;
@@ -17,33 +15,26 @@ use crate::model::objects::{
 };
 
 /// Why no VPA can control a pod, whatever it says.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum Unmatched {
     /// No owner is the pod's controller.
+    #[display("no owner reference of the pod names a controller")]
     NoController,
     /// The node itself owns the pod: a static pod.
+    #[display("the pod belongs to its node: a static pod")]
     Static,
     /// The pod's controller is of a kind that is not known here.
+    #[display("the pod's controller is {kind} {name}, of an unknown kind")]
     UnknownKind { kind: String, name: String },
     /// An owner is not among the objects.
+    #[display("the pod's owner {kind:?} {name} is not known")]
     MissingOwner { kind: OwnerKind, name: String },
     /// The owners own each other in a circle.
+    #[display("the pod's owners own each other in a circle")]
     Circle,
     /// The workload's selector does not select the pod.
+    #[display("the workload's selector does not select the pod")]
     NotSelected,
-}
-
-impl fmt::Display for Unmatched {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoController => f.write_str("no owner reference of the pod names a controller"),
-            Self::Static => f.write_str("the pod belongs to its node: a static pod"),
-            Self::UnknownKind { kind, name } => write!(f, "the pod's controller is {kind} {name}, of an unknown kind"),
-            Self::MissingOwner { kind, name } => write!(f, "the pod's owner {kind:?} {name} is not known"),
-            Self::Circle => f.write_str("the pod's owners own each other in a circle"),
-            Self::NotSelected => f.write_str("the workload's selector does not select the pod"),
-        }
-    }
 }
 
 /// The workloads above a pod, the nearest first. Never empty.

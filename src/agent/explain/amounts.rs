@@ -5,7 +5,7 @@ use crate::model::objects::ContainerRecommendation;
 use crate::model::{NamedRequirements, Requirements, Resource};
 use crate::reconcile::controller::PodSnapshot;
 
-/// Two rows for each regular container.
+/// Two rows for each regular container and sidecar.
 pub(super) fn amounts(snapshot: &PodSnapshot) -> Vec<proto::Amount> {
     let wanted = snapshot.state.desired.targets(&snapshot.state.pod);
     let decided = snapshot
@@ -15,7 +15,7 @@ pub(super) fn amounts(snapshot: &PodSnapshot) -> Vec<proto::Amount> {
         .as_ref()
         .map(|recommended| &*recommended.targets);
     let mut rows = Vec::new();
-    for container in &snapshot.state.pod.spec.containers {
+    for container in snapshot.state.pod.running_containers() {
         let name = container.name.as_str();
         let status = snapshot.state.pod.container_status(name);
         for resource in Resource::ALL {
@@ -50,7 +50,8 @@ fn recommendation<'a>(snapshot: &'a PodSnapshot, name: &str) -> Option<&'a Conta
 /// What the rules did to this amount.
 fn rules(snapshot: &PodSnapshot, name: &str, resource: Resource) -> Vec<String> {
     let about = |note: &&crate::decide::Note| {
-        note.resource() == Some(resource) && note.container().is_none_or(|container| container == name)
+        let (container, of) = note.about();
+        of == Some(resource) && container.is_none_or(|container| container == name)
     };
     snapshot
         .state

@@ -15,23 +15,23 @@ use futures::future::{BoxFuture, Shared};
 use super::job::JobDone;
 use super::node::Node;
 use super::pass::Pass;
-use crate::model::objects::{Pod, PodId};
+use crate::model::objects::Pod;
 use crate::model::{NamedRequirements, Step, StepRecord};
 use crate::plan::resize::{self, AcceptedResize, ResizePatch};
 
 /// The way to the `resize` subresource.
 #[tonic::async_trait]
 pub trait PodResizer: Debug + Send + Sync {
-    /// Makes these changes to the spec of the pod with this UID; returns the pod as it is then. With a resource `version`,
+    /// Makes these changes to the spec of this pod and no other of its name; returns the pod as it is then. With a resource `version`,
     /// only if the pod still has that one.
     ///
     /// Errors: [`ResizeError`], which says what to do about it.
-    async fn resize(&self, pod: &PodId, version: &str, changes: &[Step]) -> Result<Pod, ResizeError>;
+    async fn resize(&self, pod: &Pod, version: &str, changes: &[Step]) -> Result<Pod, ResizeError>;
 
     /// The pod as the API server has it now, with its resource version.
     ///
     /// Errors: [`ResizeError`].
-    async fn read(&self, pod: &PodId) -> Result<Pod, ResizeError>;
+    async fn read(&self, pod: &Pod) -> Result<Pod, ResizeError>;
 
     /// Why nobody should wait for the API server now, in a sentence; none while it answers.
     fn away(&self) -> Option<String>;
@@ -96,7 +96,6 @@ pub(super) struct PatchedSpec {
     resizer: Arc<dyn PodResizer>,
     /// The pod as it was once it had accepted the patch.
     pub(super) pod: Pod,
-    id: PodId,
     /// What the kubelet had granted before.
     held: Vec<NamedRequirements>,
 }
@@ -110,26 +109,24 @@ impl Pass {
         if let Some(saved) = self.job.saved.take() {
             saved.await;
         }
-        let id = self.job.targets.bound.live().id.clone();
+        let known = Arc::clone(self.job.targets.bound.object());
         let pod = if patch.ahead.is_some() {
-            let pod = resizer.read(&id).await?;
-            let known = self.job.targets.bound.object();
+            let pod = resizer.read(&known).await?;
             let same = pod.metadata.generation == known.metadata.generation
                 && resize::same(&pod.requirements(), &known.requirements());
             let version = pod.metadata.resource_version.clone();
             match (same, patch.changes.as_slice()) {
                 (false, _) => return Err(ResizeError::Stale),
                 (true, []) => pod,
-                (true, changes) => call(resizer.as_ref(), &id, &version, changes, &mut self.done).await?,
+                (true, changes) => call(resizer.as_ref(), &known, &version, changes, &mut self.done).await?,
             }
         } else {
-            call(resizer.as_ref(), &id, "", &patch.changes, &mut self.done).await?
+            call(resizer.as_ref(), &known, "", &patch.changes, &mut self.done).await?
         };
         self.done.api.asked = Some(patch.accepted(pod.metadata.generation));
         Ok(PatchedSpec {
             resizer,
             pod,
-            id,
             held: patch.held.clone(),
         })
     }
@@ -139,13 +136,13 @@ impl PatchedSpec {
     /// Takes the patch back; the pass tells of it.
     pub(super) async fn undo(mut self, node: &Node, done: &mut JobDone) {
         // What was given in an emergency meanwhile is not taken away either.
-        node.least_limits.lift(&self.id.uid, &mut self.held);
+        node.least_limits.lift(&self.pod.metadata.uid, &mut self.held);
         let changes = match resize::changes(&self.pod, &self.held) {
             Ok(changes) if changes.is_empty() => return,
             Ok(changes) => changes,
             Err(invalid) => return done.outcome.add(&format!("the request stands: {invalid}")),
         };
-        match call(self.resizer.as_ref(), &self.id, "", &changes, done).await {
+        match call(self.resizer.as_ref(), &self.pod, "", &changes, done).await {
             Ok(pod) => {
                 done.api.asked = Some(AcceptedResize {
                     targets: self.held.clone(),
@@ -163,7 +160,7 @@ impl PatchedSpec {
 /// Calls the API server; the pass tells of it, unless there is no such way.
 async fn call(
     resizer: &dyn PodResizer,
-    pod: &PodId,
+    pod: &Pod,
     version: &str,
     changes: &[Step],
     done: &mut JobDone,

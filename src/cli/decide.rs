@@ -105,7 +105,7 @@ fn render(pods: &[Arc<Pod>], decisions: &[PodDecision]) -> String {
 
 /// One sentence for each resource that is changed although the whole change would restart a container.
 fn changed_without_restart(pod: &Pod, after: &[NamedRequirements]) -> Vec<String> {
-    let pairs = pod.spec.containers.iter().zip(after);
+    let pairs = pod.running_containers().zip(after);
     let resources = pairs.flat_map(|(was, becomes)| Resource::ALL.map(|resource| (was, becomes, resource)));
     let changed = resources.filter(|(was, becomes, resource)| {
         let amounts = |has: &Requirements| (has.requests.get(*resource), has.limits.get(*resource));
@@ -131,7 +131,7 @@ fn rows_of(pod: &Pod, decision: &PodDecision) -> Vec<[String; 8]> {
         decision.reason.to_string(),
     ];
     let mut rows = Vec::new();
-    for (was, becomes) in pod.spec.containers.iter().zip(&decision.containers) {
+    for (was, becomes) in pod.running_containers().zip(&decision.containers) {
         let mut container = was.name.clone();
         for resource in Resource::ALL {
             let [name, vpa, action, reason] = head.each_mut().map(std::mem::take);

@@ -183,12 +183,7 @@ fn cgroups(pod: &Pod, given: &Hierarchy, end: &PodTree, traits: &NodeTraits) -> 
 
 /// The id of a container that exists, without its runtime's name.
 fn container_id(pod: &Pod, name: &str) -> Option<String> {
-    let mut statuses = pod
-        .status
-        .container_statuses
-        .iter()
-        .chain(&pod.status.init_container_statuses);
-    let id = &statuses.find(|status| status.name == name)?.container_id;
+    let id = &pod.container_status(name)?.container_id;
     let bare = id.split_once("://").map_or(id.as_str(), |(_, bare)| bare);
     (!bare.is_empty()).then(|| bare.to_owned())
 }

@@ -51,7 +51,7 @@ impl Recommended {
     }
 }
 
-/// A regular container of the pod.
+/// A regular container or sidecar of the pod.
 #[derive(Debug)]
 pub(super) struct Candidate<'a> {
     pub(super) spec: &'a Container,

@@ -17,7 +17,7 @@ pub(super) struct Case<'a> {
     pod: &'a Pod,
     now: Timestamp,
     options: &'a Options,
-    /// The regular containers, in their order.
+    /// The regular containers, then the sidecars, in their order.
     candidates: Vec<Candidate<'a>>,
     /// The topmost workload above the pod, once it is found.
     pub(super) workload: Option<TargetRef>,
@@ -51,7 +51,7 @@ impl<'a> Case<'a> {
             pod,
             now,
             options,
-            candidates: pod.spec.containers.iter().map(candidate).collect(),
+            candidates: pod.running_containers().map(candidate).collect(),
             workload: None,
             vpa: None,
             notes: Vec::new(),

@@ -32,6 +32,8 @@
 //! - Upstream sends changes of the QoS class and changes that restart containers, and evicts what is refused; here
 //!   they are skipped. What can change without a restart is decided on its own ([`WithoutRestart`]).
 //! - Resources that a horizontal autoscaler follows are left alone.
+//! - Sidecars (init containers with `restartPolicy: Always`) are followed like regular containers, as VPA 1.8 does behind a
+//!   gate (AEP-8905); 1.7 drops what is recommended for them.
 //! - Owners of kinds that are not well known end the owner chain.
 //! - What the kubelet has put off or refused is replaced by a smaller target at once, also where it lies within the bounds.
 //! - A memory limit is not lowered below what a heap of fixed size needs (`lint`), whatever the policy says.
@@ -63,7 +65,7 @@ use std::borrow::Borrow;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::lint::{Finding, findings};
-use crate::model::objects::{Container, Pod, TargetRef, UpdateMode, VerticalPodAutoscaler, annotation};
+use crate::model::objects::{Pod, TargetRef, UpdateMode, VerticalPodAutoscaler, annotation};
 use crate::model::{Action, MilliCpu, NamedRequirements, QosClass, Reason, Resource};
 use case::Case;
 
@@ -193,7 +195,7 @@ pub struct PodDecision {
     pub vpa: Option<String>,
     /// Why the pod is changed or not; says what is done.
     pub reason: Reason,
-    /// Every regular container with what it has after the decision: for a resize the new amounts, else those of the
+    /// Every regular container, then every sidecar, with what it has after the decision: for a resize the new amounts, else those of the
     /// record that was passed in, or of the spec.
     pub containers: Vec<NamedRequirements>,
     /// Where the reason is [`Reason::RestartRequired`]: the part of the change that restarts no container.
@@ -211,7 +213,7 @@ pub struct PodDecision {
 pub struct WithoutRestart {
     /// Why that part alone is due.
     pub reason: Reason,
-    /// Every regular container with what it has after that part.
+    /// Every regular container, then every sidecar, with what it has after that part.
     pub containers: Vec<NamedRequirements>,
 }
 
@@ -219,10 +221,6 @@ impl PodDecision {
     /// What is said of a pod that no source has described yet.
     #[must_use]
     pub fn undecided(pod: &Pod) -> Self {
-        let as_declared = |container: &Container| NamedRequirements {
-            name: container.name.clone(),
-            resources: container.resources,
-        };
         Self {
             namespace: pod.metadata.namespace.clone(),
             name: pod.metadata.name.clone(),
@@ -230,7 +228,7 @@ impl PodDecision {
             workload: matching::declared_workload(pod),
             vpa: None,
             reason: Reason::SourcesSilent,
-            containers: pod.spec.containers.iter().map(as_declared).collect(),
+            containers: pod.requirements(),
             without_restart: None,
             notes: Vec::new(),
             ceilings: Vec::new(),

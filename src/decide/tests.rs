@@ -11,6 +11,7 @@ mod pod_limit_range;
 mod properties;
 mod record;
 mod rules;
+mod sidecars;
 
 use std::sync::Arc;
 

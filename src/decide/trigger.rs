@@ -26,9 +26,8 @@ pub(super) fn when(
     let observed = Observed::of(pod);
     let drift = Drift::of(candidates, &observed);
     let quick_oom = pod
-        .status
-        .container_statuses
-        .iter()
+        .statuses()
+        .filter(|status| pod.container(&status.name).is_some())
         .any(|status| observed.counts(&status.name) && was_quick_oom(status, vpa, options));
     if quick_oom {
         return if drift.any { Reason::QuickOOM } else { Reason::InRange };

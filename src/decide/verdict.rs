@@ -30,12 +30,12 @@ fn class_change(pod: &Pod, outcome: &[NamedRequirements]) -> Option<Note> {
         return None;
     }
     let from = pod.qos_class();
-    let init = pod.spec.init_containers.iter().map(|container| &container.resources);
-    let after: Vec<&Requirements> = outcome.iter().map(|named| &named.resources).chain(init).collect();
-    let mut to = QosClass::of(after.iter().copied());
+    let mut to = pod.qos_with(outcome);
     // A lone limit stands for an equal request only until the API server has written that down: an object with a class
     // has been there.
-    if to == QosClass::Guaranteed && pod.status.qos_class.is_some() && after.iter().any(|has| has_lone_limit(has)) {
+    let init = pod.spec.init_containers.iter().map(|container| &container.resources);
+    let mut after = outcome.iter().map(|named| &named.resources).chain(init);
+    if to == QosClass::Guaranteed && pod.status.qos_class.is_some() && after.any(has_lone_limit) {
         to = QosClass::Burstable;
     }
     (from != to).then_some(Note::WouldChangeClass { from, to })

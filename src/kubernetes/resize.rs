@@ -11,8 +11,8 @@ use super::call::{Call, Kind, Verb};
 use super::client::ApiClient;
 use super::error::{ApiError, Problem, Status};
 use crate::actuate::{PodResizer, ResizeError};
-use crate::model::objects::{Pod, PodId};
-use crate::model::{Change, Resource, ResourceList, Step, Target};
+use crate::model::objects::Pod;
+use crate::model::{Change, Requirements, Resource, ResourceList, Step, Target};
 use crate::plan::resize;
 
 const PODS: Kind = Kind::new("", "v1", "pods");
@@ -48,7 +48,7 @@ impl ApiResizer {
 
 #[tonic::async_trait]
 impl PodResizer for ApiResizer {
-    async fn resize(&self, pod: &PodId, version: &str, changes: &[Step]) -> Result<Pod, ResizeError> {
+    async fn resize(&self, pod: &Pod, version: &str, changes: &[Step]) -> Result<Pod, ResizeError> {
         let accepted = self.patch(&resize_call(pod), &body(pod, version, changes)).await;
         let accepted = accepted.map_err(refusal)?;
         match resize::altered(&accepted, changes) {
@@ -57,7 +57,7 @@ impl PodResizer for ApiResizer {
         }
     }
 
-    async fn read(&self, pod: &PodId) -> Result<Pod, ResizeError> {
+    async fn read(&self, pod: &Pod) -> Result<Pod, ResizeError> {
         let call = resize_call(pod).with("dryRun", "All");
         self.client.send(&call, &body(pod, "", &[])).await.map_err(refusal)
     }
@@ -75,31 +75,41 @@ impl PodResizer for ApiResizer {
     }
 }
 
-fn resize_call(pod: &PodId) -> Call {
+fn resize_call(pod: &Pod) -> Call {
     Call {
         subresource: Some("resize"),
         ..Call::new(Verb::Patch, PODS)
-            .within(Some(&pod.namespace))
-            .named(&pod.name)
+            .within(Some(&pod.metadata.namespace))
+            .named(&pod.metadata.name)
     }
 }
 
 /// A strategic merge patch: containers are merged by name, lists of amounts by resource. The UID makes it one for this pod
 /// and no other of its name. Without a resource version, nobody else's write is in its way.
-fn body(pod: &PodId, version: &str, changes: &[Step]) -> Value {
-    let changed = changes.iter().filter_map(|step| match (&step.target, &step.change) {
-        (Target::Container(name), Change::Resize { to, .. }) => Some(json!({
-            "name": name,
-            "resources": {"requests": amounts(to.requests), "limits": amounts(to.limits)},
-        })),
-        _ => None,
-    });
-    let containers: Vec<_> = changed.collect();
-    let mut body = json!({"metadata": {"uid": pod.uid}, "spec": {"containers": containers}});
+fn body(pod: &Pod, version: &str, changes: &[Step]) -> Value {
+    let is_init = |name: &str| pod.spec.init_containers.iter().any(|container| container.name == name);
+    let changed = |init: bool| {
+        let changed = changes.iter().filter_map(|step| match (&step.target, &step.change) {
+            (Target::Container(name), Change::Resize { to, .. }) if is_init(name) == init => {
+                Some(json!({"name": name, "resources": resources(to)}))
+            }
+            _ => None,
+        });
+        changed.collect::<Vec<_>>()
+    };
+    let mut body = json!({"metadata": {"uid": pod.metadata.uid}, "spec": {"containers": changed(false)}});
+    let sidecars = changed(true);
+    if !sidecars.is_empty() {
+        body["spec"]["initContainers"] = sidecars.into();
+    }
     if !version.is_empty() {
         body["metadata"]["resourceVersion"] = version.into();
     }
     body
+}
+
+fn resources(to: &Requirements) -> Value {
+    json!({"requests": amounts(to.requests), "limits": amounts(to.limits)})
 }
 
 fn amounts(list: ResourceList) -> Map<String, Value> {
@@ -136,7 +146,7 @@ fn refusal(error: ApiError) -> ResizeError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{MilliCpu, Requirements};
+    use crate::model::MilliCpu;
 
     #[test]
     fn a_patch_names_the_pod_by_uid_and_only_what_changes() {
@@ -147,22 +157,22 @@ mod tests {
             },
             ..Requirements::default()
         };
-        let step = Step {
-            target: Target::Container("app".to_owned()),
+        let step = |container: &str| Step {
+            target: Target::Container(container.to_owned()),
             change: Change::Resize {
                 from: Requirements::default(),
                 to,
             },
         };
-        let expected = json!({"metadata": {"uid": "u1"}, "spec": {"containers": [
-            {"name": "app", "resources": {"requests": {"cpu": "250m"}, "limits": {}}}
-        ]}});
-        let pod = PodId {
-            uid: "u1".to_owned(),
-            namespace: "shop".to_owned(),
-            name: "web".to_owned(),
-        };
-        assert_eq!(body(&pod, "", &[step]), expected);
+        let changed = |name: &str| json!([{"name": name, "resources": {"requests": {"cpu": "250m"}, "limits": {}}}]);
+        let pod = json!({"metadata": {"uid": "u1", "namespace": "shop", "name": "web"},
+            "spec": {"containers": [{"name": "app"}], "initContainers": [{"name": "mesh", "restartPolicy": "Always"}]}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        let expected = json!({"metadata": {"uid": "u1"}, "spec": {"containers": changed("app")}});
+        assert_eq!(body(&pod, "", &[step("app")]), expected);
+        let both = json!({"metadata": {"uid": "u1"},
+            "spec": {"containers": changed("app"), "initContainers": changed("mesh")}});
+        assert_eq!(body(&pod, "", &[step("app"), step("mesh")]), both);
         let read = json!({"metadata": {"uid": "u1", "resourceVersion": "7"}, "spec": {"containers": []}});
         assert_eq!(body(&pod, "7", &[]), read);
     }

@@ -83,12 +83,7 @@ pub fn hierarchy(pod: &Pod, targets: &[NamedRequirements], traits: &NodeTraits) 
 /// cgroups hold may differ from its spec until a resize is done.
 #[must_use]
 pub fn in_force(pod: &Pod) -> Vec<NamedRequirements> {
-    let statuses = pod
-        .status
-        .container_statuses
-        .iter()
-        .chain(&pod.status.init_container_statuses);
-    statuses
+    pod.statuses()
         .filter_map(|status| {
             let resources = status.resources?;
             Some(NamedRequirements {

@@ -33,9 +33,8 @@ impl LowPodLevel {
         let holds = bytes(&held.pod)?;
         let in_force = in_force(pod);
         let settled = Phase::of(pod) == Phase::Settled;
-        let sidecars = pod.spec.init_containers.iter().filter(|init| init.is_sidecar());
         let mut needs = Bytes::ZERO;
-        for container in pod.spec.containers.iter().chain(sidecars) {
+        for container in pod.running_containers() {
             let spec = container.resources.limits.memory;
             let reported = in_force.iter().find(|named| named.name == container.name);
             let reported = reported.and_then(|named| named.resources.limits.memory);

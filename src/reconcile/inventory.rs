@@ -115,10 +115,7 @@ impl<'a> Known<'a> {
             None => pod_of_uid(self.objects.iter().copied(), uid)?.id_with(uid),
         };
         let described = self.objects.iter().filter(|pod| pod.describes(&id));
-        let statuses = described.flat_map(|pod| {
-            let status = &pod.status;
-            status.container_statuses.iter().chain(&status.init_container_statuses)
-        });
+        let statuses = described.flat_map(|pod| pod.statuses());
         let named = statuses.filter_map(|status| Some((bare_id(status)?, (&*status.name, (0, None)))));
         let listed = self.listed.iter().map(|container| {
             let age = (container.restart_count, container.created_at);

@@ -54,17 +54,14 @@ pub(crate) fn check_names(pod: &Pod, values: &[NamedRequirements]) -> Result<(),
         return Ok(());
     };
     let (name, mut init) = (&value.name, pod.spec.init_containers.iter());
-    Err(match init.find(|container| container.name == *name) {
-        Some(container) => format!(
-            "container {name} is an init container{}: vscaled resizes regular containers only; change its resources in the \
-             workload's pod template",
-            if container.is_sidecar() { " (a sidecar)" } else { "" }
-        ),
-        None => {
-            let known: Vec<String> = pod.requirements().into_iter().map(|named| named.name).collect();
-            format!("the pod has no container {name:?}; it has: {}", known.join(", "))
-        }
-    })
+    if init.any(|container| container.name == *name) {
+        return Err(format!(
+            "container {name} is an init container: vscaled resizes regular containers and sidecars only; change its resources in \
+             the workload's pod template"
+        ));
+    }
+    let known: Vec<&str> = pod.running_containers().map(|container| &*container.name).collect();
+    Err(format!("the pod has no container {name:?}; it has: {}", known.join(", ")))
 }
 
 /// Refuses values of what the kubelet's static managers have assigned to the pod.
@@ -116,12 +113,7 @@ pub(crate) fn check_result(
     let before = pod.qos_class();
     let after = match &pod.spec.resources {
         Some(_) => before,
-        None => QosClass::of(
-            result
-                .iter()
-                .map(|container| &container.resources)
-                .chain(pod.spec.init_containers.iter().map(|container| &container.resources)),
-        ),
+        None => pod.qos_with(result),
     };
     if before == after {
         return Ok(());

@@ -23,6 +23,7 @@ mod pod_levels;
 mod quotas;
 mod refusals;
 mod restore;
+mod sidecars;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -35,9 +35,7 @@ impl PodMetadata for AgentMetadata {
     fn names(&self, uid: &str, container: &str) -> Option<Names> {
         let view = Arc::clone(&self.view.borrow());
         let pod = pod_of_uid(&view.pods, uid)?;
-        let statuses = [&pod.status.container_statuses, &pod.status.init_container_statuses];
-        let mut statuses = statuses.into_iter().flatten();
-        let this = statuses.find(|status| {
+        let this = pod.statuses().find(|status| {
             status
                 .container_id
                 .split_once("://")
@@ -75,7 +73,7 @@ impl PodMetadata for AgentMetadata {
         };
         let vpa = controlling(&view, pod);
         ContainerFacts {
-            regular: pod.container(&container.name).is_some(),
+            regular: pod.spec.containers.iter().any(|regular| regular.name == container.name),
             vpa: vpa.is_some(),
             pinned: vpa.is_some_and(|vpa| is_pinned(vpa, &container.name)),
             survived: survived(pod, container, &self.residents.borrow()),

@@ -191,32 +191,32 @@ impl Pod {
         self.spec.containers.iter().chain(&self.spec.init_containers)
     }
 
-    /// Regular containers and sidecars: those that run for the pod's whole life.
+    /// Regular containers, then sidecars: those that run for the pod's whole life, and can be resized.
     pub fn running_containers(&self) -> impl Iterator<Item = &Container> {
         let sidecars = self.spec.init_containers.iter().filter(|init| init.is_sidecar());
         self.spec.containers.iter().chain(sidecars)
     }
 
-    /// The regular container of that name.
+    /// The regular container or sidecar of that name.
     #[must_use]
     pub fn container(&self, name: &str) -> Option<&Container> {
-        self.spec.containers.iter().find(|container| container.name == name)
+        self.running_containers().find(|container| container.name == name)
     }
 
-    /// Requests and limits of the regular containers as the spec has them.
+    /// Requests and limits of the regular containers, then of sidecars, as the spec has them.
     pub fn requirements(&self) -> Vec<NamedRequirements> {
         let named = |container: &Container| NamedRequirements {
             name: container.name.clone(),
             resources: container.resources,
         };
-        self.spec.containers.iter().map(named).collect()
+        self.running_containers().map(named).collect()
     }
 
     /// The same pod with these requests and limits in its spec.
     #[must_use]
     pub fn with_requirements(&self, all: &[NamedRequirements]) -> Self {
         let mut pod = self.clone();
-        for container in &mut pod.spec.containers {
+        for container in pod.spec.containers.iter_mut().chain(&mut pod.spec.init_containers) {
             if let Some(named) = all.iter().find(|named| named.name == container.name) {
                 container.resources = named.resources;
             }
@@ -237,10 +237,16 @@ impl Pod {
         status.conditions.shrink_to_fit();
     }
 
-    /// The status of the regular container of that name.
+    /// The statuses of regular containers, then of init containers.
+    pub fn statuses(&self) -> impl Iterator<Item = &ContainerStatus> {
+        let Self { status, .. } = self;
+        status.container_statuses.iter().chain(&status.init_container_statuses)
+    }
+
+    /// The status of the container of that name.
     #[must_use]
     pub fn container_status(&self, name: &str) -> Option<&ContainerStatus> {
-        self.status.container_statuses.iter().find(|status| status.name == name)
+        self.statuses().find(|status| status.name == name)
     }
 
     /// The condition of that type, if it holds and is about the spec as it is. Kubelets before 1.34 do not say which spec
@@ -255,12 +261,19 @@ impl Pod {
     }
 
     /// The class the spec gives the pod: from pod-level resources where they are set, else from all containers.
+    pub fn computed_qos(&self) -> QosClass {
+        self.qos_with(&self.requirements())
+    }
+
+    /// The class that the spec gives the pod once its regular containers and sidecars have these amounts.
     ///
     /// `ComputePodQOS` (kubernetes `pkg/apis/core/v1/helper/qos/qos.go`).
-    pub fn computed_qos(&self) -> QosClass {
+    pub fn qos_with(&self, containers: &[NamedRequirements]) -> QosClass {
+        let init = self.spec.init_containers.iter().filter(|init| !init.is_sidecar());
+        let running = containers.iter().map(|named| &named.resources);
         match &self.spec.resources {
             Some(pod_level) => QosClass::of([pod_level]),
-            None => QosClass::of(self.all_containers().map(|container| &container.resources)),
+            None => QosClass::of(running.chain(init.map(|container| &container.resources))),
         }
     }
 
@@ -269,7 +282,7 @@ impl Pod {
         self.status.qos_class.unwrap_or_else(|| self.computed_qos())
     }
 
-    /// Whether these amounts of the regular containers would leave the pod's own (`spec.resources`): no container's limit
+    /// Whether these amounts of the regular containers and sidecars would leave the pod's own (`spec.resources`): no container's limit
     /// may pass the pod's, nor all requests together the pod's request (`validatePodResources`, kubernetes
     /// `pkg/apis/core/validation`). Returns the resource, what the containers would have, and what the pod allows.
     #[must_use]

@@ -116,7 +116,7 @@ fn reported(pod: &Pod) -> Vec<NamedRequirements> {
 }
 
 fn runs_with_spec(pod: &Pod) -> bool {
-    pod.spec.containers.iter().all(|container| {
+    pod.running_containers().all(|container| {
         let status = pod.container_status(&container.name);
         let in_force = status.and_then(|status| status.resources);
         in_force.is_none_or(|in_force| holds(&in_force, &container.resources))

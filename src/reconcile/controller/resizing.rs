@@ -132,18 +132,18 @@ mod tests {
     use super::*;
     use crate::actuate::ResizeError;
     use crate::model::Step;
-    use crate::model::objects::{Pod, PodId};
+    use crate::model::objects::Pod;
 
     #[derive(Debug)]
     struct Way;
 
     #[tonic::async_trait]
     impl PodResizer for Way {
-        async fn resize(&self, _: &PodId, _: &str, _: &[Step]) -> Result<Pod, ResizeError> {
+        async fn resize(&self, _: &Pod, _: &str, _: &[Step]) -> Result<Pod, ResizeError> {
             Err(ResizeError::Gone(String::new()))
         }
 
-        async fn read(&self, _: &PodId) -> Result<Pod, ResizeError> {
+        async fn read(&self, _: &Pod) -> Result<Pod, ResizeError> {
             Err(ResizeError::Gone(String::new()))
         }
 

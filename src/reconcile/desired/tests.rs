@@ -131,12 +131,18 @@ fn what_is_not_a_regular_containers_own_is_refused_with_a_way_out() {
     let mut sidecar = pod.spec.containers[1].clone();
     sidecar.name = "mesh".to_owned();
     sidecar.restart_policy = Some("Always".to_owned());
-    pod.spec.init_containers = vec![sidecar];
+    let mut setup = sidecar.clone();
+    setup.name = "setup".to_owned();
+    setup.restart_policy = None;
+    pod.spec.init_containers = vec![setup, sidecar];
     assert_eq!(
-        refused(&pod, "mesh", r#"{"limits":{"cpu":"1"}}"#),
-        "container mesh is an init container (a sidecar): vscaled resizes regular containers only; change its resources in \
-         the workload's pod template"
+        refused(&pod, "setup", r#"{"limits":{"cpu":"1"}}"#),
+        "container setup is an init container: vscaled resizes regular containers and sidecars only; change its resources \
+         in the workload's pod template"
     );
+    let of_sidecar = by_hand(values("mesh", r#"{"limits":{"cpu":"1"}}"#));
+    DesiredState::default().set_override(&pod, of_sidecar).unwrap();
+    pod.spec.init_containers.clear();
     pod.spec.resources = serde_json::from_str(r#"{"requests":{"cpu":"300m"},"limits":{"memory":"200Mi"}}"#).unwrap();
     let limit = refused(&pod, "app", r#"{"limits":{"memory":"256Mi"}}"#);
     assert!(

@@ -13,10 +13,10 @@ use vscaled::actuate::{
 };
 use vscaled::cgroup::{Hierarchy, Kubepods, page_size};
 use vscaled::decide::StaticManagers;
-use vscaled::model::objects::{Pod, PodId};
+use vscaled::model::objects::Pod;
 use vscaled::model::{
     BoundPod, Bytes, Cause, CgroupVersion, Driver, KubeletVersion, LiveContainer, LivePod, NamedRequirements,
-    NodeTraits, Outcome, RuntimeKind, Step, Via, WeightFormula,
+    NodeTraits, Outcome, ResourceList, RuntimeKind, Step, Via, WeightFormula,
 };
 use vscaled::plan::resize::{ResizeDecision, ResizeFacts};
 use vscaled::plan::shrink::Holds;
@@ -101,7 +101,7 @@ struct Refusing {
 
 #[tonic::async_trait]
 impl PodResizer for Refusing {
-    async fn read(&self, _: &PodId) -> Result<Pod, ResizeError> {
+    async fn read(&self, _: &Pod) -> Result<Pod, ResizeError> {
         Err(ResizeError::Gone(String::new()))
     }
 
@@ -109,7 +109,7 @@ impl PodResizer for Refusing {
         None
     }
 
-    async fn resize(&self, _: &PodId, _: &str, _: &[Step]) -> Result<Pod, ResizeError> {
+    async fn resize(&self, _: &Pod, _: &str, _: &[Step]) -> Result<Pod, ResizeError> {
         self.asked.store(true, Ordering::SeqCst);
         Err(ResizeError::Refused {
             reason: "not now".to_owned(),
@@ -123,6 +123,7 @@ fn patching(mut job: Job, resizer: &Arc<Refusing>) -> Box<Job> {
     let facts = ResizeFacts {
         accepted: None,
         room: None,
+        yields: ResourceList::default(),
         kubelet: KubeletVersion::NEWEST,
         failed: None,
         too_early: None,

@@ -19,6 +19,7 @@ pub(super) fn options(config: &Config) -> Options {
         sweep_interval: config.sweep_interval,
         observe_only: config.observe_only,
         repair_pod_level: config.repair_pod_level,
+        ask_when_full: config.ask_when_full,
         annotate: config.applied_annotation,
         guard: config.guard.then(|| guard_settings(config)),
     }

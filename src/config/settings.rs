@@ -16,7 +16,7 @@ use super::parse::{
 use super::report::ReportConfig;
 use super::values::{List, Optional, PathSetting, Share, Source};
 use crate::model::objects::UpdateMode;
-use crate::model::{Bytes, CgroupPath, Driver, KubeletVersion, WeightFormula};
+use crate::model::{AskWhenFull, Bytes, CgroupPath, Driver, KubeletVersion, WeightFormula};
 use crate::observe::log::LogFormat;
 
 /// The agent's configuration: checked values only.
@@ -165,6 +165,12 @@ pub struct Config {
     #[arg(value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub repair_pod_level: bool,
+    /// Whether a kubelet that resizes in place is asked for what its node has no room for now, so that it defers the resize and a
+    /// scheduler can make room: `never`, `always`, or `priority`, where pods of lower priority request enough. What the node
+    /// could not hold without any other pod is never asked for.
+    #[arg(long, env = "VSCALED_ASK_WHEN_FULL", default_value = "never")]
+    #[arg(value_parser = named::<AskWhenFull>("never, always or priority"), help_heading = LIVE)]
+    pub ask_when_full: AskWhenFull,
     /// How log lines look: `text` or `json`; `auto` is text on a terminal and JSON elsewhere.
     #[arg(long, env = "VSCALED_LOG_FORMAT", default_value = "auto")]
     #[arg(value_parser = named::<LogFormat>("auto, text or json"))]

@@ -26,7 +26,7 @@ pub use cgroup_path::{CgroupPath, InvalidPath};
 pub use decision::{Action, Reason};
 pub use kernel::{CpuMax, CpuQuota, CpuShares, CpuWeight, DEFAULT_CFS_PERIOD_US, MemoryLimit, PageSize, WeightFormula};
 pub use live::{BoundPod, LiveContainer, LivePod};
-pub use node::{CgroupVersion, Driver, KubeletVersion, NodeTraits, ParseKubeletVersionError, RuntimeKind};
+pub use node::{AskWhenFull, CgroupVersion, Driver, KubeletVersion, NodeTraits, ParseKubeletVersionError, RuntimeKind};
 pub use qos::QosClass;
 pub use record::{Cause, ChangeRecord, Outcome, Stages, StepRecord};
 pub use requirements::{NamedRequirements, Requirements, ResourceList};

@@ -37,6 +37,18 @@ pub enum RuntimeKind {
     Docker,
 }
 
+/// Whether a kubelet is asked for what its node has no room for now. The scheduler may make room for what a kubelet has
+/// deferred (KEP-5836). What the node could not hold without any other pod is never asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AskWhenFull {
+    #[default]
+    Never,
+    Always,
+    /// Where pods of lower priority request enough.
+    Priority,
+}
+
 /// The minor version of a 1.x kubelet: some of its rules changed over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[display("1.{_0}")]

@@ -11,10 +11,10 @@
 //! This is about promises. How much memory is left at this moment is another question, which the guard asks before it lends
 //! any ([`crate::guard::budgets`]): pods use more than they request, and less.
 
-use std::fmt;
+use std::collections::BTreeMap;
 
 use crate::model::objects::Node;
-use crate::model::{Resource, ResourceList};
+use crate::model::{AskWhenFull, Resource, ResourceList};
 
 /// What a node has for its pods, and who says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,11 +25,13 @@ pub struct Capacity {
 }
 
 /// Who says what a node has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
 pub enum CapacityFrom {
     /// The Node object: what is left after what the kubelet and the system reserve.
+    #[display("allocatable")]
     Allocatable,
     /// The kernel: processors online, `MemTotal`.
+    #[display("all this machine has")]
     Machine,
 }
 
@@ -54,19 +56,11 @@ impl Capacity {
     }
 }
 
-impl fmt::Display for CapacityFrom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Allocatable => "allocatable",
-            Self::Machine => "all this machine has",
-        })
-    }
-}
-
 /// What all pods of a node take of it together, collected from what each takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Account {
-    taken: ResourceList,
+    /// By the pods' priority.
+    taken: BTreeMap<i64, ResourceList>,
     pods: usize,
 }
 
@@ -75,24 +69,42 @@ impl Account {
     #[must_use]
     pub fn others(&self, own: ResourceList) -> Others {
         Others {
-            take: each(self.taken, own, u64::saturating_sub),
+            take: each(sum(self.taken.values()), own, u64::saturating_sub),
             pods: self.pods.saturating_sub(1),
         }
     }
 
-    /// One of the pods takes something else from now on.
-    pub fn change(&mut self, before: ResourceList, after: ResourceList) {
-        self.taken = each(self.others(before).take, after, u64::saturating_add);
+    /// What of the others may be freed for a pod of this priority that takes `own`, so that its kubelet is asked although the
+    /// node is full.
+    #[must_use]
+    pub fn yields(&self, priority: i64, own: ResourceList, ask: AskWhenFull) -> ResourceList {
+        match ask {
+            AskWhenFull::Never => ResourceList::default(),
+            AskWhenFull::Always => self.others(own).take,
+            AskWhenFull::Priority => sum(self.taken.range(..priority).map(|(_, take)| take)),
+        }
+    }
+
+    /// One of the pods, with this priority, takes something else from now on.
+    pub fn change(&mut self, priority: i64, before: ResourceList, after: ResourceList) {
+        let taken = self.taken.entry(priority).or_default();
+        *taken = each(each(*taken, before, u64::saturating_sub), after, u64::saturating_add);
     }
 }
 
-impl FromIterator<ResourceList> for Account {
-    fn from_iter<I: IntoIterator<Item = ResourceList>>(takes: I) -> Self {
-        takes.into_iter().fold(Self::default(), |all, one| Self {
-            taken: each(all.taken, one, u64::saturating_add),
-            pods: all.pods + 1,
-        })
+impl FromIterator<(i64, ResourceList)> for Account {
+    fn from_iter<I: IntoIterator<Item = (i64, ResourceList)>>(takes: I) -> Self {
+        let mut all = Self::default();
+        for (priority, take) in takes {
+            all.change(priority, ResourceList::default(), take);
+            all.pods += 1;
+        }
+        all
     }
+}
+
+fn sum<'a>(takes: impl Iterator<Item = &'a ResourceList>) -> ResourceList {
+    takes.fold(ResourceList::default(), |all, one| each(all, *one, u64::saturating_add))
 }
 
 /// All pods of a node but one.
@@ -138,6 +150,13 @@ impl NoRoom {
 }
 
 impl Room {
+    /// The room there would be without what `yields`.
+    #[must_use]
+    pub fn without(mut self, yields: ResourceList) -> Self {
+        self.others.take = each(self.others.take, yields, u64::saturating_sub);
+        self
+    }
+
     /// Whether there is room for a pod that is to take as much as `after` where it takes as much as `before`.
     ///
     /// Errors: [`NoRoom`] with the numbers, for the first resource that grows and does not fit.

@@ -6,7 +6,7 @@
 
 use crate::decide::StaticManagers;
 use crate::model::objects::{Node as NodeObject, Pod};
-use crate::model::{KubeletVersion, NamedRequirements, Resource, ResourceList};
+use crate::model::{AskWhenFull, KubeletVersion, NamedRequirements, Resource, ResourceList};
 use crate::plan::{Account, Capacity, NoRoom, Room, larger, pod_requests, resize};
 
 use super::desired::{DesiredState, Recommended, limit_in};
@@ -24,6 +24,7 @@ pub(crate) struct NodeCapacity {
     pub(crate) kubelet: KubeletVersion,
     /// Whether pods are resized through the API server where their kubelet does that.
     patches: bool,
+    pub(crate) ask_when_full: AskWhenFull,
     /// Whether a pod requests less than when this was made.
     freed: bool,
 }
@@ -42,11 +43,12 @@ impl NodeCapacity {
             requested: Account::default(),
             kubelet,
             patches,
+            ask_when_full: AskWhenFull::default(),
             freed: false,
         };
         capacity.requested = pods
             .filter(|state| !has_ended(&state.pod))
-            .map(|state| capacity.requests_of(state))
+            .map(|state| (priority(state), capacity.requests_of(state)))
             .collect();
         capacity
     }
@@ -94,7 +96,7 @@ impl NodeCapacity {
         self.freed |= Resource::ALL
             .iter()
             .any(|resource| after.amount(*resource) < before.amount(*resource));
-        self.requested.change(before, after);
+        self.requested.change(priority(state), before, after);
     }
 
     /// Whether a pod requests less than when this was made.
@@ -103,15 +105,16 @@ impl NodeCapacity {
     }
 
     /// The room for a pod that is to be given `targets` through the API server; they count as requested from now on.
-    pub(crate) fn reserve(&mut self, state: &PodState, targets: &[NamedRequirements]) -> Option<Room> {
+    /// With it what of the other pods' may be freed, so that the kubelet is asked also where there is none.
+    pub(crate) fn reserve(&mut self, state: &PodState, targets: &[NamedRequirements]) -> (Option<Room>, ResourceList) {
         let own = self.requests_of(state);
         let others = self.requested.others(own);
         let room = self.declared.map(|capacity| Room { capacity, others });
         if room.is_none_or(|room| resize::check_room(&room, &state.pod, targets, self.kubelet).is_ok()) {
             let after = pod_requests(&state.pod, targets, self.kubelet);
-            self.requested.change(own, larger(own, after));
+            self.requested.change(priority(state), own, larger(own, after));
         }
-        room
+        (room, self.requested.yields(priority(state), own, self.ask_when_full))
     }
 
     /// The room for a pod whose values an operator sets.
@@ -127,6 +130,11 @@ impl NodeCapacity {
             managers,
         }
     }
+}
+
+/// The pod's priority; 0 where none is said.
+fn priority(state: &PodState) -> i64 {
+    state.pod.spec.priority.unwrap_or_default()
 }
 
 /// Whether none of a pod's containers will run again.

@@ -19,7 +19,7 @@ use crate::actuate::shrink::Verdict;
 use crate::actuate::{Grown, JobDone};
 use crate::decide;
 use crate::guard;
-use crate::model::Target;
+use crate::model::{AskWhenFull, Target};
 use crate::observe::health::Heartbeat;
 use crate::oom::OomReport;
 use crate::sources::NodeView;
@@ -77,6 +77,8 @@ pub(crate) struct Options {
     pub(crate) observe_only: bool,
     /// Whether a pod's cgroup that was left below its containers is raised.
     pub(crate) repair_pod_level: bool,
+    /// Whether a kubelet is asked for what its node has no room for now.
+    pub(crate) ask_when_full: AskWhenFull,
     /// Whether pods say what is applied to them.
     pub(crate) annotate: bool,
     /// How to grow limits in an emergency; `None` is not at all.

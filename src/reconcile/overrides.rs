@@ -61,7 +61,10 @@ pub(crate) fn check_names(pod: &Pod, values: &[NamedRequirements]) -> Result<(),
         ));
     }
     let known: Vec<&str> = pod.running_containers().map(|container| &*container.name).collect();
-    Err(format!("the pod has no container {name:?}; it has: {}", known.join(", ")))
+    Err(format!(
+        "the pod has no container {name:?}; it has: {}",
+        known.join(", ")
+    ))
 }
 
 /// Refuses values of what the kubelet's static managers have assigned to the pod.

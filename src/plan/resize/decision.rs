@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::super::room::Room;
 use super::{Phase, Unaskable, changes, check_room, granted, grows, meanwhile, same};
 use crate::model::objects::Pod;
-use crate::model::{Cause, KubeletVersion, NamedRequirements, Resource, Step, Withheld};
+use crate::model::{Cause, KubeletVersion, NamedRequirements, Resource, ResourceList, Step, Withheld};
 
 /// A kubelet that could not lower a limit tries again every ten seconds or so, and looks at what is in use first.
 const RECLAIM_EVERY: Duration = Duration::from_secs(2);
@@ -42,6 +42,8 @@ pub struct ResizeFacts {
     pub accepted: Option<AcceptedResize>,
     /// The node's room, if it is known.
     pub room: Option<Room>,
+    /// What of that others take may be freed for the pod: the kubelet is asked where there would be room without it.
+    pub yields: ResourceList,
     pub kubelet: KubeletVersion,
     /// The kubelet has tried to write what is wanted, and failed, with these words.
     pub failed: Option<String>,
@@ -157,8 +159,9 @@ impl ResizeFacts {
             let given = if self.ahead.is_some() { targets.to_vec() } else { so_far };
             return ResizeDecision::Write(Grant::for_now(&phase, given, cause, wait));
         }
+        let full = |room: Room| check_room(&room.without(self.yields), pod, targets, self.kubelet).is_err();
         match room {
-            Err(why) if self.room.is_some() => ResizeDecision::Refuse { why, no_room: true },
+            Err(why) if self.room.is_some_and(full) => ResizeDecision::Refuse { why, no_room: true },
             room => ResizeDecision::Patch(ResizePatch {
                 changes,
                 targets: targets.to_vec(),

@@ -53,7 +53,7 @@ fn settled(cpu: u64) -> Pod {
 
 /// A node with so much, of which others take so much.
 fn room(has: u64, others: u64) -> Room {
-    let all = Account::from_iter([others, 0].map(|cpu| amounts(cpu).requests));
+    let all = Account::from_iter([others, 0].map(|cpu| (0, amounts(cpu).requests)));
     Room {
         capacity: Capacity {
             amounts: amounts(has).requests,
@@ -390,6 +390,7 @@ fn facts() -> ResizeFacts {
     ResizeFacts {
         accepted: None,
         room: Some(room(1000, 0)),
+        yields: ResourceList::default(),
         kubelet: KUBELET,
         failed: None,
         too_early: None,
@@ -446,6 +447,23 @@ fn a_patch_waits_for_a_report_a_calm_moment_and_room_and_then_knows_what_to_fall
 
     let full = decided(&facts(), 2000, &Cause::Sweep);
     assert!(matches!(full, ResizeDecision::Refuse { no_room: true, .. }), "{full:?}");
+    let yielding = ResizeFacts {
+        room: Some(room(1000, 900)),
+        yields: amounts(900).requests,
+        ..facts()
+    };
+    let ResizeDecision::Patch(asked) = decided(&yielding, 900, &Cause::Sweep) else {
+        panic!("others may yield")
+    };
+    let mut pod = settled(100);
+    ask(&mut pod, 900);
+    assert_eq!(
+        asked.grant(&pod).targets,
+        named(100),
+        "nothing is written before they do"
+    );
+    let beyond = decided(&yielding, 1001, &Cause::Sweep);
+    assert!(matches!(beyond, ResizeDecision::Refuse { .. }), "{beyond:?}");
     let ResizeDecision::Patch(patch) = decided(&facts(), 200, &Cause::Sweep) else {
         panic!("nothing stands in the way")
     };

@@ -61,6 +61,28 @@ fn what_nobody_says_the_node_has_bounds_nothing() {
     assert_eq!(room.check(list(1, 1), list(1, 6)).unwrap_err().left(), 5);
 }
 
+fn account(takes: &[ResourceList]) -> Account {
+    takes.iter().map(|take| (0, *take)).collect()
+}
+
+#[test]
+fn what_yields_is_nothing_or_what_lower_priorities_take_or_everything() {
+    let own = list(100, 100);
+    let account = Account::from_iter([(0, list(300, 0)), (5, own), (5, list(200, 7)), (9, list(400, 0))]);
+    let room = Room {
+        others: account.others(own),
+        ..room(list(0, 0))
+    };
+    let fits = |ask, cpu| {
+        let room = room.without(account.yields(5, own, ask));
+        room.check(own, list(cpu, 100)).is_ok()
+    };
+    let most = |ask| (1..=2000).filter(|cpu| fits(ask, *cpu)).max();
+    assert_eq!(most(AskWhenFull::Never), Some(100));
+    assert_eq!(most(AskWhenFull::Priority), Some(400));
+    assert_eq!(most(AskWhenFull::Always), Some(1000));
+}
+
 fn amounts() -> impl Strategy<Value = ResourceList> {
     (0..1500_u64, 0..1500_u64).prop_map(|(cpu, memory)| list(cpu, memory))
 }
@@ -87,13 +109,13 @@ proptest! {
         other in amounts(),
     ) {
         let own = which.index(takes.len());
-        let before: Account = takes.iter().copied().collect();
+        let before = account(&takes);
         let others = before.others(takes[own]);
         let mut changed = before;
-        changed.change(takes[own], other);
+        changed.change(0, takes[own], other);
         takes[own] = other;
-        let after: Account = takes.iter().copied().collect();
-        prop_assert_eq!(changed, after);
+        let after = account(&takes);
+        prop_assert_eq!(&changed, &after);
         prop_assert_eq!(after.others(other), others);
         prop_assert_eq!(others.pods, takes.len() - 1);
     }
@@ -103,12 +125,12 @@ proptest! {
         mut takes in prop::collection::vec((0..100_u64, 0..100_u64).prop_map(|(cpu, memory)| list(cpu, memory)), 1..10),
         wishes in prop::collection::vec((any::<prop::sample::Index>(), amounts()), 0..40),
     ) {
-        let mut account: Account = takes.iter().copied().collect();
+        let mut account = account(&takes);
         for (which, wish) in wishes {
             let own = which.index(takes.len());
             let room = Room { others: account.others(takes[own]), ..room(ResourceList::default()) };
             if room.check(takes[own], wish).is_ok() {
-                account.change(takes[own], wish);
+                account.change(0, takes[own], wish);
                 takes[own] = wish;
             }
             for resource in Resource::ALL {

@@ -29,7 +29,7 @@ fn container(limits: ResourceList) -> Vec<NamedRequirements> {
 
 fn checked(requests: [ResourceList; 2], limits: [ResourceList; 2]) -> Result<(), String> {
     let small = list(500, GI);
-    let account = Account::from_iter([list(1000, 3 * GI), list(2000, GI), small]);
+    let account = Account::from_iter([list(1000, 3 * GI), list(2000, GI), small].map(|take| (0, take)));
     let room = Room {
         capacity: Capacity::of_node_or(None, list(4000, 8 * GI)),
         others: account.others(small),
@@ -107,9 +107,10 @@ fn node(own: ResourceList, other: ResourceList) -> NodeCapacity {
     NodeCapacity {
         declared: Some(declared),
         any: declared,
-        requested: [own, other].into_iter().collect(),
+        requested: [(0, own), (0, other)].into_iter().collect(),
         kubelet: KubeletVersion::NEWEST,
         patches: false,
+        ask_when_full: AskWhenFull::Never,
         freed: false,
     }
 }

@@ -153,13 +153,15 @@ impl Controller {
 
     /// What the node has, and what its pods request of it.
     pub(super) fn capacity(&self) -> NodeCapacity {
-        NodeCapacity::of(
+        let mut capacity = NodeCapacity::of(
             self.pods.values(),
             self.sources.view.node.as_ref(),
             self.node.machine,
             self.node.kubelet(),
             self.endpoint.get().is_some(),
-        )
+        );
+        capacity.ask_when_full = self.options.ask_when_full;
+        capacity
     }
 
     /// Tells every pod whose cgroup is low, or no longer.

@@ -110,9 +110,11 @@ impl ResizeEndpoint {
                 wait: until.and_then(|until| Duration::try_from(until.duration_since(now.wall)).ok()),
             }),
         };
+        let (room, yields) = capacity.reserve(state, targets);
         Some(ResizeFacts {
             accepted: state.resize.accepted.clone(),
-            room: capacity.reserve(state, targets),
+            room,
+            yields,
             kubelet: capacity.kubelet,
             failed: match state.resize.pending() {
                 Some(Withheld::Failed(why)) => Some(why.clone()),

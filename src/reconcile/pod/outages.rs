@@ -185,6 +185,7 @@ impl World {
             let facts = ResizeFacts {
                 accepted: self.state.resize.accepted.clone(),
                 room: None,
+                yields: ResourceList::default(),
                 kubelet: KubeletVersion::NEWEST,
                 failed: None,
                 too_early: None,

@@ -176,6 +176,33 @@ async fn what_the_node_has_no_room_for_is_not_asked_for_until_it_has() {
 }
 
 #[tokio::test]
+async fn a_full_node_is_asked_where_pods_of_lower_priority_could_make_room() {
+    let huge = [("app", Amounts::doubled(3900, 128))];
+    for (priority, state, words) in [(10, "Refused", "no room"), (-10, "Deferred", FULL)] {
+        let mut scene = Scene::new().await;
+        scene.agent.set("--ask-when-full", "priority");
+        let mut other = scene.object();
+        other["metadata"]["name"] = json!("other");
+        other["metadata"]["uid"] = json!("0a1b2c3d-0000-4000-8000-000000000072");
+        other["metadata"]["ownerReferences"] = json!([]);
+        other["spec"]["priority"] = json!(priority);
+        let requests = json!({"requests": {"cpu": "3800m", "memory": "64Mi"}});
+        other["spec"]["containers"][0]["resources"] = requests.clone();
+        other["status"]["containerStatuses"][0]["resources"] = requests;
+        other["status"]["containerStatuses"][0]["allocatedResources"] = json!({"cpu": "3800m", "memory": "64Mi"});
+        scene.api.put("pods", other);
+        scene.kubelet_says(Verdict::Deferred(FULL));
+        scene.start().await;
+        scene.agent.reaches("other", "NotManaged").await;
+        scene.recommend(&huge);
+        scene.says(state, words).await;
+        let patched = scene.spec() == resources(huge[0].1);
+        assert_eq!(patched, state == "Deferred", "the spec says what is asked for");
+        assert!(scene.holds(&AT_FIRST), "nothing is written before there is room");
+    }
+}
+
+#[tokio::test]
 async fn without_knowing_the_nodes_room_the_kubelet_goes_first() {
     let scene = Scene::managed().await;
     scene.api.remove("nodes", NODE);

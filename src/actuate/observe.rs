@@ -6,7 +6,7 @@ use super::foreign::{ForeignWriters, Verdict};
 use super::handles::PodHandles;
 use super::node::Node;
 use crate::cgroup::CgroupError;
-use crate::model::{ControlFile, LivePod, PodTree, PodValues, Target};
+use crate::model::{ControlFile, LivePod, PodTree, PodValues, Resource, Target};
 
 /// Reads the pod's cgroups, and says whether any had to be opened anew although an earlier pass had them: one that ended
 /// may have been followed by another at the same path.
@@ -30,12 +30,14 @@ pub(super) fn open_and_read(
 
 /// Finds values that somebody else changed, and takes those out of `wanted` that are to be left alone. Those that are left
 /// alone already are no news. `held_before` is false where the pass before did not succeed: what differs then may be its
-/// own doing, but what is left alone stays so.
+/// own doing, but what is left alone stays so. The memory limits of `grown` containers are higher than any earlier pass knew:
+/// the guard has just written them or is about to, after the files were read.
 pub(super) fn flips(
     observed: &PodTree,
     wanted: &mut PodValues,
     foreign: &mut ForeignWriters,
     held_before: bool,
+    grown: &[String],
 ) -> Vec<(Target, ControlFile, Verdict)> {
     let now = Timestamp::now();
     let mut flipped = Vec::new();
@@ -51,9 +53,14 @@ pub(super) fn flips(
             .filter(|wanted| held.get(wanted.file()).is_some_and(|held| held != *wanted))
             .map(|wanted| wanted.file())
             .collect();
+        let is_grown = match &target {
+            Target::Pod => !grown.is_empty(),
+            Target::Container(name) => grown.contains(name),
+        };
         for file in differing {
             let known = foreign.paused(&target, file, now).is_some();
-            if !held_before && !known {
+            let is_news = is_grown && file.resource() == Resource::Memory;
+            if (!held_before || is_news) && !known {
                 continue;
             }
             let verdict = foreign.flipped(&target, file, now);
@@ -77,7 +84,7 @@ pub(super) fn flips(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{CpuWeight, Setting, Settings};
+    use crate::model::{CpuWeight, MemoryLimit, Setting, Settings};
 
     fn weight(value: u64) -> Settings {
         [Setting::CpuWeight(CpuWeight::new(value))].into_iter().collect()
@@ -91,6 +98,24 @@ mod tests {
     }
 
     #[test]
+    fn what_the_guard_has_just_grown_is_nobody_elses_change() {
+        let limit = |bytes| [Setting::MemoryMax(MemoryLimit::Bytes(bytes))].into_iter().collect();
+        let found = |name: &str, grown: &str| {
+            let tree = |app: Settings| PodTree {
+                containers: [(name.to_owned(), app)].into(),
+                ..tree(weight(10))
+            };
+            let mut wanted = PodValues {
+                tree: tree(limit(200)),
+                ..PodValues::default()
+            };
+            let mut foreign = ForeignWriters::default();
+            flips(&tree(limit(100)), &mut wanted, &mut foreign, true, &[grown.to_owned()]).len()
+        };
+        assert_eq!((found("app", "app"), found("app", "side")), (0, 1));
+    }
+
+    #[test]
     fn what_is_left_to_somebody_else_stays_so_after_a_pass_that_failed() {
         let mut foreign = ForeignWriters::default();
         let mut flip = |held_before: bool| {
@@ -98,7 +123,7 @@ mod tests {
                 tree: tree(weight(10)),
                 ..PodValues::default()
             };
-            flips(&tree(weight(77)), &mut wanted, &mut foreign, held_before);
+            flips(&tree(weight(77)), &mut wanted, &mut foreign, held_before, &[]);
             wanted.tree.pod == Settings::default()
         };
         assert!(!flip(false), "nothing says that somebody else wrote the value");

@@ -275,11 +275,17 @@ impl Pass {
         let start = Instant::now();
         self.incomplete = tree.containers.len() < live.containers.len();
         let containers = &mut self.job.targets.containers;
+        let decided = containers.clone();
         self.least_limits = self.node.least_limits.lift(&live.id.uid, containers);
+        let grown = containers
+            .iter()
+            .zip(decided)
+            .filter(|(now, decided)| **now != *decided);
+        let grown: Vec<_> = grown.map(|(now, _)| now.name.clone()).collect();
         self.wanted = self.job.targets.values(&tree, &self.node.traits);
         if !reopened {
             let foreign = &mut self.done.foreign;
-            self.done.flipped = flips(&tree, &mut self.wanted, foreign, self.job.held_before);
+            self.done.flipped = flips(&tree, &mut self.wanted, foreign, self.job.held_before, &grown);
         }
         self.plan = plan_files(tree, &self.wanted, &self.node.traits)?;
         self.checks = ShrinkChecks::of(&self.plan, handles, &self.job.seen).map_err(|error| unreadable(&error))?;
@@ -338,7 +344,7 @@ impl Pass {
             lowered,
             touched,
             refused: executor.not_shrinkable,
-            freezes: executor.freezes().to_vec(),
+            freezes: executor.freezes,
             ..ShrinkReport::default()
         };
         let records = executor.records;

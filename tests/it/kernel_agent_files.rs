@@ -24,6 +24,7 @@ mod quotas;
 mod refusals;
 mod restore;
 mod sidecars;
+mod writable_cgroups;
 
 use std::collections::BTreeMap;
 use std::fs;

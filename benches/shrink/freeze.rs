@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use vscaled::actuate::shrink::{Freezer, Lowered, Markers, lower};
+use vscaled::actuate::shrink::{Freezer, Markers, lower};
 use vscaled::cgroup::{Cgroup, Hierarchy};
 
 use crate::common::{Samples, Table};
@@ -38,13 +38,13 @@ fn run(scene: &Scene, tries: usize) -> anyhow::Result<(Samples, Samples, usize)>
     for _ in 0..tries {
         std::thread::sleep(Duration::from_micros(numbers.below(10_000)));
         let wanted = MOST + 6 + numbers.below(ROOMY - MOST - 10);
-        let mut lowered = Lowered::default();
+        let mut lowered = Vec::new();
         let start = Instant::now();
         match lower(&cgroup, memory(wanted), &freezer, &mut lowered) {
             Ok(()) => took.push(start.elapsed()),
             Err(_) => refused += 1,
         }
-        lowered.freezes.into_iter().for_each(|freeze| freezes.push(freeze));
+        lowered.into_iter().for_each(|freeze| freezes.push(freeze));
         cgroup.write(memory(ROOMY)).map(drop)?;
     }
     Ok((took, freezes, refused))

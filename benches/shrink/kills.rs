@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use vscaled::actuate::shrink::{Freezer, Lowered, Markers, lower};
+use vscaled::actuate::shrink::{Freezer, Markers, lower};
 use vscaled::cgroup::{Cgroup, Hierarchy};
 use vscaled::model::{Bytes, Resource};
 use vscaled::plan::shrink::{RECLAIM_STEP, Reclaim, slack};
@@ -121,7 +121,7 @@ fn by_lowering(tries: usize, way: Way) -> anyhow::Result<Tally> {
         let start = Instant::now();
         let done = match way {
             Way::Running => lower_running(&cgroup, wanted)?,
-            Way::Frozen => lower(&cgroup, limit(version, wanted), &freezer, &mut Lowered::default()).is_ok(),
+            Way::Frozen => lower(&cgroup, limit(version, wanted), &freezer, &mut Vec::new()).is_ok(),
         };
         let took = start.elapsed();
         fs::write(&file, roomy.to_write())?;

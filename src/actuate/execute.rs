@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::handles::PodHandles;
 use super::node::Node;
-use super::shrink::{Freezer, LowerError, Lowered, lower};
+use super::shrink::{Freezer, LowerError, lower};
 use crate::cgroup::systemd::{Systemd, SystemdError, Unit};
 use crate::cgroup::{Cgroup, CgroupError, Reason};
 use crate::model::{Change, MemoryLimit, Outcome, Setting, Settings, Step, StepRecord, Target};
@@ -76,7 +76,8 @@ pub(super) struct Executor<'a> {
     handles: &'a PodHandles,
     units: Option<&'a Systemd>,
     freezer: &'a Freezer,
-    lowered: Lowered,
+    /// For how long cgroups stood still.
+    pub(super) freezes: Vec<Duration>,
     /// What was done, in order, undoing included.
     pub(super) records: Vec<StepRecord>,
     /// A memory limit could not be lowered: more is in use.
@@ -90,7 +91,7 @@ impl<'a> Executor<'a> {
             handles,
             units: node.units.as_deref(),
             freezer: &node.freezer,
-            lowered: Lowered::default(),
+            freezes: Vec::new(),
             records: Vec::new(),
             not_shrinkable: false,
         }
@@ -145,11 +146,6 @@ impl<'a> Executor<'a> {
         })
     }
 
-    /// For how long cgroups stood still.
-    pub(super) fn freezes(&self) -> &[Duration] {
-        &self.lowered.freezes
-    }
-
     /// Puts back what steps replaced, the last one first: each state on the way back was in order on the way there.
     pub(super) fn undo(&mut self, done: &[&Step]) -> Result<(), String> {
         for step in done.iter().rev() {
@@ -193,10 +189,7 @@ impl<'a> Executor<'a> {
     }
 
     fn carry_out(&mut self, step: &Step) -> Result<(), StepError> {
-        let cgroup = self
-            .handles
-            .get(&step.target)
-            .ok_or_else(|| StepError::NoCgroup(step.target.clone()))?;
+        let cgroup = self.cgroup(&step.target)?;
         match &step.change {
             Change::File { .. } => self.write_all(cgroup, step),
             Change::Unit { to, .. } => self.set_unit(cgroup, to, step),
@@ -223,7 +216,7 @@ impl<'a> Executor<'a> {
         for (from, to) in step.change.files() {
             let lowers = to.memory().is_some_and(|to| Some(to) < from.memory());
             if lowers {
-                lower(cgroup, to, self.freezer, &mut self.lowered)?;
+                lower(cgroup, to, self.freezer, &mut self.freezes)?;
             } else {
                 cgroup.write(to).map(drop)?;
             }
@@ -249,7 +242,7 @@ impl<'a> Executor<'a> {
         if lowers { Ok(()) } else { self.write_all(cgroup, step) }
     }
 
-    fn cgroup(&self, target: &Target) -> Result<&Cgroup, StepError> {
+    fn cgroup(&self, target: &Target) -> Result<&'a Cgroup, StepError> {
         self.handles
             .get(target)
             .ok_or_else(|| StepError::NoCgroup(target.clone()))

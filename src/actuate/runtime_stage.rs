@@ -9,7 +9,7 @@ use futures::future::join_all;
 
 use super::execute::Executor;
 use super::node::{Node, RuntimeLink};
-use super::pass::{Pass, opened};
+use super::pass::{Pass, opened, plan_files};
 use super::shrink::Markers;
 use crate::cgroup::{Cgroup, State};
 use crate::model::{
@@ -272,13 +272,8 @@ fn verify(pass: &mut Pass) -> Result<(), Outcome> {
         }
     })?;
     pass.done.formula = weights_show(pass, &tree);
-    let of_tree = |tree| PodValues {
-        tree,
-        ..PodValues::default()
-    };
-    let wanted = of_tree(pass.wanted.tree.clone());
     let incomplete = |reason| Err(Outcome::Incomplete { reason });
-    match Plan::between(&of_tree(tree), &wanted, &pass.node.traits) {
+    match plan_files(tree, &pass.wanted, &pass.node.traits) {
         Ok(plan) if plan.is_empty() => Ok(()),
         // The runtime's weights are right by definition; with its formula known the next pass wants the same.
         Ok(_) if pass.done.formula.is_some() => Ok(()),
@@ -287,7 +282,7 @@ fn verify(pass: &mut Pass) -> Result<(), Outcome> {
             let differ = differ.join(", ");
             incomplete(format!("after the runtime was told, {differ} differ; planning again"))
         }
-        Err(error) => incomplete(error.to_string()),
+        Err(outcome) => incomplete(outcome.reason().unwrap_or_default().to_owned()),
     }
 }
 

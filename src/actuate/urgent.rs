@@ -60,7 +60,7 @@ impl Growable {
             let standing = if name == container {
                 Some(limit)
             } else {
-                held.containers.get(name).and_then(bytes)
+                held.containers.get(name).and_then(Settings::memory_bytes)
             };
             resources.limits.memory = resources.limits.memory.and(standing).or(resources.limits.memory);
         }
@@ -80,11 +80,13 @@ impl Growable {
     ) -> Result<Option<PodBound>, CgroupError> {
         let tree = handles.read()?;
         let cgroups = [Target::Pod, Target::Container(container.to_owned())].map(|target| handles.get(&target));
-        let ([Some(pod), Some(own)], Some(from)) = (cgroups, tree.containers.get(container).and_then(bytes)) else {
+        let ([Some(pod), Some(own)], Some(from)) =
+            (cgroups, tree.containers.get(container).and_then(Settings::memory_bytes))
+        else {
             return Ok(None);
         };
         let [before, after] = [from, ceiling].map(|limit| self.pod_limit(node, &tree, container, limit));
-        let limit = match (after, bytes(&tree.pod)) {
+        let limit = match (after, tree.pod.memory_bytes()) {
             (Some(_), _) if before != after => return Ok(None),
             (Some(declared), _) => declared,
             // No pass writes it, whoever has.
@@ -116,7 +118,7 @@ pub fn raise_pod_level(node: &Node, live: &LivePod, to: Bytes) -> Grown {
     Grown::by(|grown| {
         let (handles, held, _) = open_and_read(node, live, None).map_err(|error| unreadable(&error))?;
         let mut wanted = PodTree::default();
-        grown.from = bytes(&held.pod);
+        grown.from = held.pod.memory_bytes();
         if grown.from.is_some_and(|from| from < to) {
             wanted.pod = limit(node.traits.version, to);
         }
@@ -169,12 +171,14 @@ fn wanted(
     pod_limit: Option<Bytes>,
 ) -> (Option<Bytes>, PodTree) {
     let mut wanted = PodTree::default();
-    let Some(from) = observed.containers.get(container).and_then(bytes) else {
+    let Some(from) = observed.containers.get(container).and_then(Settings::memory_bytes) else {
         return (None, wanted);
     };
     if to > from {
         wanted.containers.insert(container.to_owned(), limit(version, to));
-        if let Some(higher) = pod_limit.filter(|limit| bytes(&observed.pod).is_some_and(|standing| standing < *limit)) {
+        if let Some(higher) =
+            pod_limit.filter(|limit| observed.pod.memory_bytes().is_some_and(|standing| standing < *limit))
+        {
             wanted.pod = limit(version, higher);
         }
     }
@@ -187,9 +191,4 @@ fn limit(version: CgroupVersion, bytes: Bytes) -> Settings {
         CgroupVersion::V1 => Setting::MemoryLimit(limit),
         CgroupVersion::V2 => Setting::MemoryMax(limit),
     }])
-}
-
-/// The memory limit, where there is one.
-fn bytes(settings: &Settings) -> Option<Bytes> {
-    settings.memory_limit().and_then(MemoryLimit::bounded)
 }

@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use super::Resource;
 use super::kernel::{CpuMax, CpuQuota, CpuShares, CpuWeight, MemoryLimit, PageSize};
+use super::{Bytes, Resource};
 
 /// One line for each file: its place in the code, the type of its value, what the value bounds or divides, the file's name
 /// in the cgroup's directory, and what it is.
@@ -284,6 +284,11 @@ impl Settings {
         self.get(ControlFile::MemoryMax)
             .or_else(|| self.get(ControlFile::MemoryLimit))
             .and_then(Setting::memory)
+    }
+
+    /// The same, where there is a bound.
+    pub fn memory_bytes(&self) -> Option<Bytes> {
+        self.memory_limit().and_then(MemoryLimit::bounded)
     }
 }
 

@@ -135,9 +135,8 @@ fn changes(target: &Target, observed: &Settings, desired: &Settings) -> (Vec<Wri
     if let Some(memsw) = following_memsw(observed, desired) {
         wanted.insert(memsw);
     }
-    let cpu_shrinks = shrinks(observed.cpu_max(), wanted.cpu_max(), |old, new| {
-        !CpuMax::allows(new, old)
-    });
+    let cpu = observed.cpu_max().zip(wanted.cpu_max());
+    let cpu_shrinks = cpu.is_some_and(|(old, new)| !CpuMax::allows(new, old));
     wanted
         .iter()
         // These follow other values, whoever else wants what.
@@ -157,10 +156,6 @@ fn changes(target: &Target, observed: &Settings, desired: &Settings) -> (Vec<Wri
                 _ => !cpu_shrinks,
             },
         })
-}
-
-fn shrinks<T>(old: Option<T>, new: Option<T>, less: impl Fn(T, T) -> bool) -> bool {
-    old.zip(new).is_some_and(|(old, new)| less(old, new))
 }
 
 /// The limit of memory and swap together follows that of memory, as runc and containerd have it, so that no swap is

@@ -5,15 +5,14 @@
 //! for want of memory then starts with its new limit in a pod that still has the old one, and is killed again
 //! (kubernetes/kubernetes#138760).
 
-use std::fmt;
-
 use super::hierarchy::in_force;
 use super::resize::Phase;
 use crate::model::objects::Pod;
-use crate::model::{Bytes, MemoryLimit, PodTree, Settings};
+use crate::model::{Bytes, PodTree};
 
 /// A pod whose cgroup allows less memory than its containers' cgroups do together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
+#[display("the pod's cgroup allows {holds} of memory, its containers {needs} together")]
 pub struct LowPodLevel {
     /// The limit of the pod's cgroup, in bytes.
     pub holds: Bytes,
@@ -30,7 +29,7 @@ impl LowPodLevel {
     /// declares of its own is never exceeded.
     #[must_use]
     pub fn find(pod: &Pod, held: &PodTree) -> Option<Self> {
-        let holds = bytes(&held.pod)?;
+        let holds = held.pod.memory_bytes()?;
         let in_force = in_force(pod);
         let settled = Phase::of(pod) == Phase::Settled;
         let mut needs = Bytes::ZERO;
@@ -39,7 +38,7 @@ impl LowPodLevel {
             let reported = in_force.iter().find(|named| named.name == container.name);
             let reported = reported.and_then(|named| named.resources.limits.memory);
             needs = needs.saturating_add(match held.containers.get(&container.name) {
-                Some(settings) => bytes(settings)?.min(spec.max(reported)?),
+                Some(settings) => settings.memory_bytes()?.min(spec.max(reported)?),
                 None => reported.or(spec.filter(|_| settled)).unwrap_or(Bytes::ZERO),
             });
         }
@@ -52,24 +51,10 @@ impl LowPodLevel {
     }
 }
 
-impl fmt::Display for LowPodLevel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { holds, needs } = self;
-        write!(
-            f,
-            "the pod's cgroup allows {holds} of memory, its containers {needs} together"
-        )
-    }
-}
-
-fn bytes(settings: &Settings) -> Option<Bytes> {
-    settings.memory_limit().and_then(MemoryLimit::bounded)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Setting;
+    use crate::model::{MemoryLimit, Setting, Settings};
 
     const MIB: u64 = 1 << 20;
 

@@ -20,13 +20,6 @@ const TRIES: u32 = 5;
 /// What is let pass between two tries, longer each time: whoever holds memory for a moment only has given it back.
 const PAUSE: Duration = Duration::from_millis(7);
 
-/// What lowering a limit took.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Lowered {
-    /// For how long the cgroup stood still, each time it did.
-    pub freezes: Vec<Duration>,
-}
-
 /// Why a limit was not lowered. It is what it was.
 #[derive(Debug, thiserror::Error)]
 pub enum LowerError {
@@ -61,17 +54,22 @@ impl LowerError {
     }
 }
 
-/// Lowers a memory limit; blocks for some tens of milliseconds, more where v1 has to write out what it reclaims. What it
-/// took is in `lowered` also when it fails.
+/// Lowers a memory limit; blocks for some tens of milliseconds, more where v1 has to write out what it reclaims. For how long
+/// the cgroup stood still, each time it did, is added to `freezes` also when it fails.
 ///
 /// Errors: [`LowerError`]; the limit is then what it was.
-pub fn lower(cgroup: &Cgroup, wanted: Setting, freezer: &Freezer, lowered: &mut Lowered) -> Result<(), LowerError> {
+pub fn lower(
+    cgroup: &Cgroup,
+    wanted: Setting,
+    freezer: &Freezer,
+    freezes: &mut Vec<Duration>,
+) -> Result<(), LowerError> {
     let Some(MemoryLimit::Bytes(bytes)) = wanted.memory() else {
         return Ok(cgroup.write(wanted).map(drop)?);
     };
     match cgroup.outer().version() {
         CgroupVersion::V1 => by_the_write(cgroup, wanted),
-        CgroupVersion::V2 => while_frozen(cgroup, wanted, Bytes::new(bytes), freezer, lowered),
+        CgroupVersion::V2 => while_frozen(cgroup, wanted, Bytes::new(bytes), freezer, freezes),
     }
 }
 
@@ -93,7 +91,7 @@ fn while_frozen(
     wanted: Setting,
     bytes: Bytes,
     freezer: &Freezer,
-    lowered: &mut Lowered,
+    freezes: &mut Vec<Duration>,
 ) -> Result<(), LowerError> {
     let outer = cgroup.outer();
     let roof = bytes.saturating_sub(slack(bytes));
@@ -110,7 +108,7 @@ fn while_frozen(
                 Ok(frozen) => {
                     usage = outer.memory_usage()?;
                     let written = (usage <= roof).then(|| cgroup.write(wanted));
-                    lowered.freezes.push(frozen.thaw());
+                    freezes.push(frozen.thaw());
                     match written {
                         Some(Err(CgroupError {
                             reason: Reason::BelowUsage { .. },
@@ -120,7 +118,7 @@ fn while_frozen(
                         Some(written) => return Ok(written.map(drop)?),
                     }
                 }
-                Err(FreezeError::TooSlow { stood }) if tries < TRIES => lowered.freezes.push(stood),
+                Err(FreezeError::TooSlow { stood }) if tries < TRIES => freezes.push(stood),
                 Err(error) => return Err(LowerError::Freeze(error)),
             }
         }

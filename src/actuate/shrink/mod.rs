@@ -13,7 +13,7 @@ mod marker;
 mod watch;
 
 pub use check::SeenBefore;
-pub use commit::{LowerError, Lowered, lower};
+pub use commit::{LowerError, lower};
 pub use freezer::{FREEZE_BOUND, FreezeError, Freezer, thaw_all, thaw_on_panic};
 pub use marker::{LeftBehind, Markers};
 pub use watch::{Verdict, watch};

@@ -4,7 +4,6 @@
 //! again and again what the kernel had to drop. Either shows within seconds, and either is reason enough to undo.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::reading::MemoryReading;
@@ -57,15 +56,20 @@ pub enum WatchStep {
 }
 
 /// What went wrong after a limit was lowered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
 pub enum Trouble {
+    #[display("{_0} processes were killed for want of memory")]
     Killed(u64),
     /// What cannot be reclaimed nearly fills the limit, or will in a moment.
-    Full {
-        held: Bytes,
-        limit: Bytes,
-    },
+    #[display("{} bytes that cannot be reclaimed nearly fill the limit of {} bytes", held.get(), limit.get())]
+    Full { held: Bytes, limit: Bytes },
     /// What had to be dropped is needed again and again.
+    #[display(
+        "{} bytes a second are read again because they had to be dropped ({} before), under the limit of {} bytes",
+        rate.get(),
+        before.get(),
+        limit.get()
+    )]
     Refaults {
         /// Bytes read again in each second.
         rate: Bytes,
@@ -74,9 +78,8 @@ pub enum Trouble {
         limit: Bytes,
     },
     /// Everything stands still for want of memory.
-    Stalled {
-        milli: u128,
-    },
+    #[display("its processes stood still for want of memory for {}.{} % of the time", milli / 10, milli % 10)]
+    Stalled { milli: u128 },
 }
 
 /// What is known of a cgroup from the time before its limit was lowered.
@@ -191,33 +194,4 @@ pub(crate) fn rate(earlier: Bytes, later: Bytes, over: Duration) -> Bytes {
     let bytes = u128::from(later.saturating_sub(earlier).get());
     let per_second = bytes * 1_000_000 / over.as_micros().max(1);
     Bytes::new(u64::try_from(per_second).unwrap_or(u64::MAX))
-}
-
-impl fmt::Display for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Killed(count) => write!(f, "{count} processes were killed for want of memory"),
-            Self::Full { held, limit } => write!(
-                f,
-                "{} bytes that cannot be reclaimed nearly fill the limit of {} bytes",
-                held.get(),
-                limit.get()
-            ),
-            Self::Refaults { rate, before, limit } => write!(
-                f,
-                "{} bytes a second are read again because they had to be dropped ({} before), under the limit of {} bytes",
-                rate.get(),
-                before.get(),
-                limit.get()
-            ),
-            Self::Stalled { milli } => {
-                write!(
-                    f,
-                    "its processes stood still for want of memory for {}.{} % of the time",
-                    milli / 10,
-                    milli % 10
-                )
-            }
-        }
-    }
 }

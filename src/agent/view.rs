@@ -8,8 +8,8 @@ use crate::actuate::Node;
 use crate::control::proto;
 use crate::model::objects::PodId;
 use crate::model::{
-    Bytes, Cause, CgroupVersion, ChangeRecord, Driver, MilliCpu, Reason, Requirements, Resource, StepRecord, Target,
-    Withheld,
+    Bytes, Cause, CgroupVersion, ChangeRecord, Driver, MilliCpu, NamedRequirements, Reason, Requirements, Resource,
+    StepRecord, Target, Withheld,
 };
 use crate::observe::audit::Actor;
 use crate::plan::shrink::Progress;
@@ -44,7 +44,8 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
         .desired
         .targets(&state.pod)
         .unwrap_or_else(|| state.pod.requirements());
-    let container = |named: &crate::model::NamedRequirements| proto::Container {
+    let (wanted, _) = NamedRequirements::split(&wanted);
+    let container = |named: &NamedRequirements| proto::Container {
         name: named.name.clone(),
         id: state
             .live

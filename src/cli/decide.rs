@@ -52,6 +52,9 @@ struct ShownPod<'a> {
     action: Action,
     reason: Reason,
     containers: &'a [NamedRequirements],
+    /// The pod's own, where its kubelet can resize them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resources: Option<&'a Requirements>,
     /// What the agent changes nevertheless where the whole change would restart a container.
     #[serde(skip_serializing_if = "Option::is_none")]
     without_restart: Option<&'a [NamedRequirements]>,
@@ -60,14 +63,17 @@ struct ShownPod<'a> {
 
 impl<'a> From<&'a PodDecision> for ShownPod<'a> {
     fn from(decision: &'a PodDecision) -> Self {
+        let (containers, resources) = NamedRequirements::split(&decision.containers);
+        let without_restart = decision.without_restart.as_ref();
         Self {
             namespace: &decision.namespace,
             name: &decision.name,
             vpa: decision.vpa.as_deref(),
             action: decision.action(),
             reason: decision.reason,
-            containers: &decision.containers,
-            without_restart: decision.without_restart.as_ref().map(|part| &*part.containers),
+            containers,
+            resources,
+            without_restart: without_restart.map(|part| NamedRequirements::split(&part.containers).0),
             notes: decision.notes.iter().map(ToString::to_string).collect(),
         }
     }

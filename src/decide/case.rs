@@ -8,7 +8,7 @@ use super::growth::{self, Ceiling};
 use super::index::{Index, Namespace};
 use super::limit_range::Bounds;
 use super::matching::Chain;
-use super::{IGNORE_ANNOTATION, Note, Options, WithoutRestart, capping, trigger, verdict};
+use super::{IGNORE_ANNOTATION, Note, Options, WithoutRestart, capping, pod_level, trigger, verdict};
 use crate::model::objects::{Pod, TargetRef, UpdateMode, VerticalPodAutoscaler};
 use crate::model::{Action, NamedRequirements, Reason, Resource};
 
@@ -19,6 +19,8 @@ pub(super) struct Case<'a> {
     options: &'a Options,
     /// The regular containers, then the sidecars, in their order.
     candidates: Vec<Candidate<'a>>,
+    /// What the pod as a whole has, where that can be resized.
+    pod_level: Option<NamedRequirements>,
     /// The topmost workload above the pod, once it is found.
     pub(super) workload: Option<TargetRef>,
     /// The VPA that controls the pod, or would, once it is found.
@@ -47,11 +49,14 @@ impl<'a> Case<'a> {
         applied: Option<&[NamedRequirements]>,
     ) -> Self {
         let candidate = |container| Candidate::new(pod, container, applied);
+        let applied_to_pod = applied.and_then(|applied| NamedRequirements::split(applied).1);
+        let pod_level = pod.resizable_pod_level().map(|spec| *applied_to_pod.unwrap_or(&spec));
         Self {
             pod,
             now,
             options,
             candidates: pod.running_containers().map(candidate).collect(),
+            pod_level: pod_level.map(NamedRequirements::of_pod),
             workload: None,
             vpa: None,
             notes: Vec::new(),
@@ -63,7 +68,8 @@ impl<'a> Case<'a> {
 
     /// What every container has where nothing changes.
     pub(super) fn standing(&self) -> Vec<NamedRequirements> {
-        self.candidates.iter().map(Candidate::standing).collect()
+        let containers = self.candidates.iter().map(Candidate::standing);
+        containers.chain(self.pod_level.clone()).collect()
     }
 
     /// The amounts to give all containers and why, or why to leave them.
@@ -158,11 +164,18 @@ impl<'a> Case<'a> {
             }
             self.candidates.iter_mut().for_each(Candidate::leave_all_but_boost);
         }
-        let outcome: Vec<NamedRequirements> = self
+        let mut outcome: Vec<NamedRequirements> = self
             .candidates
             .iter()
             .map(|candidate| capping::outcome(candidate, limits, &mut self.notes))
             .collect();
+        let policy = self
+            .vpa
+            .and_then(|vpa| vpa.spec.resource_policy.as_ref()?.pod_policy.as_ref());
+        let follow =
+            |pod_level: &NamedRequirements| pod_level::follow(&pod_level.resources, policy, &self.candidates, &outcome);
+        let pod_level = self.pod_level.as_ref().map(follow).map(NamedRequirements::of_pod);
+        outcome.extend(pod_level);
         let done = boost::taken_back(&self.candidates, &outcome);
         self.boosts.done.extend(done);
         if !verdict::changes_anything(&self.candidates, &outcome) {
@@ -250,9 +263,7 @@ impl<'a> Case<'a> {
         for candidate in &mut self.candidates {
             candidate.follow(vpa, &mut self.notes);
         }
-        if self.candidates.iter().all(|candidate| !candidate.has_target()) {
-            return Err(Reason::NoRecommendation);
-        }
+        self.has_target_or(Reason::NoRecommendation)?;
         for resource in Resource::ALL {
             let wanted = self
                 .candidates
@@ -263,25 +274,28 @@ impl<'a> Case<'a> {
                     resource,
                     hpa: hpa.metadata.name.clone(),
                 });
-                for candidate in &mut self.candidates {
-                    candidate.leave(resource);
-                }
+                self.leave(resource);
             }
         }
-        if self.candidates.iter().all(|candidate| !candidate.has_target()) {
-            return Err(Reason::HpaConflict);
-        }
+        self.has_target_or(Reason::HpaConflict)?;
         for resource in Resource::ALL {
             if self.options.managers.assign(self.pod, resource) {
                 self.notes.push(Note::StaticallyAssigned { resource });
-                for candidate in &mut self.candidates {
-                    candidate.leave(resource);
-                }
+                self.leave(resource);
             }
         }
-        if self.candidates.iter().all(|candidate| !candidate.has_target()) {
-            return Err(Reason::StaticallyAssigned);
-        }
-        Ok(())
+        self.has_target_or(Reason::StaticallyAssigned)
+    }
+
+    fn leave(&mut self, resource: Resource) {
+        self.candidates
+            .iter_mut()
+            .for_each(|candidate| candidate.leave(resource));
+    }
+
+    /// Errors: the reason, where nothing is to change any more.
+    fn has_target_or(&self, reason: Reason) -> Result<(), Reason> {
+        let some = self.candidates.iter().any(Candidate::has_target);
+        some.then_some(()).ok_or(reason)
     }
 }

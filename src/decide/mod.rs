@@ -6,7 +6,8 @@
 //! 1. `matching`: the workload above the pod, and the VPA that controls it, found in an [`Index`];
 //! 2. `candidate`: what each container has, and what is recommended for it;
 //!    `boost`: whose cpu is not to be touched while the pod starts, or goes back because it has started;
-//! 3. `capping` with `pod_share`, `limit_range` and `proportional`: bounds on the recommendation, and limits;
+//! 3. `capping` with `pod_share`, `limit_range` and `proportional`: bounds on the recommendation, and limits; `pod_level`: the
+//!    pod's own amounts;
 //! 4. `trigger`: whether to act now;
 //! 5. `verdict`: whether that is allowed in place.
 //!
@@ -51,6 +52,7 @@ mod index;
 mod limit_range;
 mod matching;
 mod note;
+mod pod_level;
 mod pod_share;
 mod proportional;
 mod selector;
@@ -195,7 +197,8 @@ pub struct PodDecision {
     pub vpa: Option<String>,
     /// Why the pod is changed or not; says what is done.
     pub reason: Reason,
-    /// Every regular container, then every sidecar, with what it has after the decision: for a resize the new amounts, else those of the
+    /// Every regular container, every sidecar, and the pod as a whole where that can be resized, with what it has after the
+    /// decision: for a resize the new amounts, else those of the
     /// record that was passed in, or of the spec.
     pub containers: Vec<NamedRequirements>,
     /// Where the reason is [`Reason::RestartRequired`]: the part of the change that restarts no container.

@@ -7,6 +7,7 @@ mod boost;
 mod fixed_heap;
 mod growth;
 mod matching;
+mod pod_level;
 mod pod_limit_range;
 mod properties;
 mod record;

@@ -13,7 +13,10 @@ pub(super) fn forbids(
     notes: &mut Vec<Note>,
 ) -> Option<Reason> {
     let class = class_change(pod, outcome).map(|note| (Reason::QoSClassChange, note));
-    let exceeded = || exceeds_pod(pod, outcome).map(|note| (Reason::PodLevelExceeded, note));
+    let exceeded = || {
+        let (resource, to, pod) = pod.exceeded_by(outcome)?;
+        Some((Reason::PodLevelExceeded, Note::WouldExceedPod { resource, to, pod }))
+    };
     if let Some((reason, note)) = class.or_else(exceeded) {
         notes.push(note);
         return Some(reason);
@@ -25,8 +28,9 @@ pub(super) fn forbids(
 
 /// A resize must leave the class as it is (KEP-1287).
 fn class_change(pod: &Pod, outcome: &[NamedRequirements]) -> Option<Note> {
-    if pod.spec.resources.is_some() {
-        // The class follows from the pod's own resources, which do not change here.
+    // The class follows from the pod's own resources where it has any.
+    let own = pod.spec.resources.is_some();
+    if own && pod.resizable_pod_level().is_none() {
         return None;
     }
     let from = pod.qos_class();
@@ -35,7 +39,7 @@ fn class_change(pod: &Pod, outcome: &[NamedRequirements]) -> Option<Note> {
     // has been there.
     let init = pod.spec.init_containers.iter().map(|container| &container.resources);
     let mut after = outcome.iter().map(|named| &named.resources).chain(init);
-    if to == QosClass::Guaranteed && pod.status.qos_class.is_some() && after.any(has_lone_limit) {
+    if !own && to == QosClass::Guaranteed && pod.status.qos_class.is_some() && after.any(has_lone_limit) {
         to = QosClass::Burstable;
     }
     (from != to).then_some(Note::WouldChangeClass { from, to })
@@ -45,11 +49,6 @@ fn has_lone_limit(has: &Requirements) -> bool {
     Resource::ALL
         .into_iter()
         .any(|resource| has.limits.amount(resource) > 0 && has.requests.amount(resource) == 0)
-}
-
-fn exceeds_pod(pod: &Pod, outcome: &[NamedRequirements]) -> Option<Note> {
-    let (resource, to, pod) = pod.exceeded_by(outcome)?;
-    Some(Note::WouldExceedPod { resource, to, pod })
 }
 
 /// The resources that change, in their request or their limit, and would restart their container.

@@ -98,6 +98,11 @@ fn body(pod: &Pod, version: &str, changes: &[Step]) -> Value {
         changed.collect::<Vec<_>>()
     };
     let mut body = json!({"metadata": {"uid": pod.metadata.uid}, "spec": {"containers": changed(false)}});
+    for step in changes {
+        if let (Target::Pod, Change::Resize { to, .. }) = (&step.target, &step.change) {
+            body["spec"]["resources"] = resources(to);
+        }
+    }
     let sidecars = changed(true);
     if !sidecars.is_empty() {
         body["spec"]["initContainers"] = sidecars.into();
@@ -173,6 +178,13 @@ mod tests {
         let both = json!({"metadata": {"uid": "u1"},
             "spec": {"containers": changed("app"), "initContainers": changed("mesh")}});
         assert_eq!(body(&pod, "", &[step("app"), step("mesh")]), both);
+        let whole = Step {
+            target: Target::Pod,
+            ..step("app")
+        };
+        let of_pod = json!({"metadata": {"uid": "u1"},
+            "spec": {"containers": [], "resources": {"requests": {"cpu": "250m"}, "limits": {}}}});
+        assert_eq!(body(&pod, "", &[whole]), of_pod);
         let read = json!({"metadata": {"uid": "u1", "resourceVersion": "7"}, "spec": {"containers": []}});
         assert_eq!(body(&pod, "7", &[]), read);
     }

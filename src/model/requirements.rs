@@ -85,6 +85,14 @@ impl Requirements {
         self.limits.set(resource, Some(least));
     }
 
+    /// Takes the amounts of `other` where it has any.
+    pub fn overlay(&mut self, other: &Self) {
+        for (list, other) in [(&mut self.requests, other.requests), (&mut self.limits, other.limits)] {
+            list.cpu = other.cpu.or(list.cpu);
+            list.memory = other.memory.or(list.memory);
+        }
+    }
+
     /// Every amount with its name, written as a quantity.
     pub fn fields(&self) -> [(&'static str, Option<String>); 4] {
         [
@@ -96,11 +104,33 @@ impl Requirements {
     }
 }
 
-/// Requests and limits of one named container.
+/// Requests and limits of one named container, or of the pod as a whole (`spec.resources`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedRequirements {
-    /// The container's name in the pod spec.
+    /// The container's name in the pod spec; the pod as a whole has none, and comes last in a list.
     pub name: String,
     #[serde(flatten)]
     pub resources: Requirements,
+}
+
+impl NamedRequirements {
+    /// Those of the pod as a whole.
+    pub const fn of_pod(resources: Requirements) -> Self {
+        Self {
+            name: String::new(),
+            resources,
+        }
+    }
+
+    pub const fn is_of_pod(&self) -> bool {
+        self.name.is_empty()
+    }
+
+    /// Those of the containers, and those of the pod as a whole where the list has them.
+    pub fn split(list: &[Self]) -> (&[Self], Option<&Requirements>) {
+        match list.split_last() {
+            Some((last, containers)) if last.is_of_pod() => (containers, Some(&last.resources)),
+            _ => (list, None),
+        }
+    }
 }

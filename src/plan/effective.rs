@@ -46,7 +46,7 @@ impl<'a> EffectivePod<'a> {
             overhead: pod.spec.overhead,
             kubelet,
         };
-        if let (true, Some(pod_level)) = (kubelet.pod_level_resources(), pod.spec.resources) {
+        if let (true, Some(pod_level)) = (kubelet.pod_level_resources(), pod.pod_level_in(targets)) {
             effective.pod_level = effective.defaulted_pod_level(pod_level);
         }
         effective.qos = pod.status.qos_class.unwrap_or_else(|| effective.computed_qos());

@@ -29,16 +29,9 @@ pub(crate) struct Override {
 
 /// `values` where they are set, `base` elsewhere.
 pub(crate) fn overlay(mut base: Vec<NamedRequirements>, values: &[NamedRequirements]) -> Vec<NamedRequirements> {
-    let set = |base: &mut ResourceList, value: ResourceList| {
-        base.cpu = value.cpu.or(base.cpu);
-        base.memory = value.memory.or(base.memory);
-    };
     for value in values {
         match base.iter_mut().find(|container| container.name == value.name) {
-            Some(NamedRequirements { resources, .. }) => {
-                set(&mut resources.requests, value.resources.requests);
-                set(&mut resources.limits, value.resources.limits);
-            }
+            Some(NamedRequirements { resources, .. }) => resources.overlay(&value.resources),
             None => base.push(value.clone()),
         }
     }

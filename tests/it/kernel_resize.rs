@@ -17,6 +17,7 @@ mod host_outages;
 mod host_restore;
 mod host_spread;
 mod host_tenants;
+mod host_upstream;
 mod memory;
 
 use std::sync::Arc;

@@ -148,6 +148,7 @@ pub(super) fn sensible() -> impl Strategy<Value = NodeView> {
             }
             pod.status.container_statuses = killed.into_iter().collect();
             view.vpas[0].spec.resource_policy = Some(ResourcePolicy {
+                pod_policy: None,
                 container_policies: policies,
             });
             view.vpas[0].status.recommendation = Some(Recommendation {
@@ -258,6 +259,7 @@ pub(super) fn anything() -> impl Strategy<Value = NodeView> {
         subject.status.qos_class = class;
         subject.metadata.annotations = BTreeMap::from([("vpaObservedContainers".to_owned(), text.to_owned())]);
         view.vpas[0].spec.resource_policy = Some(ResourcePolicy {
+            pod_policy: None,
             container_policies: policies,
         });
         view.vpas[0].status.recommendation = Some(Recommendation {

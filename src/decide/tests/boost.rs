@@ -130,6 +130,7 @@ fn the_duration_of_a_containers_own_policy_counts_first() {
         ..ContainerPolicy::default()
     };
     view.vpas[0].spec.resource_policy = Some(ResourcePolicy {
+        pod_policy: None,
         container_policies: vec![policy],
     });
     assert_eq!(decide_one(&view).reason, Reason::StartupBoost);
@@ -202,6 +203,7 @@ fn what_nothing_is_recommended_for_gets_back_what_it_had_before() {
                 ..ContainerPolicy::default()
             };
             view.vpas[0].spec.resource_policy = Some(ResourcePolicy {
+                pod_policy: None,
                 container_policies: vec![policy],
             });
         }),
@@ -212,6 +214,7 @@ fn what_nothing_is_recommended_for_gets_back_what_it_had_before() {
                 ..ContainerPolicy::default()
             };
             view.vpas[0].spec.resource_policy = Some(ResourcePolicy {
+                pod_policy: None,
                 container_policies: vec![policy],
             });
         }),

@@ -114,6 +114,9 @@ pub struct PodStatus {
     pub observed_generation: i64,
     /// Conditions, such as Ready and PodResizePending.
     pub conditions: Vec<PodCondition>,
+    /// Pod-level requests and limits in force; set by kubelets that can resize them in place (KEP-5419). Amounts may be missing
+    /// after a resize (kubernetes/kubernetes#141814): that is no word about them.
+    pub resources: Option<Requirements>,
     /// One for each regular container that exists.
     pub container_statuses: Vec<ContainerStatus>,
     /// One for each init container that exists.
@@ -203,13 +206,21 @@ impl Pod {
         self.running_containers().find(|container| container.name == name)
     }
 
-    /// Requests and limits of the regular containers, then of sidecars, as the spec has them.
+    /// The pod's own requests and limits, where its kubelet can resize them in place.
+    #[must_use]
+    pub fn resizable_pod_level(&self) -> Option<Requirements> {
+        self.spec.resources.filter(|_| self.status.resources.is_some())
+    }
+
+    /// Requests and limits of the regular containers, then of sidecars, then the pod's own where they can be resized, as the
+    /// spec has them.
     pub fn requirements(&self) -> Vec<NamedRequirements> {
         let named = |container: &Container| NamedRequirements {
             name: container.name.clone(),
             resources: container.resources,
         };
-        self.running_containers().map(named).collect()
+        let pod_level = self.resizable_pod_level().map(NamedRequirements::of_pod);
+        self.running_containers().map(named).chain(pod_level).collect()
     }
 
     /// The same pod with these requests and limits in its spec.
@@ -221,7 +232,15 @@ impl Pod {
                 container.resources = named.resources;
             }
         }
+        pod.spec.resources = pod.pod_level_in(all);
         pod
+    }
+
+    /// The pod's own requests and limits in a list, or else in the spec.
+    #[must_use]
+    pub fn pod_level_in(&self, list: &[NamedRequirements]) -> Option<Requirements> {
+        let (_, pod_level) = NamedRequirements::split(list);
+        pod_level.copied().or(self.spec.resources)
     }
 
     /// Gives back what its lists have room for and do not hold: they grow by fours as they are read, and most hold one.
@@ -271,8 +290,8 @@ impl Pod {
     pub fn qos_with(&self, containers: &[NamedRequirements]) -> QosClass {
         let init = self.spec.init_containers.iter().filter(|init| !init.is_sidecar());
         let running = containers.iter().map(|named| &named.resources);
-        match &self.spec.resources {
-            Some(pod_level) => QosClass::of([pod_level]),
+        match self.pod_level_in(containers) {
+            Some(pod_level) => QosClass::of([&pod_level]),
             None => QosClass::of(running.chain(init.map(|container| &container.resources))),
         }
     }
@@ -282,12 +301,13 @@ impl Pod {
         self.status.qos_class.unwrap_or_else(|| self.computed_qos())
     }
 
-    /// Whether these amounts of the regular containers and sidecars would leave the pod's own (`spec.resources`): no container's limit
+    /// Whether these amounts of the regular containers and sidecars would leave the pod's own (`spec.resources`, or the list's): no container's limit
     /// may pass the pod's, nor all requests together the pod's request (`validatePodResources`, kubernetes
     /// `pkg/apis/core/validation`). Returns the resource, what the containers would have, and what the pod allows.
     #[must_use]
     pub fn exceeded_by(&self, containers: &[NamedRequirements]) -> Option<(Resource, u64, u64)> {
-        let pod_level = self.spec.resources?;
+        let pod_level = self.pod_level_in(containers)?;
+        let (containers, _) = NamedRequirements::split(containers);
         Resource::ALL.into_iter().find_map(|resource| {
             let limits = containers.iter().map(|named| named.resources.limits.amount(resource));
             let requests = containers.iter().map(|named| named.resources.requests.amount(resource));

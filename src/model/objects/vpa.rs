@@ -111,6 +111,8 @@ impl UpdateMode {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourcePolicy {
+    /// Bounds of the pod's own resources (AEP-7571); its container name is empty. With mode `Off` they stay as they are.
+    pub pod_policy: Option<ContainerPolicy>,
     /// One for each container, or for `*`.
     pub container_policies: Vec<ContainerPolicy>,
 }

@@ -89,14 +89,19 @@ fn alone(other: Option<Resource>) -> String {
 pub fn changes(pod: &Pod, wanted: &[NamedRequirements]) -> Result<Vec<Step>, Unaskable> {
     let mut steps = Vec::new();
     for NamedRequirements { name, resources } in wanted {
-        let Some(container) = pod.container(name) else { continue };
         // The API server would fill them in.
         let to = with_requests(*resources);
-        check(container, &to)?;
-        let from = container.resources;
+        let (target, from) = match pod.container(name) {
+            Some(container) => {
+                check(container, &to)?;
+                (Target::Container(name.clone()), container.resources)
+            }
+            None if name.is_empty() => (Target::Pod, pod.spec.resources.unwrap_or_default()),
+            None => continue,
+        };
         if from != to {
             steps.push(Step {
-                target: Target::Container(name.clone()),
+                target,
                 change: Change::Resize { from, to },
             });
         }
@@ -109,12 +114,15 @@ pub fn changes(pod: &Pod, wanted: &[NamedRequirements]) -> Result<Vec<Step>, Una
 #[must_use]
 pub fn altered(accepted: &Pod, asked: &[Step]) -> Option<String> {
     let altered = asked.iter().filter_map(|step| {
-        let (Target::Container(name), Change::Resize { to, .. }) = (&step.target, &step.change) else {
+        let Change::Resize { to, .. } = &step.change else {
             return None;
         };
-        let has = accepted.container(name)?.resources;
+        let has = match &step.target {
+            Target::Container(name) => accepted.container(name)?.resources,
+            Target::Pod => accepted.spec.resources?,
+        };
         let change = Change::Resize { from: *to, to: has };
-        (has != *to).then(|| format!("container {name}: {change}"))
+        (has != *to).then(|| format!("{}: {change}", step.target))
     });
     let altered: Vec<String> = altered.collect();
     (!altered.is_empty()).then(|| altered.join("; "))
@@ -166,7 +174,7 @@ fn overlaid(pod: &Pod, wanted: &[NamedRequirements]) -> Vec<NamedRequirements> {
     all
 }
 
-/// Whether both give every container the same amounts; unset and zero are the same here, and so are a limit without a request
+/// Whether both give every container that both name the same amounts; unset and zero are the same here, and so are a limit without a request
 /// and one with an equal request.
 #[must_use]
 pub fn same(one: &[NamedRequirements], other: &[NamedRequirements]) -> bool {
@@ -175,12 +183,11 @@ pub fn same(one: &[NamedRequirements], other: &[NamedRequirements]) -> bool {
         let lists = [has.requests, has.limits];
         lists.map(|list| Resource::ALL.map(|resource| list.amount(resource)))
     };
-    one.len() == other.len()
-        && one.iter().all(|named| {
-            let same = |other: &&NamedRequirements| other.name == named.name;
-            other
-                .iter()
-                .find(same)
-                .is_some_and(|other| amounts(other) == amounts(named))
-        })
+    one.iter().all(|named| {
+        let same = |other: &&NamedRequirements| other.name == named.name;
+        other
+            .iter()
+            .find(same)
+            .is_none_or(|other| amounts(other) == amounts(named))
+    })
 }

@@ -102,6 +102,9 @@ pub(super) fn meanwhile(
 fn reported(pod: &Pod) -> Vec<NamedRequirements> {
     let mut all = pod.requirements();
     for named in &mut all {
+        if named.is_of_pod() {
+            named.resources.overlay(&pod.status.resources.unwrap_or_default());
+        }
         let Some(status) = pod.container_status(&named.name) else {
             continue;
         };

@@ -152,6 +152,34 @@ fn what_cannot_be_taken_away_is_not_asked_for() {
 }
 
 #[test]
+fn the_pods_own_amounts_are_asked_for_and_those_that_the_status_lost_still_count() {
+    let of_pod = |cpu| NamedRequirements::of_pod(amounts(cpu));
+    let mut pod = settled(100);
+    pod.spec.resources = Some(amounts(100));
+    assert_eq!(pod.requirements(), named(100), "nothing says that they can be resized");
+    pod.status.resources = Some(Requirements::default());
+    assert_eq!(pod.requirements().last(), Some(&of_pod(100)));
+    let wanted = [named(200), vec![of_pod(200)]].concat();
+    let asked = changes(&pod, &wanted).unwrap();
+    let levels: Vec<_> = asked.iter().map(|step| step.target.to_string()).collect();
+    assert_eq!(levels, ["container app", "pod"]);
+    assert_eq!(altered(&pod.with_requirements(&wanted), &asked), None);
+    assert!(altered(&pod, &asked[1..]).unwrap().contains("100m"));
+    assert_eq!(pod_requests(&pod, &wanted, KUBELET), amounts(200).requests);
+
+    ask(&mut pod, 200);
+    pod.spec.resources = Some(amounts(200));
+    pod.status.resources = Some(Requirements {
+        limits: ResourceList::default(),
+        ..amounts(100)
+    });
+    let granted = granted(&pod, &Phase::of(&pod), None);
+    let (_, of_pod) = NamedRequirements::split(&granted);
+    let of_pod = of_pod.map(|has| (has.requests, has.limits));
+    assert_eq!(of_pod, Some((amounts(100).requests, amounts(200).limits)));
+}
+
+#[test]
 fn what_does_not_grow_fits_an_overfull_node() {
     let check = |wanted| check_room(&room(100, 600), &settled(300), &named(wanted), KUBELET);
     assert_eq!((check(300), check(200)), (Ok(()), Ok(())));

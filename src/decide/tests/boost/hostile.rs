@@ -46,6 +46,7 @@ fn an_annotation_counts_only_for_a_pod_whose_vpa_boosts() {
         ..ContainerPolicy::default()
     };
     view.vpas[0].spec.resource_policy = Some(ResourcePolicy {
+        pod_policy: None,
         container_policies: vec![policy],
     });
     assert_eq!(decide_one(&ready_for(view, 1)).reason, Reason::StartupBoostEnded);

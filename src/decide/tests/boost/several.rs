@@ -11,6 +11,7 @@ fn two() -> NodeView {
     pod.spec.containers.push(side);
     annotate(pod, "side", BEFORE);
     view.vpas[0].spec.resource_policy = Some(ResourcePolicy {
+        pod_policy: None,
         container_policies: vec![ContainerPolicy {
             container_name: "side".to_owned(),
             startup_boost: for_seconds(60),

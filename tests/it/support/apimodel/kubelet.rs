@@ -133,19 +133,22 @@ async fn sync(shared: &Shared, node: &str, name: &str, delay: Duration) {
 
 /// Puts the spec's amounts into the containers' statuses.
 fn report(pod: &mut Value, field: &str) {
-    let containers = pod["spec"]["containers"].clone();
-    for status in pod["status"]["containerStatuses"].as_array_mut().unwrap() {
-        let container = containers
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|container| container["name"] == status["name"]);
-        let resources = &container.unwrap()["resources"];
-        status[field] = if field == "resources" {
-            resources.clone()
-        } else {
-            resources["requests"].clone()
-        };
+    for (list, statuses) in [
+        ("containers", "containerStatuses"),
+        ("initContainers", "initContainerStatuses"),
+    ] {
+        let containers = pod["spec"][list].as_array().cloned().unwrap_or_default();
+        let statuses = pod["status"].get_mut(statuses).and_then(Value::as_array_mut);
+        for status in statuses.into_iter().flatten() {
+            let mut containers = containers.iter();
+            let container = containers.find(|container| container["name"] == status["name"]);
+            let resources = &container.unwrap()["resources"];
+            status[field] = if field == "resources" {
+                resources.clone()
+            } else {
+                resources["requests"].clone()
+            };
+        }
     }
     if let Some(resources) = pod["spec"].get("resources").cloned() {
         match field {

@@ -1,0 +1,80 @@
+//! The pod's own resources, where its kubelet resizes them in place.
+
+use super::*;
+use crate::model::{Action, NamedRequirements, Reason};
+
+/// [`WEB`] in a pod with resources of its own, of which the kubelet says that it can resize them.
+fn own(resources: &str, policy: &str) -> NodeView {
+    let policy = format!("  resourcePolicy: {{podPolicy: {{{policy}}}}}\nstatus:\n");
+    let mut view = view(&WEB.replacen("status:\n", &policy, 1));
+    let pod = pod_of(&mut view);
+    pod.spec.resources = Some(serde_json::from_str(resources).unwrap());
+    pod.status.resources = Some(crate::model::Requirements::default());
+    view
+}
+
+/// `request/limit` of the pod's own memory after the decision.
+fn pod_memory(decision: &PodDecision) -> String {
+    let (containers, pod) = NamedRequirements::split(&decision.containers);
+    assert_eq!(containers.len(), 1);
+    let of_pod = NamedRequirements::of_pod(*pod.unwrap());
+    amounts(&[of_pod], "", Resource::Memory)
+}
+
+const ROOMY: &str = r#"{"requests": {"memory": "150Mi"}, "limits": {"memory": "500Mi"}}"#;
+
+#[test]
+fn the_pods_own_amounts_change_by_as_much_as_its_containers() {
+    let decision = decide_one(&own(ROOMY, ""));
+    assert_eq!(
+        (decision.action(), memory(&decision, "app")),
+        (Action::Resize, "200Mi/600Mi".to_owned())
+    );
+    assert_eq!(
+        pod_memory(&decision),
+        "250Mi/800Mi",
+        "100Mi more are requested, 300Mi more allowed"
+    );
+    let mut view = own(ROOMY, "");
+    let pod = pod_of(&mut view);
+    *pod = pod.with_requirements(&decision.containers);
+    assert_eq!(decide_one(&view).action(), Action::None, "and then they stay");
+}
+
+#[test]
+fn a_pod_limit_that_binds_a_container_without_its_own_grows_with_its_request() {
+    let mut view = own(
+        r#"{"requests": {"memory": "100Mi"}, "limits": {"memory": "100Mi"}}"#,
+        "",
+    );
+    pod_of(&mut view).spec.containers[0].resources.limits = crate::model::ResourceList::default();
+    assert_eq!(
+        pod_memory(&decide_one(&view)),
+        "200Mi/200Mi",
+        "what is equal stays equal"
+    );
+}
+
+#[test]
+fn the_pod_policy_bounds_what_the_pod_gets() {
+    let capped = decide_one(&own(ROOMY, "maxAllowed: {memory: 190Mi}"));
+    assert_eq!(capped.reason, Reason::PodLevelExceeded);
+    let off = decide_one(&own(ROOMY, "mode: 'Off'"));
+    assert_eq!(
+        (off.reason, pod_memory(&off)),
+        (Reason::PodLevelExceeded, "150Mi/500Mi".to_owned())
+    );
+    let raised = decide_one(&own(ROOMY, "minAllowed: {memory: 300Mi}"));
+    assert_eq!(pod_memory(&raised), "300Mi/800Mi");
+}
+
+#[test]
+fn without_a_kubelet_that_resizes_them_they_stay_and_bound_the_containers() {
+    let mut view = own(ROOMY, "");
+    pod_of(&mut view).status.resources = None;
+    let decision = decide_one(&view);
+    assert_eq!(
+        (decision.reason, decision.containers.len()),
+        (Reason::PodLevelExceeded, 1)
+    );
+}

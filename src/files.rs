@@ -5,6 +5,8 @@ use std::io::{self, BufWriter};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::failpoint::failpoint;
+
 /// Replaces the content of `path`, or creates the file. `write` fills `<path>.new` (mode 0600), which is synced and renamed
 /// to `path`; the directory is synced last. Returns the file, open for reading and writing at its end. Blocks.
 ///
@@ -21,7 +23,9 @@ pub fn replace_atomically(path: &Path, write: impl FnOnce(&mut BufWriter<File>) 
         .mode(0o600)
         .open(&new)?;
     let replaced = fill(file, write).and_then(|file| {
+        failpoint("file.filled");
         fs::rename(&new, path)?;
+        failpoint("file.renamed");
         sync_directory_of(path)?;
         Ok(file)
     });

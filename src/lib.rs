@@ -36,6 +36,7 @@
 //! - [`rate_limiter`]: how often something may happen. Pure.
 //! - [`observe`]: metrics, health, logs, the audit log.
 //! - [`files`]: the one way to replace a file atomically.
+//! - [`failpoint`]: where tests end a debug build as by a crash.
 //! - [`doctor`]: what the agent needs of the machine, and what is missing.
 //! - [`config`]: flags, environment and file → one checked configuration.
 //! - [`cli`]: the local command line, `vscalectl`.
@@ -51,6 +52,7 @@ pub mod config;
 pub mod control;
 pub mod decide;
 pub mod doctor;
+pub mod failpoint;
 pub mod files;
 pub mod guard;
 pub mod kubernetes;

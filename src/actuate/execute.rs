@@ -10,6 +10,7 @@ use super::node::Node;
 use super::shrink::{Freezer, LowerError, lower};
 use crate::cgroup::systemd::{Systemd, SystemdError, Unit};
 use crate::cgroup::{Cgroup, CgroupError, Reason};
+use crate::failpoint::failpoint;
 use crate::model::{Change, MemoryLimit, Outcome, Setting, Settings, Step, StepRecord, Target};
 use crate::plan::Plan;
 
@@ -115,6 +116,7 @@ impl<'a> Executor<'a> {
             self.records
                 .push(StepRecord::carried_out(step, start.elapsed(), &result));
             let Err(error) = result else {
+                failpoint("step.written");
                 done.push(step);
                 continue;
             };
@@ -162,6 +164,7 @@ impl<'a> Executor<'a> {
                 change: reversed,
             };
             let start = Instant::now();
+            failpoint("step.undone");
             let result = self.carry_out(&reversed);
             self.records.push(StepRecord {
                 rollback: true,

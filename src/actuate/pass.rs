@@ -19,6 +19,7 @@ use super::patch::{PatchedSpec, ResizeError};
 use super::runtime_stage;
 use super::shrink::{Lowering, Next, ShrinkChecks, ShrinkReport, reclaim_below_limits};
 use crate::cgroup::CgroupError;
+use crate::failpoint::failpoint;
 use crate::model::{Bytes, MemoryLimit, NodeTraits, Outcome, PodTree, PodValues, Settings, Step, Target, Withheld};
 use crate::plan::Plan;
 use crate::plan::resize::{Grant, ResizeDecision, ResizePatch};
@@ -65,6 +66,7 @@ pub async fn reconcile(node: Arc<Node>, job: Box<Job>) -> JobDone {
         Ok(done) | Err(done) => done,
     };
     if let Some(patched) = patched.filter(|_| !done.outcome.holds()) {
+        failpoint("pass.not_taken_back");
         Box::pin(patched.undo(&node, &mut done)).await;
     }
     *done
@@ -89,6 +91,7 @@ async fn stages(mut pass: Box<Pass>, patched: &mut Option<PatchedSpec>) -> Stage
         ResizeDecision::Patch(patch) => (pass, *patched) = pass.make_room_and_patch(patch).await?,
     }
     let pass = pass.run_kernel_stages().await?;
+    failpoint("pass.written");
     let pass = pass.sync_runtime().await?;
     let outcome = match pass.done.steps.as_slice() {
         [] => Outcome::Unchanged,
@@ -142,11 +145,13 @@ impl Pass {
         self.patches = true;
         self = self.run_kernel_stages().await?;
         self.patches = false;
+        failpoint("pass.room_made");
         if self.job.targets.containers != patch.targets {
             return Err(self.end(overtaken()));
         }
         let error = match self.patch(&patch).await {
             Ok(patched) => {
+                failpoint("pass.patched");
                 let grant = patch.grant(&patched.pod);
                 if grant.withheld.is_none() {
                     return Ok((self, Some(patched)));

@@ -15,6 +15,7 @@ use futures::future::{BoxFuture, Shared};
 use super::job::JobDone;
 use super::node::Node;
 use super::pass::Pass;
+use crate::failpoint::failpoint;
 use crate::model::objects::Pod;
 use crate::model::{NamedRequirements, Step, StepRecord};
 use crate::plan::resize::{self, AcceptedResize, ResizePatch};
@@ -108,6 +109,7 @@ impl Pass {
         };
         if let Some(saved) = self.job.saved.take() {
             saved.await;
+            failpoint("patch.saved");
         }
         let known = Arc::clone(self.job.targets.bound.object());
         let pod = if patch.ahead.is_some() {

@@ -12,6 +12,7 @@ use super::node::{Node, RuntimeLink};
 use super::pass::{Pass, opened, plan_files};
 use super::shrink::Markers;
 use crate::cgroup::{Cgroup, State};
+use crate::failpoint::failpoint;
 use crate::model::{
     CgroupVersion, Change, ControlFile, CpuShares, CriResources, LivePod, Outcome, PodTree, PodValues, Setting, Step,
     StepRecord, Target, WeightFormula,
@@ -137,7 +138,9 @@ async fn update(
             Err(error) => tracing::warn!(container = id, %error, "limits that the runtime may change are not known"),
         }
     }
+    failpoint("runtime.asked");
     let result = runtime.update(id, fields).await;
+    failpoint("runtime.updated");
     for (dir, chosen, marker) in kept {
         match dir.put_back_limits(&chosen) {
             Err(error) if !error.is_gone() => {

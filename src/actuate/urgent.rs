@@ -16,6 +16,7 @@ use super::node::Node;
 use super::observe::open_and_read;
 use super::pass::{plan_files, unreadable};
 use crate::cgroup::{Cgroup, CgroupError};
+use crate::failpoint::failpoint;
 use crate::model::objects::Pod;
 use crate::model::{
     Bytes, CgroupVersion, Driver, LivePod, MemoryLimit, NamedRequirements, NodeTraits, Outcome, PodTree, PodValues,
@@ -158,6 +159,7 @@ impl Grown {
         let mut executor = Executor::new(node, handles);
         let ended = executor.run(&plan);
         self.steps = executor.records;
+        failpoint("growth.written");
         ended
     }
 }

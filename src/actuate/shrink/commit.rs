@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::freezer::{FreezeError, Freezer};
 use crate::cgroup::{Cgroup, CgroupError, Reason};
+use crate::failpoint::failpoint;
 use crate::model::{Bytes, CgroupVersion, MemoryLimit, Setting};
 use crate::plan::shrink::{RECLAIM_STEP, Reclaim, slack};
 
@@ -107,7 +108,9 @@ fn while_frozen(
             match freezer.freeze(outer.memory_dir()?) {
                 Ok(frozen) => {
                     usage = outer.memory_usage()?;
+                    failpoint("shrink.frozen");
                     let written = (usage <= roof).then(|| cgroup.write(wanted));
+                    failpoint("shrink.written");
                     freezes.push(frozen.thaw());
                     match written {
                         Some(Err(CgroupError {

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::marker::{Marker, Markers};
 use crate::cgroup::{CgroupError, Dir};
+use crate::failpoint::failpoint;
 
 /// A cgroup that does not stand still by then is let go, and tried again later.
 pub const FREEZE_BOUND: Duration = Duration::from_millis(100);
@@ -87,6 +88,7 @@ impl Freezer {
             return Err(FreezeError::HoldsAgent);
         }
         let marker = self.markers.place(&cgroup).map_err(FreezeError::NoMarker)?;
+        failpoint("freeze.marked");
         let cgroup = Arc::new(cgroup);
         registry().push(Arc::clone(&cgroup));
         let frozen = Frozen {
@@ -95,6 +97,7 @@ impl Freezer {
             since: Instant::now(),
         };
         frozen.cgroup.set_frozen(true)?;
+        failpoint("freeze.asked");
         loop {
             // The clock before the state: an agent that is not scheduled in between does not call a cgroup slow that is frozen.
             let elapsed = frozen.since.elapsed();
@@ -135,6 +138,7 @@ impl Drop for Frozen {
                 tracing::error!(%error, "a cgroup could not be thawed; the next start of the agent tries again");
             }
             Ok(()) | Err(_) => {
+                failpoint("freeze.thawed");
                 if let Some(marker) = self.marker.take() {
                     marker.remove();
                 }

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::limits::{Limits, Ticket, Write};
 use super::{EVENTS, EventMessage, NamedEvent, Subject, body, post};
+use crate::failpoint::failpoint;
 use crate::kubernetes::call::{Call, Verb};
 use crate::kubernetes::client::ApiClient;
 use crate::kubernetes::error::ApiError;
@@ -63,7 +64,10 @@ impl Writer {
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
         loop {
             let error = match self.attempt(write).await {
-                Ok(()) => return self.counted.count(EventOutcome::Written, 1),
+                Ok(()) => {
+                    failpoint("event.posted");
+                    return self.counted.count(EventOutcome::Written, 1);
+                }
                 Err(error) => error,
             };
             if !error.problem.is_retryable() {

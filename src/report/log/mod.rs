@@ -41,6 +41,7 @@ use state::State;
 use super::content::Report;
 use super::destination::{Destination, Destinations};
 use super::status::LogStatus;
+use crate::failpoint::failpoint;
 use crate::oom::OomReport;
 
 /// So many of the latest kills are kept for operators.
@@ -238,7 +239,9 @@ impl KillLog {
             texts.push(text);
         }
         if entry.checkpoint.is_some() || !reports.is_empty() {
+            failpoint("kills.seen");
             self.append(entry, reports, &texts);
+            failpoint("kills.appended");
             self.make_room();
             self.compact();
         }
@@ -273,6 +276,7 @@ impl KillLog {
                 acknowledged: vec![acknowledged],
                 ..Entry::default()
             };
+            failpoint("kills.acknowledged");
             self.append(entry, Vec::new(), &[]);
             self.compact();
         }

@@ -84,7 +84,8 @@ impl PodState {
             _ if keep_saved => desired.recommended.clone(),
             // Decide again against what was in force: a difference too small to act on stays unacted on.
             (Some(decided), Some(before)) if decided.vpa == before.vpa => Some(before.clone()),
-            (decided, _) => decided,
+            // Decided before anybody knew that the spec has what an operator or the guard set: nothing follows from that.
+            (decided, _) => decided.filter(|_| desired.origin.is_none()),
         };
         self.shrink.restore(saved.regrets, now.wall);
         self.resize = Resize {

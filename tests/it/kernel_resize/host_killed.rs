@@ -99,6 +99,27 @@ async fn before_the_answer_to_an_operator_the_way_back_is_known() {
 }
 
 #[tokio::test]
+async fn a_recommendation_of_the_time_in_between_does_not_scale_what_an_operator_set() {
+    let mut scene = Scene::started().await;
+    let request = super::host_others::limits(&scene.pod, Some("800m"), None);
+    scene.agent.resize(request).await.unwrap();
+    scene.agent.kill();
+    scene.recommend(&LARGER);
+    scene.agent.start().await;
+    let by_hand = [(
+        "app",
+        Amounts {
+            cpu_limit: Some(800),
+            ..LARGER[0].1
+        },
+    )];
+    scene.settles(&by_hand).await;
+    scene.agent.release(&scene.pod.full_name()).await.unwrap();
+    scene.settles(&LARGER).await;
+    assert_eq!(scene.spec(), resources(LARGER[0].1));
+}
+
+#[tokio::test]
 async fn at_any_moment_of_a_resize_it_goes_on_where_it_was() {
     let mut scene = Scene::managed().await;
     for (round, millis) in [0, 1, 2, 4, 6, 8, 12, 16, 24, 40].into_iter().enumerate() {

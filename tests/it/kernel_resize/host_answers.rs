@@ -193,7 +193,7 @@ async fn a_full_node_is_asked_where_pods_of_lower_priority_could_make_room() {
         scene.api.put("pods", other);
         scene.kubelet_says(Verdict::Deferred(FULL));
         scene.start().await;
-        scene.agent.reaches("other", "NotManaged").await;
+        scene.agent.reaches("other", "NotRunning").await;
         scene.recommend(&huge);
         scene.says(state, words).await;
         let patched = scene.spec() == resources(huge[0].1);

@@ -6,7 +6,6 @@ use procfs::Current;
 use tokio::task::JoinHandle;
 
 use super::discovery::{DiscoveryOptions, RuntimeChoice};
-use super::oom::OomOptions;
 use crate::config::{Config, PathSetting};
 use crate::guard;
 use crate::model::Bytes;
@@ -22,13 +21,6 @@ pub(super) fn options(config: &Config) -> Options {
         ask_when_full: config.ask_when_full,
         annotate: config.applied_annotation,
         guard: config.guard.then(|| guard_settings(config)),
-    }
-}
-
-pub(super) fn oom_options(config: &Config) -> OomOptions {
-    OomOptions {
-        kmsg: config.kmsg.clone(),
-        node_name: config.node_name.clone(),
     }
 }
 

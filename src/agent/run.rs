@@ -16,7 +16,7 @@ use super::event_emitter::emit_events;
 use super::lock::{LockError, StateLock};
 use super::machine::{self, UnknownGroup};
 use super::oom::{OomLinks, watch_for_kills};
-use super::options::{discovery_options, oom_options, options, start_audit};
+use super::options::{discovery_options, options, start_audit};
 use super::own_kills::report_own_kills;
 use super::reporting;
 use super::source_merge::SourceMerge;
@@ -153,7 +153,7 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
         changes: changes.clone(),
         stop: stop.clone(),
     };
-    let oom = watch_for_kills(oom_options(&config), oom_links, &mut registry);
+    let oom = watch_for_kills(&config, oom_links, &mut registry);
     let least_limits = Arc::new(LeastLimits::default());
     let (limit_files, left) = limit_files(&config.state_dir)?;
     let unsaved = UnsavedLimits::new(left, restored.problem.is_some());

@@ -9,7 +9,6 @@ mod published;
 mod recorder;
 mod view;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::FutureExt;
@@ -20,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use self::metrics::KillMetrics;
 use self::published::Published;
 use self::recorder::{PATIENCE, Recorder};
+use crate::config::Config;
 use crate::control::proto;
 use crate::model::ChangeRecord;
 use crate::observe::audit::Audit;
@@ -32,12 +32,6 @@ pub(super) use view::{is_of, kill};
 
 /// Batches that may wait for the recorder; what does not fit waits with the watcher.
 const BATCHES: usize = 64;
-
-#[derive(Debug)]
-pub(super) struct OomOptions {
-    pub(super) kmsg: PathBuf,
-    pub(super) node_name: String,
-}
 
 /// What it is connected to.
 #[derive(Debug)]
@@ -75,7 +69,7 @@ impl Watched {
 }
 
 /// Starts to watch. An agent that cannot watch still does everything else, and says so.
-pub(super) fn watch_for_kills(options: OomOptions, links: OomLinks, registry: &mut Registry) -> Watched {
+pub(super) fn watch_for_kills(config: &Config, links: OomLinks, registry: &mut Registry) -> Watched {
     let (batches, taken) = mpsc::channel(BATCHES);
     let (problems, watcher_problems) = watch::channel(Vec::new());
     let (published, kills) = Published::new(
@@ -92,8 +86,8 @@ pub(super) fn watch_for_kills(options: OomOptions, links: OomLinks, registry: &m
     let (recorder, recorder_problems) = Recorder::new(store, PATIENCE, published, links.residents.clone());
     let watching = start(
         WatchOptions {
-            kmsg: options.kmsg,
-            node_name: options.node_name,
+            kmsg: config.kmsg.clone(),
+            node_name: config.node_name.clone(),
             checkpoint: links.recovered.checkpoint,
         },
         Links {

@@ -151,12 +151,7 @@ impl<S: Fn(Vec<Arc<OomReport>>, Vec<u8>) -> Commit> Recorder<S> {
         if let Some(problem) = &problem {
             tracing::error!("{problem}");
         }
-        let problems = problem.into_iter().collect();
-        self.problem.send_if_modified(|shown| {
-            let changed = *shown != problems;
-            *shown = problems;
-            changed
-        });
+        self.problem.send_replace(problem.into_iter().collect());
     }
 }
 

@@ -79,12 +79,7 @@ pub(super) fn problems(mut reporter: ReporterHandle) -> watch::Receiver<Vec<Stri
     let (sender, problems) = watch::channel(now(&reporter));
     tokio::spawn(async move {
         while reporter.changed().await.is_ok() {
-            let now = now(&reporter);
-            sender.send_if_modified(|told| {
-                let changed = *told != now;
-                *told = now;
-                changed
-            });
+            sender.send_replace(now(&reporter));
         }
     });
     problems

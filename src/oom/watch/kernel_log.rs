@@ -96,7 +96,7 @@ impl KernelLog {
     }
 
     /// Why the log is not read, and what to do about it.
-    pub(super) fn problem(&self) -> Option<&str> {
-        self.problem.as_deref()
+    pub(super) const fn problem(&self) -> Option<&String> {
+        self.problem.as_ref()
     }
 }

@@ -332,19 +332,19 @@ impl Watcher {
     }
 
     fn publish_problems(&self) {
-        let log = self.log.problem().map(str::to_owned);
+        let Problems {
+            published,
+            checkpoint,
+            counters,
+            wake_up,
+        } = &self.problems;
         let all = [
-            log,
-            self.problems.checkpoint.clone(),
-            self.problems.counters.clone(),
-            self.problems.wake_up.clone(),
+            self.log.problem(),
+            checkpoint.as_ref(),
+            counters.as_ref(),
+            wake_up.as_ref(),
         ];
-        let all: Vec<String> = all.into_iter().flatten().collect();
-        self.problems.published.send_if_modified(|told| {
-            let changed = *told != all;
-            *told = all;
-            changed
-        });
+        published.send_replace(all.into_iter().flatten().cloned().collect());
     }
 
     fn next_wake(&self) -> Duration {

@@ -3,9 +3,10 @@
 //! The formats are those of mm/oom_kill.c and mm/memcontrol.c from Linux 5.0 on; of older kernels only the line of the kill
 //! itself is read. A message begins where its line begins: text of a process further on in a line is never taken for one.
 
+use super::kill::Kill;
 use super::record::number;
 use super::report::ReportedMemory;
-use super::summary::Summary;
+use super::summary::{Limit, Summary};
 use crate::model::{Bytes, CgroupPath};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,26 +19,14 @@ pub(super) enum Message<'a> {
     Cpu { pid: u32, comm: &'a str },
     /// Who exceeded which limit: the last line of the report.
     Summary(Summary),
-    /// A process was killed. Never rate-limited.
-    Killed(Killed<'a>),
+    /// A process was killed, and what the line of that says. Never rate-limited.
+    Killed(Box<Kill>),
     /// The chosen process was gone before it could be killed.
     Skipped { pid: u32 },
     /// All processes of this cgroup follow, the chosen one a second time.
     Group { cgroup: CgroupPath },
     /// No process could be killed.
     NoVictim,
-}
-
-/// The line of a kill.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Killed<'a> {
-    /// Whether the memory of the node was exhausted; otherwise that of a cgroup was.
-    pub(super) node: bool,
-    pub(super) pid: u32,
-    pub(super) comm: &'a str,
-    pub(super) memory: ReportedMemory,
-    pub(super) uid: Option<u32>,
-    pub(super) oom_score_adj: Option<i32>,
 }
 
 /// How full a cgroup was when its limit was hit, as the kernel logged it (in kibibytes).
@@ -104,7 +93,7 @@ fn of_cause(node: bool, rest: &str) -> Option<Message<'_>> {
     let rest = rest.strip_prefix(" (oom_kill_allocating_task)").unwrap_or(rest);
     let rest = rest.strip_prefix(": ").unwrap_or(rest);
     if let Some(rest) = rest.strip_prefix("Killed process ") {
-        return killed(node, rest).map(Message::Killed);
+        return killed(node, rest).map(Box::new).map(Message::Killed);
     }
     let (pid, rest) = rest.strip_prefix("OOM victim ")?.split_once(" (")?;
     rest.ends_with(" is already exiting. Skip killing the task")
@@ -113,20 +102,19 @@ fn of_cause(node: bool, rest: &str) -> Option<Message<'_>> {
 }
 
 /// `7 (comm) total-vm:…`. The command may hold any of this itself, so its end is searched from the end of the line.
-fn killed(node: bool, rest: &str) -> Option<Killed<'_>> {
+fn killed(node: bool, rest: &str) -> Option<Kill> {
     let (pid, rest) = rest.split_once(" (")?;
     let (comm, tail) = rest.rsplit_once(") total-vm:")?;
     let (total_vm, tail) = tail.split_once(',').unwrap_or((tail, ""));
-    let mut killed = Killed {
-        node,
+    let mut killed = Kill {
         pid: number(pid)?,
-        comm,
+        comm: comm.to_owned(),
+        limit: if node { Limit::Node } else { Limit::Unknown },
         memory: ReportedMemory {
             total_vm_bytes: kilobytes(total_vm.strip_suffix("kB")?)?.get(),
             ..ReportedMemory::default()
         },
-        uid: None,
-        oom_score_adj: None,
+        ..Kill::default()
     };
     for (key, value) in tail.split([',', ' ']).filter_map(|field| field.split_once(':')) {
         let amount = || Some(kilobytes(value.strip_suffix("kB")?)?.get());

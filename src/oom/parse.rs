@@ -14,8 +14,8 @@ use window::ReportWindow;
 
 use super::kill::{Invoker, Kill};
 use super::line::Line;
-use super::message::{Killed, LimitUsage, Message};
-use super::summary::{Cgroups, Limit, Summary};
+use super::message::{LimitUsage, Message};
+use super::summary::{Cgroups, Summary};
 use super::within;
 use crate::model::CgroupPath;
 
@@ -92,7 +92,7 @@ impl Parser {
             }
             Message::Usage(what) => self.usage = Some(Dated { at, what }),
             Message::Summary(summary) => self.add_report(at, summary),
-            Message::Killed(killed) => return self.kill(line, &killed),
+            Message::Killed(kill) => return self.kill(line, kill),
             Message::Skipped { pid } => drop(self.explanations.remove(&pid)),
             Message::Group { cgroup } => {
                 let chosen = self.last_kill.take().and_then(|kill| kill.if_recent(at));
@@ -129,8 +129,8 @@ impl Parser {
         self.explanations.insert(summary.pid, Dated { at, what });
     }
 
-    fn kill(&mut self, line: &Line, killed: &Killed<'_>) -> Option<Event> {
-        let (pid, at) = (killed.pid, line.timestamp_us);
+    fn kill(&mut self, line: &Line, mut kill: Box<Kill>) -> Option<Event> {
+        let (pid, at) = (kill.pid, line.timestamp_us);
         let explanation = self.explanations.remove(&pid);
         let explanation = explanation.and_then(|explanation| explanation.if_recent(at));
         if explanation.is_some() || self.group.as_ref().is_some_and(|group| group.is_over(at)) {
@@ -151,35 +151,25 @@ impl Parser {
         if self.killed.len() > MANY_PIDS {
             self.killed.retain(|_, before| within(*before, at));
         }
-        let own = explanation.is_some();
-        let group = self
-            .group
-            .as_ref()
-            .filter(|group| !own && group.explanation().is_some());
-        let in_group = group.map(|group| group.cgroup.clone());
-        let explanation = explanation.or_else(|| group.and_then(Group::explanation).cloned());
-        let (cgroups, invoker, usage) = match explanation {
-            Some(explanation) => (Some(explanation.cgroups), explanation.invoker, explanation.usage),
-            None => (None, None, None),
-        };
-        let unsaid = if killed.node { Limit::Node } else { Limit::Unknown };
-        let kill = Kill {
-            pid,
-            comm: killed.comm.to_owned(),
-            limit: cgroups.as_ref().map_or(unsaid, |cgroups| cgroups.limit.clone()),
-            task_cgroup: cgroups.map(|cgroups| cgroups.task),
-            group: in_group,
-            usage,
-            memory: killed.memory,
-            oom_score_adj: killed.oom_score_adj,
-            uid: killed.uid,
+        let explanation = explanation.or_else(|| {
+            let group = self.group.as_ref()?;
+            let explanation = group.explanation.clone()?;
+            kill.group = Some(group.cgroup.clone());
+            Some(explanation)
+        });
+        if let Some(Explanation {
+            cgroups,
             invoker,
-            seq: line.seq,
-            timestamp_us: at,
-        };
-        let what = kill.clone();
+            usage,
+        }) = explanation
+        {
+            (kill.limit, kill.task_cgroup) = (cgroups.limit, Some(cgroups.task));
+            (kill.invoker, kill.usage) = (invoker, usage);
+        }
+        (kill.seq, kill.timestamp_us) = (line.seq, at);
+        let what = Kill::clone(&kill);
         self.last_kill = Some(Dated { at, what });
-        Some(Event::Kill(Box::new(kill)))
+        Some(Event::Kill(kill))
     }
 }
 

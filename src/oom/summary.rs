@@ -12,12 +12,13 @@ use super::record::number;
 const LONGEST_COMM: usize = 15;
 
 /// The cgroup whose limit was hit.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub enum Limit {
     Cgroup(CgroupPath),
     /// None: the node, or what a cpuset or memory policy leaves of it, had no memory left.
     Node,
     /// The kernel did not print it (its rate limit is ten in five seconds), or it was lost.
+    #[default]
     Unknown,
 }
 

@@ -2,9 +2,9 @@ use super::*;
 
 const TAIL: &str = "total-vm:4kB, anon-rss:3kB, file-rss:2kB, shmem-rss:1kB, UID:1000 pgtables:80kB oom_score_adj:-997";
 
-fn killed(text: &str) -> Option<Killed<'_>> {
+fn killed(text: &str) -> Option<Kill> {
     match Message::read(text) {
-        Some(Message::Killed(killed)) => Some(killed),
+        Some(Message::Killed(killed)) => Some(*killed),
         _ => None,
     }
 }
@@ -48,13 +48,14 @@ fn a_kill_reads_the_same_from_every_kernel() {
         ),
     ];
     for (text, node, memory, uid, oom_score_adj) in cases {
-        let expected = Killed {
-            node,
+        let expected = Kill {
             pid: 7,
-            comm: "x",
+            comm: "x".to_owned(),
+            limit: if node { Limit::Node } else { Limit::Unknown },
             memory,
             uid,
             oom_score_adj,
+            ..Kill::default()
         };
         assert_eq!(killed(&text), Some(expected), "{text}");
     }
@@ -66,7 +67,7 @@ fn hostile_commands_end_where_the_kernel_ends_them() {
         let text = format!("Memory cgroup out of memory: Killed process 7 ({comm}) {TAIL}");
         let killed = killed(&text).unwrap();
         assert_eq!(
-            (killed.pid, killed.comm, Bytes::new(killed.memory.total_vm_bytes)),
+            (killed.pid, &*killed.comm, Bytes::new(killed.memory.total_vm_bytes)),
             (7, comm, Bytes::new(4096))
         );
     }

@@ -18,7 +18,7 @@ pub(super) struct Group {
     pub(super) cgroup: CgroupPath,
     victims: HashSet<u32>,
     /// What the report of the chosen victim says, if every kill up to the next report belongs here.
-    explanation: Option<Explanation>,
+    pub(super) explanation: Option<Explanation>,
     last: Option<u64>,
 }
 
@@ -54,9 +54,5 @@ impl Group {
     /// Whether a kill at this time is too late to belong here.
     pub(super) fn is_over(&self, at: Option<u64>) -> bool {
         !within(self.last, at)
-    }
-
-    pub(super) const fn explanation(&self) -> Option<&Explanation> {
-        self.explanation.as_ref()
     }
 }

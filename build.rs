@@ -50,7 +50,7 @@ const OPTIONAL: [&str; 14] = [
 ];
 /// The messages that `vscalectl oom sink` prints; of these the first four are also kept on disk.
 const PRINTED: [&str; 7] = ["Pod", "Container", "HitLimit", "Memory", "Victim", "OwnWrite", "Report"];
-/// Printed as one word; an unspecified one is unknown.
+/// Printed and kept as one word; an unspecified one is unknown.
 const ENUMERATIONS: [(&str, &str); 3] = [
     ("Level", "LEVEL_UNSPECIFIED"),
     ("Role", "ROLE_UNSPECIFIED"),
@@ -108,10 +108,14 @@ fn printed_reports(mut builder: Builder) -> Builder {
     for (enumeration, unspecified) in ENUMERATIONS {
         let path = format!("{REPORT}.{enumeration}");
         builder = builder
-            .field_attribute(format!("{path}.{unspecified}"), "#[serde(rename = \"unknown\")]")
+            .field_attribute(
+                format!("{path}.{unspecified}"),
+                "#[serde(rename = \"unknown\")] #[display(\"unknown\")]",
+            )
             .type_attribute(
                 path,
-                "#[derive(serde::Serialize)] #[serde(rename_all = \"kebab-case\")]",
+                "#[derive(serde::Serialize, serde::Deserialize, derive_more::Display)] \
+                 #[serde(rename_all = \"kebab-case\")] #[display(rename_all = \"kebab-case\")]",
             );
     }
     CONVERTED.into_iter().fold(builder, |builder, (field, with)| {

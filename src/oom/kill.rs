@@ -1,16 +1,15 @@
 //! What the log says about one killed process.
 
-use serde::{Deserialize, Serialize};
-
 use crate::cgroup::{ContainerPlace, Place, PodPlace};
 use crate::model::CgroupPath;
 
 use super::message::LimitUsage;
+pub use super::proto::Level;
 use super::report::ReportedMemory;
 use super::summary::Limit;
 
 /// One killed process, as far as the kernel's lines tell.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kill {
     /// Its id in the host's pid namespace.
     pub pid: u32,
@@ -46,34 +45,11 @@ pub struct Invoker {
     pub pid: Option<u32>,
 }
 
-/// The level of the node's tree whose limit was hit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// A container's, or that of a cgroup a container made within its own.
-    Container,
-    Pod,
-    /// That of all burstable, or of all best-effort, pods.
-    Qos,
-    Kubepods,
-    /// The node's: it had no memory left.
-    Node,
-    /// A cgroup's that is none of these.
-    Other,
-    /// The kernel did not say.
-    Unknown,
-}
-
 impl Level {
-    pub const ALL: [Self; 7] = [
-        Self::Container,
-        Self::Pod,
-        Self::Qos,
-        Self::Kubepods,
-        Self::Node,
-        Self::Other,
-        Self::Unknown,
-    ];
+    /// Every level.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..).map_while(|level| Self::try_from(level).ok())
+    }
 
     /// That of a cgroup which stands for this.
     pub(super) fn of(cgroup: &CgroupPath, place: Option<&Place>) -> Self {
@@ -86,19 +62,6 @@ impl Level {
             Some(Place::Other(_)) | None => Self::Other,
         }
     }
-
-    /// The level in the words of the command line and the metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Container => "container",
-            Self::Pod => "pod",
-            Self::Qos => "qos",
-            Self::Kubepods => "kubepods",
-            Self::Node => "node",
-            Self::Other => "other",
-            Self::Unknown => "unknown",
-        }
-    }
 }
 
 impl Limit {
@@ -107,7 +70,7 @@ impl Limit {
         match self {
             Self::Cgroup(path) => Level::of(path, Place::parse(path).as_ref()),
             Self::Node => Level::Node,
-            Self::Unknown => Level::Unknown,
+            Self::Unknown => Level::Unspecified,
         }
     }
 
@@ -163,7 +126,7 @@ mod tests {
         assert_eq!(level(&format!("/kubepods/pod{UID}/crio-conmon-{id}")), Level::Other);
         assert_eq!(level("/"), Level::Node);
         assert_eq!(Limit::Node.level(), Level::Node);
-        assert_eq!(Limit::Unknown.level(), Level::Unknown);
+        assert_eq!(Limit::Unknown.level(), Level::Unspecified);
     }
 
     #[test]

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::kill::Level;
-pub use super::proto::{Container as ReportedContainer, HitLimit, Memory as ReportedMemory, Pod as ReportedPod};
+pub use super::proto::{
+    Confidence, Container as ReportedContainer, HitLimit, Level, Memory as ReportedMemory, Pod as ReportedPod, Role,
+};
 
 /// One kill. Told at least once to every receiver; the same kill always under the same [`id`](Self::id).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,54 +135,10 @@ impl Serialize for Candidates {
     }
 }
 
-/// What the victim was to its container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// The first process: the container ended with it.
-    Main,
-    /// Another process: the container runs on, and nothing but this report tells of the kill.
-    Child,
-    /// The runtime was not known, or did not answer in time.
-    Unknown,
-}
-
 /// A change of the agent's own that a kill is blamed on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnWrite {
     pub time: Timestamp,
     /// Which file, what it held, and what was written, in words.
     pub what: String,
-}
-
-/// How a kill is known, from the most certain to the least.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Confidence {
-    /// The kernel named process and cgroup.
-    Exact,
-    /// The kernel named the process, `/proc` its cgroup.
-    Procfs,
-    /// The kernel named the process, and one counter alone rose.
-    OnlyCounterThatRose,
-    /// A counter rose; several processes come into question.
-    Ambiguous,
-    /// A counter rose and nothing was logged, or the log cannot be read.
-    CounterAlone,
-    /// A process was logged and no watched counter rose.
-    LogAlone,
-}
-
-impl Confidence {
-    /// The confidence in the words of reports.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::Procfs => "procfs",
-            Self::OnlyCounterThatRose => "only-counter-that-rose",
-            Self::Ambiguous => "ambiguous",
-            Self::CounterAlone => "counter-alone",
-            Self::LogAlone => "log-alone",
-        }
-    }
 }

@@ -209,7 +209,7 @@ impl Aggregate {
         Self {
             pod: None,
             container: None,
-            level: Level::Unknown,
+            level: Level::Unspecified,
             limit: HitLimit::default(),
             container_limit: None,
             ..self

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::content::Report;
-use crate::oom::{Confidence, Level, Role, Victim, proto};
+use crate::oom::{Victim, proto};
 
 impl From<&Report> for proto::Report {
     /// Without a sequence: that belongs to a stream.
@@ -14,10 +14,10 @@ impl From<&Report> for proto::Report {
             time: Some(time(report.last())),
             pod: report.pod().cloned(),
             container: report.container().cloned(),
-            level: level(report.level()).into(),
+            level: report.level().into(),
             limit: Some(report.limit().clone()),
             container_limit: report.container_limit().cloned(),
-            limit_of: level(report.limit_of()).into(),
+            limit_of: report.limit_of().into(),
             ..Self::default()
         };
         match report {
@@ -30,7 +30,7 @@ impl From<&Report> for proto::Report {
                     time: Some(time(write.time)),
                     what: write.what.clone(),
                 }),
-                confidence: confidence(kill.confidence).into(),
+                confidence: kill.confidence.into(),
                 candidates: kill.candidates.iter().map(victim).collect(),
                 more_candidates: kill.more_candidates,
                 while_down: kill.while_down,
@@ -60,41 +60,10 @@ fn victim(victim: &Victim) -> proto::Victim {
     proto::Victim {
         pid: victim.pid,
         comm: victim.comm.clone(),
-        role: role(victim.role).into(),
+        role: victim.role.into(),
         memory: victim.memory,
         oom_score_adj: victim.oom_score_adj,
         uid: victim.uid,
-    }
-}
-
-const fn level(level: Level) -> proto::Level {
-    match level {
-        Level::Container => proto::Level::Container,
-        Level::Pod => proto::Level::Pod,
-        Level::Qos => proto::Level::Qos,
-        Level::Kubepods => proto::Level::Kubepods,
-        Level::Node => proto::Level::Node,
-        Level::Other => proto::Level::Other,
-        Level::Unknown => proto::Level::Unspecified,
-    }
-}
-
-const fn role(role: Role) -> proto::Role {
-    match role {
-        Role::Main => proto::Role::Main,
-        Role::Child => proto::Role::Child,
-        Role::Unknown => proto::Role::Unspecified,
-    }
-}
-
-const fn confidence(confidence: Confidence) -> proto::Confidence {
-    match confidence {
-        Confidence::Exact => proto::Confidence::Exact,
-        Confidence::Procfs => proto::Confidence::Procfs,
-        Confidence::OnlyCounterThatRose => proto::Confidence::OnlyCounterThatRose,
-        Confidence::Ambiguous => proto::Confidence::Ambiguous,
-        Confidence::CounterAlone => proto::Confidence::CounterAlone,
-        Confidence::LogAlone => proto::Confidence::LogAlone,
     }
 }
 
@@ -119,7 +88,7 @@ mod tests {
             }
             let report = Report::from(kill.clone());
             let said = printed(&report);
-            prop_assert_eq!((&said["count"], &said["limitOf"]), (&1.into(), &kill.limit_of().as_str().into()));
+            prop_assert_eq!((&said["count"], &said["limitOf"]), (&1.into(), &kill.limit_of().to_string().into()));
             let known = serde_json::to_value(&kill).unwrap();
             for (field, value) in known.as_object().unwrap() {
                 match field.as_str() {

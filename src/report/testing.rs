@@ -61,7 +61,7 @@ fn arbitrary_victim() -> impl Strategy<Value = Victim> {
         file_rss_bytes: bytes[2],
         shmem_rss_bytes: bytes[3],
     }));
-    let role = prop::sample::select(vec![Role::Main, Role::Child, Role::Unknown]);
+    let role = prop::sample::select(vec![Role::Main, Role::Child, Role::Unspecified]);
     (
         any::<u32>(),
         ".{0,15}",
@@ -113,7 +113,7 @@ pub(crate) fn arbitrary_kill() -> impl Strategy<Value = OomReport> {
         prop::option::of((arbitrary_time(), ".{0,9}")),
     );
     let kind = (
-        prop::sample::select(&Level::ALL[..]),
+        prop::sample::select(Level::all().collect::<Vec<_>>()),
         prop::sample::select(&CONFIDENCES[..]),
         any::<bool>(),
     );

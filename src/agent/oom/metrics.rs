@@ -21,14 +21,14 @@ pub(crate) fn labels_of(report: &OomReport) -> KillLabels {
             "container",
             container.map(|container| container.name.clone()).unwrap_or_default(),
         ),
-        ("level", report.level.as_str().to_owned()),
+        ("level", report.level.to_string()),
     ]
 }
 
 /// The same victim, and whose limit it was.
 fn by_limit(labels: &KillLabels, limit_of: Level) -> KillLabels {
     let [namespace, pod, container, _] = labels.clone();
-    [namespace, pod, container, ("limit_of", limit_of.as_str().to_owned())]
+    [namespace, pod, container, ("limit_of", limit_of.to_string())]
 }
 
 /// Kills by the kernel for want of memory.
@@ -58,7 +58,7 @@ impl KillMetrics {
     /// Ends a series, with what was counted.
     pub(crate) fn forget(&self, labels: &KillLabels) {
         self.kills.remove(labels);
-        for level in Level::ALL {
+        for level in Level::all() {
             self.by_limit.remove(&by_limit(labels, level));
         }
     }

@@ -113,7 +113,7 @@ fn log(report: &OomReport) {
     let victim = report.victim.as_ref();
     tracing::warn!(
         id = report.id, pod, container = report.container.as_ref().map(|container| container.name.as_str()),
-        cgroup = report.cgroup, level = report.level.as_str(), limit_of = report.limit_of().as_str(), limit_bytes = report.limit.limit_bytes,
+        cgroup = report.cgroup, level = report.level.to_string(), limit_of = report.limit_of().to_string(), limit_bytes = report.limit.limit_bytes,
         pid = victim.map(|victim| victim.pid), comm = victim.map(|victim| victim.comm.escape_debug().to_string()),
         confidence = ?report.confidence, while_down = report.while_down, "the kernel killed for want of memory"
     );

@@ -1,7 +1,7 @@
 //! A report in the words of the control protocol. Pure.
 
 use crate::control::proto;
-use crate::oom::{OomReport, Role, Victim};
+use crate::oom::{OomReport, Victim};
 
 pub(in crate::agent) fn kill(report: &OomReport) -> proto::OomKill {
     proto::OomKill {
@@ -11,9 +11,9 @@ pub(in crate::agent) fn kill(report: &OomReport) -> proto::OomKill {
         pod: report.pod.clone(),
         container: report.container.clone(),
         cgroup: report.cgroup.clone(),
-        level: report.level.as_str().to_owned(),
+        level: report.level.to_string(),
         limit: Some(report.limit.clone()),
-        limit_of: report.limit_of().as_str().to_owned(),
+        limit_of: report.limit_of().to_string(),
         container_limit: report.container_limit.clone(),
         victim: report.victim.as_ref().map(victim),
         group: report.group.clone(),
@@ -21,7 +21,7 @@ pub(in crate::agent) fn kill(report: &OomReport) -> proto::OomKill {
             time: write.time.to_string(),
             what: write.what.clone(),
         }),
-        confidence: report.confidence.as_str().to_owned(),
+        confidence: report.confidence.to_string(),
         candidates: report.candidates.iter().map(victim).collect(),
         more_candidates: report.more_candidates,
         while_down: report.while_down,
@@ -42,12 +42,7 @@ fn victim(victim: &Victim) -> proto::OomVictim {
     proto::OomVictim {
         pid: victim.pid,
         comm: victim.comm.clone(),
-        role: match victim.role {
-            Role::Main => "main",
-            Role::Child => "child",
-            Role::Unknown => "unknown",
-        }
-        .to_owned(),
+        role: victim.role.to_string(),
         memory: victim.memory,
         oom_score_adj: victim.oom_score_adj,
         uid: victim.uid,

@@ -90,7 +90,7 @@ fn render(kills: &[ShownKill<'_>]) -> String {
             or_dash(kill.timestamp_us.map(seconds)),
             kill.pid.to_string(),
             kill.comm.escape_debug().to_string(),
-            kill.level.as_str().to_owned(),
+            kill.level.to_string(),
             rss.into_iter().sum::<Bytes>().to_string(),
             or_dash(kill.pod_uid.as_ref().map(ToString::to_string)),
             or_dash(kill.container_id.as_ref().map(short)),

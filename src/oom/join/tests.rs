@@ -54,10 +54,10 @@ fn once() -> NonZeroU64 {
     NonZeroU64::MIN
 }
 
-fn summary(kill: &OomKill) -> (Option<&CgroupPath>, &'static str, Option<u32>) {
+fn summary(kill: &OomKill) -> (Option<&CgroupPath>, Confidence, Option<u32>) {
     (
         kill.cgroup.as_ref(),
-        kill.confidence.as_str(),
+        kill.confidence,
         kill.victim().map(|kill| kill.pid),
     )
 }
@@ -70,7 +70,7 @@ fn all_known(milliseconds: u64) -> Progress {
     }
 }
 
-fn found(told: &[OomKill]) -> Vec<(Option<&CgroupPath>, &'static str, Option<u32>)> {
+fn found(told: &[OomKill]) -> Vec<(Option<&CgroupPath>, Confidence, Option<u32>)> {
     told.iter().map(summary).collect()
 }
 
@@ -82,7 +82,7 @@ fn a_named_kill_is_told_at_once_and_accounts_for_the_counter() {
             assert_eq!(joiner.counted(rise(ms(0), ms(900), &container(1), once())), []);
         }
         let told = joiner.logged(ms(1), named(7, 1), None).unwrap();
-        assert_eq!(summary(&told), (Some(&container(1)), "exact", Some(7)));
+        assert_eq!(summary(&told), (Some(&container(1)), Confidence::Exact, Some(7)));
         assert_eq!(told.victim().unwrap().limit.level(), Level::Container);
         if !counter_first {
             assert_eq!(joiner.counted(rise(ms(0), ms(900), &container(1), once())), []);
@@ -96,11 +96,11 @@ fn a_named_kill_is_told_at_once_and_accounts_for_the_counter() {
 fn what_proc_still_knew_is_as_good_unless_the_process_was_leaving() {
     let mut joiner = Joiner::new(true);
     let told = joiner.logged(ms(0), unexplained(7), Some(container(1))).unwrap();
-    assert_eq!(summary(&told), (Some(&container(1)), "procfs", Some(7)));
+    assert_eq!(summary(&told), (Some(&container(1)), Confidence::Procfs, Some(7)));
     assert_eq!(joiner.logged(ms(0), unexplained(8), Some(CgroupPath::root())), None);
     let leaving = kill(9, Limit::Cgroup(container(2)), Some(CgroupPath::root()));
     let told = joiner.logged(ms(0), leaving, None).unwrap();
-    assert_eq!(summary(&told), (Some(&container(2)), "exact", Some(9)));
+    assert_eq!(summary(&told), (Some(&container(2)), Confidence::Exact, Some(9)));
 }
 
 #[test]
@@ -127,7 +127,10 @@ fn nothing_is_decided_before_both_sides_are_known() {
         log: ms(1200),
         counters: ms(900),
     });
-    assert_eq!(found(&told), [(Some(&container(1)), "only-counter-that-rose", Some(7))]);
+    assert_eq!(
+        found(&told),
+        [(Some(&container(1)), Confidence::OnlyCounterThatRose, Some(7))]
+    );
     assert!(!joiner.is_waiting());
 }
 
@@ -140,7 +143,7 @@ fn of_several_counters_each_gets_a_kill_and_none_a_certain_victim() {
     }
     let told = joiner.decide_up_to(all_known(1000));
     for (told, number) in told.iter().zip([7, 8]) {
-        assert_eq!(summary(told), (Some(&container(number)), "ambiguous", None));
+        assert_eq!(summary(told), (Some(&container(number)), Confidence::Ambiguous, None));
         assert_eq!(told.processes.iter().map(|kill| kill.pid).collect::<Vec<_>>(), [7, 8]);
     }
     assert_eq!(told.len(), 2);
@@ -157,8 +160,8 @@ fn a_pods_limit_narrows_down_where_its_victim_was() {
     assert_eq!(joiner.counted(rise(ms(0), ms(2), &container(1), once())), []);
     let told = joiner.decide_up_to(Progress::END);
     let expected = [
-        (Some(&container(1)), "only-counter-that-rose", Some(7)),
-        (Some(&elsewhere), "counter-alone", None),
+        (Some(&container(1)), Confidence::OnlyCounterThatRose, Some(7)),
+        (Some(&elsewhere), Confidence::CounterAlone, None),
     ];
     assert_eq!(found(&told), expected);
     assert_eq!(told[0].victim().unwrap().limit.level(), Level::Pod);
@@ -174,7 +177,10 @@ fn a_kill_more_than_was_counted_makes_all_of_them_uncertain() {
     let told = joiner.decide_up_to(Progress::END);
     assert_eq!(
         found(&told),
-        [(Some(&container(1)), "ambiguous", None), (None, "log-alone", Some(8))]
+        [
+            (Some(&container(1)), Confidence::Ambiguous, None),
+            (None, Confidence::LogAlone, Some(8))
+        ]
     );
 }
 
@@ -186,12 +192,12 @@ fn a_counter_without_a_log_and_a_log_without_a_counter_are_both_told() {
     assert!(joiner.is_waiting(), "it may be logged late");
     assert_eq!(
         found(&joiner.decide_up_to(all_known(2002))),
-        [(Some(&container(1)), "counter-alone", None)]
+        [(Some(&container(1)), Confidence::CounterAlone, None)]
     );
     assert_eq!(joiner.logged(ms(5000), unexplained(7), None), None);
     assert_eq!(
         found(&joiner.decide_up_to(all_known(6000))),
-        [(None, "log-alone", Some(7))]
+        [(None, Confidence::LogAlone, Some(7))]
     );
     let told = Joiner::new(false).counted(rise(ms(0), ms(0), &container(1), NonZeroU64::new(3).unwrap()));
     assert_eq!(told.len(), 3, "without a log there is nothing to wait for");
@@ -230,7 +236,7 @@ fn a_record_that_comes_after_its_kill_was_told_by_the_counter_alone_is_no_second
         };
         assert_eq!(
             found(&joiner.decide_up_to(stuck)),
-            [(Some(&container(1)), "counter-alone", None)]
+            [(Some(&container(1)), Confidence::CounterAlone, None)]
         );
         // An agent that ended here goes on likewise.
         joiner = Joiner::new(true).with_told_by_counter(joiner.told_by_counter().to_vec());
@@ -293,7 +299,7 @@ fn the_first_victim_of_a_group_counts_once_though_the_kernel_counts_it_twice() {
         told.extend(joiner.decide_up_to(Progress::END));
         let mut found = found(&told);
         found.sort_unstable();
-        let expected = [7, 8].map(|pid| (Some(container(1)), "exact", Some(pid)));
+        let expected = [7, 8].map(|pid| (Some(container(1)), Confidence::Exact, Some(pid)));
         assert_eq!(
             found,
             expected
@@ -320,7 +326,7 @@ fn the_second_counting_of_a_groups_first_victim_is_no_kill_even_if_nothing_was_l
             assert_eq!(joiner.logged_again(ms(1), 7, &container(1)), None);
         }
         let told = joiner.decide_up_to(all_known(3000));
-        assert_eq!(found(&told), [(Some(&container(1)), "counter-alone", None); 3]);
+        assert_eq!(found(&told), [(Some(&container(1)), Confidence::CounterAlone, None); 3]);
         assert_eq!(joiner.take_duplicates().len(), usize::from(!logged_again));
     }
 }
@@ -340,7 +346,7 @@ fn a_kill_is_found_in_the_counter_nearest_to_it() {
         let told = joiner.decide_up_to(all_known(3000));
         assert_eq!(
             found(&told),
-            [(Some(&pod), "counter-alone", None)],
+            [(Some(&pod), Confidence::CounterAlone, None)],
             "the kill of a container that is gone"
         );
     }

@@ -142,7 +142,7 @@ impl NodeFiles {
         }
         ProcProbe {
             cgroup,
-            role: role.unwrap_or(Role::Unknown),
+            role: role.unwrap_or(Role::Unspecified),
         }
     }
 

@@ -40,6 +40,6 @@ pub(super) struct ProcProbe {
 impl ProcProbe {
     pub(super) const NONE: Self = Self {
         cgroup: None,
-        role: Role::Unknown,
+        role: Role::Unspecified,
     };
 }

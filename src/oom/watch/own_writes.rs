@@ -201,7 +201,7 @@ mod tests {
             (Level::Container, 1060, true),
             (Level::Container, 1061, false),
             (Level::Pod, 1001, false),
-            (Level::Unknown, 1001, false),
+            (Level::Unspecified, 1001, false),
         ] {
             assert_eq!(
                 writes.blamed(&kill(level, second)).is_some(),

@@ -193,8 +193,8 @@ fn a_child_process_killed_at_its_containers_limit_is_told_in_the_shape_the_recom
 fn what_the_pods_status_tells_is_not_told_again() {
     let in_status = Err(Withheld::InStatus);
     assert_eq!(judged(role(Role::Main), RAN_ON), in_status);
-    assert_eq!(judged(role(Role::Unknown), NOT_SEEN), in_status);
-    assert!(judged(role(Role::Unknown), RAN_ON).is_ok());
+    assert_eq!(judged(role(Role::Unspecified), NOT_SEEN), in_status);
+    assert!(judged(role(Role::Unspecified), RAN_ON).is_ok());
     let ended = ContainerFacts {
         survived: Some(false),
         ..RAN_ON
@@ -219,7 +219,7 @@ fn what_the_pods_status_tells_is_not_told_again() {
 #[test]
 fn no_container_is_blamed_for_a_limit_that_is_not_its_own_or_on_a_guess() {
     let withheld = |change: fn(&mut OomReport)| judged(changed(change), RAN_ON);
-    for level in Level::ALL {
+    for level in Level::all() {
         let verdict = judged(changed(|kill| kill.level = level), RAN_ON);
         let sent = verdict.is_ok();
         assert_eq!(sent, level == Level::Container, "{level:?}");

@@ -18,7 +18,7 @@ fn of_kill(kill: &OomReport, cause: &str) -> String {
             let role = match victim.role {
                 Role::Main => ", the container's main process",
                 Role::Child => ", a child process; the container runs on",
-                Role::Unknown => "",
+                Role::Unspecified => "",
             };
             format!("The kernel killed \"{}\" (pid {}){role}", victim.comm, victim.pid)
         }
@@ -62,7 +62,7 @@ fn cause(report: &Report) -> String {
         Level::Kubepods => "all pods together reached their memory limit",
         Level::Node => return "the node had no memory left".to_owned(),
         Level::Other => "a cgroup reached its memory limit",
-        Level::Unknown => return "whose limit was reached is not known".to_owned(),
+        Level::Unspecified => return "whose limit was reached is not known".to_owned(),
     };
     format!("{whose}{enforced}")
 }

@@ -229,7 +229,7 @@ fn in_status(report: &Report, survived: Option<bool>) -> bool {
         Report::Kill(kill) => match kill.victim.as_ref().map(|victim| victim.role) {
             Some(Role::Main) => true,
             Some(Role::Child) => survived.is_none() && died_as_a_whole(kill),
-            Some(Role::Unknown) | None => survived.is_none(),
+            Some(Role::Unspecified) | None => survived.is_none(),
         },
         Report::Aggregate(_) => survived.is_none(),
     }

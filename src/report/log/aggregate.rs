@@ -75,8 +75,8 @@ fn container_of(report: &Report) -> [String; 6] {
         pod.map_or(String::new(), |pod| pod.namespace.clone()),
         pod.map_or(String::new(), |pod| pod.name.clone()),
         container.map_or(String::new(), |container| container.name.clone()),
-        report.level().as_str().to_owned(),
-        report.limit_of().as_str().to_owned(),
+        report.level().to_string(),
+        report.limit_of().to_string(),
     ]
 }
 

@@ -61,7 +61,7 @@ fn elsewhere(pid: u32, comm: &'static str, cgroup: &str) -> Kill {
 /// A kill whose report the kernel kept back.
 fn unexplained(pid: u32, comm: &'static str) -> Kill {
     let mut kill = elsewhere(pid, comm, "");
-    (kill.limit, kill.task, kill.level) = (None, None, Level::Unknown);
+    (kill.limit, kill.task, kill.level) = (None, None, Level::Unspecified);
     kill
 }
 

@@ -107,7 +107,7 @@ impl Attribution {
             pod: None,
             container: None,
             cgroup: kill.cgroup.as_ref().map(ToString::to_string),
-            level: Level::Unknown,
+            level: Level::Unspecified,
             limit: victim.map(|kill| hit_limit(kill, around)).unwrap_or_default(),
             container_limit,
             victim: victim.map(|kill| self.as_victim(kill)),
@@ -148,7 +148,7 @@ impl Attribution {
         Victim {
             pid: kill.pid,
             comm: kill.comm.clone(),
-            role: facts.map_or(Role::Unknown, |facts| facts.role),
+            role: facts.map_or(Role::Unspecified, |facts| facts.role),
             memory: Some(kill.memory),
             oom_score_adj: kill.oom_score_adj,
             uid: kill.uid,

@@ -123,12 +123,12 @@ fn level(kill: &OomKill, names: &PodNames) -> Level {
     let mut levels = kill.processes.iter().map(|kill| match &kill.limit {
         Limit::Cgroup(cgroup) => names.level(cgroup),
         Limit::Node => Level::Node,
-        Limit::Unknown => Level::Unknown,
+        Limit::Unknown => Level::Unspecified,
     });
-    let first = levels.next().unwrap_or(Level::Unknown);
+    let first = levels.next().unwrap_or(Level::Unspecified);
     if levels.all(|level| level == first) {
         first
     } else {
-        Level::Unknown
+        Level::Unspecified
     }
 }

@@ -22,7 +22,9 @@ const RETRY_EVERY: Duration = Duration::from_secs(5);
 const WAITING: usize = 1024;
 const BATCH: usize = 512;
 
-type Work = Box<dyn FnOnce(&mut LogTask) + Send>;
+type Work = Box<dyn FnOnce(&mut LogTask) -> Answer + Send>;
+/// Gives a caller what its work returned.
+type Answer = Box<dyn FnOnce()>;
 
 /// The way to the task.
 #[derive(Debug, Clone)]
@@ -54,16 +56,21 @@ impl LogLink {
         work: impl FnOnce(&mut LogTask) -> T + Send + 'static,
     ) -> Result<T, Ended> {
         let (reply, answer) = oneshot::channel();
-        // A caller that does not wait for the answer does not need it.
-        let work = move |task: &mut LogTask| {
-            reply.send(work(task)).ok();
+        let work = move |task: &mut LogTask| -> Answer {
+            let result = work(task);
+            // A caller that does not wait for the answer does not need it.
+            Box::new(move || drop(reply.send(result)))
         };
-        self.send(work).await?;
+        self.work.send(Box::new(work)).await.map_err(|_| Ended)?;
         answer.await.map_err(|_| Ended)
     }
 
     /// Has the task do this, and does not wait until it is done.
     pub(in crate::report) async fn send(&self, work: impl FnOnce(&mut LogTask) + Send + 'static) -> Result<(), Ended> {
+        let work = move |task: &mut LogTask| -> Answer {
+            work(task);
+            Box::new(|| ())
+        };
         self.work.send(Box::new(work)).await.map_err(|_| Ended)
     }
 }
@@ -114,20 +121,24 @@ impl LogTask {
 
     /// Does this work and whatever else is due. Blocks.
     fn execute(mut self, batch: Vec<Work>) -> Self {
-        batch.into_iter().for_each(|work| work(&mut self));
+        let answers: Vec<Answer> = batch.into_iter().map(|work| work(&mut self)).collect();
+        // A caller that has the answer sees it in the status, too. The status is counted anew: once for all of them.
+        self.publish_status();
+        answers.into_iter().for_each(|answer| answer());
         let now = Instant::now();
         if self.log.is_in_memory_only() && (self.finishing || now >= self.last_retry + RETRY_EVERY) {
             self.last_retry = now;
             if self.log.restore() {
                 tracing::info!("OOM reports are kept on disk again");
             }
+            self.publish_status();
         }
         if self.sync_due().is_some_and(|due| self.finishing || now >= due) {
             self.log.sync();
             self.unsynced = false;
             self.last_sync = Some(Instant::now());
+            self.publish_status();
         }
-        self.publish_status();
         self
     }
 
@@ -138,8 +149,6 @@ impl LogTask {
             self.unsynced = true;
             self.stored.send_modify(|stored| *stored += 1);
         }
-        // A caller that has the answer sees it in the status, too.
-        self.publish_status();
         committed
     }
 

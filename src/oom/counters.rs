@@ -81,16 +81,12 @@ impl Reading {
                 }
             }
         }
-        match kills {
-            Some(kills) => Ok(Self { inode, kills, groups }),
-            // Since Linux 4.13; nothing was counted yet where v2 has no such line.
-            None if file.ends_with(OOM_CONTROL) => Err(CounterError::NoCounter { file: file.to_owned() }),
-            None => Ok(Self {
-                inode,
-                kills: 0,
-                groups,
-            }),
+        // Since Linux 4.13; nothing was counted yet where v2 has no such line.
+        if kills.is_none() && file.ends_with(OOM_CONTROL) {
+            return Err(CounterError::NoCounter { file: file.to_owned() });
         }
+        let kills = kills.unwrap_or(0);
+        Ok(Self { inode, kills, groups })
     }
 }
 

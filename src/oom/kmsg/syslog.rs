@@ -16,7 +16,7 @@ use super::KmsgError;
 use super::tracker::Attempt;
 use super::unread::Unread;
 use crate::oom::clock::monotonic;
-use crate::oom::line::Line;
+use crate::oom::record::Line;
 use crate::oom::text;
 
 /// The time between two calls.
@@ -75,18 +75,13 @@ type ReadAll = Box<dyn FnMut() -> Result<Vec<u8>, KmsgError> + Send>;
 pub(super) struct Syslog {
     read_all: ReadAll,
     unread: Unread,
-    lines: VecDeque<Line>,
+    /// What the last call returned and is not taken yet.
+    attempts: VecDeque<Attempt<'static>>,
     /// The time of the last line, and how many kills were logged at that time up to it.
     last: (u64, u64),
     /// Something says that there is news.
     woken: bool,
-    /// Whether lines were overwritten before the call read them, and this is not told yet.
-    overwritten: bool,
-    /// The end of what was read is not told yet.
-    at_end: bool,
     called: Instant,
-    /// A moment before the last call.
-    as_of: Duration,
 }
 
 impl Syslog {
@@ -100,13 +95,10 @@ impl Syslog {
         let mut syslog = Self {
             read_all,
             unread: Unread::default(),
-            lines: VecDeque::new(),
+            attempts: VecDeque::new(),
             last: (0, 0),
             woken: true,
-            overwritten: false,
-            at_end: false,
             called: Instant::now(),
-            as_of: Duration::ZERO,
         };
         syslog.call()?;
         Ok(syslog)
@@ -114,12 +106,11 @@ impl Syslog {
 
     fn call(&mut self) -> Result<(), KmsgError> {
         self.woken = false;
-        self.as_of = monotonic();
+        let as_of = monotonic();
         let log = (self.read_all)()?;
         self.called = Instant::now();
-        self.at_end = true;
         let new = self.unread.after(&log);
-        self.overwritten = new.lost;
+        self.attempts.extend(new.lost.then_some(Attempt::Overwritten));
         for bytes in new.text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let Some(line) = text::kernel_line(&String::from_utf8_lossy(bytes)) else {
                 continue;
@@ -129,26 +120,18 @@ impl Syslog {
             let ordinal = (before + u64::from(line.text.contains(KILLED))).min(LAST_ORDINAL);
             self.last = (timestamp_us, ordinal);
             let seq = Some(number(timestamp_us, ordinal));
-            self.lines.push_back(Line { seq, ..line });
+            self.attempts.push_back(Attempt::Line(Line { seq, ..line }));
         }
+        self.attempts.push_back(Attempt::AtEnd(Some(as_of)));
         Ok(())
     }
 
     /// The next line, if there is one.
     pub(super) fn read(&mut self) -> Result<Attempt<'static>, KmsgError> {
-        if !self.at_end && self.woken && self.called.elapsed() >= BETWEEN_CALLS {
+        if self.attempts.is_empty() && self.woken && self.called.elapsed() >= BETWEEN_CALLS {
             self.call()?;
         }
-        if std::mem::take(&mut self.overwritten) {
-            return Ok(Attempt::Overwritten);
-        }
-        if let Some(line) = self.lines.pop_front() {
-            return Ok(Attempt::Line(line));
-        }
-        if std::mem::take(&mut self.at_end) {
-            return Ok(Attempt::AtEnd(Some(self.as_of)));
-        }
-        Ok(Attempt::NotDue)
+        Ok(self.attempts.pop_front().unwrap_or(Attempt::NotDue))
     }
 
     /// Waits until it is time for a call. Cancel-safe.

@@ -20,15 +20,10 @@ pub(super) struct New<'t> {
 impl Unread {
     /// What of this text, all that the log holds now, comes after what was read before.
     pub(super) fn after<'t>(&mut self, log: &'t [u8]) -> New<'t> {
-        let new = match self.end_in(log) {
-            Some(end) => New {
-                text: &log[end..],
-                lost: false,
-            },
-            None => New {
-                text: log,
-                lost: !self.tail.is_empty(),
-            },
+        let end = self.end_in(log);
+        let new = New {
+            text: &log[end.unwrap_or(0)..],
+            lost: end.is_none() && !self.tail.is_empty(),
         };
         if !log.is_empty() {
             let from = log.len().saturating_sub(COMPARED);
@@ -39,10 +34,8 @@ impl Unread {
 
     /// Where in the log what was read before ends. The log may begin in the middle of it.
     fn end_in(&self, log: &[u8]) -> Option<usize> {
-        let last_line = match self.tail.split_last() {
-            Some((_, before)) => before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1),
-            None => return None,
-        };
+        let (_, before) = self.tail.split_last()?;
+        let last_line = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let last_line = &self.tail[last_line..];
         let ends = (1..=log.len())
             .rev()

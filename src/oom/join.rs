@@ -33,7 +33,7 @@ use crate::model::CgroupPath;
 pub use match_group::CounterDelta;
 use match_group::{LogState, Logged, MatchGroup};
 pub use oom_kill::OomKill;
-use unmatched::UnmatchedDeltas;
+use unmatched::{claim, expire};
 
 /// How long the kernel takes at most, in the ordinary course of things, to log a kill that it counted; a stalled virtual
 /// machine was seen to take 156 ms.
@@ -90,9 +90,9 @@ pub struct Joiner {
     logged: Vec<Logged>,
     rises: Vec<CounterDelta>,
     /// Counted and not logged in time.
-    unmatched: UnmatchedDeltas,
+    unmatched: Vec<CounterDelta>,
     /// Told by a counter alone, while their records may still come: a record of theirs is no second kill.
-    told_by_counter: UnmatchedDeltas,
+    told_by_counter: Vec<CounterDelta>,
     /// The records that came for them, until they are asked for.
     known: Vec<u64>,
     /// Second countings that were not logged, until they are asked for.
@@ -109,8 +109,8 @@ impl Joiner {
             has_log,
             logged: Vec::new(),
             rises: Vec::new(),
-            unmatched: UnmatchedDeltas::new(Vec::new()),
-            told_by_counter: UnmatchedDeltas::new(Vec::new()),
+            unmatched: Vec::new(),
+            told_by_counter: Vec::new(),
             known: Vec::new(),
             again: Vec::new(),
             settled: None,
@@ -144,7 +144,7 @@ impl Joiner {
             who: LogState::Told(cgroup.clone()),
             in_doubt: false,
         };
-        if self.told_by_counter.claim(&told).is_some() {
+        if claim(&mut self.told_by_counter, &told).is_some() {
             self.known.extend(kill.seq);
             return None;
         }
@@ -159,7 +159,7 @@ impl Joiner {
             who: LogState::Again(group.clone()),
             in_doubt: false,
         };
-        if self.told_by_counter.claim(&again).is_none() {
+        if claim(&mut self.told_by_counter, &again).is_none() {
             self.logged.push(again);
         }
         let is_it = |logged: &mut Logged| matches!(&logged.who, LogState::Waiting(kill) if kill.pid == pid);
@@ -224,14 +224,14 @@ impl Joiner {
     /// The kills that were told by counters alone and whose records may still come. An agent that goes on from here
     /// has to know them: [`Self::with_told_by_counter`].
     pub fn told_by_counter(&self) -> &[CounterDelta] {
-        self.told_by_counter.rises()
+        &self.told_by_counter
     }
 
     /// Continues after an agent that told these kills by counters alone.
     #[must_use]
     pub fn with_told_by_counter(self, rises: Vec<CounterDelta>) -> Self {
         Self {
-            told_by_counter: UnmatchedDeltas::new(rises),
+            told_by_counter: rises,
             ..self
         }
     }
@@ -243,7 +243,7 @@ impl Joiner {
 
     /// Whether anything waits for progress.
     pub fn is_waiting(&self) -> bool {
-        !self.rises.is_empty() || self.unmatched.len() > 0 || self.has_kills_waiting()
+        !self.rises.is_empty() || !self.unmatched.is_empty() || self.has_kills_waiting()
     }
 
     /// Whether a kill waits for counters to be read.
@@ -273,7 +273,7 @@ impl Joiner {
                     let (decided, left) = group.decide(end);
                     told.extend(decided.kills);
                     unmatched_logged.extend(decided.unmatched_logged);
-                    self.unmatched.add(decided.unmatched);
+                    self.unmatched.extend(decided.unmatched);
                     left
                 }
                 None => group,
@@ -283,12 +283,14 @@ impl Joiner {
         }
         told.extend(self.place(unmatched_logged));
         let known = if crowded { Progress::END } else { progress };
-        for rise in self.unmatched.expire(known, &self.logged) {
+        for rise in expire(&mut self.unmatched, known, &self.logged) {
             told.extend(self.alone(&rise));
         }
         let read = if self.has_log { progress.log } else { progress.counters };
         if progress != Progress::END {
-            self.told_by_counter.forget_before(read);
+            // Their records would have been read by now.
+            self.told_by_counter
+                .retain(|rise| rise.by.saturating_add(LATEST) >= read);
         }
         told
     }
@@ -298,14 +300,14 @@ impl Joiner {
         unmatched_logged.sort_by_key(|logged| matches!(logged.who, LogState::Waiting(_)));
         let mut told = Vec::new();
         for logged in unmatched_logged {
-            match (self.unmatched.claim(&logged), &logged.who) {
+            match (claim(&mut self.unmatched, &logged), &logged.who) {
                 (None, _) if self.rises.iter().any(|rise| logged.may_be_in(rise, LATEST)) => self.logged.push(logged),
                 (Some(cgroup), LogState::Waiting(kill)) => {
                     // Another one that was logged as late may have been the one that was counted there.
                     let kill = Arc::clone(kill);
                     told.push(OomKill::of(kill, Some(cgroup), Confidence::Ambiguous, logged.at));
                 }
-                (None, LogState::Waiting(kill)) if self.told_by_counter.claim(&logged).is_some() => {
+                (None, LogState::Waiting(kill)) if claim(&mut self.told_by_counter, &logged).is_some() => {
                     self.known.extend(kill.seq);
                 }
                 (None, LogState::Waiting(kill)) => {
@@ -322,7 +324,7 @@ impl Joiner {
         let total = rise.kills.get();
         let kills = total.saturating_sub(rise.again);
         self.again.extend((kills..total).map(|_| rise.cgroup.clone()));
-        self.told_by_counter.add(vec![rise.clone()]);
+        self.told_by_counter.push(rise.clone());
         (0..kills)
             .map(|_| OomKill::counter_alone(rise.cgroup.clone(), rise.by))
             .collect()

@@ -8,7 +8,7 @@
 //!
 //! An incomplete line is dropped, never guessed at.
 
-use super::line::{Line, Part};
+use super::record::{Line, Part};
 use super::within;
 
 /// Far more than the longest line with two paths of PATH_MAX bytes.

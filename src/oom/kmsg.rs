@@ -2,28 +2,29 @@
 //!
 //! If records were overwritten before they could be read, [`Notice::Lost`] says so, and the receiver looks at all counters at
 //! once. What was already in the log when it was opened is told as [`Origin::Replayed`], and not at all up to the
-//! [`Position`] of a process that read it before.
+//! last record that a process told that read it before.
 //!
 //! One `read` returns one record; EAGAIN is the end for now, EPIPE says that records were overwritten (the next read
 //! returns the oldest that is left), EINVAL that a record was larger than the buffer and is passed over (`devkmsg_read` in
 //! kernel/printk/printk.c). Opening needs CAP_SYSLOG where `kernel.dmesg_restrict` is 1.
 
 mod device;
-mod error;
-mod notice;
 mod syslog;
 mod tracker;
 mod unread;
 
 use std::collections::VecDeque;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::clock::Moment;
 pub use super::clock::monotonic;
+use super::parse::Event;
 use device::{BUFFER, Device};
-pub use error::KmsgError;
-pub use notice::{BootId, LogEvent, Loss, Notice, Origin, Position};
 pub use syslog::Numbering;
 use syslog::Syslog;
 use tracker::{Attempt, Tracker};
@@ -34,6 +35,67 @@ pub const DEVICE: &str = "/dev/kmsg";
 pub const SYSLOG: &str = "syslog";
 /// Records read in a row before others get their turn.
 const AT_ONCE: usize = 1024;
+
+/// Which boot of the machine: `/proc/sys/kernel/random/boot_id`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BootId(pub String);
+
+impl BootId {
+    /// That of the running kernel.
+    ///
+    /// Errors: when /proc cannot be read.
+    pub fn current() -> Result<Self, KmsgError> {
+        let id = procfs::sys::kernel::random::boot_id();
+        id.map(Self).map_err(|error| KmsgError::Boot(error.to_string()))
+    }
+}
+
+/// Whether something was logged while we read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// It was logged just now.
+    Live,
+    /// It was in the log before we had read to its end for the first time.
+    Replayed,
+}
+
+/// What the log says, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogEvent {
+    pub event: Event,
+    /// The number of the record that completed it: the position to keep once it is dealt with.
+    pub seq: u64,
+    /// When it was logged, by CLOCK_MONOTONIC: to about a millisecond.
+    pub logged: Duration,
+    /// When, by the wall clock: exact to the delay of the reader if live, to about a millisecond otherwise, unless
+    /// the machine was suspended since.
+    pub at: Timestamp,
+    /// Whether it was logged while this process read.
+    pub origin: Origin,
+}
+
+/// What the reader of the log tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    Event(LogEvent),
+    /// Something is missing. Look at all counters.
+    Lost(Loss),
+    /// All that was in the log when it was opened has been told.
+    CaughtUp,
+}
+
+/// The part of the log that is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Loss {
+    /// The kernel overwrote records before they were read: this many, if it can be told.
+    Overwritten {
+        /// How many records of any kind.
+        records: u64,
+    },
+    /// A record did not fit into the buffer.
+    TooLong,
+}
 
 /// Where the log is read.
 #[derive(Debug)]
@@ -83,16 +145,14 @@ pub struct KmsgReader {
 
 impl KmsgReader {
     /// Opens the log: `device`, or [`SYSLOG`]. Where [`DEVICE`] cannot be opened, syslog(2) is read in its place. Up to
-    /// `told` an earlier process told what it read; of another boot, that means nothing.
+    /// the record `told` an earlier process of this boot told what it read.
     ///
     /// # Errors
     /// [`KmsgError::Open`] with what to grant, or one of the rarer ones.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn start(device: &Path, told: Option<Position>) -> Result<Self, KmsgError> {
-        let boot = BootId::current()?;
-        let told = told.filter(|told| told.boot == boot).map(|told| told.seq);
+    pub fn start(device: &Path, told: Option<u64>) -> Result<Self, KmsgError> {
         Ok(Self::of(Source::open(device)?, told))
     }
 
@@ -175,6 +235,49 @@ impl KmsgReader {
         self.notices.extend(self.tracker.record_read(attempt, now));
         self.read_up_to = read_up_to.or(self.read_up_to);
         Ok(read_up_to.is_none())
+    }
+}
+
+/// Why the log cannot be read, or no longer.
+#[derive(Debug, thiserror::Error)]
+pub enum KmsgError {
+    #[error("cannot open {}: {source}; {}", device.display(), next_step(source))]
+    Open { device: PathBuf, source: io::Error },
+    /// Reading it failed for good.
+    #[error("cannot read {}: {source}", device.display())]
+    Read { device: PathBuf, source: io::Error },
+    /// It has an end, which the kernel's log has not.
+    #[error("{} came to its end: it is not the kernel's log", device.display())]
+    Ended { device: PathBuf },
+    /// syslog(2) is refused.
+    #[error("syslog(2) is refused: grant CAP_SYSLOG")]
+    SyslogRefused,
+    /// syslog(2) failed.
+    #[error("syslog(2): {0}")]
+    Syslog(String),
+    /// The log is text without times.
+    #[error("the kernel's log has no times: write Y to /sys/module/printk/parameters/time")]
+    NoTimes,
+    /// There is no device, and syslog(2) failed, too.
+    #[error("{syslog}; {device}")]
+    Neither {
+        /// Why there is no device.
+        device: String,
+        /// Why syslog(2) failed.
+        syslog: String,
+    },
+    /// The boot cannot be told.
+    #[error("cannot tell which boot this is: {0}; mount /proc")]
+    Boot(String),
+}
+
+fn next_step(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "give the pod a hostPath volume for it (type CharDevice)",
+        io::ErrorKind::PermissionDenied => {
+            "grant CAP_SYSLOG (needed while the sysctl kernel.dmesg_restrict is 1) and access to the device (c 1:11 r)"
+        }
+        _ => "kills are still counted, without their detail",
     }
 }
 

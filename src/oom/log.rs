@@ -4,9 +4,8 @@ use std::collections::HashMap;
 
 use super::assemble::Assembler;
 use super::kill::Kill;
-use super::line::Line;
 use super::parse::{Event, Parser};
-use super::record::Record;
+use super::record::{Line, Record};
 use super::text;
 
 /// What a log was copied from. The first line with a header decides for all of them.

@@ -30,7 +30,6 @@ mod epoll;
 pub mod join;
 mod kill;
 pub mod kmsg;
-mod line;
 mod log;
 mod message;
 mod parse;
@@ -43,13 +42,14 @@ pub mod watch;
 
 pub use assemble::Assembler;
 pub use kill::{Invoker, Kill, Level};
-pub use line::{Line, Part};
 pub use log::parse_log;
 pub use message::LimitUsage;
 pub use parse::{Event, Parser};
-pub use record::Record;
+pub use record::{Line, Part, Record};
+pub(crate) use report::shared;
 pub use report::{
-    Candidates, Confidence, HitLimit, OomReport, OwnWrite, ReportedContainer, ReportedMemory, ReportedPod, Role, Victim,
+    Candidates, Confidence, HitLimit, KillFacts, OomReport, OwnWrite, ReportedContainer, ReportedMemory, ReportedPod,
+    Role, Victim,
 };
 pub use summary::Limit;
 

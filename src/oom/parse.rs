@@ -13,8 +13,8 @@ use group::Group;
 use window::ReportWindow;
 
 use super::kill::{Invoker, Kill};
-use super::line::Line;
 use super::message::{LimitUsage, Message};
+use super::record::Line;
 use super::summary::{Cgroups, Summary};
 use super::within;
 use crate::model::CgroupPath;

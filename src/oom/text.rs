@@ -4,8 +4,7 @@
 //! line whose header names a writer other than the kernel is passed over. A log without such names (plain `dmesg`) cannot be
 //! told from a forgery: only [`Record`](super::record::Record)s can.
 
-use super::line::{Line, Part};
-use super::record::number;
+use super::record::{Line, Part, number};
 
 /// What `dmesg -x` calls levels (util-linux `sys-utils/dmesg.c`).
 const LEVELS: [&str; 8] = ["emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"];

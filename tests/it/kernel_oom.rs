@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use vscaled::oom::counters::{CounterError, EVENTS, OOM_CONTROL, Reading};
-use vscaled::oom::kmsg::{BootId, DEVICE, KmsgReader, LogEvent, Notice, Origin, Position};
+use vscaled::oom::kmsg::{DEVICE, KmsgReader, LogEvent, Notice, Origin};
 use vscaled::oom::{Event, Kill, Level, Limit};
 
 use pod::{CONTAINER, POD_UID, TestPod};
@@ -37,7 +37,7 @@ async fn told(reader: &mut KmsgReader, pid: u32) -> (Kill, u64, Origin) {
     timeout(PATIENCE, next_kill).await.expect("the kernel to log the kill")
 }
 
-async fn caught_up(told: Option<Position>) -> KmsgReader {
+async fn caught_up(told: Option<u64>) -> KmsgReader {
     let mut reader = KmsgReader::start(DEVICE.as_ref(), told).unwrap();
     let end = async { while reader.next().await.expect("the reader to go on") != Notice::CaughtUp {} };
     timeout(PATIENCE, end).await.expect("the log to have an end");
@@ -100,7 +100,6 @@ async fn a_kill_is_told_again_to_those_who_do_not_know_of_it() {
     let pod = TestPod::new();
     pod.limit_container();
     let mut reader = caught_up(None).await;
-    let boot = BootId::current().unwrap();
     let first = pod.exceed();
     let (_, seq, _) = told(&mut reader, first).await;
     drop(reader);
@@ -108,8 +107,7 @@ async fn a_kill_is_told_again_to_those_who_do_not_know_of_it() {
     let mut reader = KmsgReader::start(DEVICE.as_ref(), None).unwrap();
     assert_eq!(told(&mut reader, first).await.2, Origin::Replayed);
     assert_eq!(told(&mut reader, missed).await.2, Origin::Replayed);
-    let position = Position { boot, seq };
-    let mut reader = KmsgReader::start(DEVICE.as_ref(), Some(position)).unwrap();
+    let mut reader = KmsgReader::start(DEVICE.as_ref(), Some(seq)).unwrap();
     let mut pids = Vec::new();
     loop {
         match timeout(PATIENCE, reader.next()).await.unwrap().unwrap() {

@@ -54,9 +54,9 @@ impl OomKill {
 
     /// Whether it is known where this victim was.
     pub const fn is_certain(&self) -> bool {
-        match self.confidence {
-            Confidence::Exact | Confidence::Procfs | Confidence::OnlyCounterThatRose => true,
-            Confidence::Ambiguous | Confidence::CounterAlone | Confidence::LogAlone => false,
-        }
+        matches!(
+            self.confidence,
+            Confidence::Exact | Confidence::Procfs | Confidence::OnlyCounterThatRose
+        )
     }
 }

@@ -5,9 +5,8 @@ use std::time::Duration;
 use super::{LogEvent, Loss, Notice, Numbering, Origin};
 use crate::oom::assemble::Assembler;
 use crate::oom::clock::{LogClock, Moment};
-use crate::oom::line::Line;
 use crate::oom::parse::Parser;
-use crate::oom::record::Record;
+use crate::oom::record::{Line, Record};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Attempt<'a> {

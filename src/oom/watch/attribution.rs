@@ -15,19 +15,18 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{Checkpoint, Records};
 use super::kill_counters::{CounterScope, KillCounters};
-use super::node_io::NodeIo;
+use super::node::NodeIo;
 use super::own_writes::OwnWrites;
 use super::pending::PendingKill;
 use super::pod_names::{NodePods, PodNames};
-use super::records::Records;
 use crate::model::CgroupPath;
 use crate::oom::clock::Moment;
 use crate::oom::counters::CounterError;
 use crate::oom::join::{CounterDelta, Joiner, Progress};
 use crate::oom::kill::Kill;
-use crate::oom::kmsg::{BootId, Numbering, Position};
+use crate::oom::kmsg::{BootId, Numbering};
 use crate::oom::report::{Candidates, OomReport, Role};
 
 /// How far the time of a record may be off.
@@ -98,11 +97,9 @@ impl Attribution {
         }
     }
 
-    /// From where on the log is to be read.
-    pub(super) fn position(&self) -> Option<Position> {
-        let seq = self.told.records.up_to()?;
-        let boot = self.told.boot.clone();
-        Some(Position { boot, seq })
+    /// The record up to which the log was told.
+    pub(super) const fn position(&self) -> Option<u64> {
+        self.told.records.up_to()
     }
 
     /// Takes in who lives here.

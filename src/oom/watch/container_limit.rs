@@ -5,7 +5,7 @@
 //! that moment is what the pod used less what everything else in the pod uses now: only the victim's container has lost
 //! memory since.
 
-use super::node_io::NodeIo;
+use super::node::NodeIo;
 use super::pod_names::PodNames;
 use crate::model::CgroupPath;
 use crate::oom::kill::{Kill, Level};
@@ -36,19 +36,18 @@ pub(super) fn container_limit(
         return None;
     }
     let pod_limit = kill.usage.map(|usage| usage.limit.get());
-    let pod_limit = pod_limit.or_else(|| files.memory(pod)?.limit)?;
+    let pod_limit = pod_limit.or_else(|| files.memory(pod)?.limit_bytes)?;
     let pod_usage = kill.usage.map_or(pod_limit, |usage| usage.usage.get());
     let is_only = names.is_only_container(pod, &container);
     let Some(memory) = files.memory(&container) else {
         // The runtime has removed its cgroup. What it was is certain where there was nothing else in the pod.
         return is_only.then(|| HitLimit {
             cgroup: Some(container.to_string()),
-            limit_bytes: None,
             usage_bytes: Some(pod_usage),
-            peak_bytes: None,
+            ..HitLimit::default()
         });
     };
-    let limit = memory.limit.filter(|limit| *limit <= pod_limit)?;
+    let limit = memory.limit_bytes.filter(|limit| *limit <= pod_limit)?;
     // What is used long after the kill, or after the pod has ended, says nothing.
     let others = Some(others(pod, &container, names, files)).filter(|_| is_live && files.memory(pod).is_some());
     let used = others.map(|others| pod_usage.saturating_sub(others.usage));
@@ -59,11 +58,9 @@ pub(super) fn container_limit(
         }
         None => is_only && limit == pod_limit,
     };
-    stands_at_it.then(|| HitLimit {
-        cgroup: Some(container.to_string()),
-        limit_bytes: Some(limit),
+    stands_at_it.then_some(HitLimit {
         usage_bytes: used,
-        peak_bytes: memory.peak,
+        ..memory
     })
 }
 
@@ -85,9 +82,9 @@ fn others(pod: &CgroupPath, container: &CgroupPath, names: &PodNames, files: &im
     let mut others = Others::default();
     for other in files.children(pod).into_iter().filter(|other| other != container) {
         let Some(memory) = files.memory(&other) else { continue };
-        let usage = memory.usage.unwrap_or(0);
+        let usage = memory.usage_bytes.unwrap_or(0);
         others.usage = others.usage.saturating_add(usage);
-        if memory.limit.is_none() && names.is_container(container) && !names.is_container(&other) {
+        if memory.limit_bytes.is_none() && names.is_container(container) && !names.is_container(&other) {
             others.sandbox = others.sandbox.saturating_add(usage);
         }
     }
@@ -100,7 +97,6 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use super::super::node_io::CgroupMemory;
     use super::super::pod_names::NodePods;
     use super::super::testing::{Kernel, container};
     use super::*;
@@ -120,11 +116,12 @@ mod tests {
         container(0, 0).parent().unwrap()
     }
 
-    fn memory(limit: Option<u64>, usage: u64) -> CgroupMemory {
-        CgroupMemory {
-            limit: limit.map(|limit| limit * MIB),
-            usage: Some(usage * MIB),
-            peak: None,
+    fn memory(cgroup: &CgroupPath, limit: Option<u64>, usage: u64) -> HitLimit {
+        HitLimit {
+            cgroup: Some(cgroup.to_string()),
+            limit_bytes: limit.map(|limit| limit * MIB),
+            usage_bytes: Some(usage * MIB),
+            peak_bytes: None,
         }
     }
 
@@ -132,12 +129,13 @@ mod tests {
         let mut kernel = Kernel::default();
         let sandbox = container(0, 0);
         kernel.make(&sandbox);
-        kernel.memory.insert(sandbox, memory(None, 1));
+        let used = memory(&sandbox, None, 1);
+        kernel.memory.insert(sandbox, used);
         let mut live = BTreeMap::new();
         for (number, (limit, usage)) in (1..).zip(containers) {
             let path = container(0, number);
             kernel.make(&path);
-            kernel.memory.insert(path.clone(), memory(*limit, *usage));
+            kernel.memory.insert(path.clone(), memory(&path, *limit, *usage));
             live.insert(
                 format!("c{number}"),
                 LiveContainer {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::oom::kmsg::{KmsgError, KmsgReader, Notice, Numbering, Position};
+use crate::oom::kmsg::{KmsgError, KmsgReader, Notice, Numbering};
 
 /// A log that cannot be read is tried again after so long.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ impl KernelLog {
     }
 
     /// Opens the log if it is time to. Returns what its numbers count if it is open now and was not before.
-    pub(super) fn open(&mut self, told: Option<Position>, now: Duration) -> Option<Numbering> {
+    pub(super) fn open(&mut self, told: Option<u64>, now: Duration) -> Option<Numbering> {
         if self.reader.is_some() || now < self.try_at {
             return None;
         }

@@ -11,7 +11,7 @@
 //! In come the node's files, the agent's inventory and its own changes; out come [`Batch`]es: reports, and the checkpoint
 //! from which a later agent goes on, so that what happens while none runs is told once, and what was told is not told
 //! again. The thread waits for nobody: not for the rest of the agent, nor for a disk, nor for the receiver of batches.
-//! All decisions are those of `attribution`, which is pure but for the few files it reads through `node_io` at the moment of
+//! All decisions are those of `attribution`, which is pure but for the few files it reads through `NodeIo` at the moment of
 //! a kill.
 
 mod attribution;
@@ -20,11 +20,9 @@ mod container_limit;
 mod kernel_log;
 mod kill_counters;
 mod node;
-mod node_io;
 mod own_writes;
 mod pending;
 mod pod_names;
-mod records;
 mod schedule;
 mod start;
 #[cfg(test)]

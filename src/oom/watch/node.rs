@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::kill_counters::{CounterScope, CounterTree};
-use super::node_io::{CgroupMemory, NodeIo, ProcProbe};
 use super::pod_names::NodePods;
 use crate::cgroup::{Hierarchy, cgroup_of_pid, children};
 use crate::model::{CgroupPath, CgroupVersion, Resource};
 use crate::oom::counters::{CounterError, EVENTS, OOM_CONTROL, Reading};
 use crate::oom::kill::{Invoker, Kill};
-use crate::oom::report::Role;
+use crate::oom::report::{HitLimit, Role};
 use crate::oom::summary::Limit;
 
 const PROC: &str = "/proc";
@@ -29,6 +28,36 @@ pub(super) const NO_LIMIT: u64 = 1 << 60;
 /// are those of the kernel's log.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 const FIRST_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
+
+/// The node around a kill.
+pub(super) trait NodeIo: CounterTree {
+    /// The limit and the use of a cgroup's memory now, each absent without a limit, and where the kernel has no such file;
+    /// `None` if the cgroup is gone.
+    fn memory(&self, cgroup: &CgroupPath) -> Option<HitLimit>;
+    /// The cgroup that is killed as a whole when a process in this one is killed for that limit
+    /// (`mem_cgroup_get_oom_group`): the outermost with `memory.oom.group` set, up to the one whose limit it is.
+    fn group_of(&self, cgroup: &CgroupPath, limit: &Limit) -> Option<CgroupPath>;
+    /// The processes in a cgroup and below it; `None` if it is gone.
+    fn processes(&self, cgroup: &CgroupPath) -> Option<Vec<u32>>;
+    /// Whether this task is one of the agent's own threads.
+    fn is_own_thread(&self, invoker: &Invoker) -> bool;
+}
+
+/// What `/proc` still knew of a victim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ProcProbe {
+    /// Where it was; `/` says nothing.
+    pub(super) cgroup: Option<CgroupPath>,
+    /// What it was to its container.
+    pub(super) role: Role,
+}
+
+impl ProcProbe {
+    pub(super) const NONE: Self = Self {
+        cgroup: None,
+        role: Role::Unspecified,
+    };
+}
 
 /// The node, as far as its files tell.
 #[derive(Debug)]
@@ -172,30 +201,27 @@ impl CounterTree for NodeFiles {
     }
 
     fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {
-        let found = self.tree.as_ref().map(|tree| children(&tree.mount, cgroup));
-        match found {
-            Some(Ok(children)) => children,
-            Some(Err(error)) => {
-                tracing::warn!(%error, "kills in these cgroups are found by the log only");
-                Vec::new()
-            }
-            None => Vec::new(),
-        }
+        let Some(tree) = &self.tree else { return Vec::new() };
+        children(&tree.mount, cgroup).unwrap_or_else(|error| {
+            tracing::warn!(%error, "kills in these cgroups are found by the log only");
+            Vec::new()
+        })
     }
 }
 
 impl NodeIo for NodeFiles {
-    fn memory(&self, cgroup: &CgroupPath) -> Option<CgroupMemory> {
+    fn memory(&self, cgroup: &CgroupPath) -> Option<HitLimit> {
         let names = match self.tree.as_ref()?.counter {
             OOM_CONTROL => V1_MEMORY,
             _ => V2_MEMORY,
         };
         let [limit, usage, peak] = names.map(|name| self.file(cgroup, name));
         let bytes = |text: String| text.trim().parse().ok();
-        Some(CgroupMemory {
-            limit: bytes(limit?).filter(|limit| *limit < NO_LIMIT),
-            usage: usage.and_then(bytes),
-            peak: peak.and_then(bytes),
+        Some(HitLimit {
+            cgroup: Some(cgroup.to_string()),
+            limit_bytes: bytes(limit?).filter(|limit| *limit < NO_LIMIT),
+            usage_bytes: usage.and_then(bytes),
+            peak_bytes: peak.and_then(bytes),
         })
     }
 

@@ -4,10 +4,11 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::kill_counters::CounterTree;
-use super::node_io::{CgroupMemory, NodeIo};
+use super::node::NodeIo;
 use crate::model::CgroupPath;
 use crate::oom::counters::{CounterError, Reading};
 use crate::oom::kill::Invoker;
+use crate::oom::report::HitLimit;
 use crate::oom::summary::Limit;
 
 const UIDS: [&str; 2] = [
@@ -25,7 +26,7 @@ pub(super) struct Kernel {
     /// Cgroups that are killed as a whole.
     pub(super) groups: BTreeSet<CgroupPath>,
     pub(super) processes: BTreeMap<CgroupPath, Vec<u32>>,
-    pub(super) memory: BTreeMap<CgroupPath, CgroupMemory>,
+    pub(super) memory: BTreeMap<CgroupPath, HitLimit>,
 }
 
 impl Kernel {
@@ -80,12 +81,13 @@ impl CounterTree for Kernel {
 }
 
 impl NodeIo for Kernel {
-    fn memory(&self, cgroup: &CgroupPath) -> Option<CgroupMemory> {
-        let limited = CgroupMemory {
-            limit: Some(64 << 20),
-            ..CgroupMemory::default()
+    fn memory(&self, cgroup: &CgroupPath) -> Option<HitLimit> {
+        let limited = HitLimit {
+            cgroup: Some(cgroup.to_string()),
+            limit_bytes: Some(64 << 20),
+            ..HitLimit::default()
         };
-        let memory = self.memory.get(cgroup).copied().unwrap_or(limited);
+        let memory = self.memory.get(cgroup).cloned().unwrap_or(limited);
         self.has(cgroup).then_some(memory)
     }
 

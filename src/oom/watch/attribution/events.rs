@@ -4,17 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::container_limit::container_limit;
-use super::super::node::NO_LIMIT;
-use super::super::node_io::{NodeIo, ProcProbe};
+use super::super::node::{NO_LIMIT, NodeIo, ProcProbe};
 use super::super::pending::{PendingGroup, PendingKill};
 use super::{Attribution, RecordFacts};
 use crate::model::CgroupPath;
 use crate::oom::clock::Moment;
 use crate::oom::join::OomKill;
-use crate::oom::kill::{Kill, Level};
+use crate::oom::kill::Kill;
 use crate::oom::kmsg::{LogEvent, Origin};
 use crate::oom::parse::Event;
-use crate::oom::report::{Candidates, Confidence, HitLimit, OomReport, Role, Victim};
+use crate::oom::report::{Candidates, Confidence, HitLimit, KillFacts, OomReport, Role, Victim};
 use crate::oom::summary::Limit;
 
 /// In a flood every kill may be any of hundreds; what a report lists must stay something that can be sent and kept.
@@ -102,14 +101,14 @@ impl Attribution {
         };
         let report = OomReport {
             id: String::new(),
-            node: self.node.clone(),
             time,
-            pod: None,
-            container: None,
+            facts: KillFacts {
+                node: self.node.clone(),
+                limit: victim.map(|kill| hit_limit(kill, around)).unwrap_or_default(),
+                container_limit,
+                ..KillFacts::default()
+            },
             cgroup: kill.cgroup.as_ref().map(ToString::to_string),
-            level: Level::Unspecified,
-            limit: victim.map(|kill| hit_limit(kill, around)).unwrap_or_default(),
-            container_limit,
             victim: victim.map(|kill| self.as_victim(kill)),
             group: Vec::new(),
             own_write: None,
@@ -199,8 +198,8 @@ fn hit_limit(kill: &Kill, around: &impl NodeIo) -> HitLimit {
     let logged = kill.usage.map(|usage| usage.limit.get());
     HitLimit {
         cgroup: Some(cgroup.to_string()),
-        limit_bytes: logged.or(memory.limit).filter(|limit| *limit < NO_LIMIT),
+        limit_bytes: logged.or(memory.limit_bytes).filter(|limit| *limit < NO_LIMIT),
         usage_bytes: kill.usage.map(|usage| usage.usage.get()),
-        peak_bytes: memory.peak,
+        ..memory
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::node_io::NodeIo;
+use super::super::node::NodeIo;
 use super::super::pending::{PendingGroup, PendingKill};
 use super::super::pod_names::{Owner, PodNames};
 use super::Attribution;
@@ -79,9 +79,10 @@ impl Attribution {
         let Owner { pod, container, .. } = open.owner(&self.names);
         let group = open.group.map(|group| group.pids).filter(|pids| pids.len() > 1);
         let mut report = open.report;
-        (report.id, report.pod, report.container) = (id, pod, container);
+        report.id = id;
+        (report.facts.pod, report.facts.container) = (pod, container);
         report.group = group.unwrap_or_default();
-        report.level = level(&open.kill, &self.names);
+        report.facts.level = level(&open.kill, &self.names);
         let invoker = open.kill.victim().and_then(|kill| kill.invoker.as_ref());
         report.own_write = self.own_writes.blamed(&report).or_else(|| {
             invoker

@@ -1,7 +1,7 @@
 mod story;
 
 use super::super::checkpoint::CheckpointError;
-use super::super::node_io::ProcProbe;
+use super::super::node::ProcProbe;
 use super::super::pod_names::NodePods;
 use super::super::testing::{Kernel, container, root};
 use super::events::MOST_CANDIDATES;
@@ -116,8 +116,8 @@ fn a_named_kill_in_a_known_container_is_told_at_once() {
     let told = attribution.drain_reports();
     assert_eq!(told.len(), 1);
     assert_eq!((&*told[0].id, told[0].time), ("b007-log-40", at(10).wall));
-    assert_eq!(told[0].container.as_ref().unwrap().name, "app");
-    assert_eq!(told[0].limit.limit_bytes, Some(64 << 20));
+    assert_eq!(told[0].facts.container.as_ref().unwrap().name, "app");
+    assert_eq!(told[0].facts.limit.limit_bytes, Some(64 << 20));
     live(&mut attribution, &kernel, kill(8, 50, Some(container(0, 1))), 20);
     kernel.kill(&container(0, 1));
     attribution.release(at(20), &kernel);

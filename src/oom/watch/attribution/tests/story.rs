@@ -127,7 +127,7 @@ impl Node {
         if !self.has_log {
             return;
         }
-        let told = self.attribution.position().map(|position| position.seq);
+        let told = self.attribution.position();
         for (index, record) in self.log.iter().enumerate().skip(self.read).take(most) {
             self.read = index + 1;
             let number = record.kill.seq.unwrap();

@@ -71,12 +71,6 @@ impl Destinations {
         self.0 &= !destination.bit();
     }
 
-    /// The destinations that both sets have.
-    #[must_use]
-    pub const fn both(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
     pub fn iter(self) -> impl Iterator<Item = Destination> {
         Destination::ALL
             .into_iter()

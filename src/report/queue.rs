@@ -82,8 +82,7 @@ impl ReportQueue {
     /// Records that the destination can be reached.
     pub fn connected(&self) {
         self.metrics.link(self.destination, LinkOutcome::Established);
-        let since = Timestamp::now();
-        self.link.send_replace(Link::Connected { since });
+        self.link.send_replace(Link::Connected);
     }
 
     /// Records that the destination cannot be reached, and is tried again at that time.

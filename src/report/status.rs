@@ -1,7 +1,5 @@
 //! The state of reporting: for metrics, for `doctor`, for the list of problems.
 
-use std::fmt;
-
 use jiff::Timestamp;
 
 use super::destination::Destination;
@@ -41,9 +39,7 @@ pub struct DestinationStatus {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Link {
     Starting,
-    Connected {
-        since: Timestamp,
-    },
+    Connected,
     Waiting {
         error: String,
         /// The time of the next attempt.
@@ -63,26 +59,13 @@ impl Status {
     /// What is wrong, one sentence each.
     pub fn problems(&self) -> impl Iterator<Item = String> {
         let cut_off = self.destinations.iter().filter_map(|one| match &one.link {
-            Link::Waiting { .. } => Some(one.to_string()),
-            Link::Starting | Link::Connected { .. } => None,
+            Link::Waiting { error, until } => Some(format!(
+                "{}: {error}; {} reports wait, the next attempt is at {until:.0}",
+                one.destination.as_str(),
+                one.pending
+            )),
+            Link::Starting | Link::Connected => None,
         });
         self.log.problem.clone().into_iter().chain(cut_off)
-    }
-}
-
-impl fmt::Display for DestinationStatus {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (destination, pending) = (self.destination.as_str(), self.pending);
-        match &self.link {
-            Link::Starting => write!(formatter, "{destination}: starting, {pending} reports wait"),
-            Link::Connected { since } => write!(
-                formatter,
-                "{destination}: connected since {since:.0}, {pending} reports are not acknowledged"
-            ),
-            Link::Waiting { error, until } => write!(
-                formatter,
-                "{destination}: {error}; {pending} reports wait, the next attempt is at {until:.0}"
-            ),
-        }
     }
 }

@@ -31,12 +31,6 @@ pub struct EventDelivery {
     node: String,
     metadata: Arc<dyn PodMetadata>,
     plan: Plan,
-}
-
-/// The running delivery.
-struct Task {
-    delivery: EventDelivery,
-    queue: ReportQueue,
     backoff: Backoff,
     connected: bool,
     /// The number of the last report that was taken in.
@@ -49,12 +43,7 @@ impl EventDelivery {
     /// Tells people, by Events on pods.
     #[must_use]
     pub fn for_people(client: ApiClient, node: &str, metadata: Arc<dyn PodMetadata>) -> Self {
-        Self {
-            client,
-            node: node.to_owned(),
-            metadata,
-            plan: Plan::for_people(),
-        }
+        Self::new(client, node, metadata, Plan::for_people())
     }
 
     /// Tells an unmodified VPA recommender, by Events in the shape that it reads. The file `memory`, whose directory is there,
@@ -67,11 +56,19 @@ impl EventDelivery {
         windows: VpaWindows,
         memory: PathBuf,
     ) -> Self {
+        Self::new(client, node, metadata, Plan::for_recommender(windows, memory))
+    }
+
+    fn new(client: ApiClient, node: &str, metadata: Arc<dyn PodMetadata>, plan: Plan) -> Self {
         Self {
             client,
             node: node.to_owned(),
             metadata,
-            plan: Plan::for_recommender(windows, memory),
+            plan,
+            backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
+            connected: false,
+            after: 0,
+            drained: false,
         }
     }
 }
@@ -81,75 +78,59 @@ impl Deliver for EventDelivery {
         self.plan.destination()
     }
 
-    fn run(self: Box<Self>, queue: ReportQueue) -> BoxFuture<'static, ()> {
-        let task = Task {
-            delivery: *self,
-            queue,
-            backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
-            connected: false,
-            after: 0,
-            drained: false,
-        };
+    fn run(mut self: Box<Self>, mut queue: ReportQueue) -> BoxFuture<'static, ()> {
         // Either way the agent is ending.
-        async move { task.run().await.unwrap_or(()) }.boxed()
+        async move { self.deliver(&mut queue).await.unwrap_or(()) }.boxed()
     }
 }
 
-impl Task {
-    async fn run(mut self) -> Result<(), Ended> {
-        self.delivery.metadata.wait_until_known().await;
+impl EventDelivery {
+    async fn deliver(&mut self, queue: &mut ReportQueue) -> Result<(), Ended> {
+        self.metadata.wait_until_known().await;
         loop {
-            self.fill().await?;
-            match self.delivery.plan.next(self.delivery.metadata.as_ref()) {
-                Some(Next::Send(event)) => self.send(&event).await?,
-                Some(Next::Withhold(number)) => self.withhold(vec![number]).await?,
+            self.fill(queue).await?;
+            match self.plan.next(self.metadata.as_ref()) {
+                Some(Next::Send(event)) => self.send(queue, &event).await?,
+                Some(Next::Withhold(number)) => withhold(queue, vec![number]).await?,
                 // Cancel-safe, all of them: nothing is in hand.
                 None => tokio::select! {
-                    more = self.queue.more(), if self.drained => {
+                    more = queue.more(), if self.drained => {
                         more?;
                         self.drained = false;
                     }
-                    () = until(self.delivery.plan.ready_at()) => {}
+                    () = until(self.plan.ready_at()) => {}
                 },
             }
         }
     }
 
     /// Takes in what there is, as far as there is room.
-    async fn fill(&mut self) -> Result<(), Ended> {
-        let plan = &mut self.delivery.plan;
+    async fn fill(&mut self, queue: &mut ReportQueue) -> Result<(), Ended> {
+        let plan = &mut self.plan;
         let room = plan.destination().window().saturating_sub(plan.waiting());
         if room > 0 && !self.drained {
-            let pending = self.queue.next(self.after, room).await?;
+            let pending = queue.next(self.after, room).await?;
             self.drained = pending.len() < room;
             let mut withheld = Vec::new();
             for pending in pending {
                 self.after = pending.number;
-                if plan.offer(named(pending, self.delivery.metadata.as_ref())).is_err() {
+                if plan.offer(named(pending, self.metadata.as_ref())).is_err() {
                     withheld.push(self.after);
                 }
             }
-            self.withhold(withheld).await?;
+            withhold(queue, withheld).await?;
         }
         Ok(())
     }
 
-    async fn withhold(&mut self, numbers: Vec<u64>) -> Result<(), Ended> {
-        if numbers.is_empty() {
-            return Ok(());
-        }
-        self.queue.count(ReportOutcome::Withheld, numbers.len());
-        self.queue.acknowledge(numbers).await
-    }
-
-    async fn send(&mut self, planned: &PlannedEvent) -> Result<(), Ended> {
-        let numbers = self.post(planned).await;
-        self.delivery.plan.keep().await;
+    async fn send(&mut self, queue: &ReportQueue, planned: &PlannedEvent) -> Result<(), Ended> {
+        let numbers = self.post(queue, planned).await;
+        self.plan.keep().await;
         let all = numbers.len() == planned.reports.len();
-        self.queue.acknowledge(numbers).await?;
+        queue.acknowledge(numbers).await?;
         if !all {
             // An earlier agent told of some. Everything that is still pending is taken in again.
-            self.delivery.plan.start_over();
+            self.plan.start_over();
             self.after = 0;
             self.drained = false;
         }
@@ -158,27 +139,27 @@ impl Task {
 
     /// Tries until the API server has the Event or will never take it. Returns the numbers of the reports that are dealt with.
     /// Cancelling it is harmless: the next agent posts the Event again, under the same name.
-    async fn post(&mut self, planned: &PlannedEvent) -> Vec<u64> {
+    async fn post(&mut self, queue: &ReportQueue, planned: &PlannedEvent) -> Vec<u64> {
         let mut event = planned.event.clone();
         // The pod as the API server knows it.
         if let Subject::Pod(reference) = &mut event.subject {
-            self.delivery.metadata.resolve(reference);
+            self.metadata.resolve(reference);
         }
         let mut sent = ReportOutcome::Sent;
         loop {
             let outcome = std::mem::replace(&mut sent, ReportOutcome::SentAgain);
-            self.queue.count(outcome, planned.reports.len());
-            let posted = post(&self.delivery.client, &self.delivery.node, &event).await;
+            queue.count(outcome, planned.reports.len());
+            let posted = post(&self.client, &self.node, &event).await;
             if let Err(error) = &posted
                 && !is_permanent(&error.problem)
             {
-                self.wait(error).await;
+                self.wait(queue, error).await;
                 continue;
             }
             // It did answer.
             self.backoff.reset();
             if !std::mem::replace(&mut self.connected, true) {
-                self.queue.connected();
+                queue.connected();
             }
             let error = match posted {
                 Ok(Posted::Created) => return planned.numbers(),
@@ -186,9 +167,9 @@ impl Task {
                 Err(error) => error,
             };
             // On the node it would mean nothing to a recommender.
-            if event.subject == Subject::Node || self.delivery.destination() == Destination::VpaEvents {
+            if event.subject == Subject::Node || self.destination() == Destination::VpaEvents {
                 tracing::error!(event = event.name, "an Event is given up: {error}");
-                self.queue.count(ReportOutcome::Refused, planned.reports.len());
+                queue.count(ReportOutcome::Refused, planned.reports.len());
                 return planned.numbers();
             }
             tracing::warn!(event = event.name, "an Event on a pod becomes one on the node: {error}");
@@ -196,13 +177,21 @@ impl Task {
         }
     }
 
-    async fn wait(&mut self, error: &ApiError) {
+    async fn wait(&mut self, queue: &ReportQueue, error: &ApiError) {
         self.connected = false;
         let wait = self.backoff.next(error.problem.retry_after());
         tracing::warn!(%error, ?wait, "Events about OOM kills are not delivered; they are kept");
-        self.queue.waiting(error.to_string(), Timestamp::now() + wait);
+        queue.waiting(error.to_string(), Timestamp::now() + wait);
         tokio::time::sleep(wait).await;
     }
+}
+
+async fn withhold(queue: &ReportQueue, numbers: Vec<u64>) -> Result<(), Ended> {
+    if numbers.is_empty() {
+        return Ok(());
+    }
+    queue.count(ReportOutcome::Withheld, numbers.len());
+    queue.acknowledge(numbers).await
 }
 
 /// The same where the API server takes no Event about the pod.

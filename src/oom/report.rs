@@ -3,14 +3,14 @@
 //! Plain data that outlives the agent and the cgroups it speaks of, so everything in it is resolved: names instead of
 //! handles, numbers read at the time. What is not known is absent, never guessed.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
+use super::kill::Level;
 pub use super::proto::{
-    Confidence, Container as ReportedContainer, HitLimit, Level, Memory as ReportedMemory, Pod as ReportedPod, Role,
+    Confidence, Container as ReportedContainer, HitLimit, Memory as ReportedMemory, Pod as ReportedPod, Role,
 };
 
 /// One kill. Told at least once to every receiver; the same kill always under the same [`id`](Self::id).
@@ -19,28 +19,13 @@ pub use super::proto::{
 pub struct OomReport {
     /// The idempotency key: the same for the same kill across retries and restarts of the agent, on all nodes no other's.
     pub id: String,
-    /// The node's name; empty if the agent was not told.
-    pub node: String,
     /// When the kernel killed, by the wall clock; where only a counter tells, when its rise was seen.
     pub time: Timestamp,
-    /// Whose container lost a process; absent where it belonged to no pod, or no pod is certain.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod: Option<ReportedPod>,
-    /// The container that lost a process; absent with a victim in a pod's own cgroup, or where it is not certain.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub container: Option<ReportedContainer>,
+    #[serde(flatten)]
+    pub facts: KillFacts,
     /// The cgroup that lost a process, from the root of the hierarchy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
-    /// The level whose limit the kernel enforced.
-    pub level: Level,
-    /// The limit that the kernel enforced and how full it was.
-    #[serde(default)]
-    pub limit: HitLimit,
-    /// The container's own limit, where it was hit as well: a container that has used up its limit brings its pod to the
-    /// pod's limit, which the kernel enforces first. Then a kill at the pod's level is for want of this limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub container_limit: Option<HitLimit>,
     /// Who was killed, where that is certain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub victim: Option<Victim>,
@@ -53,7 +38,7 @@ pub struct OomReport {
     /// How the kill is known.
     pub confidence: Confidence,
     /// Who may have been the victim, where [`Confidence::Ambiguous`].
-    #[serde(default, skip_serializing_if = "is_nobody")]
+    #[serde(default, skip_serializing_if = "is_nobody", with = "shared")]
     pub candidates: Candidates,
     /// How many more may have been.
     #[serde(default, skip_serializing_if = "is_none")]
@@ -63,7 +48,30 @@ pub struct OomReport {
     pub while_down: bool,
 }
 
-impl OomReport {
+/// Whose container lost a process, and for want of which limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KillFacts {
+    /// The node's name; empty if the agent was not told.
+    pub node: String,
+    /// Whose container lost a process; absent where it belonged to no pod, or no pod is certain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<ReportedPod>,
+    /// The container that lost a process; absent with a victim in a pod's own cgroup, or where it is not certain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<ReportedContainer>,
+    /// The level whose limit the kernel enforced.
+    pub level: Level,
+    /// The limit that the kernel enforced and how full it was.
+    #[serde(default)]
+    pub limit: HitLimit,
+    /// The container's own limit, where it was hit as well: a container that has used up its limit brings its pod to the
+    /// pod's limit, which the kernel enforces first. Then a kill at the pod's level is for want of this limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_limit: Option<HitLimit>,
+}
+
+impl KillFacts {
     /// Whose limit it was for want of which the kernel killed: the container's where it stood at its
     /// own, else that of [`Self::level`].
     pub const fn limit_of(&self) -> Level {
@@ -79,7 +87,7 @@ const fn is_none(count: &u32) -> bool {
     *count == 0
 }
 
-fn is_nobody(candidates: &Candidates) -> bool {
+fn is_nobody(candidates: &[Victim]) -> bool {
     candidates.is_empty()
 }
 
@@ -104,34 +112,24 @@ pub struct Victim {
     pub uid: Option<u32>,
 }
 
-/// Processes that may have been a victim. Cheap to clone: in a flood many kills have the same.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(from = "Vec<Victim>")]
-pub struct Candidates(Arc<[Victim]>);
+/// Processes that may have been a victim: in a flood many kills have the same.
+pub type Candidates = Arc<[Victim]>;
 
-impl Deref for Candidates {
-    type Target = [Victim];
+/// Values that several hold, kept as if one did.
+pub(crate) mod shared {
+    use std::sync::Arc;
 
-    fn deref(&self) -> &[Victim] {
-        &self.0
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(crate) fn serialize<T: Serialize + ?Sized, S: Serializer>(value: &Arc<T>, to: S) -> Result<S::Ok, S::Error> {
+        value.as_ref().serialize(to)
     }
-}
 
-impl From<Vec<Victim>> for Candidates {
-    fn from(victims: Vec<Victim>) -> Self {
-        Self(victims.into())
-    }
-}
-
-impl FromIterator<Victim> for Candidates {
-    fn from_iter<I: IntoIterator<Item = Victim>>(victims: I) -> Self {
-        Self(victims.into_iter().collect())
-    }
-}
-
-impl Serialize for Candidates {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
+    pub(crate) fn deserialize<'de, T: ?Sized, D: Deserializer<'de>>(from: D) -> Result<Arc<T>, D::Error>
+    where
+        Box<T>: Deserialize<'de>,
+    {
+        Box::deserialize(from).map(Arc::from)
     }
 }
 

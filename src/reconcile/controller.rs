@@ -291,8 +291,8 @@ impl Controller {
 
     /// Somebody was killed for a limit that was lowered, and perhaps took along what was watched.
     fn take_kill(&mut self, kill: &OomReport) {
-        let Some(pod) = &kill.pod else { return };
-        let container = kill.container.as_ref();
+        let Some(pod) = &kill.facts.pod else { return };
+        let container = kill.facts.container.as_ref();
         let target = container.map_or(Target::Pod, |container| Target::Container(container.name.clone()));
         let key = format!("{}/{}", pod.namespace, pod.name);
         let identity = self.pods.get(&key).and_then(|state| state.identity.as_ref());

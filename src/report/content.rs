@@ -4,15 +4,15 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-use crate::oom::{HitLimit, Level, OomReport, ReportedContainer, ReportedPod};
+use crate::oom::{HitLimit, KillFacts, OomReport};
 
 /// A kill or an aggregate of kills, as a destination receives it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Report {
-    #[serde(serialize_with = "serialize_shared", deserialize_with = "deserialize_shared")]
+    #[serde(with = "crate::oom::shared")]
     Kill(Arc<OomReport>),
     /// The count of kills whose detail is gone.
     #[serde(rename = "folded")]
@@ -23,27 +23,16 @@ pub enum Report {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Aggregate {
-    pub node: String,
     /// The id of the oldest of them.
     pub first_id: String,
     pub first: Timestamp,
     pub last: Timestamp,
     /// How many there were; at least 1.
     pub count: u64,
-    /// The pod, where it is the same for all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod: Option<ReportedPod>,
-    /// The container, where it is the same for all; the id is the last one's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub container: Option<ReportedContainer>,
-    /// The level whose limit was hit; unknown where it is not the same for all.
-    pub level: Level,
-    /// The limit at the last of them, the highest usage and the highest peak; of different containers nothing.
-    #[serde(default)]
-    pub limit: HitLimit,
-    /// The container's own limit, likewise, where all of them were for want of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub container_limit: Option<HitLimit>,
+    /// What is the same for all: pod, container (the id is the last one's) and level; the limit at the last of them, the
+    /// highest usage and the highest peak; the container's own limit, likewise, where all of them were for want of it.
+    #[serde(flatten)]
+    pub facts: KillFacts,
 }
 
 impl Report {
@@ -80,62 +69,19 @@ impl Report {
         }
     }
 
-    /// Whose container it was, where that is certain.
-    pub fn pod(&self) -> Option<&ReportedPod> {
+    /// Whose container it was, where that is certain, and for want of which limit.
+    pub fn facts(&self) -> &KillFacts {
         match self {
-            Self::Kill(kill) => kill.pod.as_ref(),
-            Self::Aggregate(sum) => sum.pod.as_ref(),
+            Self::Kill(kill) => &kill.facts,
+            Self::Aggregate(sum) => &sum.facts,
         }
     }
 
-    /// The container, where it is certain.
-    pub fn container(&self) -> Option<&ReportedContainer> {
+    /// The same, to complete names.
+    pub(super) fn facts_mut(&mut self) -> &mut KillFacts {
         match self {
-            Self::Kill(kill) => kill.container.as_ref(),
-            Self::Aggregate(sum) => sum.container.as_ref(),
-        }
-    }
-
-    /// The pod and the container, to complete their names.
-    pub(super) fn pod_and_container_mut(&mut self) -> (Option<&mut ReportedPod>, Option<&mut ReportedContainer>) {
-        match self {
-            Self::Kill(kill) => {
-                let kill = Arc::make_mut(kill);
-                (kill.pod.as_mut(), kill.container.as_mut())
-            }
-            Self::Aggregate(sum) => (sum.pod.as_mut(), sum.container.as_mut()),
-        }
-    }
-
-    /// The level whose limit was hit.
-    pub fn level(&self) -> Level {
-        match self {
-            Self::Kill(kill) => kill.level,
-            Self::Aggregate(sum) => sum.level,
-        }
-    }
-
-    /// The container's own limit, where that was hit as well.
-    pub fn container_limit(&self) -> Option<&HitLimit> {
-        match self {
-            Self::Kill(kill) => kill.container_limit.as_ref(),
-            Self::Aggregate(sum) => sum.container_limit.as_ref(),
-        }
-    }
-
-    /// Whose limit it was: see [`OomReport::limit_of`].
-    pub fn limit_of(&self) -> Level {
-        match self.container_limit() {
-            Some(_) => Level::Container,
-            None => self.level(),
-        }
-    }
-
-    /// The limit that was hit.
-    pub fn limit(&self) -> &HitLimit {
-        match self {
-            Self::Kill(kill) => &kill.limit,
-            Self::Aggregate(sum) => &sum.limit,
+            Self::Kill(kill) => &mut Arc::make_mut(kill).facts,
+            Self::Aggregate(sum) => &mut sum.facts,
         }
     }
 
@@ -152,27 +98,14 @@ impl Report {
         match self {
             Self::Aggregate(sum) => *sum,
             Self::Kill(kill) => Aggregate {
-                node: kill.node.clone(),
                 first_id: kill.id.clone(),
                 first: kill.time,
                 last: kill.time,
                 count: 1,
-                pod: kill.pod.clone(),
-                container: kill.container.clone(),
-                level: kill.level,
-                limit: kill.limit.clone(),
-                container_limit: kill.container_limit.clone(),
+                facts: kill.facts.clone(),
             },
         }
     }
-}
-
-fn serialize_shared<S: Serializer>(kill: &Arc<OomReport>, serializer: S) -> Result<S::Ok, S::Error> {
-    kill.as_ref().serialize(serializer)
-}
-
-fn deserialize_shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<OomReport>, D::Error> {
-    OomReport::deserialize(deserializer).map(Arc::new)
 }
 
 impl From<OomReport> for Report {
@@ -195,10 +128,10 @@ impl Aggregate {
         let is_last = younger.last >= self.last;
         if is_last {
             self.last = younger.last;
-            self.container = younger.container;
+            self.facts.container = younger.facts.container;
         }
-        add_limit(&mut self.limit, younger.limit, is_last);
-        match (&mut self.container_limit, younger.container_limit) {
+        add_limit(&mut self.facts.limit, younger.facts.limit, is_last);
+        match (&mut self.facts.container_limit, younger.facts.container_limit) {
             (Some(limit), Some(younger)) => add_limit(limit, younger, is_last),
             (limit, _) => *limit = None,
         }
@@ -206,14 +139,11 @@ impl Aggregate {
 
     /// The count as one of the whole node.
     pub(super) fn of_node(self) -> Self {
-        Self {
-            pod: None,
-            container: None,
-            level: Level::Unspecified,
-            limit: HitLimit::default(),
-            container_limit: None,
-            ..self
-        }
+        let facts = KillFacts {
+            node: self.facts.node,
+            ..KillFacts::default()
+        };
+        Self { facts, ..self }
     }
 }
 

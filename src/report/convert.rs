@@ -8,21 +8,22 @@ use crate::oom::{Victim, proto};
 impl From<&Report> for proto::Report {
     /// Without a sequence: that belongs to a stream.
     fn from(report: &Report) -> Self {
+        let facts = report.facts();
         let common = Self {
             id: report.id().into_owned(),
+            node: facts.node.clone(),
             count: report.count(),
             time: Some(time(report.last())),
-            pod: report.pod().cloned(),
-            container: report.container().cloned(),
-            level: report.level().into(),
-            limit: Some(report.limit().clone()),
-            container_limit: report.container_limit().cloned(),
-            limit_of: report.limit_of().into(),
+            pod: facts.pod.clone(),
+            container: facts.container.clone(),
+            level: facts.level.into(),
+            limit: Some(facts.limit.clone()),
+            container_limit: facts.container_limit.clone(),
+            limit_of: facts.limit_of().into(),
             ..Self::default()
         };
         match report {
             Report::Kill(kill) => Self {
-                node: kill.node.clone(),
                 cgroup: kill.cgroup.clone().unwrap_or_default(),
                 victim: kill.victim.as_ref().map(victim),
                 group: kill.group.clone(),
@@ -37,7 +38,6 @@ impl From<&Report> for proto::Report {
                 ..common
             },
             Report::Aggregate(sum) => Self {
-                node: sum.node.clone(),
                 first_time: Some(time(sum.first)),
                 ..common
             },
@@ -88,7 +88,7 @@ mod tests {
             }
             let report = Report::from(kill.clone());
             let said = printed(&report);
-            prop_assert_eq!((&said["count"], &said["limitOf"]), (&1.into(), &kill.limit_of().to_string().into()));
+            prop_assert_eq!((&said["count"], &said["limitOf"]), (&1.into(), &kill.facts.limit_of().to_string().into()));
             let known = serde_json::to_value(&kill).unwrap();
             for (field, value) in known.as_object().unwrap() {
                 match field.as_str() {

@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 use crate::oom::{
-    Candidates, Confidence, HitLimit, Level, OomReport, OwnWrite, ReportedContainer, ReportedMemory, ReportedPod, Role,
-    Victim,
+    Candidates, Confidence, HitLimit, KillFacts, Level, OomReport, OwnWrite, ReportedContainer, ReportedMemory,
+    ReportedPod, Role, Victim,
 };
 
 /// A kill of the container `app` of that pod, unlike those of other numbers.
@@ -13,26 +13,28 @@ pub(crate) fn kill_of(pod: &str, number: u64) -> OomReport {
     let second = i64::try_from(number).unwrap();
     OomReport {
         id: format!("{pod}-{number}"),
-        node: "node-1".to_owned(),
         time: Timestamp::from_second(1_700_000_000 + second).unwrap(),
-        pod: Some(ReportedPod {
-            namespace: "shop".to_owned(),
-            name: pod.to_owned(),
-            uid: format!("uid-of-{pod}"),
-        }),
-        container: Some(ReportedContainer {
-            name: "app".to_owned(),
-            id: format!("id-of-{pod}"),
-        }),
-        cgroup: Some(format!("/kubepods/{pod}/app")),
-        level: Level::Container,
-        limit: HitLimit {
-            cgroup: Some(format!("/kubepods/{pod}/app")),
-            limit_bytes: Some(64 << 20),
-            usage_bytes: Some(64 << 20),
-            peak_bytes: None,
+        facts: KillFacts {
+            node: "node-1".to_owned(),
+            pod: Some(ReportedPod {
+                namespace: "shop".to_owned(),
+                name: pod.to_owned(),
+                uid: format!("uid-of-{pod}"),
+            }),
+            container: Some(ReportedContainer {
+                name: "app".to_owned(),
+                id: format!("id-of-{pod}"),
+            }),
+            level: Level::Container,
+            limit: HitLimit {
+                cgroup: Some(format!("/kubepods/{pod}/app")),
+                limit_bytes: Some(64 << 20),
+                usage_bytes: Some(64 << 20),
+                peak_bytes: None,
+            },
+            container_limit: None,
         },
-        container_limit: None,
+        cgroup: Some(format!("/kubepods/{pod}/app")),
         victim: Some(Victim {
             pid: u32::try_from(number).unwrap(),
             comm: "app".to_owned(),
@@ -127,21 +129,23 @@ pub(crate) fn arbitrary_kill() -> impl Strategy<Value = OomReport> {
         )| {
             OomReport {
                 id,
-                node: "n".to_owned(),
                 time,
-                pod: pod.map(|name| ReportedPod {
-                    namespace: "shop".to_owned(),
-                    uid: format!("uid-{name}"),
-                    name,
-                }),
-                container: container.map(|name| ReportedContainer {
-                    id: format!("id-{name}"),
-                    name,
-                }),
+                facts: KillFacts {
+                    node: "n".to_owned(),
+                    pod: pod.map(|name| ReportedPod {
+                        namespace: "shop".to_owned(),
+                        uid: format!("uid-{name}"),
+                        name,
+                    }),
+                    container: container.map(|name| ReportedContainer {
+                        id: format!("id-{name}"),
+                        name,
+                    }),
+                    level,
+                    limit,
+                    container_limit,
+                },
                 cgroup,
-                level,
-                limit,
-                container_limit,
                 victim,
                 group,
                 own_write: own.map(|(time, what)| OwnWrite { time, what }),

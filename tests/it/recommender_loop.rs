@@ -48,7 +48,7 @@ fn event_of(
     now: Timestamp,
 ) -> Option<Value> {
     let mut kill = kill(number);
-    (kill.level, kill.container_limit) = (level, container_limit);
+    (kill.facts.level, kill.facts.container_limit) = (level, container_limit);
     let pending = Pending {
         number,
         report: kill.into(),

@@ -13,7 +13,7 @@ pub(crate) type KillLabels = [(&'static str, String); 4];
 
 /// The labels of a reported kill: the level is the one whose limit the kernel enforced.
 pub(crate) fn labels_of(report: &OomReport) -> KillLabels {
-    let (pod, container) = (report.pod.as_ref(), report.container.as_ref());
+    let (pod, container) = (report.facts.pod.as_ref(), report.facts.container.as_ref());
     [
         ("namespace", pod.map(|pod| pod.namespace.clone()).unwrap_or_default()),
         ("pod", pod.map(|pod| pod.name.clone()).unwrap_or_default()),
@@ -21,7 +21,7 @@ pub(crate) fn labels_of(report: &OomReport) -> KillLabels {
             "container",
             container.map(|container| container.name.clone()).unwrap_or_default(),
         ),
-        ("level", report.level.to_string()),
+        ("level", report.facts.level.to_string()),
     ]
 }
 

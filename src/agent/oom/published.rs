@@ -74,7 +74,7 @@ impl Published {
 
     fn count(&mut self, report: &OomReport, now: Instant) {
         let labels = labels_of(report);
-        self.metrics.killed(&labels, report.limit_of());
+        self.metrics.killed(&labels, report.facts.limit_of());
         self.series.insert(labels, now);
         if self.series.len() > MOST_SERIES {
             let oldest = self.series.iter().min_by_key(|(_, used)| **used);
@@ -109,11 +109,12 @@ impl Published {
 }
 
 fn log(report: &OomReport) {
-    let pod = report.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name));
+    let facts = &report.facts;
+    let pod = facts.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name));
     let victim = report.victim.as_ref();
     tracing::warn!(
-        id = report.id, pod, container = report.container.as_ref().map(|container| container.name.as_str()),
-        cgroup = report.cgroup, level = report.level.to_string(), limit_of = report.limit_of().to_string(), limit_bytes = report.limit.limit_bytes,
+        id = report.id, pod, container = facts.container.as_ref().map(|container| container.name.as_str()),
+        cgroup = report.cgroup, level = facts.level.to_string(), limit_of = facts.limit_of().to_string(), limit_bytes = facts.limit.limit_bytes,
         pid = victim.map(|victim| victim.pid), comm = victim.map(|victim| victim.comm.escape_debug().to_string()),
         confidence = ?report.confidence, while_down = report.while_down, "the kernel killed for want of memory"
     );
@@ -127,27 +128,29 @@ pub(super) mod tests {
     use crate::model::CgroupPath;
     use crate::model::objects::PodId;
     use crate::observe::metrics::registry;
-    use crate::oom::{Candidates, Confidence, HitLimit, Level, ReportedContainer, ReportedPod};
+    use crate::oom::{Candidates, Confidence, HitLimit, KillFacts, Level, ReportedContainer, ReportedPod};
 
     /// A kill in the pod of that name.
     pub(in crate::agent::oom) fn report(id: &str) -> OomReport {
         OomReport {
             id: id.to_owned(),
-            node: String::new(),
             time: Timestamp::UNIX_EPOCH,
-            pod: Some(ReportedPod {
-                namespace: "test".to_owned(),
-                name: id.to_owned(),
-                uid: "u".to_owned(),
-            }),
-            container: Some(ReportedContainer {
-                name: "app".to_owned(),
-                id: "i".to_owned(),
-            }),
+            facts: KillFacts {
+                node: String::new(),
+                pod: Some(ReportedPod {
+                    namespace: "test".to_owned(),
+                    name: id.to_owned(),
+                    uid: "u".to_owned(),
+                }),
+                container: Some(ReportedContainer {
+                    name: "app".to_owned(),
+                    id: "i".to_owned(),
+                }),
+                level: Level::Container,
+                limit: HitLimit::default(),
+                container_limit: None,
+            },
             cgroup: None,
-            level: Level::Container,
-            limit: HitLimit::default(),
-            container_limit: None,
             victim: None,
             group: Vec::new(),
             own_write: None,

@@ -60,7 +60,7 @@ impl PodMetadata for AgentMetadata {
 
     fn container_facts(&self, report: &Report) -> ContainerFacts {
         let view = Arc::clone(&self.view.borrow());
-        let (Some(pod), Some(container)) = (report.pod(), report.container()) else {
+        let (Some(pod), Some(container)) = (&report.facts().pod, &report.facts().container) else {
             return ContainerFacts::default();
         };
         let id = PodId {

@@ -187,14 +187,15 @@ pub(super) fn of_refusal(refusal: &Refusal, times: u64) -> String {
 
 /// Without what the victim called itself.
 pub(super) fn of_kill(report: &OomReport) -> String {
+    let facts = &report.facts;
     text(&Line::Kill {
         time: report.time,
         id: &report.id,
-        pod: report.pod.as_ref(),
-        container: report.container.as_ref().map(|container| container.name.as_str()),
-        level: report.level,
-        limit_of: report.limit_of(),
-        limit_bytes: report.limit.limit_bytes,
+        pod: facts.pod.as_ref(),
+        container: facts.container.as_ref().map(|container| container.name.as_str()),
+        level: facts.level,
+        limit_of: facts.limit_of(),
+        limit_bytes: facts.limit.limit_bytes,
         pid: report.victim.as_ref().map(|victim| victim.pid),
         confidence: report.confidence,
     })

@@ -6,7 +6,6 @@
 
 use std::cmp::Reverse;
 use std::iter::once;
-use std::time::Duration;
 
 use super::match_group::{CounterDelta, Logged};
 use super::{LATEST, PATIENCE, Progress};

@@ -1,5 +1,5 @@
 use super::*;
-use crate::oom::{Level, Part};
+use crate::oom::{Level, Limit, Part};
 
 const GROUP: &str = "/kubepods/burstable/pod6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77/a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1";
 

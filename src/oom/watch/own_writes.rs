@@ -51,11 +51,12 @@ impl OwnWrites {
 
     /// The write that a kill is blamed on.
     pub(super) fn blamed(&self, report: &OomReport) -> Option<OwnWrite> {
-        let pod = report.pod.as_ref()?;
-        let hit = |target: &Target| match (report.level, target) {
+        let facts = &report.facts;
+        let pod = facts.pod.as_ref()?;
+        let hit = |target: &Target| match (facts.level, target) {
             (Level::Pod, Target::Pod) => true,
-            (_, Target::Container(name)) if report.limit_of() == Level::Container => {
-                report.container.as_ref().is_some_and(|of| of.name == *name)
+            (_, Target::Container(name)) if facts.limit_of() == Level::Container => {
+                facts.container.as_ref().is_some_and(|of| of.name == *name)
             }
             _ => false,
         };
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
     use crate::model::objects::PodId;
     use crate::model::{Cause, CpuWeight, Outcome, Setting, Settings, Stages, Step};
-    use crate::oom::report::{Candidates, Confidence, HitLimit, ReportedContainer, ReportedPod};
+    use crate::oom::report::{Candidates, Confidence, HitLimit, KillFacts, ReportedContainer, ReportedPod};
 
     /// A change of the container.
     fn step(change: Change) -> StepRecord {
@@ -167,21 +168,23 @@ mod tests {
     fn kill(level: Level, second: i64) -> OomReport {
         OomReport {
             id: String::new(),
-            node: String::new(),
             time: at(second),
-            pod: Some(ReportedPod {
-                namespace: "n".to_owned(),
-                name: "p".to_owned(),
-                uid: "u".to_owned(),
-            }),
-            container: Some(ReportedContainer {
-                name: "app".to_owned(),
-                id: "i".to_owned(),
-            }),
+            facts: KillFacts {
+                node: String::new(),
+                pod: Some(ReportedPod {
+                    namespace: "n".to_owned(),
+                    name: "p".to_owned(),
+                    uid: "u".to_owned(),
+                }),
+                container: Some(ReportedContainer {
+                    name: "app".to_owned(),
+                    id: "i".to_owned(),
+                }),
+                level,
+                limit: HitLimit::default(),
+                container_limit: None,
+            },
             cgroup: None,
-            level,
-            limit: HitLimit::default(),
-            container_limit: None,
             victim: None,
             group: Vec::new(),
             own_write: None,

@@ -47,7 +47,8 @@ pub struct Names {
 
 /// With names in place of those that were not known when the kill was seen.
 fn named(mut pending: Pending, metadata: &dyn PodMetadata) -> Pending {
-    let (Some(pod), container) = pending.report.pod_and_container_mut() else {
+    let facts = pending.report.facts_mut();
+    let (Some(pod), container) = (&mut facts.pod, &mut facts.container) else {
         return pending;
     };
     let nameless = pod.name.is_empty() || container.as_ref().is_some_and(|container| container.name.is_empty());

@@ -21,10 +21,10 @@ mod vpa;
 pub use pods::{PodEvents, Rates};
 pub use vpa::{ContainerFacts, LastTold, VpaEvents, VpaWindows, Withheld};
 
-use super::content::Report;
 use super::log::{IdHash, Pending};
 use crate::kubernetes::events::{NamedEvent, PodReference, Subject, name};
 use crate::model::objects::PodId;
+use crate::oom::KillFacts;
 
 /// An Event to be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,17 +77,18 @@ fn name_of(stem: &str, id: &str) -> String {
     name(stem, &format!("{:x}", IdHash::of(id)))
 }
 
-/// What an Event about this report can be about.
-fn subject(report: &Report) -> Subject {
-    match report.pod() {
+/// What an Event about such kills can be about.
+fn subject(facts: &KillFacts) -> Subject {
+    match &facts.pod {
         Some(pod) if !pod.name.is_empty() && !pod.namespace.is_empty() => Subject::Pod(PodReference {
             pod: PodId {
                 namespace: pod.namespace.clone(),
                 name: pod.name.clone(),
                 uid: pod.uid.clone(),
             },
-            container: report
-                .container()
+            container: facts
+                .container
+                .as_ref()
                 .map(|container| container.name.clone())
                 .filter(|name| !name.is_empty()),
             init: false,

@@ -82,8 +82,8 @@ impl PodEvents {
 
     /// Takes a report in. It is told with those of the same container and level that wait already.
     pub fn offer(&mut self, pending: Pending) {
-        let report = &pending.report;
-        let (subject, levels) = (subject(report), [report.level(), report.limit_of()]);
+        let facts = pending.report.facts();
+        let (subject, levels) = (subject(facts), [facts.level, facts.limit_of()]);
         let same = |group: &&mut Group| group.subject == subject && group.levels == levels;
         match self.groups.iter_mut().find(same) {
             Some(group) => group.add(pending),

@@ -105,12 +105,12 @@ fn a_kill_that_belongs_to_no_known_pod_is_told_about_the_node() {
     let now = Instant::now();
     let mut events = PodEvents::new(RATES, usize::MAX, now);
     let mut kill = kill_of("web", 1);
-    kill.pod = Some(ReportedPod {
+    kill.facts.pod = Some(ReportedPod {
         namespace: String::new(),
         name: String::new(),
         uid: "only-this".to_owned(),
     });
-    kill.level = Level::Node;
+    kill.facts.level = Level::Node;
     events.offer(pending(1, kill));
     let told = all(&mut events, now);
     assert_eq!(told[0].event.subject, Subject::Node);
@@ -220,15 +220,15 @@ fn what_the_pods_status_tells_is_not_told_again() {
 fn no_container_is_blamed_for_a_limit_that_is_not_its_own_or_on_a_guess() {
     let withheld = |change: fn(&mut OomReport)| judged(changed(change), RAN_ON);
     for level in Level::all() {
-        let verdict = judged(changed(|kill| kill.level = level), RAN_ON);
+        let verdict = judged(changed(|kill| kill.facts.level = level), RAN_ON);
         let sent = verdict.is_ok();
         assert_eq!(sent, level == Level::Container, "{level:?}");
     }
     let uncertain = withheld(|kill| kill.confidence = Confidence::Ambiguous);
     assert_eq!(uncertain, Err(Withheld::Uncertain));
-    let nameless = withheld(|kill| kill.container.as_mut().unwrap().name.clear());
+    let nameless = withheld(|kill| kill.facts.container.as_mut().unwrap().name.clear());
     assert_eq!(nameless, Err(Withheld::NoContainer));
-    let unmeasured = withheld(|kill| kill.limit = HitLimit::default());
+    let unmeasured = withheld(|kill| kill.facts.limit = HitLimit::default());
     assert_eq!(unmeasured, Err(Withheld::NoUsage));
     let irregular = ContainerFacts {
         regular: false,
@@ -242,9 +242,9 @@ fn no_container_is_blamed_for_a_limit_that_is_not_its_own_or_on_a_guess() {
 /// A kill at the pod's limit of 65 MiB.
 fn at_the_pods_limit(container_limit: Option<HitLimit>) -> OomReport {
     changed(|kill| {
-        kill.level = Level::Pod;
-        kill.limit.limit_bytes = Some(65 << 20);
-        kill.container_limit = container_limit;
+        kill.facts.level = Level::Pod;
+        kill.facts.limit.limit_bytes = Some(65 << 20);
+        kill.facts.container_limit = container_limit;
     })
 }
 
@@ -293,7 +293,7 @@ fn what_is_never_told_is_known_at_once_and_the_rest_once_the_container_is_seen_a
     let mut events = VpaEvents::new(VpaWindows::default(), Vec::new());
     let screen = |events: &VpaEvents, kill: OomReport| events.screen(&kill.into(), minute(1));
     assert_eq!(screen(&events, role(Role::Main)), Err(Withheld::InStatus));
-    let pod = changed(|kill| kill.level = Level::Pod);
+    let pod = changed(|kill| kill.facts.level = Level::Pod);
     assert_eq!(screen(&events, pod), Err(Withheld::NotItsLimit));
     assert_eq!(screen(&events, role(Role::Child)), Ok(()));
     events
@@ -398,7 +398,7 @@ proptest! {
             let pending = pending(number, kill);
             let Ok(event) = events.decide(&pending, facts, now) else { continue };
             prop_assert!(regular && vpa && !main && survived != Some(false));
-            prop_assert_eq!(pending.report.limit_of(), Level::Container);
+            prop_assert_eq!(pending.report.facts().limit_of(), Level::Container);
             let lengths = event.event.annotations.iter().map(|(_, value)| value.split(',').count());
             prop_assert!(lengths.eq([1, 1, 1]), "as many of each, or the recommender drops it");
             let Subject::Pod(PodReference { pod: PodId { uid, .. }, container, .. }) = event.event.subject else { panic!("about the node") };

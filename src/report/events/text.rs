@@ -1,14 +1,14 @@
 //! What Events say, for people. Pure.
 
 use crate::model::Bytes;
-use crate::oom::{HitLimit, Level, OomReport, Role};
+use crate::oom::{HitLimit, KillFacts, Level, OomReport, Role};
 use crate::report::content::{Aggregate, Report};
 
 /// A report in a sentence or two.
 pub(super) fn message(report: &Report) -> String {
     match report {
-        Report::Kill(kill) => of_kill(kill, &cause(report)),
-        Report::Aggregate(sum) => of_aggregate(sum, &cause(report)),
+        Report::Kill(kill) => of_kill(kill, &cause(report.facts())),
+        Report::Aggregate(sum) => of_aggregate(sum, &cause(report.facts())),
     }
 }
 
@@ -45,17 +45,17 @@ fn of_aggregate(sum: &Aggregate, cause: &str) -> String {
     )
 }
 
-fn cause(report: &Report) -> String {
+fn cause(facts: &KillFacts) -> String {
     let limit = |limit: &HitLimit| {
         let bytes = limit.limit_bytes.map(|limit| format!(" of {}", Bytes::new(limit)));
         bytes.unwrap_or_default()
     };
-    let enforced = limit(report.limit());
-    if let Some(own) = report.container_limit() {
+    let enforced = limit(&facts.limit);
+    if let Some(own) = &facts.container_limit {
         let own = limit(own);
         return format!("the container reached its memory limit{own}, and with it the pod its own{enforced}");
     }
-    let whose = match report.level() {
+    let whose = match facts.level {
         Level::Container => "the container reached its memory limit",
         Level::Pod => "the pod reached its memory limit",
         Level::Qos => "the pods of its QoS class reached their memory limit",

@@ -139,7 +139,7 @@ impl VpaEvents {
         Ok(PlannedEvent {
             event: NamedEvent {
                 name: name_of(&format!("{}.oom", pod.name), &report.id()),
-                subject: subject(report),
+                subject: subject(report.facts()),
                 severity: Severity::Warning,
                 reason: "Evicted",
                 message,
@@ -199,13 +199,14 @@ impl VpaEvents {
 
 /// The pod, the container and the usage in bytes of which the recommender is told, if the report is for it at all.
 fn eligible(report: &Report) -> Result<(&ReportedPod, &ReportedContainer, u64), Withheld> {
-    let (Some(pod), Some(container)) = (report.pod(), report.container()) else {
+    let facts = report.facts();
+    let (Some(pod), Some(container)) = (&facts.pod, &facts.container) else {
         return Err(Withheld::NoContainer);
     };
     if pod.name.is_empty() || pod.namespace.is_empty() || container.name.is_empty() {
         return Err(Withheld::NoContainer);
     }
-    if report.limit_of() != Level::Container {
+    if facts.limit_of() != Level::Container {
         return Err(Withheld::NotItsLimit);
     }
     if let Report::Kill(kill) = report {
@@ -216,7 +217,7 @@ fn eligible(report: &Report) -> Result<(&ReportedPod, &ReportedContainer, u64), 
             return Err(Withheld::InStatus);
         }
     }
-    let usage = usage(report.container_limit().unwrap_or(report.limit())).ok_or(Withheld::NoUsage)?;
+    let usage = usage(facts.container_limit.as_ref().unwrap_or(&facts.limit)).ok_or(Withheld::NoUsage)?;
     Ok((pod, container, usage))
 }
 
@@ -239,6 +240,7 @@ fn in_status(report: &Report, survived: Option<bool>) -> bool {
 /// one) is one that the container made itself, and need not hold its main process.
 fn died_as_a_whole(kill: &OomReport) -> bool {
     let inside = kill
+        .facts
         .container
         .as_ref()
         .zip(kill.cgroup.as_ref())

@@ -69,14 +69,15 @@ fn at_grain(report: Report, grain: Grain) -> Aggregate {
 }
 
 fn container_of(report: &Report) -> [String; 6] {
-    let (pod, container) = (report.pod(), report.container());
+    let facts = report.facts();
+    let (pod, container) = (facts.pod.as_ref(), facts.container.as_ref());
     [
         pod.map_or(String::new(), |pod| pod.uid.clone()),
         pod.map_or(String::new(), |pod| pod.namespace.clone()),
         pod.map_or(String::new(), |pod| pod.name.clone()),
         container.map_or(String::new(), |container| container.name.clone()),
-        report.level().to_string(),
-        report.limit_of().to_string(),
+        facts.level.to_string(),
+        facts.limit_of().to_string(),
     ]
 }
 
@@ -96,7 +97,7 @@ mod tests {
         let mut reports = Vec::new();
         for number in 1..=3 {
             let mut kill = kill_of("web", number);
-            kill.limit.usage_bytes = Some(100 - number);
+            kill.facts.limit.usage_bytes = Some(100 - number);
             reports.push((number, grpc(), kill.into()));
         }
         reports.push((4, grpc(), kill_of("other", 4).into()));
@@ -106,8 +107,8 @@ mod tests {
             panic!("not aggregated: {kept:?}")
         };
         assert_eq!((kept[0].number, sum.count, kept[0].changed), (1, 3, true));
-        assert_eq!(sum.limit.usage_bytes, Some(99));
-        assert_eq!(sum.pod.as_ref().unwrap().name, "web");
+        assert_eq!(sum.facts.limit.usage_bytes, Some(99));
+        assert_eq!(sum.facts.pod.as_ref().unwrap().name, "web");
         assert!(
             matches!(kept[1].report, Report::Kill(_)),
             "a single one keeps its detail"
@@ -120,8 +121,11 @@ mod tests {
         let kept = aggregate(kills, Grain::Node);
         assert_eq!(kept.len(), 1);
         assert_eq!(
-            (kept[0].report.count(), kept[0].report.pod(), kept[0].report.container()),
-            (2, None, None)
+            {
+                let facts = kept[0].report.facts();
+                (kept[0].report.count(), &facts.pod, &facts.container)
+            },
+            (2, &None, &None)
         );
     }
 

@@ -7,7 +7,9 @@ use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
-use vscaled::oom::{Candidates, Confidence, HitLimit, Level, OomReport, ReportedContainer, ReportedPod, Role, Victim};
+use vscaled::oom::{
+    Candidates, Confidence, HitLimit, KillFacts, Level, OomReport, ReportedContainer, ReportedPod, Role, Victim,
+};
 use vscaled::report::grpc::{GrpcDelivery, GrpcOptions, Identity, TlsFiles};
 use vscaled::report::log::{Bounds, KillLog, Recovered};
 use vscaled::report::metrics::ReportMetrics;
@@ -88,7 +90,7 @@ impl Station {
                 found = error;
                 true
             }
-            Link::Starting | Link::Connected { .. } => false,
+            Link::Starting | Link::Connected => false,
         })
         .await;
         found
@@ -121,24 +123,26 @@ pub(super) fn ids(numbers: std::ops::RangeInclusive<u64>) -> Vec<String> {
 pub(crate) fn kill(number: u64) -> OomReport {
     OomReport {
         id: format!("kill-{number}"),
-        node: "node-1".to_owned(),
         time: Timestamp::from_second(1_700_000_000).unwrap(),
-        pod: Some(ReportedPod {
-            namespace: "shop".to_owned(),
-            name: "web".to_owned(),
-            uid: "11111111-2222-3333-4444-555555555555".to_owned(),
-        }),
-        container: Some(ReportedContainer {
-            name: "app".to_owned(),
-            id: "c0ffee".to_owned(),
-        }),
-        cgroup: Some("/kubepods/pod1/c0ffee".to_owned()),
-        level: Level::Container,
-        limit: HitLimit {
-            limit_bytes: Some(64 << 20),
-            ..HitLimit::default()
+        facts: KillFacts {
+            node: "node-1".to_owned(),
+            pod: Some(ReportedPod {
+                namespace: "shop".to_owned(),
+                name: "web".to_owned(),
+                uid: "11111111-2222-3333-4444-555555555555".to_owned(),
+            }),
+            container: Some(ReportedContainer {
+                name: "app".to_owned(),
+                id: "c0ffee".to_owned(),
+            }),
+            level: Level::Container,
+            limit: HitLimit {
+                limit_bytes: Some(64 << 20),
+                ..HitLimit::default()
+            },
+            container_limit: None,
         },
-        container_limit: None,
+        cgroup: Some("/kubepods/pod1/c0ffee".to_owned()),
         victim: Some(Victim {
             pid: u32::try_from(number).unwrap(),
             comm: "app".to_owned(),

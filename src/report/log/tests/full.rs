@@ -40,7 +40,8 @@ fn when_it_is_full_the_oldest_detail_becomes_counts_and_no_kill_is_lost() {
         "the newest keep their detail"
     );
     let folded = pending.iter().find(|pending| pending.report.count() > 1).unwrap();
-    assert!(folded.report.pod().is_some() && folded.report.container().is_some());
+    let facts = folded.report.facts();
+    assert!(facts.pod.is_some() && facts.container.is_some());
     let with_detail = pending
         .iter()
         .filter(|pending| matches!(pending.report, Report::Kill(_)))
@@ -63,7 +64,7 @@ fn kills_of_ever_new_pods_are_counted_for_the_node_in_the_end() {
     assert!(
         pending
             .iter()
-            .any(|pending| pending.report.count() > 1 && pending.report.pod().is_none())
+            .any(|pending| pending.report.count() > 1 && pending.report.facts().pod.is_none())
     );
 }
 
@@ -115,7 +116,7 @@ fn one_report_never_takes_all_the_room() {
         checkpoint: None,
     });
     let pending = log.next_for(Destination::Grpc, 0, 9);
-    assert!(matches!(&pending[0].report, Report::Aggregate(sum) if sum.count == 1 && sum.pod.is_some()));
+    assert!(matches!(&pending[0].report, Report::Aggregate(sum) if sum.count == 1 && sum.facts.pod.is_some()));
     assert_eq!(log.totals().folded, 1);
 }
 

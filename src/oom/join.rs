@@ -31,7 +31,7 @@ use super::report::Confidence;
 use crate::model::CgroupPath;
 
 pub use match_group::CounterDelta;
-use match_group::{LogState, Logged, MatchGroup};
+use match_group::{LogState, Logged, MatchGroup, Matched};
 pub use oom_kill::OomKill;
 use unmatched::{claim, expire};
 
@@ -259,8 +259,7 @@ impl Joiner {
         if self.settled.replace(progress) == Some(progress) && !crowded {
             return Vec::new();
         }
-        let mut told = Vec::new();
-        let mut unmatched_logged = Vec::new();
+        let mut matched = Matched::default();
         let logged = std::mem::take(&mut self.logged);
         for group in MatchGroup::independent(logged, std::mem::take(&mut self.rises)) {
             let end = if crowded {
@@ -269,19 +268,15 @@ impl Joiner {
                 group.due(progress)
             };
             let left = match end {
-                Some(end) => {
-                    let (decided, left) = group.decide(end);
-                    told.extend(decided.kills);
-                    unmatched_logged.extend(decided.unmatched_logged);
-                    self.unmatched.extend(decided.unmatched);
-                    left
-                }
+                Some(end) => group.decide(end, &mut matched),
                 None => group,
             };
             self.logged.extend(left.logged);
             self.rises.extend(left.rises);
         }
-        told.extend(self.place(unmatched_logged));
+        self.unmatched.extend(matched.unmatched);
+        let mut told = matched.kills;
+        told.extend(self.place(matched.unmatched_logged));
         let known = if crowded { Progress::END } else { progress };
         for rise in expire(&mut self.unmatched, known, &self.logged) {
             told.extend(self.alone(&rise));

@@ -61,33 +61,28 @@ impl Summary {
 
 impl Cgroups {
     /// Reads the part of a summary before the command. The constraint is not read: Linux 5.0 to 5.2 print the wrong one.
+    /// Of all the ways to read a hostile line, the one where the task is below the limit; if there is none (the task moved,
+    /// or is on its way out), the first.
     fn of_summary(text: &str) -> Option<Self> {
-        pair(text, ",oom_memcg=", ",task_memcg=").or_else(|| {
-            let (_, task) = text.split_once(",global_oom,task_memcg=")?;
-            let task = CgroupPath::new(task).ok()?;
-            let limit = Limit::Node;
-            Some(Self { limit, task })
-        })
-    }
-}
-
-/// The two paths behind these keys. Of all the ways to read a hostile line, the one where the task is below the limit; if
-/// there is none (the task moved, or is on its way out), the first.
-fn pair(text: &str, limit_key: &str, task_key: &str) -> Option<Cgroups> {
-    let readings = || {
-        text.match_indices(limit_key).flat_map(move |(at, key)| {
-            let paths = &text[at + key.len()..];
-            paths.match_indices(task_key).filter_map(move |(at, key)| {
-                let task = CgroupPath::new(&paths[at + key.len()..]).ok()?;
-                Some((CgroupPath::new(&paths[..at]).ok()?, task))
+        let readings = || {
+            text.match_indices(",oom_memcg=").flat_map(|(at, key)| {
+                let paths = &text[at + key.len()..];
+                paths.match_indices(",task_memcg=").filter_map(move |(at, key)| {
+                    let task = CgroupPath::new(&paths[at + key.len()..]).ok()?;
+                    Some((CgroupPath::new(&paths[..at]).ok()?, task))
+                })
             })
-        })
-    };
-    let (limit, task) = readings()
-        .find(|(limit, task)| task.below(limit).is_some())
-        .or_else(|| readings().next())?;
-    let limit = Limit::Cgroup(limit);
-    Some(Cgroups { limit, task })
+        };
+        let below = readings().find(|(limit, task)| task.below(limit).is_some());
+        if let Some((limit, task)) = below.or_else(|| readings().next()) {
+            let limit = Limit::Cgroup(limit);
+            return Some(Self { limit, task });
+        }
+        let (_, task) = text.split_once(",global_oom,task_memcg=")?;
+        let task = CgroupPath::new(task).ok()?;
+        let limit = Limit::Node;
+        Some(Self { limit, task })
+    }
 }
 
 #[cfg(test)]

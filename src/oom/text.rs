@@ -11,39 +11,24 @@ const LEVELS: [&str; 8] = ["emerg", "alert", "crit", "err", "warn", "notice", "i
 /// The words of the longest syslog header: `Fri 2025-11-21 02:53:00 UTC host`.
 const MOST_HEADER_WORDS: usize = 5;
 
-/// A line without what stands before the text.
-struct Stripped<'a> {
-    timestamp_us: Option<u64>,
-    caller: Option<&'a str>,
-    text: &'a str,
-}
-
-/// The kernel's line; `None` when the header names another writer. Without a header, all is text.
+/// The kernel's line without what stands before the text; `None` when the header names another writer. Without a header,
+/// all is text.
 pub(super) fn kernel_line(line: &str) -> Option<Line> {
-    let stripped = strip(line)?;
+    let rest = after_syslog_header(after_facility(after_priority(line)?)?);
+    let (timestamp_us, rest) = after_time(rest).unwrap_or((None, rest));
+    let (caller, text) = after_caller(rest);
     Some(Line {
         seq: None,
-        timestamp_us: stripped.timestamp_us,
-        caller: stripped.caller.map(str::to_owned),
+        timestamp_us,
+        caller: caller.map(str::to_owned),
         part: Part::Unmarked,
-        text: stripped.text.to_owned(),
+        text: text.to_owned(),
     })
 }
 
 /// Whether the line has a header as `dmesg` or `journalctl` write it.
 pub(super) fn has_header(line: &str) -> bool {
-    strip(line).is_none_or(|stripped| stripped.text.len() != line.len())
-}
-
-fn strip(line: &str) -> Option<Stripped<'_>> {
-    let rest = after_syslog_header(after_facility(after_priority(line)?)?);
-    let (timestamp_us, rest) = after_time(rest).unwrap_or((None, rest));
-    let (caller, text) = after_caller(rest);
-    Some(Stripped {
-        timestamp_us,
-        caller,
-        text,
-    })
+    kernel_line(line).is_none_or(|kernel| kernel.text.len() != line.len())
 }
 
 /// `<3>`; `None` when the priority is not one of the kernel's.

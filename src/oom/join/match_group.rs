@@ -171,8 +171,8 @@ impl MatchGroup {
     }
 
     /// Decides for each kill logged before `end` which rise it was in, but for those whose rise may still be that of later
-    /// ones. Returns what is left undecided, too.
-    pub(super) fn decide(mut self, end: Duration) -> (Matched, Self) {
+    /// ones. Returns what is left undecided.
+    pub(super) fn decide(mut self, end: Duration, decided: &mut Matched) -> Self {
         let is_old = |logged: &Logged| logged.at < end;
         let is_over = |rise: &CounterDelta| rise.is_over(end);
         // What is newer may take a rise in place of its own, which is still to come, so the newest comes last. Of the others,
@@ -197,7 +197,6 @@ impl MatchGroup {
             Some(rise) => is_over(rise),
             None => is_old(logged),
         };
-        let mut decided = Matched::default();
         for (at, rise) in self.rises.iter().enumerate().filter(|(_, rise)| is_over(rise)) {
             let holders = self.logged.iter().zip(&held).filter(|(_, held)| **held == Some(at));
             let left = rise.clone().without(holders.map(|(logged, _)| logged));
@@ -229,7 +228,7 @@ impl MatchGroup {
                 decided.unmatched_logged.push(logged);
             }
         }
-        (decided, left)
+        left
     }
 
     fn paired(

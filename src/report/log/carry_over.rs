@@ -46,14 +46,13 @@ pub(super) fn read(directory: &Path) -> Vec<Left> {
     let files = [(SPOOL, read_spool as fn(&[u8]) -> Left), (JOURNAL, read_journal)];
     let read = files.into_iter().filter_map(|(name, read)| {
         let path = directory.join(name);
-        match fs::read(&path) {
-            Ok(bytes) if bytes != JOURNAL_MOVED => Some(Left { path, ..read(&bytes) }),
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+        let bytes = fs::read(&path).inspect_err(|error| {
+            if error.kind() != io::ErrorKind::NotFound {
                 tracing::error!(path = %path.display(), %error, "the file of an earlier version cannot be read");
-                None
             }
-            Ok(_) | Err(_) => None,
-        }
+        });
+        let bytes = bytes.ok().filter(|bytes| *bytes != JOURNAL_MOVED)?;
+        Some(Left { path, ..read(&bytes) })
     });
     read.collect()
 }

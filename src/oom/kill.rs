@@ -93,11 +93,16 @@ impl Kill {
         } else {
             self.task_cgroup.as_ref()
         };
-        match path.and_then(Place::parse) {
-            Some(Place::Container(pod, container)) => (Some(pod), Some(container)),
-            Some(Place::Pod(pod) | Place::Other(pod)) => (Some(pod), None),
-            Some(Place::Kubepods | Place::Qos(_)) | None => (None, None),
-        }
+        pod_and_container(path.and_then(Place::parse))
+    }
+}
+
+/// The pod and the container of a cgroup that stands for this.
+pub(super) fn pod_and_container(place: Option<Place>) -> (Option<PodPlace>, Option<ContainerPlace>) {
+    match place {
+        Some(Place::Container(pod, container)) => (Some(pod), Some(container)),
+        Some(Place::Pod(pod) | Place::Other(pod)) => (Some(pod), None),
+        Some(Place::Kubepods | Place::Qos(_)) | None => (None, None),
     }
 }
 

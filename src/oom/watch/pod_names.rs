@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::cgroup::{Hierarchy, Place};
 use crate::model::objects::PodId;
 use crate::model::{CgroupPath, LivePod};
-use crate::oom::kill::Level;
+use crate::oom::kill::{Level, pod_and_container};
 use crate::oom::report::{ReportedContainer, ReportedPod};
 
 /// How long names are kept: a kill may be told after its pod is gone.
@@ -91,10 +91,8 @@ impl PodNames {
                 unnamed: false,
             };
         }
-        let (place, container) = match self.place(cgroup) {
-            Some(Place::Container(pod, container)) => (pod, Some(container)),
-            Some(Place::Pod(pod) | Place::Other(pod)) => (pod, None),
-            Some(Place::Kubepods | Place::Qos(_)) | None => return Owner::default(),
+        let (Some(place), container) = pod_and_container(self.place(cgroup)) else {
+            return Owner::default();
         };
         Owner {
             unnamed: pod.is_none() || container.is_some(),

@@ -251,10 +251,8 @@ impl Watcher {
         if self.attribution.is_waiting() {
             // How far it is read decides what can be told.
             self.log.wake();
-            match self.log.next_now() {
-                Ok(None) => {}
-                Ok(Some(notice)) => self.handle_notices(Ok(notice)),
-                Err(error) => self.handle_notices(Err(error)),
+            if let Some(first) = self.log.next_now().transpose() {
+                self.handle_notices(first);
             }
         }
         let knows_counters = self.sweeps.latest.is_some() || now.monotonic > self.sweeps.tree_due;
@@ -276,18 +274,16 @@ impl Watcher {
     fn sweep_if_needed(&mut self) {
         let now = monotonic();
         let is_unannounced = self.log.numbering() == Some(Numbering::Times);
-        if is_unannounced || self.sweeps.scope == Some(CounterScope::Local) {
+        let is_local = self.sweeps.scope == Some(CounterScope::Local);
+        if is_unannounced || is_local {
             let kills = machine_kill_count();
-            if is_unannounced && self.sweeps.on_machine[1] != kills {
+            let [before, last] = self.sweeps.on_machine;
+            self.sweeps.on_machine = [last, kills];
+            if is_unannounced && last != kills {
                 self.log.wake();
             }
-            let is_local = self.sweeps.scope == Some(CounterScope::Local);
-            let quiet = is_local
-                && kills.is_some()
-                && self.sweeps.on_machine == [kills; 2]
-                && !self.attribution.waits_for_counters();
-            self.sweeps.on_machine = [self.sweeps.on_machine[1], kills];
-            if quiet {
+            let is_quiet = kills.is_some() && [before, last] == [kills; 2];
+            if is_local && is_quiet && !self.attribution.waits_for_counters() {
                 self.schedule.completed(now, monotonic());
                 return;
             }

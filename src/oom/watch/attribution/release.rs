@@ -126,10 +126,8 @@ fn level(kill: &OomKill, names: &PodNames) -> Level {
         Limit::Node => Level::Node,
         Limit::Unknown => Level::Unspecified,
     });
-    let first = levels.next().unwrap_or(Level::Unspecified);
-    if levels.all(|level| level == first) {
-        first
-    } else {
-        Level::Unspecified
-    }
+    let first = levels.next();
+    first
+        .filter(|first| levels.all(|level| level == *first))
+        .unwrap_or_default()
 }

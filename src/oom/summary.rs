@@ -65,7 +65,7 @@ impl Cgroups {
     /// or is on its way out), the first.
     fn of_summary(text: &str) -> Option<Self> {
         let readings = || {
-            text.match_indices(",oom_memcg=").flat_map(|(at, key)| {
+            text.match_indices(",oom_memcg=").flat_map(move |(at, key)| {
                 let paths = &text[at + key.len()..];
                 paths.match_indices(",task_memcg=").filter_map(move |(at, key)| {
                     let task = CgroupPath::new(&paths[at + key.len()..]).ok()?;

@@ -23,6 +23,8 @@ pub struct ReportQueue {
     metrics: ReportMetrics,
     /// The highest number that was sent since the agent started.
     highest: u64,
+    /// The number of the last report when [`Self::next`] was called last.
+    known: u64,
 }
 
 impl ReportQueue {
@@ -36,6 +38,7 @@ impl ReportQueue {
             link,
             metrics,
             highest: 0,
+            known: 0,
         };
         (queue, seen)
     }
@@ -44,7 +47,7 @@ impl ReportQueue {
     /// count as possibly received. 0 is before all.
     pub async fn next(&mut self, after: u64, most: usize) -> Result<Vec<Pending>, Ended> {
         // What is stored after this wakes `more`.
-        self.log.stored.mark_unchanged();
+        self.known = self.log.status.borrow().last_number;
         let destination = self.destination;
         let next = move |task: &mut LogTask| task.log.next_for(destination, after, most);
         self.log.call(next).await
@@ -52,7 +55,9 @@ impl ReportQueue {
 
     /// Waits until there may be more reports than [`Self::next`] found last. Cancel-safe.
     pub async fn more(&mut self) -> Result<(), Ended> {
-        self.log.stored.changed().await.map_err(|_| Ended)
+        let known = self.known;
+        let more = self.log.status.wait_for(|status| status.last_number > known).await;
+        more.map(drop).map_err(|_| Ended)
     }
 
     /// These were received, and are not needed again.

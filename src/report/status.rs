@@ -23,6 +23,8 @@ pub struct LogStatus {
     /// What is wrong with it, for people.
     pub problem: Option<String>,
     pub(super) pending_for: [usize; Destination::ALL.len()],
+    /// The number of the last report.
+    pub(super) last_number: u64,
 }
 
 /// The state of one destination's delivery.

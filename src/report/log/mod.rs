@@ -387,6 +387,7 @@ impl KillLog {
         let mut status = LogStatus {
             totals: self.totals,
             problem: self.problem(),
+            last_number: self.state.last_number,
             ..LogStatus::default()
         };
         for slot in self.state.pending() {

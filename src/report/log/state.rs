@@ -22,7 +22,7 @@ pub(super) struct State {
     /// The numbers of the latest kills, ascending.
     latest: VecDeque<u64>,
     most_latest: usize,
-    last_number: u64,
+    pub(super) last_number: u64,
     pub(super) seen: SeenIds,
     /// Empty without one.
     pub(super) checkpoint: Vec<u8>,

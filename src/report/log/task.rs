@@ -30,8 +30,6 @@ type Answer = Box<dyn FnOnce()>;
 #[derive(Debug, Clone)]
 pub(in crate::report) struct LogLink {
     work: mpsc::Sender<Work>,
-    /// Changes whenever there are new reports.
-    pub(in crate::report) stored: watch::Receiver<u64>,
     pub(in crate::report) status: watch::Receiver<LogStatus>,
 }
 
@@ -39,7 +37,6 @@ pub(in crate::report) struct LogLink {
 pub(in crate::report) struct LogTask {
     pub(in crate::report) log: KillLog,
     metrics: ReportMetrics,
-    stored: watch::Sender<u64>,
     status: watch::Sender<LogStatus>,
     /// New reports were stored since the last wait for the disk.
     unsynced: bool,
@@ -78,17 +75,14 @@ impl LogLink {
 /// The task; it ends once it is [`LogTask::finishing`], or when every link to it is gone.
 pub(in crate::report) fn start(log: KillLog, metrics: ReportMetrics) -> (LogLink, impl Future<Output = ()>) {
     let (work, inbox) = mpsc::channel(WAITING);
-    let (stored, stored_seen) = watch::channel(0);
     let (status, status_seen) = watch::channel(log.status());
     let link = LogLink {
         work,
-        stored: stored_seen,
         status: status_seen,
     };
     let task = LogTask {
         log,
         metrics,
-        stored,
         status,
         unsynced: false,
         last_sync: None,
@@ -145,10 +139,7 @@ impl LogTask {
     /// See [`KillLog::commit`].
     pub(in crate::report) fn commit(&mut self, commit: Commit) -> Committed {
         let committed = self.log.commit(commit);
-        if committed.stored > 0 {
-            self.unsynced = true;
-            self.stored.send_modify(|stored| *stored += 1);
-        }
+        self.unsynced |= committed.stored > 0;
         committed
     }
 

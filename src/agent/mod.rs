@@ -28,7 +28,6 @@ mod lock;
 mod machine;
 pub(crate) mod oom;
 mod options;
-mod own_kills;
 mod reporting;
 mod restore;
 mod run;

@@ -27,7 +27,7 @@ use crate::oom::watch::{Links, NodePods, WatchOptions, start};
 use crate::report::ReporterHandle;
 use crate::report::log::Recovered;
 
-pub(super) use published::Kills;
+pub(super) use published::{Kills, report_own_kills};
 pub(super) use view::{is_of, kill};
 
 /// Batches that may wait for the recorder; what does not fit waits with the watcher.

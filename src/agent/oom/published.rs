@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 
 use super::metrics::{KillLabels, KillMetrics, labels_of};
 use super::view;
@@ -12,6 +12,7 @@ use crate::control::proto;
 use crate::model::LivePod;
 use crate::observe::audit::Audit;
 use crate::oom::OomReport;
+use crate::reconcile::controller::Event;
 use crate::report::log::LATEST;
 
 /// The latest kills, oldest first.
@@ -105,6 +106,25 @@ impl Published {
     fn forget(&mut self, labels: &KillLabels) {
         self.series.remove(labels);
         self.metrics.forget(labels);
+    }
+}
+
+/// Sends the controller the kills that are blamed on limits that a pass lowered, until there are no more kills.
+pub(in crate::agent) async fn report_own_kills(mut kills: Kills, events: mpsc::Sender<Event>) {
+    let newest = |kills: &mut Kills| kills.borrow_and_update().back().map(|kill| kill.id.clone());
+    let mut told = newest(&mut kills);
+    while kills.changed().await.is_ok() {
+        let news: Vec<_> = {
+            let all = kills.borrow_and_update();
+            let news = all.iter().rev().take_while(|kill| Some(&kill.id) != told.as_ref());
+            news.cloned().collect()
+        };
+        told = news.first().map(|kill| kill.id.clone()).or(told);
+        for kill in news.into_iter().rev().filter(|kill| kill.own_write.is_some()) {
+            if events.send(Event::Killed(kill)).await.is_err() {
+                return;
+            }
+        }
     }
 }
 

@@ -164,7 +164,7 @@ pub(crate) async fn watcher(scene: &Scene) -> anyhow::Result<Watching> {
                 let ours = report.cgroup.as_deref().and_then(|path| CgroupPath::new(path).ok());
                 if ours.is_some_and(|path| path.below(&tree).is_some()) {
                     let pid = report.victim.as_ref().map(|victim| victim.pid);
-                    learning.told(report.id, pid, report.container.is_some());
+                    learning.told(report.id, pid, report.facts.container.is_some());
                 }
             }
             // The first batch says that everything from before is read.

@@ -116,6 +116,7 @@ pub struct PodStatus {
     pub conditions: Vec<PodCondition>,
     /// Pod-level requests and limits in force; set by kubelets that can resize them in place (KEP-5419). Amounts may be missing
     /// after a resize (kubernetes/kubernetes#141814): that is no word about them.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<Requirements>,
     /// One for each regular container that exists.
     pub container_statuses: Vec<ContainerStatus>,

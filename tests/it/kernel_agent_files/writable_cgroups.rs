@@ -1,6 +1,6 @@
 //! A container that may write its own cgroups (KEP-5474) sets limits below its own: those are its own business.
 
-use vscaled::model::{CgroupPath, CgroupVersion, MemoryLimit};
+use vscaled::model::{CgroupPath, MemoryLimit};
 
 use super::{AT_FIRST, ROOMY, Scene};
 
@@ -17,13 +17,13 @@ async fn limits_below_a_containers_own_are_left_alone() {
     let mut scene = Scene::new();
     let id = scene.pod.containers["app"].id.clone();
     let below = |name: &str| format!("kubepods/burstable/pod{}/{id}/{name}", scene.pod.uid);
+    let own = &scene.pod.containers["app"].cgroup;
+    scene.node.cgroups().move_below(own, "container");
     // What crun calls its own inner cgroup, and what systemd in a container makes.
     let nested = ["container", "init.scope"].map(|name| scene.node.cgroups().make(&below(name)));
     for cgroup in &nested {
         limit(&scene, cgroup, 24);
-        if scene.node.cgroups().version() == CgroupVersion::V1 {
-            scene.node.spawn(cgroup, "exec sleep 1000");
-        }
+        scene.node.spawn(cgroup, "exec sleep 1000");
     }
     let held = |scene: &Scene| nested.each_ref().map(|cgroup| scene.node.cgroups().settings(cgroup));
     let chosen = held(&scene);

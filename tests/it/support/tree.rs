@@ -56,6 +56,18 @@ impl CgroupTree {
         path
     }
 
+    /// Moves the processes of a cgroup into one below it, as those do who make cgroups in their own: on v2 a cgroup with
+    /// processes gives no controllers to others.
+    pub(crate) fn move_below(&self, path: &CgroupPath, name: &str) {
+        for directory in self.directories(path) {
+            let below = directory.join(name);
+            fs::create_dir_all(&below).unwrap();
+            for pid in fs::read_to_string(directory.join("cgroup.procs")).unwrap().lines() {
+                fs::write(below.join("cgroup.procs"), pid).unwrap();
+            }
+        }
+    }
+
     /// Makes the root of this tree in every hierarchy, as a kubelet wants the cgroup to be that it is to stay below.
     pub(crate) fn make_everywhere(&self) -> CgroupPath {
         for mount in mounts::all().iter().filter(|mount| mount.is_cgroup()) {

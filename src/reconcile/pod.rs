@@ -33,7 +33,6 @@ mod guarded;
 mod located;
 mod operator;
 mod passes;
-mod pod_level;
 mod pods;
 mod spec;
 

@@ -183,18 +183,12 @@ impl Controller {
     /// Raises the memory limit of a pod's cgroup, in no task that others wait for.
     pub(super) fn raise_pod_level(&self, key: &str, bound: BoundPod, low: LowPodLevel) {
         let Some(node) = self.node.known() else { return };
-        let (key, events) = (key.to_owned(), self.passes.events.clone());
-        tokio::spawn(async move {
+        let key = key.to_owned();
+        self.passes.spawn(async move {
             let uid = bound.live().id.uid.clone();
             let raised = tokio::task::spawn_blocking(move || raise_pod_level(&node, bound.live(), low.needs)).await;
-            match raised {
-                Ok(raised) => {
-                    if events.send(Event::PodLevelRaised(key, uid, raised)).await.is_err() {
-                        tracing::debug!("the limit of a pod was raised after the agent ended");
-                    }
-                }
-                Err(panic) => tracing::error!(pod = key, %panic, "internal error"),
-            }
+            let raised = raised.inspect_err(|panic| tracing::error!(pod = key, %panic, "internal error"));
+            Some(Event::PodLevelRaised(key, uid, raised.ok()?))
         });
     }
 

@@ -1,12 +1,12 @@
 //! Starts passes, when their turn comes or files were written, and takes in how they ended.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use jiff::Timestamp;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument, Span};
@@ -47,7 +47,7 @@ pub(crate) struct Passes {
     pub(super) handles: BTreeMap<String, PodHandles>,
     /// The watches of lower limits, which end with these values.
     pub(super) shrink_watches: BTreeMap<String, AbortOnDropHandle<()>>,
-    pub(super) events: mpsc::Sender<Event>,
+    events: mpsc::Sender<Event>,
 }
 
 impl Passes {
@@ -65,24 +65,16 @@ impl Passes {
         state.live.as_ref().is_none_or(|live| self.busy.contains(&live.id.uid))
     }
 
-    fn start(
-        &mut self,
-        node: Arc<crate::actuate::Node>,
-        pass: StartedPass,
-        job: Box<Job>,
-        marked: impl Future<Output = ()> + Send + 'static,
-    ) {
-        self.busy.insert(pass.id.uid.clone());
-        let (span, events) = (pass.span.clone(), self.events.clone());
-        let work = async move {
-            marked.await;
-            let done = Box::new(reconcile(node, job).await);
-            // Fails only when the controller is gone, and then nobody wants to know.
-            if events.send(Event::PassEnded(pass, done)).await.is_err() {
-                tracing::debug!("a pass ended after the agent did");
+    /// Works on a pod, and sends what becomes of it.
+    pub(super) fn spawn(&self, work: impl Future<Output = Option<Event>> + Send + 'static) -> JoinHandle<()> {
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            let Some(event) = work.await else { return };
+            // Fails only when the controller is gone, and then limits stay as they are.
+            if events.send(event).await.is_err() {
+                tracing::debug!("work on a pod ended after the agent did");
             }
-        };
-        tokio::spawn(work.instrument(span));
+        })
     }
 }
 
@@ -150,7 +142,14 @@ impl Controller {
             cause,
             decided_in,
         };
-        self.passes.start(node, pass, job, marked);
+        self.passes.busy.insert(pass.id.uid.clone());
+        let span = pass.span.clone();
+        let work = async move {
+            marked.await;
+            let done = Box::new(reconcile(node, job).await);
+            Some(Event::PassEnded(pass, done))
+        };
+        self.passes.spawn(work.instrument(span));
     }
 
     /// Takes in the result of a pass.
@@ -206,17 +205,10 @@ impl Controller {
         let (Some(node), Some(live)) = (self.node.known(), live) else {
             return;
         };
-        let (name, events) = (key.to_owned(), self.passes.events.clone());
-        let task = tokio::spawn(async move {
+        let name = key.to_owned();
+        let task = self.passes.spawn(async move {
             let verdict = watch(node, live, lowered).await;
-            // Fails only when the controller is gone, and then limits stay as they are.
-            if events
-                .send(Event::ShrinkWatchEnded(name, number, verdict))
-                .await
-                .is_err()
-            {
-                tracing::debug!("a watch ended after the agent did");
-            }
+            Some(Event::ShrinkWatchEnded(name, number, verdict))
         });
         self.passes
             .shrink_watches

@@ -9,18 +9,18 @@ use serde_json::{Value, json};
 
 use crate::support::policy::{AGENT, Policy, Request};
 
-impl Request {
+impl Request<'_> {
     /// Why the policy of what it is about refuses it, one message for each validation that does.
     fn refusals(&self) -> Vec<String> {
         let events = [&self.before, &self.after]
             .iter()
             .any(|object| object.get("involvedObject").is_some());
-        Policy::shipped(if events { "vscaled-events" } else { "vscaled" }).refusals(self)
+        Policy::of(if events { "events" } else { "pods" }).refusals(self)
     }
 }
 
 /// A pod of node-1, and nothing changed.
-fn request(subresource: &'static str) -> Request {
+fn request(subresource: &'static str) -> Request<'static> {
     let pod = json!({
         "metadata": {
             "name": "web", "namespace": "shop", "uid": "u", "labels": {"app": "web"}, "finalizers": ["example.com/keep"],
@@ -62,6 +62,10 @@ fn the_writes_of_an_agent_are_allowed() {
     for request in allowed {
         assert_eq!(request.refusals(), Vec::<String>::new(), "{}", request.after);
     }
+    let mut pod_level = request("resize");
+    pod_level.before["spec"]["resources"] = json!({"limits": {"memory": "1Gi"}});
+    pod_level.after["spec"]["resources"] = json!({"limits": {"memory": "2Gi"}});
+    assert_eq!(pod_level.refusals(), Vec::<String>::new());
     let mut removes = request("status");
     removes.before["metadata"]["annotations"]["vscaled.io/applied"] = json!("{}");
     assert_eq!(removes.refusals(), Vec::<String>::new());
@@ -146,7 +150,7 @@ fn nothing_else_of_a_pod_is_written() {
         (resize("/spec/initContainers/0/resizePolicy", json!([])), "resizePolicy"),
         (
             resize("/spec/resources", json!({"limits": {"cpu": "64"}})),
-            "the pod's own resources",
+            "resources of its own",
         ),
     ];
     for (request, why) in refused {
@@ -229,7 +233,7 @@ fn it_is_bound_and_about_the_account_and_the_rights_that_ship() {
 }
 
 /// An Event of node-1's agent, made anew.
-fn event() -> Request {
+fn event() -> Request<'static> {
     let event = json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {"name": "web.1", "namespace": "shop"},
         "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "web", "uid": "u"},
@@ -248,7 +252,7 @@ fn event() -> Request {
 }
 
 /// The same, told once more.
-fn told_again() -> Request {
+fn told_again() -> Request<'static> {
     let made = event();
     Request {
         operation: "UPDATE",

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::sync::LazyLock;
 
 use cel::{Context, Program, to_value};
 use k8s_openapi::api::admissionregistration::v1::{
@@ -18,9 +19,12 @@ pub(crate) const AGENT: &str = "system:serviceaccount:vscaled:vscaled";
 const NODE_CLAIM: &str = "authentication.kubernetes.io/node-name";
 
 /// A policy of `deploy/overlays/admission-policy`.
+#[derive(Debug)]
 pub(crate) struct Policy {
     pub(crate) spec: ValidatingAdmissionPolicySpec,
     pub(crate) binding: ValidatingAdmissionPolicyBinding,
+    /// By expression.
+    programs: HashMap<String, Program>,
 }
 
 /// An object as the API's own type has it; a field that the type does not know fails the test.
@@ -32,17 +36,17 @@ fn typed<T: DeserializeOwned + Serialize>(object: &Value) -> T {
 
 /// A request to the API server.
 #[derive(Clone)]
-pub(crate) struct Request {
-    pub(crate) user: &'static str,
+pub(crate) struct Request<'a> {
+    pub(crate) user: &'a str,
     /// The claim of the token.
-    pub(crate) node: Option<&'static str>,
-    pub(crate) operation: &'static str,
-    pub(crate) subresource: Option<&'static str>,
+    pub(crate) node: Option<&'a str>,
+    pub(crate) operation: &'a str,
+    pub(crate) subresource: Option<&'a str>,
     pub(crate) before: Value,
     pub(crate) after: Value,
 }
 
-impl Request {
+impl Request<'_> {
     /// With the value at a JSON pointer of the new object set, or removed.
     pub(crate) fn with(mut self, pointer: &str, value: Value) -> Self {
         let (parent, field) = pointer.rsplit_once('/').unwrap();
@@ -78,6 +82,17 @@ impl Request {
 }
 
 impl Policy {
+    /// The policy of pods or of Events, read once.
+    pub(crate) fn of(plural: &str) -> &'static Self {
+        static PODS: LazyLock<Policy> = LazyLock::new(|| Policy::shipped("vscaled"));
+        static EVENTS: LazyLock<Policy> = LazyLock::new(|| Policy::shipped("vscaled-events"));
+        match plural {
+            "pods" => &PODS,
+            "events" => &EVENTS,
+            _ => panic!("no policy is about {plural}"),
+        }
+    }
+
     /// The policy of this name, and the one binding of it.
     pub(crate) fn shipped(name: &str) -> Self {
         let file = concat!(
@@ -89,20 +104,29 @@ impl Policy {
             .iter()
             .find(|object| object["kind"] == "ValidatingAdmissionPolicy" && object["metadata"]["name"] == name);
         let binding = objects.iter().find(|object| object["spec"]["policyName"] == name);
+        let spec = typed::<ValidatingAdmissionPolicy>(policy.unwrap()).spec.unwrap();
+        let conditions = spec.match_conditions.iter().flatten().map(|of| &of.expression);
+        let variables = spec.variables.iter().flatten().map(|of| &of.expression);
+        let validations = spec.validations.iter().flatten().map(|of| &of.expression);
+        let compiled = |expression: &String| {
+            let program = Program::compile(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
+            (expression.clone(), program)
+        };
         Self {
-            spec: typed::<ValidatingAdmissionPolicy>(policy.unwrap()).spec.unwrap(),
+            programs: conditions.chain(variables).chain(validations).map(compiled).collect(),
             binding: typed(binding.unwrap()),
+            spec,
         }
     }
 
     /// Why the policy refuses the request, one message for each validation that does.
-    pub(crate) fn refusals(&self, request: &Request) -> Vec<String> {
+    pub(crate) fn refusals(&self, request: &Request<'_>) -> Vec<String> {
         let spec = &self.spec;
         assert_eq!(spec.failure_policy.as_deref(), Some("Fail"));
         let mut context = request.context();
         let run = |expression: &str, context: &Context<'_, '_>| {
-            let program = Program::compile(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
-            program.execute(context).map_err(|error| error.to_string())
+            let result = self.programs[expression].execute(context);
+            result.map_err(|error| error.to_string())
         };
         for condition in spec.match_conditions.iter().flatten() {
             if run(&condition.expression, &context) == Ok(cel::Value::Bool(false)) {

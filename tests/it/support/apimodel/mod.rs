@@ -16,12 +16,14 @@ mod store;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::support::policy::Policy;
 use entrance::Entrance;
 pub(crate) use entrance::Link;
 pub(crate) use faults::{Effect, Fault};
@@ -40,6 +42,8 @@ pub(crate) struct ApiModel {
 
 #[derive(Debug)]
 struct Shared {
+    /// The node of the agent that calls.
+    node: String,
     store: Mutex<Store>,
     faults: Mutex<Faults>,
     kubelet: Mutex<Kubelet>,
@@ -65,7 +69,10 @@ impl Shared {
 impl ApiModel {
     /// An API server with a node of this name that has these amounts, and nothing else.
     pub(crate) async fn start(node: &str, allocatable: &Value) -> Self {
+        // Takes a moment to compile, in which nobody is to wait for an answer.
+        thread::spawn(|| ["pods", "events"].map(Policy::of));
         let shared = Arc::new(Shared {
+            node: node.to_owned(),
             store: Mutex::default(),
             faults: Mutex::default(),
             kubelet: Mutex::new(Kubelet::prompt()),
@@ -138,7 +145,9 @@ impl ApiModel {
 
     /// The same with a patch of the whole pod, and the whole of a refusal.
     pub(crate) fn patch_resize(&self, name: &str, patch: &Value) -> Result<(), Refusal> {
-        let resized = self.shared.change(|store| store.resize(name, patch, false));
+        let resized = self
+            .shared
+            .change(|store| store.resize(name, patch, false, |_, _| Ok(())));
         resized.map(drop)
     }
 

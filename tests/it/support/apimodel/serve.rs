@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use super::Shared;
 use super::faults::Effect;
 use super::store::{Change, Refusal, not_found};
+use crate::support::policy::{AGENT, Policy, Request};
 
 /// Bookmarks come this often: more often than in real life, so that they play a part.
 const BOOKMARKS: Duration = Duration::from_millis(500);
@@ -172,8 +173,31 @@ fn get(shared: &Shared, place: &Place) -> Result<Value, Refusal> {
     found.cloned().ok_or_else(|| not_found(&place.plural, name))
 }
 
+/// What the admission policies that ship say of a write of the agent's.
+fn allowed(shared: &Shared, place: &Place, before: &Value, after: &Value) -> Result<(), Refusal> {
+    let request = Request {
+        user: AGENT,
+        node: Some(&shared.node),
+        operation: if before.is_null() { "CREATE" } else { "UPDATE" },
+        subresource: place.subresource.as_deref(),
+        before: before.clone(),
+        after: after.clone(),
+    };
+    let refusals = Policy::of(&place.plural).refusals(&request);
+    let denied = |message: &String| Refusal {
+        code: 403,
+        reason: "Forbidden",
+        message: format!(
+            "{} is forbidden: ValidatingAdmissionPolicy denied request: {message}",
+            place.plural
+        ),
+    };
+    refusals.first().map_or(Ok(()), |message| Err(denied(message)))
+}
+
 fn create(shared: &Shared, place: &Place, body: &Bytes) -> Result<Value, Refusal> {
     let object: Value = serde_json::from_slice(body).unwrap();
+    allowed(shared, place, &Value::Null, &object)?;
     shared.change(|store| store.put(&place.plural, object.clone()));
     Ok(object)
 }
@@ -183,12 +207,16 @@ fn patch(shared: &Shared, place: &Place, body: &Bytes, dry: bool) -> Result<Valu
     let mut object = get(shared, place)?;
     let name = &full_name(&object);
     if place.subresource.as_deref() == Some("resize") {
-        return shared.change(|store| store.resize(name, &patch, dry));
+        let allowed = |before: &Value, after: &Value| allowed(shared, place, before, after);
+        return shared.change(|store| store.resize(name, &patch, dry, allowed));
     }
     if place.subresource.as_deref() == Some("status") {
-        return shared.change(|store| store.patch_status(name, &patch));
+        let allowed = |before: &Value, after: &Value| allowed(shared, place, before, after);
+        return shared.change(|store| store.patch_status(name, &patch, allowed));
     }
+    let before = object.clone();
     merge(&mut object, patch);
+    allowed(shared, place, &before, &object)?;
     shared.change(|store| store.put(&place.plural, object.clone()));
     Ok(object)
 }

@@ -116,13 +116,20 @@ impl Store {
         (version >= self.forgotten).then(|| self.log.iter().filter(move |change| change.version > version))
     }
 
-    /// The subresource: merges, checks, and stores unless the run is dry.
-    pub(super) fn resize(&mut self, name: &str, patch: &Value, dry: bool) -> Result<Value, Refusal> {
+    /// The subresource: merges, checks, and stores unless the run is dry. `allowed` judges the pod before and after.
+    pub(super) fn resize(
+        &mut self,
+        name: &str,
+        patch: &Value,
+        dry: bool,
+        allowed: impl FnOnce(&Value, &Value) -> Result<(), Refusal>,
+    ) -> Result<Value, Refusal> {
         let Some(old) = self.find("pods", name).cloned() else {
             return Err(not_found("pods", name));
         };
         let mut new = rules::resized(&old, patch)?;
         admission::admit(self, &old, &new)?;
+        allowed(&old, &new)?;
         if new["spec"] != old["spec"] {
             new["metadata"]["generation"] = json!(old["metadata"]["generation"].as_i64().unwrap_or(1) + 1);
             if !dry {
@@ -134,11 +141,17 @@ impl Store {
     }
 
     /// The subresource `status` of a pod, as far as annotations go: they are taken over, what the pod runs is not
-    /// (`podStatusStrategy`, kubernetes `pkg/registry/core/pod`). A null removes.
-    pub(super) fn patch_status(&mut self, name: &str, patch: &Value) -> Result<Value, Refusal> {
-        let Some(mut pod) = self.find("pods", name).cloned() else {
+    /// (`podStatusStrategy`, kubernetes `pkg/registry/core/pod`). A null removes. `allowed` judges the pod before and after.
+    pub(super) fn patch_status(
+        &mut self,
+        name: &str,
+        patch: &Value,
+        allowed: impl FnOnce(&Value, &Value) -> Result<(), Refusal>,
+    ) -> Result<Value, Refusal> {
+        let Some(old) = self.find("pods", name).cloned() else {
             return Err(not_found("pods", name));
         };
+        let mut pod = old.clone();
         assert!(patch.get("spec").is_none() && patch.get("status").is_none(), "{patch}");
         if patch["metadata"]["uid"] != pod["metadata"]["uid"] {
             return Err(Refusal {
@@ -155,6 +168,7 @@ impl Store {
                 annotations.insert(name.clone(), value.clone());
             }
         }
+        allowed(&old, &pod)?;
         self.put("pods", pod.clone());
         Ok(pod)
     }

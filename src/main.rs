@@ -62,7 +62,7 @@ fn restore(config: &Config, arguments: &restore::Arguments) -> ExitCode {
         Err(error) => fail(1, &error),
         Ok(restoration) => match arguments.show(&restoration) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(failure) => ExitCode::from(restore::code_of(failure)),
+            Err(failure) => failure.report("vscaled"),
         },
     }
 }

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use clap::Args;
 
-use super::Failure;
+use super::{Failure, NO_DAEMON, REFUSED, USAGE};
 use crate::control::{Client, ClientError, DEFAULT_SOCKET};
 
 /// The agent that commands talk to.
@@ -40,18 +41,19 @@ pub(super) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure>
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::Refused(anyhow::Error::new(error).context("cannot start")))?;
+        .context("cannot start")?;
     Ok(runtime.block_on(future))
 }
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
-        let class = match &error {
-            ClientError::NoDaemon { .. } | ClientError::Lost { .. } | ClientError::Late { .. } => Self::NoDaemon,
-            ClientError::Path { .. } => Self::Usage,
-            ClientError::Answer(status) if status.code() == tonic::Code::InvalidArgument => Self::Usage,
-            ClientError::Denied { .. } | ClientError::Unknown | ClientError::Answer(_) => Self::Refused,
+        let code = match &error {
+            ClientError::NoDaemon { .. } | ClientError::Lost { .. } | ClientError::Late { .. } => NO_DAEMON,
+            ClientError::Path { .. } => USAGE,
+            ClientError::Answer(status) if status.code() == tonic::Code::InvalidArgument => USAGE,
+            ClientError::Denied { .. } | ClientError::Unknown | ClientError::Answer(_) => REFUSED,
         };
-        class(error.into())
+        let error = error.into();
+        Self { code, error }
     }
 }

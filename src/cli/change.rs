@@ -113,7 +113,7 @@ fn cells(change: &Change, paint: Paint) -> [String; 7] {
 
 /// Whether the change is done and verified.
 ///
-/// Errors: [`Failure::Refused`] saying how it ended otherwise, and what to type next.
+/// Errors: saying how it ended otherwise, and what to type next.
 pub(super) fn check_outcome(change: &Change) -> Result<(), Failure> {
     let pod = pod(change);
     let reason = if change.reason.is_empty() {
@@ -146,5 +146,5 @@ pub(super) fn check_outcome(change: &Change) -> Result<(), Failure> {
             clean(other)
         ),
     };
-    Err(Failure::Refused(failure))
+    Err(failure.into())
 }

@@ -8,7 +8,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::output::{Output, Paint, Tone, clean};
-use super::{Failure, agent::Agent, table};
+use super::{Failure, NO_DAEMON, agent::Agent, table};
 use crate::control::{ClientError, proto};
 use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
 use crate::runtime::{Deadlines, discover};
@@ -37,7 +37,7 @@ struct Report {
 /// Asks the agent, or looks locations itself, and prints what was found.
 ///
 /// # Errors
-/// [`Failure::NoDaemon`] if only the agent is missing, [`Failure::Refused`] if anything fails.
+/// If the agent is missing, with a code of its own, and if anything fails.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let answer = agent.try_call(async |client| client.doctor().await)?;
     let (report, missing) = match answer {
@@ -56,8 +56,11 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let failed: Vec<String> = failed.map(|check| clean(&check.name)).collect();
     match (failed.as_slice(), missing) {
         ([], None) => Ok(()),
-        ([], Some(_)) => Err(Failure::NoDaemon(anyhow!("no agent answers; see above"))),
-        (failed, _) => Err(Failure::Refused(anyhow!("failing: {}", failed.join(", ")))),
+        ([], Some(_)) => Err(Failure {
+            code: NO_DAEMON,
+            error: anyhow!("no agent answers; see above"),
+        }),
+        (failed, _) => Err(anyhow!("failing: {}", failed.join(", ")).into()),
     }
 }
 

@@ -38,7 +38,7 @@ enum Format {
 /// Asks the agent, and prints.
 ///
 /// # Errors
-/// [`Failure::Refused`] for a workload without pods here.
+/// For a workload without pods here.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let reply = agent.call(async |client| Ok(client.get().await?))?;
     let workloads = select(&reply.pods, &arguments.workloads)?;
@@ -119,10 +119,7 @@ fn select(pods: &[Pod], names: &[String]) -> Result<BTreeMap<Name, Exported>, Fa
         }
     }
     if let Some(name) = unknown.first() {
-        let name = clean(name);
-        return Err(Failure::Refused(anyhow!(
-            "no pod of a workload {name} is known on this node"
-        )));
+        return Err(anyhow!("no pod of a workload {} is known on this node", clean(name)).into());
     }
     Ok(found)
 }
@@ -312,7 +309,7 @@ spec:
                 .contains("kind: StatefulSet")
         );
         let names = ["web".to_owned(), "gone\n".to_owned()];
-        let (code, error) = select(&pods, &names).unwrap_err().into_parts();
+        let Failure { code, error } = select(&pods, &names).unwrap_err();
         assert_eq!(
             (code, error.to_string().as_str()),
             (1, "no pod of a workload gone\\n is known on this node")

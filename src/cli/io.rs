@@ -15,14 +15,14 @@ const MAX_INPUT_BYTES: u64 = 256 << 20;
 pub(super) fn read_bytes(file: &str) -> Result<Vec<u8>, Failure> {
     read_limited(file)
         .with_context(|| format!("cannot read {file}"))
-        .map_err(Failure::Usage)
+        .map_err(Failure::usage)
 }
 
 /// Reads a file of UTF-8 text.
 pub(super) fn read_text(file: &str) -> Result<String, Failure> {
     String::from_utf8(read_bytes(file)?)
         .with_context(|| format!("cannot read {file}"))
-        .map_err(Failure::Usage)
+        .map_err(Failure::usage)
 }
 
 fn read_limited(file: &str) -> io::Result<Vec<u8>> {
@@ -45,10 +45,6 @@ pub(super) fn warn(message: &str) {
     eprintln!("vscalectl: warning: {message}");
 }
 
-pub(super) fn print_error(program: &str, error: &anyhow::Error) {
-    eprintln!("{program}: {error:#}");
-}
-
 /// Prints the result. A reader that has seen enough and closes the pipe is no failure.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
     print_more(text).map(|_flow| ())
@@ -60,8 +56,6 @@ pub(super) fn print_more(text: &str) -> Result<ControlFlow<()>, Failure> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(ControlFlow::Continue(())),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
-        Err(error) => Err(Failure::Refused(
-            anyhow::Error::new(error).context("cannot write the result"),
-        )),
+        Err(error) => Err(anyhow::Error::new(error).context("cannot write the result").into()),
     }
 }

@@ -25,10 +25,10 @@ pub(super) struct Arguments {
 /// Reads, checks, prints.
 ///
 /// # Errors
-/// [`Failure::Refused`] with findings, [`Failure::Usage`] when the file cannot be read.
+/// With findings, and when the file cannot be read.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let text = io::read_text(&arguments.file)?;
-    let found = parse_pod_templates(&arguments.file, &text).map_err(|error| Failure::Usage(error.into()))?;
+    let found = parse_pod_templates(&arguments.file, &text).map_err(Failure::usage)?;
     found.warnings.iter().for_each(|warning| io::warn(warning));
     let shown: Vec<ShownFinding> = found.templates.iter().flat_map(of_template).collect();
     arguments
@@ -39,7 +39,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         count => {
             let errors = shown.iter().filter(|one| one.severity == LintSeverity::Error).count();
             let warnings = count - errors;
-            Err(Failure::Refused(anyhow!("errors: {errors}, warnings: {warnings}")))
+            Err(anyhow!("errors: {errors}, warnings: {warnings}").into())
         }
     }
 }

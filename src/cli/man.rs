@@ -24,16 +24,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Some(directory) = &arguments.dir else {
         let mut text = Vec::new();
         let rendered = page(Cli::command(), "1").render(&mut text);
-        rendered
-            .context("cannot make the manual page")
-            .map_err(Failure::Refused)?;
+        rendered.context("cannot make the manual page")?;
         return io::print(&String::from_utf8_lossy(&text));
     };
     for (program, section) in [(Cli::command(), "1"), (CommandLine::command(), "8")] {
         let directory = directory.join(format!("man{section}"));
         write_pages(program, section, &directory)
-            .with_context(|| format!("cannot write manual pages to {}", directory.display()))
-            .map_err(Failure::Refused)?;
+            .with_context(|| format!("cannot write manual pages to {}", directory.display()))?;
     }
     Ok(())
 }

@@ -26,7 +26,7 @@ impl Manifests {
     /// Reads the manifests, and warns of what is passed over.
     pub(super) fn read(&self) -> Result<NodeView, Failure> {
         let text = io::read_text(&self.file)?;
-        let manifests = parse_manifests(&self.file, &text).map_err(|error| Failure::Usage(error.into()))?;
+        let manifests = parse_manifests(&self.file, &text).map_err(Failure::usage)?;
         manifests.warnings.iter().for_each(|warning| io::warn(warning));
         Ok(manifests.view)
     }

@@ -68,25 +68,38 @@ enum Command {
     Watch(watch::Arguments),
 }
 
-/// Why a command did not succeed, and so which exit code it ends with.
+/// Exit code: refused, or tried and failed.
+const REFUSED: u8 = 1;
+/// Exit code: the arguments or the input are unusable.
+const USAGE: u8 = 2;
+/// Exit code: nothing answers at the socket.
+const NO_DAEMON: u8 = 3;
+
+/// Why a command did not succeed, and the exit code it ends with.
 #[derive(Debug)]
-pub enum Failure {
-    /// Exit code 1: refused, or tried and failed.
-    Refused(anyhow::Error),
-    /// Exit code 2: the arguments or the input are unusable.
-    Usage(anyhow::Error),
-    /// Exit code 3: nothing answers at the socket.
-    NoDaemon(anyhow::Error),
+pub struct Failure {
+    code: u8,
+    error: anyhow::Error,
 }
 
 impl Failure {
-    /// The exit code, and why.
-    fn into_parts(self) -> (u8, anyhow::Error) {
-        match self {
-            Self::Refused(error) => (1, error),
-            Self::Usage(error) => (2, error),
-            Self::NoDaemon(error) => (3, error),
-        }
+    /// The arguments or the input are unusable.
+    fn usage(error: impl Into<anyhow::Error>) -> Self {
+        let error = error.into();
+        Self { code: USAGE, error }
+    }
+
+    /// Says why `program` failed; returns the exit code.
+    #[must_use]
+    pub fn report(self, program: &str) -> ExitCode {
+        eprintln!("{program}: {:#}", self.error);
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self { code: REFUSED, error }
     }
 }
 
@@ -98,17 +111,13 @@ pub fn main() -> ExitCode {
         // clap takes a socket from the environment for an argument, and would not show the help then.
         Err(error) if error.kind() == ErrorKind::MissingSubcommand => {
             eprint!("{}", Cli::command().render_help());
-            return ExitCode::from(2);
+            return ExitCode::from(USAGE);
         }
         Err(error) => error.exit(),
     };
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            let (code, error) = failure.into_parts();
-            io::print_error("vscalectl", &error);
-            ExitCode::from(code)
-        }
+        Err(failure) => failure.report("vscalectl"),
     }
 }
 

@@ -7,10 +7,13 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
 
+use anyhow::Context;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::{Failure, io};
+
+const UNPRINTABLE: &str = "cannot print the result";
 
 /// The notation of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -33,7 +36,7 @@ impl Output {
     pub(super) fn print<T: Serialize>(&self, value: &T, table: impl FnOnce(Paint) -> String) -> Result<(), Failure> {
         io::print(&match self.format {
             Format::Table => table(Paint::for_stdout()),
-            Format::Json => serde_json::to_string_pretty(value).map_err(unprintable)? + "\n",
+            Format::Json => serde_json::to_string_pretty(value).context(UNPRINTABLE)? + "\n",
             Format::Yaml => yaml(value)?,
         })
     }
@@ -56,20 +59,16 @@ impl Output {
     ) -> Result<ControlFlow<()>, Failure> {
         io::print_more(&match self.format {
             Format::Table => line(Paint::for_stdout()) + "\n",
-            Format::Json => serde_json::to_string(value).map_err(unprintable)? + "\n",
+            Format::Json => serde_json::to_string(value).context(UNPRINTABLE)? + "\n",
             Format::Yaml => format!("---\n{}", yaml(value)?),
         })
     }
 }
 
 pub(super) fn yaml<T: Serialize>(value: &T) -> Result<String, Failure> {
-    let text = serde_saphyr::to_string(value).map_err(unprintable)?;
+    let text = serde_saphyr::to_string(value).context(UNPRINTABLE)?;
     // It leaves out the end of a last line that is plain text.
     Ok(text.trim_end_matches('\n').to_owned() + "\n")
-}
-
-fn unprintable(error: impl Into<anyhow::Error>) -> Failure {
-    Failure::Refused(error.into().context("cannot print the result"))
 }
 
 /// What a text means, and so its colour.

@@ -5,6 +5,7 @@
 
 use std::str::FromStr;
 
+use anyhow::Context;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::de::value::{Error as ValueError, StrDeserializer};
@@ -127,8 +128,7 @@ impl<'a> ShownPod<'a> {
         let observed = hierarchy(pod, &in_force(pod), traits).created();
         let given = hierarchy(pod, targets, traits);
         let wanted = given.wanted();
-        let plan = Plan::between(&observed, &wanted, traits)
-            .map_err(|error| Failure::Refused(anyhow::Error::new(error).context(pod.full_name())))?;
+        let plan = Plan::between(&observed, &wanted, traits).with_context(|| pod.full_name())?;
         Ok(Self {
             namespace: &pod.metadata.namespace,
             name: &pod.metadata.name,

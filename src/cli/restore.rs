@@ -5,7 +5,7 @@ use clap::Args;
 
 use super::output::{Output, Paint, Tone, clean};
 use super::results::name;
-use super::{Failure, change, io};
+use super::{Failure, change};
 use crate::agent::{Restoration, Restore};
 use crate::config::RunArguments;
 use crate::control::proto::PodResult;
@@ -52,7 +52,7 @@ impl Arguments {
     /// Prints what was done, or would be.
     ///
     /// # Errors
-    /// [`Failure::Refused`] if a pod is not as its spec says, or would not be.
+    /// If a pod is not as its spec says, or would not be.
     pub fn show(&self, restoration: &Restoration) -> Result<(), Failure> {
         let Restoration { results, remarks } = restoration;
         self.output
@@ -61,12 +61,8 @@ impl Arguments {
         if failed.is_empty() {
             return Ok(());
         }
-        Err(Failure::Refused(anyhow!(
-            "{} of {} pods cannot be put back now: {}; mend the reason and run it again",
-            failed.len(),
-            results.len(),
-            failed.join(", ")
-        )))
+        let (count, all, names) = (failed.len(), results.len(), failed.join(", "));
+        Err(anyhow!("{count} of {all} pods cannot be put back now: {names}; mend the reason and run it again").into())
     }
 
     fn render(&self, restoration: &Restoration, paint: Paint) -> String {
@@ -102,12 +98,4 @@ impl Arguments {
 fn restored(result: &PodResult) -> bool {
     let outcome = result.change.as_ref().map(|change| change.outcome.as_str());
     matches!(outcome, Some("Applied" | "Unchanged" | "Planned"))
-}
-
-/// Says why a command failed; returns its exit code.
-#[must_use]
-pub fn code_of(failure: Failure) -> u8 {
-    let (code, error) = failure.into_parts();
-    io::print_error("vscaled", &error);
-    code
 }

@@ -1,6 +1,6 @@
 //! What became of each of several pods, and of each container in them.
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 
 use super::output::{Output, Paint, Tone, clean, or_dash};
 use super::pod_selection::PodSelection;
@@ -9,7 +9,7 @@ use crate::control::proto::{Change, PodResult};
 
 /// Prints what became of the one pod of a request, or of those that its selector fits.
 ///
-/// Errors: [`Failure::Refused`] unless all of it is done.
+/// Errors: unless all of it is done.
 pub(super) fn show(
     pods: &PodSelection,
     change: Option<Change>,
@@ -18,7 +18,7 @@ pub(super) fn show(
 ) -> Result<Option<Change>, Failure> {
     if !pods.has_selector() {
         let no_change = "the answer says nothing about what was done: is vscaled of another version?";
-        let change = change.ok_or_else(|| Failure::Refused(anyhow!(no_change)))?;
+        let change = change.context(no_change)?;
         output.print(&change, |paint| change::render(&change, paint))?;
         return change::check_outcome(&change).map(|()| Some(change));
     }
@@ -29,9 +29,7 @@ pub(super) fn show(
         return Ok(None);
     }
     let (count, all, names) = (failed.len(), results.len(), failed.join(", "));
-    Err(Failure::Refused(anyhow!(
-        "{count} of {all} pods are not as asked: {names}"
-    )))
+    Err(anyhow!("{count} of {all} pods are not as asked: {names}").into())
 }
 
 pub(super) fn name(result: &PodResult) -> String {

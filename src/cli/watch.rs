@@ -15,7 +15,7 @@ pub(super) struct Arguments {
 /// Prints until the reader or the agent goes.
 ///
 /// # Errors
-/// [`Failure::NoDaemon`] when the agent goes.
+/// When the agent goes.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     agent.call(async |client| {
         let mut changes = client.watch().await?;

@@ -25,7 +25,7 @@ pub(super) struct Arguments {
 /// Reads, parses, prints. A log without kills is no error.
 ///
 /// # Errors
-/// [`Failure::Usage`] when the file cannot be read.
+/// When the file cannot be read.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let kills = parse_log(&io::read_bytes(&arguments.file)?);
     let kills: Vec<ShownKill> = kills.iter().map(ShownKill::from).collect();

@@ -59,7 +59,7 @@ pub(super) struct Arguments {
 /// Listens and prints until it is interrupted or nobody reads on.
 ///
 /// # Errors
-/// [`Failure::Usage`] for files and addresses that cannot be used, [`Failure::Refused`] when listening ends early.
+/// For files and addresses that cannot be used, and when listening ends early.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let tls = tls(arguments)?;
     block_on(listen(arguments, tls))?
@@ -67,11 +67,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 async fn listen(arguments: &Arguments, tls: Option<ServerTlsConfig>) -> Result<(), Failure> {
     let address = &arguments.listen;
-    let unusable = |error: std::io::Error| Failure::Usage(anyhow!("cannot listen at {address}: {error}"));
+    let unusable = |error: std::io::Error| Failure::usage(anyhow!("cannot listen at {address}: {error}"));
     let mut server = Server::builder().http2_keepalive_interval(Some(PING));
     let scheme = if tls.is_some() { "https" } else { "http" };
     if let Some(tls) = tls {
-        server = server.tls_config(tls).context("TLS").map_err(Failure::Usage)?;
+        server = server.tls_config(tls).context("TLS").map_err(Failure::usage)?;
     }
     let sink = Arc::new(Sink {
         output: arguments.output.clone(),
@@ -99,7 +99,7 @@ async fn listen(arguments: &Arguments, tls: Option<ServerTlsConfig>) -> Result<(
         let incoming = TcpListenerStream::new(listener);
         router.serve_with_incoming_shutdown(incoming, stopped).await
     };
-    served.context("cannot receive any more").map_err(Failure::Refused)?;
+    served.context("cannot receive any more")?;
     let failure = sink.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
     failure.map_or(Ok(()), Err)
 }

@@ -40,7 +40,7 @@ pub(super) struct Arguments {
 /// [`Failure`] when the arguments make no sense, the agent does not answer, refuses, or fails.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     if arguments.ttl == Ttl(None) && !arguments.force {
-        return Err(Failure::Usage(anyhow!(
+        return Err(Failure::usage(anyhow!(
             "--ttl 0 holds the values until somebody releases them: add --force if that is meant, or give a time such as --ttl 2h"
         )));
     }

@@ -19,7 +19,7 @@ const MARGIN_DIVISOR: u64 = 10;
 const LEAST_MARGIN: u64 = 64 << 20;
 
 /// What is wrong with a setting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::Display, strum::IntoStaticStr, strum::VariantArray)]
 pub enum LintRule {
     /// The heap has a size of its own: a higher limit does not enlarge it.
     FixedHeap,
@@ -34,23 +34,7 @@ pub enum LintRule {
 }
 
 impl LintRule {
-    pub const ALL: [Self; 5] = [
-        Self::FixedHeap,
-        Self::FixedInitialHeap,
-        Self::HeapFillsLimit,
-        Self::ReadAtStart,
-        Self::UnreadableValue,
-    ];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::FixedHeap => "FixedHeap",
-            Self::FixedInitialHeap => "FixedInitialHeap",
-            Self::HeapFillsLimit => "HeapFillsLimit",
-            Self::ReadAtStart => "ReadAtStart",
-            Self::UnreadableValue => "UnreadableValue",
-        }
-    }
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
     pub const fn severity(self) -> LintSeverity {
         match self {
@@ -60,35 +44,15 @@ impl LintRule {
     }
 }
 
-impl fmt::Display for LintRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 /// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::Display, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum LintSeverity {
     /// A resize does less than it seems to.
     Warning,
     /// The container does not start, or is killed before it has what it was given.
     Error,
-}
-
-impl LintSeverity {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Warning => "warning",
-            Self::Error => "error",
-        }
-    }
-}
-
-impl fmt::Display for LintSeverity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
 }
 
 /// A setting that a resize cannot reach. Displays as a sentence for people.

@@ -97,7 +97,7 @@ impl Metrics {
                 foreign_writers: register(r, "foreign_writers", FOREIGN_WRITERS, Gauge::default()),
                 temporary_limits: register(r, "guard_leases", LEASES, Gauge::default()),
                 low_pod_levels: register(r, "pods_below_containers", LOW_POD_LEVELS, Gauge::default()),
-                lint_findings: family(r, "lint_findings", LINT, LintRule::ALL.into_iter().map(lint_labels)),
+                lint_findings: family(r, "lint_findings", LINT, LintRule::ALL.iter().copied().map(lint_labels)),
             },
         }
     }
@@ -185,7 +185,7 @@ impl Metrics {
             [("state", status.as_str())]
         });
         show_each(&to.by_decision, Reason::ALL, &reasons, decision_labels);
-        show_each(&to.lint_findings, &LintRule::ALL, &rules, lint_labels);
+        show_each(&to.lint_findings, LintRule::ALL, &rules, lint_labels);
         to.overridden.set(gauge(overridden));
         to.foreign_writers.set(gauge(foreign));
         to.temporary_limits.set(gauge(temporary));
@@ -237,8 +237,8 @@ fn decision_labels(reason: Reason) -> Labels<2> {
     [("action", action), ("reason", reason.as_str())]
 }
 
-const fn lint_labels(rule: LintRule) -> Labels<2> {
-    [("rule", rule.as_str()), ("severity", rule.severity().as_str())]
+fn lint_labels(rule: LintRule) -> Labels<2> {
+    [("rule", rule.into()), ("severity", rule.severity().into())]
 }
 
 const fn outcome(outcome: &Outcome) -> ResizeOutcome {

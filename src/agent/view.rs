@@ -8,8 +8,7 @@ use crate::actuate::Node;
 use crate::control::proto;
 use crate::model::objects::PodId;
 use crate::model::{
-    Bytes, Cause, CgroupVersion, ChangeRecord, Driver, MilliCpu, NamedRequirements, Reason, Requirements, Resource,
-    StepRecord, Target, Withheld,
+    Bytes, Cause, ChangeRecord, MilliCpu, NamedRequirements, Reason, Requirements, Resource, StepRecord, Target, Withheld,
 };
 use crate::observe::audit::Actor;
 use crate::plan::shrink::Progress;
@@ -22,14 +21,8 @@ pub(super) fn agent(node: Option<&Node>, problems: Vec<String>) -> proto::Agent 
     let known = |text: fn(&Node) -> String| node.map(text).unwrap_or_default();
     proto::Agent {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        cgroup_version: known(|node| match node.traits.version {
-            CgroupVersion::V1 => "v1".to_owned(),
-            CgroupVersion::V2 => "v2".to_owned(),
-        }),
-        cgroup_driver: known(|node| match node.traits.driver {
-            Driver::Cgroupfs => "cgroupfs".to_owned(),
-            Driver::Systemd => "systemd".to_owned(),
-        }),
+        cgroup_version: known(|node| node.traits.version.to_string()),
+        cgroup_driver: known(|node| node.traits.driver.to_string()),
         kubepods: known(|node| node.kubepods.path.to_string()),
         runtime: known(|node| node.runtime_name.clone().unwrap_or_else(|| "none".to_owned())),
         weight_formula: known(|node| node.traits.container_weight.to_string()),
@@ -70,7 +63,7 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
         vpa: state.decision.vpa.clone(),
         action: state.decision.action().to_string(),
         reason: state.decision.reason.to_string(),
-        state: word(status).to_owned(),
+        state: status.to_string(),
         detail: detail(state, status, now),
         workload: Some(proto::Workload {
             kind: state.decision.workload.kind.clone(),
@@ -206,20 +199,6 @@ fn shown(resource: Resource, amount: u64) -> String {
     match resource {
         Resource::Cpu => MilliCpu::new(amount).to_string(),
         Resource::Memory => Bytes::new(amount).to_string(),
-    }
-}
-
-const fn word(status: PodStatus) -> &'static str {
-    match status {
-        PodStatus::NotManaged => "NotManaged",
-        PodStatus::InSync => "InSync",
-        PodStatus::Working => "Working",
-        PodStatus::Owed => "Owed",
-        PodStatus::Refused => "Refused",
-        PodStatus::Deferred => "Deferred",
-        PodStatus::Infeasible => "Infeasible",
-        PodStatus::Foreign => "Foreign",
-        PodStatus::NotRunning => "NotRunning",
     }
 }
 

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::model::{PageSize, WeightFormula};
 
 /// Which kernel interface the node's tree has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, derive_more::Display)]
 #[serde(rename_all = "lowercase")]
+#[display(rename_all = "lowercase")]
 pub enum CgroupVersion {
     /// One hierarchy for each controller.
     V1,
@@ -16,8 +17,9 @@ pub enum CgroupVersion {
 }
 
 /// Who creates the kubelet's cgroups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, derive_more::Display)]
 #[serde(rename_all = "lowercase")]
+#[display(rename_all = "lowercase")]
 pub enum Driver {
     /// The kubelet and the runtime make directories.
     Cgroupfs,

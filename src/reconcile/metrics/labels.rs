@@ -61,6 +61,7 @@ labels! {
     }
 
     /// The state that a pod is in.
+    #[derive(derive_more::Display)]
     pub(crate) enum PodStatus {
         NotManaged = "not_managed",
         InSync = "in_sync",

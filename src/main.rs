@@ -57,7 +57,7 @@ fn restore(config: &Config, arguments: &restore::Arguments) -> ExitCode {
     arguments.announce();
     let done = log::init(config.log_format, "warn")
         .and_then(|_filter| Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?))
-        .and_then(|runtime| Ok(runtime.block_on(vscaled::agent::restore(config, arguments.how()))?));
+        .and_then(|runtime| runtime.block_on(vscaled::agent::restore(config, arguments.how())));
     match done {
         Err(error) => fail(1, &error),
         Ok(restoration) => match arguments.show(&restoration) {

@@ -5,16 +5,12 @@
 //! a problem in words, never the end. A look costs the runtime one call, however many containers there are, and one more
 //! for each of the few that are new.
 
-mod findings;
 mod formula;
-mod known_runtime;
 mod managers;
 mod pod_levels;
 mod starts;
 mod unsaved;
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,9 +18,7 @@ use futures::FutureExt;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use self::findings::Findings;
 use self::formula::LearnedFormula;
-use self::known_runtime::KnownRuntime;
 use self::pod_levels::PodLevels;
 use self::starts::Starts;
 pub(super) use self::unsaved::UnsavedLimits;
@@ -32,13 +26,15 @@ use crate::actuate::shrink::Freezer;
 use crate::actuate::{Concurrency, DriverFrom, KubeletFrom, LeastLimits, Node, RuntimeLink};
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{Hierarchy, Kubepods, PodEntry, page_size};
+use crate::config::{Config, PathSetting};
 use crate::model::objects::PodId;
-use crate::model::{CgroupPath, CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind, WeightFormula};
+use crate::model::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind, WeightFormula};
 use crate::oom::watch::NodePods;
 use crate::reconcile::controller::{Discovered, Event};
 use crate::reconcile::inventory::Inventory;
 use crate::runtime::{
-    ContainerRuntime, Deadlines, EventStream, Happened, ListedContainer, Observer, RuntimeEvent, discover, weight,
+    ContainerRuntime, Cri, EventStream, Happened, ListedContainer, Observer, RuntimeError, RuntimeEvent, RuntimeInfo,
+    discover, weight,
 };
 use crate::sources::NodeView;
 
@@ -51,120 +47,79 @@ const IDLE: Duration = Duration::from_secs(3600);
 /// Longest wait for one call over D-Bus.
 const BUS_DEADLINE: Duration = Duration::from_secs(5);
 
-/// What is configured rather than found out.
-#[derive(Debug, Clone, Default)]
-pub(super) struct DiscoveryOptions {
-    /// Where the cgroup mounts are; `None` takes them from the mount table.
-    pub(super) cgroup_root: Option<PathBuf>,
-    /// The root of all pods below the mounts.
-    pub(super) kubepods: Option<CgroupPath>,
-    /// Who creates cgroups.
-    pub(super) driver: Option<Driver>,
-    /// How the runtime turns shares into weights.
-    pub(super) weight: Option<WeightFormula>,
-    /// Whose rules the pod level follows.
-    pub(super) kubelet: Option<KubeletVersion>,
-    /// Where the kubelet keeps its checkpoints.
-    pub(super) kubelet_dir: PathBuf,
-    /// Which runtime to talk to.
-    pub(super) runtime: RuntimeChoice,
-    /// Longest waits for the runtime.
-    pub(super) deadlines: Deadlines,
-}
-
-/// Which runtime to talk to.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) enum RuntimeChoice {
-    /// The first of the well-known sockets that answers.
-    #[default]
-    Auto,
-    /// None: containers are named by the manifests' status, and only files are written.
-    None,
-    /// The one at this socket.
-    Socket(PathBuf),
+/// What discovery begins with, and what it is connected to.
+#[derive(Debug)]
+pub(super) struct DiscoveryLinks {
+    pub(super) config: Config,
+    /// What every node that is found shares, however often it is replaced.
+    pub(super) concurrency: Arc<Concurrency>,
+    pub(super) freezer: Arc<Freezer>,
+    /// Limits that were grown in an emergency.
+    pub(super) least_limits: Arc<LeastLimits>,
+    pub(super) observer: Observer,
+    pub(super) view: watch::Receiver<Arc<NodeView>>,
+    /// Who lives here, for whoever must not wait for the controller.
+    pub(super) residents: watch::Sender<Arc<NodePods>>,
+    /// The formula by which a pass saw the runtime write a weight.
+    pub(super) seen: watch::Receiver<Option<WeightFormula>>,
+    /// Memory limits that an earlier agent may have grown without saving them.
+    pub(super) unsaved: UnsavedLimits,
 }
 
 /// The task's own memory: what is found once stays found.
 #[derive(Debug)]
 pub(super) struct Discovery {
-    options: DiscoveryOptions,
-    shared: Shared,
-    observer: Observer,
-    view: watch::Receiver<Arc<NodeView>>,
-    /// Who lives here, for whoever must not wait for the controller.
-    residents: watch::Sender<Arc<NodePods>>,
-    /// The formula by which a pass saw the runtime write a weight.
-    seen: watch::Receiver<Option<WeightFormula>>,
+    links: DiscoveryLinks,
     hierarchy: Option<Hierarchy>,
     runtime: Option<KnownRuntime>,
     happenings: Option<EventStream>,
     systemd: Option<Arc<Systemd>>,
     formula: LearnedFormula,
     /// The runtime's last lists: containers keep their names while it is away.
-    lists: RuntimeLists,
+    containers: Vec<ListedContainer>,
+    pods: Vec<PodId>,
     starts: Starts,
-    unsaved: UnsavedLimits,
     pod_levels: PodLevels,
 }
 
-/// The runtime's last lists.
-#[derive(Debug, Default)]
-struct RuntimeLists {
-    containers: Vec<ListedContainer>,
-    pods: Vec<PodId>,
+/// The runtime that was found, and who it is now.
+#[derive(Debug)]
+struct KnownRuntime {
+    cri: Arc<Cri>,
+    info: RuntimeInfo,
+    /// It was lost, or may have been: whoever answers now may be an upgrade of it.
+    doubted: bool,
 }
 
-/// What every node that is found shares, however often it is replaced.
-#[derive(Debug)]
-struct Shared {
-    concurrency: Arc<Concurrency>,
-    freezer: Arc<Freezer>,
-    least_limits: Arc<LeastLimits>,
+/// What one look gathered so far.
+#[derive(Debug, Default)]
+struct Findings {
+    problems: Vec<String>,
+    /// Whether something essential is missing: look again soon.
+    incomplete: bool,
+}
+
+impl Findings {
+    fn problem(&mut self, text: impl std::fmt::Display) {
+        self.problems.push(text.to_string());
+        self.incomplete = true;
+    }
 }
 
 impl Discovery {
-    pub(super) fn new(
-        options: DiscoveryOptions,
-        concurrency: Arc<Concurrency>,
-        freezer: Arc<Freezer>,
-        observer: Observer,
-        view: watch::Receiver<Arc<NodeView>>,
-        residents: watch::Sender<Arc<NodePods>>,
-        seen: watch::Receiver<Option<WeightFormula>>,
-    ) -> Self {
+    pub(super) fn new(links: DiscoveryLinks) -> Self {
         Self {
-            options,
-            shared: Shared {
-                concurrency,
-                freezer,
-                least_limits: Arc::default(),
-            },
-            observer,
-            view,
-            residents,
-            seen,
+            links,
             hierarchy: None,
             runtime: None,
             happenings: None,
             systemd: None,
             formula: LearnedFormula::default(),
-            lists: RuntimeLists::default(),
+            containers: Vec::new(),
+            pods: Vec::new(),
             starts: Starts::default(),
-            unsaved: UnsavedLimits::default(),
             pod_levels: PodLevels::default(),
         }
-    }
-
-    /// With the memory limits that an earlier agent may have grown without saving them.
-    pub(super) fn recovering(mut self, unsaved: UnsavedLimits) -> Self {
-        self.unsaved = unsaved;
-        self
-    }
-
-    /// With limits that were grown in an emergency, which every node it finds shares.
-    pub(super) fn sharing(mut self, least_limits: Arc<LeastLimits>) -> Self {
-        self.shared.least_limits = least_limits;
-        self
     }
 
     /// Looks until nobody listens any more.
@@ -174,7 +129,7 @@ impl Discovery {
             if events.send(Event::Discovered(discovered)).await.is_err() {
                 return;
             }
-            let listed = self.lists.containers.iter().map(|container| container.id.as_str());
+            let listed = self.containers.iter().map(|container| container.id.as_str());
             let starting = self.starts.next_list(listed, Instant::now());
             let again = starting
                 .into_iter()
@@ -196,81 +151,94 @@ impl Discovery {
     pub(super) async fn discover(&mut self) -> (Discovered, bool) {
         let mut findings = Findings::default();
         let runtime = self.find_runtime(&mut findings).await;
-        let runtime_answers = self.list(&mut findings).await;
-        let hierarchy = self.find_hierarchy(&mut findings);
-        let told = self.runtime.as_ref().and_then(|runtime| runtime.info.cgroup_driver);
-        let driver = self.options.driver.or(told);
-        let found = hierarchy.and_then(|hierarchy| self.find_pods(hierarchy, driver, &mut findings));
-        let Some((hierarchy, kubepods, scanned)) = found else {
-            let nothing = Discovered {
-                node: None,
-                inventory: Inventory::default(),
-                unsaved_limits: BTreeMap::new(),
-                low_pod_levels: BTreeMap::new(),
-                runtime_answers,
-                problems: findings.problems,
-            };
-            return (nothing, true);
+        let runtime_answers = self.list(&mut findings).await.unwrap_or_else(|error| {
+            findings.problem(error);
+            false
+        });
+        let info = self.runtime.as_ref().map(|runtime| runtime.info.clone());
+        let told = info.as_ref().and_then(|info| info.cgroup_driver);
+        let configured = self.links.config.cgroup_driver;
+        let (hierarchy, kubepods, scanned) = match self.find_pods(configured.or(told)) {
+            Ok(found) => found,
+            Err(error) => {
+                findings.problem(error);
+                let nothing = Discovered {
+                    runtime_answers,
+                    problems: findings.problems,
+                    ..Discovered::default()
+                };
+                return (nothing, true);
+            }
         };
         let units = self.find_systemd(kubepods.driver, &mut findings).await;
-        if let (true, Some(formula)) = (self.seen.has_changed().unwrap_or(false), *self.seen.borrow_and_update()) {
-            self.formula.shown(formula);
+        let seen = &mut self.links.seen;
+        if let (true, Some(formula)) = (seen.has_changed().unwrap_or(false), *seen.borrow_and_update()) {
+            self.formula.known = Some(formula);
         }
         if runtime_answers {
             self.learn_formula(&hierarchy, &scanned).await;
         }
-        let traits = self.traits(&hierarchy, kubepods.driver);
-        let runtime_name = self.runtime.as_ref().map(KnownRuntime::name_and_version);
-        let view = Arc::clone(&self.view.borrow());
+        let config = &self.links.config;
+        let traits = NodeTraits {
+            version: hierarchy.version(),
+            driver: kubepods.driver,
+            runtime: info.as_ref().map_or(RuntimeKind::Containerd, |info| info.kind),
+            container_weight: config.weight_formula.or(self.formula.known).unwrap_or(weight::ASSUMED),
+            kubelet: config.kubelet_version.unwrap_or(KubeletVersion::NEWEST),
+            page: page_size(),
+        };
+        let view = Arc::clone(&self.links.view.borrow());
         let node = Arc::new(Node {
-            managers: managers::static_managers(&self.options.kubelet_dir, &hierarchy, &scanned, &mut findings),
+            managers: managers::static_managers(&config.kubelet_dir, &hierarchy, &scanned, &mut findings),
             hierarchy,
             kubepods,
             traits,
             runtime,
-            runtime_name,
-            driver_from: DriverFrom::of(self.options.driver, told),
-            formula_from: self.formula.known_from(self.options.weight),
-            kubelet_from: KubeletFrom::configured(self.options.kubelet),
+            runtime_name: info.map(|info| format!("{} {}", info.name, info.version)),
+            driver_from: DriverFrom::of(configured, told),
+            formula_from: self.formula.known_from(config.weight_formula),
+            kubelet_from: KubeletFrom::configured(config.kubelet_version),
             units,
-            concurrency: Arc::clone(&self.shared.concurrency),
-            freezer: Arc::clone(&self.shared.freezer),
-            least_limits: Arc::clone(&self.shared.least_limits),
+            concurrency: Arc::clone(&self.links.concurrency),
+            freezer: Arc::clone(&self.links.freezer),
+            least_limits: Arc::clone(&self.links.least_limits),
         })
         .with_stated_kubelet(view.kubelet_version());
-        let inventory = Inventory::assemble(scanned, &self.lists.pods, &self.lists.containers, &view.pods);
-        self.residents.send_replace(Arc::new(NodePods {
+        let inventory = Inventory::assemble(scanned, &self.pods, &self.containers, &view.pods);
+        self.links.residents.send_replace(Arc::new(NodePods {
             tree: Some((node.hierarchy.clone(), node.kubepods.path.clone())),
             pods: inventory.pods().cloned().collect(),
         }));
-        (
-            Discovered {
-                unsaved_limits: self.unsaved.find(&node, &inventory),
-                low_pod_levels: self.pod_levels.find(&node, &inventory, &view.pods),
-                node: Some(node),
-                inventory,
-                runtime_answers,
-                problems: findings.problems,
-            },
-            findings.incomplete,
-        )
+        let discovered = Discovered {
+            unsaved_limits: self.links.unsaved.find(&node, &inventory),
+            low_pod_levels: self.pod_levels.find(&node, &inventory, &view.pods),
+            node: Some(node),
+            inventory,
+            runtime_answers,
+            problems: findings.problems,
+        };
+        (discovered, findings.incomplete)
     }
 
     async fn find_runtime(&mut self, findings: &mut Findings) -> RuntimeLink {
-        let socket = match &self.options.runtime {
-            RuntimeChoice::None => return RuntimeLink::None,
-            RuntimeChoice::Auto => None,
-            RuntimeChoice::Socket(socket) => Some(socket.as_path()),
+        let socket = match &self.links.config.runtime_socket {
+            PathSetting::None => return RuntimeLink::None,
+            PathSetting::Auto => None,
+            PathSetting::Path(socket) => Some(socket.as_path()),
         };
         if let Some(runtime) = &self.runtime {
             return RuntimeLink::Found(Arc::clone(&runtime.cri) as Arc<dyn ContainerRuntime>);
         }
-        match discover(socket, self.options.deadlines).await {
+        match discover(socket, self.links.config.deadlines()).await {
             Ok((cri, info)) => {
                 tracing::info!(runtime = info.name, version = info.version, socket = %cri.socket().display(), "runtime");
                 self.happenings = Some(cri.events());
-                let cri = Arc::new(cri.observed(self.observer.clone()));
-                self.runtime = Some(KnownRuntime::new(&cri, info));
+                let cri = Arc::new(cri.observed(self.links.observer.clone()));
+                self.runtime = Some(KnownRuntime {
+                    cri: Arc::clone(&cri),
+                    info,
+                    doubted: false,
+                });
                 RuntimeLink::Found(cri)
             }
             Err(error) => {
@@ -282,54 +250,42 @@ impl Discovery {
         }
     }
 
-    /// Takes the runtime's lists. Whether there were any to take.
-    async fn list(&mut self, findings: &mut Findings) -> bool {
-        let Some(runtime) = &mut self.runtime else { return false };
-        match runtime.list().await {
-            Ok((pods, listing)) => {
-                self.lists.pods = pods;
-                for error in listing.unusable {
-                    findings.problem(error);
-                }
-                self.lists.containers = listing.containers;
-                true
-            }
-            Err(error) => {
-                findings.problem(error);
-                false
-            }
-        }
-    }
-
-    fn find_hierarchy(&mut self, findings: &mut Findings) -> Option<Hierarchy> {
-        if self.hierarchy.is_none() {
-            match Hierarchy::discover(self.options.cgroup_root.as_deref()) {
-                Ok(found) => self.hierarchy = Some(found),
-                Err(error) => findings.problem(error),
-            }
-        }
-        self.hierarchy.clone()
-    }
-
-    /// Reads directory names: quick, and it never waits for anything but the kernel.
-    fn find_pods(
-        &self,
-        hierarchy: Hierarchy,
-        driver: Option<Driver>,
-        findings: &mut Findings,
-    ) -> Option<(Hierarchy, Kubepods, Vec<PodEntry>)> {
-        let kubepods = match &self.options.kubepods {
-            Some(path) => Kubepods::at(path.clone()),
-            None => Kubepods::find(&hierarchy, driver),
+    /// Takes the runtime's lists of pods and running containers; in doubt, after it has said who it is. Whether there is a
+    /// runtime.
+    async fn list(&mut self, findings: &mut Findings) -> Result<bool, RuntimeError> {
+        let Some(runtime) = &mut self.runtime else {
+            return Ok(false);
         };
-        let scanned = kubepods.and_then(|kubepods| kubepods.scan(&hierarchy).map(|scanned| (kubepods, scanned)));
-        match scanned {
-            Ok((kubepods, scanned)) => Some((hierarchy, kubepods, scanned)),
-            Err(error) => {
-                findings.problem(error);
-                None
+        if runtime.doubted {
+            let info = runtime.cri.info().await?;
+            if info != runtime.info {
+                let (name, version) = (&info.name, &info.version);
+                tracing::info!(runtime = name, version, "the runtime is another one now");
+                runtime.info = info;
             }
+            runtime.doubted = false;
         }
+        let (pods, listing) = (runtime.cri.list_pods().await?, runtime.cri.list_containers().await?);
+        listing.unusable.iter().for_each(|error| findings.problem(error));
+        (self.pods, self.containers) = (pods, listing.containers);
+        Ok(true)
+    }
+
+    /// The mounts, the root of all pods, and who has a cgroup there. Reads directory names: quick, and it never waits for
+    /// anything but the kernel.
+    fn find_pods(&mut self, driver: Option<Driver>) -> anyhow::Result<(Hierarchy, Kubepods, Vec<PodEntry>)> {
+        let config = &self.links.config;
+        let hierarchy = match self.hierarchy.take() {
+            Some(hierarchy) => hierarchy,
+            None => Hierarchy::discover(config.custom_cgroup_root())?,
+        };
+        self.hierarchy = Some(hierarchy.clone());
+        let kubepods = match &config.kubepods {
+            Some(path) => Kubepods::at(path.clone())?,
+            None => Kubepods::find(&hierarchy, driver)?,
+        };
+        let scanned = kubepods.scan(&hierarchy)?;
+        Ok((hierarchy, kubepods, scanned))
     }
 
     async fn find_systemd(&mut self, driver: Driver, findings: &mut Findings) -> Option<Arc<Systemd>> {
@@ -351,25 +307,13 @@ impl Discovery {
         self.systemd.clone()
     }
 
-    fn traits(&self, hierarchy: &Hierarchy, driver: Driver) -> NodeTraits {
-        NodeTraits {
-            version: hierarchy.version(),
-            driver,
-            runtime: self
-                .runtime
-                .as_ref()
-                .map_or(RuntimeKind::Containerd, |runtime| runtime.info.kind),
-            container_weight: self.options.weight.or(self.formula.get()).unwrap_or(weight::ASSUMED),
-            kubelet: self.options.kubelet.unwrap_or(KubeletVersion::NEWEST),
-            page: page_size(),
-        }
-    }
-
     /// Only cgroup v2 has weights to learn from; a configured formula needs no learning.
     async fn learn_formula(&mut self, hierarchy: &Hierarchy, scanned: &[PodEntry]) {
-        if let (CgroupVersion::V2, None, Some(runtime)) = (hierarchy.version(), self.options.weight, &self.runtime) {
+        if let (CgroupVersion::V2, None, Some(runtime)) =
+            (hierarchy.version(), self.links.config.weight_formula, &self.runtime)
+        {
             self.formula
-                .learn(runtime.cri.as_ref(), hierarchy, &self.lists.containers, scanned)
+                .learn(runtime.cri.as_ref(), hierarchy, &self.containers, scanned)
                 .await;
         }
     }
@@ -409,15 +353,9 @@ impl Discovery {
 async fn next_event(happenings: &mut Option<EventStream>) -> RuntimeEvent {
     if let Some(stream) = happenings {
         while let Some(event) = stream.next().await {
-            let updated = matches!(
-                event,
-                RuntimeEvent::Container {
-                    happened: Happened::Updated,
-                    ..
-                }
-            );
-            if !updated {
-                return event;
+            match event {
+                RuntimeEvent::Container { happened, .. } if happened == Happened::Updated => {}
+                event => return event,
             }
         }
         *happenings = None;

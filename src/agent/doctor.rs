@@ -1,8 +1,9 @@
 //! What only the agent knows of how it stands: what it found out about the node, and how.
 
-use std::sync::Arc;
+use std::path::Path;
 
 use crate::actuate::{DriverFrom, FormulaFrom, KubeletFrom, Node, RuntimeLink};
+use crate::config::Config;
 use crate::control::ControlError;
 use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
 use crate::model::{CgroupVersion, Driver};
@@ -12,10 +13,20 @@ use crate::reconcile::pod::PodState;
 
 #[derive(Debug)]
 pub(super) struct Doctor {
-    pub(super) locations: Locations,
+    locations: Locations,
 }
 
 impl Doctor {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            locations: Locations {
+                cgroup_root: config.custom_cgroup_root().map(Path::to_owned),
+                state_dir: config.state_dir.clone(),
+                audit_file: config.audit_file(),
+            },
+        }
+    }
+
     /// Every check, the machine's first.
     pub(super) async fn examine(&self, agent: AgentSnapshot) -> Result<Vec<Check>, ControlError> {
         let locations = self.locations.clone();
@@ -141,17 +152,6 @@ fn formula(node: &Node) -> Check {
         FormulaFrom::Shown => Check::ok(NAME, format!("{formula}, as a container of the runtime shows")),
         FormulaFrom::Assumed => Check::ok(NAME, format!("{formula}, assumed until a container shows which")),
     }
-}
-
-/// What the configuration says about the agent's surroundings.
-pub(super) fn of_config(config: &crate::config::Config, cgroup_root: Option<std::path::PathBuf>) -> Arc<Doctor> {
-    Arc::new(Doctor {
-        locations: Locations {
-            cgroup_root,
-            state_dir: config.state_dir.clone(),
-            audit_file: config.audit_file(),
-        },
-    })
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
+use anyhow::{Result, anyhow, bail};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -17,30 +18,6 @@ const FILE_NAME: &str = "vscaled.lock";
 const LONGEST_HOLDER: u64 = 512;
 /// How often to try again.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
-
-/// The state directory cannot be had alone.
-#[derive(Debug, thiserror::Error)]
-pub enum LockError {
-    #[error(
-        "another vscaled is running: {holder}; it has locked {}; stop it first (`systemctl stop vscaled`, or take the node out of \
-         the DaemonSet)", path.display()
-    )]
-    Held {
-        path: PathBuf,
-        /// What the holder wrote about itself.
-        holder: String,
-    },
-    /// The file cannot be opened, locked or written.
-    #[error(
-        "stateDir: cannot {action} {}: {source}; check that stateDir is on a local disk, is writable and has free space",
-        path.display()
-    )]
-    Io {
-        action: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
-}
 
 /// The lock, until this is dropped.
 #[derive(Debug)]
@@ -51,16 +28,23 @@ pub(super) struct StateLock {
 impl StateLock {
     /// Takes the lock of the state directory, which is there, in the name of this command. Waits no longer than `patience`
     /// for another process to end.
-    pub(super) async fn acquire(state_dir: &Path, command: &str, patience: Duration) -> Result<Self, LockError> {
-        let path = state_dir.join(FILE_NAME);
+    ///
+    /// Errors: another process has it, which is named, or the file cannot be opened, locked or written.
+    pub(super) async fn acquire(state_dir: &Path, command: &str, patience: Duration) -> Result<Self> {
+        let file = state_dir.join(FILE_NAME);
+        let path = &file.display();
         let failed = |action| {
-            let path = path.clone();
-            move |source| LockError::Io { action, path, source }
+            move |error: io::Error| {
+                anyhow!(
+                    "stateDir: cannot {action} {path}: {error}; check that stateDir is on a local disk, is writable and has \
+                     free space"
+                )
+            }
         };
         let mut options = OpenOptions::new();
         // Whoever may open the file may lock it, and keep every agent from starting.
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut file = options.open(&path).map_err(failed("open"))?;
+        let mut file = options.open(&file).map_err(failed("open"))?;
         let until = Instant::now() + patience;
         let mut waits = false;
         loop {
@@ -71,7 +55,10 @@ impl StateLock {
             }
             let holder = holder(&file).map_err(failed("read"))?;
             if Instant::now() >= until {
-                return Err(LockError::Held { path, holder });
+                bail!(
+                    "another vscaled is running: {holder}; it has locked {path}; stop it first (`systemctl stop vscaled`, or \
+                     take the node out of the DaemonSet)"
+                );
             }
             if !std::mem::replace(&mut waits, true) {
                 tracing::warn!(%holder, ?patience, "another vscaled still runs; waiting for its end");

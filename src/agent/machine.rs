@@ -1,16 +1,9 @@
 //! What this machine says about itself: how large it is, which groups of users it has.
 
+use anyhow::{Context, Result};
+
 use crate::control::Group;
 use crate::model::{Bytes, MilliCpu, ResourceList};
-
-/// A group that is configured is not one of this machine.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{key}: {name:?} is no group of this machine: name one of /etc/group, or give a number")]
-pub struct UnknownGroup {
-    /// The key of the configuration.
-    key: &'static str,
-    name: String,
-}
 
 /// Processors online and main memory. What the kernel does not tell is absent.
 pub(super) fn capacity() -> ResourceList {
@@ -26,15 +19,15 @@ pub(super) fn capacity() -> ResourceList {
 
 /// The group of that name or number, if one is configured. A number needs no name: a container has the host's
 /// groups, and not their names.
-pub(super) fn group(key: &'static str, configured: Option<&str>) -> Result<Option<Group>, UnknownGroup> {
+///
+/// Errors: no such group is on this machine.
+pub(super) fn group(key: &str, configured: Option<&str>) -> Result<Option<Group>> {
     let Some(name) = configured else { return Ok(None) };
     let named = || nix::unistd::Group::from_name(name).ok().flatten();
     let gid = name.parse().ok().or_else(|| Some(named()?.gid.as_raw()));
-    let name = name.to_owned();
-    match gid {
-        Some(gid) => Ok(Some(Group { gid, name })),
-        None => Err(UnknownGroup { key, name }),
-    }
+    let unknown = || format!("{key}: {name:?} is no group of this machine: name one of /etc/group, or give a number");
+    let (gid, name) = (gid.with_context(unknown)?, name.to_owned());
+    Ok(Some(Group { gid, name }))
 }
 
 #[cfg(test)]
@@ -50,10 +43,10 @@ mod tests {
 
     #[test]
     fn a_group_is_known_by_its_name_or_any_number() {
-        assert_eq!(group("operatorGroup", None), Ok(None));
+        assert_eq!(group("operatorGroup", None).unwrap(), None);
         let gid = |name| group("operatorGroup", Some(name)).map(|group| group.map(|group| group.gid));
-        assert_eq!(gid("root"), Ok(Some(0)));
-        assert_eq!(gid("54321"), Ok(Some(54321)));
+        assert_eq!(gid("root").unwrap(), Some(0));
+        assert_eq!(gid("54321").unwrap(), Some(54321));
         let error = gid("no-such-group").unwrap_err().to_string();
         assert!(
             error.starts_with("operatorGroup: \"no-such-group\" is no group of this machine"),

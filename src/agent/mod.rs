@@ -34,8 +34,5 @@ mod run;
 mod source_merge;
 mod view;
 
-pub use crate::reconcile::store::StateError;
-pub use lock::LockError;
-pub use machine::UnknownGroup;
-pub use restore::{Restoration, Restore, RestoreError, restore};
-pub use run::{RunError, run};
+pub use restore::{Restoration, Restore, restore};
+pub use run::run;

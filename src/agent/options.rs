@@ -1,12 +1,9 @@
 //! What the configuration tells each task of the agent.
 
-use std::path::Path;
-
 use procfs::Current;
 use tokio::task::JoinHandle;
 
-use super::discovery::{DiscoveryOptions, RuntimeChoice};
-use crate::config::{Config, PathSetting};
+use crate::config::Config;
 use crate::guard;
 use crate::model::Bytes;
 use crate::observe::audit::{Audit, AuditOptions, DURABLE_WITHIN};
@@ -35,23 +32,6 @@ fn guard_settings(config: &Config) -> guard::Settings {
             node: config.guard_node_budget.of(all),
         },
         quiet: config.guard_quiet_period,
-    }
-}
-
-pub(super) fn discovery_options(config: &Config) -> DiscoveryOptions {
-    DiscoveryOptions {
-        cgroup_root: Some(config.cgroup_root.clone()).filter(|root| root != Path::new("/sys/fs/cgroup")),
-        kubepods: config.kubepods.clone(),
-        driver: config.cgroup_driver,
-        weight: config.weight_formula,
-        kubelet: config.kubelet_version,
-        kubelet_dir: config.kubelet_dir.clone(),
-        runtime: match &config.runtime_socket {
-            PathSetting::Auto => RuntimeChoice::Auto,
-            PathSetting::None => RuntimeChoice::None,
-            PathSetting::Path(socket) => RuntimeChoice::Socket(socket.clone()),
-        },
-        deadlines: config.deadlines(),
     }
 }
 

@@ -11,15 +11,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result, bail};
 use futures::future::join_all;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::discovery::Discovery;
-use super::lock::{LockError, StateLock};
-use super::options::{discovery_options, start_audit};
-use super::run::{RunError, allow_open_files, connect, limit_files, start_sources, thaw};
+use super::discovery::{Discovery, DiscoveryLinks, UnsavedLimits};
+use super::options::start_audit;
+use super::run::{StateDirectory, connect, start_sources};
 use super::view;
 use crate::actuate::shrink::{self, Freezer, Lowering, SeenBefore, Verdict};
 use crate::actuate::{Concurrency, ForeignWriters, Job, JobDone, Node, preview, reconcile};
@@ -34,9 +34,9 @@ use crate::plan::resize::{self, Phase, ResizeDecision};
 use crate::plan::shrink::Holds;
 use crate::plan::{PodTargets, WriteScope};
 use crate::reconcile::annotations::erase;
-use crate::reconcile::controller::{Discovered, Event};
+use crate::reconcile::controller::Event;
 use crate::reconcile::inventory::Inventory;
-use crate::reconcile::store::{SavedPod, StateError, StateFile};
+use crate::reconcile::store::SavedPod;
 use crate::runtime::Observer;
 use crate::sources::NodeView;
 
@@ -53,25 +53,6 @@ pub enum Restore {
     ApplyAndWatch,
 }
 
-/// Why nothing was restored on the node.
-#[derive(Debug, thiserror::Error)]
-pub enum RestoreError {
-    /// An agent runs, which would put its own values back.
-    #[error(transparent)]
-    Lock(#[from] LockError),
-    #[error("stateDir: {0}")]
-    State(#[from] StateError),
-    /// What an agent needs as well.
-    #[error(transparent)]
-    Agent(#[from] RunError),
-    /// The node is not known well enough to write anything.
-    #[error("the node cannot be looked at: {}", .0.join("; "))]
-    Node(Vec<String>),
-    /// What the specs say is not known.
-    #[error("the sources do not say what the pods' specs are: {}", .0.join("; "))]
-    Sources(Vec<String>),
-}
-
 /// What became of every pod, or would.
 #[derive(Debug)]
 pub struct Restoration {
@@ -83,23 +64,17 @@ pub struct Restoration {
 
 /// Restores every pod, or only says which steps that would take.
 ///
-/// Errors: [`RestoreError`]; nothing was written then.
-pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, RestoreError> {
-    allow_open_files();
-    let state = StateFile::in_directory(&config.state_dir)?;
-    let _lock = StateLock::acquire(&config.state_dir, "restore", Duration::ZERO).await?;
-    let restored = state.load()?;
-    let freezer = thaw(&config.state_dir)?;
-    let mut remarks: Vec<String> = restored.problem.into_iter().collect();
-    let api = connect(config, ApiMetrics::register(&mut registry())).await;
-    let api = api.map_err(RunError::from)?;
+/// Errors: an agent runs, or the node or its sources do not say what the pods should have; nothing was written then.
+pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
+    let state = StateDirectory::open(&config.state_dir, "restore", Duration::ZERO).await?;
+    let mut remarks: Vec<String> = state.restored.problem.into_iter().collect();
+    let api = connect(config, ApiMetrics::register(&mut registry())).await?;
     let view = read_sources(config, api.clone(), &mut remarks).await?;
-    let (node, inventory) = discover(config, freezer, &view, &mut remarks).await?;
-    let (limit_files, left) = limit_files(&config.state_dir)?;
-    let saved = restored.pods;
+    let (node, inventory) = discover(config, state.freezer, &view, &mut remarks).await?;
+    let saved = state.restored.pods;
     let living = view.pods.iter();
     let living = living.filter_map(|pod| BoundPod::new(pod, inventory.find(pod)?));
-    let (pods, others): (Vec<_>, Vec<_>) = living.partition(|pod| left.contains_key(&pod.live().id.uid));
+    let (pods, others): (Vec<_>, Vec<_>) = living.partition(|pod| state.left.contains_key(&pod.live().id.uid));
     let mut results = Vec::with_capacity(pods.len());
     if how == Restore::Rehearse {
         for pod in pods {
@@ -126,7 +101,7 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, Resto
     }
     // What was done counts from now on, also if nobody waits for the rest.
     remarks.extend(left_alone(&restorer.saved, &view));
-    state.save(restorer.saved.clone())?;
+    state.file.save(restorer.saved.clone())?;
     if how == Restore::ApplyAndWatch {
         let watched = lowered.into_iter().map(async |(index, lowered)| {
             let live = Arc::clone(pods[index].live());
@@ -140,10 +115,10 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration, Resto
                 results[index] = restorer.raise_again(&pods[index], &lowered, why).await;
             }
         }
-        state.save(restorer.saved.clone())?;
+        state.file.save(restorer.saved.clone())?;
     }
     let is_restored = |uid: &str| restorer.restored.contains(uid);
-    limit_files.forget_all_but(|uid| !is_restored(uid));
+    state.limit_files.forget_all_but(|uid| !is_restored(uid));
     if let Some(api) = api.filter(|_| config.applied_annotation) {
         let restored = pods.iter().filter(|pod| is_restored(&pod.live().id.uid));
         remarks.extend(erase(&api, restored.map(|pod| &**pod.object())).await);
@@ -227,11 +202,7 @@ impl Restorer {
 }
 
 /// What the sources that are configured say, once all of them have spoken.
-async fn read_sources(
-    config: &Config,
-    api: Option<ApiClient>,
-    remarks: &mut Vec<String>,
-) -> Result<NodeView, RestoreError> {
+async fn read_sources(config: &Config, api: Option<ApiClient>, remarks: &mut Vec<String>) -> Result<NodeView> {
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
     let source_merge = start_sources(config, api, &stop);
@@ -239,23 +210,21 @@ async fn read_sources(
     let (events, mut spoken) = mpsc::channel(8);
     tokio::spawn(source_merge.run(views, events));
     let mut problems = Vec::new();
-    let patience = tokio::time::sleep(PATIENCE);
-    tokio::pin!(patience);
-    loop {
-        // Cancel-safe: what was received is taken at once.
-        tokio::select! {
-            event = spoken.recv() => match event {
-                Some(Event::View(view, found)) => {
-                    remarks.extend(found);
-                    return Ok(NodeView::clone(&view));
-                }
-                Some(Event::SourceProblems(found)) => problems = found,
-                Some(_) => {}
-                None => return Err(RestoreError::Sources(problems)),
-            },
-            () = &mut patience => return Err(RestoreError::Sources(problems)),
+    let until = tokio::time::Instant::now() + PATIENCE;
+    while let Ok(Some(event)) = tokio::time::timeout_at(until, spoken.recv()).await {
+        match event {
+            Event::View(view, found) => {
+                remarks.extend(found);
+                return Ok(NodeView::clone(&view));
+            }
+            Event::SourceProblems(found) => problems = found,
+            _ => {}
         }
     }
+    bail!(
+        "the sources do not say what the pods' specs are: {}",
+        problems.join("; ")
+    )
 }
 
 /// Looks at the node as an agent would.
@@ -264,33 +233,25 @@ async fn discover(
     freezer: Arc<Freezer>,
     view: &NodeView,
     remarks: &mut Vec<String>,
-) -> Result<(Arc<Node>, Inventory), RestoreError> {
+) -> Result<(Arc<Node>, Inventory)> {
     let (_views, viewed) = watch::channel(Arc::new(view.clone()));
     let (_formula, seen) = watch::channel(None);
-    let concurrency = Arc::new(Concurrency::new(config.workers));
-    let observer = Observer::new(|_, _, _| {});
-    let (residents, _) = watch::channel(Arc::default());
-    let mut discovery = Discovery::new(
-        discovery_options(config),
-        concurrency,
+    let mut discovery = Discovery::new(DiscoveryLinks {
+        config: config.clone(),
+        concurrency: Arc::new(Concurrency::new(config.workers)),
         freezer,
-        observer,
-        viewed,
-        residents,
+        least_limits: Arc::default(),
+        observer: Observer::new(|_, _, _| {}),
+        view: viewed,
+        residents: watch::channel(Arc::default()).0,
         seen,
-    );
-    let (
-        Discovered {
-            node,
-            inventory,
-            problems,
-            ..
-        },
-        _,
-    ) = discovery.discover().await;
-    let node = node.ok_or_else(|| RestoreError::Node(problems.clone()))?;
-    remarks.extend(problems);
-    Ok((node, inventory))
+        unsaved: UnsavedLimits::default(),
+    });
+    let (found, _) = discovery.discover().await;
+    let unknown = || format!("the node cannot be looked at: {}", found.problems.join("; "));
+    let node = found.node.with_context(unknown)?;
+    remarks.extend(found.problems);
+    Ok((node, found.inventory))
 }
 
 /// A pass towards what the kubelet has granted: the spec, unless it has not accepted that.

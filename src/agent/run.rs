@@ -1,36 +1,38 @@
 //! Wires the tasks together, runs until told to stop, and stops in order.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context, Result, anyhow};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::backend::AgentBackend;
-use super::discovery::{Discovery, UnsavedLimits};
-use super::doctor;
+use super::discovery::{Discovery, DiscoveryLinks, UnsavedLimits};
+use super::doctor::Doctor;
 use super::event_emitter::emit_events;
-use super::lock::{LockError, StateLock};
-use super::machine::{self, UnknownGroup};
+use super::lock::StateLock;
+use super::machine;
 use super::oom::{OomLinks, report_own_kills, watch_for_kills};
-use super::options::{discovery_options, options, start_audit};
+use super::options::{options, start_audit};
 use super::reporting;
 use super::source_merge::SourceMerge;
 use super::view;
 use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
 use crate::actuate::{Concurrency, LeastLimits, PodResizer};
 use crate::config::{Config, RunArguments};
-use crate::control::{Access, BindError, ControlSocket, Limits, proto, serve};
+use crate::control::{Access, ControlSocket, Limits, proto, serve};
 use crate::guard::{Guard, LentLast, LimitFiles};
 use crate::kubernetes::events::EventRecorder;
 use crate::kubernetes::metrics::{ApiMetrics, EventMetrics};
-use crate::kubernetes::{self, ApiClient, ApiHealth, ApiResizer, ConnectError, Timing};
+use crate::kubernetes::{self, ApiClient, ApiHealth, ApiResizer, Timing};
 use crate::model::ChangeRecord;
 use crate::observe::health::{Heartbeat, Readiness};
-use crate::observe::http::{Exposed, HttpServer, ListenError};
+use crate::observe::http::{Exposed, HttpServer};
 use crate::observe::log::LogFilter;
 use crate::observe::metrics::registry;
 use crate::oom::watch::NodePods;
@@ -40,7 +42,7 @@ use crate::reconcile::controller::{
 };
 use crate::reconcile::history::History;
 use crate::reconcile::metrics::{Metrics, RuntimeMetrics};
-use crate::reconcile::store::{StateError, StateFile, StateWriter};
+use crate::reconcile::store::{Restored, StateFile, StateWriter};
 use crate::runtime::Observer;
 use crate::sources::directory::DirectorySource;
 use crate::sources::kubernetes::KubernetesSource;
@@ -56,47 +58,24 @@ const OTHERS_END: Duration = Duration::from_secs(5);
 /// A controller that gives no sign of life for so long is stuck.
 const STALLED: Duration = Duration::from_secs(30);
 
-/// The agent could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    #[error("socket: {0}")]
-    Socket(#[from] BindError),
-    #[error("stateDir: {0}")]
-    State(#[from] StateError),
-    #[error(transparent)]
-    Lock(#[from] LockError),
-    /// The places for what tells of frozen cgroups and lent memory.
-    #[error("stateDir: cannot use {}: {source}; check that it is writable and has free space", directory.display())]
-    Markers { directory: PathBuf, source: std::io::Error },
-    /// The address of metrics and health.
-    #[error(transparent)]
-    Http(#[from] ListenError),
-    /// A group that is configured.
-    #[error(transparent)]
-    Group(#[from] UnknownGroup),
-    /// The way to the API server.
-    #[error(transparent)]
-    Api(#[from] ConnectError),
-    #[error("cannot receive signals: {0}")]
-    Signals(std::io::Error),
-}
-
 /// Runs the agent until SIGTERM or SIGINT. Steps in hand are finished; limits stay as they are.
 ///
-/// Errors: [`RunError`] when it cannot start. Nothing has been written then.
-pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Result<(), RunError> {
-    allow_open_files();
-    let signals = Signals::new().map_err(RunError::Signals)?;
-    let state = StateFile::in_directory(&config.state_dir)?;
-    let _lock = StateLock::acquire(&config.state_dir, "run", OTHERS_END).await?;
-    // Before anything that could fail or take its time: somebody may be standing still.
-    let freezer = thaw(&config.state_dir)?;
-    let restored = state.load()?;
+/// Errors: why it cannot start. Nothing has been written then.
+pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Result<()> {
+    let signals = Signals::new().context("cannot receive signals")?;
+    let StateDirectory {
+        file: state,
+        freezer,
+        restored,
+        limit_files,
+        left,
+        _lock,
+    } = StateDirectory::open(&config.state_dir, "run", OTHERS_END).await?;
     let access = Access {
         operators: machine::group("operatorGroup", config.operator_group.as_deref())?,
         readers: machine::group("readerGroup", config.reader_group.as_deref())?,
     };
-    let socket = ControlSocket::bind(&config.socket, access).await?;
+    let socket = ControlSocket::bind(&config.socket, access).await.context("socket")?;
     let http = match config.http_address {
         Some(address) => Some(HttpServer::listen(address).await?),
         None => None,
@@ -132,9 +111,7 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
     let annotator = api.clone().map(|api| Annotator::start(api, stop.clone()));
     let source_merge = start_sources(&config, api.clone(), &stop);
     tokio::spawn(source_merge.run(views, events.clone()));
-    let concurrency = Arc::new(Concurrency::new(config.workers));
     let calls = RuntimeMetrics::register(&mut registry);
-    let counted = Observer::new(move |call, took, answer| calls.called(call, took, answer));
     let (residents, watched_residents) = watch::channel(Arc::new(NodePods::default()));
     let known = reporting::AgentMetadata {
         view: view.clone(),
@@ -154,19 +131,17 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
     };
     let oom = watch_for_kills(&config, oom_links, &mut registry);
     let least_limits = Arc::new(LeastLimits::default());
-    let (limit_files, left) = limit_files(&config.state_dir)?;
-    let unsaved = UnsavedLimits::new(left, restored.problem.is_some());
-    let discovery = Discovery::new(
-        discovery_options(&config),
-        concurrency,
+    let discovery = Discovery::new(DiscoveryLinks {
+        config: config.clone(),
+        concurrency: Arc::new(Concurrency::new(config.workers)),
         freezer,
-        counted,
+        least_limits: Arc::clone(&least_limits),
+        observer: Observer::new(move |call, took, answer| calls.called(call, took, answer)),
         view,
         residents,
         seen,
-    )
-    .sharing(Arc::clone(&least_limits))
-    .recovering(unsaved);
+        unsaved: UnsavedLimits::new(left, restored.problem.is_some()),
+    });
     tokio::spawn(discovery.run(discovery_asked, events.clone()));
     tokio::spawn(translate(records.subscribe(), changes.clone()));
     if let Some(server) = http {
@@ -181,7 +156,7 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
         events: events.clone(),
         changes,
         audit: audit.clone(),
-        doctor: doctor::of_config(&config, discovery_options(&config).cgroup_root),
+        doctor: Arc::new(Doctor::new(&config)),
         kills: oom.kills.clone(),
     });
     let control = tokio::spawn(serve(socket, backend, Limits::default(), stop.clone()));
@@ -240,12 +215,46 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
     Ok(())
 }
 
+/// The state directory of the one process that may write limits, and what an earlier one left there.
+#[derive(Debug)]
+pub(super) struct StateDirectory {
+    pub(super) file: StateFile,
+    pub(super) freezer: Arc<Freezer>,
+    pub(super) restored: Restored,
+    /// The files of lent memory, and what an earlier agent left in them.
+    pub(super) limit_files: Arc<LimitFiles>,
+    pub(super) left: BTreeMap<String, LentLast>,
+    pub(super) _lock: StateLock,
+}
+
+impl StateDirectory {
+    /// Locks and reads the directory, and thaws what an earlier agent had frozen when it was killed.
+    ///
+    /// Errors: another process has the lock for longer than `patience`, or the directory cannot be used.
+    pub(super) async fn open(directory: &Path, command: &str, patience: Duration) -> Result<Self> {
+        allow_open_files();
+        let file = StateFile::in_directory(directory).context("stateDir")?;
+        let lock = StateLock::acquire(directory, command, patience).await?;
+        let shown = directory.display();
+        let unusable =
+            |error| anyhow!("stateDir: cannot use {shown}: {error}; check that it is writable and has free space");
+        // Before anything that could fail or take its time: somebody may be standing still.
+        let freezer = Arc::new(Freezer::new(thaw(directory).map_err(unusable)?));
+        let (limit_files, left) = LimitFiles::below(directory).map_err(unusable)?;
+        Ok(Self {
+            restored: file.load().context("stateDir")?,
+            file,
+            freezer,
+            limit_files,
+            left,
+            _lock: lock,
+        })
+    }
+}
+
 /// Lets go on what an earlier agent had frozen when it was killed, and sees to it that a panic does the same.
-pub(super) fn thaw(state_dir: &Path) -> Result<Arc<Freezer>, RunError> {
-    let markers = Markers::below(state_dir).map_err(|source| RunError::Markers {
-        directory: state_dir.to_owned(),
-        source,
-    })?;
+fn thaw(state_dir: &Path) -> io::Result<Markers> {
+    let markers = Markers::below(state_dir)?;
     let left = markers.thaw_left_behind();
     for cgroup in &left.thawed {
         tracing::warn!(cgroup = %cgroup.display(), "was left frozen when the agent was killed; it goes on now");
@@ -254,19 +263,11 @@ pub(super) fn thaw(state_dir: &Path) -> Result<Arc<Freezer>, RunError> {
         tracing::error!("a cgroup may have been left frozen: {problem}");
     }
     thaw_on_panic();
-    Ok(Arc::new(Freezer::new(markers)))
-}
-
-/// The files of lent memory, and what an earlier agent left in them.
-pub(super) fn limit_files(state_dir: &Path) -> Result<(Arc<LimitFiles>, BTreeMap<String, LentLast>), RunError> {
-    LimitFiles::below(state_dir).map_err(|source| RunError::Markers {
-        directory: state_dir.to_owned(),
-        source,
-    })
+    Ok(markers)
 }
 
 /// Every watched cgroup stays open: two descriptors on v1, one on v2. 1024 is too few for a full node.
-pub(super) fn allow_open_files() {
+fn allow_open_files() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
         if soft < hard {
@@ -281,7 +282,7 @@ pub(super) fn allow_open_files() {
 }
 
 /// The way to the API server, if it is followed.
-pub(super) async fn connect(config: &Config, counted: ApiMetrics) -> Result<Option<ApiClient>, ConnectError> {
+pub(super) async fn connect(config: &Config, counted: ApiMetrics) -> Result<Option<ApiClient>> {
     if !config.source.has_cluster() {
         return Ok(None);
     }
@@ -289,7 +290,7 @@ pub(super) async fn connect(config: &Config, counted: ApiMetrics) -> Result<Opti
         Some(path) => kubernetes::Access::Kubeconfig(path.clone()),
         None => kubernetes::Access::InCluster,
     };
-    access.connect(counted).await.map(Some)
+    Ok(Some(access.connect(counted).await?))
 }
 
 /// Starts the sources that are configured. What the cluster says counts before manifests.
@@ -347,7 +348,7 @@ struct Signals {
 }
 
 impl Signals {
-    fn new() -> std::io::Result<Self> {
+    fn new() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,

@@ -12,11 +12,11 @@ mod parse;
 mod report;
 mod settings;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod values;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -152,6 +152,11 @@ impl Config {
             kind: KIND,
             keys: &self.given,
         })
+    }
+
+    /// Where the cgroup hierarchies are, unless the mount table says so itself.
+    pub fn custom_cgroup_root(&self) -> Option<&Path> {
+        Some(&*self.cgroup_root).filter(|root| *root != Path::new("/sys/fs/cgroup"))
     }
 
     /// The file of the audit log, if there is one.

@@ -10,7 +10,6 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 mod file;
-pub use file::StateError;
 pub(crate) use file::{Restored, SavedPod, Standing, StateFile};
 
 /// How long anybody waits for the disk before going on without it.

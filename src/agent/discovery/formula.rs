@@ -20,29 +20,20 @@ const AT_ONCE: usize = 5;
 /// What is known of the formula.
 #[derive(Debug, Default)]
 pub(super) struct LearnedFormula {
-    formula: Option<WeightFormula>,
+    /// The formula, once a container has shown it or a pass has seen the runtime write a weight.
+    pub(super) known: Option<WeightFormula>,
     /// When the youngest container asked about was made; older ones are not asked about any more.
     asked_until: Option<Timestamp>,
 }
 
 impl LearnedFormula {
-    /// The formula, once a container has shown it.
-    pub(super) const fn get(&self) -> Option<WeightFormula> {
-        self.formula
-    }
-
     /// How the formula in use is known.
     pub(super) const fn known_from(&self, configured: Option<WeightFormula>) -> FormulaFrom {
-        match (configured, self.formula) {
+        match (configured, self.known) {
             (Some(_), _) => FormulaFrom::Configured,
             (None, Some(_)) => FormulaFrom::Shown,
             (None, None) => FormulaFrom::Assumed,
         }
-    }
-
-    /// A container showed this formula to somebody else: the runtime wrote its weight just now.
-    pub(super) const fn shown(&mut self, formula: WeightFormula) {
-        self.formula = Some(formula);
     }
 
     /// The runtime may be another one now: the youngest containers are asked about anew.
@@ -76,9 +67,9 @@ impl LearnedFormula {
         }
         self.asked_until = youngest.created_at;
         let Some(shown) = weight::detect(pairs) else { return };
-        if self.formula != Some(shown) {
+        if self.known != Some(shown) {
             tracing::info!(formula = %shown, "the runtime's formula for cpu weights");
-            self.formula = Some(shown);
+            self.known = Some(shown);
         }
     }
 
@@ -138,7 +129,7 @@ mod tests {
 
     fn asked_until(second: i64) -> LearnedFormula {
         LearnedFormula {
-            formula: Some(WeightFormula::Linear),
+            known: Some(WeightFormula::Linear),
             asked_until: Some(Timestamp::from_second(second).unwrap()),
         }
     }
@@ -167,7 +158,7 @@ mod tests {
         let mut learned = asked_until(2);
         learned.doubt();
         assert_eq!(ids(&learned, &[listed("a", 1), listed("b", 2)]), ["b", "a"]);
-        assert_eq!(learned.get(), Some(WeightFormula::Linear));
+        assert_eq!(learned.known, Some(WeightFormula::Linear));
     }
 
     #[test]

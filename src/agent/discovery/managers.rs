@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::findings::Findings;
+use super::Findings;
 use crate::cgroup::{Hierarchy, PodEntry};
 use crate::decide::StaticManagers;
 use crate::model::{CgroupPath, CgroupVersion, QosClass, Resource};

@@ -13,6 +13,8 @@ use tonic::{Request, Response, Status};
 
 use super::*;
 use crate::actuate::shrink::Markers;
+use crate::config::tests::load;
+use crate::runtime::Deadlines;
 use crate::runtime::proto::runtime_service_server::{RuntimeService, RuntimeServiceServer};
 use crate::runtime::proto::{
     CgroupDriver, Container, ContainerResources, ContainerState, ContainerStatus, ContainerStatusRequest,
@@ -143,20 +145,17 @@ impl MadeUp {
         let router = Server::builder().add_service(RuntimeServiceServer::new(Runtime(Arc::clone(&runtime))));
         let server = tokio::spawn(async move { router.serve_with_incoming(incoming).await.unwrap() });
         let (sender, view) = watch::channel(Arc::default());
-        let options = DiscoveryOptions {
-            cgroup_root: Some(root.to_owned()),
-            kubepods: Some(CgroupPath::new("/kubepods").unwrap()),
-            ..DiscoveryOptions::default()
-        };
-        let mut discovery = Discovery::new(
-            options,
-            Arc::new(Concurrency::new(1)),
-            Arc::new(Freezer::new(Markers::below(root).unwrap())),
-            Observer::new(|_, _, _| ()),
+        let mut discovery = Discovery::new(DiscoveryLinks {
+            config: load(&[&format!("--cgroup-root={}", root.display()), "--kubepods=/kubepods"]).unwrap(),
+            concurrency: Arc::new(Concurrency::new(1)),
+            freezer: Arc::new(Freezer::new(Markers::below(root).unwrap())),
+            least_limits: Arc::default(),
+            observer: Observer::new(|_, _, _| ()),
             view,
-            watch::channel(Arc::default()).0,
-            watch::channel(None).1,
-        );
+            residents: watch::channel(Arc::default()).0,
+            seen: watch::channel(None).1,
+            unsaved: UnsavedLimits::default(),
+        });
         // Found here, so that no task follows its events: that one's calls are not the discovery's.
         let (cri, info) = discover(Some(&socket), Deadlines::default()).await.unwrap();
         discovery.runtime = Some(KnownRuntime {
@@ -242,7 +241,7 @@ async fn a_look_at_a_node_on_which_nothing_happened_costs_two_calls() {
 async fn what_a_pass_saw_the_runtime_write_counts_from_then_on() {
     let mut node = MadeUp::new().await;
     let (pass, seen) = watch::channel(None);
-    node.discovery.seen = seen;
+    node.discovery.links.seen = seen;
     node.start('a', 1, LINEAR);
     assert_eq!(node.formula().await, WeightFormula::Linear);
     pass.send_replace(Some(WeightFormula::Quadratic));

@@ -86,7 +86,7 @@ impl Restored {
 
 /// The state directory could not be used.
 #[derive(Debug, thiserror::Error)]
-pub enum StateError {
+pub(crate) enum StateError {
     #[error("{action} {path}: {source}; check that stateDir exists, is writable and has free space", path = .path.display())]
     Io {
         action: &'static str,

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
+use anyhow::{Error, Result, anyhow};
 use clap::builder::{Resettable, ValueParser};
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
@@ -14,7 +15,7 @@ use serde_json::Value;
 use serde_saphyr::{Span, Spanned};
 
 use super::parse::list;
-use super::{API_VERSION, Config, ConfigError, KIND};
+use super::{API_VERSION, Config, KIND};
 
 /// The heading in `--help` of the keys that a reload applies to a running agent.
 pub(super) const LIVE: &str = "Settings that SIGHUP applies";
@@ -120,7 +121,7 @@ pub struct RunArguments {
 impl RunArguments {
     /// What the layers give for each key; a reload reads the file again. Flags and environment do not change while a process
     /// runs.
-    pub(super) fn resolve(&self) -> Result<Resolved, ConfigError> {
+    pub(super) fn resolve(&self) -> Result<Resolved> {
         let file = self.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
         let given = KEYS.iter().map(|key| {
             let given = self.settings.0.get(&key.field).or_else(|| file.0.get(&key.field));
@@ -184,7 +185,7 @@ impl Serialize for Resolved {
 }
 
 impl Resolved {
-    pub(super) fn parse(&self) -> Result<Config, ConfigError> {
+    pub(super) fn parse(&self) -> Result<Config> {
         let command = definition().mut_args(|arg| arg.env(Resettable::Reset));
         let flags = KEYS.iter().zip(&self.0);
         let flags = flags.map(|(key, given)| format!("{}={}", key.flag(), given.text));
@@ -214,7 +215,7 @@ impl Resolved {
     }
 
     /// The refusal of the value given for a field.
-    pub(super) fn refused(&self, field: &str, allowed: &str) -> Option<ConfigError> {
+    pub(super) fn refused(&self, field: &str, allowed: &str) -> Option<Error> {
         let (key, given) = KEYS.iter().zip(&self.0).find(|(key, _)| key.field == field)?;
         let place = match &given.origin {
             Origin::Flag => format!("the flag {}", key.flag()),
@@ -222,16 +223,14 @@ impl Resolved {
             Origin::File { path, line } => format!("{}:{line}", path.display()),
             Origin::Default => "the default".to_owned(),
         };
-        Some(ConfigError::Refused {
-            key: key.name.clone(),
-            value: given.text.clone(),
-            place,
-            allowed: allowed.to_owned(),
-        })
+        let (key, value) = (&key.name, &given.text);
+        Some(anyhow!(
+            "{key}: {value:?} from {place} is refused: it must be {allowed}"
+        ))
     }
 
     /// clap names the argument as usage does (`--workers <WORKERS>`); the source of its error is the parser's.
-    fn refused_by(&self, error: clap::Error) -> ConfigError {
+    fn refused_by(&self, error: clap::Error) -> Error {
         let refused = match (error.get(ContextKind::InvalidArg), std::error::Error::source(&error)) {
             (Some(ContextValue::String(argument)), Some(allowed)) => {
                 let flag = argument.split([' ', '=', '[']).next().unwrap_or_default();
@@ -240,19 +239,14 @@ impl Resolved {
             }
             _ => None,
         };
-        refused.unwrap_or(ConfigError::Unparsed(error))
+        refused.unwrap_or_else(|| anyhow!("the configuration cannot be read: {error}"))
     }
 }
 
-fn read_file(path: &Path) -> Result<Layer, ConfigError> {
-    let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
-    parse_file(&text, path).map_err(|message| ConfigError::File {
-        path: path.to_owned(),
-        message,
-    })
+fn read_file(path: &Path) -> Result<Layer> {
+    let shown = path.display();
+    let text = fs::read_to_string(path).map_err(|error| anyhow!("{shown}: cannot be read: {error}"))?;
+    parse_file(&text, path).map_err(|message| anyhow!("{shown}: {message}"))
 }
 
 /// One document of our kind; any key may be absent or null.

@@ -2,7 +2,7 @@
 //!
 //! A key is one field of [`Config`] (`settings`). Each layer gives texts, each with the place where it stood (`layers`): a flag goes
 //! before the environment, which goes before the file, which goes before the default. The texts that win are parsed once
-//! (`parse`), and a [`ConfigError`] names the key, the value, what is allowed and where the value was given. On SIGHUP the file
+//! (`parse`), and a refusal names the key, the value, what is allowed and where the value was given. On SIGHUP the file
 //! is read again ([`Config::reload`]): live keys take effect, other keys keep their value and are reported.
 //!
 //! Nothing here touches what the paths name, and nothing outside reads a flag or a variable.
@@ -15,9 +15,9 @@ mod settings;
 pub(crate) mod tests;
 mod values;
 
-use std::io;
 use std::path::{Path, PathBuf};
 
+use anyhow::Result;
 use serde::Serialize;
 
 pub use layers::{KEYS, Key, Layer, RunArguments};
@@ -41,42 +41,6 @@ pub const KIND: &str = "AgentConfiguration";
 /// What `nodeName` must be with an API server.
 const NODE_NAME: &str =
     "a name of at most 253 lower case letters, digits, `-` and `.`, the node's own, with this source";
-
-/// A configuration that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("{}: cannot be read: {source}", path.display())]
-    Read {
-        /// The path of the configuration file.
-        path: PathBuf,
-        /// The error that the kernel returned.
-        source: io::Error,
-    },
-    /// The file is not a configuration, or has a key that is unknown or of the wrong type.
-    #[error("{}: {message}", path.display())]
-    File {
-        /// The path of the configuration file.
-        path: PathBuf,
-        /// The error, with the key or the line.
-        message: String,
-    },
-    /// A value outside of what is allowed.
-    #[error("{key}: {value:?} from {place} is refused: it must be {allowed}")]
-    Refused {
-        /// The name of the key.
-        key: String,
-        /// The value as it was given.
-        value: String,
-        /// Where the value was given: a flag, a variable, a line of a file.
-        place: String,
-        /// The values that would be accepted.
-        allowed: String,
-    },
-    /// An error of clap's that belongs to no value.
-    #[error("the configuration cannot be read: {0}")]
-    Unparsed(clap::Error),
-}
 
 /// The result of a reload of the configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -102,8 +66,9 @@ impl Config {
     /// Reads and checks all layers.
     ///
     /// # Errors
-    /// [`ConfigError`] on a file that cannot be read and on the first value that is refused.
-    pub fn load(arguments: &RunArguments) -> Result<Self, ConfigError> {
+    /// A file that cannot be read, or the first value that is refused: the key, the value, where it was given, and what is
+    /// allowed.
+    pub fn load(arguments: &RunArguments) -> Result<Self> {
         Self::parse(arguments.resolve()?)
     }
 
@@ -112,7 +77,7 @@ impl Config {
     ///
     /// # Errors
     /// The same as those of [`Self::load`].
-    pub fn reload(&self, arguments: &RunArguments) -> Result<Reload, ConfigError> {
+    pub fn reload(&self, arguments: &RunArguments) -> Result<Reload> {
         let wanted = Self::load(arguments)?;
         let config = Self::parse(self.given.reloaded(&wanted.given))?;
         Ok(Reload {
@@ -168,7 +133,7 @@ impl Config {
         }
     }
 
-    fn parse(given: Resolved) -> Result<Self, ConfigError> {
+    fn parse(given: Resolved) -> Result<Self> {
         let mut config = given.parse()?;
         let unnamed = config.source.has_cluster() && config.node_name.is_empty();
         let contradiction = if unnamed {

@@ -20,7 +20,7 @@ fn sources(command: Command, arguments: &[&str]) -> RunArguments {
     RunArguments::from_arg_matches(&matches).unwrap()
 }
 
-pub(crate) fn load(arguments: &[&str]) -> Result<Config, ConfigError> {
+pub(crate) fn load(arguments: &[&str]) -> Result<Config> {
     Config::load(&sources(command(), arguments))
 }
 

@@ -133,73 +133,62 @@ const fn is_initial(option: MemoryOption) -> bool {
     )
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LanguageRuntime {
-    Java,
-    Go,
-    Node,
-    Dotnet,
+/// What findings say about one language's runtime.
+struct LanguageRuntime {
+    heap: &'static str,
+    /// How the heap can follow the limit.
+    follow: &'static str,
+    after_unreadable: &'static str,
+    after_unreadable_share: &'static str,
 }
 
-impl LanguageRuntime {
-    const fn of(option: MemoryOption) -> Self {
-        use MemoryOption as Option;
-        match option {
-            Option::JavaMaxHeap
-            | Option::JavaMaxHeapSize
-            | Option::JavaInitialHeap
-            | Option::JavaInitialHeapSize
-            | Option::JavaMaxRamPercentage
-            | Option::JavaMaxRamFraction => Self::Java,
-            Option::GoMemoryLimit => Self::Go,
-            Option::NodeOldSpace | Option::NodeOldSpacePercentage => Self::Node,
-            Option::DotnetHeapLimit | Option::DotnetHeapLimitPercent => Self::Dotnet,
-        }
-    }
+const PERCENTAGE: &str = "the process does not start with it; write a percentage above 0 and up to 100";
 
-    const fn heap(self) -> &'static str {
-        match self {
-            Self::Java => "the Java heap",
-            Self::Go => "the memory of the Go runtime",
-            Self::Node => "the old space of Node's heap",
-            Self::Dotnet => "the .NET heap (a hexadecimal value)",
-        }
-    }
+const JAVA: LanguageRuntime = LanguageRuntime {
+    heap: "the Java heap",
+    follow: "use -XX:MaxRAMPercentage, which a restart reads again",
+    after_unreadable: "the JVM does not start with it; write a whole number of bytes, or one with k, m, g or t",
+    after_unreadable_share: PERCENTAGE,
+};
+const GO: LanguageRuntime = LanguageRuntime {
+    heap: "the memory of the Go runtime",
+    follow: "let the program call debug.SetMemoryLimit when its limit changes",
+    after_unreadable: "a Go program does not start with it; write bytes, or a whole number with KiB, MiB, GiB or TiB",
+    after_unreadable_share: PERCENTAGE,
+};
+const NODE: LanguageRuntime = LanguageRuntime {
+    heap: "the old space of Node's heap",
+    follow: "use --max-old-space-size-percentage, which a restart reads again",
+    after_unreadable: "node does not start with it; write a whole number of MiB",
+    after_unreadable_share: PERCENTAGE,
+};
+const DOTNET: LanguageRuntime = LanguageRuntime {
+    heap: "the .NET heap (a hexadecimal value)",
+    follow: "use DOTNET_GCHeapHardLimitPercent and call GC.RefreshMemoryLimit() when the limit changes",
+    after_unreadable: "the .NET runtime passes it over; write a hexadecimal number, 0x20000000 for 512 MiB",
+    after_unreadable_share: "the .NET runtime passes it over; write a hexadecimal number, 0x4B for 75 percent",
+};
 
-    /// How the heap can follow the limit.
-    const fn follow(self) -> &'static str {
-        match self {
-            Self::Java => "use -XX:MaxRAMPercentage, which a restart reads again",
-            Self::Go => "let the program call debug.SetMemoryLimit when its limit changes",
-            Self::Node => "use --max-old-space-size-percentage, which a restart reads again",
-            Self::Dotnet => "use DOTNET_GCHeapHardLimitPercent and call GC.RefreshMemoryLimit() when the limit changes",
-        }
-    }
-
-    const fn after_unreadable(self) -> &'static str {
-        match self {
-            Self::Java => "the JVM does not start with it; write a whole number of bytes, or one with k, m, g or t",
-            Self::Go => "a Go program does not start with it; write bytes, or a whole number with KiB, MiB, GiB or TiB",
-            Self::Node => "node does not start with it; write a whole number of MiB",
-            Self::Dotnet => "the .NET runtime passes it over; write a hexadecimal number, 0x20000000 for 512 MiB",
-        }
-    }
-
-    const fn after_unreadable_share(self) -> &'static str {
-        match self {
-            Self::Dotnet => "the .NET runtime passes it over; write a hexadecimal number, 0x4B for 75 percent",
-            Self::Java | Self::Go | Self::Node => {
-                "the process does not start with it; write a percentage above 0 and up to 100"
-            }
-        }
+const fn runtime_of(option: MemoryOption) -> LanguageRuntime {
+    use MemoryOption as Option;
+    match option {
+        Option::JavaMaxHeap
+        | Option::JavaMaxHeapSize
+        | Option::JavaInitialHeap
+        | Option::JavaInitialHeapSize
+        | Option::JavaMaxRamPercentage
+        | Option::JavaMaxRamFraction => JAVA,
+        Option::GoMemoryLimit => GO,
+        Option::NodeOldSpace | Option::NodeOldSpacePercentage => NODE,
+        Option::DotnetHeapLimit | Option::DotnetHeapLimitPercent => DOTNET,
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let MemorySetting { option, source, value } = &self.setting;
-        let (name, runtime) = (option.name(), LanguageRuntime::of(*option));
-        let heap = runtime.heap();
+        let (name, runtime) = (option.name(), runtime_of(*option));
+        let heap = runtime.heap;
         write!(f, "{name} {value:?} in {source} ")?;
         match (self.rule, self.amount) {
             (LintRule::HeapFillsLimit, Amount::Fixed(size)) => {
@@ -222,7 +211,7 @@ impl fmt::Display for Finding {
                 "fixes {heap} at {size} when the process starts: a higher memory limit does not enlarge it, and vscaled does not \
                  lower the limit below {}. Change {name} with the limit and restart, or {}",
                 with_margin(size),
-                runtime.follow()
+                runtime.follow
             ),
             (_, Amount::Unreadable) => {
                 let is_share = matches!(
@@ -233,9 +222,9 @@ impl fmt::Display for Finding {
                         | MemoryOption::DotnetHeapLimitPercent
                 );
                 let consequence = if is_share {
-                    runtime.after_unreadable_share()
+                    runtime.after_unreadable_share
                 } else {
-                    runtime.after_unreadable()
+                    runtime.after_unreadable
                 };
                 write!(f, "cannot be read: {consequence}")
             }

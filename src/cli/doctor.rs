@@ -31,7 +31,7 @@ pub(super) struct Arguments {
 struct Report {
     /// `agent`, or `vscalectl` where no agent answered.
     examined_by: &'static str,
-    checks: Vec<proto::Check>,
+    checks: Vec<Check>,
 }
 
 /// Asks the agent, or looks locations itself, and prints what was found.
@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
         Err(error) => return Err(error.into()),
     };
     arguments.output.print(&report, |paint| render(&report, paint))?;
-    let failing = |check: &&proto::Check| check.status == "fail" && !(missing.is_some() && check.name == "agent");
+    let failing = |check: &&Check| check.status == "fail" && !(missing.is_some() && check.name == "agent");
     let failed = report.checks.iter().filter(failing);
     let failed: Vec<String> = failed.map(|check| clean(&check.name)).collect();
     match (failed.as_slice(), missing) {
@@ -65,7 +65,7 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
 }
 
 fn report_of_agent(socket: &Path, reply: proto::DoctorReply) -> Report {
-    let mut checks = vec![Check::ok("agent", format!("answers at {}", socket.display())).into()];
+    let mut checks = vec![Check::ok("agent", format!("answers at {}", socket.display()))];
     checks.extend(reply.checks);
     Report {
         examined_by: "agent",
@@ -95,7 +95,7 @@ fn examine_locally(error: &ClientError) -> Result<Report, Failure> {
     });
     Ok(Report {
         examined_by: "vscalectl",
-        checks: checks.into_iter().map(Into::into).collect(),
+        checks,
     })
 }
 
@@ -134,9 +134,9 @@ mod tests {
     #[test]
     fn what_does_not_work_comes_with_what_to_do() {
         let checks = vec![
-            Check::ok("kernel", "Linux 6.18.0 x86_64").into(),
-            Check::warn("kernel log", "/dev/kmsg cannot be read: EPERM", "grant CAP_SYSLOG").into(),
-            Check::fail("cgroups", "nothing is mounted", "mount the host's /sys/fs/cgroup here").into(),
+            Check::ok("kernel", "Linux 6.18.0 x86_64"),
+            Check::warn("kernel log", "/dev/kmsg cannot be read: EPERM", "grant CAP_SYSLOG"),
+            Check::fail("cgroups", "nothing is mounted", "mount the host's /sys/fs/cgroup here"),
         ];
         let report = Report {
             examined_by: "agent",

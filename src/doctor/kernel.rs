@@ -1,6 +1,5 @@
 //! What the kernel allows this process.
 
-use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,48 +14,19 @@ use crate::oom::kmsg::{self, KmsgError};
 const ENOUGH_WATCHES: u64 = 2048;
 
 /// The rights that matter, which root has and others can be given, with their bits (`linux/capability.h`).
-const CAPABILITIES: [(&str, u32); 3] = [
-    ("CAP_DAC_OVERRIDE", DAC_OVERRIDE),
-    ("CAP_SYS_ADMIN", 21),
-    ("CAP_SYSLOG", 34),
-];
-const DAC_OVERRIDE: u32 = 1;
+const CAPABILITIES: [(&str, u32); 3] = [(DAC_OVERRIDE, 1), ("CAP_SYS_ADMIN", 21), ("CAP_SYSLOG", 34)];
+/// With it, files of other users may be written.
+pub(super) const DAC_OVERRIDE: &str = "CAP_DAC_OVERRIDE";
 
-/// The effective capabilities of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Capabilities(u64);
-
-impl Capabilities {
-    pub(super) fn of_this_process() -> Result<Self, procfs::ProcError> {
-        let status = procfs::process::Process::myself()?.status()?;
-        Ok(Self(status.capeff))
-    }
-
-    const fn has(self, bit: u32) -> bool {
-        self.0 >> bit & 1 == 1
-    }
-
-    /// Whether files of other users may be written.
-    pub(super) const fn may_write_anything(self) -> bool {
-        self.has(DAC_OVERRIDE)
-    }
-
-    /// Those of the ones that matter that are not there.
-    pub(super) fn missing(self) -> Vec<&'static str> {
-        let missing = CAPABILITIES.iter().filter(|(_, bit)| !self.has(*bit));
-        missing.map(|(name, _)| *name).collect()
-    }
+/// Those of the capabilities that matter that this process does not have in force.
+pub(super) fn missing_capabilities() -> Result<Vec<&'static str>, procfs::ProcError> {
+    let status = procfs::process::Process::myself()?.status()?;
+    Ok(missing_in(status.capeff))
 }
 
-impl fmt::Display for Capabilities {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let missing = self.missing();
-        if missing.is_empty() {
-            f.write_str("every capability that matters")
-        } else {
-            write!(f, "without {}", missing.join(", "))
-        }
-    }
+fn missing_in(effective: u64) -> Vec<&'static str> {
+    let missing = CAPABILITIES.iter().filter(|(_, bit)| effective >> bit & 1 == 0);
+    missing.map(|(name, _)| *name).collect()
 }
 
 /// Whether the kernel's log can be read, which says what was killed and why, and through what.
@@ -133,7 +103,6 @@ fn check_inotify(opened: nix::Result<()>, watches: Option<u64>, instances: Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Status;
 
     #[test]
     fn what_the_kernels_log_needs_is_said() {
@@ -144,11 +113,11 @@ mod tests {
         );
         let instead = check_log(absent(), || Ok(()));
         assert!(
-            instead.status == Status::Ok && instead.found.starts_with("syslog(2) is read"),
+            instead.status == "ok" && instead.found.starts_with("syslog(2) is read"),
             "{instead:?}"
         );
         let neither = check_log(absent(), || Err(KmsgError::SyslogRefused));
-        assert_eq!(neither.status, Status::Warn);
+        assert_eq!(neither.status, "warn");
         assert!(neither.mend.starts_with("grant CAP_SYSLOG"), "{neither:?}");
         let without_times = check_log(absent(), || Err(KmsgError::NoTimes));
         assert!(
@@ -159,23 +128,20 @@ mod tests {
 
     #[test]
     fn too_few_watches_are_a_warning_with_the_number_to_set() {
-        assert_eq!(check_inotify(Ok(()), Some(65536), Some(128)).status, Status::Ok);
+        assert_eq!(check_inotify(Ok(()), Some(65536), Some(128)).status, "ok");
         let few = check_inotify(Ok(()), Some(100), Some(128));
         assert!(
-            few.status == Status::Warn && few.mend.contains("max_user_watches=65536"),
+            few.status == "warn" && few.mend.contains("max_user_watches=65536"),
             "{few:?}"
         );
         let none = check_inotify(Err(nix::errno::Errno::EMFILE), Some(65536), Some(0));
         assert!(none.mend.contains("max_user_instances"), "{none:?}");
-        assert_eq!(check_inotify(Ok(()), None, None).status, Status::Ok);
+        assert_eq!(check_inotify(Ok(()), None, None).status, "ok");
     }
 
     #[test]
     fn capabilities_are_named_where_they_are_missing() {
-        let all = Capabilities(u64::MAX);
-        assert!(all.missing().is_empty() && all.may_write_anything());
-        let none = Capabilities(1 << 21);
-        assert_eq!(none.to_string(), "without CAP_DAC_OVERRIDE, CAP_SYSLOG");
-        assert!(!none.may_write_anything());
+        assert!(missing_in(u64::MAX).is_empty());
+        assert_eq!(missing_in(1 << 21), [DAC_OVERRIDE, "CAP_SYSLOG"]);
     }
 }

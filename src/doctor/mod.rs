@@ -12,86 +12,37 @@ mod local;
 
 use std::path::PathBuf;
 
-use serde::Serialize;
-
-use crate::control::proto;
-
+pub use crate::control::proto::Check;
 pub use local::local;
 
 /// What to do where no runtime answers.
 pub const MEND_RUNTIME: &str = "start it, and mount its socket's directory here; or name its socket with runtimeSocket, `none` to do without a runtime";
 
-/// How well a requirement of the agent is met.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Status {
-    Ok,
-    /// Less is possible than could be.
-    Warn,
-    /// Something essential does not work.
-    Fail,
-}
-
-impl Status {
-    /// Its word in the protocol.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warn => "warn",
-            Self::Fail => "fail",
-        }
-    }
-}
-
-/// One thing that was looked at.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Check {
-    /// The name of the check.
-    pub name: &'static str,
-    /// The result of the check.
-    pub status: Status,
-    /// A description of what was found.
-    pub found: String,
-    /// What to do about it; empty where all is well.
-    pub mend: String,
-}
-
 impl Check {
     /// A check whose requirement is met.
-    pub fn ok(name: &'static str, found: impl Into<String>) -> Self {
+    pub fn ok(name: &str, found: impl Into<String>) -> Self {
         Self {
-            name,
-            status: Status::Ok,
+            name: name.to_owned(),
+            status: "ok".to_owned(),
             found: found.into(),
             mend: String::new(),
         }
     }
 
     /// Less is possible than could be.
-    pub fn warn(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+    pub fn warn(name: &str, found: impl Into<String>, mend: impl Into<String>) -> Self {
         Self {
+            status: "warn".to_owned(),
             mend: mend.into(),
-            status: Status::Warn,
             ..Self::ok(name, found)
         }
     }
 
     /// Something essential does not work.
-    pub fn fail(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+    pub fn fail(name: &str, found: impl Into<String>, mend: impl Into<String>) -> Self {
         Self {
-            status: Status::Fail,
+            status: "fail".to_owned(),
             ..Self::warn(name, found, mend)
-        }
-    }
-}
-
-impl From<Check> for proto::Check {
-    fn from(check: Check) -> Self {
-        Self {
-            name: check.name.to_owned(),
-            status: check.status.word().to_owned(),
-            found: check.found,
-            mend: check.mend,
         }
     }
 }

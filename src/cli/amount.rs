@@ -1,7 +1,33 @@
-//! Values of cgroup files, as people read them.
+//! Amounts and values of cgroup files, as people read them.
 
-use super::output::or_dash;
-use crate::model::{Bytes, ControlFile, MemoryLimit, Setting};
+use super::output::{clean, optional, or_dash};
+use crate::control::proto;
+use crate::model::{Bytes, ControlFile, MemoryLimit, Requirements, Resource, ResourceList, Setting};
+
+/// Requests and limits of an answer; what is no amount is unset.
+pub(super) fn read(values: Option<&proto::Requirements>) -> Requirements {
+    let list = |list: Option<&proto::Amounts>| ResourceList {
+        cpu: list.and_then(|list| list.cpu.as_deref()?.parse().ok()),
+        memory: list.and_then(|list| list.memory.as_deref()?.parse().ok()),
+    };
+    Requirements {
+        requests: list(values.and_then(|values| values.requests.as_ref())),
+        limits: list(values.and_then(|values| values.limits.as_ref())),
+    }
+}
+
+/// For each resource: the container's name, the resource, request and limit, as `from → to` where they differ.
+pub(super) fn rows(container: &str, from: &Requirements, to: &Requirements) -> [[String; 4]; 2] {
+    let mut name = clean(container);
+    Resource::ALL.map(|resource| {
+        let change = |list: fn(&Requirements) -> &ResourceList| {
+            let [from, to] = [from, to].map(|side| optional(list(side).text(resource).as_deref()));
+            if from == to { to } else { format!("{from} → {to}") }
+        };
+        let (request, limit) = (change(|side| &side.requests), change(|side| &side.limits));
+        [std::mem::take(&mut name), resource.to_string(), request, limit]
+    })
+}
 
 /// What a file holds, and how much memory that is where it is memory: `201326592 (192Mi)`. Anything else as it is.
 pub(super) fn describe(file: &str, text: &str) -> String {

@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use super::manifests::Manifests;
 use super::output::Paint;
-use super::{Failure, io, table};
+use super::{Failure, amount, io, table};
 use crate::decide::{Index, PodDecision};
 use crate::model::objects::Pod;
-use crate::model::{Action, NamedRequirements, Reason, Requirements, Resource, ResourceList};
+use crate::model::{Action, NamedRequirements, Reason, Requirements};
 use crate::sources::NodeView;
 
 /// Says what would be decided for the pods in a file of manifests.
@@ -112,19 +112,14 @@ fn render(pods: &[Arc<Pod>], decisions: &[PodDecision]) -> String {
 /// One sentence for each resource that is changed although the whole change would restart a container.
 fn changed_without_restart(pod: &Pod, after: &[NamedRequirements]) -> Vec<String> {
     let pairs = pod.running_containers().zip(after);
-    let resources = pairs.flat_map(|(was, becomes)| Resource::ALL.map(|resource| (was, becomes, resource)));
-    let changed = resources.filter(|(was, becomes, resource)| {
-        let amounts = |has: &Requirements| (has.requests.get(*resource), has.limits.get(*resource));
-        amounts(&was.resources) != amounts(&becomes.resources)
+    let rows = pairs.flat_map(|(was, becomes)| {
+        let rows = amount::rows(&was.name, &was.resources, &becomes.resources);
+        rows.map(|[_, resource, request, limit]| (&was.name, resource, request, limit))
     });
+    let changed = rows.filter(|(_, _, request, limit)| request.contains('→') || limit.contains('→'));
     changed
-        .map(|(was, becomes, resource)| {
-            format!(
-                "{}: {resource} is changed without a restart: request {}, limit {}",
-                was.name,
-                change(was.resources.requests, becomes.resources.requests, resource),
-                change(was.resources.limits, becomes.resources.limits, resource),
-            )
+        .map(|(name, resource, request, limit)| {
+            format!("{name}: {resource} is changed without a restart: request {request}, limit {limit}")
         })
         .collect()
 }
@@ -136,32 +131,11 @@ fn rows_of(pod: &Pod, decision: &PodDecision) -> Vec<[String; 8]> {
         decision.action().to_string(),
         decision.reason.to_string(),
     ];
-    let mut rows = Vec::new();
-    for (was, becomes) in pod.running_containers().zip(&decision.containers) {
-        let mut container = was.name.clone();
-        for resource in Resource::ALL {
-            let [name, vpa, action, reason] = head.each_mut().map(std::mem::take);
-            rows.push([
-                name,
-                vpa,
-                action,
-                reason,
-                std::mem::take(&mut container),
-                resource.to_string(),
-                change(was.resources.requests, becomes.resources.requests, resource),
-                change(was.resources.limits, becomes.resources.limits, resource),
-            ]);
-        }
-    }
-    rows
-}
-
-/// `from → to`, or the one amount if they are equal.
-fn change(from: ResourceList, to: ResourceList, resource: Resource) -> String {
-    let text = |list: ResourceList| list.text(resource).unwrap_or_else(|| "-".to_owned());
-    if from.get(resource) == to.get(resource) {
-        text(to)
-    } else {
-        format!("{} → {}", text(from), text(to))
-    }
+    let pairs = pod.running_containers().zip(&decision.containers);
+    let rows = pairs.flat_map(|(was, becomes)| amount::rows(&was.name, &was.resources, &becomes.resources));
+    rows.map(|[container, resource, request, limit]| {
+        let [name, vpa, action, reason] = head.each_mut().map(std::mem::take);
+        [name, vpa, action, reason, container, resource, request, limit]
+    })
+    .collect()
 }

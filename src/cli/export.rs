@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::output::{clean, yaml};
-use super::{Failure, agent::Agent, io};
-use crate::control::proto::{Amounts, Pod};
-use crate::model::quantity::Quantity;
+use super::{Failure, agent::Agent, amount, io};
+use crate::control::proto::Pod;
+use crate::model::{Requirements, Resource};
 
 /// Prints manifests that give workloads what their pods on this node have now
 ///
@@ -50,15 +50,9 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
 /// One workload, and what its pods on this node have.
 #[derive(Debug, Default)]
 struct Exported {
-    containers: BTreeMap<String, Has>,
+    containers: BTreeMap<String, Requirements>,
     pods: usize,
     vpa: Option<String>,
-}
-
-#[derive(Debug, Default)]
-struct Has {
-    requests: BTreeMap<&'static str, String>,
-    limits: BTreeMap<&'static str, String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,24 +123,11 @@ impl Exported {
         self.pods += 1;
         self.vpa = self.vpa.take().or_else(|| pod.vpa.clone());
         for container in &pod.containers {
-            let wanted = container.wanted.clone().unwrap_or_default();
             let has = self.containers.entry(container.name.clone()).or_default();
-            keep_larger(&mut has.requests, wanted.requests);
-            keep_larger(&mut has.limits, wanted.limits);
-        }
-    }
-}
-
-fn keep_larger(kept: &mut BTreeMap<&'static str, String>, amounts: Option<Amounts>) {
-    let Amounts { cpu, memory } = amounts.unwrap_or_default();
-    for (resource, text) in [("cpu", cpu), ("memory", memory)] {
-        let Some(text) = text else { continue };
-        let is_larger = |before: &String| match (Quantity::parse(before), Quantity::parse(&text)) {
-            (Ok(before), Ok(now)) => now > before,
-            (before, now) => before.is_err() && now.is_ok(),
-        };
-        if kept.get(resource).is_none_or(is_larger) {
-            kept.insert(resource, text);
+            let wanted = amount::read(container.wanted.as_ref());
+            for (kept, wanted) in [(&mut has.requests, wanted.requests), (&mut has.limits, wanted.limits)] {
+                (kept.cpu, kept.memory) = (kept.cpu.max(wanted.cpu), kept.memory.max(wanted.memory));
+            }
         }
     }
 }
@@ -189,13 +170,9 @@ fn metadata(name: &str, namespace: &str) -> Value {
 
 fn patch(name: &Name, version: &str, exported: &Exported) -> Value {
     let containers = exported.containers.iter().map(|(container, has)| {
-        let mut resources = Map::new();
-        for (list, amounts) in [("requests", &has.requests), ("limits", &has.limits)] {
-            if !amounts.is_empty() {
-                resources.insert(list.to_owned(), json!(amounts));
-            }
-        }
-        json!({"name": container, "resources": resources})
+        let lists = [("requests", &has.requests), ("limits", &has.limits)];
+        let set = lists.into_iter().filter(|(_, amounts)| !amounts.is_empty());
+        json!({"name": container, "resources": set.collect::<BTreeMap<_, _>>()})
     });
     let template = json!({"template": {"spec": {"containers": containers.collect::<Vec<_>>()}}});
     let spec = if name.kind == "CronJob" {
@@ -214,9 +191,10 @@ fn patch(name: &Name, version: &str, exported: &Exported) -> Value {
 fn vpa(name: &Name, version: &str, exported: &Exported) -> Value {
     let policies = exported.containers.iter().filter(|(_, has)| !has.requests.is_empty());
     let policies = policies.map(|(container, has)| {
+        let controlled = Resource::ALL.map(|resource| has.requests.get(resource).map(|_| resource.to_string()));
         json!({
             "containerName": container,
-            "controlledResources": has.requests.keys().collect::<Vec<_>>(),
+            "controlledResources": controlled.into_iter().flatten().collect::<Vec<_>>(),
             "minAllowed": has.requests,
             "maxAllowed": has.requests,
         })
@@ -237,7 +215,7 @@ fn vpa(name: &Name, version: &str, exported: &Exported) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::proto::{Container, Requirements, Workload};
+    use crate::control::proto::{Amounts, Container, Requirements, Workload};
     use crate::sources::{parse_manifests, parse_pod_templates};
 
     fn pod(kind: &str, name: &str, state: &str, memory: &str) -> Pod {

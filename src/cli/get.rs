@@ -4,9 +4,8 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::output::{Output, Paint, Tone, clean, optional, or_dash};
-use super::{Failure, agent::Agent, table, time};
-use crate::control::proto::{Amounts, Container, GetReply, Override, Pod, Requirements};
-use crate::model::Resource;
+use super::{Failure, agent::Agent, amount, table, time};
+use crate::control::proto::{Container, GetReply, Override, Pod};
 
 /// Lists pods, overrides or decisions
 #[derive(Debug, Args)]
@@ -176,39 +175,17 @@ fn decisions_table(pods: &[Pod], paint: Paint) -> String {
     let mut rows = Vec::new();
     for pod in pods {
         let (mut name, mut why) = (full_name(pod), decision(pod));
-        for [container, resource, request, limit] in amounts(&pod.containers) {
-            let head = [&mut name, &mut why].map(std::mem::take);
-            let [name, why] = head;
-            rows.push([name, why, container, resource, request, limit]);
+        for container in &pod.containers {
+            let spec = amount::read(container.spec.as_ref());
+            let wanted = container
+                .wanted
+                .as_ref()
+                .map_or(spec, |wanted| amount::read(Some(wanted)));
+            for [container, resource, request, limit] in amount::rows(&container.name, &spec, &wanted) {
+                let [name, why] = [&mut name, &mut why].map(std::mem::take);
+                rows.push([name, why, container, resource, request, limit]);
+            }
         }
     }
     table::list(header, rows, paint)
-}
-
-/// For each container and resource: its name, the resource, request and limit, as `spec → wanted` where they differ.
-fn amounts(containers: &[Container]) -> impl Iterator<Item = [String; 4]> {
-    containers.iter().flat_map(|container| {
-        let mut name = clean(&container.name);
-        Resource::ALL.map(|resource| {
-            let requests = change(container, resource, |values| values.requests.as_ref());
-            let limits = change(container, resource, |values| values.limits.as_ref());
-            [std::mem::take(&mut name), resource.to_string(), requests, limits]
-        })
-    })
-}
-
-fn change(container: &Container, resource: Resource, list: fn(&Requirements) -> Option<&Amounts>) -> String {
-    let text = |values: &Option<Requirements>| {
-        let amounts = values.as_ref().and_then(list);
-        optional(amounts.and_then(|amounts| match resource {
-            Resource::Cpu => amounts.cpu.as_deref(),
-            Resource::Memory => amounts.memory.as_deref(),
-        }))
-    };
-    let (spec, wanted) = (text(&container.spec), text(&container.wanted));
-    if spec == wanted || container.wanted.is_none() {
-        spec
-    } else {
-        format!("{spec} → {wanted}")
-    }
 }

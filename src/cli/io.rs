@@ -13,7 +13,20 @@ const MAX_INPUT_BYTES: u64 = 256 << 20;
 
 /// Reads a file of any content, `-` being standard input.
 pub(super) fn read_bytes(file: &str) -> Result<Vec<u8>, Failure> {
-    read_limited(file)
+    let read = || {
+        let input: Box<dyn Read> = match file {
+            "-" => Box::new(io::stdin()),
+            file => Box::new(File::open(file)?),
+        };
+        let mut bytes = Vec::new();
+        let read = input.take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes)?;
+        if u64::try_from(read).is_ok_and(|read| read <= MAX_INPUT_BYTES) {
+            return Ok(bytes);
+        }
+        let message = format!("more than {MAX_INPUT_BYTES} bytes: split it");
+        Err(io::Error::new(ErrorKind::FileTooLarge, message))
+    };
+    read()
         .with_context(|| format!("cannot read {file}"))
         .map_err(Failure::usage)
 }
@@ -23,21 +36,6 @@ pub(super) fn read_text(file: &str) -> Result<String, Failure> {
     String::from_utf8(read_bytes(file)?)
         .with_context(|| format!("cannot read {file}"))
         .map_err(Failure::usage)
-}
-
-fn read_limited(file: &str) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let read = if file == "-" {
-        io::stdin().lock().take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes)?
-    } else {
-        File::open(file)?.take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes)?
-    };
-    if u64::try_from(read).is_ok_and(|read| read <= MAX_INPUT_BYTES) {
-        Ok(bytes)
-    } else {
-        let message = format!("more than {MAX_INPUT_BYTES} bytes: split it");
-        Err(io::Error::new(ErrorKind::FileTooLarge, message))
-    }
 }
 
 /// Prints a warning on standard error.

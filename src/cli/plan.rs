@@ -18,8 +18,8 @@ use super::{Failure, table};
 use crate::decide::Index;
 use crate::model::objects::Pod;
 use crate::model::{
-    CgroupVersion, Change, ControlFile, CriResources, Driver, KubeletVersion, NamedRequirements, NodeTraits, PageSize,
-    PodTree, QosClass, Requirements, RuntimeKind, Setting, Settings, Step, Target, Via, WeightFormula,
+    CgroupVersion, Change, ControlFile, Driver, KubeletVersion, NamedRequirements, NodeTraits, PageSize, PodTree,
+    QosClass, RuntimeKind, Settings, Step, Target, Via, WeightFormula,
 };
 use crate::plan::{Hierarchy, Plan, container_cgroup_name, hierarchy, in_force, pod_cgroup_path};
 
@@ -99,7 +99,12 @@ struct ShownCgroup {
 }
 
 fn shown_steps<S: Serializer>(steps: &[Step], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(steps.iter().map(ShownStep::from))
+    serializer.collect_seq(steps.iter().map(|Step { target, change }| ShownStep {
+        via: change.via(),
+        target,
+        file: change.file(),
+        change,
+    }))
 }
 
 #[derive(Serialize)]
@@ -109,18 +114,8 @@ struct ShownStep<'a> {
     target: &'a Target,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<ControlFile>,
-    from: Value<'a>,
-    to: Value<'a>,
-}
-
-/// One file's value, several files', or fields of a runtime's stored spec.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Value<'a> {
-    File(Setting),
-    Files(&'a Settings),
-    Spec(&'a CriResources),
-    Amounts(&'a Requirements),
+    #[serde(flatten)]
+    change: &'a Change,
 }
 
 impl<'a> ShownPod<'a> {
@@ -186,22 +181,4 @@ fn container_id(pod: &Pod, name: &str) -> Option<String> {
     let id = &pod.container_status(name)?.container_id;
     let bare = id.split_once("://").map_or(id.as_str(), |(_, bare)| bare);
     (!bare.is_empty()).then(|| bare.to_owned())
-}
-
-impl<'a> From<&'a Step> for ShownStep<'a> {
-    fn from(step: &'a Step) -> Self {
-        let (file, from, to) = match &step.change {
-            Change::File { from, to } => (Some(to.file()), Value::File(*from), Value::File(*to)),
-            Change::Unit { from, to } => (None, Value::Files(from), Value::Files(to)),
-            Change::Spec { from, to } => (None, Value::Spec(from), Value::Spec(to)),
-            Change::Resize { from, to } => (None, Value::Amounts(from), Value::Amounts(to)),
-        };
-        Self {
-            via: step.change.via(),
-            target: &step.target,
-            file,
-            from,
-            to,
-        }
-    }
 }

@@ -24,7 +24,8 @@ pub enum Via {
 }
 
 /// The change that one step makes, from one value to another.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
 pub enum Change {
     File {
         from: Setting,

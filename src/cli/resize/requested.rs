@@ -152,20 +152,16 @@ fn set(container: &mut NamedRequirements, option: &str, amount: u64) -> Result<(
 fn check(wanted: RequestedResources) -> Result<RequestedResources, String> {
     for container in &wanted.containers {
         let Requirements { requests, limits } = &container.resources;
-        for resource in Resource::ALL {
-            let (Some(limit), Some(limit_text)) = (limits.get(resource), limits.text(resource)) else {
-                continue;
-            };
-            if limit == 0 {
-                return Err(format!("--{resource}-limit 0 is no limit: give an amount above it"));
-            }
-            if let (Some(request), Some(request_text)) = (requests.get(resource), requests.text(resource))
-                && request > limit
-            {
-                return Err(format!(
-                    "--{resource}-request {request_text} is above --{resource}-limit {limit_text}: lower the one or raise the other"
-                ));
-            }
+        if let Some(resource) = Resource::ALL
+            .into_iter()
+            .find(|resource| limits.get(*resource) == Some(0))
+        {
+            return Err(format!("--{resource}-limit 0 is no limit: give an amount above it"));
+        }
+        if let Some((resource, request, limit)) = requests.first_above(limits) {
+            return Err(format!(
+                "--{resource}-request {request} is above --{resource}-limit {limit}: lower the one or raise the other"
+            ));
         }
     }
     Ok(wanted)

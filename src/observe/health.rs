@@ -1,17 +1,15 @@
 //! Is the agent alive, is it ready: a heartbeat that grows old, and latches that somebody still holds.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// A sign of life. Whoever must not stall beats; whoever watches asks for the age of the last beat.
 #[derive(Debug, Clone)]
 pub struct Heartbeat {
-    started: Instant,
-    /// Microseconds from the start to the last beat.
-    last: Arc<AtomicU64>,
+    last: watch::Sender<Instant>,
     limit: Duration,
 }
 
@@ -19,27 +17,20 @@ impl Heartbeat {
     /// A heart that beats now, and must beat again before `limit` has passed. Also an idle owner must beat.
     #[must_use]
     pub fn new(limit: Duration) -> Self {
-        Self {
-            started: Instant::now(),
-            last: Arc::default(),
-            limit,
-        }
+        let last = watch::Sender::new(Instant::now());
+        Self { last, limit }
     }
 
     /// Gives a sign of life.
     pub fn beat(&self) {
-        let now = self.started.elapsed().as_micros();
-        // Saturates after half a million years.
-        self.last
-            .store(u64::try_from(now).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.last.send_replace(Instant::now());
     }
 
     /// Whether the last beat is young enough.
     ///
     /// Errors: How old it is, for people.
     pub fn check(&self) -> Result<(), String> {
-        let last = Duration::from_micros(self.last.load(Ordering::Relaxed));
-        let age = self.started.elapsed().saturating_sub(last);
+        let age = self.last.borrow().elapsed();
         if age <= self.limit {
             return Ok(());
         }

@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Result, anyhow};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -42,54 +43,30 @@ pub struct Exposed {
     pub readiness: Readiness,
 }
 
-/// A server that has its address.
-#[derive(Debug)]
-pub struct HttpServer {
-    listener: TcpListener,
-    address: SocketAddr,
+/// Listens; nothing is answered before [`serve`]. Port 0 takes any free one.
+///
+/// # Errors
+/// When the address is taken or not this machine's.
+pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
+    let listening = TcpListener::bind(address).await;
+    listening.map_err(|error| anyhow!("httpAddress {address}: cannot listen: {error}"))
 }
 
-/// The address cannot be had.
-#[derive(Debug, thiserror::Error)]
-#[error("httpAddress {address}: cannot listen: {source}")]
-pub struct ListenError {
-    /// The address as it is configured.
-    pub address: SocketAddr,
-    /// The error that the kernel returned.
-    pub source: io::Error,
-}
-
-impl HttpServer {
-    /// Listens; nothing is answered before [`Self::serve`]. Port 0 takes any free one.
-    ///
-    /// Errors: [`ListenError`] when the address is taken or not this machine's.
-    pub async fn listen(address: SocketAddr) -> Result<Self, ListenError> {
-        let failed = |source| ListenError { address, source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { listener, address })
-    }
-
-    /// The address that was taken.
-    pub const fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Answers until `stop`, and then a moment longer to those who have asked already.
-    ///
-    /// Errors: when the socket fails for good.
-    pub async fn serve(self, exposed: Exposed, stop: CancellationToken) -> io::Result<()> {
-        let server = axum::serve(self.listener, router(exposed)).with_graceful_shutdown(stop.clone().cancelled_owned());
-        // A caller that never finishes its request must not keep the agent.
-        let too_late = async {
-            stop.cancelled().await;
-            tokio::time::sleep(LAST_ANSWERS).await;
-        };
-        tokio::select! {
-            // Cancel-safe: what is lost is an answer nobody waited long enough for.
-            outcome = server => outcome,
-            () = too_late => Ok(()),
-        }
+/// Answers until `stop`, and then a moment longer to those who have asked already.
+///
+/// # Errors
+/// When the socket fails for good.
+pub async fn serve(listener: TcpListener, exposed: Exposed, stop: CancellationToken) -> io::Result<()> {
+    let server = axum::serve(listener, router(exposed)).with_graceful_shutdown(stop.clone().cancelled_owned());
+    // A caller that never finishes its request must not keep the agent.
+    let too_late = async {
+        stop.cancelled().await;
+        tokio::time::sleep(LAST_ANSWERS).await;
+    };
+    tokio::select! {
+        // Cancel-safe: what is lost is an answer nobody waited long enough for.
+        outcome = server => outcome,
+        () = too_late => Ok(()),
     }
 }
 
@@ -105,10 +82,10 @@ async fn metrics(State(exposed): State<Arc<Exposed>>) -> Response {
     let mut text = String::new();
     match encode(&mut text, &exposed.registry) {
         Ok(()) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
-        Err(error) => answer(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            &format!("cannot encode the metrics: {error}"),
-        ),
+        Err(error) => {
+            let text = format!("cannot encode the metrics: {error}");
+            answer(StatusCode::INTERNAL_SERVER_ERROR, &text)
+        }
     }
 }
 
@@ -122,13 +99,10 @@ async fn healthz(State(exposed): State<Arc<Exposed>>) -> Response {
 async fn readyz(State(exposed): State<Arc<Exposed>>) -> Response {
     let waiting = exposed.readiness.waiting_for();
     if waiting.is_empty() {
-        answer(StatusCode::OK, "ready")
-    } else {
-        answer(
-            StatusCode::SERVICE_UNAVAILABLE,
-            &format!("waiting for: {}", waiting.join(", ")),
-        )
+        return answer(StatusCode::OK, "ready");
     }
+    let text = format!("waiting for: {}", waiting.join(", "));
+    answer(StatusCode::SERVICE_UNAVAILABLE, &text)
 }
 
 fn answer(status: StatusCode, text: &str) -> Response {

@@ -20,14 +20,14 @@ impl Running {
     async fn start(heartbeat: Heartbeat, readiness: Readiness) -> Self {
         let mut registry = registry();
         let _metrics = EventMetrics::register(&mut registry);
-        let server = HttpServer::listen(([127, 0, 0, 1], 0).into()).await.unwrap();
-        let (address, stop) = (server.address(), CancellationToken::new());
+        let listener = listen(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
         let exposed = Exposed {
             registry,
             heartbeat,
             readiness,
         };
-        let serving = tokio::spawn(server.serve(exposed, stop.clone()));
+        let serving = tokio::spawn(serve(listener, exposed, stop.clone()));
         Self { address, stop, serving }
     }
 
@@ -128,7 +128,7 @@ async fn nothing_else_is_answered() {
 #[tokio::test]
 async fn an_address_that_is_taken_is_named() {
     let running = Running::start(never(), Readiness::default()).await;
-    let error = HttpServer::listen(running.address).await.unwrap_err();
+    let error = listen(running.address).await.unwrap_err();
     assert!(
         error
             .to_string()

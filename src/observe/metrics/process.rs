@@ -15,7 +15,7 @@ pub(super) struct ProcessCollector;
 
 impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (cpu_seconds, gauges) = match usage() {
+        let usage = match usage() {
             Ok(usage) => usage,
             // The other metrics are worth having without these.
             Err(error) => {
@@ -26,48 +26,58 @@ impl Collector for ProcessCollector {
         let mut show = |name, help, unit: Option<Unit>, value: &dyn EncodeMetric| {
             value.encode(encoder.encode_descriptor(name, help, unit.as_ref(), value.metric_type())?)
         };
-        let help = "Processor time the agent has used";
+        let Usage {
+            cpu,
+            resident,
+            fds,
+            start,
+        } = usage;
+        let gauge = ConstGauge::new;
+        let (seconds, bytes) = (Some(Unit::Seconds), Some(Unit::Bytes));
+        let used = ConstCounter::new(cpu);
         show(
             "process_cpu",
-            help,
-            Some(Unit::Seconds),
-            &ConstCounter::new(cpu_seconds),
+            "Processor time the agent has used",
+            seconds.clone(),
+            &used,
         )?;
-        for (name, help, unit, value) in gauges {
-            show(name, help, unit, &ConstGauge::new(value))?;
-        }
-        Ok(())
-    }
-}
-
-type Shown = (&'static str, &'static str, Option<Unit>, f64);
-
-/// Seconds of processor time, and what else is shown.
-fn usage() -> ProcResult<(f64, [Shown; 3])> {
-    let process = Process::myself()?;
-    let stat = process.stat()?;
-    let ticks = procfs::ticks_per_second() as f64;
-    let resident = (stat.rss * procfs::page_size()) as f64;
-    let start = procfs::boot_time_secs()? as f64 + stat.starttime as f64 / ticks;
-    let gauges = [
-        (
+        show(
             "process_resident_memory",
             "Memory the agent occupies",
-            Some(Unit::Bytes),
-            resident,
-        ),
-        (
+            bytes,
+            &gauge(resident),
+        )?;
+        show(
             "process_open_fds",
             "File descriptors the agent holds open",
             None,
-            process.fd_count()? as f64,
-        ),
-        (
+            &gauge(fds),
+        )?;
+        show(
             "process_start_time",
             "When the agent was started, since 1970",
-            Some(Unit::Seconds),
-            start,
-        ),
-    ];
-    Ok(((stat.utime + stat.stime) as f64 / ticks, gauges))
+            seconds,
+            &gauge(start),
+        )
+    }
+}
+
+/// Seconds, bytes and numbers.
+struct Usage {
+    cpu: f64,
+    resident: f64,
+    fds: f64,
+    start: f64,
+}
+
+fn usage() -> ProcResult<Usage> {
+    let process = Process::myself()?;
+    let stat = process.stat()?;
+    let ticks = procfs::ticks_per_second() as f64;
+    Ok(Usage {
+        cpu: (stat.utime + stat.stime) as f64 / ticks,
+        resident: (stat.rss * procfs::page_size()) as f64,
+        fds: process.fd_count()? as f64,
+        start: procfs::boot_time_secs()? as f64 + stat.starttime as f64 / ticks,
+    })
 }

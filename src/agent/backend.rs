@@ -5,18 +5,21 @@ use std::sync::Arc;
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{broadcast, mpsc, oneshot};
+use tonic::{Request, Response, Status};
 
 use super::doctor::Doctor;
 use super::oom::{self, Kills};
 use super::{explain, view};
 use crate::actuate::shrink::SeenBefore;
 use crate::actuate::{Job, preview};
-use crate::control::{Backend, Caller, ControlError, Selector, find_pod, proto, resize_values};
+use crate::control::{
+    CallGate, Caller, Changes, Control, ControlError, Right, Selector, check_change, find_pod, proto, resize_values,
+};
 use crate::model::objects::PodId;
 use crate::model::{Cause, NamedRequirements};
 use crate::observe::audit::{Audit, Refusal};
 use crate::plan::resize::ResizeFacts;
-use crate::reconcile::controller::{Controller, Event, PodSnapshot, Reply, Request, send};
+use crate::reconcile::controller::{self, Controller, Event, PodSnapshot, Reply, send};
 use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::{PodState, not_running};
 use crate::reconcile::work::OperatorRequest;
@@ -24,6 +27,7 @@ use crate::reconcile::work::OperatorRequest;
 /// The way to the controller.
 #[derive(Debug, Clone)]
 pub(super) struct AgentBackend {
+    pub(super) gate: Arc<CallGate>,
     pub(super) events: mpsc::Sender<Event>,
     pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
     pub(super) audit: Audit,
@@ -48,7 +52,7 @@ impl AgentBackend {
     ) -> Result<T, ControlError> {
         let (reply, answer) = oneshot::channel();
         let stopping = || ControlError::Busy("the agent is shutting down".to_owned());
-        let request = Request(Box::new(|controller| request(controller, reply)));
+        let request = controller::Request(Box::new(|controller| request(controller, reply)));
         self.events
             .try_send(Event::Request(request))
             .map_err(|error| match error {
@@ -90,19 +94,8 @@ impl AgentBackend {
             }
             Err(error) => Err(error),
         };
-        let ended = ended.inspect_err(|error| self.refused(caller, call, Some(pod), &error.to_string()));
+        let ended = ended.inspect_err(|error| refused(&self.audit, caller, call, Some(pod), &error.to_string()));
         Ok(view::change(&*ended?))
-    }
-
-    fn refused(&self, caller: Caller, call: &'static str, pod: Option<String>, reason: &str) {
-        self.audit.refused(Refusal {
-            time: Timestamp::now(),
-            uid: caller.uid,
-            pid: caller.pid,
-            call,
-            pod,
-            reason: reason.to_owned(),
-        });
     }
 
     /// The steps a request would take.
@@ -155,18 +148,60 @@ impl AgentBackend {
         Ok(view::planned(id, &cause, &steps))
     }
 
-    async fn resize_one(
+    /// Changes one pod, or each that a selector fits.
+    async fn change_each<F: Future<Output = Result<proto::Change, ControlError>>>(
+        &self,
+        (pod, selector, namespace): (String, String, String),
+        overridden_only: bool,
+        containers: Vec<String>,
+        change: impl Fn(String) -> F,
+    ) -> Result<proto::ChangeReply, ControlError> {
+        if selector.is_empty() {
+            return Ok(proto::ChangeReply {
+                change: Some(change(pod).await?),
+                results: Vec::new(),
+            });
+        }
+        let pods = self.select(&selector, &namespace, overridden_only).await?;
+        let all = pods
+            .into_iter()
+            .map(async |pod| view::result(&pod, containers.clone(), change(pod.to_string()).await));
+        Ok(proto::ChangeReply {
+            change: None,
+            results: join_all(all).await,
+        })
+    }
+
+    async fn resize_pods(
         &self,
         caller: Caller,
-        pod: String,
-        wanted: Override,
-        dry_run: bool,
-    ) -> Result<proto::Change, ControlError> {
-        if dry_run {
-            self.rehearse(pod, wanted).await
-        } else {
-            self.change(caller, pod, OperatorRequest::Override(wanted)).await
+        request: proto::ResizeRequest,
+    ) -> Result<proto::ChangeReply, ControlError> {
+        let wanted = override_of(caller, &request, resize_values(&request)?);
+        let containers = wanted.values.iter().map(|container| container.name.clone()).collect();
+        let pods = (request.pod, request.selector, request.namespace);
+        if request.dry_run {
+            let rehearse = |pod| self.rehearse(pod, wanted.clone());
+            return self.change_each(pods, false, containers, rehearse).await;
         }
+        let resize = |pod| self.change(caller, pod, OperatorRequest::Override(wanted.clone()));
+        self.change_each(pods, false, containers, resize).await
+    }
+
+    async fn release_pods(
+        &self,
+        caller: Caller,
+        request: proto::ReleaseRequest,
+    ) -> Result<proto::ChangeReply, ControlError> {
+        check_change(&request.pod, &request.selector, &request.namespace, &request.reason)?;
+        let release = OperatorRequest::Release {
+            uid: caller.uid,
+            pid: caller.pid,
+            reason: request.reason,
+        };
+        let pods = (request.pod, request.selector, request.namespace);
+        let release = |pod| self.change(caller, pod, release.clone());
+        self.change_each(pods, true, Vec::new(), release).await
     }
 
     /// The pods a selector fits.
@@ -204,122 +239,94 @@ impl AgentBackend {
     }
 }
 
-impl Backend for AgentBackend {
-    async fn get(&self, _request: proto::GetRequest) -> Result<proto::GetReply, ControlError> {
-        let snapshot = self.ask(|controller| Ok(controller.agent_snapshot())).await?;
-        let now = Timestamp::now();
-        let pods = snapshot.pods.iter();
-        Ok(proto::GetReply {
-            agent: Some(view::agent(snapshot.node.as_deref(), snapshot.problems)),
-            pods: pods.map(|state| view::pod(state, now, snapshot.quiet)).collect(),
-        })
-    }
-
-    async fn explain(&self, request: proto::ExplainRequest) -> Result<proto::ExplainReply, ControlError> {
-        let snapshot = self.snapshot(&request.pod).await?;
-        explain::explain(snapshot).await
-    }
-
-    async fn resize(&self, caller: Caller, request: proto::ResizeRequest) -> Result<proto::ResizeReply, ControlError> {
-        let wanted = override_of(caller, &request, resize_values(&request)?);
-        if request.selector.is_empty() {
-            let change = self.resize_one(caller, request.pod, wanted, request.dry_run).await?;
-            return Ok(proto::ResizeReply {
-                change: Some(change),
-                results: Vec::new(),
-            });
-        }
-        let pods = self.select(&request.selector, &request.namespace, false).await?;
-        let names: Vec<String> = wanted.values.iter().map(|container| container.name.clone()).collect();
-        let all = pods.into_iter().map(async |pod| {
-            let ended = self
-                .resize_one(caller, pod.to_string(), wanted.clone(), request.dry_run)
-                .await;
-            result(pod, names.clone(), ended)
-        });
-        Ok(proto::ResizeReply {
-            change: None,
-            results: join_all(all).await,
-        })
-    }
-
-    async fn release(
-        &self,
-        caller: Caller,
-        request: proto::ReleaseRequest,
-    ) -> Result<proto::ReleaseReply, ControlError> {
-        let release = || OperatorRequest::Release {
-            uid: caller.uid,
-            pid: caller.pid,
-            reason: request.reason.clone(),
+#[tonic::async_trait]
+impl Control for AgentBackend {
+    async fn get(&self, request: Request<proto::GetRequest>) -> Result<Response<proto::GetReply>, Status> {
+        let get = async {
+            let snapshot = self.ask(|controller| Ok(controller.agent_snapshot())).await?;
+            let now = Timestamp::now();
+            let pods = snapshot.pods.iter();
+            Ok(proto::GetReply {
+                agent: Some(view::agent(snapshot.node.as_deref(), snapshot.problems)),
+                pods: pods.map(|state| view::pod(state, now, snapshot.quiet)).collect(),
+            })
         };
-        if request.selector.is_empty() {
-            let change = self.change(caller, request.pod.clone(), release()).await?;
-            return Ok(proto::ReleaseReply {
-                change: Some(change),
-                results: Vec::new(),
-            });
-        }
-        let pods = self.select(&request.selector, &request.namespace, true).await?;
-        let all = pods.into_iter().map(async |pod| {
-            let ended = self.change(caller, pod.to_string(), release()).await;
-            result(pod, Vec::new(), ended)
-        });
-        Ok(proto::ReleaseReply {
-            change: None,
-            results: join_all(all).await,
-        })
+        self.gate.read("get", request, |_| get).await
     }
 
-    async fn history(&self, request: proto::HistoryRequest) -> Result<proto::HistoryReply, ControlError> {
-        let pod = match request.pod.as_str() {
-            "" => None,
-            pod => Some(self.find(pod).await?),
+    async fn explain(&self, request: Request<proto::ExplainRequest>) -> Result<Response<proto::ExplainReply>, Status> {
+        let explain = async |request: proto::ExplainRequest| explain::explain(self.snapshot(&request.pod).await?).await;
+        self.gate.read("explain", request, explain).await
+    }
+
+    async fn history(&self, request: Request<proto::HistoryRequest>) -> Result<Response<proto::HistoryReply>, Status> {
+        let history = async |request: proto::HistoryRequest| {
+            let pod = match request.pod.as_str() {
+                "" => None,
+                pod => Some(self.find(pod).await?),
+            };
+            let records = self.ask(move |controller| controller.recent(pod.as_deref())).await?;
+            Ok(proto::HistoryReply {
+                changes: records.iter().map(|record| view::change(record)).collect(),
+            })
         };
-        let records = self.ask(move |controller| controller.recent(pod.as_deref())).await?;
-        Ok(proto::HistoryReply {
-            changes: records.iter().map(|record| view::change(record)).collect(),
-        })
+        self.gate.read("history", request, history).await
     }
 
-    async fn oom_list(&self, request: proto::OomListRequest) -> Result<proto::OomListReply, ControlError> {
-        let kills = self.kills.borrow();
-        let wanted = kills.iter().filter(|report| oom::is_of(report, &request.pod));
-        Ok(proto::OomListReply {
-            kills: wanted.map(|report| oom::kill(report)).collect(),
-        })
+    async fn oom_list(&self, request: Request<proto::OomListRequest>) -> Result<Response<proto::OomListReply>, Status> {
+        let list = async |request: proto::OomListRequest| {
+            let kills = self.kills.borrow();
+            let wanted = kills.iter().filter(|report| oom::is_of(report, &request.pod));
+            Ok(proto::OomListReply {
+                kills: wanted.map(|report| oom::kill(report)).collect(),
+            })
+        };
+        self.gate.read("oom list", request, list).await
     }
 
-    fn watch(&self) -> broadcast::Receiver<Arc<proto::Change>> {
-        self.changes.subscribe()
+    async fn doctor(&self, request: Request<proto::DoctorRequest>) -> Result<Response<proto::DoctorReply>, Status> {
+        let doctor = async {
+            let agent = self.ask(|controller| Ok(controller.agent_snapshot())).await?;
+            let checks = self.doctor.examine(agent).await?;
+            Ok(proto::DoctorReply { checks })
+        };
+        self.gate.read("doctor", request, |_| doctor).await
     }
 
-    async fn doctor(&self) -> Result<proto::DoctorReply, ControlError> {
-        let agent = self.ask(|controller| Ok(controller.agent_snapshot())).await?;
-        let checks = self.doctor.examine(agent).await?;
-        Ok(proto::DoctorReply {
-            checks: checks.into_iter().map(Into::into).collect(),
-        })
+    async fn resize(&self, request: Request<proto::ResizeRequest>) -> Result<Response<proto::ChangeReply>, Status> {
+        // A rehearsal changes nothing.
+        let needs = match request.get_ref().dry_run {
+            true => Right::Read,
+            false => Right::Change,
+        };
+        let agent = self.clone();
+        let resize = |caller, request| async move { agent.resize_pods(caller, request).await };
+        self.gate.change("resize", needs, request, resize).await
     }
 
-    fn record_refusal(&self, caller: Caller, call: &'static str, reason: &str) {
-        self.refused(caller, call, None, reason);
+    async fn release(&self, request: Request<proto::ReleaseRequest>) -> Result<Response<proto::ChangeReply>, Status> {
+        let agent = self.clone();
+        let release = |caller, request| async move { agent.release_pods(caller, request).await };
+        self.gate.change("release", Right::Change, request, release).await
+    }
+
+    type WatchStream = Changes;
+
+    async fn watch(&self, request: Request<proto::WatchRequest>) -> Result<Response<Changes>, Status> {
+        self.gate.watch(&request, self.changes.subscribe())
     }
 }
 
-fn result(pod: PodId, containers: Vec<String>, ended: Result<proto::Change, ControlError>) -> proto::PodResult {
-    let (change, error) = match ended {
-        Ok(change) => (Some(change), String::new()),
-        Err(error) => (None, error.to_string()),
-    };
-    proto::PodResult {
-        namespace: pod.namespace,
-        name: pod.name,
-        uid: pod.uid,
-        containers,
-        change,
-        error,
-    }
+/// Writes down that a caller was turned away.
+pub(super) fn refused(audit: &Audit, caller: Caller, call: &'static str, pod: Option<String>, reason: &str) {
+    audit.refused(Refusal {
+        time: Timestamp::now(),
+        uid: caller.uid,
+        pid: caller.pid,
+        call,
+        pod,
+        reason: reason.to_owned(),
+    });
 }
 
 fn override_of(caller: Caller, request: &proto::ResizeRequest, values: Vec<NamedRequirements>) -> Override {

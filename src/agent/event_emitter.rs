@@ -138,26 +138,11 @@ impl Composer {
 
 /// Whether somebody or something wanted a change, rather than that the agent looked again.
 const fn is_wish(cause: &Cause) -> bool {
-    match cause {
-        Cause::Recommendation { .. }
-        | Cause::BoostEnded { .. }
-        | Cause::Operator { .. }
-        | Cause::OverrideEnded
-        | Cause::Released { .. }
-        | Cause::Guard { .. }
-        | Cause::TemporaryLimitEnded { .. }
-        | Cause::TemporaryLimitDenied { .. }
-        | Cause::PodLevel
-        | Cause::ChangeLost
-        | Cause::Drift
-        | Cause::Regret { .. } => true,
-        Cause::Sweep
-        | Cause::Kubelet
-        | Cause::ApiServerReturned
-        | Cause::ContainerStarted
-        | Cause::AgentStarted
-        | Cause::Retry => false,
-    }
+    use Cause::{AgentStarted, ApiServerReturned, ContainerStarted, Kubelet, Retry, Sweep};
+    !matches!(
+        cause,
+        Sweep | Kubelet | ApiServerReturned | ContainerStarted | AgentStarted | Retry
+    )
 }
 
 fn event(

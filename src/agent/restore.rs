@@ -323,18 +323,7 @@ async fn rehearsed(node: &Arc<Node>, job: Job) -> proto::PodResult {
 }
 
 fn result(live: &LivePod, ended: Result<proto::Change, String>) -> proto::PodResult {
-    let (change, error) = match ended {
-        Ok(change) => (Some(change), String::new()),
-        Err(error) => (None, error),
-    };
-    proto::PodResult {
-        namespace: live.id.namespace.clone(),
-        name: live.id.name.clone(),
-        uid: live.id.uid.clone(),
-        containers: live.containers.keys().cloned().collect(),
-        change,
-        error,
-    }
+    view::result(&live.id, live.containers.keys().cloned().collect(), ended)
 }
 
 /// Pods that something stood for and that no manifest describes: what their specs say, nobody knows here.

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use futures::TryFutureExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::backend::AgentBackend;
+use super::backend::{AgentBackend, refused};
 use super::discovery::{Discovery, DiscoveryLinks, UnsavedLimits};
 use super::doctor::Doctor;
 use super::event_emitter::emit_events;
@@ -25,14 +26,14 @@ use super::view;
 use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
 use crate::actuate::{Concurrency, LeastLimits, PodResizer};
 use crate::config::{Config, RunArguments};
-use crate::control::{Access, ControlSocket, Limits, proto, serve};
+use crate::control::{Access, CallGate, ControlSocket, Limits, proto, serve};
 use crate::guard::{Guard, LentLast, LimitFiles};
 use crate::kubernetes::events::EventRecorder;
 use crate::kubernetes::metrics::{ApiMetrics, EventMetrics};
 use crate::kubernetes::{self, ApiClient, ApiHealth, ApiResizer, Timing};
 use crate::model::ChangeRecord;
 use crate::observe::health::{Heartbeat, Readiness};
-use crate::observe::http::{Exposed, HttpServer};
+use crate::observe::http::{self, Exposed};
 use crate::observe::log::LogFilter;
 use crate::observe::metrics::registry;
 use crate::oom::watch::NodePods;
@@ -77,10 +78,10 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
     };
     let socket = ControlSocket::bind(&config.socket, access).await.context("socket")?;
     let http = match config.http_address {
-        Some(address) => Some(HttpServer::listen(address).await?),
+        Some(address) => Some(http::listen(address).await?),
         None => None,
     };
-    let address = http.as_ref().map(HttpServer::address);
+    let address = http.as_ref().and_then(|listener| listener.local_addr().ok());
     let stop = CancellationToken::new();
     let mut registry = registry();
     let metrics = Metrics::register(&mut registry);
@@ -97,18 +98,15 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
 
     let (views, view) = watch::channel(Arc::new(restored.described()));
     let counted_events = EventMetrics::register(&mut registry);
-    if let Some(api) = &api {
-        let kubernetes_events = EventRecorder::start(api.clone(), &config.node_name, counted_events, stop.clone());
-        tokio::spawn(emit_events(records.subscribe(), kubernetes_events));
-    }
-    if let Some(api) = &api {
+    let cluster = api.clone().map(|api| {
+        let recorder = EventRecorder::start(api.clone(), &config.node_name, counted_events, stop.clone());
+        tokio::spawn(emit_events(records.subscribe(), recorder));
         api.keep_probing(stop.clone());
         tokio::spawn(report_returns(api.health().clone(), events.clone()));
-    }
-    let resizer = api
-        .clone()
-        .map(|api| Arc::new(ApiResizer::new(api)) as Arc<dyn PodResizer>);
-    let annotator = api.clone().map(|api| Annotator::start(api, stop.clone()));
+        let resizer: Arc<dyn PodResizer> = Arc::new(ApiResizer::new(api.clone()));
+        (resizer, Annotator::start(api, stop.clone()))
+    });
+    let (resizer, annotator) = cluster.unzip();
     let source_merge = start_sources(&config, api.clone(), &stop);
     tokio::spawn(source_merge.run(views, events.clone()));
     let calls = RuntimeMetrics::register(&mut registry);
@@ -144,22 +142,29 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
     });
     tokio::spawn(discovery.run(discovery_asked, events.clone()));
     tokio::spawn(translate(records.subscribe(), changes.clone()));
-    if let Some(server) = http {
+    if let Some(listener) = http {
         let exposed = Exposed {
             registry,
             heartbeat: heartbeat.clone(),
             readiness,
         };
-        tokio::spawn(serve_http(server, exposed, stop.clone()));
+        let served = http::serve(listener, exposed, stop.clone());
+        tokio::spawn(served.inspect_err(|error| tracing::error!(%error, "metrics and health are not served any more")));
     }
-    let backend = Arc::new(AgentBackend {
+    let audited = audit.clone();
+    let gate = CallGate::new(Limits::default(), stop.clone(), move |caller, call, reason| {
+        refused(&audited, caller, call, None, reason);
+    });
+    let gate = Arc::new(gate);
+    let backend = AgentBackend {
+        gate: Arc::clone(&gate),
         events: events.clone(),
         changes,
         audit: audit.clone(),
         doctor: Arc::new(Doctor::new(&config)),
         kills: oom.kills.clone(),
-    });
-    let control = tokio::spawn(serve(socket, backend, Limits::default(), stop.clone()));
+    };
+    let control = tokio::spawn(async move { serve(socket, backend, &gate).await });
 
     let (reported, reports) = mpsc::unbounded_channel();
     let guard = Guard::start(reported, Arc::clone(&limit_files))
@@ -195,8 +200,8 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
     );
     let controller = tokio::spawn(controller.run(inbox, stop.clone(), heartbeat));
 
-    let http = address.map(tracing::field::display);
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %config.socket.display(), http, "vscaled runs");
+    let address = address.map(tracing::field::display);
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %config.socket.display(), http = address, "vscaled runs");
     signals.until_stop(config, &arguments, &events, &log).await;
     stop.cancel();
     for (name, ended) in [("controller", controller.await), ("control socket", control.await)] {
@@ -316,12 +321,6 @@ async fn report_returns(health: ApiHealth, events: mpsc::Sender<Event>) {
         if events.send(Event::ApiServerReturned).await.is_err() {
             return;
         }
-    }
-}
-
-async fn serve_http(server: HttpServer, exposed: Exposed, stop: CancellationToken) {
-    if let Err(error) = server.serve(exposed, stop).await {
-        tracing::error!(%error, "metrics and health are not served any more");
     }
 }
 

@@ -8,7 +8,7 @@ use crate::actuate::Node;
 use crate::control::proto;
 use crate::model::objects::PodId;
 use crate::model::{
-    Bytes, Cause, ChangeRecord, MilliCpu, NamedRequirements, Reason, Requirements, Resource, StepRecord, Target, Withheld,
+    Bytes, Cause, ChangeRecord, MilliCpu, NamedRequirements, Reason, Resource, StepRecord, Target, Withheld,
 };
 use crate::observe::audit::Actor;
 use crate::plan::shrink::Progress;
@@ -45,11 +45,11 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
             .as_ref()
             .and_then(|live| live.containers.get(&named.name))
             .map(|live| live.id.clone()),
-        wanted: Some(proto::Requirements::from(&named.resources)),
+        wanted: Some((&named.resources).into()),
         spec: state
             .pod
             .container(&named.name)
-            .map(|container| requirements(&container.resources)),
+            .map(|container| (&container.resources).into()),
     };
     proto::Pod {
         namespace: metadata.namespace.clone(),
@@ -118,10 +118,6 @@ fn lent(limit: &TemporaryLimit, quiet: SignedDuration) -> proto::Lease {
     }
 }
 
-fn requirements(resources: &Requirements) -> proto::Requirements {
-    proto::Requirements::from(resources)
-}
-
 fn overridden(overridden: &Override) -> proto::Override {
     proto::Override {
         uid: overridden.uid,
@@ -134,47 +130,37 @@ fn overridden(overridden: &Override) -> proto::Override {
 
 /// Why a pod stands as it does, where the word does not say it.
 fn detail(state: &PodState, status: PodStatus, now: Timestamp) -> String {
-    match status {
-        PodStatus::NotRunning => "no container of this pod runs on this node".to_owned(),
+    let (failed, withheld) = (state.work.has_failed(), state.resize.pending());
+    let text = match status {
+        PodStatus::NotRunning => Some("no container of this pod runs on this node".to_owned()),
         PodStatus::Foreign => {
-            state
-                .drift
-                .writers
-                .all_paused(now)
-                .next()
-                .map_or_else(String::new, |(target, file, until)| {
-                    format!("something else keeps changing {file} of {target}; left alone until {until}")
-                })
-        }
-        PodStatus::Refused if !state.work.has_failed() && state.no_room.is_some() => state
-            .no_room
-            .as_ref()
-            .map_or_else(String::new, |no_room| no_room.why.clone()),
-        PodStatus::Refused if !state.work.has_failed() && state.resize.pending().is_none() => {
-            state.shrink.next_retry(now).map_or_else(String::new, |regret| {
-                format!(
-                    "a lower memory limit was undone (time {} in a row) and is tried again at {}: {}",
-                    regret.times, regret.until, regret.why
-                )
+            let paused = state.drift.writers.all_paused(now).next();
+            paused.map(|(target, file, until)| {
+                format!("something else keeps changing {file} of {target}; left alone until {until}")
             })
         }
+        PodStatus::Refused if !failed && state.no_room.is_some() => {
+            state.no_room.as_ref().map(|no_room| no_room.why.clone())
+        }
+        PodStatus::Refused if !failed && withheld.is_none() => state.shrink.next_retry(now).map(|regret| {
+            format!(
+                "a lower memory limit was undone (time {} in a row) and is tried again at {}: {}",
+                regret.times, regret.until, regret.why
+            )
+        }),
         PodStatus::Owed | PodStatus::Refused | PodStatus::Deferred | PodStatus::Infeasible => {
-            match state.resize.pending() {
-                Some(withheld) => withheld.reason().to_owned(),
-                None => state.drift.last_reason.clone(),
-            }
+            Some(withheld.map_or(&*state.drift.last_reason, Withheld::reason).to_owned())
         }
         PodStatus::Working => {
-            let withheld = state
-                .resize
-                .pending()
+            let why = withheld.map(|withheld| withheld.reason().to_owned());
+            let all = why
                 .into_iter()
-                .map(|withheld| withheld.reason().to_owned());
-            let all = withheld.chain(Some(grown(state)).filter(|grown| !grown.is_empty()));
-            all.collect::<Vec<_>>().join("; ")
+                .chain(Some(grown(state)).filter(|grown| !grown.is_empty()));
+            Some(all.collect::<Vec<_>>().join("; "))
         }
-        PodStatus::NotManaged | PodStatus::InSync => grown(state),
-    }
+        PodStatus::NotManaged | PodStatus::InSync => Some(grown(state)),
+    };
+    text.unwrap_or_default()
 }
 
 /// What the guard did, or could not do.
@@ -325,34 +311,47 @@ pub(super) fn planned(pod: PodId, cause: &Cause, steps: &[StepRecord]) -> proto:
     }
 }
 
-/// Who or what asked for a pass.
-pub(super) fn who(cause: &Cause) -> proto::Who {
-    match Actor::from(cause) {
-        Actor::Vpa { name, resource_version } => proto::Who {
-            kind: "vpa".to_owned(),
-            name: name.to_owned(),
-            resource_version: resource_version.to_owned(),
-            ..proto::Who::default()
-        },
-        Actor::Operator { uid, pid, reason } => proto::Who {
-            kind: "operator".to_owned(),
-            uid: Some(uid),
-            pid: Some(pid),
-            reason: reason.to_owned(),
-            ..proto::Who::default()
-        },
-        Actor::Guard => proto::Who {
-            kind: "guard".to_owned(),
-            ..proto::Who::default()
-        },
-        Actor::Agent => proto::Who {
-            kind: "agent".to_owned(),
-            ..proto::Who::default()
-        },
+/// What became of one of several pods.
+pub(super) fn result(
+    pod: &PodId,
+    containers: Vec<String>,
+    ended: Result<proto::Change, impl ToString>,
+) -> proto::PodResult {
+    let (change, error) = match ended {
+        Ok(change) => (Some(change), String::new()),
+        Err(error) => (None, error.to_string()),
+    };
+    proto::PodResult {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        containers,
+        change,
+        error,
     }
 }
 
-pub(super) fn step(record: &StepRecord) -> proto::Step {
+/// Who or what asked for a pass.
+fn who(cause: &Cause) -> proto::Who {
+    let Actor {
+        kind,
+        name,
+        resource_version,
+        uid,
+        pid,
+        reason,
+    } = Actor::from(cause);
+    proto::Who {
+        kind: kind.to_owned(),
+        name: name.unwrap_or_default().to_owned(),
+        resource_version: resource_version.unwrap_or_default().to_owned(),
+        uid,
+        pid,
+        reason: reason.unwrap_or_default().to_owned(),
+    }
+}
+
+fn step(record: &StepRecord) -> proto::Step {
     let (level, name) = match &record.target {
         Target::Pod => ("pod", String::new()),
         Target::Container(name) => ("container", name.clone()),

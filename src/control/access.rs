@@ -4,11 +4,11 @@
 //! second one may make the calls that change nothing. Membership is what the kernel recorded about the caller when it
 //! connected, not what a database of users says now: see [`peer`](super::peer).
 
-use super::backend::Caller;
+use super::peer::Caller;
 
 /// What a caller may do. The greater includes the lesser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Right {
+pub enum Right {
     Read,
     Change,
 }

@@ -15,9 +15,8 @@ use tonic::{Code, Response, Status, Streaming};
 
 use super::proto::control_client::ControlClient;
 use super::proto::{
-    Change, DoctorReply, DoctorRequest, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply,
-    HistoryRequest, OomListReply, OomListRequest, ReleaseReply, ReleaseRequest, ResizeReply, ResizeRequest,
-    WatchRequest,
+    Change, ChangeReply, DoctorReply, DoctorRequest, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply,
+    HistoryRequest, OomListReply, OomListRequest, ReleaseRequest, ResizeRequest, WatchRequest,
 };
 
 /// How long to wait for a connection.
@@ -105,12 +104,12 @@ impl Client {
     }
 
     /// Sets requests and limits by hand, or shows which steps that would take.
-    pub async fn resize(&mut self, request: ResizeRequest) -> Result<ResizeReply, ClientError> {
+    pub async fn resize(&mut self, request: ResizeRequest) -> Result<ChangeReply, ClientError> {
         answer_within(CHANGE, &self.socket, self.inner.resize(request)).await
     }
 
     /// Ends an override, or several.
-    pub async fn release(&mut self, request: ReleaseRequest) -> Result<ReleaseReply, ClientError> {
+    pub async fn release(&mut self, request: ReleaseRequest) -> Result<ChangeReply, ClientError> {
         answer_within(CHANGE, &self.socket, self.inner.release(request)).await
     }
 

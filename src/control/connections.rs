@@ -22,8 +22,7 @@ use tonic::Status;
 use tower::Service;
 
 use super::access::{Access, Right};
-use super::backend::Caller;
-use super::peer::identify;
+use super::peer::{Caller, identify};
 use super::proto::control_server::{Control, ControlServer};
 use super::server::Limits;
 use super::socket::ControlSocket;

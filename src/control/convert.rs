@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::backend::ControlError;
+use super::error::ControlError;
 use super::proto;
 use super::selector::Selector;
 use crate::model::quantity::Quantity;
@@ -53,7 +53,9 @@ pub fn resize_values(request: &proto::ResizeRequest) -> Result<Vec<NamedRequirem
 }
 
 /// Checks what every change has: one pod or a selector of several, and a reason of sensible length.
-pub(super) fn check_change(pod: &str, selector: &str, namespace: &str, reason: &str) -> Result<(), ControlError> {
+///
+/// Errors: [`ControlError::Invalid`] naming the first field that cannot be used.
+pub fn check_change(pod: &str, selector: &str, namespace: &str, reason: &str) -> Result<(), ControlError> {
     let required = "required: namespace/name, a UID, or a prefix of a container id; or a selector";
     ensure(!pod.is_empty() || !selector.is_empty(), "pod", required)?;
     let narrowed = !selector.is_empty() || !namespace.is_empty();

@@ -1,22 +1,23 @@
 //! The unix socket: operators' requests in, answers out.
 //!
 //! In come calls of `proto/vscaled/control/v1` over a socket for root, the agent's own user and the configured groups
-//! ([`Access`]); out go the agent's answers, through the [`Backend`] it implements. On the way:
+//! ([`Access`]); out go the agent's answers: it implements [`Control`], the service as it is generated. On the way:
 //!
 //! - [`ControlSocket`] owns the file: private from the first moment, never taken from a living daemon, removed at the end.
 //! - `peer` asks the kernel who called, and `access` says what they may.
 //! - `connections` bounds the number of callers. A silent one gives way to a newer one.
-//! - [`serve`] refuses callers without the right, bounds calls in number, rate, size and time, and passes them on.
+//! - [`serve`] bounds calls in size and hands them to the agent; its [`CallGate`] refuses callers without the right, and
+//!   bounds calls in number, rate and time.
 //! - `select` and `selector` find the pods a caller means.
 //! - [`Client`] is the other end.
 //!
 //! Nothing here decides or holds state about pods, and a stuck caller never holds the agent.
 
 mod access;
-mod backend;
 mod client;
 mod connections;
 mod convert;
+mod error;
 mod peer;
 pub mod proto;
 mod select;
@@ -25,14 +26,17 @@ mod server;
 mod socket;
 mod watch;
 
-pub use access::{Access, Group};
-pub use backend::{Backend, Caller, ControlError};
+pub use access::{Access, Group, Right};
 pub use client::{Client, ClientError, Watch};
-pub use convert::resize_values;
+pub use convert::{check_change, resize_values};
+pub use error::ControlError;
+pub use peer::Caller;
+pub use proto::control_server::Control;
 pub use select::find_pod;
 pub use selector::{Selector, SelectorError};
-pub use server::{Limits, serve};
+pub use server::{CallGate, Limits, serve};
 pub use socket::{BindError, ControlSocket};
+pub use watch::Changes;
 
 /// Where the agent listens unless told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/vscaled/vscaled.sock";

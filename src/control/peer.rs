@@ -14,12 +14,19 @@ use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use uapi::c::{SO_PEERGROUPS, SOL_SOCKET};
 
-use super::backend::Caller;
-
 /// As many groups as the kernel lets a process have (`NGROUPS_MAX`, linux/limits.h).
 const MOST_GROUPS: usize = 65_536;
 /// As many as nearly every process has.
 const USUAL_GROUPS: usize = 64;
+
+/// Who calls: what the kernel recorded about the peer when it connected (`SO_PEERCRED`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Caller {
+    pub uid: u32,
+    pub gid: u32,
+    /// Process, 0 if it lives in a pid namespace that is not visible from here.
+    pub pid: i32,
+}
 
 /// Who connected, and which groups it is in besides its first one.
 pub(super) fn identify(socket: &impl AsFd) -> io::Result<(Caller, Vec<u32>)> {

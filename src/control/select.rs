@@ -1,6 +1,6 @@
 //! Which pod a caller means: `namespace/name`, a UID, or the beginning of a container's id.
 
-use super::backend::ControlError;
+use super::error::ControlError;
 use super::proto::Pod;
 
 /// Shorter beginnings of container ids are not looked up: they would fit by accident.

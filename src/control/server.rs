@@ -4,29 +4,25 @@
 //! bounded. A read is dropped when its deadline passes or its caller leaves. A change runs in a task of its own to its end,
 //! because half a change is worse than a late answer.
 
+use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::Stream;
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use super::access::Right;
-use super::backend::{Backend, Caller, ControlError};
 use super::connections::{Peer, serve_connections};
-use super::convert::resize_values;
+use super::error::ControlError;
+use super::peer::Caller;
 use super::proto::control_server::{Control, ControlServer};
-use super::proto::{
-    Change, DoctorReply, DoctorRequest, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply,
-    HistoryRequest, OomListReply, OomListRequest, ReleaseReply, ReleaseRequest, ResizeReply, ResizeRequest,
-    WatchRequest,
-};
+use super::proto::{Change, WatchRequest};
 use super::socket::ControlSocket;
-use super::watch::changes;
+use super::watch::{Changes, changes};
 use crate::rate_limiter::{KeyedRateLimiter, Rate};
 
 /// Largest request in bytes.
@@ -70,30 +66,20 @@ impl Default for Limits {
     }
 }
 
-/// Serves until `stop` is cancelled; then removes the socket, lets calls in progress
-/// end within [`Limits::grace`], and returns.
-pub async fn serve<B: Backend>(socket: ControlSocket, backend: Arc<B>, limits: Limits, stop: CancellationToken) {
-    let changes = TaskTracker::new();
-    let service = ControlServer::new(Service {
-        backend,
-        limits,
-        calls: Arc::new(Semaphore::new(limits.calls)),
-        watchers: Arc::new(Semaphore::new(limits.watchers)),
-        rate: KeyedRateLimiter::new(Rate {
-            burst: limits.rate.saturating_mul(2),
-            every: Duration::from_secs(1) / limits.rate.max(1),
-        }),
-        logged_refusals: KeyedRateLimiter::new(LOGGED_REFUSALS),
-        changes: changes.clone(),
-        stop: stop.clone(),
-    })
-    .max_decoding_message_size(LARGEST_REQUEST)
-    .max_encoding_message_size(LARGEST_ANSWER);
+/// Serves until the gate's `stop` is cancelled; then removes the socket, lets calls in progress
+/// end within [`Limits::grace`], and returns. Every call of `agent` goes through the gate.
+pub async fn serve(socket: ControlSocket, agent: impl Control, gate: &CallGate) {
+    let CallGate {
+        limits, stop, changes, ..
+    } = gate;
+    let service = ControlServer::new(agent)
+        .max_decoding_message_size(LARGEST_REQUEST)
+        .max_encoding_message_size(LARGEST_ANSWER);
     let stopped = async {
         stop.cancelled().await;
         Instant::now()
     };
-    let ((), stopped) = tokio::join!(serve_connections(socket, limits, service, &stop), stopped);
+    let ((), stopped) = tokio::join!(serve_connections(socket, *limits, service, stop), stopped);
     changes.close();
     let end = stopped + limits.grace;
     if tokio::time::timeout_at(end.into(), changes.wait()).await.is_err() {
@@ -101,9 +87,8 @@ pub async fn serve<B: Backend>(socket: ControlSocket, backend: Arc<B>, limits: L
     }
 }
 
-#[derive(Debug)]
-struct Service<B> {
-    backend: Arc<B>,
+/// Through which every call at the socket goes: [`read`](Self::read), [`change`](Self::change) or [`watch`](Self::watch).
+pub struct CallGate {
     limits: Limits,
     calls: Arc<Semaphore>,
     watchers: Arc<Semaphore>,
@@ -111,6 +96,15 @@ struct Service<B> {
     logged_refusals: KeyedRateLimiter<u32>,
     changes: TaskTracker,
     stop: CancellationToken,
+    record_refusal: Box<dyn Fn(Caller, &'static str, &str) + Send + Sync>,
+}
+
+impl fmt::Debug for CallGate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallGate")
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The right to one call; held until the call is over.
@@ -121,7 +115,28 @@ struct Admission {
     _call: Arc<()>,
 }
 
-impl<B: Backend> Service<B> {
+impl CallGate {
+    /// `record_refusal` records that a caller was refused a call that it has no right to. It must not wait.
+    pub fn new(
+        limits: Limits,
+        stop: CancellationToken,
+        record_refusal: impl Fn(Caller, &'static str, &str) + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            limits,
+            calls: Arc::new(Semaphore::new(limits.calls)),
+            watchers: Arc::new(Semaphore::new(limits.watchers)),
+            rate: KeyedRateLimiter::new(Rate {
+                burst: limits.rate.saturating_mul(2),
+                every: Duration::from_secs(1) / limits.rate.max(1),
+            }),
+            logged_refusals: KeyedRateLimiter::new(LOGGED_REFUSALS),
+            changes: TaskTracker::new(),
+            stop,
+            record_refusal: Box::new(record_refusal),
+        }
+    }
+
     /// Admits a caller who has the right to a call, does not call too often, and for whom `permits` has one left.
     fn admit<T>(
         &self,
@@ -136,7 +151,7 @@ impl<B: Backend> Service<B> {
             .ok_or_else(|| Status::internal("the connection does not say who called"))?;
         let caller @ Caller { uid, pid, .. } = peer.caller;
         if let Some(refusal) = peer.refusal(needs) {
-            self.backend.record_refusal(caller, name, &refusal);
+            (self.record_refusal)(caller, name, &refusal);
             if self.logged_refusals.try_use(uid, Instant::now()) {
                 tracing::warn!(uid, pid, call = name, "refused a caller at the control socket");
             }
@@ -158,8 +173,11 @@ impl<B: Backend> Service<B> {
         })
     }
 
-    /// Admits a call that changes nothing and runs it until its deadline.
-    async fn read<Q, A, F>(
+    /// Admits a call that changes nothing and runs it until its deadline, or until the caller leaves.
+    ///
+    /// # Errors
+    /// The call's own, or why it was not admitted or not ended.
+    pub async fn read<Q, A, F>(
         &self,
         name: &'static str,
         request: Request<Q>,
@@ -178,12 +196,24 @@ impl<B: Backend> Service<B> {
         }
     }
 
-    /// Runs an admitted change to its end, and waits for it until the deadline.
-    async fn change<A: Send + 'static>(
+    /// Admits a call and runs it to its end, whatever the caller does; waits for it until the deadline.
+    ///
+    /// # Errors
+    /// The call's own, or why it was not admitted or not waited for. A change that was tried and did not end well is an
+    /// answer that says so.
+    pub async fn change<Q, A, F>(
         &self,
-        admission: Admission,
-        call: impl Future<Output = Result<A, ControlError>> + Send + 'static,
-    ) -> Result<Response<A>, Status> {
+        name: &'static str,
+        needs: Right,
+        request: Request<Q>,
+        call: impl FnOnce(Caller, Q) -> F + Send,
+    ) -> Result<Response<A>, Status>
+    where
+        A: Send + 'static,
+        F: Future<Output = Result<A, ControlError>> + Send + 'static,
+    {
+        let admission = self.admit(&request, name, needs, &self.calls)?;
+        let call = call(admission.caller, request.into_inner());
         let task = self.changes.spawn(async move {
             let answer = call.await;
             drop(admission);
@@ -198,60 +228,17 @@ impl<B: Backend> Service<B> {
             ))),
         }
     }
-}
 
-#[tonic::async_trait]
-impl<B: Backend> Control for Service<B> {
-    async fn get(&self, request: Request<GetRequest>) -> Result<Response<GetReply>, Status> {
-        self.read("get", request, |request| self.backend.get(request)).await
-    }
-
-    async fn explain(&self, request: Request<ExplainRequest>) -> Result<Response<ExplainReply>, Status> {
-        self.read("explain", request, |request| self.backend.explain(request))
-            .await
-    }
-
-    async fn history(&self, request: Request<HistoryRequest>) -> Result<Response<HistoryReply>, Status> {
-        self.read("history", request, |request| self.backend.history(request))
-            .await
-    }
-
-    async fn doctor(&self, request: Request<DoctorRequest>) -> Result<Response<DoctorReply>, Status> {
-        self.read("doctor", request, |_| self.backend.doctor()).await
-    }
-
-    async fn oom_list(&self, request: Request<OomListRequest>) -> Result<Response<OomListReply>, Status> {
-        self.read("oom list", request, |request| self.backend.oom_list(request))
-            .await
-    }
-
-    async fn resize(&self, request: Request<ResizeRequest>) -> Result<Response<ResizeReply>, Status> {
-        // A rehearsal changes nothing.
-        let needs = if request.get_ref().dry_run {
-            Right::Read
-        } else {
-            Right::Change
-        };
-        let admission = self.admit(&request, "resize", needs, &self.calls)?;
-        let (caller, request, backend) = (admission.caller, request.into_inner(), Arc::clone(&self.backend));
-        resize_values(&request)?;
-        self.change(admission, async move { backend.resize(caller, request).await })
-            .await
-    }
-
-    async fn release(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
-        let admission = self.admit(&request, "release", Right::Change, &self.calls)?;
-        let (caller, request, backend) = (admission.caller, request.into_inner(), Arc::clone(&self.backend));
-        super::convert::check_change(&request.pod, &request.selector, &request.namespace, &request.reason)?;
-        self.change(admission, async move { backend.release(caller, request).await })
-            .await
-    }
-
-    type WatchStream = Pin<Box<dyn Stream<Item = Result<Change, Status>> + Send>>;
-
-    async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let admission = self.admit(&request, "watch", Right::Read, &self.watchers)?;
-        let stream = changes(self.backend.watch(), self.stop.clone(), admission);
-        Ok(Response::new(Box::pin(stream)))
+    /// Admits a watcher. The capacity of the channel of `news` bounds how far it may fall behind.
+    ///
+    /// # Errors
+    /// Why it was not admitted.
+    pub fn watch(
+        &self,
+        request: &Request<WatchRequest>,
+        news: Receiver<Arc<Change>>,
+    ) -> Result<Response<Changes>, Status> {
+        let admission = self.admit(request, "watch", Right::Read, &self.watchers)?;
+        Ok(Response::new(changes(news, self.stop.clone(), admission)))
     }
 }

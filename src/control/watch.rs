@@ -4,6 +4,7 @@
 //! never waits for a watcher and never remembers more for one.
 
 use std::future::ready;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use futures::stream::once;
@@ -16,12 +17,11 @@ use tonic::Status;
 
 use super::proto::Change;
 
+/// What a watcher gets.
+pub type Changes = Pin<Box<dyn Stream<Item = Result<Change, Status>> + Send>>;
+
 /// The changes from now on. Ends with `UNAVAILABLE` when the agent stops; `guard` is dropped with the last change.
-pub(super) fn changes<G>(
-    changes: Receiver<Arc<Change>>,
-    stop: CancellationToken,
-    guard: G,
-) -> impl Stream<Item = Result<Change, Status>> {
+pub(super) fn changes<G: Send + 'static>(changes: Receiver<Arc<Change>>, stop: CancellationToken, guard: G) -> Changes {
     let mut missed = 0;
     let number_missed = move |received: Result<Arc<Change>, BroadcastStreamRecvError>| {
         let _held = &guard;
@@ -37,10 +37,8 @@ pub(super) fn changes<G>(
         })
     };
     let end = once(ready(Err(Status::unavailable("vscaled is stopping"))));
-    BroadcastStream::new(changes)
-        .filter_map(number_missed)
-        .take_until(stop.cancelled_owned())
-        .chain(end)
+    let changes = BroadcastStream::new(changes).filter_map(number_missed);
+    Box::pin(changes.take_until(stop.cancelled_owned()).chain(end))
 }
 
 #[cfg(test)]
@@ -62,7 +60,7 @@ mod tests {
         for sequence in 0..10 {
             sender.send(change(sequence)).unwrap();
         }
-        let mut stream = std::pin::pin!(changes(receiver, CancellationToken::new(), ()));
+        let mut stream = changes(receiver, CancellationToken::new(), ());
         let first = stream.next().await.unwrap().unwrap();
         assert_eq!((first.sequence, first.missed), (6, 6));
         let second = stream.next().await.unwrap().unwrap();
@@ -73,7 +71,7 @@ mod tests {
     async fn stopping_ends_the_stream_with_a_reason_and_drops_its_guard() {
         let (_sender, receiver) = broadcast::channel(4);
         let (stop, guard) = (CancellationToken::new(), Arc::new(()));
-        let mut stream = std::pin::pin!(changes(receiver, stop.clone(), Arc::clone(&guard)));
+        let mut stream = changes(receiver, stop.clone(), Arc::clone(&guard));
         stop.cancel();
         let last = stream.next().await.unwrap().unwrap_err();
         assert_eq!(last.code(), tonic::Code::Unavailable);

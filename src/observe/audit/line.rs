@@ -8,59 +8,57 @@ use crate::model::objects::PodId;
 use crate::model::{Cause, ChangeRecord, ControlFile, StepRecord, Target};
 use crate::oom::{Confidence, Level, OomReport, ReportedPod};
 
-/// Whose wish a change was.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum Actor<'a> {
-    /// A recommendation of a VPA.
-    Vpa {
-        /// The name of the VPA.
-        name: &'a str,
-        /// Which version of it; empty where its source has none.
-        resource_version: &'a str,
-    },
-    /// An operator's request at the socket.
-    Operator {
-        /// The user id of the caller.
-        uid: u32,
-        /// The process id of the caller.
-        pid: i32,
-        /// The reason that the caller gave.
-        reason: &'a str,
-    },
-    /// The guard's: it grew a limit that was about to be reached, or ends what it lent.
-    Guard,
-    /// The agent's own: it keeps true, or takes back, what somebody wished before.
-    Agent,
+/// Whose wish a change was; what does not apply is absent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Actor<'a> {
+    /// `vpa`; `operator`; `guard`, which grew a limit that was about to be reached, or ends what it lent; or `agent`, which
+    /// keeps true, or takes back, what somebody wished before.
+    pub kind: &'static str,
+    /// The name of the VPA.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<&'a str>,
+    /// Which version of it; empty where its source has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource_version: Option<&'a str>,
+    /// The user id of the operator who called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// The process id of the caller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+    /// The reason that the caller gave.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'a str>,
 }
 
 impl<'a> From<&'a Cause> for Actor<'a> {
     fn from(cause: &'a Cause) -> Self {
+        let kind = match cause {
+            Cause::Recommendation { .. } => "vpa",
+            Cause::Operator { .. } | Cause::Released { .. } => "operator",
+            Cause::Guard { .. } | Cause::TemporaryLimitEnded { .. } | Cause::TemporaryLimitDenied { .. } => "guard",
+            _ => "agent",
+        };
+        let of_kind = Self {
+            kind,
+            ..Self::default()
+        };
         match cause {
             Cause::Recommendation {
                 vpa, resource_version, ..
-            } => Self::Vpa {
-                name: vpa,
-                resource_version,
+            } => Self {
+                name: Some(vpa),
+                resource_version: Some(resource_version),
+                ..of_kind
             },
-            Cause::Operator { uid, pid, reason } | Cause::Released { uid, pid, reason } => Self::Operator {
-                uid: *uid,
-                pid: *pid,
-                reason,
+            Cause::Operator { uid, pid, reason } | Cause::Released { uid, pid, reason } => Self {
+                uid: Some(*uid),
+                pid: Some(*pid),
+                reason: Some(reason),
+                ..of_kind
             },
-            Cause::Guard { .. } | Cause::TemporaryLimitEnded { .. } | Cause::TemporaryLimitDenied { .. } => Self::Guard,
-            Cause::Regret { .. }
-            | Cause::BoostEnded { .. }
-            | Cause::OverrideEnded
-            | Cause::PodLevel
-            | Cause::Drift
-            | Cause::Kubelet
-            | Cause::ApiServerReturned
-            | Cause::ChangeLost
-            | Cause::ContainerStarted
-            | Cause::AgentStarted
-            | Cause::Sweep
-            | Cause::Retry => Self::Agent,
+            _ => of_kind,
         }
     }
 }

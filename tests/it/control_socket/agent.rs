@@ -8,9 +8,9 @@ use std::thread::JoinHandle;
 use tempfile::TempDir;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
-use vscaled::control::{Access, ControlSocket, Limits, serve};
+use vscaled::control::{Access, CallGate, ControlSocket, Limits, serve};
 
-use super::script::Script;
+use super::script::{Gated, Script};
 
 /// A running server, and the commands for it.
 pub(super) struct Agent {
@@ -54,7 +54,16 @@ impl Agent {
                 runtime.block_on(async {
                     let socket = ControlSocket::bind(&path, access).await.unwrap();
                     bound.send(()).unwrap();
-                    serve(socket, script, limits, stop).await;
+                    let turned_away = Arc::clone(&script);
+                    let gate = Arc::new(CallGate::new(limits, stop, move |caller, call, reason| {
+                        let refusal = (caller, call, reason.to_owned());
+                        turned_away.turned_away.lock().unwrap().push(refusal);
+                    }));
+                    let agent = Gated {
+                        script,
+                        gate: Arc::clone(&gate),
+                    };
+                    serve(socket, agent, &gate).await;
                 });
             }
         });

@@ -5,12 +5,15 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
 use vscaled::control::proto::{
-    self, Amount, Change, Check, Container, DoctorReply, ExplainReply, ExplainRequest, GetReply, GetRequest,
-    HistoryReply, HistoryRequest, OomKill, OomListReply, OomListRequest, Override, Pod, PodResult, ReleaseReply,
-    ReleaseRequest, RequestAndLimit, ResizeReply, ResizeRequest, Stages, Step, Value, Who, Workload,
+    self, Amount, Change, ChangeReply, Check, Container, DoctorReply, DoctorRequest, ExplainReply, ExplainRequest,
+    GetReply, GetRequest, HistoryReply, HistoryRequest, OomKill, OomListReply, OomListRequest, Override, Pod,
+    PodResult, ReleaseRequest, RequestAndLimit, ResizeRequest, Stages, Step, Value, WatchRequest, Who, Workload,
 };
-use vscaled::control::{Backend, Caller, ControlError, find_pod, resize_values};
+use vscaled::control::{
+    CallGate, Caller, Changes, Control, ControlError, Right, check_change, find_pod, resize_values,
+};
 use vscaled::report::proto as report;
 
 /// Knows two pods. The container's name decides how a resize ends.
@@ -23,8 +26,8 @@ pub(super) struct Script {
     pub(super) release_slow: CancellationToken,
 }
 
-impl Backend for Script {
-    async fn get(&self, _request: GetRequest) -> Result<GetReply, ControlError> {
+impl Script {
+    fn get() -> Result<GetReply, ControlError> {
         Ok(GetReply {
             agent: Some(proto::Agent {
                 version: "1.2.3".to_owned(),
@@ -35,7 +38,7 @@ impl Backend for Script {
         })
     }
 
-    async fn explain(&self, request: ExplainRequest) -> Result<ExplainReply, ControlError> {
+    fn explain(request: &ExplainRequest) -> Result<ExplainReply, ControlError> {
         let pods = pods();
         Ok(ExplainReply {
             pod: Some(find_pod(&pods, &request.pod)?.clone()),
@@ -47,11 +50,11 @@ impl Backend for Script {
         })
     }
 
-    async fn resize(&self, caller: Caller, request: ResizeRequest) -> Result<ResizeReply, ControlError> {
+    async fn resize(&self, caller: Caller, request: ResizeRequest) -> Result<ChangeReply, ControlError> {
         let values = resize_values(&request)?;
         if !request.selector.is_empty() {
             self.resized.lock().unwrap().push((caller, request));
-            return Ok(ResizeReply {
+            return Ok(ChangeReply {
                 change: None,
                 results: results(),
             });
@@ -84,27 +87,28 @@ impl Backend for Script {
             // Nobody watching is fine.
             self.changes.send(Arc::new(change.clone())).ok();
         }
-        Ok(ResizeReply {
+        Ok(ChangeReply {
             change: Some(change),
             results: Vec::new(),
         })
     }
 
-    async fn release(&self, _caller: Caller, request: ReleaseRequest) -> Result<ReleaseReply, ControlError> {
+    fn release(request: &ReleaseRequest) -> Result<ChangeReply, ControlError> {
+        check_change(&request.pod, &request.selector, &request.namespace, &request.reason)?;
         if !request.selector.is_empty() {
-            return Ok(ReleaseReply {
+            return Ok(ChangeReply {
                 change: None,
                 results: results(),
             });
         }
         find_pod(&pods(), &request.pod)?;
-        Ok(ReleaseReply {
+        Ok(ChangeReply {
             change: Some(change("Applied", "released")),
             results: Vec::new(),
         })
     }
 
-    async fn history(&self, request: HistoryRequest) -> Result<HistoryReply, ControlError> {
+    fn history(request: &HistoryRequest) -> Result<HistoryReply, ControlError> {
         if !request.pod.is_empty() {
             find_pod(&pods(), &request.pod)?;
         }
@@ -113,7 +117,7 @@ impl Backend for Script {
         })
     }
 
-    async fn oom_list(&self, request: OomListRequest) -> Result<OomListReply, ControlError> {
+    fn oom_list(request: &OomListRequest) -> Result<OomListReply, ControlError> {
         let kills = vec![kill()];
         let wanted = |kill: &OomKill| request.pod.is_empty() || request.pod == "shop/web" && kill.pod.is_some();
         Ok(OomListReply {
@@ -121,11 +125,7 @@ impl Backend for Script {
         })
     }
 
-    fn watch(&self) -> broadcast::Receiver<Arc<Change>> {
-        self.changes.subscribe()
-    }
-
-    async fn doctor(&self) -> Result<DoctorReply, ControlError> {
+    fn doctor() -> Result<DoctorReply, ControlError> {
         let check = |name: &str, status: &str, found: &str, mend: &str| Check {
             name: name.to_owned(),
             status: status.to_owned(),
@@ -145,10 +145,60 @@ impl Backend for Script {
             ],
         })
     }
+}
 
-    fn record_refusal(&self, caller: Caller, call: &'static str, reason: &str) {
-        let refusal = (caller, call, reason.to_owned());
-        self.turned_away.lock().unwrap().push(refusal);
+/// The script behind the gate of a server.
+#[derive(Clone)]
+pub(super) struct Gated {
+    pub(super) script: Arc<Script>,
+    pub(super) gate: Arc<CallGate>,
+}
+
+#[tonic::async_trait]
+impl Control for Gated {
+    async fn get(&self, request: Request<GetRequest>) -> Result<Response<GetReply>, Status> {
+        self.gate.read("get", request, async |_| Script::get()).await
+    }
+
+    async fn explain(&self, request: Request<ExplainRequest>) -> Result<Response<ExplainReply>, Status> {
+        let explain = async |request| Script::explain(&request);
+        self.gate.read("explain", request, explain).await
+    }
+
+    async fn resize(&self, request: Request<ResizeRequest>) -> Result<Response<ChangeReply>, Status> {
+        let needs = if request.get_ref().dry_run {
+            Right::Read
+        } else {
+            Right::Change
+        };
+        let script = Arc::clone(&self.script);
+        let resize = |caller, request| async move { script.resize(caller, request).await };
+        self.gate.change("resize", needs, request, resize).await
+    }
+
+    async fn release(&self, request: Request<ReleaseRequest>) -> Result<Response<ChangeReply>, Status> {
+        let release = |_, request| async move { Script::release(&request) };
+        self.gate.change("release", Right::Change, request, release).await
+    }
+
+    async fn history(&self, request: Request<HistoryRequest>) -> Result<Response<HistoryReply>, Status> {
+        let history = async |request| Script::history(&request);
+        self.gate.read("history", request, history).await
+    }
+
+    async fn oom_list(&self, request: Request<OomListRequest>) -> Result<Response<OomListReply>, Status> {
+        let list = async |request| Script::oom_list(&request);
+        self.gate.read("oom list", request, list).await
+    }
+
+    async fn doctor(&self, request: Request<DoctorRequest>) -> Result<Response<DoctorReply>, Status> {
+        self.gate.read("doctor", request, async |_| Script::doctor()).await
+    }
+
+    type WatchStream = Changes;
+
+    async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Changes>, Status> {
+        self.gate.watch(&request, self.script.changes.subscribe())
     }
 }
 

@@ -153,7 +153,7 @@ impl AgentBackend {
         &self,
         (pod, selector, namespace): (String, String, String),
         overridden_only: bool,
-        containers: Vec<String>,
+        containers: &[String],
         change: impl Fn(String) -> F,
     ) -> Result<proto::ChangeReply, ControlError> {
         if selector.is_empty() {
@@ -165,7 +165,7 @@ impl AgentBackend {
         let pods = self.select(&selector, &namespace, overridden_only).await?;
         let all = pods
             .into_iter()
-            .map(async |pod| view::result(&pod, containers.clone(), change(pod.to_string()).await));
+            .map(async |pod| view::result(&pod, containers.to_vec(), change(pod.to_string()).await));
         Ok(proto::ChangeReply {
             change: None,
             results: join_all(all).await,
@@ -178,14 +178,14 @@ impl AgentBackend {
         request: proto::ResizeRequest,
     ) -> Result<proto::ChangeReply, ControlError> {
         let wanted = override_of(caller, &request, resize_values(&request)?);
-        let containers = wanted.values.iter().map(|container| container.name.clone()).collect();
+        let containers: Vec<String> = wanted.values.iter().map(|container| container.name.clone()).collect();
         let pods = (request.pod, request.selector, request.namespace);
         if request.dry_run {
             let rehearse = |pod| self.rehearse(pod, wanted.clone());
-            return self.change_each(pods, false, containers, rehearse).await;
+            return self.change_each(pods, false, &containers, rehearse).await;
         }
         let resize = |pod| self.change(caller, pod, OperatorRequest::Override(wanted.clone()));
-        self.change_each(pods, false, containers, resize).await
+        self.change_each(pods, false, &containers, resize).await
     }
 
     async fn release_pods(
@@ -201,7 +201,7 @@ impl AgentBackend {
         };
         let pods = (request.pod, request.selector, request.namespace);
         let release = |pod| self.change(caller, pod, release.clone());
-        self.change_each(pods, true, Vec::new(), release).await
+        self.change_each(pods, true, &[], release).await
     }
 
     /// The pods a selector fits.

@@ -54,7 +54,7 @@ pub enum Restore {
 }
 
 /// What became of every pod, or would.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize)]
 pub struct Restoration {
     /// One for each pod that lives here, those that are as their spec says included.
     pub results: Vec<proto::PodResult>,

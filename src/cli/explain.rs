@@ -118,8 +118,9 @@ impl Page {
         let same_level = |a: &Value, b: &Value| (&a.level, &a.name, &a.path) == (&b.level, &b.name, &b.path);
         for level in values.chunk_by(same_level) {
             text.push_str(&format!("\n{}\n", self.title(&level[0])));
-            let says: Vec<Row> = ROWS.into_iter().filter(|row| row.is_shown(level)).collect();
-            let names = says.iter().map(|row| row.name.to_owned());
+            let is_shown = |(_, optional, of): &Row| !optional || level.iter().any(|value| !of(value).is_empty());
+            let says: Vec<Row> = ROWS.into_iter().filter(is_shown).collect();
+            let names = says.iter().map(|(name, ..)| (*name).to_owned());
             let mut columns = vec![std::iter::once(String::new()).chain(names).collect()];
             let worth_a_column = level.iter().filter(|value| !is_unmanaged(value));
             columns.extend(worth_a_column.map(|value| self.file(value, &says)));
@@ -133,14 +134,14 @@ impl Page {
     }
 
     fn file(self, value: &Value, says: &[Row]) -> Vec<String> {
-        let cell = |row: &Row| {
-            let said = (row.of)(value);
-            let text = if row.name == OWNER {
+        let cell = |(name, _, of): &Row| {
+            let said = of(value);
+            let text = if *name == OWNER {
                 or_dash(said)
             } else {
                 amount::describe(&value.file, said)
             };
-            if row.name == KERNEL && !value.difference.is_empty() {
+            if *name == KERNEL && !value.difference.is_empty() {
                 self.paint.text(Tone::Bad, &text)
             } else {
                 text
@@ -173,34 +174,18 @@ fn is_unmanaged(value: &Value) -> bool {
     agreed && unmanaged && amount::is_unlimited(&value.file, &value.kernel)
 }
 
-/// One side's value of a file.
-#[derive(Clone, Copy)]
-struct Row {
-    name: &'static str,
-    /// Whether the row is left out where it is empty.
-    optional: bool,
-    of: fn(&Value) -> &str,
-}
-
-const fn row(name: &'static str, optional: bool, of: fn(&Value) -> &str) -> Row {
-    Row { name, optional, of }
-}
+/// One side's value of a file: the name of the row, whether it is left out where it is empty, and the value.
+type Row = (&'static str, bool, fn(&Value) -> &str);
 
 const ROWS: [Row; 7] = [
-    row("spec", false, |value| &value.spec),
-    row("allocated", true, |value| &value.allocated),
-    row("wanted", false, |value| &value.wanted),
-    row("runtime", true, |value| &value.runtime),
-    row("systemd", true, |value| &value.systemd),
-    row(KERNEL, false, |value| &value.kernel),
-    row(OWNER, false, |value| &value.owner),
+    ("spec", false, |value| &value.spec),
+    ("allocated", true, |value| &value.allocated),
+    ("wanted", false, |value| &value.wanted),
+    ("runtime", true, |value| &value.runtime),
+    ("systemd", true, |value| &value.systemd),
+    (KERNEL, false, |value| &value.kernel),
+    (OWNER, false, |value| &value.owner),
 ];
-
-impl Row {
-    fn is_shown(self, level: &[Value]) -> bool {
-        !self.optional || level.iter().any(|value| !(self.of)(value).is_empty())
-    }
-}
 
 fn column(name: &str, amounts: &[Amount], cell: impl Fn(&Amount) -> String) -> Vec<String> {
     std::iter::once(name.to_owned())

@@ -26,12 +26,6 @@ pub struct Arguments {
     pub agent: RunArguments,
 }
 
-#[derive(serde::Serialize)]
-struct Shown<'a> {
-    results: &'a [PodResult],
-    remarks: &'a [String],
-}
-
 impl Arguments {
     /// How far to go.
     pub const fn how(&self) -> Restore {
@@ -54,9 +48,9 @@ impl Arguments {
     /// # Errors
     /// If a pod is not as its spec says, or would not be.
     pub fn show(&self, restoration: &Restoration) -> Result<(), Failure> {
-        let Restoration { results, remarks } = restoration;
+        let results = &restoration.results;
         self.output
-            .print(&Shown { results, remarks }, |paint| self.render(restoration, paint))?;
+            .print(restoration, |paint| self.render(restoration, paint))?;
         let failed: Vec<String> = results.iter().filter(|result| !restored(result)).map(name).collect();
         if failed.is_empty() {
             return Ok(());

@@ -354,7 +354,10 @@ async fn next_event(happenings: &mut Option<EventStream>) -> RuntimeEvent {
     if let Some(stream) = happenings {
         while let Some(event) = stream.next().await {
             match event {
-                RuntimeEvent::Container { happened, .. } if happened == Happened::Updated => {}
+                RuntimeEvent::Container {
+                    happened: Happened::Updated,
+                    ..
+                } => {}
                 event => return event,
             }
         }

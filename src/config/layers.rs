@@ -192,7 +192,7 @@ impl Resolved {
         command
             .try_get_matches_from(flags)
             .and_then(|matches| Config::from_arg_matches(&matches))
-            .map_err(|error| self.refused_by(error))
+            .map_err(|error| self.refused_by(&error))
     }
 
     /// The new values of live keys, and these values of all others.
@@ -230,8 +230,8 @@ impl Resolved {
     }
 
     /// clap names the argument as usage does (`--workers <WORKERS>`); the source of its error is the parser's.
-    fn refused_by(&self, error: clap::Error) -> Error {
-        let refused = match (error.get(ContextKind::InvalidArg), std::error::Error::source(&error)) {
+    fn refused_by(&self, error: &clap::Error) -> Error {
+        let refused = match (error.get(ContextKind::InvalidArg), std::error::Error::source(error)) {
             (Some(ContextValue::String(argument)), Some(allowed)) => {
                 let flag = argument.split([' ', '=', '[']).next().unwrap_or_default();
                 let field = flag.trim_start_matches('-').replace('-', "_");

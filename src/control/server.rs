@@ -87,6 +87,9 @@ pub async fn serve(socket: ControlSocket, agent: impl Control, gate: &CallGate) 
     }
 }
 
+/// Records who was refused which call, and why.
+type RecordRefusal = dyn Fn(Caller, &'static str, &str) + Send + Sync;
+
 /// Through which every call at the socket goes: [`read`](Self::read), [`change`](Self::change) or [`watch`](Self::watch).
 pub struct CallGate {
     limits: Limits,
@@ -96,7 +99,7 @@ pub struct CallGate {
     logged_refusals: KeyedRateLimiter<u32>,
     changes: TaskTracker,
     stop: CancellationToken,
-    record_refusal: Box<dyn Fn(Caller, &'static str, &str) + Send + Sync>,
+    record_refusal: Box<RecordRefusal>,
 }
 
 impl fmt::Debug for CallGate {

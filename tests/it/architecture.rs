@@ -148,6 +148,7 @@ const PURE_CRATES: &[&str] = &[
     "serde",
     "serde_json",
     "serde_path_to_error",
+    "strum",
     "thiserror",
 ];
 

@@ -91,9 +91,12 @@ impl PodState {
     /// The pod as the VPA's rules see it: the spec without what an override, a temporary limit or a limit that is kept has
     /// changed in it through the API server.
     pub(crate) fn undisturbed(&self) -> Cow<'_, Pod> {
-        let ours = self.desired.recommended.is_some() && self.resize.is_spec_of(&self.pod);
+        // What the API server has accepted comes by a moment later: until then the spec that is known is the one before.
+        let unseen = self.resize.unseen(&self.pod);
+        let ours = self.desired.recommended.is_some() && (unseen.is_some() || self.resize.is_spec_of(&self.pod));
         if self.desired.origin.is_none() && !ours {
-            return Cow::Borrowed(&self.pod);
+            let accepted = unseen.map(|accepted| Cow::Owned(self.pod.with_requirements(&accepted.targets)));
+            return accepted.unwrap_or(Cow::Borrowed(&self.pod));
         }
         Cow::Owned(self.pod.with_requirements(&self.desired.base(&self.pod)))
     }

@@ -134,6 +134,35 @@ async fn a_watch_that_has_stalled_costs_time_and_no_truth() {
 }
 
 #[tokio::test]
+async fn a_recommendation_before_a_release_is_seen_does_not_scale_what_an_operator_had_set() {
+    let scene = Scene::managed().await;
+    let request = super::host_others::limits(&scene.pod, Some("800m"), None);
+    scene.agent.resize(request).await.unwrap();
+    let by_hand = [(
+        "app",
+        Amounts {
+            cpu_limit: Some(800),
+            ..SMALLER[0].1
+        },
+    )];
+    scene.settles(&by_hand).await;
+    scene.confirmed(&by_hand).await;
+    scene.api.fault(Fault {
+        verb: "watch",
+        resource: "pods",
+        times: Some(0),
+        effect: Effect::Stalls,
+    });
+    scene.agent.release(&scene.pod.full_name()).await.unwrap();
+    scene.holds_soon(&SMALLER).await;
+    scene.recommend(&LARGER);
+    scene.holds_soon(&LARGER).await;
+    scene.api.mend();
+    scene.settles(&LARGER).await;
+    assert_eq!(scene.spec(), resources(LARGER[0].1));
+}
+
+#[tokio::test]
 async fn what_admission_makes_of_a_request_is_what_the_pod_gets() {
     let scene = Scene::managed().await;
     let rounded = [("app", Amounts::doubled(400, 160))];

@@ -17,6 +17,7 @@ mod cluster_kubelet;
 mod control_socket;
 mod decide_command;
 mod decisions;
+mod host_chaos;
 mod host_logs;
 mod host_metrics;
 mod kernel_agent_containerd;

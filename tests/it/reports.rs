@@ -6,7 +6,7 @@ mod delivery;
 mod host_agent;
 mod host_disk_full;
 mod manners;
-mod receiver;
+pub(crate) mod receiver;
 pub(crate) mod sink;
 pub(crate) mod station;
 mod tls;

@@ -17,7 +17,7 @@ use vscaled::report::proto::{Ack, AgentMessage, Hello, Report};
 
 /// How it answers a report.
 #[derive(Debug, Clone)]
-pub(super) enum Manner {
+pub(crate) enum Manner {
     /// Acknowledges each by its sequence.
     BySequence,
     /// Acknowledges each by its id.
@@ -34,18 +34,18 @@ pub(super) enum Manner {
 
 /// A receiver, and what it has got.
 #[derive(Debug)]
-pub(super) struct Receiver {
-    pub(super) got: Arc<Mutex<Got>>,
-    pub(super) address: String,
+pub(crate) struct Receiver {
+    pub(crate) got: Arc<Mutex<Got>>,
+    pub(crate) address: String,
     /// Takes the whole server down, its connections included.
     server: AbortOnDropHandle<()>,
     cut: CancellationToken,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Got {
-    pub(super) hellos: Vec<Hello>,
-    pub(super) reports: Vec<Report>,
+pub(crate) struct Got {
+    pub(crate) hellos: Vec<Hello>,
+    pub(crate) reports: Vec<Report>,
 }
 
 #[derive(Clone)]
@@ -57,11 +57,11 @@ struct Service {
 
 impl Receiver {
     /// On a free port of this machine.
-    pub(super) async fn start(manner: Manner) -> Self {
+    pub(crate) async fn start(manner: Manner) -> Self {
         Self::at("127.0.0.1:0", manner, None).await
     }
 
-    pub(super) async fn at(address: &str, manner: Manner, tls: Option<ServerTlsConfig>) -> Self {
+    pub(crate) async fn at(address: &str, manner: Manner, tls: Option<ServerTlsConfig>) -> Self {
         let listener = bind(address).await;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let address = format!("{scheme}://{}", listener.local_addr().unwrap());
@@ -81,7 +81,7 @@ impl Receiver {
         }
     }
 
-    pub(super) fn at_socket(path: &Path, manner: Manner) -> Self {
+    pub(crate) fn at_socket(path: &Path, manner: Manner) -> Self {
         let (service, got, cut) = Service::new(manner);
         let router = Server::builder().add_service(ReportReceiverServer::new(service));
         let incoming = UnixListenerStream::new(UnixListener::bind(path).unwrap());
@@ -95,7 +95,7 @@ impl Receiver {
     }
 
     /// Goes away without a word, and leaves its port to another.
-    pub(super) async fn vanish(self) -> (String, Got) {
+    pub(crate) async fn vanish(self) -> (String, Got) {
         self.cut.cancel();
         self.server.abort();
         let address = self.address.split_once("://").unwrap().1.to_owned();
@@ -104,13 +104,13 @@ impl Receiver {
     }
 
     /// The ids it has got, in the order in which they came.
-    pub(super) fn ids(&self) -> Vec<String> {
+    pub(crate) fn ids(&self) -> Vec<String> {
         let got = self.got.lock().unwrap();
         got.reports.iter().map(|report| report.id.clone()).collect()
     }
 
     /// Waits until it has got so many reports.
-    pub(super) async fn wait_for(&self, count: usize) {
+    pub(crate) async fn wait_for(&self, count: usize) {
         eventually(&format!("{count} reports"), || {
             self.got.lock().unwrap().reports.len() >= count
         })
@@ -130,7 +130,7 @@ async fn bind(address: &str) -> TcpListener {
 }
 
 /// Waits for something that must happen, but not for ever.
-pub(super) async fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     let waited = tokio::time::timeout(Duration::from_secs(60), async {
         while !happened() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -202,6 +202,6 @@ impl ReportReceiver for Service {
 }
 
 /// A directory with a place for a socket.
-pub(super) fn socket_in(directory: &tempfile::TempDir) -> PathBuf {
+pub(crate) fn socket_in(directory: &tempfile::TempDir) -> PathBuf {
     directory.path().join("receiver.sock")
 }

@@ -23,6 +23,8 @@ pub(crate) struct Agent {
     /// What runs the agent, if anything does: a program and its arguments that end in running what follows them.
     wrapper: Vec<OsString>,
     arguments: Vec<OsString>,
+    /// Where it ends by itself.
+    failpoint: Option<String>,
     directory: TempDir,
 }
 
@@ -38,6 +40,7 @@ impl Agent {
             process: None,
             wrapper: Vec::new(),
             arguments: Vec::new(),
+            failpoint: None,
             directory,
         };
         fs::create_dir(agent.manifests()).unwrap();
@@ -117,12 +120,28 @@ impl Agent {
         let process = Command::new(line.next().unwrap())
             .args(line)
             .envs([("VSCALED_LOG_FORMAT", "text"), ("NO_COLOR", "1")])
+            .envs(self.failpoint.iter().map(|point| ("VSCALED_FAILPOINT", point)))
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn()
             .unwrap();
         self.process = Some(process);
+    }
+
+    /// Has the next one kill itself at a named point, or not.
+    pub(crate) fn arm(&mut self, failpoint: Option<String>) {
+        self.failpoint = failpoint;
+    }
+
+    /// How it ended by itself, if it did.
+    pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {
+        self.process.as_mut()?.try_wait().unwrap()
+    }
+
+    /// Whether it was started and not ended.
+    pub(crate) const fn is_launched(&self) -> bool {
+        self.process.is_some()
     }
 
     /// Its process.
@@ -136,9 +155,16 @@ impl Agent {
         assert!(status.success(), "{status}\n{}", self.log());
     }
 
-    /// Kills it, as a crash would.
+    /// The same, also when it ends otherwise than well.
+    pub(crate) fn end_somehow(&mut self) -> ExitStatus {
+        self.end(Signal::SIGTERM)
+    }
+
+    /// Kills it, as a crash would, if it has not ended by itself.
     pub(crate) fn kill(&mut self) {
-        self.end(Signal::SIGKILL);
+        let mut process = self.process.take().expect("the agent runs");
+        process.kill().unwrap();
+        process.wait().unwrap();
     }
 
     /// Has it read its configuration again.

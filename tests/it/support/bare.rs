@@ -127,6 +127,13 @@ impl BareNode {
         pid
     }
 
+    /// Waits for what was killed. A process that nobody has waited for keeps a cgroup of v1 that was removed, and its quota,
+    /// which its parent's may not go below.
+    pub(crate) fn reap(&mut self) {
+        self.processes
+            .retain_mut(|process| process.0.try_wait().unwrap().is_none());
+    }
+
     /// Ends what was started last.
     pub(crate) fn end_last_process(&mut self) {
         drop(self.processes.pop());

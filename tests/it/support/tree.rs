@@ -116,6 +116,12 @@ impl CgroupTree {
         fs::write(directory.join(setting.file().name()), setting.to_write()).unwrap();
     }
 
+    /// Writes one value that the kernel may refuse.
+    pub(crate) fn try_put(&self, path: &CgroupPath, setting: Setting) -> bool {
+        let directory = path.under(self.hierarchy.mount(setting.file().resource()));
+        fs::write(directory.join(setting.file().name()), setting.to_write()).is_ok()
+    }
+
     /// Kills what runs in a cgroup and removes it, in the hierarchies it was made in.
     pub(crate) fn remove(&self, path: &CgroupPath) {
         let deadline = Instant::now() + Duration::from_secs(30);

@@ -32,6 +32,8 @@ pub(crate) enum Effect {
     Held(CancellationToken),
     /// What was asked for is done, and no answer comes.
     Mute,
+    /// What was asked for is done, and the answer breaks off in the middle.
+    Torn,
     /// Admission makes this of what is asked for.
     Alters(Value),
     /// The path is not served.

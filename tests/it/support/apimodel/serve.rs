@@ -1,6 +1,7 @@
 //! HTTP: paths and parameters → what is stored.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,7 +104,7 @@ async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, mut
         Some(Effect::Slow(time)) => tokio::time::sleep(time).await,
         Some(Effect::Held(ref end)) => end.cancelled().await,
         Some(Effect::Alters(ref other)) => body = other.to_string().into(),
-        Some(Effect::Stalls | Effect::Mute) | None => {}
+        Some(Effect::Stalls | Effect::Mute | Effect::Torn) | None => {}
         Some(Effect::Forbidden) => return status(&forbidden(verb, &place), None),
         Some(Effect::Unknown) => return status(&unknown(), None),
         Some(Effect::Says(code, reason, message, retry_after)) => {
@@ -123,8 +124,19 @@ async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, mut
     }
     result.map_or_else(
         |refusal| status(&refusal, None),
-        |object| reply(StatusCode::OK, &object),
+        |object| match effect {
+            Some(Effect::Torn) => half(&object),
+            _ => reply(StatusCode::OK, &object),
+        },
     )
+}
+
+/// The first half of an answer, and then the stream is reset.
+fn half(object: &Value) -> Response {
+    let text = object.to_string();
+    let text: String = text.chars().take(text.len() / 2).collect();
+    let parts = [Ok(text), Err(io::Error::from(io::ErrorKind::ConnectionReset))];
+    Response::new(Body::from_stream(stream::iter(parts)))
 }
 
 /// A call that is being answered, until that is done or nobody waits for it any more.

@@ -1,0 +1,250 @@
+//! What may happen, and how often. Drawn from the random numbers alone, whatever came of what happened before.
+
+use std::time::Duration;
+
+use crate::support::apimodel::Effect;
+
+/// Named points at which the agent may be killed.
+pub(super) const FAILPOINTS: [&str; 20] = [
+    "event.posted",
+    "file.filled",
+    "file.renamed",
+    "freeze.asked",
+    "freeze.marked",
+    "freeze.thawed",
+    "growth.written",
+    "kills.acknowledged",
+    "kills.appended",
+    "kills.seen",
+    "pass.not_taken_back",
+    "pass.patched",
+    "pass.room_made",
+    "pass.written",
+    "patch.saved",
+    "runtime.asked",
+    "shrink.frozen",
+    "shrink.written",
+    "step.undone",
+    "step.written",
+];
+
+/// Those that an agent without a runtime comes to on any kernel: they are drawn more often.
+const OFTEN: [&str; 9] = [
+    "event.posted",
+    "file.filled",
+    "file.renamed",
+    "kills.appended",
+    "pass.patched",
+    "pass.room_made",
+    "pass.written",
+    "patch.saved",
+    "step.written",
+];
+
+/// Thousandths of a cpu and mebibytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Size {
+    pub(super) cpu: u64,
+    pub(super) memory: u64,
+}
+
+/// Where the next agent ends by itself: at which point, and the how manieth time that it gets there.
+pub(super) type Failpoint = Option<(&'static str, u32)>;
+
+/// One thing that happens. Pods and containers are numbers.
+#[derive(Debug)]
+pub(super) enum Action {
+    Recommend {
+        pod: usize,
+        sizes: [Size; 2],
+    },
+    RestartContainer {
+        pod: usize,
+        container: usize,
+    },
+    ReplacePod {
+        pod: usize,
+    },
+    /// Somebody else writes cpu (or memory) limits.
+    Foreign {
+        pod: usize,
+        container: usize,
+        memory: bool,
+        amount: u64,
+    },
+    /// So many calls go wrong.
+    Fault {
+        verb: &'static str,
+        resource: &'static str,
+        times: u32,
+        effect: Effect,
+    },
+    /// The way to the API server is cut, or silent.
+    Outage {
+        silent: bool,
+        lasts: Duration,
+    },
+    /// The API server forgets the past.
+    Compact,
+    /// What the kubelet says of resizes for a while.
+    Kubelet {
+        mood: Mood,
+        lasts: Duration,
+    },
+    Resize {
+        pod: usize,
+        cpu: Option<u64>,
+        memory: Option<u64>,
+        ttl: Option<Duration>,
+    },
+    Release {
+        pod: usize,
+    },
+    /// The disk of the state directory is full for a while.
+    FullDisk {
+        lasts: Duration,
+    },
+    /// The kernel kills a process for want of memory.
+    Kill {
+        container: usize,
+    },
+    /// Lines of others in the kernel's log.
+    Noise {
+        lines: u32,
+    },
+    /// The agent is killed, and started again.
+    Crash {
+        down: Duration,
+        next: Failpoint,
+    },
+    /// The agent is told to end, and started again.
+    Stop {
+        next: Failpoint,
+    },
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Mood {
+    Asleep,
+    Deferred,
+    Infeasible,
+    Failing,
+}
+
+impl Action {
+    pub(super) fn draw(random: &mut fastrand::Rng) -> Self {
+        let pod = random.usize(..3);
+        let container = random.usize(..2);
+        let millis = |random: &mut fastrand::Rng, most| Duration::from_millis(random.u64(..most));
+        match random.u32(..1000) {
+            0..260 => Self::Recommend {
+                pod,
+                sizes: [size(random), size(random)],
+            },
+            260..310 => Self::RestartContainer { pod, container },
+            310..345 => Self::ReplacePod { pod },
+            345..420 => Self::Foreign {
+                pod,
+                container,
+                memory: random.bool(),
+                amount: random.u64(90..400),
+            },
+            420..540 => fault(random),
+            540..575 => Self::Outage {
+                silent: random.bool(),
+                lasts: millis(random, 1500),
+            },
+            575..590 => Self::Compact,
+            590..640 => Self::Kubelet {
+                mood: [Mood::Asleep, Mood::Deferred, Mood::Infeasible, Mood::Failing][random.usize(..4)],
+                lasts: millis(random, 1500),
+            },
+            640..740 => {
+                let (cpu, memory) = (random.u64(850..1200), random.u64(130..300));
+                let which = random.u32(..3);
+                Self::Resize {
+                    pod,
+                    cpu: (which != 0).then_some(cpu),
+                    memory: (which != 1).then_some(memory),
+                    ttl: random.bool().then(|| Duration::from_millis(random.u64(500..3000))),
+                }
+            }
+            740..790 => Self::Release { pod },
+            790..805 => Self::FullDisk {
+                lasts: millis(random, 1500),
+            },
+            805..850 => Self::Kill { container },
+            850..860 => Self::Noise {
+                lines: random.u32(1..200),
+            },
+            860..985 => Self::Crash {
+                down: millis(random, 200),
+                next: failpoint(random),
+            },
+            _ => Self::Stop {
+                next: failpoint(random),
+            },
+        }
+    }
+}
+
+fn size(random: &mut fastrand::Rng) -> Size {
+    Size {
+        cpu: random.u64(100..400),
+        memory: random.u64(24..120),
+    }
+}
+
+fn fault(random: &mut fastrand::Rng) -> Action {
+    let later = "the server is busy";
+    let places = [
+        ("patch", "pods/resize"),
+        ("patch", "pods/resize"),
+        ("patch", "pods/resize"),
+        ("get", "pods"),
+        ("list", "pods"),
+        ("watch", "pods"),
+        ("watch", "verticalpodautoscalers"),
+        ("create", "events"),
+    ];
+    let (verb, resource) = places[random.usize(..places.len())];
+    let slow = Duration::from_millis(random.u64(..400));
+    let effect = match random.u32(..8) {
+        0 => Effect::Says(
+            409,
+            "Conflict",
+            "the object has been modified; please apply your changes to the latest version and try again",
+            None,
+        ),
+        1 => Effect::Says(429, "TooManyRequests", later, Some(1)),
+        2 => Effect::Says(500, "InternalError", later, None),
+        3 => Effect::Says(503, "ServiceUnavailable", later, None),
+        4 => Effect::Says(
+            403,
+            "Forbidden",
+            "exceeded quota: q, requested: limits.memory=1Gi",
+            None,
+        ),
+        5 if verb == "watch" => Effect::Says(410, "Expired", "too old resource version", None),
+        5 => Effect::Mute,
+        6 => Effect::Torn,
+        _ => Effect::Slow(slow),
+    };
+    Action::Fault {
+        verb,
+        resource,
+        times: random.u32(1..3),
+        effect,
+    }
+}
+
+/// In half of all cases none: the agent runs until it is killed from outside.
+fn failpoint(random: &mut fastrand::Rng) -> Failpoint {
+    let (which, point) = (random.u32(..4), random.usize(..FAILPOINTS.len() * OFTEN.len()));
+    let name = match which {
+        0 => FAILPOINTS[point % FAILPOINTS.len()],
+        1 => OFTEN[point % OFTEN.len()],
+        _ => return None,
+    };
+    Some((name, random.u32(1..5)))
+}

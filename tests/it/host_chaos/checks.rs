@@ -1,0 +1,228 @@
+//! What must hold once nothing goes wrong any more.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use vscaled::model::CgroupPath;
+
+use super::action::{Action, Size};
+use super::pods::{CONTAINERS, Sizes};
+use super::world::World;
+use crate::support::amounts::Amounts;
+
+/// How long everything may take to become right: longer than an agent waits for an answer that never comes.
+const PATIENCE: Duration = Duration::from_secs(75);
+
+impl World {
+    /// Stops all that goes wrong, waits until everything is right, and checks what must never have happened.
+    pub(super) async fn becomes_right(&mut self) {
+        self.all_is_well();
+        let mut waited = Instant::now();
+        while self.count_kills() {
+            assert!(waited.elapsed() < PATIENCE, "a victim was not killed");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        for number in 0..self.overrides.len() {
+            let answered = self.overrides[number].answered(true).await;
+            self.note_answer(number, answered);
+            self.overrides[number].end_by_themselves().await;
+        }
+        waited = Instant::now();
+        self.agent.answers().await;
+        // By itself, without another decision.
+        self.eventually(waited, "what was granted", Self::holds_what_was_granted)
+            .await;
+        self.note("holds what was granted");
+        let random = |number: u64| Size {
+            cpu: 200 + number % 97,
+            memory: 40 + number % 31,
+        };
+        let fresh = u64::try_from(self.runs_for().as_millis()).unwrap();
+        for slot in &mut self.slots {
+            let number = fresh + 7 * slot.number as u64;
+            slot.recommend(&self.api, [random(number), random(number / 3)]);
+        }
+        waited = Instant::now();
+        self.eventually(waited, "what was decided", Self::holds_what_was_decided)
+            .await;
+        self.note("holds what was decided");
+        self.overrides_are_recorded().await;
+        self.eventually(waited, "nothing to stand still", Self::nothing_is_frozen)
+            .await;
+        self.saves_again().await;
+        self.check_untouched();
+        self.kills_were_told().await;
+        let log = self.agent.log();
+        assert!(!log.contains("panicked"), "the agent panicked");
+    }
+
+    async fn eventually(&mut self, since: Instant, what: &str, holds: impl Fn(&Self) -> Result<(), String>) {
+        while let Err(why) = holds(self) {
+            assert!(since.elapsed() < PATIENCE, "waited in vain for {what}: {why}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// The kernel holds what the specs have, and the kubelet has said so.
+    fn holds_what_was_granted(&self) -> Result<(), String> {
+        self.slots.iter().try_for_each(|slot| {
+            let spec = slot.spec(&self.api);
+            let name = slot.pod.name;
+            if !slot.is_confirmed(&self.api) {
+                return Err(format!("{name}: the kubelet has not confirmed {spec:?}"));
+            }
+            let containers: Vec<_> = spec.iter().map(|(name, amounts)| (*name, *amounts)).collect();
+            if self.node.holds_as_specified(&slot.pod, &containers) {
+                return Ok(());
+            }
+            Err(format!("{name}: {:#?} instead of {spec:?}", self.node.held(&slot.pod)))
+        })
+    }
+
+    /// The specs have what is recommended, with what operators set over it.
+    fn holds_what_was_decided(&self) -> Result<(), String> {
+        self.holds_what_was_granted()?;
+        for (slot, overrides) in self.slots.iter().zip(&self.overrides) {
+            let recommended = decided(slot.recommended);
+            let spec = slot.spec(&self.api);
+            let may_be = overrides.over(&recommended);
+            if !may_be.iter().any(|(_, sizes)| *sizes == spec) {
+                return Err(format!("{}: {spec:?} is none of {may_be:?}", slot.pod.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// The agent knows of an override where there is one, and is content.
+    async fn overrides_are_recorded(&mut self) {
+        for number in 0..self.slots.len() {
+            let slot = &self.slots[number];
+            let spec = slot.spec(&self.api);
+            let may_be = self.overrides[number].over(&decided(slot.recommended));
+            let pod = self.agent.reaches(slot.pod.name, "InSync").await;
+            assert_eq!(pod.uid, slot.pod.uid);
+            let is_one = pod.r#override.is_some();
+            let found = may_be.iter().rposition(|(set, sizes)| *set == is_one && *sizes == spec);
+            let Some(found) = found else {
+                panic!("{}: {:?} is none of {may_be:?}", pod.name, pod.r#override);
+            };
+            self.overrides[number].settle(found);
+        }
+    }
+
+    fn nothing_is_frozen(&self) -> Result<(), String> {
+        let markers = fs::read_dir(self.agent.state_directory().join("frozen"))
+            .unwrap()
+            .count();
+        let frozen = |cgroup: &CgroupPath| {
+            self.node.cgroups().directories(cgroup).iter().any(|directory| {
+                let read = |file| fs::read_to_string(directory.join(file)).unwrap_or_default();
+                read("cgroup.freeze").trim() == "1" || read("cgroup.events").contains("frozen 1")
+            })
+        };
+        for slot in &self.slots {
+            let containers = slot.pod.containers.values().map(|container| &container.cgroup);
+            if containers.chain([&slot.pod.cgroup]).any(frozen) {
+                return Err(format!("{} stands still", slot.pod.name));
+            }
+        }
+        if markers > 0 {
+            Err(format!("{markers} markers are left"))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The disk has what it did not take before.
+    async fn saves_again(&self) {
+        let saves = async || {
+            let problems = self.agent.get().await.agent?.problems;
+            (!problems.iter().any(|problem| problem.contains("stateDir"))).then_some(())
+        };
+        self.agent.until("the disk to be used again", saves).await;
+    }
+
+    /// Every kill has reached the receiver, and none twice.
+    async fn kills_were_told(&mut self) {
+        let since = Instant::now();
+        let (mut told, mut ids) = self.told();
+        while told < self.kills {
+            assert!(
+                since.elapsed() < PATIENCE,
+                "{told} of {} kills were told: {ids:#?}",
+                self.kills
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            (told, ids) = self.told();
+        }
+        assert_eq!(told, self.kills, "kills were told: {ids:#?}");
+    }
+
+    /// How many kills in these pods the receiver has been told, by their ids.
+    fn told(&self) -> (usize, BTreeSet<String>) {
+        let kubepods = self.node.kubepods();
+        let got = self.receiver.got.lock().unwrap();
+        let ours = got.reports.iter().filter(|report| {
+            let cgroup = CgroupPath::new(&report.cgroup).ok();
+            cgroup.is_some_and(|cgroup| cgroup.below(&kubepods).is_some())
+        });
+        let mut ids = BTreeSet::new();
+        let mut count = 0;
+        for report in ours {
+            if ids.insert(report.id.clone()) {
+                count += usize::try_from(report.count).unwrap();
+            }
+        }
+        (count, ids)
+    }
+
+    /// All that one agent goes through leaves nothing open.
+    pub(super) async fn leaves_nothing_open(&mut self, random: &mut fastrand::Rng, lasts: Duration) {
+        self.crash("at random");
+        self.becomes_right().await;
+        let (sockets, others) = self.descriptors();
+        let end = self.runs_for() + lasts;
+        while self.runs_for() < end {
+            match Action::draw(random) {
+                Action::Crash { .. } | Action::Stop { .. } => {}
+                action => self.goes_on(action).await,
+            }
+            tokio::time::sleep(Duration::from_micros(random.u64(..120_000))).await;
+        }
+        self.becomes_right().await;
+        self.eventually(Instant::now(), "descriptors to be closed", |world| {
+            let (now, all) = world.descriptors();
+            let more = all.iter().filter(|name| !others.contains(name));
+            let gone: Vec<_> = more.filter(|name| name.ends_with(" (deleted)")).collect();
+            let count = |all: &[String]| all.iter().filter(|name| is_counted(name)).count();
+            if now <= sockets + 2 && count(&all) <= count(&others) && gone.is_empty() {
+                return Ok(());
+            }
+            Err(format!("{now} sockets and {all:#?} after {sockets} and {others:#?}"))
+        })
+        .await;
+    }
+
+    /// One more kill is told once.
+    pub(super) async fn ends(&mut self) {
+        self.kill_one_now();
+        self.becomes_right().await;
+        let all: u32 = self.crashes.values().sum();
+        println!(
+            "killed {all} times: {:?}; {} kills for want of memory",
+            self.crashes, self.kills
+        );
+    }
+}
+
+fn decided(recommended: [Size; 2]) -> Sizes {
+    let amounts = recommended.map(|Size { cpu, memory }| Amounts::doubled(cpu, memory));
+    CONTAINERS.into_iter().zip(amounts).collect()
+}
+
+/// How many there are of the rest depends on which pods were looked at lately: files of cgroups, and what the kernel tells of them
+/// by.
+fn is_counted(descriptor: &str) -> bool {
+    !descriptor.starts_with("/sys/fs/cgroup/") && descriptor != "anon_inode:[eventfd]"
+}

@@ -1,0 +1,184 @@
+//! Operators: what they asked for, and what therefore may stand.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
+use vscaled::control::{Client, proto};
+
+use super::pods::Sizes;
+use crate::support::amounts::Amounts;
+
+/// How long an operator tries to reach an agent.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Outcomes after which what was asked for stands.
+const KEPT: [&str; 3] = ["Applied", "Unchanged", "RuntimeOwed"];
+
+/// Limits of the container `app` that an operator set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limits {
+    pub(super) cpu: Option<u64>,
+    pub(super) memory: Option<u64>,
+}
+
+/// What an override may be now: one of these, the latest last. One alone is certain.
+#[derive(Debug)]
+pub(super) struct Overrides {
+    may_be: Vec<MayBe>,
+    /// Until when all of them have ended that end by themselves.
+    end: Option<Instant>,
+    call: Option<Call>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct MayBe {
+    limits: Option<Limits>,
+    ends: bool,
+}
+
+const NOTHING: MayBe = MayBe {
+    limits: None,
+    ends: false,
+};
+
+#[derive(Debug)]
+struct Call {
+    wanted: MayBe,
+    ttl: Option<Duration>,
+    answer: JoinHandle<Answer>,
+}
+
+/// What became of a call.
+#[derive(Debug)]
+enum Answer {
+    /// No agent was there.
+    NotAsked(String),
+    /// Refused, or broken off: nobody knows how far it came.
+    Failed(String),
+    Ended(Box<proto::Change>),
+}
+
+impl Overrides {
+    pub(super) fn none() -> Self {
+        Self {
+            may_be: vec![NOTHING],
+            end: None,
+            call: None,
+        }
+    }
+
+    pub(super) const fn is_waiting(&self) -> bool {
+        self.call.is_some()
+    }
+
+    /// Asks for limits until a time, or for their end.
+    pub(super) fn ask(&mut self, socket: PathBuf, pod: String, limits: Option<Limits>, ttl: Option<Duration>) {
+        let wanted = MayBe {
+            limits,
+            ends: ttl.is_some(),
+        };
+        self.may_be.push(wanted);
+        let answer = tokio::spawn(call(socket, pod, limits, ttl));
+        self.call = Some(Call { wanted, ttl, answer });
+    }
+
+    /// Takes in an answer if there is one, or waits for it. Returns what is worth telling.
+    pub(super) async fn answered(&mut self, wait: bool) -> Option<String> {
+        let call = self.call.take_if(|call| wait || call.answer.is_finished())?;
+        let answer = call.answer.await.unwrap();
+        if let Some(ttl) = call.ttl {
+            let end = Instant::now() + ttl;
+            self.end = Some(self.end.map_or(end, |other| other.max(end)));
+        }
+        let wanted = call.wanted.limits;
+        Some(match answer {
+            Answer::NotAsked(why) => format!("{wanted:?} not asked for: {why}"),
+            Answer::Failed(why) => format!("{wanted:?} failed: {why}"),
+            Answer::Ended(change) => {
+                if KEPT.contains(&change.outcome.as_str()) {
+                    self.may_be = vec![call.wanted];
+                }
+                format!("{wanted:?} is {} {}", change.outcome, change.reason)
+            }
+        })
+    }
+
+    /// Waits until nothing ends by itself any more.
+    pub(super) async fn end_by_themselves(&mut self) {
+        if let Some(end) = self.end.take() {
+            tokio::time::sleep_until(end.into()).await;
+            for one in self.may_be.iter_mut().filter(|one| one.ends) {
+                *one = NOTHING;
+            }
+        }
+    }
+
+    /// What the spec may be when the override may be one of these.
+    pub(super) fn over(&self, recommended: &Sizes) -> Vec<(bool, Sizes)> {
+        let with = |limits: &Option<Limits>| {
+            let mut sizes = recommended.clone();
+            let app = sizes.get_mut("app").unwrap();
+            let limits = limits.unwrap_or(Limits {
+                cpu: None,
+                memory: None,
+            });
+            *app = Amounts {
+                cpu_limit: limits.cpu.or(app.cpu_limit),
+                memory_limit: limits.memory.or(app.memory_limit),
+                ..*app
+            };
+            sizes
+        };
+        let all = self.may_be.iter().map(|one| &one.limits);
+        all.map(|limits| (limits.is_some(), with(limits))).collect()
+    }
+
+    /// This one it is, by its number.
+    pub(super) fn settle(&mut self, number: usize) {
+        self.may_be = vec![self.may_be[number]];
+    }
+}
+
+async fn call(socket: PathBuf, pod: String, wanted: Option<Limits>, ttl: Option<Duration>) -> Answer {
+    let started = Instant::now();
+    let mut client = loop {
+        match Client::connect(&socket).await {
+            Ok(client) => break client,
+            Err(error) if started.elapsed() > PATIENCE => return Answer::NotAsked(error.to_string()),
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    };
+    let changed = match wanted {
+        Some(limits) => {
+            let limits = proto::Amounts {
+                cpu: limits.cpu.map(|cpu| format!("{cpu}m")),
+                memory: limits.memory.map(|memory| format!("{memory}Mi")),
+            };
+            let values = proto::Requirements {
+                requests: None,
+                limits: Some(limits),
+            };
+            let request = proto::ResizeRequest {
+                pod,
+                containers: vec![proto::ContainerValues {
+                    name: "app".to_owned(),
+                    values: Some(values),
+                }],
+                ttl_us: ttl.map(|ttl| u64::try_from(ttl.as_micros()).unwrap()),
+                ..proto::ResizeRequest::default()
+            };
+            client.resize(request).await.map(|reply| reply.change)
+        }
+        None => {
+            let request = proto::ReleaseRequest {
+                pod,
+                ..proto::ReleaseRequest::default()
+            };
+            client.release(request).await.map(|reply| reply.change)
+        }
+    };
+    match changed {
+        Ok(change) => Answer::Ended(Box::new(change.unwrap())),
+        Err(error) => Answer::Failed(error.to_string()),
+    }
+}

@@ -1,0 +1,255 @@
+//! The pods, as the API server and the kernel have them, and the kubelet that makes and writes them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use vscaled::cgroup::{CgroupDir, Hierarchy};
+use vscaled::model::objects::Pod;
+use vscaled::model::{CgroupPath, MilliCpu, Requirements, Settings};
+
+use super::action::Size;
+use crate::support::amounts::Amounts;
+use crate::support::apimodel::ApiModel;
+use crate::support::bare::{BareNode, BarePod};
+
+pub(super) const NODE: &str = "node-1";
+pub(super) const CONTAINERS: [&str; 2] = ["app", "side"];
+/// The pod in which processes are killed for want of memory: its memory limits stay. A limit that was lowered before a kill
+/// is put back, for good reason.
+pub(super) const PREY: usize = 2;
+const NAMES: [&str; 3] = ["web", "db", "prey"];
+/// What a pod's containers have at first.
+const AT_FIRST: Size = Size { cpu: 150, memory: 64 };
+
+/// What containers have or should have.
+pub(super) type Sizes = BTreeMap<&'static str, Amounts>;
+
+/// One pod after the other of the same name.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) number: usize,
+    pub(super) pod: BarePod,
+    /// The how manieth pod of the name this is.
+    pub(super) incarnation: u32,
+    pub(super) recommended: [Size; 2],
+    /// What somebody else wrote since the last recommendation.
+    pub(super) foreign: u32,
+}
+
+impl Slot {
+    pub(super) fn all(node: &mut BareNode, api: &ApiModel) -> Vec<Self> {
+        let slots = NAMES.into_iter().enumerate();
+        slots.map(|(number, name)| Self::new(number, name, node, api)).collect()
+    }
+
+    fn new(number: usize, name: &'static str, node: &mut BareNode, api: &ApiModel) -> Self {
+        api.put("deployments", workload(name, None));
+        api.put("replicasets", workload(&format!("{name}-rs"), Some(name)));
+        let recommended = [AT_FIRST; 2];
+        api.put("verticalpodautoscalers", vpa(name, recommended));
+        Self {
+            number,
+            pod: run(node, api, name, number, 0, AT_FIRST),
+            incarnation: 0,
+            recommended,
+            foreign: 0,
+        }
+    }
+
+    pub(super) fn recommend(&mut self, api: &ApiModel, sizes: [Size; 2]) {
+        self.recommended = sizes.map(|size| match self.number {
+            PREY => Size {
+                memory: AT_FIRST.memory,
+                ..size
+            },
+            _ => size,
+        });
+        self.foreign = 0;
+        api.put("verticalpodautoscalers", vpa(self.pod.name, self.recommended));
+    }
+
+    /// The kubelet starts a container again with what the spec has.
+    pub(super) fn restart(&mut self, node: &mut BareNode, api: &ApiModel, container: &'static str) {
+        node.cgroups().remove(&self.pod.containers[container].cgroup);
+        node.reap();
+        let amounts = self.spec(api)[container];
+        node.run_container(&mut self.pod, container, amounts);
+        let id = format!("containerd://{}", self.pod.containers[container].id);
+        api.change("pods", &self.pod.full_name(), |pod| {
+            let statuses = pod["status"]["containerStatuses"].as_array_mut().unwrap();
+            let status = statuses.iter_mut().find(|status| status["name"] == container).unwrap();
+            status["containerID"] = id.into();
+            status["restartCount"] = json!(status["restartCount"].as_u64().unwrap() + 1);
+        });
+    }
+
+    /// The pod goes, and another of the name comes.
+    pub(super) fn replace(&mut self, node: &mut BareNode, api: &ApiModel) {
+        api.remove("pods", &self.pod.full_name());
+        node.cgroups().remove(&self.pod.cgroup);
+        node.reap();
+        self.incarnation += 1;
+        self.foreign = 0;
+        self.pod = run(node, api, self.pod.name, self.number, self.incarnation, AT_FIRST);
+    }
+
+    /// What its spec has.
+    pub(super) fn spec(&self, api: &ApiModel) -> Sizes {
+        let object = api.get("pods", &self.pod.full_name()).unwrap();
+        let containers = object["spec"]["containers"].as_array().unwrap().iter();
+        CONTAINERS
+            .into_iter()
+            .zip(containers.map(|container| amounts(&serde_json::from_value(container["resources"].clone()).unwrap())))
+            .collect()
+    }
+
+    /// Whether the kubelet says that the pod has what its spec has.
+    pub(super) fn is_confirmed(&self, api: &ApiModel) -> bool {
+        let object = api.get("pods", &self.pod.full_name()).unwrap();
+        let spec = object["spec"]["containers"].as_array().unwrap().iter();
+        let statuses = object["status"]["containerStatuses"].as_array().unwrap().iter();
+        object["status"]["observedGeneration"] == object["metadata"]["generation"]
+            && object["status"]["conditions"].as_array().is_some_and(Vec::is_empty)
+            && spec
+                .zip(statuses)
+                .all(|(spec, status)| spec["resources"] == status["resources"])
+    }
+}
+
+/// Values of every level of a pod that nobody is to touch.
+pub(super) fn bystander(node: &mut BareNode, api: &ApiModel) -> BarePod {
+    run(node, api, "bystander", 9, 0, Size { cpu: 170, memory: 70 })
+}
+
+fn run(
+    node: &mut BareNode,
+    api: &ApiModel,
+    name: &'static str,
+    number: usize,
+    incarnation: u32,
+    size: Size,
+) -> BarePod {
+    let uid = format!("0a1b2c3d-0000-4000-8{number:03x}-{incarnation:012x}");
+    let amounts = Amounts::doubled(size.cpu, size.memory);
+    let pod = node.run(name, uid.leak(), &CONTAINERS.map(|container| (container, amounts)));
+    api.put("pods", object(&pod));
+    pod
+}
+
+/// How the kubelet writes: a pod before its containers where it grows, and after them where it shrinks.
+pub(super) fn kubelet_writes(node: &BareNode, api: &ApiModel) {
+    let (kubepods, version) = (node.kubepods(), node.cgroups().version());
+    let hierarchy = Hierarchy::discover(None).unwrap();
+    let write = move |cgroup: &CgroupPath, settings: &Settings| {
+        // What is gone meanwhile, or holds more than that, is left for the next time.
+        let Ok(cgroup) = CgroupDir::open(&hierarchy, cgroup) else {
+            return;
+        };
+        for setting in settings.iter() {
+            cgroup
+                .write(setting)
+                .map_or_else(|error| eprintln!("the kubelet: {error}"), drop);
+        }
+    };
+    let sync = move |pod: &Pod| {
+        let at = kubepods.child("burstable").unwrap();
+        let at = at.child(&format!("pod{}", pod.metadata.uid)).unwrap();
+        let all: Vec<_> = pod
+            .spec
+            .containers
+            .iter()
+            .map(|container| amounts(&container.resources))
+            .collect();
+        let whole = Amounts::sum(all.iter().copied()).settings(version);
+        write(&at, &whole);
+        for (amounts, status) in all.iter().zip(&pod.status.container_statuses) {
+            let id = status.container_id.as_str();
+            let container = at.child(id.strip_prefix("containerd://").unwrap()).unwrap();
+            write(&container, &amounts.settings(version));
+        }
+        write(&at, &whole);
+    };
+    api.kubelet(|kubelet| kubelet.writes = Some(Arc::new(sync)));
+}
+
+fn amounts(resources: &Requirements) -> Amounts {
+    let (requests, limits) = (resources.requests, resources.limits);
+    Amounts {
+        cpu: requests.cpu.unwrap().get(),
+        cpu_limit: limits.cpu.map(MilliCpu::get),
+        memory: requests.memory.unwrap().get() >> 20,
+        memory_limit: limits.memory.map(|memory| memory.get() >> 20),
+    }
+}
+
+fn resources(amounts: Amounts) -> Value {
+    let list = |cpu: u64, memory: u64| json!({"cpu": format!("{cpu}m"), "memory": format!("{memory}Mi")});
+    json!({
+        "requests": list(amounts.cpu, amounts.memory),
+        "limits": list(amounts.cpu_limit.unwrap(), amounts.memory_limit.unwrap()),
+    })
+}
+
+fn workload(name: &str, deployment: Option<&str>) -> Value {
+    let owners: Vec<_> = deployment.iter().map(|name| owner("Deployment", name)).collect();
+    let app = deployment.unwrap_or(name);
+    json!({
+        "metadata": {"name": name, "namespace": "test", "uid": "o", "ownerReferences": owners},
+        "spec": {"selector": {"matchLabels": {"app": app}}},
+    })
+}
+
+fn owner(kind: &str, name: &str) -> Value {
+    json!({"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": "o", "controller": true})
+}
+
+/// A pod that runs, as the API server has it once its kubelet has said so.
+fn object(pod: &BarePod) -> Value {
+    let containers = pod.containers.iter();
+    let specs: Vec<_> = containers
+        .clone()
+        .map(|(name, container)| json!({"name": name, "image": "none", "resources": resources(container.amounts)}))
+        .collect();
+    let statuses: Vec<_> = containers
+        .map(|(name, container)| {
+            let has = resources(container.amounts);
+            json!({
+                "name": name, "containerID": format!("containerd://{}", container.id), "ready": true, "restartCount": 0,
+                "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+                "resources": has, "allocatedResources": has["requests"],
+            })
+        })
+        .collect();
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": pod.name, "namespace": "test", "uid": pod.uid, "generation": 1, "labels": {"app": pod.name},
+            "annotations": {}, "ownerReferences": [owner("ReplicaSet", &format!("{}-rs", pod.name))],
+        },
+        "spec": {"nodeName": NODE, "containers": specs},
+        "status": {
+            "phase": "Running", "qosClass": "Burstable", "observedGeneration": 1, "conditions": [],
+            "containerStatuses": statuses,
+        },
+    })
+}
+
+fn vpa(name: &str, sizes: [Size; 2]) -> Value {
+    let recommended: Vec<_> = CONTAINERS
+        .iter()
+        .zip(sizes)
+        .map(|(name, Size { cpu, memory })| {
+            let target = json!({"cpu": format!("{cpu}m"), "memory": format!("{memory}Mi")});
+            json!({"containerName": name, "target": target, "lowerBound": target, "upperBound": target})
+        })
+        .collect();
+    json!({
+        "metadata": {"name": name, "namespace": "test"},
+        "spec": {
+            "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+            "updatePolicy": {"updateMode": "InPlaceOrRecreate"},
+        },
+        "status": {"recommendation": {"containerRecommendations": recommended}},
+    })
+}

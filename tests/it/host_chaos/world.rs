@@ -1,0 +1,446 @@
+//! Everything there is, and how what happens is done to it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use vscaled::model::{CgroupPath, Settings};
+
+use super::action::{Action, Failpoint, Mood};
+use super::operators::{Limits, Overrides};
+use super::pods::{CONTAINERS, NODE, PREY, Slot, bystander, kubelet_writes};
+use crate::reports::receiver::{Manner, Receiver};
+use crate::support::agent::Agent;
+use crate::support::amounts::Amounts;
+use crate::support::apimodel::{ApiModel, Fault, Link, Verdict};
+use crate::support::bare::{BareNode, BarePod};
+use crate::support::mounts::unmount_below;
+use crate::support::victims::{holding, victim};
+
+/// The kernel explains ten kills in five seconds for the whole machine.
+const BETWEEN_KILLS: Duration = Duration::from_millis(700);
+/// Somebody who writes a value three times is left alone.
+const FOREIGN_WRITES: u32 = 2;
+/// More memory than any limit allows, in bytes.
+const TOO_MUCH: u64 = 512 << 20;
+/// Of the disk of the state directory, in KiB.
+const DISK: usize = 2048;
+
+pub(super) struct World {
+    // What the disk holds is used until the agent has ended; what is mounted goes first all the same.
+    pub(super) disk: Disk,
+    pub(super) agent: Agent,
+    pub(super) api: ApiModel,
+    pub(super) receiver: Receiver,
+    pub(super) node: BareNode,
+    pub(super) slots: Vec<Slot>,
+    pub(super) overrides: Vec<Overrides>,
+    bystander: BarePod,
+    /// What nobody has a reason to write.
+    untouched: BTreeMap<CgroupPath, Settings>,
+    victims: Vec<(Child, usize)>,
+    last_kill: Option<Instant>,
+    pub(super) kills: usize,
+    pub(super) crashes: BTreeMap<&'static str, u32>,
+    /// Where the agent that runs ends by itself.
+    armed: Failpoint,
+    link_returns: Option<Instant>,
+    kubelet_recovers: Option<Instant>,
+    began: Instant,
+    events: Log,
+}
+
+/// What happened, printed when the test fails.
+struct Log {
+    lines: Vec<String>,
+    began: Instant,
+}
+
+/// A small file system at the agent's state directory.
+pub(super) struct Disk {
+    directory: PathBuf,
+    full_until: Option<Instant>,
+}
+
+impl World {
+    pub(super) async fn start(seed: u64) -> Self {
+        let mut node = BareNode::new();
+        let kubepods = node.kubepods();
+        let api = ApiModel::start(NODE, &json!({"cpu": "64", "memory": "64Gi"})).await;
+        let manner = if seed.is_multiple_of(2) {
+            Manner::BySequence
+        } else {
+            Manner::ById
+        };
+        let receiver = Receiver::start(manner).await;
+        let agent = Agent::new(&kubepods)
+            .with("--source", "kubernetes")
+            .with("--node-name", NODE)
+            .with("--kubeconfig", api.kubeconfig())
+            .with("--sweep-interval", "1s")
+            .with("--report-grpc-endpoint", &receiver.address)
+            .with("--report-grpc-max-backoff", "1s");
+        let disk = Disk::mount(agent.state_directory());
+        let slots = Slot::all(&mut node, &api);
+        let bystander = bystander(&mut node, &api);
+        kubelet_writes(&node, &api);
+        let began = Instant::now();
+        let mut world = Self {
+            disk,
+            agent,
+            api,
+            receiver,
+            overrides: slots.iter().map(|_| Overrides::none()).collect(),
+            slots,
+            bystander,
+            untouched: BTreeMap::new(),
+            victims: Vec::new(),
+            last_kill: None,
+            kills: 0,
+            crashes: BTreeMap::new(),
+            armed: None,
+            link_returns: None,
+            kubelet_recovers: None,
+            began,
+            events: Log {
+                lines: Vec::new(),
+                began,
+            },
+            node,
+        };
+        world.agent.start().await;
+        let watches = || world.agent.watches_kills();
+        world.agent.wait_for("the agent to watch", watches).await;
+        world.untouched = world.look_at_untouched();
+        world
+    }
+
+    pub(super) fn runs_for(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    pub(super) fn note(&mut self, line: impl Into<String>) {
+        self.events.note(line);
+    }
+
+    fn look_at_untouched(&self) -> BTreeMap<CgroupPath, Settings> {
+        let kubepods = self.node.kubepods();
+        let containers = self
+            .bystander
+            .containers
+            .values()
+            .map(|container| container.cgroup.clone());
+        let all = containers.chain([self.bystander.cgroup.clone(), kubepods]);
+        all.map(|cgroup| {
+            let settings = self.node.cgroups().settings(&cgroup);
+            (cgroup, settings)
+        })
+        .collect()
+    }
+
+    pub(super) fn check_untouched(&self) {
+        assert_eq!(
+            self.look_at_untouched(),
+            self.untouched,
+            "nobody has a reason to write these"
+        );
+    }
+
+    /// Does one thing, where it can be done.
+    pub(super) async fn goes_on(&mut self, action: Action) {
+        self.look_around().await;
+        self.note(format!("{action:?}"));
+        match action {
+            Action::Recommend { pod, sizes } => self.slots[pod].recommend(&self.api, sizes),
+            Action::RestartContainer { pod, container } if !self.is_dying(pod, container) => {
+                self.slots[pod].restart(&mut self.node, &self.api, CONTAINERS[container]);
+            }
+            Action::ReplacePod { pod } if !self.is_dying(pod, 0) && !self.is_dying(pod, 1) => {
+                // Nobody knows for which of both an answer is that is still to come.
+                if !self.overrides[pod].is_waiting() {
+                    self.slots[pod].replace(&mut self.node, &self.api);
+                    self.overrides[pod] = Overrides::none();
+                }
+            }
+            Action::RestartContainer { .. } | Action::ReplacePod { .. } => {}
+            Action::Foreign {
+                pod,
+                container,
+                memory,
+                amount,
+            } => self.foreign_writes(pod, container, memory && pod != PREY, amount),
+            Action::Fault {
+                verb,
+                resource,
+                times,
+                effect,
+            } => self.api.fault(Fault {
+                verb,
+                resource,
+                times: Some(times),
+                effect,
+            }),
+            Action::Outage { silent, lasts } => {
+                self.api.link(if silent { Link::Silent } else { Link::Cut });
+                self.link_returns = Some(Instant::now() + lasts);
+            }
+            Action::Compact => self.api.compact(),
+            Action::Kubelet { mood, lasts } => self.kubelet_is(mood, lasts),
+            Action::Resize { pod, cpu, memory, ttl } => {
+                let memory = memory.filter(|_| pod != PREY);
+                if cpu.is_some() || memory.is_some() {
+                    self.operator_asks(pod, Some(Limits { cpu, memory }), ttl);
+                }
+            }
+            Action::Release { pod } => self.operator_asks(pod, None, None),
+            // Nothing stands for certain that cannot be saved.
+            Action::FullDisk { lasts } if !self.overrides.iter().any(Overrides::is_waiting) => self.disk.fill(lasts),
+            Action::FullDisk { .. } => {}
+            Action::Kill { container } => self.kill_one(container),
+            Action::Noise { lines } => noise(lines),
+            Action::Crash { down, next } => {
+                self.crash("at random");
+                tokio::time::sleep(down).await;
+                self.launch(next);
+            }
+            Action::Stop { next } => {
+                if self.agent.is_launched() {
+                    // One that has only just begun does not know yet what it is told.
+                    let status = self.agent.end_somehow();
+                    self.note(format!("told to stop: {status}"));
+                    assert!(status.success() || matches!(status.signal(), Some(9 | 15)), "{status}");
+                }
+                self.launch(next);
+            }
+        }
+    }
+
+    /// Notices what came to its end.
+    pub(super) async fn look_around(&mut self) {
+        let now = Instant::now();
+        if self.link_returns.take_if(|at| *at <= now).is_some() {
+            self.api.link(Link::Up);
+        }
+        if self.kubelet_recovers.take_if(|at| *at <= now).is_some() {
+            self.kubelet_is_well();
+        }
+        self.disk.empty_when_due(now);
+        self.count_kills();
+        for number in 0..self.overrides.len() {
+            let answered = self.overrides[number].answered(false).await;
+            self.note_answer(number, answered);
+        }
+        if let Some(status) = self.agent.has_ended() {
+            let armed = self.armed.filter(|_| status.signal() == Some(9));
+            let (point, _) = armed.unwrap_or_else(|| panic!("the agent ended by itself: {status}"));
+            self.crash(point);
+            self.launch(None);
+        }
+    }
+
+    pub(super) fn note_answer(&mut self, number: usize, answered: Option<String>) {
+        if let Some(answered) = answered {
+            self.note(format!("pod {number}: {answered}"));
+        }
+    }
+
+    pub(super) fn crash(&mut self, point: &'static str) {
+        if self.agent.is_launched() {
+            self.agent.kill();
+            *self.crashes.entry(point).or_default() += 1;
+            self.note(format!("killed {point}"));
+        }
+    }
+
+    pub(super) fn launch(&mut self, next: Failpoint) {
+        self.agent.arm(next.map(|(point, times)| format!("{point}:{times}")));
+        self.armed = next;
+        self.agent.launch();
+    }
+
+    /// Descriptors of the agent: sockets, and all others.
+    pub(super) fn descriptors(&self) -> (usize, Vec<String>) {
+        let entries = fs::read_dir(format!("/proc/{}/fd", self.agent.pid())).unwrap();
+        let targets = entries.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+        let names = targets.map(|target| target.to_string_lossy().into_owned());
+        let (sockets, others): (Vec<_>, Vec<_>) = names.partition(|name| name.starts_with("socket:"));
+        (sockets.len(), others)
+    }
+
+    /// Everything is well from now on.
+    pub(super) fn all_is_well(&mut self) {
+        self.note("all is well");
+        self.api.mend();
+        // Calls that hang are given up.
+        self.api.link(Link::Cut);
+        self.api.link(Link::Up);
+        self.link_returns = None;
+        self.kubelet_is_well();
+        self.kubelet_recovers = None;
+        self.disk.empty();
+        if self.armed.is_some() {
+            self.crash("at random");
+        }
+        if !self.agent.is_launched() {
+            self.launch(None);
+        }
+    }
+
+    fn kubelet_is_well(&self) {
+        self.api.kubelet(|kubelet| {
+            kubelet.asleep = false;
+            kubelet.verdict = Verdict::ByRoom;
+        });
+    }
+
+    fn kubelet_is(&mut self, mood: Mood, lasts: Duration) {
+        self.api.kubelet(|kubelet| match mood {
+            Mood::Asleep => kubelet.asleep = true,
+            Mood::Deferred => kubelet.verdict = Verdict::Deferred("Node didn't have enough resource: cpu"),
+            Mood::Infeasible => kubelet.verdict = Verdict::Infeasible("Node didn't have enough capacity: cpu"),
+            Mood::Failing => kubelet.verdict = Verdict::Error("failed to actuate"),
+        });
+        self.kubelet_recovers = Some(Instant::now() + lasts);
+    }
+
+    fn operator_asks(&mut self, pod: usize, wanted: Option<Limits>, ttl: Option<Duration>) {
+        if !self.overrides[pod].is_waiting() && self.disk.is_well() {
+            let name = self.slots[pod].pod.full_name();
+            self.overrides[pod].ask(self.agent.socket(), name, wanted, ttl);
+        }
+    }
+
+    fn foreign_writes(&mut self, pod: usize, container: usize, memory: bool, amount: u64) {
+        let slot = &mut self.slots[pod];
+        if slot.foreign == FOREIGN_WRITES {
+            return;
+        }
+        slot.foreign += 1;
+        let theirs = Amounts {
+            cpu: amount,
+            cpu_limit: Some(amount),
+            memory: amount,
+            memory_limit: Some(amount),
+        };
+        let cgroup = &slot.pod.containers[CONTAINERS[container]].cgroup;
+        let theirs = theirs.settings(self.node.cgroups().version());
+        let theirs: Vec<_> = theirs
+            .iter()
+            .filter(|setting| setting.memory().is_some() == memory)
+            .collect();
+        self.node
+            .cgroups()
+            .try_put(cgroup, theirs[usize::try_from(amount).unwrap() % theirs.len()]);
+    }
+
+    fn is_dying(&self, pod: usize, container: usize) -> bool {
+        pod == PREY && self.victims.iter().any(|(_, other)| *other == container)
+    }
+
+    fn kill_one(&mut self, container: usize) {
+        if self.last_kill.is_none_or(|last| last.elapsed() > BETWEEN_KILLS) {
+            self.last_kill = Some(Instant::now());
+            let cgroup = &self.slots[PREY].pod.containers[CONTAINERS[container]].cgroup;
+            let child = victim(self.node.cgroups(), cgroup, &holding(TOO_MUCH));
+            self.victims.push((child, container));
+        }
+    }
+
+    pub(super) fn kill_one_now(&mut self) {
+        self.last_kill = None;
+        self.kill_one(0);
+    }
+
+    /// Those that are dead were killed by the kernel. Returns whether others are still to die.
+    pub(super) fn count_kills(&mut self) -> bool {
+        let before = self.victims.len();
+        self.victims.retain_mut(|(child, _)| match child.try_wait().unwrap() {
+            None => true,
+            Some(status) => {
+                assert_eq!(status.signal(), Some(9), "not killed; is there swap?");
+                false
+            }
+        });
+        let dead = before - self.victims.len();
+        if dead > 0 {
+            self.kills += dead;
+            self.note(format!("{} were killed for want of memory", self.kills));
+        }
+        !self.victims.is_empty()
+    }
+}
+
+impl Log {
+    fn note(&mut self, line: impl Into<String>) {
+        let at = self.began.elapsed();
+        self.lines.push(format!("{:9.3} {}", at.as_secs_f64(), line.into()));
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("what happened:\n{}", self.lines.join("\n"));
+        }
+    }
+}
+
+impl Disk {
+    fn mount(directory: PathBuf) -> Self {
+        fs::create_dir_all(&directory).unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={DISK}k,mode=700"), "tmpfs"])
+            .arg(&directory)
+            .status();
+        assert!(mounted.unwrap().success());
+        Self {
+            directory,
+            full_until: None,
+        }
+    }
+
+    /// Whether it has room.
+    pub(super) const fn is_well(&self) -> bool {
+        self.full_until.is_none()
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.directory.join("ballast")
+    }
+
+    fn fill(&mut self, lasts: Duration) {
+        // As much as there is room for.
+        let filled = fs::write(self.ballast(), vec![0; DISK << 10]);
+        assert_eq!(filled.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+        self.full_until = Some(Instant::now() + lasts);
+    }
+
+    fn empty_when_due(&mut self, now: Instant) {
+        if self.full_until.is_some_and(|until| until <= now) {
+            self.empty();
+        }
+    }
+
+    fn empty(&mut self) {
+        if self.full_until.take().is_some() {
+            fs::remove_file(self.ballast()).unwrap();
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        unmount_below(&self.directory);
+    }
+}
+
+/// The kernel takes only some lines from one who has its log open.
+fn noise(lines: u32) {
+    for line in 0..lines {
+        fs::write("/dev/kmsg", format!("<6>vscaled-test: line {line} of {lines}")).unwrap();
+    }
+}

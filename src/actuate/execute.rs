@@ -81,6 +81,8 @@ pub(super) struct Executor<'a> {
     pub(super) freezes: Vec<Duration>,
     /// What was done, in order, undoing included.
     pub(super) records: Vec<StepRecord>,
+    /// What is to be undone if the pass fails.
+    pub(super) written: Vec<Step>,
     /// A memory limit could not be lowered: more is in use.
     pub(super) not_shrinkable: bool,
 }
@@ -94,17 +96,17 @@ impl<'a> Executor<'a> {
             freezer: &node.freezer,
             freezes: Vec::new(),
             records: Vec::new(),
+            written: Vec::new(),
             not_shrinkable: false,
         }
     }
 
     /// Runs the file and unit steps of a plan; steps for the runtime are not this executor's and are passed over.
     ///
-    /// Errors: how the pass ends. Where a step failed everything before it was undone, unless a cgroup ended under our
-    /// hands: then what was done so far is in order, and the rest is planned anew.
+    /// Errors: how the pass ends. Where a step failed, what was [written](Self::written) is to be undone, unless a cgroup ended
+    /// under our hands: then what was done so far is in order, and the rest is planned anew.
     pub(super) fn run(&mut self, plan: &Plan) -> Result<(), Outcome> {
         self.check_all(plan)?;
-        let mut done = Vec::new();
         for step in plan.steps().iter().filter(|step| step.change.is_kernels()) {
             let start = Instant::now();
             if let Some(why) = self.would_slow_down(step) {
@@ -117,7 +119,7 @@ impl<'a> Executor<'a> {
                 .push(StepRecord::carried_out(step, start.elapsed(), &result));
             let Err(error) = result else {
                 failpoint("step.written");
-                done.push(step);
+                self.written.push(step.clone());
                 continue;
             };
             let reason = error.to_string();
@@ -125,9 +127,8 @@ impl<'a> Executor<'a> {
                 return Err(Outcome::Interrupted { reason });
             }
             self.not_shrinkable = error.is_not_shrinkable();
-            let parts = parts(step, &error);
-            let done: Vec<_> = done.into_iter().chain(&parts).collect();
-            return Err(Outcome::after_undo(reason, self.undo(&done)));
+            self.written.extend(parts(step, &error));
+            return Err(Outcome::RolledBack { reason });
         }
         Ok(())
     }
@@ -149,20 +150,17 @@ impl<'a> Executor<'a> {
     }
 
     /// Puts back what steps replaced, the last one first: each state on the way back was in order on the way there.
-    pub(super) fn undo(&mut self, done: &[&Step]) -> Result<(), String> {
-        for step in done.iter().rev() {
-            let reversed = match &step.change {
-                Change::File { from, to } => Change::File { from: *to, to: *from },
-                Change::Unit { from, to } => Change::Unit {
-                    from: to.clone(),
-                    to: from.clone(),
-                },
+    ///
+    /// Errors: why one cannot be put back; those before it stay as well.
+    pub(super) fn undo(&mut self) -> Result<(), String> {
+        while let Some(step) = self.written.pop() {
+            let change = match step.change {
+                Change::File { from, to } => Change::File { from: to, to: from },
+                Change::Unit { from, to } => Change::Unit { from: to, to: from },
                 Change::Spec { .. } | Change::Resize { .. } => continue,
             };
-            let reversed = Step {
-                target: step.target.clone(),
-                change: reversed,
-            };
+            let target = step.target;
+            let reversed = Step { target, change };
             let start = Instant::now();
             failpoint("step.undone");
             let result = self.carry_out(&reversed);

@@ -6,6 +6,7 @@
 //!
 //! Stages that deal with the kernel block, and run on threads that may. Where a pass has to wait, it leaves its thread.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,8 @@ pub(super) struct Pass {
     pub(super) done: JobDone,
     pub(super) wanted: PodValues,
     pub(super) plan: Plan,
+    /// What takes back what it has done, the last thing last.
+    undo: Vec<Undo>,
     /// The least limits that `wanted` was made with.
     least_limits: OfPod,
     /// The cgroups whose memory limits are to come down.
@@ -51,44 +54,47 @@ pub(super) struct Pass {
     reclaims: bool,
 }
 
+/// What takes back one thing that a pass did.
+#[derive(Debug)]
+pub(super) enum Undo {
+    /// The patch of the pod's spec: once its cgroups hold again what the kubelet had granted.
+    Patch(Box<PatchedSpec>),
+    /// What the runtime was told, as the steps on record say. Below the files, though it is told after they were written: it
+    /// writes a lower limit without a look at what is in use, and one that the files could not be given back would kill.
+    StoredSpecs,
+    /// Files and units.
+    Written(Vec<Step>),
+}
+
 /// The end of a stage: the pass goes on with what the stage returns, or is over.
-type Staged<T> = Result<T, Box<JobDone>>;
+type Staged<T> = Result<T, Box<Pass>>;
 
 /// Does the pass.
 ///
 /// A pass that lowers memory limits may take seconds, for most of which it waits: other pods have their turn meanwhile.
 /// Every pod of a node may be waiting at once, so that what a pass carries along is boxed.
 pub async fn reconcile(node: Arc<Node>, job: Box<Job>) -> JobDone {
-    let mut patched = None;
-    let pass = Pass::new(Arc::clone(&node), job);
-    let ended = Box::pin(stages(pass, &mut patched)).await;
-    let mut done = match ended {
-        Ok(done) | Err(done) => done,
-    };
-    if let Some(patched) = patched.filter(|_| !done.outcome.holds()) {
-        failpoint("pass.not_taken_back");
-        Box::pin(patched.undo(&node, &mut done)).await;
-    }
-    *done
+    let (Ok(pass) | Err(pass)) = Box::pin(stages(Pass::new(node, job))).await;
+    *Box::pin(pass.end()).await
 }
 
-async fn stages(mut pass: Box<Pass>, patched: &mut Option<PatchedSpec>) -> Staged<Box<JobDone>> {
+async fn stages(mut pass: Box<Pass>) -> Staged<Box<Pass>> {
     match std::mem::take(&mut pass.job.resize) {
         ResizeDecision::Direct => {}
         ResizeDecision::Refuse { why, no_room } => {
             pass.done.api.no_room = no_room;
-            return Err(pass.end(Outcome::Refused { reason: why }));
+            return Err(pass.stop(Outcome::Refused { reason: why }));
         }
         ResizeDecision::Wait { why, retry_after } => {
             pass.done.api.retry_after = retry_after;
-            return Err(pass.end(Outcome::Withheld(why)));
+            return Err(pass.stop(Outcome::Withheld(why)));
         }
         ResizeDecision::Write(grant) => {
             // A limit that is there cannot be taken away through the API server.
             pass.job.targets.lift_undeclared &= grant.ahead;
             pass.apply_grant(grant);
         }
-        ResizeDecision::Patch(patch) => (pass, *patched) = pass.make_room_and_patch(patch).await?,
+        ResizeDecision::Patch(patch) => pass = pass.make_room_and_patch(patch).await?,
     }
     let pass = pass.run_kernel_stages().await?;
     failpoint("pass.written");
@@ -97,7 +103,7 @@ async fn stages(mut pass: Box<Pass>, patched: &mut Option<PatchedSpec>) -> Stage
         [] => Outcome::Unchanged,
         _ => Outcome::Applied,
     };
-    Ok(pass.end(outcome))
+    Ok(pass.stop(outcome))
 }
 
 impl Pass {
@@ -113,6 +119,7 @@ impl Pass {
             done,
             wanted: PodValues::default(),
             plan: Plan::default(),
+            undo: Vec::new(),
             least_limits: OfPod::new(),
             checks: ShrinkChecks::default(),
             making_room: None,
@@ -135,9 +142,8 @@ impl Pass {
         self.making_room = None;
     }
 
-    /// Makes room for what is patched, as for a write, and patches the spec. Returns also what is to be undone if the cgroups
-    /// cannot hold it after all.
-    async fn make_room_and_patch(mut self: Box<Self>, patch: ResizePatch) -> Staged<(Box<Self>, Option<PatchedSpec>)> {
+    /// Makes room for what is patched, as for a write, and patches the spec.
+    async fn make_room_and_patch(mut self: Box<Self>, patch: ResizePatch) -> Staged<Box<Self>> {
         let lift_undeclared = std::mem::take(&mut self.job.targets.lift_undeclared);
         // The targets are new: nobody changed what differs from them.
         let held_before = std::mem::take(&mut self.job.held_before);
@@ -147,18 +153,20 @@ impl Pass {
         self.patches = false;
         failpoint("pass.room_made");
         if self.job.targets.containers != patch.targets {
-            return Err(self.end(overtaken()));
+            return Err(self.stop(overtaken()));
         }
         let error = match self.patch(&patch).await {
             Ok(patched) => {
                 failpoint("pass.patched");
                 let grant = patch.grant(&patched.pod);
                 if grant.withheld.is_none() {
-                    return Ok((self, Some(patched)));
+                    // The cgroups may be unable to hold it after all.
+                    self.undo.push(Undo::Patch(Box::new(patched)));
+                    return Ok(self);
                 }
                 self.job.held_before = held_before;
                 self.apply_grant(grant);
-                return Ok((self, None));
+                return Ok(self);
             }
             Err(error) => error,
         };
@@ -175,7 +183,7 @@ impl Pass {
                 self.job.targets.containers = patch.held;
                 self.done.api.denied = Some(why);
                 self.making_room = None;
-                return Ok((self, None));
+                return Ok(self);
             }
             ResizeError::Unsupported(_) => {
                 self.job.targets.lift_undeclared = lift_undeclared;
@@ -183,24 +191,24 @@ impl Pass {
                 self.job.held_before = held_before;
                 self.done.api.unsupported = true;
                 self.making_room = None;
-                return Ok((self, None));
+                return Ok(self);
             }
-            ResizeError::Gone(_) => return Err(self.end(Outcome::Interrupted { reason })),
+            ResizeError::Gone(_) => return Err(self.stop(Outcome::Interrupted { reason })),
             ResizeError::Altered(_) => {
                 // What the spec has become is somebody else's, and later than what was asked for.
                 let generation = self.job.targets.bound.object().metadata.generation;
                 self.done.api.asked = Some(patch.accepted(generation));
-                return Err(self.end(Outcome::Refused { reason }));
+                return Err(self.stop(Outcome::Refused { reason }));
             }
             ResizeError::Refused { retry_after, .. } => {
                 self.done.api.retry_after = retry_after;
-                return Err(self.end(Outcome::Refused { reason }));
+                return Err(self.stop(Outcome::Refused { reason }));
             }
         };
         self.job.targets.lift_undeclared = lift_undeclared && patch.ahead.is_some();
         self.job.held_before = held_before;
         self.apply_grant(patch.later(&why, wait));
-        Ok((self, None))
+        Ok(self)
     }
 
     /// Observes the cgroups, makes room for lower memory limits, and writes; but nothing is written before a patch. What was
@@ -217,24 +225,27 @@ impl Pass {
     }
 
     async fn on_kernel_thread<T: Send + 'static>(
-        mut self: Box<Self>,
+        self: Box<Self>,
         work: impl FnOnce(&mut Self) -> Result<T, Outcome> + Send + 'static,
     ) -> Staged<(Box<Self>, T)> {
         let node = Arc::clone(&self.node);
         let _place = node.concurrency.kernel().await;
+        match self.blocking(work).await {
+            (pass, Ok(value)) => Ok((pass, value)),
+            (pass, Err(outcome)) => Err(pass.stop(outcome)),
+        }
+    }
+
+    async fn blocking<T: Send + 'static>(
+        mut self: Box<Self>,
+        work: impl FnOnce(&mut Self) -> T + Send + 'static,
+    ) -> (Box<Self>, T) {
         let span = tracing::Span::current();
         let worked = tokio::task::spawn_blocking(move || {
             let result = span.in_scope(|| work(&mut self));
             (self, result)
         });
-        match worked.await {
-            Ok((pass, Ok(value))) => Ok((pass, value)),
-            Ok((pass, Err(outcome))) => Err(pass.end(outcome)),
-            Err(panic) => {
-                let reason = format!("internal error: {panic}");
-                Err(Box::new(JobDone::ended(Outcome::Refused { reason })))
-            }
-        }
+        worked.await.unwrap_or_else(|panic| resume_unwind(panic.into_panic()))
     }
 
     /// Goes on until the pass has written, or has to wait until the time that is returned.
@@ -352,7 +363,7 @@ impl Pass {
             freezes: executor.freezes,
             ..ShrinkReport::default()
         };
-        let records = executor.records;
+        let (records, written) = (executor.records, executor.written);
         if self.reclaims
             && let Err(error) = reclaim_below_limits(&self.wanted.tree, handles)
         {
@@ -360,6 +371,7 @@ impl Pass {
         }
         self.done.shrink = report;
         self.done.steps.extend(records);
+        self.undo.extend([Undo::StoredSpecs, Undo::Written(written)]);
         self.done.stages.verified = verified;
         if !self.plan.is_empty() {
             self.done.stages.write = took;
@@ -399,28 +411,71 @@ impl Pass {
             let synced = Box::pin(runtime_stage::sync(&mut self)).await;
             self.done.stages.runtime = start.elapsed();
             if let Err(outcome) = synced {
-                return Err(self.end(outcome));
+                return Err(self.stop(outcome));
             }
         }
         Ok(self)
     }
 
+    /// Goes through no further stage.
+    fn stop(mut self: Box<Self>, outcome: Outcome) -> Box<Self> {
+        self.done.outcome = outcome;
+        self
+    }
+
+    /// Takes back what a pass that failed has done, the last thing first. What was written before a cgroup ended, or is only
+    /// to be verified again, is in order.
+    async fn take_back(mut self: Box<Self>) -> Box<Self> {
+        let is_refused = matches!(self.done.outcome, Outcome::RolledBack { .. });
+        while let Some(undo) = self.undo.pop() {
+            match undo {
+                Undo::Written(steps) if is_refused => self = self.blocking(|pass| pass.undo_steps(steps)).await.0,
+                Undo::StoredSpecs if is_refused => Box::pin(runtime_stage::undo(&mut self)).await,
+                Undo::Patch(patched) if !self.done.outcome.holds() => {
+                    failpoint("pass.not_taken_back");
+                    Box::pin(patched.undo(&Arc::clone(&self.node), &mut self.done)).await;
+                }
+                Undo::Written(_) | Undo::StoredSpecs | Undo::Patch(_) => {}
+            }
+        }
+        self
+    }
+
+    fn undo_steps(&mut self, written: Vec<Step>) {
+        let Some(handles) = &self.done.handles else { return };
+        let mut executor = Executor::new(&self.node, handles);
+        executor.written = written;
+        if let Err(failed) = executor.undo() {
+            self.done.outcome.not_undone(&failed);
+        }
+        self.done.steps.extend(executor.records);
+        self.done.shrink.freezes.extend(executor.freezes);
+    }
+
     /// The pass is over. Cgroups that are stale are not kept open.
-    fn end(self: Box<Self>, mut outcome: Outcome) -> Box<JobDone> {
-        let Self { job, mut done, .. } = *self;
+    async fn end(self: Box<Self>) -> Box<JobDone> {
+        let Self {
+            job,
+            mut done,
+            checks,
+            withheld,
+            incomplete,
+            ..
+        } = *self.take_back().await;
+        let mut outcome = std::mem::replace(&mut done.outcome, Outcome::Unchanged);
         if !outcome.holds() {
             // What was written was undone, or holds although the rest is planned anew.
             done.shrink.retain_written(&done.steps);
         }
-        done.stale = self.incomplete || matches!(outcome, Outcome::Interrupted { .. });
+        done.stale = incomplete || matches!(outcome, Outcome::Interrupted { .. });
         done.handles = done.handles.filter(|_| !done.stale);
         done.quotas = job.targets.scope.quotas;
         done.shrink.seen = job.seen;
-        done.shrink.seen.extend(self.checks.seen());
+        done.shrink.seen.extend(checks.seen());
         if let Some(why) = &done.api.denied {
             outcome.deny(why);
         }
-        done.outcome = match (outcome, self.withheld) {
+        done.outcome = match (outcome, withheld) {
             (Outcome::Applied | Outcome::Unchanged, Some(withheld)) => Outcome::Withheld(withheld),
             (outcome, _) => outcome,
         };

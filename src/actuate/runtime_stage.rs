@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use futures::future::join_all;
 
-use super::execute::Executor;
 use super::node::{Node, RuntimeLink};
 use super::pass::{Pass, opened, plan_files};
 use super::shrink::Markers;
@@ -66,7 +65,6 @@ pub(super) async fn sync(pass: &mut Pass) -> Result<(), Outcome> {
     if steps.is_empty() {
         return Ok(());
     }
-    let mut done: Vec<Step> = Vec::new();
     for step in steps {
         if !pass.is_current() {
             // The runtime would write the limit that was there before.
@@ -74,13 +72,13 @@ pub(super) async fn sync(pass: &mut Pass) -> Result<(), Outcome> {
                 reason: "a limit was grown in an emergency meanwhile; told by the next pass".to_owned(),
             });
         }
-        match update_spec(runtime, pass, &step, false).await {
-            Ok(()) => done.push(step),
-            Err(error) if error.is_not_found() || error.is_retryable() => return Err(give_up(&node, &error)),
-            Err(error) => {
-                let undone = undo(runtime, pass, &done).await;
-                return Err(Outcome::after_undo(error.to_string(), undone));
-            }
+        if let Err(error) = update_spec(runtime, pass, &step, false).await {
+            return Err(if error.is_not_found() || error.is_retryable() {
+                give_up(&node, &error)
+            } else {
+                let reason = error.to_string();
+                Outcome::RolledBack { reason }
+            });
         }
     }
     verify(pass)
@@ -208,47 +206,34 @@ fn lives(pass: &Pass, target: &Target) -> bool {
     cgroup.is_some_and(|cgroup| matches!(cgroup.state(), Ok(State::Alive)))
 }
 
-/// Puts back files and then stored specs, because the runtime refused one of its steps. The files first: the runtime
-/// writes a lower limit without a look at what is in use, and one that the files could not be given back would kill.
+/// Puts back the stored specs that the runtime was told, after the files ([`Undo::StoredSpecs`]).
 ///
-/// Errors: what could not be put back.
-async fn undo(runtime: &dyn ContainerRuntime, pass: &mut Pass, done: &[Step]) -> Result<(), String> {
-    let mut failures = Vec::new();
-    if let Some(handles) = &pass.done.handles {
-        let written: Vec<_> = pass
-            .plan
-            .steps()
-            .iter()
-            .filter(|step| step.change.is_kernels())
-            .collect();
-        let mut executor = Executor::new(&pass.node, handles);
-        failures.extend(executor.undo(&written).err());
-        let records = executor.records;
-        pass.done.steps.extend(records);
-    }
-    let files_failed = !failures.is_empty();
-    for step in done.iter().rev() {
-        let Change::Spec { from, to } = &step.change else {
-            continue;
-        };
-        let mut back = unbounded(*from, *to);
+/// [`Undo::StoredSpecs`]: super::pass::Undo::StoredSpecs
+pub(super) async fn undo(pass: &mut Pass) {
+    let node = Arc::clone(&pass.node);
+    let RuntimeLink::Found(runtime) = &node.runtime else {
+        return;
+    };
+    let _place = node.concurrency.runtime().await;
+    let files_failed = matches!(pass.done.outcome, Outcome::Incomplete { .. });
+    let told = |record: &StepRecord| match record.change {
+        Change::Spec { from, to } if record.error.is_none() => Some((record.target.clone(), from, to)),
+        _ => None,
+    };
+    let told: Vec<_> = pass.done.steps.iter().filter_map(told).collect();
+    for (target, from, to) in told.into_iter().rev() {
+        let mut back = unbounded(from, to);
         if files_failed {
             back.memory_limit_in_bytes = None;
         }
         if back == CriResources::default() {
             continue;
         }
-        let reversed = Step {
-            target: step.target.clone(),
-            change: Change::Spec { from: *to, to: back },
-        };
-        let result = update_spec(runtime, pass, &reversed, true).await;
-        failures.extend(result.err().map(|error| error.to_string()));
-    }
-    if failures.is_empty() {
-        Ok(())
-    } else {
-        Err(failures.join("; "))
+        let change = Change::Spec { from: to, to: back };
+        let result = update_spec(runtime.as_ref(), pass, &Step { target, change }, true).await;
+        if let Err(error) = result {
+            pass.done.outcome.not_undone(&error.to_string());
+        }
     }
 }
 

@@ -157,7 +157,12 @@ impl Grown {
         };
         let plan = plan_files(held, &wanted, &traits)?;
         let mut executor = Executor::new(node, handles);
-        let ended = executor.run(&plan);
+        let mut ended = executor.run(&plan);
+        if let Err(outcome @ Outcome::RolledBack { .. }) = &mut ended
+            && let Err(failed) = executor.undo()
+        {
+            outcome.not_undone(&failed);
+        }
         self.steps = executor.records;
         failpoint("growth.written");
         ended

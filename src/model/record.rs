@@ -153,15 +153,14 @@ impl Outcome {
         };
     }
 
-    /// A step failed for this reason, and what was done before it was undone, or not.
-    pub(crate) fn after_undo(mut reason: String, undone: Result<(), String>) -> Self {
-        match undone {
-            Ok(()) => Self::RolledBack { reason },
-            Err(failed) => {
-                reason.push_str("; and it could not be undone: ");
-                reason.push_str(&failed);
-                Self::Incomplete { reason }
+    /// Something that was done before a step failed could not be undone.
+    pub(crate) fn not_undone(&mut self, why: &str) {
+        match self {
+            Self::RolledBack { reason } => {
+                let reason = format!("{reason}; and it could not be undone: {why}");
+                *self = Self::Incomplete { reason };
             }
+            _ => self.add(why),
         }
     }
 

@@ -7,13 +7,14 @@
 mod applied;
 mod changes;
 mod kubelet;
+mod quotas;
 mod restarts;
 
 use std::collections::BTreeMap;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 use vscaled::model::CgroupPath;
 
 use crate::support::agent::Agent;
@@ -56,13 +57,18 @@ struct Container {
 impl Scene {
     /// None where there are no parts to make a cluster of.
     pub(crate) async fn new(test: &str) -> Option<Self> {
+        Self::configured(test, &json!({})).await
+    }
+
+    /// With these fields in the kubelet's configuration.
+    async fn configured(test: &str, kubelet: &Value) -> Option<Self> {
         let cluster = ApiServer::start(test)?;
         let Node {
             agent,
             kubelet,
             containerd,
             kubepods,
-        } = Node::join(&cluster).await;
+        } = Node::join(&cluster, kubelet).await;
         let scene = Self {
             agent,
             kubelet,

@@ -9,7 +9,7 @@ use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::client::{Body, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::GroupVersionKind;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tower::{BoxError, ServiceBuilder};
 use vscaled::model::{CgroupPath, Settings};
 
@@ -50,7 +50,7 @@ impl Scene {
             kubelet,
             containerd,
             kubepods,
-        } = Node::join(&cluster).await;
+        } = Node::join(&cluster, &json!({})).await;
         let client = client(&cluster).await?;
         let of = |group, version, kind| {
             let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));

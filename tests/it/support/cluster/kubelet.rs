@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::apiserver::{ApiServer, User};
@@ -27,15 +27,16 @@ pub(crate) struct Kubelet {
 }
 
 impl Kubelet {
-    /// A kubelet whose pods live in the tree of cgroups of that containerd, not started yet.
-    pub(crate) fn new(cluster: &ApiServer, containerd: &Containerd) -> Self {
+    /// A kubelet whose pods live in the tree of cgroups of that containerd, not started yet, with these fields in its
+    /// configuration beside those of every test.
+    pub(crate) fn new(cluster: &ApiServer, containerd: &Containerd, configured: &Value) -> Self {
         let directory = tempfile::Builder::new()
             .prefix("vscaled-")
             .tempdir_in(scratch())
             .unwrap();
         let file = |name: &str| directory.path().join(name);
         let root = containerd.cgroups().make_everywhere();
-        let config = json!({
+        let mut config = json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
             "address": "127.0.0.1", "port": free_port(), "readOnlyPort": 0, "healthzPort": 0,
             "authentication": {"anonymous": {"enabled": false}, "webhook": {"enabled": false}},
@@ -51,6 +52,9 @@ impl Kubelet {
             "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
             "imageGCHighThresholdPercent": 100,
         });
+        for (field, value) in configured.as_object().unwrap() {
+            config[field] = value.clone();
+        }
         fs::write(file("config.json"), config.to_string()).unwrap();
         let arguments = vec![
             format!("--config={}", file("config.json").display()),

@@ -1,5 +1,6 @@
 //! A whole node of a cluster.
 
+use serde_json::Value;
 use vscaled::model::CgroupPath;
 
 use super::{ApiServer, Kubelet, NODE, objects};
@@ -17,7 +18,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) async fn join(cluster: &ApiServer) -> Self {
+    /// With these fields in the kubelet's configuration beside those of every test.
+    pub(crate) async fn join(cluster: &ApiServer, kubelet: &Value) -> Self {
         objects::prepare(cluster);
         let containerd = Containerd::enclosed(OciRuntime::Runc).await;
         let kubepods = containerd.cgroups().make_everywhere().child("kubepods").unwrap();
@@ -26,7 +28,7 @@ impl Node {
             .with("--node-name", NODE)
             .with("--kubeconfig", cluster.deployed_kubeconfig())
             .with("--runtime-socket", containerd.socket());
-        let mut kubelet = Kubelet::new(cluster, &containerd);
+        let mut kubelet = Kubelet::new(cluster, &containerd, kubelet);
         kubelet.launch(&containerd);
         Self {
             agent,

@@ -43,26 +43,39 @@ pub(crate) struct PreparedResize {
     pub(crate) targets: Vec<NamedRequirements>,
     /// What the kubelet has granted so far: what the spec gets back if the cgroups cannot hold the targets.
     pub(crate) held: Vec<NamedRequirements>,
+    /// What was asked for before, without an answer either: the latest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) earlier: Vec<Vec<NamedRequirements>>,
 }
 
+/// So many requests without an answer are remembered.
+const UNANSWERED: usize = 8;
+
 impl PreparedResize {
-    /// What was asked for, if a pod's spec says that it was. `known` is the last request whose answer was seen.
-    fn carried_out(&self, pod: &Pod, known: Option<&AcceptedResize>) -> Option<AcceptedResize> {
+    /// What was asked for, if a pod's spec says that it was, and what was asked for since. `known` is the last request whose
+    /// answer was seen.
+    fn carried_out(&self, pod: &Pod, known: Option<&AcceptedResize>) -> Option<(AcceptedResize, Option<Self>)> {
         let spec = pod.requirements();
         let newer = |known: &AcceptedResize| known.generation < pod.metadata.generation;
-        let taken_back = known.is_some_and(newer) && resize::same(&self.held, &spec);
-        let targets = if known.is_none_or(newer) && resize::same(&self.targets, &spec) {
-            &self.targets
-        } else if taken_back {
-            &self.held
-        } else {
-            return None;
-        };
-        Some(AcceptedResize {
-            targets: targets.clone(),
+        let accepted = |targets: &[NamedRequirements]| AcceptedResize {
+            targets: targets.to_vec(),
             generation: pod.metadata.generation,
             held: self.held.clone(),
-        })
+        };
+        if known.is_none_or(newer) {
+            if resize::same(&self.targets, &spec) {
+                return Some((accepted(&self.targets), None));
+            }
+            if let Some(number) = self.earlier.iter().rposition(|targets| resize::same(targets, &spec)) {
+                let since = Self {
+                    earlier: self.earlier[number + 1..].to_vec(),
+                    ..self.clone()
+                };
+                return Some((accepted(&self.earlier[number]), Some(since)));
+            }
+        }
+        let taken_back = known.is_some_and(newer) && resize::same(&self.held, &spec);
+        taken_back.then(|| (accepted(&self.held), None))
     }
 }
 
@@ -98,9 +111,18 @@ impl Resize {
 
     /// The API server is about to be asked for this.
     pub(crate) fn prepare(&mut self, patch: &ResizePatch) {
+        let before = self.prepared.take();
+        let mut earlier = before.map_or_else(Vec::new, |before| {
+            let mut earlier = before.earlier;
+            earlier.push(before.targets);
+            earlier
+        });
+        earlier.retain(|targets| !resize::same(targets, &patch.targets));
+        earlier.drain(..earlier.len().saturating_sub(UNANSWERED));
         self.prepared = Some(PreparedResize {
             targets: patch.targets.clone(),
             held: patch.held.clone(),
+            earlier,
         });
     }
 
@@ -174,9 +196,10 @@ impl Resize {
     /// Recognises the spec of `pod` as a request of this agent, or of one before, that did not live to see the answer.
     pub(crate) fn recognise(&mut self, pod: &Pod) {
         let prepared = self.prepared.as_ref();
-        if let Some(accepted) = prepared.and_then(|prepared| prepared.carried_out(pod, self.accepted.as_ref())) {
+        let carried_out = prepared.and_then(|prepared| prepared.carried_out(pod, self.accepted.as_ref()));
+        if let Some((accepted, since)) = carried_out {
             self.accepted = Some(accepted);
-            self.prepared = None;
+            self.prepared = since;
         }
     }
 

@@ -29,12 +29,18 @@ status:
 /// Something that happens in an outage.
 #[derive(Debug, Clone)]
 enum Happening {
-    Sets { mib: u64 },
+    Sets {
+        mib: u64,
+    },
     Releases,
     OverrideEnds,
-    SomebodyElseSets { mib: u64 },
+    SomebodyElseSets {
+        mib: u64,
+    },
     AgentIsKilled,
     FilesAreWritten,
+    /// The API server is there for a moment, but an answer is lost.
+    AnswerIsLost,
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -47,6 +53,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         (300_u64..304).prop_map(|mib| Happening::SomebodyElseSets { mib }),
         Just(Happening::AgentIsKilled),
         Just(Happening::FilesAreWritten),
+        Just(Happening::AnswerIsLost),
     ]
 }
 
@@ -57,7 +64,7 @@ struct World {
     server: Pod,
     away: bool,
     kernel: u64,
-    /// Whether the first request of an outage is carried out although no answer comes.
+    /// Whether the next request of an outage is carried out although no answer comes.
     carries_out: bool,
     passes: u64,
     requests: u64,
@@ -149,7 +156,8 @@ impl World {
         let later = |why: &str| Outcome::Withheld(Withheld::SpecLater(why.to_owned()));
         let mut done = JobDone::ended(Outcome::Applied);
         if asked && self.away {
-            if std::mem::take(&mut self.carries_out) && !known_away {
+            let as_viewed = ahead.is_none() || self.server.metadata.generation == viewed.metadata.generation;
+            if std::mem::take(&mut self.carries_out) && !known_away && as_viewed {
                 self.server = with_limit(&self.server, limit(&job.targets.containers));
             }
             done.outcome = later("away");
@@ -242,6 +250,12 @@ impl World {
                 self.locate(saved);
             }
             Happening::FilesAreWritten => self.apply(PodInput::FilesWritten),
+            Happening::AnswerIsLost => {
+                self.carries_out = true;
+                self.apply(PodInput::ApiServerReturned);
+                self.passes(false);
+                self.carries_out = false;
+            }
         }
     }
 

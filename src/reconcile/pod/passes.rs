@@ -13,7 +13,7 @@ use crate::model::{
 };
 use crate::pace::scattered;
 use crate::plan::PodTargets;
-use crate::plan::resize::{self, Ahead, ResizeDecision};
+use crate::plan::resize::{self, ResizeDecision};
 use crate::reconcile::resize::ResizeStatus;
 use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId};
 
@@ -89,8 +89,8 @@ impl PodState {
         };
         self.desired.scope = targets.scope.clone();
         match &resize {
-            // The answer to the request before is still to be heard of.
-            ResizeDecision::Patch(patch) if patch.ahead != Some(Ahead::Unanswered) => self.resize.prepare(patch),
+            // Without a change the spec is only read.
+            ResizeDecision::Patch(patch) if !patch.changes.is_empty() => self.resize.prepare(patch),
             ResizeDecision::Write(grant)
                 if grant.is_written_ahead() && !resize::same(&targets.containers, &self.pod.requirements()) =>
             {

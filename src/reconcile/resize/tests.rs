@@ -100,3 +100,24 @@ fn what_the_kubelet_has_settled_on_since_is_what_it_falls_back_to() {
     let held = resize.accepted.as_ref().map(|accepted| accepted.held.as_slice());
     assert_eq!(resize::granted(&pod, &Phase::of(&pod), held), named(100));
 }
+
+#[test]
+fn of_several_requests_without_an_answer_each_is_known_when_it_is_seen() {
+    let mut resize = Resize {
+        prepared: Some(PreparedResize {
+            targets: named(300),
+            held: named(50),
+            earlier: vec![named(100), named(200)],
+        }),
+        ..Resize::default()
+    };
+    let mut seen = |limit, generation| {
+        let mut pod = asked(limit);
+        pod.metadata.generation = generation;
+        resize.recognise(&pod);
+        (resize.is_spec_of(&pod), resize.prepared.is_some())
+    };
+    assert_eq!(seen(200, 2), (true, true));
+    assert_eq!(seen(100, 3), (false, true), "it was asked for before that");
+    assert_eq!(seen(300, 4), (true, false));
+}

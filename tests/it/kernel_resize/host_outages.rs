@@ -1,11 +1,13 @@
 //! The API server is away while an operator changes limits: the kernel has them at once, the spec follows, and what somebody
 //! else has put there meanwhile counts.
 
+use std::time::Duration;
+
 use serde_json::json;
 use vscaled::control::proto;
 
 use super::host_faults::patches;
-use super::{Amounts, NAME, SMALLER, Scene, resources};
+use super::{Amounts, LARGER, NAME, SMALLER, Scene, resources};
 use crate::support::apimodel::{Effect, Link};
 
 const BY_HAND: [(&str, Amounts); 1] = [(
@@ -106,8 +108,8 @@ async fn limits_set_and_released_in_an_outage_leave_the_spec_as_it_was() {
     scene.settles(&SMALLER).await;
     let generation = scene.object()["metadata"]["generation"].clone();
     scene.mend();
-    scene.recommend(&super::LARGER);
-    scene.settles(&super::LARGER).await;
+    scene.recommend(&LARGER);
+    scene.settles(&LARGER).await;
     let once = generation.as_i64().unwrap() + 1;
     assert_eq!(
         scene.object()["metadata"]["generation"],
@@ -224,4 +226,31 @@ async fn a_request_that_was_carried_out_unanswered_is_taken_back_when_it_was_rel
     scene.has_spec(SMALLER[0].1).await;
     scene.settles(&SMALLER).await;
     assert!(!scene.agent.log().contains(LOST), "{}", scene.agent.log());
+}
+
+#[tokio::test]
+async fn a_later_request_that_was_carried_out_unanswered_is_known_beside_an_earlier_one() {
+    let scene = Scene::managed().await;
+    let patch = "patch pods/resize";
+    let asked = scene.api.calls(patch);
+    scene
+        .api
+        .fault(patches(Some(1), Effect::Slow(Duration::from_secs(3600))));
+    scene.recommend(&LARGER);
+    let asks = || scene.api.calls(patch) > asked;
+    scene.agent.wait_for("the API server to be asked", asks).await;
+    scene.cut().await;
+    let change = scene.agent.resize(scene.request(None)).await.unwrap();
+    assert_eq!(change.outcome, "SpecLater", "{change:#?}");
+    scene.api.mend();
+    scene.api.fault(patches(Some(1), Effect::Torn));
+    scene.mend();
+    let by_hand = Amounts {
+        cpu_limit: Some(800),
+        ..LARGER[0].1
+    };
+    scene.has_spec(by_hand).await;
+    scene.settles(&[("app", by_hand)]).await;
+    assert!(!scene.agent.log().contains(LOST), "{}", scene.agent.log());
+    assert!(scene.agent.pod(NAME).await.unwrap().r#override.is_some());
 }

@@ -9,7 +9,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 use clap::Parser as _;
 use vscaled::cli::daemon::{Command, CommandLine};
-use vscaled::cli::restore;
+use vscaled::cli::{Failure, io, restore};
 use vscaled::config::{Config, EXIT_BAD_CONFIGURATION, RunArguments};
 use vscaled::observe::log;
 
@@ -23,13 +23,12 @@ fn main() -> ExitCode {
         Err(error) => return fail(EXIT_BAD_CONFIGURATION, &error),
     };
     if arguments.print_config {
-        return match config.to_json() {
-            Ok(text) => {
-                println!("{text}");
-                ExitCode::SUCCESS
-            }
-            Err(error) => fail(EXIT_BAD_CONFIGURATION, &error),
-        };
+        return ended(
+            config
+                .to_json()
+                .map_err(Failure::from)
+                .and_then(|text| io::print(&text)),
+        );
     }
     if let Some(restoring) = restoring {
         return restore(&config, &restoring);
@@ -60,11 +59,12 @@ fn restore(config: &Config, arguments: &restore::Arguments) -> ExitCode {
         .and_then(|runtime| runtime.block_on(vscaled::agent::restore(config, arguments.how())));
     match done {
         Err(error) => fail(1, &error),
-        Ok(restoration) => match arguments.show(&restoration) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(failure) => failure.report("vscaled"),
-        },
+        Ok(restoration) => ended(arguments.show(&restoration)),
     }
+}
+
+fn ended(result: Result<(), Failure>) -> ExitCode {
+    result.map_or_else(|failure| failure.report("vscaled"), |()| ExitCode::SUCCESS)
 }
 
 fn fail(code: u8, error: &dyn std::fmt::Display) -> ExitCode {

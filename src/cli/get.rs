@@ -36,7 +36,8 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
             output.print(&reply, |paint| pods_table(&reply, &now, paint))
         }
         What::Overrides => {
-            let overrides: Vec<_> = reply.pods.iter().filter_map(ShownOverride::of).collect();
+            let mut overrides = reply.pods;
+            overrides.retain(|pod| pod.r#override.is_some());
             let now = jiff::Timestamp::now().to_string();
             output.print_list("overrides", &overrides, |paint| {
                 overrides_table(&overrides, &now, paint)
@@ -92,42 +93,17 @@ fn pods_table(reply: &GetReply, now: &str, paint: Paint) -> String {
     text
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ShownOverride<'a> {
-    namespace: &'a str,
-    name: &'a str,
-    #[serde(rename = "override")]
-    by_hand: &'a Override,
-    containers: &'a [Container],
-}
-
-impl<'a> ShownOverride<'a> {
-    fn of(pod: &'a Pod) -> Option<Self> {
-        Some(Self {
-            namespace: &pod.namespace,
-            name: &pod.name,
-            by_hand: pod.r#override.as_ref()?,
-            containers: &pod.containers,
-        })
-    }
-}
-
-fn overrides_table(overrides: &[ShownOverride<'_>], now: &str, paint: Paint) -> String {
-    if overrides.is_empty() {
+fn overrides_table(pods: &[Pod], now: &str, paint: Paint) -> String {
+    if pods.is_empty() {
         return "nothing is held by hand\n".to_owned();
     }
     let header = ["POD", "BY", "AGE", "LEFT", "REASON"];
-    let rows = overrides.iter().map(|shown| {
-        [
-            clean(&format!("{}/{}", shown.namespace, shown.name)),
-            by(shown.by_hand),
-            age(shown.by_hand, now),
-            left(shown.by_hand, now),
-            or_dash(&shown.by_hand.reason),
-        ]
-    });
-    table::list(header, rows, paint)
+    let held = pods.iter().filter_map(|pod| Some((pod, pod.r#override.as_ref()?)));
+    let row = |(pod, held): (&Pod, &Override)| {
+        let (age, left) = (age(held, now), left(held, now));
+        [full_name(pod), by(held), age, left, or_dash(&held.reason)]
+    };
+    table::list(header, held.map(row), paint)
 }
 
 pub(super) fn by(by_hand: &Override) -> String {

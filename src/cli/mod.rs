@@ -14,7 +14,7 @@ mod explain;
 mod export;
 mod get;
 mod history;
-mod io;
+pub mod io;
 mod lint;
 mod man;
 mod manifests;

@@ -111,12 +111,13 @@ impl Config {
     ///
     /// # Errors
     /// What serde says.
-    pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        serde_json::to_string_pretty(&Document {
+    pub fn to_json(&self) -> Result<String> {
+        let document = Document {
             api_version: API_VERSION,
             kind: KIND,
             keys: &self.given,
-        })
+        };
+        Ok(serde_json::to_string_pretty(&document)? + "\n")
     }
 
     /// Where the cgroup hierarchies are, unless the mount table says so itself.

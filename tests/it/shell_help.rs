@@ -45,6 +45,26 @@ fn offered(words: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let programs: [(&str, &[&str]); 2] = [
+        (env!("CARGO_BIN_EXE_vscaled"), &["run", "--print-config"]),
+        (env!("CARGO_BIN_EXE_vscalectl"), &["completions", "bash"]),
+    ];
+    for (program, arguments) in programs {
+        let (reader, writer) = std::io::pipe().unwrap();
+        // Whoever read has gone before the first byte.
+        drop(reader);
+        let output = Command::new(program)
+            .args(arguments)
+            .env_clear()
+            .stdout(writer)
+            .output()
+            .unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    }
+}
+
+#[test]
 fn bash_completes_commands_options_and_values() {
     assert_eq!(offered(&["expl"]), BTreeSet::from(["explain".to_owned()]));
     let commands = offered(&[""]);

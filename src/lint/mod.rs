@@ -133,43 +133,8 @@ const fn is_initial(option: MemoryOption) -> bool {
     )
 }
 
-/// What findings say about one language's runtime.
-struct LanguageRuntime {
-    heap: &'static str,
-    /// How the heap can follow the limit.
-    follow: &'static str,
-    after_unreadable: &'static str,
-    after_unreadable_share: &'static str,
-}
-
-const PERCENTAGE: &str = "the process does not start with it; write a percentage above 0 and up to 100";
-
-const JAVA: LanguageRuntime = LanguageRuntime {
-    heap: "the Java heap",
-    follow: "use -XX:MaxRAMPercentage, which a restart reads again",
-    after_unreadable: "the JVM does not start with it; write a whole number of bytes, or one with k, m, g or t",
-    after_unreadable_share: PERCENTAGE,
-};
-const GO: LanguageRuntime = LanguageRuntime {
-    heap: "the memory of the Go runtime",
-    follow: "let the program call debug.SetMemoryLimit when its limit changes",
-    after_unreadable: "a Go program does not start with it; write bytes, or a whole number with KiB, MiB, GiB or TiB",
-    after_unreadable_share: PERCENTAGE,
-};
-const NODE: LanguageRuntime = LanguageRuntime {
-    heap: "the old space of Node's heap",
-    follow: "use --max-old-space-size-percentage, which a restart reads again",
-    after_unreadable: "node does not start with it; write a whole number of MiB",
-    after_unreadable_share: PERCENTAGE,
-};
-const DOTNET: LanguageRuntime = LanguageRuntime {
-    heap: "the .NET heap (a hexadecimal value)",
-    follow: "use DOTNET_GCHeapHardLimitPercent and call GC.RefreshMemoryLimit() when the limit changes",
-    after_unreadable: "the .NET runtime passes it over; write a hexadecimal number, 0x20000000 for 512 MiB",
-    after_unreadable_share: "the .NET runtime passes it over; write a hexadecimal number, 0x4B for 75 percent",
-};
-
-const fn runtime_of(option: MemoryOption) -> LanguageRuntime {
+/// What the option sizes, and how that can follow the limit.
+const fn heap_of(option: MemoryOption) -> (&'static str, &'static str) {
     use MemoryOption as Option;
     match option {
         Option::JavaMaxHeap
@@ -177,18 +142,49 @@ const fn runtime_of(option: MemoryOption) -> LanguageRuntime {
         | Option::JavaInitialHeap
         | Option::JavaInitialHeapSize
         | Option::JavaMaxRamPercentage
-        | Option::JavaMaxRamFraction => JAVA,
-        Option::GoMemoryLimit => GO,
-        Option::NodeOldSpace | Option::NodeOldSpacePercentage => NODE,
-        Option::DotnetHeapLimit | Option::DotnetHeapLimitPercent => DOTNET,
+        | Option::JavaMaxRamFraction => ("the Java heap", "use -XX:MaxRAMPercentage, which a restart reads again"),
+        Option::GoMemoryLimit => (
+            "the memory of the Go runtime",
+            "let the program call debug.SetMemoryLimit when its limit changes",
+        ),
+        Option::NodeOldSpace | Option::NodeOldSpacePercentage => (
+            "the old space of Node's heap",
+            "use --max-old-space-size-percentage, which a restart reads again",
+        ),
+        Option::DotnetHeapLimit | Option::DotnetHeapLimitPercent => (
+            "the .NET heap (a hexadecimal value)",
+            "use DOTNET_GCHeapHardLimitPercent and call GC.RefreshMemoryLimit() when the limit changes",
+        ),
+    }
+}
+
+/// What the runtime does with a value that it cannot read, and what to write instead.
+const fn after_unreadable(option: MemoryOption) -> &'static str {
+    use MemoryOption as Option;
+    match option {
+        Option::JavaMaxRamPercentage | Option::JavaMaxRamFraction | Option::NodeOldSpacePercentage => {
+            "the process does not start with it; write a percentage above 0 and up to 100"
+        }
+        Option::JavaMaxHeap | Option::JavaMaxHeapSize | Option::JavaInitialHeap | Option::JavaInitialHeapSize => {
+            "the JVM does not start with it; write a whole number of bytes, or one with k, m, g or t"
+        }
+        Option::GoMemoryLimit => {
+            "a Go program does not start with it; write bytes, or a whole number with KiB, MiB, GiB or TiB"
+        }
+        Option::NodeOldSpace => "node does not start with it; write a whole number of MiB",
+        Option::DotnetHeapLimit => {
+            "the .NET runtime passes it over; write a hexadecimal number, 0x20000000 for 512 MiB"
+        }
+        Option::DotnetHeapLimitPercent => {
+            "the .NET runtime passes it over; write a hexadecimal number, 0x4B for 75 percent"
+        }
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let MemorySetting { option, source, value } = &self.setting;
-        let (name, runtime) = (option.name(), runtime_of(*option));
-        let heap = runtime.heap;
+        let (name, (heap, follow)) = (option.name(), heap_of(*option));
         write!(f, "{name} {value:?} in {source} ")?;
         match (self.rule, self.amount) {
             (LintRule::HeapFillsLimit, Amount::Fixed(size)) => {
@@ -209,25 +205,10 @@ impl fmt::Display for Finding {
             (_, Amount::Fixed(size)) => write!(
                 f,
                 "fixes {heap} at {size} when the process starts: a higher memory limit does not enlarge it, and vscaled does not \
-                 lower the limit below {}. Change {name} with the limit and restart, or {}",
-                with_margin(size),
-                runtime.follow
+                 lower the limit below {}. Change {name} with the limit and restart, or {follow}",
+                with_margin(size)
             ),
-            (_, Amount::Unreadable) => {
-                let is_share = matches!(
-                    option,
-                    MemoryOption::JavaMaxRamPercentage
-                        | MemoryOption::JavaMaxRamFraction
-                        | MemoryOption::NodeOldSpacePercentage
-                        | MemoryOption::DotnetHeapLimitPercent
-                );
-                let consequence = if is_share {
-                    runtime.after_unreadable_share
-                } else {
-                    runtime.after_unreadable
-                };
-                write!(f, "cannot be read: {consequence}")
-            }
+            (_, Amount::Unreadable) => write!(f, "cannot be read: {}", after_unreadable(*option)),
             (_, Amount::KnownAtStart | Amount::ShareAtStart | Amount::Unset) => {
                 let from = if self.amount == Amount::KnownAtStart {
                     "a value that is filled in"

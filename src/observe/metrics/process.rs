@@ -15,7 +15,7 @@ pub(super) struct ProcessCollector;
 
 impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let usage = match usage() {
+        let [cpu, resident, fds, start] = match usage() {
             Ok(usage) => usage,
             // The other metrics are worth having without these.
             Err(error) => {
@@ -23,61 +23,34 @@ impl Collector for ProcessCollector {
                 return Ok(());
             }
         };
-        let mut show = |name, help, unit: Option<Unit>, value: &dyn EncodeMetric| {
+        let (seconds, bytes) = (Some(Unit::Seconds), Some(Unit::Bytes));
+        let mut show = |name, help, unit: &Option<Unit>, value: &dyn EncodeMetric| {
             value.encode(encoder.encode_descriptor(name, help, unit.as_ref(), value.metric_type())?)
         };
-        let Usage {
-            cpu,
-            resident,
-            fds,
-            start,
-        } = usage;
-        let gauge = ConstGauge::new;
-        let (seconds, bytes) = (Some(Unit::Seconds), Some(Unit::Bytes));
-        let used = ConstCounter::new(cpu);
-        show(
-            "process_cpu",
-            "Processor time the agent has used",
-            seconds.clone(),
-            &used,
-        )?;
-        show(
-            "process_resident_memory",
-            "Memory the agent occupies",
-            bytes,
-            &gauge(resident),
-        )?;
-        show(
-            "process_open_fds",
-            "File descriptors the agent holds open",
-            None,
-            &gauge(fds),
-        )?;
-        show(
-            "process_start_time",
-            "When the agent was started, since 1970",
-            seconds,
-            &gauge(start),
-        )
+        let cpu = ConstCounter::new(cpu);
+        show("process_cpu", "Processor time the agent has used", &seconds, &cpu)?;
+        let gauges = [
+            ("process_resident_memory", "Memory the agent occupies", &bytes, resident),
+            ("process_open_fds", "File descriptors the agent holds open", &None, fds),
+            (
+                "process_start_time",
+                "When the agent was started, since 1970",
+                &seconds,
+                start,
+            ),
+        ];
+        let mut gauges = gauges.into_iter();
+        gauges.try_for_each(|(name, help, unit, value)| show(name, help, unit, &ConstGauge::new(value)))
     }
 }
 
-/// Seconds, bytes and numbers.
-struct Usage {
-    cpu: f64,
-    resident: f64,
-    fds: f64,
-    start: f64,
-}
-
-fn usage() -> ProcResult<Usage> {
+/// Seconds of processor time, bytes of memory, descriptors, and the second of the start.
+fn usage() -> ProcResult<[f64; 4]> {
     let process = Process::myself()?;
     let stat = process.stat()?;
     let ticks = procfs::ticks_per_second() as f64;
-    Ok(Usage {
-        cpu: (stat.utime + stat.stime) as f64 / ticks,
-        resident: (stat.rss * procfs::page_size()) as f64,
-        fds: process.fd_count()? as f64,
-        start: procfs::boot_time_secs()? as f64 + stat.starttime as f64 / ticks,
-    })
+    let cpu = (stat.utime + stat.stime) as f64 / ticks;
+    let resident = (stat.rss * procfs::page_size()) as f64;
+    let start = procfs::boot_time_secs()? as f64 + stat.starttime as f64 / ticks;
+    Ok([cpu, resident, process.fd_count()? as f64, start])
 }

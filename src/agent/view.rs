@@ -7,9 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::actuate::Node;
 use crate::control::proto;
 use crate::model::objects::PodId;
-use crate::model::{
-    Bytes, Cause, ChangeRecord, MilliCpu, NamedRequirements, Reason, Resource, StepRecord, Target, Withheld,
-};
+use crate::model::{Cause, ChangeRecord, NamedRequirements, Reason, StepRecord, Withheld, micros};
 use crate::observe::audit::Actor;
 use crate::plan::shrink::Progress;
 use crate::reconcile::desired::TemporaryLimit;
@@ -103,8 +101,8 @@ fn lent(limit: &TemporaryLimit, quiet: SignedDuration) -> proto::Lease {
     proto::Lease {
         container: limit.container.clone(),
         resource: limit.resource.to_string(),
-        from: shown(limit.resource, limit.from),
-        to: shown(limit.resource, limit.to),
+        from: limit.resource.quantity(limit.from),
+        to: limit.resource.quantity(limit.to),
         since: limit.since.to_string(),
         until: limit
             .denied
@@ -170,7 +168,7 @@ fn grown(state: &PodState) -> String {
             "container {} is lent {} of {}",
             limit.container,
             limit.resource,
-            shown(limit.resource, limit.to)
+            limit.resource.quantity(limit.to)
         )
     });
     let refused = state
@@ -179,13 +177,6 @@ fn grown(state: &PodState) -> String {
         .iter()
         .map(|(container, why)| format!("container {container} was not grown: {why}"));
     lent.chain(refused).collect::<Vec<_>>().join("; ")
-}
-
-fn shown(resource: Resource, amount: u64) -> String {
-    match resource {
-        Resource::Cpu => MilliCpu::new(amount).to_string(),
-        Resource::Memory => Bytes::new(amount).to_string(),
-    }
 }
 
 /// What happens next, as a sentence.
@@ -268,7 +259,6 @@ pub(super) fn next(state: &PodState, now: Timestamp) -> String {
 
 /// One pass, as it went.
 pub(super) fn change(record: &ChangeRecord) -> proto::Change {
-    let micros = |duration: std::time::Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
     let stages = &record.stages;
     proto::Change {
         sequence: record.sequence,
@@ -352,22 +342,18 @@ fn who(cause: &Cause) -> proto::Who {
 }
 
 fn step(record: &StepRecord) -> proto::Step {
-    let (level, name) = match &record.target {
-        Target::Pod => ("pod", String::new()),
-        Target::Container(name) => ("container", name.clone()),
-    };
     let (from, to) = record.change.texts();
     proto::Step {
         via: record.change.via().to_string(),
-        level: level.to_owned(),
-        name,
+        level: record.target.level().to_owned(),
+        name: record.target.container().unwrap_or_default().to_owned(),
         file: record
             .change
             .file()
             .map_or_else(String::new, |file| file.name().to_owned()),
         from,
         to,
-        took_us: u64::try_from(record.took.as_micros()).unwrap_or(u64::MAX),
+        took_us: micros(record.took),
         error: record.error.clone().unwrap_or_default(),
         rollback: record.rollback,
     }

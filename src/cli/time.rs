@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::model::micros;
+
 /// How long an override holds; without a duration, until somebody releases it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ttl(pub(super) Option<Duration>);
@@ -29,7 +31,7 @@ impl std::str::FromStr for Ttl {
 impl Ttl {
     /// As the protocol has it; saturated far beyond what the agent accepts.
     pub(super) fn micros(self) -> Option<u64> {
-        self.0.map(|ttl| u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX))
+        self.0.map(micros)
     }
 }
 

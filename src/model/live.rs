@@ -27,10 +27,7 @@ impl LivePod {
 
     /// What names one of its cgroups among all that ever have its path: a container's id.
     pub(crate) fn cgroup_id(&self, target: &Target) -> &str {
-        let container = match target {
-            Target::Pod => None,
-            Target::Container(name) => self.containers.get(name),
-        };
+        let container = target.container().and_then(|name| self.containers.get(name));
         container.map_or(Self::POD_CGROUP, |container| &container.id)
     }
 }

@@ -243,6 +243,11 @@ impl StepRecord {
     }
 }
 
+/// A duration in whole microseconds.
+pub fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// How long each stage of a pass took; zero for stages that were not entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stages {

@@ -17,6 +17,24 @@ pub enum Target {
     Container(String),
 }
 
+impl Target {
+    /// Its level in one word.
+    pub const fn level(&self) -> &'static str {
+        match self {
+            Self::Pod => "pod",
+            Self::Container(_) => "container",
+        }
+    }
+
+    /// The name of its container, if it is one's.
+    pub fn container(&self) -> Option<&str> {
+        match self {
+            Self::Pod => None,
+            Self::Container(name) => Some(name),
+        }
+    }
+}
+
 /// The settings of a pod's cgroup and of its containers' cgroups, by name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodTree {

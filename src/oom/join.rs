@@ -58,7 +58,7 @@ pub(super) mod micros {
     use serde::{Deserialize, Deserializer, Serializer};
 
     pub(in crate::oom) fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u64(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+        serializer.serialize_u64(crate::model::micros(*time))
     }
 
     pub(in crate::oom) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {

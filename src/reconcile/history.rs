@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 
 use crate::model::objects::PodId;
-use crate::model::{ChangeRecord, ControlFile, Outcome, Withheld};
+use crate::model::{ChangeRecord, ControlFile, Outcome, Withheld, micros};
 use crate::observe::audit::Audit;
 
 /// How many changes are kept: one or two kilobytes each.
@@ -72,7 +72,7 @@ fn log(record: &ChangeRecord) {
         tracing::warn!(pod = %record.pod, outcome = word, reason, "the pod does not have what is wanted yet");
     }
     for step in &record.steps {
-        let took_us = u64::try_from(step.took.as_micros()).unwrap_or(u64::MAX);
+        let took_us = micros(step.took);
         let (from, to) = step.change.texts();
         let file = step.change.file().map(ControlFile::name).unwrap_or_default();
         tracing::info!(

@@ -43,10 +43,7 @@ pub(super) fn values(
     let mut values = Vec::new();
     for (target, cgroup) in handles.iter() {
         let Some(held) = kernel.get(&target) else { continue };
-        let stored = match &target {
-            Target::Pod => None,
-            Target::Container(name) => specs.get(name),
-        };
+        let stored = target.container().and_then(|name| specs.get(name));
         let systemd = properties(node, cgroup.path());
         // Where nobody has set a burst or a memory.high, there is nothing to say of it.
         let is_set = |setting: &Setting| {
@@ -119,14 +116,8 @@ fn side_by_side(seen: &Seen<'_>, target: &Target, sides: &Sides, snapshot: &PodS
     let of = |state: &PodValues| state.tree.get(target).and_then(|settings| settings.get(file));
     let text = |setting: Option<Setting>| setting.map(|setting| setting.to_string()).unwrap_or_default();
     let wanted = sides.wanted.as_ref().and_then(of);
-    let stored_wanted = match (target, &sides.wanted) {
-        (Target::Container(name), Some(wanted)) => wanted.specs.get(name),
-        _ => None,
-    };
-    let (level, name) = match target {
-        Target::Pod => ("pod", String::new()),
-        Target::Container(name) => ("container", name.clone()),
-    };
+    let stored_wanted = target.container().zip(sides.wanted.as_ref());
+    let stored_wanted = stored_wanted.and_then(|(name, wanted)| wanted.specs.get(name));
     let stored = seen
         .stored
         .and_then(|stored| stored_text(stored, file))
@@ -139,8 +130,8 @@ fn side_by_side(seen: &Seen<'_>, target: &Target, sides: &Sides, snapshot: &PodS
         })
         .or_else(|| systemd_difference(seen.systemd?, wanted?));
     proto::Value {
-        level: level.to_owned(),
-        name,
+        level: target.level().to_owned(),
+        name: target.container().unwrap_or_default().to_owned(),
         path: String::new(),
         file: file.name().to_owned(),
         spec: text(of(&sides.spec)),

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::floods::Refusal;
 use crate::model::objects::PodId;
-use crate::model::{Cause, ChangeRecord, ControlFile, StepRecord, Target};
+use crate::model::{Cause, ChangeRecord, ControlFile, StepRecord, micros};
 use crate::oom::{Confidence, Level, OomReport, ReportedPod};
 
 /// Whose wish a change was; what does not apply is absent.
@@ -135,15 +135,11 @@ struct WrittenValue<'a> {
 
 impl<'a> From<&'a StepRecord> for WrittenValue<'a> {
     fn from(step: &'a StepRecord) -> Self {
-        let (level, container) = match &step.target {
-            Target::Pod => ("pod", None),
-            Target::Container(name) => ("container", Some(name.as_str())),
-        };
         let (old, new) = step.change.texts();
         Self {
             via: step.change.via().to_string(),
-            level,
-            container,
+            level: step.target.level(),
+            container: step.target.container(),
             file: step.change.file().map(ControlFile::name),
             old,
             new,
@@ -212,8 +208,4 @@ fn text(line: &Line<'_>) -> String {
     let text =
         serde_json::to_string(line).unwrap_or_else(|error| format!("{{\"event\":\"broken\",\"error\":\"{error}\"}}"));
     text + "\n"
-}
-
-fn micros(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

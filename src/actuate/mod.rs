@@ -25,7 +25,7 @@ pub use foreign::{ForeignWriters, Verdict};
 pub use handles::PodHandles;
 pub use job::{Job, JobDone, preview};
 pub use least_limits::LeastLimits;
-pub use node::{DriverFrom, FormulaFrom, KubeletFrom, Node, RuntimeLink};
+pub use node::{KnownFrom, Node, RuntimeLink};
 pub use pass::reconcile;
 pub use patch::{ApiReport, PodResizer, ResizeError, Saved};
 pub use runtime_stage::stored_specs;

@@ -8,7 +8,7 @@ use super::shrink::Freezer;
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{Hierarchy, Kubepods};
 use crate::decide::StaticManagers;
-use crate::model::{Driver, KubeletVersion, NodeTraits};
+use crate::model::{KubeletVersion, NodeTraits};
 use crate::runtime::ContainerRuntime;
 
 /// The container runtime, as far as there is one.
@@ -22,55 +22,26 @@ pub enum RuntimeLink {
     Found(Arc<dyn ContainerRuntime>),
 }
 
-/// How it is known who creates cgroups.
+/// How a trait of the node is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DriverFrom {
+pub enum KnownFrom {
     Configured,
-    Runtime,
-    /// The names in the tree show it.
-    Tree,
+    /// The runtime, a container of it, or the Node object says it.
+    Reported,
+    /// Nothing says it: it follows from the names in the tree, or is assumed.
+    Inferred,
 }
 
-impl DriverFrom {
+impl KnownFrom {
     /// Where the answer comes from, of those who may give one.
     #[must_use]
-    pub const fn of(configured: Option<Driver>, told: Option<Driver>) -> Self {
-        match (configured, told) {
+    pub const fn of<T: Copy>(configured: Option<T>, reported: Option<T>) -> Self {
+        match (configured, reported) {
             (Some(_), _) => Self::Configured,
-            (None, Some(_)) => Self::Runtime,
-            (None, None) => Self::Tree,
+            (None, Some(_)) => Self::Reported,
+            (None, None) => Self::Inferred,
         }
     }
-}
-
-/// How the kubelet's version is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KubeletFrom {
-    Configured,
-    /// The Node object states it.
-    Node,
-    /// No source has the Node object: the newest known version is assumed.
-    Assumed,
-}
-
-impl KubeletFrom {
-    /// What the configuration alone says.
-    #[must_use]
-    pub const fn configured(version: Option<KubeletVersion>) -> Self {
-        match version {
-            Some(_) => Self::Configured,
-            None => Self::Assumed,
-        }
-    }
-}
-
-/// How the formula of the runtime's weights is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FormulaFrom {
-    Configured,
-    Shown,
-    /// No container has shown it yet.
-    Assumed,
 }
 
 /// Everything a pass needs to know about the node. Replaced whole when something about it changes.
@@ -85,11 +56,11 @@ pub struct Node {
     pub runtime: RuntimeLink,
     pub runtime_name: Option<String>,
     /// How the driver is known.
-    pub driver_from: DriverFrom,
+    pub driver_from: KnownFrom,
     /// How the formula is known.
-    pub formula_from: FormulaFrom,
+    pub formula_from: KnownFrom,
     /// How the kubelet's version is known.
-    pub kubelet_from: KubeletFrom,
+    pub kubelet_from: KnownFrom,
     /// systemd, where it drives the tree and can be reached.
     pub units: Option<Arc<Systemd>>,
     /// How much may be done at once; shared by all passes, however often the node is replaced.
@@ -104,27 +75,18 @@ impl Node {
     /// The node with the kubelet's version that the Node object states, unless a version is configured.
     #[must_use]
     pub fn with_stated_kubelet(mut self: Arc<Self>, stated: Option<KubeletVersion>) -> Arc<Self> {
-        let news = |stated: &KubeletVersion| match self.kubelet_from {
-            KubeletFrom::Configured => false,
-            KubeletFrom::Node => self.traits.kubelet != *stated,
-            KubeletFrom::Assumed => true,
-        };
-        if let Some(stated) = stated.filter(news) {
-            let node = Self::clone(&self);
-            self = Arc::new(Self {
-                traits: NodeTraits {
-                    kubelet: stated,
-                    ..node.traits
-                },
-                kubelet_from: KubeletFrom::Node,
-                ..node
-            });
+        let is_news = |stated: &KubeletVersion| self.known_kubelet() != Some(*stated);
+        if self.kubelet_from != KnownFrom::Configured
+            && let Some(stated) = stated.filter(is_news)
+        {
+            let node = Arc::make_mut(&mut self);
+            (node.traits.kubelet, node.kubelet_from) = (stated, KnownFrom::Reported);
         }
         self
     }
 
     /// The kubelet's version, where it is more than an assumption.
     pub fn known_kubelet(&self) -> Option<KubeletVersion> {
-        (self.kubelet_from != KubeletFrom::Assumed).then_some(self.traits.kubelet)
+        (self.kubelet_from != KnownFrom::Inferred).then_some(self.traits.kubelet)
     }
 }

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tonic::{Request, Response, Status};
 
-use super::doctor::Doctor;
+use super::doctor;
 use super::oom::{self, Kills};
 use super::{explain, view};
 use crate::actuate::shrink::SeenBefore;
@@ -15,6 +15,7 @@ use crate::actuate::{Job, preview};
 use crate::control::{
     CallGate, Caller, Changes, Control, ControlError, Right, Selector, check_change, find_pod, proto, resize_values,
 };
+use crate::doctor::Locations;
 use crate::model::objects::PodId;
 use crate::model::{Cause, NamedRequirements};
 use crate::observe::audit::{Audit, Refusal};
@@ -31,7 +32,7 @@ pub(super) struct AgentBackend {
     pub(super) events: mpsc::Sender<Event>,
     pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
     pub(super) audit: Audit,
-    pub(super) doctor: Arc<Doctor>,
+    pub(super) locations: Locations,
     pub(super) kills: Kills,
 }
 
@@ -287,7 +288,7 @@ impl Control for AgentBackend {
     async fn doctor(&self, request: Request<proto::DoctorRequest>) -> Result<Response<proto::DoctorReply>, Status> {
         let doctor = async {
             let agent = self.ask(|controller| Ok(controller.agent_snapshot())).await?;
-            let checks = self.doctor.examine(agent).await?;
+            let checks = doctor::examine(self.locations.clone(), agent).await?;
             Ok(proto::DoctorReply { checks })
         };
         self.gate.read("doctor", request, |_| doctor).await

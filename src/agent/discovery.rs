@@ -23,7 +23,7 @@ use self::pod_levels::PodLevels;
 use self::starts::Starts;
 pub(super) use self::unsaved::UnsavedLimits;
 use crate::actuate::shrink::Freezer;
-use crate::actuate::{Concurrency, DriverFrom, KubeletFrom, LeastLimits, Node, RuntimeLink};
+use crate::actuate::{Concurrency, KnownFrom, LeastLimits, Node, RuntimeLink};
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{Hierarchy, Kubepods, PodEntry, page_size};
 use crate::config::{Config, PathSetting};
@@ -91,21 +91,6 @@ struct KnownRuntime {
     doubted: bool,
 }
 
-/// What one look gathered so far.
-#[derive(Debug, Default)]
-struct Findings {
-    problems: Vec<String>,
-    /// Whether something essential is missing: look again soon.
-    incomplete: bool,
-}
-
-impl Findings {
-    fn problem(&mut self, text: impl std::fmt::Display) {
-        self.problems.push(text.to_string());
-        self.incomplete = true;
-    }
-}
-
 impl Discovery {
     pub(super) fn new(links: DiscoveryLinks) -> Self {
         Self {
@@ -125,7 +110,8 @@ impl Discovery {
     /// Looks until nobody listens any more.
     pub(super) async fn run(mut self, mut asked: mpsc::Receiver<()>, events: mpsc::Sender<Event>) {
         loop {
-            let (discovered, incomplete) = self.discover().await;
+            let discovered = self.discover().await;
+            let incomplete = !discovered.problems.is_empty();
             if events.send(Event::Discovered(discovered)).await.is_err() {
                 return;
             }
@@ -147,12 +133,12 @@ impl Discovery {
         }
     }
 
-    /// Looks once; also whether something essential was missing.
-    pub(super) async fn discover(&mut self) -> (Discovered, bool) {
-        let mut findings = Findings::default();
-        let runtime = self.find_runtime(&mut findings).await;
-        let runtime_answers = self.list(&mut findings).await.unwrap_or_else(|error| {
-            findings.problem(error);
+    /// Looks once. Something essential is missing where there are problems.
+    pub(super) async fn discover(&mut self) -> Discovered {
+        let mut problems = Vec::new();
+        let runtime = self.find_runtime(&mut problems).await;
+        let runtime_answers = self.list(&mut problems).await.unwrap_or_else(|error| {
+            problems.push(error.to_string());
             false
         });
         let info = self.runtime.as_ref().map(|runtime| runtime.info.clone());
@@ -161,16 +147,15 @@ impl Discovery {
         let (hierarchy, kubepods, scanned) = match self.find_pods(configured.or(told)) {
             Ok(found) => found,
             Err(error) => {
-                findings.problem(error);
-                let nothing = Discovered {
+                problems.push(error.to_string());
+                return Discovered {
                     runtime_answers,
-                    problems: findings.problems,
+                    problems,
                     ..Discovered::default()
                 };
-                return (nothing, true);
             }
         };
-        let units = self.find_systemd(kubepods.driver, &mut findings).await;
+        let units = self.find_systemd(kubepods.driver, &mut problems).await;
         let seen = &mut self.links.seen;
         if let (true, Some(formula)) = (seen.has_changed().unwrap_or(false), *seen.borrow_and_update()) {
             self.formula.known = Some(formula);
@@ -189,15 +174,15 @@ impl Discovery {
         };
         let view = Arc::clone(&self.links.view.borrow());
         let node = Arc::new(Node {
-            managers: managers::static_managers(&config.kubelet_dir, &hierarchy, &scanned, &mut findings),
+            managers: managers::static_managers(&config.kubelet_dir, &hierarchy, &scanned, &mut problems),
             hierarchy,
             kubepods,
             traits,
             runtime,
             runtime_name: info.map(|info| format!("{} {}", info.name, info.version)),
-            driver_from: DriverFrom::of(configured, told),
-            formula_from: self.formula.known_from(config.weight_formula),
-            kubelet_from: KubeletFrom::configured(config.kubelet_version),
+            driver_from: KnownFrom::of(configured, told),
+            formula_from: KnownFrom::of(config.weight_formula, self.formula.known),
+            kubelet_from: KnownFrom::of(config.kubelet_version, None),
             units,
             concurrency: Arc::clone(&self.links.concurrency),
             freezer: Arc::clone(&self.links.freezer),
@@ -209,18 +194,17 @@ impl Discovery {
             tree: Some((node.hierarchy.clone(), node.kubepods.path.clone())),
             pods: inventory.pods().cloned().collect(),
         }));
-        let discovered = Discovered {
+        Discovered {
             unsaved_limits: self.links.unsaved.find(&node, &inventory),
             low_pod_levels: self.pod_levels.find(&node, &inventory, &view.pods),
             node: Some(node),
             inventory,
             runtime_answers,
-            problems: findings.problems,
-        };
-        (discovered, findings.incomplete)
+            problems,
+        }
     }
 
-    async fn find_runtime(&mut self, findings: &mut Findings) -> RuntimeLink {
+    async fn find_runtime(&mut self, problems: &mut Vec<String>) -> RuntimeLink {
         let socket = match &self.links.config.runtime_socket {
             PathSetting::None => return RuntimeLink::None,
             PathSetting::Auto => None,
@@ -242,7 +226,7 @@ impl Discovery {
                 RuntimeLink::Found(cri)
             }
             Err(error) => {
-                findings.problem(format_args!(
+                problems.push(format!(
                     "{error}; until one answers, containers are named by manifests only and stored specs stay old"
                 ));
                 RuntimeLink::Away(error.to_string())
@@ -252,7 +236,7 @@ impl Discovery {
 
     /// Takes the runtime's lists of pods and running containers; in doubt, after it has said who it is. Whether there is a
     /// runtime.
-    async fn list(&mut self, findings: &mut Findings) -> Result<bool, RuntimeError> {
+    async fn list(&mut self, problems: &mut Vec<String>) -> Result<bool, RuntimeError> {
         let Some(runtime) = &mut self.runtime else {
             return Ok(false);
         };
@@ -266,7 +250,7 @@ impl Discovery {
             runtime.doubted = false;
         }
         let (pods, listing) = (runtime.cri.list_pods().await?, runtime.cri.list_containers().await?);
-        listing.unusable.iter().for_each(|error| findings.problem(error));
+        problems.extend(listing.unusable.iter().map(ToString::to_string));
         (self.pods, self.containers) = (pods, listing.containers);
         Ok(true)
     }
@@ -288,7 +272,7 @@ impl Discovery {
         Ok((hierarchy, kubepods, scanned))
     }
 
-    async fn find_systemd(&mut self, driver: Driver, findings: &mut Findings) -> Option<Arc<Systemd>> {
+    async fn find_systemd(&mut self, driver: Driver, problems: &mut Vec<String>) -> Option<Arc<Systemd>> {
         if driver == Driver::Cgroupfs {
             return None;
         }
@@ -299,10 +283,10 @@ impl Discovery {
         });
         match connected.await {
             Ok(Ok(systemd)) => self.systemd = Some(systemd),
-            Ok(Err(error)) => findings.problem(format_args!(
+            Ok(Err(error)) => problems.push(format!(
                 "{error}; pods' files are written without it, and systemd may put its own values back"
             )),
-            Err(error) => findings.problem(error),
+            Err(error) => problems.push(error.to_string()),
         }
         self.systemd.clone()
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::actuate::{DriverFrom, FormulaFrom, KubeletFrom, Node, RuntimeLink};
+use crate::actuate::{KnownFrom, Node, RuntimeLink};
 use crate::config::Config;
 use crate::control::ControlError;
 use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
@@ -11,51 +11,40 @@ use crate::plan::resize::supports_in_place_resize;
 use crate::reconcile::controller::AgentSnapshot;
 use crate::reconcile::pod::PodState;
 
-#[derive(Debug)]
-pub(super) struct Doctor {
-    locations: Locations,
+impl From<&Config> for Locations {
+    fn from(config: &Config) -> Self {
+        Self {
+            cgroup_root: config.custom_cgroup_root().map(Path::to_owned),
+            state_dir: config.state_dir.clone(),
+            audit_file: config.audit_file(),
+        }
+    }
 }
 
-impl Doctor {
-    pub(super) fn new(config: &Config) -> Self {
-        Self {
-            locations: Locations {
-                cgroup_root: config.custom_cgroup_root().map(Path::to_owned),
-                state_dir: config.state_dir.clone(),
-                audit_file: config.audit_file(),
-            },
-        }
-    }
-
-    /// Every check, the machine's first.
-    pub(super) async fn examine(&self, agent: AgentSnapshot) -> Result<Vec<Check>, ControlError> {
-        let locations = self.locations.clone();
-        let machine = tokio::task::spawn_blocking(move || local(&locations));
-        let mut checks = machine
-            .await
-            .map_err(|panic| ControlError::Internal(panic.to_string()))?;
-        match &agent.node {
-            Some(node) => checks.extend(self.node(node, &agent.pods).await),
-            None => checks.push(Check::fail(
-                "node",
-                "not known well enough to act on it",
-                "see the problems below; nothing is written until then",
-            )),
-        }
-        checks.extend(agent.problems.into_iter().map(problem));
-        Ok(checks)
-    }
-
-    async fn node(&self, node: &Node, pods: &[PodState]) -> Vec<Check> {
-        vec![
-            Check::ok("pods", format!("{} known, below {}", pods.len(), node.kubepods.path)),
+/// Every check, the machine's first.
+pub(super) async fn examine(locations: Locations, agent: AgentSnapshot) -> Result<Vec<Check>, ControlError> {
+    let machine = tokio::task::spawn_blocking(move || local(&locations)).await;
+    let mut checks = machine.map_err(|panic| ControlError::Internal(panic.to_string()))?;
+    match &agent.node {
+        Some(node) => checks.extend([
+            Check::ok(
+                "pods",
+                format!("{} known, below {}", agent.pods.len(), node.kubepods.path),
+            ),
             driver(node),
             runtime(node).await,
             formula(node),
-            kubelet(node, pods),
-            settings(&out_of_reach(pods)),
-        ]
+            kubelet(node, &agent.pods),
+            settings(&out_of_reach(&agent.pods)),
+        ]),
+        None => checks.push(Check::fail(
+            "node",
+            "not known well enough to act on it",
+            "see the problems below; nothing is written until then",
+        )),
     }
+    checks.extend(agent.problems.into_iter().map(problem));
+    Ok(checks)
 }
 
 /// Pods with settings inside that no resize reaches.
@@ -73,9 +62,9 @@ fn kubelet(node: &Node, pods: &[PodState]) -> Check {
         "does not resize in place, or no source says; the agent keeps its own record"
     };
     let from = match node.kubelet_from {
-        KubeletFrom::Configured => "configured",
-        KubeletFrom::Node => "as its Node object states",
-        KubeletFrom::Assumed => "assumed: no source has the Node object; set kubeletVersion where that is wrong",
+        KnownFrom::Configured => "configured",
+        KnownFrom::Reported => "as its Node object states",
+        KnownFrom::Inferred => "assumed: no source has the Node object; set kubeletVersion where that is wrong",
     };
     Check::ok("kubelet", format!("{mode}; rules of {} ({from})", node.traits.kubelet))
 }
@@ -107,9 +96,9 @@ fn problem(text: String) -> Check {
 
 fn driver(node: &Node) -> Check {
     let from = match node.driver_from {
-        DriverFrom::Configured => "configured",
-        DriverFrom::Runtime => "told by the runtime",
-        DriverFrom::Tree => "by the names in the tree",
+        KnownFrom::Configured => "configured",
+        KnownFrom::Reported => "told by the runtime",
+        KnownFrom::Inferred => "by the names in the tree",
     };
     match (node.traits.driver, &node.units) {
         (Driver::Cgroupfs, _) => Check::ok("cgroup driver", format!("cgroupfs, {from}")),
@@ -147,11 +136,12 @@ fn formula(node: &Node) -> Check {
         return Check::ok(NAME, "shares as they are: cgroup v1 has no weights");
     }
     let formula = node.traits.container_weight;
-    match node.formula_from {
-        FormulaFrom::Configured => Check::ok(NAME, format!("{formula}, configured")),
-        FormulaFrom::Shown => Check::ok(NAME, format!("{formula}, as a container of the runtime shows")),
-        FormulaFrom::Assumed => Check::ok(NAME, format!("{formula}, assumed until a container shows which")),
-    }
+    let from = match node.formula_from {
+        KnownFrom::Configured => "configured",
+        KnownFrom::Reported => "as a container of the runtime shows",
+        KnownFrom::Inferred => "assumed until a container shows which",
+    };
+    Check::ok(NAME, format!("{formula}, {from}"))
 }
 
 #[cfg(test)]

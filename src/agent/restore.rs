@@ -247,7 +247,7 @@ async fn discover(
         seen,
         unsaved: UnsavedLimits::default(),
     });
-    let (found, _) = discovery.discover().await;
+    let found = discovery.discover().await;
     let unknown = || format!("the node cannot be looked at: {}", found.problems.join("; "));
     let node = found.node.with_context(unknown)?;
     remarks.extend(found.problems);

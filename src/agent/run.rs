@@ -14,11 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::backend::{AgentBackend, refused};
 use super::discovery::{Discovery, DiscoveryLinks, UnsavedLimits};
-use super::doctor::Doctor;
 use super::event_emitter::emit_events;
 use super::lock::StateLock;
 use super::machine;
-use super::oom::{OomLinks, report_own_kills, watch_for_kills};
+use super::oom::{OomLinks, watch_for_kills};
 use super::options::{options, start_audit};
 use super::reporting;
 use super::source_merge::SourceMerge;
@@ -27,6 +26,7 @@ use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
 use crate::actuate::{Concurrency, LeastLimits, PodResizer};
 use crate::config::{Config, RunArguments};
 use crate::control::{Access, CallGate, ControlSocket, Limits, proto, serve};
+use crate::doctor::Locations;
 use crate::guard::{Guard, LentLast, LimitFiles};
 use crate::kubernetes::events::EventRecorder;
 use crate::kubernetes::metrics::{ApiMetrics, EventMetrics};
@@ -125,6 +125,7 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
         residents: watched_residents,
         records: records.subscribe(),
         changes: changes.clone(),
+        events: events.clone(),
         stop: stop.clone(),
     };
     let oom = watch_for_kills(&config, oom_links, &mut registry);
@@ -161,7 +162,7 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
         events: events.clone(),
         changes,
         audit: audit.clone(),
-        doctor: Arc::new(Doctor::new(&config)),
+        locations: Locations::from(&config),
         kills: oom.kills.clone(),
     };
     let control = tokio::spawn(async move { serve(socket, backend, &gate).await });
@@ -171,7 +172,6 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
         .inspect_err(|error| tracing::error!(%error, "no guard: no limit is grown in an emergency"))
         .ok();
     let kill_problems = [oom.problems.clone(), vec![reporting::problems(reporter.handle())]].concat();
-    tokio::spawn(report_own_kills(oom.kills.clone(), events.clone()));
     let controller = Controller::new(
         options(&config),
         NodeFacts {

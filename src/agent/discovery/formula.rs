@@ -9,7 +9,6 @@ use std::cmp::Reverse;
 
 use jiff::Timestamp;
 
-use crate::actuate::FormulaFrom;
 use crate::cgroup::{Cgroup, Hierarchy, PodEntry};
 use crate::model::{CgroupPath, ControlFile, CpuShares, CpuWeight, CriResources, Setting, WeightFormula};
 use crate::runtime::{ContainerRuntime, ListedContainer, weight};
@@ -27,15 +26,6 @@ pub(super) struct LearnedFormula {
 }
 
 impl LearnedFormula {
-    /// How the formula in use is known.
-    pub(super) const fn known_from(&self, configured: Option<WeightFormula>) -> FormulaFrom {
-        match (configured, self.known) {
-            (Some(_), _) => FormulaFrom::Configured,
-            (None, Some(_)) => FormulaFrom::Shown,
-            (None, None) => FormulaFrom::Assumed,
-        }
-    }
-
     /// The runtime may be another one now: the youngest containers are asked about anew.
     pub(super) const fn doubt(&mut self) {
         self.asked_until = None;

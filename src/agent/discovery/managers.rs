@@ -6,7 +6,6 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::Findings;
 use crate::cgroup::{Hierarchy, PodEntry};
 use crate::decide::StaticManagers;
 use crate::model::{CgroupPath, CgroupVersion, QosClass, Resource};
@@ -24,7 +23,7 @@ pub(super) fn static_managers(
     kubelet_dir: &Path,
     hierarchy: &Hierarchy,
     scanned: &[PodEntry],
-    findings: &mut Findings,
+    problems: &mut Vec<String>,
 ) -> StaticManagers {
     let mut is_static = |file: &str| {
         let path = kubelet_dir.join(file);
@@ -33,7 +32,7 @@ pub(super) fn static_managers(
             Ok(checkpoint) => checkpoint.policy_name.eq_ignore_ascii_case("static"),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => false,
             Err(error) => {
-                findings.problem(format_args!(
+                problems.push(format!(
                     "{}: {error}; pods with processors or memory of their own are not recognized",
                     path.display()
                 ));
@@ -100,9 +99,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (hierarchy, scanned) = tree(directory.path(), "");
         let look = || {
-            let mut findings = Findings::default();
-            let managers = static_managers(directory.path(), &hierarchy, &scanned, &mut findings);
-            (managers, findings.problems)
+            let mut problems = Vec::new();
+            let managers = static_managers(directory.path(), &hierarchy, &scanned, &mut problems);
+            (managers, problems)
         };
         assert_eq!(look(), (StaticManagers::default(), Vec::new()));
         let write = |file: &str, text: &str| fs::write(directory.path().join(file), text).unwrap();

@@ -196,7 +196,7 @@ impl MadeUp {
     /// Looks; returns also what that look asked the runtime.
     async fn look(&mut self) -> (Discovered, Vec<&'static str>) {
         self.runtime.lock().unwrap().calls.clear();
-        let (discovered, _) = self.discovery.discover().await;
+        let discovered = self.discovery.discover().await;
         let calls = std::mem::take(&mut self.runtime.lock().unwrap().calls);
         (discovered, calls)
     }

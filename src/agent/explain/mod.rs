@@ -7,7 +7,7 @@ mod values;
 use jiff::Timestamp;
 
 use super::view;
-use crate::actuate::{KubeletFrom, Node, stored_specs};
+use crate::actuate::{KnownFrom, Node, stored_specs};
 use crate::control::{ControlError, proto};
 use crate::model::objects::Pod;
 use crate::model::{KubeletVersion, NodeTraits};
@@ -49,7 +49,7 @@ fn assumed_kubelet(node: &Node, pod: &Pod) -> Option<String> {
         hierarchy(pod, &[], &traits).created()
     };
     let matters = by(KubeletVersion::OLDEST) != by(node.traits.kubelet);
-    (node.kubelet_from == KubeletFrom::Assumed && matters).then(|| {
+    (node.kubelet_from == KnownFrom::Inferred && matters).then(|| {
         format!(
             "the pod's values follow the rules of kubelet {}, which is assumed: no source has the Node object; set \
              kubeletVersion where that is wrong",

@@ -24,10 +24,11 @@ use crate::control::proto;
 use crate::model::ChangeRecord;
 use crate::observe::audit::Audit;
 use crate::oom::watch::{Links, NodePods, WatchOptions, start};
+use crate::reconcile::controller::Event;
 use crate::report::ReporterHandle;
 use crate::report::log::Recovered;
 
-pub(super) use published::{Kills, report_own_kills};
+pub(super) use published::Kills;
 pub(super) use view::{is_of, kill};
 
 /// Batches that may wait for the recorder; what does not fit waits with the watcher.
@@ -39,6 +40,7 @@ pub(super) struct OomLinks {
     pub(super) residents: watch::Receiver<Arc<NodePods>>,
     pub(super) records: broadcast::Receiver<Arc<ChangeRecord>>,
     pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
+    pub(super) events: mpsc::Sender<Event>,
     pub(super) stop: CancellationToken,
     /// Where they are written down beside changes.
     pub(super) audit: Audit,
@@ -75,6 +77,7 @@ pub(super) fn watch_for_kills(config: &Config, links: OomLinks, registry: &mut R
     let (published, kills) = Published::new(
         KillMetrics::register(registry),
         links.changes,
+        links.events,
         links.audit,
         links.recovered.latest,
     );

@@ -1,4 +1,5 @@
-//! Who is told of kills on this node: the list for operators, watchers at the socket, the metrics, the log, the audit log.
+//! Who is told of kills on this node: the list for operators, watchers at the socket, the metrics, the log, the audit log, and
+//! the controller of those that are blamed on limits that a pass lowered.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -27,6 +28,7 @@ const MOST_SERIES: usize = 2000;
 pub(super) struct Published {
     kills: watch::Sender<VecDeque<Arc<OomReport>>>,
     changes: broadcast::Sender<Arc<proto::Change>>,
+    events: mpsc::Sender<Event>,
     metrics: KillMetrics,
     audit: Audit,
     /// When each series was last of use.
@@ -38,6 +40,7 @@ impl Published {
     pub(super) fn new(
         metrics: KillMetrics,
         changes: broadcast::Sender<Arc<proto::Change>>,
+        events: mpsc::Sender<Event>,
         audit: Audit,
         before: Vec<Arc<OomReport>>,
     ) -> (Self, Kills) {
@@ -45,6 +48,7 @@ impl Published {
         let published = Self {
             kills,
             changes,
+            events,
             metrics,
             audit,
             series: HashMap::new(),
@@ -64,6 +68,11 @@ impl Published {
             };
             // A watcher that has just left is fine.
             drop(self.changes.send(Arc::new(change)));
+        }
+        if report.own_write.is_some() {
+            let (events, report) = (self.events.clone(), Arc::clone(&report));
+            // The controller may take its time: nothing here waits for it.
+            tokio::spawn(async move { events.send(Event::Killed(report)).await });
         }
         self.kills.send_modify(|kills| {
             if kills.len() == LATEST {
@@ -106,25 +115,6 @@ impl Published {
     fn forget(&mut self, labels: &KillLabels) {
         self.series.remove(labels);
         self.metrics.forget(labels);
-    }
-}
-
-/// Sends the controller the kills that are blamed on limits that a pass lowered, until there are no more kills.
-pub(in crate::agent) async fn report_own_kills(mut kills: Kills, events: mpsc::Sender<Event>) {
-    let newest = |kills: &mut Kills| kills.borrow_and_update().back().map(|kill| kill.id.clone());
-    let mut told = newest(&mut kills);
-    while kills.changed().await.is_ok() {
-        let news: Vec<_> = {
-            let all = kills.borrow_and_update();
-            let news = all.iter().rev().take_while(|kill| Some(&kill.id) != told.as_ref());
-            news.cloned().collect()
-        };
-        told = news.first().map(|kill| kill.id.clone()).or(told);
-        for kill in news.into_iter().rev().filter(|kill| kill.own_write.is_some()) {
-            if events.send(Event::Killed(kill)).await.is_err() {
-                return;
-            }
-        }
     }
 }
 
@@ -204,6 +194,7 @@ pub(super) mod tests {
         let (mut published, kills) = Published::new(
             KillMetrics::register(&mut registry),
             changes,
+            mpsc::channel(1).0,
             Audit::default(),
             vec![Arc::new(report("old"))],
         );

@@ -199,6 +199,7 @@ mod tests {
         let (published, kills) = Published::new(
             KillMetrics::register(&mut registry()),
             changes,
+            mpsc::channel(1).0,
             Audit::default(),
             Vec::new(),
         );

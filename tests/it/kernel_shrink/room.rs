@@ -8,8 +8,7 @@ use std::time::Instant;
 use tempfile::TempDir;
 use vscaled::actuate::shrink::{Freezer, Markers, SeenBefore};
 use vscaled::actuate::{
-    Concurrency, DriverFrom, ForeignWriters, FormulaFrom, Job, KubeletFrom, Node, PodResizer, ResizeError, RuntimeLink,
-    reconcile,
+    Concurrency, ForeignWriters, Job, KnownFrom, Node, PodResizer, ResizeError, RuntimeLink, reconcile,
 };
 use vscaled::cgroup::{Hierarchy, Kubepods, page_size};
 use vscaled::decide::StaticManagers;
@@ -83,9 +82,9 @@ pub(super) fn node(bare: &BareNode, state: &TempDir) -> Node {
         managers: StaticManagers::default(),
         runtime: RuntimeLink::None,
         runtime_name: None,
-        driver_from: DriverFrom::Configured,
-        formula_from: FormulaFrom::Configured,
-        kubelet_from: KubeletFrom::Configured,
+        driver_from: KnownFrom::Configured,
+        formula_from: KnownFrom::Configured,
+        kubelet_from: KnownFrom::Configured,
         units: None,
         concurrency: Arc::new(Concurrency::new(1)),
         least_limits: Arc::default(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use anyhow::{Error, Result, anyhow};
 use clap::builder::{Resettable, ValueParser};
@@ -85,24 +85,13 @@ impl Key {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Given {
     text: String,
-    origin: Origin,
+    /// Where it was given, in the words of a refusal.
+    place: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Origin {
-    Flag,
-    Environment,
-    File { path: Arc<Path>, line: u64 },
-    Default,
-}
-
-/// What one layer gives, by field.
+/// What one layer gives, or all of them together, by field.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Layer(BTreeMap<String, Given>);
-
-/// What is given for each of [`KEYS`], from the highest layer that gives it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Resolved(Vec<Given>);
 
 /// The arguments of `vscaled run`.
 #[derive(Debug, Clone, Args)]
@@ -121,20 +110,21 @@ pub struct RunArguments {
 impl RunArguments {
     /// What the layers give for each key; a reload reads the file again. Flags and environment do not change while a process
     /// runs.
-    pub(super) fn resolve(&self) -> Result<Resolved> {
-        let file = self.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
-        let given = KEYS.iter().map(|key| {
-            let given = self.settings.0.get(&key.field).or_else(|| file.0.get(&key.field));
-            given.cloned().unwrap_or_else(|| Given {
-                text: key.default.clone(),
-                origin: Origin::Default,
-            })
-        });
-        Ok(Resolved(given.collect()))
+    pub(super) fn resolve(&self) -> Result<Layer> {
+        let default = |key: &Key| {
+            let (text, place) = (key.default.clone(), "the default".to_owned());
+            (key.field.clone(), Given { text, place })
+        };
+        let mut given: BTreeMap<_, _> = KEYS.iter().map(default).collect();
+        if let Some(file) = &self.config {
+            given.extend(read_file(file)?.0);
+        }
+        given.extend(self.settings.0.clone());
+        Ok(Layer(given))
     }
 }
 
-/// The arguments that `Config` derives, without the environment: [`Resolved`] says what that gave.
+/// The arguments that `Config` derives, without the environment: [`Layer`] says what that gave.
 fn definition() -> Command {
     Config::augment_args(Command::new("vscaled").no_binary_name(true))
 }
@@ -160,13 +150,13 @@ impl Args for Layer {
 impl FromArgMatches for Layer {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let given = KEYS.iter().filter_map(|key| {
-            let origin = match matches.value_source(&key.field)? {
-                ValueSource::EnvVariable => Origin::Environment,
-                ValueSource::CommandLine => Origin::Flag,
+            let place = match matches.value_source(&key.field)? {
+                ValueSource::EnvVariable => format!("the environment variable {}", key.env),
+                ValueSource::CommandLine => format!("the flag {}", key.flag()),
                 _ => return None,
             };
             let text = matches.get_one::<String>(&key.field)?.clone();
-            Some((key.field.clone(), Given { text, origin }))
+            Some((key.field.clone(), Given { text, place }))
         });
         Ok(Self(given.collect()))
     }
@@ -177,55 +167,51 @@ impl FromArgMatches for Layer {
     }
 }
 
-impl Serialize for Resolved {
+impl Serialize for Layer {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let given = KEYS.iter().zip(&self.0);
-        serializer.collect_map(given.map(|(key, given)| (&key.name, key.json(&given.text))))
+        serializer.collect_map(self.texts().map(|(key, text)| (&key.name, key.json(text))))
     }
 }
 
-impl Resolved {
+impl Layer {
+    /// Every key that is given, with its value, in the order of [`KEYS`].
+    fn texts(&self) -> impl Iterator<Item = (&Key, &String)> {
+        let text = |key: &'static Key| Some((key, &self.0.get(&key.field)?.text));
+        KEYS.iter().filter_map(text)
+    }
+
     pub(super) fn parse(&self) -> Result<Config> {
         let command = definition().mut_args(|arg| arg.env(Resettable::Reset));
-        let flags = KEYS.iter().zip(&self.0);
-        let flags = flags.map(|(key, given)| format!("{}={}", key.flag(), given.text));
+        let flags = self.texts().map(|(key, text)| format!("{}={text}", key.flag()));
         command
             .try_get_matches_from(flags)
             .and_then(|matches| Config::from_arg_matches(&matches))
             .map_err(|error| self.refused_by(&error))
     }
 
-    /// The new values of live keys, and these values of all others.
-    pub(super) fn reloaded(&self, new: &Self) -> Self {
-        let pairs = self.0.iter().zip(&new.0);
-        let given = KEYS.iter().zip(pairs);
-        Self(
-            given
-                .map(|(key, (own, new))| if key.live { new } else { own }.clone())
-                .collect(),
-        )
+    /// These values with those of some keys from others.
+    pub(super) fn with<'a>(&self, others: &Self, keys: impl IntoIterator<Item = &'a Key>) -> Self {
+        let mut changed = self.clone();
+        for Key { field, .. } in keys {
+            changed
+                .0
+                .extend(others.0.get(field).map(|given| (field.clone(), given.clone())));
+        }
+        changed
     }
 
-    /// These values with that of one key from others; none where it is written alike.
-    pub(super) fn with_one_of(&self, others: &Self, key: usize) -> Option<Self> {
-        let (own, other) = (self.0.get(key)?, others.0.get(key)?);
-        let mut changed = self.clone();
-        changed.0[key].clone_from(other);
-        (own.text != other.text).then_some(changed)
+    /// Whether a key is written alike in both.
+    pub(super) fn agrees(&self, other: &Self, key: &Key) -> bool {
+        let text = |layer: &Self| layer.0.get(&key.field).map(|given| given.text.clone());
+        text(self) == text(other)
     }
 
     /// The refusal of the value given for a field.
     pub(super) fn refused(&self, field: &str, allowed: &str) -> Option<Error> {
-        let (key, given) = KEYS.iter().zip(&self.0).find(|(key, _)| key.field == field)?;
-        let place = match &given.origin {
-            Origin::Flag => format!("the flag {}", key.flag()),
-            Origin::Environment => format!("the environment variable {}", key.env),
-            Origin::File { path, line } => format!("{}:{line}", path.display()),
-            Origin::Default => "the default".to_owned(),
-        };
-        let (key, value) = (&key.name, &given.text);
+        let key = KEYS.iter().find(|key| key.field == field)?;
+        let (name, Given { text, place }) = (&key.name, self.0.get(field)?);
         Some(anyhow!(
-            "{key}: {value:?} from {place} is refused: it must be {allowed}"
+            "{name}: {text:?} from {place} is refused: it must be {allowed}"
         ))
     }
 
@@ -268,7 +254,6 @@ fn parse_file(text: &str, path: &Path) -> Result<Layer, String> {
     // Once more, now that this is a mapping, for the lines.
     let values: BTreeMap<String, Spanned<Value>> =
         serde_saphyr::from_str_with_options(text, options()).map_err(|error| error.to_string())?;
-    let path: Arc<Path> = path.into();
     let mut layer = Layer::default();
     for (name, value) in values {
         let line = value.referenced.line();
@@ -280,13 +265,10 @@ fn parse_file(text: &str, path: &Path) -> Result<Layer, String> {
         };
         let written = written(text, value.defined.span());
         let text = text_of(value.value, written).map_err(|message| format!("line {line}: {name}: {message}"))?;
-        let origin = Origin::File {
-            path: Arc::clone(&path),
-            line,
-        };
+        let place = format!("{}:{line}", path.display());
         layer
             .0
-            .extend(text.map(|text| (key.field.clone(), Given { text, origin })));
+            .extend(text.map(|text| (key.field.clone(), Given { text, place })));
     }
     Ok(layer)
 }

@@ -27,7 +27,6 @@ pub use values::{PathSetting, Share, Source};
 
 use crate::decide;
 use crate::runtime::Deadlines;
-use layers::Resolved;
 
 /// The exit code for an unusable configuration: EX_USAGE of sysexits.h.
 pub const EXIT_BAD_CONFIGURATION: u8 = 64;
@@ -59,7 +58,7 @@ struct Document<'a> {
     api_version: &'static str,
     kind: &'static str,
     #[serde(flatten)]
-    keys: &'a Resolved,
+    keys: &'a Layer,
 }
 
 impl Config {
@@ -79,7 +78,7 @@ impl Config {
     /// The same as those of [`Self::load`].
     pub fn reload(&self, arguments: &RunArguments) -> Result<Reload> {
         let wanted = Self::load(arguments)?;
-        let config = Self::parse(self.given.reloaded(&wanted.given))?;
+        let config = Self::parse(self.given.with(&wanted.given, KEYS.iter().filter(|key| key.live)))?;
         Ok(Reload {
             applied: config.difference(self),
             needs_restart: wanted.difference(&config),
@@ -134,7 +133,7 @@ impl Config {
         }
     }
 
-    fn parse(given: Resolved) -> Result<Self> {
+    fn parse(given: Layer) -> Result<Self> {
         let mut config = given.parse()?;
         let unnamed = config.source.has_cluster() && config.node_name.is_empty();
         let contradiction = if unnamed {
@@ -152,14 +151,13 @@ impl Config {
     /// The names of the keys that have different values; `60s` is the same as `1m`.
     fn difference(&self, other: &Self) -> Vec<String> {
         let own = Self {
-            given: Resolved::default(),
+            given: Layer::default(),
             ..self.clone()
         };
-        let differs = |index| {
-            let changed = self.given.with_one_of(&other.given, index);
-            changed.is_some_and(|changed| changed.parse().ok().as_ref() != Some(&own))
+        let differs = |key: &&Key| {
+            let changed = || self.given.with(&other.given, [*key]).parse().ok();
+            !self.given.agrees(&other.given, key) && changed().as_ref() != Some(&own)
         };
-        let differing = KEYS.iter().enumerate().filter(|(index, _)| differs(*index));
-        differing.map(|(_, key)| key.name.clone()).collect()
+        KEYS.iter().filter(differs).map(|key| key.name.clone()).collect()
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::ArgAction::Set;
 use jiff::SignedDuration;
 
-use super::layers::{LIVE, Resolved};
+use super::layers::{LIVE, Layer};
 use super::parse::{
     ADDRESS, BOOLEAN, SHARE, absolute_path, auto_none_or, bytes, cgroup_path, duration, endpoint_path, group,
     host_name, kernel_log, log_filter, named, number, or_auto, or_empty, read, socket_path, update_modes,
@@ -185,5 +185,5 @@ pub struct Config {
     pub observe_only: bool,
     /// The texts the values above were parsed from, for printing and for a reload.
     #[arg(skip)]
-    pub(super) given: Resolved,
+    pub(super) given: Layer,
 }

@@ -41,27 +41,10 @@ impl LogFilter {
 ///
 /// Errors: The level is no filter, or logging was set up before.
 pub fn init(format: LogFormat, level: &str) -> Result<LogFilter> {
-    let style = Style::on_stderr(format);
-    let (subscriber, filter) = subscriber(style, filter(level)?, io::stderr);
+    let terminal = io::stderr().is_terminal();
+    let (subscriber, filter) = subscriber(format, terminal, filter(level)?, io::stderr);
     subscriber.try_init()?;
     Ok(filter)
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Style {
-    Text { colours: bool },
-    Json,
-}
-
-impl Style {
-    fn on_stderr(format: LogFormat) -> Self {
-        let terminal = io::stderr().is_terminal();
-        match format {
-            LogFormat::Text => Self::Text { colours: terminal },
-            LogFormat::Auto if terminal => Self::Text { colours: true },
-            LogFormat::Auto | LogFormat::Json => Self::Json,
-        }
-    }
 }
 
 fn filter(level: &str) -> Result<EnvFilter> {
@@ -69,15 +52,22 @@ fn filter(level: &str) -> Result<EnvFilter> {
     filter.map_err(|error| anyhow!("logLevel {level:?} is not a log filter: {error}"))
 }
 
-fn subscriber<W>(style: Style, filter: EnvFilter, writer: W) -> (impl Subscriber + Send + Sync, LogFilter)
+fn subscriber<W>(
+    format: LogFormat,
+    terminal: bool,
+    filter: EnvFilter,
+    writer: W,
+) -> (impl Subscriber + Send + Sync, LogFilter)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let (filter, handle) = reload::Layer::new(filter);
     let lines = tracing_subscriber::fmt::layer().with_writer(writer);
-    let lines = match style {
-        Style::Text { colours } => lines.with_ansi(colours).boxed(),
-        Style::Json => lines.json().flatten_event(true).with_span_list(false).boxed(),
+    let lines = match (format, terminal) {
+        (LogFormat::Text, _) | (LogFormat::Auto, true) => lines.with_ansi(terminal).boxed(),
+        (LogFormat::Json, _) | (LogFormat::Auto, false) => {
+            lines.json().flatten_event(true).with_span_list(false).boxed()
+        }
     };
     let subscriber = tracing_subscriber::registry().with(filter).with(lines);
     (subscriber, LogFilter(handle))
@@ -103,17 +93,19 @@ mod tests {
     }
 
     /// What is logged by `work`, which may change the filter.
-    fn logged(style: Style, level: &str, work: impl FnOnce(&LogFilter)) -> String {
+    fn logged(format: LogFormat, level: &str, work: impl FnOnce(&LogFilter)) -> String {
         let sink = Sink::default();
         let writer = sink.clone();
-        let (subscriber, handle) = subscriber(style, filter(level).unwrap(), move || writer.clone());
+        let (subscriber, handle) = subscriber(format, false, filter(level).unwrap(), move || writer.clone());
         tracing::subscriber::with_default(subscriber, || work(&handle));
         String::from_utf8(sink.0.lock().unwrap().clone()).unwrap()
     }
 
     #[test]
     fn json_lines_have_their_fields_at_the_top() {
-        let text = logged(Style::Json, "info", |_| tracing::info!(pod = "default/web", "resized"));
+        let text = logged(LogFormat::Json, "info", |_| {
+            tracing::info!(pod = "default/web", "resized");
+        });
         let line: serde_json::Value = serde_json::from_str(text.trim()).unwrap();
         assert_eq!(
             (&line["level"], &line["message"], &line["pod"]),
@@ -127,17 +119,17 @@ mod tests {
             let span = tracing::error_span!("pass", pod = "default/web", cause = "drift");
             span.in_scope(|| tracing::warn!("refused"));
         };
-        let text = logged(Style::Json, "warn", |_| pass());
+        let text = logged(LogFormat::Json, "warn", |_| pass());
         let line: serde_json::Value = serde_json::from_str(text.trim()).unwrap();
         let about = serde_json::json!({"name": "pass", "pod": "default/web", "cause": "drift"});
         assert_eq!((&line["span"], &line["spans"]), (&about, &serde_json::Value::Null));
-        let text = logged(Style::Text { colours: false }, "warn", |_| pass());
+        let text = logged(LogFormat::Text, "warn", |_| pass());
         assert!(text.contains(r#"pass{pod="default/web" cause="drift"}"#), "{text}");
     }
 
     #[test]
     fn text_lines_are_for_reading() {
-        let text = logged(Style::Text { colours: false }, "info", |_| {
+        let text = logged(LogFormat::Text, "info", |_| {
             tracing::warn!(file = "a.yaml", "broken");
         });
         assert!(
@@ -148,7 +140,7 @@ mod tests {
 
     #[test]
     fn the_filter_changes_while_lines_are_written() {
-        let text = logged(Style::Text { colours: false }, "info", |filter| {
+        let text = logged(LogFormat::Text, "info", |filter| {
             tracing::debug!("one");
             filter.set("debug").unwrap();
             tracing::debug!("two");

@@ -30,7 +30,6 @@ pub(super) fn agent(node: Option<&Node>, problems: Vec<String>) -> proto::Agent 
 
 pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> proto::Pod {
     let metadata = &state.pod.metadata;
-    let status = state.status(now);
     let wanted = state
         .desired
         .targets(&state.pod)
@@ -61,8 +60,8 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
         vpa: state.decision.vpa.clone(),
         action: state.decision.action().to_string(),
         reason: state.decision.reason.to_string(),
-        state: status.to_string(),
-        detail: detail(state, status, now),
+        state: state.status(now).to_string(),
+        detail: detail(state, now),
         workload: Some(proto::Workload {
             kind: state.decision.workload.kind.clone(),
             name: state.decision.workload.name.clone(),
@@ -127,7 +126,8 @@ fn overridden(overridden: &Override) -> proto::Override {
 }
 
 /// Why a pod stands as it does, where the word does not say it.
-fn detail(state: &PodState, status: PodStatus, now: Timestamp) -> String {
+pub(super) fn detail(state: &PodState, now: Timestamp) -> String {
+    let status = state.status(now);
     let (failed, withheld) = (state.work.has_failed(), state.resize.pending());
     let text = match status {
         PodStatus::NotRunning => Some("no container of this pod runs on this node".to_owned()),
@@ -323,21 +323,15 @@ pub(super) fn result(
 
 /// Who or what asked for a pass.
 fn who(cause: &Cause) -> proto::Who {
-    let Actor {
-        kind,
-        name,
-        resource_version,
-        uid,
-        pid,
-        reason,
-    } = Actor::from(cause);
+    let actor = Actor::from(cause);
+    let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
     proto::Who {
-        kind: kind.to_owned(),
-        name: name.unwrap_or_default().to_owned(),
-        resource_version: resource_version.unwrap_or_default().to_owned(),
-        uid,
-        pid,
-        reason: reason.unwrap_or_default().to_owned(),
+        kind: actor.kind.to_owned(),
+        name: text(actor.name),
+        resource_version: text(actor.resource_version),
+        uid: actor.uid,
+        pid: actor.pid,
+        reason: text(actor.reason),
     }
 }
 

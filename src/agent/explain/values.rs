@@ -1,6 +1,7 @@
 //! Each value of each level, from the spec to the kernel's file, and why two of them differ.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
@@ -10,8 +11,8 @@ use crate::cgroup::CgroupError;
 use crate::cgroup::systemd::Unit;
 use crate::control::{ControlError, proto};
 use crate::model::{
-    CgroupPath, ControlFile, CpuQuota, CpuShares, CriResources, MemoryLimit, NamedRequirements, PodTree, PodValues,
-    Setting, Settings, Target,
+    CgroupPath, ControlFile, CpuQuota, CpuShares, CriResources, LivePod, MemoryLimit, NamedRequirements, PodTree,
+    PodValues, Setting, Settings, Target,
 };
 use crate::plan::shrink::{Holds, Progress};
 use crate::plan::{PodTargets, hierarchy, in_force};
@@ -92,10 +93,6 @@ fn waits_for_turn(snapshot: &PodSnapshot) -> bool {
     snapshot.state.shrink.progress(Timestamp::now()) == Some(Progress::Waits)
 }
 
-fn detail(snapshot: &PodSnapshot) -> String {
-    view::pod(&snapshot.state, Timestamp::now(), snapshot.quiet).detail
-}
-
 /// What systemd would write into a cgroup's files.
 fn properties(node: &Node, path: &CgroupPath) -> Option<Settings> {
     let (systemd, unit) = (node.units.as_ref()?, Unit::of(path)?);
@@ -152,14 +149,9 @@ fn kernel_difference(
     [wanted, kept, spec]: [Option<Setting>; 3],
     snapshot: &PodSnapshot,
 ) -> Option<String> {
-    let enforced = |target: &Target| {
-        let quotas = &snapshot.state.desired.scope.quotas;
-        snapshot
-            .state
-            .live
-            .as_ref()
-            .is_none_or(|live| quotas.enforced(live.cgroup_id(target)))
-    };
+    let state = &snapshot.state;
+    let quotas = &state.desired.scope.quotas;
+    let is_enforced = |live: &Arc<LivePod>| quotas.enforced(live.cgroup_id(target));
     match (wanted, spec) {
         (Some(wanted), _) if held != wanted && kept.is_some_and(|kept| held == kept) => {
             let why = if waits_for_turn(snapshot) {
@@ -172,25 +164,23 @@ fn kernel_difference(
             ))
         }
         (Some(wanted), _) if held != wanted => {
-            let writers = &snapshot.state.drift.writers;
+            let writers = &state.drift.writers;
             Some(match writers.paused(target, held.file(), Timestamp::now()) {
                 Some(until) => format!("something else keeps changing it; left alone until {until:.0}"),
-                None if snapshot.state.resize.pending().is_some() => {
-                    let why = detail(snapshot);
+                None if state.resize.pending().is_some() => {
+                    let why = view::detail(state, Timestamp::now());
                     format!("the kubelet does not let the pod have what is wanted: {why}")
                 }
                 None => {
-                    let last = detail(snapshot);
-                    let why = if last.is_empty() {
-                        String::new()
-                    } else {
-                        format!(" ({last})")
+                    let why = match view::detail(state, Timestamp::now()) {
+                        last if last.is_empty() => last,
+                        last => format!(" ({last})"),
                     };
                     format!("the kernel holds something else than is wanted{why}; the next pass repairs it")
                 }
             })
         }
-        (None, Some(_)) if held.quota() == Some(CpuQuota::Max) && !enforced(target) => {
+        (None, Some(_)) if held.quota() == Some(CpuQuota::Max) && !state.live.as_ref().is_none_or(is_enforced) => {
             Some("the kubelet enforces no cpu quota here, so vscaled writes none".to_owned())
         }
         (None, Some(spec)) if held != spec => {

@@ -58,7 +58,11 @@ pub(super) fn start(
 fn destinations(config: &Config, api: Option<ApiClient>, known: AgentMetadata) -> Vec<Box<dyn Deliver>> {
     let mut destinations: Vec<Box<dyn Deliver>> = Vec::new();
     if let Some(options) = config.report.grpc() {
-        destinations.push(Box::new(GrpcDelivery::new(options, identity(config))));
+        let identity = Identity {
+            node: config.node_name.clone(),
+            boot_id: BootId::current().map(|boot| boot.0).unwrap_or_default(),
+        };
+        destinations.push(Box::new(GrpcDelivery::new(options, identity)));
     }
     let Some(api) = api else { return destinations };
     let (node, known) = (config.node_name.as_str(), Arc::new(known));
@@ -83,11 +87,4 @@ pub(super) fn problems(mut reporter: ReporterHandle) -> watch::Receiver<Vec<Stri
         }
     });
     problems
-}
-
-fn identity(config: &Config) -> Identity {
-    Identity {
-        node: config.node_name.clone(),
-        boot_id: BootId::current().map(|boot| boot.0).unwrap_or_default(),
-    }
 }

@@ -238,12 +238,12 @@ fn fault(random: &mut fastrand::Rng) -> Action {
     }
 }
 
-/// In half of all cases none: the agent runs until it is killed from outside.
+/// In a quarter of all cases none: the agent runs until it is killed from outside.
 fn failpoint(random: &mut fastrand::Rng) -> Failpoint {
     let (which, point) = (random.u32(..4), random.usize(..FAILPOINTS.len() * OFTEN.len()));
     let name = match which {
         0 => FAILPOINTS[point % FAILPOINTS.len()],
-        1 => OFTEN[point % OFTEN.len()],
+        1 | 2 => OFTEN[point % OFTEN.len()],
         _ => return None,
     };
     Some((name, random.u32(1..5)))

@@ -34,6 +34,8 @@ impl World {
         self.eventually(waited, "what was granted", Self::holds_what_was_granted)
             .await;
         self.note("holds what was granted");
+        self.saves_again().await;
+        self.forgets_what_was_not_saved();
         let random = |number: u64| Size {
             cpu: 200 + number % 97,
             memory: 40 + number % 31,
@@ -50,7 +52,6 @@ impl World {
         self.overrides_are_recorded().await;
         self.eventually(waited, "nothing to stand still", Self::nothing_is_frozen)
             .await;
-        self.saves_again().await;
         self.check_untouched();
         self.kills_were_told().await;
         let log = self.agent.log();

@@ -30,7 +30,7 @@ pub(super) struct Overrides {
     call: Option<Call>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct MayBe {
     limits: Option<Limits>,
     ends: bool,
@@ -43,7 +43,9 @@ const NOTHING: MayBe = MayBe {
 
 #[derive(Debug)]
 struct Call {
-    wanted: MayBe,
+    wanted: Option<Limits>,
+    /// What may stand once it is done.
+    then: Vec<MayBe>,
     ttl: Option<Duration>,
     answer: JoinHandle<Answer>,
 }
@@ -73,13 +75,39 @@ impl Overrides {
 
     /// Asks for limits until a time, or for their end.
     pub(super) fn ask(&mut self, socket: PathBuf, pod: String, limits: Option<Limits>, ttl: Option<Duration>) {
-        let wanted = MayBe {
-            limits,
-            ends: ttl.is_some(),
-        };
-        self.may_be.push(wanted);
+        let then = self.after(limits, ttl.is_some());
+        self.may_be.retain(|one| !then.contains(one));
+        self.may_be.extend(&then);
         let answer = tokio::spawn(call(socket, pod, limits, ttl));
-        self.call = Some(Call { wanted, ttl, answer });
+        self.call = Some(Call {
+            wanted: limits,
+            then,
+            ttl,
+            answer,
+        });
+    }
+
+    /// What an earlier override has set stays where the next one says nothing, unless it has ended meanwhile.
+    fn after(&self, limits: Option<Limits>, ends: bool) -> Vec<MayBe> {
+        let Some(Limits { cpu, memory }) = limits else {
+            return vec![NOTHING];
+        };
+        let may_have_ended = self.may_be.iter().any(|one| one.ends).then_some(NOTHING);
+        let mut then = Vec::new();
+        for before in self.may_be.iter().chain(&may_have_ended) {
+            let limits = Limits {
+                cpu: cpu.or(before.limits.and_then(|before| before.cpu)),
+                memory: memory.or(before.limits.and_then(|before| before.memory)),
+            };
+            let one = MayBe {
+                limits: Some(limits),
+                ends,
+            };
+            if !then.contains(&one) {
+                then.push(one);
+            }
+        }
+        then
     }
 
     /// Takes in an answer if there is one, or waits for it. Returns what is worth telling.
@@ -90,13 +118,13 @@ impl Overrides {
             let end = Instant::now() + ttl;
             self.end = Some(self.end.map_or(end, |other| other.max(end)));
         }
-        let wanted = call.wanted.limits;
+        let wanted = call.wanted;
         Some(match answer {
             Answer::NotAsked(why) => format!("{wanted:?} not asked for: {why}"),
             Answer::Failed(why) => format!("{wanted:?} failed: {why}"),
             Answer::Ended(change) => {
                 if KEPT.contains(&change.outcome.as_str()) {
-                    self.may_be = vec![call.wanted];
+                    self.may_be = call.then;
                 }
                 format!("{wanted:?} is {} {}", change.outcome, change.reason)
             }

@@ -25,6 +25,8 @@ use crate::support::victims::{holding, victim};
 const BETWEEN_KILLS: Duration = Duration::from_millis(700);
 /// Somebody who writes a value three times is left alone.
 const FOREIGN_WRITES: u32 = 2;
+/// How long an agent has to come to the point at which it ends.
+const TO_THE_POINT: Duration = Duration::from_millis(1000);
 /// More memory than any limit allows, in bytes.
 const TOO_MUCH: u64 = 512 << 20;
 /// Of the disk of the state directory, in KiB.
@@ -51,13 +53,11 @@ pub(super) struct World {
     link_returns: Option<Instant>,
     kubelet_recovers: Option<Instant>,
     began: Instant,
-    events: Log,
-}
-
-/// What happened, printed when the test fails.
-struct Log {
-    lines: Vec<String>,
-    began: Instant,
+    launched: Instant,
+    /// Whether the disk was full, and the agent has not said since that it has saved everything.
+    unsaved: bool,
+    /// Whether an agent was killed that could not save what it had decided.
+    forgot: bool,
 }
 
 /// A small file system at the agent's state directory.
@@ -88,7 +88,6 @@ impl World {
         let slots = Slot::all(&mut node, &api);
         let bystander = bystander(&mut node, &api);
         kubelet_writes(&node, &api);
-        let began = Instant::now();
         let mut world = Self {
             disk,
             agent,
@@ -105,11 +104,10 @@ impl World {
             armed: None,
             link_returns: None,
             kubelet_recovers: None,
-            began,
-            events: Log {
-                lines: Vec::new(),
-                began,
-            },
+            began: Instant::now(),
+            launched: Instant::now(),
+            unsaved: false,
+            forgot: false,
             node,
         };
         world.agent.start().await;
@@ -123,8 +121,9 @@ impl World {
         self.began.elapsed()
     }
 
-    pub(super) fn note(&mut self, line: impl Into<String>) {
-        self.events.note(line);
+    /// Prints what happens; shown when the test fails.
+    pub(super) fn note(&self, line: &str) {
+        println!("{:9.3} {line}", self.runs_for().as_secs_f64());
     }
 
     fn look_at_untouched(&self) -> BTreeMap<CgroupPath, Settings> {
@@ -153,7 +152,7 @@ impl World {
     /// Does one thing, where it can be done.
     pub(super) async fn goes_on(&mut self, action: Action) {
         self.look_around().await;
-        self.note(format!("{action:?}"));
+        self.note(&format!("{action:?}"));
         match action {
             Action::Recommend { pod, sizes } => self.slots[pod].recommend(&self.api, sizes),
             Action::RestartContainer { pod, container } if !self.is_dying(pod, container) => {
@@ -162,8 +161,7 @@ impl World {
             Action::ReplacePod { pod } if !self.is_dying(pod, 0) && !self.is_dying(pod, 1) => {
                 // Nobody knows for which of both an answer is that is still to come.
                 if !self.overrides[pod].is_waiting() {
-                    self.slots[pod].replace(&mut self.node, &self.api);
-                    self.overrides[pod] = Overrides::none();
+                    self.replace(pod);
                 }
             }
             Action::RestartContainer { .. } | Action::ReplacePod { .. } => {}
@@ -198,10 +196,15 @@ impl World {
             }
             Action::Release { pod } => self.operator_asks(pod, None, None),
             // Nothing stands for certain that cannot be saved.
-            Action::FullDisk { lasts } if !self.overrides.iter().any(Overrides::is_waiting) => self.disk.fill(lasts),
+            Action::FullDisk { lasts } if !self.overrides.iter().any(Overrides::is_waiting) => {
+                self.disk.fill(lasts);
+                self.unsaved = true;
+            }
             Action::FullDisk { .. } => {}
             Action::Kill { container } => self.kill_one(container),
             Action::Noise { lines } => noise(lines),
+            // One that is to end at a point gets time to come to it.
+            Action::Crash { .. } if self.armed.is_some() && self.launched.elapsed() < TO_THE_POINT => {}
             Action::Crash { down, next } => {
                 self.crash("at random");
                 tokio::time::sleep(down).await;
@@ -211,11 +214,27 @@ impl World {
                 if self.agent.is_launched() {
                     // One that has only just begun does not know yet what it is told.
                     let status = self.agent.end_somehow();
-                    self.note(format!("told to stop: {status}"));
+                    self.forgot |= self.unsaved;
+                    self.note(&format!("told to stop: {status}"));
                     assert!(status.success() || matches!(status.signal(), Some(9 | 15)), "{status}");
                 }
                 self.launch(next);
             }
+        }
+    }
+
+    fn replace(&mut self, pod: usize) {
+        self.slots[pod].replace(&mut self.node, &self.api);
+        self.overrides[pod] = Overrides::none();
+    }
+
+    /// An agent that was killed while it could not save anything knows no more which limits in the specs were the pods' own: new
+    /// pods take the place of those.
+    pub(super) fn forgets_what_was_not_saved(&mut self) {
+        self.unsaved = false;
+        if std::mem::take(&mut self.forgot) {
+            self.note("new pods for all, because an agent could not save what it had decided");
+            (0..self.slots.len()).for_each(|pod| self.replace(pod));
         }
     }
 
@@ -242,23 +261,25 @@ impl World {
         }
     }
 
-    pub(super) fn note_answer(&mut self, number: usize, answered: Option<String>) {
+    pub(super) fn note_answer(&self, number: usize, answered: Option<String>) {
         if let Some(answered) = answered {
-            self.note(format!("pod {number}: {answered}"));
+            self.note(&format!("pod {number}: {answered}"));
         }
     }
 
     pub(super) fn crash(&mut self, point: &'static str) {
         if self.agent.is_launched() {
             self.agent.kill();
+            self.forgot |= self.unsaved;
             *self.crashes.entry(point).or_default() += 1;
-            self.note(format!("killed {point}"));
+            self.note(&format!("killed {point}"));
         }
     }
 
     pub(super) fn launch(&mut self, next: Failpoint) {
         self.agent.arm(next.map(|(point, times)| format!("{point}:{times}")));
         self.armed = next;
+        self.launched = Instant::now();
         self.agent.launch();
     }
 
@@ -368,24 +389,9 @@ impl World {
         let dead = before - self.victims.len();
         if dead > 0 {
             self.kills += dead;
-            self.note(format!("{} were killed for want of memory", self.kills));
+            self.note(&format!("{} were killed for want of memory", self.kills));
         }
         !self.victims.is_empty()
-    }
-}
-
-impl Log {
-    fn note(&mut self, line: impl Into<String>) {
-        let at = self.began.elapsed();
-        self.lines.push(format!("{:9.3} {}", at.as_secs_f64(), line.into()));
-    }
-}
-
-impl Drop for Log {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("what happened:\n{}", self.lines.join("\n"));
-        }
     }
 }
 

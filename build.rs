@@ -32,10 +32,13 @@ const CONTROL: &str = ".vscaled.control.v1";
 /// The package of reports, whose messages for a pod, a container, a limit and memory are those of the whole crate.
 const REPORT: &str = ".vscaled.report.v1";
 /// What is left out where it is unset.
-const OPTIONAL: [&str; 14] = [
+const OPTIONAL: [&str; 17] = [
     ".vscaled.control.v1.Amounts",
     ".vscaled.control.v1.RequestAndLimit",
     ".vscaled.control.v1.Change.kill",
+    ".vscaled.control.v1.Container.recommendation",
+    ".vscaled.control.v1.Container.usage",
+    ".vscaled.control.v1.Pod.usage",
     ".vscaled.report.v1.HitLimit",
     ".vscaled.report.v1.Report.first_time",
     ".vscaled.report.v1.Report.pod",

@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status};
 
 use super::doctor;
 use super::oom::{self, Kills};
-use super::{explain, view};
+use super::{explain, usage, view};
 use crate::actuate::shrink::SeenBefore;
 use crate::actuate::{Job, preview};
 use crate::control::{
@@ -243,16 +243,25 @@ impl AgentBackend {
 #[tonic::async_trait]
 impl Control for AgentBackend {
     async fn get(&self, request: Request<proto::GetRequest>) -> Result<Response<proto::GetReply>, Status> {
-        let get = async {
-            let snapshot = self.ask(|controller| Ok(controller.agent_snapshot())).await?;
+        let get = async |request: proto::GetRequest| {
+            let ask = move |controller: &mut Controller| {
+                let recommended = request.usage.then(|| controller.recommendations());
+                Ok((controller.agent_snapshot(), recommended))
+            };
+            let (snapshot, recommended) = self.ask(ask).await?;
             let now = Timestamp::now();
             let pods = snapshot.pods.iter();
+            let mut pods: Vec<_> = pods.map(|state| view::pod(state, now, snapshot.quiet)).collect();
+            if let Some(recommended) = recommended {
+                let live = snapshot.pods.into_iter().map(|state| state.live).collect();
+                pods = usage::add(pods, live, recommended, snapshot.node.clone()).await?;
+            }
             Ok(proto::GetReply {
                 agent: Some(view::agent(snapshot.node.as_deref(), snapshot.problems)),
-                pods: pods.map(|state| view::pod(state, now, snapshot.quiet)).collect(),
+                pods,
             })
         };
-        self.gate.read("get", request, |_| get).await
+        self.gate.read("get", request, get).await
     }
 
     async fn explain(&self, request: Request<proto::ExplainRequest>) -> Result<Response<proto::ExplainReply>, Status> {

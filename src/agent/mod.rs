@@ -32,6 +32,7 @@ mod reporting;
 mod restore;
 mod run;
 mod source_merge;
+mod usage;
 mod view;
 
 pub use restore::{Restoration, Restore, restore};

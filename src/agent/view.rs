@@ -47,6 +47,7 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
             .pod
             .container(&named.name)
             .map(|container| (&container.resources).into()),
+        ..proto::Container::default()
     };
     proto::Pod {
         namespace: metadata.namespace.clone(),
@@ -76,6 +77,7 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
             .iter()
             .map(|(container, why)| format!("container {container}: {why}"))
             .collect(),
+        usage: None,
     }
 }
 

@@ -2,14 +2,15 @@
 //!
 //! The files stay open. In comes an open cgroup; out come numbers, or [`Reason::Vanished`] once the cgroup is gone.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nix::fcntl::OFlag;
 
 use super::file::{Dir, is_gone, read_from_start, refused};
 use super::limits::{limit_file, usage_file};
-use super::{Cgroup, CgroupDir, CgroupError, Reason};
+use super::{Cgroup, CgroupDir, CgroupError, Hierarchy, Reason};
 use crate::model::{CgroupVersion, MemoryLimit, Resource, Setting};
 
 /// More than any kernel prints into `memory.stat` or `cpu.stat`.
@@ -34,6 +35,19 @@ pub struct UsageMeter {
 /// How often a cgroup's cpu limit held it back.
 #[derive(Debug)]
 pub struct ThrottleMeter(Vec<OpenFile>);
+
+/// What one reading of a cgroup's counters found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Time on processors since the cgroup was made; `None` where the kernel does not count it.
+    pub cpu: Option<Duration>,
+    /// Bytes in use without inactive pages of files, which the kernel takes back first.
+    pub memory: u64,
+    /// Enforcement periods of the cpu limit in which anything ran.
+    pub periods: u64,
+    /// Those of them that were throttled.
+    pub throttled: u64,
+}
 
 #[derive(Debug)]
 struct OpenFile {
@@ -122,6 +136,41 @@ impl ThrottleMeter {
             throttled += sum_of(text, &["nr_throttled "]);
         }
         Ok((all, throttled.min(all)))
+    }
+}
+
+impl Cgroup {
+    /// Reads the counters once.
+    ///
+    /// Errors: [`CgroupError`] of the first file that cannot be read.
+    pub fn usage(&self, hierarchy: &Hierarchy) -> Result<Usage, CgroupError> {
+        let stat = self.outer().dir(Resource::Memory).text("memory.stat")?;
+        let inactive = match self.outer().version() {
+            CgroupVersion::V1 => "total_inactive_file ",
+            CgroupVersion::V2 => "inactive_file ",
+        };
+        let inactive = sum_of(&stat.unwrap_or_default(), &[inactive]);
+        let (periods, throttled) = ThrottleMeter::open(self)?.periods()?;
+        Ok(Usage {
+            cpu: self.cpu_time(hierarchy)?,
+            memory: self.outer().memory_usage()?.get().saturating_sub(inactive),
+            periods,
+            throttled,
+        })
+    }
+
+    fn cpu_time(&self, hierarchy: &Hierarchy) -> Result<Option<Duration>, CgroupError> {
+        let cpu = self.outer().dir(Resource::Cpu);
+        if self.outer().version() == CgroupVersion::V2 {
+            let stat = cpu.text("cpu.stat")?;
+            return Ok(stat.map(|stat| Duration::from_micros(sum_of(&stat, &["usage_usec "]))));
+        }
+        let nanoseconds = cpu.text("cpuacct.usage")?.or_else(|| {
+            // Few machines mount v1's accounting apart from its cpu controller.
+            let mount = hierarchy.mount(Resource::Cpu).with_file_name("cpuacct");
+            fs::read_to_string(self.path().under(&mount).join("cpuacct.usage")).ok()
+        });
+        Ok(nanoseconds.and_then(|text| text.trim().parse().ok().map(Duration::from_nanos)))
     }
 }
 

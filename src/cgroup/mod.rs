@@ -42,7 +42,7 @@ pub use freeze::FreezerState;
 pub use hierarchy::{Hierarchy, LayoutError};
 pub use kubepods::{ContainerEntry, FindError, Kubepods, PodEntry, children};
 pub use limits::page_size;
-pub use meter::{MemoryMeter, ThrottleMeter, UsageMeter};
+pub use meter::{MemoryMeter, ThrottleMeter, Usage, UsageMeter};
 pub use pair::Cgroup;
 pub use pid::cgroup_of_pid;
 pub use place::{ContainerId, ContainerPlace, Place, PodPlace, PodUid};

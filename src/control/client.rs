@@ -95,7 +95,12 @@ impl Client {
 
     /// Every pod the agent knows.
     pub async fn get(&mut self) -> Result<GetReply, ClientError> {
-        answer_within(READ, &self.socket, self.inner.get(GetRequest {})).await
+        answer_within(READ, &self.socket, self.inner.get(GetRequest { usage: false })).await
+    }
+
+    /// The same, with what each pod uses now and what is recommended for it.
+    pub async fn get_with_usage(&mut self) -> Result<GetReply, ClientError> {
+        answer_within(READ, &self.socket, self.inner.get(GetRequest { usage: true })).await
     }
 
     /// One pod's recommendation, decision, values and latest changes.

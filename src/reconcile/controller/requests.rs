@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::Controller;
 use crate::actuate::Node;
 use crate::control::ControlError;
-use crate::model::objects::VerticalPodAutoscaler;
+use crate::model::objects::{ContainerRecommendation, VerticalPodAutoscaler};
 use crate::model::{Cause, ChangeRecord};
 use crate::plan::resize::{NodeSupport, ResizeFacts};
 use crate::reconcile::capacity::Headroom;
@@ -122,6 +122,15 @@ impl Controller {
             pods: self.pods().cloned().collect(),
             quiet: self.quiet(),
         }
+    }
+
+    /// What is recommended for the containers of each pod, in the order of [`Self::pods`].
+    pub(crate) fn recommendations(&self) -> Vec<Vec<ContainerRecommendation>> {
+        let of = |state| {
+            let recommendation = self.sources.vpa_of(state)?.status.recommendation.as_ref();
+            recommendation.map(|said| said.container_recommendations.clone())
+        };
+        self.pods().map(|state| of(state).unwrap_or_default()).collect()
     }
 
     /// Changes what is desired for a pod, and does it.

@@ -1,0 +1,89 @@
+//! What pods use now, and what is recommended for them: read for who asks, and kept by nobody.
+
+use std::sync::Arc;
+
+use nix::time::{ClockId, clock_gettime};
+
+use crate::actuate::{Node, PodHandles};
+use crate::cgroup::{Cgroup, CgroupError};
+use crate::control::{ControlError, proto};
+use crate::model::objects::ContainerRecommendation;
+use crate::model::{Bytes, CpuQuota, LivePod, MilliCpu, Target};
+
+/// Adds to each pod what is recommended for it and what it uses. All lists are in the same order. A pod or container that
+/// ended meanwhile uses nothing.
+pub(super) async fn add(
+    mut pods: Vec<proto::Pod>,
+    live: Vec<Option<Arc<LivePod>>>,
+    recommended: Vec<Vec<ContainerRecommendation>>,
+    node: Option<Arc<Node>>,
+) -> Result<Vec<proto::Pod>, ControlError> {
+    let read = tokio::task::spawn_blocking(move || {
+        for ((pod, live), recommended) in pods.iter_mut().zip(live).zip(recommended) {
+            recommend(pod, &recommended);
+            if let (Some(node), Some(live)) = (&node, live)
+                && let Err(error) = read_pod(node, &live, pod)
+            {
+                tracing::debug!(pod = pod.name, %error, "what a pod uses is not known");
+            }
+        }
+        pods
+    });
+    read.await.map_err(|panic| ControlError::Internal(panic.to_string()))
+}
+
+fn read_pod(node: &Node, live: &LivePod, pod: &mut proto::Pod) -> Result<(), CgroupError> {
+    let handles = PodHandles::open(&node.hierarchy, live)?;
+    for (target, cgroup) in handles.iter() {
+        let usage = match usage(node, cgroup) {
+            Ok(usage) => usage,
+            Err(error) if error.is_gone() => continue,
+            Err(error) => return Err(error),
+        };
+        match target {
+            Target::Pod => pod.usage = Some(usage),
+            Target::Container(name) => {
+                if let Some(container) = pod.containers.iter_mut().find(|container| container.name == name) {
+                    container.usage = Some(usage);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn usage(node: &Node, cgroup: &Cgroup) -> Result<proto::Usage, CgroupError> {
+    let (limits, used) = (cgroup.read_all()?, cgroup.usage(&node.hierarchy)?);
+    let cpu = limits.cpu_max().and_then(|max| match max.quota {
+        CpuQuota::Max => None,
+        CpuQuota::Micros(quota) => Some(MilliCpu::new(quota.saturating_mul(1000) / max.period_us.max(1))),
+    });
+    Ok(proto::Usage {
+        read_at_us: now_us(),
+        cpu_us: used.cpu.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX)),
+        memory_bytes: used.memory,
+        periods: used.periods,
+        throttled_periods: used.throttled,
+        limits: Some(proto::Amounts {
+            cpu: cpu.map(|limit| limit.to_string()),
+            memory: limits.memory_bytes().as_ref().map(Bytes::to_string),
+        }),
+    })
+}
+
+fn now_us() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(std::time::Duration::from);
+    time.map_or(0, |time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// Adds what is recommended for each container.
+fn recommend(pod: &mut proto::Pod, recommended: &[ContainerRecommendation]) {
+    for container in &mut pod.containers {
+        let said = recommended.iter().find(|said| said.container_name == container.name);
+        container.recommendation = said.map(|said| proto::Recommendation {
+            lower_bound: Some((&said.lower_bound).into()),
+            target: Some((&said.target).into()),
+            upper_bound: Some((&said.upper_bound).into()),
+        });
+    }
+}

@@ -28,6 +28,7 @@ pub mod restore;
 mod results;
 mod table;
 mod time;
+mod top;
 mod watch;
 
 use std::process::ExitCode;
@@ -65,6 +66,7 @@ enum Command {
     Plan(plan::Arguments),
     Release(release::Arguments),
     Resize(resize::Arguments),
+    Top(top::Arguments),
     Watch(watch::Arguments),
 }
 
@@ -136,6 +138,7 @@ fn run(Cli { agent, command }: Cli) -> Result<(), Failure> {
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Release(arguments) => release::run(&arguments, &agent),
         Command::Resize(arguments) => resize::run(&arguments, &agent),
+        Command::Top(arguments) => top::run(&arguments, &agent),
         Command::Watch(arguments) => watch::run(&arguments, &agent),
     }
 }

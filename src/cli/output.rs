@@ -150,11 +150,13 @@ impl Paint {
     }
 }
 
-/// The text without control characters, which could move the terminal's cursor or worse.
+/// The text without control characters, which could move the terminal's cursor or worse, and without those that nobody
+/// sees or that turn the order of others round.
 pub(super) fn clean(text: &str) -> String {
+    let hidden = |character: char| matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
     let mut clean = String::with_capacity(text.len());
     for character in text.chars() {
-        if character.is_control() {
+        if character.is_control() || hidden(character) {
             clean.extend(character.escape_default());
         } else {
             clean.push(character);
@@ -191,6 +193,7 @@ mod tests {
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
         assert_eq!(clean("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
+        assert_eq!(clean("web\u{202e}bd"), "web\\u{202e}bd");
         assert_eq!(or_dash(""), "-");
     }
 }

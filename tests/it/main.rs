@@ -29,6 +29,7 @@ mod kernel_guard;
 mod kernel_oom;
 mod kernel_resize;
 mod kernel_shrink;
+mod kernel_top;
 mod kubectl_plugin;
 mod kubelet_recordings;
 mod lint_command;

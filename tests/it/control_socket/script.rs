@@ -315,6 +315,7 @@ fn pods() -> Vec<Pod> {
             id: Some("containerd://c0ffee01".to_owned()),
             wanted: amounts("500m"),
             spec: amounts("200m"),
+            ..Container::default()
         }],
         r#override: Some(Override {
             uid: 0,
@@ -342,6 +343,7 @@ fn pods() -> Vec<Pod> {
             id: Some("containerd://c0ffee02".to_owned()),
             wanted: None,
             spec: amounts("2"),
+            ..Container::default()
         }],
         ..Pod::default()
     };

@@ -21,6 +21,7 @@ pub(crate) mod policy;
 pub(crate) mod prometheus;
 pub(crate) mod recommender;
 pub(crate) mod tenants;
+pub(crate) mod terminal;
 pub(crate) mod tree;
 pub(crate) mod victims;
 

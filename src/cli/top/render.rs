@@ -1,0 +1,213 @@
+//! Draws what is known as the keys chose. Pure.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Style, Stylize as _};
+use ratatui::text::{Line as Text, Span};
+use ratatui::widgets::{Paragraph, Row, Table, Wrap};
+
+use super::bar::{LEGEND, bar, fill};
+use super::state::{Amounts, Line, Node};
+use super::view::View;
+use crate::cli::output::{Tone, clean};
+use crate::model::Resource;
+
+/// Room for `123.4Mi/512Mi`.
+const NUMBERS: u16 = 13;
+/// Bars are no wider than this, and narrower ones than [`NARROWEST`] are left out.
+const WIDEST: u16 = 40;
+const NARROWEST: u16 = 8;
+/// On screens of at least so many lines there is room for details of the selected line, and for what happened.
+const DETAILS_FROM: u16 = 14;
+const NEWS_FROM: u16 = 20;
+
+const KEYS: &str = "q quit  ? help  / filter  s sort  c containers  ↑↓ select";
+const HELP: &str = "\
+vscalectl top shows what the pods of this node use. It changes nothing.
+
+  q, Ctrl-C        quit
+  ?                this page; any key leaves it
+  /                filter: type a part of namespace/name; Enter keeps it, Esc clears it
+  s                sort by name, cpu, memory, throttling, latest change
+  c                show or hide containers
+  ↑ ↓ PgUp PgDn    select a line; its numbers stand below the list
+  Home End
+
+In a bar the right end is the largest amount:
+";
+
+/// Draws the screen; returns how many lines of the list fit it.
+pub(super) fn draw(frame: &mut Frame<'_>, node: &Node, view: &View) -> usize {
+    let lines = view.lines(node);
+    let selected = view.selected(&lines);
+    let height = frame.area().height;
+    let details = if height >= DETAILS_FROM { 5 } else { 0 };
+    let news = if height >= NEWS_FROM { height / 5 + 1 } else { 0 };
+    let areas = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Fill(1),
+        Constraint::Length(details),
+        Constraint::Length(news),
+        Constraint::Length(1),
+    ]);
+    let [head, list, details, news, foot] = areas.areas(frame.area());
+    frame.render_widget(header(node, view).reversed(), head);
+    if view.help {
+        let help = Paragraph::new(format!("{HELP}\n  {LEGEND}")).wrap(Wrap { trim: false });
+        frame.render_widget(help, list.union(news));
+    } else {
+        draw_list(frame, list, &lines, selected);
+        if let Some(line) = lines.get(selected) {
+            frame.render_widget(Paragraph::new(describe(line)), details);
+        }
+        frame.render_widget(Paragraph::new(latest(node, news.height)), news);
+    }
+    frame.render_widget(footer(node, view), foot);
+    usize::from(list.height.saturating_sub(1)).max(1)
+}
+
+fn header(node: &Node, view: &View) -> Text<'static> {
+    let all = || node.pods.iter().flat_map(|pod| &pod.containers);
+    let throttled = all().filter(|line| line.throttled_percent > Some(0)).count();
+    let is_temporary = |line: &&Line| Resource::ALL.iter().any(|one| line.of(*one).temporary_until.is_some());
+    let agent = &node.agent;
+    let mut parts = vec![
+        format!("vscaled {}", clean(&agent.version)),
+        format!("{} pods", node.pods.len()),
+        format!("sorted by {}", view.sort),
+        format!("{throttled} throttled"),
+        format!("{} temporary limits", all().filter(is_temporary).count()),
+        format!("cgroup {}", clean(&agent.cgroup_version)),
+    ];
+    if !view.filter.is_empty() {
+        parts.insert(1, format!("filter {:?}", view.filter));
+    }
+    Text::from(format!("{:<400}", parts.join(" · ")))
+}
+
+fn footer(node: &Node, view: &View) -> Text<'static> {
+    match node.agent.problems.first() {
+        _ if view.types => Text::from(format!("filter: {}█", clean(&view.filter))).bold(),
+        Some(problem) => Text::from(format!("degraded: {}", clean(problem))).red(),
+        None => Text::from(KEYS).dim(),
+    }
+}
+
+/// A column: its title, its width, and what it has of a line.
+type Column = (&'static str, u16, fn(&Line, u16) -> Text<'static>);
+
+fn draw_list(frame: &mut Frame<'_>, area: Rect, lines: &[&Line], selected: usize) {
+    // Where there is no room for all, what takes most goes first.
+    let at_least = |columns, room| if area.width >= columns { room } else { 0 };
+    let (state, throttled, last) = (at_least(72, 10), at_least(48, 4), at_least(140, 36));
+    let numbers = (area.width.saturating_sub(10) / 2).min(NUMBERS);
+    let rest = area.width.saturating_sub(state + throttled + last + 2 * numbers + 7);
+    let longest = lines.iter().map(|line| name(line).chars().count()).max();
+    let longest = u16::try_from(longest.unwrap_or(0)).unwrap_or(u16::MAX);
+    let names = longest.clamp(8, (rest / 2).max(8));
+    let bars = (rest.saturating_sub(names) / 2).min(WIDEST);
+    let bars = if bars < NARROWEST { 0 } else { bars };
+    let columns: [Column; 8] = [
+        ("POD", names, |line, _| name(line).into()),
+        ("STATE", state, state_of),
+        ("CPU", numbers, |line, _| use_and_limit(&line.cpu)),
+        ("", bars, |line, width| bar(&line.cpu, width.into())),
+        ("MEMORY", numbers, |line, _| use_and_limit(&line.memory)),
+        ("", bars, |line, width| bar(&line.memory, width.into())),
+        ("THR", throttled, throttling),
+        ("LAST CHANGE", last, last_change),
+    ];
+    let columns: Vec<Column> = columns.into_iter().filter(|(_, width, _)| *width > 0).collect();
+    let room = usize::from(area.height.saturating_sub(1)).max(1);
+    let first = (selected / room * room).min(lines.len().saturating_sub(room));
+    let rows = lines.iter().enumerate().skip(first).take(room).map(|(index, line)| {
+        let row = Row::new(columns.iter().map(|(_, width, cell)| cell(line, *width)));
+        if index == selected {
+            row.style(Style::new().bold().on_dark_gray())
+        } else {
+            row
+        }
+    });
+    let header = Row::new(columns.iter().map(|(title, ..)| *title)).bold();
+    let widths = columns.iter().map(|(_, width, _)| Constraint::Length(*width));
+    frame.render_widget(Table::new(rows, widths).header(header), area);
+}
+
+fn name(line: &Line) -> String {
+    line.container
+        .as_ref()
+        .map_or_else(|| line.full_name(), |container| format!("  {container}"))
+}
+
+fn use_and_limit(amounts: &Amounts) -> Text<'static> {
+    let limit = amounts.limit.map(|limit| format!("/{}", amounts.short(Some(limit))));
+    let used = Span::styled(amounts.short(amounts.used), fill(amounts));
+    Text::from_iter([used, limit.unwrap_or_default().into()])
+}
+
+fn throttling(line: &Line, _: u16) -> Text<'static> {
+    let much = line.throttled_percent >= Some(25);
+    Text::styled(line.throttled(), if much { Color::Red } else { Color::Reset })
+}
+
+/// How the pod stands, beside its name alone.
+fn state_of(line: &Line, _: u16) -> Text<'static> {
+    let colour = match Tone::of(&line.state) {
+        _ if line.container.is_some() => return Text::default(),
+        Tone::Good => Color::Green,
+        Tone::Waiting => Color::Yellow,
+        Tone::Bad => Color::Red,
+        Tone::Title | Tone::Plain => Color::Reset,
+    };
+    Text::styled(line.state.clone(), colour)
+}
+
+fn last_change(line: &Line, _: u16) -> Text<'static> {
+    let last = line.last.as_ref().filter(|_| line.container.is_none());
+    last.map_or_else(Text::default, |(_, text)| text.clone().into())
+}
+
+/// The numbers of the selected line.
+fn describe(line: &Line) -> Vec<Text<'static>> {
+    let amounts = |amounts: &Amounts| {
+        let until = amounts.temporary_until.as_ref().map(|until| format!(" until {until}"));
+        let shown = |amount| amounts.short(amount);
+        Text::from(format!(
+            "{:<8}used {}  request {}  target {}  bounds {}  limit {}{}",
+            amounts.resource.to_string(),
+            shown(amounts.used),
+            shown(amounts.request),
+            shown(amounts.target),
+            amounts.bounds(),
+            amounts.limit(),
+            until.unwrap_or_default()
+        ))
+    };
+    let container = line
+        .container
+        .as_ref()
+        .map(|container| format!(" {container}"))
+        .unwrap_or_default();
+    let last = line.last.as_ref().map_or("nothing lately", |(_, text)| text);
+    vec![
+        Text::from(format!(
+            "{}{container}  {}  {}",
+            line.full_name(),
+            line.state,
+            line.detail
+        ))
+        .bold(),
+        amounts(&line.cpu),
+        amounts(&line.memory),
+        Text::from(format!("changed {last}")),
+    ]
+}
+
+fn latest(node: &Node, height: u16) -> Vec<Text<'static>> {
+    let room = usize::from(height.saturating_sub(1));
+    let news = node.news.iter().skip(node.news.len().saturating_sub(room));
+    let line = |text: String, is_kill: bool| Text::styled(text, if is_kill { Color::Red } else { Color::Reset });
+    std::iter::once(Text::from("CHANGES AND KILLS").bold())
+        .chain(news.map(|news| line(news.text.clone(), news.is_kill)))
+        .collect()
+}

@@ -269,6 +269,7 @@ async fn prometheus_answers_every_query_of_the_dashboard() {
     });
     prometheus.until("two scrapes", || {
         samples("rate(vscaled_process_cpu_seconds_total[1m])") == 1
+            && samples("rate(kubelet_container_requested_resizes_total[1m])") == 2
     });
 
     // Nothing writes to these cgroups but the agent, it talks to no runtime, API server or receiver, and nothing is killed.

@@ -1,6 +1,8 @@
-//! A Prometheus of the test's own, as Debian packages it, that scrapes one agent.
+//! A Prometheus of the test's own, as Debian packages it, that scrapes one agent, and the metrics of a kubelet
+//! as Kubernetes documents them.
 
 use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -28,7 +30,10 @@ impl Prometheus {
         let config = format!(
             "global: {{scrape_interval: 250ms, scrape_timeout: 250ms, evaluation_interval: 1s}}\n\
              rule_files: ['{rules}']\n\
-             scrape_configs: [{{job_name: vscaled, static_configs: [{{targets: ['{target}']}}]}}]\n"
+             scrape_configs:\n\
+             - {{job_name: vscaled, static_configs: [{{targets: ['{target}']}}]}}\n\
+             - {{job_name: kubelet, static_configs: [{{targets: ['{}']}}]}}\n",
+            kubelet()
         );
         fs::write(directory.path().join("config.yaml"), config).unwrap();
         // Taken and given back: Prometheus does not say which port it would choose.
@@ -97,6 +102,27 @@ impl Prometheus {
     fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
+}
+
+/// Serves what a kubelet counts of resizes, until the test ends.
+fn kubelet() -> SocketAddr {
+    const METRICS: &str = include_str!("../../data/kubelet-resize-metrics.txt");
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut connection in listener.incoming().flatten() {
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                METRICS.len()
+            );
+            // One that leaves early asks again.
+            let answered = connection
+                .read(&mut [0; 4096])
+                .and_then(|_| connection.write_all((head + METRICS).as_bytes()));
+            answered.unwrap_or_default();
+        }
+    });
+    address
 }
 
 impl Drop for Prometheus {

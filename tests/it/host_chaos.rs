@@ -58,6 +58,7 @@ async fn runs(seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let pace = u32::try_from(number("VSCALED_CHAOS_PACE").unwrap_or(1)).unwrap();
     while world.runs_for() < Duration::from_secs(seconds) {
+        world.an_operator_is_sure(&mut random).await;
         let end = world.runs_for() + ROUND * pace;
         while world.runs_for() < end {
             let action = Action::draw(&mut random);

@@ -62,8 +62,10 @@ pub(super) enum Action {
         pod: usize,
         container: usize,
     },
+    /// Another pod takes the name of this one; in some cases while no agent runs.
     ReplacePod {
         pod: usize,
+        unseen: bool,
     },
     /// Somebody else writes cpu (or memory) limits.
     Foreign {
@@ -142,7 +144,10 @@ impl Action {
                 sizes: [size(random), size(random)],
             },
             260..310 => Self::RestartContainer { pod, container },
-            310..345 => Self::ReplacePod { pod },
+            310..345 => Self::ReplacePod {
+                pod,
+                unseen: random.bool(),
+            },
             345..420 => Self::Foreign {
                 pod,
                 container,
@@ -169,8 +174,8 @@ impl Action {
                     ttl: random.bool().then(|| Duration::from_millis(random.u64(500..3000))),
                 }
             }
-            740..790 => Self::Release { pod },
-            790..805 => Self::FullDisk {
+            740..802 => Self::Release { pod },
+            802..805 => Self::FullDisk {
                 lasts: millis(random, 1500),
             },
             805..850 => Self::Kill { container },

@@ -69,6 +69,10 @@ impl Overrides {
         }
     }
 
+    pub(super) const fn is_certain(&self) -> bool {
+        self.may_be.len() == 1
+    }
+
     pub(super) const fn is_waiting(&self) -> bool {
         self.call.is_some()
     }

@@ -18,6 +18,8 @@ pub(super) const CONTAINERS: [&str; 2] = ["app", "side"];
 /// The pod in which processes are killed for want of memory: its memory limits stay. A limit that was lowered before a kill
 /// is put back, for good reason.
 pub(super) const PREY: usize = 2;
+/// The pod whose override is certain: what an operator sets there is answered, nobody asks for anything else, and the pod stays.
+pub(super) const SURE: usize = 1;
 const NAMES: [&str; 3] = ["web", "db", "prey"];
 /// What a pod's containers have at first.
 const AT_FIRST: Size = Size { cpu: 150, memory: 64 };
@@ -69,11 +71,14 @@ impl Slot {
         api.put("verticalpodautoscalers", vpa(self.pod.name, self.recommended));
     }
 
-    /// The kubelet starts a container again with what the spec has.
+    /// The kubelet starts a container again with what it has granted.
     pub(super) fn restart(&mut self, node: &mut BareNode, api: &ApiModel, container: &'static str) {
         node.cgroups().remove(&self.pod.containers[container].cgroup);
         node.reap();
-        let amounts = self.spec(api)[container];
+        let object = api.get("pods", &self.pod.full_name()).unwrap();
+        let statuses = object["status"]["containerStatuses"].as_array().unwrap();
+        let status = statuses.iter().find(|status| status["name"] == container).unwrap();
+        let amounts = amounts(&serde_json::from_value(status["resources"].clone()).unwrap());
         node.run_container(&mut self.pod, container, amounts);
         let id = format!("containerd://{}", self.pod.containers[container].id);
         api.change("pods", &self.pod.full_name(), |pod| {

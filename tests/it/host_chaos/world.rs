@@ -12,7 +12,7 @@ use vscaled::model::{CgroupPath, Settings};
 
 use super::action::{Action, Failpoint, Mood};
 use super::operators::{Limits, Overrides};
-use super::pods::{CONTAINERS, NODE, PREY, Slot, bystander, kubelet_writes};
+use super::pods::{CONTAINERS, NODE, PREY, SURE, Slot, bystander, kubelet_writes};
 use crate::reports::receiver::{Manner, Receiver};
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;
@@ -158,10 +158,16 @@ impl World {
             Action::RestartContainer { pod, container } if !self.is_dying(pod, container) => {
                 self.slots[pod].restart(&mut self.node, &self.api, CONTAINERS[container]);
             }
-            Action::ReplacePod { pod } if !self.is_dying(pod, 0) && !self.is_dying(pod, 1) => {
+            Action::ReplacePod { pod, unseen } if pod != SURE && !self.is_dying(pod, 0) && !self.is_dying(pod, 1) => {
                 // Nobody knows for which of both an answer is that is still to come.
                 if !self.overrides[pod].is_waiting() {
+                    if unseen {
+                        self.crash("at random");
+                    }
                     self.replace(pod);
+                    if unseen {
+                        self.launch(None);
+                    }
                 }
             }
             Action::RestartContainer { .. } | Action::ReplacePod { .. } => {}
@@ -188,6 +194,7 @@ impl World {
             }
             Action::Compact => self.api.compact(),
             Action::Kubelet { mood, lasts } => self.kubelet_is(mood, lasts),
+            Action::Resize { pod: SURE, .. } | Action::Release { pod: SURE } => {}
             Action::Resize { pod, cpu, memory, ttl } => {
                 let memory = memory.filter(|_| pod != PREY);
                 if cpu.is_some() || memory.is_some() {
@@ -333,6 +340,18 @@ impl World {
             let name = self.slots[pod].pod.full_name();
             self.overrides[pod].ask(self.agent.socket(), name, wanted, ttl);
         }
+    }
+
+    /// Sets limits that are in force, and stay: nobody else asks for any of this pod.
+    pub(super) async fn an_operator_is_sure(&mut self, random: &mut fastrand::Rng) {
+        let limits = Limits {
+            cpu: Some(random.u64(850..1200)),
+            memory: Some(random.u64(200..300)),
+        };
+        self.operator_asks(SURE, Some(limits), None);
+        let answered = self.overrides[SURE].answered(true).await;
+        self.note_answer(SURE, answered);
+        assert!(self.overrides[SURE].is_certain(), "not in force although all is well");
     }
 
     fn foreign_writes(&mut self, pod: usize, container: usize, memory: bool, amount: u64) {

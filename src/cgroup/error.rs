@@ -86,23 +86,6 @@ pub enum Reason {
 }
 
 impl CgroupError {
-    /// Whether trying the same again later may succeed.
-    pub const fn is_retryable(&self) -> bool {
-        match &self.reason {
-            // Usage falls, competing writers finish, signals pass.
-            Reason::BelowUsage { .. } | Reason::Busy { .. } | Reason::Mismatch { .. } => true,
-            Reason::Io { errno, .. } => {
-                matches!(
-                    errno,
-                    Errno::EINTR | Errno::EAGAIN | Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE
-                )
-            }
-            // The same cgroup never comes back; rules and rights do not change by waiting. A rule about a parent's or
-            // child's value is kept by writing them in order, which takes a new plan and not a retry.
-            _ => false,
-        }
-    }
-
     /// Whether the cgroup that was opened no longer exists.
     pub const fn is_gone(&self) -> bool {
         matches!(self.reason, Reason::Vanished | Reason::Recreated)
@@ -164,10 +147,9 @@ mod tests {
                 .contains("down to 4096 bytes (EBUSY, 8192 bytes in use)"),
             "{busy}"
         );
-        assert!(busy.is_retryable());
 
         let gone = error("/c", Reason::Recreated);
-        assert!(gone.is_gone() && !gone.is_retryable());
+        assert!(gone.is_gone());
     }
 
     #[test]

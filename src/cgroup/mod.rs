@@ -2,7 +2,7 @@
 //!
 //! In come mount tables, directory trees, process ids and [`Setting`](crate::model::Setting)s to write; out go the
 //! layout of the node ([`Hierarchy`], [`Kubepods`]), what is in it ([`Kubepods::scan`], [`Place`]), open cgroups
-//! ([`CgroupDir`], [`Cgroup`]), what their files hold, and what became of each write ([`Written`], [`CgroupError`]).
+//! ([`CgroupDir`], [`Cgroup`]), what their files hold, and what became of each write ([`CgroupError`]).
 //!
 //! Everything here blocks: call it from a thread that may. The root of the tree is always a parameter.
 //!
@@ -47,4 +47,3 @@ pub use pair::Cgroup;
 pub use pid::cgroup_of_pid;
 pub use place::{ContainerId, ContainerPlace, Place, PodPlace, PodUid};
 pub use watch::{Notice, Token, Watch};
-pub use write::Written;

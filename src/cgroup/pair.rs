@@ -5,7 +5,7 @@
 //! containers; of the two limits the tighter one binds. So both are written, in the order that never binds more than
 //! either the old or the new value, and what is read is what binds.
 
-use super::{CgroupDir, CgroupError, Hierarchy, Identity, State, Written};
+use super::{CgroupDir, CgroupError, Hierarchy, Identity, State};
 use crate::model::{CgroupPath, CpuQuota, MemoryLimit, Setting, Settings};
 
 /// The name of the cgroup crun makes below a scope (crun `cgroup-systemd.c`, `find_systemd_subgroup`).
@@ -82,7 +82,7 @@ impl Cgroup {
     /// outer cgroup is the looser of the two and binds nothing; the next pass finds and repairs it.
     ///
     /// Errors: [`CgroupError`] of the write that failed.
-    pub fn write(&self, wanted: Setting) -> Result<Written, CgroupError> {
+    pub fn write(&self, wanted: Setting) -> Result<Setting, CgroupError> {
         let Some(inner) = &self.inner else {
             return self.outer.write(wanted);
         };
@@ -94,15 +94,14 @@ impl Cgroup {
         if inner.read(wanted.file())?.and_then(Setting::burst_us) == Some(0) {
             return self.outer.write(wanted);
         }
-        let (first, second) = if current.is_some_and(|current| loosens(current, wanted)) {
-            (self.outer.write(wanted)?, inner.write(wanted)?)
+        let outer_first = current.is_some_and(|current| loosens(current, wanted));
+        let (first, second) = if outer_first {
+            (&self.outer, inner)
         } else {
-            (inner.write(wanted)?, self.outer.write(wanted)?)
+            (inner, &self.outer)
         };
-        Ok(Written {
-            took: first.took + second.took,
-            ..first
-        })
+        first.write(wanted)?;
+        second.write(wanted)
     }
 }
 

@@ -1,10 +1,7 @@
 //! The only way a value gets into a cgroup file.
 //!
-//! In comes a value; out comes a [`Written`], which exists only after the file was read back and means the value, or a
-//! [`CgroupError`]. A memory limit is compared with what is in use immediately before it is lowered (on v1, with what of
+//! In comes a value; out comes what the file was read back to hold, which means the value, or a [`CgroupError`]. A memory limit is compared with what is in use immediately before it is lowered (on v1, with what of
 //! that cannot be reclaimed), and on v2 once more immediately after.
-
-use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -14,26 +11,13 @@ use super::limits::{read_bytes, refuse_below_usage, usage_file};
 use super::{CgroupDir, CgroupError, Reason, page_size};
 use crate::model::{CgroupVersion, ControlFile, Setting};
 
-/// A value that was written, and verified by reading it back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub struct Written {
-    /// What the file held before.
-    pub from: Setting,
-    pub to: Setting,
-    /// What the file holds now: `to` after the kernel's rounding.
-    pub read_back: Setting,
-    /// From opening the file to having read it back.
-    pub took: Duration,
-}
-
 impl CgroupDir {
-    /// Writes a value into its file and reads it back. Blocks while v1 reclaims memory for a lower limit.
+    /// Writes a value into its file and reads it back: returns it after the kernel's rounding. Blocks while v1 reclaims memory
+    /// for a lower limit.
     ///
     /// Errors: [`CgroupError`]. The file then holds what it held before, except after [`Reason::Mismatch`],
     /// where somebody else wrote it.
-    pub fn write(&self, wanted: Setting) -> Result<Written, CgroupError> {
-        let start = Instant::now();
+    pub fn write(&self, wanted: Setting) -> Result<Setting, CgroupError> {
         let kept = wanted.in_pages(page_size());
         let dir = self.dir_of(wanted.file())?;
         let open = dir.open_file(wanted.file().name(), OFlag::O_RDWR | flags(wanted.file()))?;
@@ -49,12 +33,7 @@ impl CgroupDir {
             return Err(dir.error(wanted.file().name(), Reason::Mismatch { wanted, read_back }));
         }
         undo_below_usage(dir, &open, from, kept)?;
-        Ok(Written {
-            from,
-            to: wanted,
-            read_back,
-            took: start.elapsed(),
-        })
+        Ok(read_back)
     }
 }
 

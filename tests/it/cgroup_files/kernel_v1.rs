@@ -72,7 +72,7 @@ fn memory_alone_stays_below_memory_with_swap() {
         }
     );
     for setting in [limit(bytes(64)), memsw(bytes(64))] {
-        assert_eq!(cgroup.write(setting).unwrap().read_back, setting);
+        assert_eq!(cgroup.write(setting).unwrap(), setting);
     }
     let error = cgroup.write(limit(bytes(128))).unwrap_err();
     assert!(
@@ -82,6 +82,6 @@ fn memory_alone_stays_below_memory_with_swap() {
         "{error}"
     );
     for setting in [memsw(MemoryLimit::Max), limit(MemoryLimit::Max)] {
-        assert_eq!(cgroup.write(setting).unwrap().read_back, setting);
+        assert_eq!(cgroup.write(setting).unwrap(), setting);
     }
 }

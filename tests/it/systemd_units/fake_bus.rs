@@ -185,7 +185,6 @@ fn an_unknown_unit_is_not_taken_for_success() {
         .set(&unit("kubepods-podffff.slice"), &wanted())
         .unwrap_err();
     assert!(matches!(error, SystemdError::NoUnit { .. }), "{error}");
-    assert!(!error.is_retryable());
     assert_eq!(properties.lock().unwrap().len(), 0);
 }
 
@@ -221,7 +220,6 @@ fn nobody_at_the_address_is_told_with_the_address() {
             .contains("cannot reach systemd over D-Bus at unix:path=/nonexistent/bus"),
         "{error}"
     );
-    assert!(error.is_retryable());
 }
 
 #[test]

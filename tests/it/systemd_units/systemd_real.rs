@@ -111,7 +111,7 @@ fn values_set_in_both_places_survive_a_reload() {
     let wanted = wanted(20_000, 39, 128 << 20);
     systemd.set(&pod.unit(), &wanted).unwrap();
     for setting in wanted.iter() {
-        assert_eq!(cgroup.write(setting).unwrap().read_back, setting);
+        assert_eq!(cgroup.write(setting).unwrap(), setting);
     }
     assert_eq!(systemd.get(&pod.unit(), cgroup.version()).unwrap(), wanted);
     daemon_reload();

@@ -219,7 +219,7 @@ impl<'a> Executor<'a> {
             if lowers {
                 lower(cgroup, to, self.freezer, &mut self.freezes)?;
             } else {
-                cgroup.write(to).map(drop)?;
+                cgroup.write(to)?;
             }
         }
         Ok(())

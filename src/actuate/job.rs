@@ -1,7 +1,7 @@
 //! What a pass is to do, and what became of it.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::execute::Executor;
 use super::foreign::{ForeignWriters, Verdict};
@@ -10,7 +10,7 @@ use super::node::Node;
 use super::patch::{ApiReport, PodResizer, Saved};
 use super::runtime_stage;
 use super::shrink::{Next, SeenBefore, ShrinkChecks, ShrinkReport};
-use crate::model::{Cause, ControlFile, Outcome, PodValues, Stages, StepRecord, Target, WeightFormula};
+use crate::model::{Cause, ChangeRecord, ControlFile, PodValues, StepRecord, Target, WeightFormula};
 use crate::plan::resize::ResizeDecision;
 use crate::plan::{Plan, PodTargets, Quotas};
 
@@ -29,6 +29,8 @@ pub struct Job {
     pub cause: Cause,
     /// When the decision was made.
     pub asked: Instant,
+    /// How long the decision took that led to it.
+    pub decided_in: Duration,
     /// Whether an earlier pass left every file as it should be: then a file that differs was changed by somebody else.
     pub held_before: bool,
     /// What is known about those who change values of this pod.
@@ -39,6 +41,27 @@ pub struct Job {
     pub seen: SeenBefore,
 }
 
+impl Job {
+    /// A pass that writes without the API server, from now on, and knows of no earlier one.
+    #[must_use]
+    pub fn new(targets: PodTargets, cause: Cause) -> Self {
+        Self {
+            targets,
+            handles: None,
+            resize: ResizeDecision::Direct,
+            resizer: None,
+            saved: None,
+            cause,
+            asked: Instant::now(),
+            decided_in: Duration::ZERO,
+            held_before: false,
+            foreign: ForeignWriters::default(),
+            check_runtime: true,
+            seen: SeenBefore::default(),
+        }
+    }
+}
+
 /// What became of a pass.
 #[derive(Debug)]
 pub struct JobDone {
@@ -46,11 +69,9 @@ pub struct JobDone {
     pub handles: Option<PodHandles>,
     /// What is known about foreign writers now.
     pub foreign: ForeignWriters,
-    pub outcome: Outcome,
-    pub steps: Vec<StepRecord>,
+    pub record: ChangeRecord,
     /// Values that somebody else had changed.
     pub flipped: Vec<(Target, ControlFile, Verdict)>,
-    pub stages: Stages,
     /// A cgroup is gone: look at the node again.
     pub stale: bool,
     /// The runtime's formula turned out to be another one than assumed.
@@ -101,15 +122,13 @@ fn refuse_at_once(plan: &Plan, handles: &PodHandles, seen: &SeenBefore) -> Resul
 }
 
 impl JobDone {
-    /// Nothing was written, and that is how it ended.
-    pub(crate) fn ended(outcome: Outcome) -> Self {
+    /// Nothing is known yet but what goes on record.
+    pub(crate) fn new(record: ChangeRecord) -> Self {
         Self {
             handles: None,
             foreign: ForeignWriters::default(),
-            outcome,
-            steps: Vec::new(),
+            record,
             flipped: Vec::new(),
-            stages: Stages::default(),
             stale: false,
             formula: None,
             quotas: Quotas::default(),

@@ -21,7 +21,9 @@ use super::runtime_stage;
 use super::shrink::{Lowering, Next, ShrinkChecks, ShrinkReport, reclaim_below_limits};
 use crate::cgroup::CgroupError;
 use crate::failpoint::failpoint;
-use crate::model::{Bytes, MemoryLimit, NodeTraits, Outcome, PodTree, PodValues, Settings, Step, Target, Withheld};
+use crate::model::{
+    Bytes, ChangeRecord, MemoryLimit, NodeTraits, Outcome, PodTree, PodValues, Settings, Step, Target, Withheld,
+};
 use crate::plan::Plan;
 use crate::plan::resize::{Grant, ResizeDecision, ResizePatch};
 
@@ -75,7 +77,7 @@ type Staged<T> = Result<T, Box<Pass>>;
 /// Every pod of a node may be waiting at once, so that what a pass carries along is boxed.
 pub async fn reconcile(node: Arc<Node>, job: Box<Job>) -> JobDone {
     let (Ok(pass) | Err(pass)) = Box::pin(stages(Pass::new(node, job))).await;
-    *Box::pin(pass.end()).await
+    Box::pin(pass.end()).await
 }
 
 async fn stages(mut pass: Box<Pass>) -> Staged<Box<Pass>> {
@@ -99,7 +101,7 @@ async fn stages(mut pass: Box<Pass>) -> Staged<Box<Pass>> {
     let pass = pass.run_kernel_stages().await?;
     failpoint("pass.written");
     let pass = pass.sync_runtime().await?;
-    let outcome = match pass.done.steps.as_slice() {
+    let outcome = match pass.done.record.steps.as_slice() {
         [] => Outcome::Unchanged,
         _ => Outcome::Applied,
     };
@@ -108,10 +110,13 @@ async fn stages(mut pass: Box<Pass>) -> Staged<Box<Pass>> {
 
 impl Pass {
     fn new(node: Arc<Node>, mut job: Box<Job>) -> Box<Self> {
+        let pod = job.targets.bound.live().id.clone();
+        let mut record = ChangeRecord::new(pod, job.cause.clone(), Outcome::Unchanged);
+        record.stages.decide = job.decided_in;
         let done = JobDone {
             handles: job.handles.take(),
             foreign: std::mem::take(&mut job.foreign),
-            ..JobDone::ended(Outcome::Unchanged)
+            ..JobDone::new(record)
         };
         Box::new(Self {
             node,
@@ -277,7 +282,7 @@ impl Pass {
     }
 
     fn observe(&mut self) -> Result<(), Outcome> {
-        let stages = &mut self.done.stages;
+        let stages = &mut self.done.record.stages;
         if stages.queued.is_zero() {
             stages.queued = self.job.asked.elapsed();
         }
@@ -318,7 +323,7 @@ impl Pass {
             .advance(opened(&self.done)?)
             .map_err(|error| unreadable(&error))?;
         if !self.checks.is_empty() && self.done.api.asked.is_none() {
-            self.done.stages.prepare = since.elapsed();
+            self.done.record.stages.prepare = since.elapsed();
         }
         match next {
             Next::Ready => Ok(None),
@@ -370,11 +375,11 @@ impl Pass {
             tracing::warn!(%error, "no room is made for the kubelet");
         }
         self.done.shrink = report;
-        self.done.steps.extend(records);
+        self.done.record.steps.extend(records);
         self.undo.extend([Undo::StoredSpecs, Undo::Written(written)]);
-        self.done.stages.verified = verified;
+        self.done.record.stages.verified = verified;
         if !self.plan.is_empty() {
-            self.done.stages.write = took;
+            self.done.record.stages.write = took;
         }
         ended
     }
@@ -409,7 +414,7 @@ impl Pass {
         if self.job.check_runtime || !self.plan.is_empty() {
             let start = Instant::now();
             let synced = Box::pin(runtime_stage::sync(&mut self)).await;
-            self.done.stages.runtime = start.elapsed();
+            self.done.record.stages.runtime = start.elapsed();
             if let Err(outcome) = synced {
                 return Err(self.stop(outcome));
             }
@@ -419,19 +424,19 @@ impl Pass {
 
     /// Goes through no further stage.
     fn stop(mut self: Box<Self>, outcome: Outcome) -> Box<Self> {
-        self.done.outcome = outcome;
+        self.done.record.outcome = outcome;
         self
     }
 
     /// Takes back what a pass that failed has done, the last thing first. What was written before a cgroup ended, or is only
     /// to be verified again, is in order.
     async fn take_back(mut self: Box<Self>) -> Box<Self> {
-        let is_refused = matches!(self.done.outcome, Outcome::RolledBack { .. });
+        let is_refused = matches!(self.done.record.outcome, Outcome::RolledBack { .. });
         while let Some(undo) = self.undo.pop() {
             match undo {
                 Undo::Written(steps) if is_refused => self = self.blocking(|pass| pass.undo_steps(steps)).await.0,
                 Undo::StoredSpecs if is_refused => Box::pin(runtime_stage::undo(&mut self)).await,
-                Undo::Patch(patched) if !self.done.outcome.holds() => {
+                Undo::Patch(patched) if !self.done.record.outcome.holds() => {
                     failpoint("pass.not_taken_back");
                     Box::pin(patched.undo(&Arc::clone(&self.node), &mut self.done)).await;
                 }
@@ -446,40 +451,34 @@ impl Pass {
         let mut executor = Executor::new(&self.node, handles);
         executor.written = written;
         if let Err(failed) = executor.undo() {
-            self.done.outcome.not_undone(&failed);
+            self.done.record.outcome.not_undone(&failed);
         }
-        self.done.steps.extend(executor.records);
+        self.done.record.steps.extend(executor.records);
         self.done.shrink.freezes.extend(executor.freezes);
     }
 
     /// The pass is over. Cgroups that are stale are not kept open.
-    async fn end(self: Box<Self>) -> Box<JobDone> {
-        let Self {
-            job,
-            mut done,
-            checks,
-            withheld,
-            incomplete,
-            ..
-        } = *self.take_back().await;
-        let mut outcome = std::mem::replace(&mut done.outcome, Outcome::Unchanged);
-        if !outcome.holds() {
+    async fn end(self: Box<Self>) -> JobDone {
+        let mut pass = self.take_back().await;
+        let done = &mut pass.done;
+        if !done.record.outcome.holds() {
             // What was written was undone, or holds although the rest is planned anew.
-            done.shrink.retain_written(&done.steps);
+            done.shrink.retain_written(&done.record.steps);
         }
-        done.stale = incomplete || matches!(outcome, Outcome::Interrupted { .. });
-        done.handles = done.handles.filter(|_| !done.stale);
-        done.quotas = job.targets.scope.quotas;
-        done.shrink.seen = job.seen;
-        done.shrink.seen.extend(checks.seen());
+        done.shrink.seen = std::mem::take(&mut pass.job.seen);
+        done.shrink.seen.extend(pass.checks.seen());
+        done.quotas = std::mem::take(&mut pass.job.targets.scope.quotas);
+        done.stale = pass.incomplete || matches!(done.record.outcome, Outcome::Interrupted { .. });
+        if done.stale {
+            done.handles = None;
+        }
         if let Some(why) = &done.api.denied {
-            outcome.deny(why);
+            done.record.outcome.deny(why);
         }
-        done.outcome = match (outcome, withheld) {
-            (Outcome::Applied | Outcome::Unchanged, Some(withheld)) => Outcome::Withheld(withheld),
-            (outcome, _) => outcome,
-        };
-        Box::new(done)
+        if let (Outcome::Applied | Outcome::Unchanged, Some(withheld)) = (&done.record.outcome, pass.withheld) {
+            done.record.outcome = Outcome::Withheld(withheld);
+        }
+        pass.done
     }
 }
 

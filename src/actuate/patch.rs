@@ -142,7 +142,7 @@ impl PatchedSpec {
         let changes = match resize::changes(&self.pod, &self.held) {
             Ok(changes) if changes.is_empty() => return,
             Ok(changes) => changes,
-            Err(invalid) => return done.outcome.add(&format!("the request stands: {invalid}")),
+            Err(invalid) => return done.record.outcome.add(&format!("the request stands: {invalid}")),
         };
         match call(self.resizer.as_ref(), &self.pod, "", &changes, done).await {
             Ok(pod) => {
@@ -153,6 +153,7 @@ impl PatchedSpec {
                 });
             }
             Err(error) => done
+                .record
                 .outcome
                 .add(&format!("the API server did not take the request back: {error}")),
         }
@@ -170,10 +171,10 @@ async fn call(
     let start = Instant::now();
     let result = resizer.resize(pod, version, changes).await;
     let took = start.elapsed();
-    done.stages.ask += took;
+    done.record.stages.ask += took;
     if !matches!(result, Err(ResizeError::Unsupported(_) | ResizeError::Away(_))) {
         let record = |step| StepRecord::carried_out(step, took, &result);
-        done.steps.extend(changes.iter().map(record));
+        done.record.steps.extend(changes.iter().map(record));
     }
     result
 }

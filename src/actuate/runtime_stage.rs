@@ -100,7 +100,7 @@ async fn update_spec(
     let start = Instant::now();
     let cgroup = pass.done.handles.as_ref().and_then(|handles| handles.get(&step.target));
     let result = update(runtime, pass.node.freezer.markers(), cgroup, &container.id, to).await;
-    pass.done.steps.push(StepRecord {
+    pass.done.record.steps.push(StepRecord {
         rollback,
         ..StepRecord::carried_out(step, start.elapsed(), &result)
     });
@@ -182,7 +182,7 @@ async fn spec_steps(runtime: &dyn ContainerRuntime, pass: &Pass) -> Result<Vec<S
         };
         // A runtime that does not say what it has stored is told everything once for each change.
         let written = |step: &StepRecord| step.target == target && step.change.is_kernels();
-        let touched = || pass.done.steps.iter().any(written);
+        let touched = || pass.done.record.steps.iter().any(written);
         if let Some(stored) = stored.or_else(|| touched().then(CriResources::default)) {
             specs.insert(name.clone(), stored);
         }
@@ -215,12 +215,12 @@ pub(super) async fn undo(pass: &mut Pass) {
         return;
     };
     let _place = node.concurrency.runtime().await;
-    let files_failed = matches!(pass.done.outcome, Outcome::Incomplete { .. });
+    let files_failed = matches!(pass.done.record.outcome, Outcome::Incomplete { .. });
     let told = |record: &StepRecord| match record.change {
         Change::Spec { from, to } if record.error.is_none() => Some((record.target.clone(), from, to)),
         _ => None,
     };
-    let told: Vec<_> = pass.done.steps.iter().filter_map(told).collect();
+    let told: Vec<_> = pass.done.record.steps.iter().filter_map(told).collect();
     for (target, from, to) in told.into_iter().rev() {
         let mut back = unbounded(from, to);
         if files_failed {
@@ -232,7 +232,7 @@ pub(super) async fn undo(pass: &mut Pass) {
         let change = Change::Spec { from: to, to: back };
         let result = update_spec(runtime.as_ref(), pass, &Step { target, change }, true).await;
         if let Err(error) = result {
-            pass.done.outcome.not_undone(&error.to_string());
+            pass.done.record.outcome.not_undone(&error.to_string());
         }
     }
 }

@@ -10,7 +10,6 @@ use tonic::{Request, Response, Status};
 use super::doctor;
 use super::oom::{self, Kills};
 use super::{explain, usage, view};
-use crate::actuate::shrink::SeenBefore;
 use crate::actuate::{Job, preview};
 use crate::control::{
     CallGate, Caller, Changes, Control, ControlError, Right, Selector, check_change, find_pod, proto, resize_values,
@@ -132,19 +131,8 @@ impl AgentBackend {
             node.least_limits.lift(&id.uid, &mut containers);
             facts.decide(&state.pod, &containers, &cause)
         });
-        let job = Job {
-            targets,
-            handles: None,
-            resize: resize.unwrap_or_default(),
-            resizer: None,
-            saved: None,
-            cause: cause.clone(),
-            asked: std::time::Instant::now(),
-            held_before: false,
-            foreign: crate::actuate::ForeignWriters::default(),
-            check_runtime: true,
-            seen: SeenBefore::default(),
-        };
+        let mut job = Job::new(targets, cause.clone());
+        job.resize = resize.unwrap_or_default();
         let steps = preview(node, job).await.map_err(ControlError::Refused)?;
         Ok(view::planned(id, &cause, &steps))
     }

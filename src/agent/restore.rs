@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use futures::future::join_all;
@@ -21,8 +21,8 @@ use super::discovery::{Discovery, DiscoveryLinks, UnsavedLimits};
 use super::options::start_audit;
 use super::run::{StateDirectory, connect, start_sources};
 use super::view;
-use crate::actuate::shrink::{self, Freezer, Lowering, SeenBefore, Verdict};
-use crate::actuate::{Concurrency, ForeignWriters, Job, JobDone, Node, preview, reconcile};
+use crate::actuate::shrink::{self, Freezer, Lowering, Verdict};
+use crate::actuate::{Concurrency, Job, JobDone, Node, preview, reconcile};
 use crate::config::Config;
 use crate::control::proto;
 use crate::kubernetes::ApiClient;
@@ -30,7 +30,7 @@ use crate::kubernetes::metrics::ApiMetrics;
 use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, Outcome};
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
-use crate::plan::resize::{self, Phase, ResizeDecision};
+use crate::plan::resize::{self, Phase};
 use crate::plan::shrink::Holds;
 use crate::plan::{PodTargets, WriteScope};
 use crate::reconcile::annotations::erase;
@@ -179,23 +179,9 @@ impl Restorer {
     }
 
     async fn pass(&self, job: Job) -> (Arc<ChangeRecord>, Vec<Lowering>) {
-        let (cause, pod) = (job.cause.clone(), job.targets.bound.live().id.clone());
-        let JobDone {
-            outcome,
-            steps,
-            stages,
-            shrink,
-            ..
-        } = reconcile(Arc::clone(&self.node), Box::new(job)).await;
-        let record = Arc::new(ChangeRecord {
-            sequence: 0,
-            at: Timestamp::now(),
-            pod,
-            cause,
-            outcome,
-            steps,
-            stages,
-        });
+        let JobDone { mut record, shrink, .. } = reconcile(Arc::clone(&self.node), Box::new(job)).await;
+        record.at = Timestamp::now();
+        let record = Arc::new(record);
         self.audit.change(&record);
         (record, shrink.lowered)
     }
@@ -261,33 +247,23 @@ fn job_for(pod: &BoundPod, saved: &BTreeMap<String, SavedPod>) -> Job {
     let prepared = resize.and_then(|resize| resize.prepared.as_ref().map(|prepared| &prepared.held));
     let accepted = resize.and_then(|resize| resize.accepted.as_ref().map(|accepted| &accepted.held));
     let held = prepared.or(accepted);
-    Job {
-        targets: PodTargets {
-            bound: pod.clone(),
-            containers: resize::granted(object, &Phase::of(object), held.map(Vec::as_slice)),
-            lift_undeclared: true,
-            kubelet_unasked: true,
-            scope: saved
-                .map(|saved| &saved.standing.desired)
-                .filter(|desired| !desired.is_empty())
-                .map_or_else(WriteScope::all, |desired| desired.scope.clone()),
-            holds: Holds::default(),
-        },
-        handles: None,
-        resize: ResizeDecision::Direct,
-        resizer: None,
-        saved: None,
-        cause: Cause::Operator {
-            uid: nix::unistd::getuid().as_raw(),
-            pid: nix::unistd::getpid().as_raw(),
-            reason: "vscaled restore".to_owned(),
-        },
-        asked: Instant::now(),
-        held_before: false,
-        foreign: ForeignWriters::default(),
-        check_runtime: true,
-        seen: SeenBefore::default(),
-    }
+    let targets = PodTargets {
+        bound: pod.clone(),
+        containers: resize::granted(object, &Phase::of(object), held.map(Vec::as_slice)),
+        lift_undeclared: true,
+        kubelet_unasked: true,
+        scope: saved
+            .map(|saved| &saved.standing.desired)
+            .filter(|desired| !desired.is_empty())
+            .map_or_else(WriteScope::all, |desired| desired.scope.clone()),
+        holds: Holds::default(),
+    };
+    let cause = Cause::Operator {
+        uid: nix::unistd::getuid().as_raw(),
+        pid: nix::unistd::getpid().as_raw(),
+        reason: "vscaled restore".to_owned(),
+    };
+    Job::new(targets, cause)
 }
 
 /// Says of pods that vscaled never wrote to, as far as the state directory knows, whether they are as their specs say.

@@ -282,3 +282,19 @@ pub struct ChangeRecord {
     pub steps: Vec<StepRecord>,
     pub stages: Stages,
 }
+
+impl ChangeRecord {
+    /// Nothing was done, and that is how it ended. When and which is said by whoever keeps it.
+    #[must_use]
+    pub fn new(pod: PodId, cause: Cause, outcome: Outcome) -> Self {
+        Self {
+            sequence: 0,
+            at: Timestamp::UNIX_EPOCH,
+            pod,
+            cause,
+            outcome,
+            steps: Vec::new(),
+            stages: Stages::default(),
+        }
+    }
+}

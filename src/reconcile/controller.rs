@@ -208,7 +208,7 @@ impl Controller {
                 );
             }
             Event::Discovered(discovered) => self.take_discovered(discovered),
-            Event::PassEnded(pass, done) => self.end_pass(pass, *done),
+            Event::PassEnded(pass, done) => self.end_pass(pass, done),
             Event::PodLevelRaised(key, uid, raised) => {
                 if self.runs(&key, &uid) {
                     self.apply(&key, PodInput::PodLevelRaised(Box::new(raised)));
@@ -257,7 +257,7 @@ impl Controller {
                 to,
             } => self.guard.least_limits.change(&uid, &container, from, to),
             Effect::ForgetLeastLimits(uid) => self.guard.least_limits.forget(&uid),
-            Effect::RunPass(pass, job, decided_in) => self.run_pass(key, pass, job, decided_in),
+            Effect::RunPass(pass, job) => self.run_pass(key, pass, job),
             Effect::RaisePodLevel(bound, low) => self.raise_pod_level(key, bound, low),
             Effect::KeepFiles(handles) => self.keep_files(key, handles),
             Effect::CloseFiles => {

@@ -131,7 +131,7 @@ impl Metrics {
     }
 
     pub(crate) fn passed(&self, done: &JobDone) {
-        self.finished(outcome(&done.outcome), &stages(&done.stages));
+        self.finished(outcome(&done.record.outcome), &stages(&done.record.stages));
         if done.shrink.refused {
             self.shrunk(ShrinkOutcome::Refused);
         } else if !done.shrink.lowered.is_empty() {
@@ -140,8 +140,8 @@ impl Metrics {
         for stood in &done.shrink.freezes {
             self.freezes.observe(stood.as_secs_f64());
         }
-        for step in &done.steps {
-            let labels = step_labels(step.change.via(), step_outcome(step, &done.outcome));
+        for step in &done.record.steps {
+            let labels = step_labels(step.change.via(), step_outcome(step, &done.record.outcome));
             self.steps.get_or_create(&labels).inc();
         }
         for (_, file, _) in done
@@ -149,7 +149,7 @@ impl Metrics {
             .iter()
             .filter(|(_, _, verdict)| *verdict == Verdict::Repair)
         {
-            if done.outcome.holds() {
+            if done.record.outcome.holds() {
                 self.repairs.get_or_create(&[("file", file.name())]).inc();
             }
         }

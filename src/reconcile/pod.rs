@@ -169,7 +169,6 @@ pub(crate) enum PodInput {
     /// A pass ended. Temporary limits that were denied end after `quiet`.
     PassEnded {
         pass: PassId,
-        cause: Cause,
         done: Box<JobDone>,
         quiet: SignedDuration,
     },
@@ -197,7 +196,7 @@ pub(crate) enum Effect {
     },
     /// Another pod has the name: nothing of the earlier one's least limits counts.
     ForgetLeastLimits(String),
-    RunPass(PassId, Box<Job>, Duration),
+    RunPass(PassId, Box<Job>),
     /// The pod's cgroup was left below its containers: raise its memory limit alone.
     RaisePodLevel(BoundPod, LowPodLevel),
     /// The pod's cgroups as a pass left them: keep them open and watch them; without any, stop watching.
@@ -298,12 +297,7 @@ impl PodState {
             PodInput::Admitted(id, request, headroom) => self.admit(id, request, &headroom, now, effects),
             PodInput::Guard(report) => self.take_guard_report(*report, now, effects),
             PodInput::PassBegan { number, resize } => self.begin_pass(number, *resize, now, effects),
-            PodInput::PassEnded {
-                pass,
-                cause,
-                done,
-                quiet,
-            } => self.end_pass(&pass, cause, *done, quiet, now, effects),
+            PodInput::PassEnded { pass, done, quiet } => self.end_pass(&pass, *done, quiet, now, effects),
             PodInput::ShrinkWatchEnded(number, verdict) => {
                 let ended = self.shrink.watch_ended(number, verdict, now.wall);
                 self.follow_shrink(ended, now, effects);

@@ -14,7 +14,6 @@ use tracing::{Instrument, Span};
 use super::{Controller, Event};
 use crate::actuate::shrink::{Lowering, watch};
 use crate::actuate::{Job, JobDone, PodHandles, Verdict, reconcile};
-use crate::model::Cause;
 use crate::plan::resize::{NodeSupport, ResizeDecision};
 use crate::plan::shrink::{Progress, next_turns};
 use crate::reconcile::pod::{Now, PodInput, PodState};
@@ -29,9 +28,6 @@ const SETTLE: Duration = Duration::from_millis(20);
 pub(crate) struct StartedPass {
     id: PassId,
     key: String,
-    cause: Cause,
-    /// How long the decision took that led to it.
-    decided_in: Duration,
     /// What is logged about it says which pod and why.
     span: Span,
 }
@@ -123,7 +119,7 @@ impl Controller {
         }
     }
 
-    pub(super) fn run_pass(&mut self, key: &str, id: PassId, mut job: Box<Job>, decided_in: Duration) {
+    pub(super) fn run_pass(&mut self, key: &str, id: PassId, mut job: Box<Job>) {
         let Some(node) = self.node.known() else { return };
         job.handles = self.passes.handles.remove(key);
         if let ResizeDecision::Patch(_) = job.resize {
@@ -133,14 +129,11 @@ impl Controller {
             job.resizer = self.endpoint.resizer(&job.cause);
         }
         let marked = self.store.limit_files.note_written(&id.uid);
-        let cause = job.cause.clone();
         let pass = StartedPass {
             // An error's, so that it is there whatever the level of what is logged.
-            span: tracing::error_span!("pass", pod = %job.targets.bound.live().id, %cause),
+            span: tracing::error_span!("pass", pod = %job.targets.bound.live().id, cause = %job.cause),
             id,
             key: key.to_owned(),
-            cause,
-            decided_in,
         };
         self.passes.busy.insert(pass.id.uid.clone());
         let span = pass.span.clone();
@@ -153,16 +146,8 @@ impl Controller {
     }
 
     /// Takes in the result of a pass.
-    pub(super) fn end_pass(&mut self, pass: StartedPass, mut done: JobDone) {
-        let StartedPass {
-            id,
-            key,
-            cause,
-            decided_in,
-            span,
-        } = pass;
+    pub(super) fn end_pass(&mut self, StartedPass { id, key, span }: StartedPass, done: Box<JobDone>) {
         let _about = span.enter();
-        done.stages.decide = decided_in;
         self.passes.busy.remove(&id.uid);
         if done.api.unsupported {
             self.endpoint.refuse();
@@ -180,8 +165,7 @@ impl Controller {
         report_foreign(&done);
         let ended = PodInput::PassEnded {
             pass: id,
-            cause,
-            done: Box::new(done),
+            done,
             quiet: self.quiet(),
         };
         self.apply(&key, ended);

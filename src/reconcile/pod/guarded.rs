@@ -6,10 +6,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{Effect, GrowthState, Now, PodState};
 use crate::actuate::shrink::Lowering;
-use crate::actuate::{Growable, Grown, JobDone};
+use crate::actuate::{Growable, Grown};
 use crate::guard::{Claim, CpuTerms, GuardEvent, Guarded, GuardedPod, Report, Terms};
 use crate::model::{
-    Bytes, Cause, KubeletVersion, MemoryLimit, MilliCpu, Outcome, Resource, ResourceList, Stages, Target,
+    Bytes, Cause, ChangeRecord, KubeletVersion, MemoryLimit, MilliCpu, Outcome, Resource, ResourceList, Target,
 };
 use crate::plan::pod_requests;
 use crate::plan::resize::AcceptedResize;
@@ -46,11 +46,13 @@ impl PodState {
     pub(super) fn take_guard_report(&mut self, report: Report, now: Now, effects: &mut Vec<Effect>) {
         let of = report.of;
         match report.event {
-            GuardEvent::Grew { to, why, grown } => self.grow_memory(&of, to, why, *grown, now, effects),
+            GuardEvent::Grew { to, why, grown } => self.grow_memory(&of, to, &why, *grown, now, effects),
             GuardEvent::Refused { why, .. } => {
                 let reason = format!("container {}: memory limit not grown: {why}", of.container);
                 self.growth.refused.insert(of.container.clone(), why);
-                self.record_guard(&of, None, JobDone::ended(Outcome::Refused { reason }), now, effects);
+                let cause = guard_cause(&of, Resource::Memory, None);
+                let refused = ChangeRecord::new(of.pod, cause, Outcome::Refused { reason });
+                self.record_guard(refused, now, effects);
             }
             GuardEvent::Quiet { peak } => self.end_quiet_memory(&of, peak, now),
             GuardEvent::Throttled { from, to, why } => {
@@ -68,8 +70,8 @@ impl PodState {
         }
     }
 
-    fn grow_memory(&mut self, of: &Guarded, to: Bytes, why: String, grown: Grown, now: Now, effects: &mut Vec<Effect>) {
-        let cause = || guard_cause(of, Resource::Memory, Some(why.clone()));
+    fn grow_memory(&mut self, of: &Guarded, to: Bytes, why: &str, grown: Grown, now: Now, effects: &mut Vec<Effect>) {
+        let cause = || guard_cause(of, Resource::Memory, Some(why.to_owned()));
         let applied = grown.outcome == Outcome::Applied;
         if applied && self.desired.is_overridden(&of.container, Resource::Memory) {
             // An operator was a moment faster.
@@ -83,20 +85,14 @@ impl PodState {
         } else if applied {
             self.growth.refused.remove(&of.container);
             let limits = (grown.from.unwrap_or_default().get(), to.get());
-            let given = TemporaryLimit::given(&of.container, Resource::Memory, limits, why.clone(), now.wall);
+            let given = TemporaryLimit::given(&of.container, Resource::Memory, limits, why.to_owned(), now.wall);
             self.desired.grow(&self.pod, given);
             self.restart(cause(), now);
         }
-        let done = JobDone {
-            steps: grown.steps,
-            stages: Stages {
-                write: grown.took,
-                verified: grown.took,
-                ..Stages::default()
-            },
-            ..JobDone::ended(grown.outcome)
-        };
-        self.record_guard(of, Some(why), done, now, effects);
+        let mut record = ChangeRecord::new(of.pod.clone(), cause(), grown.outcome);
+        record.steps = grown.steps;
+        (record.stages.write, record.stages.verified) = (grown.took, grown.took);
+        self.record_guard(record, now, effects);
     }
 
     /// A container with a temporary limit needs it no more, or less of it, or still all of it.
@@ -114,10 +110,9 @@ impl PodState {
         self.restart(no_longer_needed(of, memory), now);
     }
 
-    fn record_guard(&mut self, of: &Guarded, why: Option<String>, done: JobDone, now: Now, effects: &mut Vec<Effect>) {
+    fn record_guard(&mut self, record: ChangeRecord, now: Now, effects: &mut Vec<Effect>) {
         let last_reason = self.drift.last_reason.clone();
-        let cause = guard_cause(of, Resource::Memory, why);
-        self.record(&of.pod, cause, done, None, now, effects);
+        self.record(record, None, now, effects);
         // Why a pass failed stays the pod's reason until a pass says otherwise.
         if self.work.has_failed() {
             self.drift.last_reason = last_reason;

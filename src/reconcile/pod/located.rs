@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Effect, GrowthState, Now, PodState};
-use crate::actuate::{Grown, JobDone};
+use crate::actuate::Grown;
 use crate::model::objects::PodId;
-use crate::model::{BoundPod, Bytes, Cause, LivePod, Outcome, Reason, Resource};
+use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, LivePod, Outcome, Reason, Resource};
 use crate::plan::LowPodLevel;
 use crate::reconcile::desired::{DesiredState, TemporaryLimit};
 use crate::reconcile::resize::Resize;
@@ -142,10 +142,8 @@ impl PodState {
         if raised.outcome == Outcome::Applied {
             self.low_pod_level = None;
         }
-        let done = JobDone {
-            steps: raised.steps,
-            ..JobDone::ended(raised.outcome)
-        };
-        self.record(&live.id, Cause::PodLevel, done, None, now, effects);
+        let mut record = ChangeRecord::new(live.id.clone(), Cause::PodLevel, raised.outcome);
+        record.steps = raised.steps;
+        self.record(record, None, now, effects);
     }
 }

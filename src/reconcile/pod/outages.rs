@@ -129,7 +129,7 @@ impl World {
     fn apply(&mut self, input: PodInput) {
         for effect in self.state.apply(input, self.now) {
             match effect {
-                Effect::RunPass(pass, job, _) => self.run(pass, *job),
+                Effect::RunPass(pass, job) => self.run(pass, *job),
                 Effect::AdmitRequest(id, request) => {
                     let states = [&self.state].into_iter();
                     let kubelet = KubeletVersion::NEWEST;
@@ -154,15 +154,19 @@ impl World {
             other => panic!("{other:?}"),
         };
         let later = |why: &str| Outcome::Withheld(Withheld::SpecLater(why.to_owned()));
-        let mut done = JobDone::ended(Outcome::Applied);
+        let mut done = JobDone::new(ChangeRecord::new(
+            job.targets.bound.live().id.clone(),
+            job.cause,
+            Outcome::Applied,
+        ));
         if asked && self.away {
             let as_viewed = ahead.is_none() || self.server.metadata.generation == viewed.metadata.generation;
             if std::mem::take(&mut self.carries_out) && !known_away && as_viewed {
                 self.server = with_limit(&self.server, limit(&job.targets.containers));
             }
-            done.outcome = later("away");
+            done.record.outcome = later("away");
         } else if asked && ahead.is_some() && self.server.metadata.generation != viewed.metadata.generation {
-            done.outcome = later("changed");
+            done.record.outcome = later("changed");
         } else if asked {
             if !resize::same(&job.targets.containers, &self.server.requirements()) {
                 self.server = with_limit(&self.server, limit(&job.targets.containers));
@@ -173,11 +177,10 @@ impl World {
                 held: viewed.requirements(),
             });
         }
-        done.api.retry_after = matches!(done.outcome, Outcome::Withheld(_)).then_some(Duration::from_secs(5));
+        done.api.retry_after = matches!(done.record.outcome, Outcome::Withheld(_)).then_some(Duration::from_secs(5));
         self.kernel = limit(&job.targets.containers);
         self.apply(PodInput::PassEnded {
             pass,
-            cause: job.cause,
             done: Box::new(done),
             quiet: SignedDuration::from_secs(600),
         });

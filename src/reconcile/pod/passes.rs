@@ -7,7 +7,6 @@ use jiff::{SignedDuration, Timestamp};
 use super::{Effect, Now, PodState};
 use crate::actuate::shrink::ShrinkReport;
 use crate::actuate::{Job, JobDone};
-use crate::model::objects::PodId;
 use crate::model::{
     BoundPod, Cause, ChangeRecord, MemoryLimit, NamedRequirements, Outcome, Resource, Target, Withheld,
 };
@@ -112,20 +111,17 @@ impl PodState {
             _ => Duration::ZERO,
         };
         let job = Job {
-            targets,
-            handles: None,
             resize,
-            resizer: None,
-            saved: None,
-            cause,
             asked: since,
+            decided_in,
             held_before: self.drift.in_sync,
             foreign: self.drift.writers.clone(),
             // What the runtime could not be told is tried with every pass.
             check_runtime: check_runtime || self.drift.runtime_sync_pending,
             seen: self.shrink.seen.clone(),
+            ..Job::new(targets, cause)
         };
-        effects.push(Effect::RunPass(pass, Box::new(job), decided_in));
+        effects.push(Effect::RunPass(pass, Box::new(job)));
     }
 
     /// Takes in the result of a pass. Of one that is stale, because another pod has the name or the pod ended, nothing
@@ -133,7 +129,6 @@ impl PodState {
     pub(super) fn end_pass(
         &mut self,
         pass: &PassId,
-        mut cause: Cause,
         mut done: JobDone,
         quiet: SignedDuration,
         now: Now,
@@ -147,26 +142,28 @@ impl PodState {
             return;
         };
         // Files that were written may have been written by this agent, or as its kubelet was asked to.
-        if cause == Cause::Drift && done.flipped.is_empty() {
-            cause = Cause::Sweep;
-        } else if cause == Cause::Sweep && !done.flipped.is_empty() {
-            cause = Cause::Drift;
+        if let cause @ (Cause::Drift | Cause::Sweep) = &mut done.record.cause {
+            *cause = if done.flipped.is_empty() {
+                Cause::Sweep
+            } else {
+                Cause::Drift
+            };
         }
         let runs = |id: &str| live.containers.values().any(|container| container.id == id);
         self.desired.scope.quotas.update(&done.quotas, runs);
         if let Some(why) = &done.api.denied {
             for sentence in self.deny_temporary(why, now.wall, quiet) {
-                done.outcome.add(&sentence);
+                done.record.outcome.add(&sentence);
             }
         }
-        let spec_later = matches!(done.outcome, Outcome::Withheld(Withheld::SpecLater(_)));
+        let spec_later = matches!(done.record.outcome, Outcome::Withheld(Withheld::SpecLater(_)));
         if spec_later && self.desired.is_by_hand() {
             self.resize.write_ahead(&self.pod, now.wall);
-        } else if done.api.asked.is_some() || done.outcome.holds() && done.api.retry_after.is_none() {
+        } else if done.api.asked.is_some() || done.record.outcome.holds() && done.api.retry_after.is_none() {
             self.resize.catch_up();
         }
         if let Some(accepted) = done.api.asked.take() {
-            if done.outcome.is_kept() {
+            if done.record.outcome.is_kept() {
                 self.accept_temporary(&accepted);
             }
             self.resize.accept(accepted, now.instant);
@@ -182,22 +179,22 @@ impl PodState {
             }
             _ => self.yield_to_spec(now, effects),
         }
-        self.drift.runtime_sync_pending = matches!(done.outcome, Outcome::RuntimeOwed { .. });
+        self.drift.runtime_sync_pending = matches!(done.record.outcome, Outcome::RuntimeOwed { .. });
         let current = self.work.generation == pass.generation;
         if !current {
             // The pass that is due meanwhile starts anew.
-            return self.record(&live.id, cause, done, None, now, effects);
+            return self.record(done.record, None, now, effects);
         }
-        self.drift.in_sync = done.outcome.is_kept();
+        self.drift.in_sync = done.record.outcome.is_kept();
         if self.drift.in_sync {
             self.shrink.end_turn_unless_watched();
         }
         self.drift.writers = std::mem::take(&mut done.foreign);
         effects.push(Effect::KeepFiles(done.handles.take()));
         let (no_room, retry_after) = (done.api.no_room, done.api.retry_after);
-        let answers = self.schedule_next(&done.outcome, retry_after, now);
-        let outcome = done.outcome.clone();
-        self.record(&live.id, cause, done, answers, now, effects);
+        let answers = self.schedule_next(&done.record.outcome, retry_after, now);
+        let outcome = done.record.outcome.clone();
+        self.record(done.record, answers, now, effects);
         self.resize.status = match outcome {
             Outcome::Withheld(withheld) => ResizeStatus::Pending(withheld),
             _ if no_room => ResizeStatus::NoRoom,
@@ -254,8 +251,8 @@ impl PodState {
     /// Leaves to be kept in the history why nothing was done, where the pod runs.
     pub(super) fn record_refusal(&mut self, cause: Cause, reason: String, now: Now, effects: &mut Vec<Effect>) {
         if let Some(live) = self.live.clone() {
-            let done = JobDone::ended(Outcome::Refused { reason });
-            self.record(&live.id, cause, done, None, now, effects);
+            let refused = ChangeRecord::new(live.id.clone(), cause, Outcome::Refused { reason });
+            self.record(refused, None, now, effects);
         }
     }
 
@@ -263,32 +260,22 @@ impl PodState {
     /// news, nor is one that only found what the kubelet had said before.
     pub(super) fn record(
         &mut self,
-        pod: &PodId,
-        cause: Cause,
-        done: JobDone,
+        mut record: ChangeRecord,
         answers: Option<RequestId>,
         now: Now,
         effects: &mut Vec<Effect>,
     ) {
-        let known = match &done.outcome {
+        let known = match &record.outcome {
             // The API server is asked in a moment, and the limit that grows was told of already.
             Outcome::Withheld(Withheld::Postponed(_)) => true,
             Outcome::Withheld(withheld) => self.resize.pending() == Some(withheld),
             _ => false,
         };
-        let news = !done.steps.is_empty() || done.outcome.reason().is_some() && !known;
-        if !done.steps.is_empty() || done.outcome.reason().is_some() {
-            self.drift.last_reason = done.outcome.reason().unwrap_or_default().to_owned();
+        let news = !record.steps.is_empty() || record.outcome.reason().is_some() && !known;
+        if !record.steps.is_empty() || record.outcome.reason().is_some() {
+            self.drift.last_reason = record.outcome.reason().unwrap_or_default().to_owned();
         }
-        let record = ChangeRecord {
-            sequence: 0,
-            at: now.wall,
-            pod: pod.clone(),
-            cause,
-            outcome: done.outcome,
-            steps: done.steps,
-            stages: done.stages,
-        };
+        record.at = now.wall;
         effects.push(Effect::Record {
             record: Box::new(record),
             news,

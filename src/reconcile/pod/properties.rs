@@ -93,6 +93,10 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
+fn ended(outcome: Outcome) -> JobDone {
+    JobDone::new(ChangeRecord::new(live("u1").id.clone(), Cause::Sweep, outcome))
+}
+
 fn outcome(which: usize) -> Outcome {
     let reason = "no".to_owned();
     match which {
@@ -281,7 +285,7 @@ impl World {
             }
             Happening::PassEnds { outcome: which, denied } => {
                 if let Some(pass) = self.started.take() {
-                    let mut done = JobDone::ended(outcome(*which));
+                    let mut done = ended(outcome(*which));
                     done.api.denied = denied.then(|| "a quota".to_owned());
                     if *which == 0 {
                         done.shrink.touched.push(Target::Pod);
@@ -331,7 +335,6 @@ impl World {
     fn end_pass(&mut self, pass: PassId, done: JobDone) {
         self.apply(PodInput::PassEnded {
             pass,
-            cause: Cause::Sweep,
             done: Box::new(done),
             quiet: SignedDuration::from_secs(600),
         });
@@ -345,7 +348,7 @@ impl World {
             generation: self.state.work.generation,
         };
         let before = format!("{:?}", self.state);
-        self.end_pass(pass, JobDone::ended(Outcome::Applied));
+        self.end_pass(pass, ended(Outcome::Applied));
         assert_eq!(before, format!("{:?}", self.state));
     }
 

@@ -3,13 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use tempfile::TempDir;
-use vscaled::actuate::shrink::{Freezer, Markers, SeenBefore};
-use vscaled::actuate::{
-    Concurrency, ForeignWriters, Job, KnownFrom, Node, PodResizer, ResizeError, RuntimeLink, reconcile,
-};
+use vscaled::actuate::shrink::{Freezer, Markers};
+use vscaled::actuate::{Concurrency, Job, KnownFrom, Node, PodResizer, ResizeError, RuntimeLink, reconcile};
 use vscaled::cgroup::{Hierarchy, Kubepods, page_size};
 use vscaled::decide::StaticManagers;
 use vscaled::model::objects::Pod;
@@ -41,28 +38,20 @@ pub(super) fn job(of: &BarePod, mebibytes: u64) -> Job {
         path: of.cgroup.clone(),
         containers: BTreeMap::from([("app".to_owned(), live)]),
     });
+    let targets = PodTargets {
+        bound: BoundPod::new(&pod, &live).unwrap(),
+        containers: vec![NamedRequirements {
+            name: "app".to_owned(),
+            resources,
+        }],
+        lift_undeclared: false,
+        kubelet_unasked: true,
+        scope: WriteScope::all(),
+        holds: Holds::default(),
+    };
     Job {
-        targets: PodTargets {
-            bound: BoundPod::new(&pod, &live).unwrap(),
-            containers: vec![NamedRequirements {
-                name: "app".to_owned(),
-                resources,
-            }],
-            lift_undeclared: false,
-            kubelet_unasked: true,
-            scope: WriteScope::all(),
-            holds: Holds::default(),
-        },
-        handles: None,
-        resize: ResizeDecision::Direct,
-        resizer: None,
-        saved: None,
-        cause: Cause::Sweep,
-        asked: Instant::now(),
-        held_before: false,
-        foreign: ForeignWriters::default(),
         check_runtime: false,
-        seen: SeenBefore::default(),
+        ..Job::new(targets, Cause::Sweep)
     }
 }
 
@@ -149,9 +138,9 @@ async fn room_is_made_for_a_kubelet_and_no_limit_is_touched() {
     let done = reconcile(Arc::clone(&node), patching(job(&scene.pod, 64), &asked)).await;
     assert!(asked.asked.load(Ordering::SeqCst), "{done:#?}");
     let reason = "not now".to_owned();
-    assert_eq!(done.outcome, Outcome::Refused { reason });
+    assert_eq!(done.record.outcome, Outcome::Refused { reason });
     assert!(
-        done.steps.iter().all(|step| step.change.via() == Via::Resize),
+        done.record.steps.iter().all(|step| step.change.via() == Via::Resize),
         "{done:#?}"
     );
     assert_eq!(scene.node.held(&scene.pod), before);
@@ -165,10 +154,10 @@ async fn room_is_made_for_a_kubelet_and_no_limit_is_touched() {
     let asked = Arc::new(Refusing::default());
     let refused = reconcile(node, patching(job(&scene.pod, 1), &asked)).await;
     assert!(!asked.asked.load(Ordering::SeqCst), "{refused:#?}");
-    let reason = refused.outcome.reason().unwrap();
+    let reason = refused.record.outcome.reason().unwrap();
     assert!(reason.contains("not shrinkable now"), "{reason}");
     assert!(refused.shrink.refused);
-    assert_eq!(refused.steps, []);
+    assert_eq!(refused.record.steps, []);
     assert_eq!(scene.node.held(&scene.pod), before);
     assert_eq!((scene.limits(), scene.kills()), ([ROOMY, ROOMY], 0));
 }

@@ -43,7 +43,7 @@ async fn a_pod_is_not_left_below_its_container_when_systemd_is_gone() {
         ..of_slices(&bare, &state)
     };
     let done = reconcile(Arc::new(node), Box::new(job(&pod, 100))).await;
-    assert!(matches!(done.outcome, Outcome::RolledBack { .. }), "{done:#?}");
+    assert!(matches!(done.record.outcome, Outcome::RolledBack { .. }), "{done:#?}");
     let held = bare.held(&pod);
     for level in ["app", "pod"] {
         let limit = held[level].memory_limit();
@@ -70,7 +70,7 @@ async fn a_slices_longer_period_is_kept_and_its_quota_comes_down_to_what_is_want
         .put(&pod.cgroup, Setting::CfsQuota(CpuQuota::Micros(4 * quota)));
     bare.cgroups().put(&pod.cgroup, Setting::CfsPeriod(2 * cpu.period_us));
     let done = reconcile(Arc::new(node), Box::new(job(&pod, ROOMY))).await;
-    assert_eq!(done.outcome, Outcome::Applied, "{done:#?}");
+    assert_eq!(done.record.outcome, Outcome::Applied, "{done:#?}");
     let held = bare.held(&pod)["pod"].cpu_max().unwrap();
     assert_eq!(
         (held.quota, held.period_us),
@@ -132,7 +132,7 @@ async fn what_was_lowered_is_told_although_a_container_ended_before_its_runtime_
         ..node(&bare, &state)
     };
     let done = reconcile(Arc::new(node), Box::new(job(&pod, 100))).await;
-    assert!(matches!(done.outcome, Outcome::Interrupted { .. }), "{done:#?}");
+    assert!(matches!(done.record.outcome, Outcome::Interrupted { .. }), "{done:#?}");
     let limit = bare.held(&pod)["app"].memory_limit();
     assert_eq!(limit, Some(MemoryLimit::Bytes(100 << 20)));
     let lowered: Vec<_> = done.shrink.lowered.iter().map(|lowering| &lowering.target).collect();

@@ -8,14 +8,17 @@ use serde_json::Value;
 use crate::model::objects::PodId;
 use crate::model::{CriResources, Driver, RuntimeKind};
 
-use super::ListedContainer;
 use super::error::Problem;
 use super::proto;
+use super::{Executed, ListedContainer};
 
 const POD_NAME: &str = "io.kubernetes.pod.name";
 const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 const POD_UID: &str = "io.kubernetes.pod.uid";
 const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+
+/// What is kept of what a command printed, in bytes.
+const MOST_KEPT: usize = 1 << 10;
 
 /// Whose cgroup names a runtime of that name uses.
 pub(super) fn runtime_kind(name: &str) -> Result<RuntimeKind, Problem> {
@@ -73,12 +76,7 @@ pub(super) fn listed(mut entry: proto::Container) -> Result<ListedContainer, Pro
 /// What is stored about the container that was asked for, from its verbose status. Runtimes take the beginning of an id for
 /// the whole, so the answer may be about another one.
 pub(super) fn stored(asked: &str, answer: proto::ContainerStatusResponse) -> Result<Option<CriResources>, Problem> {
-    let Some(status) = answer.status else {
-        return Err(Problem::nonsense("status is missing"));
-    };
-    if status.id != asked {
-        return Err(Problem::nonsense(format!("it is about container {:?}", status.id)));
-    }
+    let status = about(asked, answer.status)?;
     match status.resources.and_then(|resources| resources.linux) {
         Some(linux) => Ok(Some(CriResources {
             cpu_shares: specified(linux.cpu_shares),
@@ -87,6 +85,37 @@ pub(super) fn stored(asked: &str, answer: proto::ContainerStatusResponse) -> Res
             memory_limit_in_bytes: specified(linux.memory_limit_in_bytes),
         })),
         None => Ok(of_info(&answer.info)),
+    }
+}
+
+/// The host's number of the container's first process, which containerd and CRI-O add to a verbose status.
+pub(super) fn first_process(asked: &str, answer: &proto::ContainerStatusResponse) -> Result<Option<i32>, Problem> {
+    about(asked, answer.status.clone())?;
+    let info: Option<Value> = answer.info.get("info").and_then(|info| serde_json::from_str(info).ok());
+    let pid = info.and_then(|info| info.get("pid")?.as_i64());
+    Ok(pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 0))
+}
+
+/// The beginning of what a command printed, and how it ended.
+pub(super) fn executed(answer: &proto::ExecSyncResponse) -> Executed {
+    let printed: Vec<u8> = answer
+        .stdout
+        .iter()
+        .chain(&answer.stderr)
+        .copied()
+        .take(MOST_KEPT)
+        .collect();
+    Executed {
+        exit_code: answer.exit_code,
+        output: String::from_utf8_lossy(&printed).trim().to_owned(),
+    }
+}
+
+fn about(asked: &str, status: Option<proto::ContainerStatus>) -> Result<proto::ContainerStatus, Problem> {
+    match status {
+        Some(status) if status.id == asked => Ok(status),
+        Some(status) => Err(Problem::nonsense(format!("it is about container {:?}", status.id))),
+        None => Err(Problem::nonsense("status is missing")),
     }
 }
 

@@ -17,14 +17,20 @@ use super::error::{Call, Problem, RuntimeError};
 use super::events::{EventOptions, EventStream};
 use super::proto::runtime_service_client::RuntimeServiceClient;
 use super::proto::{
-    self, Container, ContainerFilter, ContainerStateValue, ContainerStatusRequest, ListContainersRequest,
-    ListPodSandboxRequest, PodSandboxFilter, PodSandboxState, PodSandboxStateValue, RuntimeConfigRequest,
-    UpdateContainerResourcesRequest, VersionRequest, VersionResponse,
+    self, Container, ContainerFilter, ContainerStateValue, ContainerStatusRequest, ContainerStatusResponse,
+    ExecSyncRequest, ListContainersRequest, ListPodSandboxRequest, PodSandboxFilter, PodSandboxState,
+    PodSandboxStateValue, RuntimeConfigRequest, UpdateContainerResourcesRequest, VersionRequest, VersionResponse,
 };
-use super::{ContainerRuntime, Listing, RuntimeInfo, update};
+use super::{ContainerRuntime, Executed, Listing, RuntimeInfo, update};
 
 /// The largest answer accepted, as the kubelet's: a list of a dense node exceeds tonic's own 4 MiB.
 const MAX_ANSWER: usize = 16 << 20;
+
+/// The largest answer accepted from a command in a container.
+const MOST_PRINTED: usize = 64 << 10;
+
+/// How long after a command's deadline the runtime may take to end it.
+const TO_END_IT: Duration = Duration::from_secs(2);
 
 /// How long calls may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -176,6 +182,16 @@ impl Cri {
         Ok(answer.containers)
     }
 
+    async fn verbose_status(&self, id: &str) -> Result<ContainerStatusResponse, RuntimeError> {
+        let request = ContainerStatusRequest {
+            container_id: id.to_owned(),
+            verbose: true,
+        };
+        let mut client = self.client();
+        let call = client.container_status(request);
+        self.call("ContainerStatus", Some(id), self.deadlines.read, call).await
+    }
+
     /// Dropping a call at its deadline resets its stream, which cancels it in the runtime too.
     async fn call<T>(
         &self,
@@ -266,16 +282,26 @@ impl ContainerRuntime for Cri {
     }
 
     async fn stored(&self, id: &str) -> Result<Option<CriResources>, RuntimeError> {
-        let request = ContainerStatusRequest {
-            container_id: id.to_owned(),
-            verbose: true,
-        };
-        let mut client = self.client();
-        let call = client.container_status(request);
-        let answer = self
-            .call("ContainerStatus", Some(id), self.deadlines.read, call)
-            .await?;
+        let answer = self.verbose_status(id).await?;
         answer::stored(id, answer).map_err(|problem| self.error("ContainerStatus", Some(id), problem))
+    }
+
+    async fn exec(&self, id: &str, command: &[String], deadline: Duration) -> Result<Executed, RuntimeError> {
+        let request = ExecSyncRequest {
+            container_id: id.to_owned(),
+            cmd: command.to_vec(),
+            timeout: i64::try_from(deadline.as_secs()).unwrap_or(i64::MAX).max(1),
+        };
+        // What is larger is refused before it is read: a container never fills the agent's memory.
+        let mut client = RuntimeServiceClient::new(self.channel.clone()).max_decoding_message_size(MOST_PRINTED);
+        let call = client.exec_sync(request);
+        let answer = self.call("ExecSync", Some(id), deadline + TO_END_IT, call).await?;
+        Ok(answer::executed(&answer))
+    }
+
+    async fn first_process(&self, id: &str) -> Result<Option<i32>, RuntimeError> {
+        let answer = self.verbose_status(id).await?;
+        answer::first_process(id, &answer).map_err(|problem| self.error("ContainerStatus", Some(id), problem))
     }
 
     async fn update(&self, id: &str, resources: &CriResources) -> Result<(), RuntimeError> {

@@ -30,6 +30,7 @@ pub mod proto {
 }
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -82,8 +83,27 @@ pub trait ContainerRuntime: Debug + Send + Sync {
     /// whether it happened: read back.
     async fn update(&self, id: &str, resources: &CriResources) -> Result<(), RuntimeError>;
 
+    /// Runs a command in a container, as the container's own user, and waits for its end; at the deadline the runtime ends it.
+    ///
+    /// Errors: [`Problem::Deadline`] also when it has ended and left processes that hold its output;
+    /// [`Problem::Refused`] when it cannot be started, or printed more than is read.
+    async fn exec(&self, id: &str, command: &[String], deadline: Duration) -> Result<Executed, RuntimeError>;
+
+    /// The host's number of the container's first process, if the runtime tells.
+    ///
+    /// Errors: as [`Self::stored`].
+    async fn first_process(&self, id: &str) -> Result<Option<i32>, RuntimeError>;
+
     /// Starts following what happens, until the stream is dropped.
     fn events(&self) -> EventStream;
+}
+
+/// A command that ended by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Executed {
+    pub exit_code: i32,
+    /// The beginning of what it printed.
+    pub output: String,
 }
 
 /// A runtime's name, version and conventions.

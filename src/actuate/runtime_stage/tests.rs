@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -9,7 +10,7 @@ use super::*;
 use crate::cgroup::Hierarchy;
 use crate::model::CgroupPath;
 use crate::model::objects::PodId;
-use crate::runtime::{EventStream, Listing, RuntimeInfo};
+use crate::runtime::{EventStream, Executed, Listing, RuntimeInfo};
 
 /// Takes the container's swap away with every update of memory, as CRI-O does, and writes the `memory.high` that it has
 /// stored, as containerd does.
@@ -46,6 +47,14 @@ impl ContainerRuntime for SwapTaker {
             fs::write(&self.high, "1048576\n").unwrap();
         }
         Ok(())
+    }
+
+    async fn exec(&self, _: &str, _: &[String], _: Duration) -> Result<Executed, RuntimeError> {
+        unreachable!()
+    }
+
+    async fn first_process(&self, _: &str) -> Result<Option<i32>, RuntimeError> {
+        unreachable!()
     }
 
     fn events(&self) -> EventStream {

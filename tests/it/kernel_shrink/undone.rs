@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tempfile::TempDir;
 use vscaled::actuate::{Node, RuntimeLink, reconcile};
@@ -9,7 +10,7 @@ use vscaled::model::objects::PodId;
 use vscaled::model::{
     CgroupVersion, CpuQuota, CriResources, Driver, MemoryLimit, NodeTraits, Outcome, Setting, Target,
 };
-use vscaled::runtime::{Call, ContainerRuntime, EventStream, Listing, Problem, RuntimeError, RuntimeInfo};
+use vscaled::runtime::{Call, ContainerRuntime, EventStream, Executed, Listing, Problem, RuntimeError, RuntimeInfo};
 
 use super::room::{job, node};
 use super::{ROOMY, roomy};
@@ -115,6 +116,14 @@ impl ContainerRuntime for Forgetful {
 
     async fn update(&self, _: &str, _: &CriResources) -> Result<(), RuntimeError> {
         Self::not_found()
+    }
+
+    async fn exec(&self, _: &str, _: &[String], _: Duration) -> Result<Executed, RuntimeError> {
+        unreachable!()
+    }
+
+    async fn first_process(&self, _: &str) -> Result<Option<i32>, RuntimeError> {
+        unreachable!()
     }
 
     fn events(&self) -> EventStream {

@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# The agent as an image: two static programs and nothing else, not even a shell.
+# The agent as an image: three static programs and nothing else, not even a shell.
 #
 #   docker buildx build --platform linux/amd64,linux/arm64 --tag vscaled .
 #

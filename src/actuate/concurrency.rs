@@ -11,6 +11,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Updates a runtime is sent at once: each starts a process of the OCI runtime.
 const RUNTIME_LANES: usize = 4;
+/// Hooks that run at once: what a container makes of one is its own affair, and none of the node's.
+const HOOK_LANES: usize = 4;
 /// How long a runtime that did not answer is left alone.
 const LEAVE_ALONE: Duration = Duration::from_secs(2);
 
@@ -19,6 +21,7 @@ const LEAVE_ALONE: Duration = Duration::from_secs(2);
 pub struct Concurrency {
     kernel: Semaphore,
     runtime: Semaphore,
+    hooks: Semaphore,
     away: Mutex<Option<(Instant, String)>>,
 }
 
@@ -29,6 +32,7 @@ impl Concurrency {
         Self {
             kernel: Semaphore::new(workers),
             runtime: Semaphore::new(RUNTIME_LANES),
+            hooks: Semaphore::new(HOOK_LANES),
             away: Mutex::default(),
         }
     }
@@ -41,6 +45,11 @@ impl Concurrency {
     /// Waits for a place among those who talk to the runtime. `None` never comes: nobody closes the lane.
     pub(super) async fn runtime(&self) -> Option<SemaphorePermit<'_>> {
         self.runtime.acquire().await.ok()
+    }
+
+    /// Waits for a place among the hooks that run. `None` never comes: nobody closes the lane.
+    pub(super) async fn hooks(&self) -> Option<SemaphorePermit<'_>> {
+        self.hooks.acquire().await.ok()
     }
 
     /// Notes that the runtime did not answer.

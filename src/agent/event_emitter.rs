@@ -46,6 +46,15 @@ struct Composer {
 impl Composer {
     /// What a change is worth saying. That nothing was to be done, or is to be done again at once, is worth nothing.
     fn compose(&mut self, record: &ChangeRecord) -> Option<EventMessage> {
+        if let Outcome::Hook(end) = &record.outcome {
+            let severity = if end.how.is_ok() {
+                Severity::Normal
+            } else {
+                Severity::Warning
+            };
+            let message = format!("{}: {}", record.cause, record.outcome.reason().unwrap_or_default());
+            return Some(event(record, severity, record.outcome.word(), message, None));
+        }
         let cause = self.cause_of(record);
         let (severity, reason) = match &record.outcome {
             Outcome::Applied | Outcome::RuntimeOwed { .. } => match cause.as_ref()? {
@@ -67,7 +76,7 @@ impl Composer {
             Outcome::Refused { .. } => (Severity::Warning, "ResizeRefused"),
             Outcome::RolledBack { .. } => (Severity::Warning, "ResizeRolledBack"),
             Outcome::Incomplete { .. } => (Severity::Warning, "ResizeIncomplete"),
-            Outcome::Unchanged | Outcome::Interrupted { .. } => return None,
+            Outcome::Unchanged | Outcome::Interrupted { .. } | Outcome::Hook(_) => return None,
         };
         let what = what(record);
         let message = match cause {
@@ -87,7 +96,7 @@ impl Composer {
             self.unfinished.get(uid).cloned()
         };
         let is_tried_again = match &record.outcome {
-            Outcome::Applied | Outcome::RuntimeOwed { .. } | Outcome::Unchanged => false,
+            Outcome::Applied | Outcome::RuntimeOwed { .. } | Outcome::Unchanged | Outcome::Hook(_) => false,
             Outcome::Withheld(_) | Outcome::Interrupted { .. } => true,
             // An operator is told no and asks again, or does not; the guard likewise.
             Outcome::Refused { .. } | Outcome::RolledBack { .. } | Outcome::Incomplete { .. } => {
@@ -138,10 +147,10 @@ impl Composer {
 
 /// Whether somebody or something wanted a change, rather than that the agent looked again.
 const fn is_wish(cause: &Cause) -> bool {
-    use Cause::{AgentStarted, ApiServerReturned, ContainerStarted, Kubelet, Retry, Sweep};
+    use Cause::{AgentStarted, ApiServerReturned, ContainerStarted, Hook, Kubelet, Retry, Sweep};
     !matches!(
         cause,
-        Sweep | Kubelet | ApiServerReturned | ContainerStarted | AgentStarted | Retry
+        Sweep | Kubelet | ApiServerReturned | ContainerStarted | AgentStarted | Hook { .. } | Retry
     )
 }
 

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::guard;
 use crate::model::Bytes;
 use crate::observe::audit::{Audit, AuditOptions, DURABLE_WITHIN};
-use crate::reconcile::controller::Options;
+use crate::reconcile::controller::{Hooks, Options};
 
 pub(super) fn options(config: &Config) -> Options {
     Options {
@@ -17,6 +17,10 @@ pub(super) fn options(config: &Config) -> Options {
         repair_pod_level: config.repair_pod_level,
         ask_when_full: config.ask_when_full,
         annotate: config.applied_annotation,
+        hooks: Hooks {
+            enabled: config.hooks,
+            forbidden: config.hooks_forbidden_namespaces.clone(),
+        },
         guard: config.guard.then(|| guard_settings(config)),
     }
 }

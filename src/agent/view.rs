@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::actuate::Node;
 use crate::control::proto;
 use crate::model::objects::PodId;
-use crate::model::{Cause, ChangeRecord, NamedRequirements, Reason, StepRecord, Withheld, micros};
+use crate::model::{Cause, ChangeRecord, HookEnd, NamedRequirements, Outcome, Reason, StepRecord, Withheld, micros};
 use crate::observe::audit::Actor;
 use crate::plan::shrink::Progress;
 use crate::reconcile::desired::TemporaryLimit;
@@ -270,7 +270,15 @@ pub(super) fn change(record: &ChangeRecord) -> proto::Change {
         uid: record.pod.uid.clone(),
         cause: record.cause.to_string(),
         outcome: record.outcome.word().to_owned(),
-        reason: record.outcome.reason().unwrap_or_default().to_owned(),
+        reason: match &record.outcome {
+            Outcome::Hook(HookEnd {
+                how: Ok(how) | Err(how),
+                output,
+            }) if !output.is_empty() => {
+                format!("{how}; it printed: {output}")
+            }
+            outcome => outcome.reason().unwrap_or_default().to_owned(),
+        },
         steps: record.steps.iter().map(step).collect(),
         stages: Some(proto::Stages {
             decide_us: micros(stages.decide),

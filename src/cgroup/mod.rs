@@ -44,6 +44,6 @@ pub use kubepods::{ContainerEntry, FindError, Kubepods, PodEntry, children};
 pub use limits::page_size;
 pub use meter::{MemoryMeter, ThrottleMeter, Usage, UsageMeter};
 pub use pair::Cgroup;
-pub use pid::cgroup_of_pid;
+pub use pid::{cgroup_of_pid, signal_in};
 pub use place::{ContainerId, ContainerPlace, Place, PodPlace, PodUid};
 pub use watch::{Notice, Token, Watch};

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use procfs::process::Process;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::Hierarchy;
 use crate::model::{CgroupPath, CgroupVersion, Resource};
@@ -25,4 +26,27 @@ pub fn cgroup_of_pid(hierarchy: &Hierarchy, proc_root: &Path, pid: i32) -> Optio
         hierarchy.visible(controller, &entry?.pathname)
     };
     path(Resource::Cpu).filter(|cpu| path(Resource::Memory).as_ref() == Some(cpu))
+}
+
+/// Sends a signal to a process of a cgroup, or of one below it, and to no other: the process is held while it is looked at, so
+/// that none which has its number later gets the signal.
+///
+/// Errors: a sentence.
+pub fn signal_in(
+    hierarchy: &Hierarchy,
+    proc_root: &Path,
+    cgroup: &CgroupPath,
+    pid: i32,
+    signal: Signal,
+) -> Result<(), String> {
+    let failed = |call: &str, errno: rustix::io::Errno| format!("process {pid} cannot be {call}: {errno}");
+    let number = Pid::from_raw(pid).ok_or("the runtime does not say which process is the first")?;
+    let held = pidfd_open(number, PidfdFlags::empty()).map_err(|errno| failed("found", errno))?;
+    let is_in = cgroup_of_pid(hierarchy, proc_root, pid).is_some_and(|path| path.below(cgroup).is_some());
+    if !is_in {
+        return Err(format!(
+            "process {pid} is not seen in the container's cgroup: signals need the host's processes in sight (hostPID)"
+        ));
+    }
+    pidfd_send_signal(held, signal).map_err(|errno| failed("sent a signal", errno))
 }

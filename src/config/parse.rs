@@ -170,6 +170,17 @@ pub(super) fn update_modes(text: &str) -> Parsed<List<UpdateMode>> {
     names.map(mode).collect()
 }
 
+pub(super) fn namespaces(text: &str) -> Parsed<List<String>> {
+    let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let letter = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
+    let name = |name: &str| {
+        let is_name = name.len() <= 63 && name.chars().all(letter);
+        let allowed = "a list, which may be empty, of names of at most 63 lower case letters, digits and `-`";
+        is_name.then(|| name.to_owned()).ok_or_else(|| allowed.to_owned())
+    };
+    names.map(name).collect()
+}
+
 /// Levels and `target=level` directives. To `EnvFilter`, a lone word that is no level is a target, which silences everything
 /// else: such a word is taken for a misspelt level.
 pub(super) fn log_filter(text: &str) -> Parsed<String> {

@@ -11,7 +11,7 @@ use jiff::SignedDuration;
 use super::layers::{LIVE, Layer};
 use super::parse::{
     ADDRESS, BOOLEAN, SHARE, absolute_path, auto_none_or, bytes, cgroup_path, duration, endpoint_path, group,
-    host_name, kernel_log, log_filter, named, number, or_auto, or_empty, read, socket_path, update_modes,
+    host_name, kernel_log, log_filter, named, namespaces, number, or_auto, or_empty, read, socket_path, update_modes,
 };
 use super::report::ReportConfig;
 use super::values::{List, Optional, PathSetting, Share, Source};
@@ -153,6 +153,16 @@ pub struct Config {
     #[arg(long, env = "VSCALED_GUARD_QUIET_PERIOD", default_value = "10m")]
     #[arg(value_parser = duration::<Duration>("1s", "24h"), help_heading = LIVE)]
     pub guard_quiet_period: Duration,
+    /// With `true`, pods are told of their memory limits as their annotations vscaled.io/before-shrink and vscaled.io/after-grow
+    /// say.
+    #[arg(long, env = "VSCALED_HOOKS", default_value = "true")]
+    #[arg(value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub hooks: bool,
+    /// The namespaces, separated by commas, whose pods are told nothing whatever their annotations say.
+    #[arg(long, env = "VSCALED_HOOKS_FORBIDDEN_NAMESPACES", default_value = "")]
+    #[arg(value_parser = namespaces, help_heading = LIVE)]
+    pub hooks_forbidden_namespaces: List<String>,
     /// With `true`, pods whose kubelet does not resize in place say what is applied to them in the annotation
     /// vscaled.io/applied; needs an API server.
     #[arg(long, env = "VSCALED_APPLIED_ANNOTATION", default_value = "true")]

@@ -57,6 +57,9 @@ pub enum Cause {
     /// The pod's cgroup allows less memory than its containers' do together.
     #[display("the pod's cgroup was left below its containers (kubernetes/kubernetes#138760)")]
     PodLevel,
+    /// A container was to be told that its memory limit changes.
+    #[display("hook {moment} in container {container}")]
+    Hook { moment: &'static str, container: String },
     /// Something else changed a value.
     #[display("drift: something else changed a value")]
     Drift,
@@ -100,7 +103,16 @@ const fn guarded(resource: Resource) -> &'static str {
     }
 }
 
-/// The end of a pass over a pod.
+/// What became of a hook, which changes nothing else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HookEnd {
+    /// Why it did not do what it should have; else how it ended.
+    pub how: Result<String, String>,
+    /// The beginning of what it printed, whatever that is: for people who ask, and nowhere else.
+    pub output: String,
+}
+
+/// The end of a pass over a pod, or of a hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Every value is what it should be, as read back; at least one was changed.
@@ -126,6 +138,8 @@ pub enum Outcome {
         /// What failed, and what could not be undone.
         reason: String,
     },
+    /// A hook ended.
+    Hook(HookEnd),
 }
 
 impl Outcome {
@@ -188,6 +202,8 @@ impl Outcome {
             Self::Interrupted { .. } => "Interrupted",
             Self::RolledBack { .. } => "RolledBack",
             Self::Incomplete { .. } => "Incomplete",
+            Self::Hook(HookEnd { how: Ok(_), .. }) => "HookRan",
+            Self::Hook(HookEnd { how: Err(_), .. }) => "HookFailed",
         }
     }
 
@@ -201,6 +217,10 @@ impl Outcome {
             | Self::Interrupted { reason }
             | Self::RolledBack { reason }
             | Self::Incomplete { reason } => Some(reason),
+            Self::Hook(HookEnd {
+                how: Ok(how) | Err(how),
+                ..
+            }) => Some(how),
         }
     }
 }

@@ -8,6 +8,7 @@
 mod effective;
 mod followers;
 mod hierarchy;
+pub mod hook;
 mod order;
 mod paths;
 mod planner;

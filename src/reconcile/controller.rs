@@ -16,10 +16,10 @@ use super::pod::{Effect, Now, PodInput, PodState, Pods};
 use super::shrink::ShrinkEnd;
 use super::watching::Watching;
 use crate::actuate::shrink::Verdict;
-use crate::actuate::{Grown, JobDone};
+use crate::actuate::{Grown, HookRun, JobDone};
 use crate::decide;
 use crate::guard;
-use crate::model::{AskWhenFull, Target};
+use crate::model::{AskWhenFull, HookEnd, Target};
 use crate::observe::health::Heartbeat;
 use crate::oom::OomReport;
 use crate::sources::NodeView;
@@ -60,6 +60,8 @@ pub(crate) enum Event {
     /// The node was looked at.
     Discovered(Discovered),
     PassEnded(StartedPass, Box<JobDone>),
+    /// A hook of the pod ended, the only one in its container or not.
+    HookEnded(String, Box<HookRun>, HookEnd, bool),
     /// The memory limit of the cgroup of a pod with this UID was raised, or could not be.
     PodLevelRaised(String, String, Grown),
     /// Watching the lower limits of a pod ended, which this pass had lowered.
@@ -81,8 +83,22 @@ pub(crate) struct Options {
     pub(crate) ask_when_full: AskWhenFull,
     /// Whether pods say what is applied to them.
     pub(crate) annotate: bool,
+    pub(crate) hooks: Hooks,
     /// How to grow limits in an emergency; `None` is not at all.
     pub(crate) guard: Option<guard::Settings>,
+}
+
+/// Whose pods may be told of their limits by hooks.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Hooks {
+    pub(crate) enabled: bool,
+    pub(crate) forbidden: Vec<String>,
+}
+
+impl Hooks {
+    fn allow(&self, namespace: &str) -> bool {
+        self.enabled && !self.forbidden.iter().any(|forbidden| forbidden == namespace)
+    }
 }
 
 /// Holds the state of every pod, and what carries out what follows from its changes.
@@ -209,6 +225,13 @@ impl Controller {
             }
             Event::Discovered(discovered) => self.take_discovered(discovered),
             Event::PassEnded(pass, done) => self.end_pass(pass, done),
+            Event::HookEnded(key, run, end, is_only) => {
+                if is_only {
+                    self.passes.hooked.remove(&run.id);
+                }
+                self.publisher.metrics.hook_ended(run.moment, &end);
+                self.apply(&key, PodInput::HookEnded(run, end));
+            }
             Event::PodLevelRaised(key, uid, raised) => {
                 if self.runs(&key, &uid) {
                     self.apply(&key, PodInput::PodLevelRaised(Box::new(raised)));
@@ -258,6 +281,7 @@ impl Controller {
             } => self.guard.least_limits.change(&uid, &container, from, to),
             Effect::ForgetLeastLimits(uid) => self.guard.least_limits.forget(&uid),
             Effect::RunPass(pass, job) => self.run_pass(key, pass, job),
+            Effect::RunHook(run) => self.run_hook(key, run),
             Effect::RaisePodLevel(bound, low) => self.raise_pod_level(key, bound, low),
             Effect::KeepFiles(handles) => self.keep_files(key, handles),
             Effect::CloseFiles => {

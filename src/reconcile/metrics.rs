@@ -13,7 +13,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 pub(crate) use labels::{GrowthOutcome, PodStatus, ProblemKind};
-use labels::{ResizeOutcome, ShrinkOutcome, Stage, StepOutcome};
+use labels::{HookResult, ResizeOutcome, ShrinkOutcome, Stage, StepOutcome};
 pub(crate) use runtime::RuntimeMetrics;
 
 use super::pod::PodState;
@@ -21,8 +21,9 @@ use super::shrink::ShrinkEnd;
 use crate::actuate::{JobDone, Verdict};
 use crate::decide::PodDecision;
 use crate::lint::LintRule;
-use crate::model::{Action, ControlFile, Outcome, Reason, Stages, StepRecord, Via};
+use crate::model::{Action, ControlFile, HookEnd, Outcome, Reason, Stages, StepRecord, Via};
 use crate::observe::metrics::{Counters, Gauges, Histograms, Labels, family, gauge, register, seconds};
+use crate::plan::hook::Moment;
 
 const DURATIONS: &str =
     "Time taken by passes over pods, by stage; the stage `total` is from the decision seen to all files verified";
@@ -34,6 +35,7 @@ const DECISIONS: &str = "Decisions about pods that differ from the one before";
 const DECIDED: &str = "Pods on this node, by what the latest decision says";
 const PROBLEMS: &str = "What is degraded, as vscalectl get lists it";
 const SHRINKS: &str = "Passes that were to lower memory limits, and what became of the limits";
+const HOOKS: &str = "Hooks of containers that were due, and what became of them";
 const FREEZES: &str = "Time for which a cgroup stood still while its memory limit was lowered";
 const GROWTHS: &str = "Memory limits that were about to be reached, by what became of them";
 const LINT: &str = "Memory settings inside containers of this node that no resize reaches";
@@ -51,6 +53,7 @@ pub(crate) struct Metrics {
     decisions: Counters<2>,
     problems: Gauges<1>,
     shrinks: Counters<1>,
+    hooks: Counters<2>,
     freezes: Histogram,
     growths: Counters<1>,
     pods: PodGauges,
@@ -76,6 +79,8 @@ impl Metrics {
         let files = ControlFile::V1.iter().chain(ControlFile::V2).copied();
         let files = files.map(|file| [("file", file.name())]);
         let decisions = || Reason::ALL.iter().copied().map(decision_labels);
+        let moments = [Moment::BeforeShrink, Moment::AfterGrow].into_iter();
+        let hooks = moments.flat_map(|moment| HookResult::ALL.iter().map(move |result| hook_labels(moment, *result)));
         let durations: Histograms<2> = Family::new_with_constructor(seconds);
         for labels in durations_at_zero() {
             drop(durations.get_or_create_owned(&labels));
@@ -88,6 +93,7 @@ impl Metrics {
             decisions: family(r, "decisions", DECISIONS, decisions()),
             problems: family(r, "problems", PROBLEMS, ProblemKind::series("with")),
             shrinks: family(r, "shrinks", SHRINKS, ShrinkOutcome::series("outcome")),
+            hooks: family(r, "hooks", HOOKS, hooks),
             freezes: register(r, "freeze_duration_seconds", FREEZES, seconds()),
             growths: family(r, "guard_growths", GROWTHS, GrowthOutcome::series("outcome")),
             pods: PodGauges {
@@ -163,6 +169,12 @@ impl Metrics {
         });
     }
 
+    /// Counts a hook that ended.
+    pub(crate) fn hook_ended(&self, moment: Moment, end: &HookEnd) {
+        let result = end.how.as_ref().map_or(HookResult::Failed, |_| HookResult::Ran);
+        self.hooks.get_or_create(&hook_labels(moment, result)).inc();
+    }
+
     fn shrunk(&self, outcome: ShrinkOutcome) {
         self.shrinks.get_or_create(&[("outcome", outcome.as_str())]).inc();
     }
@@ -218,6 +230,10 @@ fn durations_at_zero() -> impl Iterator<Item = Labels<2>> {
     totals.chain(stages)
 }
 
+const fn hook_labels(moment: Moment, result: HookResult) -> Labels<2> {
+    [("moment", moment.word()), ("result", result.as_str())]
+}
+
 const fn step_labels(via: Via, outcome: StepOutcome) -> Labels<2> {
     let way = match via {
         Via::Resize => "resize",
@@ -244,7 +260,7 @@ fn lint_labels(rule: LintRule) -> Labels<2> {
 const fn outcome(outcome: &Outcome) -> ResizeOutcome {
     match outcome {
         Outcome::Applied => ResizeOutcome::Applied,
-        Outcome::Unchanged => ResizeOutcome::Unchanged,
+        Outcome::Unchanged | Outcome::Hook(_) => ResizeOutcome::Unchanged,
         Outcome::RuntimeOwed { .. } => ResizeOutcome::RuntimeOwed,
         Outcome::Withheld(_) => ResizeOutcome::Withheld,
         Outcome::Refused { .. } => ResizeOutcome::Refused,

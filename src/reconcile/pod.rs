@@ -18,18 +18,19 @@ use super::shrink::ShrinkState;
 use super::store::{SavedPod, Standing};
 use super::work::{OperatorRequest, PassId, RequestId, WorkItem};
 use crate::actuate::shrink::{Lowering, Verdict};
-use crate::actuate::{ForeignWriters, Grown, Job, JobDone, PodHandles};
+use crate::actuate::{ForeignWriters, Grown, HookRun, Job, JobDone, PodHandles};
 use crate::control::ControlError;
 use crate::decide::PodDecision;
 use crate::guard::Report;
 use crate::model::objects::{Pod, PodId};
-use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, LivePod, NamedRequirements, Target, Withheld};
+use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, HookEnd, LivePod, NamedRequirements, Target, Withheld};
 use crate::plan::LowPodLevel;
 use crate::plan::resize::{self, ResizeDecision};
 
 mod decision;
 mod effects;
 mod guarded;
+mod hooks;
 mod located;
 mod operator;
 mod passes;
@@ -78,6 +79,7 @@ pub(crate) struct PodState {
     pub(crate) drift: DriftState,
     pub(crate) shrink: ShrinkState,
     pub(crate) growth: GrowthState,
+    hooks: hooks::Hooks,
     /// The pod's cgroup allows less memory than its containers' do together.
     pub(crate) low_pod_level: Option<LowPodLevel>,
     pub(crate) work: WorkItem,
@@ -161,6 +163,11 @@ pub(crate) enum PodInput {
     Admitted(RequestId, OperatorRequest, Box<Headroom>),
     /// The guard did something or could not.
     Guard(Box<Report>),
+    /// A pass is about to begin; whether containers may be told before.
+    PassDue {
+        hooks: bool,
+    },
+    HookEnded(Box<HookRun>, HookEnd),
     /// A pass begins, through the API server or not.
     PassBegan {
         number: u64,
@@ -197,6 +204,7 @@ pub(crate) enum Effect {
     /// Another pod has the name: nothing of the earlier one's least limits counts.
     ForgetLeastLimits(String),
     RunPass(PassId, Box<Job>),
+    RunHook(Box<HookRun>),
     /// The pod's cgroup was left below its containers: raise its memory limit alone.
     RaisePodLevel(BoundPod, LowPodLevel),
     /// The pod's cgroups as a pass left them: keep them open and watch them; without any, stop watching.
@@ -237,6 +245,7 @@ impl PodState {
             drift: DriftState::default(),
             shrink: ShrinkState::default(),
             growth: GrowthState::default(),
+            hooks: hooks::Hooks::default(),
             low_pod_level: None,
             work: WorkItem::default(),
         }
@@ -296,6 +305,8 @@ impl PodState {
             PodInput::Requested(id, request) => self.enqueue(id, request, effects),
             PodInput::Admitted(id, request, headroom) => self.admit(id, request, &headroom, now, effects),
             PodInput::Guard(report) => self.take_guard_report(*report, now, effects),
+            PodInput::PassDue { hooks } => self.announce(hooks, now, effects),
+            PodInput::HookEnded(run, end) => self.end_hook(*run, end, now, effects),
             PodInput::PassBegan { number, resize } => self.begin_pass(number, *resize, now, effects),
             PodInput::PassEnded { pass, done, quiet } => self.end_pass(&pass, *done, quiet, now, effects),
             PodInput::ShrinkWatchEnded(number, verdict) => {
@@ -405,7 +416,7 @@ impl PodState {
                 Withheld::SpecLater(_) if self.resize.written_ahead.is_some() => PodStatus::Owed,
                 Withheld::Unanswered(_) | Withheld::Postponed(_) | Withheld::SpecLater(_) => PodStatus::Working,
             }
-        } else if self.drift.in_sync {
+        } else if self.drift.in_sync && !self.is_announcing() {
             PodStatus::InSync
         } else {
             PodStatus::Working

@@ -181,7 +181,7 @@ impl WorkItem {
 
 const fn rank(cause: &Cause) -> u8 {
     match cause {
-        Cause::Sweep => 0,
+        Cause::Sweep | Cause::Hook { .. } => 0,
         Cause::Retry => 1,
         Cause::Drift => 2,
         Cause::AgentStarted => 3,

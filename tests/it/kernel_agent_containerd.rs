@@ -6,6 +6,7 @@
 //! or v2. The manifests name no container ids: who is who, the agent learns from the runtime.
 
 mod containers;
+mod hooks;
 mod host_operators;
 mod host_outages;
 mod kills;

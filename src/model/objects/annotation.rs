@@ -6,6 +6,14 @@ pub const IGNORE: &str = "vscaled.io/ignore";
 pub const ACT: &str = "vscaled.io/act";
 /// On a pod: what is applied to it, where its kubelet does not resize.
 pub const APPLIED: &str = "vscaled.io/applied";
+/// On a pod: what is run in its containers before a memory limit comes down. A container's name may follow a dot.
+pub const BEFORE_SHRINK: &str = "vscaled.io/before-shrink";
+/// On a pod: how long that may take. A container's name may follow a dot.
+pub const BEFORE_SHRINK_WAIT: &str = "vscaled.io/before-shrink-wait";
+/// On a pod: what is run in its containers after a memory limit has grown. A container's name may follow a dot.
+pub const AFTER_GROW: &str = "vscaled.io/after-grow";
+/// The annotations of hooks.
+pub const HOOKS: [&str; 3] = [BEFORE_SHRINK, BEFORE_SHRINK_WAIT, AFTER_GROW];
 /// On a pod, by VPA's webhook: the containers that its updater looks at.
 pub const OBSERVED: &str = "vpaObservedContainers";
 /// On a pod, by VPA's updater: `"true"` once the updater resized the pod in place.

@@ -174,6 +174,12 @@ impl ShrinkCheck {
     }
 }
 
+/// Whether a limit could come down to `wanted` as soon as a container is looked at that holds so much.
+#[must_use]
+pub fn leaves_room(reading: &MemoryReading, wanted: Bytes) -> bool {
+    with_spare(reading.held(), spare(Duration::ZERO)) <= wanted
+}
+
 /// What is kept free under a limit in the moment it is written: what the kernel may charge meanwhile, and the charges
 /// every processor keeps in stock.
 #[must_use]

@@ -20,7 +20,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-pub use check::{CheckStep, NotShrinkable, RECLAIM_STEP, Reclaim, ShrinkCheck, Why, slack};
+pub use check::{CheckStep, NotShrinkable, RECLAIM_STEP, Reclaim, ShrinkCheck, Why, leaves_room, slack};
 pub use reading::MemoryReading;
 pub use regret::{Holds, Regret, Regrets};
 pub use sightings::Sightings;

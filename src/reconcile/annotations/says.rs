@@ -25,7 +25,7 @@ pub(crate) fn applied_text(state: &PodState, by_kubelet: bool, now: Timestamp) -
     if !known {
         return None;
     }
-    lift_kept(&state.shrink.holds(now), &mut applied);
+    lift_kept(&state.holds(now), &mut applied);
     text(&applied).map(Some)
 }
 

@@ -13,7 +13,8 @@ use tracing::{Instrument, Span};
 
 use super::{Controller, Event};
 use crate::actuate::shrink::{Lowering, watch};
-use crate::actuate::{Job, JobDone, PodHandles, Verdict, reconcile};
+use crate::actuate::{HookRun, Job, JobDone, PodHandles, Verdict, reconcile, run_hook};
+use crate::model::HookEnd;
 use crate::plan::resize::{NodeSupport, ResizeDecision};
 use crate::plan::shrink::{Progress, next_turns};
 use crate::reconcile::pod::{Now, PodInput, PodState};
@@ -39,6 +40,8 @@ pub(crate) struct Passes {
     begun: u64,
     /// The UIDs of the pods that passes run for now. A pod's state may be new while a pass of an earlier one still runs.
     pub(super) busy: BTreeSet<String>,
+    /// The ids of the containers that hooks run in now.
+    pub(super) hooked: BTreeSet<String>,
     /// Open cgroups by the pods' keys, unless a pass has them.
     pub(super) handles: BTreeMap<String, PodHandles>,
     /// The watches of lower limits, which end with these values.
@@ -51,6 +54,7 @@ impl Passes {
         Self {
             begun: 0,
             busy: BTreeSet::new(),
+            hooked: BTreeSet::new(),
             handles: BTreeMap::new(),
             shrink_watches: BTreeMap::new(),
             events,
@@ -95,6 +99,9 @@ impl Controller {
             let Some(state) = self.pods.get(&key).filter(|state| !self.passes.is_busy(state)) else {
                 continue;
             };
+            let hooks = self.options.hooks.allow(&state.pod.metadata.namespace);
+            self.apply(&key, PodInput::PassDue { hooks });
+            let Some(state) = self.pods.get(&key) else { continue };
             let Some((cause, mut targets)) = state.next_pass(now) else {
                 continue;
             };
@@ -141,6 +148,30 @@ impl Controller {
             marked.await;
             let done = Box::new(reconcile(node, job).await);
             Some(Event::PassEnded(pass, done))
+        };
+        self.passes.spawn(work.instrument(span));
+    }
+
+    /// Runs a hook of a pod. Where one runs in the container still, for a pod that was forgotten meanwhile, there is no other.
+    pub(super) fn run_hook(&mut self, key: &str, run: Box<HookRun>) {
+        let Some(node) = self.node.known() else { return };
+        let key = key.to_owned();
+        let is_first = self.passes.hooked.insert(run.id.clone());
+        let span = tracing::error_span!("hook", pod = key, container = run.container, moment = run.moment.word());
+        let work = async move {
+            let end = if is_first {
+                run_hook(node, &run).await
+            } else {
+                HookEnd {
+                    how: Err("not run: another one runs in this container still".to_owned()),
+                    output: String::new(),
+                }
+            };
+            match &end.how {
+                Ok(how) => tracing::info!(how, "a hook ran"),
+                Err(why) => tracing::warn!(why, "a hook failed"),
+            }
+            Some(Event::HookEnded(key, run, end, is_first))
         };
         self.passes.spawn(work.instrument(span));
     }

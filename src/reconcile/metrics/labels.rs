@@ -44,6 +44,12 @@ labels! {
         Undone = "undone",
     }
 
+    /// What became of one hook.
+    pub(crate) enum HookResult {
+        Ran = "ran",
+        Failed = "failed",
+    }
+
     /// What became of one step.
     pub(crate) enum StepOutcome {
         Verified = "verified",

@@ -44,7 +44,7 @@ impl PodState {
         let after = self.desired.targets(&self.pod);
         if before != after {
             let mut in_force = before.unwrap_or_else(|| self.pod.requirements());
-            lift_kept(&self.shrink.holds(now.wall), &mut in_force);
+            lift_kept(&self.holds(now.wall), &mut in_force);
             self.start_over();
             let lowered = lowered(&in_force, after.as_deref().unwrap_or_default());
             self.shrink.put_off(&lowered, now.wall);

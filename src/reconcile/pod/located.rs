@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::hooks::Hooks;
 use super::{Effect, GrowthState, Now, PodState};
 use crate::actuate::Grown;
 use crate::model::objects::PodId;
@@ -40,6 +41,7 @@ impl PodState {
             effects.push(Effect::Decide);
         }
         let mut cause = Cause::ContainerStarted;
+        let restored = located.saved.is_some();
         if let Some(saved) = located.saved {
             effects.push(Effect::Decide);
             cause = Cause::AgentStarted;
@@ -52,6 +54,7 @@ impl PodState {
             cause = Cause::AgentStarted;
             self.recover(&limits, now);
         }
+        self.meet_hooked(restored);
         if !self.desired.is_empty() {
             self.work.request_pass(cause, true, now.instant);
         }
@@ -67,6 +70,7 @@ impl PodState {
             self.resize = Resize::default();
             self.shrink = ShrinkState::default();
             self.growth = GrowthState::default();
+            self.hooks = Hooks::default();
         }
         another
     }

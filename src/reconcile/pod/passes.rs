@@ -39,7 +39,7 @@ impl PodState {
         let calm = grown.clone().map(|limit| limit.until(CALM)).max();
         let calm = calm.and_then(|at| Duration::try_from(at.duration_since(now.wall)).ok());
         let grown = grown.map(|limit| (limit.container.as_str(), limit.to));
-        let holds = self.shrink.holds(now.wall);
+        let holds = self.holds(now.wall);
         let kept = holds.iter().filter_map(|(target, limit)| match (target, limit) {
             (Target::Container(name), MemoryLimit::Bytes(limit)) => Some((name.as_str(), *limit)),
             _ => None,
@@ -67,7 +67,7 @@ impl PodState {
             lift_undeclared: self.desired.returning,
             kubelet_unasked: !through_api,
             scope,
-            holds: self.shrink.holds(now),
+            holds: self.holds(now),
         })
     }
 
@@ -186,8 +186,11 @@ impl PodState {
             return self.record(done.record, None, now, effects);
         }
         self.drift.in_sync = done.record.outcome.is_kept();
-        if self.drift.in_sync {
+        if self.drift.in_sync && !self.is_announcing() {
             self.shrink.end_turn_unless_watched();
+        }
+        if done.record.outcome.holds() {
+            self.tell_grown(now, effects);
         }
         self.drift.writers = std::mem::take(&mut done.foreign);
         effects.push(Effect::KeepFiles(done.handles.take()));
@@ -216,12 +219,12 @@ impl PodState {
             Outcome::Applied | Outcome::Unchanged => {
                 self.work.reset_retries();
                 // A limit that is kept for now is still on its way back.
-                if self.shrink.retry_at.is_none() {
+                if self.shrink.retry_at.is_none() && !self.is_announcing() {
                     self.desired.end_return();
                 }
             }
-            // The kubelet has said so, and says so again when it thinks otherwise.
-            Outcome::Withheld(_) => self.work.reset_retries(),
+            // The kubelet has said so, and says so again when it thinks otherwise. No pass ends like a hook.
+            Outcome::Withheld(_) | Outcome::Hook(_) => self.work.reset_retries(),
             // Whoever runs there now is being looked up, and a pass follows at once if that is somebody else. An operator
             // waits for that one.
             Outcome::Interrupted { .. } => {

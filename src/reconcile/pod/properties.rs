@@ -17,13 +17,16 @@ use crate::sources::parse_manifests;
 
 const MIB: u64 = 1 << 20;
 
-const POD: &str = "
+const POD: &str = r#"
 kind: Pod
-metadata: {name: web, uid: u1}
+metadata:
+  name: web
+  uid: u1
+  annotations: {vscaled.io/before-shrink: '["free", "{new}"]', vscaled.io/after-grow.app: 'signal: SIGHUP'}
 spec:
   containers:
   - {name: app, resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 200m, memory: 128Mi}}}
-";
+"#;
 
 fn pod() -> Arc<Pod> {
     Arc::clone(&parse_manifests("test", POD).unwrap().view.pods[0])
@@ -63,6 +66,7 @@ enum Happening {
     Quiet { mib: u64 },
     PassBegins,
     PassEnds { outcome: usize, denied: bool },
+    HookEnds(bool),
     StalePassEnds,
     ShrinkEnds(bool),
     Killed,
@@ -72,8 +76,8 @@ enum Happening {
 
 fn happening() -> impl Strategy<Value = Happening> {
     use Happening::{
-        Asks, Decided, Grown, Killed, PassBegins, PassEnds, Quiet, Releases, Runs, ShrinkEnds, Simple, StalePassEnds,
-        Waits,
+        Asks, Decided, Grown, HookEnds, Killed, PassBegins, PassEnds, Quiet, Releases, Runs, ShrinkEnds, Simple,
+        StalePassEnds, Waits,
     };
     let mib = || 64_u64..512;
     prop_oneof![
@@ -85,6 +89,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         mib().prop_map(|mib| Quiet { mib }),
         Just(PassBegins),
         (0_usize..7, any::<bool>()).prop_map(|(outcome, denied)| PassEnds { outcome, denied }),
+        any::<bool>().prop_map(HookEnds),
         Just(StalePassEnds),
         any::<bool>().prop_map(ShrinkEnds),
         Just(Killed),
@@ -146,6 +151,9 @@ struct World {
     state: PodState,
     now: Now,
     started: Option<PassId>,
+    /// What the latest pass aims at.
+    aims: Option<Box<Job>>,
+    hook: Option<Box<HookRun>>,
     passes: u64,
     requests: RequestId,
     waiting: BTreeSet<RequestId>,
@@ -167,6 +175,8 @@ impl World {
             state,
             now,
             started: None,
+            aims: None,
+            hook: None,
             passes: 0,
             requests: 0,
             waiting: BTreeSet::new(),
@@ -196,7 +206,8 @@ impl World {
                     to,
                 } => self.least_limits.change(&uid, &container, from, to),
                 Effect::ForgetLeastLimits(uid) => self.least_limits.forget(&uid),
-                Effect::RunPass(pass, ..) => self.started = Some(pass),
+                Effect::RunPass(pass, job) => (self.started, self.aims) = (Some(pass), Some(job)),
+                Effect::RunHook(run) => assert_eq!(self.hook.replace(run), None, "two hooks in one container"),
                 Effect::WatchShrink(number, _) => self.watched = Some(number),
                 Effect::EndShrinkWatch => self.watched = None,
                 Effect::Record { answers: Some(id), .. } | Effect::Refuse(id, _) => {
@@ -278,6 +289,7 @@ impl World {
             }),
             Happening::PassBegins => {
                 self.passes += 1;
+                self.apply(PodInput::PassDue { hooks: true });
                 self.apply(PodInput::PassBegan {
                     number: self.passes,
                     resize: Box::default(),
@@ -292,6 +304,13 @@ impl World {
                         done.shrink.lowered.push(lowering());
                     }
                     self.end_pass(pass, done);
+                }
+            }
+            Happening::HookEnds(well) => {
+                if let Some(run) = self.hook.take() {
+                    let how = if *well { Ok(String::new()) } else { Err(String::new()) };
+                    let output = String::new();
+                    self.apply(PodInput::HookEnded(run, HookEnd { how, output }));
                 }
             }
             Happening::StalePassEnds => self.end_stale_pass(),
@@ -367,6 +386,10 @@ impl World {
             "writers heed another limit"
         );
         assert_eq!(self.watched, self.state.shrink.watch().map(|(number, _)| number));
+        assert!(
+            !self.state.is_announcing() || self.hook.is_some(),
+            "a limit is kept for ever"
+        );
         let waiting: BTreeSet<_> = self.state.work.requests().collect();
         assert_eq!(self.waiting, waiting, "a request was forgotten");
         if self.state.live.is_none() {
@@ -407,4 +430,111 @@ proptest! {
         let targets = |recommended: &Recommended| recommended.targets.clone();
         prop_assert_eq!(one.desired.recommended.as_ref().map(targets), Some(limits(last)));
     }
+}
+
+/// A world in which a pass has given the container a limit.
+fn settled(mib: u64) -> World {
+    let mut world = World::new();
+    world.happen(&Happening::Runs(true));
+    world.decide_and_pass(mib);
+    world
+}
+
+impl World {
+    /// Decides, and runs the pass that follows; returns the limit it keeps, in MiB.
+    fn decide_and_pass(&mut self, mib: u64) -> Option<u64> {
+        self.happen(&Happening::Decided {
+            mib: Some(mib),
+            no_room: false,
+        });
+        self.happen(&Happening::Simple(4));
+        self.pass()
+    }
+
+    fn pass(&mut self) -> Option<u64> {
+        self.happen(&Happening::PassBegins);
+        self.happen(&Happening::PassEnds {
+            outcome: 1,
+            denied: false,
+        });
+        let holds = self.aims.take().unwrap().targets.holds;
+        let held = holds.get(&Target::Container("app".to_owned()));
+        held.and_then(|held| held.bounded()).map(|held| held.get() / MIB)
+    }
+
+    /// The hook that runs: when it was due, and the limits in MiB.
+    fn told(&self) -> Option<(&'static str, u64, u64)> {
+        let run = self.hook.as_ref()?;
+        Some((run.moment.word(), run.old / MIB, run.new / MIB))
+    }
+}
+
+#[test]
+fn a_lower_limit_waits_until_its_container_was_told_and_no_longer() {
+    for well in [true, false] {
+        let mut world = settled(128);
+        assert_eq!(world.told(), None);
+        assert_eq!(world.decide_and_pass(64), Some(128), "the limit is kept meanwhile");
+        assert_eq!(world.told(), Some(("before-shrink", 128, 64)));
+        assert_eq!(world.state.status(world.now.wall), PodStatus::Working);
+        world.happen(&Happening::HookEnds(well));
+        assert!(world.state.work.pending.is_some());
+        assert_eq!(world.pass(), None);
+        assert_eq!(world.told(), None, "it was told once");
+    }
+}
+
+#[test]
+fn an_operator_waits_for_no_hook_and_what_has_grown_is_told_when_it_is_there() {
+    let mut world = settled(128);
+    world.decide_and_pass(64);
+    world.happen(&Happening::Asks { mib: 100 });
+    assert_eq!(world.pass(), None);
+    assert_eq!(world.told(), Some(("before-shrink", 128, 64)), "it runs still");
+    world.happen(&Happening::Releases);
+    world.pass();
+    world.decide_and_pass(256);
+    world.happen(&Happening::HookEnds(true));
+    assert_eq!(world.told(), Some(("after-grow", 64, 256)));
+    world.happen(&Happening::Decided {
+        mib: Some(300),
+        no_room: false,
+    });
+    world.happen(&Happening::PassBegins);
+    world.happen(&Happening::PassEnds {
+        outcome: 3,
+        denied: false,
+    });
+    world.happen(&Happening::HookEnds(true));
+    assert_eq!(world.told(), None, "it did not grow");
+}
+
+#[test]
+fn a_limit_that_cannot_come_down_is_announced_again_after_a_while() {
+    let mut world = settled(128);
+    world.decide_and_pass(64);
+    for told in [false, true] {
+        world.happen(&Happening::HookEnds(true));
+        world.happen(&Happening::PassBegins);
+        world.happen(&Happening::PassEnds {
+            outcome: 3,
+            denied: false,
+        });
+        world.happen(&Happening::Waits {
+            seconds: if told { 400 } else { 20 },
+        });
+        world.happen(&Happening::PassBegins);
+        assert_eq!(world.told().is_some(), told);
+        world.happen(&Happening::PassEnds {
+            outcome: 3,
+            denied: false,
+        });
+    }
+    let mut pod = Pod::clone(&world.state.pod);
+    let values = pod.metadata.annotations.values_mut();
+    values.for_each(|value| *value = "free some".to_owned());
+    let mut world = settled(128);
+    world.apply(PodInput::Described(Arc::new(pod)));
+    assert_eq!(world.decide_and_pass(64), None, "what cannot be read keeps nothing up");
+    assert_eq!(world.told(), None);
 }

@@ -16,6 +16,9 @@ impl PodState {
     pub(super) fn describe(&mut self, pod: Arc<Pod>, now: Now, effects: &mut Vec<Effect>) {
         let before = std::mem::replace(&mut self.pod, pod);
         self.resize.observe_settled(&self.pod);
+        if before.metadata.annotations != self.pod.metadata.annotations {
+            self.meet_hooked(true);
+        }
         if !self.desired.is_empty() && resize::supports_in_place_resize(&self.pod) {
             self.take_kubelet_answer(&before, now);
         }
@@ -41,7 +44,7 @@ impl PodState {
     pub(crate) fn targets(&self, now: Timestamp) -> Option<Vec<NamedRequirements>> {
         let mut targets = self.desired.targets(&self.pod)?;
         if resize::supports_in_place_resize(&self.pod) {
-            lift_kept(&self.shrink.holds(now), &mut targets);
+            lift_kept(&self.holds(now), &mut targets);
         }
         Some(targets)
     }

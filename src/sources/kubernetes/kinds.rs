@@ -56,10 +56,14 @@ followed! {
 }
 
 fn reads_of_pod(pod: &Pod, name: &str) -> bool {
-    use annotation::{APPLIED, BOOST_PREFIX, IGNORE, MIRROR, OBSERVED, UPDATED};
+    use annotation::{APPLIED, BOOST_PREFIX, HOOKS, IGNORE, MIRROR, OBSERVED, UPDATED};
     let boosted = name.strip_prefix(BOOST_PREFIX);
+    let hooked = || HOOKS.iter().find_map(|hook| name.strip_prefix(hook)?.strip_prefix('.'));
     [APPLIED, IGNORE, MIRROR, OBSERVED, UPDATED].contains(&name)
-        || boosted.is_some_and(|boosted| pod.all_containers().any(|container| container.name == boosted))
+        || HOOKS.contains(&name)
+        || boosted
+            .or_else(hooked)
+            .is_some_and(|named| pod.all_containers().any(|container| container.name == named))
 }
 
 fn reads_of_vpa(_: &VerticalPodAutoscaler, name: &str) -> bool {

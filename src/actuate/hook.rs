@@ -1,0 +1,134 @@
+//! Runs a hook: tells a container that its memory limit is about to come down, or has grown.
+//!
+//! Apart from any pass: nothing waits for it but the lower limit that it was told of, and that not for long.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::node::{Node, RuntimeLink};
+use crate::cgroup::{Cgroup, signal_in};
+use crate::model::{Bytes, CgroupPath, HookEnd};
+use crate::plan::hook::{Hook, HookAction, HookSignal, Moment, filled_in};
+use crate::plan::shrink::leaves_room;
+use crate::runtime::{Executed, Problem, RuntimeError};
+
+/// How often is looked whether a container holds less.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A container to be told something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HookRun {
+    /// Counts up over all hooks of the pod.
+    pub number: u64,
+    pub container: String,
+    /// The container's id: a later one of its name is told nothing.
+    pub id: String,
+    pub cgroup: CgroupPath,
+    pub moment: Moment,
+    pub hook: Hook,
+    pub old: u64,
+    pub new: u64,
+}
+
+/// Tells the container, and waits until it holds less where that is what it was told for. Ends in time, whatever the
+/// container does.
+pub async fn run_hook(node: Arc<Node>, run: &HookRun) -> HookEnd {
+    let fails = |why: String| HookEnd {
+        how: Err(why),
+        output: String::new(),
+    };
+    let wait = run.hook.wait;
+    let Ok(_place) = tokio::time::timeout(wait, node.concurrency.hooks()).await else {
+        return fails(format!("not run: other containers' hooks were running for {wait:?}"));
+    };
+    let began = Instant::now();
+    let RuntimeLink::Found(runtime) = &node.runtime else {
+        return fails("not run: there is no container runtime to run it".to_owned());
+    };
+    let (told, output) = match &run.hook.action {
+        HookAction::Command(command) => {
+            let fill = |argument: &String| filled_in(argument, run.old, run.new);
+            let command: Vec<_> = command.iter().map(fill).collect();
+            ended(runtime.exec(&run.id, &command, wait).await)
+        }
+        HookAction::Signal(signal) => {
+            let pid = runtime.first_process(&run.id).await;
+            let sent = pid.map_err(|error| error.to_string()).and_then(|pid| {
+                let (pid, signal) = (pid.unwrap_or_default(), number(*signal));
+                signal_in(&node.hierarchy, Path::new("/proc"), &run.cgroup, pid, signal)
+            });
+            (sent.map(|()| format!("{signal} was sent")), String::new())
+        }
+    };
+    let told = match (told, run.moment) {
+        (Ok(told), Moment::BeforeShrink) => {
+            let left = wait.saturating_sub(began.elapsed());
+            let fell = tokio::time::timeout(left, falls(Arc::clone(&node), run)).await;
+            let fell = fell.unwrap_or_else(|_| Err(format!("memory in use did not fall in {wait:?}")));
+            match fell {
+                Ok(()) => Ok(format!("{told}, and what is in use fits the new limit")),
+                Err(why) => Err(format!("{told}, but {why}")),
+            }
+        }
+        (told, _) => told,
+    };
+    let after = |how: String| format!("{how} (after {} ms)", began.elapsed().as_millis());
+    HookEnd {
+        how: told.map(after).map_err(after),
+        output,
+    }
+}
+
+/// Returns once the container would fit under its new limit.
+///
+/// Errors: a sentence, when its cgroup cannot be read.
+async fn falls(node: Arc<Node>, run: &HookRun) -> Result<(), String> {
+    let wanted = Bytes::new(run.new);
+    loop {
+        let (node, path) = (Arc::clone(&node), run.cgroup.clone());
+        let read = move || Cgroup::open(&node.hierarchy, &path).and_then(|cgroup| cgroup.outer().memory_reading());
+        let reading = tokio::task::spawn_blocking(read).await;
+        let reading = reading.map_err(|panic| panic.to_string())?;
+        let reading = reading.map_err(|error| error.to_string())?;
+        if leaves_room(&reading, wanted) {
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// How a command ended, and what it printed.
+fn ended(result: Result<Executed, RuntimeError>) -> (Result<String, String>, String) {
+    match result {
+        Ok(Executed { exit_code: 0, output }) => (Ok("ended with 0".to_owned()), output),
+        Ok(Executed { exit_code, output }) => (Err(format!("ended with {exit_code}")), output),
+        Err(error) => {
+            let why = match error.problem {
+                Problem::Refused {
+                    code: tonic::Code::OutOfRange,
+                    ..
+                } => "it printed too much to be read".to_owned(),
+                Problem::Refused {
+                    code: tonic::Code::DeadlineExceeded,
+                    ..
+                }
+                | Problem::Deadline { .. } => "it did not end in time".to_owned(),
+                _ => error.to_string(),
+            };
+            (Err(why), String::new())
+        }
+    }
+}
+
+const fn number(signal: HookSignal) -> Signal {
+    match signal {
+        HookSignal::SigHup => Signal::HUP,
+        HookSignal::SigUsr1 => Signal::USR1,
+        HookSignal::SigUsr2 => Signal::USR2,
+        HookSignal::SigQuit => Signal::QUIT,
+        HookSignal::SigWinch => Signal::WINCH,
+    }
+}

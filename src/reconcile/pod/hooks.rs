@@ -1,0 +1,263 @@
+//! What the containers of a pod are told about their memory limits: before one comes down, after one has grown. Pure.
+//!
+//! A lower limit that a container wants to be told of is kept until its hook has ended, and the pass that is due goes on with
+//! the rest. Whatever becomes of a hook, what was decided follows.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::{Effect, Now, PodState};
+use crate::actuate::HookRun;
+use crate::model::objects::Pod;
+use crate::model::{Cause, ChangeRecord, HookEnd, LivePod, MemoryLimit, NamedRequirements, Outcome, Resource, Target};
+use crate::plan::hook::{Hook, Moment};
+use crate::plan::lift_kept;
+use crate::plan::shrink::Holds;
+use crate::reconcile::desired::limit_in;
+
+/// A container that was told of a lower limit is told again if it could not be lowered for so long.
+const TELL_AGAIN: Duration = Duration::from_secs(5 * 60);
+
+/// What the containers know that have hooks, by name.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Hooks {
+    is_allowed: bool,
+    begun: u64,
+    containers: BTreeMap<String, Hooked>,
+}
+
+/// What one container knows.
+#[derive(Debug, Clone)]
+struct Hooked {
+    id: String,
+    /// Its limit, as passes left it.
+    limit: Option<u64>,
+    announced: Option<Announcement>,
+    /// What its limit was when it last knew, if it has grown since.
+    grown_from: Option<u64>,
+    /// The number of the hook that runs in it.
+    running: Option<u64>,
+}
+
+/// A lower limit, and how far its announcement is.
+#[derive(Debug, Clone)]
+struct Announcement {
+    to: u64,
+    cause: Cause,
+    progress: Progress,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Due,
+    Told,
+    Done(Instant),
+}
+
+impl Hooks {
+    /// Takes in which containers run, with the limits that new ones have.
+    fn meet(&mut self, pod: &Pod, live: &LivePod, limits: &[NamedRequirements]) {
+        if !Hook::any(pod) {
+            self.containers.clear();
+            return;
+        }
+        let runs = |name: &String| live.containers.get(name).map(|container| &container.id);
+        self.containers.retain(|name, known| runs(name) == Some(&known.id));
+        for (name, container) in &live.containers {
+            self.containers.entry(name.clone()).or_insert_with(|| Hooked {
+                id: container.id.clone(),
+                limit: limit_in(limits, name, Resource::Memory),
+                announced: None,
+                grown_from: None,
+                running: None,
+            });
+        }
+    }
+
+    /// The limits that are kept until containers know of lower ones.
+    fn holds(&self) -> impl Iterator<Item = (Target, MemoryLimit)> {
+        self.containers.iter().filter_map(|(name, known)| {
+            let announced = known.announced.as_ref()?;
+            let held = known
+                .limit
+                .filter(|_| !matches!(announced.progress, Progress::Done(_)))?;
+            Some((Target::Container(name.clone()), MemoryLimit::Bytes(held)))
+        })
+    }
+}
+
+impl PodState {
+    /// Takes in which containers run now; `restored` says that they may have what an earlier agent gave them.
+    pub(super) fn meet_hooked(&mut self, restored: bool) {
+        let Some(live) = &self.live else { return };
+        let desired = self.desired.targets(&self.pod).filter(|_| restored);
+        let limits = desired.unwrap_or_else(|| self.pod.requirements());
+        self.hooks.meet(&self.pod, live, &limits);
+    }
+
+    /// The limits that are kept although lower ones are wanted.
+    pub(crate) fn holds(&self, now: jiff::Timestamp) -> Holds {
+        let mut holds = self.shrink.holds(now);
+        for (target, limit) in self.hooks.holds() {
+            let held = holds.entry(target).or_insert(limit);
+            *held = limit.max(*held);
+        }
+        holds
+    }
+
+    /// Whether a lower limit waits until its container knows of it.
+    pub(super) fn is_announcing(&self) -> bool {
+        self.hooks.holds().next().is_some()
+    }
+
+    /// A pass is about to begin: lower limits of containers that want to know of them are announced. What an operator wants, and
+    /// what hurts, waits for nobody.
+    pub(super) fn announce(&mut self, is_allowed: bool, now: Now, effects: &mut Vec<Effect>) {
+        self.hooks.is_allowed = is_allowed;
+        let Some(pending) = &self.work.pending else { return };
+        let cause = pending.cause.clone();
+        let at_once = matches!(
+            cause,
+            Cause::Operator { .. } | Cause::Released { .. } | Cause::Regret { .. }
+        );
+        let mut targets = self.desired.targets(&self.pod).unwrap_or_default();
+        lift_kept(&self.shrink.holds(now.wall), &mut targets);
+        for (name, known) in &mut self.hooks.containers {
+            let to = limit_in(&targets, name, Resource::Memory);
+            let lower = known.limit.zip(to).filter(|(from, to)| to < from);
+            let wants = || Hook::of(&self.pod, name, Moment::BeforeShrink).is_some();
+            let Some((_, to)) = lower.filter(|_| is_allowed && !at_once && wants()) else {
+                known.announced = None;
+                continue;
+            };
+            let is_known = known
+                .announced
+                .as_ref()
+                .is_some_and(|announced| match announced.progress {
+                    Progress::Told => true,
+                    Progress::Due => announced.to == to,
+                    Progress::Done(at) => announced.to <= to && now.instant.saturating_duration_since(at) < TELL_AGAIN,
+                });
+            if !is_known {
+                known.announced = Some(Announcement {
+                    to,
+                    cause: cause.clone(),
+                    progress: Progress::Due,
+                });
+            }
+        }
+        self.run_hooks(now, effects);
+    }
+
+    /// A pass has brought every limit where it should be: containers that want to know are told of those that have grown.
+    pub(super) fn tell_grown(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        if self.hooks.containers.is_empty() {
+            return;
+        }
+        let mut targets = self
+            .desired
+            .targets(&self.pod)
+            .unwrap_or_else(|| self.pod.requirements());
+        lift_kept(&self.holds(now.wall), &mut targets);
+        for (name, known) in &mut self.hooks.containers {
+            let before = known.limit;
+            known.limit = limit_in(&targets, name, Resource::Memory);
+            if let Some((from, to)) = before.zip(known.limit).filter(|(from, to)| from < to) {
+                known.grown_from = known.grown_from.or(Some(from)).filter(|from| *from < to);
+            }
+            known.grown_from = known
+                .grown_from
+                .filter(|from| known.limit.is_some_and(|limit| *from < limit));
+            known.announced.take_if(|announced| known.limit <= Some(announced.to));
+        }
+        self.run_hooks(now, effects);
+    }
+
+    /// Runs what is due in containers in which no hook runs.
+    fn run_hooks(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        let Some(live) = self.live.clone().filter(|_| self.hooks.is_allowed) else {
+            return;
+        };
+        let mut unreadable = Vec::new();
+        for (name, known) in &mut self.hooks.containers {
+            let (None, Some(limit), Some(container)) = (known.running, known.limit, live.containers.get(name)) else {
+                continue;
+            };
+            let announced = known
+                .announced
+                .as_mut()
+                .filter(|announced| announced.progress == Progress::Due);
+            let (moment, old, new) = match &announced {
+                Some(announced) => (Moment::BeforeShrink, limit, announced.to),
+                None => match known.grown_from.take() {
+                    Some(from) => (Moment::AfterGrow, from, limit),
+                    None => continue,
+                },
+            };
+            let (progress, running) = match Hook::of(&self.pod, name, moment) {
+                Some(Ok(hook)) => {
+                    self.hooks.begun += 1;
+                    effects.push(Effect::RunHook(Box::new(HookRun {
+                        number: self.hooks.begun,
+                        container: name.clone(),
+                        id: known.id.clone(),
+                        cgroup: container.path.clone(),
+                        moment,
+                        hook,
+                        old,
+                        new,
+                    })));
+                    (Progress::Told, Some(self.hooks.begun))
+                }
+                Some(Err(error)) => {
+                    unreadable.push((name.clone(), moment, error.to_string()));
+                    (Progress::Done(now.instant), None)
+                }
+                None => (Progress::Done(now.instant), None),
+            };
+            known.running = running;
+            if let Some(announced) = announced {
+                announced.progress = progress;
+            }
+        }
+        for (container, moment, why) in unreadable {
+            let end = HookEnd {
+                how: Err(why),
+                output: String::new(),
+            };
+            self.record_hook(container, moment, end, now, effects);
+        }
+    }
+
+    /// Takes in the end of a hook: the lower limit that was kept for it follows, whatever became of it.
+    pub(super) fn end_hook(&mut self, run: HookRun, end: HookEnd, now: Now, effects: &mut Vec<Effect>) {
+        let known = self.hooks.containers.get_mut(&run.container);
+        if let Some(known) = known.filter(|known| known.id == run.id && known.running == Some(run.number)) {
+            known.running = None;
+            let told = known
+                .announced
+                .as_mut()
+                .filter(|announced| announced.progress == Progress::Told);
+            if let Some(announced) = told.filter(|_| run.moment == Moment::BeforeShrink) {
+                announced.progress = Progress::Done(now.instant);
+                let cause = announced.cause.clone();
+                if self.live.is_some() {
+                    self.restart(cause, now);
+                }
+                // What it held before it was told says nothing any more.
+                self.shrink.seen.remove(&Target::Container(run.container.clone()));
+            }
+        }
+        self.record_hook(run.container, run.moment, end, now, effects);
+        self.run_hooks(now, effects);
+    }
+
+    fn record_hook(&mut self, container: String, moment: Moment, end: HookEnd, now: Now, effects: &mut Vec<Effect>) {
+        let Some(live) = self.live.clone() else { return };
+        let (last_reason, moment) = (self.drift.last_reason.clone(), moment.word());
+        let cause = Cause::Hook { moment, container };
+        let told = ChangeRecord::new(live.id.clone(), cause, Outcome::Hook(end));
+        self.record(told, None, now, effects);
+        self.drift.last_reason = last_reason;
+    }
+}

@@ -1,0 +1,245 @@
+//! Containers are told of their limits by commands of their own, and whatever these do, the limits follow.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use vscaled::control::proto::Change;
+
+use super::host_operators::limits;
+use super::{APP, Amounts, IDLE, SIDE, Scene, UID, pod_manifest};
+
+/// Holds 80 MB until somebody asks for it.
+const HOLDS: &str = "(head -c 80000000 /dev/zero; while [ ! -e /free ]; do sleep 0.1; done) | tail -c 80000000 >/dev/null; \
+     while true; do sleep 1000; done";
+const LOWER: Amounts = Amounts::doubled(100, 32);
+const HIGHER: Amounts = Amounts::doubled(100, 96);
+
+impl Scene {
+    /// Gives the pod these annotations.
+    fn annotate(&self, annotations: &[(&str, &str)]) {
+        let text: Vec<_> = annotations
+            .iter()
+            .map(|(name, value)| format!("{name}: {value:?}"))
+            .collect();
+        let manifest = pod_manifest("web", UID, &[("app", APP, None), ("side", SIDE, None)]);
+        let annotated = manifest.replacen(
+            "labels:",
+            &format!("annotations: {{{}}}\n  labels:", text.join(", ")),
+            1,
+        );
+        self.agent.write("pod.yaml", &annotated);
+    }
+
+    /// A file of the first container.
+    fn file(&self, name: &str) -> Option<String> {
+        fs::read_to_string(format!("/proc/{}/root/{name}", self.pod.containers[0].pid)).ok()
+    }
+
+    /// How hooks ended, once so many have.
+    async fn hooks(&self, count: usize) -> Vec<Change> {
+        let ended = async || {
+            let mut history = self.agent.history().await;
+            history.retain(|change| change.cause.starts_with("hook "));
+            (history.len() >= count).then_some(history)
+        };
+        self.agent.until("hooks to end", ended).await
+    }
+
+    /// The command lines of what runs in the first container, its first process left out.
+    fn others(&self) -> Vec<String> {
+        let cgroups = self.containerd.cgroups();
+        let first = self.pod.containers[0].pid;
+        let directory = cgroups.directories(&self.pod.containers[0].cgroup).remove(0);
+        let pids = fs::read_to_string(directory.join("cgroup.procs")).unwrap();
+        let pids = pids.lines().map(|pid| pid.parse::<i32>().unwrap());
+        let lines = pids.filter(|pid| *pid != first).map(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).replace('\0', " ").trim().to_owned()
+        });
+        lines.collect()
+    }
+}
+
+#[tokio::test]
+async fn what_has_grown_is_told_with_the_limits_before_and_after() {
+    let scene = Scene::started(IDLE).await;
+    scene.annotate(&[(
+        "vscaled.io/after-grow.app",
+        r#"["/bin/sh", "-c", "echo {old} {new} {new:50%} >/told; echo done; echo $0 >&2; id -u", "x"]"#,
+    )]);
+    scene.recommend(HIGHER, SIDE);
+    let told = scene.hooks(1).await.remove(0);
+    assert_eq!(
+        (told.outcome.as_str(), told.cause.as_str()),
+        ("HookRan", "hook after-grow in container app")
+    );
+    assert!(
+        told.reason.contains("ended with 0") && told.reason.ends_with("it printed: done\n0\nx"),
+        "{told:?}"
+    );
+    let mib = |mib: u64| mib << 20;
+    assert_eq!(
+        scene.file("told").unwrap(),
+        format!("{} {} {}\n", mib(128), mib(192), mib(96))
+    );
+    scene.settles(HIGHER, SIDE).await;
+    // What comes down is nobody's business here.
+    scene.recommend(APP, SIDE);
+    scene.settles(APP, SIDE).await;
+    assert_eq!(scene.hooks(1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_container_that_frees_memory_when_asked_is_lowered_at_once() {
+    let scene = Scene::started(HOLDS).await;
+    let cgroups = scene.containerd.cgroups();
+    let holds = || cgroups.memory_usage(&scene.pod.containers[0].cgroup) > 78_000_000;
+    scene.agent.wait_for("the container to hold memory", holds).await;
+    scene.annotate(&[(
+        "vscaled.io/before-shrink.app",
+        r#"["/bin/sh", "-c", "echo {old} {new} >/free"]"#,
+    )]);
+    scene.recommend(LOWER, SIDE);
+    scene.settles(LOWER, SIDE).await;
+    assert_eq!(scene.file("free").unwrap(), format!("{} {}\n", 128 << 20, 64 << 20));
+    let history = scene.agent.history().await;
+    let outcomes: Vec<_> = history.iter().map(|change| change.outcome.as_str()).collect();
+    assert!(!outcomes.contains(&"Refused"), "{history:#?}");
+    let told = scene.hooks(1).await.remove(0);
+    assert!(
+        told.outcome == "HookRan" && told.reason.contains("fits the new limit"),
+        "{told:?}"
+    );
+}
+
+#[tokio::test]
+async fn hooks_that_fail_change_nothing_and_leave_nothing() {
+    let scene = Scene::started(IDLE).await;
+    let endless = "it did not end in time";
+    let cases = [
+        ("echo no; exit 1", "ended with 1"),
+        ("sleep 1002; true", endless),
+        ("trap '' TERM HUP INT; while true; do sleep 1003; done", endless),
+        ("sleep 1004 & sleep 1004 & echo started", endless),
+        ("cat /dev/zero", endless),
+        ("while true; do echo more; done", endless),
+        ("head -c 100000 /dev/zero", "it printed too much to be read"),
+    ];
+    let run = |script: &str| format!("[\"/bin/sh\", \"-c\", {script:?}]");
+    let cases = cases.map(|(script, why)| (run(script), why)).into_iter();
+    let unusable = [
+        ("[\"/no/such/program\"]", "ExecSync of container"),
+        ("jcmd 1 GC.run", "allowed is a command"),
+    ];
+    let unusable = unusable.map(|(value, why)| (value.to_owned(), why));
+    let cases = cases.chain(unusable);
+    for (index, (command, why)) in cases.enumerate() {
+        scene.recommend(HIGHER, SIDE);
+        scene.settles(HIGHER, SIDE).await;
+        scene.annotate(&[
+            ("vscaled.io/before-shrink.app", command.as_str()),
+            ("vscaled.io/before-shrink-wait", "2s"),
+        ]);
+        let asked = Instant::now();
+        scene.recommend(LOWER, SIDE);
+        scene.settles(LOWER, SIDE).await;
+        let took = asked.elapsed();
+        let told = scene.hooks(index + 1).await.remove(index);
+        assert!(
+            told.outcome == "HookFailed" && told.reason.contains(why),
+            "{command}: {told:?}"
+        );
+        eprintln!(
+            "{command}: {took:?}; {}; left behind: {:?}",
+            told.reason,
+            scene.others()
+        );
+        assert!(took < Duration::from_secs(20), "{command}: {took:?}");
+    }
+}
+
+#[tokio::test]
+async fn neither_an_operator_nor_growth_waits_for_a_hook() {
+    let scene = Scene::started(IDLE).await;
+    scene.annotate(&[
+        ("vscaled.io/before-shrink", r#"["/bin/sh", "-c", "sleep 1001"]"#),
+        ("vscaled.io/before-shrink-wait", "2m"),
+    ]);
+    let runs = || scene.others().iter().any(|line| line.ends_with("sleep 1001"));
+    scene.recommend(
+        Amounts {
+            cpu: 150,
+            cpu_limit: Some(300),
+            ..LOWER
+        },
+        SIDE,
+    );
+    scene.agent.wait_for("the hook to run", runs).await;
+    // The rest of the same recommendation is there already.
+    let meanwhile = Amounts {
+        cpu: 150,
+        cpu_limit: Some(300),
+        memory_limit: Some(128),
+        ..LOWER
+    };
+    scene
+        .agent
+        .wait_for("cpu to follow", || scene.holds(meanwhile, SIDE))
+        .await;
+    let asked = Instant::now();
+    let change = scene.agent.resize(limits("app", None, Some("100Mi"))).await.unwrap();
+    assert_eq!(change.outcome, "Applied", "{change:#?}");
+    let by_hand = Amounts {
+        memory_limit: Some(100),
+        ..meanwhile
+    };
+    assert!(scene.holds(by_hand, SIDE) && asked.elapsed() < Duration::from_secs(10));
+    scene.agent.release("test/web").await.unwrap();
+    scene.recommend(HIGHER, SIDE);
+    scene.settles(HIGHER, SIDE).await;
+    assert!(runs(), "it runs all the while");
+    // No other hook runs beside it, and an agent that ends takes it along.
+    scene.recommend(LOWER, SIDE);
+    let announced = async || (scene.agent.pod("web").await?.state == "Working").then_some(());
+    scene.agent.until("the lower limit to be announced", announced).await;
+    let sleeps = scene
+        .others()
+        .iter()
+        .filter(|line| line.ends_with("sleep 1001"))
+        .count();
+    assert_eq!(sleeps, 1);
+    assert!(asked.elapsed() < Duration::from_secs(100));
+}
+
+#[tokio::test]
+async fn a_signal_reaches_the_first_process() {
+    let scene = Scene::started("trap 'echo told >/told' HUP; while true; do sleep 0.1; done").await;
+    scene.annotate(&[("vscaled.io/after-grow", "signal: SIGHUP")]);
+    scene.recommend(HIGHER, SIDE);
+    let told = scene.hooks(1).await.remove(0);
+    assert!(
+        told.outcome == "HookRan" && told.reason.contains("SIGHUP was sent"),
+        "{told:?}"
+    );
+    scene
+        .agent
+        .wait_for("the signal", || scene.file("told").is_some())
+        .await;
+}
+
+#[tokio::test]
+async fn where_hooks_are_forbidden_none_runs() {
+    let mut scene = Scene::new(IDLE).await;
+    scene.annotate(&[
+        ("vscaled.io/after-grow", r#"["touch", "/told"]"#),
+        ("vscaled.io/before-shrink", r#"["touch", "/told"]"#),
+    ]);
+    scene.agent.set("--hooks-forbidden-namespaces", "other,test");
+    scene.agent.start().await;
+    scene.knows_all().await;
+    for amounts in [HIGHER, LOWER, HIGHER] {
+        scene.recommend(amounts, SIDE);
+        scene.settles(amounts, SIDE).await;
+    }
+    assert!(scene.hooks(0).await.is_empty() && scene.file("told").is_none());
+}

@@ -11,6 +11,7 @@ use super::doctor;
 use super::oom::{self, Kills};
 use super::{explain, usage, view};
 use crate::actuate::{Job, preview};
+use crate::config::RunArguments;
 use crate::control::{
     CallGate, Caller, Changes, Control, ControlError, Right, Selector, check_change, find_pod, proto, resize_values,
 };
@@ -32,6 +33,7 @@ pub(super) struct AgentBackend {
     pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
     pub(super) audit: Audit,
     pub(super) locations: Locations,
+    pub(super) arguments: RunArguments,
     pub(super) kills: Kills,
 }
 
@@ -285,7 +287,7 @@ impl Control for AgentBackend {
     async fn doctor(&self, request: Request<proto::DoctorRequest>) -> Result<Response<proto::DoctorReply>, Status> {
         let doctor = async {
             let agent = self.ask(|controller| Ok(controller.agent_snapshot())).await?;
-            let checks = doctor::examine(self.locations.clone(), agent).await?;
+            let checks = doctor::examine(self.locations.clone(), self.arguments.outdated_file(), agent).await?;
             Ok(proto::DoctorReply { checks })
         };
         self.gate.read("doctor", request, |_| doctor).await

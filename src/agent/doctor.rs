@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::actuate::{KnownFrom, Node, RuntimeLink};
-use crate::config::Config;
+use crate::config::{Config, MEND_API_VERSION};
 use crate::control::ControlError;
 use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
 use crate::model::{CgroupVersion, Driver};
@@ -21,10 +21,18 @@ impl From<&Config> for Locations {
     }
 }
 
-/// Every check, the machine's first.
-pub(super) async fn examine(locations: Locations, agent: AgentSnapshot) -> Result<Vec<Check>, ControlError> {
+/// Every check, the machine's first. `outdated` is a configuration file of the version before.
+pub(super) async fn examine(
+    locations: Locations,
+    outdated: Option<&Path>,
+    agent: AgentSnapshot,
+) -> Result<Vec<Check>, ControlError> {
     let machine = tokio::task::spawn_blocking(move || local(&locations)).await;
     let mut checks = machine.map_err(|panic| ControlError::Internal(panic.to_string()))?;
+    if let Some(file) = outdated {
+        let found = format!("{} is of vscaled.io/v1alpha1, which is still read", file.display());
+        checks.push(Check::warn("configuration", found, MEND_API_VERSION));
+    }
     match &agent.node {
         Some(node) => checks.extend([
             Check::ok(

@@ -24,7 +24,7 @@ use super::source_merge::SourceMerge;
 use super::view;
 use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
 use crate::actuate::{Concurrency, LeastLimits, PodResizer};
-use crate::config::{Config, RunArguments};
+use crate::config::{Config, MEND_API_VERSION, RunArguments};
 use crate::control::{Access, CallGate, ControlSocket, Limits, proto, serve};
 use crate::doctor::Locations;
 use crate::guard::{Guard, LentLast, LimitFiles};
@@ -64,6 +64,9 @@ const STALLED: Duration = Duration::from_secs(30);
 /// Errors: why it cannot start. Nothing has been written then.
 pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Result<()> {
     let signals = Signals::new().context("cannot receive signals")?;
+    if let Some(file) = arguments.outdated_file() {
+        tracing::warn!(file = %file.display(), "the configuration is of vscaled.io/v1alpha1: {MEND_API_VERSION}");
+    }
     let StateDirectory {
         file: state,
         freezer,
@@ -163,6 +166,7 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
         changes,
         audit: audit.clone(),
         locations: Locations::from(&config),
+        arguments: arguments.clone(),
         kills: oom.kills.clone(),
     };
     let control = tokio::spawn(async move { serve(socket, backend, &gate).await });

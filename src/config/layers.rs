@@ -15,7 +15,7 @@ use serde_json::Value;
 use serde_saphyr::{Span, Spanned};
 
 use super::parse::list;
-use super::{API_VERSION, Config, KIND};
+use super::{API_VERSION, API_VERSION_BEFORE, Config, KIND};
 
 /// The heading in `--help` of the keys that a reload applies to a running agent.
 pub(super) const LIVE: &str = "Settings that SIGHUP applies";
@@ -108,6 +108,14 @@ pub struct RunArguments {
 }
 
 impl RunArguments {
+    /// The configuration file, if it is there and of the `apiVersion` before the current one.
+    #[must_use]
+    pub fn outdated_file(&self) -> Option<&Path> {
+        let path = self.config.as_deref()?;
+        let document: Value = serde_saphyr::from_str(&fs::read_to_string(path).ok()?).ok()?;
+        (document["apiVersion"] == API_VERSION_BEFORE).then_some(path)
+    }
+
     /// What the layers give for each key; a reload reads the file again. Flags and environment do not change while a process
     /// runs.
     pub(super) fn resolve(&self) -> Result<Layer> {
@@ -242,6 +250,7 @@ fn parse_file(text: &str, path: &Path) -> Result<Layer, String> {
     for (key, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
         match document.as_object().map(|keys| keys.get(key)) {
             Some(Some(Value::String(found))) if found == expected => {}
+            Some(Some(Value::String(found))) if key == "apiVersion" && found == API_VERSION_BEFORE => {}
             Some(Some(found)) => return Err(format!("{key}: {found} is refused: it must be {expected}")),
             Some(None) => return Err(format!("{key}: required, and must be {expected}")),
             None => {

@@ -32,7 +32,13 @@ use crate::runtime::Deadlines;
 pub const EXIT_BAD_CONFIGURATION: u8 = 64;
 
 /// The `apiVersion` of a configuration file.
-pub const API_VERSION: &str = "vscaled.io/v1alpha1";
+pub const API_VERSION: &str = "vscaled.io/v1";
+
+/// The one before, which is read all the same: it has the same keys.
+const API_VERSION_BEFORE: &str = "vscaled.io/v1alpha1";
+
+/// What to do about a file of the version before.
+pub const MEND_API_VERSION: &str = "write `apiVersion: vscaled.io/v1` in it; the keys are the same";
 
 /// The `kind` of a configuration file.
 pub const KIND: &str = "AgentConfiguration";

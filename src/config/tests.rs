@@ -179,7 +179,7 @@ fn a_file_with_an_unknown_key_a_wrong_type_or_another_kind_is_refused() {
     fs::write(&path, "apiVersion: v1\nkind: Pod\n").unwrap();
     let kind = refusal(&["--config", &path]);
     assert!(
-        kind.ends_with(r#"apiVersion: "v1" is refused: it must be vscaled.io/v1alpha1"#),
+        kind.ends_with(r#"apiVersion: "v1" is refused: it must be vscaled.io/v1"#),
         "{kind}"
     );
     fs::write(&path, "workers: [\n").unwrap();
@@ -322,5 +322,25 @@ fn the_bounds_in_a_meaning_are_those_that_are_enforced() {
         let bounds = bounds.split_once(')').unwrap().0;
         let refused = refusal(&[&format!("{}=x", key.flag())]);
         assert!(refused.ends_with(&format!("from {bounds}")), "{}: {refused}", key.name);
+    }
+}
+
+#[test]
+fn a_recorded_file_of_the_version_before_gives_the_same_as_one_of_this_version() {
+    for recorded in ["cluster.yaml", "node.yaml"] {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/configuration-v1alpha1");
+        let before = format!("{root}/{recorded}");
+        let text = fs::read_to_string(&before).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let now = dir.path().join(recorded);
+        fs::write(&now, text.replace(API_VERSION_BEFORE, API_VERSION)).unwrap();
+        let [before, now] = [before.as_str(), now.to_str().unwrap()].map(|path| {
+            let arguments = sources(command(), &["--node-name=node-1", "--config", path]);
+            let printed = Config::load(&arguments).unwrap().to_json().unwrap();
+            (printed, arguments.outdated_file().is_some())
+        });
+        assert_eq!(before.0, now.0);
+        assert!(before.0.contains(r#""apiVersion": "vscaled.io/v1""#), "{}", before.0);
+        assert_eq!((before.1, now.1), (true, false));
     }
 }

@@ -79,7 +79,16 @@ impl Slot {
         let statuses = object["status"]["containerStatuses"].as_array().unwrap();
         let status = statuses.iter().find(|status| status["name"] == container).unwrap();
         let amounts = amounts(&serde_json::from_value(status["resources"].clone()).unwrap());
-        node.run_container(&mut self.pod, container, amounts);
+        let little = Amounts {
+            cpu_limit: Some(10),
+            ..amounts
+        };
+        node.run_container(&mut self.pod, container, little);
+        // What the pod's cgroup does not allow for now is left to the next who writes, as a kubelet leaves it.
+        let cgroup = &self.pod.containers[container].cgroup;
+        for setting in amounts.settings(node.cgroups().version()).iter() {
+            node.cgroups().try_put(cgroup, setting);
+        }
         let id = format!("containerd://{}", self.pod.containers[container].id);
         api.change("pods", &self.pod.full_name(), |pod| {
             let statuses = pod["status"]["containerStatuses"].as_array_mut().unwrap();

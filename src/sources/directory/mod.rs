@@ -5,7 +5,7 @@
 //! differs from the last. From rename to published state a few milliseconds pass.
 //!
 //! What cannot be read never takes anything away: a file that is broken, too large or half written keeps its last good
-//! content, and a directory that is missing keeps the last state, each with a [`Problem`] until it is mended. Only a
+//! content, and a directory that is missing keeps the last state, each with a problem until it is mended. Only a
 //! file's removal removes its objects. Without notifications (no inotify, events lost, a file system that has none) the
 //! directory is read at intervals.
 

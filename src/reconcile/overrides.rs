@@ -7,6 +7,7 @@ use crate::cgroup::page_size;
 use crate::decide::StaticManagers;
 use crate::model::objects::Pod;
 use crate::model::{MilliCpu, NamedRequirements, QosClass, Requirements, Resource, ResourceList};
+use crate::plan::resize;
 
 /// The least cpu limit accepted from an operator: the kernel refuses quotas below 1000 µs in a period of 100 ms.
 const LEAST_CPU: MilliCpu = MilliCpu::new(10);
@@ -25,6 +26,13 @@ pub(crate) struct Override {
     pub(crate) until: Option<Timestamp>,
     /// The values set; what is absent follows the VPA or the spec.
     pub(crate) values: Vec<NamedRequirements>,
+}
+
+impl Override {
+    /// Whether a pod with these amounts has what was set.
+    pub(crate) fn is_in(&self, amounts: &[NamedRequirements]) -> bool {
+        resize::same(&overlay(amounts.to_vec(), &self.values), amounts)
+    }
 }
 
 /// `values` where they are set, `base` elsewhere.

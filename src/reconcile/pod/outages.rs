@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{CgroupPath, KubeletVersion, LiveContainer, Outcome, ResourceList, Withheld};
+use crate::model::{CgroupPath, KubeletVersion, LiveContainer, Outcome, Reason, ResourceList, Withheld};
 use crate::plan::resize::{self, AcceptedResize, ResizeFacts};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::overrides::Override;
@@ -64,6 +64,8 @@ struct World {
     server: Pod,
     away: bool,
     kernel: u64,
+    /// Whether a rule of the API server refuses every request.
+    denies: bool,
     /// Whether the next request of an outage is carried out although no answer comes.
     carries_out: bool,
     passes: u64,
@@ -94,6 +96,7 @@ impl World {
             },
             server: pod,
             away: false,
+            denies: false,
             kernel: AT_FIRST,
             carries_out,
             passes: 0,
@@ -167,6 +170,10 @@ impl World {
             done.record.outcome = later("away");
         } else if asked && ahead.is_some() && self.server.metadata.generation != viewed.metadata.generation {
             done.record.outcome = later("changed");
+        } else if asked && self.denies {
+            let reason = "a quota".to_owned();
+            done.api.denied = Some(reason.clone());
+            done.record.outcome = Outcome::Refused { reason };
         } else if asked {
             if !resize::same(&job.targets.containers, &self.server.requirements()) {
                 self.server = with_limit(&self.server, limit(&job.targets.containers));
@@ -178,7 +185,13 @@ impl World {
             });
         }
         done.api.retry_after = matches!(done.record.outcome, Outcome::Withheld(_)).then_some(Duration::from_secs(5));
-        self.kernel = limit(&job.targets.containers);
+        // What is denied is taken back at every level.
+        let denied = done.api.denied.is_some();
+        self.kernel = limit(&if denied {
+            viewed.requirements()
+        } else {
+            job.targets.containers
+        });
         self.apply(PodInput::PassEnded {
             pass,
             done: Box::new(done),
@@ -352,4 +365,40 @@ fn a_loss_is_told_once() {
         (world.lost, world.kernel, limit(&world.server.requirements())),
         (1, 201, 201)
     );
+}
+
+#[test]
+fn an_override_from_before_outlasts_the_denial_of_what_came_while_the_api_server_was_away() {
+    let mut world = World::new(false);
+    world.happen(&Happening::Sets { mib: 200 });
+    world.passes(true);
+    world.hear();
+    world.away = true;
+    let mut decision = PodDecision::undecided(&world.state.pod);
+    decision.vpa = Some("web".to_owned());
+    decision.reason = Reason::OutOfBounds;
+    decision.containers = world.server.requirements();
+    decision.containers[0].resources.requests.memory = Some(Bytes::new(80 * MIB));
+    world.apply(PodInput::Decided {
+        decision: Box::new(decision),
+        took: Duration::ZERO,
+    });
+    world.apply(PodInput::Followed {
+        refused: None,
+        cause: Some(Cause::Sweep),
+        delay: Duration::ZERO,
+    });
+    world.passes(false);
+    assert!(world.state.resize.waits_for_api_server());
+    (world.away, world.denies) = (false, true);
+    world.apply(PodInput::ApiServerReturned);
+    world.passes(true);
+    let state = &world.state;
+    assert!(state.resize.written_ahead.is_none(), "{state:?}");
+    assert_eq!(
+        state.desired.overridden.as_ref().map(|set| limit(&set.values)),
+        Some(200)
+    );
+    let spec = limit(&world.server.requirements());
+    assert_eq!((world.lost, world.kernel, spec), (0, 200, 200));
 }

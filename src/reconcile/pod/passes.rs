@@ -169,15 +169,27 @@ impl PodState {
             self.resize.accept(accepted, now.instant);
         }
         self.take_shrink_report(std::mem::take(&mut done.shrink), pass.number, now.wall);
-        let unwanted = done.api.denied.clone().filter(|_| self.resize.written_ahead.is_some());
-        match unwanted {
+        let decided = self.work.request.is_none() && self.work.generation == pass.generation;
+        let denied = done.api.denied.clone().filter(|_| decided);
+        match denied.zip(self.resize.written_ahead.clone()) {
+            // Only what came while the API server was away is denied: what the spec had before is not.
+            Some((_, ahead))
+                if self
+                    .desired
+                    .overridden
+                    .as_ref()
+                    .is_some_and(|set| set.is_in(&ahead.spec)) =>
+            {
+                self.resize.catch_up();
+                self.yield_to_spec(now, effects);
+            }
             // Whoever set it was told that the spec follows.
-            Some(why) if self.work.request.is_none() && self.work.generation == pass.generation => {
+            Some((why, _)) => {
                 self.desired.end_override();
                 self.resize.catch_up();
                 self.lose_change(why, now, effects);
             }
-            _ => self.yield_to_spec(now, effects),
+            None => self.yield_to_spec(now, effects),
         }
         self.drift.runtime_sync_pending = matches!(done.record.outcome, Outcome::RuntimeOwed { .. });
         let current = self.work.generation == pass.generation;

@@ -108,11 +108,7 @@ impl UsageMeter {
     }
 
     fn pages_of_files(&self) -> Result<u64, CgroupError> {
-        let keys = match self.version {
-            CgroupVersion::V1 => ["total_inactive_file ", "total_active_file "],
-            CgroupVersion::V2 => ["inactive_file ", "active_file "],
-        };
-        Ok(sum_of(self.stat.text(&mut [0; LONGEST])?, &keys))
+        Ok(sum_of(self.stat.text(&mut [0; LONGEST])?, &keys_of_files(self.version)))
     }
 }
 
@@ -145,10 +141,7 @@ impl Cgroup {
     /// Errors: [`CgroupError`] of the first file that cannot be read.
     pub fn usage(&self, hierarchy: &Hierarchy) -> Result<Usage, CgroupError> {
         let stat = self.outer().dir(Resource::Memory).text("memory.stat")?;
-        let inactive = match self.outer().version() {
-            CgroupVersion::V1 => "total_inactive_file ",
-            CgroupVersion::V2 => "inactive_file ",
-        };
+        let [inactive, _] = keys_of_files(self.outer().version());
         let inactive = sum_of(&stat.unwrap_or_default(), &[inactive]);
         let (periods, throttled) = ThrottleMeter::open(self)?.periods()?;
         Ok(Usage {
@@ -171,6 +164,14 @@ impl Cgroup {
             fs::read_to_string(self.path().under(&mount).join("cpuacct.usage")).ok()
         });
         Ok(nanoseconds.and_then(|text| text.trim().parse().ok().map(Duration::from_nanos)))
+    }
+}
+
+/// What `memory.stat` calls pages of files, the inactive ones first. v1 has what is in cgroups below under names of its own.
+const fn keys_of_files(version: CgroupVersion) -> [&'static str; 2] {
+    match version {
+        CgroupVersion::V1 => ["total_inactive_file ", "total_active_file "],
+        CgroupVersion::V2 => ["inactive_file ", "active_file "],
     }
 }
 

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
+use strum::VariantNames as _;
 
 use crate::model::objects::annotation::{AFTER_GROW, BEFORE_SHRINK, BEFORE_SHRINK_WAIT};
 use crate::model::objects::{ObjectMeta, Pod};
@@ -63,8 +64,8 @@ pub enum HookAction {
 }
 
 /// The signals that programs take as a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
-#[display(rename_all = "UPPERCASE")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display, strum::EnumString, strum::VariantNames)]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum HookSignal {
     SigHup,
     SigUsr1,
@@ -93,7 +94,7 @@ impl Hook {
             Moment::AfterGrow => None,
         };
         let action = action(value).ok_or_else(|| {
-            let signals = HookSignal::ALL.map(|signal| signal.to_string()).join(", ");
+            let signals = HookSignal::VARIANTS.join(", ");
             let allowed = format!(
                 "a command, as a JSON array of 1 to {MOST_ARGUMENTS} strings in at most {LONGEST} bytes, or `signal: ` and one of \
                  {signals}"
@@ -113,16 +114,6 @@ impl Hook {
         let mut names = pod.metadata.annotations.keys();
         names.any(|name| name.starts_with(BEFORE_SHRINK) || name.starts_with(AFTER_GROW))
     }
-}
-
-impl HookSignal {
-    const ALL: [Self; 5] = [
-        Self::SigHup,
-        Self::SigUsr1,
-        Self::SigUsr2,
-        Self::SigQuit,
-        Self::SigWinch,
-    ];
 }
 
 /// An argument of a command, with the limits of before and after for `{old}` and `{new}`, in bytes. `{new:75%}` is three
@@ -177,10 +168,7 @@ fn action(value: &str) -> Option<HookAction> {
         return None;
     }
     if let Some(name) = value.trim().strip_prefix("signal:") {
-        let mut signals = HookSignal::ALL.into_iter();
-        return signals
-            .find(|signal| signal.to_string() == name.trim())
-            .map(HookAction::Signal);
+        return name.trim().parse().ok().map(HookAction::Signal);
     }
     let command: Vec<String> = serde_json::from_str(value).ok()?;
     let runs = command.first().is_some_and(|program| !program.is_empty()) && command.len() <= MOST_ARGUMENTS;

@@ -24,12 +24,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use vscaled::control::proto::{Change, Pod, ResizeRequest};
-use vscaled::model::MilliCpu;
 
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;
-use crate::support::apimodel::{ApiModel, Verdict};
+use crate::support::apimodel::{ApiModel, Verdict, objects};
 use crate::support::bare::{BareNode, BarePod};
+use crate::support::cluster::objects::resources;
 
 const NODE: &str = "node-1";
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000071";
@@ -64,7 +64,7 @@ impl Scene {
         let pod = node.run(NAME, UID, &[("app", at_first)]);
         let api = ApiModel::start(NODE, &json!({"cpu": "4", "memory": "8Gi"})).await;
         api.put("deployments", workload("web", None));
-        api.put("replicasets", workload("web-5c4f", Some(("Deployment", "web"))));
+        api.put("replicasets", workload("web-5c4f", Some("web")));
         api.put("pods", object(&pod, "web-5c4f"));
         api.put("verticalpodautoscalers", vpa(&[("app", at_first)]));
         let agent = Agent::new(&kubepods)
@@ -112,7 +112,7 @@ impl Scene {
         let cgroups = [&self.pod.cgroup, &self.pod.containers["app"].cgroup].map(Clone::clone);
         let hierarchy = vscaled::cgroup::Hierarchy::discover(None).unwrap();
         let write = move |pod: &vscaled::model::objects::Pod| {
-            let amounts = amounts(&pod.spec.containers[0].resources);
+            let amounts = Amounts::of(&pod.spec.containers[0].resources);
             for cgroup in &cgroups {
                 let cgroup = vscaled::cgroup::CgroupDir::open(&hierarchy, cgroup).unwrap();
                 for setting in amounts.settings(version).iter() {
@@ -219,76 +219,14 @@ impl Scene {
     }
 }
 
-/// The other way round than [`resources`].
-fn amounts(resources: &vscaled::model::Requirements) -> Amounts {
-    let (requests, limits) = (resources.requests, resources.limits);
-    Amounts {
-        cpu: requests.cpu.unwrap().get(),
-        cpu_limit: limits.cpu.map(MilliCpu::get),
-        memory: requests.memory.unwrap().get() >> 20,
-        memory_limit: limits.memory.map(|memory| memory.get() >> 20),
-    }
+fn workload(name: &str, deployment: Option<&str>) -> Value {
+    objects::workload(name, "web", deployment)
 }
 
-fn resources(amounts: Amounts) -> Value {
-    let list = |cpu: u64, memory: u64| json!({"cpu": format!("{cpu}m"), "memory": format!("{memory}Mi")});
-    json!({
-        "requests": list(amounts.cpu, amounts.memory),
-        "limits": list(amounts.cpu_limit.unwrap(), amounts.memory_limit.unwrap()),
-    })
-}
-
-fn workload(name: &str, owner: Option<(&str, &str)>) -> Value {
-    let owners: Vec<_> = owner
-        .iter()
-        .map(
-            |(kind, name)| json!({"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": "o", "controller": true}),
-        )
-        .collect();
-    json!({
-        "metadata": {"name": name, "namespace": "test", "uid": "o", "ownerReferences": owners},
-        "spec": {"selector": {"matchLabels": {"app": "web"}}},
-    })
-}
-
-/// A pod that runs, as the API server has it once its kubelet has said so.
 fn object(pod: &BarePod, replica_set: &str) -> Value {
-    let container = &pod.containers["app"];
-    let has = resources(container.amounts);
-    json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {
-            "name": pod.name, "namespace": "test", "uid": pod.uid, "generation": 1, "labels": {"app": "web"},
-            "annotations": {}, "ownerReferences": [
-                {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": replica_set, "uid": "o", "controller": true}
-            ],
-        },
-        "spec": {"nodeName": NODE, "containers": [{"name": "app", "image": "none", "resources": has}]},
-        "status": {
-            "phase": "Running", "qosClass": "Burstable", "observedGeneration": 1, "conditions": [],
-            "containerStatuses": [{
-                "name": "app", "containerID": format!("containerd://{}", container.id), "ready": true, "restartCount": 0,
-                "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
-                "resources": has, "allocatedResources": has["requests"],
-            }],
-        },
-    })
+    objects::running_pod(pod, "web", replica_set, NODE)
 }
 
 fn vpa(targets: &[(&str, Amounts)]) -> Value {
-    let recommended: Vec<_> = targets
-        .iter()
-        .map(|(name, amounts)| {
-            let requests = &resources(*amounts)["requests"];
-            json!({"containerName": name, "target": requests, "lowerBound": requests, "upperBound": requests})
-        })
-        .collect();
-    json!({
-        "metadata": {"name": "web", "namespace": "test"},
-        "spec": {
-            "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
-            "updatePolicy": {"updateMode": "InPlaceOrRecreate"},
-        },
-        "status": {"recommendation": {"containerRecommendations": recommended}},
-    })
+    objects::vpa("web", targets)
 }

@@ -172,22 +172,17 @@ impl PodState {
         let decided = self.work.request.is_none() && self.work.generation == pass.generation;
         let denied = done.api.denied.clone().filter(|_| decided);
         match denied.zip(self.resize.written_ahead.clone()) {
-            // Only what came while the API server was away is denied: what the spec had before is not.
-            Some((_, ahead))
-                if self
-                    .desired
-                    .overridden
-                    .as_ref()
-                    .is_some_and(|set| set.is_in(&ahead.spec)) =>
-            {
+            Some((why, ahead)) => {
                 self.resize.catch_up();
-                self.yield_to_spec(now, effects);
-            }
-            // Whoever set it was told that the spec follows.
-            Some((why, _)) => {
-                self.desired.end_override();
-                self.resize.catch_up();
-                self.lose_change(why, now, effects);
+                let set = self.desired.overridden.as_ref();
+                if set.is_some_and(|set| set.is_in(&ahead.spec)) {
+                    // Only what came while the API server was away is denied: what the spec had before is not.
+                    self.yield_to_spec(now, effects);
+                } else {
+                    // Whoever set it was told that the spec follows.
+                    self.desired.end_override();
+                    self.lose_change(why, now, effects);
+                }
             }
             None => self.yield_to_spec(now, effects),
         }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use vscaled::cgroup::{CgroupDir, Hierarchy};
 use vscaled::model::objects::Pod;
-use vscaled::model::{CgroupPath, MilliCpu, Requirements, Settings};
+use vscaled::model::{CgroupPath, Settings};
 
 use super::action::Size;
 use crate::support::amounts::Amounts;
-use crate::support::apimodel::ApiModel;
+use crate::support::apimodel::{ApiModel, objects};
 use crate::support::bare::{BareNode, BarePod};
 
 pub(super) const NODE: &str = "node-1";
@@ -46,8 +46,11 @@ impl Slot {
     }
 
     fn new(number: usize, name: &'static str, node: &mut BareNode, api: &ApiModel) -> Self {
-        api.put("deployments", workload(name, None));
-        api.put("replicasets", workload(&format!("{name}-rs"), Some(name)));
+        api.put("deployments", objects::workload(name, name, None));
+        api.put(
+            "replicasets",
+            objects::workload(&format!("{name}-rs"), name, Some(name)),
+        );
         let recommended = [AT_FIRST; 2];
         api.put("verticalpodautoscalers", vpa(name, recommended));
         Self {
@@ -78,7 +81,7 @@ impl Slot {
         let object = api.get("pods", &self.pod.full_name()).unwrap();
         let statuses = object["status"]["containerStatuses"].as_array().unwrap();
         let status = statuses.iter().find(|status| status["name"] == container).unwrap();
-        let amounts = amounts(&serde_json::from_value(status["resources"].clone()).unwrap());
+        let amounts = Amounts::of(&serde_json::from_value(status["resources"].clone()).unwrap());
         let little = Amounts {
             cpu_limit: Some(10),
             ..amounts
@@ -94,7 +97,7 @@ impl Slot {
             let statuses = pod["status"]["containerStatuses"].as_array_mut().unwrap();
             let status = statuses.iter_mut().find(|status| status["name"] == container).unwrap();
             status["containerID"] = id.into();
-            status["restartCount"] = json!(status["restartCount"].as_u64().unwrap() + 1);
+            status["restartCount"] = (status["restartCount"].as_u64().unwrap() + 1).into();
         });
     }
 
@@ -114,7 +117,10 @@ impl Slot {
         let containers = object["spec"]["containers"].as_array().unwrap().iter();
         CONTAINERS
             .into_iter()
-            .zip(containers.map(|container| amounts(&serde_json::from_value(container["resources"].clone()).unwrap())))
+            .zip(
+                containers
+                    .map(|container| Amounts::of(&serde_json::from_value(container["resources"].clone()).unwrap())),
+            )
             .collect()
     }
 
@@ -147,7 +153,7 @@ fn run(
     let uid = format!("0a1b2c3d-0000-4000-8{number:03x}-{incarnation:012x}");
     let amounts = Amounts::doubled(size.cpu, size.memory);
     let pod = node.run(name, uid.leak(), &CONTAINERS.map(|container| (container, amounts)));
-    api.put("pods", object(&pod));
+    api.put("pods", objects::running_pod(&pod, name, &format!("{name}-rs"), NODE));
     pod
 }
 
@@ -173,7 +179,7 @@ pub(super) fn kubelet_writes(node: &BareNode, api: &ApiModel) {
             .spec
             .containers
             .iter()
-            .map(|container| amounts(&container.resources))
+            .map(|container| Amounts::of(&container.resources))
             .collect();
         let whole = Amounts::sum(all.iter().copied()).settings(version);
         write(&at, &whole);
@@ -187,83 +193,10 @@ pub(super) fn kubelet_writes(node: &BareNode, api: &ApiModel) {
     api.kubelet(|kubelet| kubelet.writes = Some(Arc::new(sync)));
 }
 
-fn amounts(resources: &Requirements) -> Amounts {
-    let (requests, limits) = (resources.requests, resources.limits);
-    Amounts {
-        cpu: requests.cpu.unwrap().get(),
-        cpu_limit: limits.cpu.map(MilliCpu::get),
-        memory: requests.memory.unwrap().get() >> 20,
-        memory_limit: limits.memory.map(|memory| memory.get() >> 20),
-    }
-}
-
-fn resources(amounts: Amounts) -> Value {
-    let list = |cpu: u64, memory: u64| json!({"cpu": format!("{cpu}m"), "memory": format!("{memory}Mi")});
-    json!({
-        "requests": list(amounts.cpu, amounts.memory),
-        "limits": list(amounts.cpu_limit.unwrap(), amounts.memory_limit.unwrap()),
-    })
-}
-
-fn workload(name: &str, deployment: Option<&str>) -> Value {
-    let owners: Vec<_> = deployment.iter().map(|name| owner("Deployment", name)).collect();
-    let app = deployment.unwrap_or(name);
-    json!({
-        "metadata": {"name": name, "namespace": "test", "uid": "o", "ownerReferences": owners},
-        "spec": {"selector": {"matchLabels": {"app": app}}},
-    })
-}
-
-fn owner(kind: &str, name: &str) -> Value {
-    json!({"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": "o", "controller": true})
-}
-
-/// A pod that runs, as the API server has it once its kubelet has said so.
-fn object(pod: &BarePod) -> Value {
-    let containers = pod.containers.iter();
-    let specs: Vec<_> = containers
-        .clone()
-        .map(|(name, container)| json!({"name": name, "image": "none", "resources": resources(container.amounts)}))
-        .collect();
-    let statuses: Vec<_> = containers
-        .map(|(name, container)| {
-            let has = resources(container.amounts);
-            json!({
-                "name": name, "containerID": format!("containerd://{}", container.id), "ready": true, "restartCount": 0,
-                "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
-                "resources": has, "allocatedResources": has["requests"],
-            })
-        })
-        .collect();
-    json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {
-            "name": pod.name, "namespace": "test", "uid": pod.uid, "generation": 1, "labels": {"app": pod.name},
-            "annotations": {}, "ownerReferences": [owner("ReplicaSet", &format!("{}-rs", pod.name))],
-        },
-        "spec": {"nodeName": NODE, "containers": specs},
-        "status": {
-            "phase": "Running", "qosClass": "Burstable", "observedGeneration": 1, "conditions": [],
-            "containerStatuses": statuses,
-        },
-    })
-}
-
 fn vpa(name: &str, sizes: [Size; 2]) -> Value {
-    let recommended: Vec<_> = CONTAINERS
-        .iter()
-        .zip(sizes)
-        .map(|(name, Size { cpu, memory })| {
-            let target = json!({"cpu": format!("{cpu}m"), "memory": format!("{memory}Mi")});
-            json!({"containerName": name, "target": target, "lowerBound": target, "upperBound": target})
-        })
-        .collect();
-    json!({
-        "metadata": {"name": name, "namespace": "test"},
-        "spec": {
-            "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
-            "updatePolicy": {"updateMode": "InPlaceOrRecreate"},
-        },
-        "status": {"recommendation": {"containerRecommendations": recommended}},
-    })
+    let targets = sizes.map(|Size { cpu, memory }| Amounts::doubled(cpu, memory));
+    objects::vpa(
+        name,
+        &std::array::from_fn::<_, 2, _>(|index| (CONTAINERS[index], targets[index])),
+    )
 }

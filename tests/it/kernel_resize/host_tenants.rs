@@ -15,7 +15,7 @@ async fn no_patch_goes_to_a_pod_of_another_namespace() {
     let own = scene.node.run("own", OWN, &AT_FIRST);
     for (kind, object) in [
         ("deployments", workload("web", None)),
-        ("replicasets", workload("web-5c4f", Some(("Deployment", "web")))),
+        ("replicasets", workload("web-5c4f", Some("web"))),
         ("verticalpodautoscalers", vpa(&LARGER)),
     ] {
         let mut object = object;
@@ -92,7 +92,7 @@ async fn whatever_stands_in_a_tenants_namespace_no_patch_write_or_event_leaves_t
     scene.api.put("pods", tenants(object(&own, "own-1")));
     scene.api.put("replicasets", tenants(workload("own-1", None)));
     scene.api.put("deployments", tenants(workload("web", None)));
-    let replicas = workload("web-5c4f", Some(("Deployment", "web")));
+    let replicas = workload("web-5c4f", Some("web"));
     scene.api.put("replicasets", tenants(replicas));
     scene.api.kubelet(|kubelet| kubelet.writes = None);
     let theirs = &scene.pod.containers["app"].id;

@@ -9,7 +9,7 @@ use vscaled::control::proto;
 use vscaled::model::{CgroupPath, CgroupVersion, MemoryLimit, Settings};
 
 use super::host_faults::patches;
-use super::{Amounts, NAME, Scene, amounts, resources, vpa};
+use super::{Amounts, NAME, Scene, resources, vpa};
 use crate::support::allocator::{Allocator, Appetite, End};
 use crate::support::apimodel::{Effect, Verdict};
 use crate::support::cached::Cached;
@@ -66,7 +66,7 @@ impl Scene {
     /// The limit that the spec has, in MiB.
     fn asked(&self) -> u64 {
         let spec = serde_json::from_value(self.spec()).unwrap();
-        amounts(&spec).memory_limit.unwrap()
+        Amounts::of(&spec).memory_limit.unwrap()
     }
 
     async fn caches(&mut self) -> Cached {

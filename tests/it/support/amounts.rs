@@ -1,6 +1,8 @@
 //! Requests and limits, as manifests say them and as files hold them.
 
-use vscaled::model::{CgroupVersion, CpuMax, CpuQuota, CpuShares, CpuWeight, MemoryLimit, Setting, Settings};
+use vscaled::model::{
+    CgroupVersion, CpuMax, CpuQuota, CpuShares, CpuWeight, MemoryLimit, MilliCpu, Requirements, Setting, Settings,
+};
 use vscaled::runtime::proto::LinuxContainerResources;
 
 /// What a container, or a pod, has: thousandths of a cpu and mebibytes.
@@ -20,6 +22,17 @@ impl Amounts {
             cpu_limit: Some(2 * cpu),
             memory,
             memory_limit: Some(2 * memory),
+        }
+    }
+
+    /// What requirements say, which have both requests.
+    pub(crate) fn of(resources: &Requirements) -> Self {
+        let (requests, limits) = (resources.requests, resources.limits);
+        Self {
+            cpu: requests.cpu.unwrap().get(),
+            cpu_limit: limits.cpu.map(MilliCpu::get),
+            memory: requests.memory.unwrap().get() >> 20,
+            memory_limit: limits.memory.map(|memory| memory.get() >> 20),
         }
     }
 

@@ -9,6 +9,7 @@ mod admission;
 mod entrance;
 mod faults;
 mod kubelet;
+pub(crate) mod objects;
 mod rules;
 mod serve;
 mod store;

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use vscaled::control::proto;
 
 use crate::common::{Samples, Table};
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;
-use crate::support::apimodel::ApiModel;
+use crate::support::apimodel::{ApiModel, Link};
 use crate::support::bare::BareNode;
 
 pub(crate) const NODE: &str = "node-1";
@@ -79,6 +80,32 @@ pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
     table.row("status written → all levels hold it", verified);
     table.row("decided → verified, in the agent", inside);
     table.row("of that at the API server", asked);
+    table.print();
+
+    let mut table =
+        Table::new("Limits set and released by hand while the API server is known to be away → every level");
+    for (how, link) in [("refuses connections", Link::Cut), ("says nothing", Link::Silent)] {
+        api.link(link);
+        agent.reports(&["cannot be reached"]).await;
+        let (mut set, mut released) = (Samples::default(), Samples::default());
+        for _ in 0..rounds {
+            let start = Instant::now();
+            let request = pod.limits_by_hand(proto::Amounts {
+                cpu: None,
+                memory: Some("256Mi".to_owned()),
+            });
+            let change = agent.resize(request).await?;
+            set.push(start.elapsed());
+            anyhow::ensure!(change.outcome == "SpecLater", "{change:?}");
+            let start = Instant::now();
+            agent.release(&pod.full_name()).await?;
+            released.push(start.elapsed());
+        }
+        table.row(format!("it {how}: set, answered"), set);
+        table.row(format!("it {how}: released, answered"), released);
+        api.link(Link::Up);
+        agent.reaches(NAME, "InSync").await;
+    }
     table.print();
     Ok(())
 }

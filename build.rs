@@ -12,7 +12,7 @@ struct Protocol {
     partial_servers: bool,
 }
 
-const PROTOCOLS: [Protocol; 3] = [
+const PROTOCOLS: [Protocol; 5] = [
     Protocol {
         file: "vscaled/control/v1/control.proto",
         partial_servers: false,
@@ -25,12 +25,34 @@ const PROTOCOLS: [Protocol; 3] = [
         file: "vscaled/report/v1/report.proto",
         partial_servers: false,
     },
+    Protocol {
+        file: "kubelet/pods/v1alpha1/api.proto",
+        partial_servers: false,
+    },
+    Protocol {
+        file: "k8s/core/v1/pod.proto",
+        partial_servers: false,
+    },
 ];
 
 /// The protobuf package of the control protocol.
 const CONTROL: &str = ".vscaled.control.v1";
 /// The package of reports, whose messages for a pod, a container, a limit and memory are those of the whole crate.
 const REPORT: &str = ".vscaled.report.v1";
+/// The package of the kubelet's pods. They become JSON as the API server has it, which is what is read of both.
+const CORE: &str = ".k8s.core.v1";
+/// Attributes that make that JSON, by message or field.
+const CORE_ATTRIBUTES: [(&str, &str); 6] = [
+    ("Time", "into = \"Option<jiff::Timestamp>\""),
+    ("Quantity", "transparent"),
+    ("KeySelector.local_object_reference", "flatten"),
+    ("ContainerStatus.container_id", "rename = \"containerID\""),
+    (
+        "ContainerStatus.allocated_resources",
+        "skip_serializing_if = \"HashMap::is_empty\"",
+    ),
+    ("PodStatus.qos_class", "skip_serializing_if = \"String::is_empty\""),
+];
 /// What is left out where it is unset.
 const OPTIONAL: [&str; 17] = [
     ".vscaled.control.v1.Amounts",
@@ -77,6 +99,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let descriptors = protox::compile([root.join(protocol.file)], [root])?;
         let builder = OPTIONAL.iter().fold(tonic_prost_build::configure(), |builder, path| {
             builder.field_attribute(path, "#[serde(skip_serializing_if = \"Option::is_none\")]")
+        });
+        let builder = builder.type_attribute(
+            CORE,
+            "#[derive(serde::Serialize, serde::Deserialize)] #[serde(rename_all = \"camelCase\", default)]",
+        );
+        let builder = CORE_ATTRIBUTES.iter().fold(builder, |builder, (place, attribute)| {
+            let (path, attribute) = (format!("{CORE}.{place}"), format!("#[serde({attribute})]"));
+            match place.contains('.') {
+                true => builder.field_attribute(path, attribute),
+                false => builder.type_attribute(path, attribute),
+            }
         });
         printed_reports(builder)
             // Labels are printed in the same order every time.

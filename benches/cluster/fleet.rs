@@ -33,7 +33,7 @@ pub(crate) struct Local {
 
 impl Node for Local {
     fn start(client: ApiClient, name: &str) -> Self {
-        let (source, states) = KubernetesSource::new(client, name, Timing::default());
+        let (source, states) = KubernetesSource::new(client, name, None, Timing::default());
         let stop = CancellationToken::new();
         tokio::spawn(source.run(stop.clone()));
         let _stop = stop.drop_guard();

@@ -24,7 +24,7 @@ use super::source_merge::SourceMerge;
 use super::view;
 use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
 use crate::actuate::{Concurrency, LeastLimits, PodResizer};
-use crate::config::{Config, MEND_API_VERSION, RunArguments};
+use crate::config::{Config, MEND_API_VERSION, RunArguments, Source};
 use crate::control::{Access, CallGate, ControlSocket, Limits, proto, serve};
 use crate::doctor::Locations;
 use crate::guard::{Guard, LentLast, LimitFiles};
@@ -306,7 +306,8 @@ pub(super) async fn connect(config: &Config, counted: ApiMetrics) -> Result<Opti
 pub(super) fn start_sources(config: &Config, api: Option<ApiClient>, stop: &CancellationToken) -> SourceMerge {
     let mut sources = Vec::new();
     if let Some(api) = api {
-        let (source, states) = KubernetesSource::new(api, &config.node_name, Timing::default());
+        let kubelet = (config.source == Source::Kubelet).then(|| config.kubelet_socket.clone());
+        let (source, states) = KubernetesSource::new(api, &config.node_name, kubelet, Timing::default());
         tokio::spawn(source.run(stop.clone()));
         sources.push(states);
     }

@@ -25,11 +25,14 @@ pub struct Config {
     /// The name of this node in the cluster; may be empty with the directory source alone.
     #[arg(long, env = "NODE_NAME", default_value = "", value_parser = host_name)]
     pub node_name: String,
-    /// Where pods and VPAs come from: `directory`, `kubernetes` (the API server) or `both`; what both describe is as the API
-    /// server says.
+    /// Where pods and VPAs come from: `directory`, `kubernetes` (the API server), `kubelet` (the API server, and the node's
+    /// kubelet for pods) or `both` (directory and API server); what both describe is as the API server says.
     #[arg(long, env = "VSCALED_SOURCE", default_value = "directory")]
-    #[arg(value_parser = named::<Source>("directory, kubernetes or both"))]
+    #[arg(value_parser = named::<Source>("directory, kubernetes, kubelet or both"))]
     pub source: Source,
+    /// The socket at which the kubelet tells of its pods (feature gate PodInfoAPI), for the source `kubelet`.
+    #[arg(long, env = "VSCALED_KUBELET_SOCKET", default_value = "/var/lib/kubelet/pods/kubelet.sock", value_parser = socket_path())]
+    pub kubelet_socket: PathBuf,
     /// The file that says how to reach the API server; empty uses the service account of the pod that vscaled runs in.
     #[arg(long, env = "VSCALED_KUBECONFIG", default_value = "", value_parser = or_empty(absolute_path()))]
     pub kubeconfig: Optional<PathBuf>,

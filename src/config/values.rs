@@ -21,6 +21,8 @@ pub enum Source {
     Directory,
     /// The API server of the cluster.
     Kubernetes,
+    /// The API server of the cluster, and the node's kubelet for pods.
+    Kubelet,
     /// The directory and the API server.
     Both,
 }
@@ -33,7 +35,7 @@ impl Source {
 
     /// Whether the API server is followed.
     pub const fn has_cluster(self) -> bool {
-        matches!(self, Self::Kubernetes | Self::Both)
+        !matches!(self, Self::Directory)
     }
 }
 

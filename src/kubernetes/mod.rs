@@ -27,7 +27,7 @@ pub use call::{Call, Kind, Verb};
 pub use client::{ApiClient, Turn};
 pub use connect::{Access, ConnectError};
 pub use error::{ApiError, Problem, Status};
-pub use follow::{Followed, Follower, Place, Timing, follow};
+pub use follow::{Followed, Follower, Place, Timing, follow, follow_kubelet, kubelet_proto};
 pub use health::{ApiHealth, Away};
 pub use object::{Key, Object, Share, strip_nulls};
 pub use resize::ApiResizer;

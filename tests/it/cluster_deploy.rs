@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::support::image::output;
 
 /// Everything that is applied with `kubectl apply -k` and has the agent in it.
-const OVERLAYS: [&str; 11] = [
+const OVERLAYS: [&str; 12] = [
     "deploy/base",
     "deploy/overlays/admission-policy",
     "deploy/overlays/boost",
@@ -21,6 +21,7 @@ const OVERLAYS: [&str; 11] = [
     "deploy/overlays/cgroup-v2",
     "deploy/overlays/cri-o",
     "deploy/overlays/kernel-log",
+    "deploy/overlays/kubelet-pods",
     "deploy/overlays/legacy",
     "deploy/overlays/observe-only",
     "deploy/overlays/restore",

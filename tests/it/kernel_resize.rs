@@ -10,6 +10,7 @@ mod host_boost;
 mod host_bounds;
 mod host_faults;
 mod host_killed;
+mod host_kubelet_pods;
 mod host_kubelets;
 mod host_manners;
 mod host_others;

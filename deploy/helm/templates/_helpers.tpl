@@ -61,6 +61,7 @@ are lists of objects, whose members are found by `name`, or by `mountPath` where
 {{- if ne .Values.cgroup "auto" -}}{{- $overlays = append $overlays (printf "cgroup-%s" .Values.cgroup) -}}{{- end -}}
 {{- if eq .Values.runtime "cri-o" -}}{{- $overlays = append $overlays "cri-o" -}}{{- end -}}
 {{- if .Values.kernelLog -}}{{- $overlays = append $overlays "kernel-log" -}}{{- end -}}
+{{- if .Values.kubeletPods -}}{{- $overlays = append $overlays "kubelet-pods" -}}{{- end -}}
 {{- if .Values.restore -}}
 {{- $overlays = append $overlays "restore" -}}
 {{- else if .Values.observeOnly -}}

@@ -8,6 +8,7 @@
 //! An object that cannot be read is named, keeps its last good state, and hides no other. The objects of a namespace fill no
 //! more than their [`Share`](super::Share); how many were left out is named.
 
+mod kubelet;
 mod state;
 mod task;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use super::client::ApiClient;
 use super::object::Object;
 use task::Task;
 
+pub use kubelet::{follow_kubelet, proto as kubelet_proto};
 pub use state::Followed;
 
 /// Which objects of a kind.
@@ -70,18 +72,68 @@ impl Default for Timing {
 /// A list that is followed for as long as this exists.
 #[derive(Debug)]
 pub struct Follower<T> {
-    known: Known<T>,
+    known: Arc<Known<T>>,
     _task: AbortOnDropHandle<()>,
 }
 
 /// What the task knows, shared with those who look.
 #[derive(Debug)]
-struct Known<T>(Arc<Mutex<Followed<T>>>);
+struct Known<T> {
+    followed: Mutex<Followed<T>>,
+    /// The list, for people.
+    about: String,
+    changed: Arc<Notify>,
+}
 
 impl<T> Known<T> {
     fn with<R>(&self, act: impl FnOnce(&mut Followed<T>) -> R) -> R {
         // Whole between any two objects, whatever happened in between.
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.followed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Says that what is known is up to date.
+    fn publish(&self, news: bool) {
+        let mended = self.with(|known| {
+            known.refused = false;
+            known.trouble.take()
+        });
+        if mended.is_some() {
+            tracing::info!(list = %self.about, "followed again");
+        }
+        if news || mended.is_some() {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Says that what is known may be old.
+    fn trouble(&self, trouble: &str, news: bool) {
+        let before = self.with(|known| known.trouble.replace(trouble.to_owned()));
+        let other = before.as_deref() != Some(trouble);
+        if other {
+            tracing::warn!(list = %self.about, "{trouble}");
+        }
+        if news || other {
+            self.changed.notify_one();
+        }
+    }
+}
+
+impl<T: Default> Follower<T> {
+    /// A follower that is kept up to date by a task.
+    fn of<F>(about: String, changed: Arc<Notify>, task: impl FnOnce(Arc<Known<T>>) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let known = Arc::new(Known {
+            followed: Mutex::default(),
+            about,
+            changed,
+        });
+        Self {
+            // Cancel-safe: what is dropped is a connection and a place in a list.
+            _task: AbortOnDropHandle::new(tokio::spawn(task(Arc::clone(&known)))),
+            known,
+        }
     }
 }
 
@@ -97,11 +149,10 @@ impl<T> Follower<T> {
 /// # Panics
 /// Outside of a tokio runtime.
 pub fn follow<T: Object>(client: ApiClient, place: Place, timing: Timing, changed: Arc<Notify>) -> Follower<T> {
-    let known = Arc::new(Mutex::new(Followed::default()));
-    let task = Task::new(client, place, timing, Known(Arc::clone(&known)), changed);
-    Follower {
-        known: Known(known),
-        // Cancel-safe: what is dropped is a connection and a place in a list.
-        _task: AbortOnDropHandle::new(tokio::spawn(task.run())),
-    }
+    let kind = T::KINDS.first().map_or("", |kind| kind.plural);
+    let about = match &place.namespace {
+        Some(namespace) => format!("{kind} in {namespace}"),
+        None => kind.to_owned(),
+    };
+    Follower::of(about, changed, |known| Task::new(client, place, timing, known).run())
 }

@@ -84,6 +84,11 @@ pub(super) enum WatchResult {
 }
 
 impl<T: Object> Followed<T> {
+    /// The object of that name, in its last good state.
+    pub(super) fn object(&self, key: &Key) -> Option<&Arc<T>> {
+        self.known_objects.get(key)?.object.as_ref()
+    }
+
     /// The objects, in their last good state.
     pub fn objects(&self) -> impl Iterator<Item = &Arc<T>> {
         self.known_objects.values().filter_map(|kept| kept.object.as_ref())
@@ -197,7 +202,7 @@ impl<T: Object> Followed<T> {
     }
 
     /// Takes over an object's state, or why it is unusable. An object that another of its name followed is not its state.
-    fn put(&mut self, decoded: Decoded<T>, is_new: bool) -> bool {
+    pub(super) fn put(&mut self, decoded: Decoded<T>, is_new: bool) -> bool {
         let Decoded {
             key, object, left_out, ..
         } = decoded;
@@ -241,7 +246,7 @@ impl<T: Object> Followed<T> {
     }
 
     /// Forgets an object; returns whether it was known.
-    fn remove(&mut self, key: &Key) -> bool {
+    pub(super) fn remove(&mut self, key: &Key) -> bool {
         let was_known = self.known_objects.remove(key).is_some();
         if let Some(count) = self.left_out.get_mut(&key.namespace) {
             self.has_room |= was_known;
@@ -259,7 +264,7 @@ fn old(why: &str) -> String {
 }
 
 /// An object whose text cannot be kept or says no name. Its name is what looks like one, for people.
-fn unreadable<T>(piece: &Piece) -> Decoded<T> {
+pub(super) fn unreadable<T>(piece: &Piece) -> Decoded<T> {
     let (text, why) = match piece {
         Piece::Object(text) => (text, "it has no name, or is no object".to_owned()),
         Piece::TooLarge(text) => (

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::state::{Followed, WatchResult};
@@ -37,15 +36,14 @@ pub(super) struct Task<T> {
     must_list: bool,
     /// A list was read, and its watch has not begun yet.
     listed: bool,
-    known: Known<T>,
-    changed: Arc<Notify>,
+    known: Arc<Known<T>>,
 }
 
 /// A watch that has begun.
 type Watching = (Call, Pieces<'static>);
 
 impl<T: Object> Task<T> {
-    pub(super) fn new(client: ApiClient, place: Place, timing: Timing, known: Known<T>, changed: Arc<Notify>) -> Self {
+    pub(super) fn new(client: ApiClient, place: Place, timing: Timing, known: Arc<Known<T>>) -> Self {
         Self {
             client,
             place,
@@ -56,7 +54,6 @@ impl<T: Object> Task<T> {
             must_list: true,
             listed: false,
             known,
-            changed,
         }
     }
 
@@ -146,7 +143,7 @@ impl<T: Object> Task<T> {
     fn listed(&mut self, version: String, news: bool) {
         self.version = Some(version);
         self.listed = true;
-        self.publish(news);
+        self.known.publish(news);
     }
 
     /// The watch has begun. Only that makes a list a success: what may be listed and not watched must not
@@ -185,7 +182,8 @@ impl<T: Object> Task<T> {
         } else {
             ("what was known of them before counts", self.backoff.next(None))
         };
-        self.trouble(&format!("the API server knows no {names}: {what}"), news);
+        self.known
+            .trouble(&format!("the API server knows no {names}: {what}"), news);
         sleep(pause).await;
     }
 
@@ -197,7 +195,7 @@ impl<T: Object> Task<T> {
                 let call = self.watching(kind, self.version.clone().unwrap_or_default());
                 let pieces = self.client.watch(&call).await?;
                 self.begun();
-                self.publish(false);
+                self.known.publish(false);
                 (call, pieces)
             }
         };
@@ -239,7 +237,7 @@ impl<T: Object> Task<T> {
                         self.version = Some(version);
                     }
                     self.backoff.reset();
-                    self.publish(news);
+                    self.known.publish(news);
                 }
                 WatchResult::Bookmark(version) | WatchResult::ListEnd(version) => {
                     self.version = Some(version);
@@ -267,20 +265,6 @@ impl<T: Object> Task<T> {
         }
     }
 
-    /// Says that what is known is up to date.
-    fn publish(&self, news: bool) {
-        let mended = self.known.with(|known| {
-            known.refused = false;
-            known.trouble.take()
-        });
-        if mended.is_some() {
-            tracing::info!(list = %self.about(), "followed again");
-        }
-        if news || mended.is_some() {
-            self.changed.notify_one();
-        }
-    }
-
     /// Says that what is known may be old, and waits.
     async fn failed(&mut self, error: &ApiError) {
         let pause = self.backoff.next(error.problem.retry_after());
@@ -288,7 +272,7 @@ impl<T: Object> Task<T> {
         let news = self
             .known
             .with(|known| std::mem::replace(&mut known.refused, refused) != refused);
-        self.trouble(&error.to_string(), news);
+        self.known.trouble(&error.to_string(), news);
         let health = self.client.health().clone();
         // Who comes back from an outage is not left waiting for as long as it lasted.
         let returned = async {
@@ -303,28 +287,9 @@ impl<T: Object> Task<T> {
         }
     }
 
-    fn trouble(&self, trouble: &str, news: bool) {
-        let before = self.known.with(|known| known.trouble.replace(trouble.to_owned()));
-        let other = before.as_deref() != Some(trouble);
-        if other {
-            tracing::warn!(list = %self.about(), "{trouble}");
-        }
-        if news || other {
-            self.changed.notify_one();
-        }
-    }
-
     /// The kind's name in any of its versions.
     fn plural() -> &'static str {
         T::KINDS.first().map_or("", |kind| kind.plural)
-    }
-
-    fn about(&self) -> String {
-        let kind = Self::plural();
-        match &self.place.namespace {
-            Some(namespace) => format!("{kind} in {namespace}"),
-            None => kind.to_owned(),
-        }
     }
 }
 

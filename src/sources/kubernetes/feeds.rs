@@ -1,6 +1,7 @@
 //! What is followed and what is being asked for, and how that comes to follow what is needed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::time::Instant;
 
 use super::owners::{self, OwnerKey, Owners};
 use super::view::{Missing, Namespace};
-use crate::kubernetes::{ApiClient, ApiError, Followed, Follower, Object, Place, Timing, follow};
+use crate::kubernetes::{ApiClient, ApiError, Followed, Follower, Object, Place, Timing, follow, follow_kubelet};
 use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, VerticalPodAutoscaler};
 
 /// How long a namespace is followed after its last pod has left: another often follows.
@@ -47,7 +48,7 @@ struct NamespaceFeeds {
 }
 
 impl Feeds {
-    pub(super) fn new(client: ApiClient, node: &str, timing: Timing) -> Self {
+    pub(super) fn new(client: ApiClient, node: &str, kubelet: Option<PathBuf>, timing: Timing) -> Self {
         let changed = Arc::new(Notify::new());
         let selecting = |field_selector| Place {
             namespace: None,
@@ -56,8 +57,12 @@ impl Feeds {
         // Pods that have ended hold nothing any more; those that end leave the list.
         let here = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
         let itself = format!("metadata.name={node}");
+        let pods = match kubelet {
+            Some(socket) => follow_kubelet(socket, timing, Arc::clone(&changed)),
+            None => follow(client.clone(), selecting(here), timing, Arc::clone(&changed)),
+        };
         Self {
-            pods: follow(client.clone(), selecting(here), timing, Arc::clone(&changed)),
+            pods,
             node: follow(client.clone(), selecting(itself), timing, Arc::clone(&changed)),
             client,
             timing,

@@ -1,7 +1,7 @@
 //! The API server → the latest [`SourceState`], as far as it concerns this node.
 //!
-//! One task, [`KubernetesSource::run`]. It follows the pods bound to this node and the Node itself. From these it knows
-//! which namespaces matter, and follows the VPAs in them; where a VPA targets the workload of a pod that is here, also the
+//! One task, [`KubernetesSource::run`]. It follows the pods bound to this node, there or at its kubelet, and the Node itself.
+//! From these it knows which namespaces matter, and follows the VPAs in them; where a VPA targets the workload of a pod that is here, also the
 //! LimitRanges and HorizontalPodAutoscalers. Workloads are asked for one by one (`owners`). Nothing is followed
 //! for the whole cluster, so that what a node costs the API server depends on the node alone.
 //!
@@ -16,6 +16,7 @@ mod tests;
 mod view;
 
 use std::collections::{BTreeSet, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,14 +40,19 @@ pub struct KubernetesSource {
 }
 
 impl KubernetesSource {
-    /// A source, and where its states appear.
+    /// A source, and where its states appear. Pods come from the kubelet's socket where one is given.
     ///
     /// # Panics
     /// Outside of a tokio runtime: following begins at once.
     #[must_use]
-    pub fn new(client: ApiClient, node: &str, timing: Timing) -> (Self, watch::Receiver<Arc<SourceState>>) {
+    pub fn new(
+        client: ApiClient,
+        node: &str,
+        kubelet: Option<PathBuf>,
+        timing: Timing,
+    ) -> (Self, watch::Receiver<Arc<SourceState>>) {
         let (sender, receiver) = watch::channel(Arc::default());
-        let feeds = Feeds::new(client, node, timing);
+        let feeds = Feeds::new(client, node, kubelet, timing);
         (Self { feeds, sender }, receiver)
     }
 

@@ -17,7 +17,7 @@ use crate::support::skipped;
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/helm");
 
 /// The values that ask for what an overlay has.
-const VALUES: [(&str, &[&str]); 11] = [
+const VALUES: [(&str, &[&str]); 12] = [
     ("deploy/base", &[]),
     ("deploy/overlays/admission-policy", &["admissionPolicy=true"]),
     ("deploy/overlays/boost", &["rights=both"]),
@@ -25,6 +25,7 @@ const VALUES: [(&str, &[&str]); 11] = [
     ("deploy/overlays/cgroup-v2", &["cgroup=v2"]),
     ("deploy/overlays/cri-o", &["runtime=cri-o"]),
     ("deploy/overlays/kernel-log", &["kernelLog=true"]),
+    ("deploy/overlays/kubelet-pods", &["kubeletPods=true"]),
     ("deploy/overlays/legacy", &["rights=annotate"]),
     ("deploy/overlays/observe-only", &["observeOnly=true"]),
     ("deploy/overlays/restore", &["restore=true"]),

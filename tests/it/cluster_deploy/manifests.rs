@@ -224,9 +224,13 @@ fn every_configuration_is_one_that_the_agent_accepts() {
         let printed: Value = serde_json::from_str(&output(&mut run)).unwrap();
         let observes = ["deploy/overlays/observe-only", "deploy/overlays/restore"].contains(&overlay);
         assert_eq!(printed["observeOnly"], observes, "{overlay}");
+        let source = match overlay {
+            "deploy/overlays/kubelet-pods" => "kubelet",
+            _ => "kubernetes",
+        };
         assert_eq!(
             (&printed["source"], &printed["nodeName"]),
-            (&json!("kubernetes"), &json!("node-1"))
+            (&json!(source), &json!("node-1"))
         );
         lies_in_mounts(overlay, agent, &printed);
     }
@@ -240,7 +244,11 @@ fn lies_in_mounts(overlay: &str, agent: &Value, config: &Value) {
         .iter()
         .map(|mount| mount["mountPath"].as_str().unwrap())
         .collect();
-    for key in ["stateDir", "socket", "runtimeSocket", "cgroupRoot"] {
+    let kubelet = (config["source"] == "kubelet").then_some("kubeletSocket");
+    for key in ["stateDir", "socket", "runtimeSocket", "cgroupRoot"]
+        .into_iter()
+        .chain(kubelet)
+    {
         let path = Path::new(match config[key].as_str().unwrap() {
             // It is looked for where the manifests mount its directory.
             "auto" => vscaled::runtime::WELL_KNOWN_SOCKETS[0],

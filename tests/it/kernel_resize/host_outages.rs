@@ -29,13 +29,13 @@ impl Scene {
         scene
     }
 
-    async fn cut(&self) {
+    pub(super) async fn cut(&self) {
         self.api.kubelet(|kubelet| kubelet.asleep = true);
         self.api.link(Link::Cut);
         self.agent.reports(&["cannot be reached"]).await;
     }
 
-    fn mend(&self) {
+    pub(super) fn mend(&self) {
         self.api.link(Link::Up);
         self.api.kubelet(|kubelet| kubelet.asleep = false);
     }

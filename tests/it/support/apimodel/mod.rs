@@ -10,6 +10,7 @@ mod entrance;
 mod faults;
 mod kubelet;
 pub(crate) mod objects;
+mod pods_socket;
 mod rules;
 mod serve;
 mod store;
@@ -30,6 +31,7 @@ pub(crate) use entrance::Link;
 pub(crate) use faults::{Effect, Fault};
 use faults::{Faults, UnderWay};
 pub(crate) use kubelet::{Kubelet, Verdict};
+pub(crate) use pods_socket::PodsSocket;
 pub(crate) use store::Refusal;
 use store::Store;
 

@@ -1,0 +1,157 @@
+//! What the kubelet sends → pods.
+
+use super::*;
+use crate::kubernetes::follow::Followed;
+use proto::core;
+
+/// A pod as kube-apiserver 1.20.2 encodes it: the kubelet uses the same code.
+const RECORDED: &[u8] = include_bytes!("../../../../tests/data/pod-protobuf/pod.pb");
+/// The same pod as JSON, of the same API server.
+const AS_JSON: &str = include_str!("../../../../tests/data/pod-protobuf/pod.json");
+
+fn known() -> Known<Pod> {
+    Known {
+        followed: std::sync::Mutex::default(),
+        about: "pods".to_owned(),
+        changed: Arc::default(),
+    }
+}
+
+fn pod(name: &str, uid: &str) -> core::Pod {
+    let metadata = core::ObjectMeta {
+        name: name.to_owned(),
+        namespace: "shop".to_owned(),
+        uid: uid.to_owned(),
+        ..Default::default()
+    };
+    core::Pod {
+        metadata: Some(metadata),
+        ..Default::default()
+    }
+}
+
+fn event(kind: EventType, pod: &core::Pod) -> WatchPodsEvent {
+    WatchPodsEvent {
+        r#type: kind.into(),
+        pod: pod.encode_to_vec(),
+    }
+}
+
+fn uids(known: &Known<Pod>) -> Vec<String> {
+    known.with(|known| known.objects().map(|pod| pod.metadata.uid.clone()).collect())
+}
+
+#[test]
+fn a_recorded_pod_is_the_same_in_both_encodings() {
+    let (from_kubelet, _) = decode_pod(RECORDED).object.unwrap();
+    let (from_api, _) = decode::<Pod>(AS_JSON).unwrap().object.unwrap();
+    assert_eq!(from_kubelet, from_api);
+    // It says enough for that to mean something.
+    let app = &from_kubelet.spec.containers[0];
+    assert_eq!(app.memory_settings.len(), 4, "{:?}", app.memory_settings);
+    assert_eq!(
+        from_kubelet.status.container_statuses[0]
+            .last_state
+            .terminated
+            .as_ref()
+            .unwrap()
+            .reason,
+        "OOMKilled"
+    );
+    assert!(from_kubelet.spec.overhead.memory.is_some() && from_kubelet.spec.priority.is_some());
+}
+
+#[test]
+fn what_newer_kubelets_say_about_resources_is_read() {
+    let amount = |text: &str| core::Quantity {
+        string: text.to_owned(),
+    };
+    let list = |text: &str| [("memory".to_owned(), amount(text))].into();
+    let has = core::ResourceRequirements {
+        limits: list("128Mi"),
+        requests: list("64Mi"),
+    };
+    let status = core::ContainerStatus {
+        name: "app".to_owned(),
+        resources: Some(has.clone()),
+        allocated_resources: list("64Mi"),
+        ..Default::default()
+    };
+    let mut sent = pod("web", "u");
+    sent.status = Some(core::PodStatus {
+        container_statuses: vec![status],
+        resources: Some(has),
+        observed_generation: 3,
+        ..Default::default()
+    });
+    let (read, _) = decode_pod(&sent.encode_to_vec()).object.unwrap();
+    let status = &read.status.container_statuses[0];
+    let limit = |requirements: Option<crate::model::Requirements>| requirements.unwrap().limits.memory.unwrap().get();
+    assert_eq!(
+        (limit(status.resources), limit(read.status.resources)),
+        (128 << 20, 128 << 20)
+    );
+    assert_eq!(status.allocated_resources.unwrap().memory.unwrap().get(), 64 << 20);
+    assert_eq!(read.status.observed_generation, 3);
+}
+
+#[test]
+fn a_pod_of_the_kubelets_own_counts_as_one_that_the_api_server_only_mirrors() {
+    let annotations = |source: &str| {
+        let mut sent = pod("proxy", "hash");
+        let metadata = sent.metadata.as_mut().unwrap();
+        metadata.annotations.insert(CONFIG_SOURCE.to_owned(), source.to_owned());
+        decode_pod(&sent.encode_to_vec()).object.unwrap().0.metadata.annotations
+    };
+    assert_eq!(annotations("file")[annotation::MIRROR], "hash");
+    assert!(annotations("api").is_empty());
+}
+
+#[test]
+fn a_pod_that_has_ended_is_gone() {
+    let known = known();
+    let mut web = pod("web", "u");
+    assert!(apply(&known, &event(EventType::Added, &web)).unwrap());
+    web.status = Some(core::PodStatus {
+        phase: "Succeeded".to_owned(),
+        ..Default::default()
+    });
+    assert!(apply(&known, &event(EventType::Modified, &web)).unwrap());
+    assert!(uids(&known).is_empty());
+}
+
+#[test]
+fn the_end_of_a_pod_takes_none_away_that_has_its_name_by_now() {
+    let known = known();
+    for uid in ["before", "after"] {
+        apply(&known, &event(EventType::Added, &pod("web", uid))).unwrap();
+    }
+    assert!(!apply(&known, &event(EventType::Deleted, &pod("web", "before"))).unwrap());
+    assert_eq!(uids(&known), ["after"]);
+    assert!(apply(&known, &event(EventType::Deleted, &pod("web", "after"))).unwrap());
+    assert!(uids(&known).is_empty());
+}
+
+#[test]
+fn what_is_no_pod_is_named_and_hides_no_other() {
+    let known = known();
+    let garbled = WatchPodsEvent {
+        r#type: EventType::Added.into(),
+        pod: b"\x0a\xff\xff".to_vec(),
+    };
+    assert!(apply(&known, &garbled).unwrap());
+    apply(&known, &event(EventType::Added, &pod("web", "u"))).unwrap();
+    assert_eq!(uids(&known), ["u"]);
+    let problems: Vec<_> = known.with(|known: &mut Followed<Pod>| known.problems().collect());
+    assert!(problems[0].contains("it has no name"), "{problems:?}");
+}
+
+#[test]
+fn an_event_of_an_unknown_type_ends_the_watch() {
+    let event = WatchPodsEvent {
+        r#type: 9,
+        pod: Vec::new(),
+    };
+    let why = apply(&known(), &event).unwrap_err();
+    assert!(why.message().contains("type 9"), "{why}");
+}

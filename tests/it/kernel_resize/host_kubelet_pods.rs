@@ -1,0 +1,147 @@
+//! Pods come from the kubelet's socket: the API server is not asked for them, and a new one is known also while it is away.
+
+use serde_json::json;
+
+use super::{AT_FIRST, Amounts, LARGER, SMALLER, Scene, object, resources};
+use crate::support::apimodel::PodsSocket;
+use crate::support::bare::BarePod;
+
+const OTHER: &str = "web-5c4f-y";
+const STATIC: &str = "proxy-node-1";
+const UIDS: [&str; 2] = [
+    "0a1b2c3d-0000-4000-8000-000000000072",
+    "0a1b2c3d-0000-4000-8000-000000000073",
+];
+
+impl Scene {
+    /// An agent whose pods come from the kubelet.
+    async fn by_the_kubelet() -> (Self, PodsSocket) {
+        let mut scene = Self::new().await;
+        let mut socket = scene.api.pods_socket();
+        socket.start();
+        scene.agent.set("--source", "kubelet");
+        scene.agent.set("--kubelet-socket", socket.path());
+        scene.start().await;
+        (scene, socket)
+    }
+
+    /// Another pod that runs.
+    fn runs_another(&mut self, name: &'static str, uid: &'static str) -> BarePod {
+        self.node.run(name, uid, &AT_FIRST)
+    }
+}
+
+#[tokio::test]
+async fn a_recommendation_is_followed_and_no_pod_is_asked_for_at_the_api_server() {
+    let (scene, _socket) = Scene::by_the_kubelet().await;
+    scene.recommend(&SMALLER);
+    scene.settles(&SMALLER).await;
+    scene.confirmed(&SMALLER).await;
+    scene.recommend(&LARGER);
+    scene.settles(&LARGER).await;
+    assert_eq!(scene.spec(), resources(LARGER[0].1));
+    let calls = scene.api.all_calls();
+    assert_eq!(calls.get("patch pods/resize"), Some(&2), "{calls:?}");
+    for call in ["list pods", "watch pods"] {
+        assert_eq!(scene.api.calls(call), 0, "{calls:?}");
+    }
+    assert!(
+        scene.api.calls("watch verticalpodautoscalers") > 0,
+        "the names of calls are others"
+    );
+}
+
+#[tokio::test]
+async fn a_pod_that_comes_in_an_outage_is_resized_and_its_spec_follows() {
+    let (mut scene, _socket) = Scene::by_the_kubelet().await;
+    scene.cut().await;
+    let other = scene.runs_another(OTHER, UIDS[0]);
+    scene.api.put("pods", object(&other, "web-5c4f"));
+    scene.agent.reaches(OTHER, "NotManaged").await;
+    let by_hand = Amounts {
+        memory_limit: Some(256),
+        ..AT_FIRST[0].1
+    };
+    let request = super::host_others::limits(&other, None, Some("256Mi"));
+    let change = scene.agent.resize(request).await.unwrap();
+    assert_eq!(change.outcome, "SpecLater", "{change:#?}");
+    assert!(scene.node.holds_as_specified(&other, &[("app", by_hand)]));
+    scene.mend();
+    let spec = || scene.api.get("pods", &other.full_name()).unwrap()["spec"]["containers"][0]["resources"].clone();
+    scene
+        .agent
+        .wait_for("the spec to follow", || spec() == resources(by_hand))
+        .await;
+}
+
+#[tokio::test]
+async fn a_kubelet_that_restarts_takes_no_pod_away_and_tells_of_those_that_went_meanwhile() {
+    let (mut scene, mut socket) = Scene::by_the_kubelet().await;
+    let other = scene.runs_another(OTHER, UIDS[0]);
+    scene.api.put("pods", object(&other, "web-5c4f"));
+    scene.agent.reaches(OTHER, "NotManaged").await;
+
+    socket.stop();
+    scene
+        .agent
+        .reports(&["the kubelet tells no pods at", "No such file"])
+        .await;
+    scene.recommend(&SMALLER);
+    scene.settles(&SMALLER).await;
+    scene.api.remove("pods", &other.full_name());
+
+    socket.start();
+    let gone = async || scene.agent.pod(OTHER).await.is_none().then_some(());
+    scene.agent.until("the pod to be gone", gone).await;
+    scene.recommend(&LARGER);
+    scene.settles(&LARGER).await;
+}
+
+#[tokio::test]
+async fn a_pod_of_the_same_name_outlives_the_word_that_the_one_before_is_gone() {
+    let (mut scene, socket) = Scene::by_the_kubelet().await;
+    let before = scene.runs_another(OTHER, UIDS[0]);
+    let mut ending = object(&before, "web-5c4f");
+    ending["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    scene.api.put("pods", ending.clone());
+    scene.agent.reaches(OTHER, "NotManaged").await;
+    // The kubelet has both until the first has ended; the API server has forgotten it.
+    socket.put_own(ending);
+    let after = scene.runs_another(OTHER, UIDS[1]);
+    scene.api.put("pods", object(&after, "web-5c4f"));
+    let is_new = async || {
+        scene
+            .agent
+            .pod(OTHER)
+            .await
+            .filter(|pod| pod.uid == after.uid)
+            .map(drop)
+    };
+    scene.agent.until("the new pod", is_new).await;
+    socket.take_own();
+    scene.recommend(&SMALLER);
+    scene.settles(&SMALLER).await;
+    let is_resized = || scene.node.holds_as_specified(&after, &SMALLER);
+    scene.agent.wait_for("the new pod to be resized", is_resized).await;
+}
+
+#[tokio::test]
+async fn a_static_pod_is_resized_in_the_kernel_and_never_at_the_api_server() {
+    let (mut scene, socket) = Scene::by_the_kubelet().await;
+    let pod = scene.runs_another(STATIC, UIDS[0]);
+    let mut own = object(&pod, "");
+    own["metadata"]["ownerReferences"] = json!([]);
+    own["metadata"]["annotations"] =
+        json!({"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": pod.uid});
+    socket.put_own(own);
+    scene.agent.reaches(STATIC, "NotManaged").await;
+    let request = super::host_others::limits(&pod, None, Some("256Mi"));
+    let change = scene.agent.resize(request).await.unwrap();
+    assert_eq!(change.outcome, "Applied", "{change:#?}");
+    let by_hand = Amounts {
+        memory_limit: Some(256),
+        ..AT_FIRST[0].1
+    };
+    assert!(scene.node.holds_as_specified(&pod, &[("app", by_hand)]));
+    assert_eq!(scene.api.calls("patch pods/resize"), 0);
+}

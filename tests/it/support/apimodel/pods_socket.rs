@@ -1,0 +1,170 @@
+//! The socket at which a kubelet tells of its pods (KEP-4188): made up, because no kubelet that can be had here has it. Its
+//! protocol is upstream's, and its pods are those of the API server and static ones of its own.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use prost::Message as _;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::UnixListener;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tokio_util::task::AbortOnDropHandle;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
+use vscaled::kubernetes::kubelet_proto::pods_server::{Pods, PodsServer};
+use vscaled::kubernetes::kubelet_proto::{EventType, WatchPodsEvent, WatchPodsRequest, core};
+
+use super::{ApiModel, Shared};
+
+/// A kubelet's socket. Its pods may be told on and off.
+#[derive(Debug)]
+pub(crate) struct PodsSocket {
+    directory: TempDir,
+    kubelet: KubeletPods,
+    server: Option<AbortOnDropHandle<()>>,
+}
+
+#[derive(Debug, Clone)]
+struct KubeletPods {
+    shared: Arc<Shared>,
+    own: Arc<Mutex<Vec<Value>>>,
+    /// Another one has begun whenever this changes: those who watch are sent away.
+    serving: watch::Sender<()>,
+}
+
+impl ApiModel {
+    /// The socket of the node's kubelet, at which nobody listens yet.
+    pub(crate) fn pods_socket(&self) -> PodsSocket {
+        PodsSocket {
+            directory: tempfile::tempdir().unwrap(),
+            kubelet: KubeletPods {
+                shared: Arc::clone(&self.shared),
+                own: Arc::default(),
+                serving: watch::Sender::new(()),
+            },
+            server: None,
+        }
+    }
+}
+
+impl PodsSocket {
+    pub(crate) fn path(&self) -> PathBuf {
+        self.directory.path().join("kubelet.sock")
+    }
+
+    /// Begins to listen.
+    pub(crate) fn start(&mut self) {
+        let listener = UnixListener::bind(self.path()).unwrap();
+        let service = PodsServer::new(self.kubelet.clone());
+        let server = Server::builder().add_service(service);
+        let serving = async move {
+            server
+                .serve_with_incoming(UnixListenerStream::new(listener))
+                .await
+                .unwrap();
+        };
+        self.server = Some(AbortOnDropHandle::new(tokio::spawn(serving)));
+    }
+
+    /// Ends, as a kubelet does that is restarted.
+    pub(crate) fn stop(&mut self) {
+        self.server = None;
+        self.kubelet.serving.send_replace(());
+        std::fs::remove_file(self.path()).unwrap();
+    }
+
+    /// A pod that the API server does not have.
+    pub(crate) fn put_own(&self, pod: Value) {
+        self.kubelet.own.lock().unwrap().push(pod);
+        self.kubelet.shared.changed.send_modify(|_| {});
+    }
+
+    /// The pods that the API server does not have are gone.
+    pub(crate) fn take_own(&self) {
+        self.kubelet.own.lock().unwrap().clear();
+        self.kubelet.shared.changed.send_modify(|_| {});
+    }
+}
+
+impl KubeletPods {
+    fn pods(&self) -> BTreeMap<String, Value> {
+        let mut pods: Vec<Value> = self.shared.store().all("pods").cloned().collect();
+        for pod in &mut pods {
+            pod["metadata"]["annotations"]["kubernetes.io/config.source"] = json!("api");
+        }
+        pods.extend(self.own.lock().unwrap().iter().cloned());
+        let uid = |pod: &Value| pod["metadata"]["uid"].as_str().unwrap().to_owned();
+        pods.into_iter().map(|pod| (uid(&pod), pod)).collect()
+    }
+
+    /// Sends what changes until the other end, or the kubelet, goes.
+    async fn tell(self, events: mpsc::Sender<Result<WatchPodsEvent, Status>>) -> Option<()> {
+        let mut changed = self.shared.changed.subscribe();
+        let mut serving = self.serving.subscribe();
+        let mut told: BTreeMap<String, Value> = BTreeMap::new();
+        let send = async |kind: EventType, pod: Vec<u8>| {
+            let r#type = kind.into();
+            events.send(Ok(WatchPodsEvent { r#type, pod })).await.ok()
+        };
+        for first in [true].into_iter().chain(std::iter::repeat(false)) {
+            let pods = self.pods();
+            for (uid, pod) in &pods {
+                match told.get(uid) {
+                    None => send(EventType::Added, encoded(pod)).await?,
+                    Some(before) if before != pod => send(EventType::Modified, encoded(pod)).await?,
+                    Some(_) => {}
+                }
+            }
+            for (_, pod) in told.iter().filter(|(uid, _)| !pods.contains_key(*uid)) {
+                // The kubelet promises no more of a pod that is gone.
+                let (name, uid) = (&pod["metadata"]["name"], &pod["metadata"]["uid"]);
+                let gone = json!({"metadata": {"name": name, "namespace": pod["metadata"]["namespace"], "uid": uid}});
+                send(EventType::Deleted, encoded(&gone)).await?;
+            }
+            told = pods;
+            if first {
+                send(EventType::InitialSyncComplete, Vec::new()).await?;
+            }
+            tokio::select! {
+                _ = serving.changed() => return None,
+                changed = changed.changed() => changed.ok()?,
+            }
+        }
+        None
+    }
+}
+
+#[tonic::async_trait]
+impl Pods for KubeletPods {
+    type WatchPodsStream = ReceiverStream<Result<WatchPodsEvent, Status>>;
+
+    async fn watch_pods(&self, _: Request<WatchPodsRequest>) -> Result<Response<Self::WatchPodsStream>, Status> {
+        let (sender, receiver) = mpsc::channel(8);
+        tokio::spawn(self.clone().tell(sender));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}
+
+/// A pod in the API's protobuf encoding.
+fn encoded(pod: &Value) -> Vec<u8> {
+    let mut pod = pod.clone();
+    with_times(&mut pod);
+    serde_json::from_value::<core::Pod>(pod).unwrap().encode_to_vec()
+}
+
+/// Times as protobuf has them.
+fn with_times(value: &mut Value) {
+    match value {
+        Value::Object(fields) => fields.values_mut().for_each(with_times),
+        Value::Array(items) => items.iter_mut().for_each(with_times),
+        Value::String(text) => {
+            if let Ok(time) = text.parse::<jiff::Timestamp>() {
+                *value = json!({"seconds": time.as_second(), "nanos": time.subsec_nanosecond()});
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}

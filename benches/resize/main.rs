@@ -1,6 +1,6 @@
 //! How long it takes from a decision until the kernel holds it, measured on the built daemon with real cgroups.
 //!
-//!     cargo bench --bench resize [-- [--quick] [PART...]]      as root
+//!     cargo bench --bench resize [-- [--quick] [--containers COUNT,...] [PART...]]      as root
 //!
 //! Parts, all of them by default:
 //! - `files`: one pod of three containers, through cgroup files alone;
@@ -8,7 +8,8 @@
 //! - `legacy`: one pod of three containers whose kubelet cannot, from a VPA's status at a real kube-apiserver (needs
 //!   `scripts/kube-parts`), and on the same node the pod made again instead;
 //! - `crowd`: 50 and then 250 pods changed by one recommendation;
-//! - `rest`: memory and processor time of the agent that looks after 250 containers when nothing happens;
+//! - `rest`: memory, processor time and descriptors of the agent that looks after 250, 500 and 1,000 containers when nothing
+//!   happens;
 //! - `api-rest`: the same of an agent that follows 250 pods at an API server, and how often it calls there;
 //! - `runtime`: one pod of three containers of a real containerd, and on the same containers what one would call instead:
 //!   `runc update`, containerd's task service, CRI.
@@ -52,6 +53,9 @@ struct Arguments {
     /// Fewer and shorter measurements: about a minute in all.
     #[arg(long)]
     quick: bool,
+    /// How many containers an agent at rest has, one measurement after the other; the first of them with --quick.
+    #[arg(long, value_delimiter = ',', num_args = 1, default_value = "250,500,1000")]
+    containers: Vec<usize>,
     /// What cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
@@ -92,7 +96,8 @@ async fn main() -> anyhow::Result<()> {
     }
     if wanted(Part::Rest) {
         let period = Duration::from_secs(if arguments.quick { 10 } else { 60 });
-        rest::measure(250, period).await?;
+        let containers = several(1, arguments.containers.len());
+        rest::measure(&arguments.containers[..containers], period).await?;
     }
     if wanted(Part::ApiRest) {
         api_rest::measure(250, Duration::from_secs(60)).await?;

@@ -1,12 +1,16 @@
 //! What the agent costs while nothing happens.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use procfs::process::Process;
+use nix::time::clock_getcpuclockid;
+use nix::unistd::Pid;
+use procfs::process::{FDTarget, Process};
 
 use crate::agent::Agent;
 use crate::files::{cgroups, run};
+use crate::machine;
 use crate::workload::Workload;
 
 /// Recommendations that are followed before: an agent that has never worked is no agent at rest.
@@ -15,31 +19,76 @@ const WORK: usize = 4;
 /// anew, of which the kernel takes some fifty a second. The last recommendation raises limits, so nothing is watched.
 pub(crate) const SETTLE: Duration = Duration::from_secs(30);
 
-pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()> {
-    let workload = Workload::new(pods, 1);
-    let (_tree, kubepods) = cgroups(&workload);
-    let mut agent = Agent::start(&kubepods, None, &workload.pods(), pods).await?;
-    let process = Process::new(i32::try_from(agent.pid())?)?;
-    let fresh = Memory::of(&process)?;
-    run(&mut agent, &workload, WORK).await?;
-    tokio::time::sleep(SETTLE).await;
-
-    println!("\nat rest with {pods} containers");
-    measure_rest(&process, period, &fresh).await?;
-    println!("  {:<44} {}", "threads", process.status()?.threads);
+/// Measures an agent for so many containers, one after the other.
+pub(crate) async fn measure(containers: &[usize], period: Duration) -> anyhow::Result<()> {
+    let mut rows = Vec::new();
+    for containers in containers {
+        rows.push((*containers, one(*containers, period).await?));
+    }
+    println!(
+        "\nat rest, over {period:?} each (cgroup {}); descriptors are those of all the agent",
+        machine::version()?
+    );
+    println!(
+        "  {:>10} {:>10} {:>10} {:>10} {:>12} {:>6} {:>16}",
+        "containers", "resident", "anonymous", "processor", "descriptors", "each", "inotify watches"
+    );
+    for (containers, rest) in rows {
+        let (resident, anonymous) = (mebibytes(rest.memory.resident), mebibytes(rest.memory.anonymous));
+        let (descriptors, each) = (
+            rest.open.descriptors(),
+            rest.open.descriptors() as f64 / containers as f64,
+        );
+        println!(
+            "  {containers:>10} {resident:>10} {anonymous:>10} {:>8.2} % {descriptors:>12} {each:>6.2} {:>16}",
+            rest.processor, rest.open.watches
+        );
+    }
     Ok(())
 }
 
-/// Prints what a process that rests takes, and what it took when it was `fresh`.
-pub(crate) async fn measure_rest(process: &Process, period: Duration, fresh: &Memory) -> anyhow::Result<()> {
+async fn one(containers: usize, period: Duration) -> anyhow::Result<Rest> {
+    let workload = Workload::new(containers, 1);
+    let (_tree, kubepods) = cgroups(&workload);
+    let mut agent = Agent::start(&kubepods, None, &workload.pods(), containers).await?;
+    let process = Process::new(i32::try_from(agent.pid())?)?;
+    let fresh = Memory::of(&process)?;
+    run(&mut agent, &workload, WORK).await?;
+    // The kernel takes some ten milliseconds for each of a container's alarms.
+    tokio::time::sleep(SETTLE + Duration::from_millis(50) * u32::try_from(containers)?).await;
+    println!("\nat rest with {containers} containers");
+    machine::print_load()?;
+    let rest = measure_rest(&process, period, &fresh).await?;
+    println!("  {:<44} {}", "threads", process.status()?.threads);
+    println!("  {:<44} {}", "descriptors", rest.open.shown());
+    Ok(rest)
+}
+
+/// What a process takes that rests.
+pub(crate) struct Rest {
+    memory: Memory,
+    /// In percent of a core.
+    processor: f64,
+    open: Open,
+}
+
+/// Measures and prints what a process that rests takes, and prints what it took when it was `fresh`.
+pub(crate) async fn measure_rest(process: &Process, period: Duration, fresh: &Memory) -> anyhow::Result<Rest> {
     let (start, before) = (Instant::now(), processor_time(process)?);
     tokio::time::sleep(period).await;
     let used = processor_time(process)?.saturating_sub(before);
-    let share = used.as_secs_f64() / start.elapsed().as_secs_f64() * 100.0;
-    println!("  {:<44} {share:.2} % of a core over {period:?}", "processor time");
+    let rest = Rest {
+        memory: Memory::of(process)?,
+        processor: used.as_secs_f64() / start.elapsed().as_secs_f64() * 100.0,
+        open: Open::of(process)?,
+    };
+    println!(
+        "  {:<44} {:.2} % of a core over {period:?}",
+        "processor time", rest.processor
+    );
     println!("  {:<44} {}", "memory before the first recommendation", fresh.shown());
-    println!("  {:<44} {}", "memory at the end", Memory::of(process)?.shown());
-    Ok(())
+    println!("  {:<44} {}", "memory at the end", rest.memory.shown());
+    Ok(rest)
 }
 
 /// In kilobytes.
@@ -60,17 +109,62 @@ impl Memory {
     }
 
     fn shown(&self) -> String {
-        let [resident, anonymous, peak] = [self.resident, self.anonymous, self.peak].map(|kilobytes| {
-            let tenths = (kilobytes * 10).div_ceil(1024);
-            format!("{}.{} MiB", tenths / 10, tenths % 10)
-        });
+        let [resident, anonymous, peak] = [self.resident, self.anonymous, self.peak].map(mebibytes);
         format!("{resident} resident ({anonymous} of it anonymous), {peak} at most so far")
     }
 }
 
-/// In user and kernel mode, all threads.
+fn mebibytes(kilobytes: u64) -> String {
+    let tenths = (kilobytes * 10).div_ceil(1024);
+    format!("{}.{} MiB", tenths / 10, tenths % 10)
+}
+
+/// What a process holds open.
+#[derive(Default)]
+struct Open {
+    cgroups: usize,
+    eventfds: usize,
+    others: usize,
+    /// Files that its inotify descriptors watch.
+    watches: usize,
+}
+
+impl Open {
+    fn of(process: &Process) -> anyhow::Result<Self> {
+        let mut open = Self::default();
+        for descriptor in process.fd()? {
+            let descriptor = descriptor?;
+            match &descriptor.target {
+                FDTarget::Path(path) if path.starts_with("/sys/fs/cgroup") => open.cgroups += 1,
+                FDTarget::AnonInode(kind) if kind.contains("eventfd") => open.eventfds += 1,
+                _ => open.others += 1,
+            }
+            let information = Path::new("/proc")
+                .join(process.pid.to_string())
+                .join("fdinfo")
+                .join(descriptor.fd.to_string());
+            let lines = std::fs::read_to_string(information).unwrap_or_default();
+            open.watches += lines.lines().filter(|line| line.starts_with("inotify ")).count();
+        }
+        Ok(open)
+    }
+
+    const fn descriptors(&self) -> usize {
+        self.cgroups + self.eventfds + self.others
+    }
+
+    fn shown(&self) -> String {
+        let Self {
+            cgroups,
+            eventfds,
+            others,
+            watches,
+        } = self;
+        format!("{cgroups} of cgroups, {eventfds} eventfds, {others} others; {watches} inotify watches")
+    }
+}
+
+/// In user and kernel mode, all threads, also those that have ended.
 fn processor_time(process: &Process) -> anyhow::Result<Duration> {
-    let stat = process.stat()?;
-    let ticks = procfs::ticks_per_second();
-    Ok(Duration::from_millis((stat.utime + stat.stime) * 1000 / ticks))
+    Ok(clock_getcpuclockid(Pid::from_raw(process.pid))?.now()?.into())
 }

@@ -17,6 +17,8 @@ use crate::model::{ControlFile, Setting};
 
 /// Room for the longest value of a control file: two 20-digit numbers.
 pub(super) const LONGEST: usize = 64;
+/// Room for most files of several lines, `memory.stat` included.
+const LONGEST_TEXT: usize = 4096;
 
 /// A directory's number in its file system: a cgroup's identity. kernfs does not use a number again soon, and on
 /// 64-bit kernels it carries a generation (fs/kernfs/dir.c `__kernfs_new_node`).
@@ -143,14 +145,19 @@ impl AsFd for ControlFd<'_> {
 }
 
 impl ControlFd<'_> {
-    /// The file alone, to be kept.
-    pub(super) fn into_file(self) -> File {
-        self.file
-    }
-
-    /// The file's first line. Reading from the beginning makes the kernel print the value anew.
+    /// The file's first line, as much of it as there is room for. Control files hold ASCII; anything else is no value of
+    /// theirs, and neither is an empty text.
     pub(super) fn line<'b>(&self, buffer: &'b mut [u8; LONGEST]) -> Result<&'b str, CgroupError> {
-        let text = read_from_start(&self.file, buffer).map_err(|errno| self.failed(errno, "read the file"))?;
+        let mut length = 0;
+        while length < buffer.len() && !buffer[..length].contains(&b'\n') {
+            match self.file.read_at(&mut buffer[length..], length as u64) {
+                Ok(0) => break,
+                Ok(read) => length += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed(errno_of(&error), "read the file")),
+            }
+        }
+        let text = str::from_utf8(&buffer[..length]).unwrap_or_default();
         Ok(text.lines().next().unwrap_or_default())
     }
 
@@ -162,8 +169,9 @@ impl ControlFd<'_> {
 
     /// Reads all of the file.
     pub(super) fn text(&self) -> Result<String, CgroupError> {
-        let mut text = String::new();
-        let read = (&self.file).read_to_string(&mut text);
+        // Not a file that would be asked for its size first: the kernel's have none.
+        let mut text = String::with_capacity(LONGEST_TEXT);
+        let read = (&self.file).take(u64::MAX).read_to_string(&mut text);
         read.map_err(|error| self.failed(errno_of(&error), "read the file"))?;
         Ok(text)
     }
@@ -186,21 +194,6 @@ impl ControlFd<'_> {
     pub(super) fn failed(&self, errno: Errno, call: &'static str) -> CgroupError {
         self.dir.failed(self.name, errno, call)
     }
-}
-
-/// The text of a file that stays open, as much of it as there is room for. Control files hold ASCII; anything else is no
-/// value of theirs, and neither is an empty text.
-pub(super) fn read_from_start<'b>(file: &File, buffer: &'b mut [u8]) -> Result<&'b str, Errno> {
-    let mut length = 0;
-    while length < buffer.len() {
-        match file.read_at(&mut buffer[length..], length as u64) {
-            Ok(0) => break,
-            Ok(read) => length += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(errno_of(&error)),
-        }
-    }
-    Ok(str::from_utf8(&buffer[..length]).unwrap_or_default())
 }
 
 /// `None` where the cgroup does not have the file, or the kernel does not keep it (EOPNOTSUPP: `memsw` without swap

@@ -72,7 +72,7 @@ impl CgroupDir {
 }
 
 /// The value of a field of a file of `name value` lines.
-fn field(text: &str, name: &str) -> Option<u64> {
+pub(super) fn field(text: &str, name: &str) -> Option<u64> {
     let fields = text.lines().filter_map(|line| line.split_once(' '));
     let (_, value) = fields.into_iter().find(|(field, _)| *field == name)?;
     value.trim().parse().ok()

@@ -5,6 +5,7 @@
 //! containers; of the two limits the tighter one binds. So both are written, in the order that never binds more than
 //! either the old or the new value, and what is read is what binds.
 
+use super::limits::limit_file;
 use super::{CgroupDir, CgroupError, Hierarchy, Identity, State};
 use crate::model::{CgroupPath, CpuQuota, MemoryLimit, Setting, Settings};
 
@@ -76,6 +77,18 @@ impl Cgroup {
             None => Ok(outer),
             Some(inner) => Ok(binding(outer, &inner.read_all()?)),
         }
+    }
+
+    /// The memory limit that binds.
+    ///
+    /// Errors: [`CgroupError`] of the first file that cannot be read.
+    pub fn memory_limit(&self) -> Result<MemoryLimit, CgroupError> {
+        let mut binding = MemoryLimit::Max;
+        for dir in self.dirs() {
+            let limit = dir.read(limit_file(dir.version()))?.and_then(Setting::memory);
+            binding = limit.map_or(binding, |limit| limit.min(binding));
+        }
+        Ok(binding)
     }
 
     /// Writes a value, to the outer cgroup first when it grows and last when it shrinks. If the second write fails, the

@@ -10,8 +10,8 @@ use procfs::{Current, Meminfo};
 use super::budgets::NodeMemory;
 use super::watchlist::Claim;
 use crate::actuate::Node;
-use crate::cgroup::{Cgroup, CgroupDir, MemoryMeter, UsageMeter};
-use crate::model::Bytes;
+use crate::cgroup::{Cgroup, CgroupDir, CgroupError, Hierarchy};
+use crate::model::{Bytes, MemoryLimit};
 
 /// How long a sweep over all pods counts.
 const SWEPT: Duration = Duration::from_secs(1);
@@ -19,63 +19,47 @@ const SWEPT: Duration = Duration::from_secs(1);
 /// The node's memory, ready to be read.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    root: Option<MemoryMeter>,
-    claims: Vec<Claimed>,
+    root: Option<Cgroup>,
+    /// What each pod has requested, and how much of it is not used.
+    claims: Vec<(Claim, u64)>,
     swept: Option<Duration>,
 }
 
-/// A pod's request, and how much of it is not used.
-#[derive(Debug)]
-struct Claimed {
-    claim: Claim,
-    meter: Option<UsageMeter>,
-    unused: u64,
-}
-
 impl Account {
-    /// Takes in who has requested how much. What is open stays open.
+    /// Takes in who has requested how much.
     pub(super) fn set(&mut self, node: &Node, claims: Vec<Claim>) {
         if self.root.is_none() {
-            let opened = Cgroup::open(&node.hierarchy, &node.kubepods.path).and_then(|root| MemoryMeter::open(&root));
-            self.root = opened
+            self.root = Cgroup::open(&node.hierarchy, &node.kubepods.path)
                 .inspect_err(|error| tracing::warn!(%error, "the pods' root is not known to the guard"))
                 .ok();
         }
-        let mut known = std::mem::take(&mut self.claims);
-        self.claims = claims
-            .into_iter()
-            .map(|claim| match known.iter().position(|known| known.claim == claim) {
-                Some(at) => known.swap_remove(at),
-                None => Claimed {
-                    // A pod that has just ended claims nothing.
-                    meter: CgroupDir::open(&node.hierarchy, &claim.path)
-                        .and_then(|dir| UsageMeter::open(&dir))
-                        .ok(),
-                    claim,
-                    unused: 0,
-                },
-            })
-            .collect();
+        self.claims = claims.into_iter().map(|claim| (claim, 0)).collect();
         self.swept = None;
     }
 
     /// Memory in use by all pods, where that can be read.
     pub(super) fn usage_of_all(&self) -> Option<u64> {
-        self.root.as_ref()?.usage().ok()
+        Some(self.root.as_ref()?.outer().memory_usage().ok()?.get())
     }
 
     /// What there is to give to a container of this pod.
     ///
     /// Errors: a sentence, where the kernel does not say.
-    pub(super) fn read(&mut self, now: Duration, uid: &str, reserve: Bytes) -> Result<NodeMemory, String> {
+    pub(super) fn read(
+        &mut self,
+        hierarchy: &Hierarchy,
+        now: Duration,
+        uid: &str,
+        reserve: Bytes,
+    ) -> Result<NodeMemory, String> {
         let meminfo = Meminfo::current().map_err(|error| format!("/proc/meminfo cannot be read: {error}"))?;
         let available = meminfo
             .mem_available
             .ok_or("/proc/meminfo has no MemAvailable: Linux 3.14 or later is needed")?;
         let free = available.min(self.room_below_root()?).saturating_sub(reserve.get());
-        self.sweep(now);
-        let others = self.claims.iter().filter(|claimed| claimed.claim.uid != uid);
-        let claimed = others.map(|claimed| claimed.unused).fold(0, u64::saturating_add);
+        self.sweep(hierarchy, now);
+        let others = self.claims.iter().filter(|(claim, _)| claim.uid != uid);
+        let claimed = others.map(|(_, unused)| *unused).fold(0, u64::saturating_add);
         Ok(NodeMemory {
             free: Bytes::new(free),
             claimed: Bytes::new(claimed),
@@ -86,26 +70,30 @@ impl Account {
     fn room_below_root(&self) -> Result<u64, String> {
         let Some(root) = &self.root else { return Ok(u64::MAX) };
         let room = || {
-            let Some(limit) = root.limit()? else {
+            let MemoryLimit::Bytes(limit) = root.memory_limit()? else {
                 return Ok(u64::MAX);
             };
-            let used = root.usage()?.saturating_sub(root.reclaimable()?);
-            Ok(limit.saturating_sub(used))
+            Ok(limit.saturating_sub(used(root.outer())?))
         };
-        room().map_err(|error: crate::cgroup::CgroupError| error.to_string())
+        room().map_err(|error: CgroupError| error.to_string())
     }
 
-    fn sweep(&mut self, now: Duration) {
+    fn sweep(&mut self, hierarchy: &Hierarchy, now: Duration) {
         if self.swept.is_some_and(|swept| now.saturating_sub(swept) < SWEPT) {
             return;
         }
         self.swept = Some(now);
-        for claimed in &mut self.claims {
-            let used = claimed.meter.as_ref().and_then(|meter| meter.used().ok());
-            // A pod that cannot be read has ended.
-            claimed.unused = used.map_or(0, |used| claimed.claim.request.get().saturating_sub(used));
+        for (claim, unused) in &mut self.claims {
+            let used = CgroupDir::open(hierarchy, &claim.path).and_then(|dir| used(&dir));
+            // A pod that cannot be read has ended, and claims nothing.
+            *unused = used.map_or(0, |used| claim.request.get().saturating_sub(used));
         }
     }
+}
+
+/// Bytes in use without pages of files: on the node they count as available.
+fn used(dir: &CgroupDir) -> Result<u64, CgroupError> {
+    Ok(dir.memory_usage()?.get().saturating_sub(dir.reclaimable()?))
 }
 
 #[cfg(test)]
@@ -113,7 +101,6 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::cgroup::Hierarchy;
     use crate::model::CgroupPath;
 
     #[test]
@@ -137,22 +124,16 @@ mod tests {
             Hierarchy::of_tree(root.path()).unwrap(),
             CgroupPath::new("/pod").unwrap(),
         );
-        let dir = CgroupDir::open(&hierarchy, &path).unwrap();
         let claim = Claim {
             uid: "u".to_owned(),
             path,
             request: Bytes::new(1000),
         };
-        let claimed = Claimed {
-            claim,
-            meter: Some(UsageMeter::open(&dir).unwrap()),
-            unused: 0,
-        };
         let mut account = Account {
-            claims: vec![claimed],
+            claims: vec![(claim, 0)],
             ..Account::default()
         };
-        account.sweep(Duration::ZERO);
-        assert_eq!(account.claims[0].unused, 900, "available memory has those 800 in it");
+        account.sweep(&hierarchy, Duration::ZERO);
+        assert_eq!(account.claims[0].1, 900, "available memory has those 800 in it");
     }
 }

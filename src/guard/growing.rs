@@ -9,7 +9,7 @@ use super::thread::Worker;
 use super::throttle::{Finding, raised};
 use super::watched::{ITSELF, Watched};
 use super::watchlist::{GuardEvent, Report};
-use crate::actuate::{Node, PodBound, grow_memory};
+use crate::actuate::{Node, PodBound, PodHandles, grow_memory};
 use crate::model::{Bytes, Outcome};
 
 /// How long a container waits after a growth was refused for its ceiling, and for what may change at any moment.
@@ -19,9 +19,9 @@ const REFUSED: Duration = Duration::from_millis(50);
 impl Worker {
     /// Looks at whether a container is held back by its cpu limit. Nothing is written: that can wait for a pass.
     pub(super) fn look_at_cpu(&self, watched: &mut Watched) {
-        let (pod, container) = (&watched.pod.live.id, &watched.terms.container);
         let Some(cpu) = watched.terms.cpu else { return };
-        let finding = watched.cpu.observe(self.now(), self.settings.quiet);
+        let finding = watched.observe_cpu(self.now(), self.settings.quiet);
+        let (pod, container) = (&watched.pod.live.id, &watched.terms.container);
         let finding = finding.inspect_err(|error| tracing::debug!(%pod, container, %error, "throttling not known"));
         match finding {
             Ok(Finding::Sustained(share)) => {
@@ -37,7 +37,7 @@ impl Worker {
     }
 
     /// Looks at one container's memory, and grows its limit if it has to. `rang` if it passed an alarm.
-    pub(super) fn check(&mut self, node: &Arc<Node>, watched: &mut Watched, rang: bool) {
+    pub(super) fn check(&mut self, node: &Node, watched: &mut Watched, rang: bool) {
         let now = self.now();
         match watched.read_usage(now, self.act, rang) {
             Ok(None) => {}
@@ -65,14 +65,19 @@ impl Worker {
         }
     }
 
-    fn grow(&mut self, node: &Arc<Node>, watched: &mut Watched, limit: Bytes, need: &Need) {
+    fn grow(&mut self, node: &Node, watched: &mut Watched, limit: Bytes, need: &Need) {
         let Some(ceiling) = watched.terms.memory else { return };
-        let granted = match self.grant(node, watched, limit, need, ceiling) {
+        let opened = PodHandles::open(&node.hierarchy, &watched.pod.live).map_err(|error| error.to_string());
+        let granted = opened.and_then(|handles| {
+            let granted = self.grant(node, &handles, watched, (limit, ceiling), need)?;
+            Ok((handles, granted))
+        });
+        let (handles, granted) = match granted {
             Ok(granted) => granted,
             Err(unreadable) => return self.refuse(watched, None, unreadable),
         };
         match granted {
-            Ok(to) => self.carry_out(node, watched, (limit, to), need),
+            Ok(to) => self.carry_out(node, &handles, watched, (limit, to), need),
             Err(refusal) => {
                 let why = format!("{refusal}; it {}", describe(limit, need));
                 self.refuse(watched, Some(refusal), why);
@@ -88,16 +93,18 @@ impl Worker {
     /// Errors: a sentence, where the kernel does not say what there is.
     fn grant(
         &mut self,
-        node: &Arc<Node>,
+        node: &Node,
+        handles: &PodHandles,
         watched: &Watched,
-        limit: Bytes,
+        (limit, ceiling): (Bytes, Bytes),
         need: &Need,
-        ceiling: Bytes,
     ) -> Result<Result<Bytes, Refusal>, String> {
         let (now, pod, of) = (self.now(), &watched.pod, watched.of());
-        let memory = self.account.read(now, &of.pod.uid, self.settings.reserve)?;
+        let memory = self
+            .account
+            .read(&node.hierarchy, now, &of.pod.uid, self.settings.reserve)?;
         let bound = if ceiling > limit {
-            let bound = pod.growable.bound(node, &pod.handles, &of.container, ceiling);
+            let bound = pod.growable.bound(node, handles, &of.container, ceiling);
             bound.map_err(|error| error.to_string())?
         } else {
             None
@@ -122,12 +129,19 @@ impl Worker {
     }
 
     /// Writes what was granted. It is the least limit for all passes before it is written.
-    fn carry_out(&mut self, node: &Arc<Node>, watched: &mut Watched, (limit, to): (Bytes, Bytes), need: &Need) {
+    fn carry_out(
+        &mut self,
+        node: &Node,
+        handles: &PodHandles,
+        watched: &mut Watched,
+        (limit, to): (Bytes, Bytes),
+        need: &Need,
+    ) {
         let (pod, of) = (Arc::clone(&watched.pod), watched.of());
         let (uid, name) = (&of.pod.uid, &of.container);
         self.files.note_lent(uid, name, to);
         node.least_limits.raise(uid, name, to);
-        let grown = grow_memory(node, &pod.handles, &pod.growable, name, to);
+        let grown = grow_memory(node, handles, &pod.growable, name, to);
         self.learn_act(grown.took);
         let now = self.now();
         if matches!(grown.outcome, Outcome::Applied) {

@@ -6,8 +6,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -17,8 +15,9 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
-use super::watched::{OpenPod, Watched};
-use crate::model::{Bytes, CgroupVersion, Resource, Target};
+use super::watched::Watched;
+use crate::cgroup::Cgroup;
+use crate::model::{Bytes, CgroupVersion, ControlFile, Resource};
 
 /// Which container; never used twice.
 pub(super) type Token = u64;
@@ -44,8 +43,7 @@ pub(super) struct Notifications {
 #[derive(Debug)]
 struct Arming {
     token: Token,
-    pod: Arc<OpenPod>,
-    container: String,
+    cgroup: Arc<Cgroup>,
     amounts: Vec<u64>,
 }
 
@@ -125,27 +123,24 @@ impl Notifications {
         }
     }
 
-    /// Has the kernel tell when it takes memory back at the container's limit (v2), unless it does. Whether it will.
-    pub(super) fn tell_of_reclaim(&mut self, watched: &Watched) -> bool {
-        if watched.told_of_reclaim {
-            return true;
-        }
-        let target = Target::Container(watched.terms.container.clone());
-        let (Some(inotify), Some(cgroup)) = (&self.inotify, watched.pod.handles.get(&target)) else {
-            return false;
+    /// Has the kernel tell when it takes memory back at the container's limit (v2), or when anybody writes that (v1), unless
+    /// it does. Whether it will.
+    pub(super) fn subscribe(&mut self, watched: &Watched) -> bool {
+        let (Some(inotify), false) = (&self.inotify, watched.subscribed) else {
+            return watched.subscribed;
         };
-        let outer = cgroup.outer();
-        if outer.version() == CgroupVersion::V1 {
-            return false;
-        }
-        let events: PathBuf = outer.directory(Resource::Memory).join("memory.events");
-        match inotify.add_watch(&events, AddWatchFlags::IN_MODIFY) {
+        let outer = watched.cgroup.outer();
+        let file = outer.directory(Resource::Memory).join(match outer.version() {
+            CgroupVersion::V1 => ControlFile::MemoryLimit.name(),
+            CgroupVersion::V2 => "memory.events",
+        });
+        match inotify.add_watch(&file, AddWatchFlags::IN_MODIFY) {
             Ok(watch) => {
                 self.watched.insert(watch, watched.token);
                 true
             }
             Err(errno) => {
-                tracing::debug!(file = %events.display(), %errno, "not told of reclaim; looking by the clock");
+                tracing::debug!(file = %file.display(), %errno, "not told of; looking by the clock");
                 false
             }
         }
@@ -169,8 +164,7 @@ impl Notifications {
     pub(super) fn arm(&self, watched: &Watched, amounts: Vec<u64>) {
         let arming = Arming {
             token: watched.token,
-            pod: Arc::clone(&watched.pod),
-            container: watched.terms.container.clone(),
+            cgroup: Arc::clone(&watched.cgroup),
             amounts,
         };
         if self.armer.send(arming).is_err() {
@@ -216,19 +210,11 @@ fn arm_all(orders: &mpsc::Receiver<Arming>, done: &mpsc::Sender<Armed>, wake: &E
     }
 }
 
-fn arm(arming: Arming) -> Result<Armed, String> {
+fn arm(Arming { token, cgroup, amounts }: Arming) -> Result<Armed, String> {
     let told =
         EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(|errno| errno.to_string())?;
-    let target = Target::Container(arming.container);
-    let cgroup = arming.pod.handles.get(&target).ok_or("the container is gone")?;
-    let amounts: Vec<Bytes> = arming.amounts.iter().copied().map(Bytes::new).collect();
-    cgroup
-        .outer()
-        .alarm_at(&amounts, &told)
-        .map_err(|error| format!("fd {}: {error}", told.as_raw_fd()))?;
-    Ok(Armed {
-        token: arming.token,
-        amounts: arming.amounts,
-        told,
-    })
+    let bytes: Vec<Bytes> = amounts.iter().copied().map(Bytes::new).collect();
+    let set = cgroup.outer().alarm_at(&bytes, &told);
+    set.map_err(|error| error.to_string())?;
+    Ok(Armed { token, amounts, told })
 }

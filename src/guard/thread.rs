@@ -18,10 +18,10 @@ use super::budgets::{Budget, Budgets};
 use super::limit_files::LimitFiles;
 use super::notifications::{FIRST, Notifications, Token};
 use super::predict::AGAIN;
-use super::watched::{OpenPod, Watched};
-use super::watchlist::{GuardedPod, Report, Settings, Watchlist};
-use crate::actuate::{Node, PodHandles};
-use crate::cgroup::{CgroupError, page_size};
+use super::watched::Watched;
+use super::watchlist::{Report, Settings, Watchlist};
+use crate::actuate::Node;
+use crate::cgroup::{Cgroup, CgroupError, page_size};
 use crate::model::{CgroupVersion, LivePod};
 
 /// How long acting is taken to last before that was measured.
@@ -162,36 +162,24 @@ impl Worker {
         self.settings = watchlist.settings;
         self.budgets.budget = self.settings.budget;
         self.account.set(&node, watchlist.claims);
-        let open: HashMap<String, Arc<OpenPod>> = known
-            .iter()
-            .map(|watched| (watched.pod.live.id.uid.clone(), Arc::clone(&watched.pod)))
-            .collect();
         let mut known: HashMap<String, Watched> =
             known.into_iter().map(|watched| (watched.id.clone(), watched)).collect();
-        for GuardedPod {
-            live,
-            growable,
-            containers,
-        } in watchlist.pods
-        {
-            let handles = match open.get(&live.id.uid).filter(|open| open.live == live) {
-                Some(open) => Some(Arc::clone(&open.handles)),
-                None => unless_gone(PodHandles::open(&node.hierarchy, &live), &live, None).map(Arc::new),
-            };
-            let Some(handles) = handles else { continue };
-            let pod = Arc::new(OpenPod {
-                live,
-                growable,
-                handles,
-            });
-            for terms in containers {
+        for pod in watchlist.pods.into_iter().map(Arc::new) {
+            for terms in pod.containers.iter().cloned() {
                 let Some(container) = pod.live.containers.get(&terms.container) else {
                     continue;
                 };
                 let watched = known.remove(&container.id).or_else(|| {
+                    let opened = Cgroup::open(&node.hierarchy, &container.path);
+                    let cgroup = unless_gone(opened, &pod.live, &terms.container)?;
                     self.next_token += 1;
-                    let opened = Watched::open(self.next_token, container.id.clone(), terms.clone(), &pod);
-                    unless_gone(opened, &pod.live, Some(&terms.container)).flatten()
+                    Some(Watched::new(
+                        self.next_token,
+                        container.id.clone(),
+                        cgroup,
+                        terms.clone(),
+                        &pod,
+                    ))
                 });
                 self.containers.extend(watched.map(|mut watched| {
                     let lent = node.least_limits.get(&pod.live.id.uid, &terms.container);
@@ -201,7 +189,7 @@ impl Worker {
                         lent,
                         (self.started.elapsed(), self.settings.quiet),
                     );
-                    watched.told_of_reclaim |= self.notifications.tell_of_reclaim(&watched);
+                    watched.subscribed = self.notifications.subscribe(&watched);
                     match lent {
                         Some(lent) => self.budgets.promise(watched.of(), lent, watched.used()),
                         None => self.budgets.release(&watched.of()),
@@ -238,7 +226,11 @@ impl Worker {
         let (now, of_all, version) = (self.now(), self.account.usage_of_all(), node.traits.version);
         let mut containers = std::mem::take(&mut self.containers);
         for watched in &mut containers {
-            let told = told.contains(&watched.token) && watched.due > now + AGAIN;
+            let mut told = told.contains(&watched.token);
+            if told {
+                watched.stir();
+                told = watched.due > now + AGAIN;
+            }
             if watched.cpu_is_due(now) {
                 self.look_at_cpu(watched);
             }
@@ -256,7 +248,7 @@ impl Worker {
 }
 
 /// What was opened; none if it has just ended, or cannot be opened, which is said.
-fn unless_gone<T>(opened: Result<T, CgroupError>, live: &LivePod, container: Option<&str>) -> Option<T> {
+fn unless_gone<T>(opened: Result<T, CgroupError>, live: &LivePod, container: &str) -> Option<T> {
     let failed = |error: &CgroupError| {
         if !error.is_gone() {
             tracing::warn!(pod = %live.id, container, %error, "not guarded");

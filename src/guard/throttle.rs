@@ -10,6 +10,8 @@ use crate::model::MilliCpu;
 
 /// The time between two looks.
 pub const EVERY: Duration = Duration::from_secs(2);
+/// The same while the container is hardly throttled.
+pub const WHILE_CALM: Duration = Duration::from_secs(10);
 /// So many looks in a row make it sustained.
 const SUSTAINED: u32 = 5;
 /// A look is bad from this part of throttled periods on, in percent.
@@ -47,6 +49,11 @@ pub struct Throttling {
 }
 
 impl Throttling {
+    /// Whether there was no throttling worth the name at the latest look.
+    pub const fn is_calm(&self) -> bool {
+        self.calm_since.is_some()
+    }
+
     /// Adds the periods that were counted by this time.
     pub fn observe(&mut self, at: Duration, periods: Periods, quiet: Duration) -> Finding {
         let Some(last) = self.last.replace(periods) else {

@@ -7,10 +7,9 @@ use super::alarms::Alarms;
 use super::notifications::Token;
 use super::predict::{LONGEST, Look, Pace, Track, Verdict, near};
 use super::throttle::{self, Finding, Periods, Throttling};
-use super::watchlist::{Guarded, Terms};
-use crate::actuate::{Growable, PodHandles};
-use crate::cgroup::{CgroupError, MemoryMeter, ThrottleMeter};
-use crate::model::{Bytes, CgroupVersion, LivePod, Target};
+use super::watchlist::{Guarded, GuardedPod, Terms};
+use crate::cgroup::{Cgroup, CgroupError};
+use crate::model::{Bytes, CgroupVersion, MemoryLimit};
 
 /// A container is calm enough for alarms if it need not be looked at for so long, or would not with them.
 const CALM: Duration = Duration::from_millis(10);
@@ -22,30 +21,26 @@ const SAY_AGAIN: Duration = Duration::from_secs(600);
 const TAKING: u64 = 1 << 20;
 /// A container that does not grow is looked at itself so often, whatever all pods together do.
 pub(super) const ITSELF: Duration = Duration::from_secs(1);
-
-/// The open cgroups of a guarded pod.
-#[derive(Debug)]
-pub(super) struct OpenPod {
-    pub(super) live: Arc<LivePod>,
-    pub(super) growable: Growable,
-    pub(super) handles: Arc<PodHandles>,
-}
+/// The same where the kernel tells before use comes close to the limit, and when the limit is written. It does not tell of
+/// its own memory.
+const ANNOUNCED: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) token: Token,
     /// The runtime's id: another one is another container.
     pub(super) id: String,
-    pub(super) pod: Arc<OpenPod>,
+    pub(super) pod: Arc<GuardedPod>,
+    pub(super) cgroup: Arc<Cgroup>,
     pub(super) terms: Terms,
     /// The limit it was lent, if it was.
     pub(super) lent: Option<Bytes>,
-    meter: MemoryMeter,
     track: Track,
-    pub(super) cpu: CpuWatch,
+    cpu: CpuWatch,
     pub(super) due: Duration,
     latest: Latest,
-    pub(super) told_of_reclaim: bool,
+    /// Whether the kernel tells of what [`Notifications::subscribe`](super::notifications::Notifications::subscribe) says.
+    pub(super) subscribed: bool,
     pub(super) alarms: Alarms,
     /// What was refused and said, and when it was asked for last.
     refused: Option<(&'static str, Duration)>,
@@ -53,9 +48,8 @@ pub(super) struct Watched {
 }
 
 /// How the container is throttled.
-#[derive(Debug)]
-pub(super) struct CpuWatch {
-    meter: ThrottleMeter,
+#[derive(Debug, Default)]
+struct CpuWatch {
     throttling: Throttling,
     /// When to look at it.
     due: Duration,
@@ -87,56 +81,43 @@ fn next_multiple(now: Duration, every: Duration) -> Duration {
     u32::try_from(times).map_or(now + every, |times| every * times)
 }
 
-impl CpuWatch {
-    /// Looks at how the container is throttled.
-    pub(super) fn observe(&mut self, now: Duration, quiet: Duration) -> Result<Finding, CgroupError> {
-        // All containers at the same moments: the guard is woken once for all of them.
-        self.due = next_multiple(now, throttle::EVERY);
-        let (all, throttled) = self.meter.periods()?;
-        Ok(self.throttling.observe(now, Periods { all, throttled }, quiet))
+/// The moment after such a time. Those of all containers that are far away are the same: the guard is woken once for all.
+fn after(now: Duration, wait: Duration) -> Duration {
+    if wait < LONGEST {
+        now + wait
+    } else {
+        next_multiple(now, wait)
     }
 }
 
 impl Watched {
-    pub(super) fn open(
-        token: Token,
-        id: String,
-        terms: Terms,
-        pod: &Arc<OpenPod>,
-    ) -> Result<Option<Self>, CgroupError> {
-        let Some(cgroup) = pod.handles.get(&Target::Container(terms.container.clone())) else {
-            return Ok(None);
-        };
-        Ok(Some(Self {
+    pub(super) fn new(token: Token, id: String, cgroup: Cgroup, terms: Terms, pod: &Arc<GuardedPod>) -> Self {
+        Self {
             token,
             id,
             pod: Arc::clone(pod),
-            meter: MemoryMeter::open(cgroup)?,
-            cpu: CpuWatch {
-                meter: ThrottleMeter::open(cgroup)?,
-                throttling: Throttling::default(),
-                due: Duration::ZERO,
-            },
+            cgroup: Arc::new(cgroup),
             terms,
             lent: None,
             track: Track::default(),
+            cpu: CpuWatch::default(),
             due: Duration::ZERO,
             latest: Latest {
                 look: None,
                 of_all: u64::MAX,
                 grows: false,
             },
-            told_of_reclaim: false,
+            subscribed: false,
             alarms: Alarms::default(),
             refused: None,
             quiet_time: QuietTime::default(),
-        }))
+        }
     }
 
     /// Takes in other terms, and what it has been lent as everybody knows it.
     pub(super) fn set_terms(
         &mut self,
-        pod: Arc<OpenPod>,
+        pod: Arc<GuardedPod>,
         terms: Terms,
         lent: Option<Bytes>,
         (now, quiet): (Duration, Duration),
@@ -148,7 +129,7 @@ impl Watched {
         }
         self.lent = lent;
         if self.terms.memory != terms.memory {
-            self.refused = None;
+            (self.refused, self.due) = (None, now);
         }
         self.terms = terms;
         self.pod = pod;
@@ -179,19 +160,20 @@ impl Watched {
             self.alarms.rang(now);
         }
         let limit = match self.terms.memory {
-            Some(_) => self.meter.limit()?,
-            None => None,
+            Some(_) => self.cgroup.memory_limit()?,
+            None => MemoryLimit::Max,
         };
-        let Some(limit) = limit else {
-            self.due = now + LONGEST;
+        let told_of_limit = self.subscribed && self.cgroup.outer().version() == CgroupVersion::V1;
+        let MemoryLimit::Bytes(limit) = limit else {
+            self.due = after(now, if told_of_limit { ANNOUNCED } else { LONGEST });
             return Ok(None);
         };
-        let usage = self.meter.usage()?;
+        let usage = self.cgroup.outer().memory_usage()?.get();
         let pace = Pace {
             act,
             tripwire: self.alarms.next(limit, usage),
             tripped: rang,
-            told_of_reclaim: self.told_of_reclaim,
+            told_of_reclaim: self.subscribed && !told_of_limit,
         };
         let mut look = Look {
             at: now,
@@ -201,7 +183,7 @@ impl Watched {
         };
         let mut verdict = self.track.predict(look, pace);
         if near(limit, usage) || self.lent.is_some() || matches!(verdict, Verdict::Grow(_)) {
-            look.reclaimable = Some(self.meter.reclaimable()?);
+            look.reclaimable = Some(self.cgroup.outer().reclaimable()?);
             verdict = self.track.predict(look, pace);
         }
         self.quiet_time.peak = self.quiet_time.peak.max(look.used());
@@ -210,7 +192,7 @@ impl Watched {
             if self.lent.is_some() {
                 *wait = (*wait).min(WHILE_LENT);
             }
-            self.due = now + *wait;
+            self.due = after(now, *wait);
             self.latest.look = Some((look, *wait));
             self.refused
                 .take_if(|(_, asked)| now.saturating_sub(*asked) > SAY_AGAIN);
@@ -226,14 +208,22 @@ impl Watched {
         };
         self.latest.of_all = self.latest.of_all.min(of_all);
         let slack = look.limit.saturating_sub(look.used()) / 4;
+        let has_alarm = wait >= LONGEST && self.alarms.next(look.limit, look.usage).is_some();
+        let announced = has_alarm && self.subscribed && self.lent.is_none();
+        let itself = if announced { ANNOUNCED } else { ITSELF };
         let quiet = !self.latest.grows
-            && now.saturating_sub(look.at) < ITSELF
+            && now.saturating_sub(look.at) < itself
             && of_all - self.latest.of_all < slack
             && self.quiet_time.ends_at.is_none_or(|at| at > now);
         if quiet {
-            self.due = self.due.max(now + wait);
+            self.due = self.due.max(after(now, wait));
         }
         quiet
+    }
+
+    /// The kernel told of it: it does not rest before it was looked at.
+    pub(super) const fn stir(&mut self) {
+        self.latest.grows = true;
     }
 
     /// Notes how much all pods together used when it was looked at.
@@ -276,6 +266,14 @@ impl Watched {
             .fold(self.due, Duration::min)
     }
 
+    /// Looks at how it is throttled.
+    pub(super) fn observe_cpu(&mut self, now: Duration, quiet: Duration) -> Result<Finding, CgroupError> {
+        let calm = self.cpu.throttling.is_calm() && self.terms.cpu.is_none_or(|cpu| !cpu.lent);
+        self.cpu.due = next_multiple(now, if calm { throttle::WHILE_CALM } else { throttle::EVERY });
+        let (all, throttled) = self.cgroup.periods()?;
+        Ok(self.cpu.throttling.observe(now, Periods { all, throttled }, quiet))
+    }
+
     /// Whether its cpu limit is to be looked at.
     pub(super) fn cpu_is_due(&self, now: Duration) -> bool {
         self.terms.cpu.is_some() && self.cpu.due <= now
@@ -311,9 +309,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::actuate::Growable;
     use crate::cgroup::Hierarchy;
     use crate::model::objects::PodId;
-    use crate::model::{CgroupPath, LiveContainer};
+    use crate::model::{CgroupPath, LiveContainer, LivePod};
 
     /// A guarded container, on plain files.
     fn watched(root: &Path) -> Watched {
@@ -349,21 +348,21 @@ mod tests {
                 },
             )]),
         };
-        let handles = PodHandles::open(&Hierarchy::of_tree(root).unwrap(), &live).unwrap();
-        let pod = Arc::new(OpenPod {
+        let cgroup = Cgroup::open(&Hierarchy::of_tree(root).unwrap(), &live.containers["app"].path).unwrap();
+        let pod = Arc::new(GuardedPod {
             live: Arc::new(live),
             growable: Growable {
                 pod: Arc::default(),
                 targets: Vec::new(),
             },
-            handles: Arc::new(handles),
+            containers: Vec::new(),
         });
         let terms = Terms {
             container: "app".to_owned(),
             memory: Some(Bytes::new(1 << 30)),
             cpu: None,
         };
-        Watched::open(2, id, terms, &pod).unwrap().unwrap()
+        Watched::new(2, id, cgroup, terms, &pod)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::actuate::{Node, PodHandles};
-use crate::cgroup::{CgroupError, MemoryMeter};
+use crate::cgroup::CgroupError;
 use crate::guard::LentLast;
 use crate::model::{Bytes, LivePod, MemoryLimit, Target};
 use crate::reconcile::inventory::Inventory;
@@ -46,8 +46,7 @@ fn held(node: &Node, live: &LivePod, lent: &LentLast) -> Result<BTreeMap<String,
         let Some(cgroup) = handles.get(&Target::Container(container.clone())) else {
             continue;
         };
-        let limit = MemoryMeter::open(cgroup)?.limit()?.map(MemoryLimit::Bytes);
-        if limit == Some(MemoryLimit::Bytes(node.traits.page.round_down(*to).get())) {
+        if cgroup.memory_limit()? == MemoryLimit::Bytes(node.traits.page.round_down(*to).get()) {
             held.insert(container.clone(), *to);
         }
     }

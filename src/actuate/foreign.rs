@@ -91,6 +91,12 @@ impl ForeignWriters {
         Verdict::LeaveUntil(until)
     }
 
+    /// Whether nobody is known to change anything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.flips.is_empty()
+    }
+
     /// Whether a value is being left alone now, and until when.
     #[must_use]
     pub fn paused(&self, target: &Target, file: ControlFile, now: Timestamp) -> Option<Timestamp> {

@@ -1,8 +1,8 @@
-//! The open cgroups of one live pod.
+//! The open cgroups of one live pod. Nobody keeps them for longer than it takes to do something: a node has thousands.
 
 use std::collections::BTreeMap;
 
-use crate::cgroup::{Cgroup, CgroupError, Hierarchy};
+use crate::cgroup::{Cgroup, CgroupError, Hierarchy, Identity};
 use crate::model::{LivePod, PodTree, Target};
 
 /// The cgroups of a pod, held open: the same ones until they are opened anew, whatever happens to their paths.
@@ -33,6 +33,11 @@ impl PodHandles {
             pod,
             containers: containers.into_boxed_slice(),
         })
+    }
+
+    /// Which cgroups they are.
+    pub fn identities(&self) -> Vec<Identity> {
+        self.iter().map(|(_, cgroup)| cgroup.identity()).collect()
     }
 
     /// What every file holds now. A container that ended meanwhile is left out.

@@ -10,6 +10,7 @@ use super::node::Node;
 use super::patch::{ApiReport, PodResizer, Saved};
 use super::runtime_stage;
 use super::shrink::{Next, SeenBefore, ShrinkChecks, ShrinkReport};
+use crate::cgroup::Identity;
 use crate::model::{Cause, ChangeRecord, ControlFile, PodValues, StepRecord, Target, WeightFormula};
 use crate::plan::resize::ResizeDecision;
 use crate::plan::{Plan, PodTargets, Quotas};
@@ -18,8 +19,8 @@ use crate::plan::{Plan, PodTargets, Quotas};
 #[derive(Debug)]
 pub struct Job {
     pub targets: PodTargets,
-    /// Its cgroups, if an earlier pass opened them.
-    pub handles: Option<PodHandles>,
+    /// Which cgroups an earlier pass found.
+    pub cgroups: Option<Vec<Identity>>,
     /// Where the kubelet resizes in place: what is done about that.
     pub resize: ResizeDecision,
     /// How the API server is called, where the spec is patched.
@@ -47,7 +48,7 @@ impl Job {
     pub fn new(targets: PodTargets, cause: Cause) -> Self {
         Self {
             targets,
-            handles: None,
+            cgroups: None,
             resize: ResizeDecision::Direct,
             resizer: None,
             saved: None,

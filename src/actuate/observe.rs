@@ -1,32 +1,9 @@
-//! The beginning of a pass: what the pod's files hold, what they should hold, and who else has changed them.
+//! The beginning of a pass: what somebody else has changed.
 
 use jiff::Timestamp;
 
 use super::foreign::{ForeignWriters, Verdict};
-use super::handles::PodHandles;
-use super::node::Node;
-use crate::cgroup::CgroupError;
-use crate::model::{ControlFile, LivePod, PodTree, PodValues, Resource, Target};
-
-/// Reads the pod's cgroups, and says whether any had to be opened anew although an earlier pass had them: one that ended
-/// may have been followed by another at the same path.
-pub(super) fn open_and_read(
-    node: &Node,
-    live: &LivePod,
-    known: Option<PodHandles>,
-) -> Result<(PodHandles, PodTree, bool), CgroupError> {
-    let reopened = known.is_some();
-    if let Some(handles) = known {
-        match handles.read() {
-            Ok(tree) if tree.containers.len() == live.containers.len() => return Ok((handles, tree, false)),
-            Err(error) if !error.is_gone() => return Err(error),
-            Ok(_) | Err(_) => {}
-        }
-    }
-    let handles = PodHandles::open(&node.hierarchy, live)?;
-    let tree = handles.read()?;
-    Ok((handles, tree, reopened))
-}
+use crate::model::{ControlFile, PodTree, PodValues, Resource, Target};
 
 /// Finds values that somebody else changed, and takes those out of `wanted` that are to be left alone. Those that are left
 /// alone already are no news. `held_before` is false where the pass before did not succeed: what differs then may be its

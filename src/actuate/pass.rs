@@ -15,7 +15,7 @@ use super::handles::PodHandles;
 use super::job::{Job, JobDone};
 use super::least_limits::OfPod;
 use super::node::Node;
-use super::observe::{flips, open_and_read};
+use super::observe::flips;
 use super::patch::{PatchedSpec, ResizeError};
 use super::runtime_stage;
 use super::shrink::{Lowering, Next, ShrinkChecks, ShrinkReport, reclaim_below_limits};
@@ -114,7 +114,6 @@ impl Pass {
         let mut record = ChangeRecord::new(pod, job.cause.clone(), Outcome::Unchanged);
         record.stages.decide = job.decided_in;
         let done = JobDone {
-            handles: job.handles.take(),
             foreign: std::mem::take(&mut job.foreign),
             ..JobDone::new(record)
         };
@@ -289,9 +288,13 @@ impl Pass {
         let start = Instant::now();
         self.job.seen.extend(self.checks.seen());
         let live = Arc::clone(self.job.targets.bound.live());
-        let known = self.done.handles.take();
-        let (handles, tree, reopened) = open_and_read(&self.node, &live, known).map_err(|error| unreadable(&error))?;
-        let handles = self.done.handles.insert(handles);
+        let opened = PodHandles::open(&self.node.hierarchy, &live).and_then(|handles| Ok((handles.read()?, handles)));
+        let (tree, handles) = opened.map_err(|error| unreadable(&error))?;
+        let handles = &*self.done.handles.insert(handles);
+        // One that ended may have been followed by another at the same path.
+        let found = handles.identities();
+        let known = self.job.cgroups.get_or_insert_with(|| found.clone());
+        let others = std::mem::replace(known, found.clone()) != found;
         stages.observe = start.elapsed();
         let start = Instant::now();
         self.incomplete = tree.containers.len() < live.containers.len();
@@ -304,7 +307,7 @@ impl Pass {
             .filter(|(now, decided)| **now != *decided);
         let grown: Vec<_> = grown.map(|(now, _)| now.name.clone()).collect();
         self.wanted = self.job.targets.values(&tree, &self.node.traits);
-        if !reopened {
+        if !others {
             let foreign = &mut self.done.foreign;
             self.done.flipped = flips(&tree, &mut self.wanted, foreign, self.job.held_before, &grown);
         }
@@ -457,7 +460,7 @@ impl Pass {
         self.done.shrink.freezes.extend(executor.freezes);
     }
 
-    /// The pass is over. Cgroups that are stale are not kept open.
+    /// The pass is over. Cgroups that are stale are not handed on.
     async fn end(self: Box<Self>) -> JobDone {
         let mut pass = self.take_back().await;
         let done = &mut pass.done;

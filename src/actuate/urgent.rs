@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use super::execute::Executor;
 use super::handles::PodHandles;
 use super::node::Node;
-use super::observe::open_and_read;
 use super::pass::{plan_files, unreadable};
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::failpoint::failpoint;
@@ -117,7 +116,8 @@ pub fn grow_memory(node: &Node, handles: &PodHandles, growable: &Growable, conta
 #[must_use]
 pub fn raise_pod_level(node: &Node, live: &LivePod, to: Bytes) -> Grown {
     Grown::by(|grown| {
-        let (handles, held, _) = open_and_read(node, live, None).map_err(|error| unreadable(&error))?;
+        let opened = PodHandles::open(&node.hierarchy, live).and_then(|handles| Ok((handles.read()?, handles)));
+        let (held, handles) = opened.map_err(|error| unreadable(&error))?;
         let mut wanted = PodTree::default();
         grown.from = held.pod.memory_bytes();
         if grown.from.is_some_and(|from| from < to) {

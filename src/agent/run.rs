@@ -275,7 +275,8 @@ fn thaw(state_dir: &Path) -> io::Result<Markers> {
     Ok(markers)
 }
 
-/// Every watched cgroup stays open: two descriptors on v1, one on v2. 1024 is too few for a full node.
+/// Every guarded container has three descriptors on v1 and one on v2, two more of which crun has an inner cgroup: 1024 is
+/// too few for a full node.
 fn allow_open_files() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {

@@ -119,7 +119,7 @@ pub struct Config {
     #[arg(long, env = "VSCALED_QUICK_OOM_THRESHOLD", default_value = "10m")]
     #[arg(value_parser = duration::<SignedDuration>("0s", "24h"), help_heading = LIVE)]
     pub quick_oom_threshold: SignedDuration,
-    /// The time between two checks of every value, the safety net below notifications (1s to 1h).
+    /// The time between two looks at the node and at every value whose changes the kernel does not tell (1s to 1h).
     #[arg(long, env = "VSCALED_SWEEP_INTERVAL", default_value = "30s")]
     #[arg(value_parser = duration::<Duration>("1s", "1h"), help_heading = LIVE)]
     pub sweep_interval: Duration,

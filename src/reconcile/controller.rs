@@ -43,6 +43,8 @@ pub(crate) use saving::Store;
 
 /// Time-dependent decisions (a pod grows old enough) are made this often.
 const DECIDE_EVERY: Duration = Duration::from_secs(60);
+/// A sweep checks one in so many of those pods whose files the kernel tells of: nothing that is told is relied upon for ever.
+const SWEEP_PARTS: usize = 20;
 /// An idle controller gives a sign of life this often.
 const BEAT: Duration = Duration::from_secs(5);
 
@@ -122,6 +124,8 @@ pub(crate) struct Controller {
 #[derive(Debug)]
 struct Schedule {
     sweep: Instant,
+    /// Which part of the pods the latest sweep checked.
+    swept: usize,
     decide: Instant,
 }
 
@@ -140,6 +144,7 @@ impl Controller {
         Self {
             schedule: Schedule {
                 sweep: now + options.sweep_interval,
+                swept: 0,
                 decide: now + DECIDE_EVERY,
             },
             options,
@@ -283,11 +288,7 @@ impl Controller {
             Effect::RunPass(pass, job) => self.run_pass(key, pass, job),
             Effect::RunHook(run) => self.run_hook(key, run),
             Effect::RaisePodLevel(bound, low) => self.raise_pod_level(key, bound, low),
-            Effect::KeepFiles(handles) => self.keep_files(key, handles),
-            Effect::CloseFiles => {
-                self.passes.handles.remove(key);
-                self.files.forget(key);
-            }
+            Effect::WatchFiles(handles) => self.watch_files(key, handles),
             Effect::WatchShrink(number, lowered) => self.watch_shrink(key, number, lowered),
             Effect::EndShrinkWatch => drop(self.passes.shrink_watches.remove(key)),
             Effect::Record { record, news, answers } => {
@@ -352,7 +353,13 @@ impl Controller {
             self.schedule.sweep = now + self.options.sweep_interval;
             self.node.request_discovery();
             self.forget_saved();
-            self.apply_where(|_| true, || PodInput::Swept);
+            self.schedule.swept = (self.schedule.swept + 1) % SWEEP_PARTS;
+            let due = self.pods.iter().enumerate().filter(|(number, (key, state))| {
+                let is_told = state.is_settled() && self.files.tells_of(key);
+                !is_told || number % SWEEP_PARTS == self.schedule.swept
+            });
+            let due: Vec<String> = due.map(|(_, (key, _))| key.clone()).collect();
+            self.apply_to_all(due, || PodInput::Swept);
         }
     }
 

@@ -207,10 +207,8 @@ pub(crate) enum Effect {
     RunHook(Box<HookRun>),
     /// The pod's cgroup was left below its containers: raise its memory limit alone.
     RaisePodLevel(BoundPod, LowPodLevel),
-    /// The pod's cgroups as a pass left them: keep them open and watch them; without any, stop watching.
-    KeepFiles(Option<PodHandles>),
-    /// The pod's cgroups are other ones now.
-    CloseFiles,
+    /// The pod's cgroups as a pass left them: watch them; without any, stop watching.
+    WatchFiles(Option<PodHandles>),
     /// Watch these lower limits, in the place of earlier ones.
     WatchShrink(u64, Vec<Lowering>),
     /// Nothing lower is watched any more.
@@ -380,6 +378,18 @@ impl PodState {
     pub(crate) fn is_enforced(&self) -> bool {
         let holds = self.drift.runtime_sync_pending || self.drift.in_sync;
         !self.desired.is_empty() && (self.work.retry_at.is_none() || holds)
+    }
+
+    /// Whether nothing is to be done for it unless somebody tells of something.
+    pub(crate) fn is_settled(&self) -> bool {
+        let DriftState {
+            in_sync,
+            runtime_sync_pending,
+            writers,
+            ..
+        } = &self.drift;
+        let is_clear = self.resize.status == ResizeStatus::Clear;
+        !self.is_enforced() || (*in_sync && !runtime_sync_pending && writers.is_empty() && is_clear)
     }
 
     /// Whether a memory limit of it was grown in an emergency, and is so still.

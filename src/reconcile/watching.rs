@@ -17,8 +17,8 @@ use crate::cgroup::{Identity, Notice, Token, Watch};
 pub(crate) struct Watching {
     watch: Option<AsyncFd<Watch>>,
     pods: HashMap<Token, String>,
-    /// The cgroups of each pod that were to be watched, also where the kernel would not.
-    cgroups: HashMap<String, Vec<Identity>>,
+    /// The cgroups of each pod, and whether all of them are watched.
+    cgroups: HashMap<String, (Vec<Identity>, bool)>,
     /// Pods whose files were written lately, and when to look at them.
     pub(crate) written: BTreeSet<String>,
     pub(crate) due: Option<Instant>,
@@ -49,13 +49,14 @@ impl Watching {
 
     /// Watches a pod's files; returns whether that is new. Where the same cgroups are watched already, nothing is done.
     pub(crate) fn watch(&mut self, key: &str, handles: &PodHandles) -> bool {
-        let cgroups: Vec<Identity> = handles.iter().map(|(_, cgroup)| cgroup.identity()).collect();
-        if self.cgroups.get(key) == Some(&cgroups) {
+        let cgroups = handles.identities();
+        if self.cgroups(key) == Some(&cgroups) {
             return false;
         }
         self.forget(key);
+        let (_, are_watched) = self.cgroups.entry(key.to_owned()).or_insert((cgroups, false));
         let Some(watch) = &mut self.watch else { return false };
-        self.cgroups.insert(key.to_owned(), cgroups);
+        *are_watched = true;
         for (target, cgroup) in handles.iter() {
             match watch.get_mut().add(cgroup) {
                 Ok(token) => {
@@ -63,6 +64,7 @@ impl Watching {
                 }
                 Err(error) if error.is_gone() => {}
                 Err(error) => {
+                    *are_watched = false;
                     tracing::warn!(pod = key, cgroup = %target, %error, "not watched: found by the periodic check only");
                 }
             }
@@ -70,10 +72,20 @@ impl Watching {
         true
     }
 
+    /// The pod's cgroups as they were when they were to be watched.
+    pub(crate) fn cgroups(&self, key: &str) -> Option<&Vec<Identity>> {
+        self.cgroups.get(key).map(|(cgroups, _)| cgroups)
+    }
+
+    /// Whether the kernel tells when anybody writes a file of the pod.
+    pub(crate) fn tells_of(&self, key: &str) -> bool {
+        self.watch.is_some() && self.cgroups.get(key).is_some_and(|(_, are_watched)| *are_watched)
+    }
+
     /// Stops watching a pod's files.
     pub(crate) fn forget(&mut self, key: &str) {
-        let Some(watch) = &mut self.watch else { return };
         self.cgroups.remove(key);
+        let Some(watch) = &mut self.watch else { return };
         for (token, _) in self.pods.extract_if(|_, pod| pod == key) {
             watch.get_mut().remove(token);
         }

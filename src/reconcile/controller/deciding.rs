@@ -165,7 +165,6 @@ impl Controller {
     }
 
     fn forget_pod(&mut self, key: &str, state: &PodState) {
-        self.passes.handles.remove(key);
         self.passes.shrink_watches.remove(key);
         self.files.forget(key);
         self.requests.drop_all(state);

@@ -33,7 +33,7 @@ pub(crate) struct StartedPass {
     span: Span,
 }
 
-/// The tasks that work on pods, and what they keep open.
+/// The tasks that work on pods.
 #[derive(Debug)]
 pub(crate) struct Passes {
     /// How many passes were begun.
@@ -42,8 +42,6 @@ pub(crate) struct Passes {
     pub(super) busy: BTreeSet<String>,
     /// The ids of the containers that hooks run in now.
     pub(super) hooked: BTreeSet<String>,
-    /// Open cgroups by the pods' keys, unless a pass has them.
-    pub(super) handles: BTreeMap<String, PodHandles>,
     /// The watches of lower limits, which end with these values.
     pub(super) shrink_watches: BTreeMap<String, AbortOnDropHandle<()>>,
     events: mpsc::Sender<Event>,
@@ -55,7 +53,6 @@ impl Passes {
             begun: 0,
             busy: BTreeSet::new(),
             hooked: BTreeSet::new(),
-            handles: BTreeMap::new(),
             shrink_watches: BTreeMap::new(),
             events,
         }
@@ -128,7 +125,7 @@ impl Controller {
 
     pub(super) fn run_pass(&mut self, key: &str, id: PassId, mut job: Box<Job>) {
         let Some(node) = self.node.known() else { return };
-        job.handles = self.passes.handles.remove(key);
+        job.cgroups = self.files.cgroups(key).cloned();
         if let ResizeDecision::Patch(_) = job.resize {
             // Whatever was saved before: the patch waits for the next save.
             self.store.dirty = true;
@@ -202,16 +199,12 @@ impl Controller {
         self.apply(&key, ended);
     }
 
-    /// Keeps a pod's cgroups open for the next pass, and watches them.
-    pub(super) fn keep_files(&mut self, key: &str, handles: Option<PodHandles>) {
-        let Some(handles) = handles else {
-            self.files.forget(key);
-            return;
-        };
-        let news = self.files.watch(key, &handles);
-        self.passes.handles.insert(key.to_owned(), handles);
-        if news {
-            self.apply(key, PodInput::FilesWatched);
+    /// Watches a pod's cgroups, as a pass left them.
+    pub(super) fn watch_files(&mut self, key: &str, handles: Option<PodHandles>) {
+        match handles {
+            Some(handles) if self.files.watch(key, &handles) => self.apply(key, PodInput::FilesWatched),
+            Some(_) => {}
+            None => self.files.forget(key),
         }
     }
 

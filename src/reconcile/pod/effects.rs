@@ -15,7 +15,7 @@ impl PodState {
         }
         self.derive_least_limits(before, &mut effects);
         if before.live != self.live {
-            effects.push(Effect::CloseFiles);
+            effects.push(Effect::WatchFiles(None));
         }
         if before.known_to_guard() != self.known_to_guard() {
             effects.push(Effect::WatchGuard);

@@ -200,7 +200,7 @@ impl PodState {
             self.tell_grown(now, effects);
         }
         self.drift.writers = std::mem::take(&mut done.foreign);
-        effects.push(Effect::KeepFiles(done.handles.take()));
+        effects.push(Effect::WatchFiles(done.handles.take()));
         let (no_room, retry_after) = (done.api.no_room, done.api.retry_after);
         let answers = self.schedule_next(&done.record.outcome, retry_after, now);
         let outcome = done.record.outcome.clone();

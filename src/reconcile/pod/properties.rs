@@ -222,8 +222,7 @@ impl World {
                 }
                 Effect::Record { .. }
                 | Effect::RaisePodLevel(..)
-                | Effect::KeepFiles(_)
-                | Effect::CloseFiles
+                | Effect::WatchFiles(_)
                 | Effect::Decide
                 | Effect::ShrinkEnded(_) => {}
             }

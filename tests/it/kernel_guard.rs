@@ -5,6 +5,7 @@
 
 mod bounds;
 mod cpu;
+mod descriptors;
 mod growth;
 mod loans;
 mod restarts;

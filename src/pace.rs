@@ -22,7 +22,6 @@ pub struct Backoff {
 
 impl Backoff {
     /// Pauses from about `first` to about `longest`.
-    #[must_use]
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self {
             first,
@@ -50,14 +49,12 @@ impl Backoff {
 }
 
 /// A duration scattered by half of itself to either side.
-#[must_use]
 pub fn scattered(around: Duration) -> Duration {
     around.mul_f64(0.5 + fraction())
 }
 
 /// The time over which nodes spread their first actions on a change that concerns so many pods of the cluster: none for
 /// one pod, seconds for thousands.
-#[must_use]
 pub fn spread_window(pods: u64) -> Duration {
     let others = u32::try_from(pods.saturating_sub(1)).unwrap_or(u32::MAX);
     (Duration::from_secs(others.into()) / ACTIONS_PER_SECOND).min(LONGEST_SPREAD)
@@ -75,7 +72,6 @@ fn part(hash: u64) -> f64 {
 }
 
 /// When within `window` this node acts on this object. The same whenever it is asked.
-#[must_use]
 pub fn place_in(window: Duration, node: &str, object: &str) -> Duration {
     // Its keys are fixed, unlike those of a map's hasher.
     let mut hasher = DefaultHasher::new();

@@ -29,7 +29,6 @@ pub struct RateLimiter {
 
 impl RateLimiter {
     /// A limiter with all its turns.
-    #[must_use]
     pub const fn new(rate: Rate, now: Instant) -> Self {
         Self { rate, full_at: now }
     }
@@ -55,7 +54,6 @@ impl RateLimiter {
     }
 
     /// Whether all turns are back.
-    #[must_use]
     pub fn is_full(&self, now: Instant) -> bool {
         self.full_at <= now
     }
@@ -70,7 +68,6 @@ pub struct KeyedRateLimiter<K> {
 
 impl<K: Eq + Hash> KeyedRateLimiter<K> {
     /// All keys have the same rate.
-    #[must_use]
     pub fn new(rate: Rate) -> Self {
         let limiters = Mutex::default();
         Self { rate, limiters }

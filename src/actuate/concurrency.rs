@@ -27,7 +27,6 @@ pub struct Concurrency {
 
 impl Concurrency {
     /// Concurrency in which at most `workers` pods' files are written at once.
-    #[must_use]
     pub fn new(workers: usize) -> Self {
         Self {
             kernel: Semaphore::new(workers),

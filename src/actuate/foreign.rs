@@ -98,7 +98,6 @@ impl ForeignWriters {
     }
 
     /// Whether a value is being left alone now, and until when.
-    #[must_use]
     pub fn paused(&self, target: &Target, file: ControlFile, now: Timestamp) -> Option<Timestamp> {
         self.flips.get(&(target.clone(), file))?.paused(now)
     }

@@ -61,7 +61,6 @@ impl PodHandles {
     }
 
     /// The cgroup of that target.
-    #[must_use]
     pub fn get(&self, target: &Target) -> Option<&Cgroup> {
         match target {
             Target::Pod => Some(&self.pod),

@@ -44,7 +44,6 @@ pub struct Job {
 
 impl Job {
     /// A pass that writes without the API server, from now on, and knows of no earlier one.
-    #[must_use]
     pub fn new(targets: PodTargets, cause: Cause) -> Self {
         Self {
             targets,

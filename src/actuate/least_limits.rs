@@ -52,7 +52,6 @@ impl LeastLimits {
     }
 
     /// The least limit of one container.
-    #[must_use]
     pub fn get(&self, uid: &str, container: &str) -> Option<Bytes> {
         self.lock().get(uid)?.get(container).copied()
     }

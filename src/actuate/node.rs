@@ -34,7 +34,6 @@ pub enum KnownFrom {
 
 impl KnownFrom {
     /// Where the answer comes from, of those who may give one.
-    #[must_use]
     pub const fn of<T: Copy>(configured: Option<T>, reported: Option<T>) -> Self {
         match (configured, reported) {
             (Some(_), _) => Self::Configured,

@@ -66,7 +66,6 @@ pub struct Finding {
 }
 
 /// What there is to say about a container's settings, in the order in which its runtime reads them.
-#[must_use]
 pub fn findings(container: &Container) -> Vec<Finding> {
     let limit = container.resources.limits.memory.filter(|limit| limit.get() > 0);
     let settings = counting(container);
@@ -95,7 +94,6 @@ pub fn findings(container: &Container) -> Vec<Finding> {
 }
 
 /// The memory limit below which a full heap of fixed size is killed: the largest such heap and a margin.
-#[must_use]
 pub fn limit_floor(container: &Container) -> Option<Bytes> {
     let fixed = counting(container).filter_map(|setting| match amount(setting) {
         Amount::Fixed(heap) => Some(with_margin(heap)),

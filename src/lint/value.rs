@@ -3,7 +3,6 @@
 use crate::model::Bytes;
 use crate::model::objects::{MemoryOption, MemorySetting};
 
-/// What a value means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Amount {
     /// So many bytes, whatever the limit.
@@ -14,11 +13,9 @@ pub(super) enum Amount {
     KnownAtStart,
     /// The runtime does not take it.
     Unreadable,
-    /// Nothing is set.
     Unset,
 }
 
-/// Reads a setting's value.
 pub(super) fn amount(setting: &MemorySetting) -> Amount {
     use MemoryOption as Option;
     let text = setting.value.as_str();

@@ -31,7 +31,6 @@ impl CgroupPath {
     }
 
     /// The root cgroup, `/` in every hierarchy.
-    #[must_use]
     pub fn root() -> Self {
         Self("/".into())
     }
@@ -73,7 +72,6 @@ impl CgroupPath {
     }
 
     /// What follows `root` in this path, without a leading slash; `None` when this is not `root` or below it.
-    #[must_use]
     pub fn below(&self, root: &Self) -> Option<&str> {
         let rest = self.0.strip_prefix(root.0.strip_suffix('/').unwrap_or(&root.0))?;
         match rest.strip_prefix('/') {
@@ -83,7 +81,6 @@ impl CgroupPath {
     }
 
     /// The directory of this cgroup below a mount.
-    #[must_use]
     pub fn under(&self, mount: &Path) -> PathBuf {
         mount.join(self.0.trim_start_matches('/'))
     }

@@ -21,7 +21,6 @@ impl PageSize {
     pub const KIB_64: Self = Self(64 << 10);
 
     /// The page size of so many bytes; `None` if no kernel has such pages.
-    #[must_use]
     pub const fn new(bytes: u64) -> Option<Self> {
         if bytes.is_power_of_two() {
             Some(Self(bytes))
@@ -36,7 +35,6 @@ impl PageSize {
     }
 
     /// The bytes of as many whole pages as fit into this amount.
-    #[must_use]
     pub const fn round_down(self, bytes: Bytes) -> Bytes {
         Bytes::new(bytes.get() / self.0 * self.0)
     }
@@ -55,7 +53,6 @@ macro_rules! clamped {
             pub const MAX: Self = Self($most);
 
             /// As the kernel would store it: clamped silently.
-            #[must_use]
             pub fn new(value: u64) -> Self {
                 Self(value.clamp(Self::MIN.0, Self::MAX.0))
             }
@@ -97,7 +94,6 @@ pub enum WeightFormula {
 
 impl WeightFormula {
     /// The weight these shares become.
-    #[must_use]
     pub fn weight(self, shares: CpuShares) -> CpuWeight {
         if shares <= CpuShares::MIN {
             return CpuWeight::MIN;
@@ -138,7 +134,6 @@ impl CpuQuota {
     ///
     /// `MilliCPUToQuota` (kubernetes `pkg/kubelet/cm/helpers_linux.go`): at least 1000 µs, so the least effective limit
     /// is 10m with the default period.
-    #[must_use]
     pub fn of_limit(limit: Option<MilliCpu>, period_us: u64) -> Self {
         match limit {
             None | Some(MilliCpu::ZERO) => Self::Max,
@@ -163,13 +158,11 @@ impl CpuMax {
     };
 
     /// The cpu limit with the default period.
-    #[must_use]
     pub fn of_limit(limit: Option<MilliCpu>) -> Self {
         Self::with_period(limit, DEFAULT_CFS_PERIOD_US)
     }
 
     /// The cpu limit with this period.
-    #[must_use]
     pub fn with_period(limit: Option<MilliCpu>, period_us: u64) -> Self {
         Self {
             quota: CpuQuota::of_limit(limit, period_us),
@@ -196,7 +189,6 @@ impl CpuMax {
     }
 
     /// Whether this bound lets through at least as much as `other`: compares the ratios exactly.
-    #[must_use]
     pub fn allows(self, other: Self) -> bool {
         match (self.quota, other.quota) {
             (CpuQuota::Max, _) => true,
@@ -223,7 +215,6 @@ impl MemoryLimit {
     const UNBOUNDED: u64 = i64::MAX as u64 / PageSize::KIB_64.0 * PageSize::KIB_64.0;
 
     /// The limit a memory limit becomes; no limit (or zero) is unbounded.
-    #[must_use]
     pub fn of_limit(limit: Option<Bytes>) -> Self {
         match limit {
             None | Some(Bytes::ZERO) => Self::Max,
@@ -232,7 +223,6 @@ impl MemoryLimit {
     }
 
     /// The limit of so many bytes, or none beyond the largest counter.
-    #[must_use]
     pub const fn of_bytes(bytes: u64) -> Self {
         if bytes < Self::UNBOUNDED {
             Self::Bytes(bytes)
@@ -242,7 +232,6 @@ impl MemoryLimit {
     }
 
     /// The limit in bytes, where there is one.
-    #[must_use]
     pub const fn bounded(self) -> Option<Bytes> {
         match self {
             Self::Bytes(bytes) => Some(Bytes::new(bytes)),

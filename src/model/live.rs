@@ -41,7 +41,6 @@ pub struct BoundPod {
 
 impl BoundPod {
     /// None if the object describes another pod ([`Pod::describes`]).
-    #[must_use]
     pub fn new(object: &Arc<Pod>, live: &Arc<LivePod>) -> Option<Self> {
         object.describes(&live.id).then(|| Self {
             object: Arc::clone(object),

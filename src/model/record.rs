@@ -241,7 +241,6 @@ pub struct StepRecord {
 
 impl StepRecord {
     /// A step before it is carried out.
-    #[must_use]
     pub fn planned(step: &Step) -> Self {
         Self {
             target: step.target.clone(),
@@ -253,7 +252,6 @@ impl StepRecord {
     }
 
     /// A step that took this long and ended like this.
-    #[must_use]
     pub fn carried_out<T, E: std::fmt::Display>(step: &Step, took: Duration, result: &Result<T, E>) -> Self {
         Self {
             took,
@@ -305,7 +303,6 @@ pub struct ChangeRecord {
 
 impl ChangeRecord {
     /// Nothing was done, and that is how it ended. When and which is said by whoever keeps it.
-    #[must_use]
     pub fn new(pod: PodId, cause: Cause, outcome: Outcome) -> Self {
         Self {
             sequence: 0,

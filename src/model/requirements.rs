@@ -20,7 +20,6 @@ impl ResourceList {
     }
 
     /// The amount as a plain number (thousandths of a cpu, bytes), if set.
-    #[must_use]
     pub fn get(&self, resource: Resource) -> Option<u64> {
         match resource {
             Resource::Cpu => self.cpu.map(MilliCpu::get),
@@ -29,7 +28,6 @@ impl ResourceList {
     }
 
     /// The amount as a plain number, zero if unset: what upstream's arithmetic sees.
-    #[must_use]
     pub fn amount(&self, resource: Resource) -> u64 {
         self.get(resource).unwrap_or(0)
     }
@@ -43,7 +41,6 @@ impl ResourceList {
     }
 
     /// The first resource of which this list has more than the other, with both amounts as quantities.
-    #[must_use]
     pub fn first_above(&self, other: &Self) -> Option<(Resource, String, String)> {
         Resource::ALL.into_iter().find_map(|resource| {
             let above = self.get(resource)? > other.get(resource)?;
@@ -53,7 +50,6 @@ impl ResourceList {
     }
 
     /// The amount written as a quantity, if set.
-    #[must_use]
     pub fn text(&self, resource: Resource) -> Option<String> {
         match resource {
             Resource::Cpu => self.cpu.map(|cpu| cpu.to_string()),

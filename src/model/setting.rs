@@ -75,7 +75,6 @@ control_files! {
 
 impl ControlFile {
     /// The file of that name, if it is one of ours.
-    #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let mut files = Self::V2.iter().chain(Self::V1).copied();
         files.find(|file| file.name() == name)
@@ -223,7 +222,6 @@ pub struct Settings(BTreeMap<ControlFile, Setting>);
 
 impl Settings {
     /// The value of a file, if it is there.
-    #[must_use]
     pub fn get(&self, file: ControlFile) -> Option<Setting> {
         self.0.get(&file).copied()
     }

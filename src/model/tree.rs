@@ -45,7 +45,6 @@ pub struct PodTree {
 
 impl PodTree {
     /// What the cgroup of that target holds, if it is there.
-    #[must_use]
     pub fn get(&self, target: &Target) -> Option<&Settings> {
         match target {
             Target::Pod => Some(&self.pod),

@@ -28,7 +28,6 @@ impl Resource {
     }
 
     /// An amount of it, in its unit (thousandths of a cpu, bytes), as a quantity.
-    #[must_use]
     pub fn quantity(self, amount: u64) -> String {
         match self {
             Self::Cpu => MilliCpu::new(amount).to_string(),
@@ -53,7 +52,6 @@ macro_rules! amount {
             pub const ZERO: Self = Self(0);
 
             /// An amount, saturated at [`Self::MAX`].
-            #[must_use]
             pub const fn new(amount: u64) -> Self {
                 if amount > Self::MAX.0 {
                     Self::MAX

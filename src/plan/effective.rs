@@ -149,7 +149,6 @@ impl<'a> EffectivePod<'a> {
 
 /// What a pod requests of its node once its containers have the requirements in `targets`:
 /// `PodRequests`, defaults and overhead included.
-#[must_use]
 pub fn pod_requests(pod: &Pod, targets: &[NamedRequirements], kubelet: KubeletVersion) -> ResourceList {
     EffectivePod::new(pod, targets, kubelet).requests()
 }

@@ -57,7 +57,6 @@ pub struct Hierarchy {
 
 /// What the cgroups of `pod` are given once its containers have the requirements in `targets`; a container that is not
 /// named there has those of its spec. Defaults the API server would fill in need not be there.
-#[must_use]
 pub fn hierarchy(pod: &Pod, targets: &[NamedRequirements], traits: &NodeTraits) -> Hierarchy {
     let effective = EffectivePod::new(pod, targets, traits.kubelet);
     let sidecars = effective.init.iter().filter(|container| container.sidecar);
@@ -81,7 +80,6 @@ pub fn hierarchy(pod: &Pod, targets: &[NamedRequirements], traits: &NodeTraits) 
 
 /// The requirements in force as the kubelet reports them, for containers about which it does: what a running pod's
 /// cgroups hold may differ from its spec until a resize is done.
-#[must_use]
 pub fn in_force(pod: &Pod) -> Vec<NamedRequirements> {
     pod.statuses()
         .filter_map(|status| {

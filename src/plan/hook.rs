@@ -30,7 +30,6 @@ pub enum Moment {
 
 impl Moment {
     /// As the annotation names it.
-    #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
             Self::BeforeShrink => "before-shrink",
@@ -86,7 +85,6 @@ pub struct HookError {
 
 impl Hook {
     /// What a container of the pod wants to be told at that moment, if anything.
-    #[must_use]
     pub fn of(pod: &Pod, container: &str, moment: Moment) -> Option<Result<Self, HookError>> {
         let (name, value) = annotation(&pod.metadata, moment.annotation(), container)?;
         let wait = match moment {
@@ -109,7 +107,6 @@ impl Hook {
     }
 
     /// Whether anything of a pod is to be told at any moment.
-    #[must_use]
     pub fn any(pod: &Pod) -> bool {
         let mut names = pod.metadata.annotations.keys();
         names.any(|name| name.starts_with(BEFORE_SHRINK) || name.starts_with(AFTER_GROW))
@@ -118,7 +115,6 @@ impl Hook {
 
 /// An argument of a command, with the limits of before and after for `{old}` and `{new}`, in bytes. `{new:75%}` is three
 /// quarters of it.
-#[must_use]
 pub fn filled_in(argument: &str, old: u64, new: u64) -> String {
     let mut filled = String::new();
     let mut rest = argument;

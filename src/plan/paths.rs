@@ -9,7 +9,6 @@ use crate::model::{Driver, QosClass, RuntimeKind};
 /// The path of a pod's cgroup, below `root` (the kubelet's `--cgroup-root`; `/` unless configured).
 ///
 /// `NewCgroupName`, `ToSystemd` and `ToCgroupfs` (kubernetes `pkg/kubelet/cm/cgroup_manager_linux.go`).
-#[must_use]
 pub fn pod_cgroup_path(driver: Driver, root: &str, qos: QosClass, uid: &str) -> String {
     let class = match qos {
         QosClass::Guaranteed => None,
@@ -48,7 +47,6 @@ fn slice_path<'a>(parts: impl Iterator<Item = &'a str>) -> String {
 /// The name of a container's cgroup in its pod's.
 ///
 /// A runtime may keep the processes one level further down (crun under systemd: `container`).
-#[must_use]
 pub fn container_cgroup_name(driver: Driver, runtime: RuntimeKind, id: &str) -> String {
     let prefix = match (driver, runtime) {
         (Driver::Systemd, RuntimeKind::Containerd) => "cri-containerd-",

@@ -27,7 +27,6 @@ impl LowPodLevel {
     /// No container counts with more than its spec or its status says: a limit that something wrote into a cgroup raises no
     /// other. One that does not run counts with what its kubelet has granted, if that is known. A limit that the pod
     /// declares of its own is never exceeded.
-    #[must_use]
     pub fn find(pod: &Pod, held: &PodTree) -> Option<Self> {
         let holds = held.pod.memory_bytes()?;
         let in_force = in_force(pod);

@@ -49,7 +49,6 @@ impl Quotas {
     }
 
     /// Whether the quota of this cgroup is enforced.
-    #[must_use]
     pub fn enforced(&self, id: &str) -> bool {
         self.0.get(id).copied().unwrap_or(true)
     }

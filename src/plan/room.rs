@@ -37,7 +37,6 @@ pub enum CapacityFrom {
 
 impl Capacity {
     /// What the Node object says. None where there is no such object.
-    #[must_use]
     pub fn of(node: Option<&Node>) -> Option<Self> {
         node.map(|node| Self {
             amounts: node.status.allocatable,
@@ -46,7 +45,6 @@ impl Capacity {
     }
 
     /// What the Node object says, else what the machine has. An object that says nothing counts as none.
-    #[must_use]
     pub fn of_node_or(node: Option<&Node>, machine: ResourceList) -> Self {
         let said = Self::of(node).filter(|said| !said.amounts.is_empty());
         said.unwrap_or(Self {
@@ -66,7 +64,6 @@ pub struct Account {
 
 impl Account {
     /// What the others take, for one of the pods that takes `own`.
-    #[must_use]
     pub fn others(&self, own: ResourceList) -> Others {
         Others {
             take: each(sum(self.taken.values()), own, u64::saturating_sub),
@@ -76,7 +73,6 @@ impl Account {
 
     /// What of the others may be freed for a pod of this priority that takes `own`, so that its kubelet is asked although the
     /// node is full.
-    #[must_use]
     pub fn yields(&self, priority: i64, own: ResourceList, ask: AskWhenFull) -> ResourceList {
         match ask {
             AskWhenFull::Never => ResourceList::default(),
@@ -181,7 +177,6 @@ impl Room {
 }
 
 /// Of both amounts of each resource the larger one.
-#[must_use]
 pub fn larger(one: ResourceList, other: ResourceList) -> ResourceList {
     each(one, other, u64::max)
 }

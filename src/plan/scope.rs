@@ -18,7 +18,6 @@ pub struct WriteScope {
 
 impl WriteScope {
     /// Every resource, and nothing known of quotas.
-    #[must_use]
     pub fn all() -> Self {
         Self {
             resources: Resource::ALL.into(),

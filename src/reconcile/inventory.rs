@@ -12,7 +12,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::cgroup::PodEntry;
-use crate::model::objects::{ContainerStatus, Pod, PodId, pod_of_uid};
+use crate::model::objects::{Pod, PodId, pod_of_uid};
 use crate::model::{LiveContainer, LivePod};
 use crate::runtime::ListedContainer;
 
@@ -116,7 +116,7 @@ impl<'a> Known<'a> {
         };
         let described = self.objects.iter().filter(|pod| pod.describes(&id));
         let statuses = described.flat_map(|pod| pod.statuses());
-        let named = statuses.filter_map(|status| Some((bare_id(status)?, (&*status.name, (0, None)))));
+        let named = statuses.filter_map(|status| Some((status.bare_id()?, (&*status.name, (0, None)))));
         let listed = self.listed.iter().map(|container| {
             let age = (container.restart_count, container.created_at);
             (&*container.id, (&*container.name, age))
@@ -124,15 +124,6 @@ impl<'a> Known<'a> {
         let containers = named.chain(listed).collect();
         Some((id, containers))
     }
-}
-
-/// The id without the runtime's scheme in front.
-fn bare_id(status: &ContainerStatus) -> Option<&str> {
-    let id = status
-        .container_id
-        .rsplit_once("://")
-        .map_or(status.container_id.as_str(), |(_, id)| id);
-    (!id.is_empty()).then_some(id)
 }
 
 #[cfg(test)]
@@ -144,7 +135,7 @@ mod tests {
     use super::*;
     use crate::cgroup::{ContainerEntry, ContainerId, ContainerPlace, PodPlace, PodUid};
     use crate::model::CgroupPath;
-    use crate::model::objects::OwnerReference;
+    use crate::model::objects::{ContainerStatus, OwnerReference};
     use crate::sources::parse_manifests;
 
     const UID: &str = "6c4b2d1e-0000-4000-8000-00000000000a";

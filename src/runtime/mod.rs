@@ -62,8 +62,8 @@ pub trait ContainerRuntime: Debug + Send + Sync {
     async fn list_containers(&self) -> Result<Listing, RuntimeError>;
 
     /// What is stored about the container with this full id, running or not, in one call. A field is none where the stored
-    /// spec leaves it out, all of it where the runtime does not tell: then nothing is known of what its next update would
-    /// write.
+    /// spec leaves it out, all of it where the runtime does not tell: then nothing is known of what
+    /// its next update would write.
     ///
     /// Errors: [`Problem::NotFound`] once it is removed; when the runtime is away, hangs, or describes another container.
     async fn stored(&self, id: &str) -> Result<Option<CriResources>, RuntimeError>;

@@ -16,7 +16,6 @@ pub const ASSUMED: WeightFormula = WeightFormula::Quadratic;
 /// Give the youngest containers first: after an upgrade of the OCI runtime, older containers still carry weights of the
 /// old formula. Pairs that both formulas explain (2 shares or fewer, 262144 or more) and pairs that neither does
 /// (somebody else wrote the weight) say nothing.
-#[must_use]
 pub fn detect(pairs: impl IntoIterator<Item = (CpuShares, CpuWeight)>) -> Option<WeightFormula> {
     pairs.into_iter().find_map(|(shares, weight)| {
         let explains = |formula: WeightFormula| formula.weight(shares) == weight;

@@ -34,7 +34,6 @@ pub struct Freezer {
 
 /// A cgroup that stands still for as long as this value lives.
 #[derive(Debug)]
-#[must_use]
 pub(super) struct Frozen {
     cgroup: Arc<Dir>,
     marker: Option<Marker>,
@@ -68,7 +67,6 @@ pub enum FreezeError {
 
 impl Freezer {
     /// With markers below the agent's state directory.
-    #[must_use]
     pub const fn new(markers: Markers) -> Self {
         Self { markers }
     }

@@ -41,14 +41,12 @@ impl Pod {
 
     /// Whether this object describes the pod that runs under that identity. A manifest without a UID describes the pod
     /// of its namespace and name.
-    #[must_use]
     pub fn describes(&self, id: &PodId) -> bool {
         let metadata = &self.metadata;
         ["", &id.uid].contains(&self.cgroup_uid()) && metadata.namespace == id.namespace && metadata.name == id.name
     }
 
     /// The identity that this object describes, with this UID.
-    #[must_use]
     pub fn id_with(&self, uid: &str) -> PodId {
         PodId {
             uid: uid.to_owned(),
@@ -60,7 +58,6 @@ impl Pod {
 
 /// The one object among `pods` that describes the pod with this UID in its cgroup's name, where no runtime says what that
 /// pod is called. An object's own UID counts before what a mirror pod says of itself; of several that claim the same, none.
-#[must_use]
 pub fn pod_of_uid<'a>(
     pods: impl IntoIterator<Item = &'a Arc<Pod>, IntoIter: Clone>,
     uid: &str,

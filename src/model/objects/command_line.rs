@@ -67,8 +67,8 @@ pub(super) fn expand(text: &str, variables: &Variables, before: usize, work: &mu
     expanded
 }
 
-/// Splits a script as a POSIX shell does, with its variables replaced. What only a running shell can know stays as it is
-/// written.
+/// Splits a script as a POSIX shell does, with its variables replaced. What only a running shell can know
+/// stays as it is written.
 pub(super) fn split(script: &str, variables: &Variables, work: &mut Work) -> Vec<Word> {
     let mut splitter = ScriptSplitter {
         words: Vec::new(),

@@ -82,7 +82,6 @@ impl Container {
     }
 
     /// Whether changing this resource restarts the container.
-    #[must_use]
     pub fn restarts_for(&self, resource: Resource) -> bool {
         self.resize_policy
             .iter()
@@ -160,6 +159,15 @@ pub struct ContainerStatus {
     pub allocated_resources: Option<ResourceList>,
 }
 
+impl ContainerStatus {
+    /// The container's id without its runtime's name, once it was created.
+    pub fn bare_id(&self) -> Option<&str> {
+        let id = self.container_id.as_str();
+        let id = id.rsplit_once("://").map_or(id, |(_, id)| id);
+        (!id.is_empty()).then_some(id)
+    }
+}
+
 /// The state of a container; at most one field is set.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -202,19 +210,17 @@ impl Pod {
     }
 
     /// The regular container or sidecar of that name.
-    #[must_use]
     pub fn container(&self, name: &str) -> Option<&Container> {
         self.running_containers().find(|container| container.name == name)
     }
 
     /// The pod's own requests and limits, where its kubelet can resize them in place.
-    #[must_use]
     pub fn resizable_pod_level(&self) -> Option<Requirements> {
         self.spec.resources.filter(|_| self.status.resources.is_some())
     }
 
-    /// Requests and limits of the regular containers, then of sidecars, then the pod's own where they can be resized, as the
-    /// spec has them.
+    /// Requests and limits of the regular containers, then of sidecars, then the pod's own where they can be resized,
+    /// as the spec has them.
     pub fn requirements(&self) -> Vec<NamedRequirements> {
         let named = |container: &Container| NamedRequirements {
             name: container.name.clone(),
@@ -238,7 +244,6 @@ impl Pod {
     }
 
     /// The pod's own requests and limits in a list, or else in the spec.
-    #[must_use]
     pub fn pod_level_in(&self, list: &[NamedRequirements]) -> Option<Requirements> {
         let (_, pod_level) = NamedRequirements::split(list);
         pod_level.copied().or(self.spec.resources)
@@ -264,14 +269,12 @@ impl Pod {
     }
 
     /// The status of the container of that name.
-    #[must_use]
     pub fn container_status(&self, name: &str) -> Option<&ContainerStatus> {
         self.statuses().find(|status| status.name == name)
     }
 
     /// The condition of that type, if it holds and is about the spec as it is. Kubelets before 1.34 do not say which spec
     /// they mean: then it counts.
-    #[must_use]
     pub fn resize_condition(&self, kind: &str) -> Option<&PodCondition> {
         let about_this = |observed: i64| observed == 0 || observed >= self.metadata.generation;
         let mut conditions = self.status.conditions.iter();
@@ -305,7 +308,6 @@ impl Pod {
     /// Whether these amounts of the regular containers and sidecars would leave the pod's own (`spec.resources`, or the list's): no container's limit
     /// may pass the pod's, nor all requests together the pod's request (`validatePodResources`, kubernetes
     /// `pkg/apis/core/validation`). Returns the resource, what the containers would have, and what the pod allows.
-    #[must_use]
     pub fn exceeded_by(&self, containers: &[NamedRequirements]) -> Option<(Resource, u64, u64)> {
         let pod_level = self.pod_level_in(containers)?;
         let (containers, _) = NamedRequirements::split(containers);

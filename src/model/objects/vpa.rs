@@ -152,7 +152,6 @@ impl ContainerPolicy {
     }
 
     /// Whether the policy manages this resource.
-    #[must_use]
     pub fn controls(&self, resource: Resource) -> bool {
         self.controlled_resources
             .as_ref()
@@ -199,13 +198,11 @@ impl VerticalPodAutoscaler {
     }
 
     /// Whether containers of this name are boosted, by their own policy or for all.
-    #[must_use]
     pub fn boosts(&self, container: &str) -> bool {
         self.startup_boosts(container).next().is_some()
     }
 
     /// How long a container's boost goes on once the pod is ready: what its own policy says, else what is said of all.
-    #[must_use]
     pub fn boost_duration(&self, container: &str) -> SignedDuration {
         let seconds = self.startup_boosts(container).find_map(|cpu| cpu.duration_seconds);
         SignedDuration::from_secs(seconds.unwrap_or(0).max(0))
@@ -221,7 +218,6 @@ impl VerticalPodAutoscaler {
     }
 
     /// The policy for a container: the first of its own, else the last for `*` (`GetContainerResourcePolicy`).
-    #[must_use]
     pub fn policy_for(&self, container: &str) -> Option<&ContainerPolicy> {
         let policies = &self.spec.resource_policy.as_ref()?.container_policies;
         let own = policies.iter().find(|policy| policy.container_name == container);

@@ -11,25 +11,17 @@ use crate::model::ResourceList;
 /// A workload kind whose selector is known without asking for `/scale`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum OwnerKind {
-    /// `apps/v1` Deployment.
     Deployment,
-    /// `apps/v1` ReplicaSet.
     ReplicaSet,
-    /// `apps/v1` StatefulSet.
     StatefulSet,
-    /// `apps/v1` DaemonSet.
     DaemonSet,
-    /// `batch/v1` Job.
     Job,
-    /// `batch/v1` CronJob.
     CronJob,
-    /// `v1` ReplicationController.
     ReplicationController,
 }
 
 impl OwnerKind {
     /// The kind of that name.
-    #[must_use]
     pub fn named(kind: &str) -> Option<Self> {
         Self::deserialize(StrDeserializer::<Error>::new(kind)).ok()
     }

@@ -124,7 +124,6 @@ pub struct ResizePatch {
 
 impl ResizeFacts {
     /// What a pass does so that the containers of `pod` have `targets`.
-    #[must_use]
     pub fn decide(&self, pod: &Pod, targets: &[NamedRequirements], cause: &Cause) -> ResizeDecision {
         let changes = match self.changes(pod, targets) {
             Ok(changes) => changes,
@@ -274,7 +273,6 @@ impl Grant {
     }
 
     /// Whether the cgroups are given what the spec cannot have yet.
-    #[must_use]
     pub const fn is_written_ahead(&self) -> bool {
         self.ahead && matches!(self.withheld, Some(Withheld::SpecLater(_)))
     }
@@ -295,7 +293,6 @@ impl ResizePatch {
     }
 
     /// The request as the API server accepted it.
-    #[must_use]
     pub fn accepted(&self, generation: i64) -> AcceptedResize {
         AcceptedResize {
             targets: self.targets.clone(),

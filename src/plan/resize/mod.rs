@@ -30,7 +30,6 @@ use super::effective::with_requests;
 /// Whether the pod's kubelet resizes in place, as far as the pod shows it: the kubelet then says of its containers what
 /// they have (`ValidatePodResize`, kubernetes `pkg/apis/core/validation`, asks for the same). Nothing that has the annotation
 /// of a mirror pod can be resized there.
-#[must_use]
 pub fn supports_in_place_resize(pod: &Pod) -> bool {
     let says = |resources: &Option<_>| resources.is_some();
     let mut statuses = pod.status.container_statuses.iter();
@@ -111,7 +110,6 @@ pub fn changes(pod: &Pod, wanted: &[NamedRequirements]) -> Result<Vec<Step>, Una
 
 /// What the API server made of changes, in words, where it accepted something else: plugins and webhooks may change what they
 /// admit.
-#[must_use]
 pub fn altered(accepted: &Pod, asked: &[Step]) -> Option<String> {
     let altered = asked.iter().filter_map(|step| {
         let Change::Resize { to, .. } = &step.change else {
@@ -176,7 +174,6 @@ fn overlaid(pod: &Pod, wanted: &[NamedRequirements]) -> Vec<NamedRequirements> {
 
 /// Whether both give every container that both name the same amounts; unset and zero are the same here, and so are a limit without a request
 /// and one with an equal request.
-#[must_use]
 pub fn same(one: &[NamedRequirements], other: &[NamedRequirements]) -> bool {
     let amounts = |named: &NamedRequirements| {
         let has = with_requests(named.resources);

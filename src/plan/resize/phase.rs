@@ -25,7 +25,6 @@ impl Phase {
     ///
     /// Conditions about an earlier spec say nothing about this one. Kubelets before 1.34 do not say which spec they mean:
     /// then a condition counts, and without one the containers' amounts are compared.
-    #[must_use]
     pub fn of(pod: &Pod) -> Self {
         if let Some(pending) = pod.resize_condition("PodResizePending") {
             let why = pending.message.clone();
@@ -64,7 +63,6 @@ impl Phase {
 
 /// What the kubelet lets the containers have, as far as is known: the spec once it has set that aside; before, and where
 /// it could not write it, what was `held` when it was asked, or else what it reports.
-#[must_use]
 pub fn granted(pod: &Pod, phase: &Phase, held: Option<&[NamedRequirements]>) -> Vec<NamedRequirements> {
     match (phase, held) {
         (Phase::InProgress | Phase::Settled, _) => pod.requirements(),
@@ -76,7 +74,6 @@ pub fn granted(pod: &Pod, phase: &Phase, held: Option<&[NamedRequirements]>) -> 
 /// What the cgroups are given while they cannot have what is wanted: what was granted. But where the kubelet has set a
 /// lower memory limit aside and could not write it, they have that one already or are to get it: what keeps use below it
 /// is what the kubelet waits for.
-#[must_use]
 pub(super) fn meanwhile(
     withheld: &Withheld,
     wanted: &[NamedRequirements],

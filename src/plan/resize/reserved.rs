@@ -15,7 +15,6 @@ pub fn check_room(room: &Room, pod: &Pod, wanted: &[NamedRequirements], kubelet:
 }
 
 /// Whether a pod would take more of its node with the `wanted` amounts than the kubelet has set aside for it.
-#[must_use]
 pub(super) fn grows(pod: &Pod, wanted: &[NamedRequirements], kubelet: KubeletVersion) -> bool {
     let before = set_aside(pod, kubelet);
     let after = pod_requests(pod, wanted, kubelet);
@@ -30,7 +29,6 @@ fn set_aside(pod: &Pod, kubelet: KubeletVersion) -> ResourceList {
 
 /// What a pod's requests take of its node: what the kubelet has set aside for it, and what it was asked for while it has
 /// not answered. A resize that waits for room takes none.
-#[must_use]
 pub fn reserved(pod: &Pod, kubelet: KubeletVersion) -> ResourceList {
     let set_aside = set_aside(pod, kubelet);
     match Phase::of(pod) {

@@ -43,7 +43,6 @@ pub struct NodeSupport {
 impl NodeSupport {
     /// What the kubelet's version and the statuses of the node's pods say. Without either, a kubelet does not resize. One
     /// that was `upgraded` while its pods ran has to report those anew.
-    #[must_use]
     pub fn of<P: Borrow<Pod>>(
         mut pods: impl Iterator<Item = P> + Clone,
         version: Option<KubeletVersion>,
@@ -66,7 +65,6 @@ impl NodeSupport {
     }
 
     /// Whether the kubelet resizes this pod.
-    #[must_use]
     pub fn for_pod(&self, pod: &Pod, now: Timestamp) -> Support {
         if supports_in_place_resize(pod) {
             return Support::Resizes;

@@ -94,7 +94,6 @@ pub struct ShrinkCheck {
 
 impl ShrinkCheck {
     /// For lowering a limit to `wanted`, with what earlier tries have seen.
-    #[must_use]
     pub const fn new(wanted: Bytes, reclaim: Reclaim, sightings: Sightings) -> Self {
         Self {
             wanted,
@@ -175,14 +174,12 @@ impl ShrinkCheck {
 }
 
 /// Whether a limit could come down to `wanted` as soon as a container is looked at that holds so much.
-#[must_use]
 pub fn leaves_room(reading: &MemoryReading, wanted: Bytes) -> bool {
     with_spare(reading.held(), spare(Duration::ZERO)) <= wanted
 }
 
 /// What is kept free under a limit in the moment it is written: what the kernel may charge meanwhile, and the charges
 /// every processor keeps in stock.
-#[must_use]
 pub fn slack(limit: Bytes) -> Bytes {
     SLACK.min(Bytes::new(limit.get() / 16))
 }

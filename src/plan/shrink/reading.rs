@@ -21,7 +21,6 @@ impl MemoryReading {
     ///
     /// Lists of pages say more than `cache` or `file` do: tmpfs and locked pages are on none of the two lists that are
     /// counted as evictable (mm/vmscan.c). What a file does not say counts as nothing, which can only make less evictable.
-    #[must_use]
     pub fn new(version: CgroupVersion, page: PageSize, usage: Bytes, peak: Option<Bytes>, stat: &str) -> Self {
         let mut reading = Self {
             usage,

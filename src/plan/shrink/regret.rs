@@ -80,7 +80,6 @@ impl Regrets {
     }
 
     /// Whether limits are kept until it is the pod's turn.
-    #[must_use]
     pub fn waits(&self, now: Timestamp) -> bool {
         self.0.iter().any(|regret| regret.waits && regret.is_in_force(now))
     }
@@ -101,7 +100,6 @@ impl Regrets {
     }
 
     /// The limits that are kept at this moment.
-    #[must_use]
     pub fn holds(&self, now: Timestamp) -> Holds {
         let held = self.0.iter().filter(|regret| regret.is_in_force(now));
         held.map(|regret| {
@@ -114,7 +112,6 @@ impl Regrets {
     }
 
     /// The shrink among those undone and left alone now that may be tried first.
-    #[must_use]
     pub fn next(&self, now: Timestamp) -> Option<&Regret> {
         let held = self.0.iter().filter(|regret| !regret.waits && regret.is_in_force(now));
         held.min_by_key(|regret| regret.until)

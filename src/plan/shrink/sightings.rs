@@ -39,7 +39,6 @@ impl Sightings {
     }
 
     /// The time between the first use seen and now.
-    #[must_use]
     pub fn span(&self, now: Instant) -> Duration {
         self.calm
             .map_or(Duration::ZERO, |calm| now.saturating_duration_since(calm.since))

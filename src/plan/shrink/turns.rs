@@ -17,7 +17,6 @@ pub enum Progress {
 }
 
 /// Of pods by workload, the indices of those whose turn it is.
-#[must_use]
 pub fn next_turns<W: Ord>(pods: &[(W, Progress)]) -> Vec<usize> {
     let mut free: BTreeMap<&W, usize> = pods.iter().map(|(workload, _)| (workload, AT_ONCE)).collect();
     for (workload, progress) in pods {

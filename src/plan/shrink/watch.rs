@@ -107,7 +107,6 @@ pub struct Watch {
 
 impl Watch {
     /// For a limit that was lowered to `limit` at `now`.
-    #[must_use]
     pub fn new(limit: Bytes, now: Instant, before: Before) -> Self {
         Self {
             limit,

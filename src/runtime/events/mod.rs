@@ -107,7 +107,6 @@ impl EventStream {
     }
 
     /// A stream of whatever is sent into the sender; it ends when the sender is dropped.
-    #[must_use]
     pub fn fed_by_hand(buffer: usize) -> (EventSender, Self) {
         let (sender, receiver) = broadcast::channel(buffer.max(1));
         let stream = Self {

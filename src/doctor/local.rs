@@ -28,7 +28,6 @@ const CHECKS: &[fn(&Locations) -> Check] = &[
 ];
 
 /// Runs every check with the rights of this process.
-#[must_use]
 pub fn local(locations: &Locations) -> Vec<Check> {
     CHECKS.iter().map(|check| check(locations)).collect()
 }

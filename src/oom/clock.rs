@@ -9,7 +9,6 @@ use jiff::{SignedDuration, Timestamp};
 use nix::time::{ClockId, clock_gettime};
 
 /// CLOCK_MONOTONIC, which every Linux has.
-#[must_use]
 pub fn monotonic() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }

@@ -10,8 +10,9 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use anyhow::{Result, bail};
 use nix::errno::Errno;
 
 /// `memory.events` of a cgroup: kills in it and below.
@@ -22,22 +23,6 @@ pub const EVENTS_LOCAL: &str = "memory.events.local";
 pub const OOM_CONTROL: &str = "memory.oom_control";
 /// More than any kernel prints into these files.
 const LONGEST: u64 = 4096;
-
-/// A counter file that could not be used.
-#[derive(Debug, thiserror::Error)]
-pub enum CounterError {
-    /// The cgroup was removed, before or during the read. Its last kills show in its parents (v2) and in the log.
-    #[error("{}: the cgroup was removed", file.display())]
-    Gone { file: PathBuf },
-    #[error("{}: cannot be read: {source}", file.display())]
-    Read { file: PathBuf, source: io::Error },
-    /// A line is not a key and a number.
-    #[error("{}: unexpected line {line:?}, a key and a number are expected", file.display())]
-    Line { file: PathBuf, line: String },
-    /// The kernel counts no kills in this file.
-    #[error("{}: there is no oom_kill counter: Linux 4.13 or later is needed", file.display())]
-    NoCounter { file: PathBuf },
-}
 
 /// The counter of one cgroup, at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,21 +36,24 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Reads the counter in `file`: [`EVENTS`], [`EVENTS_LOCAL`] or [`OOM_CONTROL`] of a cgroup. Blocks on the kernel.
+    /// Reads the counter in `file`: [`EVENTS`], [`EVENTS_LOCAL`] or [`OOM_CONTROL`] of a cgroup; `None` when the cgroup was
+    /// removed, before or during the read: its last kills show in its parents (v2) and in the log. Blocks on the kernel.
     ///
-    /// Errors: [`CounterError`], each with the file.
-    pub fn of(file: &Path) -> Result<Self, CounterError> {
-        let gone_or = |source: io::Error| {
-            let file = file.to_owned();
-            match source.raw_os_error().map(Errno::from_raw) {
-                Some(Errno::ENOENT | Errno::ENODEV) => CounterError::Gone { file },
-                _ => CounterError::Read { file, source },
-            }
+    /// Errors: the file cannot be read, or is no list of counters with `oom_kill`; each with the file.
+    pub fn of(file: &Path) -> Result<Option<Self>> {
+        let read = || {
+            let opened = File::open(file)?;
+            let (inode, mut text) = (opened.metadata()?.ino(), String::new());
+            opened.take(LONGEST).read_to_string(&mut text)?;
+            Ok((inode, text))
         };
-        let opened = File::open(file).map_err(gone_or)?;
-        let inode = opened.metadata().map_err(gone_or)?.ino();
-        let mut text = String::new();
-        opened.take(LONGEST).read_to_string(&mut text).map_err(gone_or)?;
+        let name = file.display();
+        let (inode, text) = match read().map_err(|error: io::Error| (error.raw_os_error().map(Errno::from_raw), error))
+        {
+            Ok(read) => read,
+            Err((Some(Errno::ENOENT | Errno::ENODEV), _)) => return Ok(None),
+            Err((_, error)) => bail!("{name}: cannot be read: {error}"),
+        };
         let (mut kills, mut groups) = (None, 0);
         for line in text.lines() {
             match line.split_once(' ').map(|(key, count)| (key, count.parse())) {
@@ -73,20 +61,15 @@ impl Reading {
                 Some(("oom_group_kill", Ok(count))) => groups = count,
                 // A key that is not known here is ignored.
                 Some((_, Ok(_))) => {}
-                Some((_, Err(_))) | None => {
-                    return Err(CounterError::Line {
-                        file: file.to_owned(),
-                        line: line.to_owned(),
-                    });
-                }
+                Some((_, Err(_))) | None => bail!("{name}: unexpected line {line:?}, a key and a number are expected"),
             }
         }
         // Since Linux 4.13; nothing was counted yet where v2 has no such line.
         if kills.is_none() && file.ends_with(OOM_CONTROL) {
-            return Err(CounterError::NoCounter { file: file.to_owned() });
+            bail!("{name}: there is no oom_kill counter: Linux 4.13 or later is needed");
         }
         let kills = kills.unwrap_or(0);
-        Ok(Self { inode, kills, groups })
+        Ok(Some(Self { inode, kills, groups }))
     }
 }
 

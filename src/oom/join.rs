@@ -19,9 +19,6 @@
 //! not show. Must never tell a kill twice, nor place a victim where it merely may have been.
 
 mod match_group;
-mod matching;
-mod oom_kill;
-mod unmatched;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,11 +26,9 @@ use std::time::Duration;
 use super::kill::{Kill, Level};
 use super::report::Confidence;
 use crate::model::CgroupPath;
+use match_group::{LogState, Logged, MatchGroup, Matched, claim, expire};
 
 pub use match_group::CounterDelta;
-use match_group::{LogState, Logged, MatchGroup, Matched};
-pub use oom_kill::OomKill;
-use unmatched::{claim, expire};
 
 /// How long the kernel takes at most, in the ordinary course of things, to log a kill that it counted; a stalled virtual
 /// machine was seen to take 156 ms.
@@ -83,7 +78,7 @@ impl Progress {
 }
 
 /// Matches kills of the log with rises of counters.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Joiner {
     has_log: bool,
     /// In the order in which they came.
@@ -103,17 +98,10 @@ pub struct Joiner {
 
 impl Joiner {
     /// Begins with nothing known. Without a readable log, rises are told at once.
-    #[must_use]
-    pub const fn new(has_log: bool) -> Self {
+    pub fn new(has_log: bool) -> Self {
         Self {
             has_log,
-            logged: Vec::new(),
-            rises: Vec::new(),
-            unmatched: Vec::new(),
-            told_by_counter: Vec::new(),
-            known: Vec::new(),
-            again: Vec::new(),
-            settled: None,
+            ..Self::default()
         }
     }
 
@@ -330,6 +318,60 @@ impl Joiner {
 fn container_limit(kill: &Kill) -> Option<CgroupPath> {
     let is_container = kill.limit.level() == Level::Container;
     kill.limit.cgroup().filter(|_| is_container).cloned()
+}
+
+/// A kill with its cgroup, reported once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OomKill {
+    /// The cgroup that lost a process, and whose counter rose by it, or will: a container, a cgroup in one, or one that has
+    /// nothing to do with pods. `None` with [`Confidence::LogAlone`].
+    pub cgroup: Option<CgroupPath>,
+    /// How the kill is known.
+    pub confidence: Confidence,
+    /// The process that was killed; with [`Confidence::Ambiguous`] those that may have been, unless the record
+    /// was lost; none with [`Confidence::CounterAlone`].
+    pub processes: Arc<[Arc<Kill>]>,
+    /// The number of the record that this kill uses up; `None` where it is known by a counter alone. Of several processes
+    /// the record is that of any one, so that each record is used up once.
+    pub record: Option<u64>,
+    /// When it was logged, or the counter seen to have risen.
+    pub at: Duration,
+}
+
+impl OomKill {
+    fn of(kill: Arc<Kill>, cgroup: Option<CgroupPath>, confidence: Confidence, at: Duration) -> Self {
+        Self {
+            cgroup,
+            confidence,
+            record: kill.seq,
+            processes: Arc::from([kill]),
+            at,
+        }
+    }
+
+    fn counter_alone(cgroup: CgroupPath, at: Duration) -> Self {
+        Self {
+            cgroup: Some(cgroup),
+            confidence: Confidence::CounterAlone,
+            processes: Arc::default(),
+            record: None,
+            at,
+        }
+    }
+
+    /// The process that was killed, if it is known.
+    pub fn victim(&self) -> Option<&Kill> {
+        let is_known = self.confidence != Confidence::Ambiguous;
+        self.processes.first().filter(|_| is_known).map(AsRef::as_ref)
+    }
+
+    /// Whether it is known where this victim was.
+    pub const fn is_certain(&self) -> bool {
+        matches!(
+            self.confidence,
+            Confidence::Exact | Confidence::Procfs | Confidence::OnlyCounterThatRose
+        )
+    }
 }
 
 #[cfg(test)]

@@ -3,10 +3,9 @@
 use crate::cgroup::{ContainerPlace, Place, PodPlace};
 use crate::model::CgroupPath;
 
-use super::message::LimitUsage;
+use super::message::{Limit, LimitUsage};
 pub use super::proto::Level;
 use super::report::ReportedMemory;
-use super::summary::Limit;
 
 /// One killed process, as far as the kernel's lines tell.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,7 +45,7 @@ pub struct Invoker {
 }
 
 impl Level {
-    /// Every level.
+    /// Every level there is, the unspecified one first.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..).map_while(|level| Self::try_from(level).ok())
     }

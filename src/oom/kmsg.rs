@@ -14,22 +14,22 @@ mod tracker;
 mod unread;
 
 use std::collections::VecDeque;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
+use anyhow::{Result, anyhow};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::clock::Moment;
 pub use super::clock::monotonic;
 use super::parse::Event;
+pub(super) use device::async_fd;
 use device::{BUFFER, Device};
 pub use syslog::Numbering;
 use syslog::Syslog;
 use tracker::{Attempt, Tracker};
 
-/// The device.
 pub const DEVICE: &str = "/dev/kmsg";
 /// The word for the system call in its place.
 pub const SYSLOG: &str = "syslog";
@@ -45,9 +45,10 @@ impl BootId {
     /// That of the running kernel.
     ///
     /// Errors: when /proc cannot be read.
-    pub fn current() -> Result<Self, KmsgError> {
+    pub fn current() -> Result<Self> {
         let id = procfs::sys::kernel::random::boot_id();
-        id.map(Self).map_err(|error| KmsgError::Boot(error.to_string()))
+        id.map(Self)
+            .map_err(|error| anyhow!("cannot tell which boot this is: {error}; mount /proc"))
     }
 }
 
@@ -106,33 +107,28 @@ enum Source {
 
 impl Source {
     /// Opens what is configured: the word [`SYSLOG`], a device, or what there is of both where it is [`DEVICE`].
-    fn open(configured: &Path) -> Result<Self, KmsgError> {
+    fn open(configured: &Path) -> Result<Self> {
         if configured == Path::new(SYSLOG) {
             return Syslog::open().map(Self::Syslog);
         }
         match Device::open(configured.to_owned()) {
-            Ok(device) => Ok(Self::Device(device)),
-            Err(device @ KmsgError::Open { .. }) if configured == Path::new(DEVICE) => match Syslog::open() {
+            Err(device) if configured == Path::new(DEVICE) => match Syslog::open() {
                 Ok(syslog) => Ok(Self::Syslog(syslog)),
-                Err(syslog) => Err(KmsgError::Neither {
-                    device: device.to_string(),
-                    syslog: syslog.to_string(),
-                }),
+                Err(syslog) => Err(anyhow!("{syslog}; {device}")),
             },
-            Err(error) => Err(error),
+            opened => opened.map(Self::Device),
         }
     }
 }
 
 /// Whether syslog(2) answers this process. Blocks for a moment.
 ///
-/// # Errors
-/// [`KmsgError`] with what to grant.
-pub fn probe_syslog() -> Result<(), KmsgError> {
+/// Errors: what to grant.
+pub fn probe_syslog() -> Result<()> {
     Syslog::open().map(drop)
 }
 
-/// Reads the log.
+/// Reads the kernel's log, and goes on where an earlier process of this boot ended.
 #[derive(Debug)]
 pub struct KmsgReader {
     source: Source,
@@ -147,12 +143,11 @@ impl KmsgReader {
     /// Opens the log: `device`, or [`SYSLOG`]. Where [`DEVICE`] cannot be opened, syslog(2) is read in its place. Up to
     /// the record `told` an earlier process of this boot told what it read.
     ///
-    /// # Errors
-    /// [`KmsgError::Open`] with what to grant, or one of the rarer ones.
+    /// Errors: what to grant, or, rarely, what else is wrong.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn start(device: &Path, told: Option<u64>) -> Result<Self, KmsgError> {
+    pub fn start(device: &Path, told: Option<u64>) -> Result<Self> {
         Ok(Self::of(Source::open(device)?, told))
     }
 
@@ -171,7 +166,6 @@ impl KmsgReader {
     }
 
     /// What the numbers of records count.
-    #[must_use]
     pub const fn numbering(&self) -> Numbering {
         self.tracker.numbering()
     }
@@ -184,16 +178,14 @@ impl KmsgReader {
     }
 
     /// All that was logged before this moment of CLOCK_MONOTONIC was told; `None` before the log's first end was reached.
-    #[must_use]
     pub fn read_up_to(&self) -> Option<Duration> {
         self.read_up_to.filter(|_| self.notices.is_empty())
     }
 
     /// Waits for the next notice. Cancel-safe.
     ///
-    /// # Errors
-    /// Why the log cannot be read any more.
-    pub async fn next(&mut self) -> Result<Notice, KmsgError> {
+    /// Errors: why the log cannot be read any more.
+    pub async fn next(&mut self) -> Result<Notice> {
         loop {
             if let Some(notice) = self.next_now()? {
                 return Ok(notice);
@@ -209,9 +201,8 @@ impl KmsgReader {
 
     /// The next notice, if one is there now.
     ///
-    /// # Errors
-    /// Why the log cannot be read any more.
-    pub fn next_now(&mut self) -> Result<Option<Notice>, KmsgError> {
+    /// Errors: why the log cannot be read any more.
+    pub fn next_now(&mut self) -> Result<Option<Notice>> {
         for _ in 0..AT_ONCE {
             if !self.notices.is_empty() || !self.read_once()? {
                 break;
@@ -221,7 +212,7 @@ impl KmsgReader {
     }
 
     /// Reads one record. Whether there may be another one now.
-    fn read_once(&mut self) -> Result<bool, KmsgError> {
+    fn read_once(&mut self) -> Result<bool> {
         let now = Moment::now();
         let attempt = match &mut self.source {
             Source::Device(device) => device.read(&mut self.buffer)?,
@@ -235,49 +226,6 @@ impl KmsgReader {
         self.notices.extend(self.tracker.record_read(attempt, now));
         self.read_up_to = read_up_to.or(self.read_up_to);
         Ok(read_up_to.is_none())
-    }
-}
-
-/// Why the log cannot be read, or no longer.
-#[derive(Debug, thiserror::Error)]
-pub enum KmsgError {
-    #[error("cannot open {}: {source}; {}", device.display(), next_step(source))]
-    Open { device: PathBuf, source: io::Error },
-    /// Reading it failed for good.
-    #[error("cannot read {}: {source}", device.display())]
-    Read { device: PathBuf, source: io::Error },
-    /// It has an end, which the kernel's log has not.
-    #[error("{} came to its end: it is not the kernel's log", device.display())]
-    Ended { device: PathBuf },
-    /// syslog(2) is refused.
-    #[error("syslog(2) is refused: grant CAP_SYSLOG")]
-    SyslogRefused,
-    /// syslog(2) failed.
-    #[error("syslog(2): {0}")]
-    Syslog(String),
-    /// The log is text without times.
-    #[error("the kernel's log has no times: write Y to /sys/module/printk/parameters/time")]
-    NoTimes,
-    /// There is no device, and syslog(2) failed, too.
-    #[error("{syslog}; {device}")]
-    Neither {
-        /// Why there is no device.
-        device: String,
-        /// Why syslog(2) failed.
-        syslog: String,
-    },
-    /// The boot cannot be told.
-    #[error("cannot tell which boot this is: {0}; mount /proc")]
-    Boot(String),
-}
-
-fn next_step(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::NotFound => "give the pod a hostPath volume for it (type CharDevice)",
-        io::ErrorKind::PermissionDenied => {
-            "grant CAP_SYSLOG (needed while the sysctl kernel.dmesg_restrict is 1) and access to the device (c 1:11 r)"
-        }
-        _ => "kills are still counted, without their detail",
     }
 }
 

@@ -28,7 +28,6 @@ fn kernel_line(line: &[u8], is_record: bool) -> Option<Line> {
 }
 
 /// Lists the kills in a log, in the order in which they were logged, each process once. Takes any bytes at all.
-#[must_use]
 pub fn parse_log(log: &[u8]) -> Vec<Kill> {
     let has_records = has_records(log);
     let (mut assembler, mut parser) = (Assembler::default(), Parser::default());

@@ -26,7 +26,6 @@
 mod assemble;
 mod clock;
 pub mod counters;
-mod epoll;
 pub mod join;
 mod kill;
 pub mod kmsg;
@@ -36,13 +35,13 @@ mod parse;
 pub mod proto;
 mod record;
 mod report;
-mod summary;
 mod text;
 pub mod watch;
 
 pub use assemble::Assembler;
 pub use kill::{Invoker, Kill, Level};
 pub use log::parse_log;
+pub use message::Limit;
 pub use message::LimitUsage;
 pub use parse::{Event, Parser};
 pub use record::{Line, Part, Record};
@@ -51,7 +50,6 @@ pub use report::{
     Candidates, Confidence, HitLimit, KillFacts, OomReport, OwnWrite, ReportedContainer, ReportedMemory, ReportedPod,
     Role, Victim,
 };
-pub use summary::Limit;
 
 /// Microseconds between lines that belong together. A report comes in one go, but a serial console slows it down.
 const TOGETHER_US: u64 = 5_000_000;

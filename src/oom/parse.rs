@@ -3,19 +3,18 @@
 //! A kill is what a `Killed process` line says; every other line only explains one. Lines are joined by pid, because
 //! reports of several CPUs may interleave and ten reports in five seconds are all the kernel prints: a kill without a
 //! report of its own must never be explained by another's. What is not certain is left unknown; counters tell the rest.
+//!
+//! Of a cgroup that is killed as a whole (`memory.oom.group`) the kernel logs the chosen victim, then the name of the group, then every process in it, the chosen one a second time
+//! (`oom_kill_process`, from Linux 4.19 to at least 7.2). Nothing marks the end. The next kill outside begins with a report,
+//! unless reports are being held back: then a kill after the name may be a stranger's, and is not explained.
+//!
+//! [`ReportWindow`] says whether the kernel may be holding reports back right now.
 
-mod group;
-mod window;
-
-use std::collections::HashMap;
-
-use group::Group;
-use window::ReportWindow;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::kill::{Invoker, Kill};
-use super::message::{LimitUsage, Message};
+use super::message::{Cgroups, LimitUsage, Message, Summary};
 use super::record::Line;
-use super::summary::{Cgroups, Summary};
 use super::within;
 use crate::model::CgroupPath;
 
@@ -170,6 +169,88 @@ impl Parser {
         let what = Kill::clone(&kill);
         self.last_kill = Some(Dated { at, what });
         Some(Event::Kill(kill))
+    }
+}
+
+/// The kill of a group, from its name on.
+#[derive(Debug)]
+struct Group {
+    cgroup: CgroupPath,
+    victims: HashSet<u32>,
+    /// What the report of the chosen victim says, if every kill up to the next report belongs here.
+    explanation: Option<Explanation>,
+    last: Option<u64>,
+}
+
+impl Group {
+    /// A group was named after the kill of `chosen`.
+    fn new(at: Option<u64>, cgroup: CgroupPath, chosen: Option<Kill>, may_suppress: bool) -> Self {
+        let task = |kill: &Kill| kill.task_cgroup.clone();
+        let chosen = chosen.filter(|kill| task(kill).is_none_or(|task| task.below(&cgroup).is_some()));
+        let victims = chosen.iter().map(|kill| kill.pid).collect();
+        let reported = chosen.filter(|kill| kill.task_cgroup.is_some() && !may_suppress);
+        let explanation = reported.map(|kill| Explanation {
+            cgroups: Cgroups {
+                limit: kill.limit,
+                task: cgroup.clone(),
+            },
+            invoker: kill.invoker,
+            usage: kill.usage,
+        });
+        Self {
+            cgroup,
+            victims,
+            explanation,
+            last: at,
+        }
+    }
+
+    /// Adds the next kill. Returns whether it is the first of this process.
+    fn insert(&mut self, at: Option<u64>, pid: u32) -> bool {
+        self.last = at;
+        self.victims.insert(pid)
+    }
+
+    /// Whether a kill at this time is too late to belong here.
+    fn is_over(&self, at: Option<u64>) -> bool {
+        !within(self.last, at)
+    }
+}
+
+/// `DEFINE_RATELIMIT_STATE(oom_rs, 5 * HZ, 10)` in `oom_kill_process`: ten reports in five seconds, for the whole node.
+const BURST: usize = 10;
+
+/// The times of the latest reports. While fewer than ten lie within the last five seconds, each kill comes with a report.
+#[derive(Debug, Default)]
+struct ReportWindow {
+    printed: VecDeque<Option<u64>>,
+    lost: bool,
+}
+
+impl ReportWindow {
+    /// Records that a report was printed.
+    fn printed(&mut self, at: Option<u64>) {
+        self.printed.push_back(at);
+        if self.printed.len() > BURST {
+            self.printed.pop_front();
+        }
+    }
+
+    /// Records that any number of reports may have been lost before the next line.
+    const fn lost(&mut self) {
+        self.lost = true;
+    }
+
+    /// Records the time of a line.
+    fn line_at(&mut self, at: Option<u64>) {
+        if std::mem::take(&mut self.lost) {
+            self.printed = VecDeque::from([at; BURST]);
+        }
+    }
+
+    /// Whether a kill after this time may come without a report.
+    fn may_suppress(&self, at: Option<u64>) -> bool {
+        self.printed.len() == BURST && self.printed.front().is_some_and(|oldest| within(*oldest, at))
     }
 }
 

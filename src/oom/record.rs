@@ -29,7 +29,6 @@ pub struct Record<'a> {
 
 impl<'a> Record<'a> {
     /// Reads a record; `None` when the bytes do not begin with a header. A dictionary after the text is left out.
-    #[must_use]
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let end = bytes.iter().take(LONGEST_HEADER).position(|byte| *byte == b';')?;
         let header = str::from_utf8(&bytes[..end]).ok()?;
@@ -109,7 +108,6 @@ pub enum Part {
 
 impl Line {
     /// The line in a record; `None` when user space wrote the record.
-    #[must_use]
     pub fn of_record(record: &Record<'_>) -> Option<Self> {
         record.is_from_kernel().then(|| Self {
             seq: Some(record.seq),

@@ -12,6 +12,7 @@ use super::kill::Level;
 pub use super::proto::{
     Confidence, Container as ReportedContainer, HitLimit, Memory as ReportedMemory, Pod as ReportedPod, Role,
 };
+use crate::model::Bytes;
 
 /// One kill. Told at least once to every receiver; the same kill always under the same [`id`](Self::id).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +80,24 @@ impl KillFacts {
             Some(_) => Level::Container,
             None => self.level,
         }
+    }
+}
+
+impl ReportedPod {
+    /// Its namespace and name, or its UID where only a cgroup told of it.
+    pub fn full_name(&self) -> String {
+        match self.name.as_str() {
+            "" => self.uid.clone(),
+            name => format!("{}/{name}", self.namespace),
+        }
+    }
+}
+
+impl ReportedMemory {
+    /// What it held of its own, of files and shared, together.
+    pub fn rss(&self) -> Bytes {
+        let parts = [self.anon_rss_bytes, self.file_rss_bytes, self.shmem_rss_bytes];
+        parts.into_iter().map(Bytes::new).sum()
     }
 }
 

@@ -11,8 +11,8 @@ const LEVELS: [&str; 8] = ["emerg", "alert", "crit", "err", "warn", "notice", "i
 /// The words of the longest syslog header: `Fri 2025-11-21 02:53:00 UTC host`.
 const MOST_HEADER_WORDS: usize = 5;
 
-/// The kernel's line without what stands before the text; `None` when the header names another writer. Without a header,
-/// all is text.
+/// The kernel's line without what stands before the text; `None` when the header names another writer. Without
+/// a header, all is text.
 pub(super) fn kernel_line(line: &str) -> Option<Line> {
     let rest = after_syslog_header(after_facility(after_priority(line)?)?);
     let (timestamp_us, rest) = after_time(rest).unwrap_or((None, rest));

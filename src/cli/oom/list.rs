@@ -8,6 +8,7 @@ use crate::cli::output::{Output, Paint, Tone, clean, optional, or_dash};
 use crate::cli::{Failure, table, time};
 use crate::control::proto::{OomKill, OomVictim};
 use crate::model::Bytes;
+use crate::oom::ReportedPod;
 
 /// Lists what the kernel killed lately for want of memory, newest last: where, whose limit was hit, who was killed
 #[derive(Debug, Args)]
@@ -52,10 +53,7 @@ pub(in crate::cli) fn line(kill: &OomKill, paint: Paint) -> String {
 }
 
 fn cells(kill: &OomKill, paint: Paint) -> [String; 9] {
-    let pod = kill.pod.as_ref().map(|pod| match pod.name.as_str() {
-        "" => pod.uid.clone(),
-        name => format!("{}/{name}", pod.namespace),
-    });
+    let pod = kill.pod.as_ref().map(ReportedPod::full_name);
     let container = kill.container.as_ref().map(|container| match container.name.as_str() {
         "" => container.id.chars().take(12).collect(),
         name => name.to_owned(),
@@ -68,6 +66,8 @@ fn cells(kill: &OomKill, paint: Paint) -> [String; 9] {
     } else {
         &kill.limit_of
     };
+    let memory = kill.victim.as_ref().and_then(|victim| victim.memory);
+    let rss = memory.map(|memory| memory.rss().to_string());
     // What is in no pod is at least in a cgroup.
     let pod = pod.or_else(|| kill.cgroup.clone());
     [
@@ -77,7 +77,7 @@ fn cells(kill: &OomKill, paint: Paint) -> [String; 9] {
         or_dash(level),
         optional(limit.map(|bytes| Bytes::new(bytes).to_string()).as_deref()),
         or_dash(&killed(kill)),
-        optional(kill.victim.as_ref().and_then(rss).as_deref()),
+        optional(rss.as_deref()),
         or_dash(&kill.confidence),
         note(kill, paint),
     ]
@@ -101,12 +101,6 @@ fn killed(kill: &OomKill) -> String {
         (None, 1..=4) => format!("one of {}", candidates().join(", ")),
         (None, many) => format!("one of {many} processes"),
     }
-}
-
-fn rss(victim: &OomVictim) -> Option<String> {
-    let memory = victim.memory.as_ref()?;
-    let parts = [memory.anon_rss_bytes, memory.file_rss_bytes, memory.shmem_rss_bytes];
-    Some(parts.into_iter().map(Bytes::new).sum::<Bytes>().to_string())
 }
 
 fn note(kill: &OomKill, paint: Paint) -> String {

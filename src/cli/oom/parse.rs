@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::cgroup::{ContainerId, PodUid};
 use crate::cli::output::{Output, Paint};
 use crate::cli::{Failure, io, table};
-use crate::model::{Bytes, CgroupPath};
+use crate::model::CgroupPath;
 use crate::oom::{Kill, Level, ReportedMemory, parse_log};
 
 /// Lists the kills in a kernel log, each process once, with the level of the node whose limit was hit.
@@ -24,8 +24,7 @@ pub(super) struct Arguments {
 
 /// Reads, parses, prints. A log without kills is no error.
 ///
-/// # Errors
-/// When the file cannot be read.
+/// Errors: when the file cannot be read.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let kills = parse_log(&io::read_bytes(&arguments.file)?);
     let kills: Vec<ShownKill> = kills.iter().map(ShownKill::from).collect();
@@ -82,8 +81,6 @@ fn render(kills: &[ShownKill<'_>]) -> String {
     let header = ["TIME", "PID", "COMMAND", "LEVEL", "RSS", "POD", "CONTAINER", "CGROUP"];
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let rows = kills.iter().map(|kill| {
-        let memory = kill.memory;
-        let rss = [memory.anon_rss_bytes, memory.file_rss_bytes, memory.shmem_rss_bytes].map(Bytes::new);
         let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
         let short = |id: &ContainerId| id.as_str().chars().take(12).collect();
         [
@@ -91,7 +88,7 @@ fn render(kills: &[ShownKill<'_>]) -> String {
             kill.pid.to_string(),
             kill.comm.escape_debug().to_string(),
             kill.level.to_string(),
-            rss.into_iter().sum::<Bytes>().to_string(),
+            kill.memory.rss().to_string(),
             or_dash(kill.pod_uid.as_ref().map(ToString::to_string)),
             or_dash(kill.container_id.as_ref().map(short)),
             or_dash(kill.task_cgroup.map(|path| path.escape_debug().to_string())),

@@ -21,13 +21,13 @@ use crate::cli::agent::block_on;
 use crate::cli::output::{Output, Paint, Tone, clean, or_dash};
 use crate::cli::{Failure, io};
 use crate::model::Bytes;
+use crate::oom::ReportedPod;
 use crate::report::grpc::PROTOCOL_VERSION;
 use crate::report::log::{IdHash, SeenIds};
 use crate::report::proto::agent_message::Message;
 use crate::report::proto::report_receiver_server::{ReportReceiver, ReportReceiverServer};
 use crate::report::proto::{Ack, AgentMessage, Report, Role};
 
-/// Ids that are remembered.
 const REMEMBERED: usize = 100_000;
 /// An agent that does not answer for so long is gone.
 const PING: Duration = Duration::from_secs(20);
@@ -58,8 +58,7 @@ pub(super) struct Arguments {
 
 /// Listens and prints until it is interrupted or nobody reads on.
 ///
-/// # Errors
-/// For files and addresses that cannot be used, and when listening ends early.
+/// Errors: for files and addresses that cannot be used, and when listening ends early.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let tls = tls(arguments)?;
     block_on(listen(arguments, tls))?
@@ -218,13 +217,7 @@ struct Shown<'a> {
 
 /// One report as a line: when, where, whose, why, who.
 fn line(report: &Report, again: bool, paint: Paint) -> String {
-    let pod = report
-        .pod
-        .as_ref()
-        .map_or(String::new(), |pod| match pod.name.as_str() {
-            "" => pod.uid.clone(),
-            name => format!("{}/{name}", pod.namespace),
-        });
+    let pod = report.pod.as_ref().map(ReportedPod::full_name).unwrap_or_default();
     let container = report.container.as_ref().map_or("", |container| &container.name);
     let limit = report.container_limit.as_ref().or(report.limit.as_ref());
     let limit = limit.and_then(|limit| limit.limit_bytes);

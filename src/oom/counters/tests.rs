@@ -2,7 +2,7 @@ use std::fs;
 
 use super::*;
 
-fn reading(name: &str, text: &str) -> Result<Reading, CounterError> {
+fn reading(name: &str, text: &str) -> Result<Option<Reading>> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join(name);
     fs::write(&file, text).unwrap();
@@ -10,7 +10,7 @@ fn reading(name: &str, text: &str) -> Result<Reading, CounterError> {
 }
 
 fn counted(name: &str, text: &str) -> (u64, u64) {
-    let reading = reading(name, text).unwrap();
+    let reading = reading(name, text).unwrap().unwrap();
     (reading.kills, reading.groups)
 }
 
@@ -23,16 +23,16 @@ fn unknown_keys_are_ignored_and_missing_ones_are_zero() {
         counted(OOM_CONTROL, "oom_kill_disable 0\nunder_oom 1\noom_kill 4\n"),
         (4, 0)
     );
-    let without_a_counter = reading(OOM_CONTROL, "oom_kill_disable 1\nunder_oom 0\n");
-    assert!(matches!(without_a_counter, Err(CounterError::NoCounter { .. })));
+    let without_a_counter = reading(OOM_CONTROL, "oom_kill_disable 1\nunder_oom 0\n").unwrap_err();
+    assert!(without_a_counter.to_string().contains("there is no oom_kill counter"));
 }
 
 #[test]
 fn a_line_that_is_no_counter_is_named() {
     for expected in ["oom_kill", "oom_kill x", "oom_kill -1", ""] {
         for file in [EVENTS, OOM_CONTROL] {
-            let refused = reading(file, &format!("low 0\n{expected}\n"));
-            assert!(matches!(refused, Err(CounterError::Line { line, .. }) if line == expected));
+            let refused = reading(file, &format!("low 0\n{expected}\n")).unwrap_err().to_string();
+            assert!(refused.contains(&format!("unexpected line {expected:?},")), "{refused}");
         }
     }
 }
@@ -48,6 +48,7 @@ fn errors_name_the_file() {
         "{error}"
     );
     let gone = Reading::of(&dir.path().join("gone").join(EVENTS));
-    assert!(matches!(gone, Err(CounterError::Gone { .. })));
-    assert!(matches!(Reading::of(dir.path()), Err(CounterError::Read { .. })));
+    assert_eq!(gone.unwrap(), None);
+    let unreadable = Reading::of(dir.path()).unwrap_err().to_string();
+    assert!(unreadable.contains("cannot be read"), "{unreadable}");
 }

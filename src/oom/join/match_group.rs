@@ -1,19 +1,26 @@
 //! Kills and rises that can be each other's → which are.
+//!
+//! What was counted and not logged in time is logged late after all ([`claim`]), or told alone ([`expire`]).
+//! Between counting a kill and logging it, the kernel wakes the victim (`__oom_kill_process` sends its signal in between),
+//! and may run it and others first; a busy hypervisor may run nothing at all. Meanwhile the rest of what belongs together
+//! is decided without the late one: whatever is found here is never certain, but for what the kernel logged with its cgroup.
+//!
+//! [`matched`] pairs as many as possible, and knows nothing of kills and rises but which of them fit together.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::iter::once;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::matching::{Compatibility, matched, rivals};
 use super::{FLOOD, LATEST, LOG_DELAY, OomKill, PATIENCE, Progress, SLACK};
 use crate::model::CgroupPath;
 use crate::oom::kill::Kill;
+use crate::oom::message::Limit;
 use crate::oom::report::Confidence;
-use crate::oom::summary::Limit;
 
 /// A kill in the log, by the time it was logged.
 #[derive(Debug)]
@@ -278,4 +285,83 @@ fn counted<'a>(rises: impl Iterator<Item = &'a CounterDelta>) -> u64 {
 
 fn count<T>(items: impl Iterator<Item = T>) -> u64 {
     items.fold(0, |count, _| count + 1)
+}
+
+/// Finds what this was counted in, the innermost first, and takes it off the rises. Returns where that was.
+pub(super) fn claim(rises: &mut Vec<CounterDelta>, logged: &Logged) -> Option<CgroupPath> {
+    let possible = rises.iter().enumerate();
+    let possible = possible.filter(|(_, rise)| logged.may_be_in(rise, LATEST));
+    let (at, _) = possible.min_by_key(|(_, rise)| (Reverse(rise.cgroup.segments().count()), rise.by))?;
+    let rise = rises.swap_remove(at);
+    let cgroup = rise.cgroup.clone();
+    rises.extend(rise.without(once(logged)));
+    Some(cgroup)
+}
+
+/// Hands out those that nothing can belong to any more, neither of what is still to come nor of what is undecided.
+pub(super) fn expire(rises: &mut Vec<CounterDelta>, progress: Progress, undecided: &[Logged]) -> Vec<CounterDelta> {
+    let is_over = |rise: &mut CounterDelta| {
+        let is_known = rise.by.saturating_add(LATEST) < progress.log;
+        let is_stuck = rise.by.saturating_add(PATIENCE) < progress.log.max(progress.counters);
+        is_stuck || (is_known && !undecided.iter().any(|logged| logged.may_be_in(rise, LATEST)))
+    };
+    rises.extract_if(.., is_over).collect()
+}
+
+/// For each kill, whether it may be in each of the rises: looked up once, because the answer is asked for again and again.
+type Compatibility = Vec<Vec<bool>>;
+
+/// The kills that may be in any of these rises.
+fn rivals<'a>(possible: &'a [Vec<bool>], wanted: &'a [bool]) -> impl Iterator<Item = usize> + 'a {
+    let kills = possible.iter().enumerate();
+    let rivals = kills.filter(move |(_, row)| row.iter().zip(wanted).any(|(may, wanted)| *may && *wanted));
+    rivals.map(|(kill, _)| kill)
+}
+
+/// Pairs as many kills as possible with rises, and of all such ways, one in which the first kills and the first rises have
+/// partners: later rises may be needed by what is still to come. `free` is how many each rise takes. Gives each kill
+/// the index of its rise.
+fn matched(possible: &[Vec<bool>], mut free: Vec<u64>) -> Vec<Option<usize>> {
+    let mut held = vec![None; possible.len()];
+    for kill in 0..possible.len() {
+        place(possible, kill, free.len(), &mut held, &mut free);
+    }
+    // A kill that can move to an earlier rise does. No such move is left only where the first rises are full
+    // (Mendelsohn and Dulmage, 1958).
+    let mut move_one = |kill: usize| match held[kill] {
+        Some(rise) if free[..rise].iter().any(|free| *free > 0) => {
+            let moved = place(possible, kill, rise, &mut held, &mut free);
+            free[rise] += u64::from(moved);
+            moved
+        }
+        Some(_) | None => false,
+    };
+    while (0..possible.len()).rev().any(&mut move_one) {}
+    held
+}
+
+/// Finds a rise before `end` for this kill, others changing places if they must. Whether there is one.
+fn place(possible: &[Vec<bool>], kill: usize, end: usize, held: &mut [Option<usize>], free: &mut [u64]) -> bool {
+    let mut wanted_by: Vec<Option<usize>> = vec![None; free.len()];
+    let mut queue = VecDeque::from([kill]);
+    while let Some(seeking) = queue.pop_front() {
+        for rise in (0..free.len()).filter(|rise| possible[seeking][*rise]) {
+            if wanted_by[rise].is_some() {
+                continue;
+            }
+            wanted_by[rise] = Some(seeking);
+            if rise < end && free[rise] > 0 {
+                free[rise] -= 1;
+                let mut next = Some(rise);
+                while let Some(rise) = next {
+                    let mover = wanted_by[rise].unwrap_or(kill);
+                    next = held[mover].replace(rise).filter(|_| mover != kill);
+                }
+                return true;
+            }
+            let holders = held.iter().enumerate().filter(|(_, held)| **held == Some(rise));
+            queue.extend(holders.map(|(holder, _)| holder));
+        }
+    }
+    false
 }

@@ -1,26 +1,24 @@
 //! The open device.
 
 use std::fs::{File, OpenOptions};
-use std::io::Read;
-use std::os::fd::AsFd;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::{Error, Result, anyhow};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::unix::AsyncFd;
 
-use super::KmsgError;
 use super::tracker::Attempt;
-use crate::oom::epoll::async_fd;
 
 /// `PRINTK_MESSAGE_MAX` is 2 KiB; escaping makes four bytes of one.
 pub(super) const BUFFER: usize = 8192;
 /// Each EINVAL passes over a record. This many in a row are not a log.
 const MOST_REFUSALS: u32 = 1000;
 
-/// The open device.
 #[derive(Debug)]
 pub(super) struct Device {
     path: PathBuf,
@@ -29,15 +27,12 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub(super) fn open(path: PathBuf) -> Result<Self, KmsgError> {
+    pub(super) fn open(path: PathBuf) -> Result<Self> {
         let opened = OpenOptions::new()
             .read(true)
             .custom_flags(OFlag::O_NONBLOCK.bits())
             .open(&path);
-        let file = match opened {
-            Ok(file) => file,
-            Err(source) => return Err(KmsgError::Open { device: path, source }),
-        };
+        let file = opened.map_err(|error| cannot_open(&path, &error))?;
         match async_fd(file) {
             Ok(file) => Ok(Self {
                 path,
@@ -45,25 +40,21 @@ impl Device {
                 refusals: 0,
             }),
             // As epoll says of a file that has an end.
-            Err(error) if error.raw_os_error() == Some(Errno::EPERM as i32) => Err(KmsgError::Ended { device: path }),
-            Err(source) => Err(KmsgError::Open { device: path, source }),
+            Err(error) if error.raw_os_error() == Some(Errno::EPERM as i32) => Err(ended(&path)),
+            Err(error) => Err(cannot_open(&path, &error)),
         }
     }
 
-    pub(super) fn read<'b>(&mut self, buffer: &'b mut [u8]) -> Result<Attempt<'b>, KmsgError> {
-        let device = || self.path.clone();
+    pub(super) fn read<'b>(&mut self, buffer: &'b mut [u8]) -> Result<Attempt<'b>> {
         let attempt = match self.file.get_mut().read(buffer) {
-            Ok(0) => return Err(KmsgError::Ended { device: device() }),
+            Ok(0) => return Err(ended(&self.path)),
             Ok(length) => Attempt::Record(&buffer[..length]),
             Err(source) => match source.raw_os_error().map(Errno::from_raw) {
                 Some(Errno::EAGAIN) => Attempt::AtEnd(None),
                 Some(Errno::EINTR) => Attempt::NotDue,
                 Some(Errno::EPIPE) => Attempt::Overwritten,
                 Some(Errno::EINVAL) if self.refusals < MOST_REFUSALS => Attempt::TooLong,
-                _ => {
-                    let device = device();
-                    return Err(KmsgError::Read { device, source });
-                }
+                _ => return Err(cannot_read(&self.path, &source)),
             },
         };
         let refused = u32::from(attempt == Attempt::TooLong);
@@ -71,7 +62,7 @@ impl Device {
         Ok(attempt)
     }
 
-    pub(super) async fn readable(&mut self) -> Result<(), KmsgError> {
+    pub(super) async fn readable(&mut self) -> Result<()> {
         let readable = async {
             let mut ready = self.file.readable_mut().await?;
             // The end that was read may be older than this readiness: it is cleared only if there is no record now.
@@ -81,9 +72,35 @@ impl Device {
             }
             Ok(())
         };
-        readable.await.map_err(|source| KmsgError::Read {
-            device: self.path.clone(),
-            source,
-        })
+        readable.await.map_err(|error| cannot_read(&self.path, &error))
     }
+}
+
+/// Registers a descriptor with the event loop; it is closed with the result.
+pub(in crate::oom) fn async_fd<T: AsRawFd>(descriptor: T) -> io::Result<AsyncFd<T>> {
+    #[expect(
+        deprecated,
+        reason = "the unsafe constructor wants a descriptor that stays open and the same: all that come here own theirs for life"
+    )]
+    AsyncFd::try_new(descriptor).map_err(io::Error::from)
+}
+
+/// It has an end, which the kernel's log has not.
+fn ended(device: &Path) -> Error {
+    anyhow!("{} came to its end: it is not the kernel's log", device.display())
+}
+
+fn cannot_read(device: &Path, error: &io::Error) -> Error {
+    anyhow!("cannot read {}: {error}", device.display())
+}
+
+pub(super) fn cannot_open(device: &Path, error: &io::Error) -> Error {
+    let next_step = match error.kind() {
+        io::ErrorKind::NotFound => "give the pod a hostPath volume for it (type CharDevice)",
+        io::ErrorKind::PermissionDenied => {
+            "grant CAP_SYSLOG (needed while the sysctl kernel.dmesg_restrict is 1) and access to the device (c 1:11 r)"
+        }
+        _ => "kills are still counted, without their detail",
+    };
+    anyhow!("cannot open {}: {error}; {next_step}", device.display())
 }

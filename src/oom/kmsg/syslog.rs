@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result, anyhow};
 use rmesg::error::RMesgError;
 use rmesg::klogctl::{KLogType, safely_wrapped_klogctl};
 use tokio::time::{Instant, sleep_until};
 
-use super::KmsgError;
 use super::tracker::Attempt;
 use super::unread::Unread;
 use crate::oom::clock::monotonic;
@@ -33,6 +33,9 @@ const LAST_ORDINAL: u64 = (1 << ORDINAL_BITS) - 1;
 /// What each kill has one line with.
 const KILLED: &str = "Killed process ";
 
+pub(super) const REFUSED: &str = "syslog(2) is refused: grant CAP_SYSLOG";
+const NO_TIMES: &str = "the kernel's log has no times: write Y to /sys/module/printk/parameters/time";
+
 /// What the numbers of records count. Those of one source mean nothing in the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Numbering {
@@ -43,14 +46,12 @@ pub enum Numbering {
 }
 
 impl Numbering {
-    /// What this number counts.
-    #[must_use]
+    /// What this number counts: syslog(2) has the upper half of all numbers.
     pub const fn of(seq: u64) -> Self {
         if seq < FIRST_NUMBER { Self::Records } else { Self::Times }
     }
 
     /// What a record of this number is called in the ids of kills.
-    #[must_use]
     pub fn name(seq: u64) -> String {
         let Some(time) = seq.checked_sub(FIRST_NUMBER) else {
             return format!("log-{seq}");
@@ -69,7 +70,7 @@ pub(super) const fn number(timestamp_us: u64, ordinal: u64) -> u64 {
 }
 
 /// One call: what the log holds.
-type ReadAll = Box<dyn FnMut() -> Result<Vec<u8>, KmsgError> + Send>;
+type ReadAll = Box<dyn FnMut() -> Result<Vec<u8>> + Send>;
 
 /// The log, as read last.
 pub(super) struct Syslog {
@@ -85,13 +86,12 @@ pub(super) struct Syslog {
 }
 
 impl Syslog {
-    /// Makes the first call.
-    pub(super) fn open() -> Result<Self, KmsgError> {
+    pub(super) fn open() -> Result<Self> {
         Self::new(Box::new(read_all))
     }
 
     /// The same with another log.
-    pub(super) fn new(read_all: ReadAll) -> Result<Self, KmsgError> {
+    pub(super) fn new(read_all: ReadAll) -> Result<Self> {
         let mut syslog = Self {
             read_all,
             unread: Unread::default(),
@@ -104,7 +104,7 @@ impl Syslog {
         Ok(syslog)
     }
 
-    fn call(&mut self) -> Result<(), KmsgError> {
+    fn call(&mut self) -> Result<()> {
         self.woken = false;
         let as_of = monotonic();
         let log = (self.read_all)()?;
@@ -115,7 +115,7 @@ impl Syslog {
             let Some(line) = text::kernel_line(&String::from_utf8_lossy(bytes)) else {
                 continue;
             };
-            let timestamp_us = line.timestamp_us.ok_or(KmsgError::NoTimes)?;
+            let timestamp_us = line.timestamp_us.context(NO_TIMES)?;
             let before = if timestamp_us == self.last.0 { self.last.1 } else { 0 };
             let ordinal = (before + u64::from(line.text.contains(KILLED))).min(LAST_ORDINAL);
             self.last = (timestamp_us, ordinal);
@@ -127,7 +127,7 @@ impl Syslog {
     }
 
     /// The next line, if there is one.
-    pub(super) fn read(&mut self) -> Result<Attempt<'static>, KmsgError> {
+    pub(super) fn read(&mut self) -> Result<Attempt<'static>> {
         if self.attempts.is_empty() && self.woken && self.called.elapsed() >= BETWEEN_CALLS {
             self.call()?;
         }
@@ -156,10 +156,10 @@ impl fmt::Debug for Syslog {
 }
 
 /// What the log holds, or the end of it.
-fn read_all() -> Result<Vec<u8>, KmsgError> {
+fn read_all() -> Result<Vec<u8>> {
     let refused = |error: RMesgError| match error {
-        RMesgError::OperationNotPermitted(_) => KmsgError::SyslogRefused,
-        other => KmsgError::Syslog(other.to_string()),
+        RMesgError::OperationNotPermitted(_) => anyhow!(REFUSED),
+        other => anyhow!("syslog(2): {other}"),
     };
     let size = safely_wrapped_klogctl(KLogType::SyslogActionSizeBuffer, &mut []).map_err(refused)?;
     let mut log = vec![0; size.saturating_mul(TEXT_PER_BYTE).min(MOST_READ)];

@@ -4,6 +4,8 @@
 //! kept with them, the [`Checkpoint`] that says they were told. Until a report is out, nothing of its kill counts as told:
 //! an agent that ends before finds it again. What has to be read from files is behind [`NodeIo`]; apart from that
 //! this is pure.
+//!
+//! A [`PendingKill`] was found and is not told yet, because more of it is to come: the rest of its group, or names.
 
 mod events;
 mod release;
@@ -13,18 +15,17 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Error;
 use jiff::Timestamp;
 
 use super::checkpoint::{Checkpoint, Records};
 use super::kill_counters::{CounterScope, KillCounters};
 use super::node::NodeIo;
 use super::own_writes::OwnWrites;
-use super::pending::PendingKill;
-use super::pod_names::{NodePods, PodNames};
+use super::pod_names::{NodePods, Owner, PodNames};
 use crate::model::CgroupPath;
 use crate::oom::clock::Moment;
-use crate::oom::counters::CounterError;
-use crate::oom::join::{CounterDelta, Joiner, Progress};
+use crate::oom::join::{CounterDelta, Joiner, OomKill, Progress};
 use crate::oom::kill::Kill;
 use crate::oom::kmsg::{BootId, Numbering};
 use crate::oom::report::{Candidates, OomReport, Role};
@@ -150,7 +151,7 @@ impl Attribution {
         before: Duration,
         around: &impl NodeIo,
         clock: impl FnOnce() -> Moment,
-    ) -> Option<CounterError> {
+    ) -> Option<Error> {
         let tree = self.tree.as_mut()?;
         let begins = self.swept.is_none() && !self.continues;
         let sweep = if begins {
@@ -263,6 +264,66 @@ impl Attribution {
         doubted.sort_unstable();
         doubted.dedup();
         doubted
+    }
+}
+
+/// How long the report of a kill waits for the agent to learn whose container it is.
+const NAMES_WITHIN: Duration = Duration::from_secs(2);
+
+/// A kill, as far as it is known, with everything it counts for.
+#[derive(Debug)]
+pub(super) struct PendingKill {
+    pub(super) kill: OomKill,
+    pub(super) since: Duration,
+    /// What is known when the kill is found: all but its names, its group and who is to blame.
+    pub(super) report: OomReport,
+    pub(super) group: Option<PendingGroup>,
+    /// The records that are told with it.
+    pub(super) records: Vec<u64>,
+    /// The kills that are counted with it, each by its cgroup.
+    pub(super) counted: Vec<CgroupPath>,
+    /// The second countings that are, likewise.
+    pub(super) again: Vec<CgroupPath>,
+}
+
+/// The group that a kill is part of.
+#[derive(Debug)]
+pub(super) struct PendingGroup {
+    pub(super) cgroup: CgroupPath,
+    pub(super) pids: Vec<u32>,
+    /// When the last of it was logged or found.
+    pub(super) last: Duration,
+}
+
+impl PendingKill {
+    /// Whether this is the kill of a group that this cgroup is in.
+    pub(super) fn is_group_of(&self, cgroup: &CgroupPath) -> bool {
+        let group = self.group.as_ref();
+        group.is_some_and(|group| cgroup.below(&group.cgroup).is_some())
+    }
+
+    /// Takes in another victim of the group.
+    pub(super) fn add_victim(&mut self, other: OomKill, now: Duration) {
+        let pid = other.victim().map(|kill| kill.pid);
+        if let Some(group) = &mut self.group {
+            group.pids.extend(pid);
+            group.last = now;
+        }
+        self.records.extend(other.record);
+        self.counted.extend(other.cgroup);
+    }
+
+    /// Whose cgroup lost a process.
+    pub(super) fn owner(&self, names: &PodNames) -> Owner {
+        // Where the kernel shows a task that was already leaving, it was in the cgroup whose limit was hit, or below.
+        let limit = || self.kill.victim().and_then(|kill| kill.limit.cgroup());
+        let cgroup = self.kill.cgroup.as_ref().or_else(limit);
+        cgroup.map(|cgroup| names.owner(cgroup)).unwrap_or_default()
+    }
+
+    /// Until when to wait for the agent to learn names.
+    pub(super) fn names_due(&self) -> Duration {
+        self.since + NAMES_WITHIN
     }
 }
 

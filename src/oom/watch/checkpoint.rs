@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use anyhow::{Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
 use super::kill_counters::SavedCounter;
@@ -33,16 +34,6 @@ pub(super) struct Checkpoint {
     pub(super) told_by_counter: Vec<CounterDelta>,
 }
 
-/// Bytes that are not a checkpoint.
-#[derive(Debug, thiserror::Error)]
-pub enum CheckpointError {
-    #[error("the record of which kills were told cannot be read: {0}")]
-    Unreadable(#[from] serde_json::Error),
-    /// They were written by another version.
-    #[error("the record of which kills were told is of version {0}, not of version {VERSION}")]
-    Version(u32),
-}
-
 impl Checkpoint {
     /// Nothing was told of this boot, and what was logged before this moment is not to be.
     pub(super) fn new(boot: BootId, log_from: Duration) -> Self {
@@ -58,12 +49,13 @@ impl Checkpoint {
     }
 
     /// What was told of this boot. Of another one, nothing was: records and counters began anew.
-    pub(super) fn decode(bytes: &[u8], boot: BootId) -> Result<Self, CheckpointError> {
-        let checkpoint: Self = serde_json::from_slice(bytes)?;
+    pub(super) fn decode(bytes: &[u8], boot: BootId) -> Result<Self> {
+        let unreadable = "the record of which kills were told cannot be read";
+        let checkpoint: Self = serde_json::from_slice(bytes).map_err(|error| anyhow!("{unreadable}: {error}"))?;
         match checkpoint.version {
             VERSION if checkpoint.boot == boot => Ok(checkpoint),
             VERSION => Ok(Self::new(boot, Duration::ZERO)),
-            other => Err(CheckpointError::Version(other)),
+            other => bail!("the record of which kills were told is of version {other}, not of version {VERSION}"),
         }
     }
 

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::oom::kmsg::{KmsgError, KmsgReader, Notice, Numbering};
+use anyhow::{Error, Result};
+
+use crate::oom::kmsg::{KmsgReader, Notice, Numbering};
 
 /// A log that cannot be read is tried again after so long.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
@@ -50,7 +52,7 @@ impl KernelLog {
     }
 
     /// Closes a log that cannot be read any more.
-    pub(super) fn close(&mut self, error: &KmsgError, now: Duration) {
+    pub(super) fn close(&mut self, error: &Error, now: Duration) {
         self.reader = None;
         self.try_at = now + TRY_AGAIN;
         let problem = format!("{error}; kills are counted, and told without process and cause");
@@ -61,7 +63,7 @@ impl KernelLog {
     }
 
     /// The next notice, or why the log cannot be read any more. Waits for ever while it is not open. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Result<Notice, KmsgError> {
+    pub(super) async fn next(&mut self) -> Result<Notice> {
         match &mut self.reader {
             Some(reader) => reader.next().await,
             None => std::future::pending().await,
@@ -69,7 +71,7 @@ impl KernelLog {
     }
 
     /// The next notice, if there is one already.
-    pub(super) fn next_now(&mut self) -> Result<Option<Notice>, KmsgError> {
+    pub(super) fn next_now(&mut self) -> Result<Option<Notice>> {
         self.reader.as_mut().map_or(Ok(None), KmsgReader::next_now)
     }
 

@@ -7,16 +7,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 
+use anyhow::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Place;
 use crate::model::CgroupPath;
-use crate::oom::counters::{CounterError, Reading};
+use crate::oom::counters::Reading;
 
 /// A tree of cgroups with counters.
 pub(super) trait CounterTree {
     /// The counter of a cgroup; `None` if it is gone.
-    fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>, CounterError>;
+    fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>>;
     /// The cgroups directly in one; none if it is gone.
     fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath>;
 }
@@ -43,7 +44,7 @@ pub(super) struct Increase {
 pub(super) struct Sweep {
     pub(super) rises: Vec<Increase>,
     /// The first counter that could not be read.
-    pub(super) failed: Option<CounterError>,
+    pub(super) failed: Option<Error>,
 }
 
 /// `oom_kill` and `oom_group_kill`.

@@ -21,16 +21,13 @@ mod kernel_log;
 mod kill_counters;
 mod node;
 mod own_writes;
-mod pending;
 mod pod_names;
 mod schedule;
-mod start;
 #[cfg(test)]
 mod testing;
 mod wake_up;
 mod watcher;
 
-pub use checkpoint::CheckpointError;
 pub use own_writes::BLAME_WINDOW;
 pub use pod_names::NodePods;
-pub use start::{Batch, Links, StartError, WatchOptions, start};
+pub use watcher::{Batch, Links, WatchOptions, start};

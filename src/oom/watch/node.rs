@@ -5,14 +5,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::Result;
+
 use super::kill_counters::{CounterScope, CounterTree};
 use super::pod_names::NodePods;
 use crate::cgroup::{Hierarchy, cgroup_of_pid, children};
 use crate::model::{CgroupPath, CgroupVersion, Resource};
-use crate::oom::counters::{CounterError, EVENTS, OOM_CONTROL, Reading};
+use crate::oom::counters::{EVENTS, OOM_CONTROL, Reading};
 use crate::oom::kill::{Invoker, Kill};
+use crate::oom::message::Limit;
 use crate::oom::report::{HitLimit, Role};
-use crate::oom::summary::Limit;
 
 const PROC: &str = "/proc";
 /// Limit, usage and highest usage.
@@ -191,13 +193,9 @@ impl NodeFiles {
 }
 
 impl CounterTree for NodeFiles {
-    fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>, CounterError> {
+    fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>> {
         let Some(tree) = &self.tree else { return Ok(None) };
-        match Reading::of(&cgroup.under(&tree.mount).join(tree.counter)) {
-            Ok(reading) => Ok(Some(reading)),
-            Err(CounterError::Gone { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        Reading::of(&cgroup.under(&tree.mount).join(tree.counter))
     }
 
     fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::kill_counters::CounterTree;
 use super::node::NodeIo;
 use crate::model::CgroupPath;
-use crate::oom::counters::{CounterError, Reading};
+use crate::oom::counters::Reading;
 use crate::oom::kill::Invoker;
+use crate::oom::message::Limit;
 use crate::oom::report::HitLimit;
-use crate::oom::summary::Limit;
 
 const UIDS: [&str; 2] = [
     "6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77",
@@ -66,7 +66,7 @@ impl Kernel {
 }
 
 impl CounterTree for Kernel {
-    fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>, CounterError> {
+    fn read(&self, cgroup: &CgroupPath) -> anyhow::Result<Option<Reading>> {
         Ok(self.counters.borrow().get(cgroup).copied())
     }
 

@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::cgroup::{CgroupDir, Hierarchy, Identity};
 use crate::model::CgroupPath;
-use crate::oom::epoll::async_fd;
+use crate::oom::kmsg::async_fd;
 
 /// Once raised, the eventfd is not listened to for so long: a process that cannot be killed raises it again and again. The
 /// kernel spaces out its notices on v2 likewise (`CGROUP_FILE_NOTIFY_MIN_INTV`, kernel/cgroup/cgroup.c).

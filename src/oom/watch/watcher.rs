@@ -1,27 +1,31 @@
 //! The actor: waits for the log, the counters, the pods and the clock, feeds the attribution, and sends what it reports.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use anyhow::{Result, anyhow};
+use tokio::runtime::Builder;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::attribution::Attribution;
-use super::checkpoint::{Checkpoint, CheckpointError};
+use super::checkpoint::Checkpoint;
 use super::kernel_log::KernelLog;
 use super::kill_counters::CounterScope;
 use super::node::{NodeFiles, ProcProbe, machine_kill_count};
 use super::pod_names::NodePods;
 use super::schedule::{ContainerRefresh, Schedule};
-use super::start::{Batch, Links, WatchOptions};
 use super::wake_up::{WakeUp, WakeUpReason};
 use crate::model::{CgroupVersion, ChangeRecord};
 use crate::oom::clock::{Moment, monotonic};
 use crate::oom::join::Progress;
-use crate::oom::kmsg::{BootId, KmsgError, Notice, Numbering, Origin};
+use crate::oom::kmsg::{BootId, Notice, Numbering, Origin};
 use crate::oom::parse::Event;
+use crate::oom::report::OomReport;
 
 /// Notices taken in before anything else is done. What `/proc` knows of a victim does not last.
 const AT_ONCE: usize = 256;
@@ -29,8 +33,8 @@ const AT_ONCE: usize = 256;
 const LOG_EXPLAINS: Duration = Duration::from_millis(100);
 /// Kills that wait for counters wait this long for the tree to be found.
 const TREE_WITHIN: Duration = Duration::from_secs(30);
-/// How often to look again how far the log can be read while something waits for that, and whether there is room for a
-/// batch.
+/// How often to look again how far the log can be read while something waits for that, and whether there
+/// is room for a batch.
 const AGAIN: Duration = Duration::from_millis(50);
 
 /// The state of the actor.
@@ -45,11 +49,8 @@ pub(super) struct Watcher {
     sweeps: Sweeps,
     /// Whether to send a checkpoint although there is nothing to report.
     ticked: bool,
-    batches: mpsc::Sender<Batch>,
-    residents: watch::Receiver<Arc<NodePods>>,
-    changes: Option<broadcast::Receiver<Arc<ChangeRecord>>>,
     problems: Problems,
-    stop: CancellationToken,
+    links: Links,
 }
 
 /// Nobody takes reports any more.
@@ -70,9 +71,8 @@ struct Sweeps {
 }
 
 /// What is degraded, in words.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Problems {
-    published: watch::Sender<Vec<String>>,
     checkpoint: Option<String>,
     counters: Option<String>,
     wake_up: Option<String>,
@@ -82,10 +82,13 @@ impl Watcher {
     pub(super) fn new(options: WatchOptions, boot: BootId, links: Links) -> Self {
         let now = monotonic();
         let left = options.checkpoint.map(|left| Checkpoint::decode(&left, boot.clone()));
-        let (left, checkpoint_problem) = match left.transpose() {
-            Ok(left) => (left, None),
-            Err(error) => (None, Some(begins_anew(&error))),
-        };
+        let mut problems = Problems::default();
+        let left = left.transpose().unwrap_or_else(|error| {
+            let problem = format!("{error}; kills from before this start are not told");
+            tracing::error!("{problem}");
+            problems.checkpoint = Some(problem);
+            None
+        });
         Self {
             attribution: Attribution::new(boot, options.node_name, left, now),
             files: NodeFiles::new(),
@@ -98,16 +101,8 @@ impl Watcher {
                 ..Sweeps::default()
             },
             ticked: false,
-            batches: links.batches,
-            residents: links.residents,
-            changes: Some(links.changes),
-            problems: Problems {
-                published: links.problems,
-                checkpoint: checkpoint_problem,
-                counters: None,
-                wake_up: None,
-            },
-            stop: links.stop,
+            problems,
+            links,
         }
     }
 
@@ -121,21 +116,21 @@ impl Watcher {
                 biased;
                 notice = self.log.next() => self.handle_notices(notice),
                 told = self.wake_up.notified() => self.handle_wake_up(told),
-                changed = self.residents.changed() => match changed {
+                changed = self.links.residents.changed() => match changed {
                     Ok(()) => self.set_node_pods(),
                     // The agent is ending.
                     Err(_) => return,
                 },
-                change = next_change(&mut self.changes) => self.attribution.own_writes().record(&change),
+                change = next_change(&mut self.links.changes) => self.attribution.own_writes().record(&change),
                 () = tokio::time::sleep(wake) => {}
-                () = self.stop.cancelled() => return,
+                () = self.links.stop.cancelled() => return,
             }
         }
     }
 
-    fn handle_notices(&mut self, first: Result<Notice, KmsgError>) {
+    fn handle_notices(&mut self, first: Result<Notice>) {
         // Of two things that wait, a container that started came before a kill in it.
-        if self.residents.has_changed().unwrap_or(false) {
+        if self.links.residents.has_changed().unwrap_or(false) {
             self.set_node_pods();
             self.refresh_containers();
         }
@@ -185,7 +180,7 @@ impl Watcher {
     }
 
     fn set_node_pods(&mut self) {
-        let residents = Arc::clone(&self.residents.borrow_and_update());
+        let residents = Arc::clone(&self.links.residents.borrow_and_update());
         self.attribution.set_node_pods(&residents, monotonic());
         let Some((counting, root)) = self.files.set_node_pods(&residents, monotonic()) else {
             return;
@@ -203,7 +198,7 @@ impl Watcher {
         if self.refresh.due().is_none_or(|due| due > from) {
             return;
         }
-        let residents = Arc::clone(&self.residents.borrow());
+        let residents = Arc::clone(&self.links.residents.borrow());
         let again = self.files.find_init_processes(from);
         self.problems.wake_up = self.register_wake_ups(&residents);
         self.refresh.completed(from, monotonic(), again);
@@ -309,7 +304,7 @@ impl Watcher {
         if !self.attribution.has_reports() && !is_checkpoint_due {
             return Ok(());
         }
-        let room = match self.batches.try_reserve() {
+        let room = match self.links.batches.try_reserve() {
             Ok(room) => room,
             Err(TrySendError::Full(())) => return Ok(()),
             Err(TrySendError::Closed(())) => return Err(Closed),
@@ -328,7 +323,6 @@ impl Watcher {
 
     fn publish_problems(&self) {
         let Problems {
-            published,
             checkpoint,
             counters,
             wake_up,
@@ -339,7 +333,8 @@ impl Watcher {
             counters.as_ref(),
             wake_up.as_ref(),
         ];
-        published.send_replace(all.into_iter().flatten().cloned().collect());
+        let all = all.into_iter().flatten().cloned().collect();
+        self.links.problems.send_replace(all);
     }
 
     fn next_wake(&self) -> Duration {
@@ -355,20 +350,73 @@ impl Watcher {
     }
 }
 
-fn begins_anew(error: &CheckpointError) -> String {
-    let problem = format!("{error}; kills from before this start are not told");
-    tracing::error!("{problem}");
-    problem
-}
-
-/// The next change of the agent's own. Those that were missed are blamed for nothing. Cancel-safe.
-async fn next_change(changes: &mut Option<broadcast::Receiver<Arc<ChangeRecord>>>) -> Arc<ChangeRecord> {
-    while let Some(receiver) = changes {
-        match receiver.recv().await {
+/// The next change of the agent's own; none once the agent is ending. Those that were missed
+/// are blamed for nothing. Cancel-safe.
+async fn next_change(changes: &mut broadcast::Receiver<Arc<ChangeRecord>>) -> Arc<ChangeRecord> {
+    loop {
+        match changes.recv().await {
             Ok(change) => return change,
             Err(broadcast::error::RecvError::Lagged(_)) => {}
-            Err(broadcast::error::RecvError::Closed) => *changes = None,
+            Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
         }
     }
-    std::future::pending().await
+}
+
+/// What to watch, and from where on.
+#[derive(Debug, Clone)]
+pub struct WatchOptions {
+    pub kmsg: PathBuf,
+    /// The node's name, for reports.
+    pub node_name: String,
+    /// What the agent before this one left.
+    pub checkpoint: Option<Vec<u8>>,
+}
+
+/// What the thread is connected to.
+#[derive(Debug)]
+pub struct Links {
+    /// Who lives on the node.
+    pub residents: watch::Receiver<Arc<NodePods>>,
+    pub changes: broadcast::Receiver<Arc<ChangeRecord>>,
+    /// Where reports go. When it is closed, the thread ends.
+    pub batches: mpsc::Sender<Batch>,
+    /// What is degraded, one sentence each.
+    pub problems: watch::Sender<Vec<String>>,
+    pub stop: CancellationToken,
+}
+
+/// Reports, and what to keep with them.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// The reports, oldest first; none where only the checkpoint is news.
+    pub reports: Vec<OomReport>,
+    /// What a later [`start`](start()) goes on from, once these reports are safe.
+    pub checkpoint: Vec<u8>,
+}
+
+/// Starts the thread, which also runs `taker`: whoever takes the batches, so that the way there leads past
+/// nobody else. The thread ends when it was told to and `taker` has ended. A checkpoint that cannot be read is
+/// reported, and watching begins anew.
+///
+/// Errors: no boot id, so that no kill could be told apart from one of another boot; no thread or event loop.
+pub fn start(
+    options: WatchOptions,
+    links: Links,
+    taker: impl Future<Output = ()> + Send + 'static,
+) -> Result<JoinHandle<()>> {
+    let boot = BootId::current()?;
+    const NO_THREAD: &str = "cannot start the thread that watches for kills";
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| anyhow!("{NO_THREAD}: {error}"))?;
+    let watcher = Watcher::new(options, boot, links);
+    let thread = thread::Builder::new().name("oom".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            let taker = tokio::spawn(taker);
+            watcher.run().await;
+            if let Err(error) = taker.await {
+                tracing::error!(%error, "reports of kills were not taken to the end");
+            }
+        });
+    });
+    thread.map_err(|error| anyhow!("{NO_THREAD}: {error}"))
 }

@@ -61,7 +61,7 @@ impl TestPod {
         } else {
             OOM_CONTROL
         };
-        Reading::of(&self.directory(path).join(file)).unwrap()
+        Reading::of(&self.directory(path).join(file)).unwrap().unwrap()
     }
 
     /// Runs a process in the container that uses more than the limit, until it is killed. Returns its pid.

@@ -5,16 +5,15 @@ use std::time::Duration;
 
 use super::super::container_limit::container_limit;
 use super::super::node::{NO_LIMIT, NodeIo, ProcProbe};
-use super::super::pending::{PendingGroup, PendingKill};
-use super::{Attribution, RecordFacts};
+use super::{Attribution, PendingGroup, PendingKill, RecordFacts};
 use crate::model::CgroupPath;
 use crate::oom::clock::Moment;
 use crate::oom::join::OomKill;
 use crate::oom::kill::Kill;
 use crate::oom::kmsg::{LogEvent, Origin};
+use crate::oom::message::Limit;
 use crate::oom::parse::Event;
 use crate::oom::report::{Candidates, Confidence, HitLimit, KillFacts, OomReport, Role, Victim};
-use crate::oom::summary::Limit;
 
 /// In a flood every kill may be any of hundreds; what a report lists must stay something that can be sent and kept.
 pub(super) const MOST_CANDIDATES: usize = 16;

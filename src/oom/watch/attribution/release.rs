@@ -3,16 +3,15 @@
 use std::time::Duration;
 
 use super::super::node::NodeIo;
-use super::super::pending::{PendingGroup, PendingKill};
 use super::super::pod_names::{Owner, PodNames};
-use super::Attribution;
+use super::{Attribution, PendingGroup, PendingKill};
 use crate::model::CgroupPath;
 use crate::oom::clock::Moment;
 use crate::oom::join::OomKill;
 use crate::oom::kill::Level;
 use crate::oom::kmsg::Numbering;
+use crate::oom::message::Limit;
 use crate::oom::report::OwnWrite;
-use crate::oom::summary::Limit;
 
 /// How long the kernel may take between the victims of one group: a slow serial console takes 15 ms for each line.
 const GROUP_GOES_ON: Duration = Duration::from_secs(1);

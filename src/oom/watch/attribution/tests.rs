@@ -1,6 +1,5 @@
 mod story;
 
-use super::super::checkpoint::CheckpointError;
 use super::super::node::ProcProbe;
 use super::super::pod_names::NodePods;
 use super::super::testing::{Kernel, container, root};
@@ -282,9 +281,10 @@ fn paths_of_a_kubelet_in_a_container_are_seen_from_its_own_root() {
 #[test]
 fn nothing_but_a_checkpoint_of_ours_is_gone_on_from() {
     let begin = |checkpoint: &[u8]| Checkpoint::decode(checkpoint, boot()).map(drop);
-    assert!(matches!(begin(b"nonsense"), Err(CheckpointError::Unreadable(_))));
+    let refused = |checkpoint: &[u8]| begin(checkpoint).unwrap_err().to_string();
+    assert!(refused(b"nonsense").contains("cannot be read"));
     let saved = String::from_utf8(checkpoint(&mut attribution(None, 0))).unwrap();
     assert!(begin(saved.as_bytes()).is_ok());
     let other = saved.replace("\"version\":1", "\"version\":9");
-    assert!(matches!(begin(other.as_bytes()), Err(CheckpointError::Version(9))));
+    assert!(refused(other.as_bytes()).contains("is of version 9"));
 }

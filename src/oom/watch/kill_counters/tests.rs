@@ -13,7 +13,7 @@ struct Busy<'a> {
 }
 
 impl CounterTree for Busy<'_> {
-    fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>, CounterError> {
+    fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>> {
         let reading = self.kernel.read(cgroup);
         if let Some(victim) = self.victims.borrow_mut().pop() {
             self.kernel.kill(&victim);

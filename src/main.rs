@@ -8,8 +8,8 @@ use std::process::ExitCode;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 use clap::Parser as _;
-use vscaled::cli::daemon::{Command, CommandLine};
-use vscaled::cli::{Failure, io, restore};
+use vscaled::cli::daemon::{Command, CommandLine, RestoreArguments};
+use vscaled::cli::{Failure, io};
 use vscaled::config::{Config, EXIT_BAD_CONFIGURATION, RunArguments};
 use vscaled::observe::log;
 
@@ -52,7 +52,7 @@ fn start(config: Config, arguments: RunArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn restore(config: &Config, arguments: &restore::Arguments) -> ExitCode {
+fn restore(config: &Config, arguments: &RestoreArguments) -> ExitCode {
     arguments.announce();
     let done = log::init(config.log_format, "warn")
         .and_then(|_filter| Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?))

@@ -201,7 +201,7 @@ impl AgentBackend {
     async fn select(&self, selector: &str, namespace: &str, overridden_only: bool) -> Result<Vec<PodId>, ControlError> {
         let parsed: Selector = selector.parse().map_err(|error| ControlError::Invalid {
             field: "selector".to_owned(),
-            message: format!("{error}"),
+            message: error,
         })?;
         let namespace = namespace.to_owned();
         let fits = move |state: &&PodState| {

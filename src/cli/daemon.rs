@@ -1,9 +1,15 @@
 //! The command line of the agent itself, `vscaled`: what it is told, not what it does.
+//! For `vscaled restore` also what people read of it: every step of every pod, and how it ended.
 
-use clap::{Parser, Subcommand};
+use anyhow::anyhow;
+use clap::{Args, Parser, Subcommand};
 
-use super::restore;
+use super::output::{Output, Paint, Tone, clean};
+use super::results::name;
+use super::{Failure, change};
+use crate::agent::{Restoration, Restore};
 use crate::config::RunArguments;
+use crate::control::proto::PodResult;
 
 /// Resizes running containers in place on one Kubernetes node.
 #[derive(Debug, Parser)]
@@ -20,5 +26,88 @@ pub enum Command {
     /// Runs the agent until SIGTERM; SIGHUP reads the configuration again.
     Run(RunArguments),
     /// Puts every value back to what the pods' specs say, with the agent stopped: shows the steps, or does them with --yes.
-    Restore(restore::Arguments),
+    Restore(RestoreArguments),
+}
+
+/// The arguments of `vscaled restore`.
+#[derive(Debug, Clone, Args)]
+pub struct RestoreArguments {
+    /// Do it; without this, only the steps are shown
+    #[arg(long)]
+    pub yes: bool,
+    /// With --yes: leave at once, rather than see for a minute whether lower memory limits do harm
+    #[arg(long, requires = "yes")]
+    pub no_watch: bool,
+    #[command(flatten)]
+    output: Output,
+    /// The agent's configuration.
+    #[command(flatten)]
+    pub agent: RunArguments,
+}
+
+impl RestoreArguments {
+    /// How far to go.
+    pub const fn how(&self) -> Restore {
+        match (self.yes, self.no_watch) {
+            (false, _) => Restore::Rehearse,
+            (true, false) => Restore::ApplyAndWatch,
+            (true, true) => Restore::Apply,
+        }
+    }
+
+    /// Says what takes a while.
+    pub fn announce(&self) {
+        if self.how() == Restore::ApplyAndWatch {
+            eprintln!("vscaled: lower memory limits are watched for a minute afterwards; --no-watch leaves at once");
+        }
+    }
+
+    /// Prints what was done, or would be.
+    ///
+    /// Errors: if a pod is not as its spec says, or would not be.
+    pub fn show(&self, restoration: &Restoration) -> Result<(), Failure> {
+        let results = &restoration.results;
+        self.output
+            .print(restoration, |paint| self.render(restoration, paint))?;
+        let failed: Vec<String> = results.iter().filter(|result| !restored(result)).map(name).collect();
+        if failed.is_empty() {
+            return Ok(());
+        }
+        let (count, all, names) = (failed.len(), results.len(), failed.join(", "));
+        Err(anyhow!("{count} of {all} pods cannot be put back now: {names}; mend the reason and run it again").into())
+    }
+
+    fn render(&self, restoration: &Restoration, paint: Paint) -> String {
+        let mut text = String::new();
+        for remark in &restoration.remarks {
+            text.push_str(&format!("{} {}\n", paint.text(Tone::Waiting, "note:"), clean(remark)));
+        }
+        for result in &restoration.results {
+            text.push_str(&match &result.change {
+                Some(planned) if planned.steps.is_empty() && planned.reason.is_empty() => {
+                    format!("{}: as its spec says\n", name(result))
+                }
+                Some(done) => change::render(done, paint),
+                None => format!(
+                    "{}: {} {}\n",
+                    name(result),
+                    paint.text(Tone::Bad, "Refused:"),
+                    clean(&result.error)
+                ),
+            });
+        }
+        if restoration.results.is_empty() {
+            text.push_str("no pod that a source describes lives on this node\n");
+        }
+        if !self.yes {
+            text.push_str("nothing was written: add --yes to do it\n");
+        }
+        text
+    }
+}
+
+/// Whether a pod is as its spec says. A runtime that could not be told is not: nobody will tell it later.
+fn restored(result: &PodResult) -> bool {
+    let outcome = result.change.as_ref().map(|change| change.outcome.as_str());
+    matches!(outcome, Some("Applied" | "Unchanged" | "Planned"))
 }

@@ -4,15 +4,15 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use clap::Args;
+use jiff::Timestamp;
 use serde::Serialize;
 
-use super::manifests::Manifests;
-use super::output::Paint;
+use super::output::{Output, Paint};
 use super::{Failure, amount, io, table};
-use crate::decide::{Index, PodDecision};
+use crate::decide::{Index, Options, PodDecision, decide};
 use crate::model::objects::Pod;
 use crate::model::{Action, NamedRequirements, Reason, Requirements};
-use crate::sources::NodeView;
+use crate::sources::{NodeView, parse_manifests};
 
 /// Says what would be decided for the pods in a file of manifests.
 #[derive(Debug, Args)]
@@ -138,4 +138,34 @@ fn rows_of(pod: &Pod, decision: &PodDecision) -> Vec<[String; 8]> {
         [name, vpa, action, reason, container, resource, request, limit]
     })
     .collect()
+}
+
+/// The file of manifests, and how to decide and to answer.
+#[derive(Debug, Args)]
+pub(super) struct Manifests {
+    /// Pods, their owners, VerticalPodAutoscalers, LimitRanges and HorizontalPodAutoscalers in YAML or
+    /// JSON; - is standard input
+    #[arg(short, long, value_name = "FILE")]
+    file: String,
+    #[command(flatten)]
+    pub(super) output: Output,
+    /// Decide as if it were this time, such as 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "RFC3339")]
+    now: Option<Timestamp>,
+}
+
+impl Manifests {
+    /// Reads the manifests, and warns of what is passed over.
+    pub(super) fn read(&self) -> Result<NodeView, Failure> {
+        let text = io::read_text(&self.file)?;
+        let manifests = parse_manifests(&self.file, &text).map_err(Failure::usage)?;
+        manifests.warnings.iter().for_each(|warning| io::warn(warning));
+        Ok(manifests.view)
+    }
+
+    /// One decision for each pod, in their order.
+    pub(super) fn decide(&self, view: &NodeView, index: &Index<'_>) -> Vec<PodDecision> {
+        let now = self.now.unwrap_or_else(Timestamp::now);
+        decide(&view.pods, index, now, &Options::default())
+    }
 }

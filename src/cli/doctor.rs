@@ -18,8 +18,8 @@ const WIDTH: usize = 100;
 
 /// Examines the agent and the node, and says how to mend what does not work
 ///
-/// Without an agent, the machine is examined with the eyes of whoever calls, and the exit code is 3; it is 1 where
-/// anything else fails.
+/// Without an agent, the machine is examined with the eyes of whoever calls, and the exit code is 3; it is
+/// 1 where anything else fails.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
@@ -36,8 +36,7 @@ struct Report {
 
 /// Asks the agent, or looks locations itself, and prints what was found.
 ///
-/// # Errors
-/// If the agent is missing, with a code of its own, and if anything fails.
+/// Errors: if the agent is missing, with a code of its own, and if anything fails.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let answer = agent.try_call(async |client| client.doctor().await)?;
     let (report, missing) = match answer {

@@ -37,8 +37,7 @@ enum Format {
 
 /// Asks the agent, and prints.
 ///
-/// # Errors
-/// For a workload without pods here.
+/// Errors: for a workload without pods here.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let reply = agent.call(async |client| Ok(client.get().await?))?;
     let workloads = select(&reply.pods, &arguments.workloads)?;

@@ -45,8 +45,7 @@ pub(super) fn warn(message: &str) {
 
 /// Prints the result. A reader that has seen enough and closes the pipe is no failure.
 ///
-/// # Errors
-/// When the result cannot be written.
+/// Errors: when the result cannot be written.
 pub fn print(text: &str) -> Result<(), Failure> {
     print_more(text).map(|_flow| ())
 }

@@ -11,8 +11,8 @@ use crate::sources::{PodTemplate, parse_pod_templates};
 
 /// Lists memory settings inside containers that a resize cannot reach, such as -Xmx and GOMEMLIMIT.
 ///
-/// Reads command, args and env of all containers of pods and of workloads with a pod template. Ends with 1 if there are any, for
-/// pipelines.
+/// Reads command, args and env of all containers of pods and of workloads with a pod template. Ends with 1 if
+/// there are any, for pipelines.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Manifests in YAML or JSON; - is standard input
@@ -22,10 +22,7 @@ pub(super) struct Arguments {
     output: Output,
 }
 
-/// Reads, checks, prints.
-///
-/// # Errors
-/// With findings, and when the file cannot be read.
+/// Errors: with findings, and when the file cannot be read.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let text = io::read_text(&arguments.file)?;
     let found = parse_pod_templates(&arguments.file, &text).map_err(Failure::usage)?;

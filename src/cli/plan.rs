@@ -12,11 +12,11 @@ use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde::{Serialize, Serializer};
 
-use super::manifests::Manifests;
+use super::decide::Manifests;
 use super::output::Paint;
 use super::{Failure, table};
 use crate::decide::Index;
-use crate::model::objects::Pod;
+use crate::model::objects::{ContainerStatus, Pod};
 use crate::model::{
     CgroupVersion, Change, ControlFile, Driver, KubeletVersion, NamedRequirements, NodeTraits, PageSize, PodTree,
     QosClass, RuntimeKind, Settings, Step, Target, Via, WeightFormula,
@@ -37,8 +37,8 @@ pub(super) struct Arguments {
     /// Whose names containers' cgroups carry
     #[arg(long, default_value = "containerd", value_parser = named::<RuntimeKind>(&["containerd", "crio", "docker"]))]
     runtime: RuntimeKind,
-    /// How the runtime makes weights from shares: quadratic since runc 1.3.2 and crun 1.23. Pods have the kubelet's
-    /// linear weights always
+    /// How the runtime makes weights from shares: quadratic since runc 1.3.2 and crun 1.23. Pods have
+    /// the kubelet's linear weights always
     #[arg(long, value_name = "FORMULA", default_value = "quadratic",
           value_parser = named::<WeightFormula>(&["linear", "quadratic"]))]
     weight: WeightFormula,
@@ -161,7 +161,8 @@ fn cgroups(pod: &Pod, given: &Hierarchy, end: &PodTree, traits: &NodeTraits) -> 
     let uid = Some(pod.cgroup_uid()).filter(|uid| !uid.is_empty()).unwrap_or("<uid>");
     let pod_path = pod_cgroup_path(traits.driver, "/", given.qos, uid);
     let containers = given.containers.iter().map(|container| {
-        let id = container_id(pod, &container.name).unwrap_or_else(|| format!("<{}>", container.name));
+        let id = pod.container_status(&container.name).and_then(ContainerStatus::bare_id);
+        let id = id.map_or_else(|| format!("<{}>", container.name), str::to_owned);
         let name = container_cgroup_name(traits.driver, traits.runtime, &id);
         (Target::Container(container.name.clone()), format!("{pod_path}/{name}"))
     });
@@ -174,11 +175,4 @@ fn cgroups(pod: &Pod, given: &Hierarchy, end: &PodTree, traits: &NodeTraits) -> 
             path,
         })
         .collect()
-}
-
-/// The id of a container that exists, without its runtime's name.
-fn container_id(pod: &Pod, name: &str) -> Option<String> {
-    let id = &pod.container_status(name)?.container_id;
-    let bare = id.split_once("://").map_or(id.as_str(), |(_, bare)| bare);
-    (!bare.is_empty()).then(|| bare.to_owned())
 }

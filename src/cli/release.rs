@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::output::Output;
-use super::{Failure, agent::Agent, pod_selection::PodSelection, results};
+use super::{Failure, agent::Agent, results, results::PodSelection};
 use crate::control::proto::ReleaseRequest;
 
 /// Ends an override: the values of the VPA or of the spec come back
@@ -20,8 +20,7 @@ pub(super) struct Arguments {
 
 /// Asks, waits until the values are back, and prints what was done.
 ///
-/// # Errors
-/// [`Failure`] when the agent does not answer, refuses, or fails.
+/// Errors: [`Failure`] when the agent does not answer, refuses, or fails.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let (pod, selector, namespace) = arguments.pods.parts();
     let request = ReleaseRequest {

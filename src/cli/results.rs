@@ -1,10 +1,12 @@
-//! What became of each of several pods, and of each container in them.
+//! Which pods a command is about, one by its name or several by their labels, and what became of each of them.
 
 use anyhow::{Context, anyhow};
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
 use super::output::{Output, Paint, Tone, clean, or_dash};
-use super::pod_selection::PodSelection;
 use super::{Failure, change, table};
+use crate::control::Selector;
 use crate::control::proto::{Change, PodResult};
 
 /// Prints what became of the one pod of a request, or of those that its selector fits.
@@ -67,4 +69,36 @@ fn render(results: &[PodResult], paint: Paint) -> String {
         }
     }
     table::list(header, rows, paint)
+}
+
+/// One pod, or a selector.
+#[derive(Debug, Args)]
+#[group(skip)]
+pub(super) struct PodSelection {
+    /// namespace/name, a UID, or the beginning of a container's id
+    #[arg(value_parser = NonEmptyStringValueParser::new(), required_unless_present = "selector")]
+    pod: Option<String>,
+    /// In place of POD: every pod with these labels, such as app=web,tier!=db
+    #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "pod", value_parser = selector)]
+    selector: Option<String>,
+    /// With --selector: only pods of this namespace
+    #[arg(short = 'n', long, value_name = "NAME", requires = "selector", value_parser = NonEmptyStringValueParser::new())]
+    namespace: Option<String>,
+}
+
+impl PodSelection {
+    /// Pod, selector and namespace as the protocol has them.
+    pub(super) fn parts(&self) -> (String, String, String) {
+        let text = |part: &Option<String>| part.clone().unwrap_or_default();
+        (text(&self.pod), text(&self.selector), text(&self.namespace))
+    }
+
+    /// Whether several pods may be meant.
+    pub(super) const fn has_selector(&self) -> bool {
+        self.selector.is_some()
+    }
+}
+
+fn selector(text: &str) -> Result<String, String> {
+    text.parse::<Selector>().map(|_| text.to_owned())
 }

@@ -14,8 +14,7 @@ pub(super) struct Arguments {
 
 /// Prints until the reader or the agent goes.
 ///
-/// # Errors
-/// When the agent goes.
+/// Errors: when the agent goes.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     agent.call(async |client| {
         let mut changes = client.watch().await?;

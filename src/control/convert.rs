@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::error::ControlError;
 use super::proto;
-use super::selector::Selector;
+use super::select::Selector;
 use crate::model::quantity::Quantity;
 use crate::model::{NamedRequirements, Requirements, Resource, ResourceList};
 
@@ -64,7 +64,7 @@ pub fn check_change(pod: &str, selector: &str, namespace: &str, reason: &str) ->
     if !selector.is_empty()
         && let Err(error) = selector.parse::<Selector>()
     {
-        return Err(invalid("selector", error.to_string()));
+        return Err(invalid("selector", error));
     }
     let too_long = format!("{} bytes long: allowed are {LONGEST_REASON}", reason.len());
     ensure(reason.len() <= LONGEST_REASON, "reason", too_long)

@@ -8,7 +8,7 @@
 //! - `connections` bounds the number of callers. A silent one gives way to a newer one.
 //! - [`serve`] bounds calls in size and hands them to the agent; its [`CallGate`] refuses callers without the right, and
 //!   bounds calls in number, rate and time.
-//! - `select` and `selector` find the pods a caller means.
+//! - `select` finds the pods a caller means.
 //! - [`Client`] is the other end.
 //!
 //! Nothing here decides or holds state about pods, and a stuck caller never holds the agent.
@@ -21,10 +21,8 @@ mod error;
 mod peer;
 pub mod proto;
 mod select;
-mod selector;
 mod server;
 mod socket;
-mod watch;
 
 pub use access::{Access, Group, Right};
 pub use client::{Client, ClientError, Watch};
@@ -32,11 +30,10 @@ pub use convert::{check_change, resize_values};
 pub use error::ControlError;
 pub use peer::Caller;
 pub use proto::control_server::Control;
-pub use select::find_pod;
-pub use selector::{Selector, SelectorError};
+pub use select::{Selector, find_pod};
+pub use server::Changes;
 pub use server::{CallGate, Limits, serve};
-pub use socket::{BindError, ControlSocket};
-pub use watch::Changes;
+pub use socket::ControlSocket;
 
 /// Where the agent listens unless told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/vscaled/vscaled.sock";

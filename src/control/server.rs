@@ -3,14 +3,22 @@
 //! Every call is admitted first: the peer must have the right to the call and not call too often, and the number of calls is
 //! bounded. A read is dropped when its deadline passes or its caller leaves. A change runs in a task of its own to its end,
 //! because half a change is worse than a late answer.
+//!
+//! The changes for one watcher wait in a bounded channel. A watcher that reads too slowly loses the oldest ones and hears how many; the agent
+//! never waits for a watcher and never remembers more for one.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::stream::once;
+use futures::{Stream, StreamExt};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_stream::wrappers::BroadcastStream;
+use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
@@ -22,12 +30,11 @@ use super::peer::Caller;
 use super::proto::control_server::{Control, ControlServer};
 use super::proto::{Change, WatchRequest};
 use super::socket::ControlSocket;
-use super::watch::{Changes, changes};
 use crate::rate_limiter::{KeyedRateLimiter, Rate};
 
-/// Largest request in bytes.
+/// The largest request that is read, in bytes.
 const LARGEST_REQUEST: usize = 64 << 10;
-/// Largest answer in bytes.
+/// The largest answer that is sent, in bytes.
 const LARGEST_ANSWER: usize = 4 << 20;
 /// How often a refused user is logged.
 const LOGGED_REFUSALS: Rate = Rate {
@@ -178,8 +185,7 @@ impl CallGate {
 
     /// Admits a call that changes nothing and runs it until its deadline, or until the caller leaves.
     ///
-    /// # Errors
-    /// The call's own, or why it was not admitted or not ended.
+    /// Errors: the call's own, or why it was not admitted or not ended.
     pub async fn read<Q, A, F>(
         &self,
         name: &'static str,
@@ -202,8 +208,8 @@ impl CallGate {
     /// Admits a call and runs it to its end, whatever the caller does; waits for it until the deadline.
     ///
     /// # Errors
-    /// The call's own, or why it was not admitted or not waited for. A change that was tried and did not end well is an
-    /// answer that says so.
+    /// The call's own, or why it was not admitted or not waited for. A change that was tried and did not end well is
+    /// an answer that says so.
     pub async fn change<Q, A, F>(
         &self,
         name: &'static str,
@@ -234,8 +240,7 @@ impl CallGate {
 
     /// Admits a watcher. The capacity of the channel of `news` bounds how far it may fall behind.
     ///
-    /// # Errors
-    /// Why it was not admitted.
+    /// Errors: why it was not admitted.
     pub fn watch(
         &self,
         request: &Request<WatchRequest>,
@@ -243,5 +248,68 @@ impl CallGate {
     ) -> Result<Response<Changes>, Status> {
         let admission = self.admit(request, "watch", Right::Read, &self.watchers)?;
         Ok(Response::new(changes(news, self.stop.clone(), admission)))
+    }
+}
+
+/// The stream of changes for one watcher, from when it was opened.
+pub type Changes = Pin<Box<dyn Stream<Item = Result<Change, Status>> + Send>>;
+
+/// The changes from now on. Ends with `UNAVAILABLE` when the agent stops; `guard` is dropped with the last change.
+fn changes<G: Send + 'static>(changes: Receiver<Arc<Change>>, stop: CancellationToken, guard: G) -> Changes {
+    let mut missed = 0;
+    let number_missed = move |received: Result<Arc<Change>, BroadcastStreamRecvError>| {
+        let _held = &guard;
+        ready(match received {
+            Ok(change) => Some(Ok(Change {
+                missed: std::mem::take(&mut missed),
+                ..Change::clone(&change)
+            })),
+            Err(BroadcastStreamRecvError::Lagged(lost)) => {
+                missed += lost;
+                None
+            }
+        })
+    };
+    let end = once(ready(Err(Status::unavailable("vscaled is stopping"))));
+    let changes = BroadcastStream::new(changes).filter_map(number_missed);
+    Box::pin(changes.take_until(stop.cancelled_owned()).chain(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::StreamExt;
+    use tokio::sync::broadcast;
+
+    fn change(sequence: u64) -> Arc<Change> {
+        Arc::new(Change {
+            sequence,
+            ..Change::default()
+        })
+    }
+
+    #[tokio::test]
+    async fn a_slow_watcher_is_told_how_much_it_missed() {
+        let (sender, receiver) = broadcast::channel(4);
+        for sequence in 0..10 {
+            sender.send(change(sequence)).unwrap();
+        }
+        let mut stream = changes(receiver, CancellationToken::new(), ());
+        let first = stream.next().await.unwrap().unwrap();
+        assert_eq!((first.sequence, first.missed), (6, 6));
+        let second = stream.next().await.unwrap().unwrap();
+        assert_eq!((second.sequence, second.missed), (7, 0));
+    }
+
+    #[tokio::test]
+    async fn stopping_ends_the_stream_with_a_reason_and_drops_its_guard() {
+        let (_sender, receiver) = broadcast::channel(4);
+        let (stop, guard) = (CancellationToken::new(), Arc::new(()));
+        let mut stream = changes(receiver, stop.clone(), Arc::clone(&guard));
+        stop.cancel();
+        let last = stream.next().await.unwrap().unwrap_err();
+        assert_eq!(last.code(), tonic::Code::Unavailable);
+        assert!(stream.next().await.is_none());
+        assert_eq!(Arc::strong_count(&guard), 1);
     }
 }

@@ -15,6 +15,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 
+use anyhow::{Error, Result, anyhow, bail};
 use nix::sys::stat::{Mode, fchmod};
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
 
@@ -23,40 +24,16 @@ use super::access::Access;
 /// Callers that may wait to be accepted.
 const BACKLOG: u32 = 128;
 
-/// Why the agent cannot listen at a path.
-#[derive(Debug, thiserror::Error)]
-pub enum BindError {
-    /// Somebody else answers there, or is about to.
-    #[error("another vscaled is running: it answers at {0}; stop it first, or listen elsewhere with --socket")]
-    Running(PathBuf),
-    /// Something that is not a socket is there; it is left alone.
-    #[error("{0} exists and is not a socket: move it away, or listen elsewhere with --socket")]
-    Occupied(PathBuf),
-    /// Everybody may replace files in the directory.
-    #[error("{} has mode {mode:04o}: anybody could put a socket of their own there; take the right to write from others", directory.display())]
-    Exposed {
-        /// Where the socket would be.
-        directory: PathBuf,
-        mode: u32,
-    },
-    #[error("cannot {action} {}: {source}", path.display())]
-    Io {
-        action: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+/// For `map_err`: a system call on `path` failed.
+fn failed<E: Into<io::Error>>(action: &'static str, path: &Path) -> impl FnOnce(E) -> Error + use<E> {
+    let path = path.display().to_string();
+    move |error| anyhow!("cannot {action} {path}: {}", error.into())
 }
 
-impl BindError {
-    /// For `map_err`: a system call on `path` failed.
-    fn io<E: Into<io::Error>>(action: &'static str, path: &Path) -> impl FnOnce(E) -> Self + use<E> {
-        let path = path.to_owned();
-        move |error| Self::Io {
-            action,
-            path,
-            source: error.into(),
-        }
-    }
+/// Somebody else answers at `path`, or is about to.
+fn occupied(path: &Path) -> Error {
+    let path = path.display();
+    anyhow!("another vscaled is running: it answers at {path}; stop it first, or listen elsewhere with --socket")
 }
 
 /// A listening socket, and who may call there. Its file goes when this is dropped.
@@ -76,51 +53,55 @@ impl ControlSocket {
     ///
     /// The lock file beside the socket stays: removing it would let two agents hold two locks of one name.
     ///
-    /// Errors: [`BindError`]; whatever was at `path` before is still there then, unless it was a dead agent's socket.
-    pub async fn bind(path: &Path, access: Access) -> Result<Self, BindError> {
+    /// Errors: somebody else answers there, something that is not a socket is there, everybody may replace files in the
+    /// directory, or a system call failed. Whatever was at `path` before is still there then, unless it
+    /// was a dead agent's socket.
+    pub async fn bind(path: &Path, access: Access) -> Result<Self> {
         prepare_directory(path, &access)?;
         let lock = lock(path)?;
         remove_stale(path).await?;
-        let socket = UnixSocket::new_stream().map_err(BindError::io("make a socket for", path))?;
+        let socket = UnixSocket::new_stream().map_err(failed("make a socket for", path))?;
         // bind(2) gives the file the mode of the unbound socket (unix_bind_bsd in net/unix/af_unix.c), so there is no moment
         // at which it is wider; umask, which belongs to the whole process, is left alone.
-        fchmod(socket.as_fd(), Mode::S_IRUSR | Mode::S_IWUSR).map_err(BindError::io("restrict", path))?;
-        socket.bind(path).map_err(BindError::io("bind", path))?;
-        let file = SocketFile::new(path, lock).map_err(BindError::io("look at", path))?;
-        let listener = socket.listen(BACKLOG).map_err(BindError::io("listen at", path))?;
+        fchmod(socket.as_fd(), Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed("restrict", path))?;
+        socket.bind(path).map_err(failed("bind", path))?;
+        let file = SocketFile::new(path, lock).map_err(failed("look at", path))?;
+        let listener = socket.listen(BACKLOG).map_err(failed("listen at", path))?;
         open_to(path, &access)?;
         Ok(Self { listener, file, access })
     }
 }
 
 /// Lets the configured groups connect.
-fn open_to(path: &Path, access: &Access) -> Result<(), BindError> {
+fn open_to(path: &Path, access: &Access) -> Result<()> {
     let Some(group) = access.operators.as_ref().or(access.readers.as_ref()) else {
         return Ok(());
     };
     let both = access.operators.is_some() && access.readers.is_some();
-    // The directory belongs to the agent alone ([`BindError::Exposed`]), so the path still names this socket.
-    lchown(path, None, Some(group.gid)).map_err(BindError::io("give to its group", path))?;
+    // The directory belongs to the agent alone (`prepare_directory`), so the path still names this socket.
+    lchown(path, None, Some(group.gid)).map_err(failed("give to its group", path))?;
     let mode = Permissions::from_mode(if both { 0o666 } else { 0o660 });
-    std::fs::set_permissions(path, mode).map_err(BindError::io("open to its group", path))
+    std::fs::set_permissions(path, mode).map_err(failed("open to its group", path))
 }
 
-fn prepare_directory(path: &Path, access: &Access) -> Result<(), BindError> {
+fn prepare_directory(path: &Path, access: &Access) -> Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = parent.unwrap_or(Path::new("."));
     let made = DirBuilder::new().recursive(true).mode(0o755).create(directory);
-    made.map_err(BindError::io("create the directory", directory))?;
-    let found = directory.metadata().map_err(BindError::io("look at", directory))?;
+    made.map_err(failed("create the directory", directory))?;
+    let found = directory.metadata().map_err(failed("look at", directory))?;
     let mode = found.mode() & 0o7777;
     let (writable_by_others, sticky) = (mode & 0o002 != 0, mode & 0o1000 != 0);
     if writable_by_others && !sticky {
-        let directory = directory.to_owned();
-        return Err(BindError::Exposed { directory, mode });
+        bail!(
+            "{} has mode {mode:04o}: anybody could put a socket of their own there; take the right to write from others",
+            directory.display()
+        );
     }
-    if is_only_for(path, directory).map_err(BindError::io("look at", directory))? {
+    if is_only_for(path, directory).map_err(failed("look at", directory))? {
         let open = access.operators.is_some() || access.readers.is_some();
         let mode = Permissions::from_mode(if open { 0o755 } else { 0o700 });
-        std::fs::set_permissions(directory, mode).map_err(BindError::io("restrict", directory))?;
+        std::fs::set_permissions(directory, mode).map_err(failed("restrict", directory))?;
     }
     Ok(())
 }
@@ -148,33 +129,36 @@ fn lock_path(path: &Path) -> PathBuf {
 
 /// Locks the right to listen at `path`: of two processes that find a dead agent's socket, one removes it. The kernel
 /// releases the lock when this process ends, however it ends.
-fn lock(path: &Path) -> Result<File, BindError> {
+fn lock(path: &Path) -> Result<File> {
     let lock_path = lock_path(path);
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);
-    let file = options.open(&lock_path).map_err(BindError::io("open", &lock_path))?;
+    let file = options.open(&lock_path).map_err(failed("open", &lock_path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(BindError::Running(path.to_owned())),
-        Err(TryLockError::Error(error)) => Err(BindError::io("lock", &lock_path)(error)),
+        Err(TryLockError::WouldBlock) => Err(occupied(path)),
+        Err(TryLockError::Error(error)) => Err(failed("lock", &lock_path)(error)),
     }
 }
 
 /// Removes a socket at which nobody answers.
-async fn remove_stale(path: &Path) -> Result<(), BindError> {
+async fn remove_stale(path: &Path) -> Result<()> {
     match std::fs::symlink_metadata(path) {
         Ok(metadata) if metadata.file_type().is_socket() => {}
-        Ok(_) => return Err(BindError::Occupied(path.to_owned())),
+        Ok(_) => bail!(
+            "{} exists and is not a socket: move it away, or listen elsewhere with --socket",
+            path.display()
+        ),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(BindError::io("look at", path)(error)),
+        Err(error) => return Err(failed("look at", path)(error)),
     }
     match UnixStream::connect(path).await {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(BindError::io("remove the stale socket", path))
+            std::fs::remove_file(path).map_err(failed("remove the stale socket", path))
         }
         // EAGAIN: so busy that its backlog is full, but alive.
-        Err(error) if error.kind() != ErrorKind::WouldBlock => Err(BindError::io("see who answers at", path)(error)),
-        Ok(_) | Err(_) => Err(BindError::Running(path.to_owned())),
+        Err(error) if error.kind() != ErrorKind::WouldBlock => Err(failed("see who answers at", path)(error)),
+        Ok(_) | Err(_) => Err(occupied(path)),
     }
 }
 

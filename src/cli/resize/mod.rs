@@ -8,7 +8,7 @@ use clap::Args;
 use self::requested::RequestedResources;
 use super::output::{Format, Output};
 use super::time::{Ttl, coarse};
-use super::{Failure, agent::Agent, change, pod_selection::PodSelection, results};
+use super::{Failure, agent::Agent, change, results, results::PodSelection};
 use crate::control::proto::{Change, ContainerValues, ResizeRequest};
 
 /// Sets containers' requests and limits by hand; they win over the VPA until their time is over
@@ -36,8 +36,7 @@ pub(super) struct Arguments {
 
 /// Asks, waits until the values are verified, and prints each step.
 ///
-/// # Errors
-/// [`Failure`] when the arguments make no sense, the agent does not answer, refuses, or fails.
+/// Errors: [`Failure`] when the arguments make no sense, the agent does not answer, refuses, or fails.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     if arguments.ttl == Ttl(None) && !arguments.force {
         return Err(Failure::usage(anyhow!(

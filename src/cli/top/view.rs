@@ -6,7 +6,6 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::state::{Line, Node, PodLines};
 
-/// The order of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, derive_more::Display)]
 #[display(rename_all = "lowercase")]
 pub(super) enum Sort {

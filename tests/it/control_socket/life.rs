@@ -4,11 +4,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Stdio;
 use std::time::Duration;
 
-use vscaled::control::{Access, BindError, Client, ControlSocket, Limits};
+use vscaled::control::{Access, Client, ControlSocket, Limits};
 
 use super::agent::{Agent, Answer, vscalectl};
 
-fn bind(path: &std::path::Path) -> Result<ControlSocket, BindError> {
+fn bind(path: &std::path::Path) -> anyhow::Result<ControlSocket> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -51,7 +51,6 @@ impl Destinations {
     pub const NONE: Self = Self(0);
 
     /// Whether it is in the set.
-    #[must_use]
     pub const fn contains(self, destination: Destination) -> bool {
         self.0 & destination.bit() != 0
     }

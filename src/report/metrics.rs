@@ -5,8 +5,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::log::Totals;
-use super::{Destination, LogStatus};
+use super::Destination;
+use super::log::{LogStatus, Totals};
 use crate::observe::metrics::{Counters, Gauges, Labels, gauge, labels, register};
 
 labels! {
@@ -40,7 +40,6 @@ pub struct ReportMetrics {
 
 impl ReportMetrics {
     /// Registers the families. A destination has series from when it is [`Self::selected`].
-    #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let totals = [
             (

@@ -23,15 +23,12 @@ pub mod events;
 pub mod grpc;
 pub mod log;
 pub mod metrics;
-mod queue;
 mod reporter;
-mod status;
 #[cfg(test)]
 pub(crate) mod testing;
 
 pub use crate::oom::proto;
 pub use content::{Aggregate, Report};
 pub use destination::{Destination, Destinations};
-pub use queue::{Ended, ReportQueue};
-pub use reporter::{Deliver, Reporter, ReporterHandle};
-pub use status::{DestinationStatus, Link, LogStatus, Status};
+pub use log::LogStatus;
+pub use reporter::{Deliver, Ended, Link, ReportQueue, Reporter, ReporterHandle};

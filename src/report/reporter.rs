@@ -1,19 +1,20 @@
 //! The task of the log and those of the destinations, started and stopped as one.
+//!
+//! Each destination has a [`ReportQueue`]: the next reports come out of the log, and their acknowledgements go into it.
 
 use std::fmt;
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt};
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use super::destination::Destination;
-use super::log::task::{self, LogLink};
-use super::log::{Commit, Committed, KillLog};
-use super::metrics::ReportMetrics;
-use super::queue::{Ended, ReportQueue};
-use super::status::{DestinationStatus, Link, Status};
+use super::log::task::{self, LogLink, LogTask};
+use super::log::{Commit, Committed, KillLog, LogStatus, Pending};
+use super::metrics::{LinkOutcome, ReportMetrics, ReportOutcome};
 use crate::oom::OomReport;
 
 /// A way to a destination. Each runs in a task of its own: one that hangs delays no other.
@@ -45,7 +46,6 @@ pub struct ReporterHandle {
 impl Reporter {
     /// Starts the task of the log and a task for each destination. Deliveries end with `stop`;
     /// commits are taken until [`Self::finish`].
-    #[must_use]
     pub fn start(
         log: KillLog,
         destinations: Vec<Box<dyn Deliver>>,
@@ -99,29 +99,39 @@ fn log_failure(task: &'static str, ended: Result<(), JoinError>) {
 
 impl ReporterHandle {
     /// Stores these kills and the position of the watcher after them, together or not at all, and returns once they survive
-    /// the end of this process ([`Committed::on_disk`]). A kill with the id of a stored one is dropped. Cancelling it does not
-    /// take the kills back.
+    /// the end of this process ([`Committed::on_disk`]). A kill with the id of a stored one is dropped. Cancelling it does
+    /// not take the kills back.
     ///
     /// Errors: [`Ended`] after [`Reporter::finish`]: nothing was stored.
     pub async fn commit(&self, reports: Vec<Arc<OomReport>>, checkpoint: Option<Vec<u8>>) -> Result<Committed, Ended> {
         self.log.call(|task| task.commit(Commit { reports, checkpoint })).await
     }
 
-    /// The state of reporting now.
-    pub fn status(&self) -> Status {
-        let log = self.log.status.borrow().clone();
-        let destinations = self.links.iter().map(|(destination, link)| DestinationStatus {
-            destination: *destination,
-            link: link.borrow().clone(),
-            pending: log.pending_for(*destination),
-        });
-        Status {
-            destinations: destinations.collect(),
-            log,
-        }
+    /// The state of the log now.
+    pub fn log(&self) -> LogStatus {
+        self.log.status.borrow().clone()
     }
 
-    /// Waits until the status changes. Cancel-safe: the next call notices what changes meanwhile.
+    /// Whether each destination can be reached now.
+    pub fn links(&self) -> impl Iterator<Item = (Destination, Link)> {
+        self.links.iter().map(|(to, link)| (*to, link.borrow().clone()))
+    }
+
+    /// What is wrong now, one sentence each.
+    pub fn problems(&self) -> Vec<String> {
+        let log = self.log();
+        let cut_off = self.links().filter_map(|(to, link)| match link {
+            Link::Waiting { error, until } => Some(format!(
+                "{}: {error}; {} reports wait, the next attempt is at {until:.0}",
+                to.as_str(),
+                log.pending_for(to)
+            )),
+            Link::Starting | Link::Connected => None,
+        });
+        log.problem.clone().into_iter().chain(cut_off).collect()
+    }
+
+    /// Waits until problems may have changed. Cancel-safe: the next call notices what changes meanwhile.
     ///
     /// Errors: [`Ended`] once nothing changes any more.
     pub async fn changed(&mut self) -> Result<(), Ended> {
@@ -129,5 +139,123 @@ impl ReporterHandle {
         let changes = links.chain([self.log.status.changed().boxed()]);
         let (changed, _, _) = futures::future::select_all(changes).await;
         changed.map_err(|_| Ended)
+    }
+}
+
+/// The agent is ending; the reports that are left are in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("reporting has ended")]
+pub struct Ended;
+
+/// Whether a destination can be reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Link {
+    Starting,
+    Connected,
+    Waiting {
+        error: String,
+        /// The time of the next attempt.
+        until: Timestamp,
+    },
+}
+
+/// The reports of one destination in order, each until it is acknowledged.
+#[derive(Debug)]
+pub struct ReportQueue {
+    destination: Destination,
+    log: LogLink,
+    link: watch::Sender<Link>,
+    metrics: ReportMetrics,
+    /// The highest number that was sent since the agent started.
+    highest: u64,
+    /// The number of the last report that [`Self::next`] returned.
+    after: u64,
+    /// Once [`Self::next`] has returned all there were: the number of the last report of the log then.
+    known: Option<u64>,
+}
+
+impl ReportQueue {
+    /// A queue, and the state of its link for others.
+    pub(super) fn new(destination: Destination, log: LogLink, metrics: ReportMetrics) -> (Self, watch::Receiver<Link>) {
+        let (link, seen) = watch::channel(Link::Starting);
+        metrics.selected(destination);
+        let queue = Self {
+            destination,
+            log,
+            link,
+            metrics,
+            highest: 0,
+            after: 0,
+            known: None,
+        };
+        (queue, seen)
+    }
+
+    /// The next reports, oldest first, at most so many; none if there are none now. From now on
+    /// they count as possibly received.
+    pub async fn next(&mut self, most: usize) -> Result<Vec<Pending>, Ended> {
+        if most == 0 || self.known.is_some() {
+            return Ok(Vec::new());
+        }
+        // What is stored after this wakes `more`.
+        let known = self.log.status.borrow().last_number;
+        let (destination, after) = (self.destination, self.after);
+        let next = move |task: &mut LogTask| task.log.next_for(destination, after, most);
+        let pending = self.log.call(next).await?;
+        self.after = pending.last().map_or(after, |last| last.number);
+        self.known = (pending.len() < most).then_some(known);
+        Ok(pending)
+    }
+
+    /// Begins again with the oldest report that is not acknowledged.
+    pub const fn start_over(&mut self) {
+        (self.after, self.known) = (0, None);
+    }
+
+    /// Waits until there may be more reports than [`Self::next`] found; for ever if it did not return all. Cancel-safe.
+    pub async fn more(&mut self) -> Result<(), Ended> {
+        let Some(known) = self.known else {
+            return std::future::pending().await;
+        };
+        let more = self.log.status.wait_for(|status| status.last_number > known).await;
+        more.map_err(|_| Ended)?;
+        self.known = None;
+        Ok(())
+    }
+
+    /// These were received, and are not needed again.
+    ///
+    /// Errors: [`Ended`]: they will be delivered again, under the same ids.
+    pub async fn acknowledge(&self, numbers: Vec<u64>) -> Result<(), Ended> {
+        let destination = self.destination;
+        self.log.send(move |task| task.acknowledge(destination, &numbers)).await
+    }
+
+    /// Counts a report that was sent. A number that was sent before counts as sent again.
+    pub fn sent(&mut self, number: u64) {
+        let outcome = if number > self.highest {
+            ReportOutcome::Sent
+        } else {
+            ReportOutcome::SentAgain
+        };
+        self.highest = self.highest.max(number);
+        self.metrics.told(self.destination, outcome, 1);
+    }
+
+    /// Counts so many reports with this outcome.
+    pub fn count(&self, outcome: ReportOutcome, reports: usize) {
+        self.metrics.told(self.destination, outcome, reports);
+    }
+
+    /// Records that the destination can be reached.
+    pub fn connected(&self) {
+        self.metrics.link(self.destination, LinkOutcome::Established);
+        self.link.send_replace(Link::Connected);
+    }
+
+    /// Records that the destination cannot be reached, and is tried again at that time.
+    pub fn waiting(&self, error: String, until: Timestamp) {
+        self.metrics.link(self.destination, LinkOutcome::Failed);
+        self.link.send_replace(Link::Waiting { error, until });
     }
 }

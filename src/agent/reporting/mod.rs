@@ -1,23 +1,32 @@
 //! What of reporting the configuration asks for, started.
-
-mod metadata;
+//!
+//! [`AgentMetadata`] is what the agent knows of the pods and containers that reports are about: the sources' view, and who
+//! lives on the node.
 
 use std::sync::Arc;
 
+use futures::future::{BoxFuture, FutureExt};
+use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
+use crate::decide::{self, Index};
 use crate::kubernetes::ApiClient;
+use crate::kubernetes::events::PodReference;
+use crate::model::Resource;
+use crate::model::objects::{Pod, PodId, VerticalPodAutoscaler, pod_of_uid};
+use crate::oom::ReportedContainer;
 use crate::oom::kmsg::BootId;
-use crate::report::cluster::EventDelivery;
+use crate::oom::watch::NodePods;
+use crate::report::cluster::{EventDelivery, Names, PodMetadata};
+use crate::report::events::ContainerFacts;
 use crate::report::grpc::{GrpcDelivery, Identity};
 use crate::report::log::{KillLog, Recovered};
 use crate::report::metrics::ReportMetrics;
-use crate::report::{Deliver, Reporter, ReporterHandle};
-
-pub(super) use metadata::AgentMetadata;
+use crate::report::{Deliver, Report, Reporter, ReporterHandle};
+use crate::sources::NodeView;
 
 /// The file that keeps when the VPA recommender was told of which container.
 const VPA_EVENTS: &str = "vpa-events.json";
@@ -79,12 +88,236 @@ fn destinations(config: &Config, api: Option<ApiClient>, known: AgentMetadata) -
 
 /// What is wrong with reporting, as it changes.
 pub(super) fn problems(mut reporter: ReporterHandle) -> watch::Receiver<Vec<String>> {
-    let now = |reporter: &ReporterHandle| reporter.status().problems().collect::<Vec<_>>();
-    let (sender, problems) = watch::channel(now(&reporter));
+    let (sender, problems) = watch::channel(reporter.problems());
     tokio::spawn(async move {
         while reporter.changed().await.is_ok() {
-            sender.send_replace(now(&reporter));
+            sender.send_replace(reporter.problems());
         }
     });
     problems
+}
+
+/// Where it is looked up.
+#[derive(Debug)]
+pub(in crate::agent) struct AgentMetadata {
+    pub(in crate::agent) view: watch::Receiver<Arc<NodeView>>,
+    pub(in crate::agent) residents: watch::Receiver<Arc<NodePods>>,
+}
+
+impl PodMetadata for AgentMetadata {
+    fn wait_until_known(&self) -> BoxFuture<'static, ()> {
+        // Of all clones none has looked at anything but what was there at the start, which is nothing.
+        let mut view = self.view.clone();
+        // There are no views any more where the agent is ending.
+        async move { view.changed().await.unwrap_or(()) }.boxed()
+    }
+
+    fn names(&self, uid: &str, container: &str) -> Option<Names> {
+        let view = Arc::clone(&self.view.borrow());
+        let pod = pod_of_uid(&view.pods, uid)?;
+        let this = pod.statuses().find(|status| status.bare_id() == Some(container));
+        Some(Names {
+            namespace: pod.metadata.namespace.clone(),
+            pod: pod.metadata.name.clone(),
+            container: this.map(|status| status.name.clone()),
+        })
+    }
+
+    fn resolve(&self, reference: &mut PodReference) {
+        let view = Arc::clone(&self.view.borrow());
+        let Some(pod) = view.pods.iter().find(|pod| pod.describes(&reference.pod)) else {
+            return;
+        };
+        let is_named = |name: &String| pod.spec.init_containers.iter().any(|container| container.name == *name);
+        reference.init = reference.container.as_ref().is_some_and(is_named);
+        reference.pod.uid.clone_from(&pod.metadata.uid);
+    }
+
+    fn container_facts(&self, report: &Report) -> ContainerFacts {
+        let view = Arc::clone(&self.view.borrow());
+        let (Some(pod), Some(container)) = (&report.facts().pod, &report.facts().container) else {
+            return ContainerFacts::default();
+        };
+        let id = PodId {
+            uid: pod.uid.clone(),
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+        };
+        let Some(pod) = view.pods.iter().find(|pod| pod.describes(&id)) else {
+            return ContainerFacts::default();
+        };
+        let vpa = controlling(&view, pod);
+        ContainerFacts {
+            regular: pod.spec.containers.iter().any(|regular| regular.name == container.name),
+            vpa: vpa.is_some(),
+            pinned: vpa.is_some_and(|vpa| is_pinned(vpa, &container.name)),
+            survived: survived(pod, container, &self.residents.borrow()),
+        }
+    }
+}
+
+/// The VPA that controls a pod, whatever its mode and recommender.
+fn controlling<'a>(view: &'a NodeView, pod: &Pod) -> Option<&'a VerticalPodAutoscaler> {
+    let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
+    let name = decide::decide_pod(pod, &index, Timestamp::now(), &decide::Options::default(), None).vpa?;
+    let namespace = &pod.metadata.namespace;
+    let mut vpas = view.vpas.iter();
+    vpas.find(|vpa| vpa.metadata.name == name && vpa.metadata.namespace == *namespace)
+}
+
+/// Whether the recommendation for a container's memory is held down, by `maxAllowed` or by the recommender's own limit.
+fn is_pinned(vpa: &VerticalPodAutoscaler, container: &str) -> bool {
+    let recommended = vpa.status.recommendation.as_ref();
+    let mut recommended = recommended.into_iter().flat_map(|all| &all.container_recommendations);
+    let Some(recommended) = recommended.find(|one| one.container_name == container) else {
+        return false;
+    };
+    let memory = recommended.target.amount(Resource::Memory);
+    let max = vpa
+        .policy_for(container)
+        .and_then(|policy| policy.max_allowed.get(Resource::Memory));
+    recommended.uncapped_target.amount(Resource::Memory) > memory || max.is_some_and(|max| max > 0 && memory >= max)
+}
+
+/// Whether the container that had the kill runs on, by the pod's status and by what lives here.
+fn survived(pod: &Pod, container: &ReportedContainer, residents: &NodePods) -> Option<bool> {
+    let status = pod.container_status(&container.name)?;
+    let id = status.bare_id()?;
+    if id != container.id || status.state.terminated.is_some() {
+        return Some(false);
+    }
+    let lives = |id: &str| {
+        let mut containers = residents.pods.iter().flat_map(|pod| pod.containers.values());
+        containers.any(|live| live.id == id)
+    };
+    Some(lives(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{CgroupPath, LiveContainer, LivePod};
+    use crate::report::testing::kill_of;
+    use crate::sources::parse_manifests;
+
+    const POD: &str = "
+kind: Pod
+metadata: {name: web, namespace: shop, uid: uid-of-web, labels: {app: web}, ownerReferences: [
+  {kind: ReplicaSet, name: web, controller: true, apiVersion: apps/v1, uid: r}]}
+spec: {nodeName: n, containers: [{name: app}], initContainers: [{name: first}]}
+status: {containerStatuses: [{name: app, containerID: 'containerd://CID', STATE}]}
+---
+kind: ReplicaSet
+apiVersion: apps/v1
+metadata: {name: web, namespace: shop}
+spec: {selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}}}
+";
+    const VPA: &str = "
+---
+kind: VerticalPodAutoscaler
+apiVersion: autoscaling.k8s.io/v1
+metadata: {name: web, namespace: shop}
+spec: {targetRef: {apiVersion: apps/v1, kind: ReplicaSet, name: web}, updatePolicy: {updateMode: 'Off'},
+  resourcePolicy: {containerPolicies: [{containerName: '*', maxAllowed: {memory: 1Gi}}]}}
+status: {recommendation: {containerRecommendations: [{containerName: app, target: {memory: TARGET}}]}}
+";
+
+    fn facts(text: &str, lives: bool) -> ContainerFacts {
+        known(text, lives).container_facts(&kill_of("web", 1).into())
+    }
+
+    fn known(text: &str, lives: bool) -> AgentMetadata {
+        let live = LiveContainer {
+            id: "id-of-web".to_owned(),
+            path: CgroupPath::root(),
+        };
+        let pod = LivePod {
+            id: PodId {
+                uid: "uid-of-web".to_owned(),
+                namespace: "shop".to_owned(),
+                name: "web".to_owned(),
+            },
+            path: CgroupPath::root(),
+            containers: lives.then(|| ("app".to_owned(), live)).into_iter().collect(),
+        };
+        let residents = NodePods {
+            tree: None,
+            pods: vec![Arc::new(pod)],
+        };
+        let view = parse_manifests("test.yaml", text).unwrap().view;
+        AgentMetadata {
+            view: watch::channel(Arc::new(view)).1,
+            residents: watch::channel(Arc::new(residents)).1,
+        }
+    }
+
+    fn running() -> String {
+        POD.replace("CID", "id-of-web").replace("STATE", "restartCount: 0")
+    }
+
+    #[test]
+    fn a_container_that_still_has_its_id_and_its_cgroup_has_survived() {
+        assert_eq!(facts(&running(), true).survived, Some(true));
+        assert_eq!(facts(&running(), false).survived, Some(false), "its cgroup is gone");
+        let other = POD.replace("CID", "another").replace("STATE", "restartCount: 1");
+        assert_eq!(facts(&other, true).survived, Some(false), "it was replaced");
+        let state = "state: {terminated: {reason: OOMKilled}}";
+        let ended = POD.replace("CID", "id-of-web").replace("STATE", state);
+        assert_eq!(facts(&ended, true).survived, Some(false));
+        let unseen = running().replace("containerd://id-of-web", "");
+        assert_eq!(facts(&unseen, true).survived, None);
+    }
+
+    #[test]
+    fn a_vpa_counts_whatever_its_mode_and_pins_at_max_allowed() {
+        let with = |target: &str| facts(&(running() + &VPA.replace("TARGET", target)), true);
+        assert!(with("512Mi").vpa && !with("512Mi").pinned);
+        assert!(with("1Gi").pinned);
+        assert!(with("512Mi}, uncappedTarget: {memory: 513Mi").pinned);
+        assert!(!facts(&running(), true).vpa && facts(&running(), true).regular);
+    }
+
+    #[test]
+    fn a_container_is_known_by_its_id() {
+        let known = known(&running(), true);
+        let names = known.names("uid-of-web", "id-of-web").unwrap();
+        assert_eq!((names.pod.as_str(), names.container.as_deref()), ("web", Some("app")));
+        assert_eq!(known.names("uid-of-web", "another").unwrap().container, None);
+        assert_eq!(known.names("another", "id-of-web"), None);
+    }
+
+    #[test]
+    fn an_init_container_has_its_place_in_the_object() {
+        let known = known(&running(), true);
+        let web = PodId {
+            uid: "uid-of-web".to_owned(),
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        };
+        let resolved = |pod: &PodId, name: &str| {
+            let mut reference = PodReference {
+                pod: pod.clone(),
+                container: Some(name.to_owned()),
+                init: false,
+            };
+            known.resolve(&mut reference);
+            reference
+        };
+        let path = |name: &str| resolved(&web, name).field_path().unwrap();
+        assert_eq!(path("first"), "spec.initContainers{first}");
+        assert_eq!(path("app"), "spec.containers{app}");
+        for other in [
+            PodId {
+                uid: "another".to_owned(),
+                ..web.clone()
+            },
+            PodId {
+                namespace: "bank".to_owned(),
+                ..web.clone()
+            },
+        ] {
+            let unknown = resolved(&other, "first");
+            assert_eq!((unknown.pod, unknown.init), (other, false));
+        }
+    }
 }

@@ -52,7 +52,6 @@ impl PlannedEvent {
 
     /// The numbers of the reports that an Event of this name has told of which tells of so many kills: the oldest ones,
     /// and at least the first, whose name it has.
-    #[must_use]
     pub fn told_by(&self, count: u64) -> Vec<u64> {
         let mut kills = 0u64;
         let told = self.reports.iter().enumerate().take_while(|(place, told)| {

@@ -69,7 +69,6 @@ struct Group {
 impl PodEvents {
     /// Nothing waits. Once `most` reports do, those that are most of them are told in one Event whatever their pod's rate
     /// is, so that a flood in one pod does not keep the others' from being taken in.
-    #[must_use]
     pub const fn new(rates: Rates, most: usize, now: Instant) -> Self {
         Self {
             rates,

@@ -88,7 +88,6 @@ pub struct VpaEvents {
 
 impl VpaEvents {
     /// Begins with what an earlier agent told.
-    #[must_use]
     pub fn new(windows: VpaWindows, mut before: Vec<LastTold>) -> Self {
         before.truncate(REMEMBERED);
         Self { windows, told: before }

@@ -11,14 +11,13 @@ use tonic::transport::{Channel, Endpoint as Target};
 
 use super::PROTOCOL_VERSION;
 use super::endpoint::Endpoint;
+use super::endpoint::TlsFiles;
+use super::in_words;
 use super::session::Session;
-use super::tls::TlsFiles;
-use super::words::in_words;
 use crate::pace::Backoff;
 use crate::report::destination::Destination;
 use crate::report::proto::Hello;
-use crate::report::queue::{Ended, ReportQueue};
-use crate::report::reporter::Deliver;
+use crate::report::reporter::{Deliver, Ended, ReportQueue};
 
 /// How long connecting may take, TLS included.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -62,7 +61,6 @@ pub struct GrpcDelivery {
 
 impl GrpcDelivery {
     /// To that receiver, from this agent.
-    #[must_use]
     pub const fn new(options: GrpcOptions, identity: Identity) -> Self {
         Self { options, identity }
     }

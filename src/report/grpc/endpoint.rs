@@ -1,14 +1,16 @@
-//! Where a receiver is.
+//! Where a receiver is, and the certificates and keys for it, which are read from files when a connection is made.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use tonic::transport::Uri;
+use anyhow::{Context as _, Result, bail};
+use tonic::transport::{Certificate, ClientTlsConfig, Identity, Uri};
 
 /// Room for a socket's path in `sockaddr_un` (unix(7)), without the final NUL.
 const MAX_SOCKET_PATH: usize = 107;
+const NO_ENDPOINT: &str = "not https://host:port, http://host:port or unix:///path";
 
 /// The address of a receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,11 +22,6 @@ pub enum Endpoint {
     /// `unix:///path`: a socket on this node.
     Unix(PathBuf),
 }
-
-/// A text that is no address of a receiver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not https://host:port, http://host:port or unix:///path")]
-pub struct EndpointError;
 
 impl Endpoint {
     /// Whether what is sent can be read, and acknowledgements be forged, by others than those on this node.
@@ -42,26 +39,26 @@ fn is_loopback(host: &str) -> bool {
 }
 
 impl FromStr for Endpoint {
-    type Err = EndpointError;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, EndpointError> {
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
         if let Some(path) = text.strip_prefix("unix://") {
             let usable = Path::new(path).is_absolute() && path.len() <= MAX_SOCKET_PATH && !path.contains('\0');
-            return usable.then(|| Self::Unix(path.into())).ok_or(EndpointError);
+            return usable.then(|| Self::Unix(path.into())).ok_or(NO_ENDPOINT);
         }
-        let uri: Uri = text.parse().map_err(|_| EndpointError)?;
+        let uri: Uri = text.parse().map_err(|_| NO_ENDPOINT)?;
         let only_address = matches!(uri.path(), "" | "/") && uri.query().is_none();
         let named = uri.host().is_some_and(|host| !host.is_empty()) && uri.port_u16().is_some();
         let anonymous = uri
             .authority()
             .is_some_and(|authority| !authority.as_str().contains('@'));
         if !(only_address && named && anonymous) {
-            return Err(EndpointError);
+            return Err(NO_ENDPOINT);
         }
         match uri.scheme_str() {
             Some("https") => Ok(Self::Tls(uri)),
             Some("http") => Ok(Self::Plain(uri)),
-            Some(_) | None => Err(EndpointError),
+            Some(_) | None => Err(NO_ENDPOINT),
         }
     }
 }
@@ -73,6 +70,57 @@ impl fmt::Display for Endpoint {
             Self::Unix(path) => write!(formatter, "unix://{}", path.display()),
         }
     }
+}
+
+/// A file of certificates is not near this.
+const LONGEST_FILE: u64 = 1 << 20;
+
+/// How the receiver's certificate is judged, and which one the agent shows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Whose signatures are believed, in PEM; none believes the system's authorities.
+    pub ca: Option<PathBuf>,
+    /// The agent's own certificate and its key, in PEM, for receivers that ask for one.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// The name the receiver's certificate must have, if not the one in the address.
+    pub server_name: Option<String>,
+}
+
+impl TlsFiles {
+    /// What is in the files now.
+    pub(super) async fn read(&self) -> Result<ClientTlsConfig> {
+        let mut tls = ClientTlsConfig::new();
+        tls = match &self.ca {
+            Some(file) => tls.ca_certificate(Certificate::from_pem(read(file, "CERTIFICATE").await?)),
+            None => tls.with_native_roots(),
+        };
+        if let Some((certificate, key)) = &self.identity {
+            let certificate = read(certificate, "CERTIFICATE").await?;
+            tls = tls.identity(Identity::from_pem(certificate, read(key, "PRIVATE KEY").await?));
+        }
+        if let Some(name) = &self.server_name {
+            tls = tls.domain_name(name);
+        }
+        Ok(tls)
+    }
+}
+
+async fn read(file: &Path, what: &str) -> Result<Vec<u8>> {
+    let name = || file.display().to_string();
+    let metadata = tokio::fs::metadata(file).await.with_context(name)?;
+    if metadata.len() > LONGEST_FILE {
+        bail!("{}: {} bytes are too many for it", file.display(), metadata.len());
+    }
+    let content = tokio::fs::read(file).await.with_context(name)?;
+    // Without one, rustls would complain about the peer's certificate instead of about this file.
+    let found = String::from_utf8_lossy(&content).lines().any(|line| {
+        line.strip_prefix("-----BEGIN ")
+            .is_some_and(|line| line.trim_end().trim_end_matches('-').ends_with(what))
+    });
+    if !found {
+        bail!("{}: it holds no PEM block \"{what}\"", file.display());
+    }
+    Ok(content)
 }
 
 #[cfg(test)]
@@ -103,7 +151,7 @@ mod tests {
             "unix://relative",
             "https://:8443",
         ] {
-            assert_eq!(text.parse::<Endpoint>(), Err(EndpointError), "{text}");
+            assert_eq!(text.parse::<Endpoint>(), Err(NO_ENDPOINT), "{text}");
         }
     }
 

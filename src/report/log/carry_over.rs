@@ -22,10 +22,11 @@ const JOURNAL: &str = "oom.journal";
 /// In place of the journal, with a version that its reader refuses.
 const JOURNAL_MOVED: &[u8] = b"vscoom\x00\x02kills are in kills.log";
 /// What else is of no use any more.
-const LEFTOVERS: [&str; 4] = [
+const LEFTOVERS: [&str; 5] = [
     "spool/reports.lock",
     "spool/reports.journal.new",
     "oom.lock",
+    "kills.lock",
     "oom.journal.new",
 ];
 

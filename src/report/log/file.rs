@@ -4,9 +4,9 @@
 //! rest is written into a new file, which replaces the old one after an fsync. The length kept here is the truth: bytes
 //! beyond it were never promised to anyone.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufWriter, Read as _};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -21,15 +21,14 @@ pub(super) const HEADER: Header = *b"vskills\x01";
 const MAGIC_LENGTH: usize = HEADER.len() - 1;
 const FILE: &str = "kills.log";
 const SET_ASIDE: &str = "kills.log.set-aside";
-const LOCK: &str = "kills.lock";
 
 /// The log in a directory; not open until it was read.
 #[derive(Debug)]
 pub(super) struct LogFile {
     directory: PathBuf,
     path: PathBuf,
-    /// Keeps a second agent away; the kernel releases it when this process ends.
-    lock: Option<File>,
+    /// Whether the directory is there and the log in it, if there is one, was read.
+    is_open: bool,
     file: Option<File>,
     length: u64,
     is_dirty: bool,
@@ -40,7 +39,7 @@ impl LogFile {
         Self {
             directory: directory.to_owned(),
             path: directory.join(FILE),
-            lock: None,
+            is_open: false,
             file: None,
             length: 0,
             is_dirty: false,
@@ -51,22 +50,19 @@ impl LogFile {
         &self.directory
     }
 
-    /// Creates and locks the directory, private to the agent, and reads the log, if there is one. A log of a newer version
-    /// is an error and stays untouched.
+    /// Creates the directory, private to the agent, and reads the log, if there is one. A log of a newer version is an error
+    /// and stays untouched. The agent has locked the state directory: no other one writes here.
     pub(super) fn open(&mut self) -> Result<Option<Vec<u8>>> {
         let mut directory = DirBuilder::new();
         let created = directory.recursive(true).mode(0o700).create(&self.directory);
         created.with_context(|| format!("cannot create {}", self.directory.display()))?;
-        let lock = lock(&self.directory.join(LOCK))?;
-        let bytes = self
-            .read()
-            .with_context(|| format!("cannot use {}", self.path.display()))?;
-        self.lock = Some(lock);
-        Ok(bytes)
+        let bytes = self.read();
+        self.is_open = bytes.is_ok();
+        bytes.with_context(|| format!("cannot use {}", self.path.display()))
     }
 
     pub(super) const fn is_open(&self) -> bool {
-        self.lock.is_some()
+        self.is_open
     }
 
     fn read(&mut self) -> Result<Option<Vec<u8>>> {
@@ -84,11 +80,11 @@ impl LogFile {
         Ok(Some(bytes))
     }
 
-    /// Renames the log so that no agent writes it; a log that was set aside earlier is overwritten. After an error the log
-    /// is not open.
+    /// Renames the log so that no agent writes it; a log that was set aside earlier is overwritten. After an error
+    /// the log is not open.
     pub(super) fn set_aside(&mut self) -> Result<PathBuf> {
         let aside = self.directory.join(SET_ASIDE);
-        let renamed = fs::rename(&self.path, &aside).inspect_err(|_| self.lock = None);
+        let renamed = fs::rename(&self.path, &aside).inspect_err(|_| self.is_open = false);
         renamed.with_context(|| format!("cannot set aside {}", self.path.display()))?;
         Ok(aside)
     }
@@ -157,18 +153,6 @@ impl LogFile {
     pub(super) const fn length(&self) -> u64 {
         self.length
     }
-}
-
-fn lock(path: &Path) -> Result<File> {
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).truncate(false).mode(0o600).open(path);
-    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-    let locked = file.try_lock().map_err(|error| match error {
-        TryLockError::WouldBlock => io::Error::other("another vscaled uses it"),
-        TryLockError::Error(error) => error,
-    });
-    locked.with_context(|| format!("cannot lock {}", path.display()))?;
-    Ok(file)
 }
 
 /// The version in the header of a log that a newer agent wrote.

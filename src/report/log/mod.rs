@@ -16,9 +16,7 @@
 //!
 //! No report is dropped silently, and none is returned that was not stored.
 
-mod aggregate;
 mod carry_over;
-mod entry;
 mod file;
 mod frame;
 mod room;
@@ -33,14 +31,13 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
-use entry::{Acknowledged, Entry, Stored};
 use file::{HEADER, LogFile};
+use frame::{Acknowledged, Entry, Stored};
 pub(crate) use seen::{IdHash, SeenIds};
 use state::State;
 
 use super::content::Report;
 use super::destination::{Destination, Destinations};
-use super::status::LogStatus;
 use crate::failpoint::failpoint;
 use crate::oom::OomReport;
 
@@ -97,8 +94,28 @@ pub struct Totals {
     pub folded: u64,
     /// Damaged logs, whose reports behind the damage are lost, and reports that could not be written.
     pub lost: u64,
-    /// Waits for the disk.
     pub syncs: u64,
+}
+
+/// The state of the log at one moment: for metrics, and for the list of problems.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogStatus {
+    /// Reports that some destination has not acknowledged.
+    pub reports: usize,
+    pub bytes: u64,
+    pub totals: Totals,
+    /// What is wrong with it, for people.
+    pub problem: Option<String>,
+    pending_for: [usize; Destination::ALL.len()],
+    /// The number of the last report.
+    pub(super) last_number: u64,
+}
+
+impl LogStatus {
+    /// Reports that a destination has not acknowledged.
+    pub const fn pending_for(&self, destination: Destination) -> usize {
+        self.pending_for[destination.index()]
+    }
 }
 
 /// What an earlier agent left.
@@ -145,7 +162,6 @@ pub struct Pending {
 impl KillLog {
     /// Opens the log in the state directory for these destinations. Never fails: without a usable disk the log is kept in
     /// memory, and [`Self::problem`] says why. Blocks.
-    #[must_use]
     pub fn open(directory: &Path, bounds: Bounds, selected: Destinations) -> (Self, Recovered) {
         let mut log = Self {
             bounds,
@@ -249,8 +265,8 @@ impl KillLog {
         committed
     }
 
-    /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on the destination
-    /// may have received them.
+    /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on the
+    /// destination may have received them.
     pub fn next_for(&mut self, destination: Destination, after: u64, most: usize) -> Vec<Pending> {
         let next = self.state.send_after(destination, after, most);
         next.map(|(number, report)| Pending {

@@ -7,8 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
-use super::entry::{Acknowledged, Entry, Stored};
-use super::frame::{self, Header, OVERHEAD, Tail};
+use super::frame::{self, Acknowledged, Entry, Header, OVERHEAD, Stored, Tail};
 use super::{IdHash, SeenIds};
 use crate::report::content::Report;
 use crate::report::destination::{Destination, Destinations};
@@ -24,7 +23,7 @@ pub(super) struct State {
     most_latest: usize,
     pub(super) last_number: u64,
     pub(super) seen: SeenIds,
-    /// Empty without one.
+    /// The last one; empty while there was none.
     pub(super) checkpoint: Vec<u8>,
 }
 
@@ -199,8 +198,8 @@ impl State {
             .is_some_and(|slot| slot.pending.contains(destination))
     }
 
-    /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on it may have
-    /// received them.
+    /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on
+    /// it may have received them.
     pub(super) fn send_after(
         &mut self,
         destination: Destination,

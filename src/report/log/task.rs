@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{Commit, Committed, KillLog};
+use super::{Commit, Committed, KillLog, LogStatus};
 use crate::report::destination::Destination;
 use crate::report::metrics::{ReportMetrics, ReportOutcome};
-use crate::report::queue::Ended;
-use crate::report::status::LogStatus;
+use crate::report::reporter::Ended;
 
 /// The shortest time between two waits for the disk.
 const SYNC_EVERY: Duration = Duration::from_millis(500);

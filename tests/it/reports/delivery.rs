@@ -54,26 +54,18 @@ async fn what_happens_while_the_receiver_is_away_arrives_when_it_is_back() {
 
     station.kill(101..=4600).await;
     assert!(station.failure().await.contains(&address));
-    assert_eq!(station.first().pending, 4500);
+    assert_eq!(station.pending(), 4500);
     eventually("many attempts", || {
         station.metric(r#"vscaled_report_connections_total{destination="grpc",outcome="failed"}"#) >= 5
     })
     .await;
-    assert!(
-        station
-            .handle
-            .status()
-            .problems()
-            .next()
-            .unwrap()
-            .contains("4500 reports wait")
-    );
+    assert!(station.handle.problems()[0].contains("4500 reports wait"));
 
     let receiver = Receiver::at(&address, Manner::BySequence, None).await;
     station.settled().await;
     assert_eq!(receiver.ids(), ids(101..=4600));
-    assert!(matches!(station.first().link, Link::Connected));
-    assert_eq!(station.handle.status().problems().count(), 0);
+    assert_eq!(station.link(), Link::Connected);
+    assert!(station.handle.problems().is_empty());
     station.finish().await;
 }
 
@@ -128,7 +120,7 @@ async fn a_destination_that_is_dead_delays_neither_the_others_nor_who_stores() {
     for number in 1..=3000 {
         station.kill(number..=number).await;
     }
-    eventually("everything told", || station.first().pending == 0).await;
+    eventually("everything told", || station.pending() == 0).await;
     let told: u64 = receiver
         .got
         .lock()
@@ -139,9 +131,9 @@ async fn a_destination_that_is_dead_delays_neither_the_others_nor_who_stores() {
         .sum();
     assert_eq!(told, 3000);
     // What nobody takes is kept within the bounds.
-    let status = station.handle.status();
-    assert!(status.log.reports <= 1000 && status.log.reports == status.destinations[1].pending);
-    assert!(status.log.totals.folded > 0);
+    let log = station.handle.log();
+    assert!(log.reports <= 1000 && log.reports == log.pending_for(Destination::PodEvents));
+    assert!(log.totals.folded > 0);
     station.finish().await;
 }
 
@@ -154,7 +146,7 @@ async fn a_burst_of_kills_waits_for_the_disk_once_or_twice() {
     futures::future::join_all(kills).await;
     let handle = station.handle.clone();
     station.finish().await;
-    assert!((1..=2).contains(&(handle.status().log.totals.syncs - before)));
+    assert!((1..=2).contains(&(handle.log().totals.syncs - before)));
 }
 
 #[tokio::test]

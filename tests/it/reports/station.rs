@@ -13,7 +13,7 @@ use vscaled::oom::{
 use vscaled::report::grpc::{GrpcDelivery, GrpcOptions, Identity, TlsFiles};
 use vscaled::report::log::{Bounds, KillLog, Recovered};
 use vscaled::report::metrics::ReportMetrics;
-use vscaled::report::{Deliver, DestinationStatus, Destinations, Link, Reporter, ReporterHandle};
+use vscaled::report::{Deliver, Destinations, Link, Reporter, ReporterHandle};
 
 use super::receiver::eventually;
 
@@ -79,13 +79,13 @@ impl Station {
 
     /// Waits until nothing is pending.
     pub(crate) async fn settled(&self) {
-        eventually("everything acknowledged", || self.handle.status().log.reports == 0).await;
+        eventually("everything acknowledged", || self.handle.log().reports == 0).await;
     }
 
     /// Waits until the first destination has failed, and says why.
     pub(super) async fn failure(&self) -> String {
         let mut found = String::new();
-        eventually("a failure", || match self.first().link {
+        eventually("a failure", || match self.link() {
             Link::Waiting { error, .. } => {
                 found = error;
                 true
@@ -96,8 +96,15 @@ impl Station {
         found
     }
 
-    pub(super) fn first(&self) -> DestinationStatus {
-        self.handle.status().destinations.remove(0)
+    /// Whether the first destination can be reached.
+    pub(super) fn link(&self) -> Link {
+        self.handle.links().next().unwrap().1
+    }
+
+    /// The reports that the first destination has not acknowledged.
+    pub(super) fn pending(&self) -> usize {
+        let (first, _) = self.handle.links().next().unwrap();
+        self.handle.log().pending_for(first)
     }
 
     /// The value of a metric, with its labels.

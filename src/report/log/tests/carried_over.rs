@@ -53,7 +53,7 @@ fn what_the_version_before_left_is_carried_over_once() {
         "{checkpoint}"
     );
     assert_eq!(pending_ids(&mut log), kills(&[505, 586, 667]));
-    assert_eq!(names(directory.path()), ["kills.lock", "kills.log", "oom.journal"]);
+    assert_eq!(names(directory.path()), ["kills.log", "oom.journal"]);
     log.acknowledge(Destination::Grpc, &[2]);
     drop(log);
 

@@ -234,8 +234,8 @@ impl Discovery {
         }
     }
 
-    /// Takes the runtime's lists of pods and running containers; in doubt, after it has said who it is. Whether there is a
-    /// runtime.
+    /// Takes the runtime's lists of pods and running containers; in doubt, after it has said who it is.
+    /// Whether there is a runtime.
     async fn list(&mut self, problems: &mut Vec<String>) -> Result<bool, RuntimeError> {
         let Some(runtime) = &mut self.runtime else {
             return Ok(false);
@@ -255,8 +255,8 @@ impl Discovery {
         Ok(true)
     }
 
-    /// The mounts, the root of all pods, and who has a cgroup there. Reads directory names: quick, and it never waits for
-    /// anything but the kernel.
+    /// The mounts, the root of all pods, and who has a cgroup there. Reads directory names: quick, and it never waits
+    /// for anything but the kernel.
     fn find_pods(&mut self, driver: Option<Driver>) -> anyhow::Result<(Hierarchy, Kubepods, Vec<PodEntry>)> {
         let config = &self.links.config;
         let hierarchy = match self.hierarchy.take() {
@@ -329,8 +329,8 @@ impl Discovery {
     }
 }
 
-/// Waits for something that changes who lives here; for ever, where nothing is told. Cancel-safe: what it passes over is
-/// no news.
+/// Waits for something that changes who lives here; for ever, where nothing is told. Cancel-safe: what it
+/// passes over is no news.
 ///
 /// Updates are passed over. Each one that a pass sends is told back, and to look at the whole node for each would cost
 /// more than the pass did; what somebody else updates shows in the files.

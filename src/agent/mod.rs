@@ -27,7 +27,6 @@ mod explain;
 mod lock;
 mod machine;
 pub(crate) mod oom;
-mod options;
 mod reporting;
 mod restore;
 mod run;

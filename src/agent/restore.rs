@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::discovery::{Discovery, DiscoveryLinks, UnsavedLimits};
-use super::options::start_audit;
+use super::run::start_audit;
 use super::run::{StateDirectory, connect, start_sources};
 use super::view;
 use crate::actuate::shrink::{self, Freezer, Lowering, Verdict};

@@ -8,30 +8,31 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use futures::TryFutureExt;
+use procfs::Current;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{broadcast, mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::backend::{AgentBackend, refused};
 use super::discovery::{Discovery, DiscoveryLinks, UnsavedLimits};
 use super::event_emitter::emit_events;
 use super::lock::StateLock;
-use super::machine;
 use super::oom::{OomLinks, watch_for_kills};
-use super::options::{options, start_audit};
-use super::reporting;
 use super::source_merge::SourceMerge;
-use super::view;
+use super::{machine, reporting, view};
 use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
 use crate::actuate::{Concurrency, LeastLimits, PodResizer};
 use crate::config::{Config, MEND_API_VERSION, RunArguments, Source};
 use crate::control::{Access, CallGate, ControlSocket, Limits, proto, serve};
 use crate::doctor::Locations;
+use crate::guard;
 use crate::guard::{Guard, LentLast, LimitFiles};
 use crate::kubernetes::events::EventRecorder;
 use crate::kubernetes::metrics::{ApiMetrics, EventMetrics};
 use crate::kubernetes::{self, ApiClient, ApiHealth, ApiResizer, Timing};
-use crate::model::ChangeRecord;
+use crate::model::{Bytes, ChangeRecord};
+use crate::observe::audit::{Audit, AuditOptions, DURABLE_WITHIN};
 use crate::observe::health::{Heartbeat, Readiness};
 use crate::observe::http::{self, Exposed};
 use crate::observe::log::LogFilter;
@@ -39,7 +40,7 @@ use crate::observe::metrics::registry;
 use crate::oom::watch::NodePods;
 use crate::reconcile::annotations::Annotator;
 use crate::reconcile::controller::{
-    Controller, Discovered, Event, GuardLink, NodeFacts, Passes, Publisher, ResizeEndpoint, Store,
+    Controller, Discovered, Event, GuardLink, Hooks, NodeFacts, Options, Passes, Publisher, ResizeEndpoint, Store,
 };
 use crate::reconcile::history::History;
 use crate::reconcile::metrics::{Metrics, RuntimeMetrics};
@@ -391,4 +392,45 @@ impl Signals {
             }
         }
     }
+}
+
+fn options(config: &Config) -> Options {
+    Options {
+        decide: config.decide_options(),
+        sweep_interval: config.sweep_interval,
+        observe_only: config.observe_only,
+        repair_pod_level: config.repair_pod_level,
+        ask_when_full: config.ask_when_full,
+        annotate: config.applied_annotation,
+        hooks: Hooks {
+            enabled: config.hooks,
+            forbidden: config.hooks_forbidden_namespaces.clone(),
+        },
+        guard: config.guard.then(|| guard_settings(config)),
+    }
+}
+
+fn guard_settings(config: &Config) -> guard::Settings {
+    // Without knowing how much memory there is, parts of it are nothing: nothing is given out then.
+    let all = procfs::Meminfo::current().map_or(0, |meminfo| meminfo.mem_total);
+    let all = Bytes::new(all);
+    guard::Settings {
+        reserve: config.guard_reserve.of(all),
+        budget: guard::budgets::Budget {
+            pod: config.guard_pod_budget.of(all),
+            node: config.guard_node_budget.of(all),
+        },
+        quiet: config.guard_quiet_period,
+    }
+}
+
+/// Starts the audit log, if one is to be kept.
+pub(super) fn start_audit(config: &Config) -> Option<(Audit, JoinHandle<()>)> {
+    let options = AuditOptions {
+        path: config.audit_file()?,
+        bytes: config.audit_log_size.get(),
+        files: config.audit_log_files,
+        sync_within: DURABLE_WITHIN,
+    };
+    Some(Audit::start(options))
 }

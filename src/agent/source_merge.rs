@@ -10,7 +10,6 @@ use tokio::sync::{mpsc, watch};
 use crate::reconcile::controller::Event;
 use crate::sources::{NodeView, SourceState};
 
-/// Where views come from.
 #[derive(Debug)]
 pub(super) struct SourceMerge {
     /// At least one. What an earlier one describes, a later one does not change.
@@ -40,8 +39,8 @@ impl SourceMerge {
         }
     }
 
-    /// What the sources say together. No view while one of them does not know yet: nothing known is not the same as
-    /// nothing there.
+    /// What the sources say together. No view while one of them does not know yet: nothing known is not
+    /// the same as nothing there.
     fn together(&mut self) -> (Option<NodeView>, Vec<String>) {
         let (mut known, mut problems, mut views) = (true, Vec::new(), Vec::new());
         for source in &mut self.sources {

@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
-use nix::time::{ClockId, clock_gettime};
-
 use crate::actuate::{Node, PodHandles};
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::control::{ControlError, proto};
 use crate::model::objects::ContainerRecommendation;
-use crate::model::{Bytes, CpuQuota, LivePod, MilliCpu, Target};
+use crate::model::{Bytes, CpuQuota, LivePod, MilliCpu, Target, micros};
+use crate::oom::kmsg::monotonic;
 
-/// Adds to each pod what is recommended for it and what it uses. All lists are in the same order. A pod or container that
-/// ended meanwhile uses nothing.
+/// Adds to each pod what is recommended for it and what it uses. All lists are in the same order. A pod or container
+/// that ended meanwhile uses nothing.
 pub(super) async fn add(
     mut pods: Vec<proto::Pod>,
     live: Vec<Option<Arc<LivePod>>>,
@@ -59,8 +58,8 @@ fn usage(node: &Node, cgroup: &Cgroup) -> Result<proto::Usage, CgroupError> {
         CpuQuota::Micros(quota) => Some(MilliCpu::new(quota.saturating_mul(1000) / max.period_us.max(1))),
     });
     Ok(proto::Usage {
-        read_at_us: now_us(),
-        cpu_us: used.cpu.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX)),
+        read_at_us: micros(monotonic()),
+        cpu_us: used.cpu.map(micros),
         memory_bytes: used.memory,
         periods: used.periods,
         throttled_periods: used.throttled,
@@ -69,11 +68,6 @@ fn usage(node: &Node, cgroup: &Cgroup) -> Result<proto::Usage, CgroupError> {
             memory: limits.memory_bytes().as_ref().map(Bytes::to_string),
         }),
     })
-}
-
-fn now_us() -> u64 {
-    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(std::time::Duration::from);
-    time.map_or(0, |time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// Adds what is recommended for each container.

@@ -109,15 +109,14 @@ pub struct RunArguments {
 
 impl RunArguments {
     /// The configuration file, if it is there and of the `apiVersion` before the current one.
-    #[must_use]
     pub fn outdated_file(&self) -> Option<&Path> {
         let path = self.config.as_deref()?;
         let document: Value = serde_saphyr::from_str(&fs::read_to_string(path).ok()?).ok()?;
         (document["apiVersion"] == API_VERSION_BEFORE).then_some(path)
     }
 
-    /// What the layers give for each key; a reload reads the file again. Flags and environment do not change while a process
-    /// runs.
+    /// What the layers give for each key; a reload reads the file again. Flags and environment do not
+    /// change while a process runs.
     pub(super) fn resolve(&self) -> Result<Layer> {
         let default = |key: &Key| {
             let (text, place) = (key.default.clone(), "the default".to_owned());
@@ -288,8 +287,8 @@ fn written(text: &str, span: Span) -> Option<&str> {
     text.get(start..)?.get(..usize::try_from(span.byte_len()?).ok()?)
 }
 
-/// A value of the file as a flag would have it; none for null. A number is `written` as in the file: 1.30 is another version
-/// than 1.3.
+/// A value of the file as a flag would have it; none for null. A number is `written` as in the file: 1.30
+/// is another version than 1.3.
 fn text_of(value: Value, written: Option<&str>) -> Result<Option<String>, &'static str> {
     let member = |value: Value| value.as_str().map(str::to_owned);
     let text = match value {

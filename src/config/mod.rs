@@ -71,17 +71,16 @@ impl Config {
     /// Reads and checks all layers.
     ///
     /// # Errors
-    /// A file that cannot be read, or the first value that is refused: the key, the value, where it was given, and what is
-    /// allowed.
+    /// A file that cannot be read, or the first value that is refused: the key, the value, where it was
+    /// given, and what is allowed.
     pub fn load(arguments: &RunArguments) -> Result<Self> {
         Self::parse(arguments.resolve()?)
     }
 
-    /// Reads all layers again. The whole result must be usable, keys that are not live included; otherwise nothing
-    /// changes.
+    /// Reads all layers again. The whole result must be usable, keys that are not
+    /// live included; otherwise nothing changes.
     ///
-    /// # Errors
-    /// The same as those of [`Self::load`].
+    /// Errors: the same as those of [`Self::load`].
     pub fn reload(&self, arguments: &RunArguments) -> Result<Reload> {
         let wanted = Self::load(arguments)?;
         let config = Self::parse(self.given.with(&wanted.given, KEYS.iter().filter(|key| key.live)))?;
@@ -114,8 +113,7 @@ impl Config {
 
     /// The configuration as JSON, which is also YAML: given back as a file it yields the same configuration.
     ///
-    /// # Errors
-    /// What serde says.
+    /// Errors: what serde says.
     pub fn to_json(&self) -> Result<String> {
         let document = Document {
             api_version: API_VERSION,

@@ -63,7 +63,6 @@ pub enum Share {
 
 impl Share {
     /// The amount on a node with so much memory.
-    #[must_use]
     pub fn of(self, all: Bytes) -> Bytes {
         match self {
             Self::Amount(amount) => amount,

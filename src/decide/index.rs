@@ -27,7 +27,6 @@ pub(super) struct Namespace<'a> {
 
 impl<'a> Index<'a> {
     /// Sorts objects into their places. Of two workloads of one kind and name the last counts.
-    #[must_use]
     pub fn new(
         owners: &'a [Owner],
         vpas: &'a [VerticalPodAutoscaler],

@@ -55,7 +55,6 @@ mod note;
 mod pod_level;
 mod pod_share;
 mod proportional;
-mod selector;
 mod trigger;
 mod verdict;
 
@@ -97,7 +96,6 @@ pub struct Options {
     pub modes: Vec<UpdateMode>,
     /// The recommender whose VPAs are acted on, `default` being that of VPAs that name none. None acts on all.
     pub recommender: Option<String>,
-    /// The kubelet's static managers.
     pub managers: StaticManagers,
 }
 
@@ -113,7 +111,6 @@ pub struct StaticManagers {
 impl StaticManagers {
     /// Whether a resource of this pod is assigned: memory of every Guaranteed pod, and processors where a container requests
     /// a whole number of them (`guaranteedCPUs`, kubernetes `pkg/kubelet/cm/cpumanager/policy_static.go`).
-    #[must_use]
     pub fn assign(self, pod: &Pod, resource: Resource) -> bool {
         let whole = |cpu: MilliCpu| !cpu.is_zero() && cpu.get().is_multiple_of(1000);
         let requests_whole = || {
@@ -185,9 +182,7 @@ impl Options {
 /// What is to become of one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodDecision {
-    /// The pod's namespace.
     pub namespace: String,
-    /// The pod's name.
     pub name: String,
     /// The pod's UID; empty if its manifest has none.
     pub uid: String,
@@ -222,7 +217,6 @@ pub struct WithoutRestart {
 
 impl PodDecision {
     /// What is said of a pod that no source has described yet.
-    #[must_use]
     pub fn undecided(pod: &Pod) -> Self {
         Self {
             namespace: pod.metadata.namespace.clone(),
@@ -263,7 +257,6 @@ impl PodDecision {
 }
 
 /// Decides about all pods, in their order.
-#[must_use]
 pub fn decide(pods: &[impl Borrow<Pod>], index: &Index<'_>, now: Timestamp, options: &Options) -> Vec<PodDecision> {
     pods.iter()
         .map(|pod| decide_pod(pod.borrow(), index, now, options, None))
@@ -272,7 +265,6 @@ pub fn decide(pods: &[impl Borrow<Pod>], index: &Index<'_>, now: Timestamp, opti
 
 /// Decides about one pod. `applied` is the record of what its containers were given, where no status says so; a
 /// container that the record lacks has what its status or spec says.
-#[must_use]
 pub fn decide_pod(
     pod: &Pod,
     index: &Index<'_>,

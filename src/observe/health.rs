@@ -15,7 +15,6 @@ pub struct Heartbeat {
 
 impl Heartbeat {
     /// A heart that beats now, and must beat again before `limit` has passed. Also an idle owner must beat.
-    #[must_use]
     pub fn new(limit: Duration) -> Self {
         let last = watch::Sender::new(Instant::now());
         Self { last, limit }

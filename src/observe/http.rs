@@ -45,8 +45,7 @@ pub struct Exposed {
 
 /// Listens; nothing is answered before [`serve`]. Port 0 takes any free one.
 ///
-/// # Errors
-/// When the address is taken or not this machine's.
+/// Errors: when the address is taken or not this machine's.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
     let listening = TcpListener::bind(address).await;
     listening.map_err(|error| anyhow!("httpAddress {address}: cannot listen: {error}"))
@@ -54,8 +53,7 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
 
 /// Answers until `stop`, and then a moment longer to those who have asked already.
 ///
-/// # Errors
-/// When the socket fails for good.
+/// Errors: when the socket fails for good.
 pub async fn serve(listener: TcpListener, exposed: Exposed, stop: CancellationToken) -> io::Result<()> {
     let server = axum::serve(listener, router(exposed)).with_graceful_shutdown(stop.clone().cancelled_owned());
     // A caller that never finishes its request must not keep the agent.

@@ -3,18 +3,20 @@
 //! docs/metrics.md lists every family; tests compare the list with what is served.
 //!
 //! The values of labels are known in advance (`labels!`), so the number of series is bounded. Only the family of kills
-//! has names from outside in its labels, and ends series again.
+//! has names from outside in its labels, and ends series again. Metrics of the process are read from `/proc/self` at each scrape.
 
-mod process;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 
-use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
-use prometheus_client::metrics::counter::Counter;
+use procfs::ProcResult;
+use procfs::process::Process;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Registry, Unit};
@@ -39,7 +41,6 @@ pub type Gauges<const N: usize> = Family<Labels<N>, Gauge>;
 pub type Histograms<const N: usize> = Family<Labels<N>, Histogram, fn() -> Histogram>;
 
 /// A histogram of durations. The buckets are the same everywhere, so that stages can be compared.
-#[must_use]
 pub fn seconds() -> Histogram {
     Histogram::new(BUCKETS)
 }
@@ -109,7 +110,6 @@ macro_rules! labels {
             }
 
             /// The text that series have for this value.
-            #[must_use]
             $vis const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)*
@@ -122,13 +122,11 @@ macro_rules! labels {
 pub(crate) use labels;
 
 /// A gauge's value for a number of things.
-#[must_use]
 pub fn gauge(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 /// A registry whose names begin with `vscaled_`, with the metrics of the process as a whole.
-#[must_use]
 pub fn registry() -> Registry {
     let mut registry = Registry::with_prefix("vscaled");
     let build = register(
@@ -138,6 +136,51 @@ pub fn registry() -> Registry {
         Gauges::<1>::default(),
     );
     build.get_or_create(&[("version", env!("CARGO_PKG_VERSION"))]).set(1);
-    registry.register_collector(Box::new(process::ProcessCollector));
+    registry.register_collector(Box::new(ProcessCollector));
     registry
+}
+
+#[derive(Debug)]
+struct ProcessCollector;
+
+impl Collector for ProcessCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let [cpu, resident, fds, start] = match usage() {
+            Ok(usage) => usage,
+            // The other metrics are worth having without these.
+            Err(error) => {
+                tracing::warn!(%error, "the agent's own use cannot be read");
+                return Ok(());
+            }
+        };
+        let (seconds, bytes) = (Some(Unit::Seconds), Some(Unit::Bytes));
+        let mut show = |name, help, unit: &Option<Unit>, value: &dyn EncodeMetric| {
+            value.encode(encoder.encode_descriptor(name, help, unit.as_ref(), value.metric_type())?)
+        };
+        let cpu = ConstCounter::new(cpu);
+        show("process_cpu", "Processor time the agent has used", &seconds, &cpu)?;
+        let gauges = [
+            ("process_resident_memory", "Memory the agent occupies", &bytes, resident),
+            ("process_open_fds", "File descriptors the agent holds open", &None, fds),
+            (
+                "process_start_time",
+                "When the agent was started, since 1970",
+                &seconds,
+                start,
+            ),
+        ];
+        let mut gauges = gauges.into_iter();
+        gauges.try_for_each(|(name, help, unit, value)| show(name, help, unit, &ConstGauge::new(value)))
+    }
+}
+
+/// Seconds of processor time, bytes of memory, descriptors, and the second of the start.
+fn usage() -> ProcResult<[f64; 4]> {
+    let process = Process::myself()?;
+    let stat = process.stat()?;
+    let ticks = procfs::ticks_per_second() as f64;
+    let cpu = (stat.utime + stat.stime) as f64 / ticks;
+    let resident = (stat.rss * procfs::page_size()) as f64;
+    let start = procfs::boot_time_secs()? as f64 + stat.starttime as f64 / ticks;
+    Ok([cpu, resident, process.fd_count()? as f64, start])
 }

@@ -10,7 +10,7 @@ use vscaled::cgroup::Hierarchy;
 use vscaled::model::objects::PodId;
 use vscaled::model::{CgroupPath, LiveContainer, LivePod};
 use vscaled::oom::kmsg::monotonic;
-use vscaled::oom::watch::{Links, NodePods, WatchOptions, start};
+use vscaled::oom::watch::{Links, NodePods, start};
 
 use crate::log::{Log, Said};
 use crate::support::agent::Agent;
@@ -174,12 +174,10 @@ pub(crate) async fn watcher(scene: &Scene) -> anyhow::Result<Watching> {
         }
     };
     start(
-        WatchOptions {
+        Links {
             kmsg: "/dev/kmsg".into(),
             node_name: "bench".to_owned(),
             checkpoint: None,
-        },
-        Links {
             residents: pods,
             changes: written,
             batches,

@@ -23,7 +23,7 @@ use crate::config::Config;
 use crate::control::proto;
 use crate::model::ChangeRecord;
 use crate::observe::audit::Audit;
-use crate::oom::watch::{Links, NodePods, WatchOptions, start};
+use crate::oom::watch::{Links, NodePods, start};
 use crate::reconcile::controller::Event;
 use crate::report::ReporterHandle;
 use crate::report::log::Recovered;
@@ -88,12 +88,10 @@ pub(super) fn watch_for_kills(config: &Config, links: OomLinks, registry: &mut R
     };
     let (recorder, recorder_problems) = Recorder::new(store, PATIENCE, published, links.residents.clone());
     let watching = start(
-        WatchOptions {
+        Links {
             kmsg: config.kmsg.clone(),
             node_name: config.node_name.clone(),
             checkpoint: links.recovered.checkpoint,
-        },
-        Links {
             residents: links.residents,
             changes: links.records,
             batches,

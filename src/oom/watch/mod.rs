@@ -30,4 +30,4 @@ mod watcher;
 
 pub use own_writes::BLAME_WINDOW;
 pub use pod_names::NodePods;
-pub use watcher::{Batch, Links, WatchOptions, start};
+pub use watcher::{Batch, Links, start};

@@ -39,7 +39,7 @@ const AGAIN: Duration = Duration::from_millis(50);
 
 /// The state of the actor.
 #[derive(Debug)]
-pub(super) struct Watcher {
+struct Watcher {
     attribution: Attribution,
     files: NodeFiles,
     log: KernelLog,
@@ -79,9 +79,12 @@ struct Problems {
 }
 
 impl Watcher {
-    pub(super) fn new(options: WatchOptions, boot: BootId, links: Links) -> Self {
+    fn new(boot: BootId, mut links: Links) -> Self {
         let now = monotonic();
-        let left = options.checkpoint.map(|left| Checkpoint::decode(&left, boot.clone()));
+        let left = links
+            .checkpoint
+            .take()
+            .map(|left| Checkpoint::decode(&left, boot.clone()));
         let mut problems = Problems::default();
         let left = left.transpose().unwrap_or_else(|error| {
             let problem = format!("{error}; kills from before this start are not told");
@@ -90,9 +93,9 @@ impl Watcher {
             None
         });
         Self {
-            attribution: Attribution::new(boot, options.node_name, left, now),
+            attribution: Attribution::new(boot, links.node_name.clone(), left, now),
             files: NodeFiles::new(),
-            log: KernelLog::new(options.kmsg),
+            log: KernelLog::new(links.kmsg.clone()),
             wake_up: WakeUp::default(),
             schedule: Schedule::new(now),
             refresh: ContainerRefresh::default(),
@@ -107,7 +110,7 @@ impl Watcher {
     }
 
     /// Watches until told to stop, or nobody takes reports.
-    pub(super) async fn run(mut self) {
+    async fn run(mut self) {
         self.set_node_pods();
         while self.work() != Err(Closed) {
             let wake = self.next_wake().saturating_sub(monotonic());
@@ -362,19 +365,14 @@ async fn next_change(changes: &mut broadcast::Receiver<Arc<ChangeRecord>>) -> Ar
     }
 }
 
-/// What to watch, and from where on.
-#[derive(Debug, Clone)]
-pub struct WatchOptions {
+/// What the thread begins with, and what it is connected to.
+#[derive(Debug)]
+pub struct Links {
     pub kmsg: PathBuf,
     /// The node's name, for reports.
     pub node_name: String,
     /// What the agent before this one left.
     pub checkpoint: Option<Vec<u8>>,
-}
-
-/// What the thread is connected to.
-#[derive(Debug)]
-pub struct Links {
     /// Who lives on the node.
     pub residents: watch::Receiver<Arc<NodePods>>,
     pub changes: broadcast::Receiver<Arc<ChangeRecord>>,
@@ -399,16 +397,12 @@ pub struct Batch {
 /// reported, and watching begins anew.
 ///
 /// Errors: no boot id, so that no kill could be told apart from one of another boot; no thread or event loop.
-pub fn start(
-    options: WatchOptions,
-    links: Links,
-    taker: impl Future<Output = ()> + Send + 'static,
-) -> Result<JoinHandle<()>> {
-    let boot = BootId::current()?;
+pub fn start(links: Links, taker: impl Future<Output = ()> + Send + 'static) -> Result<JoinHandle<()>> {
     const NO_THREAD: &str = "cannot start the thread that watches for kills";
+    let boot = BootId::current()?;
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| anyhow!("{NO_THREAD}: {error}"))?;
-    let watcher = Watcher::new(options, boot, links);
+    let watcher = Watcher::new(boot, links);
     let thread = thread::Builder::new().name("oom".to_owned()).spawn(move || {
         runtime.block_on(async {
             let taker = tokio::spawn(taker);

@@ -54,13 +54,14 @@ const CORE_ATTRIBUTES: [(&str, &str); 6] = [
     ("PodStatus.qos_class", "skip_serializing_if = \"String::is_empty\""),
 ];
 /// What is left out where it is unset.
-const OPTIONAL: [&str; 17] = [
+const OPTIONAL: [&str; 21] = [
     ".vscaled.control.v1.Amounts",
     ".vscaled.control.v1.RequestAndLimit",
     ".vscaled.control.v1.Change.kill",
     ".vscaled.control.v1.Container.recommendation",
     ".vscaled.control.v1.Container.usage",
     ".vscaled.control.v1.Pod.usage",
+    ".vscaled.control.v1.OomKill.evidence",
     ".vscaled.report.v1.HitLimit",
     ".vscaled.report.v1.Report.first_time",
     ".vscaled.report.v1.Report.pod",
@@ -69,12 +70,24 @@ const OPTIONAL: [&str; 17] = [
     ".vscaled.report.v1.Report.victim",
     ".vscaled.report.v1.Report.own_write",
     ".vscaled.report.v1.Report.container_limit",
+    ".vscaled.report.v1.Report.evidence",
+    ".vscaled.report.v1.Evidence.path",
+    ".vscaled.report.v1.Evidence.exit_code",
     ".vscaled.report.v1.Victim.memory",
     ".vscaled.report.v1.Victim.oom_score_adj",
     ".vscaled.report.v1.Victim.uid",
 ];
-/// The messages that `vscalectl oom sink` prints; of these the first four are also kept on disk.
-const PRINTED: [&str; 7] = ["Pod", "Container", "HitLimit", "Memory", "Victim", "OwnWrite", "Report"];
+/// The messages that `vscalectl oom sink` prints; of these the first five are also kept on disk.
+const PRINTED: [&str; 8] = [
+    "Pod",
+    "Container",
+    "HitLimit",
+    "Memory",
+    "Evidence",
+    "Victim",
+    "OwnWrite",
+    "Report",
+];
 /// Printed and kept as one word; an unspecified one is unknown.
 const ENUMERATIONS: [(&str, &str); 3] = [
     ("Level", "LEVEL_UNSPECIFIED"),
@@ -137,7 +150,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// Reports as JSON.
 fn printed_reports(mut builder: Builder) -> Builder {
     for (number, message) in PRINTED.into_iter().enumerate() {
-        let deserialize = if number < 4 { ", serde::Deserialize" } else { "" };
+        let deserialize = if number < 5 { ", serde::Deserialize" } else { "" };
         let attribute = format!("#[derive(serde::Serialize{deserialize})] #[serde(rename_all = \"camelCase\")]");
         builder = builder.type_attribute(format!("{REPORT}.{message}"), attribute);
     }

@@ -1,4 +1,4 @@
-//! Runs a hook: tells a container that its memory limit is about to come down, or has grown.
+//! Runs a hook: tells a container that its memory limit is about to come down, has grown, or will be reached.
 //!
 //! Apart from any pass: nothing waits for it but the lower limit that it was told of, and that not for long.
 
@@ -10,8 +10,8 @@ use rustix::process::Signal;
 
 use super::node::{Node, RuntimeLink};
 use crate::cgroup::{Cgroup, signal_in};
-use crate::model::{Bytes, CgroupPath, HookEnd};
-use crate::plan::hook::{Hook, HookAction, HookSignal, Moment, filled_in};
+use crate::model::{Bytes, CgroupPath, Evidence, HookEnd};
+use crate::plan::hook::{Hook, HookAction, HookSignal, Moment, filled_in, path_in};
 use crate::plan::shrink::leaves_room;
 use crate::runtime::{Executed, Problem, RuntimeError};
 
@@ -36,23 +36,22 @@ pub struct HookRun {
 /// Tells the container, and waits until it holds less where that is what it was told for. Ends in time, whatever the
 /// container does.
 pub async fn run_hook(node: Arc<Node>, run: &HookRun) -> HookEnd {
-    let fails = |why: String| HookEnd {
-        how: Err(why),
-        output: String::new(),
-    };
     let wait = run.hook.wait;
     let Ok(_place) = tokio::time::timeout(wait, node.concurrency.hooks()).await else {
-        return fails(format!("not run: other containers' hooks were running for {wait:?}"));
+        return HookEnd::failed(format!("not run: other containers' hooks were running for {wait:?}"));
     };
     let began = Instant::now();
     let RuntimeLink::Found(runtime) = &node.runtime else {
-        return fails("not run: there is no container runtime to run it".to_owned());
+        return HookEnd::failed("not run: there is no container runtime to run it".to_owned());
     };
+    let mut exit_code = None;
     let (told, output) = match &run.hook.action {
         HookAction::Command(command) => {
             let fill = |argument: &String| filled_in(argument, run.old, run.new);
             let command: Vec<_> = command.iter().map(fill).collect();
-            ended(runtime.exec(&run.id, &command, wait).await)
+            let result = runtime.exec(&run.id, &command, wait).await;
+            exit_code = result.as_ref().ok().map(|executed| executed.exit_code);
+            ended(result)
         }
         HookAction::Signal(signal) => {
             let pid = runtime.first_process(&run.id).await;
@@ -75,10 +74,17 @@ pub async fn run_hook(node: Arc<Node>, run: &HookRun) -> HookEnd {
         }
         (told, _) => told,
     };
-    let after = |how: String| format!("{how} (after {} ms)", began.elapsed().as_millis());
+    let evidence = (run.moment == Moment::OnMemoryPressure).then(|| Evidence {
+        path: path_in(&output),
+        exit_code,
+    });
+    let path = evidence.as_ref().and_then(|evidence| evidence.path.as_ref());
+    let left = path.map(|path| format!(" and named {path}")).unwrap_or_default();
+    let after = |how: String| format!("{how}{left} (after {} ms)", began.elapsed().as_millis());
     HookEnd {
-        how: told.map(after).map_err(after),
+        how: told.map(&after).map_err(&after),
         output,
+        evidence,
     }
 }
 

@@ -274,6 +274,7 @@ pub(super) fn change(record: &ChangeRecord) -> proto::Change {
             Outcome::Hook(HookEnd {
                 how: Ok(how) | Err(how),
                 output,
+                ..
             }) if !output.is_empty() => {
                 format!("{how}; it printed: {output}")
             }

@@ -156,8 +156,8 @@ pub struct Config {
     #[arg(long, env = "VSCALED_GUARD_QUIET_PERIOD", default_value = "10m")]
     #[arg(value_parser = duration::<Duration>("1s", "24h"), help_heading = LIVE)]
     pub guard_quiet_period: Duration,
-    /// With `true`, pods are told of their memory limits as their annotations vscaled.io/before-shrink and vscaled.io/after-grow
-    /// say.
+    /// With `true`, pods are told of their memory limits as their annotations vscaled.io/before-shrink, vscaled.io/after-grow and
+    /// vscaled.io/on-memory-pressure say.
     #[arg(long, env = "VSCALED_HOOKS", default_value = "true")]
     #[arg(value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]

@@ -66,26 +66,52 @@ impl Worker {
     }
 
     fn grow(&mut self, node: &Node, watched: &mut Watched, limit: Bytes, need: &Need) {
-        let Some(ceiling) = watched.terms.memory else { return };
         let opened = PodHandles::open(&node.hierarchy, &watched.pod.live).map_err(|error| error.to_string());
-        let granted = opened.and_then(|handles| {
-            let granted = self.grant(node, &handles, watched, (limit, ceiling), need)?;
-            Ok((handles, granted))
-        });
-        let (handles, granted) = match granted {
+        let handles = match opened {
+            Ok(handles) => handles,
+            Err(unreadable) => return self.refuse(watched, None, unreadable),
+        };
+        let Some(highest) = watched.terms.memory else {
+            // Watched for nothing but the evidence.
+            watched.due = self.now() + AT_CEILING;
+            return self.press(node, &handles, watched, limit, need);
+        };
+        let kept = watched.kept().unwrap_or_default();
+        let granted = match self.grant(node, &handles, watched, (limit, highest.saturating_sub(kept)), need) {
             Ok(granted) => granted,
             Err(unreadable) => return self.refuse(watched, None, unreadable),
         };
-        match granted {
-            Ok(to) => self.carry_out(node, &handles, watched, (limit, to), need),
-            Err(refusal) => {
-                let why = format!("{refusal}; it {}", describe(limit, need));
-                self.refuse(watched, Some(refusal), why);
-                if let Refusal::Ceiling { .. } | Refusal::Pod { .. } = refusal {
-                    watched.due = self.now() + AT_CEILING;
-                }
-            }
+        let refusal = match granted {
+            Ok(to) => return self.carry_out(node, &handles, watched, (limit, to), need),
+            Err(Refusal::Ceiling { .. }) => Refusal::Ceiling { ceiling: highest },
+            Err(refusal) => refusal,
+        };
+        let why = format!("{refusal}; it {}", describe(limit, need));
+        self.refuse(watched, Some(refusal), why);
+        if let Refusal::Ceiling { .. } | Refusal::Pod { .. } = refusal {
+            watched.due = self.now() + AT_CEILING;
         }
+        self.press(node, &handles, watched, limit, need);
+    }
+
+    /// A limit will be reached and cannot grow: asks for the container's evidence, once, and lends what is kept for it.
+    fn press(&mut self, node: &Node, handles: &PodHandles, watched: &mut Watched, limit: Bytes, need: &Need) {
+        let Some(kept) = watched.press() else { return };
+        let need = Need {
+            wanted: limit.saturating_add(kept),
+            least: limit.saturating_add(Bytes::new(UNIT)),
+            ..*need
+        };
+        let ceiling = watched.terms.memory.filter(|_| need.least <= need.wanted);
+        let granted = ceiling.and_then(|ceiling| {
+            let granted = self.grant(node, handles, watched, (limit, ceiling), &need);
+            granted.ok()?.ok()
+        });
+        if let Some(to) = granted {
+            self.carry_out(node, handles, watched, (limit, to), &need);
+        }
+        let lent = granted.filter(|to| watched.lent == Some(*to)).unwrap_or(limit);
+        self.report(watched, GuardEvent::Pressure { limit, lent });
     }
 
     /// The limit that a container is granted, or why none is.

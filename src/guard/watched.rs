@@ -44,6 +44,8 @@ pub(super) struct Watched {
     pub(super) alarms: Alarms,
     /// What was refused and said, and when it was asked for last.
     refused: Option<(&'static str, Duration)>,
+    /// Whether its evidence was asked for.
+    pressed: bool,
     quiet_time: QuietTime,
 }
 
@@ -110,6 +112,7 @@ impl Watched {
             subscribed: false,
             alarms: Alarms::default(),
             refused: None,
+            pressed: false,
             quiet_time: QuietTime::default(),
         }
     }
@@ -131,6 +134,10 @@ impl Watched {
         if self.terms.memory != terms.memory {
             (self.refused, self.due) = (None, now);
         }
+        if self.terms.evidence != terms.evidence {
+            self.due = now;
+        }
+        self.pressed &= terms.evidence.is_some();
         self.terms = terms;
         self.pod = pod;
     }
@@ -159,7 +166,7 @@ impl Watched {
         if rang {
             self.alarms.rang(now);
         }
-        let limit = match self.terms.memory {
+        let limit = match self.terms.memory.or(self.terms.evidence) {
             Some(_) => self.cgroup.memory_limit()?,
             None => MemoryLimit::Max,
         };
@@ -240,6 +247,18 @@ impl Watched {
     pub(super) fn refuse(&mut self, now: Duration, word: &'static str) -> bool {
         let before = self.refused.replace((word, now));
         before.is_none_or(|(before, _)| before != word)
+    }
+
+    /// What is kept for evidence that was not asked for yet.
+    pub(super) fn kept(&self) -> Option<Bytes> {
+        self.terms.evidence.filter(|_| !self.pressed)
+    }
+
+    /// Asks for evidence; what is kept for it, once.
+    pub(super) fn press(&mut self) -> Option<Bytes> {
+        let kept = self.kept();
+        self.pressed |= kept.is_some();
+        kept
     }
 
     /// Notes that it was lent this limit.
@@ -361,6 +380,7 @@ mod tests {
             container: "app".to_owned(),
             memory: Some(Bytes::new(1 << 30)),
             cpu: None,
+            evidence: None,
         };
         Watched::new(2, id, cgroup, terms, &pod)
     }

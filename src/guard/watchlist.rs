@@ -48,6 +48,9 @@ pub struct Terms {
     pub memory: Option<Bytes>,
     /// How its cpu limit may grow, if it may.
     pub cpu: Option<CpuTerms>,
+    /// What of the highest memory limit is kept for evidence, where the container is to leave some before it reaches a limit that
+    /// cannot grow.
+    pub evidence: Option<Bytes>,
 }
 
 /// How a cpu limit may grow.
@@ -91,6 +94,13 @@ pub enum GuardEvent {
         /// By which rule; none where the node's memory could not be read.
         refused: Option<Refusal>,
         why: String,
+    },
+    /// A limit will be reached and cannot grow, and the container is to leave evidence. Said once, until its terms have been
+    /// without it.
+    Pressure {
+        limit: Bytes,
+        /// The limit it was lent for that, which is the same where it could be lent nothing.
+        lent: Bytes,
     },
     /// It is throttled for so long that its cpu limit should be this.
     Throttled {

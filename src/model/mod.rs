@@ -28,7 +28,7 @@ pub use kernel::{CpuMax, CpuQuota, CpuShares, CpuWeight, DEFAULT_CFS_PERIOD_US, 
 pub use live::{BoundPod, LiveContainer, LivePod};
 pub use node::{AskWhenFull, CgroupVersion, Driver, KubeletVersion, NodeTraits, ParseKubeletVersionError, RuntimeKind};
 pub use qos::QosClass;
-pub use record::{Cause, ChangeRecord, HookEnd, Outcome, Stages, StepRecord, micros};
+pub use record::{Cause, ChangeRecord, Evidence, HookEnd, Outcome, Stages, StepRecord, micros};
 pub use requirements::{NamedRequirements, Requirements, ResourceList};
 pub use resize::Withheld;
 pub use setting::{ControlFile, ParseSettingError, Setting, Settings};

@@ -110,6 +110,29 @@ pub struct HookEnd {
     pub how: Result<String, String>,
     /// The beginning of what it printed, whatever that is: for people who ask, and nowhere else.
     pub output: String,
+    /// What it left behind, where it ran because a limit was about to be reached.
+    pub evidence: Option<Evidence>,
+}
+
+/// What a hook left behind before its container reached a limit that could not grow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evidence {
+    /// The file that it named. The container's own words.
+    pub path: Option<String>,
+    /// How its command ended, if it did.
+    pub exit_code: Option<i32>,
+}
+
+impl HookEnd {
+    /// A hook that did not run, or failed before it printed anything.
+    #[must_use]
+    pub const fn failed(why: String) -> Self {
+        Self {
+            how: Err(why),
+            output: String::new(),
+            evidence: None,
+        }
+    }
 }
 
 /// The end of a pass over a pod, or of a hook.

@@ -47,8 +47,8 @@ pub use parse::{Event, Parser};
 pub use record::{Line, Part, Record};
 pub(crate) use report::shared;
 pub use report::{
-    Candidates, Confidence, HitLimit, KillFacts, OomReport, OwnWrite, ReportedContainer, ReportedMemory, ReportedPod,
-    Role, Victim,
+    Candidates, Confidence, Evidence, HitLimit, KillFacts, OomReport, OwnWrite, ReportedContainer, ReportedMemory,
+    ReportedPod, Role, Victim,
 };
 
 /// Microseconds between lines that belong together. A report comes in one go, but a serial console slows it down.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kill::Level;
 pub use super::proto::{
-    Confidence, Container as ReportedContainer, HitLimit, Memory as ReportedMemory, Pod as ReportedPod, Role,
+    Confidence, Container as ReportedContainer, Evidence, HitLimit, Memory as ReportedMemory, Pod as ReportedPod, Role,
 };
 use crate::model::Bytes;
 
@@ -36,6 +36,9 @@ pub struct OomReport {
     /// The change of the agent's own that lowered the limit within the time this kill is blamed on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_write: Option<OwnWrite>,
+    /// What a hook of the container left behind shortly before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<Evidence>,
     /// How the kill is known.
     pub confidence: Confidence,
     /// Who may have been the victim, where [`Confidence::Ambiguous`].

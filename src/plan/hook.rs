@@ -8,13 +8,22 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use strum::VariantNames as _;
 
-use crate::model::objects::annotation::{AFTER_GROW, BEFORE_SHRINK, BEFORE_SHRINK_WAIT};
+use crate::model::Bytes;
+use crate::model::objects::annotation::{
+    AFTER_GROW, BEFORE_SHRINK, BEFORE_SHRINK_WAIT, HOOKS, ON_MEMORY_PRESSURE, ON_MEMORY_PRESSURE_MEMORY,
+    ON_MEMORY_PRESSURE_WAIT,
+};
 use crate::model::objects::{ObjectMeta, Pod};
 
 /// How long a hook may take, and what is in use may take to fall, where the pod does not say.
 const WAIT: Duration = Duration::from_secs(30);
 const SHORTEST_WAIT: SignedDuration = SignedDuration::from_secs(1);
 const LONGEST_WAIT: SignedDuration = SignedDuration::from_mins(2);
+/// The memory that is kept for evidence where the pod does not say how much.
+const MEMORY: Bytes = Bytes::new(64 << 20);
+const MOST_MEMORY: Bytes = Bytes::new(64 << 30);
+/// The longest path that is taken from what a hook printed, in bytes.
+const LONGEST_PATH: usize = 256;
 /// The longest annotation that is read, in bytes, and the most arguments.
 const LONGEST: usize = 4 << 10;
 const MOST_ARGUMENTS: usize = 64;
@@ -26,14 +35,20 @@ pub enum Moment {
     BeforeShrink,
     /// A memory limit has grown.
     AfterGrow,
+    /// A memory limit is about to be reached and cannot grow.
+    OnMemoryPressure,
 }
 
 impl Moment {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::BeforeShrink, Self::AfterGrow, Self::OnMemoryPressure];
+
     /// As the annotation names it.
     pub const fn word(self) -> &'static str {
         match self {
             Self::BeforeShrink => "before-shrink",
             Self::AfterGrow => "after-grow",
+            Self::OnMemoryPressure => "on-memory-pressure",
         }
     }
 
@@ -41,6 +56,7 @@ impl Moment {
         match self {
             Self::BeforeShrink => BEFORE_SHRINK,
             Self::AfterGrow => AFTER_GROW,
+            Self::OnMemoryPressure => ON_MEMORY_PRESSURE,
         }
     }
 }
@@ -51,6 +67,8 @@ pub struct Hook {
     pub action: HookAction,
     /// How long it may take, together with what it is for.
     pub wait: Duration,
+    /// The memory that is kept for it below what the container may have at most; none but for evidence.
+    pub memory: Bytes,
 }
 
 /// How a container is told.
@@ -90,6 +108,11 @@ impl Hook {
         let wait = match moment {
             Moment::BeforeShrink => annotation(&pod.metadata, BEFORE_SHRINK_WAIT, container),
             Moment::AfterGrow => None,
+            Moment::OnMemoryPressure => annotation(&pod.metadata, ON_MEMORY_PRESSURE_WAIT, container),
+        };
+        let memory = match moment {
+            Moment::BeforeShrink | Moment::AfterGrow => Ok(Bytes::ZERO),
+            Moment::OnMemoryPressure => kept(pod, container),
         };
         let action = action(value).ok_or_else(|| {
             let signals = HookSignal::VARIANTS.join(", ");
@@ -103,13 +126,16 @@ impl Hook {
             let allowed = || format!("{SHORTEST_WAIT:#} to {LONGEST_WAIT:#}");
             read_wait(value).ok_or_else(|| error(name, value, allowed()))
         });
-        Some(action.and_then(|action| wait.map(|wait| Self { action, wait })))
+        Some(action.and_then(|action| {
+            let (wait, memory) = (wait?, memory?);
+            Ok(Self { action, wait, memory })
+        }))
     }
 
     /// Whether anything of a pod is to be told at any moment.
     pub fn any(pod: &Pod) -> bool {
         let mut names = pod.metadata.annotations.keys();
-        names.any(|name| name.starts_with(BEFORE_SHRINK) || name.starts_with(AFTER_GROW))
+        names.any(|name| HOOKS.iter().any(|hook| name.starts_with(hook)))
     }
 }
 
@@ -157,6 +183,25 @@ fn annotation<'a>(metadata: &'a ObjectMeta, name: &str, container: &str) -> Opti
         let value = metadata.annotations.get(&name)?;
         Some((name, value.as_str()))
     })
+}
+
+/// The memory that is kept for a container's evidence.
+fn kept(pod: &Pod, container: &str) -> Result<Bytes, HookError> {
+    let Some((name, value)) = annotation(&pod.metadata, ON_MEMORY_PRESSURE_MEMORY, container) else {
+        return Ok(MEMORY);
+    };
+    let read = Bytes::parse(value.trim()).ok().filter(|memory| *memory <= MOST_MEMORY);
+    read.ok_or_else(|| error(name, value, format!("0 to {MOST_MEMORY}, as a quantity such as 64Mi")))
+}
+
+/// The file that a hook says it has left: the last word it printed that is an absolute path.
+#[must_use]
+pub fn path_in(output: &str) -> Option<String> {
+    let is_path = |word: &&str| {
+        let is_short = (2..=LONGEST_PATH).contains(&word.len());
+        word.starts_with('/') && is_short && !word.contains(|letter: char| letter.is_control() || letter == '\u{fffd}')
+    };
+    output.split_whitespace().rfind(is_path).map(str::to_owned)
 }
 
 fn action(value: &str) -> Option<HookAction> {
@@ -260,6 +305,34 @@ mod tests {
         }
         for value in ["0s", "-5s", "soon", "2m 1s", "P1Y"] {
             assert!(refusal(BEFORE_SHRINK_WAIT, value).ends_with("1s to 2m"), "{value}");
+        }
+    }
+
+    #[test]
+    fn evidence_is_a_path_among_what_was_printed_and_has_memory_kept_for_it() {
+        let dumped = "PID 1\nDumping heap to /tmp/app.hprof ...\nHeap dump file created [12 bytes in 0.1 secs]";
+        assert_eq!(path_in(dumped).as_deref(), Some("/tmp/app.hprof"));
+        assert_eq!(path_in("/a\n/b\n").as_deref(), Some("/b"));
+        for nothing in ["", "/", "no/path", &format!("/{}", "x".repeat(300)), "/\u{1b}[2J"] {
+            assert_eq!(path_in(nothing), None, "{nothing:?}");
+        }
+        let hook = |annotations: &[(&str, &str)]| {
+            let pod = pod(&[&[(ON_MEMORY_PRESSURE, "signal: SIGUSR1")], annotations].concat());
+            Hook::of(&pod, "app", Moment::OnMemoryPressure).unwrap()
+        };
+        assert_eq!(hook(&[]).unwrap().memory, MEMORY);
+        let said = [
+            ("vscaled.io/on-memory-pressure-memory.app", "1Gi"),
+            ("vscaled.io/on-memory-pressure-wait", "90s"),
+        ];
+        let said = hook(&said).unwrap();
+        assert_eq!((said.memory.get(), said.wait.as_secs()), (1 << 30, 90));
+        for wrong in ["much", "-1", "65Gi", ""] {
+            let refused = hook(&[(ON_MEMORY_PRESSURE_MEMORY, wrong)]).unwrap_err().to_string();
+            assert!(
+                refused.ends_with("allowed is 0 to 64Gi, as a quantity such as 64Mi"),
+                "{refused}"
+            );
         }
     }
 

@@ -98,7 +98,7 @@ pub(crate) struct Hooks {
 }
 
 impl Hooks {
-    fn allow(&self, namespace: &str) -> bool {
+    pub(super) fn allow(&self, namespace: &str) -> bool {
         self.enabled && !self.forbidden.iter().any(|forbidden| forbidden == namespace)
     }
 }

@@ -79,7 +79,7 @@ impl Metrics {
         let files = ControlFile::V1.iter().chain(ControlFile::V2).copied();
         let files = files.map(|file| [("file", file.name())]);
         let decisions = || Reason::ALL.iter().copied().map(decision_labels);
-        let moments = [Moment::BeforeShrink, Moment::AfterGrow].into_iter();
+        let moments = Moment::ALL.into_iter();
         let hooks = moments.flat_map(|moment| HookResult::ALL.iter().map(move |result| hook_labels(moment, *result)));
         let durations: Histograms<2> = Family::new_with_constructor(seconds);
         for labels in durations_at_zero() {

@@ -115,6 +115,8 @@ pub(crate) struct GrowthState {
     pub(crate) refused: BTreeMap<String, String>,
     /// Containers whose limits are not grown for a while because the API server denied it.
     pauses: BTreeMap<String, GrowthPause>,
+    /// When containers were asked for evidence last, if that was not long ago.
+    pressed: BTreeMap<String, Timestamp>,
 }
 
 /// What happened to a pod.
@@ -341,6 +343,7 @@ impl PodState {
             self.restart(Cause::OverrideEnded, now);
         }
         self.end_denied(now);
+        self.forget_pressed(now.wall);
         if self.shrink.take_due(now.wall) {
             self.restart(Cause::Retry, now);
         }
@@ -353,6 +356,7 @@ impl PodState {
             self.shrink.retry_at,
             self.decision.boosts.next_end,
             self.denied_end(),
+            self.may_press_at(),
         ];
         (self.work.wakes_at(now), dated.into_iter().flatten().min())
     }
@@ -435,7 +439,7 @@ impl PodState {
 
     /// Whether anything of it survives a restart.
     fn is_saved(&self) -> bool {
-        !self.desired.is_empty() || !self.growth.pauses.is_empty()
+        !self.desired.is_empty() || !self.growth.pauses.is_empty() || !self.growth.pressed.is_empty()
     }
 
     /// What survives a restart, if there is anything.
@@ -454,6 +458,7 @@ impl PodState {
             },
             regrets: self.shrink.backoffs.clone(),
             pauses: self.growth.pauses.clone(),
+            pressed: self.growth.pressed.clone(),
         })
     }
 }

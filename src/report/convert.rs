@@ -31,6 +31,7 @@ impl From<&Report> for proto::Report {
                     time: Some(time(write.time)),
                     what: write.what.clone(),
                 }),
+                evidence: kill.evidence.clone(),
                 confidence: kill.confidence.into(),
                 candidates: kill.candidates.iter().map(victim).collect(),
                 more_candidates: kill.more_candidates,

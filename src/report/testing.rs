@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 use crate::oom::{
-    Candidates, Confidence, HitLimit, KillFacts, Level, OomReport, OwnWrite, ReportedContainer, ReportedMemory,
-    ReportedPod, Role, Victim,
+    Candidates, Confidence, Evidence, HitLimit, KillFacts, Level, OomReport, OwnWrite, ReportedContainer,
+    ReportedMemory, ReportedPod, Role, Victim,
 };
 
 /// A kill of the container `app` of that pod, unlike those of other numbers.
@@ -45,6 +45,7 @@ pub(crate) fn kill_of(pod: &str, number: u64) -> OomReport {
         }),
         group: Vec::new(),
         own_write: None,
+        evidence: None,
         confidence: Confidence::Exact,
         candidates: Candidates::default(),
         more_candidates: 0,
@@ -148,6 +149,11 @@ pub(crate) fn arbitrary_kill() -> impl Strategy<Value = OomReport> {
                 cgroup,
                 victim,
                 group,
+                evidence: own.as_ref().map(|(time, what)| Evidence {
+                    time: time.to_string(),
+                    path: Some(what.clone()),
+                    exit_code: None,
+                }),
                 own_write: own.map(|(time, what)| OwnWrite { time, what }),
                 confidence,
                 more_candidates: u32::from(down),

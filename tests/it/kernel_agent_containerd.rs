@@ -10,6 +10,7 @@ mod hooks;
 mod host_operators;
 mod host_outages;
 mod kills;
+mod pressure;
 mod values;
 
 use std::time::Duration;

@@ -164,6 +164,7 @@ pub(super) mod tests {
             victim: None,
             group: Vec::new(),
             own_write: None,
+            evidence: None,
             confidence: Confidence::CounterAlone,
             candidates: Candidates::default(),
             more_candidates: 0,

@@ -22,6 +22,7 @@ pub(in crate::agent) fn kill(report: &OomReport) -> proto::OomKill {
             time: write.time.to_string(),
             what: write.what.clone(),
         }),
+        evidence: report.evidence.clone(),
         confidence: report.confidence.to_string(),
         candidates: report.candidates.iter().map(victim).collect(),
         more_candidates: report.more_candidates,

@@ -109,13 +109,15 @@ fn note(kill: &OomKill, paint: Paint) -> String {
         let what = format!("after vscaled lowered {}", clean(&write.what));
         paint.text(Tone::Bad, &what)
     });
+    let evidence = kill.evidence.as_ref().and_then(|evidence| evidence.path.as_ref());
+    let evidence = evidence.map(|path| format!("evidence in {}", clean(path)));
     let enforced = kill.limit.as_ref().filter(|_| kill.container_limit.is_some());
     let enforced = enforced.map(|limit| match limit.limit_bytes {
         Some(bytes) => format!("at the {} limit of {}", kill.level, Bytes::new(bytes)),
         None => format!("at the {} limit", kill.level),
     });
     let down = kill.while_down.then(|| "while no agent ran".to_owned());
-    [enforced, group, own, down]
+    [enforced, group, own, evidence, down]
         .into_iter()
         .flatten()
         .collect::<Vec<_>>()

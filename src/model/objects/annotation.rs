@@ -12,8 +12,22 @@ pub const BEFORE_SHRINK: &str = "vscaled.io/before-shrink";
 pub const BEFORE_SHRINK_WAIT: &str = "vscaled.io/before-shrink-wait";
 /// On a pod: what is run in its containers after a memory limit has grown. A container's name may follow a dot.
 pub const AFTER_GROW: &str = "vscaled.io/after-grow";
+/// On a pod: what is run in its containers when a memory limit will be reached that cannot grow. A container's name may follow a
+/// dot.
+pub const ON_MEMORY_PRESSURE: &str = "vscaled.io/on-memory-pressure";
+/// On a pod: how long that may take. A container's name may follow a dot.
+pub const ON_MEMORY_PRESSURE_WAIT: &str = "vscaled.io/on-memory-pressure-wait";
+/// On a pod: the memory that is kept for that. A container's name may follow a dot.
+pub const ON_MEMORY_PRESSURE_MEMORY: &str = "vscaled.io/on-memory-pressure-memory";
 /// The annotations of hooks.
-pub const HOOKS: [&str; 3] = [BEFORE_SHRINK, BEFORE_SHRINK_WAIT, AFTER_GROW];
+pub const HOOKS: [&str; 6] = [
+    BEFORE_SHRINK,
+    BEFORE_SHRINK_WAIT,
+    AFTER_GROW,
+    ON_MEMORY_PRESSURE,
+    ON_MEMORY_PRESSURE_WAIT,
+    ON_MEMORY_PRESSURE_MEMORY,
+];
 /// On a pod, by VPA's webhook: the containers that its updater looks at.
 pub const OBSERVED: &str = "vpaObservedContainers";
 /// On a pod, by VPA's updater: `"true"` once the updater resized the pod in place.

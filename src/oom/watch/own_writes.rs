@@ -2,16 +2,20 @@
 //!
 //! In come records of passes; out comes, for a kill, the last time the agent lowered the limit that was hit. Pure.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::model::{Change, ChangeRecord, CriResources, MemoryLimit, StepRecord, Target};
+use crate::model::{
+    Cause, Change, ChangeRecord, CriResources, Evidence as HookEvidence, MemoryLimit, Outcome, StepRecord, Target,
+};
 use crate::oom::kill::Level;
-use crate::oom::report::{OomReport, OwnWrite};
+use crate::oom::report::{Evidence, OomReport, OwnWrite};
 
 /// A kill within so much time after the agent lowered the limit is blamed on it.
 pub const BLAME_WINDOW: SignedDuration = SignedDuration::from_secs(60);
+/// What a hook left behind is said of kills within so much time after.
+const EVIDENCE_WINDOW: SignedDuration = SignedDuration::from_hours(1);
 /// More than can be lowered in that time.
 const MOST: usize = 4096;
 
@@ -25,14 +29,23 @@ struct Lowered {
     write: OwnWrite,
 }
 
+/// What was done to containers before the kernel killed in them.
 #[derive(Debug, Default)]
 pub(super) struct OwnWrites {
     lowered: VecDeque<Lowered>,
+    /// What hooks left behind last, by a pod's UID and a container's name, and when.
+    evidence: BTreeMap<(String, String), (Timestamp, HookEvidence)>,
 }
 
 impl OwnWrites {
     /// Takes in what a pass did.
     pub(super) fn record(&mut self, record: &ChangeRecord) {
+        if let (Cause::Hook { container, .. }, Outcome::Hook(end)) = (&record.cause, &record.outcome)
+            && let Some(evidence) = end.evidence.clone()
+        {
+            let of = (record.pod.uid.clone(), container.clone());
+            self.evidence.insert(of, (record.at, evidence));
+        }
         let stages = &record.stages;
         let took = SignedDuration::try_from(stages.verified + stages.runtime).unwrap_or_default();
         for step in &record.steps {
@@ -73,6 +86,18 @@ impl OwnWrites {
             .map(|lowered| lowered.write.clone())
     }
 
+    /// What a hook left behind in the container of a kill, not long before it.
+    pub(super) fn evidence(&self, report: &OomReport) -> Option<Evidence> {
+        let (pod, container) = (report.facts.pod.as_ref()?, report.facts.container.as_ref()?);
+        let (at, evidence) = self.evidence.get(&(pod.uid.clone(), container.name.clone()))?;
+        let is_recent = report.time >= *at && report.time.duration_since(*at) <= EVIDENCE_WINDOW;
+        is_recent.then(|| Evidence {
+            time: at.to_string(),
+            path: evidence.path.clone(),
+            exit_code: evidence.exit_code,
+        })
+    }
+
     /// Forgets what nothing is blamed on any more.
     pub(super) fn forget(&mut self, now: Timestamp) {
         // A kill is told some seconds after it happened.
@@ -80,6 +105,8 @@ impl OwnWrites {
         while self.lowered.front().is_some_and(old) {
             self.lowered.pop_front();
         }
+        self.evidence
+            .retain(|_, (at, _)| now.duration_since(*at) <= EVIDENCE_WINDOW * 2);
         // A recommendation for all pods at once makes many, and the next one may be days away.
         if self.lowered.is_empty() {
             self.lowered.shrink_to_fit();
@@ -123,7 +150,7 @@ mod tests {
 
     use super::*;
     use crate::model::objects::PodId;
-    use crate::model::{Cause, CpuWeight, Outcome, Setting, Settings, Stages, Step};
+    use crate::model::{CpuWeight, Setting, Settings, Stages, Step};
     use crate::oom::report::{Candidates, Confidence, HitLimit, KillFacts, ReportedContainer, ReportedPod};
 
     /// A change of the container.
@@ -188,6 +215,7 @@ mod tests {
             victim: None,
             group: Vec::new(),
             own_write: None,
+            evidence: None,
             confidence: Confidence::Exact,
             candidates: Candidates::default(),
             more_candidates: 0,

@@ -11,7 +11,7 @@ use crate::guard::budgets::Refusal;
 use crate::guard::{Guard, GuardEvent, Report, Watchlist};
 use crate::model::Outcome;
 use crate::reconcile::metrics::GrowthOutcome;
-use crate::reconcile::pod::PodInput;
+use crate::reconcile::pod::{PodInput, PodState};
 
 /// The guard, as the controller has it.
 #[derive(Debug)]
@@ -38,6 +38,10 @@ impl Controller {
                     "a memory limit is not grown although it will be reached"
                 );
             }
+            GuardEvent::Pressure { limit, lent } => tracing::warn!(
+                pod = %report.of.pod, container = report.of.container, %limit, %lent,
+                "a memory limit that cannot grow will be reached: evidence is asked for"
+            ),
             GuardEvent::Quiet { .. } | GuardEvent::Throttled { .. } | GuardEvent::Unthrottled => {}
         }
         let pod = &report.of.pod;
@@ -57,7 +61,9 @@ impl Controller {
         let Some(guard) = &self.guard.guard else { return };
         let settings = self.options.guard.filter(|_| !self.options.observe_only);
         let (kubelet, now) = (self.node.kubelet(), Timestamp::now());
-        let guarded = || self.pods.values().filter_map(|state| state.guarded(now)).collect();
+        let hooks = |state: &PodState| self.options.hooks.allow(&state.pod.metadata.namespace);
+        let guarded = |state| PodState::guarded(state, hooks(state), now);
+        let guarded = || self.pods.values().filter_map(guarded).collect();
         guard.watch(Watchlist {
             node: self.node.known(),
             pods: settings.map_or_else(Vec::new, |_| guarded()),

@@ -159,10 +159,7 @@ impl Controller {
             let end = if is_first {
                 run_hook(node, &run).await
             } else {
-                HookEnd {
-                    how: Err("not run: another one runs in this container still".to_owned()),
-                    output: String::new(),
-                }
+                HookEnd::failed("not run: another one runs in this container still".to_owned())
             };
             match &end.how {
                 Ok(how) => tracing::info!(how, "a hook ran"),

@@ -32,13 +32,13 @@ impl PodState {
 
     fn known_to_file(&self) -> Option<impl PartialEq + '_> {
         let asked = (&self.resize.accepted, &self.resize.prepared, &self.resize.written_ahead);
-        let undone = (&self.shrink.backoffs, &self.growth.pauses);
+        let undone = (&self.shrink.backoffs, &self.growth.pauses, &self.growth.pressed);
         let saved = (&self.identity, &self.pod, &self.desired, asked, undone);
         self.is_saved().then_some(saved)
     }
 
     fn known_to_guard(&self) -> impl PartialEq + '_ {
-        let may_grow = (&self.decision.ceilings, &self.growth.pauses);
+        let may_grow = (&self.decision.ceilings, &self.growth.pauses, &self.growth.pressed);
         (&self.pod, &self.live, &self.desired, may_grow)
     }
 

@@ -54,6 +54,12 @@ impl PodState {
                 let refused = ChangeRecord::new(of.pod, cause, Outcome::Refused { reason });
                 self.record_guard(refused, now, effects);
             }
+            GuardEvent::Pressure { limit, lent } => {
+                self.press(&of.container, (limit.get(), lent.get()), now, effects);
+            }
+            GuardEvent::Quiet { peak } if self.hooks.is_pressed(&of.container) => {
+                tracing::debug!(%peak, "lent for evidence that is being left");
+            }
             GuardEvent::Quiet { peak } => self.end_quiet_memory(&of, peak, now),
             GuardEvent::Throttled { from, to, why } => {
                 let cause = guard_cause(&of, Resource::Cpu, Some(why.clone()));
@@ -93,6 +99,24 @@ impl PodState {
         record.steps = grown.steps;
         (record.stages.write, record.stages.verified) = (grown.took, grown.took);
         self.record_guard(record, now, effects);
+    }
+
+    /// Takes back what a container was lent beyond its limit for a while, unless that has changed since.
+    pub(super) fn take_back(&mut self, name: &str, (before, lent): (u64, u64), now: Now) {
+        let memory = Resource::Memory;
+        let stands = |limit: &&TemporaryLimit| lent > before && limit.to == lent;
+        let Some(limit) = self.desired.temporary_limit(name, memory).filter(stands) else {
+            return;
+        };
+        if limit.from < before {
+            // Some of it was lent before.
+            self.desired.lower_temporary(name, memory, before, now.wall);
+        } else {
+            self.desired.end_temporary(|limit| limit.is_of(name, memory));
+        }
+        let container = name.to_owned();
+        let resource = memory;
+        self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
     }
 
     /// A container with a temporary limit needs it no more, or less of it, or still all of it.
@@ -222,7 +246,7 @@ impl PodState {
 
     /// What of the pod may grow. What an operator has set is the operator's. A temporary limit that may not grow any more
     /// is followed until it is taken back.
-    pub(crate) fn guarded(&self, now: Timestamp) -> Option<GuardedPod> {
+    pub(crate) fn guarded(&self, hooks: bool, now: Timestamp) -> Option<GuardedPod> {
         let live = self.live.clone()?;
         let targets = self
             .desired
@@ -233,9 +257,12 @@ impl PodState {
             targets,
         };
         let names = live.containers.keys();
-        let terms = names.map(|name| self.growth_terms(name, &growable, now));
+        let terms = names.map(|name| Terms {
+            evidence: self.evidence_of(name).filter(|_| hooks),
+            ..self.growth_terms(name, &growable, now)
+        });
         let containers: Vec<_> = terms
-            .filter(|terms| terms.memory.is_some() || terms.cpu.is_some())
+            .filter(|terms| terms.memory.is_some() || terms.cpu.is_some() || terms.evidence.is_some())
             .collect();
         (!containers.is_empty()).then_some(GuardedPod {
             live,
@@ -264,6 +291,7 @@ impl PodState {
                 ceiling: MilliCpu::new(highest),
                 lent: temporary(Resource::Cpu).is_some(),
             }),
+            evidence: None,
         }
     }
 

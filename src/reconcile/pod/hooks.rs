@@ -1,15 +1,21 @@
-//! What the containers of a pod are told about their memory limits: before one comes down, after one has grown. Pure.
+//! What the containers of a pod are told about their memory limits: before one comes down, after one has grown, and when one
+//! will be reached. Pure.
 //!
 //! A lower limit that a container wants to be told of is kept until its hook has ended, and the pass that is due goes on with
 //! the rest. Whatever becomes of a hook, what was decided follows.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
 
 use super::{Effect, Now, PodState};
 use crate::actuate::HookRun;
 use crate::model::objects::Pod;
-use crate::model::{Cause, ChangeRecord, HookEnd, LivePod, MemoryLimit, NamedRequirements, Outcome, Resource, Target};
+use crate::model::{
+    Bytes, Cause, ChangeRecord, HookEnd, LivePod, MemoryLimit, NamedRequirements, Outcome, Resource, Target,
+};
 use crate::plan::hook::{Hook, Moment};
 use crate::plan::lift_kept;
 use crate::plan::shrink::Holds;
@@ -17,6 +23,9 @@ use crate::reconcile::desired::limit_in;
 
 /// A container that was told of a lower limit is told again if it could not be lowered for so long.
 const TELL_AGAIN: Duration = Duration::from_secs(5 * 60);
+
+/// A container is asked for evidence once in so long.
+const PRESS_AGAIN: SignedDuration = SignedDuration::from_hours(1);
 
 /// What the containers know that have hooks, by name.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +44,8 @@ struct Hooked {
     announced: Option<Announcement>,
     /// What its limit was when it last knew, if it has grown since.
     grown_from: Option<u64>,
+    /// It is to leave evidence: its limit, and the one it was lent for that.
+    pressed: Option<(u64, u64)>,
     /// The number of the hook that runs in it.
     running: Option<u64>,
 }
@@ -69,9 +80,21 @@ impl Hooks {
                 limit: limit_in(limits, name, Resource::Memory),
                 announced: None,
                 grown_from: None,
+                pressed: None,
                 running: None,
             });
         }
+    }
+
+    /// Nothing runs that could be told.
+    pub(super) fn forget_announced(&mut self) {
+        self.containers.values_mut().for_each(|known| known.announced = None);
+    }
+
+    /// Whether the container is leaving evidence.
+    pub(super) fn is_pressed(&self, container: &str) -> bool {
+        let known = self.containers.get(container);
+        known.is_some_and(|known| known.pressed.is_some())
     }
 
     /// The limits that are kept until containers know of lower ones.
@@ -96,7 +119,7 @@ impl PodState {
     }
 
     /// The limits that are kept although lower ones are wanted.
-    pub(crate) fn holds(&self, now: jiff::Timestamp) -> Holds {
+    pub(crate) fn holds(&self, now: Timestamp) -> Holds {
         let mut holds = self.shrink.holds(now);
         for (target, limit) in self.hooks.holds() {
             let held = holds.entry(target).or_insert(limit);
@@ -114,7 +137,9 @@ impl PodState {
     /// what hurts, waits for nobody.
     pub(super) fn announce(&mut self, is_allowed: bool, now: Now, effects: &mut Vec<Effect>) {
         self.hooks.is_allowed = is_allowed;
-        let Some(pending) = &self.work.pending else { return };
+        let Some(pending) = self.work.pending.as_ref().filter(|_| self.live.is_some()) else {
+            return;
+        };
         let cause = pending.cause.clone();
         let at_once = matches!(
             cause,
@@ -173,26 +198,60 @@ impl PodState {
         self.run_hooks(now, effects);
     }
 
+    /// What is kept for a container's evidence, if it is to leave some. What is wrong with its hook is told instead of run.
+    pub(super) fn evidence_of(&self, container: &str) -> Option<Bytes> {
+        let hook = Hook::of(&self.pod, container, Moment::OnMemoryPressure)?;
+        let kept = hook.map_or(Bytes::ZERO, |hook| hook.memory);
+        (!self.growth.pressed.contains_key(container)).then_some(kept)
+    }
+
+    /// A limit will be reached and cannot grow: the container leaves evidence, if it has not lately.
+    pub(super) fn press(&mut self, container: &str, limits: (u64, u64), now: Now, effects: &mut Vec<Effect>) {
+        let Some(known) = self.hooks.containers.get_mut(container) else {
+            return;
+        };
+        if let Entry::Vacant(entry) = self.growth.pressed.entry(container.to_owned()) {
+            entry.insert(now.wall);
+            known.pressed = Some(limits);
+            // The guard was asked to say so where hooks are allowed.
+            self.hooks.is_allowed = true;
+            self.run_hooks(now, effects);
+        }
+    }
+
+    pub(super) fn forget_pressed(&mut self, now: Timestamp) {
+        let is_recent = |at: &Timestamp| now.duration_since(*at) < PRESS_AGAIN;
+        self.growth.pressed.retain(|_, at| is_recent(at));
+    }
+
+    /// When a container may be asked for evidence again.
+    pub(super) fn may_press_at(&self) -> Option<Timestamp> {
+        let first = self.growth.pressed.values().min()?;
+        first.checked_add(PRESS_AGAIN).ok()
+    }
+
     /// Runs what is due in containers in which no hook runs.
     fn run_hooks(&mut self, now: Now, effects: &mut Vec<Effect>) {
         let Some(live) = self.live.clone().filter(|_| self.hooks.is_allowed) else {
             return;
         };
-        let mut unreadable = Vec::new();
+        let (mut unreadable, mut unused) = (Vec::new(), Vec::new());
         for (name, known) in &mut self.hooks.containers {
-            let (None, Some(limit), Some(container)) = (known.running, known.limit, live.containers.get(name)) else {
+            let (None, Some(container)) = (known.running, live.containers.get(name)) else {
                 continue;
             };
             let announced = known
                 .announced
                 .as_mut()
                 .filter(|announced| announced.progress == Progress::Due);
-            let (moment, old, new) = match &announced {
-                Some(announced) => (Moment::BeforeShrink, limit, announced.to),
-                None => match known.grown_from.take() {
+            let (moment, old, new) = match (known.pressed, &announced, known.limit) {
+                (Some((limit, lent)), ..) => (Moment::OnMemoryPressure, limit, lent),
+                (None, Some(announced), Some(limit)) => (Moment::BeforeShrink, limit, announced.to),
+                (None, None, Some(limit)) => match known.grown_from.take() {
                     Some(from) => (Moment::AfterGrow, from, limit),
                     None => continue,
                 },
+                (None, _, None) => continue,
             };
             let (progress, running) = match Hook::of(&self.pod, name, moment) {
                 Some(Ok(hook)) => {
@@ -216,16 +275,18 @@ impl PodState {
                 None => (Progress::Done(now.instant), None),
             };
             known.running = running;
-            if let Some(announced) = announced {
+            if let Some(announced) = announced.filter(|_| moment == Moment::BeforeShrink) {
                 announced.progress = progress;
+            }
+            if running.is_none() && known.pressed.take().is_some() {
+                unused.push((name.clone(), (old, new)));
             }
         }
         for (container, moment, why) in unreadable {
-            let end = HookEnd {
-                how: Err(why),
-                output: String::new(),
-            };
-            self.record_hook(container, moment, end, now, effects);
+            self.record_hook(container, moment, HookEnd::failed(why), now, effects);
+        }
+        for (container, limits) in unused {
+            self.take_back(&container, limits, now);
         }
     }
 
@@ -234,6 +295,7 @@ impl PodState {
         let known = self.hooks.containers.get_mut(&run.container);
         if let Some(known) = known.filter(|known| known.id == run.id && known.running == Some(run.number)) {
             known.running = None;
+            known.pressed.take_if(|_| run.moment == Moment::OnMemoryPressure);
             let told = known
                 .announced
                 .as_mut()
@@ -247,6 +309,9 @@ impl PodState {
                 // What it held before it was told says nothing any more.
                 self.shrink.seen.remove(&Target::Container(run.container.clone()));
             }
+        }
+        if run.moment == Moment::OnMemoryPressure {
+            self.take_back(&run.container, (run.old, run.new), now);
         }
         self.record_hook(run.container, run.moment, end, now, effects);
         self.run_hooks(now, effects);

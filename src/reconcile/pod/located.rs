@@ -34,6 +34,7 @@ impl PodState {
         self.shrink.live_changed(earlier.as_deref(), self.live.as_deref());
         self.start_over();
         let Some(live) = self.live.clone() else {
+            self.hooks.forget_announced();
             self.stop_running(now, effects);
             return;
         };
@@ -82,6 +83,7 @@ impl PodState {
         for (container, pause) in saved.pauses {
             self.growth.pause(container, pause);
         }
+        self.growth.pressed = saved.pressed;
         let decided = self.desired.recommended.take();
         let silent = self.decision.reason == Reason::SourcesSilent;
         let not_followed = self.decision.change().is_none() || self.no_room.is_some();

@@ -22,7 +22,8 @@ kind: Pod
 metadata:
   name: web
   uid: u1
-  annotations: {vscaled.io/before-shrink: '["free", "{new}"]', vscaled.io/after-grow.app: 'signal: SIGHUP'}
+  annotations: {vscaled.io/before-shrink: '["free", "{new}"]', vscaled.io/after-grow.app: 'signal: SIGHUP',
+    vscaled.io/on-memory-pressure: 'signal: SIGUSR1'}
 spec:
   containers:
   - {name: app, resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 200m, memory: 128Mi}}}
@@ -63,6 +64,7 @@ enum Happening {
     Asks { mib: u64 },
     Releases,
     Grown { mib: u64 },
+    Pressed { mib: u64 },
     Quiet { mib: u64 },
     PassBegins,
     PassEnds { outcome: usize, denied: bool },
@@ -76,8 +78,8 @@ enum Happening {
 
 fn happening() -> impl Strategy<Value = Happening> {
     use Happening::{
-        Asks, Decided, Grown, HookEnds, Killed, PassBegins, PassEnds, Quiet, Releases, Runs, ShrinkEnds, Simple,
-        StalePassEnds, Waits,
+        Asks, Decided, Grown, HookEnds, Killed, PassBegins, PassEnds, Pressed, Quiet, Releases, Runs, ShrinkEnds,
+        Simple, StalePassEnds, Waits,
     };
     let mib = || 64_u64..512;
     prop_oneof![
@@ -86,6 +88,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         mib().prop_map(|mib| Asks { mib }),
         Just(Releases),
         mib().prop_map(|mib| Grown { mib }),
+        mib().prop_map(|mib| Pressed { mib }),
         mib().prop_map(|mib| Quiet { mib }),
         Just(PassBegins),
         (0_usize..7, any::<bool>()).prop_map(|(outcome, denied)| PassEnds { outcome, denied }),
@@ -171,7 +174,7 @@ impl World {
             instant: Instant::now(),
         };
         Self {
-            guarded: format!("{:?}", state.guarded(now.wall)),
+            guarded: format!("{:?}", state.guarded(true, now.wall)),
             state,
             now,
             started: None,
@@ -198,7 +201,7 @@ impl World {
         for effect in self.state.apply(input, self.now) {
             match effect {
                 Effect::SaveState => self.saved = self.state.saved(),
-                Effect::WatchGuard => self.guarded = format!("{:?}", self.state.guarded(self.now.wall)),
+                Effect::WatchGuard => self.guarded = format!("{:?}", self.state.guarded(true, self.now.wall)),
                 Effect::MoveLeastLimit {
                     uid,
                     container,
@@ -283,6 +286,13 @@ impl World {
                     });
                 }
             }
+            Happening::Pressed { mib } if runs => {
+                self.happen(&Happening::Grown { mib: *mib });
+                self.report(GuardEvent::Pressure {
+                    limit: Bytes::new(128 * MIB),
+                    lent: Bytes::new((128 + mib) * MIB),
+                });
+            }
             Happening::Quiet { mib } if runs => self.report(GuardEvent::Quiet {
                 peak: Bytes::new(mib * MIB),
             }),
@@ -309,7 +319,8 @@ impl World {
                 if let Some(run) = self.hook.take() {
                     let how = if *well { Ok(String::new()) } else { Err(String::new()) };
                     let output = String::new();
-                    self.apply(PodInput::HookEnded(run, HookEnd { how, output }));
+                    let evidence = None;
+                    self.apply(PodInput::HookEnded(run, HookEnd { how, output, evidence }));
                 }
             }
             Happening::StalePassEnds => self.end_stale_pass(),
@@ -340,12 +351,13 @@ impl World {
                 self.now.instant += Duration::from_secs(seconds.unsigned_abs());
                 self.apply(PodInput::TimePassed);
                 // A pause of growth may be over: the controller tells the guard whenever it decides.
-                self.guarded = format!("{:?}", self.state.guarded(self.now.wall));
+                self.guarded = format!("{:?}", self.state.guarded(true, self.now.wall));
             }
             Happening::Runs(_)
             | Happening::Asks { .. }
             | Happening::Releases
             | Happening::Grown { .. }
+            | Happening::Pressed { .. }
             | Happening::Quiet { .. } => {}
         }
     }
@@ -375,7 +387,7 @@ impl World {
         assert_eq!(self.saved, self.state.saved(), "the state file is outdated");
         assert_eq!(
             self.guarded,
-            format!("{:?}", self.state.guarded(self.now.wall)),
+            format!("{:?}", self.state.guarded(true, self.now.wall)),
             "the guard is outdated"
         );
         let temporary = self.state.desired.memory_limits().next().map(|(_, limit)| limit);
@@ -536,4 +548,50 @@ fn a_limit_that_cannot_come_down_is_announced_again_after_a_while() {
     world.apply(PodInput::Described(Arc::new(pod)));
     assert_eq!(world.decide_and_pass(64), None, "what cannot be read keeps nothing up");
     assert_eq!(world.told(), None);
+}
+
+#[test]
+fn evidence_is_lent_for_once_an_hour_and_what_was_lent_is_taken_back() {
+    let mut world = settled(128);
+    let lent = |world: &World| world.least_limits.get("u1", "app").map(|lent| lent.get() / MIB);
+    world.happen(&Happening::Pressed { mib: 32 });
+    assert_eq!(world.told(), Some(("on-memory-pressure", 128, 160)));
+    assert_eq!(lent(&world), Some(160));
+    world.happen(&Happening::Quiet { mib: 1 });
+    assert_eq!(lent(&world), Some(160), "it is being left");
+    let kept = |world: &World| world.state.guarded(true, world.now.wall).unwrap().containers[0].evidence;
+    assert_eq!(kept(&world), None);
+    world.happen(&Happening::HookEnds(false));
+    assert_eq!((lent(&world), world.told()), (None, None));
+    world.happen(&Happening::Pressed { mib: 64 });
+    assert_eq!(
+        (lent(&world), world.told()),
+        (Some(192), None),
+        "lent, but not for that"
+    );
+    world.happen(&Happening::Waits { seconds: 3600 });
+    assert_eq!(kept(&world), Some(Bytes::new(64 * MIB)));
+    assert!(
+        world
+            .state
+            .guarded(false, world.now.wall)
+            .is_none_or(|guarded| { guarded.containers.iter().all(|terms| terms.evidence.is_none()) })
+    );
+    // What was lent before stays lent.
+    world.happen(&Happening::Pressed { mib: 96 });
+    assert_eq!(world.told(), Some(("on-memory-pressure", 128, 224)));
+    world.check();
+}
+
+#[test]
+fn evidence_waits_for_the_hook_that_runs_and_goes_before_others() {
+    let mut world = settled(128);
+    world.decide_and_pass(64);
+    world.happen(&Happening::Pressed { mib: 32 });
+    assert_eq!(world.told(), Some(("before-shrink", 128, 64)));
+    world.happen(&Happening::HookEnds(true));
+    assert_eq!(world.told(), Some(("on-memory-pressure", 128, 160)));
+    world.happen(&Happening::HookEnds(true));
+    assert_eq!(world.told(), None);
+    world.check();
 }

@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::files;
@@ -54,6 +55,9 @@ pub(crate) struct SavedPod {
     /// Containers whose limits are not grown for a while because the API server denied it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) pauses: BTreeMap<String, GrowthPause>,
+    /// When containers were asked for evidence last.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) pressed: BTreeMap<String, Timestamp>,
 }
 
 /// What is desired for a pod and what was asked for, side by side in the file.
@@ -218,6 +222,7 @@ mod tests {
             },
             regrets: Regrets::default(),
             pauses: BTreeMap::new(),
+            pressed: BTreeMap::new(),
         };
         BTreeMap::from([("u1".to_owned(), saved)])
     }

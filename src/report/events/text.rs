@@ -35,6 +35,10 @@ fn of_kill(kill: &OomReport, cause: &str) -> String {
     if let Some(write) = &kill.own_write {
         text.push_str(&format!(". vscaled had just lowered that limit: {}", write.what));
     }
+    if let Some(evidence) = &kill.evidence {
+        let path = evidence.path.as_deref().unwrap_or("none that it named");
+        text.push_str(&format!(". Evidence from {}: {path}", evidence.time));
+    }
     text
 }
 

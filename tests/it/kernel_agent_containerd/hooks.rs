@@ -16,7 +16,7 @@ const HIGHER: Amounts = Amounts::doubled(100, 96);
 
 impl Scene {
     /// Gives the pod these annotations.
-    fn annotate(&self, annotations: &[(&str, &str)]) {
+    pub(super) fn annotate(&self, annotations: &[(&str, &str)]) {
         let text: Vec<_> = annotations
             .iter()
             .map(|(name, value)| format!("{name}: {value:?}"))
@@ -31,12 +31,12 @@ impl Scene {
     }
 
     /// A file of the first container.
-    fn file(&self, name: &str) -> Option<String> {
+    pub(super) fn file(&self, name: &str) -> Option<String> {
         fs::read_to_string(format!("/proc/{}/root/{name}", self.pod.containers[0].pid)).ok()
     }
 
     /// How hooks ended, once so many have.
-    async fn hooks(&self, count: usize) -> Vec<Change> {
+    pub(super) async fn hooks(&self, count: usize) -> Vec<Change> {
         let ended = async || {
             let mut history = self.agent.history().await;
             history.retain(|change| change.cause.starts_with("hook "));
@@ -46,7 +46,7 @@ impl Scene {
     }
 
     /// The command lines of what runs in the first container, its first process left out.
-    fn others(&self) -> Vec<String> {
+    pub(super) fn others(&self) -> Vec<String> {
         let cgroups = self.containerd.cgroups();
         let first = self.pod.containers[0].pid;
         let directory = cgroups.directories(&self.pod.containers[0].cgroup).remove(0);

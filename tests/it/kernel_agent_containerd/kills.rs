@@ -28,7 +28,7 @@ impl Scene {
     }
 
     /// Has `app` do what it waits to do, as fast as it can.
-    fn go(&self) {
+    pub(super) fn go(&self) {
         let app = &self.pod.containers[0];
         self.containerd.cgroups().free_cpu([&self.pod.cgroup, &app.cgroup]);
         fs::write(format!("/proc/{}/root/go", app.pid), "").unwrap();

@@ -160,6 +160,7 @@ pub(crate) fn kill(number: u64) -> OomReport {
         }),
         group: Vec::new(),
         own_write: None,
+        evidence: None,
         confidence: Confidence::Exact,
         candidates: Candidates::default(),
         more_candidates: 0,

@@ -111,6 +111,7 @@ impl Attribution {
             victim: victim.map(|kill| self.as_victim(kill)),
             group: Vec::new(),
             own_write: None,
+            evidence: None,
             confidence: kill.confidence,
             candidates,
             more_candidates,

@@ -82,6 +82,7 @@ impl Attribution {
         (report.facts.pod, report.facts.container) = (pod, container);
         report.group = group.unwrap_or_default();
         report.facts.level = level(&open.kill, &self.names);
+        report.evidence = self.own_writes.evidence(&report);
         let invoker = open.kill.victim().and_then(|kill| kill.invoker.as_ref());
         report.own_write = self.own_writes.blamed(&report).or_else(|| {
             invoker

@@ -1,0 +1,234 @@
+//! A container that is about to reach a limit which cannot grow leaves evidence, and whatever becomes of that, nothing else
+//! changes.
+
+use std::time::Duration;
+
+use vscaled::control::proto::{Change, OomKill};
+use vscaled::model::MemoryLimit;
+
+use super::{APP, Scene, UID};
+
+const ANNOTATION: &str = "vscaled.io/on-memory-pressure.app";
+/// Takes ten megabytes a second once it is told to, until it is told to give all of it back.
+const GROWS: &str = "while [ ! -e /go ]; do sleep 0.05; done; \
+     (while [ ! -e /free ]; do head -c 1000000 /dev/zero; sleep 0.1; done) | tail -c 900000000 >/dev/null; \
+     while true; do sleep 1000; done";
+/// The same, and nobody survives when it is killed.
+const DIES: &str = "while [ ! -e /go ]; do sleep 0.05; done; \
+     (while :; do head -c 1000000 /dev/zero; sleep 0.1; done) | tail -c 900000000 >/dev/null; exit 7";
+
+fn shell(script: &str) -> String {
+    format!("[\"/bin/sh\", \"-c\", {script:?}]")
+}
+
+impl Scene {
+    /// With this hook, and a VPA that lets `app` have 256 MiB.
+    async fn pressed(script: &'static str, annotations: &[(&str, &str)]) -> Self {
+        let scene = Self::started(script).await;
+        scene.annotate(annotations);
+        scene.lets_grow();
+        scene
+    }
+
+    fn lets_grow(&self) {
+        let amounts = format!("{{cpu: {}m, memory: {}Mi}}", APP.cpu, APP.memory);
+        self.agent.write(
+            "vpa.yaml",
+            &format!(
+                "apiVersion: autoscaling.k8s.io/v1
+kind: VerticalPodAutoscaler
+metadata: {{name: web, namespace: test}}
+spec:
+  targetRef: {{apiVersion: apps/v1, kind: StatefulSet, name: web}}
+  updatePolicy: {{updateMode: InPlaceOrRecreate}}
+  resourcePolicy: {{containerPolicies: [{{containerName: '*', maxAllowed: {{memory: 256Mi}}}}]}}
+status:
+  recommendation:
+    containerRecommendations:
+    - {{containerName: app, target: {amounts}, lowerBound: {amounts}, upperBound: {amounts}}}
+"
+            ),
+        );
+    }
+
+    /// The memory limit of `app` in mebibytes.
+    fn app_limit(&self) -> u64 {
+        let settings = self.containerd.cgroups().settings(&self.pod.containers[0].cgroup);
+        match settings.memory_limit() {
+            Some(MemoryLimit::Bytes(bytes)) => bytes >> 20,
+            limit => panic!("{limit:?}"),
+        }
+    }
+
+    /// How evidence was left, once it was.
+    async fn evidence(&self) -> Change {
+        self.hooks(1).await.remove(0)
+    }
+
+    async fn killed(&self) -> OomKill {
+        let told = async || {
+            let reply = self.agent.client().await.oom_list(UID.to_owned()).await.unwrap();
+            let tree = self.pod.cgroup.to_string();
+            let ours = |kill: &OomKill| kill.cgroup.as_ref().is_some_and(|cgroup| cgroup.starts_with(&tree));
+            reply.kills.into_iter().find(ours)
+        };
+        self.agent.until("a kill", told).await
+    }
+}
+
+#[tokio::test]
+async fn what_is_kept_is_lent_while_evidence_is_left_and_taken_back() {
+    let hook = shell("echo {old} {new} >/told; echo dumped to /tmp/dump.1; touch /free");
+    let scene = Scene::pressed(GROWS, &[(ANNOTATION, &hook)]).await;
+    scene.go();
+    let told = scene.evidence().await;
+    assert_eq!(
+        (told.outcome.as_str(), told.cause.as_str()),
+        ("HookRan", "hook on-memory-pressure in container app"),
+        "{told:#?}"
+    );
+    assert!(
+        told.reason.starts_with("ended with 0 and named /tmp/dump.1 (after "),
+        "{}",
+        told.reason
+    );
+    let mib = |mib: u64| mib << 20;
+    assert_eq!(scene.file("told").unwrap(), format!("{} {}\n", mib(192), mib(256)));
+    // It came down by the rules of every limit, to what it was lent before.
+    scene
+        .agent
+        .wait_for("the loan to be taken back", || scene.app_limit() == 192)
+        .await;
+    let kills = scene.containerd.cgroups().oom_kills(&scene.pod.containers[0].cgroup);
+    assert_eq!(kills, 0);
+    let audit = std::fs::read_to_string(scene.agent.path().join("state/audit.jsonl")).unwrap();
+    let ran = audit
+        .lines()
+        .find(|line| line.contains("hook on-memory-pressure"))
+        .unwrap();
+    assert!(ran.contains("HookRan") && ran.contains("/tmp/dump.1"), "{ran}");
+    assert_eq!(scene.hooks(1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_kill_names_the_evidence_that_was_left_before_it() {
+    let hook = shell("echo /dumps/heap.1; exit 3");
+    let scene = Scene::pressed(
+        DIES,
+        &[(ANNOTATION, &hook), ("vscaled.io/on-memory-pressure-memory", "32Mi")],
+    )
+    .await;
+    scene.go();
+    let told = scene.evidence().await;
+    assert!(
+        told.outcome == "HookFailed" && told.reason.starts_with("ended with 3 and named /dumps/heap.1"),
+        "{told:#?}"
+    );
+    let evidence = scene.killed().await.evidence.expect("evidence");
+    assert_eq!(
+        (evidence.path.as_deref(), evidence.exit_code),
+        (Some("/dumps/heap.1"), Some(3))
+    );
+    assert_eq!(scene.hooks(1).await.len(), 1, "once an hour");
+}
+
+#[tokio::test]
+async fn evidence_that_fails_changes_nothing_else() {
+    let cases = [
+        (shell("sleep 1005; true"), "it did not end in time"),
+        (shell("while true; do echo more; done"), "it did not end in time"),
+        (shell("head -c 100000 /dev/zero"), "it printed too much to be read"),
+        (
+            "jcmd 1 GC.heap_dump".to_owned(),
+            "allowed is a command, as a JSON array",
+        ),
+    ];
+    for (hook, why) in cases {
+        let annotations = [
+            (ANNOTATION, hook.as_str()),
+            ("vscaled.io/on-memory-pressure-wait", "2s"),
+        ];
+        let scene = Scene::pressed(GROWS, &annotations).await;
+        scene.go();
+        let told = scene.evidence().await;
+        assert!(
+            told.outcome == "HookFailed" && told.reason.contains(why),
+            "{hook}: {told:#?}"
+        );
+        // It is taken back by the rules of every limit, however the hook ended.
+        let asked = async || {
+            let mut history = scene.agent.history().await.into_iter();
+            history.find(|change| {
+                change
+                    .cause
+                    .contains("does not need all the memory any more that it was lent")
+            })
+        };
+        scene.agent.until("the loan to be taken back", asked).await;
+    }
+}
+
+#[tokio::test]
+async fn a_container_without_a_vpa_leaves_evidence_without_a_loan() {
+    let scene = Scene::started(GROWS).await;
+    scene.annotate(&[(ANNOTATION, &shell("touch /free; echo {old} {new}"))]);
+    scene.go();
+    let told = scene.evidence().await;
+    let limit = 128 << 20;
+    assert!(
+        told.outcome == "HookRan" && told.reason.ends_with(&format!("it printed: {limit} {limit}")),
+        "{told:#?}"
+    );
+    assert_eq!(scene.app_limit(), 128);
+    assert!(
+        scene
+            .agent
+            .history()
+            .await
+            .iter()
+            .all(|change| change.outcome != "Refused")
+    );
+}
+
+#[tokio::test]
+async fn where_hooks_are_forbidden_nothing_is_kept_and_none_runs() {
+    let mut scene = Scene::new(GROWS).await;
+    scene.annotate(&[(ANNOTATION, &shell("touch /told"))]);
+    scene.lets_grow();
+    scene.agent.set("--hooks-forbidden-namespaces", "test");
+    scene.agent.start().await;
+    scene.knows_all().await;
+    scene.go();
+    scene
+        .agent
+        .wait_for("all of it to be lent", || scene.app_limit() == 256)
+        .await;
+    assert!(scene.hooks(0).await.is_empty() && scene.file("told").is_none());
+}
+
+#[tokio::test]
+async fn an_agent_that_is_killed_meanwhile_is_followed_by_one_that_takes_the_loan_back() {
+    let mut scene = Scene::new(GROWS).await;
+    let hook = shell("touch /told /free; sleep 1006");
+    scene.annotate(&[(ANNOTATION, &hook), ("vscaled.io/on-memory-pressure-wait", "2m")]);
+    scene.lets_grow();
+    scene.agent.set("--guard-quiet-period", "3s");
+    scene.agent.start().await;
+    scene.knows_all().await;
+    scene.go();
+    scene
+        .agent
+        .wait_for("the hook to run", || scene.file("told").is_some())
+        .await;
+    assert_eq!(scene.app_limit(), 256);
+    // It is not quiet while evidence is left, however little is in use.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(scene.app_limit(), 256);
+    scene.agent.kill();
+    scene.agent.start().await;
+    scene
+        .agent
+        .wait_for("the loan to be taken back", || scene.app_limit() == 128)
+        .await;
+    assert!(scene.hooks(0).await.is_empty(), "once an hour, whoever asks");
+}

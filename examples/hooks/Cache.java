@@ -1,0 +1,37 @@
+// A program whose heap has grown and that makes garbage all the time, as a server does.
+//
+//   java -XX:+UseG1GC -cp /app Cache 200          as the first process of a container
+//
+// It needs nothing of its own: its pod says  vscaled.io/before-shrink: '["jcmd", "1", "GC.run"]'. Whenever the file /app/grow is there,
+// it takes so many MiB once more, drops them, and removes the file.
+import java.io.File;
+import java.util.ArrayList;
+
+public class Cache {
+    static volatile Object garbage;
+
+    public static void main(String[] arguments) throws Exception {
+        int mebibytes = Integer.parseInt(arguments[0]);
+        File grow = new File("/app/grow");
+        grow(mebibytes);
+        new File("/app/ready").createNewFile();
+        while (true) {
+            if (grow.exists()) {
+                grow(mebibytes);
+                grow.delete();
+            }
+            garbage = new byte[1 << 18];
+            Thread.sleep(10);
+        }
+    }
+
+    static void grow(int mebibytes) {
+        ArrayList<byte[]> held = new ArrayList<>();
+        for (int i = 0; i < mebibytes * 4; i++) {
+            // A little less than a quarter of a region.
+            held.add(new byte[(1 << 18) - 64]);
+        }
+        garbage = held;
+        garbage = null;
+    }
+}

@@ -2,8 +2,9 @@
 
 use serde_json::json;
 use vscaled::model::CgroupPath;
+use vscaled::model::quantity::Quantity;
 
-use super::{LARGER, NAME, NODE, SMALLER, Scene};
+use super::{LARGER, NAME, NODE, SMALLER, Scene, vpa};
 use crate::support::amounts::Amounts;
 
 /// Pods besides the scene's.
@@ -59,4 +60,35 @@ async fn many_pods_are_asked_for_a_few_at_a_time_and_all_get_what_is_recommended
         .wait_for("all pods to be resized", || all_hold(LARGER))
         .await;
     assert_eq!(scene.api.under_way().1, AT_ONCE);
+}
+
+/// The recommender writes every minute what it thinks; the target rises by a third within the hour, and wavers.
+#[tokio::test]
+async fn an_ordinary_hour_of_recommendations_makes_a_handful_of_events() {
+    let scene = Scene::managed().await;
+    for (minute, wavers) in (0..60).zip([0, 3, 1].into_iter().cycle()) {
+        let target = SMALLER[0].1.memory + minute / 2 + wavers;
+        let mut vpa = vpa(&SMALLER);
+        let recommended = &mut vpa["status"]["recommendation"]["containerRecommendations"][0];
+        for (bound, percent) in [("lowerBound", 85), ("target", 100), ("upperBound", 130)] {
+            recommended[bound]["memory"] = json!(format!("{}Ki", (target << 10) * percent / 100));
+        }
+        scene.api.put("verticalpodautoscalers", vpa);
+        let wanted = format!("{}Ki", target << 10);
+        let heard = async || {
+            let reply = scene.agent.client().await.explain(scene.pod.full_name()).await.ok()?;
+            let mut targets = reply.amounts.iter().filter_map(|amount| amount.target.as_deref());
+            targets.any(|target| is_same(target, &wanted)).then_some(())
+        };
+        scene.agent.until("the recommendation to be heard of", heard).await;
+        scene.agent.reaches(NAME, "InSync").await;
+    }
+    assert!(scene.api.calls("patch pods/resize") > 1, "the hour changes nothing");
+    let events = scene.api.all("events");
+    let told: u64 = events.iter().map(|event| event["count"].as_u64().unwrap_or(1)).sum();
+    assert!((2..=5).contains(&told), "{told}: {events:#?}");
+}
+
+fn is_same(one: &str, other: &str) -> bool {
+    Quantity::parse(one) == Quantity::parse(other)
 }

@@ -54,6 +54,8 @@ pub mod decide;
 pub mod doctor;
 pub mod failpoint;
 pub mod files;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod guard;
 pub mod kubernetes;
 pub mod lint;

@@ -39,6 +39,8 @@ pub use dir::{CgroupDir, Identity, State};
 pub use error::{CgroupError, Reason};
 pub use file::Dir;
 pub use freeze::FreezerState;
+#[cfg(any(test, fuzzing))]
+pub(crate) use hierarchy::fuzz_mounts;
 pub use hierarchy::{Hierarchy, LayoutError};
 pub use kubepods::{ContainerEntry, FindError, Kubepods, PodEntry, children};
 pub use limits::page_size;

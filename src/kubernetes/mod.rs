@@ -16,6 +16,8 @@ mod connect;
 mod error;
 pub mod events;
 mod follow;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod health;
 pub mod metrics;
 mod object;

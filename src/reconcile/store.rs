@@ -10,6 +10,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 mod file;
+#[cfg(any(test, fuzzing))]
+pub(crate) use file::fuzz_state;
 pub(crate) use file::{Restored, SavedPod, Standing, StateFile};
 
 /// How long anybody waits for the disk before going on without it.

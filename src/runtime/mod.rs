@@ -37,6 +37,8 @@ use jiff::Timestamp;
 use crate::model::objects::PodId;
 use crate::model::{CriResources, Driver, RuntimeKind};
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use answer::fuzz_answers;
 pub use cri::{Cri, Deadlines, Observer};
 pub use discovery::{DiscoveryError, WELL_KNOWN_SOCKETS, discover};
 pub use error::{Call, Problem, RuntimeError};

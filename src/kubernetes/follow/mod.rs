@@ -24,6 +24,8 @@ use super::client::ApiClient;
 use super::object::Object;
 use task::Task;
 
+#[cfg(any(test, fuzzing))]
+pub(super) use kubelet::decode_pod;
 pub use kubelet::{follow_kubelet, proto as kubelet_proto};
 pub use state::Followed;
 

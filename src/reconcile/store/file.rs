@@ -199,6 +199,15 @@ fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> StateError
     }
 }
 
+/// A target of the fuzzer: a state file that is understood is written so that it reads the same.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz_state(bytes: &[u8]) {
+    if let Ok(saved) = serde_json::from_slice::<Saved>(bytes) {
+        let again = serde_json::to_vec(&saved).and_then(|text| serde_json::from_slice::<Saved>(&text));
+        assert_eq!(again.ok().map(|again| again.pods), Some(saved.pods));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -35,6 +35,8 @@ use file::{HEADER, LogFile};
 use frame::{Acknowledged, Entry, Stored};
 pub(crate) use seen::{IdHash, SeenIds};
 use state::State;
+#[cfg(any(test, fuzzing))]
+pub(crate) use state::fuzz_log;
 
 use super::content::Report;
 use super::destination::{Destination, Destinations};

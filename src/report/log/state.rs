@@ -254,6 +254,14 @@ impl Slot {
     }
 }
 
+/// A target of the fuzzer: a log of kills.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz_log(bytes: &[u8]) {
+    let header = bytes.first_chunk().copied().unwrap_or_default();
+    let replayed = State::new(64, 64).replay(&header, bytes);
+    assert!(replayed.end <= bytes.len());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -130,7 +130,7 @@ fn apply(known: &Known<Pod>, event: &WatchPodsEvent) -> Result<bool, Status> {
 }
 
 /// Reads a pod. A static pod gets the annotation that its mirror pod has at the API server: it cannot be resized there.
-fn decode_pod(bytes: &[u8]) -> Decoded<Pod> {
+pub(in crate::kubernetes) fn decode_pod(bytes: &[u8]) -> Decoded<Pod> {
     let text = proto::core::Pod::decode(bytes).ok().and_then(|mut pod| {
         let metadata = pod.metadata.as_mut()?;
         if metadata

@@ -9,8 +9,8 @@ mod containers;
 mod hooks;
 mod host_operators;
 mod host_outages;
+mod host_pressure;
 mod kills;
-mod pressure;
 mod values;
 
 use std::time::Duration;

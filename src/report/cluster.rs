@@ -1,11 +1,11 @@
 //! Delivery as Kubernetes Events: reports → Events at the API server, as [`events`](super::events) plans them.
 //!
-//! In come the reports of a [`ReportQueue`](super::ReportQueue) and [`PodMetadata`]; out go Events, each acknowledged once
+//! In come the reports of a [`ReportQueue`] and [`PodMetadata`]; out go Events, each acknowledged once
 //! the API server has it. While it is away, or refuses for want of a right, everything waits in the spool, and the link's
 //! state says what is missing. What it will never take on a pod (its namespace is gone, or a quota is used up) is told
 //! about the node instead, so that it is told at all.
 //!
-//! A [`Plan`] says what becomes of them: Events for people, or Events for a VPA recommender.
+//! A `Plan` says what becomes of them: Events for people, or Events for a VPA recommender.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;

@@ -91,7 +91,7 @@ impl Logged {
     }
 
     /// Within what time the kernel logged this. Late may be what was told: where it was is certain, and time decides
-    /// nothing but which rise of several. What waits is dealt with in [`super::unmatched`].
+    /// nothing but which rise of several. What waits is dealt with as unmatched.
     const fn delay(&self) -> Duration {
         match self.who {
             LogState::Told(_) | LogState::Again(_) => LATEST,
@@ -158,7 +158,7 @@ impl MatchGroup {
 
     /// Whether nothing that is still to come can belong here: later rises begin after these kills, and later kills were
     /// logged after these rises, late ones included where less was logged than counted. What is logged so far may be late
-    /// for a rise elsewhere ([`super::unmatched`]): all that were before it are known by then, too.
+    /// for a rise elsewhere, which waits unmatched: all that were before it are known by then, too.
     fn is_final(&self, progress: Progress) -> bool {
         let is_all_logged = counted(self.rises.iter()) <= count(self.logged.iter());
         let delay = if is_all_logged { LOG_DELAY } else { LATEST };

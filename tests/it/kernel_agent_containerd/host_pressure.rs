@@ -9,13 +9,13 @@ use vscaled::model::MemoryLimit;
 use super::{APP, Scene, UID};
 
 const ANNOTATION: &str = "vscaled.io/on-memory-pressure.app";
-/// Takes ten megabytes a second once it is told to, until it is told to give all of it back.
+/// Takes 80 megabytes and then ten a second once it is told to, until it is told to give all of it back.
 const GROWS: &str = "while [ ! -e /go ]; do sleep 0.05; done; \
-     (while [ ! -e /free ]; do head -c 1000000 /dev/zero; sleep 0.1; done) | tail -c 900000000 >/dev/null; \
+     (head -c 80000000 /dev/zero; while [ ! -e /free ]; do head -c 1000000 /dev/zero; sleep 0.1; done) | tail -c 900000000 >/dev/null; \
      while true; do sleep 1000; done";
 /// The same, and nobody survives when it is killed.
 const DIES: &str = "while [ ! -e /go ]; do sleep 0.05; done; \
-     (while :; do head -c 1000000 /dev/zero; sleep 0.1; done) | tail -c 900000000 >/dev/null; exit 7";
+     (head -c 80000000 /dev/zero; while :; do head -c 1000000 /dev/zero; sleep 0.1; done) | tail -c 900000000 >/dev/null; exit 7";
 
 fn shell(script: &str) -> String {
     format!("[\"/bin/sh\", \"-c\", {script:?}]")

@@ -35,6 +35,15 @@ impl PodHandles {
         })
     }
 
+    /// Opens a pod's cgroups, and reads what they hold.
+    ///
+    /// Errors: as of [`Self::open`] and [`Self::read`].
+    pub(super) fn open_and_read(hierarchy: &Hierarchy, live: &LivePod) -> Result<(Self, PodTree), CgroupError> {
+        let handles = Self::open(hierarchy, live)?;
+        let tree = handles.read()?;
+        Ok((handles, tree))
+    }
+
     /// Which cgroups they are.
     pub fn identities(&self) -> Vec<Identity> {
         self.iter().map(|(_, cgroup)| cgroup.identity()).collect()

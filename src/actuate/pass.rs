@@ -288,13 +288,13 @@ impl Pass {
         let start = Instant::now();
         self.job.seen.extend(self.checks.seen());
         let live = Arc::clone(self.job.targets.bound.live());
-        let opened = PodHandles::open(&self.node.hierarchy, &live).and_then(|handles| Ok((handles.read()?, handles)));
-        let (tree, handles) = opened.map_err(|error| unreadable(&error))?;
+        let opened = PodHandles::open_and_read(&self.node.hierarchy, &live);
+        let (handles, tree) = opened.map_err(|error| unreadable(&error))?;
         let handles = &*self.done.handles.insert(handles);
         // One that ended may have been followed by another at the same path.
         let found = handles.identities();
-        let known = self.job.cgroups.get_or_insert_with(|| found.clone());
-        let others = std::mem::replace(known, found.clone()) != found;
+        let others = self.job.cgroups.as_ref().is_some_and(|known| *known != found);
+        self.job.cgroups = Some(found);
         stages.observe = start.elapsed();
         let start = Instant::now();
         self.incomplete = tree.containers.len() < live.containers.len();

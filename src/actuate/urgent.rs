@@ -116,8 +116,8 @@ pub fn grow_memory(node: &Node, handles: &PodHandles, growable: &Growable, conta
 #[must_use]
 pub fn raise_pod_level(node: &Node, live: &LivePod, to: Bytes) -> Grown {
     Grown::by(|grown| {
-        let opened = PodHandles::open(&node.hierarchy, live).and_then(|handles| Ok((handles.read()?, handles)));
-        let (held, handles) = opened.map_err(|error| unreadable(&error))?;
+        let opened = PodHandles::open_and_read(&node.hierarchy, live);
+        let (handles, held) = opened.map_err(|error| unreadable(&error))?;
         let mut wanted = PodTree::default();
         grown.from = held.pod.memory_bytes();
         if grown.from.is_some_and(|from| from < to) {

@@ -219,8 +219,6 @@ fn outermost<'m>(mounts: impl Iterator<Item = &'m MountInfo>) -> Option<Mount> {
     })
 }
 
-#[cfg(test)]
-mod tests;
 /// A target of the fuzzer: a table of mounts.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz_mounts(bytes: &[u8]) {
@@ -233,3 +231,6 @@ pub(crate) fn fuzz_mounts(bytes: &[u8]) {
         ));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,7 +31,12 @@ pub struct Config {
     #[arg(value_parser = named::<Source>("directory, kubernetes, kubelet or both"))]
     pub source: Source,
     /// The socket at which the kubelet tells of its pods (feature gate PodInfoAPI), for the source `kubelet`.
-    #[arg(long, env = "VSCALED_KUBELET_SOCKET", default_value = "/var/lib/kubelet/pods/kubelet.sock", value_parser = socket_path())]
+    #[arg(
+        long,
+        env = "VSCALED_KUBELET_SOCKET",
+        default_value = "/var/lib/kubelet/pods/kubelet.sock"
+    )]
+    #[arg(value_parser = socket_path())]
     pub kubelet_socket: PathBuf,
     /// The file that says how to reach the API server; empty uses the service account of the pod that vscaled runs in.
     #[arg(long, env = "VSCALED_KUBECONFIG", default_value = "", value_parser = or_empty(absolute_path()))]

@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use nix::errno::Errno;
+use nix::libc::{ENODEV, ENOENT};
 
 /// `memory.events` of a cgroup: kills in it and below.
 pub const EVENTS: &str = "memory.events";
@@ -48,11 +48,11 @@ impl Reading {
             Ok((inode, text))
         };
         let name = file.display();
-        let (inode, text) = match read().map_err(|error: io::Error| (error.raw_os_error().map(Errno::from_raw), error))
-        {
+        let is_gone = |error: &io::Error| matches!(error.raw_os_error(), Some(ENOENT | ENODEV));
+        let (inode, text) = match read() {
             Ok(read) => read,
-            Err((Some(Errno::ENOENT | Errno::ENODEV), _)) => return Ok(None),
-            Err((_, error)) => bail!("{name}: cannot be read: {error}"),
+            Err(error) if is_gone(&error) => return Ok(None),
+            Err(error) => bail!("{name}: cannot be read: {error}"),
         };
         let (mut kills, mut groups) = (None, 0);
         for line in text.lines() {

@@ -1,8 +1,8 @@
 //! The API server → the latest [`SourceState`], as far as it concerns this node.
 //!
 //! One task, [`KubernetesSource::run`]. It follows the pods bound to this node, there or at its kubelet, and the Node itself.
-//! From these it knows which namespaces matter, and follows the VPAs in them; where a VPA targets the workload of a pod that is here, also the
-//! LimitRanges and HorizontalPodAutoscalers. Workloads are asked for one by one (`owners`). Nothing is followed
+//! From these it knows which namespaces matter, and follows the VPAs in them; where a VPA targets the workload of a pod that is
+//! here, also the LimitRanges and HorizontalPodAutoscalers. Workloads are asked for one by one (`owners`). Nothing is followed
 //! for the whole cluster, so that what a node costs the API server depends on the node alone.
 //!
 //! A pod is told of once all that decides about it is known (`view`), and from then on until it leaves the node. While the

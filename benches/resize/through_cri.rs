@@ -84,6 +84,7 @@ fn pod() -> PodSpec {
     let container = |name| ContainerSpec {
         name,
         script: "while true; do sleep 1000; done",
+        mounts: Vec::new(),
         resources: LinuxContainerResources {
             cpu_shares: 51,
             cpu_quota: 10_000,

@@ -10,7 +10,9 @@ mod hooks;
 mod host_operators;
 mod host_outages;
 mod host_pressure;
+mod host_recipes;
 mod kills;
+mod notify;
 mod values;
 
 use std::time::Duration;
@@ -45,6 +47,7 @@ impl Scene {
             name,
             script,
             resources: amounts.cri(),
+            mounts: Vec::new(),
         };
         let spec = PodSpec {
             name: "web",

@@ -24,6 +24,7 @@ fn pod() -> PodSpec {
     let container = |name, cpu_shares, cpu_quota, memory_limit_in_bytes| ContainerSpec {
         name,
         script: "while true; do sleep 1000; done",
+        mounts: Vec::new(),
         resources: LinuxContainerResources {
             cpu_shares,
             cpu_quota,

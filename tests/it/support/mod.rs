@@ -20,6 +20,7 @@ pub(crate) mod pods;
 pub(crate) mod policy;
 pub(crate) mod prometheus;
 pub(crate) mod recommender;
+pub(crate) mod runtimes;
 pub(crate) mod tenants;
 pub(crate) mod terminal;
 pub(crate) mod tree;

@@ -1,6 +1,7 @@
 //! Pods in a private containerd, made through CRI as a kubelet makes them.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use tonic::Status;
 use vscaled::model::{CgroupPath, MemoryLimit};
@@ -16,6 +17,8 @@ pub(crate) struct ContainerSpec {
     /// Run by `/bin/sh -c`.
     pub(crate) script: &'static str,
     pub(crate) resources: LinuxContainerResources,
+    /// Directories of this machine that it sees: where, which, and whether it may write there.
+    pub(crate) mounts: Vec<(String, PathBuf, bool)>,
 }
 
 /// A pod to make.
@@ -180,6 +183,14 @@ fn sandbox(spec: &PodSpec, cgroup: &CgroupPath) -> proto::PodSandboxConfig {
     }
 }
 
+fn mount((container_path, host_path, writable): &(String, PathBuf, bool)) -> proto::Mount {
+    proto::Mount {
+        container_path: container_path.clone(),
+        host_path: host_path.display().to_string(),
+        readonly: !writable,
+    }
+}
+
 fn container(sandbox: &proto::PodSandboxConfig, spec: &ContainerSpec, attempt: u32) -> proto::ContainerConfig {
     let mut labels = sandbox.labels.clone();
     labels.insert("io.kubernetes.container.name".to_owned(), spec.name.to_owned());
@@ -191,6 +202,7 @@ fn container(sandbox: &proto::PodSandboxConfig, spec: &ContainerSpec, attempt: u
         image: Some(proto::ImageSpec { image: BUSYBOX.into() }),
         command: vec!["/bin/sh".to_owned(), "-c".to_owned(), spec.script.to_owned()],
         labels,
+        mounts: spec.mounts.iter().map(mount).collect(),
         linux: Some(proto::LinuxContainerConfig {
             resources: Some(spec.resources),
             security_context: Some(proto::LinuxContainerSecurityContext {

@@ -1,0 +1,204 @@
+//! Memory limits that come down under real language runtimes, to 60 % of what they hold, with hooks and without: what succeeds,
+//! how soon, who is killed, what is freed.
+//!
+//!     cargo bench --bench runtimes [-- [--quick] [--tries COUNT] [--agent PROGRAM] [RUNTIME...]]      as root
+//!
+//! The programs of `examples/hooks` run in containers of a private containerd, make garbage all the time, and take what they held
+//! before again after each try. Prints and never judges.
+
+#[path = "common/mod.rs"]
+#[allow(dead_code, reason = "shared by benchmarks of which none needs all of it")]
+mod common;
+#[path = "resize/machine.rs"]
+mod machine;
+
+#[path = "../tests/it/support/mod.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the tests' own helpers, which fail by panicking; not all of them are needed here"
+)]
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use support::amounts::Amounts;
+use support::runtimes::{Held, Language};
+
+/// With room for what the programs hold at most.
+const FULL: Amounts = Amounts::doubled(1000, 192);
+/// A try is over after so long.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// So long after a limit came down a kill is still one of the try.
+const AFTER: Duration = Duration::from_millis(300);
+const WAIT: (&str, &str) = ("vscaled.io/before-shrink-wait", "5s");
+const MIB: u64 = 1 << 20;
+
+/// How much to measure.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// A tenth of it.
+    #[arg(long)]
+    quick: bool,
+    /// How often each limit is lowered.
+    #[arg(long, default_value_t = 200)]
+    tries: usize,
+    /// The agent to measure, instead of the one that was built with this.
+    #[arg(long)]
+    agent: Option<PathBuf>,
+    /// What cargo passes to every benchmark.
+    #[arg(long, hide = true)]
+    bench: bool,
+    /// Which runtimes; all but nginx and Python by default.
+    runtimes: Vec<String>,
+}
+
+/// What became of the tries.
+#[derive(Debug, Default)]
+struct Results {
+    stood: common::Samples,
+    stood_count: usize,
+    refused: usize,
+    unanswered: usize,
+    killed: usize,
+    freed: Vec<u64>,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let tries = if arguments.quick {
+        arguments.tries / 10
+    } else {
+        arguments.tries
+    };
+    let wanted = |language: &Language| match arguments.runtimes.as_slice() {
+        [] => !matches!(language, Language::Nginx | Language::Python),
+        named => named.iter().any(|name| name == language.name()),
+    };
+    machine::print()?;
+    println!(
+        "  {:<14} {:<8} {:>5} {:>7} {:>8} {:>11} {:>7} {:>12} {:>12} {:>11}",
+        "runtime", "hooks", "tries", "stood", "refused", "unanswered", "killed", "p50", "p95", "freed MiB"
+    );
+    for language in Language::ALL.into_iter().filter(wanted) {
+        for hooks in [false, true] {
+            match measure(language, hooks, tries, arguments.agent.as_ref()).await {
+                Ok(results) => print(language, hooks, tries, results),
+                Err(why) => println!("  {:<14} {why}", language.name()),
+            }
+        }
+    }
+    machine::print_load()
+}
+
+fn print(language: Language, hooks: bool, tries: usize, mut results: Results) {
+    results.freed.sort_unstable();
+    let freed = results.freed.get(results.freed.len() / 2).copied().unwrap_or_default();
+    let time = |percent| format!("{} ms", results.stood.percentile(percent).as_millis());
+    println!(
+        "  {:<14} {:<8} {tries:>5} {:>7} {:>8} {:>11} {:>7} {:>12} {:>12} {:>11}",
+        language.name(),
+        if hooks { "yes" } else { "no" },
+        results.stood_count,
+        results.refused,
+        results.unanswered,
+        results.killed,
+        time(50),
+        time(95),
+        freed / MIB
+    );
+}
+
+/// Lowers the limit of one program so often.
+///
+/// Errors: a sentence, where the runtime is missing.
+async fn measure(language: Language, hooks: bool, tries: usize, agent: Option<&PathBuf>) -> Result<Results, String> {
+    let mut held = Held::new(language, FULL).await?;
+    if let Some(agent) = agent {
+        held.run_agent(agent);
+    }
+    let annotations = if hooks {
+        [language.hooks(), &[WAIT]].concat()
+    } else {
+        Vec::new()
+    };
+    held.describe(&annotations);
+    held.agent.start().await;
+    held.begins().await;
+    let mut results = Results::default();
+    for number in 0..tries {
+        if number > 0 {
+            grow(&mut held).await;
+        }
+        shrink(&mut held, &mut results).await;
+    }
+    Ok(results)
+}
+
+/// Gives the program its memory back, and has it take that.
+async fn grow(held: &mut Held) {
+    held.recommend(FULL);
+    held.agent
+        .wait_for("the limit to grow", || {
+            held.has_ended() || held.limit() == FULL.memory * 2 * MIB
+        })
+        .await;
+    if held.has_ended() {
+        held.restart().await;
+        return;
+    }
+    // A hook after growth is told, too.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let asked = held.shared("grow");
+    let began = Instant::now();
+    drop(fs::write(&asked, ""));
+    while asked.exists() && began.elapsed() < PATIENCE && !held.has_ended() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    if held.has_ended() {
+        held.restart().await;
+    }
+}
+
+async fn shrink(held: &mut Held, results: &mut Results) {
+    let (before, kills) = (held.usage(), held.kills());
+    let target = before * 6 / 10 / (2 * MIB);
+    let lower = Amounts::doubled(FULL.cpu, target);
+    let began = Instant::now();
+    let seen = held.agent.history().await.last().map_or(0, |change| change.sequence);
+    held.recommend(lower);
+    let mut refused = false;
+    while held.limit() != target * 2 * MIB && began.elapsed() < PATIENCE && !refused {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        if began.elapsed() > Duration::from_millis(100) {
+            let history = held.agent.history().await;
+            let of_try = history.iter().filter(|change| change.sequence > seen);
+            refused = of_try.clone().any(|change| change.outcome == "Refused");
+        }
+    }
+    let took = began.elapsed();
+    let stood = held.limit() == target * 2 * MIB;
+    if stood {
+        tokio::time::sleep(AFTER).await;
+        if !held.has_ended() {
+            results.freed.push(before.saturating_sub(held.usage()));
+        }
+    }
+    if held.kills() > kills || held.has_ended() {
+        results.killed += 1;
+    } else if stood {
+        results.stood.push(took);
+        results.stood_count += 1;
+    } else if refused {
+        results.refused += 1;
+    } else {
+        results.unanswered += 1;
+    }
+}

@@ -8,6 +8,7 @@
 
 mod admission_policy;
 mod architecture;
+mod arm64_programs;
 mod cgroup_files;
 mod cluster_api;
 mod cluster_deploy;

@@ -244,6 +244,11 @@ pub(super) fn next(state: &PodState, now: Timestamp) -> String {
     if let Some(end) = state.decision.boosts.next_end {
         return format!("A startup boost ends at {end:.0}, and that container's cpu goes back.");
     }
+    if let Some(until) = state.decision.canary.until {
+        return format!(
+            "The change waits for pods that have it first, until {until:.0} if none of them here is in trouble."
+        );
+    }
     if state.decision.reason == Reason::StartupBoost {
         return "A startup boost ends once the pod is ready, or as long after that as its VPA says.".to_owned();
     }

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::boost::{self, Boost, Boosts};
+use super::canary::{Canary, Known};
 use super::candidate::{Candidate, recommendations};
 use super::growth::{self, Ceiling};
 use super::index::{Index, Namespace};
@@ -17,6 +18,7 @@ pub(super) struct Case<'a> {
     pod: &'a Pod,
     now: Timestamp,
     options: &'a Options,
+    known: Known<'a>,
     /// The regular containers, then the sidecars, in their order.
     candidates: Vec<Candidate<'a>>,
     /// What the pod as a whole has, where that can be resized.
@@ -30,6 +32,8 @@ pub(super) struct Case<'a> {
     pub(super) ceilings: Vec<Ceiling>,
     /// What becomes of startup boosts.
     pub(super) boosts: Boosts,
+    /// Whether other pods have a change first.
+    pub(super) canary: Canary,
     /// The part of a forbidden change that restarts no container.
     pub(super) without_restart: Option<WithoutRestart>,
 }
@@ -42,12 +46,8 @@ struct Control<'a> {
 }
 
 impl<'a> Case<'a> {
-    pub(super) fn new(
-        pod: &'a Pod,
-        now: Timestamp,
-        options: &'a Options,
-        applied: Option<&[NamedRequirements]>,
-    ) -> Self {
+    pub(super) fn new(pod: &'a Pod, now: Timestamp, options: &'a Options, known: Known<'a>) -> Self {
+        let applied = known.applied;
         let candidate = |container| Candidate::new(pod, container, applied);
         let applied_to_pod = applied.and_then(|applied| NamedRequirements::split(applied).1);
         let pod_level = pod.resizable_pod_level().map(|spec| *applied_to_pod.unwrap_or(&spec));
@@ -55,6 +55,7 @@ impl<'a> Case<'a> {
             pod,
             now,
             options,
+            known,
             candidates: pod.running_containers().map(candidate).collect(),
             pod_level: pod_level.map(NamedRequirements::of_pod),
             workload: None,
@@ -62,6 +63,7 @@ impl<'a> Case<'a> {
             notes: Vec::new(),
             ceilings: Vec::new(),
             boosts: Boosts::default(),
+            canary: Canary::default(),
             without_restart: None,
         }
     }
@@ -93,6 +95,7 @@ impl<'a> Case<'a> {
         chain: &Chain<'a>,
     ) -> Result<(Reason, Vec<NamedRequirements>), Reason> {
         let followed = self.follow(vpa, namespace, chain);
+        self.canary = Canary::of(self.pod, vpa, &mut self.notes);
         self.boosts = boost::take_up(self.pod, vpa, self.now, &mut self.candidates, &mut self.notes);
         if followed.is_ok() {
             capping::cap(&mut self.candidates, &namespace.limits, &mut self.notes);
@@ -105,7 +108,11 @@ impl<'a> Case<'a> {
             Ok(()) => trigger::when(self.pod, vpa, &self.candidates, self.now, self.options, &mut self.notes),
             Err(reason) => reason,
         };
-        let concluded = self.conclude(due, &namespace.limits.container);
+        let mut concluded = self.conclude(due, &namespace.limits.container);
+        if let Err(waits @ (Reason::CanaryFirst | Reason::CanaryUnreadable)) = concluded {
+            // Boosts that are over wait for nobody.
+            concluded = self.conclude(waits, &namespace.limits.container);
+        }
         if let Err(Reason::RestartRequired) = concluded {
             self.without_restart = self.decide_without_restart(vpa, &namespace.limits.container);
         }
@@ -185,9 +192,23 @@ impl<'a> Case<'a> {
         }
         match verdict::forbids(self.pod, &self.candidates, &outcome, &mut self.notes) {
             Some(reason) => Err(reason),
-            None if is_due => Ok((due, outcome)),
+            None if is_due => self.admit(due, outcome),
             None => Ok((Reason::StartupBoostEnded, outcome)),
         }
+    }
+
+    /// A due change passes, unless other pods have it first.
+    fn admit(
+        &mut self,
+        due: Reason,
+        outcome: Vec<NamedRequirements>,
+    ) -> Result<(Reason, Vec<NamedRequirements>), Reason> {
+        if let Some(vpa) = self.vpa {
+            let (change, notes) = ((due, &*outcome), &mut self.notes);
+            self.canary
+                .admit(vpa, change, &self.known, self.now, self.options, notes)?;
+        }
+        Ok((due, outcome))
     }
 
     /// Finds the VPA that controls the pod, or would if it were acted on.

@@ -9,7 +9,8 @@
 //! 3. `capping` with `pod_share`, `limit_range` and `proportional`: bounds on the recommendation, and limits; `pod_level`: the
 //!    pod's own amounts;
 //! 4. `trigger`: whether to act now;
-//! 5. `verdict`: whether that is allowed in place.
+//! 5. `verdict`: whether that is allowed in place;
+//! 6. `canary`: whether other pods of the VPA have it first.
 //!
 //! Beside the decision `growth` says how far limits may grow before there is one.
 //!
@@ -44,6 +45,7 @@
 //! - The annotation of a startup boost counts only where the VPA has a `startupBoost` for the container.
 
 mod boost;
+mod canary;
 mod candidate;
 mod capping;
 mod case;
@@ -71,6 +73,7 @@ use crate::model::{Action, MilliCpu, NamedRequirements, QosClass, Reason, Resour
 use case::Case;
 
 pub use boost::{ANNOTATION as BOOST_ANNOTATION, Boosts, Lasts};
+pub use canary::{Canary, Known, Waits};
 pub use growth::Ceiling;
 pub use index::Index;
 pub use matching::Unmatched;
@@ -204,6 +207,7 @@ pub struct PodDecision {
     pub ceilings: Vec<Ceiling>,
     /// What becomes of its startup boosts.
     pub boosts: Boosts,
+    pub canary: Canary,
 }
 
 /// The part of a due change that restarts no container.
@@ -230,7 +234,13 @@ impl PodDecision {
             notes: Vec::new(),
             ceilings: Vec::new(),
             boosts: Boosts::default(),
+            canary: Canary::default(),
         }
+    }
+
+    /// When only time has to pass for another decision.
+    pub fn next_change(&self) -> Option<Timestamp> {
+        [self.boosts.next_end, self.canary.until].into_iter().flatten().min()
     }
 
     /// What is to be done.
@@ -259,20 +269,19 @@ impl PodDecision {
 /// Decides about all pods, in their order.
 pub fn decide(pods: &[impl Borrow<Pod>], index: &Index<'_>, now: Timestamp, options: &Options) -> Vec<PodDecision> {
     pods.iter()
-        .map(|pod| decide_pod(pod.borrow(), index, now, options, None))
+        .map(|pod| decide_pod(pod.borrow(), index, now, options, Known::default()))
         .collect()
 }
 
-/// Decides about one pod. `applied` is the record of what its containers were given, where no status says so; a
-/// container that the record lacks has what its status or spec says.
-pub fn decide_pod(
+/// Decides about one pod.
+pub fn decide_pod<'a>(
     pod: &Pod,
     index: &Index<'_>,
     now: Timestamp,
     options: &Options,
-    applied: Option<&[NamedRequirements]>,
+    known: impl Into<Known<'a>>,
 ) -> PodDecision {
-    let mut case = Case::new(pod, now, options, applied);
+    let mut case = Case::new(pod, now, options, known.into());
     let with_settings = pod.running_containers().flat_map(findings);
     case.notes.extend(with_settings.map(Note::OutOfReach));
     let (reason, containers) = case.decide(index).unwrap_or_else(|reason| (reason, case.standing()));
@@ -288,5 +297,6 @@ pub fn decide_pod(
         notes: case.notes,
         ceilings: case.ceilings,
         boosts: case.boosts,
+        canary: case.canary,
     }
 }

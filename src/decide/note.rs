@@ -139,6 +139,28 @@ pub enum Note {
         /// What is wrong with the pod's annotation.
         why: String,
     },
+    /// The pod is among those that changed recommendations go to first.
+    #[display("changed recommendations go to this pod first, as to {percent}% of the VPA's pods")]
+    GoesFirst { percent: u64 },
+    /// The pod waits for a change that others have first.
+    #[display(
+        "{percent}% of the VPA's pods have the change first; this one has it from {until:.0}, if none of them on this node is in \
+         trouble, as none has been since {since:.0}"
+    )]
+    Waits {
+        percent: u64,
+        since: Timestamp,
+        until: Timestamp,
+    },
+    /// Which pods go first is not understood.
+    #[display("VerticalPodAutoscaler {vpa}: metadata.annotations[{annotation}]: {value:?}: allowed is {allowed}")]
+    CanaryUnreadable {
+        vpa: String,
+        annotation: &'static str,
+        /// The beginning of what it holds.
+        value: String,
+        allowed: String,
+    },
     /// A setting inside a container that no resize reaches.
     #[display("{}: {_0}", _0.container)]
     OutOfReach(Finding),
@@ -176,9 +198,13 @@ impl Note {
             | Self::BoostStays { container } => (Some(container), Some(Resource::Cpu)),
             Self::OutOfReach(finding) => (Some(&finding.container), Some(Resource::Memory)),
             Self::UnknownContainer { container } | Self::SharedName { container } => (Some(container), None),
-            Self::Outranked { .. } | Self::Unmatched(_) | Self::ActsFrom { .. } | Self::WouldChangeClass { .. } => {
-                (None, None)
-            }
+            Self::Outranked { .. }
+            | Self::Unmatched(_)
+            | Self::ActsFrom { .. }
+            | Self::GoesFirst { .. }
+            | Self::Waits { .. }
+            | Self::CanaryUnreadable { .. }
+            | Self::WouldChangeClass { .. } => (None, None),
         }
     }
 }

@@ -4,6 +4,7 @@
 mod arbitrary;
 mod assigned;
 mod boost;
+mod canary;
 mod fixed_heap;
 mod growth;
 mod matching;

@@ -57,6 +57,7 @@ reasons! {
     NoVpa => None, "no VPA targets the pod's workload";
     NotActedOn => None, "the VPA's mode, annotation or recommender says that nobody acts on it here";
     NoRecommendation => None, "the VPA has nothing to say about the pod's containers yet";
+    CanaryFirst => None, "a change is due, and a part of the workload's pods has it first";
     HpaConflict => None, "a HorizontalPodAutoscaler follows every resource that the VPA recommends";
     Ignored => None, "the pod's annotation vscaled.io/ignore says so";
     NotScheduled => None, "the pod is bound to no node";
@@ -68,5 +69,6 @@ reasons! {
     PodLevelExceeded => Skip, "the containers would need more than the pod's own resources allow";
     StaticallyAssigned => Skip, "the kubelet's static CPU or memory manager has given it processors or memory of its own";
     DuplicateContainer => Skip, "two containers of the pod share a name";
+    CanaryUnreadable => Skip, "a change is due, but an annotation of the VPA does not say which pods have it first";
     BoostUnreadable => Skip, "a startup boost is over, but nothing says what the container had before it";
 }

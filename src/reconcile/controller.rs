@@ -340,8 +340,8 @@ impl Controller {
             self.apply_where(|_| true, || PodInput::ResizeRetried);
         }
         self.give_turns(wall);
-        let boost_over = |state: &PodState| state.decision.boosts.next_end.is_some_and(|end| end <= wall);
-        if self.pods.values().any(boost_over) {
+        let is_over = |state: &PodState| state.decision.next_change().is_some_and(|end| end <= wall);
+        if self.pods.values().any(is_over) {
             self.decide_all(wall);
         }
         if self.schedule.decide <= now {

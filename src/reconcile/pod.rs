@@ -80,6 +80,8 @@ pub(crate) struct PodState {
     pub(crate) shrink: ShrinkState,
     pub(crate) growth: GrowthState,
     hooks: hooks::Hooks,
+    /// When a limit was last too low for it, of what was recommended.
+    trouble: Option<Timestamp>,
     /// The pod's cgroup allows less memory than its containers' do together.
     pub(crate) low_pod_level: Option<LowPodLevel>,
     pub(crate) work: WorkItem,
@@ -246,6 +248,7 @@ impl PodState {
             shrink: ShrinkState::default(),
             growth: GrowthState::default(),
             hooks: hooks::Hooks::default(),
+            trouble: None,
             low_pod_level: None,
             work: WorkItem::default(),
         }
@@ -314,6 +317,7 @@ impl PodState {
                 self.follow_shrink(ended, now, effects);
             }
             PodInput::Killed(target) => {
+                self.trouble = Some(now.wall);
                 let ended = self.shrink.killed(&target, now.wall);
                 self.follow_shrink(ended, now, effects);
             }
@@ -354,7 +358,7 @@ impl PodState {
         let dated = [
             self.desired.override_ends_at(),
             self.shrink.retry_at,
-            self.decision.boosts.next_end,
+            self.decision.next_change(),
             self.denied_end(),
             self.may_press_at(),
         ];
@@ -404,6 +408,7 @@ impl PodState {
     fn follow_shrink(&mut self, ended: Option<super::shrink::ShrinkEnd>, now: Now, effects: &mut Vec<Effect>) {
         let Some(ended) = ended else { return };
         if let super::shrink::ShrinkEnd::Undone(why) = &ended {
+            self.trouble = Some(now.wall);
             self.desired.return_later(&self.pod);
             self.restart(Cause::Regret { why: why.clone() }, now);
         }
@@ -437,9 +442,20 @@ impl PodState {
         }
     }
 
+    /// When it last was in trouble: a container ended, memory or cpu was not enough, or a lower limit was taken back.
+    pub(crate) fn in_trouble(&self) -> Option<Timestamp> {
+        let ends = self
+            .pod
+            .statuses()
+            .flat_map(|status| [&status.state, &status.last_state]);
+        let ended = ends.filter_map(|state| state.terminated.as_ref()?.finished_at);
+        ended.chain(self.trouble).max()
+    }
+
     /// Whether anything of it survives a restart.
     fn is_saved(&self) -> bool {
-        !self.desired.is_empty() || !self.growth.pauses.is_empty() || !self.growth.pressed.is_empty()
+        let waits = self.decision.canary.waits.is_some();
+        !self.desired.is_empty() || !self.growth.pauses.is_empty() || !self.growth.pressed.is_empty() || waits
     }
 
     /// What survives a restart, if there is anything.
@@ -459,6 +475,7 @@ impl PodState {
             regrets: self.shrink.backoffs.clone(),
             pauses: self.growth.pauses.clone(),
             pressed: self.growth.pressed.clone(),
+            waits: self.decision.canary.waits.clone(),
         })
     }
 }

@@ -8,6 +8,7 @@
 mod host_answers;
 mod host_boost;
 mod host_bounds;
+mod host_canary;
 mod host_faults;
 mod host_killed;
 mod host_kubelet_pods;

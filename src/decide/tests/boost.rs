@@ -365,7 +365,7 @@ fn where_the_spec_keeps_the_boost_the_record_says_that_it_was_taken_back() {
         &index(&view),
         now(),
         &Options::default(),
-        Some(&ended.containers),
+        Some(&*ended.containers),
     );
     assert_eq!((later.action(), cpu(&later, "app")), (Action::None, "200m/600m".into()));
     let mut raised = view.clone();
@@ -381,7 +381,7 @@ fn where_the_spec_keeps_the_boost_the_record_says_that_it_was_taken_back() {
         &index(&raised),
         now(),
         &Options::default(),
-        Some(&ended.containers),
+        Some(&*ended.containers),
     );
     assert_eq!(
         near.reason,
@@ -395,7 +395,7 @@ fn where_the_spec_keeps_the_boost_the_record_says_that_it_was_taken_back() {
         &index(&unready),
         now(),
         &Options::default(),
-        Some(&ended.containers),
+        Some(&*ended.containers),
     );
     assert_eq!(
         (unready.action(), cpu(&unready, "app")),

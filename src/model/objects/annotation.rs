@@ -4,6 +4,10 @@
 pub const IGNORE: &str = "vscaled.io/ignore";
 /// On a VPA: `"true"` acts on the VPA whatever its mode says, `"false"` leaves its pods alone.
 pub const ACT: &str = "vscaled.io/act";
+/// On a VPA: the share of its pods that changed recommendations go to first, such as `10%`.
+pub const CANARY: &str = "vscaled.io/canary";
+/// On a VPA: how long the other pods wait then.
+pub const CANARY_BAKE: &str = "vscaled.io/canary-bake";
 /// On a pod: what is applied to it, where its kubelet does not resize.
 pub const APPLIED: &str = "vscaled.io/applied";
 /// On a pod: what is run in its containers before a memory limit comes down. A container's name may follow a dot.

@@ -133,6 +133,7 @@ impl Controller {
         let view = Arc::clone(&self.sources.view);
         let index = decide::Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
         let decision_maker = DecisionMaker {
+            trouble: self.troubles(),
             index: &index,
             options: decide::Options {
                 managers: self.node.managers(),
@@ -162,6 +163,20 @@ impl Controller {
             }
         }
         self.follow_all(&decision_maker);
+    }
+
+    /// When pods that have recommendations first were last in trouble, by namespace and VPA.
+    fn troubles(&self) -> BTreeMap<(String, String), Timestamp> {
+        let mut troubles = BTreeMap::new();
+        for state in self.pods.values().filter(|state| state.decision.canary.goes_first) {
+            if let (Some(vpa), Some(at)) = (&state.decision.vpa, state.in_trouble()) {
+                let latest = troubles
+                    .entry((state.decision.namespace.clone(), vpa.clone()))
+                    .or_insert(at);
+                *latest = at.max(*latest);
+            }
+        }
+        troubles
     }
 
     fn forget_pod(&mut self, key: &str, state: &PodState) {
@@ -234,6 +249,8 @@ struct DecisionMaker<'a> {
     observe_only: bool,
     /// Whether pods are resized through the API server where their kubelet does that.
     patches: bool,
+    /// When pods that have recommendations first were last in trouble, by namespace and VPA.
+    trouble: BTreeMap<(String, String), Timestamp>,
     now: Timestamp,
 }
 
@@ -245,6 +262,12 @@ impl DecisionMaker<'_> {
         let pod = &state.undisturbed();
         // Where the kubelet resizes, the spec is what was last asked for, by whomever.
         let spec = (self.patches && resize::supports_in_place_resize(pod)).then(|| pod.requirements());
-        decide::decide_pod(pod, self.index, self.now, &self.options, spec.as_deref().or(in_force))
+        let vpa = state.decision.vpa.clone();
+        let known = decide::Known {
+            applied: spec.as_deref().or(in_force),
+            waits: state.decision.canary.waits.as_ref(),
+            trouble: vpa.and_then(|vpa| self.trouble.get(&(pod.metadata.namespace.clone(), vpa)).copied()),
+        };
+        decide::decide_pod(pod, self.index, self.now, &self.options, known)
     }
 }

@@ -33,7 +33,8 @@ impl PodState {
     fn known_to_file(&self) -> Option<impl PartialEq + '_> {
         let asked = (&self.resize.accepted, &self.resize.prepared, &self.resize.written_ahead);
         let undone = (&self.shrink.backoffs, &self.growth.pauses, &self.growth.pressed);
-        let saved = (&self.identity, &self.pod, &self.desired, asked, undone);
+        let waits = &self.decision.canary.waits;
+        let saved = (&self.identity, &self.pod, &self.desired, asked, undone, waits);
         self.is_saved().then_some(saved)
     }
 

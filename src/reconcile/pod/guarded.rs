@@ -48,6 +48,7 @@ impl PodState {
         match report.event {
             GuardEvent::Grew { to, why, grown } => self.grow_memory(&of, to, &why, *grown, now, effects),
             GuardEvent::Refused { why, .. } => {
+                self.trouble = Some(now.wall);
                 let reason = format!("container {}: memory limit not grown: {why}", of.container);
                 self.growth.refused.insert(of.container.clone(), why);
                 let cause = guard_cause(&of, Resource::Memory, None);
@@ -62,6 +63,7 @@ impl PodState {
             }
             GuardEvent::Quiet { peak } => self.end_quiet_memory(&of, peak, now),
             GuardEvent::Throttled { from, to, why } => {
+                self.trouble = Some(now.wall);
                 let cause = guard_cause(&of, Resource::Cpu, Some(why.clone()));
                 let limits = (from.get(), to.get());
                 let given = TemporaryLimit::given(&of.container, Resource::Cpu, limits, why, now.wall);
@@ -79,6 +81,7 @@ impl PodState {
     fn grow_memory(&mut self, of: &Guarded, to: Bytes, why: &str, grown: Grown, now: Now, effects: &mut Vec<Effect>) {
         let cause = || guard_cause(of, Resource::Memory, Some(why.to_owned()));
         let applied = grown.outcome == Outcome::Applied;
+        self.trouble = Some(now.wall);
         if applied && self.desired.is_overridden(&of.container, Resource::Memory) {
             // An operator was a moment faster.
             effects.push(Effect::MoveLeastLimit {

@@ -84,6 +84,7 @@ impl PodState {
             self.growth.pause(container, pause);
         }
         self.growth.pressed = saved.pressed;
+        self.decision.canary.waits = saved.waits.or(self.decision.canary.waits.take());
         let decided = self.desired.recommended.take();
         let silent = self.decision.reason == Reason::SourcesSilent;
         let not_followed = self.decision.change().is_none() || self.no_room.is_some();

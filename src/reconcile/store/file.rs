@@ -12,6 +12,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::decide::Waits;
 use crate::files;
 use crate::model::objects::{Pod, PodId};
 use crate::plan::shrink::Regrets;
@@ -58,6 +59,9 @@ pub(crate) struct SavedPod {
     /// When containers were asked for evidence last.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) pressed: BTreeMap<String, Timestamp>,
+    /// A change that other pods of the VPA have first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) waits: Option<Waits>,
 }
 
 /// What is desired for a pod and what was asked for, side by side in the file.
@@ -231,6 +235,7 @@ mod tests {
             },
             regrets: Regrets::default(),
             pauses: BTreeMap::new(),
+            waits: None,
             pressed: BTreeMap::new(),
         };
         BTreeMap::from([("u1".to_owned(), saved)])

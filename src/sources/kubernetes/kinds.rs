@@ -67,7 +67,7 @@ fn reads_of_pod(pod: &Pod, name: &str) -> bool {
 }
 
 fn reads_of_vpa(_: &VerticalPodAutoscaler, name: &str) -> bool {
-    name == annotation::ACT
+    [annotation::ACT, annotation::CANARY, annotation::CANARY_BAKE].contains(&name)
 }
 
 /// Where workloads of a kind are served, newest version first.

@@ -13,7 +13,7 @@ const OTHERS: usize = 24;
 const AT_ONCE: usize = 10;
 
 /// Another pod of the workload; returns its container's cgroup.
-fn another(scene: &Scene, number: usize) -> CgroupPath {
+pub(super) fn another(scene: &Scene, number: usize) -> CgroupPath {
     let (uid, id) = (
         format!("0a1b2c3d-0000-4000-8000-{number:012x}"),
         format!("{number:064x}"),

@@ -72,7 +72,13 @@ fn the_annotations_ratio_does_not_widen_a_recommended_limit() {
     let mut applied = view.pods[0].requirements();
     applied[0].resources.requests.cpu = Some(MilliCpu::new(50));
     applied[0].resources.limits.cpu = Some(MilliCpu::new(150));
-    let later = decide_pod(&view.pods[0], &index(&view), now(), &Options::default(), Some(&applied));
+    let later = decide_pod(
+        &view.pods[0],
+        &index(&view),
+        now(),
+        &Options::default(),
+        Some(&*applied),
+    );
     assert_eq!(cpu(&later, "app"), "100m/300m");
 }
 

@@ -1,0 +1,177 @@
+//! Changed recommendations go first to a share of a workload's pods, and to the rest after a time without trouble.
+//!
+//! Every node decides alone. Whether a pod goes first is a hash of its UID and the VPA's. Any other pod waits from the moment
+//! at which its change became due; the wait begins again when the change moves by the threshold from which old pods are
+//! changed, and with each trouble of a pod on the node that goes first. Nodes without such a pod see neither: for them the
+//! time passes, unless the recommender moves its recommendation after a kill.
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::{Note, Options};
+use crate::model::objects::annotation::{CANARY, CANARY_BAKE};
+use crate::model::objects::{Pod, VerticalPodAutoscaler};
+use crate::model::{NamedRequirements, Reason, Resource};
+
+/// How long pods wait where the VPA does not say.
+const BAKE: SignedDuration = SignedDuration::from_mins(30);
+const SHORTEST: SignedDuration = SignedDuration::from_mins(1);
+const LONGEST: SignedDuration = SignedDuration::from_hours(168);
+/// The characters of an annotation that are shown.
+const SHOWN: usize = 64;
+
+/// Where a pod stands among those that its VPA changes one part after the other.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Canary {
+    /// Changed recommendations go to this pod first.
+    pub goes_first: bool,
+    /// The change that the pod waits for, or waited for and does not have yet.
+    pub waits: Option<Waits>,
+    /// When it gets that, unless there is trouble.
+    pub until: Option<Timestamp>,
+}
+
+/// A change that others have first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waits {
+    /// Since when there has been no trouble with it.
+    pub since: Timestamp,
+    /// What the pod is to have, as it was when the wait began.
+    pub targets: Vec<NamedRequirements>,
+}
+
+/// What is known of earlier decisions.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Known<'a> {
+    /// What the containers were given, where no status says so; a container that it lacks has what its status or spec says.
+    pub applied: Option<&'a [NamedRequirements]>,
+    /// The change that the pod waits for.
+    pub waits: Option<&'a Waits>,
+    /// When a pod of the VPA that goes first was last in trouble.
+    pub trouble: Option<Timestamp>,
+}
+
+impl<'a> From<Option<&'a [NamedRequirements]>> for Known<'a> {
+    fn from(applied: Option<&'a [NamedRequirements]>) -> Self {
+        Self {
+            applied,
+            ..Self::default()
+        }
+    }
+}
+
+/// What a VPA says of its canaries.
+#[derive(Debug, Clone, Copy)]
+struct Terms {
+    percent: u64,
+    bake: SignedDuration,
+}
+
+impl Terms {
+    /// Errors: which annotation is not understood.
+    fn of(vpa: &VerticalPodAutoscaler) -> Option<Result<Self, Note>> {
+        let annotations = &vpa.metadata.annotations;
+        let percent = annotations.get(CANARY)?;
+        let unreadable = |annotation: &'static str, value: &str, allowed: String| Note::CanaryUnreadable {
+            vpa: vpa.metadata.name.clone(),
+            annotation,
+            value: value.chars().take(SHOWN).collect(),
+            allowed,
+        };
+        let digits = percent.strip_suffix('%').filter(|digits| !digits.starts_with('+'));
+        let Some(read) = digits
+            .and_then(|digits| digits.parse().ok())
+            .filter(|percent| (1..=100).contains(percent))
+        else {
+            return Some(Err(unreadable(CANARY, percent, "1% to 100%".to_owned())));
+        };
+        let bake = annotations.get(CANARY_BAKE).map_or(Ok(BAKE), |bake| {
+            let read = bake.parse().ok().filter(|bake| (SHORTEST..=LONGEST).contains(bake));
+            read.ok_or_else(|| unreadable(CANARY_BAKE, bake, format!("{SHORTEST:#} to {LONGEST:#}")))
+        });
+        Some(bake.map(|bake| Self { percent: read, bake }))
+    }
+
+    /// Whether changes go to this pod first: the same on every node, and for each larger share.
+    fn lets_go_first(&self, pod: &Pod, vpa: &VerticalPodAutoscaler) -> bool {
+        let mut hash = crc32fast::Hasher::new();
+        for metadata in [&vpa.metadata, &pod.metadata] {
+            let own = if metadata.uid.is_empty() {
+                &metadata.name
+            } else {
+                &metadata.uid
+            };
+            hash.update(own.as_bytes());
+        }
+        (u64::from(hash.finalize()) * 100) >> 32 < self.percent
+    }
+}
+
+impl Canary {
+    /// Whether the pod is among those that go first.
+    pub(super) fn of(pod: &Pod, vpa: &VerticalPodAutoscaler, notes: &mut Vec<Note>) -> Self {
+        let goes_first = match Terms::of(vpa) {
+            Some(Ok(terms)) => terms.lets_go_first(pod, vpa).then_some(terms),
+            _ => None,
+        };
+        notes.extend(goes_first.map(|terms| Note::GoesFirst { percent: terms.percent }));
+        Self {
+            goes_first: goes_first.is_some(),
+            ..Self::default()
+        }
+    }
+
+    /// Lets a due change to these amounts pass, or has the pod wait for it. A container that was just killed waits for nothing.
+    pub(super) fn admit(
+        &mut self,
+        vpa: &VerticalPodAutoscaler,
+        (due, targets): (Reason, &[NamedRequirements]),
+        known: &Known<'_>,
+        now: Timestamp,
+        options: &Options,
+        notes: &mut Vec<Note>,
+    ) -> Result<(), Reason> {
+        let terms = match Terms::of(vpa) {
+            Some(Ok(terms)) if !self.goes_first && due != Reason::QuickOOM => terms,
+            Some(Err(note)) if due != Reason::QuickOOM => {
+                notes.push(note);
+                return Err(Reason::CanaryUnreadable);
+            }
+            _ => return Ok(()),
+        };
+        let before = known
+            .waits
+            .filter(|waits| !differ(&waits.targets, targets, options.update_threshold));
+        let since = before.map_or(now, |waits| waits.since.min(now));
+        // Nobody can have been in trouble later than now.
+        let since = known
+            .trouble
+            .filter(|trouble| *trouble <= now)
+            .map_or(since, |trouble| since.max(trouble));
+        let targets = before.map_or(targets, |waits| &waits.targets).to_vec();
+        self.waits = Some(Waits { since, targets });
+        let until = since.checked_add(terms.bake).unwrap_or(Timestamp::MAX);
+        if until <= now {
+            return Ok(());
+        }
+        self.until = Some(until);
+        let percent = terms.percent;
+        notes.push(Note::Waits { percent, since, until });
+        Err(Reason::CanaryFirst)
+    }
+}
+
+/// Whether the sums of requests differ by the threshold, added up over resources as upstream does.
+fn differ(before: &[NamedRequirements], after: &[NamedRequirements], threshold: f64) -> bool {
+    let sum = |all: &[NamedRequirements], resource| -> u128 {
+        let requests = all.iter().map(|named| named.resources.requests.amount(resource));
+        requests.map(u128::from).sum()
+    };
+    let relative = Resource::ALL.into_iter().map(|resource| {
+        let (before, after) = (sum(before, resource), sum(after, resource));
+        #[expect(clippy::cast_precision_loss, reason = "upstream compares such ratios in f64")]
+        let relative = before.abs_diff(after) as f64 / before.max(1) as f64;
+        relative
+    });
+    relative.sum::<f64>() >= threshold
+}

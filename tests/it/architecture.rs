@@ -143,6 +143,7 @@ const MODULES: &[Module] = &[
 
 /// The dependencies that are mathematics or plain data; every other crate in Cargo.toml is taken to have effects.
 const PURE_CRATES: &[&str] = &[
+    "crc32fast",
     "derive_more",
     "jiff",
     "serde",

@@ -39,9 +39,10 @@ impl Worker {
     /// Looks at one container's memory, and grows its limit if it has to. `rang` if it passed an alarm.
     pub(super) fn check(&mut self, node: &Node, watched: &mut Watched, rang: bool) {
         let now = self.now();
-        match watched.read_usage(now, self.act, rang) {
+        match watched.read_usage(now, self.act.takes, rang) {
             Ok(None) => {}
             Ok(Some((look, verdict))) => {
+                watched.trace(&look, &verdict, self.act.takes);
                 let limit = Bytes::new(look.limit);
                 if watched.is_taking() || watched.lent.is_some() {
                     self.budgets.promise(watched.of(), limit, Bytes::new(look.used()));

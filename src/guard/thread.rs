@@ -26,6 +26,9 @@ use crate::model::{CgroupVersion, LivePod};
 
 /// How long acting is taken to last before that was measured.
 const ACT_AT_FIRST: Duration = Duration::from_millis(5);
+/// For how long the slowest time counts, before it counts half. A machine on which the guard was late is busy for longer than
+/// the looks take that then come in time, and a growth may begin at any moment.
+const REMEMBERED: Duration = Duration::from_secs(10);
 
 /// No look is taken to have been later than this: more is a machine that slept.
 const LATEST: Duration = Duration::from_millis(50);
@@ -84,6 +87,31 @@ impl Guard {
     }
 }
 
+/// How long acting takes: quick to rise, slow to fall.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Acting {
+    pub(super) takes: Duration,
+    /// When that was learnt, or halved.
+    at: Duration,
+}
+
+impl Default for Acting {
+    fn default() -> Self {
+        Self {
+            takes: ACT_AT_FIRST,
+            at: Duration::ZERO,
+        }
+    }
+}
+
+impl Acting {
+    fn learn(&mut self, now: Duration, took: Duration) {
+        if took >= self.takes || now.saturating_sub(self.at) >= REMEMBERED {
+            (self.takes, self.at) = (took.max(self.takes / 2), now);
+        }
+    }
+}
+
 /// What the thread works with.
 pub(super) struct Worker {
     started: Instant,
@@ -97,7 +125,7 @@ pub(super) struct Worker {
     pub(super) budgets: Budgets,
     pub(super) account: Account,
     /// How long it takes from the moment a look is due until a limit is grown.
-    pub(super) act: Duration,
+    pub(super) act: Acting,
     containers: Vec<Watched>,
     next_token: Token,
 }
@@ -113,7 +141,7 @@ impl Worker {
             settings: Settings::default(),
             budgets: Budgets::new(Budget::default(), page_size()),
             account: Account::default(),
-            act: ACT_AT_FIRST,
+            act: Acting::default(),
             containers: Vec::new(),
             next_token: FIRST,
         }
@@ -123,9 +151,9 @@ impl Worker {
         self.started.elapsed()
     }
 
-    /// Learns how long acting takes: quick to rise, slow to fall.
+    /// Learns how long acting takes.
     pub(super) fn learn_act(&mut self, took: Duration) {
-        self.act = took.max(self.act - self.act / 16);
+        self.act.learn(self.now(), took);
     }
 
     fn run(mut self, orders: &mpsc::Receiver<Order>) {
@@ -255,4 +283,25 @@ fn unless_gone<T>(opened: Result<T, CgroupError>, live: &LivePod, container: &st
         }
     };
     opened.inspect_err(failed).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guard_that_was_late_expects_to_be_late_again_for_a_while() {
+        let (ms, mut act) = (Duration::from_millis, Acting::default());
+        assert_eq!(act.takes, ACT_AT_FIRST);
+        act.learn(ms(100), ms(50));
+        // Hundreds of looks that come in time say nothing of the next one.
+        for look in 1..990 {
+            act.learn(ms(100 + 10 * look), ms(1));
+            assert_eq!(act.takes, ms(50));
+        }
+        act.learn(ms(10_100), ms(1));
+        assert_eq!(act.takes, ms(25));
+        act.learn(ms(10_110), ms(30));
+        assert_eq!(act.takes, ms(30));
+    }
 }

@@ -243,6 +243,18 @@ impl Watched {
         self.track.rate() >= TAKING
     }
 
+    /// One line for each look, for who wants to know why a limit grew too late (`vscaled::guard=trace`): in microseconds, bytes
+    /// and bytes per second. A look that is not to be repeated later led to a growth.
+    pub(super) fn trace(&self, look: &Look, verdict: &Verdict, act: Duration) {
+        let wait = match verdict {
+            Verdict::Wait(wait) => wait.as_micros(),
+            Verdict::Grow(_) => 0,
+        };
+        let (container, rate) = (&self.terms.container, self.track.rate());
+        let (at, act, limit, used) = (look.at.as_micros(), act.as_micros(), look.limit, look.used());
+        tracing::trace!(container, at, wait, act, limit, used, rate, "looked");
+    }
+
     /// Notes what was refused; whether it is news.
     pub(super) fn refuse(&mut self, now: Duration, word: &'static str) -> bool {
         let before = self.refused.replace((word, now));

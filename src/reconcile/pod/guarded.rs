@@ -131,7 +131,11 @@ impl PodState {
         };
         match limit.after_quiet(base.unwrap_or(0), peak.get()) {
             AfterQuiet::Keep => return,
-            AfterQuiet::Lower(to) => self.desired.lower_temporary(name, memory, to, now.wall),
+            AfterQuiet::Lower(to) => {
+                // Whole mebibytes, as it was given: the kernel holds what the spec says, and people can read it.
+                let to = to.next_multiple_of(1 << 20).min(limit.to);
+                self.desired.lower_temporary(name, memory, to, now.wall);
+            }
             AfterQuiet::End => drop(self.desired.end_temporary(|limit| limit.is_of(name, memory))),
         }
         self.restart(no_longer_needed(of, memory), now);

@@ -20,6 +20,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Registry, Unit};
+use tokio::runtime::Handle;
 
 /// 50 µs to 60 s: a pass over one pod through files takes a fraction of a millisecond, one that waits for a runtime or
 /// for the kernel to reclaim memory takes seconds.
@@ -159,9 +160,17 @@ impl Collector for ProcessCollector {
         };
         let cpu = ConstCounter::new(cpu);
         show("process_cpu", "Processor time the agent has used", &seconds, &cpu)?;
+        // None outside of a runtime: nothing serves metrics there.
+        let tasks = Handle::try_current().map_or(0, |runtime| runtime.metrics().num_alive_tasks());
         let gauges = [
             ("process_resident_memory", "Memory the agent occupies", &bytes, resident),
             ("process_open_fds", "File descriptors the agent holds open", &None, fds),
+            (
+                "process_tasks",
+                "Asynchronous tasks of the agent that go on",
+                &None,
+                tasks as f64,
+            ),
             (
                 "process_start_time",
                 "When the agent was started, since 1970",

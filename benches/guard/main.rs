@@ -1,9 +1,11 @@
 //! What the guard saves and what it costs, measured on the built daemon with processes that really take memory.
 //!
-//!     cargo bench --bench guard [-- [--quick] [--kills COUNT] [PART...]]      as root
+//!     cargo bench --bench guard [-- [--quick] [--kills COUNT] [--rate MIB] [--runs COUNT] [PART...]]      as root
 //!
 //! Parts, all of them by default:
-//! - `growth`: a process takes memory from a limit of 128 MiB on, at several rates, with the guard and without;
+//! - `growth`: a process takes memory from a limit of 128 MiB on, at several rates, with the guard and without; of one that is
+//!   killed although it is guarded, what the kernel and the guard say of that moment;
+//! - `late`: the same as fast as it can, while the agent gets no processor for some time, again and again;
 //! - `rest`: processor time of the agent while 250 guarded containers do nothing;
 //! - `killed`: the agent killed at random moments of growths, of races for the last memory, and of cpu lending;
 //! - `brake`: cgroup v2 only: what a `memory.high` below the limit would add;
@@ -11,6 +13,7 @@
 //!
 //! Prints and never judges. Everything is made below cgroups and temporary directories of its own and removed again.
 
+mod account;
 mod brake;
 mod growth;
 mod killed;
@@ -41,6 +44,12 @@ struct Arguments {
     /// How often the agent is killed; a tenth of it with --quick.
     #[arg(long, default_value_t = 130)]
     kills: usize,
+    /// One rate of growth alone, in mebibytes per second; zero is as fast as it can.
+    #[arg(long)]
+    rate: Option<u64>,
+    /// How often each growth is measured.
+    #[arg(long)]
+    runs: Option<usize>,
     /// What cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
@@ -51,6 +60,7 @@ struct Arguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     Growth,
+    Late,
     Rest,
     Killed,
     Brake,
@@ -63,11 +73,14 @@ async fn main() -> anyhow::Result<()> {
     support::allocator::obey();
     let arguments = Arguments::parse();
     let wanted = |part| arguments.parts.is_empty() || arguments.parts.contains(&part);
-    let runs = if arguments.quick { 3 } else { 20 };
+    let runs = arguments.runs.unwrap_or(if arguments.quick { 3 } else { 20 });
     let load = procfs::LoadAverage::current();
     println!("load {:?}", load.map(|load| load.one));
     if wanted(Part::Growth) {
-        growth::measure(runs).await?;
+        growth::measure(arguments.rate, runs).await?;
+    }
+    if wanted(Part::Late) {
+        growth::late(runs.min(5)).await?;
     }
     if wanted(Part::Rest) {
         let period = Duration::from_secs(if arguments.quick { 10 } else { 60 });

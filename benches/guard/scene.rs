@@ -27,6 +27,7 @@ impl Scene {
         let kubepods = node.kubepods();
         let mut agent = Agent::new(&kubepods)
             .with("--guard", guard.to_string())
+            .with("--log-level", "info,vscaled::guard=trace")
             .with("--guard-reserve", "64Mi")
             .with("--guard-pod-budget", "100%")
             .with("--guard-node-budget", "100%");

@@ -1,10 +1,11 @@
 //! Promise: whatever happens, and whenever the agent is killed, in the end every container has what was last decided or granted
 //! for it, nothing stands still, nobody else's values were touched, and every kill was told once.
 //!
-//! The real agent against live cgroups, with a generator that draws what happens from a seed: recommendations, operators, foreign
-//! writers, pods and containers that come and go, an API server and a kubelet that refuse, lie, hang and go away, a full disk,
-//! kills for want of memory, and an agent that is killed at random moments or at a named point inside an operation. Every few
-//! seconds all of that stops, and everything has to become right.
+//! The real agent against live cgroups and a live containerd, with a generator that draws what happens from a seed:
+//! recommendations, operators, foreign writers, pods and containers that come and go, an API server, a kubelet and a runtime that
+//! refuse, lie, hang and go away, a full disk, a clock that is moved, processes that take memory and are lent it, kills for want
+//! of memory, and an agent that is killed at random moments or at a named point inside an operation. Every few seconds all of
+//! that stops, and everything has to become right.
 //!
 //! `VSCALED_CHAOS_SEED` and `VSCALED_CHAOS_SECONDS` choose the seed and how long it runs; `scripts/chaos` runs many. A run that
 //! fails prints both with all that happened. The same seed draws the same; only the kernel's scheduling is not repeated. With
@@ -13,8 +14,11 @@
 
 mod action;
 mod checks;
+mod clock;
+mod loans;
 mod operators;
 mod pods;
+mod runtime;
 mod world;
 
 use std::time::Duration;

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use super::pods::NAMES;
 use crate::support::apimodel::Effect;
 
 /// Named points at which the agent may be killed.
-pub(super) const FAILPOINTS: [&str; 20] = [
+pub(super) const FAILPOINTS: [&str; 21] = [
     "event.posted",
     "file.filled",
     "file.renamed",
@@ -22,22 +23,26 @@ pub(super) const FAILPOINTS: [&str; 20] = [
     "pass.written",
     "patch.saved",
     "runtime.asked",
+    "runtime.updated",
     "shrink.frozen",
     "shrink.written",
     "step.undone",
     "step.written",
 ];
 
-/// Those that an agent without a runtime comes to on any kernel: they are drawn more often.
-const OFTEN: [&str; 9] = [
+/// Those that an agent comes to on any kernel: they are drawn more often.
+const OFTEN: [&str; 12] = [
     "event.posted",
     "file.filled",
     "file.renamed",
+    "growth.written",
     "kills.appended",
     "pass.patched",
     "pass.room_made",
     "pass.written",
     "patch.saved",
+    "runtime.asked",
+    "runtime.updated",
     "step.written",
 ];
 
@@ -110,6 +115,20 @@ pub(super) enum Action {
     Kill {
         container: usize,
     },
+    /// A process takes so many mebibytes, at so many in a second.
+    Grow {
+        until: u64,
+        rate: u64,
+    },
+    /// The container runtime crashes, or hangs, for a while.
+    Runtime {
+        hangs: bool,
+        lasts: Duration,
+    },
+    /// The agent's wall clock jumps: so many seconds off from now on.
+    Clock {
+        seconds: i64,
+    },
     /// Lines of others in the kernel's log.
     Noise {
         lines: u32,
@@ -135,7 +154,7 @@ pub(super) enum Mood {
 
 impl Action {
     pub(super) fn draw(random: &mut fastrand::Rng) -> Self {
-        let pod = random.usize(..3);
+        let pod = random.usize(..NAMES.len());
         let container = random.usize(..2);
         let millis = |random: &mut fastrand::Rng, most| Duration::from_millis(random.u64(..most));
         match random.u32(..1000) {
@@ -154,8 +173,15 @@ impl Action {
                 memory: random.bool(),
                 amount: random.u64(90..400),
             },
-            420..540 => fault(random),
-            540..575 => Self::Outage {
+            420..520 => fault(random),
+            520..535 => Self::Runtime {
+                hangs: random.bool(),
+                lasts: millis(random, 1500),
+            },
+            535..550 => Self::Clock {
+                seconds: [0, 3600, -3600, 90, -90, 40_000_000][random.usize(..6)],
+            },
+            550..575 => Self::Outage {
                 silent: random.bool(),
                 lasts: millis(random, 1500),
             },
@@ -164,7 +190,11 @@ impl Action {
                 mood: [Mood::Asleep, Mood::Deferred, Mood::Infeasible, Mood::Failing][random.usize(..4)],
                 lasts: millis(random, 1500),
             },
-            640..740 => {
+            640..670 => Self::Grow {
+                until: random.u64(100..400),
+                rate: random.u64(50..300),
+            },
+            670..740 => {
                 let (cpu, memory) = (random.u64(850..1200), random.u64(130..300));
                 let which = random.u32(..3);
                 Self::Resize {

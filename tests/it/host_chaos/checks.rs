@@ -7,17 +7,19 @@ use std::time::{Duration, Instant};
 use vscaled::model::CgroupPath;
 
 use super::action::{Action, Size};
-use super::pods::{CONTAINERS, Sizes};
+use super::pods::{CONTAINERS, LENT, Sizes};
 use super::world::World;
 use crate::support::amounts::Amounts;
 
 /// How long everything may take to become right: longer than an agent waits for an answer that never comes.
 const PATIENCE: Duration = Duration::from_secs(75);
+/// Tasks of connections, of which now there are more and now fewer.
+const CONNECTIONS: f64 = 8.0;
 
 impl World {
     /// Stops all that goes wrong, waits until everything is right, and checks what must never have happened.
     pub(super) async fn becomes_right(&mut self) {
-        self.all_is_well();
+        self.all_is_well().await;
         let mut waited = Instant::now();
         while self.count_kills() {
             assert!(waited.elapsed() < PATIENCE, "a victim was not killed");
@@ -34,6 +36,8 @@ impl World {
         self.eventually(waited, "what was granted", Self::holds_what_was_granted)
             .await;
         self.note("holds what was granted");
+        self.loans_are_recorded().await;
+        self.end_growth();
         self.saves_again().await;
         self.forgets_what_was_not_saved();
         let random = |number: u64| Size {
@@ -49,6 +53,8 @@ impl World {
         self.eventually(waited, "what was decided", Self::holds_what_was_decided)
             .await;
         self.note("holds what was decided");
+        self.the_runtime_was_told().await;
+        self.loans_are_recorded().await;
         self.overrides_are_recorded().await;
         self.eventually(waited, "nothing to stand still", Self::nothing_is_frozen)
             .await;
@@ -66,7 +72,7 @@ impl World {
     }
 
     /// The kernel holds what the specs have, and the kubelet has said so.
-    fn holds_what_was_granted(&self) -> Result<(), String> {
+    pub(super) fn holds_what_was_granted(&self) -> Result<(), String> {
         self.slots.iter().try_for_each(|slot| {
             let spec = slot.spec(&self.api);
             let name = slot.pod.name;
@@ -85,8 +91,13 @@ impl World {
     fn holds_what_was_decided(&self) -> Result<(), String> {
         self.holds_what_was_granted()?;
         for (slot, overrides) in self.slots.iter().zip(&self.overrides) {
-            let recommended = decided(slot.recommended);
+            let mut recommended = decided(slot.recommended);
             let spec = slot.spec(&self.api);
+            if slot.number == LENT {
+                // What it is lent is looked at elsewhere.
+                let app = recommended.get_mut(CONTAINERS[0]).unwrap();
+                app.memory_limit = spec[CONTAINERS[0]].memory_limit;
+            }
             let may_be = overrides.over(&recommended);
             if !may_be.iter().any(|(_, sizes)| *sizes == spec) {
                 return Err(format!("{}: {spec:?} is none of {may_be:?}", slot.pod.name));
@@ -97,7 +108,7 @@ impl World {
 
     /// The agent knows of an override where there is one, and is content.
     async fn overrides_are_recorded(&mut self) {
-        for number in 0..self.slots.len() {
+        for number in (0..self.slots.len()).filter(|number| *number != LENT) {
             let slot = &self.slots[number];
             let spec = slot.spec(&self.api);
             let may_be = self.overrides[number].over(&decided(slot.recommended));
@@ -183,6 +194,7 @@ impl World {
         self.crash("at random");
         self.becomes_right().await;
         let (sockets, others) = self.descriptors();
+        let tasks = self.tasks().await;
         let end = self.runs_for() + lasts;
         while self.runs_for() < end {
             match Action::draw(random) {
@@ -203,12 +215,26 @@ impl World {
             Err(format!("{now} sockets and {all:#?} after {sockets} and {others:#?}"))
         })
         .await;
+        let since = Instant::now();
+        loop {
+            let now = self.tasks().await;
+            if now <= tasks + CONNECTIONS {
+                self.note(&format!("{now} tasks, {tasks} before"));
+                return;
+            }
+            assert!(
+                since.elapsed() < PATIENCE,
+                "waited in vain for tasks to end: {now}, and {tasks} before"
+            );
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 
     /// One more kill is told once.
     pub(super) async fn ends(&mut self) {
         self.kill_one_now();
         self.becomes_right().await;
+        self.loans_end().await;
         let all: u32 = self.crashes.values().sum();
         println!(
             "killed {all} times: {:?}; {} kills for want of memory",

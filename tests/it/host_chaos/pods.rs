@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use vscaled::cgroup::{CgroupDir, Hierarchy};
 use vscaled::model::objects::Pod;
 use vscaled::model::{CgroupPath, Settings};
@@ -20,9 +20,15 @@ pub(super) const CONTAINERS: [&str; 2] = ["app", "side"];
 pub(super) const PREY: usize = 2;
 /// The pod whose override is certain: what an operator sets there is answered, nobody asks for anything else, and the pod stays.
 pub(super) const SURE: usize = 1;
-const NAMES: [&str; 3] = ["web", "db", "prey"];
+/// The pod that a container runtime has made: it stays, its containers are started again. Its memory limits stay: on cgroup v1
+/// runc limits swap as well, which the kubelet here, other than a real one, would have to know when it writes more memory.
+pub(super) const REAL: usize = 3;
+/// The pod that the guard may lend memory. Its recommended memory stays, and nobody else asks for other limits: what it has
+/// is what is recommended, or what it is lent.
+pub(super) const LENT: usize = 4;
+pub(super) const NAMES: [&str; 5] = ["web", "db", "prey", "real", "lent"];
 /// What a pod's containers have at first.
-const AT_FIRST: Size = Size { cpu: 150, memory: 64 };
+pub(super) const AT_FIRST: Size = Size { cpu: 150, memory: 64 };
 
 /// What containers have or should have.
 pub(super) type Sizes = BTreeMap<&'static str, Amounts>;
@@ -40,12 +46,20 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn all(node: &mut BareNode, api: &ApiModel) -> Vec<Self> {
-        let slots = NAMES.into_iter().enumerate();
-        slots.map(|(number, name)| Self::new(number, name, node, api)).collect()
+    /// All of them, with the one that a container runtime has made.
+    pub(super) fn all(node: &mut BareNode, api: &ApiModel, real: &BarePod) -> Vec<Self> {
+        announce(api, real);
+        let slots = NAMES.into_iter().enumerate().map(|(number, name)| {
+            let pod = match number {
+                REAL => real.clone(),
+                _ => run(node, api, name, number, 0, AT_FIRST),
+            };
+            Self::new(number, name, pod, api)
+        });
+        slots.collect()
     }
 
-    fn new(number: usize, name: &'static str, node: &mut BareNode, api: &ApiModel) -> Self {
+    fn new(number: usize, name: &'static str, pod: BarePod, api: &ApiModel) -> Self {
         api.put("deployments", objects::workload(name, name, None));
         api.put(
             "replicasets",
@@ -55,7 +69,7 @@ impl Slot {
         api.put("verticalpodautoscalers", vpa(name, recommended));
         Self {
             number,
-            pod: run(node, api, name, number, 0, AT_FIRST),
+            pod,
             incarnation: 0,
             recommended,
             foreign: 0,
@@ -64,7 +78,7 @@ impl Slot {
 
     pub(super) fn recommend(&mut self, api: &ApiModel, sizes: [Size; 2]) {
         self.recommended = sizes.map(|size| match self.number {
-            PREY => Size {
+            PREY | REAL | LENT => Size {
                 memory: AT_FIRST.memory,
                 ..size
             },
@@ -78,18 +92,24 @@ impl Slot {
     pub(super) fn restart(&mut self, node: &mut BareNode, api: &ApiModel, container: &'static str) {
         node.cgroups().remove(&self.pod.containers[container].cgroup);
         node.reap();
+        let granted = self.granted(api, container);
+        node.run_container(&mut self.pod, container, little(granted));
+        self.restarted(node, api, container, granted);
+    }
+
+    /// What the kubelet has granted a container.
+    pub(super) fn granted(&self, api: &ApiModel, container: &str) -> Amounts {
         let object = api.get("pods", &self.pod.full_name()).unwrap();
         let statuses = object["status"]["containerStatuses"].as_array().unwrap();
         let status = statuses.iter().find(|status| status["name"] == container).unwrap();
-        let amounts = Amounts::of(&serde_json::from_value(status["resources"].clone()).unwrap());
-        let little = Amounts {
-            cpu_limit: Some(10),
-            ..amounts
-        };
-        node.run_container(&mut self.pod, container, little);
+        Amounts::of(&serde_json::from_value(status["resources"].clone()).unwrap())
+    }
+
+    /// A container was started again: it gets what was granted, and the API server is told.
+    pub(super) fn restarted(&self, node: &BareNode, api: &ApiModel, container: &'static str, granted: Amounts) {
         // What the pod's cgroup does not allow for now is left to the next who writes, as a kubelet leaves it.
         let cgroup = &self.pod.containers[container].cgroup;
-        for setting in amounts.settings(node.cgroups().version()).iter() {
+        for setting in granted.settings(node.cgroups().version()).iter() {
             node.cgroups().try_put(cgroup, setting);
         }
         let id = format!("containerd://{}", self.pod.containers[container].id);
@@ -137,6 +157,14 @@ impl Slot {
     }
 }
 
+/// What a container is started with: less cpu than any pod's cgroup allows for.
+pub(super) fn little(granted: Amounts) -> Amounts {
+    Amounts {
+        cpu_limit: Some(10),
+        ..granted
+    }
+}
+
 /// Values of every level of a pod that nobody is to touch.
 pub(super) fn bystander(node: &mut BareNode, api: &ApiModel) -> BarePod {
     run(node, api, "bystander", 9, 0, Size { cpu: 170, memory: 70 })
@@ -153,8 +181,14 @@ fn run(
     let uid = format!("0a1b2c3d-0000-4000-8{number:03x}-{incarnation:012x}");
     let amounts = Amounts::doubled(size.cpu, size.memory);
     let pod = node.run(name, uid.leak(), &CONTAINERS.map(|container| (container, amounts)));
-    api.put("pods", objects::running_pod(&pod, name, &format!("{name}-rs"), NODE));
+    announce(api, &pod);
     pod
+}
+
+/// The API server is told of a pod.
+fn announce(api: &ApiModel, pod: &BarePod) {
+    let replica_set = format!("{}-rs", pod.name);
+    api.put("pods", objects::running_pod(pod, pod.name, &replica_set, NODE));
 }
 
 /// How the kubelet writes: a pod before its containers where it grows, and after them where it shrinks.
@@ -195,8 +229,13 @@ pub(super) fn kubelet_writes(node: &BareNode, api: &ApiModel) {
 
 fn vpa(name: &str, sizes: [Size; 2]) -> Value {
     let targets = sizes.map(|Size { cpu, memory }| Amounts::doubled(cpu, memory));
-    objects::vpa(
+    let mut vpa = objects::vpa(
         name,
         &std::array::from_fn::<_, 2, _>(|index| (CONTAINERS[index], targets[index])),
-    )
+    );
+    if name == NAMES[LENT] {
+        let policy = json!({"containerName": "*", "maxAllowed": {"memory": "1Gi"}});
+        vpa["spec"]["resourcePolicy"] = json!({"containerPolicies": [policy]});
+    }
+    vpa
 }

@@ -11,13 +11,17 @@ use serde_json::json;
 use vscaled::model::{CgroupPath, Settings};
 
 use super::action::{Action, Failpoint, Mood};
+use super::clock::Clock;
 use super::operators::{Limits, Overrides};
-use super::pods::{CONTAINERS, NODE, PREY, SURE, Slot, bystander, kubelet_writes};
+use super::pods::{CONTAINERS, LENT, NODE, PREY, REAL, SURE, Slot, bystander, kubelet_writes};
+use super::runtime::Runtime;
 use crate::reports::receiver::{Manner, Receiver};
 use crate::support::agent::Agent;
+use crate::support::allocator::Allocator;
 use crate::support::amounts::Amounts;
 use crate::support::apimodel::{ApiModel, Fault, Link, Verdict};
 use crate::support::bare::{BareNode, BarePod};
+use crate::support::http;
 use crate::support::mounts::unmount_below;
 use crate::support::victims::{holding, victim};
 
@@ -38,7 +42,11 @@ pub(super) struct World {
     pub(super) agent: Agent,
     pub(super) api: ApiModel,
     pub(super) receiver: Receiver,
+    /// Who takes memory in the pod that is lent some.
+    pub(super) growth: Option<Allocator>,
     pub(super) node: BareNode,
+    pub(super) runtime: Runtime,
+    clock: Clock,
     pub(super) slots: Vec<Slot>,
     pub(super) overrides: Vec<Overrides>,
     bystander: BarePod,
@@ -68,7 +76,9 @@ pub(super) struct Disk {
 
 impl World {
     pub(super) async fn start(seed: u64) -> Self {
-        let mut node = BareNode::new();
+        let runtime = Runtime::start().await;
+        let clock = Clock::right();
+        let mut node = runtime.node();
         let kubepods = node.kubepods();
         let api = ApiModel::start(NODE, &json!({"cpu": "64", "memory": "64Gi"})).await;
         let manner = if seed.is_multiple_of(2) {
@@ -82,10 +92,18 @@ impl World {
             .with("--node-name", NODE)
             .with("--kubeconfig", api.kubeconfig())
             .with("--sweep-interval", "1s")
+            .with("--http-address", "127.0.0.1:0")
+            .with("--runtime-socket", runtime.socket())
+            .with("--runtime-timeout", "1s")
+            .with("--guard-reserve", "100Mi")
+            .with("--guard-pod-budget", "100%")
+            .with("--guard-node-budget", "100%")
+            .with("--guard-quiet-period", "1s")
+            .with_variables(clock.variables())
             .with("--report-grpc-endpoint", &receiver.address)
             .with("--report-grpc-max-backoff", "1s");
         let disk = Disk::mount(agent.state_directory());
-        let slots = Slot::all(&mut node, &api);
+        let slots = Slot::all(&mut node, &api, &runtime.pod());
         let bystander = bystander(&mut node, &api);
         kubelet_writes(&node, &api);
         let mut world = Self {
@@ -106,6 +124,9 @@ impl World {
             kubelet_recovers: None,
             began: Instant::now(),
             launched: Instant::now(),
+            growth: None,
+            clock,
+            runtime,
             unsaved: false,
             forgot: false,
             node,
@@ -155,10 +176,15 @@ impl World {
         self.note(&format!("{action:?}"));
         match action {
             Action::Recommend { pod, sizes } => self.slots[pod].recommend(&self.api, sizes),
+            Action::RestartContainer { pod: REAL, container } => self.restart_real(container).await,
             Action::RestartContainer { pod, container } if !self.is_dying(pod, container) => {
+                if pod == LENT {
+                    self.end_growth();
+                }
                 self.slots[pod].restart(&mut self.node, &self.api, CONTAINERS[container]);
             }
-            Action::ReplacePod { pod, unseen } if pod != SURE && !self.is_dying(pod, 0) && !self.is_dying(pod, 1) => {
+            Action::ReplacePod { pod: SURE | REAL, .. } => {}
+            Action::ReplacePod { pod, unseen } if !self.is_dying(pod, 0) && !self.is_dying(pod, 1) => {
                 // Nobody knows for which of both an answer is that is still to come.
                 if !self.overrides[pod].is_waiting() {
                     if unseen {
@@ -176,7 +202,7 @@ impl World {
                 container,
                 memory,
                 amount,
-            } => self.foreign_writes(pod, container, memory && pod != PREY, amount),
+            } => self.foreign_writes(pod, container, memory && ![PREY, REAL, LENT].contains(&pod), amount),
             Action::Fault {
                 verb,
                 resource,
@@ -194,9 +220,12 @@ impl World {
             }
             Action::Compact => self.api.compact(),
             Action::Kubelet { mood, lasts } => self.kubelet_is(mood, lasts),
-            Action::Resize { pod: SURE, .. } | Action::Release { pod: SURE } => {}
+            Action::Resize { pod: SURE | LENT, .. } | Action::Release { pod: SURE | LENT } => {}
+            Action::Grow { until, rate } => self.grow(until, rate),
+            Action::Runtime { hangs, lasts } => self.runtime.goes_away(hangs, lasts),
+            Action::Clock { seconds } => self.clock.jump(seconds),
             Action::Resize { pod, cpu, memory, ttl } => {
-                let memory = memory.filter(|_| pod != PREY);
+                let memory = memory.filter(|_| ![PREY, REAL].contains(&pod));
                 if cpu.is_some() || memory.is_some() {
                     self.operator_asks(pod, Some(Limits { cpu, memory }), ttl);
                 }
@@ -231,6 +260,9 @@ impl World {
     }
 
     fn replace(&mut self, pod: usize) {
+        if pod == LENT {
+            self.end_growth();
+        }
         self.slots[pod].replace(&mut self.node, &self.api);
         self.overrides[pod] = Overrides::none();
     }
@@ -241,7 +273,8 @@ impl World {
         self.unsaved = false;
         if std::mem::take(&mut self.forgot) {
             self.note("new pods for all, because an agent could not save what it had decided");
-            (0..self.slots.len()).for_each(|pod| self.replace(pod));
+            let pods = (0..self.slots.len()).filter(|pod| *pod != REAL);
+            pods.for_each(|pod| self.replace(pod));
         }
     }
 
@@ -254,6 +287,7 @@ impl World {
         if self.kubelet_recovers.take_if(|at| *at <= now).is_some() {
             self.kubelet_is_well();
         }
+        self.runtime.comes_back(Some(now)).await;
         self.disk.empty_when_due(now);
         self.count_kills();
         for number in 0..self.overrides.len() {
@@ -299,8 +333,23 @@ impl World {
         (sockets.len(), others)
     }
 
+    /// How many tasks the agent has.
+    pub(super) async fn tasks(&self) -> f64 {
+        let said = || {
+            let log = self.agent.log();
+            let (_, rest) = log.rsplit_once(" http=")?;
+            let address = rest.split_whitespace().next()?.parse().ok()?;
+            let (_, text) = http::get(address, "/metrics")?;
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix("vscaled_process_tasks "))?;
+            line.parse::<f64>().ok()
+        };
+        self.agent.until("the agent's metrics", async || said()).await
+    }
+
     /// Everything is well from now on.
-    pub(super) fn all_is_well(&mut self) {
+    pub(super) async fn all_is_well(&mut self) {
         self.note("all is well");
         self.api.mend();
         // Calls that hang are given up.
@@ -310,6 +359,8 @@ impl World {
         self.kubelet_is_well();
         self.kubelet_recovers = None;
         self.disk.empty();
+        self.runtime.comes_back(None).await;
+        self.clock.jump(0);
         if self.armed.is_some() {
             self.crash("at random");
         }
@@ -336,6 +387,8 @@ impl World {
     }
 
     fn operator_asks(&mut self, pod: usize, wanted: Option<Limits>, ttl: Option<Duration>) {
+        // An end is a time of day: where the clock is wrong, it is another moment.
+        let ttl = ttl.filter(|_| self.clock.is_right);
         if !self.overrides[pod].is_waiting() && self.disk.is_well() {
             let name = self.slots[pod].pod.full_name();
             self.overrides[pod].ask(self.agent.socket(), name, wanted, ttl);

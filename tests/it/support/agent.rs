@@ -25,6 +25,8 @@ pub(crate) struct Agent {
     arguments: Vec<OsString>,
     /// Where it ends by itself.
     failpoint: Option<String>,
+    /// Variables of its environment.
+    variables: Vec<(&'static str, OsString)>,
     directory: TempDir,
 }
 
@@ -41,6 +43,7 @@ impl Agent {
             wrapper: Vec::new(),
             arguments: Vec::new(),
             failpoint: None,
+            variables: Vec::new(),
             directory,
         };
         fs::create_dir(agent.manifests()).unwrap();
@@ -120,6 +123,7 @@ impl Agent {
         let process = Command::new(line.next().unwrap())
             .args(line)
             .envs([("VSCALED_LOG_FORMAT", "text"), ("NO_COLOR", "1")])
+            .envs(self.variables.iter().cloned())
             .envs(self.failpoint.iter().map(|point| ("VSCALED_FAILPOINT", point)))
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -127,6 +131,12 @@ impl Agent {
             .spawn()
             .unwrap();
         self.process = Some(process);
+    }
+
+    /// Sets variables of its environment.
+    pub(crate) fn with_variables(mut self, variables: Vec<(&'static str, OsString)>) -> Self {
+        self.variables.extend(variables);
+        self
     }
 
     /// Has the next one kill itself at a named point, or not.

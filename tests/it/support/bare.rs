@@ -26,7 +26,7 @@ pub(crate) struct BareNode {
 struct Process(Child);
 
 /// A pod that runs.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct BarePod {
     pub(crate) name: &'static str,
     pub(crate) uid: &'static str,
@@ -50,6 +50,14 @@ impl BareNode {
             processes: Vec::new(),
             made: 0,
             cgroups: CgroupTree::new(),
+        }
+    }
+
+    /// Below the same cgroup as what others have made.
+    pub(crate) fn beside(others: &CgroupTree) -> Self {
+        Self {
+            cgroups: others.shared(),
+            ..Self::new()
         }
     }
 

@@ -36,6 +36,14 @@ impl CgroupTree {
         Self { root, hierarchy }
     }
 
+    /// The same tree for a second owner. Whichever is dropped first removes it.
+    pub(crate) fn shared(&self) -> Self {
+        Self {
+            root: self.root.clone(),
+            hierarchy: self.hierarchy.clone(),
+        }
+    }
+
     pub(crate) fn version(&self) -> CgroupVersion {
         self.hierarchy.version()
     }

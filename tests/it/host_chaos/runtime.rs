@@ -1,0 +1,187 @@
+//! A containerd with one of the pods in it, which crashes and hangs.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use vscaled::model::{CriResources, MemoryLimit};
+use vscaled::runtime::{ContainerRuntime, Cri, Deadlines};
+
+use super::pods::{AT_FIRST, CONTAINERS, NAMES, REAL, little};
+use super::world::World;
+use crate::support::amounts::Amounts;
+use crate::support::bare::{BareContainer, BareNode, BarePod};
+use crate::support::containerd::{Containerd, OciRuntime};
+use crate::support::pods::{ContainerSpec, Pod, PodSpec};
+
+/// How long until the runtime was told what was granted.
+const PATIENCE: Duration = Duration::from_secs(75);
+const UID: &str = "0a1b2c3d-0000-4000-8000-0000000000c1";
+const DEADLINES: Deadlines = Deadlines {
+    read: Duration::from_secs(20),
+    update: Duration::from_secs(60),
+};
+
+/// The runtime, and its pod.
+pub(super) struct Runtime {
+    containerd: Containerd,
+    spec: PodSpec,
+    pod: Pod,
+    /// How many containers were started again.
+    attempts: u32,
+    /// Until when it is away, and whether it hangs.
+    away: Option<(Instant, bool)>,
+}
+
+impl Runtime {
+    pub(super) async fn start() -> Self {
+        let containerd = Containerd::start(OciRuntime::Runc).await;
+        let amounts = Amounts::doubled(AT_FIRST.cpu, AT_FIRST.memory);
+        let containers = CONTAINERS.map(|name| ContainerSpec {
+            name,
+            script: "while true; do sleep 1000; done",
+            resources: amounts.cri(),
+        });
+        let spec = PodSpec {
+            name: NAMES[REAL],
+            uid: UID,
+            memory_limit: MemoryLimit::Max,
+            containers: containers.into(),
+        };
+        let pod = containerd.run(&spec).await;
+        for setting in Amounts::sum([amounts; 2])
+            .settings(containerd.cgroups().version())
+            .iter()
+        {
+            containerd.cgroups().put(&pod.cgroup, setting);
+        }
+        Self {
+            containerd,
+            spec,
+            pod,
+            attempts: 0,
+            away: None,
+        }
+    }
+
+    /// A node for other pods beside its own.
+    pub(super) fn node(&self) -> BareNode {
+        BareNode::beside(self.containerd.cgroups())
+    }
+
+    pub(super) fn socket(&self) -> PathBuf {
+        self.containerd.socket()
+    }
+
+    /// Its pod, as others are.
+    pub(super) fn pod(&self) -> BarePod {
+        let amounts = Amounts::doubled(AT_FIRST.cpu, AT_FIRST.memory);
+        let containers = (0..CONTAINERS.len()).map(|index| (CONTAINERS[index], self.container(index, amounts)));
+        BarePod {
+            name: self.spec.name,
+            uid: self.spec.uid,
+            cgroup: self.pod.cgroup.clone(),
+            containers: containers.collect(),
+        }
+    }
+
+    fn container(&self, index: usize, amounts: Amounts) -> BareContainer {
+        let container = &self.pod.containers[index];
+        BareContainer {
+            id: container.id.clone(),
+            pid: container.pid.unsigned_abs(),
+            cgroup: container.cgroup.clone(),
+            amounts,
+        }
+    }
+
+    /// It crashes, or hangs, for so long.
+    pub(super) fn goes_away(&mut self, hangs: bool, lasts: Duration) {
+        if self.away.is_some() {
+            return;
+        }
+        if hangs {
+            self.containerd.hang(true);
+        } else {
+            self.containerd.stop();
+        }
+        self.away = Some((Instant::now() + lasts, hangs));
+    }
+
+    /// It comes back if it is due by then; without a moment in any case.
+    pub(super) async fn comes_back(&mut self, now: Option<Instant>) {
+        let due = |(at, _): &mut (Instant, bool)| now.is_none_or(|now| *at <= now);
+        match self.away.take_if(due) {
+            Some((_, true)) => self.containerd.hang(false),
+            Some((_, false)) => self.containerd.launch().await,
+            None => {}
+        }
+    }
+
+    /// What it has stored of a container of its pod.
+    async fn stored(&self, index: usize) -> Result<CriResources, String> {
+        let cri = Cri::new(&self.socket(), DEADLINES).map_err(|error| error.to_string())?;
+        let stored = cri.stored(&self.pod.containers[index].id).await;
+        stored
+            .map_err(|error| error.to_string())?
+            .ok_or_else(|| "nothing".to_owned())
+    }
+}
+
+impl World {
+    /// A container of the runtime's pod ends, and the kubelet has it started again, if the runtime is there.
+    pub(super) async fn restart_real(&mut self, index: usize) {
+        let runtime = &mut self.runtime;
+        if runtime.away.is_some() {
+            return;
+        }
+        let (slot, name) = (&mut self.slots[REAL], CONTAINERS[index]);
+        let granted = slot.granted(&self.api, name);
+        runtime.containerd.end(&runtime.pod.containers[index]).await;
+        runtime.attempts += 1;
+        runtime.spec.containers[index].resources = little(granted).cri();
+        let Runtime {
+            containerd,
+            spec,
+            pod,
+            attempts,
+            ..
+        } = runtime;
+        containerd.restart(pod, spec, index, *attempts).await;
+        slot.pod.containers.insert(name, self.runtime.container(index, granted));
+        slot.restarted(&self.node, &self.api, name, granted);
+    }
+
+    /// What the runtime would write again is what the spec has.
+    pub(super) async fn the_runtime_was_told(&self) {
+        let since = Instant::now();
+        loop {
+            let spec = self.slots[REAL].spec(&self.api);
+            let mut differs = Vec::new();
+            for (index, name) in CONTAINERS.into_iter().enumerate() {
+                let (stored, wanted) = (self.runtime.stored(index).await, of_runtime(spec[name]));
+                if stored.as_ref() != Ok(&wanted) {
+                    differs.push(format!("{name}: {stored:?} instead of {wanted:?}"));
+                }
+            }
+            if differs.is_empty() {
+                return;
+            }
+            assert!(
+                since.elapsed() < PATIENCE,
+                "waited in vain for the runtime to be told: {differs:#?}"
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// What the runtime stores for these amounts.
+fn of_runtime(amounts: Amounts) -> CriResources {
+    let cri = amounts.cri();
+    CriResources {
+        cpu_shares: Some(cri.cpu_shares),
+        cpu_quota: Some(cri.cpu_quota),
+        cpu_period: Some(cri.cpu_period),
+        memory_limit_in_bytes: Some(cri.memory_limit_in_bytes),
+    }
+}

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio::sync::Notify;
 use vscaled::kubernetes::{ApiClient, Followed, Follower, Place, Timing, follow};
 use vscaled::model::Resource;
 use vscaled::model::objects::{HorizontalPodAutoscaler, LimitRange, Pod, VerticalPodAutoscaler};
-use vscaled::sources::SourceState;
-use vscaled::sources::kubernetes::KubernetesSource;
 
-use crate::objects::{Shape, client, node_name};
+use super::objects::{Shape, node_name};
 use crate::support::cluster::{ApiServer, User};
+use crate::support::fleet::{Calls, Local};
 
 /// One node, as the API server sees it.
 pub(crate) trait Node: Sized {
@@ -25,19 +23,9 @@ pub(crate) trait Node: Sized {
 }
 
 /// What the agent does.
-#[derive(Debug)]
-pub(crate) struct Local {
-    states: watch::Receiver<Arc<SourceState>>,
-    _stop: DropGuard,
-}
-
 impl Node for Local {
     fn start(client: ApiClient, name: &str) -> Self {
-        let (source, states) = KubernetesSource::new(client, name, None, Timing::default());
-        let stop = CancellationToken::new();
-        tokio::spawn(source.run(stop.clone()));
-        let _stop = stop.drop_guard();
-        Self { states, _stop }
+        Self::start(client, name, Timing::default())
     }
 
     fn pods(&self) -> usize {
@@ -49,6 +37,30 @@ impl Node for Local {
         let vpas = state.view.vpas.iter();
         vpas.filter(|vpa| namespaces.contains(&vpa.metadata.namespace) && recommends(vpa, millis))
             .count()
+    }
+}
+
+/// The agent without the pauses and the scatter by which agents come back one after the other.
+#[derive(Debug)]
+pub(crate) struct Hasty(Local);
+
+impl Node for Hasty {
+    fn start(client: ApiClient, name: &str) -> Self {
+        let at_once = Duration::from_millis(20);
+        let timing = Timing {
+            first_pause: at_once,
+            longest_pause: at_once,
+            ..Timing::default()
+        };
+        Self(Local::start(client, name, timing))
+    }
+
+    fn pods(&self) -> usize {
+        self.0.pods()
+    }
+
+    fn recommended(&self, namespaces: &[String], millis: u64) -> usize {
+        self.0.recommended(namespaces, millis)
     }
 }
 
@@ -106,17 +118,17 @@ fn recommends(vpa: &VerticalPodAutoscaler, millis: u64) -> bool {
 pub(crate) struct Fleet<N>(Vec<N>);
 
 impl<N: Node> Fleet<N> {
-    pub(crate) async fn start(cluster: &ApiServer, shape: &Shape) -> anyhow::Result<Self> {
+    pub(crate) async fn start(cluster: &ApiServer, shape: &Shape, calls: &Calls) -> Self {
         let mut nodes = Vec::new();
         for number in 0..shape.nodes {
-            nodes.push(N::start(client(cluster, User::Agent).await?, &node_name(number)));
+            nodes.push(N::start(calls.client(cluster, User::Agent).await, &node_name(number)));
         }
-        Ok(Self(nodes))
+        Self(nodes)
     }
 
-    /// Waits until each node knows its pods.
+    /// Waits until each node knows its pods, one of which belongs to what runs everywhere.
     pub(crate) async fn knows(&self, shape: &Shape) {
-        self.until(|_, node| node.pods() == shape.pods).await;
+        self.until(|_, node| node.pods() == shape.pods + 1).await;
     }
 
     /// Waits until each node knows that its VPAs recommend so much cpu.
@@ -126,6 +138,12 @@ impl<N: Node> Fleet<N> {
             node.recommended(&namespaces, millis) == namespaces.len()
         })
         .await;
+    }
+
+    /// Waits until each node knows that the VPA of this namespace recommends so much cpu.
+    pub(crate) async fn heard_of(&self, namespace: &str, millis: u64) {
+        let namespaces = [namespace.to_owned()];
+        self.until(|_, node| node.recommended(&namespaces, millis) == 1).await;
     }
 
     async fn until(&self, holds: impl Fn(usize, &N) -> bool) {

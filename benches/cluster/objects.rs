@@ -1,16 +1,20 @@
 //! The objects of the measured cluster.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use vscaled::kubernetes::metrics::ApiMetrics;
-use vscaled::kubernetes::{Access, ApiClient, Call, Kind, Verb};
+use vscaled::kubernetes::{ApiClient, Call, Kind, Verb};
+use vscaled::pace::place_in;
 
 use crate::support::cluster::{ApiServer, User};
+use crate::support::fleet::Calls;
 
 const AT_ONCE: usize = 32;
+/// The namespace of what has a pod on each node.
+pub(crate) const EVERYWHERE: &str = "everywhere";
 
 /// How many of what there are. Pod number `p` of node `n` is in namespace `(n + p) % namespaces`.
 #[derive(Debug, Clone, Copy)]
@@ -21,8 +25,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    pub(crate) const fn of(nodes: usize, pods: usize) -> Self {
-        let namespaces = nodes.div_ceil(2);
+    pub(crate) const fn of(nodes: usize, pods: usize, namespaces: usize) -> Self {
         Self {
             nodes,
             pods,
@@ -43,12 +46,11 @@ impl Shape {
     /// Makes all objects. In each namespace, all pods belong to one Deployment with one VPA.
     pub(crate) async fn create(&self, cluster: &ApiServer) -> anyhow::Result<()> {
         cluster.grant("deploy/base");
-        let client = client(cluster, User::Admin).await?;
-        let core = |plural| Kind::new("", "v1", plural);
+        let client = Calls::new().client(cluster, User::Admin).await;
         let deployments = Kind::new("apps", "v1", "deployments");
         let mut waves: [Vec<(Call, Value)>; 2] = Default::default();
-        for number in 0..self.namespaces {
-            let name = namespace(number);
+        let everywhere = EVERYWHERE.to_owned();
+        for name in (0..self.namespaces).map(namespace).chain([everywhere]) {
             let create = |kind| Call::new(Verb::Create, kind).within(Some(&name));
             let space = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
             waves[0].push((Call::new(Verb::Create, core("namespaces")), space));
@@ -65,63 +67,187 @@ impl Shape {
         for wave in waves {
             create_all(&client, wave).await?;
         }
-        let mut pods = Vec::new();
-        for number in 0..self.namespaces {
-            let name = namespace(number);
+        let all = (0..self.nodes).flat_map(|node| (0..=self.pods).map(move |pod| (node, pod)));
+        let owners = self.owners(&client).await?;
+        let pods = all.map(|(node, pod)| self.pod(node, pod, &owners)).collect();
+        create_all(&client, pods).await
+    }
+
+    /// The UIDs of all Deployments, by their namespaces.
+    async fn owners(&self, client: &ApiClient) -> anyhow::Result<HashMap<String, Value>> {
+        let deployments = Kind::new("apps", "v1", "deployments");
+        let mut owners = HashMap::new();
+        for name in (0..self.namespaces).map(namespace).chain([EVERYWHERE.to_owned()]) {
             let owner = Call::new(Verb::Get, deployments).within(Some(&name)).named("web");
             let owner: Value = client.read(&owner).await?;
-            let here = |node: &usize, pod: &usize| (node + pod) % self.namespaces == number;
-            let all = (0..self.nodes).flat_map(|node| (0..self.pods).map(move |pod| (node, pod)));
-            for (node, pod) in all.filter(|(node, pod)| here(node, pod)) {
-                let call = Call::new(Verb::Create, core("pods")).within(Some(&name));
-                pods.push((call, self::pod(node, pod, &owner["metadata"]["uid"])));
-            }
+            owners.insert(name, owner["metadata"]["uid"].clone());
         }
-        create_all(&client, pods).await
+        Ok(owners)
+    }
+
+    /// The call that makes a pod. The last one of each node belongs to what runs everywhere.
+    fn pod(&self, node: usize, number: usize, owners: &HashMap<String, Value>) -> (Call, Value) {
+        let name = if number == self.pods {
+            EVERYWHERE.to_owned()
+        } else {
+            namespace((node + number) % self.namespaces)
+        };
+        let call = Call::new(Verb::Create, core("pods")).within(Some(&name));
+        (call, pod(node, number, &owners[&name]))
+    }
+
+    /// On so many nodes the first pod goes, and another comes, and as many VPAs recommend something else. Returns how many nodes.
+    pub(crate) async fn churn(&self, cluster: &ApiServer, nodes: usize) -> anyhow::Result<usize> {
+        let client = Calls::new().client(cluster, User::Admin).await;
+        let chosen: Vec<_> = (0..self.nodes).step_by((self.nodes / nodes).max(1)).collect();
+        let gone: Vec<_> = chosen
+            .iter()
+            .map(|node| {
+                let metadata = json!({"name": format!("web-{node}-0"), "namespace": namespace(node % self.namespaces)});
+                json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
+            })
+            .collect();
+        let gone = json!({"apiVersion": "v1", "kind": "List", "items": gone}).to_string();
+        let arguments = ["delete", "--filename=-", "--grace-period=0", "--force", "--wait=false"];
+        tokio::task::block_in_place(|| cluster.kubectl(&arguments, &gone));
+        let owners = self.owners(&client).await?;
+        let pods = chosen.iter().map(|node| self.pod(*node, 0, &owners));
+        create_all(&client, pods.collect()).await?;
+        for number in (0..self.namespaces).take(chosen.len()) {
+            recommend_in(cluster, &client, &namespace(number)).await?;
+        }
+        Ok(chosen.len())
+    }
+
+    /// A new target for the VPA that each node has a pod of.
+    pub(crate) async fn recommend_everywhere(&self, cluster: &ApiServer) -> anyhow::Result<u64> {
+        let client = Calls::new().client(cluster, User::Admin).await;
+        recommend_in(cluster, &client, EVERYWHERE).await
     }
 
     /// A recommender's round: a new target for each VPA. Returns the amount of cpu it gave to all.
     pub(crate) async fn recommend(&self, cluster: &ApiServer) -> anyhow::Result<u64> {
-        let client = client(cluster, User::Admin).await?;
-        let kind = Kind::new("autoscaling.k8s.io", "v1", "verticalpodautoscalers");
-        let mut millis = 0;
-        for number in 0..self.namespaces {
-            let name = namespace(number);
-            let call = Call::new(Verb::Get, kind).within(Some(&name)).named("web");
-            let vpa: Value = client.read(&call).await?;
-            let before = vpa["status"]["recommendation"]["containerRecommendations"][0]["target"]["cpu"].as_str();
-            let before: u64 = before.map_or(Ok(100), |cpu| cpu.trim_end_matches('m').parse())?;
-            millis = before + 1;
-            let amounts = json!({"cpu": format!("{millis}m"), "memory": "64Mi"});
-            let recommended =
-                json!({"containerName": "app", "target": amounts, "lowerBound": amounts, "upperBound": amounts});
-            let status = json!({"status": {"recommendation": {"containerRecommendations": [recommended]}}});
-            let path = format!("/apis/autoscaling.k8s.io/v1/namespaces/{name}/verticalpodautoscalers/web/status");
-            let mut object = vpa;
-            object["status"] = status["status"].clone();
-            tokio::task::block_in_place(|| {
-                cluster.kubectl(&["replace", "--raw", &path, "--filename=-"], &object.to_string())
-            });
+        let client = Calls::new().client(cluster, User::Admin).await;
+        let mut highest = 0;
+        let names: Vec<_> = (0..self.namespaces).map(namespace).collect();
+        for name in &names {
+            highest = target(&client, name).await?.1.max(highest);
         }
-        Ok(millis)
+        for name in &names {
+            recommend(cluster, &client, name, highest + 1).await?;
+        }
+        Ok(highest + 1)
     }
+}
+
+/// A VPA, and the cpu that it recommends.
+async fn target(client: &ApiClient, namespace: &str) -> anyhow::Result<(Value, u64)> {
+    let kind = Kind::new("autoscaling.k8s.io", "v1", "verticalpodautoscalers");
+    let call = Call::new(Verb::Get, kind).within(Some(namespace)).named("web");
+    let vpa: Value = client.read(&call).await?;
+    let target = &vpa["status"]["recommendation"]["containerRecommendations"][0]["target"];
+    let millis = target["cpu"]
+        .as_str()
+        .map_or(Ok(100), |cpu| cpu.trim_end_matches('m').parse())?;
+    Ok((vpa, millis))
+}
+
+/// Another target for one VPA; returns it.
+async fn recommend_in(cluster: &ApiServer, client: &ApiClient, namespace: &str) -> anyhow::Result<u64> {
+    let millis = target(client, namespace).await?.1 + 1;
+    recommend(cluster, client, namespace, millis).await?;
+    Ok(millis)
+}
+
+async fn recommend(cluster: &ApiServer, client: &ApiClient, namespace: &str, millis: u64) -> anyhow::Result<()> {
+    let (mut vpa, _) = target(client, namespace).await?;
+    let amounts = json!({"cpu": format!("{millis}m"), "memory": "64Mi"});
+    let recommended = json!({"containerName": "app", "target": amounts, "lowerBound": amounts, "upperBound": amounts});
+    vpa["status"] = json!({"recommendation": {"containerRecommendations": [recommended]}});
+    let path = format!("/apis/autoscaling.k8s.io/v1/namespaces/{namespace}/verticalpodautoscalers/web/status");
+    let arguments = ["replace", "--raw", &path, "--filename=-"];
+    tokio::task::block_in_place(|| cluster.kubectl(&arguments, &vpa.to_string()));
+    Ok(())
 }
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} nodes with {} pods each, {} namespaces with a VPA each",
+            "{} nodes with {} pods each and one of what runs everywhere, {} namespaces with a VPA each",
             self.nodes, self.pods, self.namespaces
         )
     }
 }
 
-/// A client of its own.
-pub(crate) async fn client(cluster: &ApiServer, user: User) -> anyhow::Result<ApiClient> {
-    let counted = ApiMetrics::register(&mut prometheus_client::registry::Registry::default());
-    let access = Access::Kubeconfig(cluster.kubeconfig(user));
-    access.connect(counted).await.context("no client")
+/// The herd: each node posts one Event, as an agent does when it has resized a pod, at its place in a window. Returns what was
+/// posted in the busiest second, the time in which half were answered, the longest, and how many were refused.
+pub(crate) async fn herd(clients: &[ApiClient], window: Duration) -> Herd {
+    let started = Instant::now();
+    let mut posts = JoinSet::new();
+    for (number, client) in clients.iter().cloned().enumerate() {
+        let place = place_in(window, &node_name(number), &format!("uid-{number}"));
+        posts.spawn(async move {
+            tokio::time::sleep(place).await;
+            let call = Call::new(Verb::Create, core("events")).within(Some(EVERYWHERE));
+            let posted = Instant::now();
+            let answer = client.send::<Value>(&call, &event(number, window)).await;
+            (posted.duration_since(started), posted.elapsed(), answer.is_ok())
+        });
+    }
+    let mut herd = Herd::default();
+    while let Some(done) = posts.join_next().await {
+        let Ok((at, took, accepted)) = done else { continue };
+        let second = usize::try_from(at.as_secs()).unwrap_or_default();
+        herd.seconds.resize(herd.seconds.len().max(second + 1), 0);
+        herd.seconds[second] += 1;
+        herd.took.push(took);
+        herd.refused += usize::from(!accepted);
+    }
+    herd.took.sort_unstable();
+    herd
+}
+
+/// What became of one action of each node.
+#[derive(Debug, Default)]
+pub(crate) struct Herd {
+    seconds: Vec<usize>,
+    took: Vec<Duration>,
+    refused: usize,
+}
+
+impl fmt::Display for Herd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = |percent: usize| {
+            self.took
+                .get(self.took.len() * percent / 101)
+                .copied()
+                .unwrap_or_default()
+        };
+        write!(
+            f,
+            "{} in {} s, at most {} in a second; answered after {:.0?} at p50, {:.0?} at p99; {} refused or broken off",
+            self.took.len(),
+            self.seconds.len(),
+            self.seconds.iter().max().unwrap_or(&0),
+            at(50),
+            at(99),
+            self.refused
+        )
+    }
+}
+
+fn event(number: usize, window: Duration) -> Value {
+    let name = format!("web-{number}.{}-{}", window.as_millis(), std::process::id());
+    json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": EVERYWHERE},
+        "involvedObject": {"apiVersion": "v1", "kind": "Pod", "name": format!("web-{number}"), "namespace": EVERYWHERE},
+        "reason": "Resized", "type": "Normal", "message": "app: cpu 100m to 101m",
+    })
+}
+
+const fn core(plural: &'static str) -> Kind {
+    Kind::new("", "v1", plural)
 }
 
 async fn create_all(client: &ApiClient, objects: Vec<(Call, Value)>) -> anyhow::Result<()> {
@@ -168,9 +294,7 @@ fn vpa() -> Value {
 }
 
 fn pod(node: usize, number: usize, owner: &Value) -> Value {
-    let owner = json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": owner, "controller": true,
-    });
+    let owner = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": owner, "controller": true});
     let resources =
         json!({"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "200m", "memory": "128Mi"}});
     json!({

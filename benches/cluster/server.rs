@@ -1,6 +1,6 @@
 //! What the API server says of its own work.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support::cluster::ApiServer;
 
@@ -22,6 +22,8 @@ pub(crate) struct Load {
     events: f64,
     bytes: f64,
     cpu_seconds: f64,
+    /// What the API server occupies.
+    memory: f64,
     /// Watches that are open.
     pub(crate) watchers: f64,
 }
@@ -50,6 +52,7 @@ impl Load {
             events: sum("apiserver_watch_events_total", &is_kind),
             bytes: sum("apiserver_watch_events_sizes_sum", &is_kind),
             cpu_seconds: sum("process_cpu_seconds_total", &|_| true),
+            memory: cluster.memory() as f64,
             watchers,
         }
     }
@@ -58,13 +61,14 @@ impl Load {
     pub(crate) fn print(&self, what: &str, since: &Self, took: Duration, nodes: f64) {
         let requests = self.requests - since.requests;
         println!(
-            "  {what:<36} {:>8.1} {requests:>9.0} {:>9.2} {:>9.2} {:>9.0} {:>9.2} {:>8.2}",
+            "  {what:<36} {:>8.1} {requests:>9.0} {:>9.2} {:>9.2} {:>9.0} {:>9.2} {:>8.2} {:>9.0}",
             took.as_secs_f64(),
             requests / nodes,
             requests / nodes / took.as_secs_f64() * 60.0,
             (self.events - since.events).max(0.0),
             (self.bytes - since.bytes).max(0.0) / 1e6,
             self.cpu_seconds - since.cpu_seconds,
+            self.memory / 1e6,
         );
     }
 }
@@ -72,24 +76,14 @@ impl Load {
 /// The titles of what [`Load::print`] prints.
 pub(crate) fn print_titles() {
     println!(
-        "  {:<36} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8}",
-        "", "seconds", "requests", "per node", "… a min.", "events", "MB told", "CPU s"
+        "  {:<36} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>9}",
+        "", "seconds", "requests", "per node", "… a min.", "events", "MB told", "CPU s", "server MB"
     );
 }
 
-/// Waits until as many watches are open as before; returns the most requests that came in one second.
-pub(crate) async fn all_back(cluster: &ApiServer, watchers: f64) -> f64 {
-    let mut busiest = 0.0_f64;
-    let mut before = (Instant::now(), Load::default());
-    loop {
-        let load = tokio::task::block_in_place(|| Load::now(cluster));
-        let now = Instant::now();
-        let seconds = now.duration_since(before.0).as_secs_f64().max(1.0);
-        busiest = busiest.max((load.requests - before.1.requests) / seconds);
-        if load.watchers >= watchers {
-            return busiest;
-        }
-        before = (now, load);
+/// Waits until as many watches are open as before.
+pub(crate) async fn all_back(cluster: &ApiServer, watchers: f64) {
+    while tokio::task::block_in_place(|| Load::now(cluster)).watchers < watchers {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }

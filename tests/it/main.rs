@@ -13,6 +13,7 @@ mod cgroup_files;
 mod cluster_api;
 mod cluster_deploy;
 mod cluster_events;
+mod cluster_fleet;
 mod cluster_kills;
 mod cluster_kubelet;
 mod control_socket;

@@ -13,6 +13,7 @@ pub(crate) mod cached;
 pub(crate) mod churn;
 pub(crate) mod cluster;
 pub(crate) mod containerd;
+pub(crate) mod fleet;
 pub(crate) mod http;
 pub(crate) mod image;
 pub(crate) mod mounts;

@@ -129,6 +129,13 @@ impl ApiServer {
         }
     }
 
+    /// What it occupies, in bytes.
+    pub(crate) fn memory(&self) -> u64 {
+        let server = self.server.as_ref().expect("the API server runs");
+        let process = procfs::process::Process::new(server.id().cast_signed()).unwrap();
+        process.status().unwrap().vmrss.unwrap_or_default() * 1024
+    }
+
     /// Ends the API server, as a crash would. Nothing that it knows is lost.
     pub(crate) fn stop(&mut self) {
         if let Some(mut server) = self.server.take() {

@@ -1,0 +1,70 @@
+//! Agents as the API server sees them: what an agent follows, by the agent's own code, many in one process.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use vscaled::kubernetes::metrics::ApiMetrics;
+use vscaled::kubernetes::{Access, ApiClient, Timing};
+use vscaled::sources::SourceState;
+use vscaled::sources::kubernetes::KubernetesSource;
+
+use super::cluster::{ApiServer, User};
+
+/// Calls of all agents together.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    registry: Registry,
+    counted: ApiMetrics,
+}
+
+impl Calls {
+    pub(crate) fn new() -> Self {
+        let mut registry = Registry::default();
+        let counted = ApiMetrics::register(&mut registry);
+        Self { registry, counted }
+    }
+
+    /// A client with connections of its own.
+    pub(crate) async fn client(&self, cluster: &ApiServer, user: User) -> ApiClient {
+        self.connect(cluster.kubeconfig(user)).await
+    }
+
+    pub(crate) async fn connect(&self, kubeconfig: PathBuf) -> ApiClient {
+        let access = Access::Kubeconfig(kubeconfig);
+        access.connect(self.counted.clone()).await.unwrap()
+    }
+
+    /// How many were answered: all, and those that were refused or broken off.
+    pub(crate) fn answered(&self) -> [u64; 2] {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        let calls = text.lines().filter(|line| line.starts_with("api_calls_total{"));
+        let mut answered = [0, 0];
+        for line in calls {
+            let count: u64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+            answered[0] += count;
+            answered[1] += if line.contains("code=\"2") { 0 } else { count };
+        }
+        answered
+    }
+}
+
+/// An agent's source of pods and recommendations.
+#[derive(Debug)]
+pub(crate) struct Local {
+    pub(crate) states: watch::Receiver<Arc<SourceState>>,
+    _stop: DropGuard,
+}
+
+impl Local {
+    pub(crate) fn start(client: ApiClient, name: &str, timing: Timing) -> Self {
+        let (source, states) = KubernetesSource::new(client, name, None, timing);
+        let stop = CancellationToken::new();
+        tokio::spawn(source.run(stop.clone()));
+        let _stop = stop.drop_guard();
+        Self { states, _stop }
+    }
+}

@@ -97,6 +97,13 @@ impl ApiServer {
 
     /// Starts the API server, at its first start and after [`Self::stop`], and waits until it is ready.
     pub(crate) fn launch(&mut self) {
+        if let Err(ended) = self.try_launch() {
+            panic!("{ended}\n{}", self.log());
+        }
+    }
+
+    /// The same; how it ended where it ended itself before it was ready, as its watchdog has it do.
+    pub(crate) fn try_launch(&mut self) -> Result<(), String> {
         assert!(self.server.is_none(), "the API server runs already");
         let mut command = Command::new(self.parts.join("kube-apiserver"));
         command
@@ -123,10 +130,14 @@ impl ApiServer {
         let started = Instant::now();
         while !self.is_ready() {
             let ended = self.server.as_mut().and_then(|server| server.try_wait().unwrap());
-            let in_time = started.elapsed() < PATIENCE;
-            assert!(in_time && ended.is_none(), "{ended:?}\n{}", self.log());
+            if let Some(ended) = ended {
+                self.server = None;
+                return Err(ended.to_string());
+            }
+            assert!(started.elapsed() < PATIENCE, "not ready\n{}", self.log());
             std::thread::sleep(Duration::from_millis(100));
         }
+        Ok(())
     }
 
     /// What it occupies, in bytes.

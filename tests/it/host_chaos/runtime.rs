@@ -40,6 +40,7 @@ impl Runtime {
             name,
             script: "while true; do sleep 1000; done",
             resources: amounts.cri(),
+            mounts: Vec::new(),
         });
         let spec = PodSpec {
             name: NAMES[REAL],

@@ -17,16 +17,22 @@ impl World {
         self.end_growth();
         let cgroup = &self.slots[LENT].pod.containers[CONTAINERS[0]].cgroup;
         let appetite = Appetite { rate, until };
-        self.growth = Some(Allocator::start(self.node.cgroups(), cgroup, appetite));
+        let killed = self.node.cgroups().oom_kills(cgroup);
+        self.growth = Some((Allocator::start(self.node.cgroups(), cgroup, appetite), killed));
     }
 
-    /// Ends the process, if the kernel has not: that is a kill like others.
+    /// Ends the process, if the kernel has not: that is a kill like others. The kernel says so; a process that it has killed
+    /// lives on until its cgroup has processor time for its end.
     pub(super) fn end_growth(&mut self) {
-        if let Some(mut process) = self.growth.take()
-            && !process.lives()
-        {
-            self.kills += 1;
-            self.note("one was killed while it took memory");
+        let Some((process, before)) = self.growth.take() else {
+            return;
+        };
+        drop(process);
+        let cgroup = &self.slots[LENT].pod.containers[CONTAINERS[0]].cgroup;
+        let killed = self.node.cgroups().oom_kills(cgroup) - before;
+        self.kills += usize::try_from(killed).unwrap();
+        if killed > 0 {
+            self.note(&format!("{killed} killed while it took memory"));
         }
     }
 

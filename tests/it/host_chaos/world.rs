@@ -42,8 +42,8 @@ pub(super) struct World {
     pub(super) agent: Agent,
     pub(super) api: ApiModel,
     pub(super) receiver: Receiver,
-    /// Who takes memory in the pod that is lent some.
-    pub(super) growth: Option<Allocator>,
+    /// Who takes memory in the pod that is lent some, and how many the kernel had killed there before.
+    pub(super) growth: Option<(Allocator, u64)>,
     pub(super) node: BareNode,
     pub(super) runtime: Runtime,
     clock: Clock,

@@ -73,5 +73,12 @@ impl Reading {
     }
 }
 
+/// How often any process was killed on the machine since it began. Rises before the cgroup's own counter does.
+pub fn machine_kill_count() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/vmstat").ok()?;
+    let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    count?.trim().parse().ok()
+}
+
 #[cfg(test)]
 mod tests;

@@ -7,12 +7,13 @@
 //! * A kill whose cgroup the log names, or `/proc` still knew, is told at once. It will account for one of its container's
 //!   rises.
 //! * A kill without a cgroup, and a rise, wait until both sides are known up to their time and cannot change any more
-//!   ([`Progress`]). Then as many as possible are paired. A kill for which all possible rises are one container's was
+//!   ([`Progress`]). Then as many as possible are paired. A kill that is in rises of one container in all such ways was
 //!   there; otherwise the container is certain and the victim one of several.
 //! * What finds no partner waits longer for one, and is told alone if none comes ([`LATEST`]).
 //!
 //! The kernel counts a kill just before it logs it (`__oom_kill_process`), so a kill belongs to the rise between whose two
-//! reads it was logged. It counts the first victim of a group twice and logs it twice; the second time counts for a rise,
+//! reads it was logged. Times say that to a fraction of a second; which of the machine's kills it is ([`super::numbers`]) says
+//! it exactly, where that is known. It counts the first victim of a group twice and logs it twice; the second time counts for a rise,
 //! and is no kill.
 //!
 //! No kill may be in two rises: a v2 counter also counts what is below it, so feed of it only what the counters below did
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::kill::{Kill, Level};
+use super::numbers::{KillLine, Offset};
 use super::report::Confidence;
 use crate::model::CgroupPath;
 use match_group::{LogState, Logged, MatchGroup, Matched, claim, expire};
@@ -61,6 +63,14 @@ pub(super) mod micros {
     }
 }
 
+/// Where in the log a kill stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogPlace {
+    /// When it was logged.
+    pub time: Duration,
+    pub line: KillLine,
+}
+
 /// Up to when each side is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
@@ -94,6 +104,8 @@ pub struct Joiner {
     again: Vec<CgroupPath>,
     /// Up to where everything was decided that could be.
     settled: Option<Progress>,
+    /// Which kills the lines read last are.
+    offset: Option<Offset>,
 }
 
 impl Joiner {
@@ -107,7 +119,7 @@ impl Joiner {
 
     /// Takes a kill that was logged at that time. `found` is the cgroup that `/proc/<pid>/cgroup` showed right after, if it
     /// was asked: `/` is what v1 shows of a process that is already leaving, so it says nothing.
-    pub fn logged(&mut self, at: Duration, kill: Kill, found: Option<CgroupPath>) -> Option<OomKill> {
+    pub fn logged(&mut self, at: LogPlace, kill: Kill, found: Option<CgroupPath>) -> Option<OomKill> {
         let known = |path: &CgroupPath| *path != CgroupPath::root();
         let named = kill
             .task_cgroup
@@ -118,35 +130,22 @@ impl Joiner {
             (Some(cgroup), _) => (cgroup, Confidence::Exact),
             (None, Some(cgroup)) => (cgroup, Confidence::Procfs),
             (None, None) => {
-                let who = LogState::Waiting(Arc::new(kill));
-                self.logged.push(Logged {
-                    at,
-                    who,
-                    in_doubt: false,
-                });
+                self.logged.push(Logged::new(at, LogState::Waiting(Arc::new(kill))));
                 return None;
             }
         };
-        let told = Logged {
-            at,
-            who: LogState::Told(cgroup.clone()),
-            in_doubt: false,
-        };
+        let told = Logged::new(at, LogState::Told(cgroup.clone()));
         if claim(&mut self.told_by_counter, &told).is_some() {
             self.known.extend(kill.seq);
             return None;
         }
         self.logged.push(told);
-        Some(OomKill::of(Arc::new(kill), Some(cgroup), confidence, at))
+        Some(OomKill::of(Arc::new(kill), Some(cgroup), confidence, at.time))
     }
 
     /// Takes the second logging of a group's first victim, which was counted a second time, too.
-    pub fn logged_again(&mut self, at: Duration, pid: u32, group: &CgroupPath) -> Option<OomKill> {
-        let again = Logged {
-            at,
-            who: LogState::Again(group.clone()),
-            in_doubt: false,
-        };
+    pub fn logged_again(&mut self, at: LogPlace, pid: u32, group: &CgroupPath) -> Option<OomKill> {
+        let again = Logged::new(at, LogState::Again(group.clone()));
         if claim(&mut self.told_by_counter, &again).is_none() {
             self.logged.push(again);
         }
@@ -229,6 +228,11 @@ impl Joiner {
         std::mem::take(&mut self.known)
     }
 
+    /// Which kills the lines of the log are, as far as it is known by now.
+    pub const fn set_offset(&mut self, offset: Option<Offset>) {
+        self.offset = offset;
+    }
+
     /// Whether anything waits for progress.
     pub fn is_waiting(&self) -> bool {
         !self.rises.is_empty() || !self.unmatched.is_empty() || self.has_kills_waiting()
@@ -246,6 +250,10 @@ impl Joiner {
         let crowded = self.logged.len() + self.rises.len() + self.unmatched.len() > MOST_WAITING;
         if self.settled.replace(progress) == Some(progress) && !crowded {
             return Vec::new();
+        }
+        for logged in &mut self.logged {
+            let numbers = self.offset.and_then(|offset| offset.numbers(logged.at.line));
+            logged.numbers = numbers.unwrap_or(logged.numbers);
         }
         let mut matched = Matched::default();
         let logged = std::mem::take(&mut self.logged);
@@ -288,13 +296,18 @@ impl Joiner {
                 (Some(cgroup), LogState::Waiting(kill)) => {
                     // Another one that was logged as late may have been the one that was counted there.
                     let kill = Arc::clone(kill);
-                    told.push(OomKill::of(kill, Some(cgroup), Confidence::Ambiguous, logged.at));
+                    told.push(OomKill::of(kill, Some(cgroup), Confidence::Ambiguous, logged.at.time));
                 }
                 (None, LogState::Waiting(kill)) if claim(&mut self.told_by_counter, &logged).is_some() => {
                     self.known.extend(kill.seq);
                 }
                 (None, LogState::Waiting(kill)) => {
-                    told.push(OomKill::of(Arc::clone(kill), None, Confidence::LogAlone, logged.at));
+                    told.push(OomKill::of(
+                        Arc::clone(kill),
+                        None,
+                        Confidence::LogAlone,
+                        logged.at.time,
+                    ));
                 }
                 (_, LogState::Told(_) | LogState::Again(_)) => {}
             }

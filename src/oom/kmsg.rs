@@ -23,12 +23,14 @@ use serde::{Deserialize, Serialize};
 
 use super::clock::Moment;
 pub use super::clock::monotonic;
+use super::counters::machine_kill_count;
+use super::numbers::{KillLine, Offset};
 use super::parse::Event;
 pub(super) use device::async_fd;
 use device::{BUFFER, Device};
 pub use syslog::Numbering;
 use syslog::Syslog;
-use tracker::{Attempt, Tracker};
+use tracker::{Attempt, ReadToEnd, Tracker};
 
 pub const DEVICE: &str = "/dev/kmsg";
 /// The word for the system call in its place.
@@ -67,6 +69,8 @@ pub struct LogEvent {
     pub event: Event,
     /// The number of the record that completed it: the position to keep once it is dealt with.
     pub seq: u64,
+    /// Which of the kills in the log it is.
+    pub line: KillLine,
     /// When it was logged, by CLOCK_MONOTONIC: to about a millisecond.
     pub logged: Duration,
     /// When, by the wall clock: exact to the delay of the reader if live, to about a millisecond otherwise, unless
@@ -182,6 +186,11 @@ impl KmsgReader {
         self.read_up_to.filter(|_| self.notices.is_empty())
     }
 
+    /// Which kills the lines read last are.
+    pub const fn offset(&self) -> Offset {
+        self.tracker.numbers().offset()
+    }
+
     /// Waits for the next notice. Cancel-safe.
     ///
     /// Errors: why the log cannot be read any more.
@@ -215,12 +224,24 @@ impl KmsgReader {
     fn read_once(&mut self) -> Result<bool> {
         let now = Moment::now();
         let attempt = match &mut self.source {
-            Source::Device(device) => device.read(&mut self.buffer)?,
+            Source::Device(device) => match device.read(&mut self.buffer)? {
+                Attempt::AtEnd(end) if self.tracker.numbers().wants_count() => {
+                    let before = machine_kill_count();
+                    match device.read(&mut self.buffer)? {
+                        Attempt::AtEnd(_) => Attempt::AtEnd(ReadToEnd {
+                            kills: before.zip(machine_kill_count()),
+                            ..end
+                        }),
+                        other => other,
+                    }
+                }
+                other => other,
+            },
             Source::Syslog(syslog) => syslog.read()?,
         };
         let read_up_to = match attempt {
             Attempt::NotDue => return Ok(false),
-            Attempt::AtEnd(as_of) => Some(as_of.unwrap_or(now.monotonic)),
+            Attempt::AtEnd(end) => Some(end.as_of.unwrap_or(now.monotonic)),
             _ => None,
         };
         self.notices.extend(self.tracker.record_read(attempt, now));

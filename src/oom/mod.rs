@@ -31,6 +31,7 @@ mod kill;
 pub mod kmsg;
 mod log;
 mod message;
+pub mod numbers;
 mod parse;
 pub mod proto;
 mod record;

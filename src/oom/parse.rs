@@ -43,6 +43,7 @@ pub struct Parser {
     last_kill: Option<Dated<Kill>>,
     killed: HashMap<u32, Option<u64>>,
     reports: ReportWindow,
+    kill_lines: u64,
 }
 
 /// What a report says about the kill that follows.
@@ -102,6 +103,11 @@ impl Parser {
         None
     }
 
+    /// How many lines told of a kill, whether or not it was told before.
+    pub const fn kill_lines(&self) -> u64 {
+        self.kill_lines
+    }
+
     /// Records were lost: what was told so far must not explain what comes.
     pub fn lost(&mut self) {
         self.forget_reports();
@@ -129,6 +135,7 @@ impl Parser {
     }
 
     fn kill(&mut self, line: &Line, mut kill: Box<Kill>) -> Option<Event> {
+        self.kill_lines += 1;
         let (pid, at) = (kill.pid, line.timestamp_us);
         let explanation = self.explanations.remove(&pid);
         let explanation = explanation.and_then(|explanation| explanation.if_recent(at));

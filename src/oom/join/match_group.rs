@@ -8,24 +8,28 @@
 //! [`matched`] pairs as many as possible, and knows nothing of kills and rises but which of them fit together.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::iter::once;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
+use petgraph::algo::kosaraju_scc;
+use petgraph::graph::DiGraph;
 use serde::{Deserialize, Serialize};
 
-use super::{FLOOD, LATEST, LOG_DELAY, OomKill, PATIENCE, Progress, SLACK};
+use super::{FLOOD, LATEST, LOG_DELAY, LogPlace, OomKill, PATIENCE, Progress, SLACK};
 use crate::model::CgroupPath;
 use crate::oom::kill::Kill;
 use crate::oom::message::Limit;
+use crate::oom::numbers::Numbers;
 use crate::oom::report::Confidence;
 
 /// A kill in the log, by the time it was logged.
 #[derive(Debug)]
 pub(super) struct Logged {
-    pub(super) at: Duration,
+    pub(super) at: LogPlace,
+    pub(super) numbers: Numbers,
     pub(super) who: LogState,
     /// Whether a rise that may have been this one's was given to another kill.
     pub(super) in_doubt: bool,
@@ -54,6 +58,9 @@ pub struct CounterDelta {
     /// A moment after the second.
     #[serde(rename = "byUs", with = "super::micros")]
     pub by: Duration,
+    /// Which kills of the machine they are among.
+    #[serde(skip)]
+    pub numbers: Numbers,
     /// How much it rose by.
     pub kills: NonZeroU64,
     /// How much of that the kernel says are groups, whose first victims it counts twice; 0 where it does not say.
@@ -77,10 +84,21 @@ impl CounterDelta {
 }
 
 impl Logged {
+    pub(super) const fn new(at: LogPlace, who: LogState) -> Self {
+        Self {
+            at,
+            numbers: Numbers::ANY,
+            who,
+            in_doubt: false,
+        }
+    }
+
     /// Whether this can be among the kills that were counted there then, if the kernel logged it within this time.
     pub(super) fn may_be_in(&self, rise: &CounterDelta, delay: Duration) -> bool {
-        let in_time = rise.after <= self.at.saturating_add(SLACK) && self.at <= rise.by.saturating_add(delay);
+        let at = self.at.time;
+        let in_time = rise.after <= at.saturating_add(SLACK) && at <= rise.by.saturating_add(delay);
         in_time
+            && self.numbers.meets(rise.numbers)
             && match &self.who {
                 LogState::Told(cgroup) | LogState::Again(cgroup) => cgroup.below(&rise.cgroup).is_some(),
                 LogState::Waiting(kill) => match &kill.limit {
@@ -163,14 +181,14 @@ impl MatchGroup {
         let is_all_logged = counted(self.rises.iter()) <= count(self.logged.iter());
         let delay = if is_all_logged { LOG_DELAY } else { LATEST };
         let are_known =
-            |logged: &Logged| logged.at.saturating_add(SLACK) < progress.counters && logged.at < progress.log;
+            |logged: &Logged| logged.at.time.saturating_add(SLACK) < progress.counters && logged.at.time < progress.log;
         let are_over = |rise: &CounterDelta| rise.by.saturating_add(delay) < progress.log;
         self.logged.iter().all(are_known) && self.rises.iter().all(are_over)
     }
 
     /// The time of the oldest part.
     fn began(&self) -> Duration {
-        let logged = self.logged.iter().map(|logged| logged.at);
+        let logged = self.logged.iter().map(|logged| logged.at.time);
         logged
             .chain(self.rises.iter().map(|rise| rise.by))
             .min()
@@ -180,13 +198,13 @@ impl MatchGroup {
     /// Decides for each kill logged before `end` which rise it was in, but for those whose rise may still be that of later
     /// ones. Returns what is left undecided.
     pub(super) fn decide(mut self, end: Duration, decided: &mut Matched) -> Self {
-        let is_old = |logged: &Logged| logged.at < end;
+        let is_old = |logged: &Logged| logged.at.time < end;
         let is_over = |rise: &CounterDelta| rise.is_over(end);
         // What is newer may take a rise in place of its own, which is still to come, so the newest comes last. Of the others,
         // those that were told come first: a rise of theirs is never left for others.
         self.logged.sort_by_key(|logged| {
             let waits = matches!(logged.who, LogState::Waiting(_));
-            (!is_old(logged), is_old(logged) && waits, logged.at)
+            (!is_old(logged), is_old(logged) && waits, logged.at.time)
         });
         // So do the rises of inner cgroups: what they counted is not left for those around them.
         self.rises
@@ -209,27 +227,29 @@ impl MatchGroup {
             let left = rise.clone().without(holders.map(|(logged, _)| logged));
             decided.unmatched.extend(left);
         }
-        // What is seldom does not make others less certain.
-        let likely = table(|_| LOG_DELAY);
+        let is_whole = end == Duration::MAX && !self.logged.iter().any(|logged| logged.in_doubt);
+        let places = Places::of(&self, &possible, &held, is_whole);
         let mut lists = Lists::default();
         for (at, (logged, held)) in self.logged.iter().zip(&held).enumerate() {
             if let (LogState::Waiting(kill), Some(rise)) = (&logged.who, *held)
                 && is_decided(logged, *held)
             {
-                let rise = &self.rises[rise];
-                decided.kills.push(self.paired(&likely, (at, kill), rise, &mut lists));
+                decided.kills.push(places.paired((at, kill), rise, &mut lists));
             }
         }
-        let fates = self.logged.iter().zip(&held);
-        let fates: Vec<bool> = fates.map(|(logged, held)| is_decided(logged, *held)).collect();
-        let (over, left): (Vec<_>, Vec<_>) = self.rises.into_iter().partition(is_over);
+        let fates = self.logged.iter().zip(&held).enumerate().map(|(at, (logged, held))| {
+            let may_move = |rise: usize| possible[at][rise] && places.are_one(places.nodes[at], rise);
+            let in_doubt = (0..self.rises.len()).any(|rise| is_over(&self.rises[rise]) && may_move(rise));
+            (is_decided(logged, *held), in_doubt)
+        });
+        let fates: Vec<(bool, bool)> = fates.collect();
         let mut left = Self {
             logged: Vec::new(),
-            rises: left,
+            rises: self.rises.into_iter().filter(|rise| !is_over(rise)).collect(),
         };
-        for ((mut logged, held), is_decided) in self.logged.into_iter().zip(held).zip(fates) {
+        for ((mut logged, held), (is_decided, in_doubt)) in self.logged.into_iter().zip(held).zip(fates) {
             if !is_decided {
-                logged.in_doubt |= over.iter().any(|rise| logged.may_be_in(rise, LOG_DELAY));
+                logged.in_doubt |= in_doubt;
                 left.logged.push(logged);
             } else if held.is_none() {
                 decided.unmatched_logged.push(logged);
@@ -237,46 +257,127 @@ impl MatchGroup {
         }
         left
     }
+}
 
-    fn paired(
-        &self,
-        likely: &[Vec<bool>],
-        (at, kill): (usize, &Arc<Kill>),
-        rise: &CounterDelta,
-        lists: &mut Lists,
-    ) -> OomKill {
-        let logged = &self.logged[at];
-        let rises = || self.rises.iter().zip(&likely[at]).filter(|(_, may)| **may);
-        let counted = counted(rises().map(|(rise, _)| rise));
-        let one_cgroup = rises().all(|(other, _)| other.cgroup == rise.cgroup);
-        // More kills than were counted: one of them was somewhere else, and it may be this one.
-        let all_counted = || count(rivals(likely, &likely[at])) <= counted;
-        let cgroup = Some(rise.cgroup.clone());
-        if one_cgroup && !logged.in_doubt && all_counted() {
-            return OomKill::of(Arc::clone(kill), cgroup, Confidence::OnlyCounterThatRose, logged.at);
+/// Which kills can change places in one way of pairing them and still be as many: what all such ways have in common
+/// is certain.
+///
+/// A graph of the rises, one node for what no rise is known of, and one for what is still free. An edge leads from where a
+/// kill is to where it may be as well; one that goes there is followed by whoever has to make room. So it can move
+/// only if a way leads back: if both ends are in one strongly connected component.
+struct Places<'g> {
+    group: &'g MatchGroup,
+    possible: &'g [Vec<bool>],
+    /// Where each kill is: a rise, or the node after the last.
+    nodes: Vec<usize>,
+    /// Whether there are kills without a rise.
+    are_some_elsewhere: bool,
+    /// Which component each node is in.
+    components: Vec<usize>,
+}
+
+/// Who may be meant, by cgroup and component: in a flood nearly every kill may be any of the same hundred.
+type Lists<'g> = HashMap<(&'g CgroupPath, usize), Arc<[Arc<Kill>]>>;
+
+impl<'g> Places<'g> {
+    /// Where not all is known that may belong to the group, any kill may move.
+    fn of(group: &'g MatchGroup, possible: &'g [Vec<bool>], held: &[Option<usize>], is_whole: bool) -> Self {
+        let (elsewhere, free) = (group.rises.len(), group.rises.len() + 1);
+        let nodes: Vec<usize> = held.iter().map(|held| held.unwrap_or(elsewhere)).collect();
+        let are_some_elsewhere = nodes.contains(&elsewhere);
+        let components = if is_whole {
+            Self::components(group, possible, &nodes, are_some_elsewhere)
+        } else {
+            vec![0; free + 1]
+        };
+        Self {
+            group,
+            possible,
+            nodes,
+            are_some_elsewhere,
+            components,
         }
-        // Rises of one cgroup can change places, so all kills that may be in any of them may be meant.
-        let here: Vec<bool> = self.rises.iter().map(|other| other.cgroup == rise.cgroup).collect();
-        let candidates: Vec<usize> = rivals(likely, &here).collect();
-        let list = lists.entry(candidates).or_insert_with_key(|candidates| {
-            let waiting = |at: &usize| match &self.logged.get(*at)?.who {
-                LogState::Waiting(kill) => Some(Arc::clone(kill)),
-                LogState::Told(_) | LogState::Again(_) => None,
-            };
-            candidates.iter().filter_map(waiting).collect()
-        });
+    }
+
+    /// The strongly connected components, by node.
+    fn components(group: &MatchGroup, possible: &[Vec<bool>], nodes: &[usize], are_some_elsewhere: bool) -> Vec<usize> {
+        let (elsewhere, free) = (group.rises.len(), group.rises.len() + 1);
+        let mut edges = BTreeSet::new();
+        for ((logged, from), row) in group.logged.iter().zip(nodes).zip(possible) {
+            let others = row.iter().enumerate().filter(|(_, may)| **may);
+            edges.extend(others.map(|(to, _)| (*from, to)));
+            if are_some_elsewhere && matches!(logged.who, LogState::Waiting(_)) {
+                edges.insert((*from, elsewhere));
+            }
+        }
+        for (at, rise) in group.rises.iter().enumerate() {
+            let taken = count(nodes.iter().filter(|node| **node == at));
+            edges.insert((free, at));
+            if taken < rise.kills.get() {
+                edges.insert((at, free));
+            }
+        }
+        let mut graph = DiGraph::<(), (), usize>::from_edges(edges);
+        while graph.node_count() <= free {
+            graph.add_node(());
+        }
+        let mut components = vec![0; graph.node_count()];
+        for (number, component) in kosaraju_scc(&graph).into_iter().enumerate() {
+            component.into_iter().for_each(|node| components[node.index()] = number);
+        }
+        components
+    }
+
+    fn are_one(&self, node: usize, other: usize) -> bool {
+        self.components[node] == self.components[other]
+    }
+
+    /// The kill that this one is, in that rise.
+    fn paired(&self, (at, kill): (usize, &Arc<Kill>), rise: usize, lists: &mut Lists<'g>) -> OomKill {
+        let (logged, cgroup) = (&self.group.logged[at], &self.group.rises[rise].cgroup);
+        let mut others = self.group.rises.iter().enumerate();
+        let may_be_another = others
+            .any(|(other, there)| there.cgroup != *cgroup && self.possible[at][other] && self.are_one(rise, other));
+        let may_be_elsewhere = self.are_some_elsewhere && self.are_one(rise, self.group.rises.len());
+        let time = logged.at.time;
+        if !(may_be_another || may_be_elsewhere || logged.in_doubt) {
+            return OomKill::of(
+                Arc::clone(kill),
+                Some(cgroup.clone()),
+                Confidence::OnlyCounterThatRose,
+                time,
+            );
+        }
+        let list = lists
+            .entry((cgroup, self.components[rise]))
+            .or_insert_with(|| self.candidates(rise));
         OomKill {
-            cgroup,
+            cgroup: Some(cgroup.clone()),
             confidence: Confidence::Ambiguous,
             processes: Arc::clone(list),
             record: kill.seq,
-            at: logged.at,
+            at: time,
         }
     }
-}
 
-/// Who may be meant, by their places: in a flood nearly every kill may be any of the same hundred.
-type Lists = HashMap<Vec<usize>, Arc<[Arc<Kill>]>>;
+    /// The kills that may be in this rise, or in another one of its cgroup that can change places with it.
+    fn candidates(&self, rise: usize) -> Arc<[Arc<Kill>]> {
+        let rises = &self.group.rises;
+        let here = |other: &usize| rises[*other].cgroup == rises[rise].cgroup && self.are_one(rise, *other);
+        let here: Vec<usize> = (0..rises.len()).filter(here).collect();
+        let logged = self.group.logged.iter().zip(&self.nodes).zip(self.possible);
+        let candidates = logged.filter_map(|((logged, node), row)| match &logged.who {
+            LogState::Waiting(kill) => {
+                let may_be = here
+                    .iter()
+                    .any(|here| node == here || (row[*here] && self.are_one(*node, *here)));
+                may_be.then(|| Arc::clone(kill))
+            }
+            LogState::Told(_) | LogState::Again(_) => None,
+        });
+        candidates.collect()
+    }
+}
 
 /// How many kills these are.
 fn counted<'a>(rises: impl Iterator<Item = &'a CounterDelta>) -> u64 {
@@ -310,13 +411,6 @@ pub(super) fn expire(rises: &mut Vec<CounterDelta>, progress: Progress, undecide
 
 /// For each kill, whether it may be in each of the rises: looked up once, because the answer is asked for again and again.
 type Compatibility = Vec<Vec<bool>>;
-
-/// The kills that may be in any of these rises.
-fn rivals<'a>(possible: &'a [Vec<bool>], wanted: &'a [bool]) -> impl Iterator<Item = usize> + 'a {
-    let kills = possible.iter().enumerate();
-    let rivals = kills.filter(move |(_, row)| row.iter().zip(wanted).any(|(may, wanted)| *may && *wanted));
-    rivals.map(|(kill, _)| kill)
-}
 
 /// Pairs as many kills as possible with rises, and of all such ways, one in which the first kills and the first rises have
 /// partners: later rises may be needed by what is still to come. `free` is how many each rise takes. Gives each kill

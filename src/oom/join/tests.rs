@@ -3,12 +3,21 @@ mod stories;
 use std::num::NonZeroU64;
 
 use super::*;
+use crate::oom::numbers::Numbers;
 use crate::oom::{Level, Limit, ReportedMemory};
 
 const UID: &str = "6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77";
 
 fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
+}
+
+/// Of which kill the line is, is not known.
+fn place(milliseconds: u64) -> LogPlace {
+    LogPlace {
+        time: ms(milliseconds),
+        line: KillLine::default(),
+    }
 }
 
 fn container(number: u64) -> CgroupPath {
@@ -45,6 +54,7 @@ fn rise(after: Duration, by: Duration, cgroup: &CgroupPath, kills: NonZeroU64) -
         cgroup: cgroup.clone(),
         after,
         by,
+        numbers: Numbers::ANY,
         kills,
         again: 0,
     }
@@ -81,7 +91,7 @@ fn a_named_kill_is_told_at_once_and_accounts_for_the_counter() {
         if counter_first {
             assert_eq!(joiner.counted(rise(ms(0), ms(900), &container(1), once())), []);
         }
-        let told = joiner.logged(ms(1), named(7, 1), None).unwrap();
+        let told = joiner.logged(place(1), named(7, 1), None).unwrap();
         assert_eq!(summary(&told), (Some(&container(1)), Confidence::Exact, Some(7)));
         assert_eq!(told.victim().unwrap().limit.level(), Level::Container);
         if !counter_first {
@@ -95,18 +105,18 @@ fn a_named_kill_is_told_at_once_and_accounts_for_the_counter() {
 #[test]
 fn what_proc_still_knew_is_as_good_unless_the_process_was_leaving() {
     let mut joiner = Joiner::new(true);
-    let told = joiner.logged(ms(0), unexplained(7), Some(container(1))).unwrap();
+    let told = joiner.logged(place(0), unexplained(7), Some(container(1))).unwrap();
     assert_eq!(summary(&told), (Some(&container(1)), Confidence::Procfs, Some(7)));
-    assert_eq!(joiner.logged(ms(0), unexplained(8), Some(CgroupPath::root())), None);
+    assert_eq!(joiner.logged(place(0), unexplained(8), Some(CgroupPath::root())), None);
     let leaving = kill(9, Limit::Cgroup(container(2)), Some(CgroupPath::root()));
-    let told = joiner.logged(ms(0), leaving, None).unwrap();
+    let told = joiner.logged(place(0), leaving, None).unwrap();
     assert_eq!(summary(&told), (Some(&container(2)), Confidence::Exact, Some(9)));
 }
 
 #[test]
 fn nothing_is_decided_before_both_sides_are_known() {
     let mut joiner = Joiner::new(true);
-    assert_eq!(joiner.logged(ms(100), unexplained(7), None), None);
+    assert_eq!(joiner.logged(place(100), unexplained(7), None), None);
     assert_eq!(
         joiner.decide_up_to(Progress {
             log: ms(4000),
@@ -138,7 +148,7 @@ fn nothing_is_decided_before_both_sides_are_known() {
 fn of_several_counters_each_gets_a_kill_and_none_a_certain_victim() {
     let mut joiner = Joiner::new(true);
     for pid in [7, 8] {
-        assert_eq!(joiner.logged(ms(0), unexplained(pid), None), None);
+        assert_eq!(joiner.logged(place(0), unexplained(pid), None), None);
         assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(pid.into()), once())), []);
     }
     let told = joiner.decide_up_to(all_known(1000));
@@ -155,7 +165,7 @@ fn a_pods_limit_narrows_down_where_its_victim_was() {
     let pod = container(1).parent().unwrap();
     let elsewhere = CgroupPath::new("/kubepods/other").unwrap();
     let victim = kill(7, Limit::Cgroup(pod), Some(CgroupPath::root()));
-    assert_eq!(joiner.logged(ms(0), victim, None), None);
+    assert_eq!(joiner.logged(place(0), victim, None), None);
     assert_eq!(joiner.counted(rise(ms(0), ms(1), &elsewhere, once())), []);
     assert_eq!(joiner.counted(rise(ms(0), ms(2), &container(1), once())), []);
     let told = joiner.decide_up_to(Progress::END);
@@ -171,7 +181,7 @@ fn a_pods_limit_narrows_down_where_its_victim_was() {
 fn a_kill_more_than_was_counted_makes_all_of_them_uncertain() {
     let mut joiner = Joiner::new(true);
     for pid in [7, 8] {
-        assert_eq!(joiner.logged(ms(0), unexplained(pid), None), None);
+        assert_eq!(joiner.logged(place(0), unexplained(pid), None), None);
     }
     assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(1), once())), []);
     let told = joiner.decide_up_to(Progress::END);
@@ -194,7 +204,7 @@ fn a_counter_without_a_log_and_a_log_without_a_counter_are_both_told() {
         found(&joiner.decide_up_to(all_known(2002))),
         [(Some(&container(1)), Confidence::CounterAlone, None)]
     );
-    assert_eq!(joiner.logged(ms(5000), unexplained(7), None), None);
+    assert_eq!(joiner.logged(place(5000), unexplained(7), None), None);
     assert_eq!(
         found(&joiner.decide_up_to(all_known(6000))),
         [(None, Confidence::LogAlone, Some(7))]
@@ -214,7 +224,7 @@ fn what_the_kernel_logs_late_is_no_second_kill() {
             assert_eq!(joiner.counted(rise(ms(0), ms(1), cgroup, once())), []);
         }
         assert_eq!(joiner.decide_up_to(all_known(1000)), []);
-        let mut told = Vec::from_iter(joiner.logged(ms(1900), late, None));
+        let mut told = Vec::from_iter(joiner.logged(place(1900), late, None));
         told.extend(joiner.decide_up_to(all_known(2500)));
         let cgroups: Vec<_> = told.iter().map(|kill| kill.cgroup.as_ref()).collect();
         assert_eq!(cgroups, [Some(&container(1)), Some(&elsewhere)]);
@@ -242,11 +252,11 @@ fn a_record_that_comes_after_its_kill_was_told_by_the_counter_alone_is_no_second
         joiner = Joiner::new(true).with_told_by_counter(joiner.told_by_counter().to_vec());
         let mut late = if is_named { named(7, 1) } else { unexplained(7) };
         late.seq = Some(40);
-        assert_eq!(joiner.logged(ms(100), late, None), None);
+        assert_eq!(joiner.logged(place(100), late, None), None);
         assert_eq!(joiner.decide_up_to(all_known(6500)), []);
         assert_eq!((joiner.take_known(), joiner.is_waiting()), (vec![40], false));
         // The next kill there is one.
-        assert!(joiner.logged(ms(6600), named(8, 1), None).is_some());
+        assert!(joiner.logged(place(6600), named(8, 1), None).is_some());
     }
 }
 
@@ -254,7 +264,7 @@ fn a_record_that_comes_after_its_kill_was_told_by_the_counter_alone_is_no_second
 fn what_was_logged_late_and_is_undecided_is_waited_for() {
     let mut joiner = Joiner::new(true);
     assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(1), once())), []);
-    assert!(joiner.logged(ms(1900), named(7, 1), None).is_some());
+    assert!(joiner.logged(place(1900), named(7, 1), None).is_some());
     let progress = |counters| Progress {
         log: ms(2500),
         counters: ms(counters),
@@ -292,9 +302,9 @@ fn the_first_victim_of_a_group_counts_once_though_the_kernel_counts_it_twice() {
     for is_named in [true, false] {
         let mut joiner = Joiner::new(true);
         let first = if is_named { named(7, 1) } else { unexplained(7) };
-        let mut told: Vec<OomKill> = joiner.logged(ms(0), first, None).into_iter().collect();
-        told.extend(joiner.logged(ms(1), named(8, 1), None));
-        told.extend(joiner.logged_again(ms(2), 7, &container(1)));
+        let mut told: Vec<OomKill> = joiner.logged(place(0), first, None).into_iter().collect();
+        told.extend(joiner.logged(place(1), named(8, 1), None));
+        told.extend(joiner.logged_again(place(2), 7, &container(1)));
         told.extend(joiner.counted(rise(ms(0), ms(3), &container(1), NonZeroU64::new(3).unwrap())));
         told.extend(joiner.decide_up_to(Progress::END));
         let mut found = found(&told);
@@ -321,9 +331,9 @@ fn the_second_counting_of_a_groups_first_victim_is_no_kill_even_if_nothing_was_l
     for logged_again in [true, false] {
         let mut joiner = Joiner::new(true);
         assert_eq!(joiner.counted(group_of_four(1)), []);
-        assert!(joiner.logged(ms(1), named(7, 1), None).is_some());
+        assert!(joiner.logged(place(1), named(7, 1), None).is_some());
         if logged_again {
-            assert_eq!(joiner.logged_again(ms(1), 7, &container(1)), None);
+            assert_eq!(joiner.logged_again(place(1), 7, &container(1)), None);
         }
         let told = joiner.decide_up_to(all_known(3000));
         assert_eq!(found(&told), [(Some(&container(1)), Confidence::CounterAlone, None); 3]);
@@ -336,7 +346,7 @@ fn a_kill_is_found_in_the_counter_nearest_to_it() {
     let pod = container(1).parent().unwrap();
     for pod_first in [true, false] {
         let mut joiner = Joiner::new(true);
-        assert!(joiner.logged(ms(1), named(7, 1), None).is_some());
+        assert!(joiner.logged(place(1), named(7, 1), None).is_some());
         let (above, inside) = (
             rise(ms(0), ms(1), &pod, once()),
             rise(ms(0), ms(2), &container(1), once()),

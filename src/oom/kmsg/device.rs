@@ -12,7 +12,7 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::unix::AsyncFd;
 
-use super::tracker::Attempt;
+use super::tracker::{Attempt, ReadToEnd};
 
 /// `PRINTK_MESSAGE_MAX` is 2 KiB; escaping makes four bytes of one.
 pub(super) const BUFFER: usize = 8192;
@@ -50,7 +50,7 @@ impl Device {
             Ok(0) => return Err(ended(&self.path)),
             Ok(length) => Attempt::Record(&buffer[..length]),
             Err(source) => match source.raw_os_error().map(Errno::from_raw) {
-                Some(Errno::EAGAIN) => Attempt::AtEnd(None),
+                Some(Errno::EAGAIN) => Attempt::AtEnd(ReadToEnd::default()),
                 Some(Errno::EINTR) => Attempt::NotDue,
                 Some(Errno::EPIPE) => Attempt::Overwritten,
                 Some(Errno::EINVAL) if self.refusals < MOST_REFUSALS => Attempt::TooLong,

@@ -13,9 +13,10 @@ use rmesg::error::RMesgError;
 use rmesg::klogctl::{KLogType, safely_wrapped_klogctl};
 use tokio::time::{Instant, sleep_until};
 
-use super::tracker::Attempt;
+use super::tracker::{Attempt, ReadToEnd};
 use super::unread::Unread;
 use crate::oom::clock::monotonic;
+use crate::oom::counters::machine_kill_count;
 use crate::oom::record::Line;
 use crate::oom::text;
 
@@ -106,8 +107,10 @@ impl Syslog {
 
     fn call(&mut self) -> Result<()> {
         self.woken = false;
-        let as_of = monotonic();
+        let as_of = Some(monotonic());
+        let before = machine_kill_count();
         let log = (self.read_all)()?;
+        let kills = before.zip(machine_kill_count());
         self.called = Instant::now();
         let new = self.unread.after(&log);
         self.attempts.extend(new.lost.then_some(Attempt::Overwritten));
@@ -122,7 +125,7 @@ impl Syslog {
             let seq = Some(number(timestamp_us, ordinal));
             self.attempts.push_back(Attempt::Line(Line { seq, ..line }));
         }
-        self.attempts.push_back(Attempt::AtEnd(Some(as_of)));
+        self.attempts.push_back(Attempt::AtEnd(ReadToEnd { as_of, kills }));
         Ok(())
     }
 

@@ -40,7 +40,9 @@ fn record(tracker: &mut Tracker, seq: u64, text: &str) -> Vec<Notice> {
 }
 
 fn at_end(tracker: &mut Tracker) -> Vec<Notice> {
-    tracker.record_read(Attempt::AtEnd(None), now(0)).collect()
+    tracker
+        .record_read(Attempt::AtEnd(ReadToEnd::default()), now(0))
+        .collect()
 }
 
 /// Number, time, origin and cgroup of a kill.

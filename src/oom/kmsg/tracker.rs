@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{LogEvent, Loss, Notice, Numbering, Origin};
 use crate::oom::assemble::Assembler;
 use crate::oom::clock::{LogClock, Moment};
+use crate::oom::numbers::{KillLine, LineNumbers};
 use crate::oom::parse::Parser;
 use crate::oom::record::{Line, Record};
 
@@ -15,12 +16,20 @@ pub(super) enum Attempt<'a> {
     Line(Line),
     /// Nothing was read: it is not time to.
     NotDue,
-    /// Everything was read that was logged before this moment of CLOCK_MONOTONIC; before this attempt, if there is none.
-    AtEnd(Option<Duration>),
+    AtEnd(ReadToEnd),
     /// Records were overwritten. The next read returns the oldest that is left.
     Overwritten,
     /// A record did not fit and is passed over.
     TooLong,
+}
+
+/// The log was read to its end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct ReadToEnd {
+    /// Everything was read that was logged before this moment of CLOCK_MONOTONIC; before this attempt, if there is none.
+    pub(super) as_of: Option<Duration>,
+    /// How many kills the machine had counted before and after that, if that was asked.
+    pub(super) kills: Option<(u64, u64)>,
 }
 
 /// Where in the log we are.
@@ -38,6 +47,7 @@ pub(super) struct Tracker {
     clock: LogClock,
     assembler: Assembler,
     parser: Parser,
+    numbers: LineNumbers,
 }
 
 impl Tracker {
@@ -53,7 +63,13 @@ impl Tracker {
             clock: LogClock::default(),
             assembler: Assembler::default(),
             parser: Parser::default(),
+            numbers: LineNumbers::default(),
         }
+    }
+
+    /// Which kills its lines are.
+    pub(super) const fn numbers(&self) -> &LineNumbers {
+        &self.numbers
     }
 
     pub(super) const fn numbering(&self) -> Numbering {
@@ -74,7 +90,10 @@ impl Tracker {
             },
             Attempt::Line(line) => (self.overwritten(0), self.line(line, now)),
             Attempt::NotDue => (None, None),
-            Attempt::AtEnd(_) => {
+            Attempt::AtEnd(end) => {
+                if let Some((before, after)) = end.kills {
+                    self.numbers.at_end(before, after, now.monotonic);
+                }
                 self.waited = true;
                 let was = std::mem::replace(&mut self.origin, Origin::Live);
                 let caught_up = (was == Origin::Replayed).then_some(Notice::CaughtUp);
@@ -98,11 +117,18 @@ impl Tracker {
             self.clock.observe(timestamp_us, now);
         }
         let line = self.assembler.push(line)?;
-        let event = self.parser.push(&line)?;
+        let kills = self.parser.kill_lines();
+        let event = self.parser.push(&line);
+        let logged = self.clock.monotonic(timestamp_us, now);
+        let kill = if self.parser.kill_lines() > kills {
+            self.numbers.line(logged)
+        } else {
+            KillLine::default()
+        };
+        let event = event?;
         if self.origin == Origin::Replayed && self.told.is_some_and(|told| seq <= told) {
             return None;
         }
-        let logged = self.clock.monotonic(timestamp_us, now);
         let at = match (self.origin, self.numbering) {
             (Origin::Live, Numbering::Records) => now.wall,
             (Origin::Replayed, _) | (_, Numbering::Times) => now.wall_at(logged),
@@ -110,6 +136,7 @@ impl Tracker {
         Some(Notice::Event(LogEvent {
             event,
             seq,
+            line: kill,
             logged,
             at,
             origin: self.origin,
@@ -125,6 +152,7 @@ impl Tracker {
     fn lost(&mut self, loss: Loss) -> Loss {
         self.assembler.lost();
         self.parser.lost();
+        self.numbers.lost();
         loss
     }
 }

@@ -28,6 +28,7 @@ use crate::oom::clock::Moment;
 use crate::oom::join::{CounterDelta, Joiner, OomKill, Progress};
 use crate::oom::kill::Kill;
 use crate::oom::kmsg::{BootId, Numbering};
+use crate::oom::numbers::Offset;
 use crate::oom::report::{Candidates, OomReport, Role};
 
 /// How far the time of a record may be off.
@@ -155,9 +156,9 @@ impl Attribution {
         let tree = self.tree.as_mut()?;
         let begins = self.swept.is_none() && !self.continues;
         let sweep = if begins {
-            tree.start_at_current(around)
+            tree.start_at_current(around, before)
         } else {
-            tree.sweep(around)
+            tree.sweep(around, before)
         };
         let now = clock();
         let by = now.monotonic;
@@ -171,6 +172,7 @@ impl Attribution {
                 cgroup: risen.cgroup,
                 after: swept.map_or(Duration::ZERO, |swept| swept.latest_after),
                 by,
+                numbers: sweep.numbers,
                 kills: risen.kills,
                 again: risen.again,
             });
@@ -182,6 +184,11 @@ impl Attribution {
             self.told.log_from = by + SLACK;
         }
         sweep.failed
+    }
+
+    /// Which kills the lines of the log are, as far as it is known by now.
+    pub(super) const fn set_offset(&mut self, offset: Option<Offset>) {
+        self.joiner.set_offset(offset);
     }
 
     /// Decides what cannot change any more.

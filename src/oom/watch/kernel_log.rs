@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Error, Result};
 
 use crate::oom::kmsg::{KmsgReader, Notice, Numbering};
+use crate::oom::numbers::Offset;
 
 /// A log that cannot be read is tried again after so long.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
@@ -82,9 +83,9 @@ impl KernelLog {
         }
     }
 
-    /// What the numbers of its records count, while it is open.
-    pub(super) fn numbering(&self) -> Option<Numbering> {
-        self.reader.as_ref().map(KmsgReader::numbering)
+    /// Which kills its lines are, while it is open.
+    pub(super) fn offset(&self) -> Option<Offset> {
+        self.reader.as_ref().map(KmsgReader::offset)
     }
 
     /// Up to when everything is known, once all that was in the log at first has been told.

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
+use std::time::Duration;
 
 use anyhow::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::Place;
 use crate::model::CgroupPath;
 use crate::oom::counters::Reading;
+use crate::oom::join::LATEST;
+use crate::oom::numbers::Numbers;
 
 /// A tree of cgroups with counters.
 pub(super) trait CounterTree {
@@ -20,6 +23,8 @@ pub(super) trait CounterTree {
     fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>>;
     /// The cgroups directly in one; none if it is gone.
     fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath>;
+    /// How often any process was killed on the machine since it began; `None` where that is not known.
+    fn machine_kills(&self) -> Option<u64>;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,8 +48,30 @@ pub(super) struct Increase {
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
     pub(super) rises: Vec<Increase>,
+    /// Which kills of the machine these are among.
+    pub(super) numbers: Numbers,
     /// The first counter that could not be read.
     pub(super) failed: Option<Error>,
+}
+
+/// Which kills of the machine no counter was read after.
+#[derive(Debug, Default)]
+struct CountedBefore {
+    /// The first of them.
+    first: u64,
+    /// The machine's count, and when it was found first.
+    count: Option<(u64, Duration)>,
+}
+
+impl CountedBefore {
+    /// The machine's count was this then, and all counters were read after. Its last kill may not be in them yet: the
+    /// machine's count is the first to rise.
+    fn read(&mut self, count: Option<u64>, at: Duration) {
+        let known = self.count.filter(|(known, _)| Some(*known) == count);
+        self.count = known.or(count.map(|count| (count, at)));
+        let is_over = known.is_some_and(|(_, since)| since + LATEST < at);
+        self.first = count.map_or(0, |count| count + u64::from(is_over));
+    }
 }
 
 /// `oom_kill` and `oom_group_kill`.
@@ -82,6 +109,7 @@ pub(super) struct KillCounters {
     counting: CounterScope,
     root: CgroupPath,
     known: BTreeMap<CgroupPath, CounterState>,
+    counted: CountedBefore,
 }
 
 impl KillCounters {
@@ -96,7 +124,12 @@ impl KillCounters {
             ..CounterState::default()
         };
         let known = of_tree.map(|saved| (saved.cgroup.clone(), state(saved))).collect();
-        Self { counting, root, known }
+        Self {
+            counting,
+            root,
+            known,
+            counted: CountedBefore::default(),
+        }
     }
 
     pub(super) fn saved(&self) -> Vec<SavedCounter> {
@@ -114,18 +147,19 @@ impl KillCounters {
     }
 
     /// Takes everything that is counted now as told: it happened before anybody watched.
-    pub(super) fn start_at_current(&mut self, tree: &impl CounterTree) -> Sweep {
-        let sweep = self.sweep(tree);
+    pub(super) fn start_at_current(&mut self, tree: &impl CounterTree, now: Duration) -> Sweep {
+        let sweep = self.sweep(tree, now);
         for account in self.known.values_mut() {
             account.told = account.seen;
         }
         sweep
     }
 
-    /// Looks at all counters that may have risen. A counter that counts what is below it is read before those below: the
+    /// Looks at all counters that may have risen, at that time. A counter that counts what is below it is read before those below: the
     /// kernel counts from the inside out, so what it shows they show as well, and the rest was in cgroups that are gone.
-    pub(super) fn sweep(&mut self, tree: &impl CounterTree) -> Sweep {
+    pub(super) fn sweep(&mut self, tree: &impl CounterTree, now: Duration) -> Sweep {
         let mut sweep = Sweep::default();
+        let kills = tree.machine_kills();
         let root = self.root.clone();
         match self.counting {
             CounterScope::Below => drop(self.descend(tree, &root, &mut sweep)),
@@ -140,6 +174,13 @@ impl KillCounters {
                 }
                 self.known.retain(|cgroup, _| there.contains(cgroup));
             }
+        }
+        sweep.numbers = Numbers {
+            first: self.counted.first,
+            last: tree.machine_kills().unwrap_or(u64::MAX),
+        };
+        if sweep.failed.is_none() {
+            self.counted.read(kills, now);
         }
         sweep
     }

@@ -11,7 +11,7 @@ use super::kill_counters::{CounterScope, CounterTree};
 use super::pod_names::NodePods;
 use crate::cgroup::{Hierarchy, cgroup_of_pid, children};
 use crate::model::{CgroupPath, CgroupVersion, Resource};
-use crate::oom::counters::{EVENTS, OOM_CONTROL, Reading};
+use crate::oom::counters::{EVENTS, OOM_CONTROL, Reading, machine_kill_count};
 use crate::oom::kill::{Invoker, Kill};
 use crate::oom::message::Limit;
 use crate::oom::report::{HitLimit, Role};
@@ -205,6 +205,10 @@ impl CounterTree for NodeFiles {
             Vec::new()
         })
     }
+
+    fn machine_kills(&self) -> Option<u64> {
+        machine_kill_count()
+    }
 }
 
 impl NodeIo for NodeFiles {
@@ -247,13 +251,6 @@ impl NodeIo for NodeFiles {
         let is_thread = |task: u32| Path::new(PROC).join("self/task").join(task.to_string()).exists();
         self.sees_pids && invoker.pid.is_some_and(is_thread)
     }
-}
-
-/// How often any process was killed on the machine since it began. Rises before the cgroup's own counter does.
-pub(super) fn machine_kill_count() -> Option<u64> {
-    let text = read(&Path::new(PROC).join("vmstat"))?;
-    let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-    count?.trim().parse().ok()
 }
 
 /// Whether v2 is mounted so that `memory.events` counts kills in the cgroup alone.

@@ -1,14 +1,17 @@
 //! When to look at the counters, and at containers that are new. Pure.
 //!
-//! Once a second anyway, sooner when something asks for it, and never so often that looking takes more than a fiftieth of
-//! the time: on a node full of kills the log tells of nearly all of them, and the counters only have to agree in the end.
+//! Once a second anyway, and sooner when something asks for it: of kills that are counted apart from each other it is
+//! certain which is which. So looking may take a fifth of a second at once, and not more than a fiftieth of the time in the
+//! long run: on a node full of kills the counters only have to agree with the log in the end.
 
 use std::time::Duration;
 
 /// Between two looks when nothing asks for any.
 const TICK: Duration = Duration::from_secs(1);
-/// Looking takes one in so many moments at most.
+/// Looking takes one in so many moments at most,
 const SHARE: u32 = 50;
+/// but for this much that it did not take before.
+const MOST_CREDIT: Duration = Duration::from_millis(200);
 /// And never follows sooner than this.
 const LEAST: Duration = Duration::from_millis(2);
 
@@ -17,6 +20,8 @@ const LEAST: Duration = Duration::from_millis(2);
 pub(super) struct Schedule {
     next: Duration,
     not_before: Duration,
+    /// The time that looking may take without a rest after it, and up to when it is counted.
+    credit: (Duration, Duration),
     /// How long after the next look another one is worth while, if something is expected.
     again: Option<Duration>,
 }
@@ -27,6 +32,7 @@ impl Schedule {
         Self {
             next: now,
             not_before: now,
+            credit: (MOST_CREDIT, now),
             again: None,
         }
     }
@@ -44,7 +50,11 @@ impl Schedule {
     }
 
     pub(super) fn completed(&mut self, from: Duration, to: Duration) {
-        self.not_before = to + rest(from, to);
+        let (credit, since) = self.credit;
+        let credit = MOST_CREDIT.min(credit + from.saturating_sub(since) / SHARE);
+        let spent = to.saturating_sub(from);
+        self.not_before = to + rest(spent.saturating_sub(credit));
+        self.credit = (credit.saturating_sub(spent), self.not_before);
         self.next = to + TICK;
         if let Some(pause) = self.again {
             self.request(to + pause);
@@ -81,15 +91,15 @@ impl ContainerRefresh {
 
     /// A look was taken, and another is worth while or not: in a second, then after twice as long each time.
     pub(super) fn completed(&mut self, from: Duration, to: Duration, again: bool) {
-        self.not_before = to + rest(from, to);
+        self.not_before = to + rest(to.saturating_sub(from));
         self.due = again.then(|| to + TICK * (1 << self.again.min(16)));
         self.again += 1;
     }
 }
 
 /// How long to rest after work of that long.
-fn rest(from: Duration, to: Duration) -> Duration {
-    to.saturating_sub(from).saturating_mul(SHARE).clamp(LEAST, TICK)
+fn rest(work: Duration) -> Duration {
+    work.saturating_mul(SHARE).clamp(LEAST, TICK)
 }
 
 #[cfg(test)]
@@ -107,14 +117,18 @@ mod tests {
         schedule.completed(ms(100), ms(101));
         assert_eq!(schedule.next(), ms(1101));
         schedule.request(ms(102));
-        assert_eq!(schedule.next(), ms(151));
+        assert_eq!(schedule.next(), ms(103));
         schedule.request(ms(300));
-        assert_eq!(schedule.next(), ms(151));
-        schedule.completed(ms(151), ms(400));
-        schedule.request(ms(400));
+        assert_eq!(schedule.next(), ms(103));
+        // Of the 200 ms that were saved, 199 are left.
+        schedule.completed(ms(103), ms(304));
+        schedule.request(ms(305));
+        assert_eq!(schedule.next(), ms(304 + 2 * 50));
+        schedule.completed(ms(404), ms(800));
+        schedule.request(ms(800));
         assert_eq!(
             schedule.next(),
-            ms(1400),
+            ms(1800),
             "however long a look takes, there is one each second"
         );
     }
@@ -133,10 +147,10 @@ mod tests {
         assert_eq!(looks[..6], [102, 104, 108, 116, 132, 164]);
         assert_eq!(looks[9..], [1124, 2124, 3124], "once a second again");
         // However often something is expected, looking takes its share of the time at most.
-        schedule.completed(ms(5000), ms(5010));
-        schedule.expect(ms(5011));
-        schedule.expect(ms(5012));
-        assert_eq!(schedule.next(), ms(5510));
+        schedule.completed(ms(5000), ms(5205));
+        schedule.expect(ms(5211));
+        schedule.expect(ms(5212));
+        assert_eq!(schedule.next(), ms(5205 + 5 * 50));
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub(super) struct Kernel {
     /// Whether counters count kills in their own cgroup alone.
     pub(super) local: bool,
     made: u64,
+    /// Where processes were killed, in order.
+    pub(super) killed: RefCell<Vec<CgroupPath>>,
     /// Cgroups that are killed as a whole.
     pub(super) groups: BTreeSet<CgroupPath>,
     pub(super) processes: BTreeMap<CgroupPath, Vec<u32>>,
@@ -57,6 +59,7 @@ impl Kernel {
     }
 
     pub(super) fn kill(&self, path: &CgroupPath) {
+        self.killed.borrow_mut().push(path.clone());
         for (other, reading) in self.counters.borrow_mut().iter_mut() {
             if other == path || (!self.local && path.below(other).is_some()) {
                 reading.kills += 1;
@@ -77,6 +80,10 @@ impl CounterTree for Kernel {
             .filter(|path| path.parent().as_ref() == Some(cgroup))
             .cloned()
             .collect()
+    }
+
+    fn machine_kills(&self) -> Option<u64> {
+        u64::try_from(self.killed.borrow().len()).ok()
     }
 }
 

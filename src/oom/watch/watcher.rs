@@ -16,21 +16,20 @@ use super::attribution::Attribution;
 use super::checkpoint::Checkpoint;
 use super::kernel_log::KernelLog;
 use super::kill_counters::CounterScope;
-use super::node::{NodeFiles, ProcProbe, machine_kill_count};
+use super::node::{NodeFiles, ProcProbe};
 use super::pod_names::NodePods;
 use super::schedule::{ContainerRefresh, Schedule};
 use super::wake_up::{WakeUp, WakeUpReason};
 use crate::model::{CgroupVersion, ChangeRecord};
 use crate::oom::clock::{Moment, monotonic};
+use crate::oom::counters::machine_kill_count;
 use crate::oom::join::Progress;
-use crate::oom::kmsg::{BootId, Notice, Numbering, Origin};
+use crate::oom::kmsg::{BootId, Notice, Origin};
 use crate::oom::parse::Event;
 use crate::oom::report::OomReport;
 
 /// Notices taken in before anything else is done. What `/proc` knows of a victim does not last.
 const AT_ONCE: usize = 256;
-/// Where the log explains kills, the counters are swept a little later: one sweep then serves a whole burst.
-const LOG_EXPLAINS: Duration = Duration::from_millis(100);
 /// Kills that wait for counters wait this long for the tree to be found.
 const TREE_WITHIN: Duration = Duration::from_secs(30);
 /// How often to look again how far the log can be read while something waits for that, and whether there
@@ -171,9 +170,7 @@ impl Watcher {
 
     fn handle_wake_up(&mut self, told: io::Result<WakeUpReason>) {
         let now = monotonic();
-        self.log.wake();
         match told {
-            _ if self.log.numbering().is_some() => self.schedule.request(now + LOG_EXPLAINS),
             Ok(WakeUpReason::Expected) => self.schedule.expect(now),
             Ok(WakeUpReason::Counted) | Err(_) => self.schedule.request(now),
         }
@@ -261,6 +258,7 @@ impl Watcher {
                 .scope
                 .map_or(now.monotonic, |_| self.sweeps.latest.unwrap_or_default());
             let progress = Progress { log, counters };
+            self.attribution.set_offset(self.log.offset());
             self.attribution.decide(progress, now, &self.files);
         }
         self.attribution.release(Moment::now(), &self.files);
@@ -271,22 +269,20 @@ impl Watcher {
     /// the machine's counter a little before its cgroup's.
     fn sweep_if_needed(&mut self) {
         let now = monotonic();
-        let is_unannounced = self.log.numbering() == Some(Numbering::Times);
-        let is_local = self.sweeps.scope == Some(CounterScope::Local);
-        if is_unannounced || is_local {
-            let kills = machine_kill_count();
-            let [before, last] = self.sweeps.on_machine;
-            self.sweeps.on_machine = [last, kills];
-            if is_unannounced && last != kills {
-                self.log.wake();
-            }
-            let is_quiet = kills.is_some() && [before, last] == [kills; 2];
-            if is_local && is_quiet && !self.attribution.waits_for_counters() {
-                self.schedule.completed(now, monotonic());
-                return;
-            }
+        let kills = machine_kill_count();
+        let [before, last] = self.sweeps.on_machine;
+        self.sweeps.on_machine = [last, kills];
+        let is_quiet = kills.is_some() && [before, last] == [kills; 2];
+        if is_quiet && self.sweeps.latest.is_some() && !self.attribution.waits_for_counters() {
+            self.schedule.completed(now, monotonic());
+            return;
         }
         self.sweep();
+        if last != kills {
+            // What is killed in one place is often followed by others. The sooner each is looked for, the surer it is which.
+            self.log.wake();
+            self.schedule.expect(monotonic());
+        }
     }
 
     fn sweep(&mut self) {

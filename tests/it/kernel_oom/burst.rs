@@ -8,8 +8,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 use vscaled::model::CgroupPath;
 use vscaled::oom::counters::Reading;
-use vscaled::oom::join::{CounterDelta, Joiner, OomKill, Progress};
+use vscaled::oom::join::{CounterDelta, Joiner, LogPlace, OomKill, Progress};
 use vscaled::oom::kmsg::{KmsgReader, LogEvent, Notice, monotonic};
+use vscaled::oom::numbers::Numbers;
 use vscaled::oom::{Confidence, Event};
 
 use super::pod::{TestPod, was_killed};
@@ -45,6 +46,7 @@ impl<'a> Counters<'a> {
                     cgroup: pod.container.clone(),
                     after: *after,
                     by: monotonic(),
+                    numbers: Numbers::ANY,
                     kills,
                     again: 0,
                 }));
@@ -82,9 +84,10 @@ async fn follow(reader: &mut KmsgReader, counters: &mut Counters<'_>, wanted: us
             match notice.expect("the reader to go on") {
                 Notice::Event(LogEvent {
                     event: Event::Kill(kill),
-                    logged,
+                    logged: time,
+                    line,
                     ..
-                }) => told.extend(joiner.logged(logged, *kill, None)),
+                }) => told.extend(joiner.logged(LogPlace { time, line }, *kill, None)),
                 Notice::Lost(_) => lost_records = true,
                 Notice::Event(_) | Notice::CaughtUp => {}
             }

@@ -8,7 +8,7 @@ use super::super::node::{NO_LIMIT, NodeIo, ProcProbe};
 use super::{Attribution, PendingGroup, PendingKill, RecordFacts};
 use crate::model::CgroupPath;
 use crate::oom::clock::Moment;
-use crate::oom::join::OomKill;
+use crate::oom::join::{LogPlace, OomKill};
 use crate::oom::kill::Kill;
 use crate::oom::kmsg::{LogEvent, Origin};
 use crate::oom::message::Limit;
@@ -31,6 +31,10 @@ impl Attribution {
         if self.told.records.is_told(told.seq) || (replayed && told.logged < self.told.log_from) {
             return;
         }
+        let place = LogPlace {
+            time: told.logged,
+            line: told.line,
+        };
         match told.event {
             Event::Kill(mut kill) => {
                 self.told.records.wait(told.seq);
@@ -41,7 +45,7 @@ impl Attribution {
                 };
                 self.waiting.insert(told.seq, facts);
                 self.localize_kill(&mut kill);
-                match self.joiner.logged(told.logged, *kill, probe.cgroup) {
+                match self.joiner.logged(place, *kill, probe.cgroup) {
                     Some(kill) => self.open(kill, now, around),
                     None if self.told.doubted.contains(&told.seq) => self.joiner.doubt(told.seq),
                     None => self.apply_join_results(),
@@ -49,7 +53,7 @@ impl Attribution {
             }
             Event::Again { pid, group } => {
                 let group = self.local_path(group);
-                if let Some(kill) = self.joiner.logged_again(told.logged, pid, &group) {
+                if let Some(kill) = self.joiner.logged_again(place, pid, &group) {
                     self.open(kill, now, around);
                 }
                 self.add_duplicate(told.seq, group, now.monotonic);

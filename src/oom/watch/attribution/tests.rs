@@ -7,6 +7,7 @@ use super::events::MOST_CANDIDATES;
 use super::*;
 use crate::oom::kill::Kill;
 use crate::oom::kmsg::{LogEvent, Numbering, Origin};
+use crate::oom::numbers::KillLine;
 use crate::oom::parse::Event;
 use crate::oom::report::Confidence;
 use crate::oom::{Limit, ReportedMemory};
@@ -62,6 +63,7 @@ fn logged(event: Event, seq: u64, time: u64, origin: Origin) -> LogEvent {
     LogEvent {
         event,
         seq,
+        line: KillLine::default(),
         logged: ms(time),
         at: at(time).wall,
         origin,

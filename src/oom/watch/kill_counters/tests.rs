@@ -24,6 +24,10 @@ impl CounterTree for Busy<'_> {
     fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {
         self.kernel.children(cgroup)
     }
+
+    fn machine_kills(&self) -> Option<u64> {
+        self.kernel.machine_kills()
+    }
 }
 
 fn kill_counters(counting: CounterScope) -> KillCounters {
@@ -50,17 +54,23 @@ fn a_kill_shows_once_in_the_innermost_cgroup_that_is_left() {
         .iter()
         .for_each(|path| kernel.make(path));
     let mut kill_counters = kill_counters(CounterScope::Below);
-    assert_eq!(risen(kill_counters.sweep(&kernel)), []);
+    assert_eq!(risen(kill_counters.sweep(&kernel, Duration::ZERO)), []);
     kernel.kill(&container(0, 1));
     kernel.kill(&container(0, 1));
-    assert_eq!(risen(kill_counters.sweep(&kernel)), [(container(0, 1), 2)]);
+    assert_eq!(
+        risen(kill_counters.sweep(&kernel, Duration::ZERO)),
+        [(container(0, 1), 2)]
+    );
     kernel.kill(&container(0, 1));
     kernel.remove(&container(0, 1));
     let pod = container(0, 1).parent().unwrap();
-    assert_eq!(risen(kill_counters.sweep(&kernel)), [(pod.clone(), 1)]);
+    assert_eq!(risen(kill_counters.sweep(&kernel, Duration::ZERO)), [(pod.clone(), 1)]);
     kernel.kill(&container(0, 2));
     kernel.remove(&pod);
-    assert_eq!(risen(kill_counters.sweep(&kernel)), [(pod.parent().unwrap(), 1)]);
+    assert_eq!(
+        risen(kill_counters.sweep(&kernel, Duration::ZERO)),
+        [(pod.parent().unwrap(), 1)]
+    );
 }
 
 #[test]
@@ -71,12 +81,15 @@ fn what_was_there_before_anybody_watched_is_no_news_and_what_is_made_later_is() 
         kernel.make(&container(0, 1));
         kernel.kill(&container(0, 1));
         let mut kill_counters = kill_counters(counting);
-        kill_counters.start_at_current(&kernel);
-        assert_eq!(risen(kill_counters.sweep(&kernel)), []);
+        kill_counters.start_at_current(&kernel, Duration::ZERO);
+        assert_eq!(risen(kill_counters.sweep(&kernel, Duration::ZERO)), []);
         kernel.make(&container(1, 1));
         kernel.kill(&container(1, 1));
         let mut kill_counters = restarted(&kill_counters);
-        assert_eq!(risen(kill_counters.sweep(&kernel)), [(container(1, 1), 1)]);
+        assert_eq!(
+            risen(kill_counters.sweep(&kernel, Duration::ZERO)),
+            [(container(1, 1), 1)]
+        );
     }
 }
 
@@ -86,12 +99,18 @@ fn another_cgroup_of_the_same_name_counts_from_zero() {
     kernel.make(&container(0, 1));
     (0..3).for_each(|_| kernel.kill(&container(0, 1)));
     let mut kill_counters = kill_counters(CounterScope::Below);
-    kill_counters.start_at_current(&kernel);
+    kill_counters.start_at_current(&kernel, Duration::ZERO);
     kernel.remove(&container(0, 1));
     kernel.make(&container(0, 1));
     (0..4).for_each(|_| kernel.kill(&container(0, 1)));
-    assert_eq!(risen(restarted(&kill_counters).sweep(&kernel)), [(container(0, 1), 4)]);
-    assert_eq!(risen(kill_counters.sweep(&kernel)), [(container(0, 1), 4)]);
+    assert_eq!(
+        risen(restarted(&kill_counters).sweep(&kernel, Duration::ZERO)),
+        [(container(0, 1), 4)]
+    );
+    assert_eq!(
+        risen(kill_counters.sweep(&kernel, Duration::ZERO)),
+        [(container(0, 1), 4)]
+    );
 }
 
 #[test]
@@ -101,13 +120,16 @@ fn a_counter_that_goes_backwards_is_another_cgroups_even_with_the_same_inode() {
     kernel.make(&container(0, 1));
     (0..3).for_each(|_| kernel.kill(&container(0, 1)));
     let mut kill_counters = kill_counters(CounterScope::Local);
-    kill_counters.start_at_current(&kernel);
-    assert_eq!(risen(kill_counters.sweep(&kernel)), []);
+    kill_counters.start_at_current(&kernel, Duration::ZERO);
+    assert_eq!(risen(kill_counters.sweep(&kernel, Duration::ZERO)), []);
     kernel.replace(&container(0, 1));
     (0..2).for_each(|_| kernel.kill(&container(0, 1)));
-    assert_eq!(risen(kill_counters.sweep(&kernel)), [(container(0, 1), 2)]);
     assert_eq!(
-        risen(restarted(&kill_counters).sweep(&kernel)),
+        risen(kill_counters.sweep(&kernel, Duration::ZERO)),
+        [(container(0, 1), 2)]
+    );
+    assert_eq!(
+        risen(restarted(&kill_counters).sweep(&kernel, Duration::ZERO)),
         [(container(0, 1), 2)],
         "not told yet"
     );
@@ -121,10 +143,16 @@ fn a_kill_told_where_none_was_counted_hides_no_later_one() {
     kernel.kill(&container(0, 1));
     kill_counters.mark_told(&container(0, 1));
     kill_counters.mark_told(&container(0, 1));
-    assert_eq!(risen(kill_counters.sweep(&kernel)), [(container(0, 1), 1)]);
+    assert_eq!(
+        risen(kill_counters.sweep(&kernel, Duration::ZERO)),
+        [(container(0, 1), 1)]
+    );
     let mut kill_counters = restarted(&kill_counters);
     kernel.kill(&container(0, 1));
-    assert_eq!(risen(kill_counters.sweep(&kernel)), [(container(0, 1), 1)]);
+    assert_eq!(
+        risen(kill_counters.sweep(&kernel, Duration::ZERO)),
+        [(container(0, 1), 1)]
+    );
 }
 
 #[test]
@@ -135,12 +163,12 @@ fn what_a_container_makes_inside_of_its_own_cgroup_is_its_own() {
     kernel.kill(&inner);
     let mut below = kill_counters(CounterScope::Below);
     assert_eq!(below.counted_in(&inner), Some(container(0, 1)));
-    assert_eq!(risen(below.sweep(&kernel)), [(container(0, 1), 1)]);
+    assert_eq!(risen(below.sweep(&kernel, Duration::ZERO)), [(container(0, 1), 1)]);
     kernel.local = true;
     let mut local = kill_counters(CounterScope::Local);
-    local.start_at_current(&kernel);
+    local.start_at_current(&kernel, Duration::ZERO);
     kernel.kill(&inner);
-    assert_eq!(risen(local.sweep(&kernel)), [(inner.clone(), 1)]);
+    assert_eq!(risen(local.sweep(&kernel, Duration::ZERO)), [(inner.clone(), 1)]);
     assert_eq!(local.counted_in(&CgroupPath::new("/system.slice").unwrap()), None);
 }
 
@@ -172,7 +200,8 @@ proptest! {
         containers.iter().for_each(|path| kernel.make(path));
         let mut kill_counters = kill_counters(CounterScope::Below);
         let (mut killed, mut shown) = (0, 0);
-        for happens in story.into_iter().chain([Happens::Look, Happens::Look]) {
+        for (at, happens) in story.into_iter().chain([Happens::Look, Happens::Look]).enumerate() {
+            let now = Duration::from_secs(u64::try_from(at).unwrap());
             let sweep = match happens {
                 Happens::Kill(at) => {
                     kernel.kill(&containers[at.index(containers.len())]);
@@ -189,18 +218,24 @@ proptest! {
                     kill_counters = restarted(&kill_counters);
                     continue;
                 }
-                Happens::Look => kill_counters.sweep(&kernel),
+                Happens::Look => kill_counters.sweep(&kernel, now),
                 Happens::LookWhileKilling(victims) => {
                     let victims: Vec<_> = victims.iter().map(|at| containers[at.index(containers.len())].clone()).collect();
                     let before = victims.len();
                     let busy = Busy { kernel: &kernel, victims: RefCell::new(victims) };
-                    let sweep = kill_counters.sweep(&busy);
+                    let sweep = kill_counters.sweep(&busy, now);
                     killed += u64::try_from(before - busy.victims.borrow().len()).unwrap();
                     sweep
                 }
             };
+            let numbers = sweep.numbers;
             for (cgroup, kills) in risen(sweep) {
                 shown += kills;
+                let killed = kernel.killed.borrow();
+                let meant = killed.iter().zip(1..).filter(|(path, number)| {
+                    (numbers.first..=numbers.last).contains(number) && path.below(&cgroup).is_some()
+                });
+                prop_assert!(u64::try_from(meant.count()).unwrap() >= kills, "{:?}: {} in {}", numbers, kills, cgroup);
                 (0..kills).for_each(|_| kill_counters.mark_told(&cgroup));
             }
         }

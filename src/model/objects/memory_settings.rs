@@ -222,8 +222,10 @@ impl SettingsReader<'_> {
     fn read_variable(&mut self, name: &str, value: &str, source: &SettingSource) {
         match VARIABLES.iter().find(|(variable, _)| *variable == name) {
             Some((_, option)) => self.add(*option, value, source),
-            None if value.trim_start().starts_with(['-', '$', '"', '\'']) => {
-                let words = split(value, &Variables(&[]), &mut self.work);
+            None if value.trim_start().starts_with(['-', '$', '"', '\'', '@']) => {
+                // To Node a single quote is a character like any other.
+                let escaped = (name == "NODE_OPTIONS").then(|| value.replace('\'', "\\'"));
+                let words = split(escaped.as_deref().unwrap_or(value), &Variables(&[]), &mut self.work);
                 self.read_words(all_from(source, words), 0);
             }
             None => {}
@@ -258,11 +260,9 @@ impl SettingsReader<'_> {
                     Some(value) => self.add(option, value, &source),
                     None => program.awaited = Some(option),
                 }
-            } else if word.contains(char::is_whitespace) {
-                if depth < DEEPEST_SCRIPT {
-                    let script = split(&word, self.variables, &mut self.work);
-                    self.read_words(all_from(&source, script), depth + 1);
-                }
+            } else if word.contains(char::is_whitespace) && depth < DEEPEST_SCRIPT {
+                let script = split(&word, self.variables, &mut self.work);
+                self.read_words(all_from(&source, script), depth + 1);
             } else if let Some((name, value)) = word.split_once('=').filter(|(name, _)| is_name(name)) {
                 self.read_variable(name, value, &source);
             }
@@ -272,8 +272,8 @@ impl SettingsReader<'_> {
     /// Keeps a setting; of several that set the same thing the last counts.
     fn add(&mut self, option: MemoryOption, value: &str, source: &SettingSource) {
         self.settings.retain(|setting| setting.option.slot() != option.slot());
-        let mut shown: String = value.trim().chars().take(LONGEST_VALUE).collect();
-        if value.trim().chars().nth(LONGEST_VALUE).is_some() {
+        let mut shown: String = value.chars().take(LONGEST_VALUE).collect();
+        if value.chars().nth(LONGEST_VALUE).is_some() {
             shown.push('…');
         }
         self.settings.push(MemorySetting {
@@ -525,6 +525,37 @@ mod tests {
         );
         let script = json!({"command": ["sh", "-c", "GOMEMLIMIT=300MiB ./server"]});
         assert_eq!(found(script), ["command GOMEMLIMIT 300MiB"]);
+    }
+
+    #[test]
+    fn quotes_files_and_white_space_are_what_the_runtime_takes_them_for() {
+        let of = |name: &str, value: &str| found(json!({"env": [{"name": name, "value": value}]}));
+        for (name, value, setting) in [
+            (
+                "NODE_OPTIONS",
+                "\"--max-old-space-size=512\"",
+                "--max-old-space-size 512",
+            ),
+            (
+                "NODE_OPTIONS",
+                "--require \"/my app.js\" --max-old-space-size=512",
+                "--max-old-space-size 512",
+            ),
+            (
+                "NODE_OPTIONS",
+                "--max-old-space-size='512'",
+                "--max-old-space-size '512'",
+            ),
+            ("JAVA_TOOL_OPTIONS", "'-Xmx512m'", "-Xmx 512m"),
+            ("JDK_JAVA_OPTIONS", "@/opt/jvm.args -Xmx512m", "-Xmx 512m"),
+            ("GOMEMLIMIT", " 512MiB", "GOMEMLIMIT  512MiB"),
+            ("GOMEMLIMIT", "512MiB\n", "GOMEMLIMIT 512MiB\n"),
+        ] {
+            assert_eq!(of(name, value), [format!("env {name} {setting}")]);
+        }
+        let script = "JAVA_OPTS=\"-Xmx$(free -m | awk '{print $2}')m\" exec /start.sh";
+        let settings = found(json!({"command": ["sh", "-c", script]}));
+        assert!(settings[0].starts_with("command -Xmx $(free -m"), "{settings:?}");
     }
 
     #[test]

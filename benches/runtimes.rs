@@ -34,10 +34,10 @@ use support::runtimes::{Held, Language};
 /// With room for what the programs hold at most.
 const FULL: Amounts = Amounts::doubled(1000, 192);
 /// A try is over after so long.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(20);
 /// So long after a limit came down a kill is still one of the try.
 const AFTER: Duration = Duration::from_millis(300);
-const WAIT: (&str, &str) = ("vscaled.io/before-shrink-wait", "5s");
+const WAIT: (&str, &str) = ("vscaled.io/before-shrink-wait", "10s");
 const MIB: u64 = 1 << 20;
 
 /// How much to measure.
@@ -132,18 +132,19 @@ async fn measure(language: Language, hooks: bool, tries: usize, agent: Option<&P
     held.describe(&annotations);
     held.agent.start().await;
     held.begins().await;
+    let is_told = annotations.iter().any(|(name, _)| name.ends_with("after-grow"));
     let mut results = Results::default();
     for number in 0..tries {
         if number > 0 {
-            grow(&mut held).await;
+            grow(&mut held, is_told).await;
         }
         shrink(&mut held, &mut results).await;
     }
     Ok(results)
 }
 
-/// Gives the program its memory back, and has it take that.
-async fn grow(held: &mut Held) {
+/// Gives the program its memory back, has it told of that if it wants to be, and has it take that.
+async fn grow(held: &mut Held, is_told: bool) {
     held.recommend(FULL);
     held.agent
         .wait_for("the limit to grow", || {
@@ -154,8 +155,11 @@ async fn grow(held: &mut Held) {
         held.restart().await;
         return;
     }
-    // A hook after growth is told, too.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let told = async || {
+        let latest = held.agent.history().await.pop()?;
+        (!is_told || latest.cause.starts_with("hook after-grow")).then_some(())
+    };
+    held.agent.until("the program to be told", told).await;
     let asked = held.shared("grow");
     let began = Instant::now();
     drop(fs::write(&asked, ""));

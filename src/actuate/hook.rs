@@ -13,7 +13,7 @@ use crate::cgroup::{Cgroup, signal_in};
 use crate::model::{Bytes, CgroupPath, Evidence, HookEnd};
 use crate::plan::hook::{Hook, HookAction, HookSignal, Moment, filled_in, path_in};
 use crate::plan::shrink::leaves_room;
-use crate::runtime::{Executed, Problem, RuntimeError};
+use crate::runtime::{ContainerRuntime, Executed, Problem, RuntimeError};
 
 /// How often is looked whether a container holds less.
 const LOOK: Duration = Duration::from_millis(100);
@@ -54,11 +54,7 @@ pub async fn run_hook(node: Arc<Node>, run: &HookRun) -> HookEnd {
             ended(result)
         }
         HookAction::Signal(signal) => {
-            let pid = runtime.first_process(&run.id).await;
-            let sent = pid.map_err(|error| error.to_string()).and_then(|pid| {
-                let (pid, signal) = (pid.unwrap_or_default(), number(*signal));
-                signal_in(&node.hierarchy, Path::new("/proc"), &run.cgroup, pid, signal)
-            });
+            let sent = send(&node, runtime.as_ref(), run, number(*signal)).await;
             (sent.map(|()| format!("{signal} was sent")), String::new())
         }
     };
@@ -85,6 +81,23 @@ pub async fn run_hook(node: Arc<Node>, run: &HookRun) -> HookEnd {
         how: told.map(&after).map_err(&after),
         output,
         evidence,
+    }
+}
+
+/// Has the runtime send a signal to the first process, or sends it where the runtime cannot.
+///
+/// Errors: a sentence.
+async fn send(node: &Node, runtime: &dyn ContainerRuntime, run: &HookRun, signal: Signal) -> Result<(), String> {
+    match runtime.signal(&run.id, signal.as_raw().unsigned_abs()).await {
+        Err(error) if error.problem == Problem::Unimplemented => {
+            let pid = runtime
+                .first_process(&run.id)
+                .await
+                .map_err(|error| error.to_string())?;
+            let proc_root = Path::new("/proc");
+            signal_in(&node.hierarchy, proc_root, &run.cgroup, pid.unwrap_or_default(), signal)
+        }
+        sent => sent.map_err(|error| error.to_string()),
     }
 }
 

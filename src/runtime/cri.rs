@@ -6,15 +6,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use containerd_client::services::v1::KillRequest;
+use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Response, Status};
+use tonic::{Request, Response, Status};
 
 use crate::model::CriResources;
 use crate::model::objects::PodId;
 
 use super::answer;
 use super::error::{Call, Problem, RuntimeError};
-use super::events::{EventOptions, EventStream};
+use super::events::{EventOptions, EventStream, NAMESPACE};
 use super::proto::runtime_service_client::RuntimeServiceClient;
 use super::proto::{
     self, Container, ContainerFilter, ContainerStateValue, ContainerStatusRequest, ContainerStatusResponse,
@@ -297,6 +299,19 @@ impl ContainerRuntime for Cri {
         let call = client.exec_sync(request);
         let answer = self.call("ExecSync", Some(id), deadline + TO_END_IT, call).await?;
         Ok(answer::executed(&answer))
+    }
+
+    async fn signal(&self, id: &str, signal: u32) -> Result<(), RuntimeError> {
+        let mut request = Request::new(KillRequest {
+            container_id: id.to_owned(),
+            signal,
+            ..KillRequest::default()
+        });
+        let namespace = MetadataValue::from_static(NAMESPACE);
+        request.metadata_mut().insert("containerd-namespace", namespace);
+        let mut tasks = containerd_client::Client::from(self.channel()).tasks();
+        let call = tasks.kill(request);
+        self.call("Kill", Some(id), self.deadlines.read, call).await.map(drop)
     }
 
     async fn first_process(&self, id: &str) -> Result<Option<i32>, RuntimeError> {

@@ -91,6 +91,11 @@ pub trait ContainerRuntime: Debug + Send + Sync {
     /// [`Problem::Refused`] when it cannot be started, or printed more than is read.
     async fn exec(&self, id: &str, command: &[String], deadline: Duration) -> Result<Executed, RuntimeError>;
 
+    /// Has a signal sent to the container's first process, by the runtime: CRI has no call for that, but containerd does.
+    ///
+    /// Errors: [`Problem::Unimplemented`] where the runtime has no such call; and as [`Self::stored`].
+    async fn signal(&self, id: &str, signal: u32) -> Result<(), RuntimeError>;
+
     /// The host's number of the container's first process, if the runtime tells.
     ///
     /// Errors: as [`Self::stored`].

@@ -37,13 +37,20 @@ struct Scene {
     containerd: Containerd,
     spec: PodSpec,
     pod: Pod,
+    /// What describes the pod.
+    manifest: String,
 }
 
 impl Scene {
     /// `app` runs a script.
     async fn new(script: &'static str) -> Self {
+        Self::of(&[("app", script, APP), ("side", IDLE, SIDE)]).await
+    }
+
+    /// With these containers, what they run, and what they have.
+    async fn of(containers: &[(&'static str, &'static str, Amounts)]) -> Self {
         let containerd = Containerd::start(OciRuntime::Runc).await;
-        let container = |name, script, amounts: Amounts| ContainerSpec {
+        let container = |&(name, script, amounts): &(_, _, Amounts)| ContainerSpec {
             name,
             script,
             resources: amounts.cri(),
@@ -53,11 +60,11 @@ impl Scene {
             name: "web",
             uid: UID,
             memory_limit: MemoryLimit::Max,
-            containers: vec![container("app", script, APP), container("side", IDLE, SIDE)],
+            containers: containers.iter().map(container).collect(),
         };
         let pod = containerd.run(&spec).await;
         let version = containerd.cgroups().version();
-        for setting in Amounts::sum([APP, SIDE]).settings(version).iter() {
+        for setting in Amounts::sum(containers.iter().map(|of| of.2)).settings(version).iter() {
             containerd.cgroups().put(&pod.cgroup, setting);
         }
         let kubepods = containerd.cgroups().make("kubepods");
@@ -65,9 +72,11 @@ impl Scene {
             .with("--runtime-socket", containerd.socket())
             // What its containers show is to be found out.
             .with("--weight-formula", "auto");
-        let manifest = pod_manifest("web", UID, &[("app", APP, None), ("side", SIDE, None)]);
+        let described: Vec<_> = containers.iter().map(|of| (of.0, of.2, None)).collect();
+        let manifest = pod_manifest("web", UID, &described);
         agent.write("pod.yaml", &manifest);
         Self {
+            manifest,
             agent,
             containerd,
             spec,
@@ -93,7 +102,7 @@ impl Scene {
                 .filter_map(|container| container.id)
                 .collect();
             let all = self.pod.containers.iter().all(|container| ids.contains(&container.id));
-            (all && ids.len() == 2).then_some(())
+            (all && ids.len() == self.pod.containers.len()).then_some(())
         };
         self.agent.until("the agent to know the containers", known).await;
     }

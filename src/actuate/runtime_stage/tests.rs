@@ -53,6 +53,10 @@ impl ContainerRuntime for SwapTaker {
         unreachable!()
     }
 
+    async fn signal(&self, _: &str, _: u32) -> Result<(), RuntimeError> {
+        unreachable!()
+    }
+
     async fn first_process(&self, _: &str) -> Result<Option<i32>, RuntimeError> {
         unreachable!()
     }

@@ -22,6 +22,8 @@ use tokio_util::task::AbortOnDropHandle;
 use self::follow::Follower;
 use super::Cri;
 
+pub(super) use sources::NAMESPACE;
+
 /// What happened to one container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Happened {

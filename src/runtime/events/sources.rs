@@ -15,7 +15,7 @@ use super::follow::Events;
 use super::{Happened, RuntimeEvent};
 
 /// The containerd namespace in which its CRI keeps pods.
-const NAMESPACE: &str = "k8s.io";
+pub(in crate::runtime) const NAMESPACE: &str = "k8s.io";
 const TASK_START: &str = "/tasks/start";
 const TASK_EXIT: &str = "/tasks/exit";
 /// After the end: only then is the cgroup gone.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use vscaled::control::proto::Change;
 
 use super::host_operators::limits;
-use super::{APP, Amounts, IDLE, SIDE, Scene, UID, pod_manifest};
+use super::{APP, Amounts, IDLE, SIDE, Scene, vpa_manifest};
 
 /// Holds 80 MB until somebody asks for it.
 const HOLDS: &str = "(head -c 80000000 /dev/zero; while [ ! -e /free ]; do sleep 0.1; done) | tail -c 80000000 >/dev/null; \
@@ -21,8 +21,7 @@ impl Scene {
             .iter()
             .map(|(name, value)| format!("{name}: {value:?}"))
             .collect();
-        let manifest = pod_manifest("web", UID, &[("app", APP, None), ("side", SIDE, None)]);
-        let annotated = manifest.replacen(
+        let annotated = self.manifest.replacen(
             "labels:",
             &format!("annotations: {{{}}}\n  labels:", text.join(", ")),
             1,
@@ -47,9 +46,13 @@ impl Scene {
 
     /// The command lines of what runs in the first container, its first process left out.
     pub(super) fn others(&self) -> Vec<String> {
+        self.others_in(0)
+    }
+
+    fn others_in(&self, container: usize) -> Vec<String> {
         let cgroups = self.containerd.cgroups();
-        let first = self.pod.containers[0].pid;
-        let directory = cgroups.directories(&self.pod.containers[0].cgroup).remove(0);
+        let first = self.pod.containers[container].pid;
+        let directory = cgroups.directories(&self.pod.containers[container].cgroup).remove(0);
         let pids = fs::read_to_string(directory.join("cgroup.procs")).unwrap();
         let pids = pids.lines().map(|pid| pid.parse::<i32>().unwrap());
         let lines = pids.filter(|pid| *pid != first).map(|pid| {
@@ -132,8 +135,9 @@ async fn hooks_that_fail_change_nothing_and_leave_nothing() {
         ("jcmd 1 GC.run", "allowed is a command"),
     ];
     let unusable = unusable.map(|(value, why)| (value.to_owned(), why));
-    let cases = cases.chain(unusable);
-    for (index, (command, why)) in cases.enumerate() {
+    let cases: Vec<_> = cases.chain(unusable).collect();
+    let count = cases.len();
+    for (index, (command, why)) in cases.into_iter().enumerate() {
         scene.recommend(HIGHER, SIDE);
         scene.settles(HIGHER, SIDE).await;
         scene.annotate(&[
@@ -156,6 +160,99 @@ async fn hooks_that_fail_change_nothing_and_leave_nothing() {
         );
         assert!(took < Duration::from_secs(20), "{command}: {took:?}");
     }
+    let audit = fs::read_to_string(scene.agent.path().join("state/audit.jsonl")).unwrap();
+    let told = audit.lines().filter(|line| line.contains("hook before-shrink"));
+    assert_eq!(told.filter(|line| line.contains("HookFailed")).count(), count);
+}
+
+#[tokio::test]
+async fn at_most_four_hooks_run_at_once_and_each_has_its_turn() {
+    let names = ["a", "b", "c", "d", "e"];
+    let mut scene = Scene::of(&names.map(|name| (name, IDLE, SIDE))).await;
+    scene.annotate(&[("vscaled.io/after-grow", r#"["/bin/sh", "-c", "sleep 3; true"]"#)]);
+    scene.agent.start().await;
+    scene.knows_all().await;
+    let higher = names.map(|name| (name, Amounts::doubled(50, 64)));
+    scene.agent.write("vpa.yaml", &vpa_manifest("web", "web", &higher));
+    let (mut in_all, mut in_one) = (0, 0);
+    let ended = async || {
+        let hooks = |index| scene.others_in(index).iter().filter(|line| *line == "sleep 3").count();
+        let running: Vec<_> = (0..names.len()).map(hooks).collect();
+        in_all = in_all.max(running.iter().sum());
+        in_one = in_one.max(*running.iter().max().unwrap());
+        let mut history = scene.agent.history().await;
+        history.retain(|change| change.outcome == "HookRan");
+        (history.len() == names.len()).then_some(history)
+    };
+    let told = scene.agent.until("five hooks to end", ended).await;
+    assert_eq!((in_all, in_one), (4, 1), "{told:#?}");
+}
+
+#[tokio::test]
+async fn whatever_a_hook_does_an_operator_growth_and_a_shrink_go_their_way() {
+    let scripts = [
+        "trap '' TERM HUP INT; while true; do sleep 1007; done",
+        "i=0; while [ $i -lt 50 ]; do sleep 1008 & i=$((i + 1)); done; wait",
+        "while true; do echo more; done",
+        "exit 1",
+    ];
+    let scene = Scene::started(IDLE).await;
+    for (index, script) in scripts.into_iter().enumerate() {
+        let hook = format!("[\"/bin/sh\", \"-c\", {script:?}]");
+        scene.annotate(&[
+            ("vscaled.io/before-shrink.app", hook.as_str()),
+            ("vscaled.io/before-shrink-wait", "3s"),
+        ]);
+        let asked = Instant::now();
+        // While the hook runs, an operator comes between, then growth, and at last the shrink has its way.
+        scene.recommend(LOWER, SIDE);
+        let begun = async || {
+            let is_running = !scene.others().iter().all(|line| line.starts_with("sleep 100"));
+            (is_running || script == "exit 1" || scene.agent.pod("web").await?.state == "Working").then_some(())
+        };
+        scene.agent.until("the hook to begin", begun).await;
+        let change = scene.agent.resize(limits("app", None, Some("100Mi"))).await.unwrap();
+        assert_eq!(change.outcome, "Applied", "{change:#?}");
+        assert!(asked.elapsed() < Duration::from_secs(10), "{script}");
+        scene.agent.release("test/web").await.unwrap();
+        scene.recommend(HIGHER, SIDE);
+        scene.settles(HIGHER, SIDE).await;
+        scene.recommend(LOWER, SIDE);
+        scene.settles(LOWER, SIDE).await;
+        assert!(
+            asked.elapsed() < Duration::from_secs(40),
+            "{script}: {:?}",
+            asked.elapsed()
+        );
+        let told = scene.hooks(index + 1).await;
+        assert!(told.iter().all(|told| told.outcome == "HookFailed"), "{told:#?}");
+        scene.recommend(APP, SIDE);
+        scene.settles(APP, SIDE).await;
+    }
+    let kills = scene.containerd.cgroups().oom_kills(&scene.pod.containers[0].cgroup);
+    assert_eq!(kills, 0);
+}
+
+#[tokio::test]
+async fn a_signal_needs_no_rights_of_the_agents_own_where_containerd_sends_it() {
+    let mut scene = Scene::new("trap 'echo told >/told' HUP; while true; do sleep 0.1; done").await;
+    let as_in_the_base_daemon_set = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    scene.agent = scene
+        .agent
+        .wrapped(&as_in_the_base_daemon_set, "exec setpriv --bounding-set=-kill \"$@\"");
+    scene.annotate(&[("vscaled.io/after-grow", "signal: SIGHUP")]);
+    scene.agent.start().await;
+    scene.knows_all().await;
+    scene.recommend(HIGHER, SIDE);
+    let told = scene.hooks(1).await.remove(0);
+    assert!(
+        told.outcome == "HookRan" && told.reason.contains("SIGHUP was sent"),
+        "{told:?}"
+    );
+    scene
+        .agent
+        .wait_for("the signal", || scene.file("told").is_some())
+        .await;
 }
 
 #[tokio::test]

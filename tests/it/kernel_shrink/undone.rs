@@ -122,6 +122,10 @@ impl ContainerRuntime for Forgetful {
         unreachable!()
     }
 
+    async fn signal(&self, _: &str, _: u32) -> Result<(), RuntimeError> {
+        unreachable!()
+    }
+
     async fn first_process(&self, _: &str) -> Result<Option<i32>, RuntimeError> {
         unreachable!()
     }

@@ -34,7 +34,11 @@ async fn a_fleet_asks_little_at_its_start_nothing_at_rest_and_comes_back_whole()
     let at_the_start = calls.answered()[0];
     assert!(at_the_start <= 12 * AT_THE_START, "{at_the_start}");
 
-    assert!(cluster.memory() < 2 << 30, "{} bytes for twelve nodes", cluster.memory());
+    assert!(
+        cluster.memory() < 2 << 30,
+        "{} bytes for twelve nodes",
+        cluster.memory()
+    );
     tokio::time::sleep(Duration::from_secs(3)).await;
     let at_rest = calls.answered()[0];
     assert!(at_rest - at_the_start <= 12, "{at_rest} after {at_the_start}");

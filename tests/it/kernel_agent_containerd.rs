@@ -7,6 +7,7 @@
 
 mod containers;
 mod hooks;
+mod host_hooks;
 mod host_operators;
 mod host_outages;
 mod host_pressure;

@@ -1,0 +1,235 @@
+//! Hooks that fail, wait or compete, and signals. What a cgroup v2 kernel decides of hooks is beside this ([`super::hooks`]); these
+//! run many programs in containers, which takes too long in the lab.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use super::hooks::{HIGHER, LOWER};
+use super::host_operators::limits;
+use super::{APP, Amounts, IDLE, SIDE, Scene, vpa_manifest};
+
+#[tokio::test]
+async fn hooks_that_fail_change_nothing_and_leave_nothing() {
+    let scene = Scene::started(IDLE).await;
+    let endless = "it did not end in time";
+    let cases = [
+        ("echo no; exit 1", "ended with 1"),
+        ("sleep 1002; true", endless),
+        ("trap '' TERM HUP INT; while true; do sleep 1003; done", endless),
+        ("sleep 1004 & sleep 1004 & echo started", endless),
+        ("cat /dev/zero", endless),
+        ("while true; do echo more; done", endless),
+        ("head -c 100000 /dev/zero", "it printed too much to be read"),
+    ];
+    let run = |script: &str| format!("[\"/bin/sh\", \"-c\", {script:?}]");
+    let cases = cases.map(|(script, why)| (run(script), why)).into_iter();
+    let unusable = [
+        ("[\"/no/such/program\"]", "ExecSync of container"),
+        ("jcmd 1 GC.run", "allowed is a command"),
+    ];
+    let unusable = unusable.map(|(value, why)| (value.to_owned(), why));
+    let cases: Vec<_> = cases.chain(unusable).collect();
+    let count = cases.len();
+    for (index, (command, why)) in cases.into_iter().enumerate() {
+        scene.recommend(HIGHER, SIDE);
+        scene.settles(HIGHER, SIDE).await;
+        scene.annotate(&[
+            ("vscaled.io/before-shrink.app", command.as_str()),
+            ("vscaled.io/before-shrink-wait", "2s"),
+        ]);
+        let asked = Instant::now();
+        scene.recommend(LOWER, SIDE);
+        scene.settles(LOWER, SIDE).await;
+        let took = asked.elapsed();
+        let told = scene.hooks(index + 1).await.remove(index);
+        assert!(
+            told.outcome == "HookFailed" && told.reason.contains(why),
+            "{command}: {told:?}"
+        );
+        eprintln!(
+            "{command}: {took:?}; {}; left behind: {:?}",
+            told.reason,
+            scene.others()
+        );
+        assert!(took < Duration::from_secs(20), "{command}: {took:?}");
+    }
+    let audit = fs::read_to_string(scene.agent.path().join("state/audit.jsonl")).unwrap();
+    let told = audit.lines().filter(|line| line.contains("hook before-shrink"));
+    assert_eq!(told.filter(|line| line.contains("HookFailed")).count(), count);
+}
+
+#[tokio::test]
+async fn at_most_four_hooks_run_at_once_and_each_has_its_turn() {
+    let names = ["a", "b", "c", "d", "e"];
+    let mut scene = Scene::of(&names.map(|name| (name, IDLE, SIDE))).await;
+    scene.annotate(&[("vscaled.io/after-grow", r#"["/bin/sh", "-c", "sleep 3; true"]"#)]);
+    scene.agent.start().await;
+    scene.knows_all().await;
+    let higher = names.map(|name| (name, Amounts::doubled(50, 64)));
+    scene.agent.write("vpa.yaml", &vpa_manifest("web", "web", &higher));
+    let (mut in_all, mut in_one) = (0, 0);
+    let ended = async || {
+        let hooks = |index| scene.others_in(index).iter().filter(|line| *line == "sleep 3").count();
+        let running: Vec<_> = (0..names.len()).map(hooks).collect();
+        in_all = in_all.max(running.iter().sum());
+        in_one = in_one.max(*running.iter().max().unwrap());
+        let mut history = scene.agent.history().await;
+        history.retain(|change| change.outcome == "HookRan");
+        (history.len() == names.len()).then_some(history)
+    };
+    let told = scene.agent.until("five hooks to end", ended).await;
+    assert_eq!((in_all, in_one), (4, 1), "{told:#?}");
+}
+
+#[tokio::test]
+async fn whatever_a_hook_does_an_operator_growth_and_a_shrink_go_their_way() {
+    let scripts = [
+        "trap '' TERM HUP INT; while true; do sleep 1007; done",
+        "i=0; while [ $i -lt 50 ]; do sleep 1008 & i=$((i + 1)); done; wait",
+        "while true; do echo more; done",
+        "exit 1",
+    ];
+    let scene = Scene::started(IDLE).await;
+    for (index, script) in scripts.into_iter().enumerate() {
+        let hook = format!("[\"/bin/sh\", \"-c\", {script:?}]");
+        scene.annotate(&[
+            ("vscaled.io/before-shrink.app", hook.as_str()),
+            ("vscaled.io/before-shrink-wait", "3s"),
+        ]);
+        let asked = Instant::now();
+        // While the hook runs, an operator comes between, then growth, and at last the shrink has its way.
+        scene.recommend(LOWER, SIDE);
+        let begun = async || {
+            let is_running = !scene.others().iter().all(|line| line.starts_with("sleep 100"));
+            (is_running || script == "exit 1" || scene.agent.pod("web").await?.state == "Working").then_some(())
+        };
+        scene.agent.until("the hook to begin", begun).await;
+        let change = scene.agent.resize(limits("app", None, Some("100Mi"))).await.unwrap();
+        assert_eq!(change.outcome, "Applied", "{change:#?}");
+        assert!(asked.elapsed() < Duration::from_secs(10), "{script}");
+        scene.agent.release("test/web").await.unwrap();
+        scene.recommend(HIGHER, SIDE);
+        scene.settles(HIGHER, SIDE).await;
+        scene.recommend(LOWER, SIDE);
+        scene.settles(LOWER, SIDE).await;
+        assert!(
+            asked.elapsed() < Duration::from_secs(40),
+            "{script}: {:?}",
+            asked.elapsed()
+        );
+        let told = scene.hooks(index + 1).await;
+        assert!(told.iter().all(|told| told.outcome == "HookFailed"), "{told:#?}");
+        scene.recommend(APP, SIDE);
+        scene.settles(APP, SIDE).await;
+    }
+    let kills = scene.containerd.cgroups().oom_kills(&scene.pod.containers[0].cgroup);
+    assert_eq!(kills, 0);
+}
+
+#[tokio::test]
+async fn a_signal_needs_no_rights_of_the_agents_own_where_containerd_sends_it() {
+    let mut scene = Scene::new("trap 'echo told >/told' HUP; while true; do sleep 0.1; done").await;
+    let as_in_the_base_daemon_set = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    scene.agent = scene
+        .agent
+        .wrapped(&as_in_the_base_daemon_set, "exec setpriv --bounding-set=-kill \"$@\"");
+    scene.annotate(&[("vscaled.io/after-grow", "signal: SIGHUP")]);
+    scene.agent.start().await;
+    scene.knows_all().await;
+    scene.recommend(HIGHER, SIDE);
+    let told = scene.hooks(1).await.remove(0);
+    assert!(
+        told.outcome == "HookRan" && told.reason.contains("SIGHUP was sent"),
+        "{told:?}"
+    );
+    scene
+        .agent
+        .wait_for("the signal", || scene.file("told").is_some())
+        .await;
+}
+
+#[tokio::test]
+async fn neither_an_operator_nor_growth_waits_for_a_hook() {
+    let scene = Scene::started(IDLE).await;
+    scene.annotate(&[
+        ("vscaled.io/before-shrink", r#"["/bin/sh", "-c", "sleep 1001"]"#),
+        ("vscaled.io/before-shrink-wait", "2m"),
+    ]);
+    let runs = || scene.others().iter().any(|line| line.ends_with("sleep 1001"));
+    scene.recommend(
+        Amounts {
+            cpu: 150,
+            cpu_limit: Some(300),
+            ..LOWER
+        },
+        SIDE,
+    );
+    scene.agent.wait_for("the hook to run", runs).await;
+    // The rest of the same recommendation is there already.
+    let meanwhile = Amounts {
+        cpu: 150,
+        cpu_limit: Some(300),
+        memory_limit: Some(128),
+        ..LOWER
+    };
+    scene
+        .agent
+        .wait_for("cpu to follow", || scene.holds(meanwhile, SIDE))
+        .await;
+    let asked = Instant::now();
+    let change = scene.agent.resize(limits("app", None, Some("100Mi"))).await.unwrap();
+    assert_eq!(change.outcome, "Applied", "{change:#?}");
+    let by_hand = Amounts {
+        memory_limit: Some(100),
+        ..meanwhile
+    };
+    assert!(scene.holds(by_hand, SIDE) && asked.elapsed() < Duration::from_secs(10));
+    scene.agent.release("test/web").await.unwrap();
+    scene.recommend(HIGHER, SIDE);
+    scene.settles(HIGHER, SIDE).await;
+    assert!(runs(), "it runs all the while");
+    // No other hook runs beside it, and an agent that ends takes it along.
+    scene.recommend(LOWER, SIDE);
+    let announced = async || (scene.agent.pod("web").await?.state == "Working").then_some(());
+    scene.agent.until("the lower limit to be announced", announced).await;
+    let sleeps = scene
+        .others()
+        .iter()
+        .filter(|line| line.ends_with("sleep 1001"))
+        .count();
+    assert_eq!(sleeps, 1);
+    assert!(asked.elapsed() < Duration::from_secs(100));
+}
+
+#[tokio::test]
+async fn a_signal_reaches_the_first_process() {
+    let scene = Scene::started("trap 'echo told >/told' HUP; while true; do sleep 0.1; done").await;
+    scene.annotate(&[("vscaled.io/after-grow", "signal: SIGHUP")]);
+    scene.recommend(HIGHER, SIDE);
+    let told = scene.hooks(1).await.remove(0);
+    assert!(
+        told.outcome == "HookRan" && told.reason.contains("SIGHUP was sent"),
+        "{told:?}"
+    );
+    scene
+        .agent
+        .wait_for("the signal", || scene.file("told").is_some())
+        .await;
+}
+
+#[tokio::test]
+async fn where_hooks_are_forbidden_none_runs() {
+    let mut scene = Scene::new(IDLE).await;
+    scene.annotate(&[
+        ("vscaled.io/after-grow", r#"["touch", "/told"]"#),
+        ("vscaled.io/before-shrink", r#"["touch", "/told"]"#),
+    ]);
+    scene.agent.set("--hooks-forbidden-namespaces", "other,test");
+    scene.agent.start().await;
+    scene.knows_all().await;
+    for amounts in [HIGHER, LOWER, HIGHER] {
+        scene.recommend(amounts, SIDE);
+        scene.settles(amounts, SIDE).await;
+    }
+    assert!(scene.hooks(0).await.is_empty() && scene.file("told").is_none());
+}

@@ -17,11 +17,13 @@ pub struct Numbers {
 }
 
 impl Numbers {
+    /// Nothing is known of which they are.
     pub const ANY: Self = Self {
         first: 0,
         last: u64::MAX,
     };
 
+    /// Whether a kill may be among both.
     pub const fn meets(self, other: Self) -> bool {
         self.first <= other.last && other.first <= self.last
     }

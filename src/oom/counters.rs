@@ -22,7 +22,9 @@ pub const EVENTS_LOCAL: &str = "memory.events.local";
 /// v1 `memory.oom_control`: kills in the cgroup alone.
 pub const OOM_CONTROL: &str = "memory.oom_control";
 /// More than any kernel prints into these files.
-const LONGEST: u64 = 4096;
+const LONGEST: usize = 4096;
+/// More than kernels print into `/proc/vmstat`, which is summed up anew for each part that is read of it.
+const VMSTAT: usize = 16 << 10;
 
 /// The counter of one cgroup, at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -43,8 +45,8 @@ impl Reading {
     pub fn of(file: &Path) -> Result<Option<Self>> {
         let read = || {
             let opened = File::open(file)?;
-            let (inode, mut text) = (opened.metadata()?.ino(), String::new());
-            opened.take(LONGEST).read_to_string(&mut text)?;
+            let (inode, mut text) = (opened.metadata()?.ino(), String::with_capacity(LONGEST));
+            opened.take(LONGEST as u64).read_to_string(&mut text)?;
             Ok((inode, text))
         };
         let name = file.display();
@@ -75,9 +77,10 @@ impl Reading {
 
 /// How often any process was killed on the machine since it began. Rises before the cgroup's own counter does.
 pub fn machine_kill_count() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/vmstat").ok()?;
-    let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-    count?.trim().parse().ok()
+    let mut text = String::with_capacity(VMSTAT);
+    File::open("/proc/vmstat").ok()?.read_to_string(&mut text).ok()?;
+    let (_, count) = text.split_once("\noom_kill ")?;
+    count.split('\n').next()?.parse().ok()
 }
 
 #[cfg(test)]

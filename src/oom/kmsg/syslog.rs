@@ -1,7 +1,7 @@
 //! The kernel's log through syslog(2), for pods without the device: CAP_SYSLOG is all it takes.
 //!
 //! The call copies what the log holds and takes nothing from other readers (`SYSLOG_ACTION_READ_ALL`). It cannot be waited
-//! for, so it is made when something says that there is news ([`Syslog::wake`]), ten times a second at most, and only what
+//! for, so it is made when something says that there is news ([`Syslog::wake`]), twice a second at most, and only what
 //! is new since the call before is told ([`Unread`]).
 
 use std::collections::VecDeque;
@@ -20,8 +20,8 @@ use crate::oom::counters::machine_kill_count;
 use crate::oom::record::Line;
 use crate::oom::text;
 
-/// The time between two calls.
-const BETWEEN_CALLS: Duration = Duration::from_millis(100);
+/// The time between two calls: one takes milliseconds, in which no counter is read.
+const BETWEEN_CALLS: Duration = Duration::from_millis(500);
 /// The text of a log is longer than the log: each line of it repeats the time.
 const TEXT_PER_BYTE: usize = 2;
 /// What is read of a log at most, its end.

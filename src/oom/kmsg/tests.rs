@@ -215,7 +215,7 @@ async fn kills_that_a_coarse_clock_gives_one_time_have_numbers_and_names_of_thei
     let mut told = kills(&told_now(&mut reader));
     text.lock().unwrap().0 += &(killed(9, 1500) + &killed(10, 1510));
     reader.wake();
-    tokio::time::sleep(Duration::from_millis(101)).await;
+    tokio::time::sleep(Duration::from_millis(501)).await;
     told.extend(kills(&told_now(&mut reader)));
     let names: Vec<_> = told.iter().map(|(seq, _)| Numbering::name(*seq)).collect();
     assert_eq!(
@@ -250,28 +250,28 @@ async fn the_system_call_tells_each_line_once_and_only_what_is_new() {
     text.lock().unwrap().0 += &killed(8, 1600);
     assert_eq!(told_now(&mut reader), [], "nothing says that there is news");
     reader.wake();
-    tokio::time::sleep(Duration::from_millis(101)).await;
+    tokio::time::sleep(Duration::from_millis(501)).await;
     assert_eq!(kills(&told_now(&mut reader)), [(number(1600), Origin::Live)]);
 }
 
 #[tokio::test]
-async fn the_system_call_is_made_ten_times_a_second_at_most() {
+async fn the_system_call_is_made_twice_a_second_at_most() {
     let text = Text::default();
     text.lock().unwrap().0 = killed(7, 1500);
     let mut reader = reader_of(&text, None);
     let began = std::time::Instant::now();
-    while began.elapsed() < Duration::from_millis(450) {
+    while began.elapsed() < Duration::from_millis(1200) {
         reader.wake();
         tokio::time::sleep(Duration::from_millis(1)).await;
         told_now(&mut reader);
     }
     let calls = u128::try_from(text.lock().unwrap().1).unwrap();
-    assert!(2 <= calls && calls <= 1 + began.elapsed().as_millis() / 100, "{calls}");
+    assert!(2 <= calls && calls <= 1 + began.elapsed().as_millis() / 500, "{calls}");
     // What is known is as of a call, not of when it is asked about.
     let asked = monotonic();
     reader.wake();
     told_now(&mut reader);
-    tokio::time::sleep(Duration::from_millis(101)).await;
+    tokio::time::sleep(Duration::from_millis(501)).await;
     assert!(reader.read_up_to().unwrap() < monotonic() - Duration::from_millis(100));
     told_now(&mut reader);
     assert!(reader.read_up_to().unwrap() >= asked);
@@ -285,7 +285,7 @@ async fn a_log_that_wrapped_between_two_calls_is_told_as_lost_and_read_on() {
     told_now(&mut reader);
     text.lock().unwrap().0 = killed(9, 9000);
     reader.wake();
-    tokio::time::sleep(Duration::from_millis(101)).await;
+    tokio::time::sleep(Duration::from_millis(501)).await;
     let told = told_now(&mut reader);
     assert_eq!(told[0], Notice::Lost(Loss::Overwritten { records: 0 }));
     assert_eq!(kills(&told), [(number(9000), Origin::Live)]);

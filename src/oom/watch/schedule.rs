@@ -1,7 +1,7 @@
 //! When to look at the counters, and at containers that are new. Pure.
 //!
 //! Once a second anyway, and sooner when something asks for it: of kills that are counted apart from each other it is
-//! certain which is which. So looking may take a fifth of a second at once, and not more than a fiftieth of the time in the
+//! certain which is which. So looking may take half a second at once, and not more than a fiftieth of the time in the
 //! long run: on a node full of kills the counters only have to agree with the log in the end.
 
 use std::time::Duration;
@@ -11,9 +11,11 @@ const TICK: Duration = Duration::from_secs(1);
 /// Looking takes one in so many moments at most,
 const SHARE: u32 = 50;
 /// but for this much that it did not take before.
-const MOST_CREDIT: Duration = Duration::from_millis(200);
+const MOST_CREDIT: Duration = Duration::from_millis(500);
 /// And never follows sooner than this.
-const LEAST: Duration = Duration::from_millis(2);
+const LEAST: Duration = Duration::from_millis(1);
+/// While something is expected, so many looks follow each other as closely: kills come in bursts.
+const CLOSE: u32 = 16;
 
 /// The next look. Times are of CLOCK_MONOTONIC.
 #[derive(Debug)]
@@ -22,8 +24,8 @@ pub(super) struct Schedule {
     not_before: Duration,
     /// The time that looking may take without a rest after it, and up to when it is counted.
     credit: (Duration, Duration),
-    /// How long after the next look another one is worth while, if something is expected.
-    again: Option<Duration>,
+    /// How long after the next look another one is worth while, if something is expected, and how many are as close.
+    again: Option<(Duration, u32)>,
 }
 
 impl Schedule {
@@ -42,11 +44,11 @@ impl Schedule {
         self.next = self.next.min(at.max(self.not_before));
     }
 
-    /// Something is about to be counted, nobody knows when: asks for a look soon, and for others after it, each of them
-    /// after twice as long. The kernel mostly kills at once, but may print a report first, over a slow line.
+    /// Something is about to be counted, nobody knows when: asks for looks as close to each other as may be, and for others
+    /// after them, each after twice as long. The kernel mostly kills at once, but may print a report first, over a slow line.
     pub(super) fn expect(&mut self, now: Duration) {
         self.request(now + LEAST);
-        self.again = Some(LEAST);
+        self.again = Some((LEAST, CLOSE));
     }
 
     pub(super) fn completed(&mut self, from: Duration, to: Duration) {
@@ -56,9 +58,12 @@ impl Schedule {
         self.not_before = to + rest(spent.saturating_sub(credit));
         self.credit = (credit.saturating_sub(spent), self.not_before);
         self.next = to + TICK;
-        if let Some(pause) = self.again {
+        if let Some((pause, close)) = self.again {
             self.request(to + pause);
-            self.again = Some(pause * 2).filter(|pause| *pause < TICK);
+            self.again = match close.checked_sub(1) {
+                Some(close) => Some((pause, close)),
+                None => Some((pause * 2, 0)).filter(|(pause, _)| *pause < TICK),
+            };
         }
     }
 
@@ -117,18 +122,18 @@ mod tests {
         schedule.completed(ms(100), ms(101));
         assert_eq!(schedule.next(), ms(1101));
         schedule.request(ms(102));
-        assert_eq!(schedule.next(), ms(103));
+        assert_eq!(schedule.next(), ms(102));
         schedule.request(ms(300));
-        assert_eq!(schedule.next(), ms(103));
-        // Of the 200 ms that were saved, 199 are left.
-        schedule.completed(ms(103), ms(304));
-        schedule.request(ms(305));
-        assert_eq!(schedule.next(), ms(304 + 2 * 50));
-        schedule.completed(ms(404), ms(800));
-        schedule.request(ms(800));
+        assert_eq!(schedule.next(), ms(102));
+        // Of the 500 ms that were saved, 499 are left.
+        schedule.completed(ms(102), ms(603));
+        schedule.request(ms(604));
+        assert_eq!(schedule.next(), ms(603 + 2 * 50));
+        schedule.completed(ms(704), ms(1100));
+        schedule.request(ms(1100));
         assert_eq!(
             schedule.next(),
-            ms(1800),
+            ms(2100),
             "however long a look takes, there is one each second"
         );
     }
@@ -139,18 +144,19 @@ mod tests {
         schedule.completed(ms(0), ms(0));
         schedule.expect(ms(100));
         let mut looks = Vec::new();
-        while looks.len() < 12 {
+        while looks.len() < 30 {
             let next = schedule.next();
             looks.push(next.as_millis());
             schedule.completed(next, next);
         }
-        assert_eq!(looks[..6], [102, 104, 108, 116, 132, 164]);
-        assert_eq!(looks[9..], [1124, 2124, 3124], "once a second again");
+        assert_eq!(looks[..4], [101, 102, 103, 104]);
+        assert_eq!(looks[16..22], [117, 118, 120, 124, 132, 148]);
+        assert_eq!(looks[27..], [2140, 3140, 4140], "once a second again");
         // However often something is expected, looking takes its share of the time at most.
-        schedule.completed(ms(5000), ms(5205));
-        schedule.expect(ms(5211));
-        schedule.expect(ms(5212));
-        assert_eq!(schedule.next(), ms(5205 + 5 * 50));
+        schedule.completed(ms(5000), ms(5505));
+        schedule.expect(ms(5511));
+        schedule.expect(ms(5512));
+        assert_eq!(schedule.next(), ms(5505 + 5 * 50));
     }
 
     #[test]

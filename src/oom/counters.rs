@@ -9,8 +9,8 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use nix::libc::{ENODEV, ENOENT};
@@ -37,25 +37,35 @@ pub struct Reading {
     pub groups: u64,
 }
 
-impl Reading {
-    /// Reads the counter in `file`: [`EVENTS`], [`EVENTS_LOCAL`] or [`OOM_CONTROL`] of a cgroup; `None` when the cgroup was
-    /// removed, before or during the read: its last kills show in its parents (v2) and in the log. Blocks on the kernel.
+/// The counter of one cgroup, open.
+#[derive(Debug)]
+pub struct Counter {
+    path: PathBuf,
+    file: File,
+    inode: u64,
+}
+
+impl Counter {
+    /// Opens [`EVENTS`], [`EVENTS_LOCAL`] or [`OOM_CONTROL`] of a cgroup; `None` if the cgroup is gone.
+    ///
+    /// Errors: the file cannot be read.
+    pub fn open(path: PathBuf) -> Result<Option<Self>> {
+        let opened = File::open(&path).and_then(|file| Ok((file.metadata()?.ino(), file)));
+        let opened = unless_gone(&path, opened)?;
+        Ok(opened.map(|(inode, file)| Self { path, file, inode }))
+    }
+
+    /// Reads the counter; `None` when the cgroup was removed, before or during the read: its last kills show in its
+    /// parents (v2) and in the log. Blocks on the kernel.
     ///
     /// Errors: the file cannot be read, or is no list of counters with `oom_kill`; each with the file.
-    pub fn of(file: &Path) -> Result<Option<Self>> {
-        let read = || {
-            let opened = File::open(file)?;
-            let (inode, mut text) = (opened.metadata()?.ino(), String::with_capacity(LONGEST));
-            opened.take(LONGEST as u64).read_to_string(&mut text)?;
-            Ok((inode, text))
+    pub fn read(&self) -> Result<Option<Reading>> {
+        let (name, inode) = (self.path.display(), self.inode);
+        let mut buffer = [0; LONGEST];
+        let Some(read) = unless_gone(&self.path, self.file.read_at(&mut buffer, 0))? else {
+            return Ok(None);
         };
-        let name = file.display();
-        let is_gone = |error: &io::Error| matches!(error.raw_os_error(), Some(ENOENT | ENODEV));
-        let (inode, text) = match read() {
-            Ok(read) => read,
-            Err(error) if is_gone(&error) => return Ok(None),
-            Err(error) => bail!("{name}: cannot be read: {error}"),
-        };
+        let text = String::from_utf8_lossy(&buffer[..read]);
         let (mut kills, mut groups) = (None, 0);
         for line in text.lines() {
             match line.split_once(' ').map(|(key, count)| (key, count.parse())) {
@@ -67,11 +77,28 @@ impl Reading {
             }
         }
         // Since Linux 4.13; nothing was counted yet where v2 has no such line.
-        if kills.is_none() && file.ends_with(OOM_CONTROL) {
+        if kills.is_none() && self.path.ends_with(OOM_CONTROL) {
             bail!("{name}: there is no oom_kill counter: Linux 4.13 or later is needed");
         }
         let kills = kills.unwrap_or(0);
-        Ok(Some(Self { inode, kills, groups }))
+        Ok(Some(Reading { inode, kills, groups }))
+    }
+}
+
+fn unless_gone<T>(file: &Path, done: io::Result<T>) -> Result<Option<T>> {
+    match done {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if matches!(error.raw_os_error(), Some(ENOENT | ENODEV)) => Ok(None),
+        Err(error) => bail!("{}: cannot be read: {error}", file.display()),
+    }
+}
+
+impl Reading {
+    /// Reads a counter once: [`Counter::open`] and [`Counter::read`].
+    ///
+    /// Errors: theirs.
+    pub fn of(file: &Path) -> Result<Option<Self>> {
+        Counter::open(file.to_owned())?.map_or(Ok(None), |counter| counter.read())
     }
 }
 

@@ -1,7 +1,9 @@
 //! The node's files: counters, limits, `/proc`. All of it is quick, and none of it waits for anything but the kernel.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ use super::kill_counters::{CounterScope, CounterTree};
 use super::pod_names::NodePods;
 use crate::cgroup::{Hierarchy, cgroup_of_pid, children};
 use crate::model::{CgroupPath, CgroupVersion, Resource};
-use crate::oom::counters::{EVENTS, OOM_CONTROL, Reading, machine_kill_count};
+use crate::oom::counters::{Counter, EVENTS, OOM_CONTROL, Reading, machine_kill_count};
 use crate::oom::kill::{Invoker, Kill};
 use crate::oom::message::Limit;
 use crate::oom::report::{HitLimit, Role};
@@ -69,7 +71,20 @@ pub(super) struct NodeFiles {
     init_processes: HashMap<CgroupPath, InitSearch>,
     /// Whether process ids in the log are those in `/proc`.
     sees_pids: bool,
+    /// Counters that are kept open for the looks that follow, and the cgroups in theirs.
+    open: RefCell<HashMap<CgroupPath, OpenCounter>>,
 }
+
+#[derive(Debug)]
+struct OpenCounter {
+    counter: Counter,
+    /// What is in the cgroup, and how many links its directory has with that. One that is removed and
+    /// another that is made leave the number as it is; but the counter of the first is found gone.
+    children: Option<(u64, Vec<CgroupPath>)>,
+}
+
+/// Counters kept open at most.
+const MOST_OPEN: usize = 512;
 
 /// How long a container's first process is searched for: some have none that can be told apart, and a runtime takes
 /// its time to start one.
@@ -95,7 +110,13 @@ impl NodeFiles {
             tree: None,
             init_processes: HashMap::new(),
             sees_pids: is_namespace("pid", FIRST_PID_NAMESPACE),
+            open: RefCell::default(),
         }
+    }
+
+    /// No look at the counters follows soon.
+    pub(super) fn close_counters(&self) {
+        self.open.take();
     }
 
     /// Whether the paths in the log begin further up than ours.
@@ -119,6 +140,7 @@ impl NodeFiles {
         self.init_processes = containers
             .map(|container| (container.path.clone(), search(&container.path)))
             .collect();
+        self.open.take();
         self.tree = Some(Tree {
             hierarchy: hierarchy.clone(),
             mount,
@@ -195,15 +217,48 @@ impl NodeFiles {
 impl CounterTree for NodeFiles {
     fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>> {
         let Some(tree) = &self.tree else { return Ok(None) };
-        Reading::of(&cgroup.under(&tree.mount).join(tree.counter))
+        let mut open = self.open.borrow_mut();
+        if let Some(known) = open.get(cgroup) {
+            let reading = known.counter.read()?;
+            if reading.is_some() {
+                return Ok(reading);
+            }
+            open.remove(cgroup);
+            if let Some(around) = cgroup.parent().and_then(|parent| open.get_mut(&parent)) {
+                around.children = None;
+            }
+        }
+        let Some(counter) = Counter::open(cgroup.under(&tree.mount).join(tree.counter))? else {
+            return Ok(None);
+        };
+        let reading = counter.read();
+        if open.len() < MOST_OPEN {
+            let children = None;
+            open.insert(cgroup.clone(), OpenCounter { counter, children });
+        }
+        reading
     }
 
     fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {
         let Some(tree) = &self.tree else { return Vec::new() };
-        children(&tree.mount, cgroup).unwrap_or_else(|error| {
+        let mut open = self.open.borrow_mut();
+        let mut known = open.get_mut(cgroup).map(|open| &mut open.children);
+        let links = fs::metadata(cgroup.under(&tree.mount))
+            .ok()
+            .map(|directory| directory.nlink());
+        if let Some(Some((then, children))) = &known
+            && links == Some(*then)
+        {
+            return children.clone();
+        }
+        let found = children(&tree.mount, cgroup).unwrap_or_else(|error| {
             tracing::warn!(%error, "kills in these cgroups are found by the log only");
             Vec::new()
-        })
+        });
+        if let Some(known) = &mut known {
+            **known = links.map(|links| (links, found.clone()));
+        }
+        found
     }
 
     fn machine_kills(&self) -> Option<u64> {

@@ -51,6 +51,11 @@ impl Schedule {
         self.again = Some((LEAST, CLOSE));
     }
 
+    /// Whether further looks follow soon.
+    pub(super) const fn is_expecting(&self) -> bool {
+        self.again.is_some()
+    }
+
     pub(super) fn completed(&mut self, from: Duration, to: Duration) {
         let (credit, since) = self.credit;
         let credit = MOST_CREDIT.min(credit + from.saturating_sub(since) / SHARE);

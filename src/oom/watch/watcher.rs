@@ -275,6 +275,9 @@ impl Watcher {
         let is_quiet = kills.is_some() && [before, last] == [kills; 2];
         if is_quiet && self.sweeps.latest.is_some() && !self.attribution.waits_for_counters() {
             self.schedule.completed(now, monotonic());
+            if !self.schedule.is_expecting() {
+                self.files.close_counters();
+            }
             return;
         }
         self.sweep();

@@ -1,5 +1,7 @@
 //! The API server goes away and comes back.
 
+use vscaled::control::proto;
+
 use super::{AT_FIRST, LARGER, Scene};
 use crate::support::amounts::Amounts;
 
@@ -43,4 +45,56 @@ async fn an_api_server_that_hangs_is_noticed_and_followed_again_when_it_answers(
     scene.cluster.hang(false);
     scene.recommend(&OTHER);
     scene.settles(&OTHER).await;
+}
+
+#[tokio::test]
+async fn limits_are_set_and_released_by_hand_while_the_api_server_is_away() {
+    let Some(mut scene) = Scene::started("cluster_api::outages::limits_are_set_and_released").await else {
+        return;
+    };
+    scene.make_vpa("InPlaceOrRecreate");
+    scene.recommend(&LARGER);
+    scene.settles(&LARGER).await;
+
+    scene.cluster.stop();
+    scene.agent.reports(&["cannot be reached"]).await;
+    let by_hand = Amounts {
+        memory_limit: Some(320),
+        ..LARGER[0].1
+    };
+    let name = scene.pod.full_name();
+    let request = |ttl_us: Option<u64>| proto::ResizeRequest {
+        pod: name.clone(),
+        containers: vec![proto::ContainerValues {
+            name: "app".to_owned(),
+            values: Some(proto::Requirements {
+                limits: Some(proto::Amounts {
+                    cpu: None,
+                    memory: Some("320Mi".to_owned()),
+                }),
+                requests: None,
+            }),
+        }],
+        ttl_us,
+        ..proto::ResizeRequest::default()
+    };
+    for ttl_us in [None, Some(1_000_000)] {
+        let change = scene.agent.resize(request(ttl_us)).await.unwrap();
+        let holds = scene.node.holds(&scene.pod, &[("app", by_hand)]);
+        assert!(holds, "answered before it was there: {change:#?}");
+        if ttl_us.is_none() {
+            scene.agent.release(&name).await.unwrap();
+            let holds = scene.node.holds(&scene.pod, &LARGER);
+            assert!(holds, "answered before it was taken back");
+        }
+        scene.settles(&LARGER).await;
+    }
+    // What stands when the server comes back is in force until it is released.
+    scene.agent.resize(request(None)).await.unwrap();
+    scene.cluster.launch();
+    let content = async || scene.agent.get().await.agent.filter(|agent| agent.problems.is_empty());
+    scene.agent.until("no problem to be left", content).await;
+    scene.settles(&[("app", by_hand)]).await;
+    scene.agent.release(&name).await.unwrap();
+    scene.settles(&LARGER).await;
 }

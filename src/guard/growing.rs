@@ -44,7 +44,7 @@ impl Worker {
             Ok(Some((look, verdict))) => {
                 watched.trace(&look, &verdict, self.act.takes);
                 let limit = Bytes::new(look.limit);
-                if watched.is_taking() || watched.lent.is_some() {
+                if watched.is_taking() || watched.loan.limit.is_some() {
                     self.budgets.promise(watched.of(), limit, Bytes::new(look.used()));
                 } else {
                     self.budgets.release(&watched.of());
@@ -111,7 +111,7 @@ impl Worker {
         if let Some(to) = granted {
             self.carry_out(node, handles, watched, (limit, to), &need);
         }
-        let lent = granted.filter(|to| watched.lent == Some(*to)).unwrap_or(limit);
+        let lent = granted.filter(|to| watched.loan.limit == Some(*to)).unwrap_or(limit);
         self.report(watched, GuardEvent::Pressure { limit, lent });
     }
 
@@ -174,8 +174,8 @@ impl Worker {
         if matches!(grown.outcome, Outcome::Applied) {
             watched.lend(to, now, self.settings.quiet);
         } else {
-            node.least_limits.change(uid, name, Some(to), watched.lent);
-            self.budgets.undo(&of, watched.lent.map(|lent| (lent, need.used)));
+            node.least_limits.change(uid, name, Some(to), watched.loan.limit);
+            self.budgets.undo(&of, watched.loan.limit.map(|lent| (lent, need.used)));
             watched.due = now + REFUSED;
             if !watched.refuse(now, grown.outcome.word()) {
                 return;

@@ -33,8 +33,6 @@ pub(super) struct Watched {
     pub(super) pod: Arc<GuardedPod>,
     pub(super) cgroup: Arc<Cgroup>,
     pub(super) terms: Terms,
-    /// The limit it was lent, if it was.
-    pub(super) lent: Option<Bytes>,
     track: Track,
     cpu: CpuWatch,
     pub(super) due: Duration,
@@ -46,7 +44,7 @@ pub(super) struct Watched {
     refused: Option<(&'static str, Duration)>,
     /// Whether its evidence was asked for.
     pressed: bool,
-    quiet_time: QuietTime,
+    pub(super) loan: Loan,
 }
 
 /// How the container is throttled.
@@ -68,12 +66,14 @@ struct Latest {
     grows: bool,
 }
 
-/// The quiet time of a container with a temporary limit.
+/// What a container was lent, and its quiet time since.
 #[derive(Debug, Default)]
-struct QuietTime {
-    /// The most that was in use since it began.
+pub(super) struct Loan {
+    /// The temporary limit, if there is one.
+    pub(super) limit: Option<Bytes>,
+    /// The most that was in use since the quiet time began.
     peak: u64,
-    /// When to report that it is over.
+    /// When to report that the quiet time is over.
     ends_at: Option<Duration>,
 }
 
@@ -100,7 +100,6 @@ impl Watched {
             pod: Arc::clone(pod),
             cgroup: Arc::new(cgroup),
             terms,
-            lent: None,
             track: Track::default(),
             cpu: CpuWatch::default(),
             due: Duration::ZERO,
@@ -113,7 +112,7 @@ impl Watched {
             alarms: Alarms::default(),
             refused: None,
             pressed: false,
-            quiet_time: QuietTime::default(),
+            loan: Loan::default(),
         }
     }
 
@@ -126,11 +125,11 @@ impl Watched {
         (now, quiet): (Duration, Duration),
     ) {
         if lent.is_none() {
-            self.quiet_time.ends_at = None;
-        } else if self.lent != lent || self.quiet_time.ends_at.is_none() {
+            self.loan.ends_at = None;
+        } else if self.loan.limit != lent || self.loan.ends_at.is_none() {
             self.rest(now, quiet);
         }
-        self.lent = lent;
+        self.loan.limit = lent;
         if self.terms.memory != terms.memory {
             (self.refused, self.due) = (None, now);
         }
@@ -151,8 +150,8 @@ impl Watched {
     }
 
     fn rest(&mut self, now: Duration, quiet: Duration) {
-        self.quiet_time.peak = 0;
-        self.quiet_time.ends_at = Some(now + quiet);
+        self.loan.peak = 0;
+        self.loan.ends_at = Some(now + quiet);
     }
 
     /// Looks, because an alarm rang or for some other reason, and works out when to look again. Nothing is seen of a
@@ -189,14 +188,14 @@ impl Watched {
             reclaimable: None,
         };
         let mut verdict = self.track.predict(look, pace);
-        if near(limit, usage) || self.lent.is_some() || matches!(verdict, Verdict::Grow(_)) {
+        if near(limit, usage) || self.loan.limit.is_some() || matches!(verdict, Verdict::Grow(_)) {
             look.reclaimable = Some(self.cgroup.outer().reclaimable()?);
             verdict = self.track.predict(look, pace);
         }
-        self.quiet_time.peak = self.quiet_time.peak.max(look.used());
+        self.loan.peak = self.loan.peak.max(look.used());
         self.latest.grows = !matches!(verdict, Verdict::Wait(wait) if wait >= CALM);
         if let Verdict::Wait(wait) = &mut verdict {
-            if self.lent.is_some() {
+            if self.loan.limit.is_some() {
                 *wait = (*wait).min(WHILE_LENT);
             }
             self.due = after(now, *wait);
@@ -216,12 +215,12 @@ impl Watched {
         self.latest.of_all = self.latest.of_all.min(of_all);
         let slack = look.limit.saturating_sub(look.used()) / 4;
         let has_alarm = wait >= LONGEST && self.alarms.next(look.limit, look.usage).is_some();
-        let announced = has_alarm && self.subscribed && self.lent.is_none();
+        let announced = has_alarm && self.subscribed && self.loan.limit.is_none();
         let itself = if announced { ANNOUNCED } else { ITSELF };
         let quiet = !self.latest.grows
             && now.saturating_sub(look.at) < itself
             && of_all - self.latest.of_all < slack
-            && self.quiet_time.ends_at.is_none_or(|at| at > now);
+            && self.loan.ends_at.is_none_or(|at| at > now);
         if quiet {
             self.due = self.due.max(after(now, wait));
         }
@@ -276,7 +275,7 @@ impl Watched {
     /// Notes that it was lent this limit.
     pub(super) fn lend(&mut self, to: Bytes, now: Duration, quiet: Duration) {
         self.refused = None;
-        self.lent = Some(to);
+        self.loan.limit = Some(to);
         self.due = now;
         self.rest(now, quiet);
     }
@@ -285,13 +284,13 @@ impl Watched {
     pub(super) fn postpone(&mut self, until: Duration) {
         self.due = self.due.max(until);
         self.cpu.due = self.cpu.due.max(until);
-        self.quiet_time.ends_at = self.quiet_time.ends_at.map(|at| at.max(until));
+        self.loan.ends_at = self.loan.ends_at.map(|at| at.max(until));
     }
 
     /// When something is to be done next.
     pub(super) fn next(&self) -> Duration {
         let throttle = self.terms.cpu.map(|_| self.cpu.due);
-        [self.quiet_time.ends_at, throttle]
+        [self.loan.ends_at, throttle]
             .into_iter()
             .flatten()
             .fold(self.due, Duration::min)
@@ -317,8 +316,8 @@ impl Watched {
 
     /// The most that was used in the quiet time, if it is over. The next one begins.
     pub(super) fn quiet(&mut self, now: Duration, quiet: Duration) -> Option<Bytes> {
-        self.quiet_time.ends_at.filter(|at| *at <= now)?;
-        let peak = Bytes::new(self.quiet_time.peak);
+        self.loan.ends_at.filter(|at| *at <= now)?;
+        let peak = Bytes::new(self.loan.peak);
         self.rest(now, quiet);
         Some(peak)
     }

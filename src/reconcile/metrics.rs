@@ -190,7 +190,7 @@ impl Metrics {
             overridden += usize::from(state.desired.overridden.is_some());
             foreign += state.drift.writers.all_paused(now).count();
             temporary += state.desired.temporary.len();
-            low += usize::from(state.low_pod_level.is_some());
+            low += usize::from(state.drift.low_pod_level.is_some());
         }
         let to = &self.pods;
         show_each(&to.by_status, PodStatus::ALL, &statuses, |status| {

@@ -82,8 +82,6 @@ pub(crate) struct PodState {
     hooks: hooks::Hooks,
     /// When a limit was last too low for it, of what was recommended.
     trouble: Option<Timestamp>,
-    /// The pod's cgroup allows less memory than its containers' do together.
-    pub(crate) low_pod_level: Option<LowPodLevel>,
     pub(crate) work: WorkItem,
 }
 
@@ -94,6 +92,8 @@ pub(crate) struct DriftState {
     pub(crate) in_sync: bool,
     /// Whether the runtime's stored spec could not be updated yet.
     pub(crate) runtime_sync_pending: bool,
+    /// The pod's cgroup allows less memory than its containers' do together.
+    pub(crate) low_pod_level: Option<LowPodLevel>,
     /// Who else changes its values.
     pub(crate) writers: ForeignWriters,
     /// Why the pass did not simply succeed; empty where it did.
@@ -249,7 +249,6 @@ impl PodState {
             growth: GrowthState::default(),
             hooks: hooks::Hooks::default(),
             trouble: None,
-            low_pod_level: None,
             work: WorkItem::default(),
         }
     }

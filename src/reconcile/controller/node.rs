@@ -172,7 +172,7 @@ impl Controller {
         let concerned: Vec<_> = self
             .pods
             .iter()
-            .map(|(key, state)| (key.clone(), low(state), state.low_pod_level))
+            .map(|(key, state)| (key.clone(), low(state), state.drift.low_pod_level))
             .filter(|(_, low, known)| low.is_some() || known.is_some())
             .collect();
         for (key, low, _) in concerned {
@@ -195,7 +195,7 @@ impl Controller {
     /// The pods whose cgroup is low, one sentence each.
     pub(super) fn pod_level_problems(&self) -> impl Iterator<Item = String> {
         self.pods.values().filter_map(|state| {
-            let (name, low) = (state.pod.full_name(), state.low_pod_level?);
+            let (name, low) = (state.pod.full_name(), state.drift.low_pod_level?);
             Some(format!(
                 "pod {name}: {low}, so that the kernel kills in it before any of them reaches its own limit \
                  (kubernetes/kubernetes#138760); repairPodLevel: true has it raised"

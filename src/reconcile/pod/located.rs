@@ -129,7 +129,7 @@ impl PodState {
         now: Now,
         effects: &mut Vec<Effect>,
     ) {
-        let known = std::mem::replace(&mut self.low_pod_level, low) == low;
+        let known = std::mem::replace(&mut self.drift.low_pod_level, low) == low;
         let bound = self.live.as_ref().and_then(|live| BoundPod::new(&self.pod, live));
         let (Some(low), Some(bound)) = (low, bound) else { return };
         let written_by_passes = !self.desired.is_empty() && self.desired.scope.resources.contains(&Resource::Memory);
@@ -147,7 +147,7 @@ impl PodState {
     pub(super) fn take_raised_pod_level(&mut self, raised: Grown, now: Now, effects: &mut Vec<Effect>) {
         let Some(live) = self.live.clone() else { return };
         if raised.outcome == Outcome::Applied {
-            self.low_pod_level = None;
+            self.drift.low_pod_level = None;
         }
         let mut record = ChangeRecord::new(live.id.clone(), Cause::PodLevel, raised.outcome);
         record.steps = raised.steps;
